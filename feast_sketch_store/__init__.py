@@ -1,0 +1,29 @@
+"""A Feast online store that keeps features in Bloom filters inside the serving process.
+
+Importing the package costs nothing: its names are loaded when they are first used, because the
+interpreter imports it at every start to register ``type: sketch`` (see `feast_sketch_store.store_type`).
+"""
+
+from typing import Any
+
+__version__ = "0.1.0.dev0"
+
+_EXPORTS = {
+    "SketchOnlineStore": "feast_sketch_store.online_store",
+    "SketchOnlineStoreConfig": "feast_sketch_store.online_store",
+    "SketchStoreError": "feast_sketch_store.errors",
+    "View": "feast_sketch_store.view",
+    "ViewStats": "feast_sketch_store.view",
+    "open_view": "feast_sketch_store.online_store",
+}
+
+__all__ = ["__version__", *_EXPORTS]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    module = _EXPORTS.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(module), name)

@@ -1,0 +1,37 @@
+"""What a layer answers for a batch of entities."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feast_sketch_store.codecs import Decoder
+
+
+@dataclass(frozen=True)
+class FeatureAnswer:
+    """One feature of the p entities that a layer found.
+
+    ``states`` is uint8[p] of codecs.MISSING, NULL, EMPTY, VALUE; entity ``i`` has the symbols
+    ``symbols[indptr[i]:indptr[i + 1]]`` (int64[p + 1], int[nnz]), which ``decoder`` understands.
+    """
+
+    decoder: Decoder
+    states: NDArray[np.uint8]
+    indptr: NDArray[np.int64]
+    symbols: NDArray[np.integer]
+
+
+@dataclass(frozen=True)
+class LayerAnswer:
+    """The entities of a batch that a layer found.
+
+    ``found`` is int64[p], ascending positions in the batch; ``event_timestamps`` int64[p], microseconds
+    since 1970 in UTC, never newer than the truth; ``features`` has an entry per feature that was asked
+    for and is known to the layer.
+    """
+
+    found: NDArray[np.int64]
+    event_timestamps: NDArray[np.int64]
+    features: Mapping[str, FeatureAnswer]

@@ -1,0 +1,417 @@
+"""The sketch layer: sealed rows as one shifting Bloom filter and its vocabularies.
+
+The symbols of a layer are numbered through one window of the filter, in ranges that begin on a word:
+
+    | feature with the fewest hashes | ... | feature with the most hashes | shapes |
+
+A row inserts its values as symbols of their features, and its *shape* as one symbol more. A shape says
+what a Bloom filter cannot: that the row exists, which of its features are missing, null or empty, and
+the bucket of its event timestamp. So presence, nulls and timestamps cost one fact per entity together.
+A view whose features make more than ``MAX_SHAPES`` different shapes has several shape ranges, each for
+some of its features, and then as many facts per entity.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feast_sketch_store.codecs import NULL, VALUE, Decoder, FeatureCodec
+from feast_sketch_store.filters import (
+    ShiftingBloomFilter,
+    ShiftingBloomFilterBuilder,
+    new_salt,
+    set_bits,
+)
+from feast_sketch_store.layers.answer import FeatureAnswer, LayerAnswer
+from feast_sketch_store.rows import EncodedFeature, EncodedRows
+from feast_sketch_store.sizing import FactClass, expected_fill, ideal_bits, size_for_rates
+from feast_sketch_store.vocabulary import Vocabulary
+
+MAX_SHAPES = 256
+MAX_TIMESTAMP_BUCKETS = 16
+
+
+@dataclass(frozen=True)
+class FeatureBudget:
+    """The errors that a layer is built for.
+
+    Parameters
+    ----------
+    presence_error_rate : probability that an entity that was never written reads as a row.
+    error_rates : per feature; for a membership feature the probability that a value which is absent
+        reads as present, for a categorical one the probability that a read meets a second value.
+    """
+
+    presence_error_rate: float
+    error_rates: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class SymbolRange:
+    """Consecutive symbols of a layer that share their number of hashes."""
+
+    first_word: int
+    num_symbols: int
+    num_facts: int
+    num_hashes: int
+    false_positive_rate: float
+
+    @property
+    def num_words(self) -> int:
+        return _words_for(self.num_symbols)
+
+
+@dataclass(frozen=True)
+class _Shapes:
+    """The shapes of some features.
+
+    ``states`` is uint8[num_shapes, len(features)]; ``buckets`` uint8[num_shapes], the timestamp bucket.
+    """
+
+    features: tuple[str, ...]
+    states: NDArray[np.uint8]
+    buckets: NDArray[np.uint8]
+
+    def __len__(self) -> int:
+        return len(self.states)
+
+
+class SketchLayer:
+    """Sealed rows. Immutable; safe to read from any number of threads.
+
+    A layer keeps no list of its entities: whatever no newer layer lists is asked here.
+    """
+
+    def __init__(
+        self,
+        bloom: ShiftingBloomFilter,
+        codecs: Sequence[FeatureCodec],
+        vocabularies: Mapping[str, Vocabulary],
+        ranges: Mapping[str, SymbolRange],
+        shapes: Sequence[_Shapes],
+        shape_ranges: Sequence[SymbolRange],
+        bucket_starts: NDArray[np.int64],
+        num_entities: int,
+        max_event_timestamp: int,
+    ):
+        self.bloom = bloom
+        self.codecs = {codec.feature: codec for codec in codecs}
+        self.vocabularies = vocabularies
+        self.ranges = ranges
+        self.num_entities = num_entities
+        self.max_event_timestamp = max_event_timestamp
+        self.shape_ranges = shape_ranges
+        self._shapes = shapes
+        self._bucket_starts = bucket_starts
+
+    # -- build ---------------------------------------------------------------------------------
+
+    @classmethod
+    def build(cls, rows: EncodedRows, budget: FeatureBudget) -> "SketchLayer":
+        """Fold rows, one per entity, into a layer sized for ``budget``."""
+        bucket_starts, buckets = _bucket_timestamps(rows.event_timestamps)
+        shapes, shape_ids = _number_shapes(rows, buckets)
+        names = list(rows.features)
+        classes = [
+            FactClass(len(feature.symbols), _symbol_rate(feature, budget.error_rates[name]))
+            for name, feature in rows.features.items()
+        ] + [FactClass(len(rows), budget.presence_error_rate / max(1, len(s))) for s in shapes]
+        sizes = [len(f.vocabulary) for f in rows.features.values()] + [len(s) for s in shapes]
+        geometry = size_for_rates(classes)
+
+        # Fewest hashes first, shapes last: a window that only symbols with many hashes need can
+        # then leave out a prefix.
+        hashes = geometry.num_hashes
+        order = sorted(range(len(names)), key=lambda c: hashes[c])
+        order += range(len(names), len(classes))
+        first_words = dict(
+            zip(order, np.cumsum([0] + [_words_for(sizes[c]) for c in order]).tolist(), strict=False)
+        )
+        window_words = max(1, sum(map(_words_for, sizes)))
+        salt = new_salt()
+        builder = ShiftingBloomFilterBuilder(geometry.num_bits, window_words, salt)
+        entities = np.arange(len(rows), dtype=np.int32)
+        for c, feature in enumerate(rows.features.values()):
+            builder.add_many(
+                rows.entity_hashes,
+                np.repeat(entities, np.diff(feature.indptr)),
+                feature.symbols + np.int32(first_words[c] * 64),
+                hashes[c],
+            )
+        for c, ids in enumerate(shape_ids, start=len(names)):
+            builder.add_many(rows.entity_hashes, entities, ids + first_words[c] * 64, hashes[c])
+        bloom = builder.build()
+
+        fill = expected_fill(classes, hashes, bloom.num_bits)
+        ranges = [
+            SymbolRange(first_words[c], sizes[c], classes[c].num_items, hashes[c], fill ** hashes[c])
+            for c in range(len(classes))
+        ]
+        return cls(
+            bloom,
+            [feature.codec for feature in rows.features.values()],
+            {name: feature.vocabulary for name, feature in rows.features.items()},
+            dict(zip(names, ranges, strict=False)),
+            shapes,
+            ranges[len(names) :],
+            bucket_starts,
+            len(rows),
+            int(rows.event_timestamps.max(initial=np.iinfo(np.int64).min)),
+        )
+
+    # -- read ----------------------------------------------------------------------------------
+
+    def read(
+        self, entity_hashes: NDArray[np.uint64], features: Sequence[str]
+    ) -> LayerAnswer:
+        """The possibly-present rows of a batch.
+
+        Parameters
+        ----------
+        entity_hashes : uint64[n, 2]
+        features : names; those the layer does not know are left out of the answer.
+        """
+        features = [name for name in features if name in self.ranges]
+        found = np.arange(len(entity_hashes))
+        states: dict[str, NDArray[np.uint8]] = {}
+        buckets = np.zeros(0, np.uint8)
+        for number, (shapes, symbols) in enumerate(
+            zip(self._shapes, self.shape_ranges, strict=True)
+        ):
+            if number and not set(features).intersection(shapes.features):
+                continue
+            possible, ids = self._possible(entity_hashes[found], symbols)
+            present = np.flatnonzero(np.diff(possible))
+            starts = possible[present]
+            states = {name: known[present] for name, known in states.items()}
+            # Of several possible shapes the one that hides least counts, see codecs.VALUE, and the
+            # oldest timestamp.
+            if number == 0:
+                buckets = _reduce(np.minimum, shapes.buckets[ids], starts)
+            else:
+                buckets = buckets[present]
+            for column, name in enumerate(shapes.features):
+                if name in features:
+                    states[name] = _reduce(np.maximum, shapes.states[ids, column], starts)
+            found = found[present]
+        return LayerAnswer(
+            found,
+            self._bucket_starts[buckets] if len(found) else np.zeros(0, np.int64),
+            {
+                name: self._read_feature(name, entity_hashes[found], states[name])
+                for name in features
+            },
+        )
+
+    def _read_feature(
+        self, name: str, entity_hashes: NDArray[np.uint64], states: NDArray[np.uint8]
+    ) -> FeatureAnswer:
+        indptr, symbols = self._possible(entity_hashes, self.ranges[name], states == VALUE)
+        if not self.codecs[name].is_collection:
+            # Ids ascend from the most popular value: the first candidate is the most probable.
+            candidates = np.diff(indptr)
+            symbols = symbols[indptr[:-1][candidates > 0]]
+            # A shape that claims a value which no symbol backs is a false positive of the shapes.
+            states = np.where((states == VALUE) & (candidates == 0), NULL, states)
+            indptr = np.concatenate(([0], np.cumsum(candidates > 0)))
+        return FeatureAnswer(self._decoders[name], states, indptr, symbols)
+
+    def _possible(
+        self,
+        entity_hashes: NDArray[np.uint64],
+        symbols: SymbolRange,
+        wanted: NDArray[np.bool_] | None = None,
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The possibly-present symbols of a range: a CSR matrix of int64[n + 1] and int64[nnz]."""
+        if not symbols.num_symbols:
+            return np.zeros(len(entity_hashes) + 1, np.int64), np.zeros(0, np.int64)
+        words = self.bloom.windows(
+            entity_hashes, symbols.first_word, symbols.num_words, symbols.num_hashes
+        )
+        spare = symbols.num_words * 64 - symbols.num_symbols
+        words[:, -1] &= np.uint64(2**64 - 1) >> np.uint64(spare)
+        if wanted is not None and not wanted.all():
+            words[~wanted] = 0
+        return set_bits(words)
+
+    @cached_property
+    def _decoders(self) -> dict[str, Decoder]:
+        return {
+            name: Decoder(codec, self.vocabularies[name]) for name, codec in self.codecs.items()
+        }
+
+    # -- sizes ---------------------------------------------------------------------------------
+
+    @property
+    def num_facts(self) -> int:
+        """Facts in the table, one per entity and shape range included."""
+        return sum(r.num_facts for r in (*self.ranges.values(), *self.shape_ranges))
+
+    @property
+    def ideal_bits(self) -> float:
+        """Bits of a standard Bloom filter for the same facts at the same expected rates."""
+        return ideal_bits(
+            [
+                FactClass(r.num_facts, r.false_positive_rate)
+                for r in (*self.ranges.values(), *self.shape_ranges)
+                if r.num_facts
+            ]
+        )
+
+    # -- snapshot ------------------------------------------------------------------------------
+
+    def to_snapshot(self) -> tuple[dict[str, Any], dict[str, NDArray[np.generic]]]:
+        """The layer as a JSON-serializable description and named arrays."""
+        arrays: dict[str, NDArray[np.generic]] = {
+            "table": self.bloom.words,
+            "bucket_starts": self._bucket_starts,
+        }
+        features = []
+        for number, (name, symbols) in enumerate(self.ranges.items()):
+            features.append(
+                {"name": name, "value_field": self.codecs[name].value_field, **asdict(symbols)}
+            )
+            for part, array in self.vocabularies[name].to_arrays().items():
+                arrays[f"vocabulary.{number}.{part}"] = array
+        shapes = []
+        for number, (shape, symbols) in enumerate(zip(self._shapes, self.shape_ranges, strict=True)):
+            shapes.append({"features": list(shape.features), **asdict(symbols)})
+            arrays[f"shapes.{number}.states"] = shape.states
+            arrays[f"shapes.{number}.buckets"] = shape.buckets
+        return {
+            "num_words": self.bloom.num_words,
+            "salt": [f"{half:016x}" for half in self.bloom.salt],
+            "num_entities": self.num_entities,
+            "max_event_timestamp": self.max_event_timestamp,
+            "features": features,
+            "shapes": shapes,
+        }, arrays
+
+    @classmethod
+    def from_snapshot(
+        cls, description: Mapping[str, Any], arrays: Mapping[str, NDArray[np.generic]]
+    ) -> "SketchLayer":
+        """The reverse of `to_snapshot`; the arrays are used as they are, mapped or not.
+
+        Raises
+        ------
+        ValueError, KeyError, TypeError : the description and the arrays do not fit each other.
+        """
+        codecs, vocabularies, ranges = [], {}, {}
+        for number, feature in enumerate(description["features"]):
+            name = feature["name"]
+            codecs.append(FeatureCodec(name, feature["value_field"]))
+            prefix = f"vocabulary.{number}."
+            parts = {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
+            vocabularies[name] = Vocabulary.from_arrays(parts)
+            ranges[name] = _range_from(feature)
+            if len(vocabularies[name]) != ranges[name].num_symbols:
+                raise ValueError(f"the vocabulary of {name!r} has not as many values as symbols")
+        shapes, shape_ranges = [], []
+        for number, shape in enumerate(description["shapes"]):
+            states, buckets = arrays[f"shapes.{number}.states"], arrays[f"shapes.{number}.buckets"]
+            symbols = _range_from(shape)
+            if states.shape != (symbols.num_symbols, len(shape["features"])) or buckets.shape != (
+                symbols.num_symbols,
+            ):
+                raise ValueError(f"shape range {number} does not fit its arrays")
+            shapes.append(_Shapes(tuple(shape["features"]), states, buckets))  # type: ignore[arg-type]
+            shape_ranges.append(symbols)
+        every_range = [*ranges.values(), *shape_ranges]
+        window_words = max(1, sum(r.num_words for r in every_range))
+        if any(r.first_word < 0 or r.first_word + r.num_words > window_words for r in every_range):
+            raise ValueError("a range of symbols lies outside the window")
+        num_words = description["num_words"]
+        words = arrays["table"]
+        if not window_words <= num_words or words.shape != (num_words + window_words,):
+            raise ValueError("the table's length is not that of its words and window")
+        high, low = (int(half, 16) for half in description["salt"])
+        return cls(
+            ShiftingBloomFilter(words, num_words, (high, low)),  # type: ignore[arg-type]
+            codecs,
+            vocabularies,
+            ranges,
+            shapes,
+            shape_ranges,
+            arrays["bucket_starts"],  # type: ignore[arg-type]
+            description["num_entities"],
+            description["max_event_timestamp"],
+        )
+
+
+def _words_for(num_symbols: int) -> int:
+    return -(-num_symbols // 64)
+
+
+def _range_from(entry: Mapping[str, Any]) -> SymbolRange:
+    return SymbolRange(**{field: entry[field] for field in SymbolRange.__dataclass_fields__})
+
+
+def _symbol_rate(feature: EncodedFeature, error_rate: float) -> float:
+    """The rate of one symbol: a categorical read errs if any of the other values is a false positive."""
+    if feature.codec.is_collection:
+        return error_rate
+    return error_rate / max(1, len(feature.vocabulary) - 1)
+
+
+def _bucket_timestamps(
+    timestamps: NDArray[np.int64],
+) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+    """Split rows into at most ``MAX_TIMESTAMP_BUCKETS`` equally full buckets.
+
+    Returns
+    -------
+    The oldest timestamp of each bucket, ascending: int64[b], and the bucket of each row: uint8[n].
+    """
+    starts = np.unique(timestamps)
+    if len(starts) > MAX_TIMESTAMP_BUCKETS:
+        steps = np.arange(MAX_TIMESTAMP_BUCKETS) * len(timestamps) // MAX_TIMESTAMP_BUCKETS
+        starts = np.unique(np.sort(timestamps)[steps])
+    return starts, (np.searchsorted(starts, timestamps, side="right") - 1).astype(np.uint8)
+
+
+def _number_shapes(
+    rows: EncodedRows, buckets: NDArray[np.uint8]
+) -> tuple[list[_Shapes], list[NDArray[np.int64]]]:
+    """The distinct shapes of the rows, in as few ranges as ``MAX_SHAPES`` allows.
+
+    Returns
+    -------
+    The ranges, and per range the shape of each row: int64[n].
+    """
+    ranges: list[_Shapes] = []
+    ids_per_range: list[NDArray[np.int64]] = []
+    names: list[str] = []
+    ids = buckets.astype(np.int64)
+
+    def close_range() -> None:
+        _, first_rows, shape_ids = np.unique(ids, return_index=True, return_inverse=True)
+        states = np.zeros((len(first_rows), len(names)), np.uint8)
+        for column, name in enumerate(names):
+            states[:, column] = rows.features[name].states[first_rows]
+        ranges.append(_Shapes(tuple(names), states, buckets[first_rows]))
+        ids_per_range.append(shape_ids)
+
+    for name, feature in rows.features.items():
+        joint = ids * (VALUE + 1) + feature.states
+        distinct, joint_ids = np.unique(joint, return_inverse=True)
+        if len(distinct) > MAX_SHAPES:
+            close_range()
+            # Timestamps stand in the first range only.
+            names, buckets = [], np.zeros_like(buckets)
+            joint_ids = np.unique(feature.states, return_inverse=True)[1]
+        names.append(name)
+        ids = joint_ids
+    close_range()
+    return ranges, ids_per_range
+
+
+def _reduce(
+    combine: np.ufunc, values: NDArray[np.uint8], starts: NDArray[np.int64]
+) -> NDArray[np.uint8]:
+    """Combine each run of ``values`` that begins at one of ``starts`` into one value."""
+    return np.asarray(combine.reduceat(values, starts) if len(starts) else values[:0])

@@ -1,0 +1,259 @@
+"""Feast's OnlineStore interface: protos in, protos out, translation only."""
+
+import shutil
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any, Literal
+
+from feast import Entity, FeatureStore
+from feast.feature_view import FeatureView
+from feast.infra.infra_object import InfraObject
+from feast.infra.online_stores.helpers import compute_versioned_name
+from feast.infra.online_stores.online_store import OnlineStore
+from feast.protos.feast.core.Registry_pb2 import Registry as RegistryProto
+from feast.protos.feast.types.EntityKey_pb2 import EntityKey as EntityKeyProto
+from feast.protos.feast.types.Value_pb2 import Value as ValueProto
+from feast.repo_config import FeastConfigBaseModel, RepoConfig
+from pydantic import Field, StrictStr, field_validator
+
+from feast_sketch_store.codecs import FeatureCodec
+from feast_sketch_store.entity_keys import hash_serialized_keys, serialize_entity_keys
+from feast_sketch_store.errors import RowError, SketchStoreError, StorageError
+from feast_sketch_store.layers import LayerAnswer
+from feast_sketch_store.paths import project_path, view_path
+from feast_sketch_store.rows import FeastRow, to_arrow
+from feast_sketch_store.settings import error_rate, resolve
+from feast_sketch_store.view import SealPolicy, View
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+Row = tuple[datetime | None, dict[str, ValueProto] | None]
+
+
+class SketchOnlineStoreConfig(FeastConfigBaseModel):
+    """The ``online_store`` section of ``feature_store.yaml``."""
+
+    type: Literal[
+        "sketch",
+        "feast_sketch_store.SketchOnlineStore",
+        "feast_sketch_store.online_store.SketchOnlineStore",
+    ] = "sketch"
+    """Selects this store; the class paths work where the short name is not registered."""
+
+    path: StrictStr = "data/sketch"
+    """Folder of the store, relative to the feature repository or absolute; on a local file system."""
+
+    error_rate: float = 0.01
+    """Probability that a value which an Array or Set lacks is reported as its element."""
+
+    presence_error_rate: float = 1e-5
+    """Probability that an entity which was never written is reported as present."""
+
+    scalar_error_rate: float = 1e-5
+    """Probability that a scalar may be reported with another value of its vocabulary."""
+
+    max_vocabulary: int = Field(1_000_000, ge=1)
+    """Distinct values that a feature may have; a write past it is refused."""
+
+    refresh_interval_seconds: float = Field(1.0, ge=0)
+    """Longest time, in seconds, until a read sees what another process wrote."""
+
+    seal_share: float = Field(0.1, gt=0)
+    """A write seals the view once more rows are unsealed than this share of the sealed ones ..."""
+
+    seal_min_rows: int = Field(10_000, ge=0)
+    """... and more than this number; until then they are kept exactly."""
+
+    @field_validator("error_rate", "presence_error_rate", "scalar_error_rate")
+    @classmethod
+    def _check_error_rate(cls, rate: float) -> float:
+        return error_rate(rate)
+
+    @field_validator("path")
+    @classmethod
+    def _check_path(cls, path: str) -> str:
+        if not path.strip():
+            raise ValueError("path is empty; name a folder")
+        if "://" in path:
+            raise ValueError(f"path {path!r} is a URL; name a folder on a local file system")
+        if "%" in path:
+            raise ValueError(f"path {path!r} contains '%', which Delta Lake cannot hold; choose another folder")
+        return path
+
+
+class SketchOnlineStore(OnlineStore):
+    """Keeps features in Bloom filters inside the serving process, and exact rows on disk.
+
+    Layout of the folder ``path``::
+
+        <project>/<feature view>/rows/        Delta Lake table of exact rows: the row log
+        <project>/<feature view>/snapshots/   sealed sketch layers, one mapped file each
+        <project>/<feature view>/seal.lock    held by the process that seals
+
+    Safe to use from several threads and, through the folder, from several processes.
+    """
+
+    def __init__(self) -> None:
+        self._views: dict[Path, tuple[tuple[FeatureCodec, ...], View]] = {}
+
+    def online_write_batch(
+        self,
+        config: RepoConfig,
+        table: FeatureView,
+        data: list[FeastRow],
+        progress: Callable[[int], Any] | None,
+    ) -> None:
+        """Append rows to the view; they are durable, and visible to this process, when this returns.
+
+        Raises
+        ------
+        RowError : a value is not of its feature's type, or a column changed its type.
+        VocabularyOverflowError : a feature would have more than ``max_vocabulary`` values.
+        StorageError : the folder cannot be written. In each case nothing of the batch is kept.
+        """
+        if data:
+            options = config.online_store
+            settings = resolve(options, table)
+            try:
+                rows = to_arrow(data, settings.codecs)
+            except RowError as error:
+                raise RowError(f"feature view {table.name!r}: {error}") from error
+            policy = SealPolicy(options.seal_share, options.seal_min_rows)
+            self.view(config, table).write(rows, settings, policy)
+        if progress:
+            progress(len(data))
+
+    def online_read(
+        self,
+        config: RepoConfig,
+        table: FeatureView,
+        entity_keys: list[EntityKeyProto],
+        requested_features: list[str] | None = None,
+    ) -> list[Row]:
+        """Read rows; see `OnlineStore.online_read`.
+
+        An absent entity is ``(None, None)``. Of a row that exists, a feature that was not written is left
+        out, a null is an empty ``Value``, and a list or set holds its possibly-present elements. The
+        timestamp is that of the row or, for a sealed row, one at most as new.
+        """
+        if requested_features is None:
+            requested_features = [feature.name for feature in table.features]
+        rows: list[Row] = [(None, None)] * len(entity_keys)
+        hashes = hash_serialized_keys(serialize_entity_keys(entity_keys))
+        for answer in self.view(config, table).read(hashes, requested_features):
+            for position, row in zip(answer.found.tolist(), _to_feast(answer), strict=True):
+                rows[position] = row
+        return rows
+
+    def update(
+        self,
+        config: RepoConfig,
+        tables_to_delete: Sequence[FeatureView],
+        tables_to_keep: Sequence[FeatureView],
+        entities_to_delete: Sequence[Entity],
+        entities_to_keep: Sequence[Entity],
+        partial: bool,
+    ) -> None:
+        """Check the settings of the views to keep, make their folders, and remove those to delete.
+
+        Raises
+        ------
+        UnsupportedFeatureError, SettingsError : a view cannot be kept here; nothing was changed.
+        """
+        for table in tables_to_keep:
+            settings = resolve(config.online_store, table)
+            self._open(config, table, tuple(settings.codecs)).check_codecs()
+        for table in tables_to_keep:
+            _make_folder(self._path(config, table))
+        for table in tables_to_delete:
+            path = self._path(config, table)
+            self._views.pop(path, None)
+            _remove_folder(path)
+
+    def plan(
+        self, config: RepoConfig, desired_registry_proto: RegistryProto
+    ) -> list[InfraObject]:
+        """Nothing: the store has no infrastructure outside its folder."""
+        return []
+
+    def teardown(
+        self, config: RepoConfig, tables: Sequence[FeatureView], entities: Sequence[Entity]
+    ) -> None:
+        """Remove everything of the project; Feast does not name its stream views here."""
+        self._views.clear()
+        _remove_folder(project_path(_store_path(config), config.project))
+
+    def view(self, config: RepoConfig, table: FeatureView) -> View:
+        """The view's `View`, made at the first call and again when its features change."""
+        path = self._path(config, table)
+        codecs = tuple(FeatureCodec.for_feature(f.name, f.dtype) for f in table.features)
+        known = self._views.get(path)
+        if known is None or known[0] != codecs:
+            known = self._views[path] = (codecs, self._open(config, table, codecs))
+        return known[1]
+
+    def _open(
+        self, config: RepoConfig, table: FeatureView, codecs: tuple[FeatureCodec, ...]
+    ) -> View:
+        interval = config.online_store.refresh_interval_seconds
+        return View(self._path(config, table), codecs, interval)
+
+    def _path(self, config: RepoConfig, table: FeatureView) -> Path:
+        name = compute_versioned_name(table, config.registry.enable_online_feature_view_versioning)
+        return view_path(_store_path(config), config.project, name)
+
+
+def open_view(store: FeatureStore, feature_view: str) -> View:
+    """The view behind a feature view of a Feast repository, for sizes, seals and reads without protos.
+
+    Raises
+    ------
+    SketchStoreError : the repository's online store is of another type.
+    feast.errors.FeatureViewNotFoundException : there is no such view (from Feast).
+    """
+    online_store = store._get_provider().online_store
+    if not isinstance(online_store, SketchOnlineStore):
+        raise SketchStoreError(
+            f"project {store.project!r} has an online store of type {type(online_store).__name__}; "
+            "set `online_store: {type: sketch}` in feature_store.yaml"
+        )
+    return online_store.view(store.config, store.get_feature_view(feature_view))
+
+
+def _store_path(config: RepoConfig) -> Path:
+    path = Path(config.online_store.path).expanduser()
+    return path if path.is_absolute() else Path(config.repo_path or ".").absolute() / path
+
+
+def _to_feast(answer: LayerAnswer) -> list[Row]:
+    timestamps = {
+        microseconds: _EPOCH + timedelta(microseconds=microseconds)
+        for microseconds in set(answer.event_timestamps.tolist())
+    }
+    names = list(answer.features)
+    columns = [f.decoder.values(f.states, f.indptr, f.symbols) for f in answer.features.values()]
+    values = zip(*columns, strict=True) if columns else ((),) * len(answer.found)
+    return [
+        (
+            timestamps[microseconds],
+            {n: value for n, value in zip(names, row, strict=True) if value is not None},
+        )
+        for microseconds, row in zip(answer.event_timestamps.tolist(), values, strict=True)
+    ]
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"{path}: the folder cannot be made: {error}") from error
+
+
+def _remove_folder(path: Path) -> None:
+    try:
+        shutil.rmtree(path)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise StorageError(f"{path}: the folder cannot be removed: {error}") from error

@@ -1,0 +1,202 @@
+"""The row log: the exact rows of one view in a Delta Lake table, appended to and never changed in place.
+
+Writers only append; the commit protocol of Delta orders them. Rows are read commit by commit, straight
+from the log's JSON files, because the order of commits decides between rows of equal timestamps and no
+Delta reader reports it.
+
+Source: github.com/delta-io/delta, PROTOCOL.md, "Delta Log Entries".
+"""
+
+import json
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable, Schema, WriterProperties, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError
+
+from feast_sketch_store.errors import DamagedFileError, RowError, StorageError
+from feast_sketch_store.snapshot.files import fsync_path
+
+_COMMIT_NAME = re.compile(r"(\d{20})\.json")
+_TRIES = 5  # of a commit that meets another writer's
+# Order is read from the JSON commits, so Delta must not expire them behind our back.
+_CONFIGURATION = {"delta.enableExpiredLogCleanup": "false"}
+
+
+@dataclass(frozen=True)
+class Commit:
+    """One commit of the log: its version and the data files it added."""
+
+    version: int
+    files: tuple[Path, ...]
+
+
+class RowLog:
+    """The Delta table of one view.
+
+    Parameters
+    ----------
+    path : the table's folder; it is created by the first append.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._log_path = path / "_delta_log"
+
+    def version(self, known: int = -1) -> int:
+        """The newest version, -1 for none.
+
+        Parameters
+        ----------
+        known : a version that is known to exist: makes the call cost one look at a file name.
+        """
+        if known < 0:
+            try:
+                names = os.listdir(self._log_path)
+            except FileNotFoundError:
+                return -1
+            except OSError as error:
+                raise StorageError(f"{self._log_path}: cannot be read: {error}") from error
+            known = max((int(m[1]) for m in map(_COMMIT_NAME.fullmatch, names) if m), default=-1)
+        while self._commit_path(known + 1).exists():
+            known += 1
+        return known
+
+    def identity(self) -> tuple[int, int] | None:
+        """What tells this table from one that stood in the same folder before; None without a table."""
+        try:
+            first = self._commit_path(0).stat()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StorageError(f"{self._log_path}: cannot be read: {error}") from error
+        return first.st_ino, first.st_mtime_ns
+
+    def append(self, rows: pa.Table) -> int:
+        """Append rows as one commit; they are durable when this returns.
+
+        Returns
+        -------
+        A version that contains the rows.
+
+        Raises
+        ------
+        RowError : a column has another type than in the table.
+        StorageError : the table cannot be written; nothing of the rows is visible.
+        """
+        before = self.version()
+        try:
+            self._write(rows)
+            version = self.version(before)
+            for commit in self.commits(before):
+                for file in commit.files:
+                    fsync_path(file)
+                fsync_path(self._commit_path(commit.version))
+            fsync_path(self.path)
+            fsync_path(self._log_path)
+            if before < 0:
+                fsync_path(self.path.parent)
+        except (OSError, DeltaError) as error:
+            raise StorageError(f"{self.path}: rows cannot be written: {error}") from error
+        return version
+
+    def commits(self, after: int) -> list[Commit]:
+        """The commits behind version ``after``, in order, with the files that are still part of the table.
+
+        Raises
+        ------
+        DamagedFileError : a commit file is missing or cannot be understood.
+        """
+        removed: set[str] = set()
+        found: list[tuple[int, list[str]]] = []
+        for version in range(after + 1, self.version(after) + 1):
+            added = []
+            for action in self._actions(version):
+                if "add" in action:
+                    added.append(action["add"]["path"])
+                elif "remove" in action:
+                    removed.add(action["remove"]["path"])
+            found.append((version, added))
+        return [
+            Commit(version, tuple(self.path / unquote(p) for p in added if p not in removed))
+            for version, added in found
+        ]
+
+    def read(self, after: int) -> tuple[int, pa.Table | None]:
+        """The rows committed behind version ``after``, in commit order, and the version they reach.
+
+        Raises
+        ------
+        DamagedFileError : a commit or data file is missing, truncated or altered.
+        """
+        commits = self.commits(after)
+        tables = [self._read_file(file) for commit in commits for file in commit.files]
+        version = commits[-1].version if commits else after
+        if not tables:
+            return version, None
+        return version, pa.concat_tables(tables, promote_options="default")
+
+    def check_schema(self, wanted: pa.Schema) -> None:
+        """Check that rows of a schema can be appended: columns may be new, but not change their type.
+
+        Raises
+        ------
+        RowError : names the columns that have another type in the table.
+        """
+        if self.version() < 0:
+            return
+        kept = {field.name: field.type for field in DeltaTable(str(self.path)).schema().fields}
+        changed = [
+            f"{field.name!r} is {kept[field.name]} in the row log, now {field.type}"
+            for field in Schema.from_arrow(wanted).fields
+            if field.name in kept and kept[field.name] != field.type
+        ]
+        if changed:
+            raise RowError(
+                f"{'; '.join(changed)}: a column cannot change its type. Give the feature a new name, or "
+                f"remove the view with `feast apply`, add it again and materialize"
+            )
+
+    def _write(self, rows: pa.Table) -> None:
+        for attempt in range(_TRIES):
+            try:
+                if self.version() < 0:
+                    # Only one of two first writers creates the table; the other appends to it.
+                    DeltaTable.create(
+                        str(self.path), rows.schema, mode="ignore", configuration=_CONFIGURATION
+                    )
+                self.check_schema(rows.schema)
+                write_deltalake(
+                    str(self.path),
+                    rows,
+                    mode="append",
+                    schema_mode="merge",
+                    writer_properties=WriterProperties(compression="ZSTD"),
+                )
+                return
+            except CommitFailedError:
+                if attempt == _TRIES - 1:
+                    raise
+
+    def _commit_path(self, version: int) -> Path:
+        return self._log_path / f"{version:020d}.json"
+
+    def _actions(self, version: int) -> list[dict[str, Any]]:
+        path = self._commit_path(version)
+        try:
+            return [json.loads(line) for line in path.read_text("utf-8").splitlines() if line.strip()]
+        except (OSError, ValueError) as error:
+            raise DamagedFileError(f"{path}: a commit of the row log is damaged: {error}") from error
+
+    @staticmethod
+    def _read_file(path: Path) -> pa.Table:
+        try:
+            return pq.read_table(path, partitioning=None, memory_map=False)
+        except (OSError, pa.ArrowException) as error:
+            raise DamagedFileError(f"{path}: a data file of the row log is damaged: {error}") from error

@@ -1,0 +1,287 @@
+"""Rows between the row log and the layers: an Arrow schema, and its encoding as NumPy arrays.
+
+Arrow rows (exact, as they lie in the row log) become *encoded rows*: hashes for entities, symbol ids
+for values, one CSR matrix per feature. Every layer is built from encoded rows.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from feast.protos.feast.types.EntityKey_pb2 import EntityKey
+from feast.protos.feast.types.Value_pb2 import Value
+from numpy.typing import NDArray
+
+from feast_sketch_store.codecs import EMPTY, MISSING, NULL, VALUE, FeatureCodec
+from feast_sketch_store.entity_keys import hash_serialized_keys, serialize_entity_keys
+from feast_sketch_store.errors import RowError
+from feast_sketch_store.vocabulary import Vocabulary
+
+FeastRow = tuple[EntityKey, dict[str, Value], datetime, datetime | None]
+
+# Columns of the row log beside the join keys and the features.
+ENTITY_KEY = "__entity_key"
+EVENT_TIMESTAMP = "__event_timestamp"
+CREATED_TIMESTAMP = "__created_timestamp"
+NULLS = "__nulls"  # names of the features written as null; a null not named here was not written
+OWN_COLUMNS = (ENTITY_KEY, EVENT_TIMESTAMP, CREATED_TIMESTAMP, NULLS)
+
+_TIMESTAMP = pa.timestamp("us", tz="UTC")
+NO_TIMESTAMP = np.iinfo(np.int64).min  # of a row without a created timestamp: older than any other
+
+_JOIN_KEY_CODEC_FIELDS = ("string_val", "bytes_val", "int32_val", "int64_val", "unix_timestamp_val")
+_ENTITYLESS_JOIN_KEY = "__dummy_id"
+
+
+def to_arrow(rows: Sequence[FeastRow], codecs: Sequence[FeatureCodec]) -> pa.Table:
+    """Turn the rows of one ``online_write_batch`` into a table of the row log.
+
+    Parameters
+    ----------
+    rows : as Feast passes them; naive timestamps mean UTC.
+    codecs : one per feature of the view.
+
+    Returns
+    -------
+    Columns: the join keys, the features, then ``OWN_COLUMNS``.
+
+    Raises
+    ------
+    RowError : a row names a feature that the view lacks, or has a value of another type.
+    """
+    known = {codec.feature for codec in codecs}
+    for number, (_, values, _, _) in enumerate(rows):
+        if not values.keys() <= known:
+            unknown = sorted(values.keys() - known)
+            raise RowError(f"row {number} of the batch has {unknown}, features that the view lacks")
+    columns = _join_key_columns([row[0] for row in rows])
+    nulls: dict[int, list[str]] = {}
+    for codec in codecs:
+        columns[codec.feature], null_rows = codec.to_arrow([row[1].get(codec.feature) for row in rows])
+        for row in null_rows:
+            nulls.setdefault(row, []).append(codec.feature)
+    columns[ENTITY_KEY] = pa.array(serialize_entity_keys([row[0] for row in rows]), pa.binary())
+    columns[EVENT_TIMESTAMP] = _timestamps([row[2] for row in rows])
+    columns[CREATED_TIMESTAMP] = _timestamps([row[3] for row in rows])
+    columns[NULLS] = pa.array(
+        [nulls.get(row) for row in range(len(rows))] if nulls else [None] * len(rows),
+        pa.list_(pa.string()),
+    )
+    return pa.table(columns)
+
+
+def _join_key_columns(entity_keys: Sequence[EntityKey]) -> dict[str, pa.Array]:
+    """The join keys as columns of their own, for people who query the row log."""
+    by_name: dict[str, list[Value | None]] = {}
+    for row, key in enumerate(entity_keys):
+        for name, value in zip(key.join_keys, key.entity_values, strict=True):
+            if name != _ENTITYLESS_JOIN_KEY:
+                by_name.setdefault(name, [None] * len(entity_keys))[row] = value
+    columns = {}
+    for name, values in sorted(by_name.items()):
+        fields = {value.WhichOneof("val") for value in values if value is not None}
+        field = fields.pop()
+        if fields or field not in _JOIN_KEY_CODEC_FIELDS:
+            raise RowError(
+                f"join key {name!r} is carried by {sorted({field, *fields} - {None})}; Feast takes one of "
+                f"{list(_JOIN_KEY_CODEC_FIELDS)} for all rows"
+            )
+        columns[name], _ = FeatureCodec(name, field).to_arrow(values)
+    return columns
+
+
+def _timestamps(timestamps: Sequence[datetime | None]) -> pa.Array:
+    return pa.array(timestamps, _TIMESTAMP)
+
+
+@dataclass(frozen=True)
+class EncodedFeature:
+    """One feature of n rows.
+
+    ``states`` is uint8[n] of codecs.MISSING, NULL, EMPTY, VALUE; row ``i`` has the symbols
+    ``symbols[indptr[i]:indptr[i + 1]]`` (int64[n + 1] and int32[nnz]), ids of ``vocabulary``.
+    """
+
+    codec: FeatureCodec
+    vocabulary: Vocabulary
+    states: NDArray[np.uint8]
+    indptr: NDArray[np.int64]
+    symbols: NDArray[np.int32]
+
+    def take(self, rows: NDArray[np.int64]) -> "EncodedFeature":
+        """The given rows, in the order given."""
+        indptr, symbols = take_csr(self.indptr, self.symbols, rows)
+        return replace(self, states=self.states[rows], indptr=indptr, symbols=symbols)
+
+
+@dataclass(frozen=True)
+class EncodedRows:
+    """n rows of one feature view.
+
+    ``entity_hashes`` is uint64[n, 2]; the timestamps are int64[n], microseconds since 1970 in UTC,
+    ``NO_TIMESTAMP`` where a row has no created timestamp.
+    """
+
+    entity_hashes: NDArray[np.uint64]
+    event_timestamps: NDArray[np.int64]
+    created_timestamps: NDArray[np.int64]
+    features: Mapping[str, EncodedFeature]
+
+    def __len__(self) -> int:
+        return len(self.entity_hashes)
+
+    @property
+    def num_facts(self) -> int:
+        """Number of (entity, symbol) pairs over all features."""
+        return sum(len(feature.symbols) for feature in self.features.values())
+
+    def take(self, rows: NDArray[np.int64]) -> "EncodedRows":
+        """The given rows, in the order given."""
+        return EncodedRows(
+            self.entity_hashes[rows],
+            self.event_timestamps[rows],
+            self.created_timestamps[rows],
+            {name: feature.take(rows) for name, feature in self.features.items()},
+        )
+
+
+def encode(table: pa.Table, codecs: Sequence[FeatureCodec]) -> EncodedRows:
+    """Encode the newest row of each entity; the table's rows stand in commit order.
+
+    A feature without a column was never written: all its states are MISSING.
+    """
+    table = table.combine_chunks()
+    hashes = hash_serialized_keys(table[ENTITY_KEY].to_pylist())
+    event = _microseconds(table[EVENT_TIMESTAMP])
+    created = _microseconds(table[CREATED_TIMESTAMP])
+    newest = newest_rows(hashes, event, created)
+    if len(newest) < len(table):
+        hashes, event, created = hashes[newest], event[newest], created[newest]
+        table = table.take(pa.array(newest)).combine_chunks()
+    nulls = _null_features(table)
+    return EncodedRows(
+        hashes,
+        event,
+        created,
+        {codec.feature: _encode_feature(table, codec, nulls) for codec in codecs},
+    )
+
+
+def newest_rows(
+    entity_hashes: NDArray[np.uint64],
+    event_timestamps: NDArray[np.int64],
+    created_timestamps: NDArray[np.int64],
+) -> NDArray[np.int64]:
+    """The row that wins for each entity, int64[entities], ordered by entity hash.
+
+    Latest wins by event timestamp, then created timestamp, then position.
+    """
+    order = np.lexsort(
+        (created_timestamps, event_timestamps, entity_hashes[:, 1], entity_hashes[:, 0])
+    )  # stable: equal rows keep their order
+    ordered = entity_hashes[order]
+    is_last = np.ones(len(order), np.bool_)
+    is_last[:-1] = (ordered[1:] != ordered[:-1]).any(axis=1)
+    return order[is_last]
+
+
+def concatenate(older: EncodedRows, newer: EncodedRows) -> EncodedRows:
+    """All rows of both with common vocabularies; the rows of ``newer`` stand last."""
+    names = {**newer.features, **older.features}
+    return EncodedRows(
+        np.concatenate((older.entity_hashes, newer.entity_hashes)),
+        np.concatenate((older.event_timestamps, newer.event_timestamps)),
+        np.concatenate((older.created_timestamps, newer.created_timestamps)),
+        {name: _concatenate_feature(older, newer, name) for name in names},
+    )
+
+
+def take_csr(
+    indptr: NDArray[np.int64], values: NDArray[np.int32], rows: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """The given rows of a CSR matrix: its ``indptr`` and values."""
+    lengths = (indptr[1:] - indptr[:-1])[rows]
+    taken = np.zeros(len(rows) + 1, np.int64)
+    np.cumsum(lengths, out=taken[1:])
+    source = np.repeat(indptr[rows] - taken[:-1], lengths) + np.arange(taken[-1])
+    return taken, values[source]
+
+
+def _microseconds(column: pa.ChunkedArray) -> NDArray[np.int64]:
+    return column.cast(pa.int64()).fill_null(NO_TIMESTAMP).to_numpy().astype(np.int64, copy=False)
+
+
+def _null_features(table: pa.Table) -> Mapping[str, NDArray[np.int64]]:
+    """Per feature, the rows in which it was written as null."""
+    column = table[NULLS].combine_chunks()
+    if column.null_count == len(column):
+        return {}
+    rows = pc.list_parent_indices(column).to_numpy(zero_copy_only=False)
+    names = pc.list_flatten(column).to_numpy(zero_copy_only=False)
+    return {name: rows[names == name] for name in set(names)}
+
+
+def _encode_feature(
+    table: pa.Table, codec: FeatureCodec, nulls: Mapping[str, NDArray[np.int64]]
+) -> EncodedFeature:
+    if codec.feature not in table.column_names:
+        return _never_written(codec, len(table))
+    column = table[codec.feature].combine_chunks()
+    states = np.where(column.is_null().to_numpy(zero_copy_only=False), MISSING, VALUE).astype(np.uint8)
+    states[nulls.get(codec.feature, [])] = NULL
+    if codec.is_collection:
+        lengths = pc.list_value_length(column).fill_null(0).to_numpy().astype(np.int64)
+        states[(states == VALUE) & (lengths == 0)] = EMPTY
+        elements = pc.list_flatten(column)
+    else:
+        lengths = (states == VALUE).astype(np.int64)
+        elements = column.drop_null()
+    vocabulary, symbols = Vocabulary.by_popularity(codec.to_storage(elements))
+    indptr, symbols = _distinct_per_row(lengths, symbols, len(vocabulary))
+    return EncodedFeature(codec, vocabulary, states, indptr, symbols.astype(np.int32))
+
+
+def _distinct_per_row(
+    lengths: NDArray[np.int64], symbols: NDArray[np.int64], num_symbols: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Drop repetitions within a row and sort its symbols: the ``indptr`` and symbols of a CSR matrix."""
+    num_symbols = max(1, num_symbols)
+    facts = np.unique(np.repeat(np.arange(len(lengths)) * num_symbols, lengths) + symbols)
+    rows, symbols = np.divmod(facts, num_symbols)
+    indptr = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(np.bincount(rows, minlength=len(lengths)), out=indptr[1:])
+    return indptr, symbols
+
+
+def _never_written(codec: FeatureCodec, num_rows: int) -> EncodedFeature:
+    return EncodedFeature(
+        codec,
+        Vocabulary(codec.to_storage(pa.array([], pa.null()).cast(_element_type(codec)))),
+        np.full(num_rows, MISSING, np.uint8),
+        np.zeros(num_rows + 1, np.int64),
+        np.zeros(0, np.int32),
+    )
+
+
+def _element_type(codec: FeatureCodec) -> pa.DataType:
+    return codec.arrow_type.value_type if codec.is_collection else codec.arrow_type
+
+
+def _concatenate_feature(older: EncodedRows, newer: EncodedRows, name: str) -> EncodedFeature:
+    codec = (newer.features.get(name) or older.features[name]).codec
+    parts = [
+        rows.features.get(name) or _never_written(codec, len(rows)) for rows in (older, newer)
+    ]
+    vocabulary, new_ids = Vocabulary.union([part.vocabulary for part in parts])
+    return EncodedFeature(
+        codec,
+        vocabulary,
+        np.concatenate([part.states for part in parts]),
+        np.concatenate((parts[0].indptr, parts[0].indptr[-1] + parts[1].indptr[1:])),
+        np.concatenate(
+            [ids[part.symbols].astype(np.int32) for ids, part in zip(new_ids, parts, strict=True)]
+        ),
+    )

@@ -1,0 +1,141 @@
+"""The folder of a view's snapshots: publish, find, map, prune.
+
+    00000000000000000042-9f31c0de.order.safetensors   hash and timestamps of every sealed entity
+    00000000000000000042-9f31c0de.base.safetensors    the sketch layer that reads use
+
+A name begins with the version of the row log that the snapshot covers. The base file is renamed into
+place last, so a snapshot exists whole or not at all. The order file stays out of memory: it is mapped
+only while a late row must be compared with a sealed one.
+"""
+
+import os
+import re
+import secrets
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feast_sketch_store.errors import DamagedFileError, StorageError
+from feast_sketch_store.snapshot.format import Arrays, decode, encode, verify
+
+_BASE_SUFFIX = ".base.safetensors"
+_ORDER_SUFFIX = ".order.safetensors"
+_BASE_NAME = re.compile(r"(\d{20})-[0-9a-f]{8}" + re.escape(_BASE_SUFFIX))
+
+
+@dataclass(frozen=True)
+class SnapshotFile:
+    """A published snapshot: the row-log version it covers and its base file."""
+
+    version: int
+    path: Path
+
+    @property
+    def order_path(self) -> Path:
+        """The file with the order index of the same seal."""
+        return self.path.with_name(self.path.name.removesuffix(_BASE_SUFFIX) + _ORDER_SUFFIX)
+
+
+class SnapshotFolder:
+    """The snapshots of one view.
+
+    Parameters
+    ----------
+    path : the folder; it need not exist before something is published.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def change_mark(self) -> int:
+        """A number that changes when a snapshot is published or pruned; cheap enough for every refresh."""
+        try:
+            return self.path.stat().st_mtime_ns
+        except FileNotFoundError:
+            return 0
+
+    def list(self) -> list[SnapshotFile]:
+        """The published snapshots, newest first."""
+        try:
+            names = sorted(os.listdir(self.path), reverse=True)
+        except FileNotFoundError:
+            return []
+        matches = ((name, _BASE_NAME.fullmatch(name)) for name in names)
+        return [SnapshotFile(int(m[1]), self.path / name) for name, m in matches if m]
+
+    def publish(
+        self,
+        version: int,
+        description: Mapping[str, Any],
+        arrays: Mapping[str, NDArray[np.generic]],
+        order: Mapping[str, NDArray[np.generic]],
+    ) -> SnapshotFile:
+        """Write a snapshot so that it is durable before it is visible.
+
+        Raises
+        ------
+        StorageError : the folder cannot be written; nothing is left behind.
+        """
+        stem = f"{version:020d}-{secrets.token_hex(4)}"
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._write(stem + _ORDER_SUFFIX, {}, order)
+            self._write(stem + _BASE_SUFFIX, description, arrays)
+            fsync_path(self.path)
+        except OSError as error:
+            raise StorageError(f"{self.path}: a snapshot cannot be written: {error}") from error
+        return SnapshotFile(version, self.path / (stem + _BASE_SUFFIX))
+
+    def prune(self, keep: int) -> None:
+        """Remove all but the newest ``keep`` snapshots; a process that maps one keeps its pages."""
+        for snapshot in self.list()[keep:]:
+            snapshot.path.unlink(missing_ok=True)
+            snapshot.order_path.unlink(missing_ok=True)
+
+    def _write(
+        self, name: str, description: Mapping[str, Any], arrays: Mapping[str, NDArray[np.generic]]
+    ) -> None:
+        temporary = self.path / f".{name}.tmp"
+        try:
+            with open(temporary, "wb") as file:
+                for piece in encode(description, arrays):
+                    file.write(piece)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, self.path / name)
+        except BaseException:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise
+
+
+def load(path: Path) -> tuple[dict[str, Any], Arrays]:
+    """Map a snapshot file, check every byte of it, and give its description and arrays.
+
+    Raises
+    ------
+    DamagedFileError : the file is truncated, altered or not a snapshot.
+    StorageError : the file cannot be read.
+    """
+    try:
+        if path.stat().st_size == 0:  # an empty file cannot be mapped
+            raise DamagedFileError(f"{path}: the file is empty")
+        content = np.memmap(path, np.uint8, "r").view(np.ndarray)
+    except OSError as error:
+        raise StorageError(f"{path}: cannot be read: {error}") from error
+    verify(content, str(path))
+    return decode(content, str(path))
+
+
+def fsync_path(path: Path) -> None:
+    """Make a file's content, or a folder's entries, durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

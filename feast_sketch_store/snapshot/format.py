@@ -1,0 +1,181 @@
+"""The snapshot format: a safetensors file with a description and checksums. No Feast, no I/O.
+
+    8 bytes   N, unsigned little-endian: length of the header
+    N bytes   header, JSON in UTF-8, padded with spaces to a multiple of 64 less 8
+    the rest  the arrays, little-endian, back to back, widest element first (so all are aligned)
+
+The header is what any safetensors reader expects, ``{"__metadata__": {...}, "<array>": {"dtype",
+"shape", "data_offsets"}}``. The metadata holds two strings: ``feast_sketch_store``, a JSON object with
+the format version, the description of the content and a checksum for each array, and ``checksum``, that
+object's own. Everything else in the header can be derived from them and must match to the byte, so a
+changed byte anywhere is found. Checksums are MurmurHash3 x64 128 in hexadecimal: they find damage,
+they do not prove who wrote a file.
+
+Nothing is executed and nothing is allocated from an unchecked number.
+
+Source: github.com/huggingface/safetensors, "Format".
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import mmh3
+import numpy as np
+from numpy.typing import NDArray
+
+from feast_sketch_store.errors import DamagedFileError
+
+FORMAT_VERSION = 1
+
+_MAX_HEADER_BYTES = 1 << 24
+_ALIGNMENT = 64
+_OWN_KEY = "feast_sketch_store"
+_DTYPES = {"U64": "<u8", "I64": "<i8", "I32": "<i4", "U8": "|u1"}
+_DTYPE_NAMES = {np.dtype(code): name for name, code in _DTYPES.items()}
+
+Arrays = dict[str, NDArray[np.generic]]
+
+
+def encode(description: Mapping[str, Any], arrays: Mapping[str, NDArray[np.generic]]) -> list[memoryview]:
+    """The file's content in pieces, to be written one after the other.
+
+    Parameters
+    ----------
+    description : JSON-serializable, goes into the header.
+    arrays : of uint64, int64, int32 or uint8.
+
+    Raises
+    ------
+    KeyError : an array has another type.
+    """
+    ordered = sorted(arrays.items(), key=lambda item: (-item[1].dtype.itemsize, item[0]))
+    contiguous = [(name, np.ascontiguousarray(array)) for name, array in ordered]
+    own = {
+        "format_version": FORMAT_VERSION,
+        "description": description,
+        "arrays": [
+            {
+                "name": name,
+                "dtype": _DTYPE_NAMES[array.dtype],
+                "shape": list(array.shape),
+                "checksum": _checksum(_bytes_of(array)),
+            }
+            for name, array in contiguous
+        ],
+    }
+    header = _header(own)
+    return [memoryview(header), *(_bytes_of(array) for _, array in contiguous)]
+
+
+def decode(content: NDArray[np.uint8], source: str) -> tuple[dict[str, Any], Arrays]:
+    """Check the header and give the description and the arrays, as views of ``content``.
+
+    The arrays' own checksums are left to `verify`, because they take a pass over the whole file.
+
+    Parameters
+    ----------
+    content : uint8[size_bytes], may be memory-mapped.
+    source : the file's name, for error messages.
+
+    Raises
+    ------
+    DamagedFileError : the content is truncated, altered, or of another kind or version.
+    """
+    own, start = _read_header(content, source)
+    arrays = {}
+    for entry in own["arrays"]:
+        dtype = np.dtype(_DTYPES[entry["dtype"]])
+        size = dtype.itemsize * _product(entry["shape"])
+        arrays[entry["name"]] = content[start : start + size].view(dtype).reshape(entry["shape"])
+        start += size
+    return own["description"], arrays
+
+
+def verify(content: NDArray[np.uint8], source: str) -> None:
+    """Check every byte of a file.
+
+    Raises
+    ------
+    DamagedFileError : a checksum differs; the message names the array.
+    """
+    own, _ = _read_header(content, source)
+    _, arrays = decode(content, source)
+    for entry in own["arrays"]:
+        if _checksum(_bytes_of(arrays[entry["name"]])) != entry["checksum"]:
+            raise DamagedFileError(f"{source}: the checksum of {entry['name']!r} does not match its bytes")
+
+
+def _header(own: Mapping[str, Any]) -> bytes:
+    text = _canonical(own)
+    header: dict[str, Any] = {
+        "__metadata__": {"checksum": _checksum(text.encode()), _OWN_KEY: text}
+    }
+    end = 0
+    for entry in own["arrays"]:
+        start, end = end, end + np.dtype(_DTYPES[entry["dtype"]]).itemsize * _product(entry["shape"])
+        header[entry["name"]] = {
+            "dtype": entry["dtype"],
+            "shape": entry["shape"],
+            "data_offsets": [start, end],
+        }
+    encoded = _canonical(header).encode()
+    encoded += b" " * (-(len(encoded) + 8) % _ALIGNMENT)
+    return len(encoded).to_bytes(8, "little") + encoded
+
+
+def _read_header(content: NDArray[np.uint8], source: str) -> tuple[dict[str, Any], int]:
+    """The checked object of the header, and where the arrays begin."""
+    length = int.from_bytes(content[:8].tobytes(), "little")
+    start = 8 + length
+    if len(content) < 8 or length > _MAX_HEADER_BYTES or start > len(content):
+        raise DamagedFileError(
+            f"{source}: not a snapshot, or truncated: {len(content)} bytes cannot hold a header of {length}"
+        )
+    header = content[:start].tobytes()
+    try:
+        metadata = json.loads(header[8:])["__metadata__"]
+        text, checksum = metadata[_OWN_KEY], metadata["checksum"]
+        if _checksum(text.encode()) != checksum:
+            raise DamagedFileError(f"{source}: the checksum of the header does not match")
+        own: dict[str, Any] = json.loads(text)
+        version = own["format_version"]
+        if version != FORMAT_VERSION:
+            raise DamagedFileError(
+                f"{source}: has format version {version}, this release reads {FORMAT_VERSION}; "
+                "upgrade feast_sketch_store or seal the view anew"
+            )
+        if _header(own) != header:
+            raise DamagedFileError(f"{source}: the header was altered")
+        sizes = [
+            np.dtype(_DTYPES[entry["dtype"]]).itemsize * _product(entry["shape"])
+            for entry in own["arrays"]
+        ]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise DamagedFileError(f"{source}: not a snapshot, or damaged: {error}") from error
+    if start + sum(sizes) != len(content):
+        raise DamagedFileError(
+            f"{source}: truncated or extended: {len(content)} bytes where the header tells {start + sum(sizes)}"
+        )
+    return own, start
+
+
+def _product(shape: list[int]) -> int:
+    size = 1
+    for length in shape:
+        if not isinstance(length, int) or length < 0:
+            raise ValueError(f"a length of {length!r}")
+        size *= length
+    return size
+
+
+def _canonical(content: Mapping[str, Any]) -> str:
+    return json.dumps(content, separators=(",", ":"), ensure_ascii=True)
+
+
+def _bytes_of(array: NDArray[np.generic]) -> memoryview:
+    return memoryview(array.reshape(-1).view(np.uint8))
+
+
+def _checksum(content: bytes | memoryview) -> str:
+    return mmh3.mmh3_x64_128_digest(content).hex()

@@ -1,0 +1,441 @@
+"""One feature view: its row log, its snapshots, and the stack of layers that answers reads.
+
+    write:    rows -> row log (durable) -> seal, when the unsealed rows pass a share of the sealed ones
+    refresh:  newest snapshot -> base layer;  commits since -> exact layers on top
+    read:     newest layer that lists the entity, otherwise the base layer
+
+A view's state is one immutable object. Refreshing builds the next one and swaps the reference, so reads
+take no lock.
+"""
+
+import fcntl
+import itertools
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+import feast_sketch_store
+from feast_sketch_store.codecs import FeatureCodec
+from feast_sketch_store.errors import (
+    DamagedFileError,
+    StorageError,
+    UnsupportedFeatureError,
+    VocabularyOverflowError,
+)
+from feast_sketch_store.layers import ExactLayer, LayerAnswer, SketchLayer
+from feast_sketch_store.layers.exact import find_sorted
+from feast_sketch_store.row_log import RowLog
+from feast_sketch_store.rows import EncodedRows, encode
+from feast_sketch_store.settings import ViewSettings
+from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder, load
+from feast_sketch_store.snapshot.format import Arrays
+
+_logger = logging.getLogger(__name__)
+
+# Readers that are slow to refresh still find the previous snapshot.
+_SNAPSHOTS_KEPT = 2
+
+# Counts the writes of this process, through whichever view object: a read that finds it moved looks at
+# the disk whatever its refresh interval, so a process always reads what it wrote.
+_process_writes = itertools.count(1)
+_last_process_write = 0
+
+
+@dataclass(frozen=True)
+class SealPolicy:
+    """When a write seals: as soon as more rows are unsealed than ``max(min_rows, share * sealed rows)``."""
+
+    share: float
+    min_rows: int
+
+    def wants_seal(self, unsealed_rows: int, sealed_rows: int) -> bool:
+        """Whether so many unsealed rows should be sealed now."""
+        return unsealed_rows > max(self.min_rows, self.share * sealed_rows)
+
+
+@dataclass(frozen=True)
+class _State:
+    """What reads see: everything up to ``version`` of the row log.
+
+    ``exact`` layers stand from the oldest to the newest; no entity of a layer has a newer row in an
+    older one.
+    """
+
+    version: int = -1
+    row_log_identity: tuple[int, int] | None = None
+    snapshot: SnapshotFile | None = None
+    base: SketchLayer | None = None
+    exact: tuple[ExactLayer, ...] = ()
+    unsealed_rows: int = 0
+    folder_mark: int = 0
+
+
+@dataclass(frozen=True)
+class ViewStats:
+    """Sizes of a view as this process serves it; bytes and counts.
+
+    ``table_bytes`` is the filter, ``ideal_bits`` what a standard Bloom filter would take for the same
+    facts at the same expected rates, ``snapshot_bytes`` the whole file that readers map.
+    """
+
+    sealed_entities: int
+    sealed_facts: int
+    unsealed_rows: int
+    unsealed_bytes: int
+    table_bytes: int
+    ideal_bits: float
+    vocabulary_bytes: int
+    snapshot_bytes: int
+    expected_false_positive_rates: dict[str, float] = field(default_factory=dict)
+    vocabulary_sizes: dict[str, int] = field(default_factory=dict)
+
+
+class View:
+    """A feature view on disk. Safe to use from several threads.
+
+    Parameters
+    ----------
+    path : the view's folder; it need not exist.
+    codecs : one per feature of the view.
+    refresh_interval_seconds : how old the writes of other processes may be before a read looks for them.
+
+    Raises
+    ------
+    DamagedFileError : no snapshot of the folder, or a file of its row log, can be read.
+    """
+
+    def __init__(
+        self, path: Path, codecs: Sequence[FeatureCodec], refresh_interval_seconds: float = 1.0
+    ):
+        self.path = path
+        self._codecs = list(codecs)
+        self._refresh_interval_seconds = refresh_interval_seconds
+        self._row_log = RowLog(path / "rows")
+        self._snapshots = SnapshotFolder(path / "snapshots")
+        self._lock = threading.RLock()
+        self._state = _State()
+        self._next_look = 0.0  # time.monotonic() at which a read looks at the disk again
+        self._seen_process_write = -1
+        self._order: tuple[SnapshotFile, EncodedRows] | None = None
+
+    # -- read ----------------------------------------------------------------------------------
+
+    def read(
+        self, entity_hashes: NDArray[np.uint64], features: Sequence[str]
+    ) -> list[LayerAnswer]:
+        """Read a batch of entities.
+
+        Parameters
+        ----------
+        entity_hashes : uint64[n, 2]
+        features : names; one that the view does not have is left out.
+
+        Returns
+        -------
+        An answer per layer that found some of the entities; ``found`` counts in the batch, and no entity
+        is found twice.
+        """
+        self._refresh_if_due()
+        state = self._state
+        answers = []
+        remaining = np.arange(len(entity_hashes))
+        layers: list[ExactLayer | SketchLayer] = [*reversed(state.exact)]
+        if state.base is not None:
+            layers.append(state.base)
+        for layer in layers:
+            if not len(remaining):
+                break
+            answer = layer.read(entity_hashes[remaining], features)
+            if len(answer.found):
+                answers.append(replace(answer, found=remaining[answer.found]))
+                remaining = np.delete(remaining, answer.found)
+        return answers
+
+    # -- write ---------------------------------------------------------------------------------
+
+    def write(self, rows: pa.Table, settings: ViewSettings, policy: SealPolicy) -> None:
+        """Append rows durably, and seal if the policy wants it.
+
+        Raises
+        ------
+        VocabularyOverflowError, RowError, StorageError : nothing of the rows was written.
+        """
+        with self._lock:
+            self.refresh()
+            self._check_vocabularies(rows, settings)
+            self._row_log.append(rows)
+            self._note_write()
+            state = self._state
+            sealed = state.base.num_entities if state.base else 0
+            if policy.wants_seal(state.unsealed_rows + len(rows), sealed):
+                self.seal(settings)
+
+    def check_codecs(self) -> None:
+        """Check that what is stored of each feature can be read with its codec.
+
+        Raises
+        ------
+        UnsupportedFeatureError, RowError : a feature has another type than its stored values.
+        """
+        self.refresh()
+        self._row_log.check_schema(pa.schema([(c.feature, c.arrow_type) for c in self._codecs]))
+
+    def seal(self, settings: ViewSettings) -> bool:
+        """Build a new base layer from the newest row of each entity and publish it as a snapshot.
+
+        Returns
+        -------
+        False if another process is sealing this view, which makes a second seal needless; or if there
+        are no rows yet.
+
+        Raises
+        ------
+        DamagedFileError : the row log cannot be read; the previous snapshot stays.
+        StorageError : the snapshot cannot be written; the previous one stays.
+        """
+        with self._lock, self._sealing() as is_ours:
+            if not is_ours:
+                return False
+            version, table = self._row_log.read(-1)
+            if table is None:
+                return False
+            rows = encode(table, settings.codecs)
+            del table
+            layer = SketchLayer.build(rows, settings.budget)
+            description, arrays = layer.to_snapshot()
+            created_by = f"feast_sketch_store {feast_sketch_store.__version__}"
+            snapshot = self._snapshots.publish(
+                version,
+                {"created_by": created_by, "view": settings.view, "row_log_version": version}
+                | {"layer": description},
+                arrays,
+                {
+                    "entity_hashes": rows.entity_hashes,
+                    "event_timestamps": rows.event_timestamps,
+                    "created_timestamps": rows.created_timestamps,
+                },
+            )
+            self._snapshots.prune(_SNAPSHOTS_KEPT)
+            self._state = self._opened(snapshot)
+            self._note_write()
+            return True
+
+    def _check_vocabularies(self, rows: pa.Table, settings: ViewSettings) -> None:
+        for name, feature in settings.features.items():
+            column = rows[name].combine_chunks()
+            elements = pc.list_flatten(column) if feature.codec.is_collection else column.drop_null()
+            known = self._known_values(name)
+            if len(known) + len(elements) <= feature.max_vocabulary:
+                continue  # cannot overflow, whatever the elements are
+            values = feature.codec.to_storage(elements)
+            new = pc.unique(values)
+            if known:
+                new = new.filter(pc.invert(pc.is_in(new, pa.concat_arrays(known))))
+            size = len(pc.unique(pa.concat_arrays([*known, new])))
+            if len(new) and size > feature.max_vocabulary:
+                raise VocabularyOverflowError(
+                    f"feature {name!r} of view {settings.view!r} would have {size} distinct values, more than "
+                    f"max_vocabulary = {feature.max_vocabulary}; nothing of this batch was written. Raise "
+                    "max_vocabulary (reads enumerate the vocabulary, so they slow down with it), or keep the "
+                    "feature in another store"
+                )
+
+    def _known_values(self, feature: str) -> list[pa.Array]:
+        state = self._state
+        known = [
+            layer.rows.features[feature].vocabulary.values
+            for layer in state.exact
+            if feature in layer.rows.features
+        ]
+        if state.base is not None and feature in state.base.vocabularies:
+            known.append(state.base.vocabularies[feature].values)
+        return known
+
+    def _note_write(self) -> None:
+        global _last_process_write
+        _last_process_write = next(_process_writes)
+
+    @contextmanager
+    def _sealing(self) -> Iterator[bool]:
+        """Hold the view's seal lock, if no other process does; the kernel drops it with the process."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self.path / "seal.lock", os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise StorageError(f"{self.path}: cannot be written: {error}") from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            os.close(descriptor)
+
+    # -- refresh -------------------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        """Take up everything that was written or sealed before this call.
+
+        Raises
+        ------
+        DamagedFileError : a file cannot be read, and there is no earlier state to keep serving.
+        """
+        with self._lock:
+            self._seen_process_write = _last_process_write
+            self._next_look = time.monotonic() + self._refresh_interval_seconds
+            state = self._state
+            identity = self._row_log.identity()
+            if identity != state.row_log_identity:
+                state = _State()  # the first look, or torn down and perhaps created anew
+            mark = self._snapshots.change_mark()
+            if mark != state.folder_mark:
+                published = self._snapshots.list()
+                if published and published[0] != state.snapshot:
+                    state = self._newest_readable(published, state)
+            state = replace(state, row_log_identity=identity, folder_mark=mark)
+            self._state = self._with_new_commits(state) if identity else state
+
+    def _refresh_if_due(self) -> None:
+        due = self._seen_process_write != _last_process_write
+        if due or time.monotonic() >= self._next_look:
+            # Whoever comes second while a refresh runs may serve the old state, unless this process
+            # has written: its own writes must be seen.
+            if self._lock.acquire(blocking=due):
+                try:
+                    self.refresh()
+                except (DamagedFileError, StorageError) as error:
+                    if self._state.version < 0:
+                        raise
+                    _logger.warning("%s; serving what was read before", error)
+                finally:
+                    self._lock.release()
+
+    def _newest_readable(self, published: list[SnapshotFile], current: _State) -> _State:
+        for number, snapshot in enumerate(published):
+            if snapshot == current.snapshot:
+                return current
+            try:
+                return self._opened(snapshot)
+            except DamagedFileError as error:
+                if number == len(published) - 1:
+                    raise DamagedFileError(
+                        f"{error}. The rows are safe in {self._row_log.path}: remove this file, and the "
+                        "next materialize seals the view anew"
+                    ) from error
+                _logger.warning("%s; falling back to the snapshot before it", error)
+        raise AssertionError("unreachable: published is not empty")
+
+    def _opened(self, snapshot: SnapshotFile) -> _State:
+        description, arrays = load(snapshot.path)
+        try:
+            base = SketchLayer.from_snapshot(description["layer"], arrays)
+        except (ValueError, KeyError, TypeError, IndexError) as error:
+            raise DamagedFileError(f"{snapshot.path}: its parts do not fit each other: {error}") from error
+        for codec in self._codecs:
+            sealed = base.codecs.get(codec.feature)
+            if sealed is not None and sealed.value_field != codec.value_field:
+                raise UnsupportedFeatureError(
+                    f"feature {codec.feature!r} was sealed as {sealed.value_field} and is declared as "
+                    f"{codec.value_field} now; give it a new name, or remove the view with `feast apply`, add it "
+                    f"again and materialize ({snapshot.path})"
+                )
+        return _State(snapshot.version, self._row_log.identity(), snapshot, base)
+
+    def _with_new_commits(self, state: _State) -> _State:
+        if self._row_log.version(state.version) == state.version:
+            return state
+        version, table = self._row_log.read(state.version)
+        if table is None:
+            return replace(state, version=version)
+        rows = self._without_late_rows(encode(table, self._codecs), state)
+        layers = list(state.exact)
+        if len(rows):
+            layers.append(ExactLayer(rows))
+        # Merging layers of similar size keeps their number logarithmic, and each row is merged
+        # a logarithmic number of times.
+        while len(layers) > 1 and 2 * len(layers[-1]) >= len(layers[-2]):
+            newer, older = layers.pop(), layers.pop()
+            layers.append(older.merged_with(newer))
+        return replace(
+            state,
+            version=version,
+            exact=tuple(layers),
+            unsealed_rows=state.unsealed_rows + len(table),
+        )
+
+    def _without_late_rows(self, rows: EncodedRows, state: _State) -> EncodedRows:
+        """Drop rows that are older than what the state already has of their entity."""
+        late = np.zeros(len(rows), np.bool_)
+        for layer in state.exact:
+            found, places = layer.find(rows.entity_hashes)
+            late[found] |= _is_older(rows, found, layer.rows, places)
+        if state.base is not None and state.snapshot is not None:
+            # A commit is newer than the seal, so only an older event timestamp, or an equal one with an
+            # older created timestamp, can lose.
+            suspects = np.flatnonzero(rows.event_timestamps <= state.base.max_event_timestamp)
+            if len(suspects):
+                order = self._order_of(state.snapshot)
+                found, places = find_sorted(order.entity_hashes, rows.entity_hashes[suspects])
+                late[suspects[found]] |= _is_older(rows, suspects[found], order, places)
+        return rows.take(np.flatnonzero(~late)) if late.any() else rows
+
+    def _order_of(self, snapshot: SnapshotFile) -> EncodedRows:
+        """Hashes and timestamps of the sealed entities, mapped at the first late row after a seal."""
+        if self._order is None or self._order[0] != snapshot:
+            _, arrays = load(snapshot.order_path)
+            self._order = (snapshot, _order_index(arrays))
+        return self._order[1]
+
+    # -- sizes ---------------------------------------------------------------------------------
+
+    def stats(self) -> ViewStats:
+        """Sizes of the view as of now."""
+        self.refresh()
+        state = self._state
+        unsealed = sum(layer.size_bytes for layer in state.exact)
+        if state.base is None or state.snapshot is None:
+            return ViewStats(0, 0, state.unsealed_rows, unsealed, 0, 0.0, 0, 0)
+        base = state.base
+        return ViewStats(
+            base.num_entities,
+            base.num_facts,
+            state.unsealed_rows,
+            unsealed,
+            base.bloom.num_bits // 8,
+            base.ideal_bits,
+            sum(v.size_bytes for v in base.vocabularies.values()),
+            state.snapshot.path.stat().st_size,
+            {name: r.false_positive_rate for name, r in base.ranges.items()},
+            {name: len(v) for name, v in base.vocabularies.items()},
+        )
+
+
+def _is_older(
+    rows: EncodedRows, positions: NDArray[np.int64], others: EncodedRows, places: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """Whether each row comes before its counterpart by event timestamp, then created timestamp."""
+    event, other_event = rows.event_timestamps[positions], others.event_timestamps[places]
+    created, other_created = rows.created_timestamps[positions], others.created_timestamps[places]
+    return (event < other_event) | ((event == other_event) & (created < other_created))
+
+
+def _order_index(arrays: Arrays) -> EncodedRows:
+    return EncodedRows(
+        arrays["entity_hashes"],  # type: ignore[arg-type]
+        arrays["event_timestamps"],  # type: ignore[arg-type]
+        arrays["created_timestamps"],  # type: ignore[arg-type]
+        {},
+    )
