@@ -151,7 +151,7 @@ class FeatureCodec:
             if field == self.value_field:
                 content = getattr(value, field)
                 if self.is_collection:
-                    elements.extend(content.val)
+                    elements.extend(content.val[:])  # a slice is a list, which extends faster
                 else:
                     elements.append(content)
             elif field is None or field == "null_val":

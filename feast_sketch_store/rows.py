@@ -77,9 +77,12 @@ def _join_key_columns(entity_keys: Sequence[EntityKey]) -> dict[str, pa.Array]:
     """The join keys as columns of their own, for people who query the row log."""
     by_name: dict[str, list[Value | None]] = {}
     for row, key in enumerate(entity_keys):
-        for name, value in zip(key.join_keys, key.entity_values, strict=True):
-            if name != _ENTITYLESS_JOIN_KEY:
-                by_name.setdefault(name, [None] * len(entity_keys))[row] = value
+        # A slice of a repeated field is a list; iterating the field itself is four times slower.
+        for name, value in zip(key.join_keys[:], key.entity_values[:], strict=True):
+            if name not in by_name:
+                by_name[name] = [None] * len(entity_keys)
+            by_name[name][row] = value
+    by_name.pop(_ENTITYLESS_JOIN_KEY, None)
     columns = {}
     for name, values in sorted(by_name.items()):
         fields = {value.WhichOneof("val") for value in values if value is not None}
@@ -149,18 +152,17 @@ class EncodedRows:
 
 
 def encode(table: pa.Table, codecs: Sequence[FeatureCodec]) -> EncodedRows:
-    """Encode the newest row of each entity; the table's rows stand in commit order.
+    """Encode the newest row of each entity, ordered by entity hash.
 
-    A feature without a column was never written: all its states are MISSING.
+    The table's rows stand in commit order. A feature without a column was never written: all its states are MISSING.
     """
     table = table.combine_chunks()
     hashes = hash_serialized_keys(table[ENTITY_KEY].to_pylist())
     event = _microseconds(table[EVENT_TIMESTAMP])
     created = _microseconds(table[CREATED_TIMESTAMP])
     newest = newest_rows(hashes, event, created)
-    if len(newest) < len(table):
-        hashes, event, created = hashes[newest], event[newest], created[newest]
-        table = table.take(pa.array(newest)).combine_chunks()
+    hashes, event, created = hashes[newest], event[newest], created[newest]
+    table = table.take(pa.array(newest)).combine_chunks()
     nulls = _null_features(table)
     return EncodedRows(
         hashes,
@@ -249,7 +251,9 @@ def _distinct_per_row(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Drop repetitions within a row and sort its symbols: the ``indptr`` and symbols of a CSR matrix."""
     num_symbols = max(1, num_symbols)
-    facts = np.unique(np.repeat(np.arange(len(lengths)) * num_symbols, lengths) + symbols)
+    facts = np.repeat(np.arange(len(lengths)) * num_symbols, lengths) + symbols
+    facts.sort()
+    facts = facts[np.flatnonzero(np.diff(facts, prepend=-1))]
     rows, symbols = np.divmod(facts, num_symbols)
     indptr = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(np.bincount(rows, minlength=len(lengths)), out=indptr[1:])
