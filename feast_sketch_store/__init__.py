@@ -17,7 +17,7 @@ _EXPORTS = {
     "open_view": "feast_sketch_store.online_store",
 }
 
-__all__ = ["__version__", *_EXPORTS]  # noqa: PLE0604
+__all__ = ["__version__", *_EXPORTS]
 
 
 def __getattr__(name: str) -> Any:

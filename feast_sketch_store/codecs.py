@@ -8,6 +8,7 @@ a *categorical* codec takes a scalar and gives back one value. Both know a featu
 Feast's ``Value`` that carries it, so a value comes back in the field it was written in.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -180,15 +181,17 @@ class FeatureCodec:
         try:
             if kind == "timestamp":
                 seconds = pa.array(elements, pa.int64())
-                if len(seconds) and (bounds := pc.min_max(seconds))["max"].is_valid:
-                    if not (
-                        -_MAX_TIMESTAMP_SECONDS <= bounds["min"].as_py()
-                        and bounds["max"].as_py() <= _MAX_TIMESTAMP_SECONDS
-                    ):
-                        raise RowError(
-                            f"feature {self.feature!r} has a timestamp more than "
-                            f"{_MAX_TIMESTAMP_SECONDS} seconds from 1970, which no Delta column holds"
-                        )
+                too_far = pc.any(
+                    pc.or_(
+                        pc.less(seconds, -_MAX_TIMESTAMP_SECONDS),
+                        pc.greater(seconds, _MAX_TIMESTAMP_SECONDS),
+                    )
+                )
+                if too_far.as_py():
+                    raise RowError(
+                        f"feature {self.feature!r} has a timestamp more than "
+                        f"{_MAX_TIMESTAMP_SECONDS} seconds from 1970, which no Delta column holds"
+                    )
                 return pc.multiply(seconds, _MICROSECONDS).cast(_ARROW_TYPES[kind])
             return pa.array(elements, _ARROW_TYPES[kind])
         except (pa.ArrowException, UnicodeError) as error:
@@ -227,7 +230,7 @@ class Decoder:
         self,
         states: NDArray[np.uint8],
         indptr: NDArray[np.int64],
-        symbols: NDArray[np.int64],
+        symbols: NDArray[np.int64] | NDArray[np.int32],
     ) -> list[Value | None]:
         """One value per entity.
 
@@ -235,7 +238,7 @@ class Decoder:
         ----------
         states : uint8[n] of MISSING, NULL, EMPTY, VALUE.
         indptr : int64[n + 1], entity ``i`` owns ``symbols[indptr[i]:indptr[i + 1]]``.
-        symbols : int64[nnz], ids of the vocabulary.
+        symbols : int[nnz], ids of the vocabulary.
 
         Returns
         -------
@@ -252,9 +255,11 @@ class Decoder:
             built[row] = Value() if states[row] == NULL else None
         return built
 
-    def _payloads(self, indptr: NDArray[np.int64], symbols: NDArray[np.int64]) -> list[bytes]:
+    def _payloads(
+        self, indptr: NDArray[np.int64], symbols: NDArray[np.int64] | NDArray[np.int32]
+    ) -> list[bytes]:
         bounds = indptr.tolist()
-        spans = zip(bounds[:-1], bounds[1:], strict=True)
+        spans = itertools.pairwise(bounds)
         if self._codec.element_kind in _DELIMITED_KINDS:
             pieces = self._delimited_fragments[symbols].tolist()
             return [b"".join(pieces[start:stop]) for start, stop in spans]
@@ -277,8 +282,7 @@ class Decoder:
         head = b"\x0a" if self._codec.is_collection else b""
         fragments = np.empty(len(self._vocabulary), np.object_)
         fragments[:] = [
-            b"".join((head, _varint(len(value)), value))
-            for value in self._vocabulary.values.to_pylist()
+            b"".join((head, _varint(len(value)), value)) for value in self._vocabulary.values.to_pylist()
         ]
         return fragments
 
@@ -291,8 +295,8 @@ class Decoder:
         numbers = self._vocabulary.values.to_numpy()
         if self._codec.element_kind in _FLOAT_BITS:
             bits = numbers.astype(_FLOAT_BITS[self._codec.element_kind])
-            return bits.view(np.uint8).reshape(len(bits), bits.itemsize)
-        unsigned = numbers.view(np.uint64)
+            return np.asarray(bits.view(np.uint8).reshape(len(bits), bits.itemsize))
+        unsigned: NDArray[np.uint64] = numbers.view(np.uint64)
         width = max(1, -(-int(unsigned.max(initial=0)).bit_length() // 7))
         shifts = np.arange(width, dtype=np.uint64) * np.uint64(7)
         groups = ((unsigned[:, None] >> shifts) & np.uint64(0x7F)).astype(np.uint8)

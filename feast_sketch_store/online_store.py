@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,7 +26,7 @@ from feast_sketch_store.rows import FeastRow, to_arrow
 from feast_sketch_store.settings import error_rate, resolve
 from feast_sketch_store.view import SealPolicy, View
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Row = tuple[datetime | None, dict[str, ValueProto] | None]
 
@@ -78,7 +78,9 @@ class SketchOnlineStoreConfig(FeastConfigBaseModel):
         if "://" in path:
             raise ValueError(f"path {path!r} is a URL; name a folder on a local file system")
         if "%" in path:
-            raise ValueError(f"path {path!r} contains '%', which Delta Lake cannot hold; choose another folder")
+            raise ValueError(
+                f"path {path!r} contains '%', which Delta Lake cannot hold; choose another folder"
+            )
         return path
 
 
@@ -171,18 +173,18 @@ class SketchOnlineStore(OnlineStore):
             self._views.pop(path, None)
             _remove_folder(path)
 
-    def plan(
-        self, config: RepoConfig, desired_registry_proto: RegistryProto
-    ) -> list[InfraObject]:
+    def plan(self, config: RepoConfig, desired_registry_proto: RegistryProto) -> list[InfraObject]:
         """Nothing: the store has no infrastructure outside its folder."""
         return []
 
-    def teardown(
-        self, config: RepoConfig, tables: Sequence[FeatureView], entities: Sequence[Entity]
-    ) -> None:
+    def teardown(self, config: RepoConfig, tables: Sequence[FeatureView], entities: Sequence[Entity]) -> None:
         """Remove everything of the project; Feast does not name its stream views here."""
         self._views.clear()
         _remove_folder(project_path(_store_path(config), config.project))
+
+    def seal(self, config: RepoConfig, table: FeatureView) -> bool:
+        """Seal a view now; see `View.seal`."""
+        return self.view(config, table).seal(resolve(config.online_store, table))
 
     def view(self, config: RepoConfig, table: FeatureView) -> View:
         """The view's `View`, made at the first call and again when its features change."""
@@ -193,9 +195,7 @@ class SketchOnlineStore(OnlineStore):
             known = self._views[path] = (codecs, self._open(config, table, codecs))
         return known[1]
 
-    def _open(
-        self, config: RepoConfig, table: FeatureView, codecs: tuple[FeatureCodec, ...]
-    ) -> View:
+    def _open(self, config: RepoConfig, table: FeatureView, codecs: tuple[FeatureCodec, ...]) -> View:
         interval = config.online_store.refresh_interval_seconds
         return View(self._path(config, table), codecs, interval)
 

@@ -10,6 +10,7 @@ Source: github.com/delta-io/delta, PROTOCOL.md, "Delta Log Entries".
 import json
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from feast_sketch_store.errors import DamagedFileError, RowError, StorageError
 from feast_sketch_store.snapshot.files import fsync_path
 
 _COMMIT_NAME = re.compile(r"(\d{20})\.json")
-_TRIES = 5  # of a commit that meets another writer's
+_RETRIES = 4  # of a commit that another writer's schema change made void
 # Order is read from the JSON commits, so Delta must not expire them behind our back.
 _CONFIGURATION = {"delta.enableExpiredLogCleanup": "false"}
 
@@ -92,7 +93,12 @@ class RowLog:
         """
         before = self.version()
         try:
-            self._write(rows)
+            for _ in range(_RETRIES):
+                with suppress(CommitFailedError):
+                    self._write(rows)
+                    break
+            else:
+                self._write(rows)
             version = self.version(before)
             for commit in self.commits(before):
                 for file in commit.files:
@@ -164,25 +170,17 @@ class RowLog:
             )
 
     def _write(self, rows: pa.Table) -> None:
-        for attempt in range(_TRIES):
-            try:
-                if self.version() < 0:
-                    # Only one of two first writers creates the table; the other appends to it.
-                    DeltaTable.create(
-                        str(self.path), rows.schema, mode="ignore", configuration=_CONFIGURATION
-                    )
-                self.check_schema(rows.schema)
-                write_deltalake(
-                    str(self.path),
-                    rows,
-                    mode="append",
-                    schema_mode="merge",
-                    writer_properties=WriterProperties(compression="ZSTD"),
-                )
-                return
-            except CommitFailedError:
-                if attempt == _TRIES - 1:
-                    raise
+        if self.version() < 0:
+            # Of two first writers one creates the table; `ignore` makes the other one append to it.
+            DeltaTable.create(str(self.path), rows.schema, mode="ignore", configuration=_CONFIGURATION)
+        self.check_schema(rows.schema)
+        write_deltalake(
+            str(self.path),
+            rows,
+            mode="append",
+            schema_mode="merge",
+            writer_properties=WriterProperties(compression="ZSTD"),
+        )
 
     def _commit_path(self, version: int) -> Path:
         return self._log_path / f"{version:020d}.json"

@@ -32,7 +32,7 @@ OWN_COLUMNS = (ENTITY_KEY, EVENT_TIMESTAMP, CREATED_TIMESTAMP, NULLS)
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 NO_TIMESTAMP = np.iinfo(np.int64).min  # of a row without a created timestamp: older than any other
 
-_JOIN_KEY_CODEC_FIELDS = ("string_val", "bytes_val", "int32_val", "int64_val", "unix_timestamp_val")
+_JOIN_KEY_FIELDS = ("string_val", "bytes_val", "int32_val", "int64_val", "unix_timestamp_val")
 _ENTITYLESS_JOIN_KEY = "__dummy_id"
 
 
@@ -85,14 +85,12 @@ def _join_key_columns(entity_keys: Sequence[EntityKey]) -> dict[str, pa.Array]:
     by_name.pop(_ENTITYLESS_JOIN_KEY, None)
     columns = {}
     for name, values in sorted(by_name.items()):
-        fields = {value.WhichOneof("val") for value in values if value is not None}
-        field = fields.pop()
-        if fields or field not in _JOIN_KEY_CODEC_FIELDS:
+        fields = sorted({str(value.WhichOneof("val")) for value in values if value is not None})
+        if len(fields) > 1 or fields[0] not in _JOIN_KEY_FIELDS:
             raise RowError(
-                f"join key {name!r} is carried by {sorted({field, *fields} - {None})}; Feast takes one of "
-                f"{list(_JOIN_KEY_CODEC_FIELDS)} for all rows"
+                f"join key {name!r} is carried by {fields}; a batch takes one of {list(_JOIN_KEY_FIELDS)}"
             )
-        columns[name], _ = FeatureCodec(name, field).to_arrow(values)
+        columns[name], _ = FeatureCodec(name, fields[0]).to_arrow(values)
     return columns
 
 
@@ -154,7 +152,8 @@ class EncodedRows:
 def encode(table: pa.Table, codecs: Sequence[FeatureCodec]) -> EncodedRows:
     """Encode the newest row of each entity, ordered by entity hash.
 
-    The table's rows stand in commit order. A feature without a column was never written: all its states are MISSING.
+    The table's rows stand in commit order. A feature without a column was never written: all its states
+    are MISSING.
     """
     table = table.combine_chunks()
     hashes = hash_serialized_keys(table[ENTITY_KEY].to_pylist())
@@ -213,7 +212,7 @@ def take_csr(
 
 
 def _microseconds(column: pa.ChunkedArray) -> NDArray[np.int64]:
-    return column.cast(pa.int64()).fill_null(NO_TIMESTAMP).to_numpy().astype(np.int64, copy=False)
+    return np.asarray(column.cast(pa.int64()).fill_null(NO_TIMESTAMP).to_numpy(), np.int64)
 
 
 def _null_features(table: pa.Table) -> Mapping[str, NDArray[np.int64]]:
@@ -276,9 +275,7 @@ def _element_type(codec: FeatureCodec) -> pa.DataType:
 
 def _concatenate_feature(older: EncodedRows, newer: EncodedRows, name: str) -> EncodedFeature:
     codec = (newer.features.get(name) or older.features[name]).codec
-    parts = [
-        rows.features.get(name) or _never_written(codec, len(rows)) for rows in (older, newer)
-    ]
+    parts = [rows.features.get(name) or _never_written(codec, len(rows)) for rows in (older, newer)]
     vocabulary, new_ids = Vocabulary.union([part.vocabulary for part in parts])
     return EncodedFeature(
         codec,

@@ -164,9 +164,7 @@ def _own_tags(
 
 def _choose_codec(field: Field, asked: str | None, where: str) -> FeatureCodec:
     if field.name in OWN_COLUMNS:
-        raise UnsupportedFeatureError(
-            f"{where} bears a name that the row log keeps for itself; rename it"
-        )
+        raise UnsupportedFeatureError(f"{where} bears a name that the row log keeps for itself; rename it")
     codec = FeatureCodec.for_feature(field.name, field.dtype)
     if asked is not None and asked != codec.name:
         raise SettingsError(
@@ -175,14 +173,14 @@ def _choose_codec(field: Field, asked: str | None, where: str) -> FeatureCodec:
         )
     if getattr(field, "vector_index", False):
         raise UnsupportedFeatureError(
-            f"{where} is an embedding (vector_index=True): its numbers have no bounded vocabulary. Keep it "
-            "in a view of another online store, for example with Feast's hybrid store"
+            f"{where} is an embedding (vector_index=True): its numbers have no bounded vocabulary. "
+            "Keep it in a view of another online store, for example with Feast's hybrid store"
         )
     if not codec.is_collection and codec.value_field not in _CATEGORICAL_FIELDS and asked is None:
         raise UnsupportedFeatureError(
-            f"{where} has type {field.dtype}, which no codec takes by default. If it has few distinct values, "
-            f'declare Field(..., tags={{"{TAG_PREFIX}codec": "{CATEGORICAL}"}}); otherwise keep it in a view of '
-            "another online store, for example with Feast's hybrid store"
+            f"{where} has type {field.dtype}, which no codec takes by default. If it has few distinct "
+            f'values, declare Field(..., tags={{"{TAG_PREFIX}codec": "{CATEGORICAL}"}}); otherwise keep it '
+            "in a view of another online store, for example with Feast's hybrid store"
         )
     return codec
 

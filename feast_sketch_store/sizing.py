@@ -118,9 +118,7 @@ def size_for_bits(classes: Sequence[FactClass], num_bits: int) -> Geometry:
     return Geometry(num_bits, best.num_hashes, expected_fill(classes, best.num_hashes, num_bits))
 
 
-def expected_fill(
-    classes: Sequence[FactClass], num_hashes: Sequence[int], num_bits: int
-) -> float:
+def expected_fill(classes: Sequence[FactClass], num_hashes: Sequence[int], num_bits: int) -> float:
     """Expected share of ones in a table of ``num_bits`` once all facts were added."""
     bits_set = sum(c.num_items * k for c, k in zip(classes, num_hashes, strict=True))
     return -math.expm1(-bits_set / num_bits)
@@ -129,18 +127,14 @@ def expected_fill(
 def _try_exponent(classes: Sequence[FactClass], exponent: float) -> Geometry | None:
     rates = (c.false_positive_rate**exponent for c in classes)
     try:
-        return size_for_rates(
-            [FactClass(c.num_items, rate) for c, rate in zip(classes, rates, strict=True)]
-        )
+        return size_for_rates([FactClass(c.num_items, rate) for c, rate in zip(classes, rates, strict=True)])
     except ValueError:  # a rate of 0.0 or 1.0 after rounding, or too many hashes
         return None
 
 
 def _candidate_fills(classes: Sequence[FactClass]) -> list[float]:
     """Fills at which some class needs an integer number of hashes: the optimum is one of them."""
-    fills = {
-        c.false_positive_rate ** (1.0 / k) for c in classes for k in range(1, MAX_NUM_HASHES + 1)
-    }
+    fills = {c.false_positive_rate ** (1.0 / k) for c in classes for k in range(1, MAX_NUM_HASHES + 1)}
     return sorted(fill for fill in fills if _MIN_FILL <= fill <= _MAX_FILL) or [0.5]
 
 

@@ -12,7 +12,7 @@ import sys
 _FEAST_MODULE = "feast.repo_config"
 
 
-def _add_name(repo_config):  # type: ignore[no-untyped-def]  # typing would have to be imported
+def _add_name(repo_config):
     names = getattr(repo_config, "ONLINE_STORE_CLASS_FOR_TYPE", None)
     if isinstance(names, dict):
         names.setdefault("sketch", "feast_sketch_store.online_store.SketchOnlineStore")
@@ -21,16 +21,16 @@ def _add_name(repo_config):  # type: ignore[no-untyped-def]  # typing would have
 class _Loader:
     """Runs the real loader, then adds the name."""
 
-    def __init__(self, loader):  # type: ignore[no-untyped-def]
+    def __init__(self, loader):
         self._loader = loader
 
-    def __getattr__(self, name):  # type: ignore[no-untyped-def]
+    def __getattr__(self, name):
         return getattr(self._loader, name)
 
-    def create_module(self, spec):  # type: ignore[no-untyped-def]
+    def create_module(self, spec):
         return self._loader.create_module(spec)
 
-    def exec_module(self, module):  # type: ignore[no-untyped-def]
+    def exec_module(self, module):
         module.__spec__.loader = module.__loader__ = self._loader
         self._loader.exec_module(module)
         _add_name(module)
@@ -40,7 +40,7 @@ class _Finder:
     """Finds nothing itself; hands Feast's module to the other finders and wraps its loader."""
 
     @classmethod
-    def find_spec(cls, name, path=None, target=None):  # type: ignore[no-untyped-def]
+    def find_spec(cls, name, path=None, target=None):
         if name != _FEAST_MODULE:
             return None
         for finder in sys.meta_path:
@@ -60,4 +60,4 @@ def register() -> None:
     if _FEAST_MODULE in sys.modules:
         _add_name(sys.modules[_FEAST_MODULE])
     elif _Finder not in sys.meta_path:
-        sys.meta_path.insert(0, _Finder)  # type: ignore[arg-type]
+        sys.meta_path.insert(0, _Finder)

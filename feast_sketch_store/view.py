@@ -28,6 +28,7 @@ import feast_sketch_store
 from feast_sketch_store.codecs import FeatureCodec
 from feast_sketch_store.errors import (
     DamagedFileError,
+    SketchStoreError,
     StorageError,
     UnsupportedFeatureError,
     VocabularyOverflowError,
@@ -114,9 +115,7 @@ class View:
     DamagedFileError : no snapshot of the folder, or a file of its row log, can be read.
     """
 
-    def __init__(
-        self, path: Path, codecs: Sequence[FeatureCodec], refresh_interval_seconds: float = 1.0
-    ):
+    def __init__(self, path: Path, codecs: Sequence[FeatureCodec], refresh_interval_seconds: float = 1.0):
         self.path = path
         self._codecs = list(codecs)
         self._refresh_interval_seconds = refresh_interval_seconds
@@ -130,9 +129,7 @@ class View:
 
     # -- read ----------------------------------------------------------------------------------
 
-    def read(
-        self, entity_hashes: NDArray[np.uint64], features: Sequence[str]
-    ) -> list[LayerAnswer]:
+    def read(self, entity_hashes: NDArray[np.uint64], features: Sequence[str]) -> list[LayerAnswer]:
         """Read a batch of entities.
 
         Parameters
@@ -178,7 +175,11 @@ class View:
             state = self._state
             sealed = state.base.num_entities if state.base else 0
             if policy.wants_seal(state.unsealed_rows + len(rows), sealed):
-                self.seal(settings)
+                try:
+                    self.seal(settings)
+                except SketchStoreError as error:
+                    # The rows are durable and readable; a failed seal must not look like a failed write.
+                    _logger.warning("%s; the rows are kept, a later write seals them", error)
 
     def check_codecs(self) -> None:
         """Check that what is stored of each feature can be read with its codec.
@@ -244,10 +245,10 @@ class View:
             size = len(pc.unique(pa.concat_arrays([*known, new])))
             if len(new) and size > feature.max_vocabulary:
                 raise VocabularyOverflowError(
-                    f"feature {name!r} of view {settings.view!r} would have {size} distinct values, more than "
-                    f"max_vocabulary = {feature.max_vocabulary}; nothing of this batch was written. Raise "
-                    "max_vocabulary (reads enumerate the vocabulary, so they slow down with it), or keep the "
-                    "feature in another store"
+                    f"feature {name!r} of view {settings.view!r} would have {size} distinct values, more "
+                    f"than max_vocabulary = {feature.max_vocabulary}; nothing of this batch was written. "
+                    "Raise max_vocabulary (reads enumerate the vocabulary, so they slow down with it), or "
+                    "keep the feature in another store"
                 )
 
     def _known_values(self, feature: str) -> list[pa.Array]:
@@ -309,19 +310,21 @@ class View:
             self._state = self._with_new_commits(state) if identity else state
 
     def _refresh_if_due(self) -> None:
-        due = self._seen_process_write != _last_process_write
-        if due or time.monotonic() >= self._next_look:
-            # Whoever comes second while a refresh runs may serve the old state, unless this process
-            # has written: its own writes must be seen.
-            if self._lock.acquire(blocking=due):
-                try:
-                    self.refresh()
-                except (DamagedFileError, StorageError) as error:
-                    if self._state.version < 0:
-                        raise
-                    _logger.warning("%s; serving what was read before", error)
-                finally:
-                    self._lock.release()
+        must = self._seen_process_write != _last_process_write
+        if not must and time.monotonic() < self._next_look:
+            return
+        # Whoever comes second while a refresh runs may serve the old state, unless this process has
+        # written: its own writes must be seen.
+        if not self._lock.acquire(blocking=must):
+            return
+        try:
+            self.refresh()
+        except (DamagedFileError, StorageError) as error:
+            if self._state.version < 0:
+                raise
+            _logger.warning("%s; serving what was read before", error)
+        finally:
+            self._lock.release()
 
     def _newest_readable(self, published: list[SnapshotFile], current: _State) -> _State:
         for number, snapshot in enumerate(published):
@@ -349,8 +352,8 @@ class View:
             if sealed is not None and sealed.value_field != codec.value_field:
                 raise UnsupportedFeatureError(
                     f"feature {codec.feature!r} was sealed as {sealed.value_field} and is declared as "
-                    f"{codec.value_field} now; give it a new name, or remove the view with `feast apply`, add it "
-                    f"again and materialize ({snapshot.path})"
+                    f"{codec.value_field} now; give it a new name, or remove the view with `feast apply`, "
+                    f"add it again and materialize ({snapshot.path})"
                 )
         return _State(snapshot.version, self._row_log.identity(), snapshot, base)
 
@@ -429,7 +432,7 @@ def _is_older(
     """Whether each row comes before its counterpart by event timestamp, then created timestamp."""
     event, other_event = rows.event_timestamps[positions], others.event_timestamps[places]
     created, other_created = rows.created_timestamps[positions], others.created_timestamps[places]
-    return (event < other_event) | ((event == other_event) & (created < other_created))
+    return np.asarray((event < other_event) | ((event == other_event) & (created < other_created)))
 
 
 def _order_index(arrays: Arrays) -> EncodedRows:

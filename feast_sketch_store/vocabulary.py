@@ -56,9 +56,7 @@ class Vocabulary:
         return cls(distinct.take(pa.array(order))), ids[codes]
 
     @classmethod
-    def union(
-        cls, parts: Sequence["Vocabulary"]
-    ) -> tuple["Vocabulary", list[NDArray[np.int64]]]:
+    def union(cls, parts: Sequence["Vocabulary"]) -> tuple["Vocabulary", list[NDArray[np.int64]]]:
         """One vocabulary of several; the ids of the first part stay as they are.
 
         Returns
@@ -99,12 +97,7 @@ class Vocabulary:
         if "values" in arrays:
             return cls(pa.array(arrays["values"], pa.int64()))
         offsets, data = arrays["offsets"], arrays["data"]
-        if (
-            len(offsets) < 1
-            or offsets[0] != 0
-            or offsets[-1] != len(data)
-            or np.any(np.diff(offsets) < 0)
-        ):
+        if len(offsets) < 1 or offsets[0] != 0 or offsets[-1] != len(data) or np.any(np.diff(offsets) < 0):
             raise ValueError("the vocabulary's offsets do not describe slices of its data")
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
         return cls(pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers))

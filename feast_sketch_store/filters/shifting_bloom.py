@@ -97,9 +97,7 @@ class ShiftingBloomFilterBuilder:
                 f"but a window of {self._window_words} words holds {self._window_words * 64}"
             )
         for j in range(num_hashes):
-            offsets, rotations = _positions(
-                entity_hashes, self._salt, self._num_words, range(j, j + 1)
-            )
+            offsets, rotations = _positions(entity_hashes, self._salt, self._num_words, range(j, j + 1))
             starts, shifts = offsets[0] * 64, rotations[0].astype(np.int64)
             for first in range(0, symbols.size, _FACTS_PER_CHUNK):
                 chunk = slice(first, first + _FACTS_PER_CHUNK)
@@ -170,9 +168,7 @@ class ShiftingBloomFilter:
             rows = max(1, _CHUNK_BYTES // (8 * num_words))
             gather = _and_windows
         # Row i of this view is the window that starts at word i; nothing is copied.
-        every_window = np.ndarray(
-            (self.num_words, num_words), np.uint64, buffer=self.words, strides=(8, 8)
-        )
+        every_window = np.ndarray((self.num_words, num_words), np.uint64, buffer=self.words, strides=(8, 8))
         for first in range(0, len(entity_hashes), rows):
             chunk = slice(first, first + rows)
             offsets, rotations = _positions(
@@ -197,9 +193,7 @@ class ShiftingBloomFilter:
         symbols : int[n]
         num_hashes : the k these symbols were added with.
         """
-        offsets, rotations = _positions(
-            entity_hashes, self.salt, self.num_words, range(num_hashes)
-        )
+        offsets, rotations = _positions(entity_hashes, self.salt, self.num_words, range(num_hashes))
         words = self.words[(offsets + (symbols.astype(np.int64) >> 6)) % self.num_words]
         bits = (symbols.astype(np.uint64) + rotations) & np.uint64(63)
         return np.asarray(((words >> bits) & np.uint64(1) != 0).all(axis=0))
@@ -245,9 +239,7 @@ def _and_narrow_windows(
     np.bitwise_and.reduce(rotated, axis=0, out=answers)
 
 
-def _rotate_right(
-    words: NDArray[np.uint64], distance: NDArray[np.uint64]
-) -> NDArray[np.uint64]:
+def _rotate_right(words: NDArray[np.uint64], distance: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Rotate in place: ``words >> d | words << (64 - d)``; a distance of 0 must not shift by 64."""
     low = words << ((np.uint64(64) - distance) & np.uint64(63))
     words >>= distance

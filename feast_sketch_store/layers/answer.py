@@ -20,7 +20,7 @@ class FeatureAnswer:
     decoder: Decoder
     states: NDArray[np.uint8]
     indptr: NDArray[np.int64]
-    symbols: NDArray[np.integer]
+    symbols: NDArray[np.int64] | NDArray[np.int32]
 
 
 @dataclass(frozen=True)

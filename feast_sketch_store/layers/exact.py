@@ -33,11 +33,11 @@ class ExactLayer:
     def size_bytes(self) -> int:
         """Bytes of the arrays and vocabularies."""
         rows = self.rows
-        arrays = [rows.entity_hashes, rows.event_timestamps, rows.created_timestamps]
-        for feature in rows.features.values():
-            arrays += [feature.states, feature.indptr, feature.symbols]
-        vocabularies = sum(f.vocabulary.size_bytes for f in rows.features.values())
-        return sum(array.nbytes for array in arrays) + vocabularies
+        keys = rows.entity_hashes.nbytes + rows.event_timestamps.nbytes + rows.created_timestamps.nbytes
+        return keys + sum(
+            f.states.nbytes + f.indptr.nbytes + f.symbols.nbytes + f.vocabulary.size_bytes
+            for f in rows.features.values()
+        )
 
     def merged_with(self, newer: "ExactLayer") -> "ExactLayer":
         """One layer with the newest row of each entity of both."""
@@ -45,15 +45,11 @@ class ExactLayer:
         newest = newest_rows(rows.entity_hashes, rows.event_timestamps, rows.created_timestamps)
         return ExactLayer(rows.take(newest))
 
-    def find(
-        self, entity_hashes: NDArray[np.uint64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def find(self, entity_hashes: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Which of the entities are listed: their positions in the batch and their rows, int64[p] each."""
         return find_sorted(self.rows.entity_hashes, entity_hashes)
 
-    def read(
-        self, entity_hashes: NDArray[np.uint64], features: Sequence[str]
-    ) -> LayerAnswer:
+    def read(self, entity_hashes: NDArray[np.uint64], features: Sequence[str]) -> LayerAnswer:
         """The rows of those entities that are listed.
 
         Parameters
@@ -67,16 +63,13 @@ class ExactLayer:
             feature = self.rows.features.get(name)
             if feature is not None:
                 indptr, symbols = take_csr(feature.indptr, feature.symbols, rows)
-                answers[name] = FeatureAnswer(
-                    self._decoders[name], feature.states[rows], indptr, symbols
-                )
+                answers[name] = FeatureAnswer(self._decoders[name], feature.states[rows], indptr, symbols)
         return LayerAnswer(found, self.rows.event_timestamps[rows], answers)
 
     @cached_property
     def _decoders(self) -> dict[str, Decoder]:
         return {
-            name: Decoder(feature.codec, feature.vocabulary)
-            for name, feature in self.rows.features.items()
+            name: Decoder(feature.codec, feature.vocabulary) for name, feature in self.rows.features.items()
         }
 
 

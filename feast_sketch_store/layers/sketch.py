@@ -62,6 +62,7 @@ class SymbolRange:
 
     @property
     def num_words(self) -> int:
+        """Words of a window that the range takes up."""
         return _words_for(self.num_symbols)
 
 
@@ -165,9 +166,7 @@ class SketchLayer:
 
     # -- read ----------------------------------------------------------------------------------
 
-    def read(
-        self, entity_hashes: NDArray[np.uint64], features: Sequence[str]
-    ) -> LayerAnswer:
+    def read(self, entity_hashes: NDArray[np.uint64], features: Sequence[str]) -> LayerAnswer:
         """The possibly-present rows of a batch.
 
         Parameters
@@ -179,9 +178,7 @@ class SketchLayer:
         found = np.arange(len(entity_hashes))
         states: dict[str, NDArray[np.uint8]] = {}
         buckets = np.zeros(0, np.uint8)
-        for number, (shapes, symbols) in enumerate(
-            zip(self._shapes, self.shape_ranges, strict=True)
-        ):
+        for number, (shapes, symbols) in enumerate(zip(self._shapes, self.shape_ranges, strict=True)):
             if number and not set(features).intersection(shapes.features):
                 continue
             possible, ids = self._possible(entity_hashes[found], symbols)
@@ -190,10 +187,8 @@ class SketchLayer:
             states = {name: known[present] for name, known in states.items()}
             # Of several possible shapes the one that hides least counts, see codecs.VALUE, and the
             # oldest timestamp.
-            if number == 0:
-                buckets = _reduce(np.minimum, shapes.buckets[ids], starts)
-            else:
-                buckets = buckets[present]
+            is_first = number == 0
+            buckets = _reduce(np.minimum, shapes.buckets[ids], starts) if is_first else buckets[present]
             for column, name in enumerate(shapes.features):
                 if name in features:
                     states[name] = _reduce(np.maximum, shapes.states[ids, column], starts)
@@ -201,10 +196,7 @@ class SketchLayer:
         return LayerAnswer(
             found,
             self._bucket_starts[buckets] if len(found) else np.zeros(0, np.int64),
-            {
-                name: self._read_feature(name, entity_hashes[found], states[name])
-                for name in features
-            },
+            {name: self._read_feature(name, entity_hashes[found], states[name]) for name in features},
         )
 
     def _read_feature(
@@ -229,9 +221,7 @@ class SketchLayer:
         """The possibly-present symbols of a range: a CSR matrix of int64[n + 1] and int64[nnz]."""
         if not symbols.num_symbols:
             return np.zeros(len(entity_hashes) + 1, np.int64), np.zeros(0, np.int64)
-        words = self.bloom.windows(
-            entity_hashes, symbols.first_word, symbols.num_words, symbols.num_hashes
-        )
+        words = self.bloom.windows(entity_hashes, symbols.first_word, symbols.num_words, symbols.num_hashes)
         spare = symbols.num_words * 64 - symbols.num_symbols
         words[:, -1] &= np.uint64(2**64 - 1) >> np.uint64(spare)
         if wanted is not None and not wanted.all():
@@ -240,9 +230,7 @@ class SketchLayer:
 
     @cached_property
     def _decoders(self) -> dict[str, Decoder]:
-        return {
-            name: Decoder(codec, self.vocabularies[name]) for name, codec in self.codecs.items()
-        }
+        return {name: Decoder(codec, self.vocabularies[name]) for name, codec in self.codecs.items()}
 
     # -- sizes ---------------------------------------------------------------------------------
 
@@ -272,9 +260,7 @@ class SketchLayer:
         }
         features = []
         for number, (name, symbols) in enumerate(self.ranges.items()):
-            features.append(
-                {"name": name, "value_field": self.codecs[name].value_field, **asdict(symbols)}
-            )
+            features.append({"name": name, "value_field": self.codecs[name].value_field, **asdict(symbols)})
             for part, array in self.vocabularies[name].to_arrays().items():
                 arrays[f"vocabulary.{number}.{part}"] = array
         shapes = []
@@ -410,8 +396,6 @@ def _number_shapes(
     return ranges, ids_per_range
 
 
-def _reduce(
-    combine: np.ufunc, values: NDArray[np.uint8], starts: NDArray[np.int64]
-) -> NDArray[np.uint8]:
+def _reduce(combine: np.ufunc, values: NDArray[np.uint8], starts: NDArray[np.int64]) -> NDArray[np.uint8]:
     """Combine each run of ``values`` that begins at one of ``starts`` into one value."""
     return np.asarray(combine.reduceat(values, starts) if len(starts) else values[:0])

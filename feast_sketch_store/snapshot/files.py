@@ -107,7 +107,7 @@ class SnapshotFolder:
                     file.write(piece)
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(temporary, self.path / name)
+            temporary.replace(self.path / name)
         except BaseException:
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)

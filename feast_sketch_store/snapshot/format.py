@@ -108,9 +108,7 @@ def verify(content: NDArray[np.uint8], source: str) -> None:
 
 def _header(own: Mapping[str, Any]) -> bytes:
     text = _canonical(own)
-    header: dict[str, Any] = {
-        "__metadata__": {"checksum": _checksum(text.encode()), _OWN_KEY: text}
-    }
+    header: dict[str, Any] = {"__metadata__": {"checksum": _checksum(text.encode()), _OWN_KEY: text}}
     end = 0
     for entry in own["arrays"]:
         start, end = end, end + np.dtype(_DTYPES[entry["dtype"]]).itemsize * _product(entry["shape"])
@@ -148,19 +146,19 @@ def _read_header(content: NDArray[np.uint8], source: str) -> tuple[dict[str, Any
         if _header(own) != header:
             raise DamagedFileError(f"{source}: the header was altered")
         sizes = [
-            np.dtype(_DTYPES[entry["dtype"]]).itemsize * _product(entry["shape"])
-            for entry in own["arrays"]
+            np.dtype(_DTYPES[entry["dtype"]]).itemsize * _product(entry["shape"]) for entry in own["arrays"]
         ]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedFileError(f"{source}: not a snapshot, or damaged: {error}") from error
-    if start + sum(sizes) != len(content):
+    told = start + sum(sizes)
+    if told != len(content):
         raise DamagedFileError(
-            f"{source}: truncated or extended: {len(content)} bytes where the header tells {start + sum(sizes)}"
+            f"{source}: truncated or extended: {len(content)} bytes, the header tells {told}"
         )
     return own, start
 
 
-def _product(shape: list[int]) -> int:
+def _product(shape: list[Any]) -> int:
     size = 1
     for length in shape:
         if not isinstance(length, int) or length < 0:
@@ -174,7 +172,7 @@ def _canonical(content: Mapping[str, Any]) -> str:
 
 
 def _bytes_of(array: NDArray[np.generic]) -> memoryview:
-    return memoryview(array.reshape(-1).view(np.uint8))
+    return array.reshape(-1).view(np.uint8).data
 
 
 def _checksum(content: bytes | memoryview) -> str:
