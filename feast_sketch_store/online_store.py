@@ -62,7 +62,7 @@ class SketchOnlineStoreConfig(FeastConfigBaseModel):
     seal_share: float = Field(0.1, gt=0)
     """A write seals the view once more rows are unsealed than this share of the sealed ones ..."""
 
-    seal_min_rows: int = Field(10_000, ge=0)
+    seal_min_rows: int = Field(1_000, ge=0)
     """... and more than this number; until then they are kept exactly."""
 
     @field_validator("error_rate", "presence_error_rate", "scalar_error_rate")

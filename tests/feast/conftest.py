@@ -1,0 +1,164 @@
+"""Fixtures for tests that drive the store through Feast's interface."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from feast import Entity, FeatureView, Field, FileSource, ValueType
+from feast.infra.online_stores.online_store import OnlineStore
+from feast.protos.feast.types.EntityKey_pb2 import EntityKey
+from feast.protos.feast.types.Value_pb2 import Value
+from feast.repo_config import RepoConfig
+from feast.types import FeastType, Int64, Set, String
+
+from feast_sketch_store import SketchOnlineStore
+
+NOON = datetime(2026, 5, 1, 12, tzinfo=timezone.utc)
+
+Write = tuple[EntityKey, dict[str, Value], datetime, datetime | None]
+
+
+@dataclass
+class Harness:
+    """One store with one feature view, as Feast would drive it."""
+
+    config: RepoConfig
+    view: FeatureView
+    store: OnlineStore
+
+    def reopened(self) -> "Harness":
+        """The same store as another process would open it."""
+        return Harness(self.config, self.view, type(self.store)())
+
+    @staticmethod
+    def key(**join_keys: Any) -> EntityKey:
+        """An entity key; plain ints are int64, strings are strings, a ``Value`` is taken as it is."""
+        return EntityKey(
+            join_keys=list(join_keys),
+            entity_values=[v if isinstance(v, Value) else _key_value(v) for v in join_keys.values()],
+        )
+
+    def write(
+        self,
+        user: Any,
+        values: dict[str, Value],
+        event: datetime = NOON,
+        created: datetime | None = None,
+    ) -> None:
+        """Write one row."""
+        self.write_many([(self.key(user_id=user), values, event, created)])
+
+    def write_many(self, rows: list[Write]) -> None:
+        """Write rows in one batch."""
+        self.store.online_write_batch(self.config, self.view, rows, None)
+
+    def read(self, *users: Any, features: list[str] | None = None) -> list[Any]:
+        """Read rows by ``user_id``."""
+        return self.read_keys([self.key(user_id=user) for user in users], features)
+
+    def read_keys(self, keys: list[EntityKey], features: list[str] | None = None) -> list[Any]:
+        """Read rows by key."""
+        return self.store.online_read(self.config, self.view, keys, features)
+
+    @property
+    def folder(self) -> Path:
+        """The view's folder."""
+        assert isinstance(self.store, SketchOnlineStore)
+        return self.store._path(self.config, self.view)
+
+
+def _key_value(value: Any) -> Value:
+    return Value(int64_val=value) if isinstance(value, int) else Value(string_val=value)
+
+
+@pytest.fixture()
+def make_config(tmp_path: Path) -> Callable[..., RepoConfig]:
+    """Makes a ``RepoConfig``; keywords become options of the online store."""
+
+    def make(project: str = "shop", **options: Any) -> RepoConfig:
+        online_store = {"type": "sketch", "path": str(tmp_path / "sketch"), **options}
+        if online_store["type"] == "sqlite":
+            online_store = {"type": "sqlite", "path": str(tmp_path / "online.db")}
+        return RepoConfig(
+            project=project,
+            provider="local",
+            registry=str(tmp_path / "registry.db"),
+            online_store=online_store,
+            entity_key_serialization_version=3,
+            repo_path=tmp_path,
+        )
+
+    return make
+
+
+@pytest.fixture()
+def make_view() -> Callable[..., FeatureView]:
+    """Makes a feature view over ``user_id``; features default to a set of strings."""
+
+    def make(
+        features: dict[str, FeastType] | list[Field] | None = None,
+        name: str = "history",
+        entities: list[Entity] | None = None,
+        tags: dict[str, str] | None = None,
+    ) -> FeatureView:
+        if features is None:
+            features = {"viewed": Set(String)}
+        if isinstance(features, dict):
+            features = [Field(name=name, dtype=dtype) for name, dtype in features.items()]
+        user = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
+        return FeatureView(
+            name=name,
+            entities=[user] if entities is None else entities,
+            schema=[*features, Field(name="user_id", dtype=Int64)] if entities is None else features,
+            source=FileSource(path="rows.parquet", timestamp_field="event_timestamp"),
+            ttl=timedelta(0),
+            tags=tags or {},
+        )
+
+    return make
+
+
+@pytest.fixture()
+def make_harness(
+    make_config: Callable[..., RepoConfig], make_view: Callable[..., FeatureView]
+) -> Callable[..., Harness]:
+    """Makes a store with one applied feature view; options go to the online store."""
+
+    def make(
+        features: Any = None, *, view: FeatureView | None = None, project: str = "shop", **options: Any
+    ) -> Harness:
+        config = make_config(project, **options)
+        store: OnlineStore = SketchOnlineStore()
+        if options.get("type") == "sqlite":
+            from feast.infra.online_stores.sqlite import SqliteOnlineStore
+
+            store = SqliteOnlineStore()
+        harness = Harness(config, view or make_view(features), store)
+        store.update(config, [], [harness.view], [], [], False)
+        return harness
+
+    return make
+
+
+@pytest.fixture()
+def feast_cli() -> Callable[..., str]:
+    """Runs the plain ``feast`` command in a folder and gives what it printed."""
+
+    def run(folder: Path, *arguments: str, expect_failure: bool = False) -> str:
+        done = subprocess.run(
+            [Path(sys.executable).parent / "feast", *arguments],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        output = done.stdout + done.stderr
+        assert (done.returncode != 0) == expect_failure, output
+        return output
+
+    return run
