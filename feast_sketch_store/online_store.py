@@ -99,6 +99,13 @@ class SketchOnlineStore(OnlineStore):
     def __init__(self) -> None:
         self._views: dict[Path, tuple[tuple[FeatureCodec, ...], View]] = {}
 
+    def __getstate__(self) -> dict[str, Any]:
+        # Compute engines send a store to their workers, which open the views for themselves.
+        return {}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._views = {}
+
     def online_write_batch(
         self,
         config: RepoConfig,

@@ -188,9 +188,16 @@ class RowLog:
     def _actions(self, version: int) -> list[dict[str, Any]]:
         path = self._commit_path(version)
         try:
-            return [json.loads(line) for line in path.read_text("utf-8").splitlines() if line.strip()]
-        except (OSError, ValueError) as error:
+            lines = path.read_text("utf-8").splitlines()
+            actions: list[dict[str, Any]] = [json.loads(line) for line in lines if line.strip()]
+            (info,) = [action["commitInfo"] for action in actions if "commitInfo" in action]
+            told = info.get("operationMetrics", {}).get("num_added_files")
+        except (OSError, ValueError, TypeError, AttributeError) as error:
             raise DamagedFileError(f"{path}: a commit of the row log is damaged: {error}") from error
+        # A file cut at the end of a line is valid JSON: the count tells that an action is missing.
+        if told is not None and told != sum("add" in action for action in actions):
+            raise DamagedFileError(f"{path}: a commit of the row log lacks some of its {told} files")
+        return actions
 
     @staticmethod
     def _read_file(path: Path) -> pa.Table:

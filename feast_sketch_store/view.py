@@ -236,7 +236,7 @@ class View:
             column = rows[name].combine_chunks()
             elements = pc.list_flatten(column) if feature.codec.is_collection else column.drop_null()
             known = self._known_values(name)
-            if len(known) + len(elements) <= feature.max_vocabulary:
+            if sum(map(len, known)) + len(elements) <= feature.max_vocabulary:
                 continue  # cannot overflow, whatever the elements are
             values = feature.codec.to_storage(elements)
             new = pc.unique(values)

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from feast.types import FeastType, Int64, Set, String
 
 from feast_sketch_store import SketchOnlineStore
 
-NOON = datetime(2026, 5, 1, 12, tzinfo=timezone.utc)
+NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 
 Write = tuple[EntityKey, dict[str, Value], datetime, datetime | None]
 
@@ -76,7 +76,7 @@ def _key_value(value: Any) -> Value:
     return Value(int64_val=value) if isinstance(value, int) else Value(string_val=value)
 
 
-@pytest.fixture()
+@pytest.fixture
 def make_config(tmp_path: Path) -> Callable[..., RepoConfig]:
     """Makes a ``RepoConfig``; keywords become options of the online store."""
 
@@ -96,7 +96,7 @@ def make_config(tmp_path: Path) -> Callable[..., RepoConfig]:
     return make
 
 
-@pytest.fixture()
+@pytest.fixture
 def make_view() -> Callable[..., FeatureView]:
     """Makes a feature view over ``user_id``; features default to a set of strings."""
 
@@ -123,7 +123,7 @@ def make_view() -> Callable[..., FeatureView]:
     return make
 
 
-@pytest.fixture()
+@pytest.fixture
 def make_harness(
     make_config: Callable[..., RepoConfig], make_view: Callable[..., FeatureView]
 ) -> Callable[..., Harness]:
@@ -145,7 +145,7 @@ def make_harness(
     return make
 
 
-@pytest.fixture()
+@pytest.fixture
 def feast_cli() -> Callable[..., str]:
     """Runs the plain ``feast`` command in a folder and gives what it printed."""
 

@@ -1,6 +1,6 @@
 """What a read gives back for what was written, with SQLite as the control wherever both can answer."""
 
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from feast import Entity, FeatureView, Field, FileSource, ValueType
 from feast.protos.feast.types.Value_pb2 import Int64List, StringList, StringSet, Value
 from feast.types import Array, Bool, Bytes, Int32, Int64, Set, String, Uuid
 
-NOON = datetime(2026, 5, 1, 12, tzinfo=timezone.utc)
+NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 SEAL_AT_ONCE = {"seal_min_rows": 0, "seal_share": 1e-9}
 STORES = [
     pytest.param({"type": "sqlite"}, id="sqlite"),
@@ -146,9 +146,7 @@ class TestBeyondSqlite:
 KEY_VALUES = [
     pytest.param([Value(int64_val=v) for v in (0, -1, 2**63 - 1, -(2**63))], id="int64"),
     pytest.param([Value(int32_val=v) for v in (0, -1, 2**31 - 1, -(2**31))], id="int32"),
-    pytest.param(
-        [Value(string_val=v) for v in ("", "a", "\u00e9", "e\u0301", "x" * 10_000)], id="string"
-    ),
+    pytest.param([Value(string_val=v) for v in ("", "a", "\u00e9", "e\u0301", "x" * 10_000)], id="string"),
     pytest.param([Value(bytes_val=v) for v in (b"", b"\0", b"\0\0", b"\xff")], id="bytes"),
     pytest.param([Value(unix_timestamp_val=v) for v in (0, -1, 1_800_000_000)], id="timestamp"),
 ]

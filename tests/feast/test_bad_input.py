@@ -1,0 +1,258 @@
+"""Bad input gives one clear error or a correct result, and the state before it stays readable."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from feast.protos.feast.types.Value_pb2 import Int64List, StringSet, Value
+from feast.repo_config import FeastConfigError, load_repo_config
+from feast.types import Array, Int64, Set, String
+from pydantic import ValidationError
+
+from feast_sketch_store.errors import (
+    DamagedFileError,
+    RowError,
+    StorageError,
+    VocabularyOverflowError,
+)
+
+SEAL_AT_ONCE = {"seal_min_rows": 0, "seal_share": 1e-9}
+
+
+def items(*values):
+    return {"viewed": Value(string_set_val=StringSet(val=values))}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"pth": "x"}, "pth"),
+        ({"error_rate": 0.9}, "error_rate"),
+        ({"error_rate": "often"}, "error_rate"),
+        ({"presence_error_rate": 0}, "presence_error_rate"),
+        ({"max_vocabulary": 0}, "max_vocabulary"),
+        ({"refresh_interval_seconds": -1}, "refresh_interval_seconds"),
+        ({"path": ""}, "path"),
+        ({"path": "s3://bucket/x"}, "local file system"),
+        ({"path": "50%"}, "%"),
+    ],
+)
+def test_a_wrong_option_is_refused_with_its_name(make_config, options, message):
+    with pytest.raises(ValidationError, match=message):
+        make_config(**options).online_store  # noqa: B018
+
+
+def test_a_wrong_option_in_the_yaml_file_is_refused(tmp_path):
+    (tmp_path / "feature_store.yaml").write_text(
+        "project: p\nprovider: local\nregistry: r.db\nonline_store: {type: sketch, error_rates: 0.1}\n"
+    )
+    with pytest.raises(FeastConfigError, match="error_rates"):
+        load_repo_config(tmp_path, tmp_path / "feature_store.yaml")
+
+
+@pytest.mark.parametrize("options", [{}, SEAL_AT_ONCE], ids=["unsealed", "sealed"])
+class TestRefusedWrites:
+    """A refused batch leaves nothing behind."""
+
+    @pytest.mark.parametrize(
+        ("values", "parts"),
+        [
+            ({"viewed": Value(string_val="a")}, ["'viewed'", "string_set_val", "string_val", "'history'"]),
+            ({"viewed": Value(int64_list_val=Int64List(val=[1]))}, ["'viewed'", "int64_list_val"]),
+            ({"seen": Value(string_val="a")}, ["seen", "'history'"]),
+        ],
+    )
+    def test_wrong_value(self, make_harness, options, values, parts):
+        harness = make_harness(**options)
+        harness.write(1, items("a"))
+        key = harness.key(user_id=2)
+        now = harness.write.__defaults__[0]
+        with pytest.raises(RowError) as caught:
+            harness.write_many([(key, items("b"), now, None), (key, values, now, None)])
+        assert all(part in str(caught.value) for part in parts)
+        assert harness.reopened().read(1, 2) == [(now, items("a")), (None, None)]
+
+    def test_wrong_join_key(self, make_harness, options):
+        harness = make_harness(**options)
+        now = harness.write.__defaults__[0]
+        rows = [(harness.key(user_id=u), items("a"), now, None) for u in (1, "one")]
+        with pytest.raises(RowError, match="user_id"):
+            harness.write_many(rows)
+        with pytest.raises((RowError, ValueError)):
+            harness.write(Value(double_val=1.0), items("a"))
+        assert harness.read(1) == [(None, None)]
+
+    def test_vocabulary_overflow(self, make_harness, options):
+        harness = make_harness(max_vocabulary=3, **options)
+        harness.write(1, items("a", "b"))
+        with pytest.raises(VocabularyOverflowError) as caught:
+            harness.write(2, items("c", "d"))
+        for part in ("'viewed'", "'history'", "4", "max_vocabulary = 3"):
+            assert part in str(caught.value)
+        harness.write(3, items("a", "c"))
+        harness.write(4, items("a", "b", "c"))
+        assert [values for _, values in harness.read(1, 2, 3)] == [items("a", "b"), None, items("a", "c")]
+
+    def test_vocabulary_overflow_counts_per_feature(self, make_harness, options):
+        harness = make_harness({"viewed": Set(String), "liked": Array(Int64)}, max_vocabulary=2, **options)
+        harness.write(1, {**items("a", "b"), "liked": Value(int64_list_val=Int64List(val=[1, 2, 1, 2]))})
+        with pytest.raises(VocabularyOverflowError, match="'liked'"):
+            harness.write(1, {**items("a", "b"), "liked": Value(int64_list_val=Int64List(val=[3]))})
+
+
+ODD_NAMES = ["../x", "a b", "Größe", "x" * 300, "CON", "a/b", "History", ".", "..", "%41", "a\nb", "~"]
+
+
+@pytest.mark.parametrize(
+    ("project", "name"),
+    [("shop", name) for name in ODD_NAMES] + [(project, "v") for project in ("Größe", "x" * 300, "Shop")],
+)
+def test_names_that_a_path_cannot_hold(make_harness, make_view, tmp_path, project, name):
+    """Feast itself refuses a project name with other characters than letters, digits, _ and -."""
+    harness = make_harness(view=make_view(name=name), project=project, **SEAL_AT_ONCE)
+    other = make_harness(view=make_view(name="history"), project=project)
+    harness.write(1, items("a"))
+    assert harness.reopened().read(1)[0][1] == items("a")
+    assert other.read(1) == [(None, None)]
+    assert harness.folder.resolve().is_relative_to((tmp_path / "sketch").resolve())
+    assert len(list((tmp_path / "sketch").iterdir())) == 1
+    harness.store.teardown(harness.config, [harness.view], [])
+    assert not list((tmp_path / "sketch").iterdir())
+
+
+@pytest.mark.parametrize("folder", ["with space", "größe", "a,b;c=d", "x" * 200])
+def test_store_paths_of_many_kinds(make_harness, tmp_path, folder):
+    harness = make_harness(path=str(tmp_path / folder / "deep"), **SEAL_AT_ONCE)
+    harness.write(1, items("a"))
+    assert harness.reopened().read(1)[0][1] == items("a")
+
+
+def test_a_path_that_is_a_file(make_harness, tmp_path):
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(StorageError, match="file"):
+        make_harness(path=str(tmp_path / "file"))
+
+
+@contextmanager
+def _without_write_permission(folder: Path):
+    """Make a folder read-only for this process; root gives its rights up meanwhile."""
+    is_root = os.geteuid() == 0
+    paths = [folder, *folder.rglob("*")]
+    for path in paths:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    if is_root:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if is_root:
+            os.seteuid(0)
+        for path in paths:
+            path.chmod(0o755)
+
+
+@pytest.fixture
+def public_folder():
+    """A folder that other users may enter, unlike pytest's own."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        yield folder
+
+
+def test_an_unwritable_path_refuses_writes_and_still_serves(make_harness, public_folder):
+    harness = make_harness(path=str(public_folder / "sketch"), **SEAL_AT_ONCE)
+    harness.write(1, items("a"))
+    with _without_write_permission(public_folder / "sketch"):
+        with pytest.raises(StorageError, match=str(public_folder)):
+            harness.write(2, items("b"))
+        reopened = harness.reopened()
+        assert [values for _, values in reopened.read(1, 2)] == [items("a"), None]
+        with pytest.raises(StorageError, match=str(public_folder)):
+            make_harness(path=str(public_folder / "sketch"), project="another")
+    harness.write(2, items("b"))
+    assert harness.read(2)[0][1] == items("b")
+
+
+def _damage(path: Path, how: str) -> None:
+    content = bytearray(path.read_bytes())
+    if how == "flip":
+        content[len(content) // 2] ^= 1
+    elif how == "truncate":
+        del content[len(content) // 2 :]
+    else:
+        content.clear()
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("how", ["flip", "truncate", "empty"])
+def test_a_damaged_snapshot_falls_back_to_the_one_before(make_harness, how, caplog):
+    harness = make_harness(refresh_interval_seconds=0, **SEAL_AT_ONCE)
+    for user in range(3):
+        harness.write(user, items(f"i{user}"))
+    newest = sorted((harness.folder / "snapshots").glob("*.base.*"))[-1]
+    _damage(newest, how)
+    assert [values for _, values in harness.reopened().read(0, 1, 2)] == [items(f"i{u}") for u in range(3)]
+    assert newest.name in caplog.text
+
+
+@pytest.mark.parametrize("how", ["flip", "truncate", "empty"])
+def test_when_every_snapshot_is_damaged_the_error_names_the_file_and_the_way_out(make_harness, how):
+    harness = make_harness(refresh_interval_seconds=0, **SEAL_AT_ONCE)
+    harness.write(1, items("a"))
+    (snapshot,) = (harness.folder / "snapshots").glob("*.base.*")
+    _damage(snapshot, how)
+    with pytest.raises(DamagedFileError) as caught:
+        harness.reopened().read(1)
+    assert str(snapshot) in str(caught.value)
+    assert "remove this file" in str(caught.value)
+    snapshot.unlink()
+    assert harness.reopened().read(1)[0][1] == items("a")
+
+
+@pytest.mark.parametrize("how", ["truncate", "empty"])
+@pytest.mark.parametrize("pattern", ["_delta_log/*1.json", "*.parquet"])
+def test_a_damaged_row_log_is_named_and_a_running_reader_goes_on(make_harness, how, pattern, caplog):
+    harness = make_harness(refresh_interval_seconds=0)
+    harness.write(1, items("a"))
+    assert harness.read(1)[0][1] == items("a")
+    (damaged,) = (harness.folder / "rows").glob(pattern)
+    _damage(damaged, how)
+    with pytest.raises(DamagedFileError, match=damaged.name):
+        harness.reopened().read(1)
+    assert harness.read(1)[0][1] == items("a")
+
+
+def test_a_running_reader_outlives_a_damaged_new_snapshot(make_harness, caplog):
+    writer = make_harness(refresh_interval_seconds=0, **SEAL_AT_ONCE)
+    writer.write(1, items("a"))
+    reader = writer.reopened()
+    assert reader.read(1)[0][1] == items("a")
+    folder = writer.folder / "snapshots"
+    (folder / "99999999999999999999-00000000.base.safetensors").write_bytes(b"junk")
+    assert reader.read(1)[0][1] == items("a")
+    assert "99999999999999999999" in caplog.text
+
+
+def test_huge_and_odd_values(make_harness):
+    harness = make_harness(**SEAL_AT_ONCE)
+    odd = items("", " ", "\0", "a" * 1_000_000, "\u00e9", "e\u0301", "\U0001f600")
+    harness.write(1, odd)
+    assert set(harness.read(1)[0][1]["viewed"].string_set_val.val) == set(odd["viewed"].string_set_val.val)
+
+
+def test_no_value_of_the_store_is_ever_pickled_or_executed():
+    package = Path(__file__).parents[2] / "feast_sketch_store"
+    for module in package.rglob("*.py"):
+        text = module.read_text()
+        assert "pickle" not in text, module
+        assert "eval(" not in text, module
+
+
+def test_the_interpreter_starts_clean():
+    done = subprocess.run([sys.executable, "-c", "pass"], capture_output=True, env={**os.environ}, check=True)
+    assert (done.stdout, done.stderr) == (b"", b"")

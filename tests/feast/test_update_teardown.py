@@ -1,0 +1,125 @@
+"""`update` and `teardown` make and remove exactly what they should."""
+
+import pytest
+from feast import Field
+from feast.protos.feast.types.Value_pb2 import Value
+from feast.types import Array, Float32, Float64, Int64, Json, Set, String, UnixTimestamp
+
+from feast_sketch_store import SketchOnlineStore
+from feast_sketch_store.errors import RowError, SettingsError, UnsupportedFeatureError
+
+FRANCE = {"country": Value(string_val="FR")}
+
+
+def test_apply_makes_a_folder_for_each_view_and_nothing_else(make_config, make_view, tmp_path):
+    config, store = make_config(), SketchOnlineStore()
+    store.update(config, [], [make_view(name="a"), make_view(name="b")], [], [], False)
+    made = sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*"))
+    assert made == ["sketch", "sketch/shop", "sketch/shop/a", "sketch/shop/b"]
+
+
+def test_a_deleted_view_is_removed_with_its_rows_and_the_others_stay(make_harness, make_view):
+    harness = make_harness(view=make_view({"country": String}, name="gone"))
+    kept = make_view({"country": String}, name="kept")
+    harness.store.update(harness.config, [], [kept], [], [], False)
+    harness.write(1, FRANCE)
+    harness.store.online_write_batch(
+        harness.config, kept, [(harness.key(user_id=1), FRANCE, harness.write.__defaults__[0], None)], None
+    )
+    harness.store.update(harness.config, [harness.view], [kept], [], [], False)
+    assert not harness.folder.exists()
+    assert harness.read(1) == [(None, None)]
+    read = harness.store.online_read(harness.config, kept, [harness.key(user_id=1)])
+    assert read[0][1] == FRANCE
+
+
+def test_a_view_applied_again_keeps_its_rows(make_harness):
+    harness = make_harness({"country": String})
+    harness.write(1, FRANCE)
+    harness.store.update(harness.config, [], [harness.view], [], [], False)
+    assert harness.reopened().read(1)[0][1] == FRANCE
+
+
+def test_teardown_removes_the_project_and_leaves_others(make_harness, make_view):
+    view = make_view({"country": String})
+    one, other = make_harness(view=view, project="one"), make_harness(view=view, project="other")
+    one.write(1, FRANCE)
+    other.write(1, FRANCE)
+    one.store.teardown(one.config, [], [])  # Feast does not name stream views: none is named here
+    assert not one.folder.parent.exists()
+    assert other.read(1)[0][1] == FRANCE
+    one.store.teardown(one.config, [view], [])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "hint"),
+    [(Float32, "Float32"), (Float64, "Float64"), (UnixTimestamp, "UnixTimestamp"), (Json, "Json")],
+    ids=str,
+)
+def test_a_type_without_codec_is_refused_at_apply(make_config, make_view, dtype, hint, tmp_path):
+    view = make_view({"price": dtype}, name="offers")
+    with pytest.raises(UnsupportedFeatureError) as caught:
+        SketchOnlineStore().update(make_config(), [], [make_view(), view], [], [], False)
+    for part in ("'price'", "'offers'", hint, "sketch.codec", "hybrid"):
+        assert part in str(caught.value)
+    assert not (tmp_path / "sketch").exists(), "a refused apply changes nothing"
+
+
+def test_an_embedding_is_refused_at_apply(make_config, make_view):
+    view = make_view([Field(name="embedding", dtype=Array(Float32), vector_index=True)])
+    with pytest.raises(UnsupportedFeatureError, match="embedding"):
+        SketchOnlineStore().update(make_config(), [], [view], [], [], False)
+
+
+def test_a_tag_admits_a_scalar_with_few_values(make_harness, make_view):
+    field = Field(name="rating", dtype=Float64, tags={"sketch.codec": "categorical"})
+    harness = make_harness(view=make_view([field]), seal_min_rows=0)
+    harness.write(1, {"rating": Value(double_val=4.5)})
+    assert harness.read(1)[0][1] == {"rating": Value(double_val=4.5)}
+
+
+@pytest.mark.parametrize(
+    ("tags", "message"),
+    [
+        ({"sketch.eror_rate": "0.1"}, "unknown tag 'sketch.eror_rate'"),
+        ({"sketch.error_rate": "lots"}, "sketch.error_rate='lots'"),
+        ({"sketch.error_rate": "0.9"}, "between 1e-9 and 0.5"),
+        ({"sketch.max_vocabulary": "0"}, "at least 1"),
+        ({"sketch.codec": "binned"}, "'membership' or 'categorical'"),
+        ({"sketch.codec": "categorical"}, "does not take"),
+    ],
+)
+def test_a_wrong_tag_is_refused_at_apply(make_config, make_view, tags, message):
+    view = make_view([Field(name="viewed", dtype=Set(String), tags=tags)])
+    with pytest.raises(SettingsError, match=message) as caught:
+        SketchOnlineStore().update(make_config(), [], [view], [], [], False)
+    assert "'viewed'" in str(caught.value)
+
+
+@pytest.mark.parametrize("options", [{}, {"seal_min_rows": 0}], ids=["unsealed", "sealed"])
+def test_a_feature_that_changes_its_type_is_refused_at_apply(make_harness, make_view, options):
+    harness = make_harness({"viewed": Set(String)}, **options)
+    harness.write(1, {"viewed": Value()})
+    retyped = make_view({"viewed": Set(Int64)})
+    with pytest.raises((RowError, UnsupportedFeatureError), match="viewed"):
+        SketchOnlineStore().update(harness.config, [], [retyped], [], [], False)
+    assert harness.reopened().read(1)[0][1] == {"viewed": Value()}
+
+
+@pytest.mark.parametrize("options", [{}, {"seal_min_rows": 0}], ids=["unsealed", "sealed"])
+def test_a_feature_can_be_added_and_removed(make_harness, make_view, options):
+    harness = make_harness({"country": String}, **options)
+    harness.write(1, FRANCE)
+    harness.view = make_view({"country": String, "city": String})
+    harness.store.update(harness.config, [], [harness.view], [], [], False)
+    assert harness.read(1)[0][1] == FRANCE
+    both = {**FRANCE, "city": Value(string_val="Paris")}
+    harness.write(2, both)
+    assert [values for _, values in harness.read(1, 2)] == [FRANCE, both]
+    harness.view = make_view({"city": String})
+    harness.write(3, {"city": Value(string_val="Lyon")})
+    assert [values for _, values in harness.read(1, 2, 3)] == [
+        {},
+        {"city": Value(string_val="Paris")},
+        {"city": Value(string_val="Lyon")},
+    ]
