@@ -121,7 +121,8 @@ class View:
         self._refresh_interval_seconds = refresh_interval_seconds
         self._row_log = RowLog(path / "rows")
         self._snapshots = SnapshotFolder(path / "snapshots")
-        self._lock = threading.RLock()
+        self._write_lock = threading.RLock()  # one write or seal at a time in this process
+        self._refresh_lock = threading.Lock()  # guards the attributes below
         self._state = _State()
         self._next_look = 0.0  # time.monotonic() at which a read looks at the disk again
         self._seen_process_write = -1
@@ -167,11 +168,11 @@ class View:
         ------
         VocabularyOverflowError, RowError, StorageError : nothing of the rows was written.
         """
-        with self._lock:
+        with self._write_lock:
             self.refresh()
             self._check_vocabularies(rows, settings)
             self._row_log.append(rows)
-            self._note_write()
+            _note_process_write()
             state = self._state
             sealed = state.base.num_entities if state.base else 0
             if policy.wants_seal(state.unsealed_rows + len(rows), sealed):
@@ -204,7 +205,7 @@ class View:
         DamagedFileError : the row log cannot be read; the previous snapshot stays.
         StorageError : the snapshot cannot be written; the previous one stays.
         """
-        with self._lock, self._sealing() as is_ours:
+        with self._write_lock, self._sealing() as is_ours:
             if not is_ours:
                 return False
             version, table = self._row_log.read(-1)
@@ -215,7 +216,7 @@ class View:
             layer = SketchLayer.build(rows, settings.budget)
             description, arrays = layer.to_snapshot()
             created_by = f"feast_sketch_store {feast_sketch_store.__version__}"
-            snapshot = self._snapshots.publish(
+            self._snapshots.publish(
                 version,
                 {"created_by": created_by, "view": settings.view, "row_log_version": version}
                 | {"layer": description},
@@ -227,8 +228,7 @@ class View:
                 },
             )
             self._snapshots.prune(_SNAPSHOTS_KEPT)
-            self._state = self._opened(snapshot)
-            self._note_write()
+            self.refresh()
             return True
 
     def _check_vocabularies(self, rows: pa.Table, settings: ViewSettings) -> None:
@@ -262,10 +262,6 @@ class View:
             known.append(state.base.vocabularies[feature].values)
         return known
 
-    def _note_write(self) -> None:
-        global _last_process_write
-        _last_process_write = next(_process_writes)
-
     @contextmanager
     def _sealing(self) -> Iterator[bool]:
         """Hold the view's seal lock, if no other process does; the kernel drops it with the process."""
@@ -294,37 +290,44 @@ class View:
         ------
         DamagedFileError : a file cannot be read, and there is no earlier state to keep serving.
         """
-        with self._lock:
-            self._seen_process_write = _last_process_write
-            self._next_look = time.monotonic() + self._refresh_interval_seconds
-            state = self._state
-            identity = self._row_log.identity()
-            if identity != state.row_log_identity:
-                state = _State()  # the first look, or torn down and perhaps created anew
-            mark = self._snapshots.change_mark()
-            if mark != state.folder_mark:
-                published = self._snapshots.list()
-                if published and published[0] != state.snapshot:
-                    state = self._newest_readable(published, state)
-            state = replace(state, row_log_identity=identity, folder_mark=mark)
-            self._state = self._with_new_commits(state) if identity else state
+        with self._refresh_lock:
+            self._refresh()
+
+    def _refresh(self) -> None:
+        self._seen_process_write = _last_process_write
+        self._next_look = time.monotonic() + self._refresh_interval_seconds
+        state = self._state
+        identity = self._row_log.identity()
+        if identity != state.row_log_identity:
+            state = _State()  # the first look, or torn down and perhaps created anew
+        mark = self._snapshots.change_mark()
+        if mark != state.folder_mark:
+            published = self._snapshots.list()
+            if published and published[0] != state.snapshot:
+                state = self._newest_readable(published, state)
+        state = replace(state, row_log_identity=identity, folder_mark=mark)
+        self._state = self._with_new_commits(state) if identity else state
 
     def _refresh_if_due(self) -> None:
-        must = self._seen_process_write != _last_process_write
+        must = self._has_unseen_write()
         if not must and time.monotonic() < self._next_look:
             return
         # Whoever comes second while a refresh runs may serve the old state, unless this process has
-        # written: its own writes must be seen.
-        if not self._lock.acquire(blocking=must):
+        # written or there is no state yet.
+        if not self._refresh_lock.acquire(blocking=must or self._state.version < 0):
             return
         try:
-            self.refresh()
+            if not must or self._has_unseen_write():
+                self._refresh()
         except (DamagedFileError, StorageError) as error:
             if self._state.version < 0:
                 raise
             _logger.warning("%s; serving what was read before", error)
         finally:
-            self._lock.release()
+            self._refresh_lock.release()
+
+    def _has_unseen_write(self) -> bool:
+        return self._seen_process_write != _last_process_write
 
     def _newest_readable(self, published: list[SnapshotFile], current: _State) -> _State:
         for number, snapshot in enumerate(published):
@@ -424,6 +427,11 @@ class View:
             {name: r.false_positive_rate for name, r in base.ranges.items()},
             {name: len(v) for name, v in base.vocabularies.items()},
         )
+
+
+def _note_process_write() -> None:
+    global _last_process_write
+    _last_process_write = next(_process_writes)
 
 
 def _is_older(

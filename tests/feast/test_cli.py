@@ -1,0 +1,226 @@
+"""The plain `feast` command over a repository that never imports the package."""
+
+import ast
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+FEATURES = """
+from feast import Entity, FeatureService, FeatureView, Field, FileSource, ValueType
+from feast.types import Array, Int64, Set, String
+
+user = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
+source = FileSource(path="data/rows.parquet", timestamp_field="event", created_timestamp_column="created")
+history = FeatureView(
+    name="history",
+    entities=[user],
+    schema=[
+        Field(name="viewed", dtype=Set(String)),
+        Field(name="liked", dtype=Array(Int64)),
+        Field(name="country", dtype=String),
+    ],
+    source=source,
+    tags={"tribe": "sketch"},
+)
+service = FeatureService(name="recommender", features=[history])
+"""
+
+READER = """
+import sys
+from feast import FeatureStore
+store = FeatureStore(repo_path=".")
+for line in sys.stdin:
+    rows = [{"user_id": int(user)} for user in line.split()]
+    features = store.get_feature_service("recommender")
+    answer = store.get_online_features(features=features, entity_rows=rows).to_dict()
+    print({name: [sorted(v) if isinstance(v, (set, list)) else v for v in values]
+           for name, values in answer.items()}, flush=True)
+"""
+
+
+def write_source(path: Path, users: int, country: str, day: int) -> None:
+    moment = [datetime(2026, 5, day, tzinfo=UTC)] * users
+    pq.write_table(
+        pa.table(
+            {
+                "user_id": pa.array(range(users), pa.int64()),
+                "viewed": [[f"a{u}", f"a{u + 1}"] for u in range(users)],
+                "liked": [[u] for u in range(users)],
+                "country": [country] * users,
+                "event": pa.array(moment, pa.timestamp("us", tz="UTC")),
+                "created": pa.array(moment, pa.timestamp("us", tz="UTC")),
+            }
+        ),
+        path,
+    )
+
+
+@pytest.fixture
+def repo(tmp_path):
+    """A feature repository with 300 users; sealed as soon as it is written."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "features.py").write_text(FEATURES)
+    (tmp_path / "feature_store.yaml").write_text(
+        "project: shop\nprovider: local\nregistry:\n  path: data/registry.db\n  cache_ttl_seconds: 1\n"
+        "online_store:\n  type: sketch\n  path: data/sketch\n  refresh_interval_seconds: 0.1\n"
+        "  seal_min_rows: 100\nentity_key_serialization_version: 3\n"
+    )
+    write_source(tmp_path / "data" / "rows.parquet", 300, "FR", 1)
+    return tmp_path
+
+
+class Reader:
+    """A process that serves features, as an application would."""
+
+    def __init__(self, repo):
+        self.process = subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-c", READER],
+            cwd=repo,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def ask(self, *users):
+        self.process.stdin.write(" ".join(map(str, users)) + "\n")
+        self.process.stdin.flush()
+        return ast.literal_eval(self.process.stdout.readline())
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.stdin.close()
+        assert self.process.wait(60) == 0
+        self.process.stdout.close()
+
+
+def test_apply_materialize_read_teardown(repo, feast_cli):
+    assert "history" in feast_cli(repo, "apply")
+    feast_cli(repo, "plan")
+    with Reader(repo) as reader:  # runs before anything is materialized
+        assert reader.ask(3)["viewed"] == [None]
+
+        feast_cli(repo, "materialize", "2026-04-01T00:00:00", "2026-05-02T00:00:00")
+        answer = reader.ask(3, 299, 10**6)
+        assert {"a3", "a4"} <= set(answer["viewed"][0])
+        assert {299} <= set(answer["liked"][1])
+        assert answer["country"] == ["FR", "FR", None]
+        assert len(list((repo / "data/sketch/shop/history/snapshots").glob("*.base.*"))) == 1
+
+        write_source(repo / "data" / "rows.parquet", 300, "DE", 3)
+        feast_cli(repo, "materialize-incremental", "2026-05-04T00:00:00")
+        assert reader.ask(3)["country"] == ["DE"]
+
+    feast_cli(repo, "teardown")
+    assert not (repo / "data/sketch/shop").exists()
+
+
+def test_a_refused_feature_fails_apply_with_one_clear_error(repo, feast_cli):
+    features = (repo / "features.py").read_text()
+    (repo / "features.py").write_text(
+        features.replace('"country", dtype=String', '"price", dtype=Float64').replace(
+            "import Array", "import Array, Float64"
+        )
+    )
+    output = feast_cli(repo, "apply", expect_failure=True)
+    assert "'price'" in output
+    assert "Float64" in output
+    assert "sketch.codec" in output
+
+
+def test_an_unknown_option_fails_with_its_name(repo, feast_cli):
+    text = (repo / "feature_store.yaml").read_text()
+    (repo / "feature_store.yaml").write_text(text.replace("seal_min_rows", "seal_min_row"))
+    assert "seal_min_row" in feast_cli(repo, "apply", expect_failure=True)
+
+
+WRITER = """
+import pandas as pd
+from feast import FeatureStore
+rows = pd.read_parquet("data/rows.parquet")
+FeatureStore(repo_path=".").write_to_online_store("history", df=rows)
+"""
+
+
+def test_inside_the_hybrid_store(repo, feast_cli):
+    """Feast 0.67 cannot materialize into its hybrid store, whatever stores are inside: it calls
+    `online_write_batch(data=...)`, where the hybrid store names the parameter `odata`."""
+    (repo / "feature_store.yaml").write_text(
+        "project: shop\nprovider: local\nregistry: data/registry.db\n"
+        "online_store:\n  type: hybrid\n  routing_tag: tribe\n  online_stores:\n"
+        "    - type: sketch\n      conf: {path: data/sketch, seal_min_rows: 100}\n"
+        "entity_key_serialization_version: 3\n"
+    )
+    feast_cli(repo, "apply")
+    subprocess.run([sys.executable, "-W", "ignore", "-c", WRITER], cwd=repo, check=True)
+    with Reader(repo) as reader:
+        answer = reader.ask(7, 10**6)
+    assert {"a7", "a8"} <= set(answer["viewed"][0])
+    assert answer["country"] == ["FR", None]
+    assert list((repo / "data/sketch/shop/history/snapshots").glob("*.base.*"))
+
+
+def test_the_feature_server_serves_from_two_workers(repo, feast_cli):
+    feast_cli(repo, "apply")
+    feast_cli(repo, "materialize", "2026-04-01T00:00:00", "2026-05-02T00:00:00")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    log = (repo / "server.log").open("w")
+    server = subprocess.Popen(
+        [Path(sys.executable).parent / "feast", "serve", "-h", "127.0.0.1", "-p", str(port), "-w", "2"],
+        cwd=repo,
+        stdout=log,
+        stderr=log,
+        start_new_session=True,
+    )
+    try:
+        base = f"http://127.0.0.1:{port}"
+        _await_health(base, server)
+        answer = _post(
+            f"{base}/get-online-features",
+            {"feature_service": "recommender", "entities": {"user_id": [5, 10**6]}},
+        )
+        names = answer["metadata"]["feature_names"]
+        country = answer["results"][names.index("country")]
+        assert country["values"] == ["FR", None]
+        assert country["statuses"] == ["PRESENT", "NOT_FOUND"]
+        viewed = answer["results"][names.index("viewed")]["values"][0]
+        assert {"a5", "a6"} <= set(viewed)
+    finally:
+        os.killpg(server.pid, signal.SIGTERM)
+        server.wait(30)
+        log.close()
+
+
+def _await_health(base, server):
+    server_is_starting = threading.Event()  # never set: paces the polling of a port
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        assert server.poll() is None, "the server ended"
+        try:
+            with urllib.request.urlopen(f"{base}/health", timeout=5):
+                return
+        except (urllib.error.URLError, ConnectionError, TimeoutError):
+            server_is_starting.wait(0.2)
+    raise AssertionError("the server did not become healthy")
+
+
+def _post(url, body):
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60) as response:
+        return json.load(response)

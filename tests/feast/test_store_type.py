@@ -1,0 +1,136 @@
+"""`type: sketch` resolves without an import of the package, in every way it can be installed."""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import pytest
+from feast.infra.online_stores.helpers import get_online_store_from_config
+from feast.repo_config import get_online_config_from_type
+
+import feast_sketch_store
+from feast_sketch_store.online_store import SketchOnlineStore
+
+ROOT = Path(__file__).parents[2]
+SPELLINGS = [
+    "sketch",
+    "feast_sketch_store.SketchOnlineStore",
+    "feast_sketch_store.online_store.SketchOnlineStore",
+]
+RESOLVE = (
+    "import sys\n"
+    "from feast.repo_config import get_online_config_from_type\n"
+    "assert 'feast_sketch_store.online_store' not in sys.modules\n"
+    "print(get_online_config_from_type('sketch').__name__)\n"
+)
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_every_spelling_resolves_to_the_store(make_config, spelling):
+    config = get_online_config_from_type(spelling)(type=spelling)
+    assert isinstance(get_online_store_from_config(config), SketchOnlineStore)
+    assert make_config(type=spelling).online_store.type == spelling
+
+
+def _run(python, *arguments, **options):
+    return subprocess.run(
+        [python, *arguments], capture_output=True, text=True, check=False, cwd="/", **options
+    )
+
+
+def _imported_by_start(python) -> set[str]:
+    """The modules that an interpreter imports before it runs anything."""
+    done = _run(python, "-X", "importtime", "-c", "pass")
+    return {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+
+
+def test_this_interpreter_resolves_the_name_untouched():
+    done = _run(sys.executable, "-c", RESOLVE)
+    assert done.stdout.strip() == "SketchOnlineStoreConfig", done.stderr
+
+
+def test_a_start_without_feast_imports_two_small_modules():
+    ours = {name for name in _imported_by_start(sys.executable) if name.startswith("feast")}
+    assert ours == {"feast_sketch_store", "feast_sketch_store.store_type"}
+
+
+def test_registering_twice_changes_nothing():
+    code = (
+        "import sys; from feast_sketch_store import store_type as s; before = list(sys.meta_path)\n"
+        "s.register(); assert sys.meta_path == before\n"
+        "import feast.repo_config as r; s.register()\n"
+        "assert r.ONLINE_STORE_CLASS_FOR_TYPE['sketch'].startswith('feast_sketch_store')\n"
+        "assert type(r.__loader__).__name__ == 'SourceFileLoader' == type(r.__spec__.loader).__name__\n"
+        "import inspect; assert 'class RepoConfig' in inspect.getsource(r)\n"
+    )
+    done = _run(sys.executable, "-c", code)
+    assert done.returncode == 0, done.stderr
+
+
+def test_it_never_replaces_a_name_that_feast_has():
+    code = (
+        "import feast_sketch_store.store_type as s, types\n"
+        "m = types.SimpleNamespace(ONLINE_STORE_CLASS_FOR_TYPE={'sketch': 'theirs'}); s._add_name(m)\n"
+        "assert m.ONLINE_STORE_CLASS_FOR_TYPE == {'sketch': 'theirs'}; s._add_name(types.SimpleNamespace())\n"
+    )
+    done = _run(sys.executable, "-c", code)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    """A wheel of a copy of the source tree."""
+    source = tmp_path_factory.mktemp("source") / "tree"
+    source.mkdir()
+    for name in ("feast_sketch_store", "pyproject.toml", "README.md", "LICENSE"):
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, source / name)
+    target = source.parent / "wheel"
+    done = subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", target],
+        cwd=source,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return next(target.glob("*.whl"))
+
+
+def test_the_wheel_holds_the_start_up_file_at_its_top(wheel):
+    names = zipfile.ZipFile(wheel).namelist()
+    assert "feast_sketch_store.pth" in names
+    assert "feast_sketch_store/py.typed" in names
+    assert not [n for n in names if n.startswith(("tests", "docs", "feature_repo_example"))]
+    assert feast_sketch_store.__version__ in wheel.name
+
+
+def test_installed_from_a_wheel_and_uninstalled_again(wheel, tmp_path):
+    environment = tmp_path / "environment"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
+    python = environment / "bin" / "python"
+    site = next(environment.glob("lib/python*/site-packages"))
+    # Feast and the rest come from this environment; .pth files of that folder are not run again.
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    before = sorted(os.listdir(site))
+
+    pip = [sys.executable, "-m", "pip", "--python", str(python)]
+    subprocess.run([*pip, "install", "-q", "--no-deps", "--no-index", wheel], check=True)
+    done = _run(python, "-c", RESOLVE)
+    assert done.stdout.strip() == "SketchOnlineStoreConfig", done.stderr
+    assert _run(python, "-S", "-c", "pass").stderr == ""
+
+    subprocess.run([*pip, "uninstall", "-q", "-y", "feast_sketch_store"], check=True)
+    assert sorted(os.listdir(site)) == before
+    done = _run(python, "-c", "print('fine')")
+    assert (done.stdout, done.stderr) == ("fine\n", "")
+
+    # A start-up file that outlives its package stays silent.
+    (site / "dependencies.pth").unlink()
+    shutil.copy(ROOT / "feast_sketch_store" / "feast_sketch_store.pth", site)
+    done = _run(python, "-c", "print('fine')")
+    assert (done.stdout, done.stderr) == ("fine\n", "")
