@@ -1,0 +1,159 @@
+"""A view without Feast around it: sealing, snapshots, refresh."""
+
+import fcntl
+import os
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from feast.protos.feast.types.EntityKey_pb2 import EntityKey
+from feast.protos.feast.types.Value_pb2 import StringSet, Value
+
+from feast_sketch_store.codecs import FeatureCodec
+from feast_sketch_store.entity_keys import hash_serialized_keys, serialize_entity_keys
+from feast_sketch_store.rows import to_arrow
+from feast_sketch_store.settings import FeatureSettings, ViewSettings
+from feast_sketch_store.view import SealPolicy, View
+
+CODEC = FeatureCodec("viewed", "string_set_val")
+SETTINGS = ViewSettings("history", 1e-5, {"viewed": FeatureSettings(CODEC, 0.01, 1000)})
+NEVER, ALWAYS = SealPolicy(1.0, 10**9), SealPolicy(1e-9, 0)
+
+
+def key(user):
+    return EntityKey(join_keys=["user_id"], entity_values=[Value(int64_val=user)])
+
+
+def hashes(*users):
+    return hash_serialized_keys(serialize_entity_keys([key(user) for user in users]))
+
+
+@pytest.fixture
+def make_view(tmp_path):
+    """Makes `View` objects over one folder, each as its own process would."""
+
+    def make(interval=0.0):
+        view = View(tmp_path / "view", [CODEC], interval)
+
+        def put(user, *items, second=0, policy=NEVER):
+            import datetime
+
+            value = {"viewed": Value(string_set_val=StringSet(val=items))}
+            event = datetime.datetime(2026, 1, 1, 0, 0, second)
+            view.write(to_arrow([(key(user), value, event, None)], [CODEC]), SETTINGS, policy)
+
+        def get(*users):
+            found = {}
+            for answer in view.read(hashes(*users), ["viewed"]):
+                feature = answer.features["viewed"]
+                values = feature.decoder.values(feature.states, feature.indptr, feature.symbols)
+                for position, value in zip(answer.found, values, strict=True):
+                    found[users[position]] = set(value.string_set_val.val)
+            return found
+
+        return SimpleNamespace(view=view, put=put, get=get)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("unsealed", "sealed", "wants"), [(10, 0, False), (11, 0, True), (11, 200, False), (21, 200, True)]
+)
+def test_the_policy_seals_past_both_bounds(unsealed, sealed, wants):
+    assert SealPolicy(share=0.1, min_rows=10).wants_seal(unsealed, sealed) is wants
+
+
+def test_an_entity_is_answered_once_and_by_its_newest_layer(make_view):
+    view = make_view()
+    view.put(1, "sealed", policy=ALWAYS)
+    view.put(2, "sealed", policy=ALWAYS)
+    view.put(1, "newer", second=1)
+    view.put(3, "unsealed")
+    answers = view.view.read(hashes(3, 2, 1, 4, 1), ["viewed"])
+    found = np.concatenate([answer.found for answer in answers])
+    assert sorted(found.tolist()) == [0, 1, 2, 4]
+    assert view.get(1, 2, 3, 4) == {1: {"newer"}, 2: {"sealed"}, 3: {"unsealed"}}
+
+
+def test_layers_of_unsealed_rows_stay_few(make_view):
+    view = make_view()
+    for user in range(70):
+        view.put(user, f"item {user}")
+        assert view.get(user) == {user: {f"item {user}"}}
+    assert len(view.view._state.exact) <= 8
+    assert view.get(*range(70)) == {user: {f"item {user}"} for user in range(70)}
+
+
+def test_two_snapshots_are_kept(make_view, tmp_path):
+    view = make_view()
+    for user in range(5):
+        view.put(user, "x", policy=ALWAYS)
+    names = sorted(path.name for path in (tmp_path / "view" / "snapshots").iterdir())
+    assert len(names) == 4
+    assert [name.split(".", 1)[1] for name in names] == ["base.safetensors", "order.safetensors"] * 2
+
+
+def test_a_seal_without_rows_does_nothing(make_view, tmp_path):
+    assert make_view().view.seal(SETTINGS) is False
+    assert not (tmp_path / "view" / "snapshots").exists()
+
+
+def test_a_second_sealer_backs_off(make_view, tmp_path):
+    view = make_view()
+    view.put(1, "x")
+    descriptor = os.open(tmp_path / "view" / "seal.lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    assert view.view.seal(SETTINGS) is False
+    os.close(descriptor)
+    assert view.view.seal(SETTINGS) is True
+    assert view.get(1) == {1: {"x"}}
+
+
+def test_a_seal_takes_only_the_newest_row_of_each_entity(make_view):
+    view = make_view()
+    for second, item in [(1, "a"), (3, "b"), (2, "c")]:
+        view.put(1, item, second=second)
+    view.put(2, "a")
+    view.view.seal(SETTINGS)
+    stats = view.view.stats()
+    assert (stats.sealed_entities, stats.vocabulary_sizes, stats.unsealed_rows) == (2, {"viewed": 2}, 0)
+    assert view.get(1)[1] >= {"b"}
+
+
+def test_a_failed_seal_keeps_the_write(make_view, monkeypatch, caplog):
+    view = make_view()
+
+    def no_space(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("feast_sketch_store.snapshot.files.SnapshotFolder._write", no_space)
+    view.put(1, "x", policy=ALWAYS)
+    assert "No space left" in caplog.text
+    assert view.get(1) == {1: {"x"}}
+    assert make_view().get(1) == {1: {"x"}}
+
+
+def test_a_seal_by_another_process_replaces_the_unsealed_layers(make_view):
+    reader, writer = make_view(), make_view()
+    writer.put(1, "x")
+    assert reader.get(1) == {1: {"x"}}
+    assert reader.view.stats().unsealed_rows == 1
+    writer.view.seal(SETTINGS)
+    stats = reader.view.stats()
+    assert (stats.unsealed_rows, stats.sealed_entities) == (0, 1)
+    assert reader.get(1)[1] >= {"x"}
+
+
+def test_stats_add_up(make_view, tmp_path):
+    view = make_view()
+    for user in range(100):
+        view.put(user, *(f"item {n}" for n in range(user % 7)))
+    view.view.seal(SETTINGS)
+    view.put(1000, "unsealed")
+    stats = view.view.stats()
+    assert stats.sealed_entities == 100
+    assert stats.sealed_facts == sum(user % 7 for user in range(100)) + 100
+    assert stats.unsealed_rows == 1
+    assert stats.unsealed_bytes > 0
+    (snapshot,) = (tmp_path / "view" / "snapshots").glob("*.base.*")
+    assert stats.snapshot_bytes == snapshot.stat().st_size > stats.table_bytes
