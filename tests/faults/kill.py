@@ -1,0 +1,247 @@
+"""Kill a writer at every step and look at what is left.
+
+    python tests/faults/kill.py --kills 500
+
+A child process writes batches into a store that seals often, and reports each write that returned. It is
+killed with SIGKILL: at the n-th line that it executes inside the package (n runs over the whole workload),
+or, for what happens inside libraries, after a random time. A second child then opens the store and compares
+every row with a reference. After each kill
+
+- every acknowledged batch is there, whole, and the newest row of each entity wins;
+- the batch that was under way is there whole or not at all;
+- the store opens, reads, and goes on: the next round continues where the killed one stopped.
+
+Children are forked from a process that has only imported the package, so a round takes a tenth of a second.
+"""
+
+import argparse
+import contextlib
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import FrameType
+
+from feast.protos.feast.types.EntityKey_pb2 import EntityKey
+from feast.protos.feast.types.Value_pb2 import StringSet, Value
+
+import feast_sketch_store
+from feast_sketch_store.codecs import FeatureCodec
+from feast_sketch_store.entity_keys import hash_serialized_keys, serialize_entity_keys
+from feast_sketch_store.rows import to_arrow
+from feast_sketch_store.settings import FeatureSettings, ViewSettings
+from feast_sketch_store.view import SealPolicy, View
+
+PACKAGE = str(Path(feast_sketch_store.__file__).parent)
+START = datetime(2026, 1, 1, tzinfo=UTC)
+NUM_ENTITIES = 12
+WRITES_PER_ROUND = 4
+
+CODECS = [FeatureCodec("viewed", "string_set_val"), FeatureCodec("write", "string_val")]
+SETTINGS = ViewSettings("history", 1e-6, {c.feature: FeatureSettings(c, 1e-6, 10**6) for c in CODECS})
+POLICY = SealPolicy(share=0.5, min_rows=5)
+
+
+@dataclass(frozen=True)
+class Write:
+    """One batch: which entities it writes, and the second of its event timestamps."""
+
+    number: int
+    entities: tuple[int, ...]
+    second: int
+
+
+@dataclass
+class Reference:
+    """What the store must hold: per entity the second and number of its newest write."""
+
+    newest: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+    def with_write(self, write: Write) -> "Reference":
+        """The reference after one more write."""
+        newest = dict(self.newest)
+        for entity in write.entities:
+            newest[entity] = max(newest.get(entity, (-(10**9), -1)), (write.second, write.number))
+        return Reference(newest)
+
+
+def plan_write(number: int) -> Write:
+    """The batch of a number, always the same: some come late on purpose."""
+    chance = random.Random(number)
+    entities = tuple(sorted(chance.sample(range(NUM_ENTITIES), 4)))
+    return Write(number, entities, number - (chance.randrange(6) if chance.random() < 0.3 else 0))
+
+
+def key(entity: int) -> EntityKey:
+    return EntityKey(join_keys=["user_id"], entity_values=[Value(int64_val=entity)])
+
+
+def items_of(entity: int, number: int) -> list[str]:
+    return [f"item-{entity}-{number % 50}", f"item-{number % 7}"]
+
+
+def apply_write(view: View, write: Write) -> None:
+    """Write a batch as the online store does."""
+    rows = [
+        (
+            key(entity),
+            {
+                "viewed": Value(string_set_val=StringSet(val=items_of(entity, write.number))),
+                "write": Value(string_val=str(write.number)),
+            },
+            START + timedelta(seconds=write.second),
+            None,
+        )
+        for entity in write.entities
+    ]
+    view.write(to_arrow(rows, CODECS), SETTINGS, POLICY)
+
+
+def read_store(folder: Path) -> dict[int, tuple[str, set[str]]]:
+    """Per entity its ``write`` and its ``viewed``."""
+    view = View(folder, CODECS, 0.0)
+    rows = {}
+    for answer in view.read(
+        hash_serialized_keys(serialize_entity_keys([key(e) for e in range(NUM_ENTITIES)])),
+        ["viewed", "write"],
+    ):
+        viewed, write = (f.decoder.values(f.states, f.indptr, f.symbols) for f in answer.features.values())
+        for position, items, number in zip(answer.found.tolist(), viewed, write, strict=True):
+            rows[position] = (number.string_val, set(items.string_set_val.val))
+    return rows
+
+
+def matches(rows: dict[int, tuple[str, set[str]]], reference: Reference) -> bool:
+    """Whether the store holds what the reference says; sets may hold false positives."""
+    return rows.keys() == reference.newest.keys() and all(
+        rows[entity][0] == str(number) and rows[entity][1] >= set(items_of(entity, number))
+        for entity, (_, number) in reference.newest.items()
+    )
+
+
+def in_child(task: Callable[[int], None]) -> tuple[int, Iterator[str]]:
+    """Fork; the child runs the task with a pipe to report to. Gives its pid and the lines it reports."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reading)
+        status = 1
+        with contextlib.suppress(BaseException):
+            task(writing)
+            status = 0
+        os._exit(status)
+    os.close(writing)
+    return pid, iter(os.fdopen(reading))
+
+
+def kill_after_lines(lines: int) -> None:
+    """Kill this process at the given number of lines executed inside the package."""
+    left = lines
+
+    def trace(frame: FrameType, event: str, _: object) -> object:
+        nonlocal left
+        if not frame.f_code.co_filename.startswith(PACKAGE):
+            return None
+        if event == "line":
+            left -= 1
+            if left <= 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return trace
+
+    sys.settrace(trace)
+
+
+def write_round(folder: Path, first: int, kill_at_line: int | None) -> tuple[int, Iterator[str]]:
+    """Start a child that writes batches from number ``first`` on."""
+
+    def task(report: int) -> None:
+        if kill_at_line is not None:
+            kill_after_lines(kill_at_line)
+        view = View(folder, CODECS, 0.0)
+        for number in range(first, first + WRITES_PER_ROUND):
+            apply_write(view, plan_write(number))
+            os.write(report, f"{number}\n".encode())
+
+    return in_child(task)
+
+
+def check_round(folder: Path, references: list[Reference]) -> int:
+    """Compare the store with the references in a child: the index of the one that fits, or -1."""
+
+    def task(report: int) -> None:
+        rows = read_store(folder)
+        fitting = [n for n, reference in enumerate(references) if matches(rows, reference)]
+        os.write(report, f"{fitting[-1] if fitting else -1}\n{rows}\n".encode())
+
+    pid, lines = in_child(task)
+    answer = list(lines)
+    os.waitpid(pid, 0)
+    if not answer:
+        print("the store could not be opened")
+        return -1
+    if int(answer[0]) < 0:
+        print("found:", answer[1].strip())
+        print("wanted:", *references, sep="\n")
+    return int(answer[0])
+
+
+def campaign(folder: Path, kills: int, seed: int) -> int:
+    """Run rounds until so many children were killed: the number of failed checks."""
+    chance = random.Random(seed)
+    reference = Reference()
+    number = killed = failures = 0
+    longest = 400
+    while killed < kills:
+        by_line = killed % 4 != 3
+        # Spread over the whole round: the first runs find out how many lines a round has.
+        line = chance.randrange(1, longest + 400) if by_line else None
+        pid, acknowledged = write_round(folder, number, line)
+        if line is None:
+            time.sleep(chance.random() * 0.4)
+            os.kill(pid, signal.SIGKILL)
+        done = [int(text) for text in acknowledged]
+        _, status = os.waitpid(pid, 0)
+        was_killed = os.WIFSIGNALED(status)
+        killed += was_killed
+        if not was_killed and os.WEXITSTATUS(status):
+            print(f"round at write {number}: the writer failed")
+            failures += 1
+        if by_line and was_killed:
+            longest = max(longest, line or 0)
+        for write in done:
+            reference = reference.with_write(plan_write(write))
+        number += len(done)
+        maybe = reference.with_write(plan_write(number)) if was_killed else reference
+        found = check_round(folder, [reference, maybe])
+        if found < 0:
+            print(f"round at write {number}, killed at line {line}: lost, half-written or unreadable")
+            failures += 1
+            return failures
+        if found == 1:
+            reference = maybe
+            number += 1 if was_killed else 0
+    print(f"{killed} kills, {number} batches written, {failures} failures, longest line {longest}")
+    return failures
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--kills", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="kill-"))
+    try:
+        return min(1, campaign(folder / "view", options.kills, options.seed))
+    finally:
+        shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
