@@ -65,6 +65,9 @@ def to_arrow(rows: Sequence[FeastRow], codecs: Sequence[FeatureCodec]) -> pa.Tab
             nulls.setdefault(row, []).append(codec.feature)
     columns[ENTITY_KEY] = pa.array(serialize_entity_keys([row[0] for row in rows]), pa.binary())
     columns[EVENT_TIMESTAMP] = _timestamps([row[2] for row in rows])
+    if columns[EVENT_TIMESTAMP].null_count:
+        row = columns[EVENT_TIMESTAMP].is_null().index(True).as_py()
+        raise RowError(f"row {row} of the batch has no event timestamp")
     columns[CREATED_TIMESTAMP] = _timestamps([row[3] for row in rows])
     columns[NULLS] = pa.array(
         [nulls.get(row) for row in range(len(rows))] if nulls else [None] * len(rows),
@@ -95,7 +98,11 @@ def _join_key_columns(entity_keys: Sequence[EntityKey]) -> dict[str, pa.Array]:
 
 
 def _timestamps(timestamps: Sequence[datetime | None]) -> pa.Array:
-    return pa.array(timestamps, _TIMESTAMP)
+    """A timestamp column; pandas' NaT, which differs from itself, is a null like None."""
+    try:
+        return pa.array([t if t == t else None for t in timestamps], _TIMESTAMP)
+    except (pa.ArrowException, ValueError, TypeError) as error:
+        raise RowError(f"a timestamp cannot be kept: {error}") from error
 
 
 @dataclass(frozen=True)

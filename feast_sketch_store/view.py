@@ -126,6 +126,7 @@ class View:
         self._state = _State()
         self._next_look = 0.0  # time.monotonic() at which a read looks at the disk again
         self._seen_process_write = -1
+        self._last_warning = ""
         self._order: tuple[SnapshotFile, EncodedRows] | None = None
 
     # -- read ----------------------------------------------------------------------------------
@@ -322,7 +323,9 @@ class View:
         except (DamagedFileError, StorageError) as error:
             if self._state.version < 0:
                 raise
-            _logger.warning("%s; serving what was read before", error)
+            if str(error) != self._last_warning:  # once, not at every refresh
+                self._last_warning = str(error)
+                _logger.warning("%s; serving what was read before", error)
         finally:
             self._refresh_lock.release()
 
@@ -335,6 +338,11 @@ class View:
                 return current
             try:
                 return self._opened(snapshot)
+            except StorageError:
+                if snapshot.path.exists():
+                    raise
+                # Pruned since it was listed, so newer ones have been published.
+                return self._newest_readable(self._snapshots.list(), current)
             except DamagedFileError as error:
                 if number == len(published) - 1:
                     raise DamagedFileError(
@@ -342,7 +350,7 @@ class View:
                         "next materialize seals the view anew"
                     ) from error
                 _logger.warning("%s; falling back to the snapshot before it", error)
-        raise AssertionError("unreachable: published is not empty")
+        return current
 
     def _opened(self, snapshot: SnapshotFile) -> _State:
         description, arrays = load(snapshot.path)

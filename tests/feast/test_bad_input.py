@@ -7,6 +7,7 @@ import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from feast.protos.feast.types.Value_pb2 import Int64List, StringSet, Value
 from feast.repo_config import FeastConfigError, load_repo_config
@@ -75,6 +76,18 @@ class TestRefusedWrites:
             harness.write_many([(key, items("b"), now, None), (key, values, now, None)])
         assert all(part in str(caught.value) for part in parts)
         assert harness.reopened().read(1, 2) == [(now, items("a")), (None, None)]
+
+    @pytest.mark.parametrize("event", [None, pd.NaT, "2026-05-01"])
+    def test_wrong_event_timestamp(self, make_harness, options, event):
+        harness = make_harness(**options)
+        with pytest.raises(RowError, match="timestamp"):
+            harness.write(1, items("a"), event)
+        assert harness.read(1) == [(None, None)]
+
+    def test_a_created_timestamp_may_be_nat(self, make_harness, options):
+        harness = make_harness(**options)
+        harness.write(1, items("a"), created=pd.NaT)
+        assert harness.read(1)[0][1] == items("a")
 
     def test_wrong_join_key(self, make_harness, options):
         harness = make_harness(**options)
@@ -227,6 +240,16 @@ def test_a_damaged_row_log_is_named_and_a_running_reader_goes_on(make_harness, h
     assert harness.read(1)[0][1] == items("a")
 
 
+def test_a_running_reader_warns_once_of_a_damaged_commit(make_harness, caplog):
+    harness = make_harness(refresh_interval_seconds=0)
+    harness.write(1, items("a"))
+    assert harness.read(1)[0][1] == items("a")
+    (harness.folder / "rows" / "_delta_log" / f"{2:020d}.json").write_text("{")
+    for _ in range(3):
+        assert harness.read(1)[0][1] == items("a")
+    assert caplog.text.count("serving what was read before") == 1
+
+
 def test_a_running_reader_outlives_a_damaged_new_snapshot(make_harness, caplog):
     writer = make_harness(refresh_interval_seconds=0, **SEAL_AT_ONCE)
     writer.write(1, items("a"))
@@ -235,7 +258,9 @@ def test_a_running_reader_outlives_a_damaged_new_snapshot(make_harness, caplog):
     folder = writer.folder / "snapshots"
     (folder / "99999999999999999999-00000000.base.safetensors").write_bytes(b"junk")
     assert reader.read(1)[0][1] == items("a")
-    assert "99999999999999999999" in caplog.text
+    assert caplog.text.count("99999999999999999999") == 1
+    assert reader.read(1)[0][1] == items("a")
+    assert caplog.text.count("99999999999999999999") == 1
 
 
 def test_huge_and_odd_values(make_harness):
