@@ -22,8 +22,8 @@ from feast_sketch_store.entity_keys import hash_serialized_keys, serialize_entit
 from feast_sketch_store.errors import RowError, SketchStoreError, StorageError
 from feast_sketch_store.layers import LayerAnswer
 from feast_sketch_store.paths import project_path, view_path
-from feast_sketch_store.rows import FeastRow, to_arrow
-from feast_sketch_store.settings import error_rate, resolve
+from feast_sketch_store.rows import FeastRow, deletions, to_arrow
+from feast_sketch_store.settings import error_rate, resolve, ttl_microseconds
 from feast_sketch_store.view import SealPolicy, View
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -150,7 +150,7 @@ class SketchOnlineStore(OnlineStore):
             requested_features = [feature.name for feature in table.features]
         rows: list[Row] = [(None, None)] * len(entity_keys)
         hashes = hash_serialized_keys(serialize_entity_keys(entity_keys))
-        for answer in self.view(config, table).read(hashes, requested_features):
+        for answer in self.view(config, table).read(hashes, requested_features, ttl_microseconds(table)):
             for position, row in zip(answer.found.tolist(), _to_feast(answer), strict=True):
                 rows[position] = row
         return rows
@@ -188,6 +188,19 @@ class SketchOnlineStore(OnlineStore):
         """Remove everything of the project; Feast does not name its stream views here."""
         self._views.clear()
         _remove_folder(project_path(_store_path(config), config.project))
+
+    def delete(self, config: RepoConfig, table: FeatureView, entity_keys: list[EntityKeyProto]) -> None:
+        """Delete what was written of some entities; rows that are written later count again.
+
+        Durable, and visible to this process, when it returns; other processes see it within their refresh
+        interval. `seal` and then `vacuum` remove the rows from the disk.
+
+        Raises
+        ------
+        RowError, StorageError : nothing was deleted.
+        """
+        if entity_keys:
+            self.view(config, table).delete(deletions(entity_keys, datetime.now(UTC)))
 
     def seal(self, config: RepoConfig, table: FeatureView) -> bool:
         """Seal a view now; see `View.seal`."""

@@ -27,7 +27,8 @@ ENTITY_KEY = "__entity_key"
 EVENT_TIMESTAMP = "__event_timestamp"
 CREATED_TIMESTAMP = "__created_timestamp"
 NULLS = "__nulls"  # names of the features written as null; a null not named here was not written
-OWN_COLUMNS = (ENTITY_KEY, EVENT_TIMESTAMP, CREATED_TIMESTAMP, NULLS)
+DELETED = "__deleted"  # true in a row that deletes what was written of its entity before
+OWN_COLUMNS = (ENTITY_KEY, EVENT_TIMESTAMP, CREATED_TIMESTAMP, NULLS, DELETED)
 
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 NO_TIMESTAMP = np.iinfo(np.int64).min  # of a row without a created timestamp: older than any other
@@ -76,6 +77,20 @@ def to_arrow(rows: Sequence[FeastRow], codecs: Sequence[FeatureCodec]) -> pa.Tab
     return pa.table(columns)
 
 
+def deletions(entity_keys: Sequence[EntityKey], now: datetime) -> pa.Table:
+    """Rows of the row log that delete what was written of the entities before.
+
+    Raises
+    ------
+    RowError : the keys are not all of one type.
+    """
+    columns = _join_key_columns(entity_keys)
+    columns[ENTITY_KEY] = pa.array(serialize_entity_keys(entity_keys), pa.binary())
+    columns[EVENT_TIMESTAMP] = _timestamps([now] * len(entity_keys))
+    columns[DELETED] = pa.array([True] * len(entity_keys), pa.bool_())
+    return pa.table(columns)
+
+
 def _join_key_columns(entity_keys: Sequence[EntityKey]) -> dict[str, pa.Array]:
     """The join keys as columns of their own, for people who query the row log."""
     by_name: dict[str, list[Value | None]] = {}
@@ -106,6 +121,95 @@ def _timestamps(timestamps: Sequence[datetime | None]) -> pa.Array:
 
 
 @dataclass(frozen=True)
+class RowKeys:
+    """Whose rows n rows are, and what decides which row of an entity is its newest.
+
+    ``entity_hashes`` is uint64[n, 2]; the timestamps are int64[n], microseconds since 1970 in UTC,
+    ``NO_TIMESTAMP`` where a row has no created timestamp. ``deleted``, bool[n], marks deletions.
+    ``fences``, bool[n], marks rows before which nothing counts any more, whatever its timestamps: there
+    was a deletion between.
+    """
+
+    entity_hashes: NDArray[np.uint64]
+    event_timestamps: NDArray[np.int64]
+    created_timestamps: NDArray[np.int64]
+    deleted: NDArray[np.bool_]
+    fences: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.entity_hashes)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the arrays."""
+        return sum(getattr(self, name).nbytes for name in self.__dataclass_fields__)
+
+    def take(self, rows: NDArray[np.int64]) -> "RowKeys":
+        """The given rows, in the order given."""
+        return RowKeys(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
+
+    def followed_by(self, newer: "RowKeys") -> "RowKeys":
+        """The rows of both; those of ``newer`` stand last."""
+        return RowKeys(
+            *(
+                np.concatenate((getattr(self, name), getattr(newer, name)))
+                for name in self.__dataclass_fields__
+            )
+        )
+
+    def newest(self) -> tuple[NDArray[np.int64], "RowKeys"]:
+        """The row that wins for each entity, ordered by entity hash; the rows stand in commit order.
+
+        Nothing before an entity's last fence counts. Of the rest the latest wins by event timestamp, then
+        created timestamp, then position; a deletion only if nothing was written after it.
+
+        Returns
+        -------
+        The winners, int64[entities], and their keys.
+        """
+        rows, fenced = self._behind_fences()
+        keys = self.take(rows) if len(rows) < len(self) else self
+        order = np.lexsort(
+            (
+                keys.created_timestamps,
+                keys.event_timestamps,
+                ~keys.deleted,
+                keys.entity_hashes[:, 1],
+                keys.entity_hashes[:, 0],
+            )
+        )  # stable: equal rows keep their order
+        ordered = keys.entity_hashes[order]
+        is_last = np.ones(len(order), np.bool_)
+        is_last[:-1] = (ordered[1:] != ordered[:-1]).any(axis=1)
+        winners = rows[order[is_last]]
+        return winners, replace(self.take(winners), fences=fenced[winners])
+
+    def _behind_fences(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """The rows that no later fence of their entity hides, and whether each row's entity has a fence."""
+        everything = np.arange(len(self))
+        if not self.fences.any():
+            return everything, self.fences
+        order = np.lexsort((self.entity_hashes[:, 1], self.entity_hashes[:, 0]))
+        ordered = self.entity_hashes[order]
+        is_first = np.ones(len(order), np.bool_)
+        is_first[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+        starts = np.flatnonzero(is_first)
+        last_fence = np.maximum.reduceat(np.where(self.fences[order], order, -1), starts)
+        last_fence_of_row = np.empty(len(self), np.int64)
+        last_fence_of_row[order] = np.repeat(last_fence, np.diff(starts, append=len(order)))
+        return np.flatnonzero(everything >= last_fence_of_row), last_fence_of_row >= 0
+
+    def older_than(
+        self, rows: NDArray[np.int64], others: "RowKeys", places: NDArray[np.int64]
+    ) -> NDArray[np.bool_]:
+        """Whether each of ``rows`` loses against its counterpart in ``others``, committed before it."""
+        event, other_event = self.event_timestamps[rows], others.event_timestamps[places]
+        created, other_created = self.created_timestamps[rows], others.created_timestamps[places]
+        is_earlier = (event < other_event) | ((event == other_event) & (created < other_created))
+        return np.asarray(is_earlier & ~self.fences[rows] & ~others.deleted[places])
+
+
+@dataclass(frozen=True)
 class EncodedFeature:
     """One feature of n rows.
 
@@ -127,19 +231,13 @@ class EncodedFeature:
 
 @dataclass(frozen=True)
 class EncodedRows:
-    """n rows of one feature view.
+    """n rows of one feature view: their keys, and each feature as a matrix of symbols."""
 
-    ``entity_hashes`` is uint64[n, 2]; the timestamps are int64[n], microseconds since 1970 in UTC,
-    ``NO_TIMESTAMP`` where a row has no created timestamp.
-    """
-
-    entity_hashes: NDArray[np.uint64]
-    event_timestamps: NDArray[np.int64]
-    created_timestamps: NDArray[np.int64]
+    keys: RowKeys
     features: Mapping[str, EncodedFeature]
 
     def __len__(self) -> int:
-        return len(self.entity_hashes)
+        return len(self.keys)
 
     @property
     def num_facts(self) -> int:
@@ -148,63 +246,41 @@ class EncodedRows:
 
     def take(self, rows: NDArray[np.int64]) -> "EncodedRows":
         """The given rows, in the order given."""
-        return EncodedRows(
-            self.entity_hashes[rows],
-            self.event_timestamps[rows],
-            self.created_timestamps[rows],
-            {name: feature.take(rows) for name, feature in self.features.items()},
+        features = {name: feature.take(rows) for name, feature in self.features.items()}
+        return EncodedRows(self.keys.take(rows), features)
+
+    def merged_with(self, newer: "EncodedRows") -> "EncodedRows":
+        """The newest row of each entity of both, ordered by entity hash, with common vocabularies."""
+        names = {**newer.features, **self.features}
+        both = EncodedRows(
+            self.keys.followed_by(newer.keys),
+            {name: _concatenate_feature(self, newer, name) for name in names},
         )
+        winners, keys = both.keys.newest()
+        return replace(both.take(winners), keys=keys)
 
 
-def encode(table: pa.Table, codecs: Sequence[FeatureCodec]) -> EncodedRows:
-    """Encode the newest row of each entity, ordered by entity hash.
+def newest_rows(table: pa.Table) -> tuple[pa.Table, RowKeys]:
+    """The newest row of each entity, ordered by entity hash; the table's rows stand in commit order."""
+    deleted = np.zeros(len(table), np.bool_)
+    if DELETED in table.column_names:
+        deleted = table[DELETED].fill_null(False).to_numpy()
+    keys = RowKeys(
+        hash_serialized_keys(table[ENTITY_KEY].to_pylist()),
+        _microseconds(table[EVENT_TIMESTAMP]),
+        _microseconds(table[CREATED_TIMESTAMP]),
+        deleted,
+        deleted,
+    )
+    winners, keys = keys.newest()
+    return table.take(pa.array(winners)).combine_chunks(), keys
 
-    The table's rows stand in commit order. A feature without a column was never written: all its states
-    are MISSING.
-    """
-    table = table.combine_chunks()
-    hashes = hash_serialized_keys(table[ENTITY_KEY].to_pylist())
-    event = _microseconds(table[EVENT_TIMESTAMP])
-    created = _microseconds(table[CREATED_TIMESTAMP])
-    newest = newest_rows(hashes, event, created)
-    hashes, event, created = hashes[newest], event[newest], created[newest]
-    table = table.take(pa.array(newest)).combine_chunks()
+
+def encode(table: pa.Table, keys: RowKeys, codecs: Sequence[FeatureCodec]) -> EncodedRows:
+    """Encode the features of rows; one without a column was never written: all its states are MISSING."""
     nulls = _null_features(table)
-    return EncodedRows(
-        hashes,
-        event,
-        created,
-        {codec.feature: _encode_feature(table, codec, nulls) for codec in codecs},
-    )
-
-
-def newest_rows(
-    entity_hashes: NDArray[np.uint64],
-    event_timestamps: NDArray[np.int64],
-    created_timestamps: NDArray[np.int64],
-) -> NDArray[np.int64]:
-    """The row that wins for each entity, int64[entities], ordered by entity hash.
-
-    Latest wins by event timestamp, then created timestamp, then position.
-    """
-    order = np.lexsort(
-        (created_timestamps, event_timestamps, entity_hashes[:, 1], entity_hashes[:, 0])
-    )  # stable: equal rows keep their order
-    ordered = entity_hashes[order]
-    is_last = np.ones(len(order), np.bool_)
-    is_last[:-1] = (ordered[1:] != ordered[:-1]).any(axis=1)
-    return order[is_last]
-
-
-def concatenate(older: EncodedRows, newer: EncodedRows) -> EncodedRows:
-    """All rows of both with common vocabularies; the rows of ``newer`` stand last."""
-    names = {**newer.features, **older.features}
-    return EncodedRows(
-        np.concatenate((older.entity_hashes, newer.entity_hashes)),
-        np.concatenate((older.event_timestamps, newer.event_timestamps)),
-        np.concatenate((older.created_timestamps, newer.created_timestamps)),
-        {name: _concatenate_feature(older, newer, name) for name in names},
-    )
+    features = {codec.feature: _encode_feature(table, codec, nulls) for codec in codecs}
+    return EncodedRows(keys, features)
 
 
 def take_csr(

@@ -8,6 +8,7 @@ A feature's tag beats its view's, which beats ``feature_store.yaml``:
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Protocol
 
 from feast.feature_view import FeatureView
@@ -52,11 +53,13 @@ class FeatureSettings:
 
 @dataclass(frozen=True)
 class ViewSettings:
-    """One feature view: its name for messages, its features, and the error rate of presence."""
+    """One feature view: its name for messages, the error rate of presence, its features, and how long
+    its rows live."""
 
     view: str
     presence_error_rate: float
     features: Mapping[str, FeatureSettings]
+    ttl_microseconds: int | None = None
 
     @property
     def codecs(self) -> list[FeatureCodec]:
@@ -67,7 +70,7 @@ class ViewSettings:
     def budget(self) -> FeatureBudget:
         """The errors that a sealed layer is built for."""
         rates = {name: feature.error_rate for name, feature in self.features.items()}
-        return FeatureBudget(self.presence_error_rate, rates)
+        return FeatureBudget(self.presence_error_rate, rates, self.ttl_microseconds)
 
 
 def resolve(options: StoreOptions, table: FeatureView) -> ViewSettings:
@@ -94,8 +97,17 @@ def resolve(options: StoreOptions, table: FeatureView) -> ViewSettings:
             tags.get("max_vocabulary", options.max_vocabulary),
         )
     return ViewSettings(
-        table.name, view_tags.get("presence_error_rate", options.presence_error_rate), features
+        table.name,
+        view_tags.get("presence_error_rate", options.presence_error_rate),
+        features,
+        ttl_microseconds(table),
     )
+
+
+def ttl_microseconds(table: FeatureView) -> int | None:
+    """How long a view's rows live; None for ever, which Feast writes as a ttl of zero or none."""
+    ttl = getattr(table, "ttl", None)  # on-demand views have none
+    return ttl // timedelta(microseconds=1) if ttl else None
 
 
 def error_rate(text: Any) -> float:

@@ -36,7 +36,7 @@ from feast_sketch_store.errors import (
 from feast_sketch_store.layers import ExactLayer, LayerAnswer, SketchLayer
 from feast_sketch_store.layers.exact import find_sorted
 from feast_sketch_store.row_log import RowLog
-from feast_sketch_store.rows import EncodedRows, encode
+from feast_sketch_store.rows import NO_TIMESTAMP, RowKeys, encode, newest_rows
 from feast_sketch_store.settings import ViewSettings
 from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder, load
 from feast_sketch_store.snapshot.format import Arrays
@@ -45,6 +45,12 @@ _logger = logging.getLogger(__name__)
 
 # Readers that are slow to refresh still find the previous snapshot.
 _SNAPSHOTS_KEPT = 2
+
+# A seal rewrites the row log when rows were deleted or expired, or when so much of it is outdated.
+_SUPERSEDED_SHARE = 0.25
+_MAX_FILES = 64
+
+_ORDER_ARRAYS = ("entity_hashes", "event_timestamps", "created_timestamps")
 
 # Counts the writes of this process, through whichever view object: a read that finds it moved looks at
 # the disk whatever its refresh interval, so a process always reads what it wrote.
@@ -78,7 +84,7 @@ class _State:
     base: SketchLayer | None = None
     exact: tuple[ExactLayer, ...] = ()
     unsealed_rows: int = 0
-    folder_mark: int = 0
+    newest_seen: SnapshotFile | None = None  # the newest there was, readable or not
 
 
 @dataclass(frozen=True)
@@ -127,17 +133,23 @@ class View:
         self._next_look = 0.0  # time.monotonic() at which a read looks at the disk again
         self._seen_process_write = -1
         self._last_warning = ""
-        self._order: tuple[SnapshotFile, EncodedRows] | None = None
+        self._order: tuple[SnapshotFile, RowKeys] | None = None
 
     # -- read ----------------------------------------------------------------------------------
 
-    def read(self, entity_hashes: NDArray[np.uint64], features: Sequence[str]) -> list[LayerAnswer]:
+    def read(
+        self,
+        entity_hashes: NDArray[np.uint64],
+        features: Sequence[str],
+        ttl_microseconds: int | None = None,
+    ) -> list[LayerAnswer]:
         """Read a batch of entities.
 
         Parameters
         ----------
         entity_hashes : uint64[n, 2]
         features : names; one that the view does not have is left out.
+        ttl_microseconds : rows whose event timestamp is older are not returned; None for no limit.
 
         Returns
         -------
@@ -146,6 +158,7 @@ class View:
         """
         self._refresh_if_due()
         state = self._state
+        expire_before = _expire_before(ttl_microseconds)
         answers = []
         remaining = np.arange(len(entity_hashes))
         layers: list[ExactLayer | SketchLayer] = [*reversed(state.exact)]
@@ -154,10 +167,11 @@ class View:
         for layer in layers:
             if not len(remaining):
                 break
-            answer = layer.read(entity_hashes[remaining], features)
+            answer = layer.read(entity_hashes[remaining], features, expire_before)
             if len(answer.found):
                 answers.append(replace(answer, found=remaining[answer.found]))
-                remaining = np.delete(remaining, answer.found)
+            if len(answer.decided):
+                remaining = np.delete(remaining, answer.decided)
         return answers
 
     # -- write ---------------------------------------------------------------------------------
@@ -209,12 +223,19 @@ class View:
         with self._write_lock, self._sealing() as is_ours:
             if not is_ours:
                 return False
-            version, table = self._row_log.read(-1)
-            if table is None:
+            log = self._row_log.read(-1)
+            if log.table is None:
                 return False
-            rows = encode(table, settings.codecs)
-            del table
-            layer = SketchLayer.build(rows, settings.budget)
+            num_rows, version, num_files = len(log.table), log.version, log.num_files
+            table, keys = newest_rows(log.table)
+            del log
+            alive = np.flatnonzero(
+                ~keys.deleted & (keys.event_timestamps >= _expire_before(settings.ttl_microseconds))
+            )
+            has_dead = len(alive) < len(keys)
+            if has_dead:
+                table, keys = table.take(pa.array(alive)).combine_chunks(), keys.take(alive)
+            layer = SketchLayer.build(encode(table, keys, settings.codecs), settings.budget)
             description, arrays = layer.to_snapshot()
             created_by = f"feast_sketch_store {feast_sketch_store.__version__}"
             self._snapshots.publish(
@@ -222,15 +243,45 @@ class View:
                 {"created_by": created_by, "view": settings.view, "row_log_version": version}
                 | {"layer": description},
                 arrays,
-                {
-                    "entity_hashes": rows.entity_hashes,
-                    "event_timestamps": rows.event_timestamps,
-                    "created_timestamps": rows.created_timestamps,
-                },
+                {name: getattr(keys, name) for name in _ORDER_ARRAYS},
             )
             self._snapshots.prune(_SNAPSHOTS_KEPT)
+            # The snapshot comes first: whoever sees the compaction has a base to put it on.
+            superseded = num_rows - len(alive)
+            if has_dead or superseded > _SUPERSEDED_SHARE * num_rows or num_files > _MAX_FILES:
+                self._row_log.compact(table, version)
             self.refresh()
             return True
+
+    def delete(self, deletions: pa.Table) -> None:
+        """Delete what was written of some entities; see `rows.deletions`.
+
+        Durable, and visible to this process, when it returns. Rows that are written later count again,
+        whatever their timestamps.
+
+        Raises
+        ------
+        RowError, StorageError : nothing was deleted.
+        """
+        with self._write_lock:
+            self._row_log.append(deletions)
+            _note_process_write()
+
+    def vacuum(self, orphan_age_seconds: float = 86_400.0) -> int:
+        """Remove files that nothing uses any more: replaced rows and all snapshots but the newest.
+
+        After a seal this removes the last trace of deleted rows. Processes that still map an old snapshot
+        keep it until they refresh.
+
+        Returns
+        -------
+        The number of data files removed; 0 also while another process seals.
+        """
+        with self._write_lock, self._sealing() as is_ours:
+            if not is_ours or self._row_log.version() < 0:
+                return 0
+            self._snapshots.prune(1)
+            return len(self._row_log.vacuum(orphan_age_seconds))
 
     def _check_vocabularies(self, rows: pa.Table, settings: ViewSettings) -> None:
         for name, feature in settings.features.items():
@@ -301,12 +352,10 @@ class View:
         identity = self._row_log.identity()
         if identity != state.row_log_identity:
             state = _State()  # the first look, or torn down and perhaps created anew
-        mark = self._snapshots.change_mark()
-        if mark != state.folder_mark:
-            published = self._snapshots.list()
-            if published and published[0] != state.snapshot:
-                state = self._newest_readable(published, state)
-        state = replace(state, row_log_identity=identity, folder_mark=mark)
+        newest = next(iter(self._snapshots.list()), None)
+        if newest is not None and newest != state.newest_seen:
+            state = self._newest_readable(state)
+        state = replace(state, row_log_identity=identity, newest_seen=newest)
         self._state = self._with_new_commits(state) if identity else state
 
     def _refresh_if_due(self) -> None:
@@ -332,7 +381,9 @@ class View:
     def _has_unseen_write(self) -> bool:
         return self._seen_process_write != _last_process_write
 
-    def _newest_readable(self, published: list[SnapshotFile], current: _State) -> _State:
+    def _newest_readable(self, current: _State) -> _State:
+        """The state of the newest snapshot that can be read, or the current one if that is it."""
+        published = self._snapshots.list()
         for number, snapshot in enumerate(published):
             if snapshot == current.snapshot:
                 return current
@@ -342,7 +393,7 @@ class View:
                 if snapshot.path.exists():
                     raise
                 # Pruned since it was listed, so newer ones have been published.
-                return self._newest_readable(self._snapshots.list(), current)
+                return self._newest_readable(current)
             except DamagedFileError as error:
                 if number == len(published) - 1:
                     raise DamagedFileError(
@@ -371,10 +422,13 @@ class View:
     def _with_new_commits(self, state: _State) -> _State:
         if self._row_log.version(state.version) == state.version:
             return state
-        version, table = self._row_log.read(state.version)
-        if table is None:
-            return replace(state, version=version)
-        rows = self._without_late_rows(encode(table, self._codecs), state)
+        log = self._row_log.read(state.version)
+        if log.starts_over:
+            state = _State(row_log_identity=state.row_log_identity, newest_seen=state.newest_seen)
+        if log.table is None:
+            return replace(state, version=log.version)
+        rows = encode(*newest_rows(log.table), self._codecs)
+        rows = rows.take(np.flatnonzero(~self._are_late(rows.keys, state)))
         layers = list(state.exact)
         if len(rows):
             layers.append(ExactLayer(rows))
@@ -385,28 +439,30 @@ class View:
             layers.append(older.merged_with(newer))
         return replace(
             state,
-            version=version,
+            version=log.version,
             exact=tuple(layers),
-            unsealed_rows=state.unsealed_rows + len(table),
+            unsealed_rows=state.unsealed_rows + len(log.table),
         )
 
-    def _without_late_rows(self, rows: EncodedRows, state: _State) -> EncodedRows:
-        """Drop rows that are older than what the state already has of their entity."""
-        late = np.zeros(len(rows), np.bool_)
+    def _are_late(self, keys: RowKeys, state: _State) -> NDArray[np.bool_]:
+        """Which rows are older than what the state already has of their entity: bool[n]."""
+        late = np.zeros(len(keys), np.bool_)
+        unlisted = np.ones(len(keys), np.bool_)
         for layer in state.exact:
-            found, places = layer.find(rows.entity_hashes)
-            late[found] |= _is_older(rows, found, layer.rows, places)
+            found, places = layer.find(keys.entity_hashes)
+            late[found] |= keys.older_than(found, layer.rows.keys, places)
+            unlisted[found] = False
         if state.base is not None and state.snapshot is not None:
-            # A commit is newer than the seal, so only an older event timestamp, or an equal one with an
-            # older created timestamp, can lose.
-            suspects = np.flatnonzero(rows.event_timestamps <= state.base.max_event_timestamp)
+            # What an exact layer lists has beaten the sealed row before. A commit is newer than the seal, so
+            # only an older event timestamp, or an equal one with an older created timestamp, can lose.
+            suspects = np.flatnonzero(unlisted & (keys.event_timestamps <= state.base.max_event_timestamp))
             if len(suspects):
                 order = self._order_of(state.snapshot)
-                found, places = find_sorted(order.entity_hashes, rows.entity_hashes[suspects])
-                late[suspects[found]] |= _is_older(rows, suspects[found], order, places)
-        return rows.take(np.flatnonzero(~late)) if late.any() else rows
+                found, places = find_sorted(order.entity_hashes, keys.entity_hashes[suspects])
+                late[suspects[found]] |= keys.older_than(suspects[found], order, places)
+        return late
 
-    def _order_of(self, snapshot: SnapshotFile) -> EncodedRows:
+    def _order_of(self, snapshot: SnapshotFile) -> RowKeys:
         """Hashes and timestamps of the sealed entities, mapped at the first late row after a seal."""
         if self._order is None or self._order[0] != snapshot:
             _, arrays = load(snapshot.order_path)
@@ -442,19 +498,12 @@ def _note_process_write() -> None:
     _last_process_write = next(_process_writes)
 
 
-def _is_older(
-    rows: EncodedRows, positions: NDArray[np.int64], others: EncodedRows, places: NDArray[np.int64]
-) -> NDArray[np.bool_]:
-    """Whether each row comes before its counterpart by event timestamp, then created timestamp."""
-    event, other_event = rows.event_timestamps[positions], others.event_timestamps[places]
-    created, other_created = rows.created_timestamps[positions], others.created_timestamps[places]
-    return np.asarray((event < other_event) | ((event == other_event) & (created < other_created)))
+def _expire_before(ttl_microseconds: int | None) -> int:
+    """The event timestamp before which rows have expired, in microseconds since 1970."""
+    return NO_TIMESTAMP if ttl_microseconds is None else time.time_ns() // 1000 - ttl_microseconds
 
 
-def _order_index(arrays: Arrays) -> EncodedRows:
-    return EncodedRows(
-        arrays["entity_hashes"],  # type: ignore[arg-type]
-        arrays["event_timestamps"],  # type: ignore[arg-type]
-        arrays["created_timestamps"],  # type: ignore[arg-type]
-        {},
-    )
+def _order_index(arrays: Arrays) -> RowKeys:
+    hashes, event, created = (arrays[name] for name in _ORDER_ARRAYS)
+    nothing = np.zeros(len(hashes), np.bool_)
+    return RowKeys(hashes, event, created, nothing, nothing)  # type: ignore[arg-type]

@@ -27,11 +27,13 @@ class FeatureAnswer:
 class LayerAnswer:
     """The entities of a batch that a layer found.
 
-    ``found`` is int64[p], ascending positions in the batch; ``event_timestamps`` int64[p], microseconds
-    since 1970 in UTC, never newer than the truth; ``features`` has an entry per feature that was asked
-    for and is known to the layer.
+    ``decided`` is int64[d], positions in the batch that need no older layer: the rows found, those
+    deleted and those expired. ``found`` is int64[p], ascending positions of the rows to return;
+    ``event_timestamps`` int64[p], microseconds since 1970 in UTC, never newer than the truth;
+    ``features`` has an entry per feature that was asked for and is known to the layer.
     """
 
+    decided: NDArray[np.int64]
     found: NDArray[np.int64]
     event_timestamps: NDArray[np.int64]
     features: Mapping[str, FeatureAnswer]

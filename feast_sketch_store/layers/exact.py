@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from feast_sketch_store.codecs import Decoder
 from feast_sketch_store.layers.answer import FeatureAnswer, LayerAnswer
-from feast_sketch_store.rows import EncodedRows, concatenate, newest_rows, take_csr
+from feast_sketch_store.rows import NO_TIMESTAMP, EncodedRows, take_csr
 
 
 class ExactLayer:
@@ -32,39 +32,44 @@ class ExactLayer:
     @property
     def size_bytes(self) -> int:
         """Bytes of the arrays and vocabularies."""
-        rows = self.rows
-        keys = rows.entity_hashes.nbytes + rows.event_timestamps.nbytes + rows.created_timestamps.nbytes
-        return keys + sum(
+        return self.rows.keys.size_bytes + sum(
             f.states.nbytes + f.indptr.nbytes + f.symbols.nbytes + f.vocabulary.size_bytes
-            for f in rows.features.values()
+            for f in self.rows.features.values()
         )
 
     def merged_with(self, newer: "ExactLayer") -> "ExactLayer":
         """One layer with the newest row of each entity of both."""
-        rows = concatenate(self.rows, newer.rows)
-        newest = newest_rows(rows.entity_hashes, rows.event_timestamps, rows.created_timestamps)
-        return ExactLayer(rows.take(newest))
+        return ExactLayer(self.rows.merged_with(newer.rows))
 
     def find(self, entity_hashes: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Which of the entities are listed: their positions in the batch and their rows, int64[p] each."""
-        return find_sorted(self.rows.entity_hashes, entity_hashes)
+        return find_sorted(self.rows.keys.entity_hashes, entity_hashes)
 
-    def read(self, entity_hashes: NDArray[np.uint64], features: Sequence[str]) -> LayerAnswer:
+    def read(
+        self,
+        entity_hashes: NDArray[np.uint64],
+        features: Sequence[str],
+        expire_before: int = NO_TIMESTAMP,
+    ) -> LayerAnswer:
         """The rows of those entities that are listed.
 
         Parameters
         ----------
         entity_hashes : uint64[n, 2]
         features : names; those the layer does not know are left out of the answer.
+        expire_before : microseconds since 1970; older rows are not returned.
         """
-        found, rows = self.find(entity_hashes)
+        decided, rows = self.find(entity_hashes)
+        keys = self.rows.keys
+        alive = ~keys.deleted[rows] & (keys.event_timestamps[rows] >= expire_before)
+        found, rows = decided[alive], rows[alive]
         answers = {}
         for name in features:
             feature = self.rows.features.get(name)
             if feature is not None:
                 indptr, symbols = take_csr(feature.indptr, feature.symbols, rows)
                 answers[name] = FeatureAnswer(self._decoders[name], feature.states[rows], indptr, symbols)
-        return LayerAnswer(found, self.rows.event_timestamps[rows], answers)
+        return LayerAnswer(decided, found, keys.event_timestamps[rows], answers)
 
     @cached_property
     def _decoders(self) -> dict[str, Decoder]:

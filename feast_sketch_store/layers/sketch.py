@@ -14,7 +14,7 @@ some of its features, and then as many facts per entity.
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,9 +27,11 @@ from feast_sketch_store.filters import (
     set_bits,
 )
 from feast_sketch_store.layers.answer import FeatureAnswer, LayerAnswer
-from feast_sketch_store.rows import EncodedFeature, EncodedRows
+from feast_sketch_store.rows import NO_TIMESTAMP, EncodedFeature, EncodedRows
 from feast_sketch_store.sizing import FactClass, expected_fill, ideal_bits, size_for_rates
 from feast_sketch_store.vocabulary import Vocabulary
+
+_T = TypeVar("_T", bound=np.generic)
 
 MAX_SHAPES = 256
 MAX_TIMESTAMP_BUCKETS = 16
@@ -44,10 +46,13 @@ class FeatureBudget:
     presence_error_rate : probability that an entity that was never written reads as a row.
     error_rates : per feature; for a membership feature the probability that a value which is absent
         reads as present, for a categorical one the probability that a read meets a second value.
+    ttl_microseconds : how long rows live, if they expire; timestamps are then kept in steps of a
+        fifteenth of it.
     """
 
     presence_error_rate: float
     error_rates: Mapping[str, float]
+    ttl_microseconds: int | None = None
 
 
 @dataclass(frozen=True)
@@ -95,7 +100,7 @@ class SketchLayer:
         ranges: Mapping[str, SymbolRange],
         shapes: Sequence[_Shapes],
         shape_ranges: Sequence[SymbolRange],
-        bucket_starts: NDArray[np.int64],
+        bucket_bounds: NDArray[np.int64],
         num_entities: int,
         max_event_timestamp: int,
     ):
@@ -107,14 +112,15 @@ class SketchLayer:
         self.max_event_timestamp = max_event_timestamp
         self.shape_ranges = shape_ranges
         self._shapes = shapes
-        self._bucket_starts = bucket_starts
+        self._bucket_bounds = bucket_bounds
 
     # -- build ---------------------------------------------------------------------------------
 
     @classmethod
     def build(cls, rows: EncodedRows, budget: FeatureBudget) -> "SketchLayer":
         """Fold rows, one per entity, into a layer sized for ``budget``."""
-        bucket_starts, buckets = _bucket_timestamps(rows.event_timestamps)
+        hashes_of_rows, timestamps = rows.keys.entity_hashes, rows.keys.event_timestamps
+        bucket_bounds, buckets = _bucket_timestamps(timestamps, budget.ttl_microseconds)
         shapes, shape_ids = _number_shapes(rows, buckets)
         names = list(rows.features)
         classes = [
@@ -138,13 +144,13 @@ class SketchLayer:
         entities = np.arange(len(rows), dtype=np.int32)
         for c, feature in enumerate(rows.features.values()):
             builder.add_many(
-                rows.entity_hashes,
+                hashes_of_rows,
                 np.repeat(entities, np.diff(feature.indptr)),
                 feature.symbols + np.int32(first_words[c] * 64),
                 hashes[c],
             )
         for c, ids in enumerate(shape_ids, start=len(names)):
-            builder.add_many(rows.entity_hashes, entities, ids + first_words[c] * 64, hashes[c])
+            builder.add_many(hashes_of_rows, entities, ids + first_words[c] * 64, hashes[c])
         bloom = builder.build()
 
         fill = expected_fill(classes, hashes, bloom.num_bits)
@@ -159,45 +165,57 @@ class SketchLayer:
             dict(zip(names, ranges, strict=False)),
             shapes,
             ranges[len(names) :],
-            bucket_starts,
+            bucket_bounds,
             len(rows),
-            int(rows.event_timestamps.max(initial=np.iinfo(np.int64).min)),
+            int(timestamps.max(initial=NO_TIMESTAMP)),
         )
 
     # -- read ----------------------------------------------------------------------------------
 
-    def read(self, entity_hashes: NDArray[np.uint64], features: Sequence[str]) -> LayerAnswer:
+    def read(
+        self,
+        entity_hashes: NDArray[np.uint64],
+        features: Sequence[str],
+        expire_before: int = NO_TIMESTAMP,
+    ) -> LayerAnswer:
         """The possibly-present rows of a batch.
 
         Parameters
         ----------
         entity_hashes : uint64[n, 2]
         features : names; those the layer does not know are left out of the answer.
+        expire_before : microseconds since 1970; a row is not returned once all of its bucket is older.
         """
         features = [name for name in features if name in self.ranges]
         found = np.arange(len(entity_hashes))
         states: dict[str, NDArray[np.uint8]] = {}
-        buckets = np.zeros(0, np.uint8)
+        timestamps = np.zeros(0, np.int64)
         for number, (shapes, symbols) in enumerate(zip(self._shapes, self.shape_ranges, strict=True)):
             if number and not set(features).intersection(shapes.features):
                 continue
             possible, ids = self._possible(entity_hashes[found], symbols)
-            present = np.flatnonzero(np.diff(possible))
-            starts = possible[present]
-            states = {name: known[present] for name, known in states.items()}
-            # Of several possible shapes the one that hides least counts, see codecs.VALUE, and the
-            # oldest timestamp.
-            is_first = number == 0
-            buckets = _reduce(np.minimum, shapes.buckets[ids], starts) if is_first else buckets[present]
-            for column, name in enumerate(shapes.features):
-                if name in features:
-                    states[name] = _reduce(np.maximum, shapes.states[ids, column], starts)
-            found = found[present]
-        return LayerAnswer(
-            found,
-            self._bucket_starts[buckets] if len(found) else np.zeros(0, np.int64),
-            {name: self._read_feature(name, entity_hashes[found], states[name]) for name in features},
-        )
+            is_present = np.diff(possible) > 0
+            starts = possible[:-1][is_present]
+            # Of several possible shapes the one counts that hides least (see codecs.VALUE): the highest
+            # state, the oldest timestamp to report and the newest one to expire by.
+            present_states = {
+                name: _reduce(np.maximum, shapes.states[ids, column], starts)
+                for column, name in enumerate(shapes.features)
+                if name in features
+            }
+            if number == 0:
+                oldest, newest = self._bucket_bounds[shapes.buckets[ids]].T
+                timestamps = _reduce(np.minimum, oldest, starts)
+                is_alive = _reduce(np.maximum, newest, starts) >= expire_before
+            else:
+                timestamps = timestamps[is_present]
+                is_alive = np.ones(len(starts), np.bool_)
+            states = {name: known[is_present] for name, known in states.items()} | present_states
+            states = {name: known[is_alive] for name, known in states.items()}
+            timestamps = timestamps[is_alive]
+            found = found[is_present][is_alive]
+        answers = {name: self._read_feature(name, entity_hashes[found], states[name]) for name in features}
+        return LayerAnswer(found, found, timestamps, answers)
 
     def _read_feature(
         self, name: str, entity_hashes: NDArray[np.uint64], states: NDArray[np.uint8]
@@ -256,7 +274,7 @@ class SketchLayer:
         """The layer as a JSON-serializable description and named arrays."""
         arrays: dict[str, NDArray[np.generic]] = {
             "table": self.bloom.words,
-            "bucket_starts": self._bucket_starts,
+            "bucket_bounds": self._bucket_bounds,
         }
         features = []
         for number, (name, symbols) in enumerate(self.ranges.items()):
@@ -315,6 +333,10 @@ class SketchLayer:
         words = arrays["table"]
         if not window_words <= num_words or words.shape != (num_words + window_words,):
             raise ValueError("the table's length is not that of its words and window")
+        bounds = arrays["bucket_bounds"]
+        num_buckets = max((int(s.buckets.max()) + 1 for s in shapes if len(s)), default=0)
+        if bounds.ndim != 2 or bounds.shape[1] != 2 or len(bounds) < num_buckets:
+            raise ValueError("the bounds of the timestamp buckets do not fit the shapes")
         high, low = (int(half, 16) for half in description["salt"])
         return cls(
             ShiftingBloomFilter(words, num_words, (high, low)),  # type: ignore[arg-type]
@@ -323,7 +345,7 @@ class SketchLayer:
             ranges,
             shapes,
             shape_ranges,
-            arrays["bucket_starts"],  # type: ignore[arg-type]
+            bounds,  # type: ignore[arg-type]
             description["num_entities"],
             description["max_event_timestamp"],
         )
@@ -345,19 +367,33 @@ def _symbol_rate(feature: EncodedFeature, error_rate: float) -> float:
 
 
 def _bucket_timestamps(
-    timestamps: NDArray[np.int64],
+    timestamps: NDArray[np.int64], ttl_microseconds: int | None
 ) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-    """Split rows into at most ``MAX_TIMESTAMP_BUCKETS`` equally full buckets.
+    """Split rows into at most ``MAX_TIMESTAMP_BUCKETS`` buckets.
+
+    Up to that many different timestamps are kept exactly. More of them share buckets: of equal time, so
+    that rows expire in steps of a fifteenth of their time to live, or else equally full.
 
     Returns
     -------
-    The oldest timestamp of each bucket, ascending: int64[b], and the bucket of each row: uint8[n].
+    The oldest and newest timestamp of each bucket, ascending: int64[b, 2], and the bucket of each row:
+    uint8[n].
     """
-    starts = np.unique(timestamps)
-    if len(starts) > MAX_TIMESTAMP_BUCKETS:
-        steps = np.arange(MAX_TIMESTAMP_BUCKETS) * len(timestamps) // MAX_TIMESTAMP_BUCKETS
-        starts = np.unique(np.sort(timestamps)[steps])
-    return starts, (np.searchsorted(starts, timestamps, side="right") - 1).astype(np.uint8)
+    edges = np.unique(timestamps)
+    if len(edges) > MAX_TIMESTAMP_BUCKETS:
+        steps = np.arange(MAX_TIMESTAMP_BUCKETS)
+        if ttl_microseconds:
+            width = -(-ttl_microseconds // (MAX_TIMESTAMP_BUCKETS - 1))
+            edges = edges[-1] - width * steps[::-1]
+        else:
+            edges = np.sort(timestamps)[steps * len(timestamps) // MAX_TIMESTAMP_BUCKETS]
+    places = np.searchsorted(edges, timestamps, side="right").clip(1) - 1
+    used, buckets = np.unique(places, return_inverse=True)
+    bounds = np.empty((len(used), 2), np.int64)
+    bounds[:, 0], bounds[:, 1] = np.iinfo(np.int64).max, NO_TIMESTAMP
+    np.minimum.at(bounds[:, 0], buckets, timestamps)
+    np.maximum.at(bounds[:, 1], buckets, timestamps)
+    return bounds, buckets.astype(np.uint8)
 
 
 def _number_shapes(
@@ -396,6 +432,6 @@ def _number_shapes(
     return ranges, ids_per_range
 
 
-def _reduce(combine: np.ufunc, values: NDArray[np.uint8], starts: NDArray[np.int64]) -> NDArray[np.uint8]:
+def _reduce(combine: np.ufunc, values: NDArray[_T], starts: NDArray[np.int64]) -> NDArray[_T]:
     """Combine each run of ``values`` that begins at one of ``starts`` into one value."""
     return np.asarray(combine.reduceat(values, starts) if len(starts) else values[:0])

@@ -52,13 +52,6 @@ class SnapshotFolder:
     def __init__(self, path: Path):
         self.path = path
 
-    def change_mark(self) -> int:
-        """A number that changes when a snapshot is published or pruned; cheap enough for every refresh."""
-        try:
-            return self.path.stat().st_mtime_ns
-        except FileNotFoundError:
-            return 0
-
     def list(self) -> list[SnapshotFile]:
         """The published snapshots, newest first."""
         try:
