@@ -4,8 +4,6 @@ Importing the package costs nothing: its names are loaded when they are first us
 interpreter imports it at every start to register ``type: sketch`` (see `feast_sketch_store.store_type`).
 """
 
-from typing import Any
-
 __version__ = "0.1.0.dev0"
 
 _EXPORTS = {
@@ -20,10 +18,11 @@ _EXPORTS = {
 __all__ = ["__version__", *_EXPORTS]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     module = _EXPORTS.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(module), name)
+    exported: object = getattr(import_module(module), name)
+    return exported

@@ -8,6 +8,7 @@ a *categorical* codec takes a scalar and gives back one value. Both know a featu
 Feast's ``Value`` that carries it, so a value comes back in the field it was written in.
 """
 
+import functools
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,6 +36,8 @@ VALUE: Final = 3  # written with a value
 
 MEMBERSHIP: Final = "membership"
 CATEGORICAL: Final = "categorical"
+
+Symbols = NDArray[np.int64] | NDArray[np.int32]
 
 _MICROSECONDS: Final = 1_000_000
 _MAX_TIMESTAMP_SECONDS: Final = (2**63 - 1) // _MICROSECONDS
@@ -216,21 +219,23 @@ class Decoder:
     Values are put together in protobuf's wire format and parsed once per entity: parsing a hundred
     elements costs a third of appending them one by one from Python.
 
+        number in a collection   field of Value, length, | 1, length, | element element ...   (packed)
+        other in a collection    field of Value, length, |              1, length, element  1, length, ...
+        scalar                   field of Value,         |              element (with its length if not a number)
+
     Source: protobuf.dev, "Encoding".
     """
 
     def __init__(self, codec: FeatureCodec, vocabulary: Vocabulary):
         self._codec = codec
         self._vocabulary = vocabulary
-        number = codec._descriptor.number
+        self._is_packed = codec.is_collection and codec.element_kind not in _DELIMITED_KINDS
         wire_type = _WIRE_DELIMITED if codec.is_collection else _element_wire_type(codec)
-        self._tag = _varint(number << 3 | wire_type)
+        self._tag = _varint(codec._descriptor.number << 3 | wire_type)
+        self._head = functools.lru_cache(maxsize=4096)(self._make_head)
 
     def values(
-        self,
-        states: NDArray[np.uint8],
-        indptr: NDArray[np.int64],
-        symbols: NDArray[np.int64] | NDArray[np.int32],
+        self, states: NDArray[np.uint8], indptr: NDArray[np.int64], symbols: Symbols
     ) -> list[Value | None]:
         """One value per entity.
 
@@ -244,54 +249,51 @@ class Decoder:
         -------
         A fresh ``Value`` each, or ``None`` for MISSING.
         """
-        payloads = self._payloads(indptr, symbols)
-        parse = Value.FromString
-        if self._codec.is_collection:
-            tag = self._tag
-            built: list[Value | None] = [parse(b"".join((tag, _varint(len(p)), p))) for p in payloads]
-        else:
-            built = [parse(self._tag + p) if p else Value() for p in payloads]
+        parse, head = Value.FromString, self._head
+        built: list[Value | None] = [parse(head(len(c)) + c) for c in self._contents(indptr, symbols)]
         for row in np.flatnonzero(states < EMPTY).tolist():
             built[row] = Value() if states[row] == NULL else None
         return built
 
-    def _payloads(
-        self, indptr: NDArray[np.int64], symbols: NDArray[np.int64] | NDArray[np.int32]
-    ) -> list[bytes]:
-        bounds = indptr.tolist()
-        spans = itertools.pairwise(bounds)
-        if self._codec.element_kind in _DELIMITED_KINDS:
-            pieces = self._delimited_fragments[symbols].tolist()
-            return [b"".join(pieces[start:stop]) for start, stop in spans]
-        fragments = self._fixed_width_fragments
-        width = fragments.shape[1]
-        content = fragments[symbols].tobytes()
+    def _make_head(self, size: int) -> bytes:
+        """What stands before ``size`` bytes of elements."""
         if not self._codec.is_collection:
-            return [content[start * width : stop * width] for start, stop in spans]
-        # A packed repeated field: one tag and length for all elements.
-        return [
-            b"".join((b"\x0a", _varint((stop - start) * width), content[start * width : stop * width]))
-            if stop > start
-            else b""
-            for start, stop in spans
-        ]
+            return self._tag if size else b""
+        inner = b"\x0a" + _varint(size) if self._is_packed and size else b""
+        return self._tag + _varint(len(inner) + size) + inner
+
+    def _contents(self, indptr: NDArray[np.int64], symbols: Symbols) -> list[bytes]:
+        """The encoded elements of each entity."""
+        if self._even_fragments is None:
+            fragments = self._fragments[symbols].tolist()
+            return [b"".join(fragments[a:b]) for a, b in itertools.pairwise(indptr.tolist())]
+        content = self._even_fragments[symbols].tobytes()
+        bounds = (indptr * self._even_fragments.shape[1]).tolist()
+        return [content[a:b] for a, b in itertools.pairwise(bounds)]
 
     @cached_property
-    def _delimited_fragments(self) -> NDArray[np.object_]:
-        """object[V] of ``bytes``: length-prefixed elements, in a collection behind their tag."""
-        head = b"\x0a" if self._codec.is_collection else b""
+    def _even_fragments(self) -> NDArray[np.uint8] | None:
+        """uint8[V, width]: the encoded elements if they are of one width; a gather of rows joins them."""
+        if self._codec.element_kind not in _DELIMITED_KINDS:
+            return self._number_fragments()
+        lengths = pc.unique(pc.binary_length(self._vocabulary.values))
+        if len(lengths) != 1:
+            return None
+        content = np.frombuffer(b"".join(self._fragments.tolist()), np.uint8)
+        return content.reshape(len(self._vocabulary), -1)
+
+    @cached_property
+    def _fragments(self) -> NDArray[np.object_]:
+        """object[V] of ``bytes``: elements with their length, in a collection behind their tag."""
+        tag = b"\x0a" if self._codec.is_collection else b""
         fragments = np.empty(len(self._vocabulary), np.object_)
         fragments[:] = [
-            b"".join((head, _varint(len(value)), value)) for value in self._vocabulary.values.to_pylist()
+            b"".join((tag, _varint(len(value)), value)) for value in self._vocabulary.values.to_pylist()
         ]
         return fragments
 
-    @cached_property
-    def _fixed_width_fragments(self) -> NDArray[np.uint8]:
-        """uint8[V, width]: a gather of rows is already the wire format.
-
-        Varints are padded to one width with continuation bytes, which every parser accepts.
-        """
+    def _number_fragments(self) -> NDArray[np.uint8]:
+        """uint8[V, width]; varints are padded with continuation bytes, which every parser accepts."""
         numbers = self._vocabulary.values.to_numpy()
         if self._codec.element_kind in _FLOAT_BITS:
             bits = numbers.astype(_FLOAT_BITS[self._codec.element_kind])
@@ -314,14 +316,9 @@ def _element_wire_type(codec: FeatureCodec) -> int:
 
 
 def _varint(number: int) -> bytes:
-    if number < 0x80:
-        return _ONE_BYTE[number]
     encoded = bytearray()
     while number >= 0x80:
         encoded.append(number & 0x7F | 0x80)
         number >>= 7
     encoded.append(number)
     return bytes(encoded)
-
-
-_ONE_BYTE: Final = tuple(bytes((number,)) for number in range(0x80))

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 from feast import Entity, FeatureStore
 from feast.feature_view import FeatureView
 from feast.infra.infra_object import InfraObject
@@ -17,7 +18,7 @@ from feast.protos.feast.types.Value_pb2 import Value as ValueProto
 from feast.repo_config import FeastConfigBaseModel, RepoConfig
 from pydantic import Field, StrictStr, field_validator
 
-from feast_sketch_store.codecs import FeatureCodec
+from feast_sketch_store.codecs import MISSING, FeatureCodec
 from feast_sketch_store.entity_keys import hash_serialized_keys, serialize_entity_keys
 from feast_sketch_store.errors import RowError, SketchStoreError, StorageError
 from feast_sketch_store.layers import LayerAnswer
@@ -253,14 +254,14 @@ def _to_feast(answer: LayerAnswer) -> list[Row]:
     }
     names = list(answer.features)
     columns = [f.decoder.values(f.states, f.indptr, f.symbols) for f in answer.features.values()]
-    values = zip(*columns, strict=True) if columns else ((),) * len(answer.found)
-    return [
-        (
-            timestamps[microseconds],
-            {n: value for n, value in zip(names, row, strict=True) if value is not None},
-        )
-        for microseconds, row in zip(answer.event_timestamps.tolist(), values, strict=True)
-    ]
+    moments = [timestamps[microseconds] for microseconds in answer.event_timestamps.tolist()]
+    if not columns:
+        return [(moment, {}) for moment in moments]
+    rows = [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+    for feature, name in zip(answer.features.values(), names, strict=True):
+        for row in np.flatnonzero(feature.states == MISSING).tolist():
+            del rows[row][name]
+    return list(zip(moments, rows, strict=True))
 
 
 def _make_folder(path: Path) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from feast_sketch_store.codecs import Decoder
+from feast_sketch_store.codecs import Decoder, Symbols
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class FeatureAnswer:
     decoder: Decoder
     states: NDArray[np.uint8]
     indptr: NDArray[np.int64]
-    symbols: NDArray[np.int64] | NDArray[np.int32]
+    symbols: Symbols
 
 
 @dataclass(frozen=True)
