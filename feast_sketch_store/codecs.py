@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from feast.protos.feast.types.Value_pb2 import Value
+from feast.protos.feast.types.Value_pb2 import RepeatedValue, Value
 from feast.type_map import VALUE_TYPE_TO_PROTO_VALUE_MAP
 from feast.types import FeastType
 from google.protobuf.descriptor import FieldDescriptor
@@ -56,6 +56,8 @@ _ARROW_TYPES: Final = {
 _VARINT_KINDS: Final = ("bool", "int32", "int64", "timestamp")
 _FLOAT_BITS: Final = {"float": np.dtype("<i4"), "double": np.dtype("<i8")}
 _DELIMITED_KINDS: Final = ("string", "bytes", "message")
+
+_ENTITIES_PER_MESSAGE: Final = 128  # few enough to stay in the cache
 
 _WIRE_VARINT, _WIRE_FIXED64, _WIRE_DELIMITED, _WIRE_FIXED32 = 0, 1, 2, 5
 
@@ -216,12 +218,13 @@ class FeatureCodec:
 class Decoder:
     """Builds Feast values from symbol ids.
 
-    Values are put together in protobuf's wire format and parsed once per entity: parsing a hundred
-    elements costs a third of appending them one by one from Python.
+    Values are put together in protobuf's wire format and parsed together for many entities, as the elements
+    of one message: parsing a hundred elements costs a third of appending them one by one from Python, and
+    the values share one allocation instead of having several each.
 
         number in a collection   field of Value, length, | 1, length, | element element ...   (packed)
         other in a collection    field of Value, length, |              1, length, element  1, length, ...
-        scalar                   field of Value,         |              element (with its length if not a number)
+        scalar                   field of Value,         |              element (a length first if no number)
 
     Source: protobuf.dev, "Encoding".
     """
@@ -247,23 +250,33 @@ class Decoder:
 
         Returns
         -------
-        A fresh ``Value`` each, or ``None`` for MISSING.
+        A fresh ``Value`` each, or ``None`` for MISSING. A hundred or so values share their memory: keeping
+        one keeps them all.
         """
-        parse, head = Value.FromString, self._head
-        built: list[Value | None] = [parse(head(len(c)) + c) for c in self._contents(indptr, symbols)]
+        built: list[Value | None] = []
+        for first in range(0, len(states), _ENTITIES_PER_MESSAGE):
+            contents = self._contents(indptr[first : first + _ENTITIES_PER_MESSAGE + 1], symbols)
+            heads = map(self._head, map(len, contents))
+            message = b"".join(itertools.chain.from_iterable(zip(heads, contents, strict=True)))
+            built += RepeatedValue.FromString(message).val[:]
         for row in np.flatnonzero(states < EMPTY).tolist():
             built[row] = Value() if states[row] == NULL else None
         return built
 
     def _make_head(self, size: int) -> bytes:
-        """What stands before ``size`` bytes of elements."""
-        if not self._codec.is_collection:
-            return self._tag if size else b""
-        inner = b"\x0a" + _varint(size) if self._is_packed and size else b""
-        return self._tag + _varint(len(inner) + size) + inner
+        """What stands before ``size`` bytes of elements: the head of a ``Value`` in a ``RepeatedValue``."""
+        head = b""
+        if self._is_packed and size:
+            head = b"\x0a" + _varint(size)
+        if self._codec.is_collection:
+            head = self._tag + _varint(len(head) + size) + head
+        elif size:
+            head = self._tag
+        return b"\x0a" + _varint(len(head) + size) + head
 
     def _contents(self, indptr: NDArray[np.int64], symbols: Symbols) -> list[bytes]:
-        """The encoded elements of each entity."""
+        """The encoded elements of each entity; ``indptr`` may begin anywhere in ``symbols``."""
+        symbols, indptr = symbols[indptr[0] : indptr[-1]], indptr - indptr[0]
         if self._even_fragments is None:
             fragments = self._fragments[symbols].tolist()
             return [b"".join(fragments[a:b]) for a, b in itertools.pairwise(indptr.tolist())]

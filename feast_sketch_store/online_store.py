@@ -1,5 +1,6 @@
 """Feast's OnlineStore interface: protos in, protos out, translation only."""
 
+import functools
 import shutil
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -16,6 +17,7 @@ from feast.protos.feast.core.Registry_pb2 import Registry as RegistryProto
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey as EntityKeyProto
 from feast.protos.feast.types.Value_pb2 import Value as ValueProto
 from feast.repo_config import FeastConfigBaseModel, RepoConfig
+from feast.types import FeastType
 from pydantic import Field, StrictStr, field_validator
 
 from feast_sketch_store.codecs import MISSING, FeatureCodec
@@ -98,7 +100,7 @@ class SketchOnlineStore(OnlineStore):
     """
 
     def __init__(self) -> None:
-        self._views: dict[Path, tuple[tuple[FeatureCodec, ...], View]] = {}
+        self._views: dict[Path, tuple[list[tuple[str, FeastType]], View]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         # Compute engines send a store to their workers, which open the views for themselves.
@@ -172,8 +174,8 @@ class SketchOnlineStore(OnlineStore):
         UnsupportedFeatureError, SettingsError : a view cannot be kept here; nothing was changed.
         """
         for table in tables_to_keep:
-            settings = resolve(config.online_store, table)
-            self._open(config, table, tuple(settings.codecs)).check_codecs()
+            resolve(config.online_store, table)
+            self._open(config, table).check_codecs()
         for table in tables_to_keep:
             _make_folder(self._path(config, table))
         for table in tables_to_delete:
@@ -188,7 +190,7 @@ class SketchOnlineStore(OnlineStore):
     def teardown(self, config: RepoConfig, tables: Sequence[FeatureView], entities: Sequence[Entity]) -> None:
         """Remove everything of the project; Feast does not name its stream views here."""
         self._views.clear()
-        _remove_folder(project_path(_store_path(config), config.project))
+        _remove_folder(project_path(_store_path(config.repo_path, config.online_store.path), config.project))
 
     def delete(self, config: RepoConfig, table: FeatureView, entity_keys: list[EntityKeyProto]) -> None:
         """Delete what was written of some entities; rows that are written later count again.
@@ -210,19 +212,19 @@ class SketchOnlineStore(OnlineStore):
     def view(self, config: RepoConfig, table: FeatureView) -> View:
         """The view's `View`, made at the first call and again when its features change."""
         path = self._path(config, table)
-        codecs = tuple(FeatureCodec.for_feature(f.name, f.dtype) for f in table.features)
+        features = [(feature.name, feature.dtype) for feature in table.features]
         known = self._views.get(path)
-        if known is None or known[0] != codecs:
-            known = self._views[path] = (codecs, self._open(config, table, codecs))
+        if known is None or known[0] != features:
+            known = self._views[path] = (features, self._open(config, table))
         return known[1]
 
-    def _open(self, config: RepoConfig, table: FeatureView, codecs: tuple[FeatureCodec, ...]) -> View:
-        interval = config.online_store.refresh_interval_seconds
-        return View(self._path(config, table), codecs, interval)
+    def _open(self, config: RepoConfig, table: FeatureView) -> View:
+        codecs = [FeatureCodec.for_feature(feature.name, feature.dtype) for feature in table.features]
+        return View(self._path(config, table), codecs, config.online_store.refresh_interval_seconds)
 
     def _path(self, config: RepoConfig, table: FeatureView) -> Path:
         name = compute_versioned_name(table, config.registry.enable_online_feature_view_versioning)
-        return view_path(_store_path(config), config.project, name)
+        return _view_path(config.repo_path, config.online_store.path, config.project, name)
 
 
 def open_view(store: FeatureStore, feature_view: str) -> View:
@@ -242,9 +244,13 @@ def open_view(store: FeatureStore, feature_view: str) -> View:
     return online_store.view(store.config, store.get_feature_view(feature_view))
 
 
-def _store_path(config: RepoConfig) -> Path:
-    path = Path(config.online_store.path).expanduser()
-    return path if path.is_absolute() else Path(config.repo_path or ".").absolute() / path
+def _store_path(repo_path: Path | None, path: str) -> Path:
+    return Path(repo_path or ".").absolute() / Path(path).expanduser()
+
+
+@functools.lru_cache(maxsize=1024)  # names become folders at every read
+def _view_path(repo_path: Path | None, path: str, project: str, view: str) -> Path:
+    return view_path(_store_path(repo_path, path), project, view)
 
 
 def _to_feast(answer: LayerAnswer) -> list[Row]:

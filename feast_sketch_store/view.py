@@ -170,7 +170,7 @@ class View:
             answer = layer.read(entity_hashes[remaining], features, expire_before)
             if len(answer.found):
                 answers.append(replace(answer, found=remaining[answer.found]))
-            if len(answer.decided):
+            if len(answer.decided) and layer is not state.base:
                 remaining = np.delete(remaining, answer.decided)
         return answers
 

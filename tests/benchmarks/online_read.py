@@ -31,6 +31,7 @@ def compare(users: int, element: object, rounds: int) -> None:
     with temporary_folder() as folder, every_store(folder) as stores:
         for store in stores:
             store.write(view, rows)
+        del rows  # a serving process does not hold them, and the garbage collector need not visit them
         stats = stores[0].store.view(stores[0].config, view).stats()
         assert stats.sealed_entities == users, "the sketch must be sealed to be compared"
         assert stats.unsealed_rows == 0

@@ -9,7 +9,7 @@ identifies a fact (one int) and their fastest loop, and beside it stands the loo
 
 from collections.abc import Callable, Iterable
 from hashlib import md5
-from itertools import compress
+from itertools import compress, pairwise
 
 import mmh3
 import numpy as np
@@ -80,7 +80,7 @@ class Table:
 
     def enumerate_as_lists(self, users: Users) -> list[list[int]]:
         indptr, values = (array.tolist() for array in self.enumerate(users))
-        return [values[start:stop] for start, stop in zip(indptr, indptr[1:], strict=False)]
+        return [values[start:stop] for start, stop in pairwise(indptr)]
 
 
 def run(*, quick: bool) -> None:
@@ -153,9 +153,7 @@ def _scale(num_users: int, rounds: int) -> None:
         all_hashes = table.hashes(range(num_users))
         words = table.windows(all_hashes[:BATCH])
 
-        def hashes(
-            call: int, all_hashes: NDArray[np.uint64] = all_hashes
-        ) -> NDArray[np.uint64]:
+        def hashes(call: int, all_hashes: NDArray[np.uint64] = all_hashes) -> NDArray[np.uint64]:
             first = call * BATCH % (len(all_hashes) - BATCH + 1)
             return all_hashes[first : first + BATCH]
 
@@ -170,8 +168,8 @@ def _scale(num_users: int, rounds: int) -> None:
         figures = (windows, windows / num_words * 1e3, ones, bits, bits / ones * 1e3, windows + bits)
         rows.append([f"{vocabulary:,}", f"{num_words:,.0f}", *map(number, figures)])
     print_set_up(
-        f"{num_users:,} entities, {FACTS_PER_ENTITY} facts per entity, k = {NUM_HASHES}, batches of {BATCH:,} "
-        f"entities, {rounds} turns; us and ones per entity",
+        f"{num_users:,} entities, {FACTS_PER_ENTITY} facts per entity, k = {NUM_HASHES}, batches of "
+        f"{BATCH:,} entities, {rounds} turns; us and ones per entity",
         "numpy",
     )
     print_table(
