@@ -278,9 +278,9 @@ class Decoder:
         """The encoded elements of each entity; ``indptr`` may begin anywhere in ``symbols``."""
         symbols, indptr = symbols[indptr[0] : indptr[-1]], indptr - indptr[0]
         if self._even_fragments is None:
-            fragments = self._fragments[symbols].tolist()
+            fragments = self._fragments.take(symbols).tolist()
             return [b"".join(fragments[a:b]) for a, b in itertools.pairwise(indptr.tolist())]
-        content = self._even_fragments[symbols].tobytes()
+        content = self._even_fragments.take(symbols, axis=0).tobytes()  # ten times faster than []
         bounds = (indptr * self._even_fragments.shape[1]).tolist()
         return [content[a:b] for a, b in itertools.pairwise(bounds)]
 

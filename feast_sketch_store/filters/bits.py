@@ -28,13 +28,14 @@ def set_bits(words: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.i
     positions = np.empty(indptr[-1], np.int64)
 
     occupied = np.flatnonzero(words.reshape(-1) != 0)
-    remaining = words.reshape(-1)[occupied]
-    places = counts.reshape(-1)[occupied].cumsum(dtype=np.int64)
-    places -= counts.reshape(-1)[occupied]
+    remaining = words.reshape(-1).take(occupied)
+    ones = counts.reshape(-1).take(occupied)
+    places = ones.cumsum(dtype=np.int64)
+    places -= ones
     first_bits = (occupied % num_words) << 6
     while len(remaining):
         below = remaining & (remaining - _ONE)  # all but the lowest one
         positions[places] = first_bits + np.bitwise_count((remaining ^ below) - _ONE)
         left = np.flatnonzero(below != 0)
-        remaining, first_bits, places = below[left], first_bits[left], places[left] + 1
+        remaining, first_bits, places = below.take(left), first_bits.take(left), places.take(left) + 1
     return indptr, positions
