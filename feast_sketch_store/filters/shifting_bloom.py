@@ -29,10 +29,14 @@ import secrets
 import numpy as np
 from numpy.typing import NDArray
 
+from feast_sketch_store.filters.bits import set_bits
+
 # offset_j uses the upper 32 bits of a mixed hash, so a table has fewer than 2**32 words (32 GiB).
 MAX_NUM_WORDS = 2**32 - 1
 
-_CHUNK_BYTES = 1 << 18  # of answers: k windows are ANDed while they still sit in the L2 cache
+# Of answers: k windows are ANDed, and turned into ids, while they are in the L2 cache. Small temporaries also
+# come from the allocator's free lists, where large ones would be mapped, faulted in and unmapped each time.
+_CHUNK_BYTES = 1 << 18
 _FACTS_PER_CHUNK = 1 << 20
 _NARROW_WINDOW_WORDS = 4
 
@@ -178,6 +182,45 @@ class ShiftingBloomFilter:
             starts = np.where(offsets >= self.num_words, offsets - self.num_words, offsets)
             gather(every_window, starts, rotations, answers[chunk])
         return answers
+
+    def possible_symbols(
+        self,
+        entity_hashes: NDArray[np.uint64],
+        first_word: int,
+        num_symbols: int,
+        num_hashes: int,
+        wanted: NDArray[np.bool_] | None = None,
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The ids of the possibly-present symbols of each entity, out of consecutive ones.
+
+        Parameters
+        ----------
+        entity_hashes : uint64[n, 2]
+        first_word : the symbols asked about begin at ``64 * first_word``, which counts as id 0.
+        num_symbols : how many symbols.
+        num_hashes : the k these symbols were added with.
+        wanted : bool[n], entities to answer; the others get no symbols. None for all.
+
+        Returns
+        -------
+        A CSR matrix: indptr, int64[n + 1], and the ids, int64[nnz], ascending within an entity.
+        """
+        num_words = -(-num_symbols // 64)
+        if not num_words:
+            return np.zeros(len(entity_hashes) + 1, np.int64), np.zeros(0, np.int64)
+        last_word = np.uint64(2**64 - 1) >> np.uint64(num_words * 64 - num_symbols)
+        rows = max(1, _CHUNK_BYTES // (8 * num_words))
+        starts, ids = [np.zeros(1, np.int64)], [np.zeros(0, np.int64)]
+        for first in range(0, len(entity_hashes), rows):
+            chunk = slice(first, first + rows)
+            words = self.windows(entity_hashes[chunk], first_word, num_words, num_hashes)
+            words[:, -1] &= last_word
+            if wanted is not None:
+                words *= wanted[chunk, None]
+            indptr, positions = set_bits(words)
+            starts.append(starts[-1][-1] + indptr[1:])
+            ids.append(positions)
+        return np.concatenate(starts), np.concatenate(ids)
 
     def contains_many(
         self,

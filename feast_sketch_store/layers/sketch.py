@@ -24,7 +24,6 @@ from feast_sketch_store.filters import (
     ShiftingBloomFilter,
     ShiftingBloomFilterBuilder,
     new_salt,
-    set_bits,
 )
 from feast_sketch_store.layers.answer import FeatureAnswer, LayerAnswer
 from feast_sketch_store.rows import NO_TIMESTAMP, EncodedFeature, EncodedRows
@@ -35,10 +34,6 @@ _T = TypeVar("_T", bound=np.generic)
 
 MAX_SHAPES = 256
 MAX_TIMESTAMP_BUCKETS = 16
-
-# Of answers, which are turned into ids while they are in the L2 cache. Small temporaries also come from the
-# allocator's free lists, where large ones would be mapped, faulted in page by page and unmapped each time.
-_CHUNK_BYTES = 1 << 17
 
 
 @dataclass(frozen=True)
@@ -241,23 +236,9 @@ class SketchLayer:
         wanted: NDArray[np.bool_] | None = None,
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The possibly-present symbols of a range: a CSR matrix of int64[n + 1] and int64[nnz]."""
-        if not symbols.num_symbols:
-            return np.zeros(len(entity_hashes) + 1, np.int64), np.zeros(0, np.int64)
-        last_word = np.uint64(2**64 - 1) >> np.uint64(symbols.num_words * 64 - symbols.num_symbols)
-        rows = max(1, _CHUNK_BYTES // (8 * symbols.num_words))
-        starts, positions = [np.zeros(1, np.int64)], []
-        for first in range(0, len(entity_hashes), rows):
-            chunk = slice(first, first + rows)
-            words = self.bloom.windows(
-                entity_hashes[chunk], symbols.first_word, symbols.num_words, symbols.num_hashes
-            )
-            words[:, -1] &= last_word
-            if wanted is not None and not wanted[chunk].all():
-                words[~wanted[chunk]] = 0
-            indptr, ids = set_bits(words)
-            starts.append(starts[-1][-1] + indptr[1:])
-            positions.append(ids)
-        return np.concatenate(starts), np.concatenate(positions or [np.zeros(0, np.int64)])
+        return self.bloom.possible_symbols(
+            entity_hashes, symbols.first_word, symbols.num_symbols, symbols.num_hashes, wanted
+        )
 
     @cached_property
     def _decoders(self) -> dict[str, Decoder]:

@@ -1,11 +1,15 @@
 """`online_read` of ours, SQLite and Redis on loopback, for the same rows."""
 
+from functools import partial
+
 import numpy as np
+from feast import FeatureView
 from feast.types import Int64, String
 from measure import medians, short, table
 from stores import (
     VALUES_PER_USER,
     VOCABULARY,
+    Store,
     every_store,
     history_rows,
     history_view,
@@ -23,6 +27,10 @@ def run(quick: bool) -> None:
         compare(users, element, 5 if quick else 41)
 
 
+def read(store: Store, view: FeatureView, wanted: list) -> list:
+    return store.store.online_read(store.config, view, wanted, ["items"])
+
+
 def compare(users: int, element: object, rounds: int) -> None:
     view = history_view(element)
     rows = to_feast(history_rows(users, element), view)
@@ -37,17 +45,14 @@ def compare(users: int, element: object, rounds: int) -> None:
         assert stats.unsealed_rows == 0
         for batch in BATCHES:
             wanted = keys(rng.choice(users, batch, replace=False))
-            times = medians(
-                {s.name: lambda s=s: s.store.online_read(s.config, view, wanted, ["items"]) for s in stores},
-                rounds,
-            )
+            times = medians({s.name: partial(read, s, view, wanted) for s in stores}, rounds)
             ours = times["sketch"]
             line = [batch, *(short(times[s.name] * 1e6) for s in stores)]
             lines.append(line + [short(ours / times[s.name]) for s in stores[1:]])
         names = [store.name for store in stores]
     print(
-        f"`online_read`, {users:,} users with {VALUES_PER_USER} of {VOCABULARY:,} values each, Array({element}), "
-        f"error rate 0.01, {rounds} rounds\n"
+        f"`online_read`, {users:,} users with {VALUES_PER_USER} of {VOCABULARY:,} values each, "
+        f"Array({element}), error rate 0.01, {rounds} rounds\n"
     )
     table(
         ["entities", *(f"{n}, us" for n in names), *(f"sketch / {n}" for n in names[1:])],

@@ -1,7 +1,7 @@
 """Bits of the table against the formula, the snapshot's other parts, and what other stores take.
 
-The formula is the sum over facts of 1.4427 * log2(1 / rate), at the rates that were asked for; presence counts
-as one fact per entity at its own rate, which is the asked rate divided by the number of shapes.
+The formula is the sum over facts of 1.4427 * log2(1 / rate), at the rates that were asked for; presence
+counts as one fact per entity at its own rate, which is the asked rate divided by the number of shapes.
 """
 
 import math
@@ -80,7 +80,8 @@ def run(quick: bool) -> None:
                 )
             )
     print(
-        f"{users:,} users with {VALUES_PER_USER} draws of 10,000 items, Zipf 0.8, presence rate {PRESENCE_RATE}\n"
+        f"{users:,} users with {VALUES_PER_USER} draws of 10,000 items, Zipf 0.8, "
+        f"presence rate {PRESENCE_RATE}\n"
     )
     table(
         [
@@ -133,7 +134,7 @@ def _dict_of_sets(rows: list) -> int:
 
 def _redis_bytes(store) -> int:
     client = store.store._get_client(store.config.online_store)
-    return client.info("memory")["used_memory_dataset"]
+    return client.info("memory")["used_memory"]
 
 
 def _folder_bytes(folder: Path, name: str) -> int:

@@ -1,0 +1,154 @@
+"""Rows, merged in any grouping, against a dictionary that is written one row at a time."""
+
+from datetime import UTC, datetime, timedelta
+from unittest import mock
+
+import pyarrow as pa
+from feast.protos.feast.types.EntityKey_pb2 import EntityKey
+from feast.protos.feast.types.Value_pb2 import StringSet, Value
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from feast_sketch_store.codecs import FeatureCodec
+from feast_sketch_store.entity_keys import hash_serialized_keys, serialize_entity_keys
+from feast_sketch_store.layers import ExactLayer, FeatureBudget, SketchLayer
+from feast_sketch_store.rows import deletions, encode, newest_rows, to_arrow
+
+REPEATABLE = settings(derandomize=True, deadline=None, database=None)
+CODECS = [FeatureCodec("viewed", "string_set_val"), FeatureCodec("name", "string_val")]
+NAMES = ["viewed", "name"]
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+USERS = range(5)
+
+TEXT = st.text(st.sampled_from("abé\x00"), max_size=2)
+VALUES = st.fixed_dictionaries(
+    {},
+    optional={
+        "viewed": st.one_of(
+            st.just(Value()),
+            st.lists(TEXT, max_size=4).map(lambda items: Value(string_set_val=StringSet(val=items))),
+        ),
+        "name": st.one_of(st.just(Value()), TEXT.map(lambda text: Value(string_val=text))),
+    },
+)
+# (user, values or None for a deletion, event, created or None); few times, so that many are equal.
+WRITES = st.tuples(
+    st.sampled_from(USERS),
+    VALUES,
+    st.integers(-2, 2),
+    st.none() | st.integers(-2, 2),
+)
+DELETIONS = st.tuples(st.sampled_from(USERS), st.none(), st.integers(-2, 2), st.none())
+BATCHES = st.lists(st.lists(st.one_of(WRITES, WRITES, WRITES, DELETIONS), max_size=6), max_size=5)
+
+
+def key(user):
+    return EntityKey(join_keys=["user_id"], entity_values=[Value(int64_val=user)])
+
+
+def table_of(batch):
+    parts = [to_arrow([], CODECS)]
+    for user, values, event, created in batch:
+        at = EPOCH + timedelta(microseconds=event)
+        if values is None:
+            parts.append(deletions([key(user)], at))
+        else:
+            created_at = None if created is None else EPOCH + timedelta(microseconds=created)
+            parts.append(to_arrow([(key(user), values, at, created_at)], CODECS))
+    return pa.concat_tables(parts, promote_options="default")
+
+
+def encoded(batch):
+    return encode(*newest_rows(table_of(batch)), CODECS)
+
+
+def reference(writes):
+    """The newest row per user; a deletion forgets what stood before it."""
+    rows = {}
+    for user, values, event, created in writes:
+        order = (event, -(10**9) if created is None else created)
+        if values is None:
+            rows.pop(user, None)
+        elif user not in rows or order >= rows[user][0]:
+            rows[user] = (order, values)
+    return {
+        user: (order[0], {name: plain(values.get(name)) for name in NAMES})
+        for user, (order, values) in rows.items()
+    }
+
+
+def plain(value):
+    """A value as a comparable object; a set without order or repetitions."""
+    field = value.WhichOneof("val") if value is not None else None
+    if field is None:
+        return value and "null"
+    return frozenset(value.string_set_val.val) if field == "string_set_val" else value.string_val
+
+
+def read(layer):
+    answer = layer.read(hash_serialized_keys(serialize_entity_keys(map(key, USERS))), NAMES)
+    values = {n: f.decoder.values(f.states, f.indptr, f.symbols) for n, f in answer.features.items()}
+    return {
+        position: (int(answer.event_timestamps[row]), {n: plain(values[n][row]) for n in NAMES})
+        for row, position in enumerate(answer.found.tolist())
+    }
+
+
+@REPEATABLE
+@given(BATCHES)
+def test_one_table_of_all_batches(batches):
+    writes = [write for batch in batches for write in batch]
+    assert read(ExactLayer(encoded(writes))) == reference(writes)
+
+
+@REPEATABLE
+@given(BATCHES, st.data())
+def test_layers_merged_in_any_grouping(batches, data):
+    layers = [ExactLayer(encoded(batch)) for batch in batches] or [ExactLayer(encoded([]))]
+    while len(layers) > 1:
+        place = data.draw(st.integers(0, len(layers) - 2))
+        layers[place : place + 2] = [layers[place].merged_with(layers[place + 1])]
+    assert read(layers[0]) == reference(write for batch in batches for write in batch)
+
+
+@REPEATABLE
+@given(BATCHES)
+def test_rows_of_one_entity_each_are_ordered_and_complete(batches):
+    rows = encoded([write for batch in batches for write in batch])
+    hashes = [tuple(pair) for pair in rows.keys.entity_hashes.tolist()]
+    assert hashes == sorted(set(hashes))
+    assert len(rows) == len({write[0] for batch in batches for write in batch})
+    for feature in rows.features.values():
+        values = feature.vocabulary.values.to_pylist()
+        assert len(set(values)) == len(values)
+        assert set(feature.symbols.tolist()) <= set(range(len(values)))
+        for start, stop in zip(feature.indptr[:-1], feature.indptr[1:], strict=True):
+            row = feature.symbols[start:stop].tolist()
+            assert row == sorted(set(row))
+
+
+def sealed(writes, rate):
+    """A layer of the writes; always the same one."""
+    with mock.patch("feast_sketch_store.layers.sketch.new_salt", return_value=(3, 5)):
+        return SketchLayer.build(encoded(writes), FeatureBudget(rate, dict.fromkeys(NAMES, rate)))
+
+
+@REPEATABLE
+@given(st.lists(WRITES, max_size=12))
+def test_a_sealed_layer_answers_as_the_dictionary(writes):
+    # Rates of 1e-9: with these few rows a false positive would be a bug, not chance.
+    assert read(sealed(writes, 1e-9)) == reference(writes)
+
+
+@REPEATABLE
+@given(st.lists(WRITES, max_size=12))
+def test_a_loose_sealed_layer_loses_nothing(writes):
+    found = read(sealed(writes, 0.5))
+    for user, (event, values) in reference(writes).items():
+        found_event, found_values = found[user]
+        assert found_event <= event
+        assert found_values["viewed"] is not None or values["viewed"] is None
+        if isinstance(values["viewed"], frozenset):
+            assert found_values["viewed"] >= values["viewed"]
+        if values["name"] not in (None, "null"):
+            assert found_values["name"] not in (None, "null")

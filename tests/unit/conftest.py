@@ -1,0 +1,85 @@
+"""Fixtures that make encoded rows and read layers."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from feast.protos.feast.types.EntityKey_pb2 import EntityKey
+from feast.protos.feast.types.Value_pb2 import Value
+
+from feast_sketch_store.entity_keys import hash_serialized_keys, serialize_entity_keys
+from feast_sketch_store.rows import encode, newest_rows, to_arrow
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture(scope="session")
+def key_of():
+    """Makes the entity key of a user."""
+
+    def make(user):
+        return EntityKey(join_keys=["user_id"], entity_values=[Value(int64_val=user)])
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def hashes_of(key_of):
+    """Makes the hashes of users: uint64[n, 2]."""
+
+    def make(users):
+        return hash_serialized_keys(serialize_entity_keys([key_of(user) for user in users]))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def at():
+    """Makes a datetime of microseconds since 1970."""
+
+    def make(microseconds):
+        return EPOCH + timedelta(microseconds=microseconds)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def make_table(key_of, at):
+    """Makes a table of the row log of ``(user, values, event[, created])``; times in microseconds."""
+
+    def make(rows, codecs):
+        feast_rows = [
+            (key_of(user), values, at(event), at(created[0]) if created else None)
+            for user, values, event, *created in rows
+        ]
+        return to_arrow(feast_rows, codecs)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def make_rows(make_table):
+    """Makes encoded rows, the newest of each entity, of the same tuples as ``make_table``."""
+
+    def make(rows, codecs):
+        return encode(*newest_rows(make_table(rows, codecs)), codecs)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def read(hashes_of):
+    """Reads users from a layer: ``{user: (event in microseconds, {feature: Value or None})}``."""
+
+    def run(layer, users, features, expire_before=None):
+        limit = {} if expire_before is None else {"expire_before": expire_before}
+        answer = layer.read(hashes_of(users), features, **limit)
+        values = {
+            name: feature.decoder.values(feature.states, feature.indptr, feature.symbols)
+            for name, feature in answer.features.items()
+        }
+        return {
+            users[position]: (int(answer.event_timestamps[row]), {n: v[row] for n, v in values.items()})
+            for row, position in enumerate(answer.found)
+        }
+
+    return run

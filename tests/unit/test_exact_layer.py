@@ -1,0 +1,107 @@
+"""The exact layer: rows come back as they were written."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from feast.protos.feast.types.Value_pb2 import StringSet, Value
+
+from feast_sketch_store.codecs import FeatureCodec
+from feast_sketch_store.layers import ExactLayer
+from feast_sketch_store.layers.exact import find_sorted
+from feast_sketch_store.rows import deletions, encode, newest_rows
+
+CODECS = [FeatureCodec("viewed", "string_set_val"), FeatureCodec("size", "int64_val")]
+NAMES = ["viewed", "size"]
+
+
+def viewed(*items):
+    return Value(string_set_val=StringSet(val=items))
+
+
+@pytest.fixture
+def layer_of(make_rows):
+    def make(rows):
+        return ExactLayer(make_rows(rows, CODECS))
+
+    return make
+
+
+def test_rows_come_back(layer_of, read):
+    values = [
+        {"viewed": viewed("a", "b"), "size": Value(int64_val=-1)},
+        {"viewed": viewed(), "size": Value()},
+        {"size": Value(int64_val=0)},
+        {},
+    ]
+    layer = layer_of([(user, v, 100 + user) for user, v in enumerate(values)])
+    assert read(layer, [3, 9, 0, 2, 1], NAMES) == {
+        user: (100 + user, {name: v.get(name) for name in NAMES}) for user, v in enumerate(values)
+    }
+
+
+def test_positions_ascend_and_repeat_with_the_batch(layer_of, hashes_of):
+    layer = layer_of([(user, {}, 0) for user in range(10)])
+    answer = layer.read(hashes_of([5, 99, 5, 1]), [])
+    assert answer.found.tolist() == answer.decided.tolist() == [0, 2, 3]
+
+
+def test_an_empty_layer_finds_nothing(layer_of, read):
+    assert len(layer_of([])) == 0
+    assert read(layer_of([]), [1, 2], NAMES) == {}
+
+
+def test_an_empty_batch_finds_nothing(layer_of, read):
+    assert read(layer_of([(1, {}, 0)]), [], NAMES) == {}
+
+
+def test_unknown_features_are_left_out(layer_of, read):
+    layer = layer_of([(1, {"size": Value(int64_val=3)}, 7)])
+    assert read(layer, [1], ["colour", "size"]) == {1: (7, {"size": Value(int64_val=3)})}
+
+
+def test_expired_rows_are_decided_but_not_found(layer_of, hashes_of):
+    layer = layer_of([(user, {}, user) for user in range(5)])
+    answer = layer.read(hashes_of(range(5)), NAMES, expire_before=3)
+    assert answer.decided.tolist() == [0, 1, 2, 3, 4]
+    assert answer.found.tolist() == [3, 4]
+    assert answer.event_timestamps.tolist() == [3, 4]
+
+
+def test_deleted_rows_are_decided_but_not_found(make_table, key_of, at, hashes_of):
+    rows = make_table([(1, {}, 5), (2, {}, 5)], CODECS)
+    table = pa.concat_tables([rows, deletions([key_of(1)], at(1))], promote_options="default")
+    answer = ExactLayer(encode(*newest_rows(table), CODECS)).read(hashes_of([1, 2]), NAMES)
+    assert (answer.decided.tolist(), answer.found.tolist()) == ([0, 1], [1])
+
+
+def test_merging_keeps_the_newest_row(layer_of, read):
+    older = layer_of([(1, {"size": Value(int64_val=1)}, 10), (2, {"size": Value(int64_val=1)}, 10)])
+    newer = layer_of([(2, {"viewed": viewed("x")}, 11), (3, {"size": Value(int64_val=2)}, 1)])
+    assert read(older.merged_with(newer), [1, 2, 3], NAMES) == {
+        1: (10, {"viewed": None, "size": Value(int64_val=1)}),
+        2: (11, {"viewed": viewed("x"), "size": None}),
+        3: (1, {"viewed": None, "size": Value(int64_val=2)}),
+    }
+
+
+def test_size_grows_with_rows(layer_of):
+    sizes = [layer_of([(user, {}, 0) for user in range(n)]).size_bytes for n in (0, 10, 1000)]
+    # A row has a hash of 16 bytes and two timestamps at least.
+    assert sizes[2] - sizes[1] >= 990 * 32
+
+
+@pytest.mark.parametrize(
+    ("listed", "wanted", "positions", "places"),
+    [
+        ([], [(1, 1)], [], []),
+        ([(1, 1)], [], [], []),
+        ([(1, 1)], [(1, 2), (2, 1), (0, 1)], [], []),
+        # Hashes that share their first half are told apart by the second.
+        ([(1, 1), (1, 5), (1, 9), (2, 0)], [(1, 9), (1, 5), (1, 7), (1, 1), (2, 0)], [0, 1, 3, 4], [2, 1, 0, 3]),
+        ([(2**64 - 1, 0), (2**64 - 1, 2**64 - 1)], [(2**64 - 1, 2**64 - 1)], [0], [1]),
+        ([(0, 3)], [(0, 3), (0, 3)], [0, 1], [0, 0]),
+    ],
+)
+def test_find_sorted(listed, wanted, positions, places):
+    found = find_sorted(*(np.array(pairs, np.uint64).reshape(-1, 2) for pairs in (listed, wanted)))
+    assert [array.tolist() for array in found] == [positions, places]

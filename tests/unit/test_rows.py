@@ -1,0 +1,302 @@
+"""Rows: into the row log's columns, the newest of each entity, and the encoding."""
+
+from datetime import UTC, datetime, timedelta, timezone
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from feast.protos.feast.types.EntityKey_pb2 import EntityKey
+from feast.protos.feast.types.Value_pb2 import Int64List, StringSet, Value
+
+from feast_sketch_store.codecs import EMPTY, MISSING, NULL, VALUE, FeatureCodec
+from feast_sketch_store.errors import RowError
+from feast_sketch_store.rows import (
+    CREATED_TIMESTAMP,
+    DELETED,
+    ENTITY_KEY,
+    EVENT_TIMESTAMP,
+    NO_TIMESTAMP,
+    NULLS,
+    OWN_COLUMNS,
+    deletions,
+    encode,
+    newest_rows,
+    take_csr,
+    to_arrow,
+)
+
+VIEWED, SIZE = FeatureCodec("viewed", "string_set_val"), FeatureCodec("size", "int64_val")
+CODECS = [VIEWED, SIZE]
+NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
+NOON_MICROSECONDS = 1_777_636_800_000_000
+
+
+def viewed(*items):
+    return {"viewed": Value(string_set_val=StringSet(val=items))}
+
+
+def size(number):
+    return {"size": Value(int64_val=number)}
+
+
+def items_of(rows, feature="viewed"):
+    """Per row its state and the set of its values."""
+    encoded = rows.features[feature]
+    values = encoded.vocabulary.values.to_pylist()
+    return [
+        (int(state), {values[symbol] for symbol in encoded.symbols[start:stop]})
+        for state, start, stop in zip(encoded.states, encoded.indptr[:-1], encoded.indptr[1:], strict=True)
+    ]
+
+
+# -- to the row log --------------------------------------------------------------------------------
+
+
+def test_columns_of_the_row_log(key_of):
+    table = to_arrow([(key_of(7), viewed("a", "b") | {"size": Value()}, NOON, None)], CODECS)
+    assert table.column_names == ["user_id", "viewed", "size", *OWN_COLUMNS[:-1]]
+    assert DELETED == OWN_COLUMNS[-1]
+    (row,) = table.to_pylist()
+    assert row["user_id"] == 7
+    assert row["viewed"] == ["a", "b"]
+    assert (row["size"], row[NULLS]) == (None, ["size"])
+    assert (row[EVENT_TIMESTAMP], row[CREATED_TIMESTAMP]) == (NOON, None)
+
+
+def test_no_rows_make_an_empty_table():
+    table = to_arrow([], CODECS)
+    assert len(table) == 0
+    assert table.schema.field("viewed").type == VIEWED.arrow_type
+    assert len(newest_rows(table)[1]) == 0
+
+
+@pytest.mark.parametrize(
+    "timestamp",
+    [
+        NOON,
+        NOON.replace(tzinfo=None),
+        NOON.astimezone(timezone(timedelta(hours=5, minutes=30))),
+        pd.Timestamp(NOON),
+    ],
+    ids=["UTC", "naive", "other zone", "pandas"],
+)
+def test_timestamps_are_utc(key_of, timestamp):
+    table = to_arrow([(key_of(1), {}, timestamp, timestamp)], CODECS)
+    keys = newest_rows(table)[1]
+    assert keys.event_timestamps.tolist() == keys.created_timestamps.tolist() == [NOON_MICROSECONDS]
+
+
+def test_microseconds_are_kept(key_of):
+    keys = newest_rows(to_arrow([(key_of(1), {}, NOON + timedelta(microseconds=1), None)], CODECS))[1]
+    assert keys.event_timestamps.tolist() == [NOON_MICROSECONDS + 1]
+
+
+@pytest.mark.parametrize("created", [None, pd.NaT])
+def test_a_row_without_created_timestamp_is_older_than_any(key_of, created):
+    keys = newest_rows(to_arrow([(key_of(1), {}, NOON, created)], CODECS))[1]
+    assert keys.created_timestamps.tolist() == [NO_TIMESTAMP]
+
+
+@pytest.mark.parametrize("event", [None, pd.NaT])
+def test_a_row_without_event_timestamp_is_refused(key_of, event):
+    with pytest.raises(RowError, match="row 1 of the batch has no event timestamp"):
+        to_arrow([(key_of(1), {}, NOON, None), (key_of(2), {}, event, None)], CODECS)
+
+
+@pytest.mark.parametrize("event", ["2026-05-01", object()])
+def test_a_timestamp_of_another_type_is_refused(key_of, event):
+    with pytest.raises(RowError, match="timestamp"):
+        to_arrow([(key_of(1), {}, event, None)], CODECS)
+
+
+def test_an_unknown_feature_is_refused(key_of):
+    with pytest.raises(RowError, match=r"row 1 of the batch has \['colour'\]"):
+        to_arrow([(key_of(1), {}, NOON, None), (key_of(2), {"colour": Value()}, NOON, None)], CODECS)
+
+
+def test_a_value_of_another_type_is_refused(key_of):
+    with pytest.raises(RowError, match=r"feature 'viewed' takes string_set_val.* has int64_list_val"):
+        to_arrow([(key_of(1), {"viewed": Value(int64_list_val=Int64List(val=[1]))}, NOON, None)], CODECS)
+
+
+def test_join_keys_of_two_types_in_a_batch_are_refused(key_of):
+    other = EntityKey(join_keys=["user_id"], entity_values=[Value(string_val="1")])
+    with pytest.raises(RowError, match=r"join key 'user_id' is carried by \['int64_val', 'string_val'\]"):
+        to_arrow([(key_of(1), {}, NOON, None), (other, {}, NOON, None)], CODECS)
+
+
+def test_a_join_key_without_value_is_refused():
+    key = EntityKey(join_keys=["user_id"], entity_values=[Value()])
+    with pytest.raises(RowError, match="join key 'user_id'"):
+        to_arrow([(key, {}, NOON, None)], CODECS)
+
+
+def test_the_entityless_key_has_no_column():
+    key = EntityKey(join_keys=["__dummy_id"], entity_values=[Value(string_val="")])
+    table = to_arrow([(key, viewed("a"), NOON, None)], CODECS)
+    assert "__dummy_id" not in table.column_names
+    assert len(table[ENTITY_KEY][0].as_py()) > 0
+
+
+def test_composite_join_keys_have_a_column_each():
+    key = EntityKey(join_keys=["user", "day"], entity_values=[Value(int64_val=1), Value(string_val="mon")])
+    table = to_arrow([(key, {}, NOON, None)], [])
+    assert table.select(["day", "user"]).to_pylist() == [{"day": "mon", "user": 1}]
+
+
+# -- the newest row --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rows", "winner"),
+    [
+        ([(1, size(0), 10), (1, size(1), 20)], 1),
+        ([(1, size(0), 20), (1, size(1), 10)], 0),
+        ([(1, size(0), 10), (1, size(1), 10)], 1),
+        ([(1, size(0), 10, 5), (1, size(1), 10, 4)], 0),
+        ([(1, size(0), 10, 5), (1, size(1), 10)], 0),
+        ([(1, size(0), 10, -5), (1, size(1), 10)], 0),
+        ([(1, size(0), 10, 5), (1, size(1), 11, 4)], 1),
+        ([(1, size(0), -10), (1, size(1), -20)], 0),
+        ([(1, size(0), 10), (1, size(1), 30), (1, size(2), 20)], 1),
+    ],
+    ids=[
+        "later event",
+        "late row",
+        "position",
+        "created",
+        "created beats none",
+        "created before 1970 beats none",
+        "event beats created",
+        "before 1970",
+        "three rows",
+    ],
+)
+def test_which_row_wins(make_rows, rows, winner):
+    assert items_of(make_rows(rows, CODECS), "size") == [(VALUE, {winner})]
+
+
+def test_rows_stand_in_the_order_of_their_hashes(make_rows):
+    rows = make_rows([(user, size(user), 0) for user in range(200)], CODECS)
+    hashes = [tuple(h) for h in rows.keys.entity_hashes.tolist()]
+    assert len(rows) == 200
+    assert hashes == sorted(hashes)
+
+
+def test_a_row_replaces_the_whole_row_before(make_rows):
+    rows = make_rows([(1, viewed("a") | size(5), 1), (1, viewed("b"), 2)], CODECS)
+    assert (items_of(rows), items_of(rows, "size")) == ([(VALUE, {b"b"})], [(MISSING, set())])
+
+
+def combined(*tables):
+    return pa.concat_tables(tables, promote_options="default")
+
+
+def test_a_deletion_hides_every_row_before_it(make_table, key_of, at):
+    table = combined(make_table([(1, size(0), 50), (2, size(0), 50)], CODECS), deletions([key_of(1)], at(10)))
+    keys = newest_rows(table)[1]
+    assert sorted(keys.deleted.tolist()) == [False, True]
+
+
+def test_a_row_after_a_deletion_counts_whatever_its_timestamps(make_table, key_of, at):
+    table = combined(
+        make_table([(1, size(0), 50)], CODECS),
+        deletions([key_of(1)], at(60)),
+        make_table([(1, size(1), 2), (1, size(2), 1)], CODECS),
+    )
+    newest, keys = newest_rows(table)
+    assert (keys.deleted.tolist(), keys.fences.tolist()) == ([False], [True])
+    assert items_of(encode(newest, keys, CODECS), "size") == [(VALUE, {1})]
+
+
+def test_a_late_row_does_not_lose_to_a_row_before_a_deletion(make_table, key_of, at):
+    before = newest_rows(make_table([(1, size(0), 50)], CODECS))[1]
+    after = newest_rows(
+        combined(deletions([key_of(1)], at(60)), make_table([(1, size(1), 2)], CODECS)),
+    )[1]
+    place = np.array([0])
+    assert after.older_than(place, before, place).tolist() == [False]
+    plain = newest_rows(make_table([(1, size(1), 2)], CODECS))[1]
+    assert plain.older_than(place, before, place).tolist() == [True]
+
+
+@pytest.mark.parametrize(
+    ("row", "other", "is_older"),
+    [
+        ((1, {}, 10), (1, {}, 10), False),
+        ((1, {}, 9), (1, {}, 10), True),
+        ((1, {}, 11), (1, {}, 10), False),
+        ((1, {}, 10, 1), (1, {}, 10, 2), True),
+        ((1, {}, 10), (1, {}, 10, 2), True),
+        ((1, {}, 10, 2), (1, {}, 10), False),
+        ((1, {}, 10, 1), (1, {}, 9, 2), False),
+    ],
+)
+def test_older_than_a_row_committed_before(make_rows, row, other, is_older):
+    place = np.array([0])
+    keys, others = make_rows([row], CODECS).keys, make_rows([other], CODECS).keys
+    assert keys.older_than(place, others, place).tolist() == [is_older]
+
+
+# -- the encoding ----------------------------------------------------------------------------------
+
+
+def test_states_are_told_apart(make_rows):
+    values = [{}, {"viewed": Value()}, viewed(), viewed("a")]
+    rows = make_rows([(user, v, user) for user, v in enumerate(values)], CODECS)
+    by_user = dict(zip(rows.keys.event_timestamps.tolist(), items_of(rows), strict=True))
+    assert by_user == {0: (MISSING, set()), 1: (NULL, set()), 2: (EMPTY, set()), 3: (VALUE, {b"a"})}
+
+
+def test_a_repeated_element_is_one_fact(make_rows):
+    rows = make_rows([(1, viewed("a", "b", "a", "a"), 0)], CODECS)
+    assert rows.num_facts == 2
+    assert items_of(rows) == [(VALUE, {b"a", b"b"})]
+
+
+def test_symbols_ascend_within_a_row(make_rows):
+    rows = make_rows([(user, viewed("c", "b", "a"), 0) for user in range(3)], CODECS)
+    feature = rows.features["viewed"]
+    assert feature.symbols.tolist() == [0, 1, 2] * 3
+    assert feature.indptr.tolist() == [0, 3, 6, 9]
+
+
+def test_a_feature_without_a_column_was_never_written(make_table):
+    table = make_table([(1, viewed("a"), 0)], [VIEWED])
+    rows = encode(*newest_rows(table), CODECS)
+    assert items_of(rows, "size") == [(MISSING, set())]
+
+
+def test_taking_rows_takes_their_features(make_rows):
+    rows = make_rows([(user, viewed(*"abc"[:user]) | size(user), user) for user in range(4)], CODECS)
+    taken = rows.take(np.array([2, 0, 2]))
+    assert items_of(taken) == [items_of(rows)[row] for row in (2, 0, 2)]
+    assert items_of(taken, "size") == [items_of(rows, "size")[row] for row in (2, 0, 2)]
+    assert taken.keys.event_timestamps.tolist() == rows.keys.event_timestamps[[2, 0, 2]].tolist()
+    assert len(rows.take(np.zeros(0, np.int64))) == 0
+
+
+def test_merging_joins_vocabularies(make_rows):
+    older = make_rows([(1, viewed("a", "b"), 1), (2, viewed("b"), 1)], CODECS)
+    newer = make_rows([(2, viewed("c", "b"), 2), (3, viewed("c"), 2)], CODECS)
+    merged = older.merged_with(newer)
+    assert len(merged.features["viewed"].vocabulary) == 3
+    assert sorted(sorted(items) for _, items in items_of(merged)) == [[b"a", b"b"], [b"b", b"c"], [b"c"]]
+    assert len(merged) == 3
+
+
+def test_merging_keeps_features_that_one_side_lacks(make_rows):
+    older, newer = make_rows([(1, size(5), 1)], [SIZE]), make_rows([(2, viewed("a"), 1)], [VIEWED])
+    merged = older.merged_with(newer)
+    assert sorted(items_of(merged)) == [(MISSING, set()), (VALUE, {b"a"})]
+    assert sorted(items_of(merged, "size")) == [(MISSING, set()), (VALUE, {5})]
+
+
+@pytest.mark.parametrize(
+    ("rows", "indptr", "values"),
+    [([], [0], []), ([1], [0, 0], []), ([2, 0, 2], [0, 1, 3, 4], [30, 10, 20, 30])],
+)
+def test_rows_of_a_csr_matrix(rows, indptr, values):
+    taken = take_csr(np.array([0, 2, 2, 3]), np.array([10, 20, 30], np.int32), np.array(rows, np.int64))
+    assert [array.tolist() for array in taken] == [indptr, values]

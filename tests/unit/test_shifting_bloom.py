@@ -1,0 +1,193 @@
+"""The shifting Bloom filter: layout, wrapping, limits."""
+
+import numpy as np
+import pytest
+
+from feast_sketch_store.filters import ShiftingBloomFilter, ShiftingBloomFilterBuilder, new_salt, set_bits
+
+SALT = (0x0123456789ABCDEF, 0xFEDCBA9876543210)
+MASK = 2**64 - 1
+
+
+def random_hashes(n, seed=1):
+    return np.random.default_rng(seed).integers(0, 2**64, (n, 2), np.uint64)
+
+
+def build(hashes, entities, symbols, *, num_bits, window_words, num_hashes, salt=SALT):
+    builder = ShiftingBloomFilterBuilder(num_bits, window_words, salt)
+    builder.add_many(hashes, np.asarray(entities), np.asarray(symbols), num_hashes)
+    return builder.build()
+
+
+def expected_bit(entity_hash, symbol, j, num_words):
+    """The position of a fact as the module's docstring tells it, in Python's integers."""
+
+    def mix(x):
+        x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & MASK
+        x = (x ^ x >> 27) * 0x94D049BB133111EB & MASK
+        return x ^ x >> 31
+
+    step = mix(int(entity_hash[1]) ^ SALT[1]) | 1
+    mixed = mix(mix(int(entity_hash[0]) ^ SALT[0]) + step * j & MASK)
+    offset, rotation = (mixed >> 32) * num_words >> 32, mixed & 63
+    return 64 * ((offset + symbol // 64) % num_words) + (symbol % 64 + rotation) % 64
+
+
+@pytest.mark.parametrize("num_words", [4, 5, 64, 1000])
+def test_a_fact_sets_exactly_the_bits_of_the_formula(num_words):
+    hashes = random_hashes(1, seed=num_words)
+    for symbol in (0, 1, 63, 64, 200, 255):
+        bloom = build(hashes, [0], [symbol], num_bits=64 * num_words, window_words=4, num_hashes=7)
+        _, positions = set_bits(bloom.words[None, :num_words])
+        assert set(positions.tolist()) == {expected_bit(hashes[0], symbol, j, num_words) for j in range(7)}
+
+
+def test_the_head_is_repeated_behind_the_end():
+    entities = np.repeat(np.arange(50), 10)
+    symbols = np.arange(500) % 200
+    bloom = build(random_hashes(50), entities, symbols, num_bits=1000, window_words=4, num_hashes=3)
+    assert (bloom.num_words, bloom.num_bits, bloom.words.shape) == (16, 1024, (20,))
+    assert bloom.words[16:].tolist() == bloom.words[:4].tolist()
+
+
+@pytest.mark.parametrize(
+    ("num_bits", "window_words", "num_words"), [(0, 1, 1), (1, 1, 1), (64, 1, 1), (65, 1, 2), (64, 10, 10)]
+)
+def test_a_table_holds_whole_words_and_at_least_one_window(num_bits, window_words, num_words):
+    assert ShiftingBloomFilterBuilder(num_bits, window_words, SALT).build().num_words == num_words
+
+
+# Tables as short as one window wrap nearly every window.
+@pytest.mark.parametrize("num_words", [3, 4, 7, 40])
+@pytest.mark.parametrize("num_hashes", [1, 2, 7, 64])
+def test_added_facts_are_possibly_present(num_words, num_hashes):
+    rng = np.random.default_rng(num_words)
+    hashes = random_hashes(20)
+    entities, symbols = rng.integers(0, 20, 60), rng.integers(0, 192, 60)
+    bloom = build(
+        hashes, entities, symbols, num_bits=64 * num_words, window_words=3, num_hashes=num_hashes
+    )
+    assert bloom.contains_many(hashes[entities], symbols, num_hashes).all()
+    windows = bloom.windows(hashes, 0, 3, num_hashes)
+    assert ((windows[entities, symbols // 64] >> (symbols % 64).astype(np.uint64)) & np.uint64(1)).all()
+
+
+def test_a_table_without_facts_holds_nothing():
+    bloom = build(random_hashes(1), [], np.zeros(0, np.int64), num_bits=640, window_words=2, num_hashes=3)
+    assert bloom.measured_fill() == 0
+    assert not bloom.windows(random_hashes(9), 0, 2, 3).any()
+    assert not bloom.contains_many(random_hashes(9), np.arange(9), 3).any()
+
+
+# Windows of at most 4 words are gathered in another way than wider ones.
+@pytest.mark.parametrize(
+    ("first_word", "num_words"), [(0, 1), (9, 1), (0, 4), (6, 4), (0, 5), (5, 5), (1, 6), (4, 6), (0, 10)]
+)
+def test_a_part_of_a_window_equals_that_part_of_the_whole(first_word, num_words):
+    rng = np.random.default_rng(7)
+    hashes = random_hashes(30)
+    bloom = build(
+        hashes,
+        rng.integers(0, 30, 900),
+        rng.integers(0, 640, 900),
+        num_bits=3000,
+        window_words=10,
+        num_hashes=3,
+    )
+    whole = bloom.windows(hashes, 0, 10, 3)
+    part = bloom.windows(hashes, first_word, num_words, 3)
+    assert part.tolist() == whole[:, first_word : first_word + num_words].tolist()
+    assert 0 < np.bitwise_count(part).sum() < part.size * 64
+
+
+@pytest.mark.parametrize("num_words", [1, 8])
+def test_chunks_make_no_difference(monkeypatch, num_words):
+    hashes = random_hashes(100)
+    entities, symbols = np.arange(400) % 100, np.arange(400) % 512
+    arguments = {"num_bits": 2000, "window_words": 8, "num_hashes": 3}
+    bloom = build(hashes, entities, symbols, **arguments)
+    answers = bloom.windows(hashes, 0, num_words, 3)
+    monkeypatch.setattr("feast_sketch_store.filters.shifting_bloom._CHUNK_BYTES", 1)
+    monkeypatch.setattr("feast_sketch_store.filters.shifting_bloom._FACTS_PER_CHUNK", 7)
+    again = build(hashes, entities, symbols, **arguments)
+    assert again.words.tolist() == bloom.words.tolist()
+    assert again.windows(hashes, 0, num_words, 3).tolist() == answers.tolist()
+
+
+@pytest.mark.parametrize("num_symbols", [0, 1, 63, 64, 65, 200, 448])
+@pytest.mark.parametrize("chunk_bytes", [1, 100, 1 << 18])
+def test_possible_symbols_are_the_ones_of_the_window(monkeypatch, num_symbols, chunk_bytes):
+    monkeypatch.setattr("feast_sketch_store.filters.shifting_bloom._CHUNK_BYTES", chunk_bytes)
+    rng = np.random.default_rng(8)
+    hashes, wanted = random_hashes(40), rng.integers(0, 2, 40).astype(bool)
+    facts = rng.integers(0, 40, 2000), rng.integers(0, 640, 2000)
+    bloom = build(hashes, *facts, num_bits=8000, window_words=10, num_hashes=3)
+    entities, symbols = np.divmod(np.arange(40 * num_symbols), max(1, num_symbols))
+    possible = bloom.contains_many(hashes[entities], 3 * 64 + symbols, 3)
+    for mask in (None, wanted, np.zeros(40, bool)):
+        indptr, ids = bloom.possible_symbols(hashes, 3, num_symbols, 3, mask)
+        kept = possible if mask is None else possible & mask[entities]
+        assert ids.tolist() == symbols[kept].tolist()
+        assert np.diff(indptr).tolist() == np.bincount(entities[kept], minlength=40).tolist()
+        assert indptr[0] == 0
+
+
+def test_no_entities_have_no_answers():
+    bloom = build(random_hashes(1), [0], [5], num_bits=640, window_words=6, num_hashes=3)
+    for num_words in (1, 6):
+        assert bloom.windows(random_hashes(0), 0, num_words, 3).shape == (0, num_words)
+        assert [a.tolist() for a in bloom.possible_symbols(random_hashes(0), 0, 64, 3)] == [[0], []]
+    assert bloom.contains_many(random_hashes(0), np.zeros(0, np.int64), 3).shape == (0,)
+
+
+def test_facts_added_in_parts_make_the_same_table():
+    hashes, entities, symbols = random_hashes(10), np.arange(100) % 10, np.arange(100) % 64
+    builder = ShiftingBloomFilterBuilder(1000, 1, SALT)
+    for half in (slice(0, 50), slice(50, 100)):
+        builder.add_many(hashes, entities[half], symbols[half], 3)
+    whole = build(hashes, entities, symbols, num_bits=1000, window_words=1, num_hashes=3)
+    assert builder.build().words.tolist() == whole.words.tolist()
+
+
+def test_another_salt_makes_another_table():
+    tables = [
+        build(random_hashes(5), np.arange(5), np.arange(5), num_bits=6400, window_words=1, num_hashes=3, salt=s)
+        for s in (SALT, (SALT[0] ^ 1, SALT[1]), (SALT[0], SALT[1] ^ 2))
+    ]
+    assert len({table.words.tobytes() for table in tables}) == 3
+
+
+def test_salts_are_two_random_64_bit_integers():
+    salts = {new_salt() for _ in range(100)}
+    assert len(salts) == 100
+    assert all(0 <= half < 2**64 for salt in salts for half in salt)
+
+
+def test_measured_fill_leaves_the_repeated_head_out():
+    words = np.array([MASK, 0, 0, 0, MASK], np.uint64)
+    assert ShiftingBloomFilter(words, 4, SALT).measured_fill() == 0.25
+
+
+def test_a_read_only_table_can_be_read():
+    bloom = build(random_hashes(9), np.arange(9), np.arange(9), num_bits=6400, window_words=1, num_hashes=3)
+    bloom.words.flags.writeable = False
+    before = bloom.words.tolist()
+    assert bloom.windows(random_hashes(9), 0, 1, 3).any()
+    assert bloom.words.tolist() == before
+
+
+@pytest.mark.parametrize("symbol", [-1, 128, 2**31 - 1])
+def test_a_symbol_outside_the_window_is_refused(symbol):
+    builder = ShiftingBloomFilterBuilder(6400, 2, SALT)
+    with pytest.raises(IndexError, match="window of 2 words holds 128"):
+        builder.add_many(random_hashes(1), np.zeros(2, np.int64), np.array([0, symbol]), 1)
+
+
+def test_a_window_without_words_is_refused():
+    with pytest.raises(ValueError, match="at least one word"):
+        ShiftingBloomFilterBuilder(64, 0, SALT)
+
+
+def test_a_table_beyond_32_bit_offsets_is_refused():
+    with pytest.raises(ValueError, match="split the view"):
+        ShiftingBloomFilterBuilder(64 * 2**32, 1, SALT)

@@ -1,0 +1,112 @@
+"""Sizing: tables of known sizes, and what it refuses."""
+
+import math
+
+import pytest
+
+from feast_sketch_store.sizing import (
+    MAX_NUM_HASHES,
+    FactClass,
+    Geometry,
+    expected_fill,
+    ideal_bits,
+    size_for_bits,
+    size_for_rates,
+)
+
+
+# Bits per fact of a standard Bloom filter, log2(1 / rate) / ln 2.
+@pytest.mark.parametrize(
+    ("rate", "bits"), [(0.5, 1.4427), (0.1, 4.7925), (0.01, 9.5851), (0.001, 14.3776), (1e-9, 43.1328)]
+)
+def test_ideal_bits_are_those_of_the_textbook(rate, bits):
+    assert ideal_bits([FactClass(1000, rate)]) == pytest.approx(1000 * bits, rel=1e-4)
+
+
+def test_ideal_bits_of_classes_add_up():
+    classes = [FactClass(10, 0.1), FactClass(20, 0.01), FactClass(0, 0.5)]
+    assert ideal_bits(classes) == pytest.approx(sum(ideal_bits([c]) for c in classes))
+
+
+@pytest.mark.parametrize(("rate", "hashes"), [(0.5, 1), (0.1, 3), (0.01, 7), (0.001, 10), (1e-9, 30)])
+def test_one_class_takes_the_whole_number_of_hashes_nearest_to_its_optimum(rate, hashes):
+    geometry = size_for_rates([FactClass(10_000, rate)])
+    assert geometry.num_hashes == (hashes,)
+    assert geometry.fill == pytest.approx(rate ** (1 / hashes))
+
+
+def test_the_fill_moves_for_the_heaviest_class():
+    geometry = size_for_rates([FactClass(1_000_000, 0.01), FactClass(10, 0.001)])
+    assert geometry.fill == pytest.approx(0.01 ** (1 / 7))
+    assert geometry.num_hashes == (7, 11)
+
+
+def test_expected_fill_counts_every_hash_of_every_fact():
+    fill = expected_fill([FactClass(100, 0.1), FactClass(10, 0.1)], [3, 20], 1000)
+    assert fill == pytest.approx(1 - math.exp(-0.5))
+
+
+def test_rates_of_a_geometry_are_powers_of_its_fill():
+    assert Geometry(64, (1, 3), 0.5).false_positive_rates == (0.5, 0.125)
+
+
+def test_no_facts_take_one_bit_and_are_never_met():
+    classes = [FactClass(0, 0.01)]
+    geometry = size_for_rates(classes)
+    assert geometry.num_bits == 1
+    assert expected_fill(classes, geometry.num_hashes, geometry.num_bits) == 0
+
+
+@pytest.mark.parametrize("rate", [0.0, 1.0, -0.1, 1.5, math.nan, math.inf])
+def test_a_rate_outside_0_to_1_is_refused(rate):
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        FactClass(1, rate)
+
+
+def test_a_negative_number_of_facts_is_refused():
+    with pytest.raises(ValueError, match="negative"):
+        FactClass(-1, 0.1)
+
+
+def test_sizing_without_classes_is_refused():
+    with pytest.raises(ValueError, match="at least one class"):
+        size_for_rates([])
+
+
+def test_the_strictest_settings_stay_within_the_limit_of_hashes():
+    # An error rate of 1e-9 shared by a vocabulary of a million.
+    geometry = size_for_rates([FactClass(1_000_000, 1e-15), FactClass(1_000_000, 0.5)])
+    assert max(geometry.num_hashes) <= MAX_NUM_HASHES
+
+
+def test_a_rate_beyond_the_limit_of_hashes_is_refused():
+    with pytest.raises(ValueError, match=f"more than {MAX_NUM_HASHES} hashes"):
+        size_for_rates([FactClass(1, 1e-300)])
+
+
+@pytest.mark.parametrize("rate", [0.5, 0.1, 0.01, 1e-5])
+def test_the_bits_of_a_rate_buy_that_rate(rate):
+    classes = [FactClass(100_000, rate)]
+    geometry = size_for_bits(classes, size_for_rates(classes).num_bits)
+    assert geometry.false_positive_rates[0] == pytest.approx(rate, rel=1e-3)
+
+
+def test_a_bit_budget_keeps_the_shares_of_the_classes():
+    classes = [FactClass(100_000, 0.1), FactClass(100_000, 0.01)]
+    low, high = size_for_bits(classes, 2_400_000).false_positive_rates
+    # Rates 0.1 ** t and 0.01 ** t; whole numbers of hashes leave a little play.
+    assert math.log(high) / math.log(low) == pytest.approx(2, abs=0.3)
+
+
+# Rate 0.7 needs 0.83 bits a fact with one hash, so there is a geometry for any budget above that.
+@pytest.mark.parametrize("num_bits", [850, 1000, 1200, 1400])
+def test_a_small_budget_still_buys_a_poor_rate(num_bits):
+    geometry = size_for_bits([FactClass(1000, 0.01)], num_bits)
+    assert geometry.num_bits == num_bits
+    assert geometry.false_positive_rates[0] <= 0.71
+
+
+@pytest.mark.parametrize("num_bits", [-1, 0, 1, 100])
+def test_too_few_bits_are_refused(num_bits):
+    with pytest.raises(ValueError, match=f"{num_bits} bits are too few for 1000 facts"):
+        size_for_bits([FactClass(1000, 0.01)], num_bits)

@@ -1,0 +1,317 @@
+"""The sketch layer: what a row says besides its values, timestamps, expiry, snapshots."""
+
+import numpy as np
+import pytest
+from feast.protos.feast.types.Value_pb2 import Int64Set, StringSet, Value
+
+from feast_sketch_store.codecs import EMPTY, NULL, VALUE, FeatureCodec
+from feast_sketch_store.layers import FeatureBudget, SketchLayer
+from feast_sketch_store.layers.sketch import MAX_SHAPES, MAX_TIMESTAMP_BUCKETS
+from feast_sketch_store.rows import NO_TIMESTAMP
+from feast_sketch_store.snapshot.format import decode, encode
+
+VIEWED, SIZE = FeatureCodec("viewed", "string_set_val"), FeatureCodec("size", "int64_val")
+CODECS = [VIEWED, SIZE]
+NAMES = ["viewed", "size"]
+
+# So rare that no false positive turns up in these tests; the loose rates make them turn up all the time.
+STRICT, LOOSE = 1e-9, 0.5
+
+
+def viewed(*items):
+    return Value(string_set_val=StringSet(val=items))
+
+
+def plain(value):
+    """A value as a comparable object: its field, and its content as a set if it is one."""
+    if value is None:
+        return None
+    field = value.WhichOneof("val")
+    content = getattr(value, field) if field else None
+    return field, frozenset(content.val) if hasattr(content, "val") else content
+
+
+def plain_rows(rows):
+    return {user: (event, {n: plain(v) for n, v in values.items()}) for user, (event, values) in rows.items()}
+
+
+@pytest.fixture(autouse=True)
+def _fixed_salt(monkeypatch):
+    """One table each time, so a test fails always or never."""
+    monkeypatch.setattr("feast_sketch_store.layers.sketch.new_salt", lambda: (3, 5))
+
+
+@pytest.fixture
+def layer_of(make_rows):
+    def make(rows, rate=STRICT, codecs=CODECS, ttl=None):
+        budget = FeatureBudget(rate, {codec.feature: rate for codec in codecs}, ttl)
+        return SketchLayer.build(make_rows(rows, codecs), budget)
+
+    return make
+
+
+def random_rows(num_rows, codecs, seed, num_timestamps=5, vocabulary=20):
+    """Rows of which every feature is missing, null, empty or has a value; and what a read must give."""
+    rng = np.random.default_rng(seed)
+    timestamps = rng.integers(-(10**15), 10**16, num_timestamps)
+    rows = []
+    for user in range(num_rows):
+        values = {}
+        for codec in codecs:
+            state = rng.integers(0, VALUE + 1)
+            items = rng.integers(0, vocabulary, rng.integers(1, 6)).tolist()
+            if state == NULL:
+                values[codec.feature] = Value()
+            elif codec.is_collection and state == EMPTY:
+                values[codec.feature] = Value(int64_set_val=Int64Set())
+            elif codec.is_collection and state == VALUE:
+                values[codec.feature] = Value(int64_set_val=Int64Set(val=items))
+            elif state == VALUE:
+                values[codec.feature] = Value(int64_val=items[0])
+        rows.append((user, values, int(rng.choice(timestamps))))
+    return rows
+
+
+def expected(rows, names):
+    return plain_rows({user: (event, {n: values.get(n) for n in names}) for user, values, event in rows})
+
+
+def features_named(count):
+    """Half of them sets, half scalars."""
+    return [FeatureCodec(f"f{n}", "int64_set_val" if n % 2 else "int64_val") for n in range(count)]
+
+
+# -- states ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("num_features", "num_ranges"), [(0, 1), (1, 1), (2, 1), (4, 2), (12, 4)])
+def test_missing_null_empty_and_values_are_told_apart(layer_of, read, num_features, num_ranges):
+    codecs = features_named(num_features)
+    names = [codec.feature for codec in codecs]
+    rows = random_rows(600, codecs, seed=num_features)
+    layer = layer_of(rows, codecs=codecs)
+    assert plain_rows(read(layer, list(range(700)), names)) == expected(rows, names)
+    assert len(layer.shape_ranges) >= num_ranges
+    assert all(r.num_symbols <= MAX_SHAPES for r in layer.shape_ranges)
+
+
+@pytest.mark.parametrize("names", [["f11"], ["f0"], ["f7", "f2"], []], ids=str)
+def test_some_features_of_many_shape_ranges(layer_of, read, names):
+    codecs = features_named(12)
+    rows = random_rows(600, codecs, seed=12)
+    assert plain_rows(read(layer_of(rows, codecs=codecs), list(range(700)), names)) == expected(rows, names)
+
+
+def test_unknown_features_are_left_out(layer_of, read):
+    layer = layer_of([(1, {"size": Value(int64_val=3)}, 7)])
+    assert read(layer, [1], ["colour", "size"]) == {1: (7, {"size": Value(int64_val=3)})}
+
+
+def test_a_feature_without_any_value_in_the_layer(layer_of, read):
+    layer = layer_of([(1, {"viewed": viewed()}, 7), (2, {"viewed": Value()}, 7), (3, {}, 7)])
+    assert plain_rows(read(layer, [1, 2, 3], ["viewed"])) == {
+        1: (7, {"viewed": ("string_set_val", frozenset())}),
+        2: (7, {"viewed": (None, None)}),
+        3: (7, {"viewed": None}),
+    }
+
+
+def test_a_layer_without_rows(layer_of, read):
+    layer = layer_of([])
+    assert read(layer, [1, 2, 3], NAMES) == {}
+    assert (layer.num_entities, layer.num_facts, layer.ideal_bits) == (0, 0, 0)
+    assert layer.max_event_timestamp == NO_TIMESTAMP
+
+
+@pytest.mark.parametrize("names", [NAMES, []], ids=["features", "presence alone"])
+def test_an_empty_batch_finds_nothing(layer_of, read, names):
+    assert read(layer_of([(1, {}, 0)]), [], names) == {}
+
+
+def test_a_batch_keeps_its_order_and_repetitions(layer_of, hashes_of):
+    layer = layer_of([(user, {}, user) for user in range(10)])
+    answer = layer.read(hashes_of([5, 99, 5, 1]), [])
+    assert answer.found.tolist() == answer.decided.tolist() == [0, 2, 3]
+    assert answer.event_timestamps.tolist() == [5, 5, 1]
+
+
+# -- nothing written is lost -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_features", [1, 2, 12])
+def test_loose_rates_lose_nothing_that_was_written(layer_of, read, num_features):
+    codecs = features_named(num_features)
+    names = [codec.feature for codec in codecs]
+    rows = random_rows(400, codecs, seed=num_features, num_timestamps=50)
+    found = plain_rows(read(layer_of(rows, LOOSE, codecs), list(range(400)), names))
+    surplus = 0
+    for user, (event, values) in expected(rows, names).items():
+        found_event, found_values = found[user]
+        assert found_event <= event
+        for name, value in values.items():
+            if value and isinstance(value[1], frozenset):
+                assert found_values[name][1] >= value[1]
+                surplus += len(found_values[name][1] - value[1])
+            elif value and value[0]:
+                # A scalar has some value, though perhaps another one.
+                assert found_values[name][0] == value[0]
+    assert surplus or num_features == 1
+
+
+def test_a_scalar_reads_as_the_most_popular_candidate(layer_of, read, make_rows, hashes_of):
+    # Value v is written 60 - v times.
+    sizes = [size for size in range(50) for _ in range(60 - size)]
+    layer = layer_of([(u, {"size": Value(int64_val=s)}, 0) for u, s in enumerate(sizes)], LOOSE, [SIZE])
+    assert layer.vocabularies["size"].values.to_pylist() == list(range(50))
+    users, symbols = list(range(len(sizes))), layer.ranges["size"]
+    found = read(layer, users, ["size"])
+    one_by_one = [
+        layer.bloom.contains_many(
+            hashes_of(users), np.full(len(users), 64 * symbols.first_word + v), symbols.num_hashes
+        )
+        for v in range(50)
+    ]
+    first_candidates = np.argmax(one_by_one, axis=0)
+    assert [found[user][1]["size"].int64_val for user in users] == first_candidates.tolist()
+    assert (first_candidates <= sizes).all()
+    assert (first_candidates < sizes).any()
+
+
+def test_a_value_without_candidates_reads_as_null(layer_of, read):
+    """An unknown entity with a possible shape that tells of a value: no scalar of it is made up."""
+    layer = layer_of([(user, {"size": Value(int64_val=0)}, 0) for user in range(3000)], LOOSE, [SIZE])
+    ghosts = read(layer, list(range(10_000, 14_000)), ["size"])
+    values = [values["size"] for _, values in ghosts.values()]
+    assert 0 < len(values) < 4000
+    assert {plain(value) for value in values} == {("int64_val", 0), (None, None)}
+
+
+# -- timestamps ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ttl", [None, 100])
+@pytest.mark.parametrize("count", [1, 2, MAX_TIMESTAMP_BUCKETS])
+def test_few_timestamps_are_exact(layer_of, read, count, ttl):
+    timestamps = np.random.default_rng(count).integers(-(10**16), 10**16, count).tolist()
+    rows = [(user, {}, timestamps[user % count]) for user in range(200)]
+    found = read(layer_of(rows, ttl=ttl), list(range(200)), [])
+    assert {user: event for user, (event, _) in found.items()} == {user: event for user, _, event in rows}
+
+
+@pytest.mark.parametrize("ttl", [None, 1, 10**6, 10**15, 86_399_999_999_999_999_999])
+@pytest.mark.parametrize("count", [MAX_TIMESTAMP_BUCKETS + 1, 500])
+def test_many_timestamps_are_never_newer_than_the_truth(layer_of, read, count, ttl):
+    timestamps = np.random.default_rng(count).integers(0, 10**15, count).tolist()
+    rows = [(user, {}, timestamps[user % count]) for user in range(600)]
+    layer = layer_of(rows, ttl=ttl)
+    found = read(layer, list(range(600)), [])
+    assert len(found) == 600
+    assert all(found[user][0] <= event for user, _, event in rows)
+    assert {event for event, _ in found.values()} <= set(timestamps)
+    assert len({event for event, _ in found.values()}) <= MAX_TIMESTAMP_BUCKETS
+    assert layer.max_event_timestamp == max(timestamps)
+
+
+def test_buckets_without_ttl_are_about_equally_full(layer_of, read):
+    timestamps = (np.random.default_rng(1).pareto(1, 1600) * 10**6).astype(int).tolist()
+    layer = layer_of([(user, {}, event) for user, event in enumerate(timestamps)])
+    events = [event for event, _ in read(layer, list(range(1600)), []).values()]
+    counts = np.unique(events, return_counts=True)[1]
+    assert len(counts) == MAX_TIMESTAMP_BUCKETS
+    assert counts.max() <= 110
+
+
+@pytest.mark.parametrize("limit", [-(10**16), 0, 40, 41, 10**16])
+def test_rows_of_exact_timestamps_expire_exactly(layer_of, read, limit):
+    rows = [(user, {}, 10 * (user % 9)) for user in range(100)]
+    found = read(layer_of(rows, ttl=100), list(range(100)), [], expire_before=limit)
+    assert set(found) == {user for user, _, event in rows if event >= limit}
+
+
+def test_rows_expire_at_most_a_fifteenth_of_the_ttl_late_and_never_early(layer_of, read):
+    ttl = 15_000
+    rows = [(user, {}, user * 15) for user in range(1001)]
+    layer = layer_of(rows, ttl=ttl)
+    for limit in range(0, 16_000, 500):
+        found = read(layer, list(range(1001)), [], expire_before=limit)
+        assert set(found) >= {user for user, _, event in rows if event >= limit}
+        assert set(found) <= {user for user, _, event in rows if event >= limit - ttl / 15}
+
+
+def test_features_stand_beside_the_right_rows_after_some_expired(layer_of, read):
+    codecs = features_named(12)
+    names = [codec.feature for codec in codecs]
+    rows = random_rows(300, codecs, seed=3)
+    limit = sorted(event for _, _, event in rows)[150]
+    found = read(layer_of(rows, codecs=codecs), list(range(300)), names, expire_before=limit)
+    assert plain_rows(found) == expected([row for row in rows if row[2] >= limit], names)
+
+
+# -- layout and sizes ------------------------------------------------------------------------------
+
+
+def test_popular_values_have_small_ids(layer_of):
+    rows = [(user, {"viewed": viewed(*(f"item {n}" for n in range(user + 1)))}, 0) for user in range(30)]
+    vocabulary = layer_of(rows).vocabularies["viewed"].values.to_pylist()
+    assert vocabulary == [f"item {n}".encode() for n in range(30)]
+
+
+def test_ranges_lie_side_by_side_with_shapes_last(make_rows):
+    rows = make_rows(random_rows(600, features_named(12), seed=5, vocabulary=150), features_named(12))
+    rates = {name: 10.0 ** -(n % 5 + 1) for n, name in enumerate(rows.features)}
+    layer = SketchLayer.build(rows, FeatureBudget(1e-5, rates))
+    features = sorted(layer.ranges.values(), key=lambda r: r.first_word)
+    ranges = [*features, *layer.shape_ranges]
+    assert [r.num_hashes for r in features] == sorted(r.num_hashes for r in features)
+    assert ranges[0].first_word == 0
+    ends = [r.first_word + r.num_words for r in ranges]
+    assert [r.first_word for r in ranges[1:]] == ends[:-1]
+    assert len(layer.bloom.words) == layer.bloom.num_words + ends[-1]
+
+
+def test_facts_are_values_and_one_shape_a_row(layer_of):
+    rows = [(user, {"viewed": viewed(*map(str, range(user % 4)))}, 0) for user in range(100)]
+    layer = layer_of(rows)
+    assert (layer.num_entities, layer.num_facts) == (100, 25 * (0 + 1 + 2 + 3) + 100)
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.01, 1e-5])
+def test_expected_rates_keep_the_budget(layer_of, rate):
+    codecs = features_named(2)
+    layer = layer_of(random_rows(3000, codecs, seed=4, vocabulary=60), rate, codecs)
+    assert layer.ranges["f1"].false_positive_rate <= rate * 1.001
+    # A scalar shares its rate among the other values of the vocabulary, presence among the shapes.
+    assert layer.ranges["f0"].false_positive_rate * 59 <= rate * 1.001
+    (shapes,) = layer.shape_ranges
+    assert shapes.false_positive_rate * shapes.num_symbols <= rate * 1.001
+
+
+# -- snapshot --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_rows", [0, 1, 400])
+@pytest.mark.parametrize("num_features", [0, 2, 12])
+@pytest.mark.parametrize("rate", [STRICT, LOOSE])
+def test_a_snapshot_answers_as_the_layer_did(layer_of, hashes_of, num_rows, num_features, rate):
+    codecs = features_named(num_features)
+    names = [codec.feature for codec in codecs]
+    layer = layer_of(random_rows(num_rows, codecs, seed=1, num_timestamps=30), rate, codecs)
+    content = np.frombuffer(b"".join(encode(*layer.to_snapshot())), np.uint8)
+    back = SketchLayer.from_snapshot(*decode(content, "test"))
+    answers = [each.read(hashes_of(range(2 * num_rows + 5)), names) for each in (layer, back)]
+    for part in ("found", "event_timestamps"):
+        assert getattr(answers[0], part).tolist() == getattr(answers[1], part).tolist()
+    for name in names:
+        one, other = (answer.features[name] for answer in answers)
+        assert one.states.tolist() == other.states.tolist()
+        assert one.decoder.values(one.states, one.indptr, one.symbols) == other.decoder.values(
+            other.states, other.indptr, other.symbols
+        )
+    assert (back.num_entities, back.num_facts, back.ideal_bits, back.max_event_timestamp) == (
+        layer.num_entities,
+        layer.num_facts,
+        layer.ideal_bits,
+        layer.max_event_timestamp,
+    )
+    again = back.to_snapshot()
+    assert b"".join(encode(*again)) == content.tobytes()
