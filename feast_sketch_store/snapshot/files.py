@@ -1,9 +1,10 @@
 """The folder of a view's snapshots: publish, find, map, prune.
 
-    00000000000000000042-9f31c0de.order.safetensors   hash and timestamps of every sealed entity
-    00000000000000000042-9f31c0de.base.safetensors    the sketch layer that reads use
+    00000000000000000042-0001-9f31c0de.order.safetensors   hash and timestamps of every sealed entity
+    00000000000000000042-0001-9f31c0de.base.safetensors    the sketch layer that reads use
 
-A name begins with the version of the row log that the snapshot covers. The base file is renamed into
+A name begins with the version of the row log that the snapshot covers, and counts the seals of that version
+(new settings seal the same rows anew). The base file is renamed into
 place last, so a snapshot exists whole or not at all. The order file stays out of memory: it is mapped
 only while a late row must be compared with a sealed one.
 """
@@ -25,14 +26,15 @@ from feast_sketch_store.snapshot.format import Arrays, decode, encode, verify
 
 _BASE_SUFFIX = ".base.safetensors"
 _ORDER_SUFFIX = ".order.safetensors"
-_BASE_NAME = re.compile(r"(\d{20})-[0-9a-f]{8}" + re.escape(_BASE_SUFFIX))
+_BASE_NAME = re.compile(r"(\d{20})-(\d{4,})-[0-9a-f]{8}" + re.escape(_BASE_SUFFIX))
 
 
 @dataclass(frozen=True)
 class SnapshotFile:
-    """A published snapshot: the row-log version it covers and its base file."""
+    """A published snapshot: the row-log version it covers, the seal of that version, and its base file."""
 
     version: int
+    number: int
     path: Path
 
     @property
@@ -55,11 +57,11 @@ class SnapshotFolder:
     def list(self) -> list[SnapshotFile]:
         """The published snapshots, newest first."""
         try:
-            names = sorted(os.listdir(self.path), reverse=True)
+            matches = map(_BASE_NAME.fullmatch, os.listdir(self.path))
         except FileNotFoundError:
             return []
-        matches = ((name, _BASE_NAME.fullmatch(name)) for name in names)
-        return [SnapshotFile(int(m[1]), self.path / name) for name, m in matches if m]
+        found = [SnapshotFile(int(m[1]), int(m[2]), self.path / m[0]) for m in matches if m]
+        return sorted(found, key=lambda s: (s.version, s.number, s.path), reverse=True)
 
     def publish(
         self,
@@ -74,7 +76,8 @@ class SnapshotFolder:
         ------
         StorageError : the folder cannot be written; nothing is left behind.
         """
-        stem = f"{version:020d}-{secrets.token_hex(4)}"
+        number = 1 + max((s.number for s in self.list() if s.version == version), default=0)
+        stem = f"{version:020d}-{number:04d}-{secrets.token_hex(4)}"
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._write(stem + _ORDER_SUFFIX, {}, order)
@@ -82,7 +85,7 @@ class SnapshotFolder:
             fsync_path(self.path)
         except OSError as error:
             raise StorageError(f"{self.path}: a snapshot cannot be written: {error}") from error
-        return SnapshotFile(version, self.path / (stem + _BASE_SUFFIX))
+        return SnapshotFile(version, number, self.path / (stem + _BASE_SUFFIX))
 
     def prune(self, keep: int) -> None:
         """Remove all but the newest ``keep`` snapshots; a process that maps one keeps its pages."""

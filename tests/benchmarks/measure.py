@@ -1,34 +1,73 @@
-"""Timing in turn, and tables."""
+"""What all benchmarks share: interleaved timing, the versions measured with, Markdown tables."""
 
-import statistics
+import gc
+import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
+from statistics import median
+from typing import TypeVar
 
-Side = Callable[[], object]
-
-
-def medians(sides: Mapping[str, Side], rounds: int) -> dict[str, float]:
-    """Median seconds of each side, run in turn after one round that is not counted."""
-    times: dict[str, list[float]] = {name: [] for name in sides}
-    for counted in range(rounds + 1):
-        for name, side in sides.items():
-            start = time.perf_counter()
-            side()
-            if counted:
-                times[name].append(time.perf_counter() - start)
-    return {name: statistics.median(values) for name, values in times.items()}
+T = TypeVar("T")
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print a Markdown table."""
-    print("|", " | ".join(header), "|")
-    print("|", " | ".join("---" for _ in header), "|")
-    for row in rows:
-        print("|", " | ".join(str(cell) for cell in row), "|")
+def interleaved(
+    sides: Mapping[str, Callable[[T], object]],
+    make_input: Callable[[int], T],
+    *,
+    rounds: int,
+    calls: int = 1,
+) -> dict[str, float]:
+    """Median seconds of one call of each side, measured in turns, A B A B ..., after an untimed turn.
+
+    What else the machine does falls on all sides alike, so ratios hold where absolute times do not.
+
+    Parameters
+    ----------
+    sides : what is timed, by name.
+    make_input : makes the input of call number i; every call gets a fresh one, made before timing,
+        and all sides get equal ones.
+    rounds : how often each side has its turn.
+    calls : timed calls a turn.
+    """
+    samples: dict[str, list[float]] = {name: [] for name in sides}
+    for turn in range(-1, rounds):
+        for name, run in sides.items():
+            inputs = [make_input(max(turn, 0) * calls + call) for call in range(calls)]
+            gc.collect()
+            times = [seconds(run, argument)[0] for argument in inputs]
+            if turn >= 0:
+                samples[name] += times
+    return {name: median(times) for name, times in samples.items()}
 
 
-def short(number: float) -> str:
-    """Three significant digits, without an exponent."""
-    if number >= 100:
-        return f"{number:,.0f}"
-    return f"{number:.3g}"
+def seconds(run: Callable[..., T], *arguments: object) -> tuple[float, T]:
+    """How long one call takes, and what it returns."""
+    start = time.perf_counter()
+    result = run(*arguments)
+    return time.perf_counter() - start, result
+
+
+def print_set_up(text: str, *packages: str) -> None:
+    """Print what the table below is measured with."""
+    versions = [f"Python {platform.python_version()}", *(f"{name} {version(name)}" for name in packages)]
+    print(f"{text}; {', '.join(versions)}.\n")
+
+
+def print_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print a Markdown table: the first column left-aligned, the others right-aligned."""
+    cells = [[str(cell) for cell in row] for row in (header, *rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+
+    def line(row: Sequence[str]) -> str:
+        padded = [row[0].ljust(widths[0])]
+        padded += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+        return f"| {' | '.join(padded)} |"
+
+    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
+    print("\n".join(map(line, (cells[0], rule, *cells[1:]))), end="\n\n", flush=True)
+
+
+def number(value: float) -> str:
+    """A number with three significant digits, no exponent and a separator of thousands."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

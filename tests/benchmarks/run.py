@@ -1,36 +1,28 @@
-"""Run the benchmarks and print their tables in Markdown.
+"""Runs the benchmarks: ``python tests/benchmarks/run.py [name ...] [--quick]``.
 
-    python tests/benchmarks/run.py                  all of them
-    python tests/benchmarks/run.py enumeration      one of them
-    python tests/benchmarks/run.py --quick          smaller inputs, to see that they work
-
-Every comparison runs its sides in turn (A B A B ...) in one process and prints medians and ratios. Needs the
-dependency groups `test` and `benchmark`, and a `redis-server` on the PATH for the rows about Redis.
+Needs the dependency group ``benchmark`` and ``redis-server`` on the PATH. Times are medians of
+interleaved runs on whatever machine this is: quote the ratios.
 """
 
 import argparse
-import platform
-import sys
 import warnings
 from importlib import import_module
-from pathlib import Path
 
-import numpy as np
-
-BENCHMARKS = ("enumeration", "table_bits", "online_read", "online_write", "startup")
+BENCHMARKS = ("enumeration", "online_read", "online_write", "table_bits", "startup")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("names", nargs="*", default=BENCHMARKS, metavar="name", help=", ".join(BENCHMARKS))
-    parser.add_argument("--quick", action="store_true", help="smaller inputs")
-    options = parser.parse_args()
-    warnings.simplefilter("ignore")
-    sys.path.insert(0, str(Path(__file__).parent))
-    print(f"Python {platform.python_version()}, NumPy {np.__version__}")
-    for name in options.names:
-        print(f"\n## {name}\n")
-        import_module(name).run(quick=options.quick)
+    parser = argparse.ArgumentParser(description="Benchmarks of feast_sketch_store.")
+    parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(BENCHMARKS)}; default all")
+    parser.add_argument("--quick", action="store_true", help="a smoke run of a few seconds each")
+    arguments = parser.parse_args()
+    unknown = set(arguments.names) - set(BENCHMARKS)
+    if unknown:
+        parser.error(f"unknown: {', '.join(sorted(unknown))}; known: {', '.join(BENCHMARKS)}")
+    warnings.simplefilter("ignore")  # Feast warns of its own deprecations at every import
+    for name in arguments.names or BENCHMARKS:
+        print(f"## {name}\n", flush=True)
+        import_module(name).run(quick=arguments.quick)
 
 
 if __name__ == "__main__":

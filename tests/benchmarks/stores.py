@@ -1,137 +1,192 @@
-"""The same rows in several Feast stores."""
+"""The same rows in Feast's SQLite store, its Redis store on loopback, and this one."""
 
 import shutil
 import socket
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from feast import Entity, FeatureView, Field, FileSource, ValueType
+from facts import FACTS_PER_ENTITY, draw_facts
+from feast import Entity, FeatureStore, FeatureView, Field, FileSource, ValueType
 from feast.infra.online_stores.helpers import get_online_store_from_config
 from feast.infra.online_stores.online_store import OnlineStore
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import Value
 from feast.repo_config import RepoConfig
-from feast.types import Array, Int64, String
+from feast.types import Array, FeastType, Int64, String
 from feast.utils import _convert_arrow_to_proto
 
 VOCABULARY = 10_000
-VALUES_PER_USER = 20
-NOW = datetime(2026, 5, 1, tzinfo=UTC)
+NUM_COUNTRIES = 40
+SKETCH, SQLITE, REDIS = "sketch", "sqlite", "redis"
+_FIRST = datetime(2026, 4, 1, tzinfo=UTC)
+_MICROSECONDS_PER_MONTH = 30 * 86_400 * 1_000_000
 
 
-def history_view(element: Any) -> FeatureView:
-    """A view of users with one list feature."""
-    return FeatureView(
-        name="history",
-        entities=[Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)],
-        schema=[Field(name="items", dtype=Array(element)), Field(name="user_id", dtype=Int64)],
-        source=FileSource(name="rows", path="rows.parquet", timestamp_field="event"),
-        ttl=timedelta(0),
-    )
+def set_up_of(num_users: int) -> str:
+    """The set-up line of rows made here."""
+    return f"{num_users:,} users with {FACTS_PER_ENTITY} of {VOCABULARY:,} values each"
 
 
-def history_rows(users: int, element: Any) -> pa.RecordBatch:
-    """Users with distinct values drawn with equal chance."""
-    rng = np.random.default_rng(0)
-    items = [rng.choice(VOCABULARY, VALUES_PER_USER, replace=False) for _ in range(users)]
-    if element is String:
-        items = [[f"article-{i:06d}" for i in row] for row in items]
-    moments = [NOW] * users
-    return pa.record_batch(
-        {
-            "user_id": pa.array(range(users), pa.int64()),
-            "items": pa.array(items, pa.list_(pa.string() if element is String else pa.int64())),
-            "event": pa.array(moments, pa.timestamp("us", tz="UTC")),
+class UserRows:
+    """Rows of users 0, 1, ... with the values ``viewed`` and, if asked for, the scalar ``country``.
+
+    Parameters
+    ----------
+    num_users : number of rows.
+    element : Int64 or String, what a value is.
+    with_country : adds a string of ``NUM_COUNTRIES`` values.
+    num_timestamps : different event timestamps; None for one per row.
+    """
+
+    def __init__(
+        self,
+        num_users: int,
+        element: FeastType = Int64,
+        *,
+        with_country: bool = False,
+        num_timestamps: int | None = None,
+    ):
+        self.num_users = num_users
+        self.facts = draw_facts(num_users, VOCABULARY)
+        elements = pa.array(self.facts.reshape(-1))
+        if element == String:
+            names = pa.array([f"article-{number:06d}" for number in range(VOCABULARY)])
+            elements = names.take(elements)
+        offsets = np.arange(num_users + 1, dtype=np.int32) * FACTS_PER_ENTITY
+        random = np.random.default_rng(2)
+        moments = random.integers(0, _MICROSECONDS_PER_MONTH, num_timestamps or num_users)
+        moments = np.resize(moments, num_users) + int(_FIRST.timestamp()) * 1_000_000
+        fields = [Field(name="viewed", dtype=Array(element))]
+        columns = {
+            "user_id": pa.array(np.arange(num_users)),
+            "viewed": pa.ListArray.from_arrays(offsets, elements),
+            "event_timestamp": pa.array(moments, pa.timestamp("us", tz="UTC")),
         }
-    )
+        if with_country:
+            fields.append(Field(name="country", dtype=String))
+            columns["country"] = pa.array([f"country-{user % NUM_COUNTRIES}" for user in range(num_users)])
+        self.table = pa.table(columns)
+        self.user = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
+        self.view = FeatureView(
+            name="history",
+            entities=[self.user],
+            schema=[Field(name="user_id", dtype=Int64), *fields],
+            source=FileSource(name="rows", path="rows.parquet", timestamp_field="event_timestamp"),
+            ttl=timedelta(0),
+        )
+
+    def to_feast(self) -> list[Any]:
+        """The rows as Feast hands them to a store: its own conversion, once per view and materialize."""
+        rows: list[Any] = _convert_arrow_to_proto(self.table, self.view, {"user_id": ValueType.INT64})
+        return rows
+
+    def users(self, batch: int, seed: int) -> list[int]:
+        """Distinct users in random order."""
+        chosen: list[int] = np.random.default_rng(seed).choice(self.num_users, batch, replace=False).tolist()
+        return chosen
 
 
-def to_feast(batch: pa.RecordBatch, view: FeatureView) -> list[Any]:
-    """What Feast's materialization does before it calls the store."""
-    rows: list[Any] = _convert_arrow_to_proto(batch, view, {"user_id": ValueType.INT64})
-    return rows
+def entity_keys(users: list[int]) -> list[EntityKey]:
+    """Fresh keys of users."""
+    return [EntityKey(join_keys=["user_id"], entity_values=[Value(int64_val=user)]) for user in users]
 
 
-def keys(users: np.ndarray) -> list[EntityKey]:
-    return [EntityKey(join_keys=["user_id"], entity_values=[Value(int64_val=int(user))]) for user in users]
+class Backend:
+    """An empty online store with the table of one view, as ``feast apply`` leaves it."""
+
+    def __init__(self, folder: Path, online_store: dict[str, Any], rows: UserRows):
+        self._rows = rows
+        self.view = rows.view
+        self.config = RepoConfig(
+            project="shop",
+            provider="local",
+            registry=str(folder / f"{online_store['type']}.registry.db"),
+            online_store=online_store,
+            entity_key_serialization_version=3,
+            repo_path=folder,
+        )
+        self.online: OnlineStore = get_online_store_from_config(self.config.online_store)
+        self.online.update(self.config, [], [self.view], [], [], False)
+
+    def write(self, rows: list[Any]) -> None:
+        """Write rows in one call, as ``feast materialize`` does."""
+        self.online.online_write_batch(self.config, self.view, rows, None)
+
+    def read(self, keys: list[EntityKey]) -> list[Any]:
+        """Read one batch of rows."""
+        return self.online.online_read(self.config, self.view, keys, ["viewed"])
+
+    @cached_property
+    def feature_store(self) -> FeatureStore:
+        """Feast's front end over the same rows."""
+        store = FeatureStore(config=self.config)
+        store.apply([self._rows.user, self.view])
+        return store
 
 
-@dataclass
-class Store:
-    """A store with its configuration."""
-
-    name: str
-    config: RepoConfig
-    store: OnlineStore
-
-    def write(self, view: FeatureView, rows: list[Any]) -> None:
-        self.store.update(self.config, [], [view], [], [], False)
-        self.store.online_write_batch(self.config, view, rows, None)
+def sketch(folder: Path, rows: UserRows, **options: Any) -> Backend:
+    """This store, in a folder of its own; keywords become options."""
+    return Backend(folder, {"type": SKETCH, "path": str(folder / "sketch"), **options}, rows)
 
 
-def open_store(name: str, folder: Path, **options: Any) -> Store:
-    config = RepoConfig(
-        project="bench",
-        provider="local",
-        registry=str(folder / "registry.db"),
-        online_store={"type": name, **options},
-        entity_key_serialization_version=3,
-    )
-    return Store(name, config, get_online_store_from_config(config.online_store))
+def sqlite(folder: Path, rows: UserRows) -> Backend:
+    """Feast's SQLite store."""
+    return Backend(folder, {"type": SQLITE, "path": str(folder / "online.db")}, rows)
+
+
+def redis(folder: Path, rows: UserRows, port: int) -> Backend:
+    """Feast's Redis store, on an emptied server."""
+    backend = Backend(folder, {"type": REDIS, "connection_string": f"127.0.0.1:{port}"}, rows)
+    redis_client(backend).flushall()
+    return backend
+
+
+def redis_client(backend: Backend) -> Any:
+    """The client that Feast's Redis store uses."""
+    return backend.online._get_client(backend.config.online_store)  # type: ignore[attr-defined]
 
 
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="bench-"))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder)
+    """A folder that is removed afterwards."""
+    with TemporaryDirectory() as folder:
+        yield Path(folder)
 
 
 @contextmanager
-def redis_server(folder: Path) -> Iterator[int | None]:
-    """A Redis server of our own on loopback: its port, or None where there is no `redis-server`."""
+def redis_server() -> Iterator[int]:
+    """A private Redis without persistence, on a free port of the loopback device: the port."""
     if shutil.which("redis-server") is None:
-        print("(no redis-server on the PATH: its rows are left out)\n")
-        yield None
-        return
+        raise SystemExit("redis-server is not on the PATH; on Debian, install the package redis-server")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    arguments = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
-    server = subprocess.Popen(["redis-server", *arguments, "--dir", str(folder)], stdout=subprocess.DEVNULL)
-    try:
-        deadline = time.monotonic() + 30
-        while True:
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            if time.monotonic() > deadline:
-                raise TimeoutError("redis-server did not start")
-        yield port
-    finally:
-        server.terminate()
-        server.wait(30)
+    with temporary_folder() as folder:
+        arguments = ["--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder)]
+        server = subprocess.Popen(
+            ["redis-server", *arguments, "--save", "", "--appendonly", "no"], stdout=subprocess.DEVNULL
+        )
+        try:
+            _wait_for(port)
+            yield port
+        finally:
+            server.terminate()
+            server.wait()
 
 
-@contextmanager
-def every_store(folder: Path) -> Iterator[list[Store]]:
-    """Ours, SQLite and Redis, all empty."""
-    with redis_server(folder) as port:
-        stores = [
-            open_store("sketch", folder, path=str(folder / "sketch")),
-            open_store("sqlite", folder, path=str(folder / "online.db")),
-        ]
-        if port is not None:
-            stores.append(open_store("redis", folder, connection_string=f"127.0.0.1:{port}"))
-        yield stores
+def _wait_for(port: int) -> None:
+    for _ in range(100):
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.05)
+    raise TimeoutError(f"redis-server does not answer on port {port}")

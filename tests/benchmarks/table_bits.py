@@ -1,141 +1,195 @@
-"""Bits of the table against the formula, the snapshot's other parts, and what other stores take.
+"""Bits: the table against the formula, what else a snapshot holds, and the same rows elsewhere.
 
-The formula is the sum over facts of 1.4427 * log2(1 / rate), at the rates that were asked for; presence
-counts as one fact per entity at its own rate, which is the asked rate divided by the number of shapes.
+The formula is that of a standard Bloom filter with any real number of hashes, the sum over facts of
+1.4427 * log2(1 / rate). Presence counts as one fact per entity. Three rates can be put into it:
+
+    asked        the settings as the user wrote them
+    per symbol   a setting is about a whole read, which asks for several symbols: a scalar's is divided by
+                 the other values it could be mistaken for, presence's by the number of row shapes
+    expected     what the finished table keeps, a little below because hashes come in whole numbers
 """
 
-import math
+import shutil
 import sys
-import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from feast.types import Int64
-from measure import short, table
-from stores import VALUES_PER_USER, every_store, history_rows, history_view, temporary_folder, to_feast
+from measure import number, print_set_up, print_table, seconds
+from numpy.typing import NDArray
+from stores import (
+    NUM_COUNTRIES,
+    Backend,
+    UserRows,
+    redis,
+    redis_client,
+    redis_server,
+    set_up_of,
+    sketch,
+    sqlite,
+    temporary_folder,
+)
 
-from feast_sketch_store.codecs import FeatureCodec
-from feast_sketch_store.layers import FeatureBudget, SketchLayer
-from feast_sketch_store.rows import CREATED_TIMESTAMP, ENTITY_KEY, EVENT_TIMESTAMP, NULLS, encode, newest_rows
-from feast_sketch_store.snapshot import encode as encode_snapshot
+from feast_sketch_store.layers import SketchLayer
+from feast_sketch_store.settings import resolve
+from feast_sketch_store.sizing import FactClass, ideal_bits
+from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder, load
 
-ITEMS = FeatureCodec("items", "int64_list_val")
-COUNTRY = FeatureCodec("country", "string_val")
+ERROR_RATES = (0.1, 0.05, 0.01, 0.001)
+SHOWN_RATE = 0.01  # of the tables about parts and other stores
 PRESENCE_RATE = SCALAR_RATE = 1e-5
+NEVER = 10**9  # rows
 
 
-def rows_of(users: int) -> pa.Table:
-    """Users with Zipf-distributed items of a vocabulary of 10,000, and one of 40 countries."""
-    rng = np.random.default_rng(0)
-    weights = 1 / np.arange(1, 10_001) ** 0.8
-    items = rng.choice(10_000, (users, VALUES_PER_USER), p=weights / weights.sum())
-    return pa.table(
-        {
-            "items": pa.ListArray.from_arrays(
-                np.arange(users + 1, dtype=np.int32) * VALUES_PER_USER, pa.array(items.ravel())
-            ),
-            "country": [f"c{user % 40}" for user in range(users)],
-            ENTITY_KEY: [user.to_bytes(8, "little") for user in range(users)],
-            EVENT_TIMESTAMP: pa.array(np.zeros(users, np.int64)).cast(pa.timestamp("us", tz="UTC")),
-            CREATED_TIMESTAMP: pa.nulls(users, pa.timestamp("us", tz="UTC")),
-            NULLS: pa.nulls(users, pa.list_(pa.string())),
-        }
+def run(*, quick: bool) -> None:
+    num_users = 6_000 if quick else 60_000
+    print_set_up(
+        f"{set_up_of(num_users)}, presence rate {PRESENCE_RATE}; country: one of {NUM_COUNTRIES} strings, "
+        f"rate {SCALAR_RATE}; one seal each, from the row log to the published snapshot",
+        "numpy",
+        "pyarrow",
     )
-
-
-def run(quick: bool) -> None:
-    users = 10_000 if quick else 80_000
-    rows = rows_of(users)
-    lines = []
-    for names in (["items"], ["items", "country"]):
-        codecs = [c for c in (ITEMS, COUNTRY) if c.feature in names]
-        for rate in (0.1, 0.05, 0.01, 0.001):
-            start = time.perf_counter()
-            encoded = encode(*newest_rows(rows), codecs)
-            layer = SketchLayer.build(
-                encoded, FeatureBudget(PRESENCE_RATE, {"items": rate, "country": SCALAR_RATE})
-            )
-            description, arrays = layer.to_snapshot()
-            pieces = encode_snapshot(description, arrays)
-            seconds = time.perf_counter() - start
-            asked = {"items": rate, "country": SCALAR_RATE / 39}
-            wanted = sum(layer.ranges[n].num_facts * math.log2(1 / asked[n]) for n in names)
-            wanted = (
-                wanted + users * math.log2(layer.shape_ranges[0].num_symbols / PRESENCE_RATE)
-            ) / math.log(2)
-            vocabulary = sum(v.size_bytes for v in layer.vocabularies.values())
-            total = sum(piece.nbytes for piece in pieces)
-            lines.append(
-                (
-                    " + ".join(names),
-                    rate,
-                    f"{layer.num_facts:,}",
-                    f"{layer.bloom.num_bits / layer.ranges['items'].num_facts:.2f}",
-                    f"{layer.bloom.num_bits / wanted:.4f}",
-                    f"{layer.bloom.num_bits // 8:,}",
-                    f"{vocabulary:,}",
-                    f"{total - layer.bloom.num_bits // 8 - vocabulary:,}",
-                    short(layer.num_facts / seconds / 1e6),
+    bits: list[list[str]] = []
+    parts: dict[str, Mapping[str, int]] = {}
+    for with_country in (False, True):
+        for num_timestamps in (1, None):
+            rows = UserRows(num_users, with_country=with_country, num_timestamps=num_timestamps)
+            name = "viewed + country" if with_country else "viewed"
+            name += ", one timestamp" if num_timestamps else ", one timestamp per row"
+            for rate, seal_seconds, snapshot, layer in _sealed(rows):
+                bits.append(
+                    [name, str(rate), *_bits(layer, rate), number(layer.num_facts / seal_seconds / 1e6)]
                 )
-            )
-    print(
-        f"{users:,} users with {VALUES_PER_USER} draws of 10,000 items, Zipf 0.8, "
-        f"presence rate {PRESENCE_RATE}\n"
-    )
-    table(
+                if rate == SHOWN_RATE:
+                    parts[name] = _parts(snapshot, layer)
+    print_table(
         [
             "features",
             "error rate",
             "facts",
-            "table bits per item",
-            "table bits / formula",
-            "table bytes",
-            "vocabulary bytes",
-            "header, checksums, padding, shapes",
-            "sealed, million facts/s",
+            "table bits / fact",
+            "table / asked",
+            "table / per symbol",
+            "table / expected",
+            "seal, million facts/s",
         ],
-        lines,
+        bits,
     )
-    beside_other_stores(2_000 if quick else 20_000)
+    print(f"Parts of a snapshot at error rate {SHOWN_RATE}, bytes:\n")
+    print_table(
+        ["part", *parts],
+        [[part, *(f"{sizes[part]:,}" for sizes in parts.values())] for part in next(iter(parts.values()))],
+    )
+    _compare_stores(UserRows(num_users, Int64))
 
 
-def beside_other_stores(users: int) -> None:
-    view = history_view(Int64)
-    rows = to_feast(history_rows(users, Int64), view)
-    facts = users * VALUES_PER_USER
-    with temporary_folder() as folder, every_store(folder) as stores:
-        sizes = {"Python dict of sets": _dict_of_sets(rows)}
-        for store in stores:
-            before = _redis_bytes(store) if store.name == "redis" else 0
-            store.write(view, rows)
-            if store.name == "sketch":
-                stats = store.store.view(store.config, view).stats()
-                sizes["sketch, filter"] = stats.table_bytes
-                sizes["sketch, whole snapshot"] = stats.snapshot_bytes
-                sizes["sketch, row log on disk"] = _folder_bytes(folder / "sketch", "rows")
-                sizes["sketch, order index on disk"] = (
-                    _folder_bytes(folder / "sketch", "snapshots") - stats.snapshot_bytes
-                )
-            elif store.name == "redis":
-                sizes["Redis through Feast"] = _redis_bytes(store) - before
-            else:
-                sizes["SQLite through Feast"] = (folder / "online.db").stat().st_size
-    print(f"\n{users:,} users with {VALUES_PER_USER} of 10,000 items each, error rate 0.01:\n")
-    table(["what", "bytes", "bytes per fact"], [(n, f"{s:,}", short(s / facts)) for n, s in sizes.items()])
+def _sealed(rows: UserRows) -> Iterator[tuple[float, float, SnapshotFile, SketchLayer]]:
+    """Seal a copy of the same row log for each error rate: the rate, the seconds, the file, its layer."""
+    with temporary_folder() as folder:
+        unsealed = folder / "unsealed"
+        sketch(unsealed, rows, seal_min_rows=NEVER).write(rows.to_feast())
+        for rate in ERROR_RATES:
+            copy = folder / str(rate)
+            shutil.copytree(unsealed, copy)
+            backend = sketch(
+                copy,
+                rows,
+                error_rate=rate,
+                presence_error_rate=PRESENCE_RATE,
+                scalar_error_rate=SCALAR_RATE,
+            )
+            view = backend.online.view(backend.config, rows.view)  # type: ignore[attr-defined]
+            seal_seconds, _ = seconds(view.seal, resolve(backend.config.online_store, rows.view))
+            (snapshot,) = SnapshotFolder(view.path / "snapshots").list()
+            description, arrays = load(snapshot.path)
+            yield rate, seal_seconds, snapshot, SketchLayer.from_snapshot(description["layer"], arrays)
 
 
-def _dict_of_sets(rows: list) -> int:
-    held = {row[0].entity_values[0].int64_val: set(row[1]["items"].int64_list_val.val) for row in rows}
-    numbers = {number for items in held.values() for number in items}
-    objects = [*held.values(), *numbers, *held]
-    return sys.getsizeof(held) + sum(map(sys.getsizeof, objects))
+def _bits(layer: SketchLayer, rate: float) -> list[str]:
+    asked, per_symbol = [], []
+    for name, symbols in layer.ranges.items():
+        own_rate, others = (rate, 1) if name == "viewed" else (SCALAR_RATE, symbols.num_symbols - 1)
+        asked.append(FactClass(symbols.num_facts, own_rate))
+        per_symbol.append(FactClass(symbols.num_facts, own_rate / others))
+    for symbols in layer.shape_ranges:
+        asked.append(FactClass(symbols.num_facts, PRESENCE_RATE))
+        per_symbol.append(FactClass(symbols.num_facts, PRESENCE_RATE / symbols.num_symbols))
+    table = layer.bloom.num_bits
+    ideals = (ideal_bits(asked), ideal_bits(per_symbol), layer.ideal_bits)
+    return [f"{layer.num_facts:,}", f"{table / layer.num_facts:.2f}", *(f"{table / i:.3f}" for i in ideals)]
 
 
-def _redis_bytes(store) -> int:
-    client = store.store._get_client(store.config.online_store)
-    return client.info("memory")["used_memory"]
+def _parts(snapshot: SnapshotFile, layer: SketchLayer) -> dict[str, int]:
+    content = snapshot.path.read_bytes()
+    header_bytes = 8 + int.from_bytes(content[:8], "little")
+    header = content[:header_bytes]
+    _, arrays = load(snapshot.path)
+    table_bytes = layer.bloom.num_bits // 8
+    padding = header_bytes - len(header.rstrip(b" "))
+    checksums = 32 * (len(arrays) + 1)
+    return {
+        "table": table_bytes,
+        "its repeated head": layer.bloom.words.nbytes - table_bytes,
+        "vocabularies": _bytes_of(arrays, "vocabulary."),
+        "shapes and timestamp buckets": _bytes_of(arrays, "shapes.") + _bytes_of(arrays, "bucket_bounds"),
+        "header without checksums and padding": header_bytes - checksums - padding,
+        "checksums": checksums,
+        "padding": padding,
+        "whole snapshot file": len(content),
+        "order file, not kept in memory": snapshot.order_path.stat().st_size,
+    }
 
 
-def _folder_bytes(folder: Path, name: str) -> int:
-    return sum(f.stat().st_size for f in folder.rglob(f"{name}/**/*") if f.is_file())
+def _bytes_of(arrays: Mapping[str, NDArray[Any]], prefix: str) -> int:
+    return sum(array.nbytes for name, array in arrays.items() if name.startswith(prefix))
+
+
+def _compare_stores(rows: UserRows) -> None:
+    """The same rows in other stores; each is asked for the bytes that it keeps them in."""
+    with temporary_folder() as folder, redis_server() as port:
+        ours = sketch(folder, rows, error_rate=SHOWN_RATE)
+        ours.write(rows.to_feast())
+        stats = ours.online.view(ours.config, ours.view).stats()  # type: ignore[attr-defined]
+        lite = sqlite(folder, rows)
+        lite.write(rows.to_feast())
+        sizes = {
+            "sketch: table": stats.table_bytes,
+            "sketch: snapshot file, mapped into memory": stats.snapshot_bytes,
+            "sketch: all files on disk": _folder_bytes(folder / "sketch"),
+            "sqlite: file": (folder / "online.db").stat().st_size,
+            "redis: growth of used_memory": _redis_growth(redis(folder, rows, port), rows),
+            "Python dict of sets of shared ints": _dict_bytes(rows),
+        }
+    print(f"The same rows elsewhere, sketch at error rate {SHOWN_RATE}:\n")
+    print_table(
+        ["what", "bytes", "bytes per fact", "times the snapshot"],
+        [
+            [
+                name,
+                f"{size:,}",
+                number(size / rows.facts.size),
+                number(size / stats.snapshot_bytes),
+            ]
+            for name, size in sizes.items()
+        ],
+    )
+
+
+def _redis_growth(backend: Backend, rows: UserRows) -> int:
+    client = redis_client(backend)
+    before: int = client.info("memory")["used_memory"]
+    backend.write(rows.to_feast())
+    after: int = client.info("memory")["used_memory"]
+    return after - before
+
+
+def _dict_bytes(rows: UserRows) -> int:
+    held = {user: set(values) for user, values in enumerate(rows.facts.tolist())}
+    distinct = np.unique(rows.facts).tolist()
+    return sum(map(sys.getsizeof, (held, *held, *held.values(), *distinct)))
+
+
+def _folder_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -91,6 +92,19 @@ def test_two_snapshots_are_kept(make_view, tmp_path):
     names = sorted(path.name for path in (tmp_path / "view" / "snapshots").iterdir())
     assert len(names) == 4
     assert [name.split(".", 1)[1] for name in names] == ["base.safetensors", "order.safetensors"] * 2
+
+
+def test_sealing_the_same_rows_anew_takes_the_newest_settings(make_view):
+    view = make_view()
+    view.put(1, *(f"item {n}" for n in range(100)))
+    other = make_view()
+    assert other.get(1)
+    for rate in (0.1, 0.05, 0.01, 0.001):
+        settings = replace(SETTINGS, features={"viewed": FeatureSettings(CODEC, rate, 1000)})
+        assert view.view.seal(settings) is True
+        for reader in (view, other):
+            expected = reader.view.stats().expected_false_positive_rates["viewed"]
+            assert rate / 2 < expected <= rate * 1.01
 
 
 def test_a_seal_without_rows_does_nothing(make_view, tmp_path):

@@ -1,0 +1,211 @@
+"""The life of a row: overwritten, deleted, expired, compacted away."""
+
+from datetime import UTC, datetime, timedelta
+
+import pyarrow.parquet as pq
+import pytest
+from feast.protos.feast.types.Value_pb2 import StringSet, Value
+from feast.types import Set, String
+
+NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
+MODES = [
+    pytest.param({"seal_min_rows": 10**9}, id="unsealed"),
+    pytest.param({"seal_min_rows": 0, "seal_share": 1e-9}, id="sealed"),
+]
+
+
+def country(name):
+    return {"country": Value(string_val=name)}
+
+
+def countries(harness, *users):
+    return [values and values["country"].string_val for _, values in harness.read(*users)]
+
+
+def delete(harness, *users):
+    harness.store.delete(harness.config, harness.view, [harness.key(user_id=user) for user in users])
+
+
+def seal(harness):
+    assert harness.store.seal(harness.config, harness.view)
+
+
+def files_with(folder, *needles):
+    """Files below a folder that hold one of the byte strings, uncompressed or in a parquet column."""
+    found = []
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            content = path.read_bytes()
+            if path.suffix == ".parquet":
+                content = repr(pq.read_table(path).to_pydict()).encode()
+            if any(needle in content for needle in needles):
+                found.append(path.name)
+    return found
+
+
+@pytest.mark.parametrize("options", MODES)
+class TestDeletes:
+    """Deleting one entity or several."""
+
+    def test_a_deleted_entity_is_gone_at_once_and_after_reopening(self, make_harness, options):
+        harness = make_harness({"country": String}, **options)
+        for user in range(4):
+            harness.write(user, country(f"c{user}"))
+        other = harness.reopened()
+        assert countries(other, 1) == ["c1"]
+        delete(harness, 1, 3, 99)
+        for reader in (harness, other, harness.reopened()):
+            assert countries(reader, 0, 1, 2, 3, 99) == ["c0", None, "c2", None, None]
+
+    def test_deleting_nothing_changes_nothing(self, make_harness, options):
+        harness = make_harness({"country": String}, **options)
+        harness.write(1, country("FR"))
+        delete(harness)
+        assert countries(harness, 1) == ["FR"]
+
+    @pytest.mark.parametrize("later", [timedelta(-9), timedelta(0), timedelta(9)])
+    def test_a_row_written_after_the_deletion_counts_whatever_its_timestamp(
+        self, make_harness, options, later
+    ):
+        harness = make_harness({"country": String}, **options)
+        harness.write(1, country("before"), NOON)
+        delete(harness, 1)
+        harness.write(1, country("after"), NOON + later)
+        assert countries(harness, 1) == countries(harness.reopened(), 1) == ["after"]
+        seal(harness)
+        assert countries(harness.reopened(), 1) == ["after"]
+
+    def test_after_it_the_usual_order_holds_again(self, make_harness, options):
+        harness = make_harness({"country": String}, **options)
+        harness.write(1, country("before"), NOON + timedelta(5))
+        delete(harness, 1)
+        harness.write(1, country("new"), NOON)
+        harness.write(1, country("late"), NOON - timedelta(1))
+        assert countries(harness.reopened(), 1) == countries(harness, 1) == ["new"]
+
+    def test_a_future_row_is_deleted_too(self, make_harness, options):
+        harness = make_harness({"country": String}, **options)
+        harness.write(1, country("future"), datetime(2100, 1, 1, tzinfo=UTC))
+        delete(harness, 1)
+        assert countries(harness, 1) == [None]
+
+    def test_seal_and_vacuum_leave_no_trace(self, make_harness, options):
+        harness = make_harness({"country": String, "viewed": Set(String)}, **options)
+        secret = {
+            "country": Value(string_val="Atlantis"),
+            "viewed": Value(string_set_val=StringSet(val=["Xyzzy"])),
+        }
+        key = harness.key(user_id="victim-4711")
+        rows = [(harness.key(user_id=f"user-{n}"), country("FR"), NOON, None) for n in range(50)]
+        harness.write_many([*rows, (key, secret, NOON, None)])
+        needles = (b"Atlantis", b"Xyzzy", b"victim-4711")
+        assert files_with(harness.folder, *needles)
+        harness.store.delete(harness.config, harness.view, [key])
+        seal(harness)
+        assert harness.store.view(harness.config, harness.view).vacuum() > 0
+        assert files_with(harness.folder, *needles) == []
+        reader = harness.reopened()
+        assert reader.read_keys([key]) == [(None, None)]
+        assert all(values == country("FR") for _, values in reader.read_keys([row[0] for row in rows]))
+
+
+def test_a_daily_overwrite_returns_the_latest_rows_and_does_not_grow(make_harness):
+    harness = make_harness({"viewed": Set(String)}, seal_min_rows=100)
+    sizes = []
+    for day in range(12):
+        harness.write_many(
+            [
+                (
+                    harness.key(user_id=user),
+                    {"viewed": Value(string_set_val=StringSet(val=[f"day-{day:02}-item-{user % 7}"]))},
+                    NOON + timedelta(day),
+                    None,
+                )
+                for user in range(300)
+            ]
+        )
+        harness.store.view(harness.config, harness.view).vacuum()
+        stats = harness.store.view(harness.config, harness.view).stats()
+        sizes.append((stats.snapshot_bytes, len(list((harness.folder / "rows").glob("*.parquet")))))
+        assert stats.vocabulary_sizes == {"viewed": 7}, "values of earlier days are retired"
+    assert sizes[-1][0] == sizes[0][0]
+    assert sizes[-1][1] <= 2
+    read = harness.reopened().read(*range(300))
+    for user, (_, values) in enumerate(read):
+        assert f"day-11-item-{user % 7}" in values["viewed"].string_set_val.val
+
+
+def test_a_running_reader_outlives_compaction_and_vacuum(make_harness):
+    writer = make_harness({"country": String}, refresh_interval_seconds=0, seal_min_rows=10**9)
+    reader = writer.reopened()
+    for number in range(5):
+        writer.write(1, country(f"c{number}"), NOON + timedelta(seconds=number))
+        assert countries(reader, 1) == [f"c{number}"]
+        seal(writer)
+        writer.store.view(writer.config, writer.view).vacuum(orphan_age_seconds=0)
+        assert countries(reader, 1, 2) == [f"c{number}", None]
+        delete(writer, 1)
+        assert countries(reader, 1) == [None]
+
+
+def test_when_the_newest_snapshot_is_damaged_deleted_rows_do_not_come_back(make_harness, caplog):
+    harness = make_harness({"country": String}, seal_min_rows=10**9)
+    harness.write(1, country("gone"))
+    harness.write(2, country("stays"))
+    seal(harness)
+    delete(harness, 1)
+    seal(harness)  # compacts: the deletion itself is forgotten
+    newest = sorted((harness.folder / "snapshots").glob("*.base.*"))[-1]
+    newest.write_bytes(b"junk")
+    assert countries(harness.reopened(), 1, 2) == [None, "stays"]
+    assert newest.name in caplog.text
+
+
+def test_vacuum_keeps_young_orphans_and_live_files(make_harness):
+    harness = make_harness({"country": String})
+    harness.write(1, country("FR"))
+    orphan = harness.folder / "rows" / "part-of-a-writer-that-is-not-done.parquet"
+    orphan.write_bytes(b"not committed yet")
+    view = harness.store.view(harness.config, harness.view)
+    assert view.vacuum() == 0
+    assert orphan.exists()
+    assert view.vacuum(orphan_age_seconds=-1) == 1
+    assert not orphan.exists()
+    assert countries(harness.reopened(), 1) == ["FR"]
+
+
+@pytest.mark.parametrize("options", MODES)
+class TestTimeToLive:
+    """The view's ``ttl`` is applied to reads and seals."""
+
+    @pytest.fixture
+    def harness(self, make_harness, make_view, options):
+        view = make_view({"country": String})
+        view.ttl = timedelta(days=15)
+        return make_harness(view=view, **options)
+
+    def test_expired_rows_are_not_returned(self, harness):
+        now = datetime.now(UTC)
+        for user, age in enumerate((0, 1, 14, 16, 400)):
+            harness.write(user, country(f"c{age}"), now - timedelta(days=age))
+        assert countries(harness.reopened(), *range(5)) == ["c0", "c1", "c14", None, None]
+
+    def test_many_timestamps_expire_in_steps_never_early(self, harness):
+        now = datetime.now(UTC)
+        ages = [timedelta(hours=6 * n) for n in range(100)]  # 25 days
+        rows = [(harness.key(user_id=n), country("FR"), now - age, None) for n, age in enumerate(ages)]
+        harness.write_many(rows)
+        for age, (timestamp, values) in zip(ages, harness.reopened().read(*range(100)), strict=True):
+            if age < timedelta(days=14, hours=23):
+                assert values is not None
+                assert now - age - timedelta(days=1) <= timestamp <= now - age
+            if age > timedelta(days=16, hours=1):
+                assert values is None
+
+    def test_a_seal_drops_expired_rows(self, harness):
+        harness.write(1, country("old"), datetime.now(UTC) - timedelta(days=30))
+        harness.write(2, country("young"), datetime.now(UTC))
+        seal(harness)
+        assert harness.store.view(harness.config, harness.view).stats().sealed_entities == 1
+        harness.view.ttl = timedelta(0)
+        assert countries(harness, 1, 2) == [None, "young"]
