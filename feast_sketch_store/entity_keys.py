@@ -46,6 +46,29 @@ def serialize_entity_keys(entity_keys: Sequence[EntityKey]) -> list[bytes]:
     return serialized
 
 
+def int64_join_key(serialized_keys: Sequence[bytes]) -> tuple[str, NDArray[np.int64]] | None:
+    """The name and values of a single int64 join key, read off the bytes of all keys at once.
+
+    None if the keys are not all of one such join key.
+    """
+    lengths = set(map(len, serialized_keys))
+    if len(lengths) != 1 or min(lengths) < _HEAD.size + _INT64.size:
+        return None
+    keys = np.frombuffer(b"".join(serialized_keys), np.uint8).reshape(len(serialized_keys), -1)
+    head = serialized_keys[0][:-8]
+    num_keys, name_type, name_length = _HEAD.unpack_from(head)
+    is_int64 = (
+        num_keys == 1
+        and name_type == ValueType.STRING
+        and len(head) == _HEAD.size + name_length + 8
+        and head.endswith(_INT64.pack(ValueType.INT64, 8, 0)[:8])
+    )
+    if not is_int64 or (keys[:, :-8] != keys[0, :-8]).any():
+        return None
+    values = np.ascontiguousarray(keys[:, -8:]).view("<i8").ravel()
+    return head[_HEAD.size : -8].decode(), values
+
+
 def hash_serialized_keys(serialized_keys: Iterable[bytes]) -> NDArray[np.uint64]:
     """Hash serialized keys: uint64[n, 2], MurmurHash3 x64 128 with seed 0."""
     digests = b"".join(map(mmh3.mmh3_x64_128_digest, serialized_keys))

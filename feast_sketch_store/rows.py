@@ -16,7 +16,7 @@ from feast.protos.feast.types.Value_pb2 import Value
 from numpy.typing import NDArray
 
 from feast_sketch_store.codecs import EMPTY, MISSING, NULL, VALUE, FeatureCodec
-from feast_sketch_store.entity_keys import hash_serialized_keys, serialize_entity_keys
+from feast_sketch_store.entity_keys import hash_serialized_keys, int64_join_key, serialize_entity_keys
 from feast_sketch_store.errors import RowError
 from feast_sketch_store.vocabulary import Vocabulary
 
@@ -58,13 +58,15 @@ def to_arrow(rows: Sequence[FeastRow], codecs: Sequence[FeatureCodec]) -> pa.Tab
         if not values.keys() <= known:
             unknown = sorted(values.keys() - known)
             raise RowError(f"row {number} of the batch has {unknown}, features that the view lacks")
-    columns = _join_key_columns([row[0] for row in rows])
+    entity_keys = [row[0] for row in rows]
+    serialized_keys = serialize_entity_keys(entity_keys)
+    columns = _join_key_columns(entity_keys, serialized_keys)
     nulls: dict[int, list[str]] = {}
     for codec in codecs:
         columns[codec.feature], null_rows = codec.to_arrow([row[1].get(codec.feature) for row in rows])
         for row in null_rows:
             nulls.setdefault(row, []).append(codec.feature)
-    columns[ENTITY_KEY] = pa.array(serialize_entity_keys([row[0] for row in rows]), pa.binary())
+    columns[ENTITY_KEY] = pa.array(serialized_keys, pa.binary())
     columns[EVENT_TIMESTAMP] = _timestamps([row[2] for row in rows])
     if columns[EVENT_TIMESTAMP].null_count:
         row = columns[EVENT_TIMESTAMP].is_null().index(True).as_py()
@@ -84,15 +86,21 @@ def deletions(entity_keys: Sequence[EntityKey], now: datetime) -> pa.Table:
     ------
     RowError : the keys are not all of one type.
     """
-    columns = _join_key_columns(entity_keys)
-    columns[ENTITY_KEY] = pa.array(serialize_entity_keys(entity_keys), pa.binary())
+    serialized_keys = serialize_entity_keys(entity_keys)
+    columns = _join_key_columns(entity_keys, serialized_keys)
+    columns[ENTITY_KEY] = pa.array(serialized_keys, pa.binary())
     columns[EVENT_TIMESTAMP] = _timestamps([now] * len(entity_keys))
     columns[DELETED] = pa.array([True] * len(entity_keys), pa.bool_())
     return pa.table(columns)
 
 
-def _join_key_columns(entity_keys: Sequence[EntityKey]) -> dict[str, pa.Array]:
+def _join_key_columns(
+    entity_keys: Sequence[EntityKey], serialized_keys: Sequence[bytes]
+) -> dict[str, pa.Array]:
     """The join keys as columns of their own, for people who query the row log."""
+    usual = int64_join_key(serialized_keys)
+    if usual is not None:
+        return {usual[0]: pa.array(usual[1])}
     by_name: dict[str, list[Value | None]] = {}
     for row, key in enumerate(entity_keys):
         # A slice of a repeated field is a list; iterating the field itself is four times slower.

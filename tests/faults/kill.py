@@ -2,10 +2,10 @@
 
     python tests/faults/kill.py --kills 500
 
-A child process writes batches into a store that seals often, and reports each write that returned. It is
-killed with SIGKILL: at the n-th line that it executes inside the package (n runs over the whole workload),
-or, for what happens inside libraries, after a random time. A second child then opens the store and compares
-every row with a reference. After each kill
+A child process writes, deletes and vacuums in a store that seals often, and reports each call that
+returned. It is killed with SIGKILL: at the n-th line that it executes inside the package, with n all over
+the workload, or, for what happens inside libraries, after a random time. A second child then opens the
+store and compares every row with a reference. After each kill
 
 - every acknowledged batch is there, whole, and the newest row of each entity wins;
 - the batch that was under way is there whole or not at all;
@@ -35,7 +35,7 @@ from feast.protos.feast.types.Value_pb2 import StringSet, Value
 import feast_sketch_store
 from feast_sketch_store.codecs import FeatureCodec
 from feast_sketch_store.entity_keys import hash_serialized_keys, serialize_entity_keys
-from feast_sketch_store.rows import to_arrow
+from feast_sketch_store.rows import deletions, to_arrow
 from feast_sketch_store.settings import FeatureSettings, ViewSettings
 from feast_sketch_store.view import SealPolicy, View
 
@@ -51,11 +51,13 @@ POLICY = SealPolicy(share=0.5, min_rows=5)
 
 @dataclass(frozen=True)
 class Write:
-    """One batch: which entities it writes, and the second of its event timestamps."""
+    """One batch: which entities it writes or deletes, and the second of its event timestamps."""
 
     number: int
     entities: tuple[int, ...]
     second: int
+    deletes: bool
+    vacuums: bool
 
 
 @dataclass
@@ -67,16 +69,19 @@ class Reference:
     def with_write(self, write: Write) -> "Reference":
         """The reference after one more write."""
         newest = dict(self.newest)
+        if write.deletes:
+            return Reference({e: wrote for e, wrote in newest.items() if e not in write.entities})
         for entity in write.entities:
             newest[entity] = max(newest.get(entity, (-(10**9), -1)), (write.second, write.number))
         return Reference(newest)
 
 
 def plan_write(number: int) -> Write:
-    """The batch of a number, always the same: some come late on purpose."""
+    """The batch of a number, always the same: some come late on purpose, some delete, some vacuum."""
     chance = random.Random(number)
     entities = tuple(sorted(chance.sample(range(NUM_ENTITIES), 4)))
-    return Write(number, entities, number - (chance.randrange(6) if chance.random() < 0.3 else 0))
+    second = number - (chance.randrange(6) if chance.random() < 0.3 else 0)
+    return Write(number, entities, second, deletes=number % 5 == 4, vacuums=number % 7 == 6)
 
 
 def key(entity: int) -> EntityKey:
@@ -88,7 +93,12 @@ def items_of(entity: int, number: int) -> list[str]:
 
 
 def apply_write(view: View, write: Write) -> None:
-    """Write a batch as the online store does."""
+    """Write or delete a batch as the online store does."""
+    if write.vacuums:
+        view.vacuum(orphan_age_seconds=0.0)
+    if write.deletes:
+        view.delete(deletions([key(entity) for entity in write.entities], START))
+        return
     rows = [
         (
             key(entity),
