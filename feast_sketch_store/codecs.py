@@ -57,6 +57,8 @@ _VARINT_KINDS: Final = ("bool", "int32", "int64", "timestamp")
 _FLOAT_BITS: Final = {"float": np.dtype("<i4"), "double": np.dtype("<i8")}
 _DELIMITED_KINDS: Final = ("string", "bytes", "message")
 
+_VALUE_FIELDS: Final = frozenset(Value.DESCRIPTOR.fields_by_name) - {"null_val"}
+
 _ENTITIES_PER_MESSAGE: Final = 128  # few enough to stay in the cache
 
 _WIRE_VARINT, _WIRE_FIXED64, _WIRE_DELIMITED, _WIRE_FIXED32 = 0, 1, 2, 5
@@ -70,10 +72,18 @@ class FeatureCodec:
     ----------
     feature : the feature's name.
     value_field : the field of Feast's ``Value`` that carries it, such as ``"string_list_val"``.
+
+    Raises
+    ------
+    ValueError : there is no such field.
     """
 
     feature: str
     value_field: str
+
+    def __post_init__(self) -> None:
+        if self.value_field not in _VALUE_FIELDS:
+            raise ValueError(f"{self.value_field!r} is no field of Feast's Value that a feature can have")
 
     @classmethod
     def for_feature(cls, feature: str, dtype: FeastType) -> "FeatureCodec":
@@ -131,6 +141,11 @@ class FeatureCodec:
         """The type of the feature's column in the row log."""
         element = _ARROW_TYPES[self.element_kind]
         return pa.list_(element) if self.is_collection else element
+
+    @property
+    def storage_type(self) -> pa.DataType:
+        """The type of the feature's vocabulary."""
+        return pa.large_binary() if self.element_kind in _DELIMITED_KINDS else pa.int64()
 
     def to_arrow(self, values: Sequence[Value | None]) -> tuple[pa.Array, list[int]]:
         """Turn one feature's values into a column of the row log.

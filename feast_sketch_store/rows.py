@@ -59,7 +59,7 @@ def to_arrow(rows: Sequence[FeastRow], codecs: Sequence[FeatureCodec]) -> pa.Tab
             unknown = sorted(values.keys() - known)
             raise RowError(f"row {number} of the batch has {unknown}, features that the view lacks")
     entity_keys = [row[0] for row in rows]
-    serialized_keys = serialize_entity_keys(entity_keys)
+    serialized_keys = _serialize(entity_keys)
     columns = _join_key_columns(entity_keys, serialized_keys)
     nulls: dict[int, list[str]] = {}
     for codec in codecs:
@@ -86,12 +86,20 @@ def deletions(entity_keys: Sequence[EntityKey], now: datetime) -> pa.Table:
     ------
     RowError : the keys are not all of one type.
     """
-    serialized_keys = serialize_entity_keys(entity_keys)
+    serialized_keys = _serialize(entity_keys)
     columns = _join_key_columns(entity_keys, serialized_keys)
     columns[ENTITY_KEY] = pa.array(serialized_keys, pa.binary())
     columns[EVENT_TIMESTAMP] = _timestamps([now] * len(entity_keys))
     columns[DELETED] = pa.array([True] * len(entity_keys), pa.bool_())
     return pa.table(columns)
+
+
+def _serialize(entity_keys: Sequence[EntityKey]) -> list[bytes]:
+    try:
+        return serialize_entity_keys(entity_keys)
+    except ValueError as error:
+        names = ", ".join(map(repr, entity_keys[0].join_keys))
+        raise RowError(f"a value of join key {names} cannot be kept: {error}") from error
 
 
 def _join_key_columns(

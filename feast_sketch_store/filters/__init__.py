@@ -2,9 +2,10 @@
 
 from feast_sketch_store.filters.bits import set_bits
 from feast_sketch_store.filters.shifting_bloom import (
+    MAX_NUM_WORDS,
     ShiftingBloomFilter,
     ShiftingBloomFilterBuilder,
     new_salt,
 )
 
-__all__ = ["ShiftingBloomFilter", "ShiftingBloomFilterBuilder", "new_salt", "set_bits"]
+__all__ = ["MAX_NUM_WORDS", "ShiftingBloomFilter", "ShiftingBloomFilterBuilder", "new_salt", "set_bits"]

@@ -21,16 +21,18 @@ from numpy.typing import NDArray
 
 from feast_sketch_store.codecs import NULL, VALUE, Decoder, FeatureCodec
 from feast_sketch_store.filters import (
+    MAX_NUM_WORDS,
     ShiftingBloomFilter,
     ShiftingBloomFilterBuilder,
     new_salt,
 )
 from feast_sketch_store.layers.answer import FeatureAnswer, LayerAnswer
 from feast_sketch_store.rows import NO_TIMESTAMP, EncodedFeature, EncodedRows
-from feast_sketch_store.sizing import FactClass, expected_fill, ideal_bits, size_for_rates
+from feast_sketch_store.sizing import MAX_NUM_HASHES, FactClass, expected_fill, ideal_bits, size_for_rates
 from feast_sketch_store.vocabulary import Vocabulary
 
-_T = TypeVar("_T", bound=np.generic)
+_T = TypeVar("_T")
+_Scalar = TypeVar("_Scalar", bound=np.generic)
 
 MAX_SHAPES = 256
 MAX_TIMESTAMP_BUCKETS = 16
@@ -299,49 +301,60 @@ class SketchLayer:
         ------
         ValueError, KeyError, TypeError : the description and the arrays do not fit each other.
         """
+        _check_types(arrays)
         codecs, vocabularies, ranges = [], {}, {}
         for number, feature in enumerate(description["features"]):
-            name = feature["name"]
-            codecs.append(FeatureCodec(name, feature["value_field"]))
+            name = _checked(feature["name"], str)
+            codec = FeatureCodec(name, feature["value_field"])
             prefix = f"vocabulary.{number}."
             parts = {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
-            vocabularies[name] = Vocabulary.from_arrays(parts)
-            ranges[name] = _range_from(feature)
-            if len(vocabularies[name]) != ranges[name].num_symbols:
-                raise ValueError(f"the vocabulary of {name!r} has not as many values as symbols")
+            vocabulary, symbols = Vocabulary.from_arrays(parts), _range_from(feature)
+            if len(vocabulary) != symbols.num_symbols or vocabulary.values.type != codec.storage_type:
+                raise ValueError(f"the vocabulary of {name!r} does not fit its symbols or type")
+            codecs.append(codec)
+            vocabularies[name], ranges[name] = vocabulary, symbols
         shapes, shape_ranges = [], []
         for number, shape in enumerate(description["shapes"]):
             states, buckets = arrays[f"shapes.{number}.states"], arrays[f"shapes.{number}.buckets"]
-            symbols = _range_from(shape)
-            if states.shape != (symbols.num_symbols, len(shape["features"])) or buckets.shape != (
-                symbols.num_symbols,
+            symbols, names = _range_from(shape), tuple(shape["features"])
+            if (
+                states.shape != (symbols.num_symbols, len(names))
+                or buckets.shape != (symbols.num_symbols,)
+                or np.any(states > VALUE)  # type: ignore[operator]
             ):
                 raise ValueError(f"shape range {number} does not fit its arrays")
-            shapes.append(_Shapes(tuple(shape["features"]), states, buckets))  # type: ignore[arg-type]
+            shapes.append(_Shapes(names, states, buckets))  # type: ignore[arg-type]
             shape_ranges.append(symbols)
-        every_range = [*ranges.values(), *shape_ranges]
-        window_words = max(1, sum(r.num_words for r in every_range))
-        if any(r.first_word < 0 or r.first_word + r.num_words > window_words for r in every_range):
-            raise ValueError("a range of symbols lies outside the window")
-        num_words = description["num_words"]
+        shaped = [name for shape in shapes for name in shape.features]
+        if len(codecs) != len(ranges) or len(shaped) != len(ranges) or set(shaped) != set(ranges):
+            raise ValueError("the features and those of the shapes are not the same")
+        window_words = 0
+        for symbols in sorted([*ranges.values(), *shape_ranges], key=lambda r: (r.first_word, r.num_words)):
+            if symbols.first_word != window_words:
+                raise ValueError("the ranges of symbols do not lie one behind the other")
+            window_words += symbols.num_words
+        window_words = max(1, window_words)
+        num_words = _checked(description["num_words"], int)
         words = arrays["table"]
-        if not window_words <= num_words or words.shape != (num_words + window_words,):
+        if not window_words <= num_words <= MAX_NUM_WORDS or words.shape != (num_words + window_words,):
             raise ValueError("the table's length is not that of its words and window")
         bounds = arrays["bucket_bounds"]
         num_buckets = max((int(s.buckets.max()) + 1 for s in shapes if len(s)), default=0)
         if bounds.ndim != 2 or bounds.shape[1] != 2 or len(bounds) < num_buckets:
             raise ValueError("the bounds of the timestamp buckets do not fit the shapes")
-        high, low = (int(half, 16) for half in description["salt"])
+        first, second = (int(half, 16) for half in description["salt"])
+        if not 0 <= min(first, second) <= max(first, second) < 2**64:
+            raise ValueError("the salt is not two 64-bit numbers")
         return cls(
-            ShiftingBloomFilter(words, num_words, (high, low)),  # type: ignore[arg-type]
+            ShiftingBloomFilter(words, num_words, (first, second)),  # type: ignore[arg-type]
             codecs,
             vocabularies,
             ranges,
             shapes,
             shape_ranges,
             bounds,  # type: ignore[arg-type]
-            description["num_entities"],
-            description["max_event_timestamp"],
+            _checked(description["num_entities"], int),
+            _checked(description["max_event_timestamp"], int),
         )
 
 
@@ -350,7 +363,36 @@ def _words_for(num_symbols: int) -> int:
 
 
 def _range_from(entry: Mapping[str, Any]) -> SymbolRange:
-    return SymbolRange(**{field: entry[field] for field in SymbolRange.__dataclass_fields__})
+    symbols = SymbolRange(
+        _checked(entry["first_word"], int),
+        _checked(entry["num_symbols"], int),
+        _checked(entry["num_facts"], int),
+        _checked(entry["num_hashes"], int),
+        _checked(entry["false_positive_rate"], float),
+    )
+    if (
+        min(symbols.first_word, symbols.num_symbols, symbols.num_facts) < 0
+        or not 1 <= symbols.num_hashes <= MAX_NUM_HASHES
+        or not 0.0 <= symbols.false_positive_rate <= 1.0
+    ):
+        raise ValueError(f"{symbols} cannot be")
+    return symbols
+
+
+def _check_types(arrays: Mapping[str, NDArray[np.generic]]) -> None:
+    for name, array in arrays.items():
+        wanted = {"table": np.uint64, "states": np.uint8, "buckets": np.uint8, "data": np.uint8}.get(
+            name.rpartition(".")[2], np.int64
+        )
+        if array.dtype != wanted:
+            raise TypeError(f"array {name!r} has type {array.dtype}")
+
+
+def _checked(value: Any, kind: type[_T]) -> _T:
+    """The value if it is of the type itself: to JSON, ``true`` and 7.0 are no counts."""
+    if type(value) is not kind:
+        raise TypeError(f"{value!r} stands where {kind.__name__} is expected")
+    return value
 
 
 def _symbol_rate(feature: EncodedFeature, error_rate: float) -> float:
@@ -426,6 +468,6 @@ def _number_shapes(
     return ranges, ids_per_range
 
 
-def _reduce(combine: np.ufunc, values: NDArray[_T], starts: NDArray[np.int64]) -> NDArray[_T]:
+def _reduce(combine: np.ufunc, values: NDArray[_Scalar], starts: NDArray[np.int64]) -> NDArray[_Scalar]:
     """Combine each run of ``values`` that begins at one of ``starts`` into one value."""
     return np.asarray(combine.reduceat(values, starts) if len(starts) else values[:0])

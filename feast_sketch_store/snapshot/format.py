@@ -29,6 +29,8 @@ from feast_sketch_store.errors import DamagedFileError
 FORMAT_VERSION = 1
 
 _MAX_HEADER_BYTES = 1 << 24
+_MAX_LENGTH = 1 << 48  # of an axis: no file is longer, and NumPy refuses much longer ones even if empty
+_MAX_AXES = 4
 _ALIGNMENT = 64
 _OWN_KEY = "feast_sketch_store"
 _DTYPES = {"U64": "<u8", "I64": "<i8", "I32": "<i4", "U8": "|u1"}
@@ -86,7 +88,7 @@ def decode(content: NDArray[np.uint8], source: str) -> tuple[dict[str, Any], Arr
     arrays = {}
     for entry in own["arrays"]:
         dtype = np.dtype(_DTYPES[entry["dtype"]])
-        size = dtype.itemsize * _product(entry["shape"])
+        size = _size_bytes(entry)
         arrays[entry["name"]] = content[start : start + size].view(dtype).reshape(entry["shape"])
         start += size
     return own["description"], arrays
@@ -111,7 +113,7 @@ def _header(own: Mapping[str, Any]) -> bytes:
     header: dict[str, Any] = {"__metadata__": {"checksum": _checksum(text.encode()), _OWN_KEY: text}}
     end = 0
     for entry in own["arrays"]:
-        start, end = end, end + np.dtype(_DTYPES[entry["dtype"]]).itemsize * _product(entry["shape"])
+        start, end = end, end + _size_bytes(entry)
         header[entry["name"]] = {
             "dtype": entry["dtype"],
             "shape": entry["shape"],
@@ -145,9 +147,8 @@ def _read_header(content: NDArray[np.uint8], source: str) -> tuple[dict[str, Any
             )
         if _header(own) != header:
             raise DamagedFileError(f"{source}: the header was altered")
-        sizes = [
-            np.dtype(_DTYPES[entry["dtype"]]).itemsize * _product(entry["shape"]) for entry in own["arrays"]
-        ]
+        _check_entries(own)
+        sizes = [_size_bytes(entry) for entry in own["arrays"]]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedFileError(f"{source}: not a snapshot, or damaged: {error}") from error
     told = start + sum(sizes)
@@ -158,10 +159,23 @@ def _read_header(content: NDArray[np.uint8], source: str) -> tuple[dict[str, Any
     return own, start
 
 
-def _product(shape: list[Any]) -> int:
-    size = 1
+def _check_entries(own: Mapping[str, Any]) -> None:
+    """Check that all parts are there and that arrays have distinct names."""
+    names = [entry["name"] for entry in own["arrays"]]
+    if not all(type(name) is str for name in names) or len(set(names)) < len(names):
+        raise ValueError("the arrays do not have distinct names")
+    if "description" not in own or not all("checksum" in entry for entry in own["arrays"]):
+        raise ValueError("a part is missing")
+
+
+def _size_bytes(entry: Mapping[str, Any]) -> int:
+    """The size of an array that the header describes."""
+    size = np.dtype(_DTYPES[entry["dtype"]]).itemsize
+    shape = entry["shape"]
+    if type(shape) is not list or not 1 <= len(shape) <= _MAX_AXES:
+        raise ValueError(f"a shape of {shape!r}")
     for length in shape:
-        if not isinstance(length, int) or length < 0:
+        if type(length) is not int or not 0 <= length <= _MAX_LENGTH:
             raise ValueError(f"a length of {length!r}")
         size *= length
     return size

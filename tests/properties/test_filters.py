@@ -67,7 +67,9 @@ def test_a_filter_has_no_more_ones_than_were_set(drawn):
 @example(np.zeros((2, 3), np.uint64))
 def test_set_bits_agrees_with_unpackbits(words):
     indptr, positions = set_bits(words)
-    bits = np.unpackbits(words.view(np.uint8).reshape(len(words), 8 * words.shape[1]), axis=1, bitorder="little")
+    bits = np.unpackbits(
+        words.view(np.uint8).reshape(len(words), 8 * words.shape[1]), axis=1, bitorder="little"
+    )
     rows, columns = np.nonzero(bits)
     assert positions.tolist() == columns.tolist()
     assert np.repeat(np.arange(len(words)), np.diff(indptr)).tolist() == rows.tolist()

@@ -58,9 +58,7 @@ def test_rate_for_distributions(
 
 
 @pytest.mark.parametrize("num_hashes", [1, 2, 3, 10])
-def test_rate_for_numbers_of_hashes(
-    make_facts, build_filter, random_hashes, binomial_interval, num_hashes
-):
+def test_rate_for_numbers_of_hashes(make_facts, build_filter, random_hashes, binomial_interval, num_hashes):
     facts = make_facts(5000, 1000, 100_000, symbol_exponent=ZIPF)
     bloom = build_filter(facts, 1000, num_hashes)
     count = ask(bloom, random_hashes(TRIALS, 2), asked_symbols(1000), num_hashes)
@@ -106,9 +104,7 @@ def test_rate_of_whole_windows_of_entities_that_were_added(
     plain binomial interval is too narrow (the next test shows it). Entities are independent, so the
     interval is 4 standard errors of the entities' own excess over its expectation.
     """
-    facts = make_facts(
-        5000, 9984, 150_000, entity_exponent=entity_exponent, symbol_exponent=symbol_exponent
-    )
+    facts = make_facts(5000, 9984, 150_000, entity_exponent=entity_exponent, symbol_exponent=symbol_exponent)
     bloom = build_filter(facts, 9984, 7)
     excess, absent = enumerated_excess(bloom, facts, np.arange(5000), 9984, 7)
     surprise = excess - absent * bloom.measured_fill() ** 7

@@ -37,7 +37,15 @@ ORDER = [
     "errors",
 ]
 MAY_IMPORT_FEAST = {"online_store", "settings", "rows", "codecs", "entity_keys"}
-PURE = ["filters", "filters.shifting_bloom", "filters.bits", "sizing", "snapshot.format", "vocabulary", "errors"]
+PURE = [
+    "filters",
+    "filters.shifting_bloom",
+    "filters.bits",
+    "sizing",
+    "snapshot.format",
+    "vocabulary",
+    "errors",
+]
 HARMLESS = {"collections", "dataclasses", "json", "math", "mmh3", "numpy", "pyarrow", "secrets", "typing"}
 READS_FILES = {"pyarrow.parquet", "pyarrow.dataset", "pyarrow.fs", "pyarrow.feather", "pyarrow.ipc"}
 
@@ -114,7 +122,18 @@ def test_pure_modules_open_nothing(module):
         for node in ast.walk(ast.parse(path_of(module).read_text()))
         if isinstance(node, ast.Call)
     }
-    assert not called & {"open", "print", "exec", "eval", "__import__", "memmap", "fromfile", "tofile", "save", "load"}
+    assert not called & {
+        "open",
+        "print",
+        "exec",
+        "eval",
+        "__import__",
+        "memmap",
+        "fromfile",
+        "tofile",
+        "save",
+        "load",
+    }
 
 
 def test_the_package_itself_costs_nothing_to_import():

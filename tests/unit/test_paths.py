@@ -52,7 +52,12 @@ def test_no_two_names_share_a_folder():
 # Folders that exist on disk: a change would lose them.
 @pytest.mark.parametrize(
     ("name", "folder"),
-    [("History", "history~a604edf6bc39f9d9"), ("../x", "x~c388c52125c33bd4"), ("", "~e4a6a0577479b2b4"), ("ключ", "~4cd42d91d185c820")],
+    [
+        ("History", "history~a604edf6bc39f9d9"),
+        ("../x", "x~c388c52125c33bd4"),
+        ("", "~e4a6a0577479b2b4"),
+        ("ключ", "~4cd42d91d185c820"),
+    ],
 )
 def test_vectors(name, folder):
     assert folder_name(name) == folder

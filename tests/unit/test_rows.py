@@ -56,7 +56,7 @@ def items_of(rows, feature="viewed"):
 def test_columns_of_the_row_log(key_of):
     table = to_arrow([(key_of(7), viewed("a", "b") | {"size": Value()}, NOON, None)], CODECS)
     assert table.column_names == ["user_id", "viewed", "size", *OWN_COLUMNS[:-1]]
-    assert DELETED == OWN_COLUMNS[-1]
+    assert OWN_COLUMNS[-1] == DELETED
     (row,) = table.to_pylist()
     assert row["user_id"] == 7
     assert row["viewed"] == ["a", "b"]
@@ -137,6 +137,36 @@ def test_the_entityless_key_has_no_column():
     table = to_arrow([(key, viewed("a"), NOON, None)], CODECS)
     assert "__dummy_id" not in table.column_names
     assert len(table[ENTITY_KEY][0].as_py()) > 0
+
+
+@pytest.mark.parametrize(
+    ("field", "values"),
+    [
+        ("int64_val", [0, -1, 1, 2**63 - 1, -(2**63)]),
+        ("int32_val", [0, -1, 2**31 - 1, -(2**31)]),
+        ("string_val", ["", "8 bytes!", "zoë"]),
+        ("string_val", ["8 bytes!", "8 bytes?"]),
+        ("bytes_val", [b"", b"8 bytes!", b"\xff"]),
+        ("unix_timestamp_val", [0, -1, 1_700_000_000]),
+    ],
+)
+def test_join_keys_have_a_column_of_their_values(field, values):
+    keys = [EntityKey(join_keys=["id"], entity_values=[Value(**{field: value})]) for value in values]
+    table = to_arrow([(key, {}, NOON, None) for key in keys], [])
+    expected, _ = FeatureCodec("id", field).to_arrow([key.entity_values[0] for key in keys])
+    assert table["id"].combine_chunks().equals(expected)
+    assert deletions(keys, NOON)["id"].combine_chunks().equals(expected)
+
+
+def test_join_keys_of_two_names_have_a_column_each():
+    keys = [EntityKey(join_keys=[name], entity_values=[Value(int64_val=5)]) for name in "ab"]
+    table = to_arrow([(key, {}, NOON, None) for key in keys], [])
+    assert table.select(["a", "b"]).to_pylist() == [{"a": 5, "b": None}, {"a": None, "b": 5}]
+
+
+def test_a_key_without_join_keys_has_no_column():
+    table = to_arrow([(EntityKey(), {}, NOON, None)], [])
+    assert table.column_names == list(OWN_COLUMNS[:-1])
 
 
 def test_composite_join_keys_have_a_column_each():

@@ -47,7 +47,9 @@ def view_of(*fields, tags=None, ttl=timedelta(0)):
 
 def only(dtype, tags=None, view_tags=None):
     """The settings of a feature ``x`` of a view."""
-    return resolve(OPTIONS, view_of(Field(name="x", dtype=dtype, tags=tags or {}), tags=view_tags)).features["x"]
+    return resolve(OPTIONS, view_of(Field(name="x", dtype=dtype, tags=tags or {}), tags=view_tags)).features[
+        "x"
+    ]
 
 
 def test_options_are_the_defaults():
@@ -98,7 +100,9 @@ def test_tags_of_others_are_left_alone():
 
 
 @pytest.mark.parametrize("text", ["0", "1", "0.51", "-0.1", "1e-10", "nan", "inf", "", "a", "1%"])
-@pytest.mark.parametrize("tag", ["sketch.error_rate", "sketch.scalar_error_rate", "sketch.presence_error_rate"])
+@pytest.mark.parametrize(
+    "tag", ["sketch.error_rate", "sketch.scalar_error_rate", "sketch.presence_error_rate"]
+)
 def test_an_error_rate_that_cannot_work_is_refused(tag, text):
     with pytest.raises(SettingsError, match=f"view 'history' has the tag {tag}="):
         only(String, {}, {tag: text})
@@ -111,7 +115,9 @@ def test_error_rates_at_the_bounds_are_taken(text):
 
 @pytest.mark.parametrize("text", ["0", "-1", "1.5", "", "many", "1e3"])
 def test_a_max_vocabulary_that_cannot_work_is_refused(text):
-    with pytest.raises(SettingsError, match="feature 'x' of view 'history' has the tag sketch.max_vocabulary="):
+    with pytest.raises(
+        SettingsError, match=r"feature 'x' of view 'history' has the tag sketch\.max_vocabulary="
+    ):
         only(String, {"sketch.max_vocabulary": text})
 
 

@@ -64,9 +64,7 @@ def test_added_facts_are_possibly_present(num_words, num_hashes):
     rng = np.random.default_rng(num_words)
     hashes = random_hashes(20)
     entities, symbols = rng.integers(0, 20, 60), rng.integers(0, 192, 60)
-    bloom = build(
-        hashes, entities, symbols, num_bits=64 * num_words, window_words=3, num_hashes=num_hashes
-    )
+    bloom = build(hashes, entities, symbols, num_bits=64 * num_words, window_words=3, num_hashes=num_hashes)
     assert bloom.contains_many(hashes[entities], symbols, num_hashes).all()
     windows = bloom.windows(hashes, 0, 3, num_hashes)
     assert ((windows[entities, symbols // 64] >> (symbols % 64).astype(np.uint64)) & np.uint64(1)).all()
@@ -151,7 +149,9 @@ def test_facts_added_in_parts_make_the_same_table():
 
 def test_another_salt_makes_another_table():
     tables = [
-        build(random_hashes(5), np.arange(5), np.arange(5), num_bits=6400, window_words=1, num_hashes=3, salt=s)
+        build(
+            random_hashes(5), np.arange(5), np.arange(5), num_bits=6400, window_words=1, num_hashes=3, salt=s
+        )
         for s in (SALT, (SALT[0] ^ 1, SALT[1]), (SALT[0], SALT[1] ^ 2))
     ]
     assert len({table.words.tobytes() for table in tables}) == 3

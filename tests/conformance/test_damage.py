@@ -1,0 +1,275 @@
+"""Whatever was changed in a file, it is refused with `DamagedFileError`, and at no cost in memory."""
+
+import json
+import os
+import re
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from feast_sketch_store.errors import DamagedFileError, StorageError
+from feast_sketch_store.snapshot import decode, verify
+from feast_sketch_store.snapshot.files import load
+
+HUGE = 1 << 60
+
+
+def refused(content, match="some file"):
+    """Both ways of reading refuse the content, without allocating anything to speak of."""
+    tracemalloc.start()
+    try:
+        for read in (decode, verify):
+            with pytest.raises(DamagedFileError, match=match):
+                read(content, "some file")
+        assert tracemalloc.get_traced_memory()[1] < 1 << 24
+    finally:
+        tracemalloc.stop()
+
+
+# -- the forge makes sound files ------------------------------------------------------------------
+
+
+def test_a_forged_file_is_taken_if_nothing_is_wrong_with_it(forge):
+    content = forge({"shape": [3, 1]}, payload=b"xyz", own={"description": {"x": 1}})
+    verify(content, "some file")
+    description, arrays = decode(content, "some file")
+    assert (description, arrays["a"].tolist()) == ({"x": 1}, [[120], [121], [122]])
+
+
+# -- every byte, every length ---------------------------------------------------------------------
+
+
+def test_every_flipped_bit_is_found(small):
+    content = np.frombuffer(small, np.uint8).copy()
+    verify(content, "some file")
+    for place in range(len(content)):
+        for bit in range(8):
+            content[place] ^= 1 << bit
+            with pytest.raises(DamagedFileError, match="some file"):
+                verify(content, "some file")
+            content[place] ^= 1 << bit
+    verify(content, "some file")
+
+
+def test_every_changed_byte_of_a_sealed_layer_is_found_by_load(golden_base, tmp_path):
+    path = tmp_path / "base"
+    path.write_bytes(golden_base)
+    load(path)
+    with open(path, "r+b", buffering=0) as file:
+        for place, byte in enumerate(golden_base):
+            file.seek(place)
+            file.write(bytes((byte ^ 0xFF,)))
+            with pytest.raises(DamagedFileError, match=re.escape(str(path))):
+                load(path)
+            file.seek(place)
+            file.write(bytes((byte,)))
+    load(path)
+
+
+def test_every_truncation_is_found_by_load(golden_base, tmp_path):
+    path = tmp_path / "base"
+    path.write_bytes(golden_base)
+    for length in reversed(range(len(golden_base))):
+        os.truncate(path, length)
+        with pytest.raises(DamagedFileError):
+            load(path)
+
+
+@pytest.mark.parametrize("extra", [b"\x00", b" ", b"x" * 64, b"\x00" * 4096])
+def test_bytes_behind_the_end_are_found(golden_base, extra):
+    refused(np.frombuffer(golden_base + extra, np.uint8), "truncated or extended")
+
+
+def test_zeros_in_place_of_a_block_are_found(golden_base):
+    for start in range(0, len(golden_base), 512):
+        content = np.frombuffer(golden_base, np.uint8).copy()
+        content[start : start + 512] = 0
+        refused(content)
+
+
+def test_another_file_is_no_snapshot():
+    for content in (b"", b"PAR1" * 100, b"\x00" * 100, b"{}", bytes(range(256))):
+        refused(np.frombuffer(content, np.uint8))
+
+
+def test_a_file_that_is_not_there_is_no_damage(tmp_path):
+    with pytest.raises(StorageError):
+        load(tmp_path / "base")
+
+
+# -- hostile headers ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("length", [HUGE, 2**64 - 1, 2**63, (1 << 24) + 1, 1 << 20])
+def test_a_huge_header_is_not_read(raw_file, length):
+    refused(raw_file(b"{}", length=length), "cannot hold a header")
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b"{}",
+        b'"text"',
+        b"\xff\xfe\xfd",
+        b'{"__metadata__": {}}',
+        b'{"__metadata__": []}',
+        b'{"__metadata__": null}',
+        b'{"__metadata__": {"checksum": "", "feast_sketch_store": ""}}',
+        b'{"__metadata__": {"checksum": "", "feast_sketch_store": null}}',
+        b'{"__metadata__": {"checksum": "", "feast_sketch_store": "\\ud800"}}',
+        b"[" * 1_000_000,
+        b'{"a":' * 1_000_000,
+        b"[" * 100_000 + b"]" * 100_000,
+        b"9" * 100_000,
+    ],
+    ids=lambda header: f"{header[:50]!r}",
+)
+def test_a_header_that_is_none_is_refused(raw_file, header):
+    refused(raw_file(header))
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        [HUGE],
+        [HUGE, HUGE],
+        [2**64],
+        [0, HUGE],
+        [0, 2**63],
+        [0, 2**64],
+        [-1],
+        [-1, -1],
+        [-3, 0],
+        ["3"],
+        [True],
+        [True, False],
+        [0.0],
+        [1e400],
+        [None],
+        [[]],
+        [[3]],
+        "3",
+        "",
+        {},
+        {"3": 3},
+        None,
+        3,
+        [1] * 65,
+        [0] * 65,
+    ],
+    ids=lambda shape: str(shape)[:40],
+)
+@pytest.mark.parametrize("payload", [b"", b"x"], ids=["nothing", "a byte"])
+def test_an_impossible_shape_is_refused(forge, shape, payload):
+    refused(forge({"shape": shape}, payload=payload))
+
+
+@pytest.mark.parametrize("dtype", ["F32", "BOOL", "u8", "|O", "", None, 8, [], {}], ids=repr)
+def test_an_unknown_type_is_refused(forge, dtype):
+    refused(forge({"dtype": dtype}))
+
+
+@pytest.mark.parametrize("version", [0, 2, -1, HUGE, "1", None, [1], {}], ids=repr)
+def test_another_format_version_is_refused(forge, version):
+    refused(forge(own={"format_version": version}), "format version|not a snapshot")
+
+
+@pytest.mark.parametrize(
+    "part", ["format_version", "description", "arrays", "name", "dtype", "shape", "checksum"]
+)
+def test_a_missing_part_is_refused(forge, part):
+    """`decode` does not look at checksums of arrays, so only `verify` can miss those."""
+    content = forge({"shape": [3]}, payload=b"xyz", drop=part)
+    with pytest.raises(DamagedFileError):
+        verify(content, "some file")
+    if part != "checksum":
+        refused(content)
+
+
+@pytest.mark.parametrize("arrays", [None, 1, "a", ["a"], [None], [[]], {"a": 1}, [{}]], ids=repr)
+def test_arrays_that_are_no_list_of_entries_are_refused(forge, arrays):
+    refused(forge(own={"arrays": arrays}))
+
+
+@pytest.mark.parametrize("name", ["__metadata__", None, 5, True, [], {}], ids=repr)
+def test_an_impossible_name_is_refused(forge, name):
+    refused(forge({"name": name}))
+
+
+def test_two_arrays_of_one_name_are_refused(forge):
+    refused(forge({"shape": [3]}, {"shape": [3]}, payload=b"xyzxyz"))
+
+
+@pytest.mark.parametrize("checksum", ["", "0" * 32, None, 0, []], ids=repr)
+def test_a_wrong_checksum_of_an_array_is_refused_by_verify(forge, checksum):
+    content = forge({"shape": [3], "checksum": checksum}, payload=b"xyz")
+    with pytest.raises(DamagedFileError, match="checksum of 'a'"):
+        verify(content, "some file")
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        {},
+        {"a": {"dtype": "U8", "shape": [3], "data_offsets": [0, 3]}},
+        {
+            "a": {"dtype": "U8", "shape": [3], "data_offsets": [0, 3]},
+            "b": {"dtype": "U8", "shape": [3], "data_offsets": [0, 3]},
+        },
+        {
+            "a": {"dtype": "U8", "shape": [3], "data_offsets": [0, 3]},
+            "b": {"dtype": "U8", "shape": [3], "data_offsets": [2, 5]},
+        },
+        {
+            "a": {"dtype": "U8", "shape": [3], "data_offsets": [3, 6]},
+            "b": {"dtype": "U8", "shape": [3], "data_offsets": [0, 3]},
+        },
+        {
+            "b": {"dtype": "U8", "shape": [3], "data_offsets": [3, 6]},
+            "a": {"dtype": "U8", "shape": [3], "data_offsets": [0, 3]},
+        },
+        {
+            "a": {"dtype": "U8", "shape": [3], "data_offsets": [0, HUGE]},
+            "b": {"dtype": "U8", "shape": [3], "data_offsets": [3, 6]},
+        },
+        {
+            "a": {"dtype": "U8", "shape": [3], "data_offsets": [0, 3]},
+            "b": {"dtype": "U8", "shape": [3], "data_offsets": [3, 6]},
+            "c": {"dtype": "U8", "shape": [0], "data_offsets": [6, 6]},
+        },
+    ],
+    ids=["none", "one missing", "same place", "overlap", "swapped", "other order", "huge", "one too many"],
+)
+def test_array_places_that_are_not_back_to_back_are_refused(forge, tensors):
+    pair = {"shape": [3]}, {"name": "b", "shape": [3]}
+    decode(forge(*pair, payload=b"xyzxyz"), "some file")
+    refused(forge(*pair, payload=b"xyzxyz", tensors=tensors), "altered")
+
+
+def test_a_repeated_key_is_refused(raw_file, small):
+    header = small[8 : 8 + int.from_bytes(small[:8], "little")].rstrip()
+    payload = small[8 + int.from_bytes(small[:8], "little") :]
+    verify(raw_file(header, payload), "some file")
+    twice = header[:-1] + b"," + header[1:]
+    assert json.loads(twice) == json.loads(header)
+    refused(raw_file(twice, payload), "altered")
+
+
+@pytest.mark.parametrize("other", [(b",", b", "), (b":", b": "), (b'"dtype"', b'"dt\\u0079pe"')], ids=repr)
+def test_the_same_header_in_other_words_is_refused(raw_file, small, other):
+    header = small[8 : 8 + int.from_bytes(small[:8], "little")].rstrip()
+    payload = small[8 + int.from_bytes(small[:8], "little") :]
+    place = header.rindex(other[0])
+    changed = header[:place] + other[1] + header[place + len(other[0]) :]
+    assert json.loads(changed) == json.loads(header)
+    refused(raw_file(changed, payload), "altered")
+
+
+@pytest.mark.parametrize("depth", [100_000, 1_000_000])
+def test_a_description_of_deep_nesting_is_refused(forge, depth):
+    assert decode(forge(depth=3), "some file")[0] == [[[]]]
+    refused(forge(depth=depth))

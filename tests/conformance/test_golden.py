@@ -1,0 +1,159 @@
+"""Files of a released format version are read as ever, written as ever, and are plain safetensors."""
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from feast.protos.feast.types.EntityKey_pb2 import EntityKey
+from feast.protos.feast.types.Value_pb2 import Value
+
+from feast_sketch_store.entity_keys import hash_serialized_keys, serialize_entity_keys
+from feast_sketch_store.layers import SketchLayer
+from feast_sketch_store.snapshot import encode
+from feast_sketch_store.snapshot.files import load
+
+GOLDEN = Path(__file__).parent / "golden"
+BASE, ORDER = GOLDEN / "v1.base.safetensors", GOLDEN / "v1.order.safetensors"
+FILES = pytest.mark.parametrize("path", [BASE, ORDER], ids=["base", "order"])
+
+NOON = 1_777_636_800_000_000  # 2026-05-01T12:00:00Z
+HOUR = 3_600_000_000
+
+# What was written: per user the viewed items, sizes, country and member. "null" is a null, None was not
+# written.
+ROWS = {
+    0: ({"tea", "coffee", "naïve ☕"}, {-1, 0, 2**62}, "DE", True),
+    1: ({"tea"}, None, "DE", None),
+    2: (set(), "null", "FR", None),
+    3: ("null", None, None, False),
+    4: ({"", "tea"}, None, "", None),
+    5: (None, None, None, None),
+}
+NAMES = ["viewed", "sizes", "country", "member"]
+VALUE_FIELDS = ["string_set_val", "int64_list_val", "string_val", "bool_val"]
+
+
+def hashes_of(users):
+    keys = [EntityKey(join_keys=["user_id"], entity_values=[Value(int64_val=user)]) for user in users]
+    return hash_serialized_keys(serialize_entity_keys(keys))
+
+
+def plain(value, field):
+    if value is None or value == Value():
+        return value and "null"
+    assert value.WhichOneof("val") == field
+    content = getattr(value, field)
+    return set(content.val) if hasattr(content, "val") else content
+
+
+@FILES
+def test_the_file_is_the_one_of_the_readme(path):
+    readme = (Path(__file__).parent / "README.md").read_text()
+    assert f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}" in readme
+
+
+@FILES
+def test_encoding_again_gives_the_same_bytes(path):
+    assert b"".join(encode(*load(path))) == path.read_bytes()
+
+
+def test_rows_read_as_they_were_written():
+    description, arrays = load(BASE)
+    layer = SketchLayer.from_snapshot(description["layer"], arrays)
+    answer = layer.read(hashes_of(range(1000)), NAMES)
+    assert answer.found.tolist() == list(ROWS)
+    assert answer.event_timestamps.tolist() == [NOON + HOUR * user for user in ROWS]
+    for column, (name, field) in enumerate(zip(NAMES, VALUE_FIELDS, strict=True)):
+        feature = answer.features[name]
+        values = feature.decoder.values(feature.states, feature.indptr, feature.symbols)
+        assert [plain(v, field) for v in values] == [row[column] for row in ROWS.values()]
+
+
+def test_the_description_is_as_it_was():
+    description, arrays = load(BASE)
+    layer = description.pop("layer")
+    assert description == {"created_by": "make_golden", "view": "history", "row_log_version": 3}
+    assert (layer["num_words"], layer["num_entities"], layer["max_event_timestamp"]) == (
+        9,
+        6,
+        NOON + 5 * HOUR,
+    )
+    assert layer["salt"] == ["0123456789abcdef", "fedcba9876543210"]
+    assert [(f["name"], f["value_field"]) for f in layer["features"]] == list(
+        zip(NAMES, VALUE_FIELDS, strict=True)
+    )
+    assert [
+        [each[part] for part in ("first_word", "num_symbols", "num_facts", "num_hashes")]
+        for each in (*layer["features"], *layer["shapes"])
+    ] == [[0, 4, 6, 7], [1, 3, 3, 7], [3, 3, 4, 18], [2, 2, 2, 17], [4, 6, 6, 33]]
+    assert {name: (array.dtype.str, array.shape) for name, array in arrays.items()} == {
+        "bucket_bounds": ("<i8", (6, 2)),
+        "table": ("<u8", (14,)),
+        "vocabulary.0.offsets": ("<i8", (5,)),
+        "vocabulary.0.data": ("|u1", (19,)),
+        "vocabulary.1.values": ("<i8", (3,)),
+        "vocabulary.2.offsets": ("<i8", (4,)),
+        "vocabulary.2.data": ("|u1", (4,)),
+        "vocabulary.3.values": ("<i8", (2,)),
+        "shapes.0.buckets": ("|u1", (6,)),
+        "shapes.0.states": ("|u1", (6, 4)),
+    }
+
+
+def test_arrays_are_as_they_were():
+    _, arrays = load(BASE)
+    assert arrays["bucket_bounds"].tolist() == [[NOON + HOUR * user] * 2 for user in range(6)]
+    # Most popular first, equals ascending.
+    assert arrays["vocabulary.0.data"].tobytes().decode() == "tea" + "" + "coffee" + "naïve ☕"
+    assert arrays["vocabulary.0.offsets"].tolist() == [0, 3, 3, 9, 19]
+    assert arrays["vocabulary.1.values"].tolist() == [-1, 0, 2**62]
+    assert arrays["vocabulary.2.data"].tobytes() == b"DEFR"
+    assert arrays["vocabulary.2.offsets"].tolist() == [0, 2, 2, 4]
+    assert arrays["vocabulary.3.values"].tolist() == [0, 1]
+    # Rows of the array, in any order: 0 missing, 1 null, 2 empty, 3 a value; then the user's own bucket.
+    shapes = np.column_stack((arrays["shapes.0.states"], arrays["shapes.0.buckets"]))
+    assert sorted(shapes.tolist()) == sorted(
+        [
+            [3, 3, 3, 3, 0],
+            [3, 0, 3, 0, 1],
+            [2, 1, 3, 0, 2],
+            [1, 0, 0, 3, 3],
+            [3, 0, 3, 0, 4],
+            [0, 0, 0, 0, 5],
+        ]
+    )
+
+
+def test_the_order_file_lists_hashes_and_timestamps():
+    description, arrays = load(ORDER)
+    assert description == {}
+    hashes = hashes_of(ROWS)
+    order = np.lexsort((hashes[:, 1], hashes[:, 0]))
+    assert arrays["entity_hashes"].tolist() == hashes[order].tolist()
+    assert arrays["event_timestamps"].tolist() == [NOON + HOUR * int(user) for user in order]
+    # Odd users have a created timestamp one minute later, the others none.
+    assert arrays["created_timestamps"].tolist() == [
+        NOON + HOUR * int(user) + 60_000_000 if user % 2 else -(2**63) for user in order
+    ]
+
+
+@FILES
+def test_the_safetensors_package_reads_the_same_arrays(path):
+    _, ours = load(path)
+    theirs = safetensors.numpy.load_file(path)
+    assert ours.keys() == theirs.keys()
+    for name, array in ours.items():
+        assert array.dtype == theirs[name].dtype
+        assert array.shape == theirs[name].shape
+        assert array.tobytes() == theirs[name].tobytes()
+
+
+@FILES
+def test_arrays_are_aligned_and_mapped(path):
+    _, arrays = load(path)
+    for array in arrays.values():
+        assert array.flags.aligned
+        assert not array.flags.owndata
+        assert not array.flags.writeable
