@@ -5,7 +5,9 @@ from feast.types import Set, String
 
 customer = Entity(name="customer", join_keys=["customer_id"], value_type=ValueType.INT64)
 
-purchases = FileSource(name="purchases", path="data/purchases.parquet", timestamp_field="event_timestamp")
+purchases = FileSource(
+    name="purchases", path="data/online_retail_purchases.parquet", timestamp_field="event_timestamp"
+)
 
 customer_purchases = FeatureView(
     name="customer_purchases",

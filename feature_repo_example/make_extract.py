@@ -13,7 +13,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-EXTRACT = Path(__file__).parent / "data" / "purchases.parquet"
+EXTRACT = Path(__file__).parent / "data" / "online_retail_purchases.parquet"
 SCHEMA = pa.schema(
     [
         ("customer_id", pa.int64()),

@@ -3,43 +3,47 @@
     python feature_repo_example/run.py
 
 Applies the repository beside this file, materializes it, and reads it back in another process: one customer
-in full, then all of them against the exact rows.
+in full, then all of them against the exact rows. Exits with 1 if anything that was written is lost.
 """
 
+import gc
+import math
 import subprocess
 import sys
 import sysconfig
 import tempfile
-from datetime import datetime
+import time
+import tracemalloc
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
-import pyarrow.parquet as pq
 from feast import FeatureStore
-from feast.infra.online_stores.sqlite import SqliteOnlineStore
 from feast.repo_config import RepoConfig
-from feast.utils import _convert_arrow_to_proto
-from feast.value_type import ValueType
 from tqdm import tqdm
 
+import feast_sketch_store
 from feast_sketch_store import ViewStats, open_view
 
 REPO = Path(__file__).resolve().parent
+PURCHASES = REPO / "data" / "online_retail_purchases.parquet"
 VIEW = "customer_purchases"
-CUSTOMER = 12347
-END = "2011-12-31T00:00:00"
+CUSTOMER, NO_CUSTOMER = 12347, 1
+PERIOD = ("2010-01-01T00:00:00", "2011-12-31T00:00:00")
 BATCH = 500
 
 
 def main() -> int:
-    if sys.argv[1:] == ["read"]:
-        return read_back()
+    """Apply and materialize with the plain `feast` command, then read in a process of its own."""
+    started = time.monotonic()
     feast = Path(sysconfig.get_path("scripts")) / "feast"
-    for command in (["apply"], ["materialize", "2010-01-01T00:00:00", END]):
+    for command in (["apply"], ["materialize", *PERIOD]):
         print(f"\n$ feast {' '.join(command)}", flush=True)
         subprocess.run([feast, *command], cwd=REPO, check=True)
     print("\nAnother process reads:", flush=True)
-    return subprocess.run([sys.executable, __file__, "read"], check=False).returncode
+    status = subprocess.run([sys.executable, __file__, "read"], check=False).returncode
+    print(f"\nDone in {time.monotonic() - started:.0f} seconds.")
+    return status
 
 
 def read_back() -> int:
@@ -52,13 +56,14 @@ def read_back() -> int:
     vocabulary = stats.vocabulary_sizes["products"]
     facts = int(exact["products"].map(len).sum())
     print(
-        f"\n{len(exact):,} customers bought {facts:,} times one of {vocabulary:,} products."
+        f"\n{len(exact):,} customers, {vocabulary:,} products, {facts:,} facts (a customer and a product)"
         f"\n  lost by the sketch (false negatives):  {lost}"
         f"\n  added by the sketch (false positives): {false:,}, that is {false / len(exact):.1f} beside the "
         f"{facts / len(exact):.1f} true products of a customer"
         f"\n  false-positive rate:                   {false / candidates:.5f} measured, "
         f"{stats.expected_false_positive_rates['products']:.5f} expected"
         f"\n  wrong countries:                       {wrong_countries}"
+        f"\n  rows in the sketch, rows still exact:  {stats.sealed_entities:,}, {stats.unsealed_rows:,}"
     )
     show_memory(store, exact, stats, facts)
     return 1 if lost else 0
@@ -66,18 +71,20 @@ def read_back() -> int:
 
 def newest_rows() -> pd.DataFrame:
     """The newest row of each customer, indexed by customer."""
-    rows = pd.read_parquet(REPO / "data" / "purchases.parquet").sort_values("event_timestamp")
-    return rows.groupby("customer_id").last()
+    rows = pd.read_parquet(PURCHASES).sort_values("event_timestamp")
+    return rows.groupby("customer_id").tail(1).set_index("customer_id").sort_index()
 
 
 def show_customer(store: FeatureStore, exact: pd.DataFrame) -> None:
-    read = read_features(store, [CUSTOMER])
+    read = read_features(store, [CUSTOMER, NO_CUSTOMER])
     bought, returned = set(exact.at[CUSTOMER, "products"]), set(read["products"][0])
     print(
         f"  customer {CUSTOMER} from {read['country'][0]}"
         f"\n  bought:   {' '.join(sorted(bought)[:8])} ... {len(bought)} products"
         f"\n  returned: {' '.join(sorted(bought & returned)[:8])} ... {len(bought & returned)} of them"
         f"\n  and, by chance, {len(returned - bought)} more: {' '.join(sorted(returned - bought)[:8])} ..."
+        f"\n  customer {NO_CUSTOMER}, who does not exist: {read['products'][1]}",
+        flush=True,
     )
 
 
@@ -107,47 +114,44 @@ def read_features(store: FeatureStore, customers: list[int]) -> dict[str, list]:
 
 def show_memory(store: FeatureStore, exact: pd.DataFrame, stats: ViewStats, facts: int) -> None:
     rows = {
-        "filter in memory": stats.table_bytes,
-        "snapshot file (filter, vocabulary, header)": stats.snapshot_bytes,
-        "the same rows in SQLite through Feast": sqlite_bytes(store),
-        "the same rows as a Python dict of sets": dict_of_sets_bytes(exact),
+        "Sketch": None,
+        "filter": stats.table_bytes,
+        "vocabulary": stats.vocabulary_bytes,
+        "snapshot file: both and a header, mapped": stats.snapshot_bytes,
+        "tables that a reading process adds to it": decoder_bytes(exact),
+        "The same rows, exact": None,
+        "Python dict of sets": dict_of_sets_bytes(exact),
+        "SQLite file, written by Feast": sqlite_bytes(store, exact),
+        "NumPy arrays of product numbers": arrays_bytes(exact, stats),
+        "lower bound for sets of these sizes": information_bound_bytes(exact),
     }
     print(f"\n  {'':44}{'bytes':>12}{'per fact':>10}")
     for name, size in rows.items():
-        print(f"  {name:44}{size:>12,}{size / facts:>10.2f}")
+        print(f"  {name}" if size is None else f"    {name:42}{size:>12,}{size / facts:>10.2f}")
 
 
-def sqlite_bytes(store: FeatureStore) -> int:
-    """Size of Feast's SQLite store with the same rows."""
-    view = store.get_feature_view(VIEW)
-    table = pq.read_table(REPO / "data" / "purchases.parquet").combine_chunks()
-    rows = _convert_arrow_to_proto(table, view, {"customer_id": ValueType.INT64})
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "online.db"
-        config = RepoConfig(
-            project=store.project,
-            provider="local",
-            registry="not used",
-            online_store={"type": "sqlite", "path": str(path)},
-            entity_key_serialization_version=3,
-        )
-        sqlite = SqliteOnlineStore()
-        sqlite.update(config, [], [view], [], [], False)
-        bar = tqdm(total=len(rows), desc="  writing to SQLite for comparison", unit="row")
-        sqlite.online_write_batch(config, view, rows, bar.update)
-        bar.close()
-        return path.stat().st_size
+def decoder_bytes(exact: pd.DataFrame) -> int:
+    """What the package allocates to read all customers and keeps; it grows with the vocabulary."""
+    tracemalloc.start()
+    store = FeatureStore(repo_path=str(REPO))
+    customers = exact.index.to_list()
+    for first in tqdm(range(0, len(customers), BATCH), desc="  tracing memory", unit="batch"):
+        read_features(store, customers[first : first + BATCH])
+    gc.collect()
+    package = tracemalloc.Filter(True, str(Path(feast_sketch_store.__file__).parent / "*"))
+    traces = tracemalloc.take_snapshot().filter_traces([package]).traces
+    tracemalloc.stop()
+    return sum(trace.size for trace in traces)
 
 
 def dict_of_sets_bytes(exact: pd.DataFrame) -> int:
     """Size of ``{customer: (set of products, country)}``; equal strings are held once."""
     strings: dict[str, str] = {}
     rows = {
-        customer: (
-            {strings.setdefault(p, p) for p in row["products"]},
-            strings.setdefault(row["country"], ""),
+        customer: ({strings.setdefault(p, p) for p in products}, strings.setdefault(country, country))
+        for customer, products, country in zip(
+            exact.index.to_list(), exact["products"], exact["country"], strict=True
         )
-        for customer, row in exact.iterrows()
     }
     size = sys.getsizeof(rows) + sum(map(sys.getsizeof, strings))
     for customer, row in rows.items():
@@ -155,9 +159,46 @@ def dict_of_sets_bytes(exact: pd.DataFrame) -> int:
     return size
 
 
+def sqlite_bytes(store: FeatureStore, exact: pd.DataFrame) -> int:
+    """Size of the file of Feast's SQLite store with the same rows, written once each."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "online.db"
+        sqlite = FeatureStore(
+            config=RepoConfig(
+                project=store.project,
+                provider="local",
+                registry=str(Path(folder) / "registry.db"),
+                online_store={"type": "sqlite", "path": str(path)},
+                entity_key_serialization_version=3,
+                repo_path=REPO,
+            )
+        )
+        sqlite.apply([store.get_entity("customer"), store.get_feature_view(VIEW)])
+        sqlite.write_to_online_store(VIEW, exact.reset_index())
+        return path.stat().st_size
+
+
+def arrays_bytes(exact: pd.DataFrame, stats: ViewStats) -> int:
+    """Size of a hand-made exact store: a sorted index of customers, product numbers, countries, names."""
+    products = pd.Categorical(np.concatenate(exact["products"].to_list()))
+    arrays = (
+        exact.index.to_numpy(np.int64),
+        np.cumsum(exact["products"].map(len)).to_numpy(np.uint32),
+        products.codes.astype(np.min_scalar_type(len(products.categories))),
+        pd.Categorical(exact["country"]).codes,
+    )
+    return sum(array.nbytes for array in arrays) + stats.vocabulary_bytes
+
+
+def information_bound_bytes(exact: pd.DataFrame) -> int:
+    """Sum of log2 C(V, n) over the customers: no index, no names; codes that use popularity can go lower."""
+    size = len({product for products in exact["products"] for product in products})
+    nats = sum(
+        math.lgamma(size + 1) - math.lgamma(n + 1) - math.lgamma(size - n + 1)
+        for n in exact["products"].map(len)
+    )
+    return math.ceil(nats / math.log(2) / 8)
+
+
 if __name__ == "__main__":
-    started = datetime.now()
-    status = main()
-    if len(sys.argv) == 1:
-        print(f"\nDone in {(datetime.now() - started).seconds} seconds.")
-    sys.exit(status)
+    sys.exit(read_back() if sys.argv[1:] == ["read"] else main())

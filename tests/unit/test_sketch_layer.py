@@ -177,13 +177,15 @@ def test_a_scalar_reads_as_the_most_popular_candidate(layer_of, read, make_rows,
     assert (first_candidates < sizes).any()
 
 
-def test_a_value_without_candidates_reads_as_null(layer_of, read):
+def test_a_value_without_candidates_reads_as_null(layer_of, read, hashes_of):
     """An unknown entity with a possible shape that tells of a value: no scalar of it is made up."""
     layer = layer_of([(user, {"size": Value(int64_val=0)}, 0) for user in range(3000)], LOOSE, [SIZE])
     ghosts = read(layer, list(range(10_000, 14_000)), ["size"])
     values = [values["size"] for _, values in ghosts.values()]
     assert 0 < len(values) < 4000
     assert {plain(value) for value in values} == {("int64_val", 0), (None, None)}
+    feature = layer.read(hashes_of(ghosts), ["size"]).features["size"]
+    assert [plain(value)[0] is not None for value in values] == (feature.states == VALUE).tolist()
 
 
 # -- timestamps ------------------------------------------------------------------------------------
@@ -236,6 +238,14 @@ def test_rows_expire_at_most_a_fifteenth_of_the_ttl_late_and_never_early(layer_o
         found = read(layer, list(range(1001)), [], expire_before=limit)
         assert set(found) >= {user for user, _, event in rows if event >= limit}
         assert set(found) <= {user for user, _, event in rows if event >= limit - ttl / 15}
+
+
+def test_loose_rates_let_no_row_expire_early(layer_of, read):
+    """An entity with several possible timestamps lives as long as the newest of them."""
+    rows = [(user, {}, user) for user in range(1000)]
+    layer = layer_of(rows, LOOSE)
+    for limit in range(0, 1000, 100):
+        assert set(read(layer, list(range(1000)), [], expire_before=limit)) >= set(range(limit, 1000))
 
 
 def test_features_stand_beside_the_right_rows_after_some_expired(layer_of, read):
