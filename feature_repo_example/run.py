@@ -114,20 +114,18 @@ def read_features(store: FeatureStore, customers: list[int]) -> dict[str, list]:
 
 def show_memory(store: FeatureStore, exact: pd.DataFrame, stats: ViewStats, facts: int) -> None:
     rows = {
-        "Sketch": None,
-        "filter": stats.table_bytes,
-        "vocabulary": stats.vocabulary_bytes,
-        "snapshot file: both and a header, mapped": stats.snapshot_bytes,
-        "tables that a reading process adds to it": decoder_bytes(exact),
-        "The same rows, exact": None,
-        "Python dict of sets": dict_of_sets_bytes(exact),
-        "SQLite file, written by Feast": sqlite_bytes(store, exact),
-        "NumPy arrays of product numbers": arrays_bytes(exact, stats),
-        "lower bound for sets of these sizes": information_bound_bytes(exact),
+        "sketch: filter": stats.table_bytes,
+        "sketch: vocabulary": stats.vocabulary_bytes,
+        "sketch: snapshot, both and a header, mapped": stats.snapshot_bytes,
+        "beside it: tables that a reader builds": decoder_bytes(exact),
+        "exact: Python dict of sets": dict_of_sets_bytes(exact),
+        "exact: SQLite file, written by Feast": sqlite_bytes(store, exact),
+        "exact: NumPy arrays of product numbers": arrays_bytes(exact, stats),
+        "exact: lower bound for sets of these sizes": information_bound_bytes(exact),
     }
-    print(f"\n  {'':44}{'bytes':>12}{'per fact':>10}")
+    print(f"\n  {'the same rows':44}{'bytes':>12}{'per fact':>10}")
     for name, size in rows.items():
-        print(f"  {name}" if size is None else f"    {name:42}{size:>12,}{size / facts:>10.2f}")
+        print(f"  {name:44}{size:>12,}{size / facts:>10.2f}")
 
 
 def decoder_bytes(exact: pd.DataFrame) -> int:

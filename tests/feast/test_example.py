@@ -1,11 +1,15 @@
 """The example repository does what its README says, in a copy of its folder."""
 
+import ast
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
@@ -70,3 +74,117 @@ def test_it_leaves_only_ignored_files(output, copy):
     made = {p.relative_to(copy).parts[:2] for p in copy.rglob("*") if "__pycache__" not in p.parts}
     known = {p.relative_to(EXAMPLE).parts[:2] for p in EXAMPLE.rglob("*")}
     assert made - known <= {("data", "sketch"), ("data", "registry.db")}
+
+
+def test_the_sketch_says_what_it_holds(output):
+    assert "4,339 customers, 3,665 products, 266,802 facts" in output[0]
+    assert "rows in the sketch, rows still exact:  4,339, 0" in output[0]
+    assert "who does not exist: None" in output[0]
+
+
+def test_the_query_of_the_readme_runs(output, copy):
+    """As the README prints it, from the folder that holds the example."""
+    (query,) = re.findall(
+        r"```python\n(.*?)```", (EXAMPLE.parent / "README.md").read_text("utf-8"), re.DOTALL
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", query],
+        cwd=copy.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "customer_id" in done.stdout
+
+
+READER = """
+import sys
+from feast import FeatureStore
+store = FeatureStore(repo_path=".")
+for line in sys.stdin:
+    answer = store.get_online_features(
+        features=store.get_feature_service("recommender"), entity_rows=[{"customer_id": int(line)}]
+    ).to_dict()
+    products = answer["products"][0]
+    print((products and sorted(products), answer["country"][0]), flush=True)
+"""
+
+
+def test_plain_feast_commands_reach_a_reader_that_was_there_before(tmp_path, feast_cli):
+    repo = tmp_path / "repo"
+    shutil.copytree(EXAMPLE, repo, ignore=shutil.ignore_patterns("sketch", "registry.db", "__pycache__"))
+    assert "feast_sketch_store" not in (repo / "features.py").read_text()
+    settings = repo / "feature_store.yaml"
+    at_once = "type: sketch\n  refresh_interval_seconds: 0"  # so that nothing here depends on time
+    settings.write_text(settings.read_text().replace("type: sketch", at_once))
+    feast_cli(repo, "apply")
+    with subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", READER],
+        cwd=repo,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as reader:
+
+        def ask(customer):
+            reader.stdin.write(f"{customer}\n")
+            reader.stdin.flush()
+            return ast.literal_eval(reader.stdout.readline())
+
+        assert ask(12347) == (None, None)
+        # Without a materialization before, Feast's incremental one begins a year before today.
+        feast_cli(repo, "materialize", "2010-12-01T00:00:00", "2011-07-01T00:00:00")
+        in_july = ask(12347)
+        feast_cli(repo, "materialize-incremental", "2011-12-31T00:00:00")
+        in_december = ask(12347)
+        reader.stdin.close()
+        assert reader.wait(60) == 0
+    rows = pq.read_table(repo / "data/online_retail_purchases.parquet").to_pylist()
+    rows = sorted((r for r in rows if r["customer_id"] == 12347), key=lambda r: r["event_timestamp"])
+    until_july = [r for r in rows if r["event_timestamp"].month < 7 or r["event_timestamp"].year < 2011]
+    for (products, country), truth in ((in_july, until_july[-1]), (in_december, rows[-1])):
+        assert set(truth["products"]) <= set(products)
+        assert len(products) < 3_665 / 3  # about 36 false ones beside at most 103 true ones
+        assert country == truth["country"]
+
+
+INVOICES = [  # invoice, product, quantity, date, customer, country
+    ("2", "B", 1, "2011-01-20 10:00", 7.0, "France"),
+    ("1", "A", 2, "2011-01-10 10:00", 7.0, "France"),
+    ("1", "A", 1, "2011-01-10 10:00", 7.0, "France"),  # the same product again
+    ("C3", "C", -1, "2011-01-21 10:00", 7.0, "France"),  # a cancellation
+    ("C4", "C", 1, "2011-01-21 10:00", 7.0, "France"),
+    ("5", "C", -1, "2011-01-21 10:00", 7.0, "France"),
+    ("6", "C", 1, "2011-01-21 10:00", None, "France"),  # nobody known
+    ("7", "D", 1, "2011-03-05 10:00", 7.0, "Spain"),
+    ("8", "A", 1, "2011-03-05 11:00", 5.0, "Norway"),
+]
+
+
+def test_the_extract_keeps_the_purchases_of_known_customers(tmp_path):
+    shutil.copy(EXAMPLE / "make_extract.py", tmp_path)
+    (tmp_path / "data").mkdir()
+    names = ("InvoiceNo", "StockCode", "Quantity", "InvoiceDate", "CustomerID", "Country")
+    source = pa.table(dict(zip(names, map(list, zip(*INVOICES, strict=True)), strict=True)))
+    dates = pc.strptime(source["InvoiceDate"], format="%Y-%m-%d %H:%M", unit="us")
+    pq.write_table(source.set_column(3, "InvoiceDate", dates), tmp_path / "source.parquet")
+    extract = tmp_path / "data/online_retail_purchases.parquet"
+    contents = []
+    for _ in range(2):
+        subprocess.run(
+            [sys.executable, tmp_path / "make_extract.py", tmp_path / "source.parquet"],
+            check=True,
+            capture_output=True,
+        )
+        contents.append(extract.read_bytes())
+    assert contents[0] == contents[1]
+    rows = [
+        (r["customer_id"], r["products"], r["country"], f"{r['event_timestamp']:%m-%d %H:%M}")
+        for r in pq.read_table(extract).to_pylist()
+    ]
+    assert rows == [
+        (5, ["A"], "Norway", "03-05 11:00"),
+        (7, ["A", "B"], "France", "01-20 10:00"),
+        (7, ["A", "B", "D"], "Spain", "03-05 10:00"),
+    ]
