@@ -356,7 +356,14 @@ class View:
         if newest is not None and newest != state.newest_seen:
             state = self._newest_readable(state)
         state = replace(state, row_log_identity=identity, newest_seen=newest)
-        self._state = self._with_new_commits(state) if identity else state
+        version = self._row_log.version(state.version)
+        try:
+            self._state = self._with_new_commits(state) if identity else state
+        except DamagedFileError:
+            if self._row_log.version(version) == version:
+                raise
+            # A seal and a vacuum came between: what was to be read is in newer files.
+            self._refresh()
 
     def _refresh_if_due(self) -> None:
         must = self._has_unseen_write()

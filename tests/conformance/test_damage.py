@@ -141,6 +141,8 @@ def test_a_header_that_is_none_is_refused(raw_file, header):
         [0, HUGE],
         [0, 2**63],
         [0, 2**64],
+        [0, 2**48, 2**48],
+        [0, 2**40, 2**40, 1],
         [-1],
         [-1, -1],
         [-3, 0],

@@ -7,6 +7,8 @@ import pytest
 from feast.protos.feast.types.Value_pb2 import StringSet, Value
 from feast.types import Set, String
 
+from feast_sketch_store.row_log import RowLog
+
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 MODES = [
     pytest.param({"seal_min_rows": 10**9}, id="unsealed"),
@@ -146,6 +148,24 @@ def test_a_running_reader_outlives_compaction_and_vacuum(make_harness):
         assert countries(reader, 1, 2) == [f"c{number}", None]
         delete(writer, 1)
         assert countries(reader, 1) == [None]
+
+
+def test_a_vacuum_between_looking_and_reading_is_survived(make_harness, monkeypatch):
+    writer = make_harness({"country": String}, seal_min_rows=10**9)
+    for user in range(3):
+        writer.write(user, country(f"c{user}"))
+    read_file = RowLog._read_file
+
+    def read_file_after_a_vacuum(path):
+        monkeypatch.setattr(RowLog, "_read_file", staticmethod(read_file))
+        delete(writer, 1)
+        seal(writer)
+        assert writer.store.view(writer.config, writer.view).vacuum(orphan_age_seconds=-1) > 0
+        return read_file(path)
+
+    reader = writer.reopened()
+    monkeypatch.setattr(RowLog, "_read_file", staticmethod(read_file_after_a_vacuum))
+    assert countries(reader, 0, 1, 2) == ["c0", None, "c2"]
 
 
 def test_when_the_newest_snapshot_is_damaged_deleted_rows_do_not_come_back(make_harness, caplog):

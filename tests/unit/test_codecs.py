@@ -219,8 +219,8 @@ def test_a_timestamp_that_no_column_holds_is_refused(field, second):
 
 
 def test_the_maps_key_order_makes_no_other_element():
-    one = Value_pb2.Map(val={"a": Value(int64_val=1), "b": Value(int64_val=2)})
-    other = Value_pb2.Map(val={"b": Value(int64_val=2), "a": Value(int64_val=1)})
+    items = {f"key {n}": Value(int64_val=n) for n in range(100)}
+    one, other = Value_pb2.Map(val=items), Value_pb2.Map(val=dict(reversed(items.items())))
     codec = FeatureCodec("x", "map_list_val")
     column, _ = codec.to_arrow([make_value("map_list_val", [one, other])])
     assert len(Vocabulary.by_popularity(codec.to_storage(column.flatten()))[0]) == 1
