@@ -17,6 +17,7 @@ Source: github.com/huggingface/safetensors, "Format".
 """
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,7 +30,7 @@ from feast_sketch_store.errors import DamagedFileError
 FORMAT_VERSION = 1
 
 _MAX_HEADER_BYTES = 1 << 24
-_MAX_LENGTH = 1 << 48  # of an axis: no file is longer, and NumPy refuses much longer ones even if empty
+_MAX_LENGTH = 1 << 48  # of an array: no file is longer, and NumPy refuses much longer ones even if empty
 _MAX_AXES = 4
 _ALIGNMENT = 64
 _OWN_KEY = "feast_sketch_store"
@@ -174,11 +175,11 @@ def _size_bytes(entry: Mapping[str, Any]) -> int:
     shape = entry["shape"]
     if type(shape) is not list or not 1 <= len(shape) <= _MAX_AXES:
         raise ValueError(f"a shape of {shape!r}")
-    for length in shape:
-        if type(length) is not int or not 0 <= length <= _MAX_LENGTH:
-            raise ValueError(f"a length of {length!r}")
-        size *= length
-    return size
+    if not all(type(length) is int and length >= 0 for length in shape):
+        raise ValueError(f"a length in {shape!r}")
+    if math.prod(max(1, length) for length in shape) > _MAX_LENGTH:
+        raise ValueError(f"a size of {shape!r}")
+    return size * math.prod(shape)
 
 
 def _canonical(content: Mapping[str, Any]) -> str:

@@ -15,6 +15,7 @@ from feast_sketch_store.sizing import (
 )
 
 REPEATABLE = settings(derandomize=True, deadline=None, database=None)
+FEWER = settings(REPEATABLE, max_examples=40)  # a search of 60 sizings an example
 # Settings take rates from 1e-9 to 0.5; a vocabulary of a million divides them further.
 RATES = st.floats(math.log(1e-15), math.log(0.5)).map(math.exp)
 CLASSES = st.lists(st.builds(FactClass, st.integers(0, 10**9), RATES), min_size=1, max_size=6)
@@ -70,7 +71,7 @@ def test_more_bits_with_the_same_hashes_never_make_a_rate_worse(classes, num_bit
     assert all(rate <= before for rate, before in pairs)
 
 
-@REPEATABLE
+@FEWER
 @given(SOME_FACTS)
 def test_the_bits_of_given_rates_buy_at_least_those_rates(classes):
     num_bits = size_for_rates(classes).num_bits
@@ -79,7 +80,7 @@ def test_the_bits_of_given_rates_buy_at_least_those_rates(classes):
     assert worst_exponent(classes, geometry) >= 1 - 1e-6
 
 
-@REPEATABLE
+@FEWER
 @given(SOME_FACTS, st.floats(1, 50), st.floats(1, 3))
 def test_a_budget_is_kept_and_a_larger_one_is_never_worse(classes, bits_per_fact, factor):
     num_items = sum(c.num_items for c in classes)
