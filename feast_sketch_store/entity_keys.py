@@ -1,11 +1,15 @@
 """EntityKey -> bytes -> hash: the only place that serializes or hashes keys.
 
-An entity is identified by Feast's own ``serialize_entity_key`` (version 3) and hashed with
-MurmurHash3 x64 128, as Feast's stores do, so a key has the same identity here and there.
+An entity is identified by Feast's own ``serialize_entity_key`` (version 3), and inside the store by a
+128-bit hash of these bytes. Integers are hashed with MurmurHash3, as in Feast's stores: 64 bits that
+somebody may choose cannot be made to collide in 128. Strings and bytes can, because MurmurHash3 is not
+meant to resist that, so whoever chooses a user name could take over another user's row: they are hashed
+with BLAKE2b.
 """
 
+import hashlib
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import mmh3
 import numpy as np
@@ -18,6 +22,8 @@ SERIALIZATION_VERSION = 3
 
 _HEAD = struct.Struct("<III")  # one join key, its type, its length
 _INT64 = struct.Struct("<IIq")  # type, length, value
+_ONE_NAME = _HEAD.pack(1, ValueType.STRING, 0)[:8]
+_INT64_HEAD = _INT64.pack(ValueType.INT64, 8, 0)[:8]
 
 
 def serialize_entity_keys(entity_keys: Sequence[EntityKey]) -> list[bytes]:
@@ -51,25 +57,34 @@ def int64_join_key(serialized_keys: Sequence[bytes]) -> tuple[str, NDArray[np.in
 
     None if the keys are not all of one such join key.
     """
-    lengths = set(map(len, serialized_keys))
-    if len(lengths) != 1 or min(lengths) < _HEAD.size + _INT64.size:
+    if len(set(map(len, serialized_keys))) != 1 or not _is_int64(serialized_keys[0]):
         return None
     keys = np.frombuffer(b"".join(serialized_keys), np.uint8).reshape(len(serialized_keys), -1)
-    head = serialized_keys[0][:-8]
-    num_keys, name_type, name_length = _HEAD.unpack_from(head)
-    is_int64 = (
-        num_keys == 1
-        and name_type == ValueType.STRING
-        and len(head) == _HEAD.size + name_length + 8
-        and head.endswith(_INT64.pack(ValueType.INT64, 8, 0)[:8])
-    )
-    if not is_int64 or (keys[:, :-8] != keys[0, :-8]).any():
+    if (keys[:, :-8] != keys[0, :-8]).any():
         return None
     values = np.ascontiguousarray(keys[:, -8:]).view("<i8").ravel()
-    return head[_HEAD.size : -8].decode(), values
+    return serialized_keys[0][_HEAD.size : -_INT64.size].decode(), values
 
 
-def hash_serialized_keys(serialized_keys: Iterable[bytes]) -> NDArray[np.uint64]:
-    """Hash serialized keys: uint64[n, 2], MurmurHash3 x64 128 with seed 0."""
-    digests = b"".join(map(mmh3.mmh3_x64_128_digest, serialized_keys))
-    return np.frombuffer(digests, "<u8").reshape(-1, 2)
+def hash_serialized_keys(serialized_keys: Sequence[bytes]) -> NDArray[np.uint64]:
+    """Hash serialized keys: uint64[n, 2], MurmurHash3 x64 128 of a single int64, else BLAKE2b-128."""
+    if int64_join_key(serialized_keys):
+        digests = map(mmh3.mmh3_x64_128_digest, serialized_keys)
+    else:
+        digests = map(_hash, serialized_keys)
+    return np.frombuffer(b"".join(digests), "<u8").reshape(-1, 2)
+
+
+def _hash(serialized_key: bytes) -> bytes:
+    if _is_int64(serialized_key):
+        return mmh3.mmh3_x64_128_digest(serialized_key)
+    return hashlib.blake2b(serialized_key, digest_size=16).digest()
+
+
+def _is_int64(serialized_key: bytes) -> bool:
+    """Whether a key is a single int64 join key. No other key can look like one: its name fills the rest."""
+    return (
+        serialized_key[-_INT64.size : -8] == _INT64_HEAD
+        and serialized_key[:8] == _ONE_NAME
+        and int.from_bytes(serialized_key[8:12], "little") == len(serialized_key) - _HEAD.size - _INT64.size
+    )

@@ -1,4 +1,7 @@
-"""Entity keys: Feast's bytes and Feast's hash."""
+"""Entity keys: Feast's bytes, and hashes that nobody can make collide."""
+
+import hashlib
+import struct
 
 import mmh3
 import numpy as np
@@ -7,7 +10,7 @@ from feast.infra.key_encoding_utils import serialize_entity_key
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import Value
 
-from feast_sketch_store.entity_keys import hash_serialized_keys, serialize_entity_keys
+from feast_sketch_store.entity_keys import hash_serialized_keys, int64_join_key, serialize_entity_keys
 
 
 def key(**values):
@@ -61,7 +64,7 @@ def test_random_int64_keys_have_feasts_bytes():
 
 
 # Made with feast.infra.key_encoding_utils.serialize_entity_key(key, 3) of feast 0.67.0 and
-# mmh3.hash_bytes of mmh3 5.3.1. A change would orphan every row that was written before.
+# mmh3.hash_bytes of mmh3 5.3.1 or hashlib.blake2b. A change would orphan every row that was written before.
 @pytest.mark.parametrize(
     ("entity_key", "serialized", "hashed"),
     [
@@ -78,27 +81,27 @@ def test_random_int64_keys_have_feasts_bytes():
         (
             key(user_id=Value(string_val="ü")),
             "010000000200000007000000757365725f69640200000002000000c3bc",
-            "d50bb44679865ee6b927b56691bfbc6f",
+            "66a661febe58623e10430a855921738f",
         ),
         (
             key(b=Value(int32_val=-1), a=Value(string_val="x")),
             "020000000200000001000000610200000001000000620200000001000000780300000004000000ffffffff",
-            "f2757e55f07303adb33b80dfed4123b4",
+            "c539333f5e9fc74974c6fef647cb9faf",
         ),
         (
             KEYS["entityless"],
             "01000000020000000a0000005f5f64756d6d795f69640200000000000000",
-            "de92cd1db280c7aa956cd0b5fe07eb08",
+            "0f2740c7aa5ff34af85bccd12d6d2457",
         ),
         (
             key(k=Value(bytes_val=b"\x00\xff")),
             "0100000002000000010000006b010000000200000000ff",
-            "aa44901fc164dd67cfe0722d10e61ce2",
+            "1b00e5dd49932e7cd6dd77bffebbbb69",
         ),
         (
             key(t=Value(unix_timestamp_val=1_700_000_000)),
             "01000000020000000100000074080000000800000000f1536500000000",
-            "defdd99fec91e2fc1b0b00d3526df8ae",
+            "60063957211ec786fb589383d2d8bf83",
         ),
     ],
     ids=["int64", "int64 lowest", "string", "composite", "entityless", "bytes", "unix_timestamp"],
@@ -109,11 +112,68 @@ def test_vectors(entity_key, serialized, hashed):
     assert hash_serialized_keys([found]).tobytes().hex() == hashed
 
 
-def test_hashes_are_those_of_murmurhash3_x64_128():
-    serialized = [b"", b"\x00", b"x" * 15, b"x" * 16, b"x" * 17, bytes(range(256)) * 40]
+def test_int64_keys_are_hashed_as_feast_does_and_all_others_with_blake2b():
+    serialized = serialize_entity_keys([*KEYS.values(), *KEYS.values()])
     hashes = hash_serialized_keys(serialized)
-    assert (hashes.shape, hashes.dtype) == ((6, 2), np.uint64)
-    assert [row.tobytes() for row in hashes] == [mmh3.hash_bytes(s) for s in serialized]
+    assert (hashes.shape, hashes.dtype) == ((len(serialized), 2), np.uint64)
+    for entity_key, one, row in zip([*KEYS.values()] * 2, serialized, hashes, strict=True):
+        is_int64 = [value.WhichOneof("val") for value in entity_key.entity_values] == ["int64_val"]
+        wanted = mmh3.hash_bytes(one) if is_int64 else hashlib.blake2b(one, digest_size=16).digest()
+        assert row.tobytes() == wanted
+        assert (hash_serialized_keys([one]) == row).all(), "alone as in a batch"
+
+
+def test_only_a_single_int64_key_looks_like_one():
+    tail = struct.pack("<IIq", 4, 8, 7)  # how an int64 value ends a serialized key
+    for value in (Value(bytes_val=tail), Value(bytes_val=b"x" + tail), Value(string_val=tail.decode())):
+        (serialized,) = serialize_entity_keys([key(user_id=value)])
+        assert serialized.endswith(tail)
+        assert int64_join_key([serialized]) is None
+        assert (
+            hash_serialized_keys([serialized]).tobytes()
+            == hashlib.blake2b(serialized, digest_size=16).digest()
+        )
+
+
+def rotate(value, distance):
+    return (value << distance | value >> (64 - distance)) % 2**64
+
+
+def murmur_block(state, target=None, block=None):
+    """One body block of MurmurHash3 x64 128: the state after it, or the block that leads to a target."""
+    c1, c2 = 0x87C37B91114253D5, 0x4CF5AD432745937F
+    (h1, h2), rounds = state, ((c1, 31, c2, 27, 0x52DCE729), (c2, 33, c1, 31, 0x38495AB5))
+    halves, found = struct.unpack("<QQ", block or bytes(16)), []
+    for number, (first, turn, second, mix, add) in enumerate(rounds):
+        own, other = (h1, h2) if number == 0 else (h2, h1)
+        if target is None:
+            own ^= rotate(halves[number] * first % 2**64, turn) * second % 2**64
+            own = ((rotate(own, mix) + other) * 5 + add) % 2**64
+        else:
+            before = rotate(((target[number] - add) * pow(5, -1, 2**64) - other) % 2**64, 64 - mix)
+            mixed = (own ^ before) * pow(second, -1, 2**64) % 2**64
+            found.append(rotate(mixed, 64 - turn) * pow(first, -1, 2**64) % 2**64)
+            own = target[number]
+        h1, h2 = (own, h2) if number == 0 else (h1, own)
+    return (h1, h2) if target is None else struct.pack("<QQ", *found)
+
+
+def test_keys_crafted_to_collide_do_not():
+    """Two bytes keys with one and the same MurmurHash3: it can be run backwards."""
+    (head,) = serialize_entity_keys([key(user_id=Value(bytes_val=bytes(5 + 32)))])
+    state = (0, 0)
+    for first in (0, 16):
+        state = murmur_block(state, block=head[first : first + 16])
+    meeting_point = (4711, 42)
+    values = []
+    for name in (b"alice's block 01", b"mallory's  block"):
+        second = murmur_block(murmur_block(state, block=name), target=meeting_point)
+        values.append(bytes(5) + name + second)
+    serialized = serialize_entity_keys([key(user_id=Value(bytes_val=value)) for value in values])
+    assert serialized[0] != serialized[1]
+    assert mmh3.hash_bytes(serialized[0]) == mmh3.hash_bytes(serialized[1])
+    hashes = hash_serialized_keys(serialized)
+    assert (hashes[0] != hashes[1]).all()
 
 
 def test_no_keys_make_no_hashes():
