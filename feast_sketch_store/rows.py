@@ -29,6 +29,7 @@ CREATED_TIMESTAMP = "__created_timestamp"
 NULLS = "__nulls"  # names of the features written as null; a null not named here was not written
 DELETED = "__deleted"  # true in a row that deletes what was written of its entity before
 OWN_COLUMNS = (ENTITY_KEY, EVENT_TIMESTAMP, CREATED_TIMESTAMP, NULLS, DELETED)
+KEY_COLUMNS = (ENTITY_KEY, EVENT_TIMESTAMP, CREATED_TIMESTAMP, DELETED)
 
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 NO_TIMESTAMP = np.iinfo(np.int64).min  # of a row without a created timestamp: older than any other
@@ -90,6 +91,8 @@ def deletions(entity_keys: Sequence[EntityKey], now: datetime) -> pa.Table:
     columns = _join_key_columns(entity_keys, serialized_keys)
     columns[ENTITY_KEY] = pa.array(serialized_keys, pa.binary())
     columns[EVENT_TIMESTAMP] = _timestamps([now] * len(entity_keys))
+    columns[CREATED_TIMESTAMP] = pa.nulls(len(entity_keys), _TIMESTAMP)
+    columns[NULLS] = pa.nulls(len(entity_keys), pa.list_(pa.string()))
     columns[DELETED] = pa.array([True] * len(entity_keys), pa.bool_())
     return pa.table(columns)
 
@@ -164,14 +167,11 @@ class RowKeys:
         """The given rows, in the order given."""
         return RowKeys(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
 
-    def followed_by(self, newer: "RowKeys") -> "RowKeys":
-        """The rows of both; those of ``newer`` stand last."""
-        return RowKeys(
-            *(
-                np.concatenate((getattr(self, name), getattr(newer, name)))
-                for name in self.__dataclass_fields__
-            )
-        )
+    @staticmethod
+    def concatenate(parts: Sequence["RowKeys"]) -> "RowKeys":
+        """The rows of all parts, one behind the other; there is at least one."""
+        names = RowKeys.__dataclass_fields__
+        return RowKeys(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
     def newest(self) -> tuple[NDArray[np.int64], "RowKeys"]:
         """The row that wins for each entity, ordered by entity hash; the rows stand in commit order.
@@ -269,26 +269,30 @@ class EncodedRows:
         """The newest row of each entity of both, ordered by entity hash, with common vocabularies."""
         names = {**newer.features, **self.features}
         both = EncodedRows(
-            self.keys.followed_by(newer.keys),
+            RowKeys.concatenate([self.keys, newer.keys]),
             {name: _concatenate_feature(self, newer, name) for name in names},
         )
         winners, keys = both.keys.newest()
         return replace(both.take(winners), keys=keys)
 
 
-def newest_rows(table: pa.Table) -> tuple[pa.Table, RowKeys]:
-    """The newest row of each entity, ordered by entity hash; the table's rows stand in commit order."""
+def row_keys(table: pa.Table) -> RowKeys:
+    """The keys of rows of the row log; of its columns only ``KEY_COLUMNS`` are looked at."""
     deleted = np.zeros(len(table), np.bool_)
     if DELETED in table.column_names:
         deleted = table[DELETED].fill_null(False).to_numpy()
-    keys = RowKeys(
+    return RowKeys(
         hash_serialized_keys(table[ENTITY_KEY].to_pylist()),
         _microseconds(table[EVENT_TIMESTAMP]),
         _microseconds(table[CREATED_TIMESTAMP]),
         deleted,
         deleted,
     )
-    winners, keys = keys.newest()
+
+
+def newest_rows(table: pa.Table) -> tuple[pa.Table, RowKeys]:
+    """The newest row of each entity, ordered by entity hash; the table's rows stand in commit order."""
+    winners, keys = row_keys(table).newest()
     return table.take(pa.array(winners)).combine_chunks(), keys
 
 

@@ -33,8 +33,9 @@ from feast_sketch_store.errors import (
     UnsupportedFeatureError,
     VocabularyOverflowError,
 )
-from feast_sketch_store.layers import ExactLayer, LayerAnswer, SketchLayer
+from feast_sketch_store.layers import ExactLayer, LayerAnswer, SketchLayer, SketchLayerBuilder
 from feast_sketch_store.layers.exact import find_sorted
+from feast_sketch_store.newest import NewestRows
 from feast_sketch_store.row_log import RowLog
 from feast_sketch_store.rows import NO_TIMESTAMP, RowKeys, encode, newest_rows
 from feast_sketch_store.settings import ViewSettings
@@ -224,34 +225,37 @@ class View:
             if not is_ours:
                 return False
             log = self._row_log.read(-1)
-            if log.table is None:
+            if not log.files:
                 return False
-            num_rows, version, num_files = len(log.table), log.version, log.num_files
-            table, keys = newest_rows(log.table)
-            del log
-            alive = np.flatnonzero(
-                ~keys.deleted & (keys.event_timestamps >= _expire_before(settings.ttl_microseconds))
-            )
-            has_dead = len(alive) < len(keys)
-            if has_dead:
-                table, keys = table.take(pa.array(alive)).combine_chunks(), keys.take(alive)
-            layer = SketchLayer.build(encode(table, keys, settings.codecs), settings.budget)
-            description, arrays = layer.to_snapshot()
-            created_by = f"feast_sketch_store {feast_sketch_store.__version__}"
-            self._snapshots.publish(
-                version,
-                {"created_by": created_by, "view": settings.view, "row_log_version": version}
-                | {"layer": description},
-                arrays,
-                {name: getattr(keys, name) for name in _ORDER_ARRAYS},
-            )
-            self._snapshots.prune(_SNAPSHOTS_KEPT)
+            rows = NewestRows(log.batches, _expire_before(settings.ttl_microseconds))
+            self._publish(rows, log.version, settings)
             # The snapshot comes first: whoever sees the compaction has a base to put it on.
-            superseded = num_rows - len(alive)
-            if has_dead or superseded > _SUPERSEDED_SHARE * num_rows or num_files > _MAX_FILES:
-                self._row_log.compact(table, version)
+            superseded = rows.num_rows - len(rows)
+            if rows.has_dead or superseded > _SUPERSEDED_SHARE * rows.num_rows or len(log.files) > _MAX_FILES:
+                self._row_log.compact((batch for _, batch in rows.batches()), log.version)
             self.refresh()
             return True
+
+    def _publish(self, rows: NewestRows, version: int, settings: ViewSettings) -> SnapshotFile:
+        """Fold rows into a layer and publish it as a snapshot of the row log's ``version``."""
+        builder = SketchLayerBuilder(rows.keys, settings.codecs)
+        for places, batch in rows.batches():
+            builder.add(places, encode(batch, rows.keys.take(places), settings.codecs))
+        pa.default_memory_pool().release_unused()  # what reading took, before the table is allocated
+        description, arrays = builder.build(settings.budget).to_snapshot()
+        snapshot = self._snapshots.publish(
+            version,
+            {
+                "created_by": f"feast_sketch_store {feast_sketch_store.__version__}",
+                "view": settings.view,
+                "row_log_version": version,
+                "layer": description,
+            },
+            arrays,
+            {name: getattr(rows.keys, name) for name in _ORDER_ARRAYS},
+        )
+        self._snapshots.prune(_SNAPSHOTS_KEPT)
+        return snapshot
 
     def delete(self, deletions: pa.Table) -> None:
         """Delete what was written of some entities; see `rows.deletions`.
@@ -432,9 +436,10 @@ class View:
         log = self._row_log.read(state.version)
         if log.starts_over:
             state = _State(row_log_identity=state.row_log_identity, newest_seen=state.newest_seen)
-        if log.table is None:
+        table = log.table()
+        if table is None:
             return replace(state, version=log.version)
-        rows = encode(*newest_rows(log.table), self._codecs)
+        rows = encode(*newest_rows(table), self._codecs)
         rows = rows.take(np.flatnonzero(~self._are_late(rows.keys, state)))
         layers = list(state.exact)
         if len(rows):
@@ -448,7 +453,7 @@ class View:
             state,
             version=log.version,
             exact=tuple(layers),
-            unsealed_rows=state.unsealed_rows + len(log.table),
+            unsealed_rows=state.unsealed_rows + len(table),
         )
 
     def _are_late(self, keys: RowKeys, state: _State) -> NDArray[np.bool_]:

@@ -46,11 +46,7 @@ class Vocabulary:
         encoded = values.dictionary_encode()
         codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
         distinct = encoded.dictionary
-        counts = np.bincount(codes, minlength=len(distinct))
-        order = pc.sort_indices(
-            pa.table({"count": counts, "value": distinct}),
-            sort_keys=[("count", "descending"), ("value", "ascending")],
-        ).to_numpy()
+        order = _popularity_order(distinct, np.bincount(codes, minlength=len(distinct)))
         ids = np.empty(len(distinct), np.int64)
         ids[order] = np.arange(len(distinct))
         return cls(distinct.take(pa.array(order))), ids[codes]
@@ -101,3 +97,43 @@ class Vocabulary:
             raise ValueError("the vocabulary's offsets do not describe slices of its data")
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
         return cls(pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers))
+
+
+class VocabularyBuilder:
+    """Unites the vocabularies of parts and numbers the values anew, by how often they occur in all parts.
+
+    Parameters
+    ----------
+    storage_type : one of ``STORAGE_TYPES``.
+    """
+
+    def __init__(self, storage_type: pa.DataType):
+        self._known = Vocabulary(pa.array([], storage_type))
+        self._counts = np.zeros(0, np.int64)
+
+    def add(self, vocabulary: Vocabulary, symbols: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Take up a part: the provisional ids of its symbols, int32[nnz]."""
+        self._known, (_, new_ids) = Vocabulary.union([self._known, vocabulary])
+        provisional = new_ids.astype(np.int32)[symbols]
+        counts = np.bincount(provisional, minlength=len(self._known))
+        counts[: len(self._counts)] += self._counts
+        self._counts = counts
+        return provisional
+
+    def finish(self) -> tuple[Vocabulary, NDArray[np.int32]]:
+        """The vocabulary, most frequent value first, and the final id of each provisional one: int32[V]."""
+        order = _popularity_order(self._known.values, self._counts)
+        final = np.empty(len(order), np.int32)
+        final[order] = np.arange(len(order), dtype=np.int32)
+        return Vocabulary(self._known.values.take(pa.array(order))), final
+
+
+def _popularity_order(values: pa.Array, counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Positions from the most to the least frequent value, equals in ascending order."""
+    return np.asarray(
+        pc.sort_indices(
+            pa.table({"count": counts, "value": values}),
+            sort_keys=[("count", "descending"), ("value", "ascending")],
+        ),
+        np.int64,
+    )

@@ -37,7 +37,7 @@ MAX_NUM_WORDS = 2**32 - 1
 # Of answers: k windows are ANDed, and turned into ids, while they are in the L2 cache. Small temporaries also
 # come from the allocator's free lists, where large ones would be mapped, faulted in and unmapped each time.
 _CHUNK_BYTES = 1 << 18
-_FACTS_PER_CHUNK = 1 << 20
+_FACTS_PER_CHUNK = 1 << 17
 _NARROW_WINDOW_WORDS = 4
 
 

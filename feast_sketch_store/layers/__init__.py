@@ -1,7 +1,16 @@
 """Layers: immutable answers for a set of rows, exact (unsealed) or sketched (sealed)."""
 
 from feast_sketch_store.layers.answer import FeatureAnswer, LayerAnswer
+from feast_sketch_store.layers.build import FeatureBudget, SketchLayerBuilder, build_layer
 from feast_sketch_store.layers.exact import ExactLayer
-from feast_sketch_store.layers.sketch import FeatureBudget, SketchLayer
+from feast_sketch_store.layers.sketch import SketchLayer
 
-__all__ = ["ExactLayer", "FeatureAnswer", "FeatureBudget", "LayerAnswer", "SketchLayer"]
+__all__ = [
+    "ExactLayer",
+    "FeatureAnswer",
+    "FeatureBudget",
+    "LayerAnswer",
+    "SketchLayer",
+    "SketchLayerBuilder",
+    "build_layer",
+]

@@ -23,37 +23,14 @@ from feast_sketch_store.codecs import NULL, VALUE, Decoder, FeatureCodec
 from feast_sketch_store.filters import (
     MAX_NUM_WORDS,
     ShiftingBloomFilter,
-    ShiftingBloomFilterBuilder,
-    new_salt,
 )
 from feast_sketch_store.layers.answer import FeatureAnswer, LayerAnswer
-from feast_sketch_store.rows import NO_TIMESTAMP, EncodedFeature, EncodedRows
-from feast_sketch_store.sizing import MAX_NUM_HASHES, FactClass, expected_fill, ideal_bits, size_for_rates
+from feast_sketch_store.rows import NO_TIMESTAMP
+from feast_sketch_store.sizing import MAX_NUM_HASHES, FactClass, ideal_bits
 from feast_sketch_store.vocabulary import Vocabulary
 
 _T = TypeVar("_T")
 _Scalar = TypeVar("_Scalar", bound=np.generic)
-
-MAX_SHAPES = 256
-MAX_TIMESTAMP_BUCKETS = 16
-
-
-@dataclass(frozen=True)
-class FeatureBudget:
-    """The errors that a layer is built for.
-
-    Parameters
-    ----------
-    presence_error_rate : probability that an entity that was never written reads as a row.
-    error_rates : per feature; for a membership feature the probability that a value which is absent
-        reads as present, for a categorical one the probability that a read meets a second value.
-    ttl_microseconds : how long rows live, if they expire; timestamps are then kept in steps of a
-        fifteenth of it.
-    """
-
-    presence_error_rate: float
-    error_rates: Mapping[str, float]
-    ttl_microseconds: int | None = None
 
 
 @dataclass(frozen=True)
@@ -69,11 +46,11 @@ class SymbolRange:
     @property
     def num_words(self) -> int:
         """Words of a window that the range takes up."""
-        return _words_for(self.num_symbols)
+        return words_for(self.num_symbols)
 
 
 @dataclass(frozen=True)
-class _Shapes:
+class Shapes:
     """The shapes of some features.
 
     ``states`` is uint8[num_shapes, len(features)]; ``buckets`` uint8[num_shapes], the timestamp bucket.
@@ -99,7 +76,7 @@ class SketchLayer:
         codecs: Sequence[FeatureCodec],
         vocabularies: Mapping[str, Vocabulary],
         ranges: Mapping[str, SymbolRange],
-        shapes: Sequence[_Shapes],
+        shapes: Sequence[Shapes],
         shape_ranges: Sequence[SymbolRange],
         bucket_bounds: NDArray[np.int64],
         num_entities: int,
@@ -114,62 +91,6 @@ class SketchLayer:
         self.shape_ranges = shape_ranges
         self._shapes = shapes
         self._bucket_bounds = bucket_bounds
-
-    # -- build ---------------------------------------------------------------------------------
-
-    @classmethod
-    def build(cls, rows: EncodedRows, budget: FeatureBudget) -> "SketchLayer":
-        """Fold rows, one per entity, into a layer sized for ``budget``."""
-        hashes_of_rows, timestamps = rows.keys.entity_hashes, rows.keys.event_timestamps
-        bucket_bounds, buckets = _bucket_timestamps(timestamps, budget.ttl_microseconds)
-        shapes, shape_ids = _number_shapes(rows, buckets)
-        names = list(rows.features)
-        classes = [
-            FactClass(len(feature.symbols), _symbol_rate(feature, budget.error_rates[name]))
-            for name, feature in rows.features.items()
-        ] + [FactClass(len(rows), budget.presence_error_rate / max(1, len(s))) for s in shapes]
-        sizes = [len(f.vocabulary) for f in rows.features.values()] + [len(s) for s in shapes]
-        geometry = size_for_rates(classes)
-
-        # Fewest hashes first, shapes last: a window that only symbols with many hashes need can
-        # then leave out a prefix.
-        hashes = geometry.num_hashes
-        order = sorted(range(len(names)), key=lambda c: hashes[c])
-        order += range(len(names), len(classes))
-        first_words = dict(
-            zip(order, np.cumsum([0] + [_words_for(sizes[c]) for c in order]).tolist(), strict=False)
-        )
-        window_words = max(1, sum(map(_words_for, sizes)))
-        salt = new_salt()
-        builder = ShiftingBloomFilterBuilder(geometry.num_bits, window_words, salt)
-        entities = np.arange(len(rows), dtype=np.int32)
-        for c, feature in enumerate(rows.features.values()):
-            builder.add_many(
-                hashes_of_rows,
-                np.repeat(entities, np.diff(feature.indptr)),
-                feature.symbols + np.int32(first_words[c] * 64),
-                hashes[c],
-            )
-        for c, ids in enumerate(shape_ids, start=len(names)):
-            builder.add_many(hashes_of_rows, entities, ids + first_words[c] * 64, hashes[c])
-        bloom = builder.build()
-
-        fill = expected_fill(classes, hashes, bloom.num_bits)
-        ranges = [
-            SymbolRange(first_words[c], sizes[c], classes[c].num_items, hashes[c], fill ** hashes[c])
-            for c in range(len(classes))
-        ]
-        return cls(
-            bloom,
-            [feature.codec for feature in rows.features.values()],
-            {name: feature.vocabulary for name, feature in rows.features.items()},
-            dict(zip(names, ranges, strict=False)),
-            shapes,
-            ranges[len(names) :],
-            bucket_bounds,
-            len(rows),
-            int(timestamps.max(initial=NO_TIMESTAMP)),
-        )
 
     # -- read ----------------------------------------------------------------------------------
 
@@ -323,7 +244,7 @@ class SketchLayer:
                 or np.any(states > VALUE)  # type: ignore[operator]
             ):
                 raise ValueError(f"shape range {number} does not fit its arrays")
-            shapes.append(_Shapes(names, states, buckets))  # type: ignore[arg-type]
+            shapes.append(Shapes(names, states, buckets))  # type: ignore[arg-type]
             shape_ranges.append(symbols)
         shaped = [name for shape in shapes for name in shape.features]
         if len(codecs) != len(ranges) or len(shaped) != len(ranges) or set(shaped) != set(ranges):
@@ -358,7 +279,8 @@ class SketchLayer:
         )
 
 
-def _words_for(num_symbols: int) -> int:
+def words_for(num_symbols: int) -> int:
+    """Words of a window with so many symbols."""
     return -(-num_symbols // 64)
 
 
@@ -393,79 +315,6 @@ def _checked(value: Any, kind: type[_T]) -> _T:
     if type(value) is not kind:
         raise TypeError(f"{value!r} stands where {kind.__name__} is expected")
     return value
-
-
-def _symbol_rate(feature: EncodedFeature, error_rate: float) -> float:
-    """The rate of one symbol: a categorical read errs if any of the other values is a false positive."""
-    if feature.codec.is_collection:
-        return error_rate
-    return error_rate / max(1, len(feature.vocabulary) - 1)
-
-
-def _bucket_timestamps(
-    timestamps: NDArray[np.int64], ttl_microseconds: int | None
-) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-    """Split rows into at most ``MAX_TIMESTAMP_BUCKETS`` buckets.
-
-    Up to that many different timestamps are kept exactly. More of them share buckets: of equal time, so
-    that rows expire in steps of a fifteenth of their time to live, or else equally full.
-
-    Returns
-    -------
-    The oldest and newest timestamp of each bucket, ascending: int64[b, 2], and the bucket of each row:
-    uint8[n].
-    """
-    edges = np.unique(timestamps)
-    if len(edges) > MAX_TIMESTAMP_BUCKETS:
-        steps = np.arange(MAX_TIMESTAMP_BUCKETS)
-        if ttl_microseconds:
-            width = -(-ttl_microseconds // (MAX_TIMESTAMP_BUCKETS - 1))
-            edges = edges[-1] - width * steps[::-1]
-        else:
-            edges = np.sort(timestamps)[steps * len(timestamps) // MAX_TIMESTAMP_BUCKETS]
-    places = np.searchsorted(edges, timestamps, side="right").clip(1) - 1
-    used, buckets = np.unique(places, return_inverse=True)
-    bounds = np.empty((len(used), 2), np.int64)
-    bounds[:, 0], bounds[:, 1] = np.iinfo(np.int64).max, NO_TIMESTAMP
-    np.minimum.at(bounds[:, 0], buckets, timestamps)
-    np.maximum.at(bounds[:, 1], buckets, timestamps)
-    return bounds, buckets.astype(np.uint8)
-
-
-def _number_shapes(
-    rows: EncodedRows, buckets: NDArray[np.uint8]
-) -> tuple[list[_Shapes], list[NDArray[np.int64]]]:
-    """The distinct shapes of the rows, in as few ranges as ``MAX_SHAPES`` allows.
-
-    Returns
-    -------
-    The ranges, and per range the shape of each row: int64[n].
-    """
-    ranges: list[_Shapes] = []
-    ids_per_range: list[NDArray[np.int64]] = []
-    names: list[str] = []
-    ids = buckets.astype(np.int64)
-
-    def close_range() -> None:
-        _, first_rows, shape_ids = np.unique(ids, return_index=True, return_inverse=True)
-        states = np.zeros((len(first_rows), len(names)), np.uint8)
-        for column, name in enumerate(names):
-            states[:, column] = rows.features[name].states[first_rows]
-        ranges.append(_Shapes(tuple(names), states, buckets[first_rows]))
-        ids_per_range.append(shape_ids)
-
-    for name, feature in rows.features.items():
-        joint = ids * (VALUE + 1) + feature.states
-        distinct, joint_ids = np.unique(joint, return_inverse=True)
-        if len(distinct) > MAX_SHAPES:
-            close_range()
-            # Timestamps stand in the first range only.
-            names, buckets = [], np.zeros_like(buckets)
-            joint_ids = np.unique(feature.states, return_inverse=True)[1]
-        names.append(name)
-        ids = joint_ids
-    close_range()
-    return ranges, ids_per_range
 
 
 def _reduce(combine: np.ufunc, values: NDArray[_Scalar], starts: NDArray[np.int64]) -> NDArray[_Scalar]:

@@ -13,7 +13,7 @@ from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import Int64List, StringSet, Value
 
 from feast_sketch_store.codecs import FeatureCodec
-from feast_sketch_store.layers import FeatureBudget, SketchLayer
+from feast_sketch_store.layers import FeatureBudget, build_layer
 from feast_sketch_store.rows import EncodedRows, encode, newest_rows, to_arrow
 from feast_sketch_store.snapshot import format as snapshot_format
 
@@ -56,8 +56,8 @@ def rows() -> EncodedRows:
 def contents() -> dict[str, bytes]:
     """The golden files: name -> bytes."""
     encoded = rows()
-    with mock.patch("feast_sketch_store.layers.sketch.new_salt", return_value=SALT):
-        description, arrays = SketchLayer.build(encoded, BUDGET).to_snapshot()
+    with mock.patch("feast_sketch_store.layers.build.new_salt", return_value=SALT):
+        description, arrays = build_layer(encoded, BUDGET).to_snapshot()
     description = {"created_by": "make_golden", "view": "history", "row_log_version": 3, "layer": description}
     order = {
         name: getattr(encoded.keys, name)

@@ -211,7 +211,7 @@ def test_a_large_sealed_view_loses_nothing_and_keeps_its_error_rate(make_harness
     20,000 scalars, and of 20,000 unknown users, 0.2 are expected to err at a rate of 1e-5; the salt is
     fixed, so the count does not change from run to run.
     """
-    monkeypatch.setattr("feast_sketch_store.layers.sketch.new_salt", lambda: (1, 2))
+    monkeypatch.setattr("feast_sketch_store.layers.build.new_salt", lambda: (1, 2))
     harness = make_harness({"viewed": Set(String), "country": String})
     rng = np.random.default_rng(7)
     truth = [{f"item-{i}" for i in rng.integers(0, 2_000, 20)} for _ in range(20_000)]

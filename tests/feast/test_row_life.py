@@ -7,7 +7,7 @@ import pytest
 from feast.protos.feast.types.Value_pb2 import StringSet, Value
 from feast.types import Set, String
 
-from feast_sketch_store.row_log import RowLog
+from feast_sketch_store.row_log.data_file import DataFile
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 MODES = [
@@ -154,17 +154,17 @@ def test_a_vacuum_between_looking_and_reading_is_survived(make_harness, monkeypa
     writer = make_harness({"country": String}, seal_min_rows=10**9)
     for user in range(3):
         writer.write(user, country(f"c{user}"))
-    read_file = RowLog._read_file
+    read_file = DataFile.batches
 
-    def read_file_after_a_vacuum(path):
-        monkeypatch.setattr(RowLog, "_read_file", staticmethod(read_file))
+    def read_file_after_a_vacuum(file, *arguments):
+        monkeypatch.setattr(DataFile, "batches", read_file)
         delete(writer, 1)
         seal(writer)
         assert writer.store.view(writer.config, writer.view).vacuum(orphan_age_seconds=-1) > 0
-        return read_file(path)
+        return read_file(file, *arguments)
 
     reader = writer.reopened()
-    monkeypatch.setattr(RowLog, "_read_file", staticmethod(read_file_after_a_vacuum))
+    monkeypatch.setattr(DataFile, "batches", read_file_after_a_vacuum)
     assert countries(reader, 0, 1, 2) == ["c0", None, "c2"]
 
 

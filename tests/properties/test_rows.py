@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from feast_sketch_store.codecs import FeatureCodec
 from feast_sketch_store.entity_keys import hash_serialized_keys, serialize_entity_keys
-from feast_sketch_store.layers import ExactLayer, FeatureBudget, SketchLayer
+from feast_sketch_store.layers import ExactLayer, FeatureBudget, build_layer
 from feast_sketch_store.rows import deletions, encode, newest_rows, to_arrow
 
 REPEATABLE = settings(derandomize=True, deadline=None, database=None)
@@ -129,8 +129,8 @@ def test_rows_of_one_entity_each_are_ordered_and_complete(batches):
 
 def sealed(writes, rate):
     """A layer of the writes; always the same one."""
-    with mock.patch("feast_sketch_store.layers.sketch.new_salt", return_value=(3, 5)):
-        return SketchLayer.build(encoded(writes), FeatureBudget(rate, dict.fromkeys(NAMES, rate)))
+    with mock.patch("feast_sketch_store.layers.build.new_salt", return_value=(3, 5)):
+        return build_layer(encoded(writes), FeatureBudget(rate, dict.fromkeys(NAMES, rate)))
 
 
 @REPEATABLE

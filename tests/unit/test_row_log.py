@@ -21,7 +21,7 @@ def log(tmp_path):
 
 
 def test_a_log_that_does_not_exist_is_empty(log):
-    assert (log.version(), log.identity(), log.commits(-1), log.read(-1)) == (-1, None, [], LogRead(-1, None))
+    assert (log.version(), log.identity(), log.read(-1)) == (-1, None, LogRead(-1))
 
 
 def test_rows_come_back_in_commit_order_from_any_version_on(log):
@@ -29,7 +29,7 @@ def test_rows_come_back_in_commit_order_from_any_version_on(log):
     assert versions == sorted(set(versions))
     for known, version in enumerate(versions):
         read = log.read(version)
-        names = read.table["name"].to_pylist() if read.table else []
+        names = read.table()["name"].to_pylist() if read.files else []
         assert (read.version, names) == (versions[-1], [f"row {n}" for n in range(known + 1, 12)])
     assert log.version(known=versions[3]) == log.version() == versions[-1]
 
@@ -48,7 +48,7 @@ def test_a_new_column_is_null_in_older_rows(log):
     log.append(rows("a"))
     log.append(rows("b", size=pa.array([7], pa.int64())))
     log.append(rows("c"))
-    assert log.read(-1).table.to_pylist() == [
+    assert log.read(-1).table().to_pylist() == [
         {"name": "a", "size": None},
         {"name": "b", "size": 7},
         {"name": "c", "size": None},
@@ -59,7 +59,7 @@ def test_a_column_cannot_change_its_type(log):
     log.append(rows("a", size=pa.array([7], pa.int64())))
     with pytest.raises(RowError, match=r"'size' is .*long.* now .*string"):
         log.append(rows("b", size=pa.array(["7"])))
-    assert log.read(-1).table["name"].to_pylist() == ["a"]
+    assert log.read(-1).table()["name"].to_pylist() == ["a"]
 
 
 def test_threads_may_create_and_append_at_once(tmp_path):
@@ -78,7 +78,7 @@ def test_threads_may_create_and_append_at_once(tmp_path):
     for thread in threads:
         thread.join()
     assert not failures
-    assert sorted(RowLog(tmp_path / "rows").read(-1).table["name"].to_pylist()) == [
+    assert sorted(RowLog(tmp_path / "rows").read(-1).table()["name"].to_pylist()) == [
         f"row {n}" for n in range(8)
     ]
 
@@ -87,7 +87,7 @@ def test_files_that_a_later_commit_removed_are_left_out(log):
     """Another Delta client may rewrite the table, for example to delete rows."""
     log.append(rows("a", "b"))
     DeltaTable(str(log.path)).delete("name = 'a'")
-    assert log.read(-1).table["name"].to_pylist() == ["b"]
+    assert log.read(-1).table()["name"].to_pylist() == ["b"]
 
 
 def test_the_identity_tells_a_table_from_its_successor(log, tmp_path):
@@ -129,4 +129,4 @@ def test_a_damaged_data_file_is_named(log, damage):
     else:
         path.write_bytes({"empty": b"", "half": content[: len(content) // 2], "junk": b"x" * 500}[damage])
     with pytest.raises(DamagedFileError, match=path.name):
-        log.read(-1)
+        log.read(-1).table()

@@ -5,8 +5,8 @@ import pytest
 from feast.protos.feast.types.Value_pb2 import Int64Set, StringSet, Value
 
 from feast_sketch_store.codecs import EMPTY, NULL, VALUE, FeatureCodec
-from feast_sketch_store.layers import FeatureBudget, SketchLayer
-from feast_sketch_store.layers.sketch import MAX_SHAPES, MAX_TIMESTAMP_BUCKETS
+from feast_sketch_store.layers import FeatureBudget, SketchLayer, build_layer
+from feast_sketch_store.layers.build import MAX_SHAPES, MAX_TIMESTAMP_BUCKETS
 from feast_sketch_store.rows import NO_TIMESTAMP
 from feast_sketch_store.snapshot.format import decode, encode
 
@@ -38,14 +38,14 @@ def plain_rows(rows):
 @pytest.fixture(autouse=True)
 def _fixed_salt(monkeypatch):
     """One table each time, so a test fails always or never."""
-    monkeypatch.setattr("feast_sketch_store.layers.sketch.new_salt", lambda: (3, 5))
+    monkeypatch.setattr("feast_sketch_store.layers.build.new_salt", lambda: (3, 5))
 
 
 @pytest.fixture
 def layer_of(make_rows):
     def make(rows, rate=STRICT, codecs=CODECS, ttl=None):
         budget = FeatureBudget(rate, {codec.feature: rate for codec in codecs}, ttl)
-        return SketchLayer.build(make_rows(rows, codecs), budget)
+        return build_layer(make_rows(rows, codecs), budget)
 
     return make
 
@@ -269,7 +269,7 @@ def test_popular_values_have_small_ids(layer_of):
 def test_ranges_lie_side_by_side_with_shapes_last(make_rows):
     rows = make_rows(random_rows(600, features_named(12), seed=5, vocabulary=150), features_named(12))
     rates = {name: 10.0 ** -(n % 5 + 1) for n, name in enumerate(rows.features)}
-    layer = SketchLayer.build(rows, FeatureBudget(1e-5, rates))
+    layer = build_layer(rows, FeatureBudget(1e-5, rates))
     features = sorted(layer.ranges.values(), key=lambda r: r.first_word)
     ranges = [*features, *layer.shape_ranges]
     assert [r.num_hashes for r in features] == sorted(r.num_hashes for r in features)

@@ -1,0 +1,57 @@
+"""The newest row of each entity, found in one pass over the row log and read in another.
+
+Only the keys of all rows are in memory together, about 50 bytes a row; the rest comes in batches.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from feast_sketch_store.rows import KEY_COLUMNS, NO_TIMESTAMP, RowKeys, row_keys
+
+# Gives the rows of a log in commit order, with the columns that are asked for or all.
+Batches = Callable[[Sequence[str] | None], Iterator[pa.Table]]
+
+
+class NewestRows:
+    """The rows that count: the newest of each entity that is neither deleted nor expired.
+
+    Parameters
+    ----------
+    batches : reads the log; it is called several times and gives the same rows each time.
+    expire_before : microseconds since 1970; rows with an older event timestamp do not count.
+
+    Attributes
+    ----------
+    keys : of the rows, ordered by entity hash.
+    num_rows : of the log.
+    has_dead : whether deleted or expired rows were left out.
+    """
+
+    def __init__(self, batches: Batches, expire_before: int = NO_TIMESTAMP):
+        self._batches = batches
+        all_keys = RowKeys.concatenate([row_keys(batch) for batch in batches(KEY_COLUMNS)])
+        self.num_rows = len(all_keys)
+        winners, keys = all_keys.newest()
+        del all_keys
+        alive = ~keys.deleted & (keys.event_timestamps >= expire_before)
+        self.has_dead = not alive.all()
+        if self.has_dead:
+            winners, keys = winners[alive], keys.take(np.flatnonzero(alive))
+        self.keys = keys
+        self._places = np.argsort(winners).astype(np.int64)  # of the keys, in the order of the log
+        self._winners = winners[self._places]
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def batches(self) -> Iterator[tuple[NDArray[np.int64], pa.Table]]:
+        """The rows in the order of the log: which of ``keys`` they belong to, int64[n], and the rows."""
+        first = 0
+        for batch in self._batches(None):
+            start, stop = np.searchsorted(self._winners, [first, first + len(batch)])
+            if start < stop:
+                yield self._places[start:stop], batch.take(pa.array(self._winners[start:stop] - first))
+            first += len(batch)
