@@ -62,11 +62,12 @@ class SketchOnlineStoreConfig(FeastConfigBaseModel):
     refresh_interval_seconds: float = Field(1.0, ge=0)
     """Longest time, in seconds, until a read sees what another process wrote."""
 
-    seal_share: float = Field(0.1, gt=0)
-    """A write seals the view once more rows are unsealed than this share of the sealed ones ..."""
+    seal_share: float = Field(0.25, gt=0)
+    """A write seals the view once the unsealed rows take more than this share of what the sealed ones
+    take, in number or in bytes ..."""
 
     seal_min_rows: int = Field(1_000, ge=0)
-    """... and more than this number; until then they are kept exactly."""
+    """... and are more than this number; until then they are kept exactly."""
 
     @field_validator("error_rate", "presence_error_rate", "scalar_error_rate")
     @classmethod

@@ -5,7 +5,7 @@
     read:     newest layer that lists the entity, otherwise the base layer
 
 A view's state is one immutable object. Refreshing builds the next one and swaps the reference, so reads
-take no lock.
+take no lock; while reads come in, what is new is taken up beside them, in a thread.
 """
 
 import fcntl
@@ -14,8 +14,9 @@ import logging
 import os
 import threading
 import time
+import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -39,6 +40,7 @@ from feast_sketch_store.newest import NewestRows
 from feast_sketch_store.row_log import RowLog
 from feast_sketch_store.rows import NO_TIMESTAMP, RowKeys, encode, newest_rows
 from feast_sketch_store.settings import ViewSettings
+from feast_sketch_store.snapshot.blocks import BlockChecks, block_checksums
 from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder, load
 from feast_sketch_store.snapshot.format import Arrays
 
@@ -51,7 +53,18 @@ _SNAPSHOTS_KEPT = 2
 _SUPERSEDED_SHARE = 0.25
 _MAX_FILES = 64
 
+_TABLE, _TABLE_CHECKSUMS = "table", "table.checksums"
 _ORDER_ARRAYS = ("entity_hashes", "event_timestamps", "created_timestamps")
+
+_views: "weakref.WeakSet[View]" = weakref.WeakSet()
+
+
+def _reset_locks() -> None:
+    for view in _views:
+        view._reset_locks()
+
+
+os.register_at_fork(after_in_child=_reset_locks)
 
 # Counts the writes of this process, through whichever view object: a read that finds it moved looks at
 # the disk whatever its refresh interval, so a process always reads what it wrote.
@@ -61,14 +74,16 @@ _last_process_write = 0
 
 @dataclass(frozen=True)
 class SealPolicy:
-    """When a write seals: as soon as more rows are unsealed than ``max(min_rows, share * sealed rows)``."""
+    """When a write seals: past ``min_rows``, as soon as the unsealed rows take more than ``share`` of what
+    the sealed ones take. So memory stays within ``1 + share`` of a freshly sealed view.
+    """
 
     share: float
     min_rows: int
 
-    def wants_seal(self, unsealed_rows: int, sealed_rows: int) -> bool:
-        """Whether so many unsealed rows should be sealed now."""
-        return unsealed_rows > max(self.min_rows, self.share * sealed_rows)
+    def wants_seal(self, unsealed: int, sealed: int, unsealed_rows: int) -> bool:
+        """Whether to seal now; ``unsealed`` and ``sealed`` are sizes, in rows or in bytes."""
+        return unsealed_rows > self.min_rows and unsealed > self.share * sealed
 
 
 @dataclass(frozen=True)
@@ -86,6 +101,11 @@ class _State:
     exact: tuple[ExactLayer, ...] = ()
     unsealed_rows: int = 0
     newest_seen: SnapshotFile | None = None  # the newest there was, readable or not
+
+    @property
+    def unsealed_bytes(self) -> int:
+        """Bytes of the exact layers."""
+        return sum(layer.size_bytes for layer in self.exact)
 
 
 @dataclass(frozen=True)
@@ -131,10 +151,17 @@ class View:
         self._write_lock = threading.RLock()  # one write or seal at a time in this process
         self._refresh_lock = threading.Lock()  # guards the attributes below
         self._state = _State()
-        self._next_look = 0.0  # time.monotonic() at which a read looks at the disk again
+        self._is_open = False  # until the disk was read for the first time
+        self._last_look = -np.inf  # time.monotonic() at which this object last looked at the disk
+        self._damaged: set[Path] = set()  # snapshots that turned out to be while they were read
         self._seen_process_write = -1
         self._last_warning = ""
         self._order: tuple[SnapshotFile, RowKeys] | None = None
+        _views.add(self)
+
+    def _reset_locks(self) -> None:
+        """Make locks anew that another thread of the parent process may have held when it forked."""
+        self._write_lock, self._refresh_lock = threading.RLock(), threading.Lock()
 
     # -- read ----------------------------------------------------------------------------------
 
@@ -158,22 +185,13 @@ class View:
         is found twice.
         """
         self._refresh_if_due()
-        state = self._state
         expire_before = _expire_before(ttl_microseconds)
-        answers = []
-        remaining = np.arange(len(entity_hashes))
-        layers: list[ExactLayer | SketchLayer] = [*reversed(state.exact)]
-        if state.base is not None:
-            layers.append(state.base)
-        for layer in layers:
-            if not len(remaining):
-                break
-            answer = layer.read(entity_hashes[remaining], features, expire_before)
-            if len(answer.found):
-                answers.append(replace(answer, found=remaining[answer.found]))
-            if len(answer.decided) and layer is not state.base:
-                remaining = np.delete(remaining, answer.decided)
-        return answers
+        while True:
+            state = self._state
+            try:
+                return _read(state, entity_hashes, features, expire_before)
+            except DamagedFileError as error:
+                self._give_up_snapshot(state, error)
 
     # -- write ---------------------------------------------------------------------------------
 
@@ -189,14 +207,24 @@ class View:
             self._check_vocabularies(rows, settings)
             self._row_log.append(rows)
             _note_process_write()
-            state = self._state
-            sealed = state.base.num_entities if state.base else 0
-            if policy.wants_seal(state.unsealed_rows + len(rows), sealed):
-                try:
+            try:
+                if self._wants_seal(len(rows), policy):
                     self.seal(settings)
-                except SketchStoreError as error:
-                    # The rows are durable and readable; a failed seal must not look like a failed write.
-                    _logger.warning("%s; the rows are kept, a later write seals them", error)
+            except SketchStoreError as error:
+                # The rows are durable and readable; a failed seal must not look like a failed write.
+                _logger.warning("%s; the rows are kept, a later write seals them", error)
+
+    def _wants_seal(self, num_rows: int, policy: SealPolicy) -> bool:
+        """Whether to seal after a write of so many rows; takes them up, unless it is clear already."""
+        state = self._state
+        sealed_rows = state.base.num_entities if state.base else 0
+        unsealed_rows = state.unsealed_rows + num_rows
+        if policy.wants_seal(unsealed_rows, sealed_rows, unsealed_rows):
+            return True
+        self.refresh()  # so that the next read need not
+        state = self._state
+        sealed_bytes = state.base.size_bytes if state.base else 0
+        return policy.wants_seal(state.unsealed_bytes, sealed_bytes, unsealed_rows)
 
     def check_codecs(self) -> None:
         """Check that what is stored of each feature can be read with its codec.
@@ -228,7 +256,8 @@ class View:
             if not log.files:
                 return False
             rows = NewestRows(log.batches, _expire_before(settings.ttl_microseconds))
-            self._publish(rows, log.version, settings)
+            self._snapshots.publish(self._fold(rows, log.version, settings))
+            self._snapshots.prune(_SNAPSHOTS_KEPT)
             # The snapshot comes first: whoever sees the compaction has a base to put it on.
             superseded = rows.num_rows - len(rows)
             if rows.has_dead or superseded > _SUPERSEDED_SHARE * rows.num_rows or len(log.files) > _MAX_FILES:
@@ -236,14 +265,15 @@ class View:
             self.refresh()
             return True
 
-    def _publish(self, rows: NewestRows, version: int, settings: ViewSettings) -> SnapshotFile:
-        """Fold rows into a layer and publish it as a snapshot of the row log's ``version``."""
+    def _fold(self, rows: NewestRows, version: int, settings: ViewSettings) -> SnapshotFile:
+        """Fold rows into a layer and write it as a snapshot of the row log's ``version``, yet unpublished."""
         builder = SketchLayerBuilder(rows.keys, settings.codecs)
         for places, batch in rows.batches():
             builder.add(places, encode(batch, rows.keys.take(places), settings.codecs))
         pa.default_memory_pool().release_unused()  # what reading took, before the table is allocated
         description, arrays = builder.build(settings.budget).to_snapshot()
-        snapshot = self._snapshots.publish(
+        checksums = block_checksums(arrays[_TABLE])  # type: ignore[arg-type]
+        return self._snapshots.write(
             version,
             {
                 "created_by": f"feast_sketch_store {feast_sketch_store.__version__}",
@@ -251,11 +281,9 @@ class View:
                 "row_log_version": version,
                 "layer": description,
             },
-            arrays,
+            {**arrays, _TABLE_CHECKSUMS: checksums},
             {name: getattr(rows.keys, name) for name in _ORDER_ARRAYS},
         )
-        self._snapshots.prune(_SNAPSHOTS_KEPT)
-        return snapshot
 
     def delete(self, deletions: pa.Table) -> None:
         """Delete what was written of some entities; see `rows.deletions`.
@@ -270,22 +298,33 @@ class View:
         with self._write_lock:
             self._row_log.append(deletions)
             _note_process_write()
+            with suppress(SketchStoreError):  # the next read meets it again
+                self.refresh()
 
     def vacuum(self, orphan_age_seconds: float = 86_400.0) -> int:
-        """Remove files that nothing uses any more: replaced rows and all snapshots but the newest.
+        """Remove files that nothing uses any more: replaced rows, all snapshots but the newest, and what
+        killed processes left.
 
         After a seal this removes the last trace of deleted rows. Processes that still map an old snapshot
         keep it until they refresh.
 
+        Parameters
+        ----------
+        orphan_age_seconds : data files that no commit names are removed when they are older; younger ones
+            may belong to a writer that has not committed yet.
+
         Returns
         -------
-        The number of data files removed; 0 also while another process seals.
+        The number of files removed; 0 also while another process seals.
         """
         with self._write_lock, self._sealing() as is_ours:
             if not is_ours or self._row_log.version() < 0:
                 return 0
+            before = self._snapshots.list()
             self._snapshots.prune(1)
-            return len(self._row_log.vacuum(orphan_age_seconds))
+            num_snapshots = len(before) - len(self._snapshots.list())
+            num_leftovers = self._snapshots.remove_leftovers()
+            return num_snapshots + num_leftovers + len(self._row_log.vacuum(orphan_age_seconds))
 
     def _check_vocabularies(self, rows: pa.Table, settings: ViewSettings) -> None:
         for name, feature in settings.features.items():
@@ -349,10 +388,10 @@ class View:
         with self._refresh_lock:
             self._refresh()
 
-    def _refresh(self) -> None:
+    def _refresh(self, state: _State | None = None) -> None:
         self._seen_process_write = _last_process_write
-        self._next_look = time.monotonic() + self._refresh_interval_seconds
-        state = self._state
+        self._last_look = time.monotonic()
+        state = state or self._state
         identity = self._row_log.identity()
         if identity != state.row_log_identity:
             state = _State()  # the first look, or torn down and perhaps created anew
@@ -363,31 +402,80 @@ class View:
         version = self._row_log.version(state.version)
         try:
             self._state = self._with_new_commits(state) if identity else state
-        except DamagedFileError:
-            if self._row_log.version(version) == version:
+            self._is_open = True
+        except (DamagedFileError, StorageError):
+            if self._row_log.version(version) == version and self._newest_snapshot() == newest:
                 raise
             # A seal and a vacuum came between: what was to be read is in newer files.
             self._refresh()
 
+    def _newest_snapshot(self) -> SnapshotFile | None:
+        return next(iter(self._snapshots.list()), None)
+
     def _refresh_if_due(self) -> None:
-        must = self._has_unseen_write()
-        if not must and time.monotonic() < self._next_look:
+        """Look at the disk if it is time to.
+
+        A read that must see a write of its own process waits for it. So does one that comes after a pause.
+        Between reads that follow each other closely, what is new is taken up in a thread, half an interval
+        ahead of time, and they go on with the old state.
+        """
+        must = self._has_unseen_write() or not self._is_open
+        age = time.monotonic() - self._last_look
+        if not must and age < self._refresh_interval_seconds / 2:
             return
-        # Whoever comes second while a refresh runs may serve the old state, unless this process has
-        # written or there is no state yet.
-        if not self._refresh_lock.acquire(blocking=must or self._state.version < 0):
+        # Whoever comes second while a refresh runs may serve the old state.
+        if not self._refresh_lock.acquire(blocking=must):
             return
+        in_thread = False
         try:
-            if not must or self._has_unseen_write():
-                self._refresh()
+            if must or age >= self._refresh_interval_seconds:
+                if not must or self._has_unseen_write() or not self._is_open:
+                    self._refresh_or_warn()
+            elif self._is_outdated():
+                in_thread = True
+                threading.Thread(target=self._refresh_in_thread, name="feast_sketch_store refresh").start()
+        finally:
+            if not in_thread:
+                self._refresh_lock.release()
+
+    def _is_outdated(self) -> bool:
+        """Whether there is anything to take up."""
+        self._last_look = time.monotonic()
+        state = self._state
+        return (
+            self._row_log.identity() != state.row_log_identity
+            or self._newest_snapshot() != state.newest_seen
+            or self._row_log.version(state.version) != state.version
+        )
+
+    def _refresh_in_thread(self) -> None:
+        """Take up what is new and release the lock, which the starter of the thread holds."""
+        try:
+            self._refresh_or_warn()
+        finally:
+            self._refresh_lock.release()
+
+    def _refresh_or_warn(self) -> None:
+        """Refresh; if that fails, go on with the state there is, if there is one."""
+        try:
+            self._refresh()
         except (DamagedFileError, StorageError) as error:
-            if self._state.version < 0:
+            if not self._is_open:
                 raise
             if str(error) != self._last_warning:  # once, not at every refresh
                 self._last_warning = str(error)
                 _logger.warning("%s; serving what was read before", error)
-        finally:
-            self._refresh_lock.release()
+
+    def _give_up_snapshot(self, state: _State, error: DamagedFileError) -> None:
+        """Serve an older snapshot after a read met a damaged block; raises if there is none."""
+        with self._refresh_lock:
+            if state.snapshot is None:
+                raise error
+            if self._state.snapshot == state.snapshot:  # else another thread was first
+                if state.snapshot.path not in self._damaged:
+                    self._damaged.add(state.snapshot.path)
+                    _logger.warning("%s; falling back to the snapshot before it", error)
+                self._refresh(_State())
 
     def _has_unseen_write(self) -> bool:
         return self._seen_process_write != _last_process_write
@@ -408,16 +496,20 @@ class View:
             except DamagedFileError as error:
                 if number == len(published) - 1:
                     raise DamagedFileError(
-                        f"{error}. The rows are safe in {self._row_log.path}: remove this file, and the "
-                        "next materialize seals the view anew"
+                        f"{error}. The rows are safe in {self._row_log.path}: `feast-sketch seal` makes a "
+                        "new snapshot of them"
                     ) from error
-                _logger.warning("%s; falling back to the snapshot before it", error)
+                if snapshot.path not in self._damaged:
+                    _logger.warning("%s; falling back to the snapshot before it", error)
         return current
 
     def _opened(self, snapshot: SnapshotFile) -> _State:
-        description, arrays = load(snapshot.path)
+        if snapshot.path in self._damaged:
+            raise DamagedFileError(f"{snapshot.path}: a block of its table is damaged")
+        description, arrays = load(snapshot.path, unchecked=[_TABLE])
         try:
-            base = SketchLayer.from_snapshot(description["layer"], arrays)
+            check = BlockChecks(arrays[_TABLE], arrays[_TABLE_CHECKSUMS], str(snapshot.path))  # type: ignore[arg-type]
+            base = SketchLayer.from_snapshot(description["layer"], arrays, check)
         except (ValueError, KeyError, TypeError, IndexError) as error:
             raise DamagedFileError(f"{snapshot.path}: its parts do not fit each other: {error}") from error
         for codec in self._codecs:
@@ -433,7 +525,7 @@ class View:
     def _with_new_commits(self, state: _State) -> _State:
         if self._row_log.version(state.version) == state.version:
             return state
-        log = self._row_log.read(state.version)
+        log = self._row_log.read(state.version, state.snapshot.path.name if state.snapshot else "")
         if log.starts_over:
             state = _State(row_log_identity=state.row_log_identity, newest_seen=state.newest_seen)
         table = log.table()
@@ -487,7 +579,7 @@ class View:
         """Sizes of the view as of now."""
         self.refresh()
         state = self._state
-        unsealed = sum(layer.size_bytes for layer in state.exact)
+        unsealed = state.unsealed_bytes
         if state.base is None or state.snapshot is None:
             return ViewStats(0, 0, state.unsealed_rows, unsealed, 0, 0.0, 0, 0)
         base = state.base
@@ -503,6 +595,25 @@ class View:
             {name: r.false_positive_rate for name, r in base.ranges.items()},
             {name: len(v) for name, v in base.vocabularies.items()},
         )
+
+
+def _read(
+    state: _State, entity_hashes: NDArray[np.uint64], features: Sequence[str], expire_before: int
+) -> list[LayerAnswer]:
+    answers = []
+    remaining = np.arange(len(entity_hashes))
+    layers: list[ExactLayer | SketchLayer] = [*reversed(state.exact)]
+    if state.base is not None:
+        layers.append(state.base)
+    for layer in layers:
+        if not len(remaining):
+            break
+        answer = layer.read(entity_hashes[remaining], features, expire_before)
+        if len(answer.found):
+            answers.append(replace(answer, found=remaining[answer.found]))
+        if len(answer.decided) and layer is not state.base:
+            remaining = np.delete(remaining, answer.decided)
+    return answers
 
 
 def _note_process_write() -> None:

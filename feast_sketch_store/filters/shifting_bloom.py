@@ -25,6 +25,7 @@ that carry auxiliary information); Goodwin et al., "BitFunnel", SIGIR 2017 (AND 
 """
 
 import secrets
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -127,12 +128,21 @@ class ShiftingBloomFilter:
         the first ones.
     num_words : words of the table proper.
     salt : the builder's salt.
+    check : called before words are used, with the first words of some stretches and their length; it may
+        refuse damaged ones by raising. None if all words are known to be good.
     """
 
-    def __init__(self, words: NDArray[np.uint64], num_words: int, salt: tuple[int, int]):
+    def __init__(
+        self,
+        words: NDArray[np.uint64],
+        num_words: int,
+        salt: tuple[int, int],
+        check: Callable[[NDArray[np.int64], int], None] | None = None,
+    ):
         self.words = words
         self.num_words = num_words
         self.salt = salt
+        self._check = check
 
     @property
     def num_bits(self) -> int:
@@ -180,6 +190,8 @@ class ShiftingBloomFilter:
             )
             offsets += first_word
             starts = np.where(offsets >= self.num_words, offsets - self.num_words, offsets)
+            if self._check is not None:
+                self._check(starts, num_words)
             gather(every_window, starts, rotations, answers[chunk])
         return answers
 
@@ -237,7 +249,10 @@ class ShiftingBloomFilter:
         num_hashes : the k these symbols were added with.
         """
         offsets, rotations = _positions(entity_hashes, self.salt, self.num_words, range(num_hashes))
-        words = self.words[(offsets + (symbols.astype(np.int64) >> 6)) % self.num_words]
+        places = (offsets + (symbols.astype(np.int64) >> 6)) % self.num_words
+        if self._check is not None:
+            self._check(places, 1)
+        words = self.words[places]
         bits = (symbols.astype(np.uint64) + rotations) & np.uint64(63)
         return np.asarray(((words >> bits) & np.uint64(1) != 0).all(axis=0))
 

@@ -11,7 +11,7 @@ A view whose features make more than ``MAX_SHAPES`` different shapes has several
 some of its features, and then as many facts per entity.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, TypeVar
@@ -28,6 +28,15 @@ from feast_sketch_store.layers.answer import FeatureAnswer, LayerAnswer
 from feast_sketch_store.rows import NO_TIMESTAMP
 from feast_sketch_store.sizing import MAX_NUM_HASHES, FactClass, ideal_bits
 from feast_sketch_store.vocabulary import Vocabulary
+
+# By the last part of an array's name; the others are int64.
+_ARRAY_TYPES = {
+    "table": np.uint64,
+    "checksums": np.uint8,
+    "states": np.uint8,
+    "buckets": np.uint8,
+    "data": np.uint8,
+}
 
 _T = TypeVar("_T")
 _Scalar = TypeVar("_Scalar", bound=np.generic)
@@ -170,6 +179,11 @@ class SketchLayer:
     # -- sizes ---------------------------------------------------------------------------------
 
     @property
+    def size_bytes(self) -> int:
+        """Bytes of the table and the vocabularies."""
+        return self.bloom.words.nbytes + sum(v.size_bytes for v in self.vocabularies.values())
+
+    @property
     def num_facts(self) -> int:
         """Facts in the table, one per entity and shape range included."""
         return sum(r.num_facts for r in (*self.ranges.values(), *self.shape_ranges))
@@ -214,9 +228,16 @@ class SketchLayer:
 
     @classmethod
     def from_snapshot(
-        cls, description: Mapping[str, Any], arrays: Mapping[str, NDArray[np.generic]]
+        cls,
+        description: Mapping[str, Any],
+        arrays: Mapping[str, NDArray[np.generic]],
+        check: Callable[[NDArray[np.int64], int], None] | None = None,
     ) -> "SketchLayer":
         """The reverse of `to_snapshot`; the arrays are used as they are, mapped or not.
+
+        Parameters
+        ----------
+        check : of the table's words, see `ShiftingBloomFilter`.
 
         Raises
         ------
@@ -267,7 +288,7 @@ class SketchLayer:
         if not 0 <= min(first, second) <= max(first, second) < 2**64:
             raise ValueError("the salt is not two 64-bit numbers")
         return cls(
-            ShiftingBloomFilter(words, num_words, (first, second)),  # type: ignore[arg-type]
+            ShiftingBloomFilter(words, num_words, (first, second), check),  # type: ignore[arg-type]
             codecs,
             vocabularies,
             ranges,
@@ -303,9 +324,7 @@ def _range_from(entry: Mapping[str, Any]) -> SymbolRange:
 
 def _check_types(arrays: Mapping[str, NDArray[np.generic]]) -> None:
     for name, array in arrays.items():
-        wanted = {"table": np.uint64, "states": np.uint8, "buckets": np.uint8, "data": np.uint8}.get(
-            name.rpartition(".")[2], np.int64
-        )
+        wanted = _ARRAY_TYPES.get(name.rpartition(".")[2], np.int64)
         if array.dtype != wanted:
             raise TypeError(f"array {name!r} has type {array.dtype}")
 

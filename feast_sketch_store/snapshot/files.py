@@ -12,7 +12,7 @@ only while a late row must be compared with a sealed one.
 import os
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,14 +63,14 @@ class SnapshotFolder:
         found = [SnapshotFile(int(m[1]), int(m[2]), self.path / m[0]) for m in matches if m]
         return sorted(found, key=lambda s: (s.version, s.number, s.path), reverse=True)
 
-    def publish(
+    def write(
         self,
         version: int,
         description: Mapping[str, Any],
         arrays: Mapping[str, NDArray[np.generic]],
         order: Mapping[str, NDArray[np.generic]],
     ) -> SnapshotFile:
-        """Write a snapshot so that it is durable before it is visible.
+        """Write a snapshot durably; nobody sees it before `publish`.
 
         Raises
         ------
@@ -78,40 +78,72 @@ class SnapshotFolder:
         """
         number = 1 + max((s.number for s in self.list() if s.version == version), default=0)
         stem = f"{version:020d}-{number:04d}-{secrets.token_hex(4)}"
+        snapshot = SnapshotFile(version, number, self.path / (stem + _BASE_SUFFIX))
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._write(stem + _ORDER_SUFFIX, {}, order)
-            self._write(stem + _BASE_SUFFIX, description, arrays)
+            _write(snapshot.order_path, {}, order)
+            _write(_hidden(snapshot.path), description, arrays)
+        except BaseException as error:
+            self.discard(snapshot)
+            if isinstance(error, OSError):
+                raise StorageError(f"{self.path}: a snapshot cannot be written: {error}") from error
+            raise
+        return snapshot
+
+    def publish(self, snapshot: SnapshotFile) -> None:
+        """Make a written snapshot visible.
+
+        Raises
+        ------
+        StorageError : the folder cannot be written; the snapshot is gone.
+        """
+        try:
+            _hidden(snapshot.path).replace(snapshot.path)
             fsync_path(self.path)
         except OSError as error:
-            raise StorageError(f"{self.path}: a snapshot cannot be written: {error}") from error
-        return SnapshotFile(version, number, self.path / (stem + _BASE_SUFFIX))
+            self.discard(snapshot)
+            raise StorageError(f"{self.path}: a snapshot cannot be published: {error}") from error
+
+    def discard(self, snapshot: SnapshotFile) -> None:
+        """Remove a snapshot, published or not; a process that maps it keeps its pages."""
+        for path in (_hidden(snapshot.path), snapshot.path, snapshot.order_path):
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
 
     def prune(self, keep: int) -> None:
-        """Remove all but the newest ``keep`` snapshots; a process that maps one keeps its pages."""
+        """Remove all but the newest ``keep`` snapshots."""
         for snapshot in self.list()[keep:]:
-            snapshot.path.unlink(missing_ok=True)
-            snapshot.order_path.unlink(missing_ok=True)
+            self.discard(snapshot)
 
-    def _write(
-        self, name: str, description: Mapping[str, Any], arrays: Mapping[str, NDArray[np.generic]]
-    ) -> None:
-        temporary = self.path / f".{name}.tmp"
-        try:
-            with open(temporary, "wb") as file:
-                for piece in encode(description, arrays):
-                    file.write(piece)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(self.path / name)
-        except BaseException:
-            with suppress(OSError):
-                temporary.unlink(missing_ok=True)
-            raise
+    def remove_leftovers(self) -> int:
+        """Remove what killed writers left; nobody may be writing. Gives the number of files."""
+        kept = {path for snapshot in self.list() for path in (snapshot.path, snapshot.order_path)}
+        gone = [path for path in sorted(self.path.glob("*.safetensors*")) if path not in kept]
+        for path in gone:
+            path.unlink(missing_ok=True)
+        return len(gone)
 
 
-def load(path: Path) -> tuple[dict[str, Any], Arrays]:
-    """Map a snapshot file, check every byte of it, and give its description and arrays.
+def _hidden(path: Path) -> Path:
+    """The name of a file that is not published yet."""
+    return path.with_name(f".{path.name}.tmp")
+
+
+def _write(path: Path, description: Mapping[str, Any], arrays: Mapping[str, NDArray[np.generic]]) -> None:
+    with path.open("wb") as file:
+        for piece in encode(description, arrays):
+            file.write(piece)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def load(path: Path, unchecked: Collection[str] = ()) -> tuple[dict[str, Any], Arrays]:
+    """Map a snapshot file, check its bytes, and give its description and arrays.
+
+    Parameters
+    ----------
+    path : of the file.
+    unchecked : names of arrays to leave to the caller, see `BlockChecks`.
 
     Raises
     ------
@@ -124,7 +156,7 @@ def load(path: Path) -> tuple[dict[str, Any], Arrays]:
         content = np.memmap(path, np.uint8, "r").view(np.ndarray)
     except OSError as error:
         raise StorageError(f"{path}: cannot be read: {error}") from error
-    verify(content, str(path))
+    verify(content, str(path), unchecked)
     return decode(content, str(path))
 
 

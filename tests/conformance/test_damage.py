@@ -84,8 +84,11 @@ def test_bytes_behind_the_end_are_found(golden_base, extra):
 def test_zeros_in_place_of_a_block_are_found(golden_base):
     for start in range(0, len(golden_base), 512):
         content = np.frombuffer(golden_base, np.uint8).copy()
+        if not content[start : start + 512].any():
+            continue
         content[start : start + 512] = 0
-        refused(content)
+        with pytest.raises(DamagedFileError):
+            verify(content, "some file")
 
 
 def test_another_file_is_no_snapshot():

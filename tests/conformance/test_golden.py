@@ -91,6 +91,7 @@ def test_the_description_is_as_it_was():
     assert {name: (array.dtype.str, array.shape) for name, array in arrays.items()} == {
         "bucket_bounds": ("<i8", (6, 2)),
         "table": ("<u8", (14,)),
+        "table.checksums": ("|u1", (1, 16)),
         "vocabulary.0.offsets": ("<i8", (5,)),
         "vocabulary.0.data": ("|u1", (19,)),
         "vocabulary.1.values": ("<i8", (3,)),

@@ -15,6 +15,8 @@ from feast_sketch_store.snapshot.files import load
 
 REFUSALS = (ValueError, KeyError, TypeError)
 GOLDEN = Path(__file__).parent / "golden" / "v1.base.safetensors"
+# The checksums of the table are for `BlockChecks`; a layer does not look at them.
+ARRAYS = [name for name in load(GOLDEN)[1] if name != "table.checksums"]
 ORDER = Path(__file__).parent / "golden" / "v1.order.safetensors"
 
 
@@ -48,7 +50,7 @@ def test_a_missing_entry_of_a_range_is_refused(parts, where, key):
         SketchLayer.from_snapshot(*parts)
 
 
-@pytest.mark.parametrize("name", list(load(GOLDEN)[1]))
+@pytest.mark.parametrize("name", ARRAYS)
 def test_a_missing_array_is_refused(parts, name):
     del parts[1][name]
     with pytest.raises(REFUSALS):
@@ -59,7 +61,7 @@ def test_a_missing_array_is_refused(parts, name):
     ("name", "resized"),
     [
         pytest.param(name, resized, id=f"{name} {how}")
-        for name in load(GOLDEN)[1]
+        for name in ARRAYS
         for how, resized in [
             ("shorter", lambda array: array[:-1]),
             ("longer", lambda array: np.concatenate((array, array[-1:]))),

@@ -1,5 +1,6 @@
 """Bad input gives one clear error or a correct result, and the state before it stays readable."""
 
+import json
 import os
 import subprocess
 import sys
@@ -222,8 +223,12 @@ def test_when_every_snapshot_is_damaged_the_error_names_the_file_and_the_way_out
     with pytest.raises(DamagedFileError) as caught:
         harness.reopened().read(1)
     assert str(snapshot) in str(caught.value)
-    assert "remove this file" in str(caught.value)
-    snapshot.unlink()
+    assert "feast-sketch seal" in str(caught.value)
+    with pytest.raises(DamagedFileError):
+        harness.reopened().read(1)
+    healer = harness.reopened()
+    assert healer.store.seal(healer.config, healer.view)
+    assert healer.read(1)[0][1] == items("a")
     assert harness.reopened().read(1)[0][1] == items("a")
 
 
@@ -281,3 +286,38 @@ def test_no_value_of_the_store_is_ever_pickled_or_executed():
 def test_the_interpreter_starts_clean():
     done = subprocess.run([sys.executable, "-c", "pass"], capture_output=True, env={**os.environ}, check=True)
     assert (done.stdout, done.stderr) == (b"", b"")
+
+
+def _damage_table(path):
+    """Flip a bit of every word of a snapshot's table."""
+    content = bytearray(path.read_bytes())
+    start = 8 + int.from_bytes(content[:8], "little")
+    first, last = json.loads(content[8:start])["table"]["data_offsets"]
+    for place in range(start + first, start + last, 8):
+        content[place] ^= 1
+    path.write_bytes(content)
+
+
+def test_damage_that_shows_while_reading_falls_back_with_one_warning(make_harness, caplog):
+    harness = make_harness(refresh_interval_seconds=0, **SEAL_AT_ONCE)
+    for user in range(3):
+        harness.write(user, items(f"i{user}"))
+    newest = sorted((harness.folder / "snapshots").glob("*.base.*"))[-1]
+    _damage_table(newest)
+    reader = harness.reopened()
+    for _ in range(3):
+        assert [values for _, values in reader.read(0, 1, 2)] == [items(f"i{u}") for u in range(3)]
+    assert caplog.text.count(newest.name) == 1
+
+
+def test_damage_of_the_only_snapshot_that_shows_while_reading_is_an_error(make_harness):
+    harness = make_harness(refresh_interval_seconds=0, **SEAL_AT_ONCE)
+    harness.write(1, items("a"))
+    (snapshot,) = (harness.folder / "snapshots").glob("*.base.*")
+    _damage_table(snapshot)
+    reader = harness.reopened()
+    for _ in range(2):
+        with pytest.raises(DamagedFileError, match=snapshot.name):
+            reader.read(1)
+    assert reader.store.seal(reader.config, reader.view)
+    assert reader.read(1)[0][1] == harness.reopened().read(1)[0][1] == items("a")

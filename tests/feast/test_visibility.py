@@ -1,12 +1,15 @@
 """Who sees a write, and when: this object, this process, other processes."""
 
 import multiprocessing
+import os
 import threading
 from datetime import timedelta
 
 import pytest
 from feast.protos.feast.types.Value_pb2 import StringSet, Value
 from feast.types import Set, String
+
+from feast_sketch_store import view as view_module
 
 NEVER = 10**6  # seconds: a refresh interval that no test reaches
 SEAL_AT_ONCE = {"seal_min_rows": 0, "seal_share": 1e-9}
@@ -151,3 +154,74 @@ def test_late_rows_lose_against_sealed_ones_in_every_process(make_harness, other
     ask = other_process(harness)
     assert (ask(3), ask(4)) == ("new", "newer")
     assert countries(harness, 3, 4) == ["new", "newer"]
+
+
+def _in_a_fork(task):
+    """Run a task in a forked child, as gunicorn makes its workers; gives what it returned as text."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            text = str(task())
+        except BaseException as error:
+            text = f"{type(error).__name__}: {error}"
+        os.write(writing, text.encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as answer:
+        text = answer.read()
+    os.waitpid(pid, 0)
+    return text
+
+
+@pytest.mark.parametrize("options", [{}, SEAL_AT_ONCE], ids=["unsealed", "sealed"])
+def test_a_forked_worker_reads_on_whatever_its_parent_was_doing(make_harness, options):
+    harness = make_harness({"country": String}, refresh_interval_seconds=0, **options)
+    harness.write(1, country("FR"))
+    assert countries(harness, 1) == ["FR"]
+    view = harness.store.view(harness.config, harness.view)
+    with view._write_lock, view._refresh_lock:  # another thread of the parent is at work
+        assert _in_a_fork(lambda: countries(harness, 1, 2)) == "['FR', None]"
+    ready, go = os.pipe()
+
+    def read_after_the_parent_wrote():
+        os.read(ready, 1)
+        return countries(harness, 1, 2)
+
+    def write():
+        harness.write(2, country("DE"))
+        os.write(go, b"x")
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    assert _in_a_fork(read_after_the_parent_wrote) == "['FR', 'DE']"
+    writer.join()
+
+
+def test_reads_go_on_while_news_is_taken_up_beside_them(make_harness, monkeypatch):
+    """Half an interval after the last look a thread takes up what is new; the read does not wait for it."""
+    writer = make_harness({"country": String}, refresh_interval_seconds=NEVER)
+    writer.write(1, country("FR"))
+    reader = writer.reopened()
+    assert countries(reader, 1) == ["FR"]
+    view = reader.store.view(reader.config, reader.view)
+    view._seen_process_write = view_module._last_process_write + 1  # as another process would see it
+    monkeypatch.setattr(view_module, "_last_process_write", view_module._last_process_write + 1)
+    monkeypatch.setattr(view_module, "_note_process_write", lambda: None)
+    writer.write(1, country("DE"))
+
+    may_go_on, refreshed = threading.Event(), threading.Event()
+    refresh = view_module.View._refresh
+
+    def slow_refresh(self, *arguments):
+        assert may_go_on.wait(60)
+        refresh(self, *arguments)
+        refreshed.set()
+
+    monkeypatch.setattr(view_module.View, "_refresh", slow_refresh)
+    view._last_look -= 0.75 * NEVER
+    assert countries(reader, 1) == ["FR"]
+    assert countries(reader, 1) == ["FR"]
+    may_go_on.set()
+    assert refreshed.wait(60)
+    assert countries(reader, 1) == ["DE"]

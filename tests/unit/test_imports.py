@@ -24,6 +24,7 @@ ORDER = [
     "snapshot",
     "snapshot.files",
     "snapshot.format",
+    "snapshot.blocks",
     "layers",
     "layers.build",
     "layers.sketch",
@@ -48,6 +49,7 @@ PURE = [
     "filters.bits",
     "sizing",
     "snapshot.format",
+    "snapshot.blocks",
     "vocabulary",
     "errors",
 ]

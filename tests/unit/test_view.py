@@ -61,7 +61,9 @@ def make_view(tmp_path):
     ("unsealed", "sealed", "wants"), [(10, 0, False), (11, 0, True), (11, 200, False), (21, 200, True)]
 )
 def test_the_policy_seals_past_both_bounds(unsealed, sealed, wants):
-    assert SealPolicy(share=0.1, min_rows=10).wants_seal(unsealed, sealed) is wants
+    policy = SealPolicy(share=0.1, min_rows=10)
+    assert policy.wants_seal(unsealed, sealed, unsealed) is wants
+    assert policy.wants_seal(1000 * unsealed, 1000 * sealed, unsealed) is wants
 
 
 def test_an_entity_is_answered_once_and_by_its_newest_layer(make_view):
@@ -140,7 +142,7 @@ def test_a_failed_seal_keeps_the_write(make_view, monkeypatch, caplog):
     def no_space(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("feast_sketch_store.snapshot.files.SnapshotFolder._write", no_space)
+    monkeypatch.setattr("feast_sketch_store.snapshot.files._write", no_space)
     view.put(1, "x", policy=ALWAYS)
     assert "No space left" in caplog.text
     assert view.get(1) == {1: {"x"}}
