@@ -22,6 +22,8 @@ from feast.protos.feast.types.Value_pb2 import RepeatedValue, Value
 from feast.type_map import VALUE_TYPE_TO_PROTO_VALUE_MAP
 from feast.types import FeastType
 from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import DecodeError
+from google.protobuf.message_factory import GetMessageClass
 from numpy.typing import NDArray
 
 from feast_sketch_store.errors import RowError, UnsupportedFeatureError
@@ -216,6 +218,26 @@ class FeatureCodec:
             return pa.array(elements, _ARROW_TYPES[kind])
         except (pa.ArrowException, UnicodeError) as error:
             raise RowError(f"feature {self.feature!r} has a value that cannot be kept: {error}") from error
+
+    def check_storage(self, values: pa.Array) -> None:
+        """Check that values of the storage type can be put into answers; for those that come from a file.
+
+        Raises
+        ------
+        ValueError : a string is not UTF-8, or a message is none.
+        """
+        if self.element_kind == "string":
+            values.cast(pa.large_string())
+        elif self.element_kind == "message":
+            field = self._descriptor
+            if self.is_collection:
+                field = field.message_type.fields_by_name["val"]
+            message = GetMessageClass(field.message_type)
+            try:
+                for value in values.to_pylist():
+                    message.FromString(value)
+            except DecodeError as error:
+                raise ValueError(f"a value of feature {self.feature!r} is no message: {error}") from error
 
     def to_storage(self, elements: pa.Array) -> pa.Array:
         """Turn elements of the row log (without nulls) into the vocabulary's storage type."""

@@ -1,7 +1,6 @@
 """Feast's OnlineStore interface: protos in, protos out, translation only."""
 
 import functools
-import shutil
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -24,7 +23,7 @@ from feast_sketch_store.codecs import MISSING, FeatureCodec
 from feast_sketch_store.entity_keys import hash_serialized_keys, serialize_entity_keys
 from feast_sketch_store.errors import RowError, SketchStoreError, StorageError
 from feast_sketch_store.layers import LayerAnswer
-from feast_sketch_store.paths import project_path, view_path
+from feast_sketch_store.paths import project_path, remove_folder, view_path
 from feast_sketch_store.rows import FeastRow, deletions, to_arrow
 from feast_sketch_store.settings import error_rate, resolve, ttl_microseconds
 from feast_sketch_store.view import SealPolicy, View
@@ -182,7 +181,7 @@ class SketchOnlineStore(OnlineStore):
         for table in tables_to_delete:
             path = self._path(config, table)
             self._views.pop(path, None)
-            _remove_folder(path)
+            remove_folder(path)
 
     def plan(self, config: RepoConfig, desired_registry_proto: RegistryProto) -> list[InfraObject]:
         """Nothing: the store has no infrastructure outside its folder."""
@@ -191,7 +190,7 @@ class SketchOnlineStore(OnlineStore):
     def teardown(self, config: RepoConfig, tables: Sequence[FeatureView], entities: Sequence[Entity]) -> None:
         """Remove everything of the project; Feast does not name its stream views here."""
         self._views.clear()
-        _remove_folder(project_path(_store_path(config.repo_path, config.online_store.path), config.project))
+        remove_folder(project_path(_store_path(config.repo_path, config.online_store.path), config.project))
 
     def delete(self, config: RepoConfig, table: FeatureView, entity_keys: list[EntityKeyProto]) -> None:
         """Delete what was written of some entities; rows that are written later count again.
@@ -276,12 +275,3 @@ def _make_folder(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StorageError(f"{path}: the folder cannot be made: {error}") from error
-
-
-def _remove_folder(path: Path) -> None:
-    try:
-        shutil.rmtree(path)
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        raise StorageError(f"{path}: the folder cannot be removed: {error}") from error

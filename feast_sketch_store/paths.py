@@ -7,7 +7,10 @@ the store's own folder.
 
 import hashlib
 import re
+import shutil
 from pathlib import Path
+
+from feast_sketch_store.errors import StorageError
 
 _PLAIN = re.compile(r"[a-z0-9_][a-z0-9_-]{0,63}")
 _READABLE_CHARACTERS = 40
@@ -30,3 +33,18 @@ def project_path(store_path: Path, project: str) -> Path:
 def view_path(store_path: Path, project: str, view: str) -> Path:
     """The folder of one feature view."""
     return project_path(store_path, project) / folder_name(view)
+
+
+def remove_folder(path: Path) -> None:
+    """Remove a folder with all that is in it, if it exists.
+
+    Raises
+    ------
+    StorageError : it cannot be removed.
+    """
+    try:
+        shutil.rmtree(path)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise StorageError(f"{path}: the folder cannot be removed: {error}") from error

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from feast_sketch_store.codecs import EMPTY, MISSING, NULL, VALUE, FeatureCodec
 from feast_sketch_store.entity_keys import hash_serialized_keys, int64_join_key, serialize_entity_keys
-from feast_sketch_store.errors import RowError
+from feast_sketch_store.errors import DamagedFileError, RowError
 from feast_sketch_store.vocabulary import Vocabulary
 
 FeastRow = tuple[EntityKey, dict[str, Value], datetime, datetime | None]
@@ -277,7 +277,15 @@ class EncodedRows:
 
 
 def row_keys(table: pa.Table) -> RowKeys:
-    """The keys of rows of the row log; of its columns only ``KEY_COLUMNS`` are looked at."""
+    """The keys of rows of the row log; of its columns only ``KEY_COLUMNS`` are looked at.
+
+    Raises
+    ------
+    DamagedFileError : rows have no key or event timestamp; the store writes no such rows.
+    """
+    for name in (ENTITY_KEY, EVENT_TIMESTAMP, CREATED_TIMESTAMP):
+        if name not in table.column_names or (name != CREATED_TIMESTAMP and table[name].null_count):
+            raise DamagedFileError(f"rows of the row log have no {name!r}: another program wrote them")
     deleted = np.zeros(len(table), np.bool_)
     if DELETED in table.column_names:
         deleted = table[DELETED].fill_null(False).to_numpy()

@@ -37,12 +37,13 @@ from feast_sketch_store.errors import (
 from feast_sketch_store.layers import ExactLayer, LayerAnswer, SketchLayer, SketchLayerBuilder
 from feast_sketch_store.layers.exact import find_sorted
 from feast_sketch_store.newest import NewestRows
-from feast_sketch_store.row_log import RowLog
+from feast_sketch_store.order import load_order, order_arrays
+from feast_sketch_store.paths import remove_folder
+from feast_sketch_store.row_log import LogRead, RowLog
 from feast_sketch_store.rows import NO_TIMESTAMP, RowKeys, encode, newest_rows
 from feast_sketch_store.settings import ViewSettings
 from feast_sketch_store.snapshot.blocks import BlockChecks, block_checksums
 from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder, load
-from feast_sketch_store.snapshot.format import Arrays
 
 _logger = logging.getLogger(__name__)
 
@@ -54,7 +55,6 @@ _SUPERSEDED_SHARE = 0.25
 _MAX_FILES = 64
 
 _TABLE, _TABLE_CHECKSUMS = "table", "table.checksums"
-_ORDER_ARRAYS = ("entity_hashes", "event_timestamps", "created_timestamps")
 
 _views: "weakref.WeakSet[View]" = weakref.WeakSet()
 
@@ -265,6 +265,58 @@ class View:
             self.refresh()
             return True
 
+    @contextmanager
+    def rebuilding(self, settings: ViewSettings) -> Iterator[Path]:
+        """Replace all rows by those that the body of the ``with`` puts into a row log of its own.
+
+        Reads see the old rows until the body is left without an error, and then the new ones in one step.
+        Rows that are written meanwhile, by whatever process, stay and compete with the new ones as usual.
+
+        Yields
+        ------
+        The folder of the new row log; it does not exist yet.
+
+        Raises
+        ------
+        StorageError : another process seals this view, or the body wrote no rows; nothing has changed.
+        """
+        with self._write_lock, self._sealing() as is_ours:
+            if not is_ours:
+                raise StorageError(f"{self.path}: another process is sealing this view; try again later")
+            if self._row_log.version() >= 0:
+                self._row_log.extend(pa.schema([(c.feature, c.arrow_type) for c in settings.codecs]))
+            through = self._row_log.version()
+            staging = self.path / "rebuild"
+            remove_folder(staging)
+            try:
+                yield staging / "rows"
+                self._replace_rows(RowLog(staging / "rows").read(-1), through, settings)
+            finally:
+                remove_folder(staging)
+            self.refresh()
+
+    def _replace_rows(self, log: LogRead, through: int, settings: ViewSettings) -> None:
+        """Put rows in the place of those up to version ``through``, snapshot and all."""
+        if not log.files:
+            raise StorageError(f"{self.path}: there are no rows to rebuild from; nothing has changed")
+        rows = NewestRows(log.batches, _expire_before(settings.ttl_microseconds))
+        if through < 0:
+            self._row_log.extend(log.schema())
+            through = 0  # which creates the table and holds no rows
+        snapshot = self._fold(rows, through, settings)
+        is_replaced = False
+        try:
+            batches = (batch for _, batch in rows.batches())
+            is_replaced = self._row_log.compact(batches, through, snapshot.path.name)
+        finally:
+            if not is_replaced:
+                self._snapshots.discard(snapshot)
+        if not is_replaced:
+            raise StorageError(f"{self.path}: columns were added to the row log meanwhile; try again")
+        # From here on the row log holds the new rows; who looks before the next line reads them there.
+        self._snapshots.publish(snapshot)
+        self._snapshots.prune(_SNAPSHOTS_KEPT)
+
     def _fold(self, rows: NewestRows, version: int, settings: ViewSettings) -> SnapshotFile:
         """Fold rows into a layer and write it as a snapshot of the row log's ``version``, yet unpublished."""
         builder = SketchLayerBuilder(rows.keys, settings.codecs)
@@ -282,7 +334,7 @@ class View:
                 "layer": description,
             },
             {**arrays, _TABLE_CHECKSUMS: checksums},
-            {name: getattr(rows.keys, name) for name in _ORDER_ARRAYS},
+            order_arrays(rows.keys),
         )
 
     def delete(self, deletions: pa.Table) -> None:
@@ -366,13 +418,14 @@ class View:
         except OSError as error:
             raise StorageError(f"{self.path}: cannot be written: {error}") from error
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            yield False
-            return
-        try:
-            yield True
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                is_ours = True
+            except BlockingIOError:
+                is_ours = False
+            except OSError as error:
+                raise StorageError(f"{self.path}: cannot be locked: {error}") from error
+            yield is_ours
         finally:
             os.close(descriptor)
 
@@ -523,9 +576,13 @@ class View:
         return _State(snapshot.version, self._row_log.identity(), snapshot, base)
 
     def _with_new_commits(self, state: _State) -> _State:
-        if self._row_log.version(state.version) == state.version:
+        # A first look lists the log: a probe for the next commit would not see those behind a lost one.
+        is_known = state.snapshot == self._state.snapshot and state.version == self._state.version
+        version = self._row_log.version(state.version if is_known else -1)
+        if version <= state.version:
             return state
-        log = self._row_log.read(state.version, state.snapshot.path.name if state.snapshot else "")
+        name = state.snapshot.path.name if state.snapshot else ""
+        log = self._row_log.read(state.version, name, version)
         if log.starts_over:
             state = _State(row_log_identity=state.row_log_identity, newest_seen=state.newest_seen)
         table = log.table()
@@ -569,8 +626,7 @@ class View:
     def _order_of(self, snapshot: SnapshotFile) -> RowKeys:
         """Hashes and timestamps of the sealed entities, mapped at the first late row after a seal."""
         if self._order is None or self._order[0] != snapshot:
-            _, arrays = load(snapshot.order_path)
-            self._order = (snapshot, _order_index(arrays))
+            self._order = (snapshot, load_order(snapshot))
         return self._order[1]
 
     # -- sizes ---------------------------------------------------------------------------------
@@ -624,9 +680,3 @@ def _note_process_write() -> None:
 def _expire_before(ttl_microseconds: int | None) -> int:
     """The event timestamp before which rows have expired, in microseconds since 1970."""
     return NO_TIMESTAMP if ttl_microseconds is None else time.time_ns() // 1000 - ttl_microseconds
-
-
-def _order_index(arrays: Arrays) -> RowKeys:
-    hashes, event, created = (arrays[name] for name in _ORDER_ARRAYS)
-    nothing = np.zeros(len(hashes), np.bool_)
-    return RowKeys(hashes, event, created, nothing, nothing)  # type: ignore[arg-type]

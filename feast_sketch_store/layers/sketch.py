@@ -253,6 +253,7 @@ class SketchLayer:
             vocabulary, symbols = Vocabulary.from_arrays(parts), _range_from(feature)
             if len(vocabulary) != symbols.num_symbols or vocabulary.values.type != codec.storage_type:
                 raise ValueError(f"the vocabulary of {name!r} does not fit its symbols or type")
+            codec.check_storage(vocabulary.values)
             codecs.append(codec)
             vocabularies[name], ranges[name] = vocabulary, symbols
         shapes, shape_ranges = [], []
@@ -317,6 +318,7 @@ def _range_from(entry: Mapping[str, Any]) -> SymbolRange:
         min(symbols.first_word, symbols.num_symbols, symbols.num_facts) < 0
         or not 1 <= symbols.num_hashes <= MAX_NUM_HASHES
         or not 0.0 <= symbols.false_positive_rate <= 1.0
+        or (symbols.num_facts and not 0.0 < symbols.false_positive_rate < 1.0)
     ):
         raise ValueError(f"{symbols} cannot be")
     return symbols

@@ -40,10 +40,13 @@ class Commit:
     snapshot: str = ""
 
 
-def commit_metadata(files: Sequence[DataFile], compacts_through: int, snapshot: str) -> dict[str, str]:
-    """What the store adds to ``commitInfo``."""
+def commit_metadata(
+    files: Sequence[DataFile], after: int, compacts_through: int = -1, snapshot: str = ""
+) -> dict[str, str]:
+    """What the store adds to ``commitInfo``; ``after`` is a version that the commit comes behind."""
     own = json.dumps(
         {
+            "after": after,
             "compacts_through": compacts_through,
             "snapshot": snapshot,
             "files": [
@@ -90,6 +93,8 @@ def _parse(path: Path, version: int) -> Commit:
     if _checksum(text) != info[_CHECKSUM_KEY]:
         raise ValueError("its checksum does not match")
     own = json.loads(text)
+    if own["after"] >= version:
+        raise ValueError(f"it belongs behind version {own['after']}")
     files = [DataFile(folder / f["name"], f["num_rows"], f["checksum"]) for f in own["files"]]
     if sorted(file.path.name for file in files) != sorted(added):
         raise ValueError("it does not add the files that it lists")

@@ -56,6 +56,18 @@ class DataFile:
                 path.unlink(missing_ok=True)
             raise
 
+    def schema(self) -> pa.Schema:
+        """The columns.
+
+        Raises
+        ------
+        DamagedFileError : the file is missing or damaged.
+        """
+        try:
+            return pq.read_schema(self.path).remove_metadata()
+        except (OSError, pa.ArrowException) as error:
+            raise DamagedFileError(f"{self.path}: a data file of the row log is damaged: {error}") from error
+
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
         """The rows in batches of bounded size.
 
@@ -90,6 +102,8 @@ def _checksum_of(path: Path) -> str:
 
 
 def _with_all_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    if unknown := set(table.column_names) - set(schema.names):
+        raise ValueError(f"columns {sorted(unknown)} are not in the table")
     columns = [
         table[f.name].cast(f.type) if f.name in table.column_names else pa.nulls(len(table), f.type)
         for f in schema

@@ -48,10 +48,20 @@ class LogRead:
         for file in self.files:
             yield from file.batches(columns)
 
+    def schema(self) -> pa.Schema:
+        """All columns of the files."""
+        return pa.unify_schemas([file.schema() for file in self.files])
+
     def table(self) -> pa.Table | None:
         """All rows at once; None if there are no files."""
         tables = list(self.batches())
-        return pa.concat_tables(tables, promote_options="default") if tables else None
+        try:
+            return pa.concat_tables(tables, promote_options="default") if tables else None
+        except pa.ArrowException as error:
+            folder = self.files[0].path.parent
+            raise DamagedFileError(
+                f"{folder}: data files of the row log contradict each other: {error}"
+            ) from error
 
 
 class RowLog:
@@ -90,8 +100,12 @@ class RowLog:
         """What tells this table from one that stood in the same folder before; None without a table."""
         try:
             first = self._commit_path(0).stat()
-        except FileNotFoundError:
-            return None
+        except FileNotFoundError as error:
+            if self.version() < 0:
+                return None
+            raise DamagedFileError(
+                f"{self._commit_path(0)}: the first commit of the row log is gone"
+            ) from error
         except OSError as error:
             raise StorageError(f"{self._log_path}: cannot be read: {error}") from error
         return first.st_ino, first.st_mtime_ns
@@ -150,10 +164,24 @@ class RowLog:
         except CommitFailedError:
             self._discard(files, through)
             return False
-        except (OSError, DeltaError, pa.ArrowException) as error:
+        except (OSError, ValueError, DeltaError, pa.ArrowException) as error:
             self._discard(files, through)
             raise StorageError(f"{self.path}: the row log cannot be compacted: {error}") from error
         return True
+
+    def extend(self, schema: pa.Schema) -> None:
+        """Create the table if there is none, and add the columns that it lacks.
+
+        Raises
+        ------
+        RowError : a column has another type in the table.
+        StorageError : the table cannot be written.
+        """
+        try:
+            self._table_with(schema)
+            self._make_durable()
+        except (OSError, DeltaError) as error:
+            raise StorageError(f"{self.path}: columns cannot be added: {error}") from error
 
     def check_schema(self, wanted: pa.Schema) -> None:
         """Check that rows of a schema can be appended: columns may be new, but not change their type.
@@ -211,7 +239,8 @@ class RowLog:
                     "overwrite" if is_compaction else "append",
                     schema,
                     commit_properties=CommitProperties(
-                        commit_metadata(files, compacts_through, snapshot), max_commit_retries=100
+                        commit_metadata(files, table.version(), compacts_through, snapshot),
+                        max_commit_retries=100,
                     ),
                 )
                 break
@@ -242,19 +271,20 @@ class RowLog:
 
     # -- read ----------------------------------------------------------------------------------
 
-    def read(self, after: int, snapshot: str = "") -> LogRead:
+    def read(self, after: int, snapshot: str = "", version: int | None = None) -> LogRead:
         """What was committed behind version ``after``.
 
         Parameters
         ----------
         after : a version, -1 for all there is.
         snapshot : the name of the snapshot that holds the rows up to ``after``.
+        version : up to which to read; None for the newest.
 
         Raises
         ------
         DamagedFileError : a commit file is missing, truncated or altered.
         """
-        version = self.version(after)
+        version = self.version() if version is None else version
         commits = self.commits(after, version)
         files = tuple(file for c in commits if c.compacts_through < 0 for file in c.files)
         compaction = next((c for c in commits if c.compacts_through >= 0), None)
@@ -263,6 +293,28 @@ class RowLog:
         ):
             return LogRead(version, compaction.files + files, starts_over=True)
         return LogRead(version, files)
+
+    def read_through(self, version: int, snapshot: str) -> LogRead | None:
+        """The rows up to a version; None if later rows have taken their place.
+
+        Parameters
+        ----------
+        version : that a snapshot covers.
+        snapshot : its name.
+
+        Raises
+        ------
+        DamagedFileError : a commit file is missing, truncated or altered.
+        """
+        commits = self.commits(-1, self.version())
+        last = next((c for c in commits if c.compacts_through >= 0), None)
+        first = last.compacts_through if last else -1
+        is_replaced = last is not None and last.version > version and last.snapshot not in ("", snapshot)
+        if first > version or is_replaced:
+            return None
+        appends = [c for c in commits if c.compacts_through < 0 and first < c.version <= version]
+        kept = [last, *appends] if last else appends
+        return LogRead(version, tuple(file for commit in kept for file in commit.files))
 
     def commits(self, after: int, newest: int) -> list[Commit]:
         """The commits behind version ``after`` that still count, in order, with their remaining files.
@@ -309,8 +361,11 @@ class RowLog:
             if path.stat().st_mtime < oldest
         }
         gone = [path for path in sorted(replaced | orphans - live) if path.exists()]
-        for path in gone:
-            path.unlink()
+        try:
+            for path in gone:
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            raise StorageError(f"{self.path}: files cannot be removed: {error}") from error
         return gone
 
     def _commit_path(self, version: int) -> Path:

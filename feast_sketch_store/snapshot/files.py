@@ -60,6 +60,8 @@ class SnapshotFolder:
             matches = map(_BASE_NAME.fullmatch, os.listdir(self.path))
         except FileNotFoundError:
             return []
+        except OSError as error:
+            raise StorageError(f"{self.path}: cannot be read: {error}") from error
         found = [SnapshotFile(int(m[1]), int(m[2]), self.path / m[0]) for m in matches if m]
         return sorted(found, key=lambda s: (s.version, s.number, s.path), reverse=True)
 

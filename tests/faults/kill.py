@@ -115,14 +115,21 @@ def apply_write(view: View, write: Write) -> None:
 
 
 def read_store(folder: Path) -> dict[int, tuple[str, set[str]]]:
+    """What a process finds that opens the store: per entity its ``write`` and its ``viewed``."""
+    return read_view(View(folder, CODECS, 0.0))
+
+
+def read_view(view: View) -> dict[int, tuple[str, set[str]]]:
     """Per entity its ``write`` and its ``viewed``."""
-    view = View(folder, CODECS, 0.0)
     rows = {}
     for answer in view.read(
         hash_serialized_keys(serialize_entity_keys([key(e) for e in range(NUM_ENTITIES)])),
         ["viewed", "write"],
     ):
-        viewed, write = (f.decoder.values(f.states, f.indptr, f.symbols) for f in answer.features.values())
+        viewed, write = (
+            [value or Value() for value in f.decoder.values(f.states, f.indptr, f.symbols)]
+            for f in answer.features.values()
+        )
         for position, items, number in zip(answer.found.tolist(), viewed, write, strict=True):
             rows[position] = (number.string_val, set(items.string_set_val.val))
     return rows

@@ -16,6 +16,8 @@ ORDER = [
     "online_store",
     "view",
     "settings",
+    "verification",
+    "order",
     "newest",
     "row_log",
     "row_log.log",
@@ -97,7 +99,7 @@ def test_calls_go_down_only(module):
     assert not own_imports_of(module) & set(above)
 
 
-@pytest.mark.parametrize("module", ["snapshot.files", "row_log.log", "newest", "rows", "vocabulary"])
+@pytest.mark.parametrize("module", ["snapshot.files", "row_log.log", "newest", "order", "rows", "vocabulary"])
 def test_storage_does_not_know_the_layers(module):
     assert not {name for name in own_imports_of(module) if name.startswith("layers")}
 

@@ -1,0 +1,199 @@
+"""Checks everything that must hold of a view on disk, without trusting any of it."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow.compute as pc
+
+from feast_sketch_store.codecs import FeatureCodec
+from feast_sketch_store.errors import DamagedFileError, StorageError
+from feast_sketch_store.layers import SketchLayer
+from feast_sketch_store.layers.exact import find_sorted
+from feast_sketch_store.newest import NewestRows
+from feast_sketch_store.order import load_order
+from feast_sketch_store.row_log import RowLog
+from feast_sketch_store.rows import NO_TIMESTAMP, EncodedRows, RowKeys, encode
+from feast_sketch_store.snapshot.blocks import BlockChecks
+from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder, load
+
+_MAX_PROBLEMS = 100  # of one kind are worth telling
+
+
+@dataclass
+class Verification:
+    """What was looked at, in numbers, and what is wrong, in sentences that name the file."""
+
+    commits: int = 0
+    data_files: int = 0
+    rows: int = 0
+    snapshots: int = 0
+    compared_entities: int = 0
+    compared_facts: int = 0
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems
+
+
+def verify_view(
+    path: Path,
+    codecs: Sequence[FeatureCodec],
+    expire_before: int = NO_TIMESTAMP,
+    progress: Callable[[int], object] = lambda num_bytes: None,
+) -> Verification:
+    """Check a view's folder; nobody may seal or vacuum it meanwhile.
+
+    - Every commit and data file of the row log can be read and has the rows and checksum it should.
+    - Every snapshot has the checksums it should, its parts fit each other, and its order index is in order.
+    - The newest snapshot has just the entities of the row log up to its version, with their timestamps,
+      and reports every fact of every row: no false negatives.
+
+    Parameters
+    ----------
+    path : the view's folder.
+    codecs : one per feature of the view.
+    expire_before : microseconds since 1970; older rows may be in the log and not in the snapshot.
+    progress : is told bytes of files as they are done with.
+    """
+    found = Verification()
+    log = RowLog(path / "rows")
+    is_log_sound = _verify_log(log, found, progress)
+    newest: tuple[SnapshotFile, SketchLayer, RowKeys] | None = None
+    snapshots = SnapshotFolder(path / "snapshots").list()
+    for snapshot in snapshots:
+        try:
+            layer, order = _verify_snapshot(snapshot)
+            newest = newest or (snapshot, layer, order)
+            found.snapshots += 1
+        except (DamagedFileError, StorageError) as error:
+            found.problems.append(str(error))
+        progress(_size(snapshot.path) + _size(snapshot.order_path))
+    if newest is not None and newest[0] == snapshots[0] and is_log_sound:
+        _compare(log, newest, codecs, expire_before, found)
+    return found
+
+
+def size_of(path: Path) -> int:
+    """Bytes that `verify_view` will report as progress."""
+    files = [*(path / "rows").glob("*.parquet"), *(path / "snapshots").glob("*.safetensors")]
+    return sum(map(_size, files))
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _verify_log(log: RowLog, found: Verification, progress: Callable[[int], object]) -> bool:
+    try:
+        commits = log.commits(-1, log.version())
+    except (DamagedFileError, StorageError) as error:
+        found.problems.append(str(error))
+        return False
+    found.commits = len(commits)
+    num_problems = len(found.problems)
+    for file in (file for commit in commits for file in commit.files):
+        try:
+            found.rows += sum(len(batch) for batch in file.batches())
+            found.data_files += 1
+        except DamagedFileError as error:
+            found.problems.append(str(error))
+        progress(_size(file.path))
+    return len(found.problems) == num_problems
+
+
+def _verify_snapshot(snapshot: SnapshotFile) -> tuple[SketchLayer, RowKeys]:
+    description, arrays = load(snapshot.path)
+    try:
+        layer = SketchLayer.from_snapshot(description["layer"], arrays)
+        check = BlockChecks(arrays["table"], arrays["table.checksums"], str(snapshot.path))  # type: ignore[arg-type]
+        if description["row_log_version"] != snapshot.version:
+            raise DamagedFileError(f"{snapshot.path}: bears the version of another snapshot")
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise DamagedFileError(f"{snapshot.path}: its parts do not fit each other: {error}") from error
+    check(np.arange(len(layer.bloom.words)), 1)
+    order = load_order(snapshot)
+    first, second = order.entity_hashes[:, 0], order.entity_hashes[:, 1]
+    ascends = (first[1:] > first[:-1]) | ((first[1:] == first[:-1]) & (second[1:] > second[:-1]))
+    if len(order) != layer.num_entities or not ascends.all():
+        raise DamagedFileError(
+            f"{snapshot.order_path}: is not the order index of {layer.num_entities} entities"
+        )
+    if order.event_timestamps.max(initial=NO_TIMESTAMP) != layer.max_event_timestamp:
+        raise DamagedFileError(f"{snapshot.order_path}: has other timestamps than the snapshot")
+    return layer, order
+
+
+def _compare(
+    log: RowLog,
+    newest: tuple[SnapshotFile, SketchLayer, RowKeys],
+    codecs: Sequence[FeatureCodec],
+    expire_before: int,
+    found: Verification,
+) -> None:
+    """Compare the newest snapshot with the rows it was folded from."""
+    snapshot, layer, order = newest
+
+    def problem(text: str) -> None:
+        if len(found.problems) < _MAX_PROBLEMS:
+            found.problems.append(f"{snapshot.path}: {text}")
+
+    read = log.read_through(snapshot.version, snapshot.path.name)
+    if read is None:
+        return  # readers do not use the snapshot any more: the rows have been replaced since
+    if not read.files:
+        if len(order):
+            problem(f"holds {len(order)} entities, the row log up to version {snapshot.version} none")
+        return
+    rows = NewestRows(read.batches)
+    keys = rows.keys
+    at_ours, at_theirs = find_sorted(order.entity_hashes, keys.entity_hashes)
+    found.compared_entities = len(at_ours)
+    is_lost = keys.event_timestamps >= expire_before
+    is_lost[at_ours] = False
+    if is_lost.any():
+        problem(f"lacks {int(is_lost.sum())} entities of the row log")
+    if len(at_theirs) < len(order):
+        problem(f"holds {len(order) - len(at_theirs)} entities that the row log lacks")
+    for name in ("event_timestamps", "created_timestamps"):
+        differ = getattr(keys, name)[at_ours] != getattr(order, name)[at_theirs]
+        if differ.any():
+            problem(f"has other {name} of {int(differ.sum())} entities than the row log")
+    is_sealed = np.zeros(len(keys), np.bool_)
+    is_sealed[at_ours] = True
+    sealed = [codec for codec in codecs if codec.feature in layer.ranges]
+    for places, batch in rows.batches():
+        kept = np.flatnonzero(is_sealed[places])
+        encoded = encode(batch, keys.take(places), sealed).take(kept)
+        found.compared_facts += encoded.num_facts
+        for text in _missing_facts(layer, encoded):
+            problem(text)
+
+
+def _missing_facts(layer: SketchLayer, rows: EncodedRows) -> Iterator[str]:
+    """What the layer should report of the rows and does not."""
+    answer = layer.read(rows.keys.entity_hashes, list(rows.features))
+    if len(answer.found) != len(rows):
+        yield f"does not find {len(rows) - len(answer.found)} of its entities"
+        return
+    if (answer.event_timestamps > rows.keys.event_timestamps).any():
+        yield "reports event timestamps that are newer than the rows"
+    for name, feature in rows.features.items():
+        if (answer.features[name].states < feature.states).any():
+            yield f"hides values of feature {name!r}"
+        symbols = layer.ranges[name]
+        ids = pc.index_in(feature.vocabulary.values, layer.vocabularies[name].values)
+        if ids.null_count:
+            yield f"lacks {ids.null_count} values of feature {name!r} in its vocabulary"
+            continue
+        ids = ids.to_numpy(zero_copy_only=False).astype(np.int64)[feature.symbols] + symbols.first_word * 64
+        entities = np.repeat(np.arange(len(rows)), np.diff(feature.indptr))
+        reported = layer.bloom.contains_many(rows.keys.entity_hashes[entities], ids, symbols.num_hashes)
+        if not reported.all():
+            yield f"has lost {int((~reported).sum())} facts of feature {name!r}"
