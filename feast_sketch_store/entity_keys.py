@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import mmh3
 import numpy as np
-from feast.infra.key_encoding_utils import serialize_entity_key
+from feast.infra.key_encoding_utils import deserialize_entity_key, serialize_entity_key
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import ValueType
 from numpy.typing import NDArray
@@ -64,6 +64,13 @@ def int64_join_key(serialized_keys: Sequence[bytes]) -> tuple[str, NDArray[np.in
         return None
     values = np.ascontiguousarray(keys[:, -8:]).view("<i8").ravel()
     return serialized_keys[0][_HEAD.size : -_INT64.size].decode(), values
+
+
+def join_keys_of(serialized_key: bytes) -> dict[str, str]:
+    """The names of a key's join keys, and the fields of Feast's ``Value`` that carry them."""
+    entity_key = deserialize_entity_key(serialized_key, SERIALIZATION_VERSION)
+    fields = [str(value.WhichOneof("val")) for value in entity_key.entity_values]
+    return dict(zip(entity_key.join_keys, fields, strict=True))
 
 
 def hash_serialized_keys(serialized_keys: Sequence[bytes]) -> NDArray[np.uint64]:

@@ -1,7 +1,7 @@
 """Feast's OnlineStore interface: protos in, protos out, translation only."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
@@ -16,12 +16,13 @@ from feast.protos.feast.core.Registry_pb2 import Registry as RegistryProto
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey as EntityKeyProto
 from feast.protos.feast.types.Value_pb2 import Value as ValueProto
 from feast.repo_config import FeastConfigBaseModel, RepoConfig
+from feast.type_map import VALUE_TYPE_TO_PROTO_VALUE_MAP
 from feast.types import FeastType
 from pydantic import Field, StrictStr, field_validator
 
 from feast_sketch_store.codecs import MISSING, FeatureCodec
 from feast_sketch_store.entity_keys import hash_serialized_keys, serialize_entity_keys
-from feast_sketch_store.errors import RowError, SketchStoreError, StorageError
+from feast_sketch_store.errors import RowError, SettingsError, SketchStoreError, StorageError
 from feast_sketch_store.layers import LayerAnswer
 from feast_sketch_store.paths import project_path, remove_folder, view_path
 from feast_sketch_store.rows import FeastRow, deletions, to_arrow
@@ -175,11 +176,13 @@ class SketchOnlineStore(OnlineStore):
         """
         for table in tables_to_keep:
             resolve(config.online_store, table)
-            self._open(config, table).check_codecs()
+            view = self._open(config, table)
+            view.check_codecs()
+            _check_join_keys(table, view.stored_join_keys())
         for table in tables_to_keep:
-            _make_folder(self._path(config, table))
+            _make_folder(self.folder(config, table))
         for table in tables_to_delete:
-            path = self._path(config, table)
+            path = self.folder(config, table)
             self._views.pop(path, None)
             remove_folder(path)
 
@@ -209,9 +212,14 @@ class SketchOnlineStore(OnlineStore):
         """Seal a view now; see `View.seal`."""
         return self.view(config, table).seal(resolve(config.online_store, table))
 
+    def folder(self, config: RepoConfig, table: FeatureView) -> Path:
+        """The folder of a view; it may not exist yet."""
+        name = compute_versioned_name(table, config.registry.enable_online_feature_view_versioning)
+        return _view_path(config.repo_path, config.online_store.path, config.project, name)
+
     def view(self, config: RepoConfig, table: FeatureView) -> View:
         """The view's `View`, made at the first call and again when its features change."""
-        path = self._path(config, table)
+        path = self.folder(config, table)
         features = [(feature.name, feature.dtype) for feature in table.features]
         known = self._views.get(path)
         if known is None or known[0] != features:
@@ -220,11 +228,7 @@ class SketchOnlineStore(OnlineStore):
 
     def _open(self, config: RepoConfig, table: FeatureView) -> View:
         codecs = [FeatureCodec.for_feature(feature.name, feature.dtype) for feature in table.features]
-        return View(self._path(config, table), codecs, config.online_store.refresh_interval_seconds)
-
-    def _path(self, config: RepoConfig, table: FeatureView) -> Path:
-        name = compute_versioned_name(table, config.registry.enable_online_feature_view_versioning)
-        return _view_path(config.repo_path, config.online_store.path, config.project, name)
+        return View(self.folder(config, table), codecs, config.online_store.refresh_interval_seconds)
 
 
 def open_view(store: FeatureStore, feature_view: str) -> View:
@@ -235,13 +239,34 @@ def open_view(store: FeatureStore, feature_view: str) -> View:
     SketchStoreError : the repository's online store is of another type.
     feast.errors.FeatureViewNotFoundException : there is no such view (from Feast).
     """
+    return online_store_of(store).view(store.config, any_feature_view(store, feature_view))
+
+
+def online_store_of(store: FeatureStore) -> SketchOnlineStore:
+    """The online store of a Feast repository.
+
+    Raises
+    ------
+    SketchStoreError : it is of another type.
+    """
     online_store = store._get_provider().online_store
     if not isinstance(online_store, SketchOnlineStore):
         raise SketchStoreError(
             f"project {store.project!r} has an online store of type {type(online_store).__name__}; "
             "set `online_store: {type: sketch}` in feature_store.yaml"
         )
-    return online_store.view(store.config, store.get_feature_view(feature_view))
+    return online_store
+
+
+def any_feature_view(store: FeatureStore, name: str) -> Any:
+    """A feature view by its name, whatever kind of view it is.
+
+    Raises
+    ------
+    feast.errors.FeatureViewNotFoundException : there is none (from Feast).
+    """
+    table: Any = store.registry.get_any_feature_view(name, store.project)
+    return table
 
 
 def _store_path(repo_path: Path | None, path: str) -> Path:
@@ -268,6 +293,28 @@ def _to_feast(answer: LayerAnswer) -> list[Row]:
         for row in np.flatnonzero(feature.states == MISSING).tolist():
             del rows[row][name]
     return list(zip(moments, rows, strict=True))
+
+
+def _check_join_keys(table: FeatureView, stored: Mapping[str, str] | None) -> None:
+    """Refuse join keys under which the rows that are stored could not be found any more."""
+    declared = {
+        field.name: VALUE_TYPE_TO_PROTO_VALUE_MAP.get(field.dtype.to_value_type())
+        for field in getattr(table, "entity_columns", [])
+    }
+    if stored is None or not declared:
+        return
+    if declared.keys() != stored.keys() or any(declared[k] not in (None, stored[k]) for k in stored):
+        raise SettingsError(
+            f"the rows of feature view {table.name!r} are keyed by {_join_keys_text(stored)}, and it has the "
+            f"join keys {_join_keys_text(declared)} now: no row could be found. Give the view a new name, or "
+            "remove it with `feast apply`, add it again and materialize"
+        )
+
+
+def _join_keys_text(join_keys: Mapping[str, str | None]) -> str:
+    return ", ".join(
+        f"{name} ({str(field).removesuffix('_val')})" for name, field in sorted(join_keys.items())
+    )
 
 
 def _make_folder(path: Path) -> None:

@@ -15,7 +15,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 import feast_sketch_store
 from feast_sketch_store.codecs import FeatureCodec
+from feast_sketch_store.entity_keys import join_keys_of
 from feast_sketch_store.errors import (
     DamagedFileError,
     SketchStoreError,
@@ -40,7 +41,7 @@ from feast_sketch_store.newest import NewestRows
 from feast_sketch_store.order import load_order, order_arrays
 from feast_sketch_store.paths import remove_folder
 from feast_sketch_store.row_log import LogRead, RowLog
-from feast_sketch_store.rows import NO_TIMESTAMP, RowKeys, encode, newest_rows
+from feast_sketch_store.rows import ENTITY_KEY, NO_TIMESTAMP, RowKeys, encode, newest_rows
 from feast_sketch_store.settings import ViewSettings
 from feast_sketch_store.snapshot.blocks import BlockChecks, block_checksums
 from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder, load
@@ -185,7 +186,7 @@ class View:
         is found twice.
         """
         self._refresh_if_due()
-        expire_before = _expire_before(ttl_microseconds)
+        expire_before = expire_before_of(ttl_microseconds)
         while True:
             state = self._state
             try:
@@ -236,6 +237,17 @@ class View:
         self.refresh()
         self._row_log.check_schema(pa.schema([(c.feature, c.arrow_type) for c in self._codecs]))
 
+    def stored_join_keys(self) -> dict[str, str] | None:
+        """The join keys of a stored row, each with the field of Feast's ``Value`` that carries it.
+
+        None if there are no rows; no join keys if the view has no entities.
+        """
+        for file in reversed(self._row_log.read(-1).files):
+            for batch in file.batches([ENTITY_KEY]):
+                if len(batch):
+                    return join_keys_of(batch[ENTITY_KEY][0].as_py())
+        return None
+
     def seal(self, settings: ViewSettings) -> bool:
         """Build a new base layer from the newest row of each entity and publish it as a snapshot.
 
@@ -255,7 +267,7 @@ class View:
             log = self._row_log.read(-1)
             if not log.files:
                 return False
-            rows = NewestRows(log.batches, _expire_before(settings.ttl_microseconds))
+            rows = NewestRows(log.batches, expire_before_of(settings.ttl_microseconds))
             self._snapshots.publish(self._fold(rows, log.version, settings))
             self._snapshots.prune(_SNAPSHOTS_KEPT)
             # The snapshot comes first: whoever sees the compaction has a base to put it on.
@@ -265,41 +277,50 @@ class View:
             self.refresh()
             return True
 
-    @contextmanager
-    def rebuilding(self, settings: ViewSettings) -> Iterator[Path]:
-        """Replace all rows by those that the body of the ``with`` puts into a row log of its own.
+    def rebuild(self, settings: ViewSettings, fill: Callable[[Path], Path]) -> None:
+        """Replace all rows by others.
 
-        Reads see the old rows until the body is left without an error, and then the new ones in one step.
-        Rows that are written meanwhile, by whatever process, stay and compete with the new ones as usual.
+        Reads see the old rows until the new ones are complete, and then those, in one step. Rows that are
+        written meanwhile, by whatever process, stay and compete with the new ones as usual.
 
-        Yields
-        ------
-        The folder of the new row log; it does not exist yet.
+        Parameters
+        ----------
+        fill : is given a folder, writes rows to a view in it, and returns that view's folder.
 
         Raises
         ------
-        StorageError : another process seals this view, or the body wrote no rows; nothing has changed.
+        StorageError : another process seals this view, or there are no new rows; nothing has changed.
         """
-        with self._write_lock, self._sealing() as is_ours:
-            if not is_ours:
-                raise StorageError(f"{self.path}: another process is sealing this view; try again later")
+        with self._write_lock, self.unchanging():
             if self._row_log.version() >= 0:
                 self._row_log.extend(pa.schema([(c.feature, c.arrow_type) for c in settings.codecs]))
             through = self._row_log.version()
             staging = self.path / "rebuild"
-            remove_folder(staging)
+            remove_folder(staging)  # of one that was killed
             try:
-                yield staging / "rows"
-                self._replace_rows(RowLog(staging / "rows").read(-1), through, settings)
+                self._replace_rows(RowLog(fill(staging) / "rows").read(-1), through, settings)
             finally:
                 remove_folder(staging)
             self.refresh()
+
+    @contextmanager
+    def unchanging(self) -> Iterator[None]:
+        """Keep other processes from sealing, rebuilding or vacuuming the view; they may write.
+
+        Raises
+        ------
+        StorageError : another process is at it.
+        """
+        with self._sealing() as is_ours:
+            if not is_ours:
+                raise StorageError(f"{self.path}: another process is sealing this view; try again later")
+            yield
 
     def _replace_rows(self, log: LogRead, through: int, settings: ViewSettings) -> None:
         """Put rows in the place of those up to version ``through``, snapshot and all."""
         if not log.files:
             raise StorageError(f"{self.path}: there are no rows to rebuild from; nothing has changed")
-        rows = NewestRows(log.batches, _expire_before(settings.ttl_microseconds))
+        rows = NewestRows(log.batches, expire_before_of(settings.ttl_microseconds))
         if through < 0:
             self._row_log.extend(log.schema())
             through = 0  # which creates the table and holds no rows
@@ -609,9 +630,11 @@ class View:
         """Which rows are older than what the state already has of their entity: bool[n]."""
         late = np.zeros(len(keys), np.bool_)
         unlisted = np.ones(len(keys), np.bool_)
-        for layer in state.exact:
+        for layer in reversed(state.exact):
+            # The newest layer that lists an entity has what counts: an older one may have what was deleted.
             found, places = layer.find(keys.entity_hashes)
-            late[found] |= keys.older_than(found, layer.rows.keys, places)
+            first = unlisted[found]
+            late[found[first]] = keys.older_than(found[first], layer.rows.keys, places[first])
             unlisted[found] = False
         if state.base is not None and state.snapshot is not None:
             # What an exact layer lists has beaten the sealed row before. A commit is newer than the seal, so
@@ -630,6 +653,11 @@ class View:
         return self._order[1]
 
     # -- sizes ---------------------------------------------------------------------------------
+
+    def sealed(self) -> tuple[SketchLayer, SnapshotFile] | None:
+        """The sealed layer and its file, as of the last refresh; None before the first seal."""
+        state = self._state
+        return (state.base, state.snapshot) if state.base is not None and state.snapshot is not None else None
 
     def stats(self) -> ViewStats:
         """Sizes of the view as of now."""
@@ -677,6 +705,6 @@ def _note_process_write() -> None:
     _last_process_write = next(_process_writes)
 
 
-def _expire_before(ttl_microseconds: int | None) -> int:
+def expire_before_of(ttl_microseconds: int | None) -> int:
     """The event timestamp before which rows have expired, in microseconds since 1970."""
     return NO_TIMESTAMP if ttl_microseconds is None else time.time_ns() // 1000 - ttl_microseconds

@@ -239,7 +239,7 @@ class RowLog:
                     "overwrite" if is_compaction else "append",
                     schema,
                     commit_properties=CommitProperties(
-                        commit_metadata(files, table.version(), compacts_through, snapshot),
+                        commit_metadata(files, self.version(), compacts_through, snapshot),
                         max_commit_retries=100,
                     ),
                 )

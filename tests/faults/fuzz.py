@@ -45,9 +45,11 @@ from unittest import mock
 import kill
 import mmh3
 import numpy as np
+import workload
 from feast.protos.feast.types.Value_pb2 import FloatList, Int64List, StringSet, Value
-from kill import CODECS, NUM_ENTITIES, PACKAGE, SETTINGS, START, Reference, Write, in_child, key, matches
+from kill import NUM_ENTITIES, PACKAGE, Reference, Write, matches
 from numpy.typing import NDArray
+from workload import CODECS, SETTINGS, START, in_child, key
 
 from feast_sketch_store.codecs import FeatureCodec
 from feast_sketch_store.entity_keys import hash_serialized_keys, serialize_entity_keys
@@ -153,7 +155,7 @@ def build_stores(folder: Path) -> list[Store]:
     }
 
     def build(pipe: int) -> None:
-        kill.POLICY = NEVER
+        workload.POLICY = NEVER
         with (
             mock.patch("feast_sketch_store.layers.build.new_salt", return_value=SALT),
             mock.patch("secrets.token_hex", return_value="0" * 8),
@@ -455,7 +457,7 @@ def read_changed(store: Store, folder: Path, kind: str, files: Files, forged: bo
                 (folder / name).write_bytes(content)
         error, rows = "", {}
         try:
-            rows = kill.read_store(folder)
+            rows = kill.read_view(View(folder, CODECS, 0.0))
         except SketchStoreError as refusal:
             error = str(refusal)
     finally:
@@ -464,7 +466,7 @@ def read_changed(store: Store, folder: Path, kind: str, files: Files, forged: bo
     if error:
         assert error.startswith("/"), f"no file is named: {error}"
         return "stores refused"
-    assert all(number != str(OUTSIDE.number) for number, _ in rows.values()), "rows from outside the folder"
+    assert all(number != OUTSIDE.number for number, _ in rows.values()), "rows from outside the folder"
     if forged or matches(rows, store.reference):
         return "stores read"
     return f"stores read with other rows, {kind}"

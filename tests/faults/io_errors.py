@@ -40,18 +40,16 @@ from pathlib import Path
 from typing import Any
 
 from kill import (
-    CODECS,
     PACKAGE,
-    SETTINGS,
     WRITES_PER_ROUND,
     Reference,
     Write,
     apply_write,
-    in_child,
     matches,
     plan_write,
     read_view,
 )
+from workload import CODECS, SETTINGS, in_child
 
 from feast_sketch_store.errors import SketchStoreError, StorageError
 from feast_sketch_store.view import View

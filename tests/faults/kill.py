@@ -9,13 +9,12 @@ store and compares every row with a reference. After each kill
 
 - every acknowledged batch is there, whole, and the newest row of each entity wins;
 - the batch that was under way is there whole or not at all;
-- the store opens, reads, and goes on: the next round continues where the killed one stopped.
+- the store opens, reads, verifies, and goes on: the next round continues where the killed one stopped.
 
 Children are forked from a process that has only imported the package, so a round takes a tenth of a second.
 """
 
 import argparse
-import contextlib
 import os
 import random
 import shutil
@@ -23,30 +22,21 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from types import FrameType
 
-from feast.protos.feast.types.EntityKey_pb2 import EntityKey
-from feast.protos.feast.types.Value_pb2 import StringSet, Value
+from workload import CODECS, START, delete_rows, in_child, is_whole, read_rows, write_rows
 
 import feast_sketch_store
-from feast_sketch_store.codecs import FeatureCodec
-from feast_sketch_store.entity_keys import hash_serialized_keys, serialize_entity_keys
-from feast_sketch_store.rows import deletions, to_arrow
-from feast_sketch_store.settings import FeatureSettings, ViewSettings
-from feast_sketch_store.view import SealPolicy, View
+from feast_sketch_store.verification import verify_view
+from feast_sketch_store.view import View
 
 PACKAGE = str(Path(feast_sketch_store.__file__).parent)
-START = datetime(2026, 1, 1, tzinfo=UTC)
 NUM_ENTITIES = 12
 WRITES_PER_ROUND = 4
-
-CODECS = [FeatureCodec("viewed", "string_set_val"), FeatureCodec("write", "string_val")]
-SETTINGS = ViewSettings("history", 1e-6, {c.feature: FeatureSettings(c, 1e-6, 10**6) for c in CODECS})
-POLICY = SealPolicy(share=0.5, min_rows=5)
 
 
 @dataclass(frozen=True)
@@ -84,78 +74,27 @@ def plan_write(number: int) -> Write:
     return Write(number, entities, second, deletes=number % 5 == 4, vacuums=number % 7 == 6)
 
 
-def key(entity: int) -> EntityKey:
-    return EntityKey(join_keys=["user_id"], entity_values=[Value(int64_val=entity)])
-
-
-def items_of(entity: int, number: int) -> list[str]:
-    return [f"item-{entity}-{number % 50}", f"item-{number % 7}"]
-
-
 def apply_write(view: View, write: Write) -> None:
     """Write or delete a batch as the online store does."""
     if write.vacuums:
         view.vacuum(orphan_age_seconds=0.0)
     if write.deletes:
-        view.delete(deletions([key(entity) for entity in write.entities], START))
-        return
-    rows = [
-        (
-            key(entity),
-            {
-                "viewed": Value(string_set_val=StringSet(val=items_of(entity, write.number))),
-                "write": Value(string_val=str(write.number)),
-            },
-            START + timedelta(seconds=write.second),
-            None,
-        )
-        for entity in write.entities
-    ]
-    view.write(to_arrow(rows, CODECS), SETTINGS, POLICY)
+        delete_rows(view, write.entities)
+    else:
+        write_rows(view, write.entities, write.number, START + timedelta(seconds=write.second))
 
 
-def read_store(folder: Path) -> dict[int, tuple[str, set[str]]]:
-    """What a process finds that opens the store: per entity its ``write`` and its ``viewed``."""
-    return read_view(View(folder, CODECS, 0.0))
-
-
-def read_view(view: View) -> dict[int, tuple[str, set[str]]]:
+def read_view(view: View) -> dict[int, tuple[int, set[str]]]:
     """Per entity its ``write`` and its ``viewed``."""
-    rows = {}
-    for answer in view.read(
-        hash_serialized_keys(serialize_entity_keys([key(e) for e in range(NUM_ENTITIES)])),
-        ["viewed", "write"],
-    ):
-        viewed, write = (
-            [value or Value() for value in f.decoder.values(f.states, f.indptr, f.symbols)]
-            for f in answer.features.values()
-        )
-        for position, items, number in zip(answer.found.tolist(), viewed, write, strict=True):
-            rows[position] = (number.string_val, set(items.string_set_val.val))
-    return rows
+    return read_rows(view, NUM_ENTITIES)
 
 
-def matches(rows: dict[int, tuple[str, set[str]]], reference: Reference) -> bool:
-    """Whether the store holds what the reference says; sets may hold false positives."""
+def matches(rows: dict[int, tuple[int, set[str]]], reference: Reference) -> bool:
+    """Whether the store holds what the reference says."""
     return rows.keys() == reference.newest.keys() and all(
-        rows[entity][0] == str(number) and rows[entity][1] >= set(items_of(entity, number))
+        rows[entity][0] == number and is_whole(entity, rows[entity])
         for entity, (_, number) in reference.newest.items()
     )
-
-
-def in_child(task: Callable[[int], None]) -> tuple[int, Iterator[str]]:
-    """Fork; the child runs the task with a pipe to report to. Gives its pid and the lines it reports."""
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        os.close(reading)
-        status = 1
-        with contextlib.suppress(BaseException):
-            task(writing)
-            status = 0
-        os._exit(status)
-    os.close(writing)
-    return pid, iter(os.fdopen(reading))
 
 
 def kill_after_lines(lines: int) -> None:
@@ -193,9 +132,11 @@ def check_round(folder: Path, references: list[Reference]) -> int:
     """Compare the store with the references in a child: the index of the one that fits, or -1."""
 
     def task(report: int) -> None:
-        rows = read_store(folder)
+        rows = read_view(View(folder, CODECS, 0.0))
         fitting = [n for n, reference in enumerate(references) if matches(rows, reference)]
-        os.write(report, f"{fitting[-1] if fitting else -1}\n{rows}\n".encode())
+        problems = verify_view(folder, CODECS).problems
+        found = fitting[-1] if fitting and not problems else -1
+        os.write(report, f"{found}\n{rows} {problems}\n".encode())
 
     pid, lines = in_child(task)
     answer = list(lines)

@@ -13,6 +13,8 @@ PACKAGE = Path(feast_sketch_store.__file__).parent
 
 # From the top to the bottom; a module imports only modules that stand below it.
 ORDER = [
+    "cli",
+    "maintenance",
     "online_store",
     "view",
     "settings",
@@ -44,7 +46,7 @@ ORDER = [
     "store_type",
     "errors",
 ]
-MAY_IMPORT_FEAST = {"online_store", "settings", "rows", "codecs", "entity_keys"}
+MAY_IMPORT_FEAST = {"cli", "maintenance", "online_store", "settings", "rows", "codecs", "entity_keys"}
 PURE = [
     "filters",
     "filters.shifting_bloom",

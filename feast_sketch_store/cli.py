@@ -1,0 +1,345 @@
+"""The command line, ``feast-sketch``: maintenance of the views of a feature repository."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from feast import FeatureStore
+from feast.errors import FeastError, FeastObjectNotFoundException
+from tabulate import tabulate
+
+import feast_sketch_store
+from feast_sketch_store import maintenance
+from feast_sketch_store.errors import SketchStoreError
+from feast_sketch_store.maintenance import FeatureReport, ViewReport
+
+T = TypeVar("T")
+
+_VIEWS = click.argument("views", nargs=-1, metavar="[VIEW]...")
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, one array for all views.")
+_DATETIME = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z"])
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(feast_sketch_store.__version__, prog_name="feast-sketch")
+@click.option(
+    "--chdir",
+    "-c",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    default=".",
+    show_default=True,
+    help="Folder of the feature repository.",
+)
+@click.option(
+    "--feature-store-yaml",
+    "-f",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Another file than feature_store.yaml in that folder.",
+)
+@click.pass_context
+def cli(context: click.Context, chdir: Path, feature_store_yaml: Path | None) -> None:
+    """Look after the feature views of a sketch online store.
+
+    Without a VIEW a command is about all views of the repository.
+    """
+    context.obj = lambda: FeatureStore(
+        repo_path=str(chdir), fs_yaml_file=feature_store_yaml.absolute() if feature_store_yaml else None
+    )
+
+
+@cli.command()
+@_VIEWS
+@_JSON
+@click.pass_obj
+def inspect(open_store: Callable[[], FeatureStore], views: Sequence[str], as_json: bool) -> None:
+    """Show sizes, error rates and ages."""
+    with _errors():
+        store = open_store()
+        reports = [maintenance.inspect(store, view) for view in _names(store, views)]
+    if as_json:
+        _print_json([asdict(report) for report in reports])
+    else:
+        _print_table(_VIEW_COLUMNS, [_view_cells(report) for report in reports])
+        _print_table(
+            ["view", "feature", "codec", "vocabulary", "facts", "expected rate", "sampled rate"],
+            [_feature_cells(report.view, feature) for report in reports for feature in report.features],
+        )
+
+
+@cli.command()
+@_VIEWS
+@_JSON
+@click.pass_obj
+def seal(open_store: Callable[[], FeatureStore], views: Sequence[str], as_json: bool) -> None:
+    """Fold all rows into a new snapshot now."""
+    with _errors():
+        store = open_store()
+        done = _each("Sealing", _names(store, views), lambda view: maintenance.seal(store, view))
+    told = {True: "sealed", False: "not sealed: it has no rows, or another process is sealing it"}
+    _print_outcomes({view: told[is_sealed] for view, is_sealed in done.items()}, as_json, "outcome")
+
+
+@cli.command()
+@_VIEWS
+@click.option(
+    "--orphan-age",
+    type=click.FloatRange(min=0),
+    default=86_400.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Data files that no commit names are removed when they are older.",
+)
+@_JSON
+@click.pass_obj
+def vacuum(
+    open_store: Callable[[], FeatureStore], views: Sequence[str], orphan_age: float, as_json: bool
+) -> None:
+    """Remove files that nothing uses any more.
+
+    After a seal this removes the last trace of deleted rows.
+    """
+    with _errors():
+        store, age = open_store(), timedelta(seconds=orphan_age)
+        done = _each("Vacuuming", _names(store, views), lambda view: maintenance.vacuum(store, view, age))
+    _print_outcomes(done, as_json, "files removed")
+
+
+@cli.command()
+@_VIEWS
+@_JSON
+@click.pass_obj
+def verify(open_store: Callable[[], FeatureStore], views: Sequence[str], as_json: bool) -> None:
+    """Check every file, and the snapshot against the row log.
+
+    The exit status is 1 if anything is wrong.
+    """
+    found = {}
+    with _errors():
+        store = open_store()
+        for view in _names(store, views):
+            with click.progressbar(length=1, label=f"Verifying {view}", file=sys.stderr) as bar:
+
+                def tell(done: int, total: int, bar: Any = bar) -> None:
+                    bar.length = max(1, total)
+                    bar.update(done - bar.pos)
+
+                found[view] = maintenance.verify(store, view, tell)
+    if as_json:
+        _print_json([{"view": view, **asdict(v), "is_sound": v.is_sound} for view, v in found.items()])
+    else:
+        columns = [
+            "view",
+            "commits",
+            "data files",
+            "rows",
+            "snapshots",
+            "entities compared",
+            "facts compared",
+        ]
+        _print_table(
+            [*columns, "problems"],
+            [
+                [view, *(f"{n:,}" for n in list(asdict(v).values())[:-1]), str(len(v.problems))]
+                for view, v in found.items()
+            ],
+        )
+        for v in found.values():
+            for problem in v.problems:
+                click.echo(problem, err=True)
+    if not all(v.is_sound for v in found.values()):
+        sys.exit(1)
+
+
+@cli.command()
+@click.argument("views", nargs=-1, required=True, metavar="VIEW...")
+@click.option(
+    "--from", "start", type=_DATETIME, help="First event timestamp  [default: the view's ttl before --to]"
+)
+@click.option("--to", "end", type=_DATETIME, help="Last event timestamp  [default: now]")
+@_JSON
+@click.pass_obj
+def rebuild(
+    open_store: Callable[[], FeatureStore],
+    views: Sequence[str],
+    start: datetime | None,
+    end: datetime | None,
+    as_json: bool,
+) -> None:
+    """Drop all rows of a VIEW and fill it from the offline store.
+
+    Readers see the old rows until the new ones are complete, and then those. Rows that are pushed meanwhile
+    stay. Rows that were only ever pushed are lost.
+    """
+    with _errors():
+        store = open_store()
+        done = _each(
+            "Rebuilding",
+            _names(store, views),
+            lambda view: maintenance.rebuild(store, view, _in_utc(start), _in_utc(end)),
+        )
+    _print_outcomes(done, as_json, "entities")
+
+
+@cli.command()
+@click.argument("view")
+@click.argument("entities", nargs=-1, metavar="[KEY=VALUE[,KEY=VALUE]...]...")
+@click.option(
+    "--file",
+    type=click.File(),
+    help='JSON Lines, an entity each: {"user_id": 7}; - for standard input.',
+)
+@_JSON
+@click.pass_obj
+def delete(
+    open_store: Callable[[], FeatureStore],
+    view: str,
+    entities: Sequence[str],
+    file: Any,
+    as_json: bool,
+) -> None:
+    """Delete entities from a VIEW: feast-sketch delete history user_id=7
+
+    They are gone for reads at once, in other processes at their next refresh. To remove them from the
+    disk as well, run seal and then vacuum. Remove them from the offline store first, or a materialize
+    brings them back.
+    """
+    with _errors():
+        store = open_store()
+        (name,) = _names(store, [view])
+        rows = [_entity_row(text) for text in entities]
+        if file is not None:
+            rows += [json.loads(line) for line in file if line.strip()]
+        if not rows:
+            raise click.UsageError("name at least one entity, as KEY=VALUE or in --file")
+        types = maintenance.join_key_types(store, name)
+        done = {view: maintenance.delete(store, name, [_typed(row, types) for row in rows])}
+    _print_outcomes(done, as_json, "entities deleted")
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    """Turn errors that tell the user what to do into a line on standard error and exit status 1."""
+    try:
+        yield
+    except (SketchStoreError, FeastError, FeastObjectNotFoundException, ValueError) as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _names(store: FeatureStore, views: Sequence[str]) -> list[str]:
+    known = maintenance.views_of(store)
+    unknown = [view for view in views if view not in known]
+    if unknown:
+        raise click.ClickException(
+            f"project {store.project!r} has no feature view {unknown[0]!r} in its online store; "
+            f"it has: {', '.join(known) or 'none'}"
+        )
+    return list(views) or known
+
+
+def _each(label: str, views: Sequence[str], act: Callable[[str], T]) -> dict[str, T]:
+    done = {}
+    with click.progressbar(
+        views, label=label, file=sys.stderr, item_show_func=lambda view: view or ""
+    ) as remaining:
+        for view in remaining:
+            done[view] = act(view)
+    return done
+
+
+def _print_outcomes(done: dict[str, Any], as_json: bool, column: str) -> None:
+    if as_json:
+        _print_json([{"view": view, column.replace(" ", "_"): outcome} for view, outcome in done.items()])
+    else:
+        _print_table(["view", column], [[view, str(outcome)] for view, outcome in done.items()])
+
+
+_VIEW_COLUMNS = [
+    "view",
+    "entities",
+    "facts",
+    "unsealed rows",
+    "bits/fact",
+    "memory",
+    "disk",
+    "snapshot age",
+    "newest event",
+    "unknown entities that read as rows",
+]
+
+
+def _view_cells(report: ViewReport) -> list[str]:
+    age = report.snapshot_age_seconds
+    return [
+        report.view,
+        f"{report.entities:,}",
+        f"{report.facts:,}",
+        f"{report.unsealed_rows:,}",
+        "-" if report.bits_per_fact is None else f"{report.bits_per_fact:.2f}",
+        _bytes(report.memory_bytes),
+        _bytes(report.disk_bytes),
+        "-" if age is None else str(timedelta(seconds=int(age))),
+        report.newest_event or "-",
+        "-" if report.presence_sampled_rate is None else _rate(report.presence_sampled_rate),
+    ]
+
+
+def _feature_cells(view: str, feature: FeatureReport) -> list[str]:
+    counts = [f"{feature.vocabulary:,}", f"{feature.facts:,}"]
+    return [
+        view,
+        feature.name,
+        feature.codec,
+        *counts,
+        *map(_rate, (feature.expected_rate, feature.sampled_rate)),
+    ]
+
+
+def _print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    if rows:
+        align = ["left"] + ["right"] * (len(header) - 1)
+        click.echo(tabulate(rows, header, "simple", colalign=align, disable_numparse=True) + "\n")
+
+
+def _print_json(content: object) -> None:
+    click.echo(json.dumps(content, indent=2))
+
+
+def _rate(rate: float) -> str:
+    return f"{rate:.2g}"
+
+
+def _bytes(number: int) -> str:
+    size, unit = float(number), "B"
+    for unit in ("B", "kB", "MB", "GB", "TB"):  # noqa: B007, used behind the loop
+        if size < 1000:
+            break
+        size /= 1000
+    return f"{size:.3g} {unit}"
+
+
+def _in_utc(moment: datetime | None) -> datetime | None:
+    return moment.replace(tzinfo=UTC) if moment is not None and moment.tzinfo is None else moment
+
+
+def _entity_row(text: str) -> dict[str, str]:
+    """``a=1,b=x`` as a dictionary of strings."""
+    pairs = [pair.partition("=") for pair in text.split(",")]
+    if not all(separator for _, separator, _ in pairs):
+        raise click.UsageError(f"{text!r} is not KEY=VALUE[,KEY=VALUE]...")
+    return {key.strip(): value for key, _, value in pairs}
+
+
+def _typed(row: dict[str, Any], types: dict[str, str]) -> dict[str, Any]:
+    """Integers for integer join keys that came as text; the rest as it is."""
+    if not isinstance(row, dict):
+        raise click.UsageError(f"{row!r} is no JSON object of join keys")
+    return {
+        key: int(value) if isinstance(value, str) and types.get(key, "").startswith("INT") else value
+        for key, value in row.items()
+    }

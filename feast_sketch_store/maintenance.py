@@ -1,0 +1,266 @@
+"""What operators do with a view of a Feast repository: look at it, seal, clean up, verify, rebuild, delete.
+
+Every function takes a ``FeatureStore`` and the name of a feature view. The command line in `cli` is a thin
+layer over them.
+"""
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from feast import FeatureStore
+from feast.feature_view import FeatureView
+from feast.protos.feast.types.EntityKey_pb2 import EntityKey
+from feast.type_map import python_values_to_proto_values
+
+from feast_sketch_store.errors import RowError, SketchStoreError
+from feast_sketch_store.layers import SketchLayer
+from feast_sketch_store.online_store import SketchOnlineStore, any_feature_view, online_store_of
+from feast_sketch_store.settings import resolve
+from feast_sketch_store.verification import Verification, size_of, verify_view
+from feast_sketch_store.view import expire_before_of
+
+_SAMPLES = 200_000
+_NO_SEAL = 2**62  # rows: a rebuild folds once, at its end
+
+
+@dataclass(frozen=True)
+class FeatureReport:
+    """One feature of a sealed view.
+
+    ``expected_rate`` is what the table is sized for, ``sampled_rate`` was measured just now: the share of
+    random values of the vocabulary that random unknown entities seem to have.
+    """
+
+    name: str
+    codec: str
+    vocabulary: int
+    facts: int
+    expected_rate: float
+    sampled_rate: float
+
+
+@dataclass(frozen=True)
+class ViewReport:
+    """A view as it is served; sizes in bytes, ages in seconds, None where there is no snapshot.
+
+    ``bits_per_fact`` counts the table; ``memory_bytes`` the snapshot, which processes share, and the
+    unsealed rows, which each keeps; ``disk_bytes`` all files of the view.
+    """
+
+    view: str
+    entities: int
+    facts: int
+    unsealed_rows: int
+    bits_per_fact: float | None
+    memory_bytes: int
+    disk_bytes: int
+    snapshot_age_seconds: float | None
+    newest_event: str | None
+    presence_sampled_rate: float | None
+    features: list[FeatureReport]
+
+
+def inspect(store: FeatureStore, view: str) -> ViewReport:
+    """Sizes, rates and ages of a view.
+
+    Raises
+    ------
+    SketchStoreError : the online store is another one, or the view cannot be read.
+    """
+    online_store, table = _resolve(store, view)
+    opened = online_store.view(store.config, table)
+    stats = opened.stats()
+    sealed = opened.sealed()
+    disk_bytes = sum(p.stat().st_size for p in opened.path.rglob("*") if p.is_file())
+    if sealed is None:
+        return ViewReport(
+            view, 0, 0, stats.unsealed_rows, None, stats.unsealed_bytes, disk_bytes, None, None, None, []
+        )
+    base, snapshot = sealed
+    presence, rates = sampled_rates(base)
+    newest = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=base.max_event_timestamp)
+    return ViewReport(
+        view,
+        base.num_entities,
+        base.num_facts,
+        stats.unsealed_rows,
+        base.bloom.num_bits / max(1, base.num_facts),
+        stats.snapshot_bytes + stats.unsealed_bytes,
+        disk_bytes,
+        max(0.0, time.time() - snapshot.path.stat().st_mtime),
+        newest.isoformat() if base.num_entities else None,
+        presence,
+        [
+            FeatureReport(
+                name,
+                base.codecs[name].name,
+                symbols.num_symbols,
+                symbols.num_facts,
+                symbols.false_positive_rate,
+                rates[name],
+            )
+            for name, symbols in base.ranges.items()
+        ],
+    )
+
+
+def sampled_rates(layer: SketchLayer, num_samples: int = _SAMPLES) -> tuple[float, dict[str, float]]:
+    """Ask a layer about entities that nobody wrote.
+
+    Returns
+    -------
+    The share of them that it reports as present, and per feature the share of (entity, value) pairs.
+    """
+    chance = np.random.default_rng()
+    hashes = chance.integers(0, 2**64, (num_samples, 2), np.uint64)
+    rates = {}
+    for name, symbols in layer.ranges.items():
+        asked = chance.integers(0, max(1, symbols.num_symbols), num_samples) + symbols.first_word * 64
+        rates[name] = float(layer.bloom.contains_many(hashes, asked, symbols.num_hashes).mean())
+    return len(layer.read(hashes, []).found) / num_samples, rates
+
+
+def seal(store: FeatureStore, view: str) -> bool:
+    """Seal a view now: False if it has no rows, or another process is sealing it."""
+    online_store, table = _resolve(store, view)
+    return online_store.seal(store.config, table)
+
+
+def vacuum(store: FeatureStore, view: str, orphan_age: timedelta = timedelta(days=1)) -> int:
+    """Remove files that nothing uses any more: their number. See `View.vacuum`."""
+    online_store, table = _resolve(store, view)
+    return online_store.view(store.config, table).vacuum(orphan_age.total_seconds())
+
+
+def verify(
+    store: FeatureStore, view: str, progress: Callable[[int, int], object] = lambda done, total: None
+) -> Verification:
+    """Check all files of a view and compare its snapshot with its row log; see `verify_view`.
+
+    Parameters
+    ----------
+    progress : is told bytes done and in all.
+
+    Raises
+    ------
+    StorageError : another process is sealing the view.
+    """
+    online_store, table = _resolve(store, view)
+    settings = resolve(store.config.online_store, table)
+    opened = online_store.view(store.config, table)
+    total, done = size_of(opened.path), 0
+
+    def count(num_bytes: int) -> None:
+        nonlocal done
+        done += num_bytes
+        progress(min(done, total), total)
+
+    with opened.unchanging():
+        return verify_view(opened.path, settings.codecs, expire_before_of(settings.ttl_microseconds), count)
+
+
+def delete(store: FeatureStore, view: str, entity_rows: Sequence[Mapping[str, Any]]) -> int:
+    """Delete what was written of some entities: the number of entities.
+
+    Durable, and visible to this process, when it returns; other processes see it within their refresh
+    interval. `seal` and then `vacuum` remove the rows from the disk. A row that is written later counts
+    again, so remove the entities from the offline store first.
+
+    Parameters
+    ----------
+    entity_rows : join keys and values, as for ``get_online_features``: ``[{"user_id": 7}]``.
+
+    Raises
+    ------
+    RowError : a row does not have the view's join keys, or a value has another type.
+    """
+    online_store, table = _resolve(store, view)
+    keys = _entity_keys(table, entity_rows)
+    online_store.delete(store.config, table, keys)
+    return len(keys)
+
+
+def rebuild(
+    store: FeatureStore, view: str, start: datetime | None = None, end: datetime | None = None
+) -> int:
+    """Drop all rows of a view and fill it from the offline store, in one step for readers.
+
+    Reads see the old rows until the new ones are complete. Rows that are written meanwhile stay.
+
+    Parameters
+    ----------
+    start : from which event timestamp on; None for the view's ttl before ``end``, or all there is.
+    end : None for now.
+
+    Returns
+    -------
+    The number of entities that the view has then.
+
+    Raises
+    ------
+    StorageError : the offline store gave no rows, or another process seals the view; nothing has changed.
+    SketchStoreError : the view has no batch source to be filled from.
+    """
+    online_store, table = _resolve(store, view)
+    if getattr(table, "batch_source", None) is None:
+        raise SketchStoreError(f"feature view {view!r} has no batch source to be rebuilt from")
+    end = end or datetime.now(UTC)
+    start = start or (end - table.ttl if table.ttl else datetime(1970, 1, 2, tzinfo=UTC))
+    settings = resolve(store.config.online_store, table)
+    opened = online_store.view(store.config, table)
+
+    def fill(folder: Path) -> Path:
+        config = store.config.model_copy()
+        options = store.config.online_store.model_copy(
+            update={"path": str(folder), "seal_min_rows": _NO_SEAL}
+        )
+        config.online_config, config._online_store = options.model_dump(), options
+        # Feast tells its progress on the standard output, which is our caller's.
+        with contextlib.redirect_stdout(sys.stderr):
+            FeatureStore(config=config).materialize(start, end, feature_views=[view])
+        return online_store.folder(config, table)
+
+    opened.rebuild(settings, fill)
+    return opened.stats().sealed_entities
+
+
+def views_of(store: FeatureStore) -> list[str]:
+    """The names of all views that the online store keeps."""
+    online_store_of(store)
+    views = [*store.list_feature_views(), *store.list_stream_feature_views()]
+    return sorted(view.name for view in views if view.online)
+
+
+def join_key_types(store: FeatureStore, view: str) -> dict[str, str]:
+    """The join keys of a view and the names of their Feast value types."""
+    _, table = _resolve(store, view)
+    return {field.name: field.dtype.to_value_type().name for field in table.entity_columns}
+
+
+def _resolve(store: FeatureStore, view: str) -> tuple[SketchOnlineStore, FeatureView]:
+    return online_store_of(store), any_feature_view(store, view)
+
+
+def _entity_keys(table: FeatureView, entity_rows: Sequence[Mapping[str, Any]]) -> list[EntityKey]:
+    """Entity keys as Feast makes them of the rows of ``get_online_features``."""
+    types = {field.name: field.dtype.to_value_type() for field in table.entity_columns}
+    for number, row in enumerate(entity_rows):
+        if row.keys() != types.keys():
+            raise RowError(
+                f"entity row {number} has the keys {sorted(row)}, feature view {table.name!r} has the join "
+                f"keys {sorted(types)}"
+            )
+    columns = []
+    for name, value_type in types.items():
+        try:
+            columns.append(python_values_to_proto_values([row[name] for row in entity_rows], value_type))
+        except (TypeError, ValueError) as error:
+            raise RowError(f"a value of join key {name!r} is no {value_type.name}: {error}") from error
+    return [EntityKey(join_keys=list(types), entity_values=values) for values in zip(*columns, strict=True)]

@@ -1,0 +1,86 @@
+"""What the campaigns write, how they read it back, and the processes they run in."""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
+
+from feast.protos.feast.types.EntityKey_pb2 import EntityKey
+from feast.protos.feast.types.Value_pb2 import StringSet, Value
+
+from feast_sketch_store.codecs import FeatureCodec
+from feast_sketch_store.entity_keys import hash_serialized_keys, serialize_entity_keys
+from feast_sketch_store.rows import deletions, to_arrow
+from feast_sketch_store.settings import FeatureSettings, ViewSettings
+from feast_sketch_store.view import SealPolicy, View
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+CODECS = [FeatureCodec("viewed", "string_set_val"), FeatureCodec("write", "string_val")]
+# Campaigns look at many snapshots: a false positive must be rare among all of them.
+SETTINGS = ViewSettings("history", 1e-9, {c.feature: FeatureSettings(c, 1e-9, 10**6) for c in CODECS})
+POLICY = SealPolicy(share=0.5, min_rows=5)
+
+
+def key(entity: int) -> EntityKey:
+    return EntityKey(join_keys=["user_id"], entity_values=[Value(int64_val=entity)])
+
+
+def items_of(entity: int, number: int) -> list[str]:
+    return [f"item-{entity}-{number % 50}", f"item-{number % 7}"]
+
+
+def write_rows(view: View, entities: Iterable[int], number: int, event: datetime) -> None:
+    """Write one row per entity, all of whose values tell the number of the write."""
+    rows = [
+        (
+            key(entity),
+            {
+                "viewed": Value(string_set_val=StringSet(val=items_of(entity, number))),
+                "write": Value(string_val=str(number)),
+            },
+            event,
+            None,
+        )
+        for entity in entities
+    ]
+    view.write(to_arrow(rows, CODECS), SETTINGS, POLICY)
+
+
+def delete_rows(view: View, entities: Iterable[int]) -> None:
+    """Delete entities as the online store does."""
+    view.delete(deletions([key(entity) for entity in entities], START))
+
+
+def read_rows(view: View, num_entities: int) -> dict[int, tuple[int, set[str]]]:
+    """Per entity its ``write`` and its ``viewed``; -1 if its ``write`` is no number."""
+    rows = {}
+    keys = [key(entity) for entity in range(num_entities)]
+    for answer in view.read(hash_serialized_keys(serialize_entity_keys(keys)), ["viewed", "write"]):
+        viewed, write = (f.decoder.values(f.states, f.indptr, f.symbols) for f in answer.features.values())
+        for position, items, number in zip(answer.found.tolist(), viewed, write, strict=True):
+            text = number.string_val if number is not None else ""
+            items = set(items.string_set_val.val) if items is not None else set()
+            rows[position] = (int(text) if text.isdecimal() else -1, items)
+    return rows
+
+
+def is_whole(entity: int, row: tuple[int, set[str]]) -> bool:
+    """Whether all values of a row are of one write; sets may hold false positives."""
+    number, items = row
+    return number >= 0 and items >= set(items_of(entity, number))
+
+
+def in_child(task: Callable[[int], None]) -> tuple[int, Iterator[str]]:
+    """Fork; the child runs the task with a pipe to report to. Gives its pid and the lines it reports."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reading)
+        status = 1
+        with contextlib.suppress(BaseException):
+            task(writing)
+            status = 0
+        os._exit(status)
+    os.close(writing)
+    return pid, iter(os.fdopen(reading))

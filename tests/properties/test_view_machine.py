@@ -1,0 +1,192 @@
+"""A view through its whole life, in any order of operations, against a dictionary."""
+
+import tempfile
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from feast.protos.feast.types.EntityKey_pb2 import EntityKey
+from feast.protos.feast.types.Value_pb2 import StringSet, Value
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from feast_sketch_store.codecs import FeatureCodec
+from feast_sketch_store.entity_keys import hash_serialized_keys, serialize_entity_keys
+from feast_sketch_store.rows import deletions, to_arrow
+from feast_sketch_store.settings import FeatureSettings, ViewSettings
+from feast_sketch_store.view import SealPolicy, View
+
+CODECS = [FeatureCodec("viewed", "string_set_val"), FeatureCodec("name", "string_val")]
+NAMES = [codec.feature for codec in CODECS]
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# Fewer than a sealed layer has timestamp buckets, so that it keeps their timestamps exactly.
+USERS = range(6)
+
+NEVER, ALWAYS = SealPolicy(1.0, 10**9), SealPolicy(1e-9, 0)
+# Salts are random. A false positive at 1e-12 would be a bug, not chance.
+SETTINGS = {
+    name: ViewSettings(
+        "history",
+        1e-12,
+        {c.feature: FeatureSettings(c, rate if c.is_collection else 1e-12, 10**6) for c in CODECS},
+    )
+    for name, rate in {"exact": 1e-12, "loose": 0.5}.items()
+}
+
+TEXT = st.text(st.sampled_from("abé\x00"), max_size=2)
+VALUES = st.fixed_dictionaries(
+    {},
+    optional={
+        "viewed": st.one_of(
+            st.just(Value()),
+            st.lists(TEXT, max_size=4).map(lambda items: Value(string_set_val=StringSet(val=items))),
+        ),
+        "name": st.one_of(st.just(Value()), TEXT.map(lambda text: Value(string_val=text))),
+    },
+)
+# Microseconds; few, so that many rows are late and many are equal.
+TIMES = st.integers(-3, 3)
+USER = st.sampled_from(USERS)
+BATCH = st.lists(st.tuples(USER, VALUES, TIMES, st.none() | TIMES), min_size=1, max_size=4)
+# Either process may write, seal and vacuum. What the third one takes up at a time is many commits.
+PROCESS = st.sampled_from(["writer", "reader"])
+SEALED = st.sampled_from(list(SETTINGS))
+
+
+def key(user):
+    return EntityKey(join_keys=["user_id"], entity_values=[Value(int64_val=user)])
+
+
+def at(microseconds):
+    return None if microseconds is None else EPOCH + timedelta(microseconds=microseconds)
+
+
+def plain(value):
+    """A value as a comparable object; a set without order or repetitions."""
+    field = value.WhichOneof("val") if value is not None else None
+    if field is None:
+        return value and "null"
+    return frozenset(value.string_set_val.val) if field == "string_set_val" else value.string_val
+
+
+def read(view):
+    """``{user: (event in microseconds, {feature: plain value or None})}``."""
+    rows = {}
+    for answer in view.read(hash_serialized_keys(serialize_entity_keys(map(key, USERS))), NAMES):
+        values = {n: f.decoder.values(f.states, f.indptr, f.symbols) for n, f in answer.features.items()}
+        for row, user in enumerate(answer.found.tolist()):
+            assert user not in rows
+            rows[user] = (int(answer.event_timestamps[row]), {n: plain(values[n][row]) for n in NAMES})
+    return rows
+
+
+class ViewMachine(RuleBasedStateMachine):
+    """One folder and the `View` objects of three processes."""
+
+    def __init__(self):
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory(prefix="view-machine-")
+        self.newest = {}  # per user ((event, created), values), none created being older than any
+        self.sealed = "exact"
+        self.reopen()
+
+    def teardown(self):
+        try:
+            self.check("reader that seldom looks")
+        finally:
+            self.folder.cleanup()
+
+    def reopen(self):
+        names = ("writer", "reader", "reader that seldom looks")
+        self.views = {name: View(Path(self.folder.name) / "view", CODECS, 0.0) for name in names}
+
+    @rule(process=PROCESS, batch=BATCH)
+    def write(self, process, batch, seals=None):
+        rows = [(key(user), values, at(event), at(created)) for user, values, event, created in batch]
+        policy = ALWAYS if seals else NEVER
+        self.views[process].write(to_arrow(rows, CODECS), SETTINGS[seals or "exact"], policy)
+        self.sealed = seals or self.sealed
+        for user, values, event, created in batch:
+            order = (event, -(10**9) if created is None else created)
+            if user not in self.newest or order >= self.newest[user][0]:
+                self.newest[user] = (order, {name: plain(values.get(name)) for name in NAMES})
+
+    @rule(process=PROCESS, batch=BATCH, seals=SEALED)
+    def write_and_seal(self, process, batch, seals):
+        self.write(process, batch, seals)
+
+    @rule(process=PROCESS, users=st.sets(USER, min_size=1, max_size=3), time=TIMES)
+    def delete(self, process, users, time):
+        self.views[process].delete(deletions([key(user) for user in sorted(users)], at(time)))
+        for user in users:
+            self.newest.pop(user, None)
+
+    # One rule, because all rules are chosen equally often and writes matter most.
+    @rule(process=PROCESS, task=st.sampled_from(["reopen", "refresh", "seal", "vacuum"]), sealed=SEALED)
+    def keep_house(self, process, task, sealed):
+        view = self.views[process]
+        if task == "reopen":
+            self.reopen()
+        elif task == "refresh":
+            view.refresh()
+        elif task == "vacuum":
+            view.vacuum(orphan_age_seconds=0.0)
+        elif view.seal(SETTINGS[sealed]):
+            self.sealed = sealed
+
+    @rule()
+    def look_at_many_commits(self):
+        self.check("reader that seldom looks")
+
+    @invariant()
+    def all_see_the_newest_rows(self):
+        self.check("writer")
+        self.check("reader")
+
+    def check(self, process):
+        found = read(self.views[process])
+        assert found.keys() == self.newest.keys()
+        for user, ((event, _), values) in self.newest.items():
+            found_event, found_values = found[user]
+            assert found_event == event
+            assert found_values["name"] == values["name"]
+            if self.sealed == "loose" and isinstance(values["viewed"], frozenset) and values["viewed"]:
+                assert found_values["viewed"] >= values["viewed"]
+            else:
+                assert found_values["viewed"] == values["viewed"]
+
+
+ViewMachine.TestCase.settings = settings(
+    max_examples=30, stateful_step_count=25, deadline=None, derandomize=True, database=None
+)
+TestView = ViewMachine.TestCase
+
+
+@pytest.fixture
+def machine():
+    machine = ViewMachine()
+    yield machine
+    machine.teardown()
+
+
+# What longer runs of the machine have found.
+
+
+@pytest.mark.parametrize("task", ["refresh", "seal"])
+def test_the_first_commit_is_a_deletion(machine, task):
+    machine.delete("writer", {0}, 0)
+    machine.all_see_the_newest_rows()
+    machine.keep_house("writer", task, "exact")
+    machine.write("writer", [(0, {}, 0, None)])
+    machine.all_see_the_newest_rows()
+
+
+def test_a_row_after_a_deletion_is_not_late_for_what_was_before(machine):
+    machine.write("writer", [(user, {}, 1, None) for user in USERS])
+    machine.all_see_the_newest_rows()
+    machine.delete("writer", {0}, 0)
+    machine.all_see_the_newest_rows()
+    for event in (-1, 0):
+        machine.write("writer", [(0, {}, event, None)])
+        machine.all_see_the_newest_rows()
