@@ -224,7 +224,8 @@ def rebuild(
         config.online_config, config._online_store = options.model_dump(), options
         # Feast tells its progress on the standard output, which is our caller's.
         with contextlib.redirect_stdout(sys.stderr):
-            FeatureStore(config=config).materialize(start, end, feature_views=[view])
+            staging = FeatureStore(repo_path=str(store.repo_path), config=config)
+            staging.materialize(start, end, feature_views=[view])
         return online_store.folder(config, table)
 
     opened.rebuild(settings, fill)

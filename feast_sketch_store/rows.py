@@ -77,6 +77,8 @@ def to_arrow(rows: Sequence[FeastRow], codecs: Sequence[FeatureCodec]) -> pa.Tab
         [nulls.get(row) for row in range(len(rows))] if nulls else [None] * len(rows),
         pa.list_(pa.string()),
     )
+    # From the first row on: a column that came with a deletion would make a compaction under way void.
+    columns[DELETED] = pa.nulls(len(rows), pa.bool_())
     return pa.table(columns)
 
 

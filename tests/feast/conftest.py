@@ -69,7 +69,7 @@ class Harness:
     def folder(self) -> Path:
         """The view's folder."""
         assert isinstance(self.store, SketchOnlineStore)
-        return self.store._path(self.config, self.view)
+        return self.store.folder(self.config, self.view)
 
 
 def _key_value(value: Any) -> Value:

@@ -1,8 +1,8 @@
 """`update` and `teardown` make and remove exactly what they should."""
 
 import pytest
-from feast import Field
-from feast.protos.feast.types.Value_pb2 import Value
+from feast import Entity, FeatureView, Field, ValueType
+from feast.protos.feast.types.Value_pb2 import StringSet, Value
 from feast.types import Array, Float32, Float64, Int64, Json, Set, String, UnixTimestamp
 
 from feast_sketch_store import SketchOnlineStore
@@ -123,3 +123,80 @@ def test_a_feature_can_be_added_and_removed(make_harness, make_view, options):
         {"city": Value(string_val="Paris")},
         {"city": Value(string_val="Lyon")},
     ]
+
+
+@pytest.mark.parametrize("options", [{}, {"seal_min_rows": 0}], ids=["unsealed", "sealed"])
+class TestJoinKeys:
+    """Rows are found by their join keys, so these cannot change under them."""
+
+    def apply(self, harness, make_view, join_key, value_type, dtype):
+        entity = Entity(name="user", join_keys=[join_key], value_type=value_type)
+        schema = [Field(name="country", dtype=String), Field(name=join_key, dtype=dtype)]
+        view = FeatureView(name="history", entities=[entity], schema=schema, source=harness.view.batch_source)
+        SketchOnlineStore().update(harness.config, [], [view], [], [], False)
+
+    @pytest.mark.parametrize(
+        ("join_key", "value_type", "dtype", "told"),
+        [
+            (
+                "member_id",
+                ValueType.INT64,
+                Int64,
+                r"by user_id \(int64\).*keys member_id \(int64\)",
+            ),
+            (
+                "user_id",
+                ValueType.STRING,
+                String,
+                r"by user_id \(int64\).*keys user_id \(string\)",
+            ),
+        ],
+        ids=["renamed", "of another type"],
+    )
+    def test_a_change_is_refused_at_apply(
+        self, make_harness, make_view, options, join_key, value_type, dtype, told
+    ):
+        harness = make_harness({"country": String}, **options)
+        harness.write(1, FRANCE)
+        with pytest.raises(SettingsError, match=told):
+            self.apply(harness, make_view, join_key, value_type, dtype)
+        assert harness.reopened().read(1)[0][1] == FRANCE
+
+    def test_the_same_keys_and_an_empty_view_are_taken(self, make_harness, make_view, options):
+        harness = make_harness({"country": String}, **options)
+        self.apply(harness, make_view, "member_id", ValueType.INT64, Int64)
+        harness.write(1, FRANCE)
+        self.apply(harness, make_view, "user_id", ValueType.INT64, Int64)
+
+
+def test_a_renamed_view_begins_empty_and_the_old_one_is_gone(make_harness, make_view):
+    harness = make_harness({"country": String})
+    harness.write(1, FRANCE)
+    old, harness.view = harness.view, make_view({"country": String}, name="past")
+    harness.store.update(harness.config, [old], [harness.view], [], [], False)
+    assert harness.read(1) == [(None, None)]
+    harness.write(1, FRANCE)
+    assert harness.reopened().read(1)[0][1] == FRANCE
+    assert [path.name for path in harness.folder.parent.iterdir()] == ["past"]
+
+
+def test_a_changed_error_rate_serves_the_old_rows_and_holds_from_the_next_seal_on(make_harness, make_view):
+    harness = make_harness({"viewed": Set(String)}, seal_min_rows=10**9)
+    wanted = {}
+    for user in range(200):
+        wanted[user] = {f"item {user * 7 % 300 + n}" for n in range(20)}
+        harness.write(user, {"viewed": Value(string_set_val=StringSet(val=sorted(wanted[user])))})
+    assert harness.store.seal(harness.config, harness.view)
+
+    def rate():
+        stats = harness.store.view(harness.config, harness.view).stats()
+        return stats.expected_false_positive_rates["viewed"]
+
+    assert 0.005 < rate() <= 0.0101
+    harness.view = make_view([Field(name="viewed", dtype=Set(String), tags={"sketch.error_rate": "0.2"})])
+    harness.store.update(harness.config, [], [harness.view], [], [], False)
+    assert rate() <= 0.0101
+    assert harness.store.seal(harness.config, harness.view)
+    assert 0.1 < rate() <= 0.201
+    for user, (_, values) in enumerate(harness.reopened().read(*range(200))):
+        assert set(values["viewed"].string_set_val.val) >= wanted[user]

@@ -13,7 +13,6 @@ from feast_sketch_store.codecs import EMPTY, MISSING, NULL, VALUE, FeatureCodec
 from feast_sketch_store.errors import RowError
 from feast_sketch_store.rows import (
     CREATED_TIMESTAMP,
-    DELETED,
     ENTITY_KEY,
     EVENT_TIMESTAMP,
     NO_TIMESTAMP,
@@ -55,8 +54,7 @@ def items_of(rows, feature="viewed"):
 
 def test_columns_of_the_row_log(key_of):
     table = to_arrow([(key_of(7), viewed("a", "b") | {"size": Value()}, NOON, None)], CODECS)
-    assert table.column_names == ["user_id", "viewed", "size", *OWN_COLUMNS[:-1]]
-    assert OWN_COLUMNS[-1] == DELETED
+    assert table.column_names == ["user_id", "viewed", "size", *OWN_COLUMNS]
     (row,) = table.to_pylist()
     assert row["user_id"] == 7
     assert row["viewed"] == ["a", "b"]
@@ -166,7 +164,7 @@ def test_join_keys_of_two_names_have_a_column_each():
 
 def test_a_key_without_join_keys_has_no_column():
     table = to_arrow([(EntityKey(), {}, NOON, None)], [])
-    assert table.column_names == list(OWN_COLUMNS[:-1])
+    assert table.column_names == list(OWN_COLUMNS)
 
 
 def test_composite_join_keys_have_a_column_each():

@@ -1,0 +1,352 @@
+"""Maintenance through Python and through ``feast-sketch``."""
+
+import json
+import threading
+from datetime import UTC, datetime, timedelta
+
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+from feast import Entity, FeatureStore, FeatureView, Field, FileSource, PushSource, ValueType
+from feast.data_source import PushMode
+from feast.types import Set, String
+
+from feast_sketch_store import maintenance, open_view
+from feast_sketch_store.cli import cli
+from feast_sketch_store.errors import DamagedFileError, RowError, SketchStoreError, StorageError
+
+NUM_USERS = 300
+EVENT = datetime(2026, 5, 1, tzinfo=UTC)
+
+
+def write_source(folder, country, users=range(NUM_USERS), event=EVENT):
+    frame = pd.DataFrame(
+        {
+            "user_id": list(users),
+            "viewed": [[f"a{u}", f"a{u + 1}"] for u in users],
+            "country": country,
+            "event": event,
+        }
+    )
+    frame.to_parquet(folder / "rows.parquet")
+
+
+@pytest.fixture
+def store(tmp_path):
+    """A repository with 300 materialized users."""
+    (tmp_path / "feature_store.yaml").write_text(
+        "project: shop\nprovider: local\nregistry: registry.db\nentity_key_serialization_version: 3\n"
+        "online_store: {type: sketch, path: sketch, refresh_interval_seconds: 0, seal_min_rows: 100}\n"
+    )
+    write_source(tmp_path, "FR")
+    store = FeatureStore(repo_path=str(tmp_path))
+    user = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
+    batch = FileSource(path=str(tmp_path / "rows.parquet"), timestamp_field="event")
+    view = FeatureView(
+        name="history",
+        entities=[user],
+        schema=[Field(name="viewed", dtype=Set(String)), Field(name="country", dtype=String)],
+        source=PushSource(name="clicks", batch_source=batch),
+        ttl=timedelta(days=36_500),
+    )
+    other = FeatureView(name="empty", entities=[user], schema=[Field(name="x", dtype=String)], source=batch)
+    store.apply([user, view, other])
+    store.materialize(EVENT - timedelta(days=1), EVENT + timedelta(days=1), feature_views=["history"])
+    return store
+
+
+@pytest.fixture
+def run(store):
+    """Runs the command line in the repository; gives its exit status and standard output."""
+
+    def run(*arguments):
+        done = CliRunner().invoke(cli, ["-c", str(store.repo_path), *arguments], catch_exceptions=False)
+        return done.exit_code, done.stdout, done.stderr
+
+    return run
+
+
+def countries(store, *users):
+    answer = store.get_online_features(
+        features=["history:country"], entity_rows=[{"user_id": user} for user in users]
+    )
+    return answer.to_dict()["country"]
+
+
+def another(store):
+    """The same repository as another process opens it."""
+    return FeatureStore(repo_path=str(store.repo_path))
+
+
+class TestInspect:
+    """What ``inspect`` tells."""
+
+    def test_it_adds_up(self, store):
+        report = maintenance.inspect(store, "history")
+        assert (report.entities, report.unsealed_rows) == (NUM_USERS, 0)
+        viewed, country = report.features
+        assert (viewed.vocabulary, viewed.facts, viewed.codec) == (NUM_USERS + 1, 2 * NUM_USERS, "membership")
+        assert (country.vocabulary, country.facts, country.codec) == (1, NUM_USERS, "categorical")
+        assert report.facts == 4 * NUM_USERS  # the presence of each user is a fact, too
+        assert 0 <= report.snapshot_age_seconds < 3600
+        assert report.newest_event == EVENT.isoformat()
+        files = [path for path in open_view(store, "history").path.rglob("*") if path.is_file()]
+        assert report.disk_bytes == sum(path.stat().st_size for path in files)
+
+    def test_sampled_rates_are_the_expected_ones(self, store):
+        """Interval: 200,000 samples at a rate of 0.01, five standard deviations are 0.0011; the fill of so
+        small a table differs from its mean by a few per cent as well."""
+        viewed = maintenance.inspect(store, "history").features[0]
+        assert viewed.expected_rate == pytest.approx(0.01, rel=0.05)
+        assert viewed.sampled_rate == pytest.approx(viewed.expected_rate, rel=0.25)
+
+    def test_a_view_without_a_snapshot(self, store):
+        report = maintenance.inspect(store, "empty")
+        assert (report.entities, report.facts, report.features) == (0, 0, [])
+        assert report.snapshot_age_seconds is None
+
+    def test_on_the_command_line(self, run):
+        status, table, _ = run("inspect")
+        assert status == 0
+        assert "history" in table
+        assert "empty" in table
+        assert "membership" in table
+        _, text, _ = run("inspect", "history", "--json")
+        (report,) = json.loads(text)
+        assert report["entities"] == NUM_USERS
+        assert report["features"][0]["name"] == "viewed"
+
+
+class TestDelete:
+    """Forgetting entities."""
+
+    def test_by_python(self, store):
+        reader = another(store)
+        assert countries(reader, 1, 2) == ["FR", "FR"]
+        assert maintenance.delete(store, "history", [{"user_id": 1}, {"user_id": 10**6}]) == 2
+        assert countries(store, 1, 2) == countries(reader, 1, 2) == [None, "FR"]
+
+    def test_the_whole_way_on_the_command_line_leaves_no_byte(self, run, store):
+        folder = open_view(store, "history").path
+        secret = pd.DataFrame(
+            {"user_id": [7], "viewed": [["Xyzzy"]], "country": ["Atlantis"], "event": [EVENT]}
+        )
+        secret["event"] += timedelta(hours=1)
+        store.push("clicks", secret, to=PushMode.ONLINE)
+        assert countries(another(store), 7) == ["Atlantis"]
+        assert run("delete", "history", "user_id=7")[0] == 0
+        assert countries(another(store), 7) == [None]
+        assert run("seal", "history")[0] == 0
+        status, text, _ = run("vacuum", "history", "--json")
+        assert status == 0
+        assert json.loads(text)[0]["files_removed"] > 0
+        content = b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
+        rows = b"".join(
+            repr(pd.read_parquet(path).to_dict()).encode() for path in (folder / "rows").glob("*.parquet")
+        )
+        for needle in (b"Xyzzy", b"Atlantis"):
+            assert needle not in content
+            assert needle not in rows
+        assert countries(another(store), 6, 7) == ["FR", None]
+
+    def test_many_from_a_file(self, run, store, tmp_path):
+        (tmp_path / "who.jsonl").write_text('{"user_id": 1}\n\n{"user_id": 2}\n')
+        assert run("delete", "history", "user_id=3", "--file", str(tmp_path / "who.jsonl"))[0] == 0
+        assert countries(another(store), 1, 2, 3, 4) == [None, None, None, "FR"]
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (["history"], "at least one entity"),
+            (["history", "7"], "KEY=VALUE"),
+            (["history", "uid=7"], "join keys ['user_id']"),
+            (["history", "user_id=seven"], "seven"),
+            (["nonsense", "user_id=7"], "it has: empty, history"),
+        ],
+    )
+    def test_mistakes_are_named(self, run, store, arguments, message):
+        status, _, error = run("delete", *arguments)
+        assert status != 0
+        assert message in error
+        assert countries(store, 7) == ["FR"]
+
+    def test_a_key_of_another_type_is_refused(self, store):
+        with pytest.raises(RowError, match="user_id"):
+            maintenance.delete(store, "history", [{"user_id": "seven"}])
+        assert countries(store, 7) == ["FR"]
+
+
+class TestRebuild:
+    """Filling a view anew from the offline store."""
+
+    def test_rows_that_the_offline_store_lost_are_gone(self, run, store):
+        reader = another(store)
+        write_source(store.repo_path, "DE", range(100, NUM_USERS), EVENT - timedelta(days=9))
+        status, text, error = run("rebuild", "history", "--json")
+        assert status == 0, error
+        assert json.loads(text) == [{"view": "history", "entities": 200}]
+        for each in (store, reader, another(store)):
+            assert countries(each, 99, 100, 299) == [None, "DE", "DE"]
+        assert maintenance.verify(store, "history").problems == []
+        assert not (open_view(store, "history").path / "rebuild").exists()
+
+    def test_afterwards_life_goes_on(self, store):
+        maintenance.rebuild(store, "history")
+        row = {"user_id": [5], "viewed": [["z"]], "country": ["IT"], "event": [EVENT + timedelta(hours=1)]}
+        store.push("clicks", pd.DataFrame(row), to=PushMode.ONLINE)
+        late = {**row, "user_id": [6], "event": [EVENT - timedelta(hours=1)]}
+        store.push("clicks", pd.DataFrame(late), to=PushMode.ONLINE)
+        assert countries(store, 5, 6) == countries(another(store), 5, 6) == ["IT", "FR"]
+        assert maintenance.seal(store, "history")
+        assert countries(store, 5, 6) == countries(another(store), 5, 6) == ["IT", "FR"]
+        assert maintenance.verify(store, "history").is_sound
+        assert maintenance.rebuild(store, "history") == NUM_USERS
+        assert countries(another(store), 5) == ["FR"], "what was only pushed is lost, as documented"
+
+    def test_reads_see_the_old_rows_until_the_end_and_writes_meanwhile_stay(self, store, monkeypatch):
+        write_source(store.repo_path, "DE", range(NUM_USERS), EVENT + timedelta(days=1))
+        reader, writer = another(store), another(store)
+        materialize = FeatureStore.materialize
+        seen = []
+
+        def materialize_and_look(self, *arguments, **options):
+            materialize(self, *arguments, **options)
+            seen.append(countries(reader, 1, 2, 3))
+            row = {"viewed": [["z"]], "country": ["IT"]}
+            for user, event in ((2, EVENT + timedelta(days=2)), (3, EVENT - timedelta(1))):
+                frame = pd.DataFrame({**row, "user_id": [user], "event": [event]})
+                writer.push("clicks", frame, to=PushMode.ONLINE)
+            maintenance.delete(writer, "history", [{"user_id": 4}])
+            seen.append(countries(reader, 1, 2, 3, 4))
+            assert maintenance.seal(writer, "history") is False, "nobody else seals meanwhile"
+
+        monkeypatch.setattr(FeatureStore, "materialize", materialize_and_look)
+        maintenance.rebuild(store, "history")
+        assert seen == [["FR", "FR", "FR"], ["FR", "IT", "FR", None]]
+        for each in (store, reader, another(store)):
+            assert countries(each, 1, 2, 3, 4) == ["DE", "IT", "DE", None]
+        assert maintenance.seal(store, "history")
+        assert countries(another(store), 1, 2, 3, 4) == ["DE", "IT", "DE", None]
+
+    def test_an_empty_source_changes_nothing(self, run, store):
+        status, _, error = run("rebuild", "history", "--from", "2001-01-01", "--to", "2001-01-02")
+        assert status == 1
+        assert "no rows to rebuild from" in error
+        assert countries(another(store), 1) == ["FR"]
+
+    def test_a_failing_source_changes_nothing(self, store):
+        (store.repo_path / "rows.parquet").write_bytes(b"junk")
+        before = sorted(path.name for path in open_view(store, "history").path.rglob("*"))
+        with pytest.raises(Exception, match=r"arquet|junk|magic"):
+            maintenance.rebuild(store, "history")
+        assert countries(another(store), 1) == ["FR"]
+        assert sorted(path.name for path in open_view(store, "history").path.rglob("*")) == before
+
+    def test_when_it_is_cut_off_before_the_snapshot_appears_readers_have_the_new_rows(
+        self, store, monkeypatch
+    ):
+        """From the commit on, the row log holds the new rows: whoever looks then reads them there."""
+        write_source(store.repo_path, "DE", range(200))
+        reader = another(store)
+        assert countries(reader, 1) == ["FR"]
+
+        def cut_off(*_):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr("feast_sketch_store.snapshot.files.SnapshotFolder.publish", cut_off)
+        with pytest.raises(KeyboardInterrupt):
+            maintenance.rebuild(store, "history")
+        for each in (reader, another(store), store):
+            assert countries(each, 1, 250) == ["DE", None]
+        monkeypatch.undo()
+        assert maintenance.verify(store, "history").is_sound
+        assert maintenance.seal(store, "history")
+        assert countries(reader, 1, 250) == countries(another(store), 1, 250) == ["DE", None]
+
+    def test_two_at_once(self, store, monkeypatch):
+        materialize, errors = FeatureStore.materialize, []
+
+        def second(self, *arguments, **options):
+            monkeypatch.setattr(FeatureStore, "materialize", materialize)
+            thread = threading.Thread(target=lambda: errors.append(_error(another(store))))
+            thread.start()
+            thread.join()
+            materialize(self, *arguments, **options)
+
+        def _error(other):
+            with pytest.raises(StorageError) as caught:
+                maintenance.rebuild(other, "history")
+            return str(caught.value)
+
+        monkeypatch.setattr(FeatureStore, "materialize", second)
+        assert maintenance.rebuild(store, "history") == NUM_USERS
+        assert "another process is sealing" in errors[0]
+
+
+class TestVerify:
+    """Finding what is wrong."""
+
+    def test_a_sound_store(self, run, store):
+        maintenance.delete(store, "history", [{"user_id": 3}])
+        found = maintenance.verify(store, "history")
+        assert found.problems == []
+        assert (found.snapshots, found.compared_entities, found.rows) == (1, NUM_USERS, NUM_USERS + 1)
+        assert found.compared_facts == 3 * NUM_USERS
+        status, text, _ = run("verify", "--json")
+        assert (status, [each["is_sound"] for each in json.loads(text)]) == (0, [True, True])
+
+    @pytest.mark.parametrize("pattern", ["rows/*.parquet", "snapshots/*.base.*", "snapshots/*.order.*"])
+    def test_a_flipped_bit_anywhere(self, run, store, pattern):
+        (path,) = open_view(store, "history").path.glob(pattern)
+        content = path.read_bytes()
+        for place in range(0, len(content), max(1, len(content) // 12)):
+            damaged = bytearray(content)
+            damaged[place] ^= 16
+            path.write_bytes(damaged)
+            found = maintenance.verify(another(store), "history")
+            assert any(path.name in problem for problem in found.problems), place
+        status, _, error = run("verify", "history")
+        assert status == 1
+        assert path.name in error
+        path.write_bytes(content)
+        assert maintenance.verify(store, "history").is_sound
+
+    def test_a_snapshot_of_other_rows(self, store):
+        """Every checksum is right, but the snapshot is not made of the rows of the log."""
+        view = open_view(store, "history")
+        (base,) = (view.path / "snapshots").glob("*.base.*")
+        (order,) = (view.path / "snapshots").glob("*.order.*")
+        kept = base.read_bytes(), order.read_bytes()
+        write_source(store.repo_path, "DE", range(50, NUM_USERS + 50))
+        store.materialize(EVENT - timedelta(days=1), EVENT + timedelta(days=1), feature_views=["history"])
+        maintenance.seal(store, "history")
+        newest = sorted((view.path / "snapshots").glob("*.base.*"))[-1]
+        newest.write_bytes(kept[0])
+        newest.with_name(newest.name.replace(".base.", ".order.")).write_bytes(kept[1])
+        assert not maintenance.verify(store, "history").is_sound
+
+    def test_not_while_another_process_seals(self, store):
+        with open_view(store, "history").unchanging(), pytest.raises(StorageError, match="sealing"):
+            maintenance.verify(another(store), "history")
+
+
+def test_damage_that_stops_reads_is_mended_by_a_seal(run, store):
+    (snapshot,) = (open_view(store, "history").path / "snapshots").glob("*.base.*")
+    snapshot.write_bytes(b"junk")
+    with pytest.raises(DamagedFileError, match="feast-sketch seal"):
+        countries(another(store), 1)
+    assert run("seal", "history")[0] == 0
+    assert countries(another(store), 1) == ["FR"]
+    run("vacuum")
+    assert run("verify")[0] == 0
+
+
+def test_another_online_store_is_named(tmp_path):
+    (tmp_path / "feature_store.yaml").write_text(
+        "project: shop\nprovider: local\nregistry: registry.db\nentity_key_serialization_version: 3\n"
+    )
+    done = CliRunner().invoke(cli, ["-c", str(tmp_path), "inspect"])
+    assert done.exit_code == 1
+    assert "type: sketch" in done.stderr
+    with pytest.raises(SketchStoreError, match="Sqlite"):
+        maintenance.inspect(FeatureStore(repo_path=str(tmp_path)), "x")
