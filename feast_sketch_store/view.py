@@ -153,7 +153,7 @@ class View:
         self._refresh_lock = threading.Lock()  # guards the attributes below
         self._state = _State()
         self._is_open = False  # until the disk was read for the first time
-        self._last_look = -np.inf  # time.monotonic() at which this object last looked at the disk
+        self._looked_at = -np.inf  # time.monotonic() as the look began that gave the state
         self._damaged: set[Path] = set()  # snapshots that turned out to be while they were read
         self._seen_process_write = -1
         self._last_warning = ""
@@ -463,8 +463,7 @@ class View:
             self._refresh()
 
     def _refresh(self, state: _State | None = None) -> None:
-        self._seen_process_write = _last_process_write
-        self._last_look = time.monotonic()
+        seen, now = _last_process_write, time.monotonic()
         state = state or self._state
         identity = self._row_log.identity()
         if identity != state.row_log_identity:
@@ -477,6 +476,7 @@ class View:
         try:
             self._state = self._with_new_commits(state) if identity else state
             self._is_open = True
+            self._seen_process_write, self._looked_at = seen, now
         except (DamagedFileError, StorageError):
             if self._row_log.version(version) == version and self._newest_snapshot() == newest:
                 raise
@@ -493,34 +493,40 @@ class View:
         Between reads that follow each other closely, what is new is taken up in a thread, half an interval
         ahead of time, and they go on with the old state.
         """
-        must = self._has_unseen_write() or not self._is_open
-        age = time.monotonic() - self._last_look
-        if not must and age < self._refresh_interval_seconds / 2:
+        if not self._is_stale(self._refresh_interval_seconds / 2):
             return
-        # Whoever comes second while a refresh runs may serve the old state.
-        if not self._refresh_lock.acquire(blocking=must):
+        # Whoever comes second while a refresh runs may serve the old state, if it is not too old.
+        if not self._refresh_lock.acquire(blocking=self._is_stale(self._refresh_interval_seconds)):
             return
         in_thread = False
         try:
-            if must or age >= self._refresh_interval_seconds:
-                if not must or self._has_unseen_write() or not self._is_open:
-                    self._refresh_or_warn()
-            elif self._is_outdated():
+            if self._is_stale(self._refresh_interval_seconds):
+                self._refresh_or_warn()
+            elif self._is_stale(self._refresh_interval_seconds / 2) and self._is_outdated():
                 in_thread = True
                 threading.Thread(target=self._refresh_in_thread, name="feast_sketch_store refresh").start()
         finally:
             if not in_thread:
                 self._refresh_lock.release()
 
+    def _is_stale(self, seconds: float) -> bool:
+        """Whether the state lacks a write of this process, or may lack those of others since so long."""
+        return not self._is_open or self._has_unseen_write() or time.monotonic() - self._looked_at >= seconds
+
     def _is_outdated(self) -> bool:
         """Whether there is anything to take up."""
-        self._last_look = time.monotonic()
-        state = self._state
-        return (
-            self._row_log.identity() != state.row_log_identity
-            or self._newest_snapshot() != state.newest_seen
-            or self._row_log.version(state.version) != state.version
-        )
+        now, state = time.monotonic(), self._state
+        try:
+            is_outdated = (
+                self._row_log.identity() != state.row_log_identity
+                or self._newest_snapshot() != state.newest_seen
+                or self._row_log.version(state.version) != state.version
+            )
+        except SketchStoreError:
+            return True  # the refresh meets it again, and tells
+        if not is_outdated:
+            self._looked_at = now
+        return is_outdated
 
     def _refresh_in_thread(self) -> None:
         """Take up what is new and release the lock, which the starter of the thread holds."""
@@ -531,11 +537,13 @@ class View:
 
     def _refresh_or_warn(self) -> None:
         """Refresh; if that fails, go on with the state there is, if there is one."""
+        seen, now = _last_process_write, time.monotonic()
         try:
             self._refresh()
         except (DamagedFileError, StorageError) as error:
             if not self._is_open:
                 raise
+            self._seen_process_write, self._looked_at = seen, now  # not again at every read
             if str(error) != self._last_warning:  # once, not at every refresh
                 self._last_warning = str(error)
                 _logger.warning("%s; serving what was read before", error)

@@ -8,7 +8,7 @@ import argparse
 import warnings
 from importlib import import_module
 
-BENCHMARKS = ("enumeration", "online_read", "online_write", "table_bits", "startup")
+BENCHMARKS = ("enumeration", "online_read", "online_write", "table_bits", "sealing", "refresh", "startup")
 
 
 def main() -> None:

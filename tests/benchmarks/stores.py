@@ -84,9 +84,10 @@ class UserRows:
             ttl=timedelta(0),
         )
 
-    def to_feast(self) -> list[Any]:
-        """The rows as Feast hands them to a store: its own conversion, once per view and materialize."""
-        rows: list[Any] = _convert_arrow_to_proto(self.table, self.view, {"user_id": ValueType.INT64})
+    def to_feast(self, first: int = 0, count: int | None = None) -> list[Any]:
+        """Rows as Feast hands them to a store: its own conversion, once per view and materialize."""
+        table = self.table.slice(first, count)
+        rows: list[Any] = _convert_arrow_to_proto(table, self.view, {"user_id": ValueType.INT64})
         return rows
 
     def users(self, batch: int, seed: int) -> list[int]:

@@ -219,7 +219,7 @@ def test_reads_go_on_while_news_is_taken_up_beside_them(make_harness, monkeypatc
         refreshed.set()
 
     monkeypatch.setattr(view_module.View, "_refresh", slow_refresh)
-    view._last_look -= 0.75 * NEVER
+    view._looked_at -= 0.75 * NEVER
     assert countries(reader, 1) == ["FR"]
     assert countries(reader, 1) == ["FR"]
     may_go_on.set()
