@@ -9,14 +9,16 @@ from pathlib import Path
 import mmh3
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from feast_sketch_store.errors import DamagedFileError
 from feast_sketch_store.snapshot.files import fsync_path
 
-# What is decoded at a time: a file is read in batches of about so many values in its widest column.
-_VALUES_PER_BATCH = 1 << 18
+# A row group is what is decoded at a time, so its size bounds the memory of a reader, whoever made the file.
 _ROWS_PER_GROUP = 1 << 16
+_VALUES_PER_GROUP = 1 << 17  # of the widest column; a longer row has a group of its own
+_VALUES_PER_ROW = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,8 @@ class DataFile:
             # Statistics would repeat values of rows that may have to be forgotten.
             with pq.ParquetWriter(path, schema, compression="zstd", write_statistics=False) as writer:
                 for batch in batches:
-                    writer.write_table(_with_all_columns(batch, schema), row_group_size=_ROWS_PER_GROUP)
+                    for group in _groups(_with_all_columns(batch, schema)):
+                        writer.write_table(group)
                     num_rows += len(batch)
             fsync_path(path)
             return cls(path, num_rows, _checksum_of(path))
@@ -89,8 +92,10 @@ class DataFile:
                     )
                 if columns is not None:
                     columns = [name for name in columns if name in file.schema_arrow.names]
-                for batch in file.iter_batches(_rows_per_batch(file.metadata), columns=columns):
-                    yield pa.Table.from_batches([batch])
+                for number in range(file.num_row_groups):
+                    if self.checksum is not None:
+                        _check_size(self.path, file.metadata.row_group(number))
+                    yield file.read_row_group(number, columns=columns, use_threads=False)
         except (OSError, ValueError, pa.ArrowException) as error:
             raise DamagedFileError(f"{self.path}: a data file of the row log is damaged: {error}") from error
 
@@ -111,11 +116,29 @@ def _with_all_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _rows_per_batch(metadata: pq.FileMetaData) -> int:
-    """How many rows of a file to decode at a time."""
-    groups = [metadata.row_group(g) for g in range(metadata.num_row_groups)]
-    values_per_row = max(
-        (g.column(c).num_values / max(1, g.num_rows) for g in groups for c in range(g.num_columns)),
-        default=1.0,
-    )
-    return int(min(_ROWS_PER_GROUP, max(1, _VALUES_PER_BATCH // max(1.0, values_per_row))))
+def _groups(table: pa.Table) -> Iterator[pa.Table]:
+    """Split a table into row groups."""
+    values = np.ones(len(table), np.int64)
+    for field in table.schema:
+        if pa.types.is_list(field.type):
+            lengths = pc.list_value_length(table[field.name]).fill_null(0).to_numpy()
+            values = np.maximum(values, lengths)
+    ends = np.cumsum(values)
+    first = 0
+    while first < len(table):
+        before = ends[first] - values[first]
+        stop = int(np.searchsorted(ends, before + _VALUES_PER_GROUP, side="right"))
+        stop = max(first + 1, min(stop, first + _ROWS_PER_GROUP))
+        yield table.slice(first, stop - first)
+        first = stop
+
+
+def _check_size(path: Path, group: pq.RowGroupMetaData) -> None:
+    """Refuse what the store does not write: a small file can claim any number of values."""
+    num_values = max((group.column(number).num_values for number in range(group.num_columns)), default=0)
+    limit = _VALUES_PER_ROW if group.num_rows == 1 else _VALUES_PER_GROUP
+    if group.num_rows > _ROWS_PER_GROUP or num_values > limit:
+        raise DamagedFileError(
+            f"{path}: a row group claims {group.num_rows} rows and {num_values} values; the store writes "
+            "none so large"
+        )

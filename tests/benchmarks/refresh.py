@@ -5,7 +5,8 @@ while another process writes and seals.
 import multiprocessing
 import shutil
 import time
-from multiprocessing.synchronize import Event
+from datetime import timedelta
+from itertools import count
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -21,13 +22,14 @@ from feast_sketch_store.view import View
 
 BATCH = 100  # entities of a read
 SECONDS_BETWEEN_WRITES = 0.2
+_IDLE, _OTHER_ROWS, _SAME_ROWS, _STOP = range(4)
 
 
 def run(*, quick: bool) -> None:
     num_users = 5_000 if quick else 50_000
     with temporary_folder() as folder:
         rows = UserRows(num_users)
-        store = sketch(folder, rows, refresh_interval_seconds=0.5, seal_share=0.02, seal_min_rows=0)
+        store = _store(folder, rows)
         store.write(rows.to_feast())
         print_set_up(f"{set_up_of(num_users)}, sealed", "numpy", "pyarrow", "deltalake")
         _open(store, gigabytes=0.05 if quick else 1.0, rounds=3 if quick else 15)
@@ -88,71 +90,74 @@ def _enlarge(folder: SnapshotFolder, size_bytes: int) -> int:
 
 
 def _tail(store: Backend, rows: UserRows, turns: int, turn_seconds: float) -> None:
-    """p50 and p99 of reads in this process, with and without a process that writes and seals."""
-    store.read(entity_keys(rows.users(BATCH, 0)))
+    """p50 and p99 of reads in this process: alone, while another process writes and seals other rows (so the
+    machine is as busy, and nothing is refreshed), and while it writes and seals these.
+    """
     context = multiprocessing.get_context("spawn")
-    may_write, stop, counts = context.Event(), context.Event(), context.Array("q", 2)
-    writer = context.Process(
-        target=_write, args=(store.config.repo_path, rows.num_users, may_write, stop, counts)
-    )
+    mode, counts = context.Value("i", _OTHER_ROWS), context.Array("q", 2)
+    writer = context.Process(target=_write, args=(store.config.repo_path, rows.num_users, mode, counts))
     writer.start()
-    samples: dict[bool, list[float]] = {False: [], True: []}
-    percentiles: dict[bool, list[Any]] = {False: [], True: []}
     batches = [rows.users(BATCH, seed) for seed in range(50)]
+    percentiles: dict[int, list[Any]] = {_IDLE: [], _OTHER_ROWS: [], _SAME_ROWS: []}
+    numbers = dict.fromkeys(percentiles, 0)
     try:
         while not counts[0]:  # it has made its first write, so it is up
             time.sleep(0.1)
-        for turn in range(2 * turns):
-            is_busy = bool(turn % 2)
-            (may_write.set if is_busy else may_write.clear)()
+        for turn in range(len(percentiles) * turns):
+            mode.value = now = turn % len(percentiles)
             time.sleep(1.5)  # what was under way is over
-            end, own = time.monotonic() + turn_seconds, []
+            end, samples = time.monotonic() + turn_seconds, []
             while time.monotonic() < end:
-                keys = entity_keys(batches[len(own) % len(batches)])
-                own.append(seconds(store.read, keys)[0])
-            samples[is_busy] += own
-            percentiles[is_busy].append(np.percentile(own, [50, 99]))
+                keys = entity_keys(batches[len(samples) % len(batches)])
+                samples.append(seconds(store.read, keys)[0])
+            percentiles[now].append(np.percentile(samples, [50, 99]))
+            numbers[now] += len(samples)
     finally:
-        stop.set()
-        may_write.set()
+        mode.value = _STOP
         writer.join()
     print(
-        f"Reads of {BATCH} entities, {2 * turns} turns of {turn_seconds:.0f} s in alternation, medians of "
-        f"the turns; another process writes {BATCH} rows every {SECONDS_BETWEEN_WRITES} s, in all "
-        f"{counts[0]} commits and {counts[1]} seals:\n"
+        f"Reads of {BATCH} entities, {turns} turns of {turn_seconds:.0f} s each in alternation, medians of "
+        f"the turns. The other process writes {BATCH} rows every {SECONDS_BETWEEN_WRITES} s and seals when a "
+        f"fiftieth is unsealed: in all {counts[0]} commits and {counts[1]} seals of these rows.\n"
     )
     table = []
-    for name, is_busy in (("quiet", False), ("while another process writes and seals", True)):
-        p50, p99 = (median(column) for column in zip(*percentiles[is_busy], strict=True))
-        table.append([name, f"{len(samples[is_busy]):,}", p50, p99])
-    (_, _, *quiet), (_, _, *busy) = table
+    names = ("quiet", "while another process writes and seals other rows", "the same, and these rows")
+    for name, columns in zip(names, percentiles.values(), strict=True):
+        table.append([name, *(median(column) * 1e6 for column in zip(*columns, strict=True))])
+    quiet = table[0]
     print_table(
-        ["reads", "number", "p50, us", "p99, us"],
-        [[name, count, number(p50 * 1e6), number(p99 * 1e6)] for name, count, p50, p99 in table]
-        + [["ratio", "", *(number(b / q) for b, q in zip(busy, quiet, strict=True))]],
+        ["reads", "number", "p50, us", "p99, us", "p50 / quiet", "p99 / quiet"],
+        [
+            [name, f"{count:,}", *map(number, (p50, p99, p50 / quiet[1], p99 / quiet[2]))]
+            for (name, p50, p99), count in zip(table, numbers.values(), strict=True)
+        ],
     )
 
 
-def _write(folder: Path, num_users: int, may_write: Event, stop: Event, counts: Any) -> None:
-    """Another process: overwrites rows, and seals when a fiftieth of the view is unsealed."""
+def _write(folder: Path, num_users: int, mode: Any, counts: Any) -> None:
+    """The other process."""
     rows = UserRows(num_users)
-    store = sketch(folder, rows, refresh_interval_seconds=0.5, seal_share=0.02, seal_min_rows=0)
-    later = np.timedelta64(40, "D")
-    turn = 0
-    while not stop.is_set():
-        batch = [
-            (key, values, event + later.item(), created)
-            for key, values, event, created in rows.to_feast(turn * BATCH % (num_users - BATCH), BATCH)
-        ]
-        store.write(batch)
-        turn += 1
-        counts[0] = turn
-        snapshots = store.online.folder(store.config, store.view) / "snapshots"  # type: ignore[attr-defined]
-        names = {path.name for path in snapshots.glob("*.base.*")}
-        counts[1] += bool(names - _seen)
-        _seen.update(names)
-        may_write.wait()
+    other = folder / "other"
+    other.mkdir()
+    stores = {_SAME_ROWS: _store(folder, rows), _OTHER_ROWS: _store(other, rows)}
+    stores[_OTHER_ROWS].write(rows.to_feast())
+    seen: set[str] = set()
+    for turn in count():
+        now = mode.value
+        if now == _STOP:
+            break
+        if now != _IDLE:
+            first = turn * BATCH % (num_users - BATCH)
+            later = [(k, v, event + timedelta(days=40), c) for k, v, event, c in rows.to_feast(first, BATCH)]
+            stores[now].write(later)
+        if now == _SAME_ROWS:
+            view = stores[now].online.folder(stores[now].config, rows.view)  # type: ignore[attr-defined]
+            names = {path.name for path in (view / "snapshots").glob("*.base.*")}
+            counts[1] += bool(names - seen)
+            seen |= names
+        counts[0] += now == _SAME_ROWS or not counts[0]
         time.sleep(SECONDS_BETWEEN_WRITES)
 
 
-_seen: set[str] = set()
+def _store(folder: Path, rows: UserRows) -> Backend:
+    return sketch(folder, rows, seal_share=0.02, seal_min_rows=0)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from feast_sketch_store.errors import DamagedFileError, StorageError
-from feast_sketch_store.snapshot import decode, verify
+from feast_sketch_store.snapshot import BlockChecks, block_checksums, decode, encode, verify
 from feast_sketch_store.snapshot.files import load
 
 HUGE = 1 << 60
@@ -278,3 +278,30 @@ def test_the_same_header_in_other_words_is_refused(raw_file, small, other):
 def test_a_description_of_deep_nesting_is_refused(forge, depth):
     assert decode(forge(depth=3), "some file")[0] == [[[]]]
     refused(forge(depth=depth))
+
+
+def test_sampled_flips_in_a_large_snapshot_are_found_by_load_and_by_reads(tmp_path):
+    """A table of 40 blocks: every flip is found by a full check, and by reads of all its windows or none."""
+    rng = np.random.default_rng(3)
+    words = rng.integers(0, 2**64, 40 * 8192 + 99, np.uint64)
+    arrays = {"table": words, "table.checksums": block_checksums(words), "more": np.arange(5000)}
+    content = b"".join(encode({}, arrays))
+    path = tmp_path / "large"
+    path.write_bytes(content)
+
+    def read_everywhere():
+        _, lazily = load(path, unchecked=["table"])
+        check = BlockChecks(lazily["table"], lazily["table.checksums"], str(path))
+        check(np.arange(0, len(words) - 7, 7), 8)
+
+    with open(path, "r+b", buffering=0) as file:
+        for place in rng.integers(0, len(content), 250).tolist():
+            file.seek(place)
+            file.write(bytes((content[place] ^ 1 << int(rng.integers(8)),)))
+            with pytest.raises(DamagedFileError, match=re.escape(str(path))):
+                load(path)
+            with pytest.raises(DamagedFileError, match=re.escape(str(path))):
+                read_everywhere()
+            file.seek(place)
+            file.write(content[place : place + 1])
+    load(path)

@@ -1,0 +1,126 @@
+"""Data files of the row log: what is written is read, in pieces of bounded size."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from feast_sketch_store.errors import DamagedFileError
+from feast_sketch_store.row_log.data_file import DataFile, _checksum_of
+
+MANY = 1 << 17
+
+
+def lists(*lengths):
+    """A row per length; 0 is an empty list, None a null."""
+    return pa.table({"row": range(len(lengths)), "items": [None if n is None else [7] * n for n in lengths]})
+
+
+@pytest.mark.parametrize(
+    ("table", "groups"),
+    [
+        (lists(), 0),
+        (lists(1, None, 0), 1),
+        (lists(MANY, 1), 2),
+        (lists(MANY - 1, 1, 1), 2),
+        (lists(1, 3 * MANY, 1), 3),
+        (lists(*[MANY // 2] * 5), 3),
+        (pa.table({"row": range(150_000), "items": [None] * 150_000}), 3),
+    ],
+    ids=["no row", "short", "full and one", "just full", "one long row", "halves", "many rows"],
+)
+def test_rows_come_back_in_groups_of_bounded_size(tmp_path, table, groups):
+    table = table.cast(pa.schema([("row", pa.int64()), ("items", pa.list_(pa.int64()))]))
+    file = DataFile.write(tmp_path, table.schema, [table])
+    batches = list(file.batches())
+    assert len(batches) == groups
+    for batch in batches:
+        assert len(batch) == 1 or batch["items"].combine_chunks().flatten().to_numpy().size <= MANY
+    assert pa.concat_tables([table.slice(0, 0), *batches]).equals(table)
+    assert (file.num_rows, file.path.parent) == (len(table), tmp_path)
+
+
+def test_columns_that_the_file_lacks_are_left_out(tmp_path):
+    table = lists(1, 2)
+    file = DataFile.write(tmp_path, table.schema, [table])
+    assert [batch.column_names for batch in file.batches(["row", "nothing"])] == [["row"]]
+
+
+def test_columns_that_a_batch_lacks_are_null(tmp_path):
+    schema = pa.schema([("a", pa.int64()), ("b", pa.string())])
+    file = DataFile.write(tmp_path, schema, [pa.table({"a": [1]}), pa.table({"b": ["x"]})])
+    rows = pa.concat_tables(file.batches()).to_pylist()
+    assert rows == [{"a": 1, "b": None}, {"a": None, "b": "x"}]
+
+
+def test_columns_that_the_table_lacks_are_refused_and_nothing_is_left(tmp_path):
+    with pytest.raises(ValueError, match="'b'"):
+        DataFile.write(tmp_path, pa.schema([("a", pa.int64())]), [pa.table({"a": [1], "b": [2]})])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_flipped_byte_is_found(tmp_path):
+    table = lists(1, 2, 3)
+    file = DataFile.write(tmp_path, table.schema, [table])
+    content = file.path.read_bytes()
+    for place in range(len(content)):
+        damaged = bytearray(content)
+        damaged[place] ^= 0x10
+        file.path.write_bytes(damaged)
+        with pytest.raises(DamagedFileError, match=file.path.name):
+            list(file.batches())
+    for length in range(len(content)):
+        file.path.write_bytes(content[:length])
+        with pytest.raises(DamagedFileError, match=file.path.name):
+            list(file.batches())
+
+
+def bomb(path, num_rows, values_per_row):
+    """A file of a few kilobytes that unpacks to gigabytes of zeros."""
+    items = pa.ListArray.from_arrays(
+        np.arange(num_rows + 1, dtype=np.int32) * values_per_row,
+        np.zeros(num_rows * values_per_row, np.int64),
+    )
+    table = pa.table({"row": range(num_rows), "items": items})
+    with pq.ParquetWriter(path, table.schema, compression="zstd", write_statistics=False) as writer:
+        for _ in range(20):  # row groups
+            writer.write_table(table, row_group_size=num_rows)
+
+
+READ = """
+import resource, sys
+from pathlib import Path
+from feast_sketch_store.errors import DamagedFileError
+from feast_sketch_store.row_log.data_file import DataFile
+path, num_rows, checksum = sys.argv[1:]
+file = DataFile(Path(path), int(num_rows), checksum)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    for batch in file.batches():
+        pass
+    print("read")
+except DamagedFileError as error:
+    print(error)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+"""
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "values_per_row"), [(1, (1 << 26) + 1), (1000, 30_000)], ids=["one row", "many rows"]
+)
+def test_a_bomb_is_refused_before_it_goes_off(tmp_path, num_rows, values_per_row):
+    path = tmp_path / "bomb.parquet"
+    bomb(path, num_rows, values_per_row)
+    assert path.stat().st_size < 300_000
+    done = subprocess.run(
+        [sys.executable, "-c", READ, path, str(20 * num_rows), _checksum_of(path)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    message, megabytes = done.stdout.splitlines()
+    assert "bomb.parquet: a row group claims" in message
+    assert int(megabytes) < 50
