@@ -2,7 +2,7 @@
 
     python tests/faults/kill.py --kills 500
 
-A child process writes, deletes and vacuums in a store that seals often, and reports each call that
+A child process writes, deletes, vacuums and rebuilds in a store that seals often, and reports each call that
 returned. It is killed with SIGKILL: at the n-th line that it executes inside the package, with n all over
 the workload, or, for what happens inside libraries, after a random time. A second child then opens the
 store and compares every row with a reference. After each kill
@@ -28,7 +28,7 @@ from datetime import timedelta
 from pathlib import Path
 from types import FrameType
 
-from workload import CODECS, START, delete_rows, in_child, is_whole, read_rows, write_rows
+from workload import CODECS, NEVER, SETTINGS, START, delete_rows, in_child, is_whole, read_rows, write_rows
 
 import feast_sketch_store
 from feast_sketch_store.verification import verify_view
@@ -41,13 +41,17 @@ WRITES_PER_ROUND = 4
 
 @dataclass(frozen=True)
 class Write:
-    """One batch: which entities it writes or deletes, and the second of its event timestamps."""
+    """One batch: which entities it writes or deletes, and the second of its event timestamps.
+
+    One that ``rebuilds`` replaces all there is by its rows; one that ``vacuums`` does so first.
+    """
 
     number: int
     entities: tuple[int, ...]
     second: int
     deletes: bool
     vacuums: bool
+    rebuilds: bool
 
 
 @dataclass
@@ -58,8 +62,8 @@ class Reference:
 
     def with_write(self, write: Write) -> "Reference":
         """The reference after one more write."""
-        newest = dict(self.newest)
-        if write.deletes:
+        newest = {} if write.rebuilds else dict(self.newest)
+        if write.deletes and not write.rebuilds:
             return Reference({e: wrote for e, wrote in newest.items() if e not in write.entities})
         for entity in write.entities:
             newest[entity] = max(newest.get(entity, (-(10**9), -1)), (write.second, write.number))
@@ -67,21 +71,31 @@ class Reference:
 
 
 def plan_write(number: int) -> Write:
-    """The batch of a number, always the same: some come late on purpose, some delete, some vacuum."""
+    """The batch of a number, always the same: some come late on purpose, delete, vacuum or rebuild."""
     chance = random.Random(number)
     entities = tuple(sorted(chance.sample(range(NUM_ENTITIES), 4)))
     second = number - (chance.randrange(6) if chance.random() < 0.3 else 0)
-    return Write(number, entities, second, deletes=number % 5 == 4, vacuums=number % 7 == 6)
+    return Write(
+        number, entities, second, deletes=number % 5 == 4, vacuums=number % 7 == 6, rebuilds=number % 9 == 8
+    )
 
 
 def apply_write(view: View, write: Write) -> None:
     """Write or delete a batch as the online store does."""
     if write.vacuums:
         view.vacuum(orphan_age_seconds=0.0)
-    if write.deletes:
+    event = START + timedelta(seconds=write.second)
+
+    def fill(folder: Path) -> Path:
+        write_rows(View(folder, CODECS), write.entities, write.number, event, NEVER)
+        return folder
+
+    if write.rebuilds:
+        view.rebuild(SETTINGS, fill)
+    elif write.deletes:
         delete_rows(view, write.entities)
     else:
-        write_rows(view, write.entities, write.number, START + timedelta(seconds=write.second))
+        write_rows(view, write.entities, write.number, event)
 
 
 def read_view(view: View) -> dict[int, tuple[int, set[str]]]:

@@ -20,6 +20,7 @@ CODECS = [FeatureCodec("viewed", "string_set_val"), FeatureCodec("write", "strin
 # Campaigns look at many snapshots: a false positive must be rare among all of them.
 SETTINGS = ViewSettings("history", 1e-9, {c.feature: FeatureSettings(c, 1e-9, 10**6) for c in CODECS})
 POLICY = SealPolicy(share=0.5, min_rows=5)
+NEVER = SealPolicy(share=1.0, min_rows=10**9)
 
 
 def key(entity: int) -> EntityKey:
@@ -30,7 +31,9 @@ def items_of(entity: int, number: int) -> list[str]:
     return [f"item-{entity}-{number % 50}", f"item-{number % 7}"]
 
 
-def write_rows(view: View, entities: Iterable[int], number: int, event: datetime) -> None:
+def write_rows(
+    view: View, entities: Iterable[int], number: int, event: datetime, policy: SealPolicy | None = None
+) -> None:
     """Write one row per entity, all of whose values tell the number of the write."""
     rows = [
         (
@@ -44,7 +47,7 @@ def write_rows(view: View, entities: Iterable[int], number: int, event: datetime
         )
         for entity in entities
     ]
-    view.write(to_arrow(rows, CODECS), SETTINGS, POLICY)
+    view.write(to_arrow(rows, CODECS), SETTINGS, policy or POLICY)
 
 
 def delete_rows(view: View, entities: Iterable[int]) -> None:

@@ -341,6 +341,20 @@ def test_damage_that_stops_reads_is_mended_by_a_seal(run, store):
     assert run("verify")[0] == 0
 
 
+def test_a_damaged_data_file_is_mended_by_a_rebuild(run, store):
+    view = open_view(store, "history")
+    (file,) = (view.path / "rows").glob("*.parquet")
+    file.write_bytes(file.read_bytes()[:-9])
+    (snapshot,) = (view.path / "snapshots").glob("*.base.*")
+    snapshot.unlink()
+    with pytest.raises(DamagedFileError, match=file.name):
+        countries(another(store), 1)
+    assert run("verify", "history")[0] == 1
+    assert run("rebuild", "history")[0] == 0
+    assert countries(another(store), 1) == ["FR"]
+    assert run("verify", "history")[0] == 0
+
+
 def test_another_online_store_is_named(tmp_path):
     (tmp_path / "feature_store.yaml").write_text(
         "project: shop\nprovider: local\nregistry: registry.db\nentity_key_serialization_version: 3\n"
