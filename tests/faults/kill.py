@@ -51,7 +51,7 @@ class Write:
     second: int
     deletes: bool
     vacuums: bool
-    rebuilds: bool
+    rebuilds: bool = False
 
 
 @dataclass
