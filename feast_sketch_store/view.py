@@ -17,7 +17,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -32,19 +32,18 @@ from feast_sketch_store.errors import (
     DamagedFileError,
     SketchStoreError,
     StorageError,
-    UnsupportedFeatureError,
     VocabularyOverflowError,
 )
-from feast_sketch_store.layers import ExactLayer, LayerAnswer, SketchLayer, SketchLayerBuilder
-from feast_sketch_store.layers.exact import find_sorted
+from feast_sketch_store.layers import LayerAnswer, SketchLayer, SketchLayerBuilder
 from feast_sketch_store.newest import NewestRows
-from feast_sketch_store.order import load_order, order_arrays
+from feast_sketch_store.order import order_arrays
 from feast_sketch_store.paths import remove_folder
 from feast_sketch_store.row_log import LogRead, RowLog
-from feast_sketch_store.rows import ENTITY_KEY, NO_TIMESTAMP, RowKeys, encode, newest_rows
+from feast_sketch_store.rows import ENTITY_KEY, NO_TIMESTAMP, encode
 from feast_sketch_store.settings import ViewSettings
-from feast_sketch_store.snapshot.blocks import BlockChecks, block_checksums
-from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder, load
+from feast_sketch_store.snapshot.blocks import block_checksums
+from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder
+from feast_sketch_store.state import TABLE, TABLE_CHECKSUMS, State, StateLoader
 
 _logger = logging.getLogger(__name__)
 
@@ -54,8 +53,6 @@ _SNAPSHOTS_KEPT = 2
 # A seal rewrites the row log when rows were deleted or expired, or when so much of it is outdated.
 _SUPERSEDED_SHARE = 0.25
 _MAX_FILES = 64
-
-_TABLE, _TABLE_CHECKSUMS = "table", "table.checksums"
 
 _views: "weakref.WeakSet[View]" = weakref.WeakSet()
 
@@ -85,28 +82,6 @@ class SealPolicy:
     def wants_seal(self, unsealed: int, sealed: int, unsealed_rows: int) -> bool:
         """Whether to seal now; ``unsealed`` and ``sealed`` are sizes, in rows or in bytes."""
         return unsealed_rows > self.min_rows and unsealed > self.share * sealed
-
-
-@dataclass(frozen=True)
-class _State:
-    """What reads see: everything up to ``version`` of the row log.
-
-    ``exact`` layers stand from the oldest to the newest; no entity of a layer has a newer row in an
-    older one.
-    """
-
-    version: int = -1
-    row_log_identity: tuple[int, int] | None = None
-    snapshot: SnapshotFile | None = None
-    base: SketchLayer | None = None
-    exact: tuple[ExactLayer, ...] = ()
-    unsealed_rows: int = 0
-    newest_seen: SnapshotFile | None = None  # the newest there was, readable or not
-
-    @property
-    def unsealed_bytes(self) -> int:
-        """Bytes of the exact layers."""
-        return sum(layer.size_bytes for layer in self.exact)
 
 
 @dataclass(frozen=True)
@@ -149,15 +124,14 @@ class View:
         self._refresh_interval_seconds = refresh_interval_seconds
         self._row_log = RowLog(path / "rows")
         self._snapshots = SnapshotFolder(path / "snapshots")
+        self._loader = StateLoader(self._row_log, self._snapshots, self._codecs)
         self._write_lock = threading.RLock()  # one write or seal at a time in this process
         self._refresh_lock = threading.Lock()  # guards the attributes below
-        self._state = _State()
+        self._state = State()
         self._is_open = False  # until the disk was read for the first time
         self._looked_at = -np.inf  # time.monotonic() as the look began that gave the state
-        self._damaged: set[Path] = set()  # snapshots that turned out to be while they were read
         self._seen_process_write = -1
         self._last_warning = ""
-        self._order: tuple[SnapshotFile, RowKeys] | None = None
         _views.add(self)
 
     def _reset_locks(self) -> None:
@@ -190,7 +164,7 @@ class View:
         while True:
             state = self._state
             try:
-                return _read(state, entity_hashes, features, expire_before)
+                return state.read(entity_hashes, features, expire_before)
             except DamagedFileError as error:
                 self._give_up_snapshot(state, error)
 
@@ -345,7 +319,7 @@ class View:
             builder.add(places, encode(batch, rows.keys.take(places), settings.codecs))
         pa.default_memory_pool().release_unused()  # what reading took, before the table is allocated
         description, arrays = builder.build(settings.budget).to_snapshot()
-        checksums = block_checksums(arrays[_TABLE])  # type: ignore[arg-type]
+        checksums = block_checksums(arrays[TABLE])  # type: ignore[arg-type]
         return self._snapshots.write(
             version,
             {
@@ -354,7 +328,7 @@ class View:
                 "row_log_version": version,
                 "layer": description,
             },
-            {**arrays, _TABLE_CHECKSUMS: checksums},
+            {**arrays, TABLE_CHECKSUMS: checksums},
             order_arrays(rows.keys),
         )
 
@@ -462,29 +436,11 @@ class View:
         with self._refresh_lock:
             self._refresh()
 
-    def _refresh(self, state: _State | None = None) -> None:
+    def _refresh(self, state: State | None = None) -> None:
         seen, now = _last_process_write, time.monotonic()
-        state = state or self._state
-        identity = self._row_log.identity()
-        if identity != state.row_log_identity:
-            state = _State()  # the first look, or torn down and perhaps created anew
-        newest = next(iter(self._snapshots.list()), None)
-        if newest is not None and newest != state.newest_seen:
-            state = self._newest_readable(state)
-        state = replace(state, row_log_identity=identity, newest_seen=newest)
-        version = self._row_log.version(state.version)
-        try:
-            self._state = self._with_new_commits(state) if identity else state
-            self._is_open = True
-            self._seen_process_write, self._looked_at = seen, now
-        except (DamagedFileError, StorageError):
-            if self._row_log.version(version) == version and self._newest_snapshot() == newest:
-                raise
-            # A seal and a vacuum came between: what was to be read is in newer files.
-            self._refresh()
-
-    def _newest_snapshot(self) -> SnapshotFile | None:
-        return next(iter(self._snapshots.list()), None)
+        self._state = self._loader.load(self._state if state is None else state)
+        self._is_open = True
+        self._seen_process_write, self._looked_at = seen, now
 
     def _refresh_if_due(self) -> None:
         """Look at the disk if it is time to.
@@ -515,13 +471,9 @@ class View:
 
     def _is_outdated(self) -> bool:
         """Whether there is anything to take up."""
-        now, state = time.monotonic(), self._state
+        now = time.monotonic()
         try:
-            is_outdated = (
-                self._row_log.identity() != state.row_log_identity
-                or self._newest_snapshot() != state.newest_seen
-                or self._row_log.version(state.version) != state.version
-            )
+            is_outdated = self._loader.is_outdated(self._state)
         except SketchStoreError:
             return True  # the refresh meets it again, and tells
         if not is_outdated:
@@ -548,117 +500,17 @@ class View:
                 self._last_warning = str(error)
                 _logger.warning("%s; serving what was read before", error)
 
-    def _give_up_snapshot(self, state: _State, error: DamagedFileError) -> None:
+    def _give_up_snapshot(self, state: State, error: DamagedFileError) -> None:
         """Serve an older snapshot after a read met a damaged block; raises if there is none."""
         with self._refresh_lock:
             if state.snapshot is None:
                 raise error
             if self._state.snapshot == state.snapshot:  # else another thread was first
-                if state.snapshot.path not in self._damaged:
-                    self._damaged.add(state.snapshot.path)
-                    _logger.warning("%s; falling back to the snapshot before it", error)
-                self._refresh(_State())
+                self._loader.give_up(state.snapshot, error)
+                self._refresh(State())
 
     def _has_unseen_write(self) -> bool:
         return self._seen_process_write != _last_process_write
-
-    def _newest_readable(self, current: _State) -> _State:
-        """The state of the newest snapshot that can be read, or the current one if that is it."""
-        published = self._snapshots.list()
-        for number, snapshot in enumerate(published):
-            if snapshot == current.snapshot:
-                return current
-            try:
-                return self._opened(snapshot)
-            except StorageError:
-                if snapshot.path.exists():
-                    raise
-                # Pruned since it was listed, so newer ones have been published.
-                return self._newest_readable(current)
-            except DamagedFileError as error:
-                if number == len(published) - 1:
-                    raise DamagedFileError(
-                        f"{error}. The rows are safe in {self._row_log.path}: `feast-sketch seal` makes a "
-                        "new snapshot of them"
-                    ) from error
-                if snapshot.path not in self._damaged:
-                    _logger.warning("%s; falling back to the snapshot before it", error)
-        return current
-
-    def _opened(self, snapshot: SnapshotFile) -> _State:
-        if snapshot.path in self._damaged:
-            raise DamagedFileError(f"{snapshot.path}: a block of its table is damaged")
-        description, arrays = load(snapshot.path, unchecked=[_TABLE])
-        try:
-            check = BlockChecks(arrays[_TABLE], arrays[_TABLE_CHECKSUMS], str(snapshot.path))  # type: ignore[arg-type]
-            base = SketchLayer.from_snapshot(description["layer"], arrays, check)
-        except (ValueError, KeyError, TypeError, IndexError) as error:
-            raise DamagedFileError(f"{snapshot.path}: its parts do not fit each other: {error}") from error
-        for codec in self._codecs:
-            sealed = base.codecs.get(codec.feature)
-            if sealed is not None and sealed.value_field != codec.value_field:
-                raise UnsupportedFeatureError(
-                    f"feature {codec.feature!r} was sealed as {sealed.value_field} and is declared as "
-                    f"{codec.value_field} now; give it a new name, or remove the view with `feast apply`, "
-                    f"add it again and materialize ({snapshot.path})"
-                )
-        return _State(snapshot.version, self._row_log.identity(), snapshot, base)
-
-    def _with_new_commits(self, state: _State) -> _State:
-        # A first look lists the log: a probe for the next commit would not see those behind a lost one.
-        is_known = state.snapshot == self._state.snapshot and state.version == self._state.version
-        version = self._row_log.version(state.version if is_known else -1)
-        if version <= state.version:
-            return state
-        name = state.snapshot.path.name if state.snapshot else ""
-        log = self._row_log.read(state.version, name, version)
-        if log.starts_over:
-            state = _State(row_log_identity=state.row_log_identity, newest_seen=state.newest_seen)
-        table = log.table()
-        if table is None:
-            return replace(state, version=log.version)
-        rows = encode(*newest_rows(table), self._codecs)
-        rows = rows.take(np.flatnonzero(~self._are_late(rows.keys, state)))
-        layers = list(state.exact)
-        if len(rows):
-            layers.append(ExactLayer(rows))
-        # Merging layers of similar size keeps their number logarithmic, and each row is merged
-        # a logarithmic number of times.
-        while len(layers) > 1 and 2 * len(layers[-1]) >= len(layers[-2]):
-            newer, older = layers.pop(), layers.pop()
-            layers.append(older.merged_with(newer))
-        return replace(
-            state,
-            version=log.version,
-            exact=tuple(layers),
-            unsealed_rows=state.unsealed_rows + len(table),
-        )
-
-    def _are_late(self, keys: RowKeys, state: _State) -> NDArray[np.bool_]:
-        """Which rows are older than what the state already has of their entity: bool[n]."""
-        late = np.zeros(len(keys), np.bool_)
-        unlisted = np.ones(len(keys), np.bool_)
-        for layer in reversed(state.exact):
-            # The newest layer that lists an entity has what counts: an older one may have what was deleted.
-            found, places = layer.find(keys.entity_hashes)
-            first = unlisted[found]
-            late[found[first]] = keys.older_than(found[first], layer.rows.keys, places[first])
-            unlisted[found] = False
-        if state.base is not None and state.snapshot is not None:
-            # What an exact layer lists has beaten the sealed row before. A commit is newer than the seal, so
-            # only an older event timestamp, or an equal one with an older created timestamp, can lose.
-            suspects = np.flatnonzero(unlisted & (keys.event_timestamps <= state.base.max_event_timestamp))
-            if len(suspects):
-                order = self._order_of(state.snapshot)
-                found, places = find_sorted(order.entity_hashes, keys.entity_hashes[suspects])
-                late[suspects[found]] |= keys.older_than(suspects[found], order, places)
-        return late
-
-    def _order_of(self, snapshot: SnapshotFile) -> RowKeys:
-        """Hashes and timestamps of the sealed entities, mapped at the first late row after a seal."""
-        if self._order is None or self._order[0] != snapshot:
-            self._order = (snapshot, load_order(snapshot))
-        return self._order[1]
 
     # -- sizes ---------------------------------------------------------------------------------
 
@@ -687,25 +539,6 @@ class View:
             {name: r.false_positive_rate for name, r in base.ranges.items()},
             {name: len(v) for name, v in base.vocabularies.items()},
         )
-
-
-def _read(
-    state: _State, entity_hashes: NDArray[np.uint64], features: Sequence[str], expire_before: int
-) -> list[LayerAnswer]:
-    answers = []
-    remaining = np.arange(len(entity_hashes))
-    layers: list[ExactLayer | SketchLayer] = [*reversed(state.exact)]
-    if state.base is not None:
-        layers.append(state.base)
-    for layer in layers:
-        if not len(remaining):
-            break
-        answer = layer.read(entity_hashes[remaining], features, expire_before)
-        if len(answer.found):
-            answers.append(replace(answer, found=remaining[answer.found]))
-        if len(answer.decided) and layer is not state.base:
-            remaining = np.delete(remaining, answer.decided)
-    return answers
 
 
 def _note_process_write() -> None:

@@ -18,6 +18,7 @@ ORDER = [
     "online_store",
     "view",
     "settings",
+    "state",
     "verification",
     "order",
     "newest",
