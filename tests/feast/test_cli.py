@@ -201,10 +201,31 @@ def test_the_feature_server_serves_from_two_workers(repo, feast_cli):
         assert country["statuses"] == ["PRESENT", "NOT_FOUND"]
         viewed = answer["results"][names.index("viewed")]["values"][0]
         assert {"a5", "a6"} <= set(viewed)
+
+        # Another process materializes, then a worker writes: both workers serve it an interval later.
+        write_source(repo / "data" / "rows.parquet", 300, "DE", 3)
+        feast_cli(repo, "materialize", "2026-05-02T00:00:00", "2026-05-04T00:00:00")
+        assert _countries_of_all_workers(base) == {"DE"}
+        moment = "2026-05-05T00:00:00Z"
+        row = {"user_id": [5], "viewed": [["z"]], "liked": [[1]], "country": ["IT"]}
+        row |= {"event": [moment], "created": [moment]}
+        _post(f"{base}/write-to-online-store", {"feature_view_name": "history", "df": row})
+        assert _countries_of_all_workers(base) == {"IT"}
     finally:
         os.killpg(server.pid, signal.SIGTERM)
         server.wait(30)
         log.close()
+
+
+def _countries_of_all_workers(base):
+    """What the workers answer for user 5, each connection going to whichever takes it."""
+    threading.Event().wait(0.1)  # the refresh interval: until then a worker may serve what was before
+    request = {"features": ["history:country"], "entities": {"user_id": [5]}}
+    answers = [_post(f"{base}/get-online-features", request) for _ in range(40)]
+    return {
+        answer["results"][answer["metadata"]["feature_names"].index("country")]["values"][0]
+        for answer in answers
+    }
 
 
 def _await_health(base, server):
