@@ -308,8 +308,11 @@ class View:
                 self._snapshots.discard(snapshot)
         if not is_replaced:
             raise StorageError(f"{self.path}: columns were added to the row log meanwhile; try again")
-        # From here on the row log holds the new rows; who looks before the next line reads them there.
-        self._snapshots.publish(snapshot)
+        # From here on the row log holds the new rows, and who looks before the next line reads them there.
+        try:
+            self._snapshots.publish(snapshot)
+        except StorageError as error:
+            _logger.warning("%s; the new rows are read from the row log until a later seal", error)
         self._snapshots.prune(_SNAPSHOTS_KEPT)
 
     def _fold(self, rows: NewestRows, version: int, settings: ViewSettings) -> SnapshotFile:

@@ -263,6 +263,20 @@ class TestRebuild:
         assert maintenance.seal(store, "history")
         assert countries(reader, 1, 250) == countries(another(store), 1, 250) == ["DE", None]
 
+    def test_when_its_snapshot_cannot_be_published_the_new_rows_are_served_all_the_same(
+        self, store, monkeypatch, caplog
+    ):
+        write_source(store.repo_path, "DE", range(200))
+
+        def no_space(*_):
+            raise StorageError("No space left on device")
+
+        monkeypatch.setattr("feast_sketch_store.snapshot.files.SnapshotFolder.publish", no_space)
+        maintenance.rebuild(store, "history")
+        assert "No space left" in caplog.text
+        for each in (store, another(store)):
+            assert countries(each, 1, 250) == ["DE", None]
+
     def test_two_at_once(self, store, monkeypatch):
         materialize, errors = FeatureStore.materialize, []
 
