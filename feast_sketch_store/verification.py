@@ -17,6 +17,7 @@ from feast_sketch_store.row_log import RowLog
 from feast_sketch_store.rows import NO_TIMESTAMP, EncodedRows, RowKeys, encode
 from feast_sketch_store.snapshot.blocks import BlockChecks
 from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder, load
+from feast_sketch_store.state import TABLE, TABLE_CHECKSUMS
 
 _MAX_PROBLEMS = 100  # of one kind are worth telling
 
@@ -112,7 +113,7 @@ def _verify_snapshot(snapshot: SnapshotFile) -> tuple[SketchLayer, RowKeys]:
     description, arrays = load(snapshot.path)
     try:
         layer = SketchLayer.from_snapshot(description["layer"], arrays)
-        check = BlockChecks(arrays["table"], arrays["table.checksums"], str(snapshot.path))  # type: ignore[arg-type]
+        check = BlockChecks(arrays[TABLE], arrays[TABLE_CHECKSUMS], str(snapshot.path))  # type: ignore[arg-type]
         if description["row_log_version"] != snapshot.version:
             raise DamagedFileError(f"{snapshot.path}: bears the version of another snapshot")
     except (ValueError, KeyError, TypeError, IndexError) as error:
