@@ -3,9 +3,13 @@
     feast Value  --to_arrow-->  Arrow column  --to_storage-->  vocabulary values  (write, seal)
     feast Value  <------------  Decoder  <------------------  symbol ids         (read)
 
-A *membership* codec takes Array and Set features and gives back their possibly-present elements;
-a *categorical* codec takes a scalar and gives back one value. Both know a feature by the field of
-Feast's ``Value`` that carries it, so a value comes back in the field it was written in.
+    membership   Array, Set   a read gives the possibly-present elements
+    categorical  scalars      ... one value of the vocabulary
+    binned       numbers      ... what stands for the bin that the number falls into
+    exact        all          ... the value, as it was written: order, repetitions, bits
+
+A codec knows a feature by the field of Feast's ``Value`` that carries it, so a value comes back in the
+field it was written in.
 """
 
 import functools
@@ -13,7 +17,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +30,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 from numpy.typing import NDArray
 
+from feast_sketch_store.binning import Binning, Edges, Numbers, Precision, Quantiles, fit
 from feast_sketch_store.errors import RowError, UnsupportedFeatureError
 from feast_sketch_store.vocabulary import Vocabulary
 
@@ -38,6 +43,8 @@ VALUE: Final = 3  # written with a value
 
 MEMBERSHIP: Final = "membership"
 CATEGORICAL: Final = "categorical"
+BINNED: Final = "binned"
+EXACT: Final = "exact"
 
 Symbols = NDArray[np.int64] | NDArray[np.int32]
 
@@ -56,7 +63,8 @@ _ARROW_TYPES: Final = {
     "message": pa.binary(),
 }
 _VARINT_KINDS: Final = ("bool", "int32", "int64", "timestamp")
-_FLOAT_BITS: Final = {"float": np.dtype("<i4"), "double": np.dtype("<i8")}
+_NUMBER_KINDS: Final = ("int32", "int64", "timestamp", "float", "double")
+_FLOAT_BITS: Final[dict[str, np.dtype[Any]]] = {"float": np.dtype("<i4"), "double": np.dtype("<i8")}
 _DELIMITED_KINDS: Final = ("string", "bytes", "message")
 
 _VALUE_FIELDS: Final = frozenset(Value.DESCRIPTOR.fields_by_name) - {"null_val"}
@@ -74,21 +82,31 @@ class FeatureCodec:
     ----------
     feature : the feature's name.
     value_field : the field of Feast's ``Value`` that carries it, such as ``"string_list_val"``.
+    name : of the codec, such as ``"membership"``; empty for the one that suits the field.
+    binning : of a binned feature.
 
     Raises
     ------
-    ValueError : there is no such field.
+    ValueError : there is no such field, or the codec does not take it.
     """
 
     feature: str
     value_field: str
+    name: str = ""
+    binning: Binning | None = None
 
     def __post_init__(self) -> None:
         if self.value_field not in _VALUE_FIELDS:
             raise ValueError(f"{self.value_field!r} is no field of Feast's Value that a feature can have")
+        if not self.name:
+            object.__setattr__(self, "name", MEMBERSHIP if self.is_collection else CATEGORICAL)
+        if self.name not in self.possible_names or (self.name == BINNED) != (self.binning is not None):
+            raise ValueError(f"the codec {self.name!r} does not take {self.value_field}")
 
     @classmethod
-    def for_feature(cls, feature: str, dtype: FeastType) -> "FeatureCodec":
+    def for_feature(
+        cls, feature: str, dtype: FeastType, name: str = "", binning: Binning | None = None
+    ) -> "FeatureCodec":
         """The codec of a feature of a Feast type.
 
         Raises
@@ -98,12 +116,12 @@ class FeatureCodec:
         value_type = dtype.to_value_type()
         # PDF and image bytes travel in bytes_val (feast.type_map).
         field = "bytes_val" if value_type.name.endswith("_BYTES") else None
-        field = field or VALUE_TYPE_TO_PROTO_VALUE_MAP.get(value_type)
-        if field is None:
+        field = field or VALUE_TYPE_TO_PROTO_VALUE_MAP.get(value_type, f"{value_type.name.lower()}_val")
+        if field not in _VALUE_FIELDS:
             raise UnsupportedFeatureError(
                 f"feature {feature!r} has type {dtype}, which no field of Feast's Value carries"
             )
-        return cls(feature, field)
+        return cls(feature, field, name, binning)
 
     @cached_property
     def _descriptor(self) -> FieldDescriptor:
@@ -115,9 +133,26 @@ class FeatureCodec:
         return self.value_field.endswith(("list_val", "set_val"))
 
     @property
-    def name(self) -> str:
-        """``"membership"`` or ``"categorical"``."""
-        return MEMBERSHIP if self.is_collection else CATEGORICAL
+    def is_set(self) -> bool:
+        """Whether the feature is a Set, which has neither order nor repetitions to lose."""
+        return self.value_field.endswith("set_val")
+
+    @property
+    def possible_names(self) -> tuple[str, ...]:
+        """The codecs that take the feature, the usual one first."""
+        if self.is_collection:
+            return MEMBERSHIP, EXACT
+        return (CATEGORICAL, EXACT, BINNED) if self.element_kind in _NUMBER_KINDS else (CATEGORICAL, EXACT)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether values come back as they were written."""
+        return self.name == EXACT
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether ``max_vocabulary`` does not concern the feature, whatever its values are."""
+        return self.is_exact or isinstance(self.binning, Quantiles | Edges)
 
     @cached_property
     def element_kind(self) -> str:
@@ -251,6 +286,32 @@ class FeatureCodec:
             return pc.divide(elements.cast(pa.int64()), _MICROSECONDS)
         return (elements.cast(pa.int8()) if kind == "bool" else elements).cast(pa.int64())
 
+    def rounded(self, values: pa.Array) -> pa.Array:
+        """What a precision makes of values of the storage type; they themselves if there is none."""
+        if not isinstance(self.binning, Precision):
+            return values
+        numbers = self.to_numbers(values)
+        bins = fit(self.binning, numbers, np.ones(len(numbers), np.int64))
+        return self.from_numbers(bins.representatives[bins.find(numbers)])
+
+    @property
+    def number_type(self) -> np.dtype[Any]:
+        """What `to_numbers` gives."""
+        return np.dtype(np.float64 if self.element_kind in _FLOAT_BITS else np.int64)
+
+    def to_numbers(self, values: pa.Array) -> Numbers:
+        """The numbers that values of the storage type stand for: int64[n] or float64[n]."""
+        numbers = np.asarray(values.to_numpy(zero_copy_only=False), np.int64)
+        bits = _FLOAT_BITS.get(self.element_kind)
+        return numbers if bits is None else numbers.astype(bits).view(f"<f{bits.itemsize}").astype(np.float64)
+
+    def from_numbers(self, numbers: Numbers) -> pa.Array:
+        """The reverse of `to_numbers`; a float32 feature has the nearest one."""
+        bits = _FLOAT_BITS.get(self.element_kind)
+        if bits is not None:
+            numbers = numbers.astype(f"<f{bits.itemsize}").view(bits).astype(np.int64)
+        return pa.array(numbers)
+
 
 class Decoder:
     """Builds Feast values from symbol ids.
@@ -268,11 +329,13 @@ class Decoder:
 
     def __init__(self, codec: FeatureCodec, vocabulary: Vocabulary):
         self._codec = codec
-        self._vocabulary = vocabulary
+        self.vocabulary = vocabulary
         self._is_packed = codec.is_collection and codec.element_kind not in _DELIMITED_KINDS
         wire_type = _WIRE_DELIMITED if codec.is_collection else _element_wire_type(codec)
         self._tag = _varint(codec._descriptor.number << 3 | wire_type)
-        self._head = functools.lru_cache(maxsize=4096)(self._make_head)
+        # Not of a bound method: a decoder that held itself would hold its vocabulary, and a mapped file.
+        make_head = functools.partial(_make_head, self._tag, codec.is_collection, self._is_packed)
+        self._head = functools.lru_cache(maxsize=4096)(make_head)
 
     def values(
         self, states: NDArray[np.uint8], indptr: NDArray[np.int64], symbols: Symbols
@@ -300,17 +363,6 @@ class Decoder:
             built[row] = Value() if states[row] == NULL else None
         return built
 
-    def _make_head(self, size: int) -> bytes:
-        """What stands before ``size`` bytes of elements: the head of a ``Value`` in a ``RepeatedValue``."""
-        head = b""
-        if self._is_packed and size:
-            head = b"\x0a" + _varint(size)
-        if self._codec.is_collection:
-            head = self._tag + _varint(len(head) + size) + head
-        elif size:
-            head = self._tag
-        return b"\x0a" + _varint(len(head) + size) + head
-
     def _contents(self, indptr: NDArray[np.int64], symbols: Symbols) -> list[bytes]:
         """The encoded elements of each entity; ``indptr`` may begin anywhere in ``symbols``."""
         symbols, indptr = symbols[indptr[0] : indptr[-1]], indptr - indptr[0]
@@ -326,25 +378,25 @@ class Decoder:
         """uint8[V, width]: the encoded elements if they are of one width; a gather of rows joins them."""
         if self._codec.element_kind not in _DELIMITED_KINDS:
             return self._number_fragments()
-        lengths = pc.unique(pc.binary_length(self._vocabulary.values))
+        lengths = pc.unique(pc.binary_length(self.vocabulary.values))
         if len(lengths) != 1:
             return None
         content = np.frombuffer(b"".join(self._fragments.tolist()), np.uint8)
-        return content.reshape(len(self._vocabulary), -1)
+        return content.reshape(len(self.vocabulary), -1)
 
     @cached_property
     def _fragments(self) -> NDArray[np.object_]:
         """object[V] of ``bytes``: elements with their length, in a collection behind their tag."""
         tag = b"\x0a" if self._codec.is_collection else b""
-        fragments = np.empty(len(self._vocabulary), np.object_)
+        fragments = np.empty(len(self.vocabulary), np.object_)
         fragments[:] = [
-            b"".join((tag, _varint(len(value)), value)) for value in self._vocabulary.values.to_pylist()
+            b"".join((tag, _varint(len(value)), value)) for value in self.vocabulary.values.to_pylist()
         ]
         return fragments
 
     def _number_fragments(self) -> NDArray[np.uint8]:
         """uint8[V, width]; varints are padded with continuation bytes, which every parser accepts."""
-        numbers = self._vocabulary.values.to_numpy()
+        numbers = self.vocabulary.values.to_numpy()
         if self._codec.element_kind in _FLOAT_BITS:
             bits = numbers.astype(_FLOAT_BITS[self._codec.element_kind])
             return np.asarray(bits.view(np.uint8).reshape(len(bits), bits.itemsize))
@@ -354,6 +406,18 @@ class Decoder:
         groups = ((unsigned[:, None] >> shifts) & np.uint64(0x7F)).astype(np.uint8)
         groups[:, :-1] |= 0x80
         return groups
+
+
+def _make_head(tag: bytes, is_collection: bool, is_packed: bool, size: int) -> bytes:
+    """What stands before ``size`` bytes of elements: the head of a ``Value`` in a ``RepeatedValue``."""
+    head = b""
+    if is_packed and size:
+        head = b"\x0a" + _varint(size)
+    if is_collection:
+        head = tag + _varint(len(head) + size) + head
+    elif size:
+        head = tag
+    return b"\x0a" + _varint(len(head) + size) + head
 
 
 def _element_wire_type(codec: FeatureCodec) -> int:

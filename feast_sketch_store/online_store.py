@@ -1,5 +1,7 @@
 """Feast's OnlineStore interface: protos in, protos out, translation only."""
 
+import asyncio
+import copy
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -9,18 +11,19 @@ from typing import Any, Literal
 import numpy as np
 from feast import Entity, FeatureStore
 from feast.feature_view import FeatureView
+from feast.field import Field as FeastField
 from feast.infra.infra_object import InfraObject
-from feast.infra.online_stores.helpers import compute_versioned_name
 from feast.infra.online_stores.online_store import OnlineStore
+from feast.infra.supported_async_methods import SupportedAsyncMethods
 from feast.protos.feast.core.Registry_pb2 import Registry as RegistryProto
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey as EntityKeyProto
 from feast.protos.feast.types.Value_pb2 import Value as ValueProto
 from feast.repo_config import FeastConfigBaseModel, RepoConfig
 from feast.type_map import VALUE_TYPE_TO_PROTO_VALUE_MAP
-from feast.types import FeastType
+from feast.types import Bytes, FeastType
 from pydantic import Field, StrictStr, field_validator
 
-from feast_sketch_store.codecs import MISSING, FeatureCodec
+from feast_sketch_store.codecs import EXACT, MISSING
 from feast_sketch_store.entity_keys import hash_serialized_keys, serialize_entity_keys
 from feast_sketch_store.errors import RowError, SettingsError, SketchStoreError, StorageError
 from feast_sketch_store.layers import LayerAnswer
@@ -32,6 +35,9 @@ from feast_sketch_store.view import SealPolicy, View
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Row = tuple[datetime | None, dict[str, ValueProto] | None]
+
+# What an open view depends on: features with their types and tags, the tags of the view, the default codec.
+_Declaration = tuple[list[tuple[str, FeastType, dict[str, str]]], dict[str, str], str]
 
 
 class SketchOnlineStoreConfig(FeastConfigBaseModel):
@@ -58,6 +64,10 @@ class SketchOnlineStoreConfig(FeastConfigBaseModel):
 
     max_vocabulary: int = Field(1_000_000, ge=1)
     """Distinct values that a feature may have; a write past it is refused."""
+
+    default_codec: Literal["sketch", "exact"] = "sketch"
+    """How a feature without a `sketch.codec` tag is kept: in the sketch if its type is made for it and
+    refused otherwise, or exactly unless it is a Set."""
 
     refresh_interval_seconds: float = Field(1.0, ge=0)
     """Longest time, in seconds, until a read sees what another process wrote."""
@@ -100,8 +110,11 @@ class SketchOnlineStore(OnlineStore):
     Safe to use from several threads and, through the folder, from several processes.
     """
 
+    # The versions of a view have folders of their own.
+    _versioned_read_supported = True
+
     def __init__(self) -> None:
-        self._views: dict[Path, tuple[list[tuple[str, FeastType]], View]] = {}
+        self._views: dict[Path, tuple[_Declaration, View]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         # Compute engines send a store to their workers, which open the views for themselves.
@@ -159,6 +172,61 @@ class SketchOnlineStore(OnlineStore):
                 rows[position] = row
         return rows
 
+    @property
+    def async_supported(self) -> SupportedAsyncMethods:
+        """Reads and writes have async twins, which work in a thread."""
+        return SupportedAsyncMethods(read=True, write=True)
+
+    async def online_write_batch_async(
+        self,
+        config: RepoConfig,
+        table: FeatureView,
+        data: list[FeastRow],
+        progress: Callable[[int], Any] | None,
+    ) -> None:
+        """`online_write_batch` in a thread: it waits for the disk."""
+        await asyncio.to_thread(self.online_write_batch, config, table, data, progress)
+
+    async def online_read_async(
+        self,
+        config: RepoConfig,
+        table: FeatureView,
+        entity_keys: list[EntityKeyProto],
+        requested_features: list[str] | None = None,
+    ) -> list[Row]:
+        """`online_read` in a thread: it may look at the disk for what other processes wrote."""
+        return await asyncio.to_thread(self.online_read, config, table, entity_keys, requested_features)
+
+    async def close(self) -> None:
+        """Let go of all views: their memory, mapped files and threads. A later call opens them again."""
+        views = [view for _, view in self._views.values()]
+        self._views.clear()
+        for view in views:
+            await asyncio.to_thread(view.close)
+
+    def write_precomputed_vector(
+        self,
+        config: RepoConfig,
+        feature_service_name: str,
+        project: str,
+        entity_key: EntityKeyProto,
+        vector_bytes: bytes,
+    ) -> None:
+        """Keep the precomputed vector of an entity, exactly; see `OnlineStore.write_precomputed_vector`."""
+        row: FeastRow = (entity_key, {"vector": ValueProto(bytes_val=vector_bytes)}, datetime.now(UTC), None)
+        self.online_write_batch(config, _precomputed_view(feature_service_name), [row], None)
+
+    def read_precomputed_vectors(
+        self,
+        config: RepoConfig,
+        feature_service_name: str,
+        project: str,
+        entity_keys: list[EntityKeyProto],
+    ) -> list[bytes | None]:
+        """The precomputed vectors of entities, or None where there is none."""
+        rows = self.online_read(config, _precomputed_view(feature_service_name), entity_keys, ["vector"])
+        return [values["vector"].bytes_val if values else None for _, values in rows]
+
     def update(
         self,
         config: RepoConfig,
@@ -182,9 +250,10 @@ class SketchOnlineStore(OnlineStore):
         for table in tables_to_keep:
             _make_folder(self.folder(config, table))
         for table in tables_to_delete:
-            path = self.folder(config, table)
-            self._views.pop(path, None)
-            remove_folder(path)
+            for version in range((getattr(table, "current_version_number", None) or 0) + 1):
+                path = self._folder(config, table.name, version)
+                self._views.pop(path, None)
+                remove_folder(path)
 
     def plan(self, config: RepoConfig, desired_registry_proto: RegistryProto) -> list[InfraObject]:
         """Nothing: the store has no infrastructure outside its folder."""
@@ -214,20 +283,30 @@ class SketchOnlineStore(OnlineStore):
 
     def folder(self, config: RepoConfig, table: FeatureView) -> Path:
         """The folder of a view; it may not exist yet."""
-        name = compute_versioned_name(table, config.registry.enable_online_feature_view_versioning)
+        version = None
+        if config.registry.enable_online_feature_view_versioning:
+            version = getattr(table.projection, "version_tag", None)
+            if version is None:
+                version = getattr(table, "current_version_number", None)
+        return self._folder(config, table.name, version or 0)
+
+    def _folder(self, config: RepoConfig, view: str, version: int) -> Path:
+        # No view's name holds an "@": Feast itself writes it between view and version.
+        name = f"{view}@v{version}" if version else view
         return _view_path(config.repo_path, config.online_store.path, config.project, name)
 
     def view(self, config: RepoConfig, table: FeatureView) -> View:
         """The view's `View`, made at the first call and again when its features change."""
         path = self.folder(config, table)
-        features = [(feature.name, feature.dtype) for feature in table.features]
+        features = [(feature.name, feature.dtype, feature.tags) for feature in table.features]
+        declaration = features, table.tags, config.online_store.default_codec
         known = self._views.get(path)
-        if known is None or known[0] != features:
-            known = self._views[path] = (features, self._open(config, table))
+        if known is None or known[0] != declaration:
+            known = self._views[path] = (copy.deepcopy(declaration), self._open(config, table))
         return known[1]
 
     def _open(self, config: RepoConfig, table: FeatureView) -> View:
-        codecs = [FeatureCodec.for_feature(feature.name, feature.dtype) for feature in table.features]
+        codecs = resolve(config.online_store, table).codecs
         return View(self.folder(config, table), codecs, config.online_store.refresh_interval_seconds)
 
 
@@ -267,6 +346,16 @@ def any_feature_view(store: FeatureStore, name: str) -> Any:
     """
     table: Any = store.registry.get_any_feature_view(name, store.project)
     return table
+
+
+def _precomputed_view(feature_service: str) -> FeatureView:
+    """The view that holds the precomputed vectors of a feature service, named as Feast names it."""
+    return FeatureView(
+        name=f"__precomputed__{feature_service}",
+        entities=[],
+        schema=[FeastField(name="vector", dtype=Bytes, tags={"sketch.codec": EXACT})],
+        source=None,
+    )
 
 
 def _store_path(repo_path: Path | None, path: str) -> Path:

@@ -232,7 +232,8 @@ class EncodedFeature:
     """One feature of n rows.
 
     ``states`` is uint8[n] of codecs.MISSING, NULL, EMPTY, VALUE; row ``i`` has the symbols
-    ``symbols[indptr[i]:indptr[i + 1]]`` (int64[n + 1] and int32[nnz]), ids of ``vocabulary``.
+    ``symbols[indptr[i]:indptr[i + 1]]`` (int64[n + 1] and int32[nnz]), ids of ``vocabulary``: distinct and
+    ascending, but for an exact codec as they were written.
     """
 
     codec: FeatureCodec
@@ -354,7 +355,10 @@ def _encode_feature(
         lengths = (states == VALUE).astype(np.int64)
         elements = column.drop_null()
     vocabulary, symbols = Vocabulary.by_popularity(codec.to_storage(elements))
-    indptr, symbols = _distinct_per_row(lengths, symbols, len(vocabulary))
+    if codec.is_exact:
+        indptr = np.concatenate(([0], np.cumsum(lengths)))
+    else:
+        indptr, symbols = _distinct_per_row(lengths, symbols, len(vocabulary))
     return EncodedFeature(codec, vocabulary, states, indptr, symbols.astype(np.int32))
 
 

@@ -3,7 +3,8 @@
 A feature's tag beats its view's, which beats ``feature_store.yaml``:
 
     Field(name="viewed", dtype=Set(String), tags={"sketch.error_rate": "0.001"})
-    FeatureView(..., tags={"sketch.max_vocabulary": "50000"})
+    Field(name="price", dtype=Float64, tags={"sketch.precision": "0.01"})
+    FeatureView(..., tags={"sketch.default_codec": "exact"})
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -14,14 +15,20 @@ from typing import Any, Protocol
 from feast.feature_view import FeatureView
 from feast.field import Field
 
-from feast_sketch_store.codecs import CATEGORICAL, MEMBERSHIP, FeatureCodec
+from feast_sketch_store.binning import Binning, Edges, Precision, Quantiles
+from feast_sketch_store.codecs import BINNED, CATEGORICAL, EXACT, MEMBERSHIP, FeatureCodec
 from feast_sketch_store.errors import SettingsError, UnsupportedFeatureError
 from feast_sketch_store.layers import FeatureBudget
 from feast_sketch_store.rows import OWN_COLUMNS
 
 TAG_PREFIX = "sketch."
 
-# Scalars that usually have few distinct values. The others need a tag that says so.
+# What `default_codec` may be: a sketch where the type is made for it, or exact for all but Sets.
+SKETCH = "sketch"
+DEFAULT_CODECS = (SKETCH, EXACT)
+DEFAULT_BINS = 256
+
+# Scalars that usually have few distinct values. The others need a tag that says how to keep them.
 _CATEGORICAL_FIELDS = (
     "string_val",
     "int32_val",
@@ -40,6 +47,7 @@ class StoreOptions(Protocol):
     presence_error_rate: float
     scalar_error_rate: float
     max_vocabulary: int
+    default_codec: str
 
 
 @dataclass(frozen=True)
@@ -67,6 +75,11 @@ class ViewSettings:
         return [feature.codec for feature in self.features.values()]
 
     @property
+    def lists_rows(self) -> bool:
+        """Whether sealed layers list their rows: scalars are columns then, which have no vocabulary."""
+        return any(codec.is_exact for codec in self.codecs)
+
+    @property
     def budget(self) -> FeatureBudget:
         """The errors that a sealed layer is built for."""
         rates = {name: feature.error_rate for name, feature in self.features.items()}
@@ -86,11 +99,16 @@ def resolve(options: StoreOptions, table: FeatureView) -> ViewSettings:
     for field in table.features:
         where = f"feature {field.name!r} of view {table.name!r}"
         tags = {**view_tags, **_own_tags(field.tags, where, _FEATURE_TAGS)}
-        codec = _choose_codec(field, tags.get("codec"), where)
+        codec = _choose_codec(field, tags, view_tags.get("default_codec", options.default_codec), where)
         default = options.error_rate if codec.is_collection else options.scalar_error_rate
         own_rate = tags.get("error_rate" if codec.is_collection else "scalar_error_rate")
         if not codec.is_collection and TAG_PREFIX + "error_rate" in (field.tags or {}):
             own_rate = tags["error_rate"]  # on the feature itself there is only one rate to mean
+        if codec.is_exact and (idle := [t for t in _IDLE_IF_EXACT if TAG_PREFIX + t in (field.tags or {})]):
+            raise SettingsError(
+                f"{where} is kept exactly, which leaves no room for {_list(TAG_PREFIX + t for t in idle)}; "
+                f"remove the tag, or choose another {TAG_PREFIX}codec"
+            )
         features[field.name] = FeatureSettings(
             codec,
             default if own_rate is None else own_rate,
@@ -136,22 +154,35 @@ def positive_count(text: Any) -> int:
     return count
 
 
-def _codec_name(text: Any) -> str:
-    if text not in (MEMBERSHIP, CATEGORICAL):
-        raise ValueError(f"a codec is {MEMBERSHIP!r} or {CATEGORICAL!r}")
-    return str(text)
+def _one_of(*names: str) -> Callable[[Any], str]:
+    def read(text: Any) -> str:
+        if text not in names:
+            raise ValueError(f"it must be one of {_list(names)}")
+        return str(text)
+
+    return read
+
+
+def _edges(text: Any) -> Edges:
+    return Edges(tuple(float(edge) for edge in str(text).split(",")))
 
 
 _FEATURE_TAGS: Mapping[str, Callable[[Any], Any]] = {
     "error_rate": error_rate,
     "max_vocabulary": positive_count,
-    "codec": _codec_name,
+    "codec": _one_of(MEMBERSHIP, CATEGORICAL, BINNED, EXACT),
+    "bins": lambda text: Quantiles(int(text)),
+    "edges": _edges,
+    "precision": lambda text: Precision(float(text)),
 }
+_BINNINGS = ("bins", "edges", "precision")
+_IDLE_IF_EXACT = ("error_rate", "max_vocabulary")
 _VIEW_TAGS: Mapping[str, Callable[[Any], Any]] = {
     "error_rate": error_rate,
     "scalar_error_rate": error_rate,
     "presence_error_rate": error_rate,
     "max_vocabulary": positive_count,
+    "default_codec": _one_of(*DEFAULT_CODECS),
 }
 
 
@@ -174,27 +205,52 @@ def _own_tags(
     return values
 
 
-def _choose_codec(field: Field, asked: str | None, where: str) -> FeatureCodec:
+def _choose_codec(field: Field, tags: Mapping[str, Any], default: str, where: str) -> FeatureCodec:
     if field.name in OWN_COLUMNS:
         raise UnsupportedFeatureError(f"{where} bears a name that the row log keeps for itself; rename it")
-    codec = FeatureCodec.for_feature(field.name, field.dtype)
-    if asked is not None and asked != codec.name:
+    usual = FeatureCodec.for_feature(field.name, field.dtype)
+    binnings: list[Binning] = [tags[name] for name in _BINNINGS if name in tags]
+    name = tags.get("codec") or (BINNED if binnings else "")
+    if not name and default == EXACT and not usual.is_set:
+        name = EXACT
+    if name == BINNED and not binnings:
+        binnings = [Quantiles(DEFAULT_BINS)]
+    if len(binnings) > 1 or (binnings and name != BINNED):
         raise SettingsError(
-            f"{where} has type {field.dtype}, which the codec {asked!r} does not take; "
-            f"remove the tag {TAG_PREFIX}codec or set it to {codec.name!r}"
+            f"{where} can have one of the tags {_list(TAG_PREFIX + name for name in _BINNINGS)}, and no "
+            f"{TAG_PREFIX}codec but {BINNED!r} beside it"
         )
-    if getattr(field, "vector_index", False):
+    if name and name not in usual.possible_names:
+        raise SettingsError(
+            f"{where} has type {field.dtype}, which the codec {name!r} does not take; "
+            f"set the tag {TAG_PREFIX}codec to one of {_list(usual.possible_names)}, or remove it"
+        )
+    if name != EXACT and getattr(field, "vector_index", False):
         raise UnsupportedFeatureError(
             f"{where} is an embedding (vector_index=True): its numbers have no bounded vocabulary. "
-            "Keep it in a view of another online store, for example with Feast's hybrid store"
+            + _alternatives(EXACT)
         )
-    if not codec.is_collection and codec.value_field not in _CATEGORICAL_FIELDS and asked is None:
+    if not name and not usual.is_collection and usual.value_field not in _CATEGORICAL_FIELDS:
         raise UnsupportedFeatureError(
-            f"{where} has type {field.dtype}, which no codec takes by default. If it has few distinct "
-            f'values, declare Field(..., tags={{"{TAG_PREFIX}codec": "{CATEGORICAL}"}}); otherwise keep it '
-            "in a view of another online store, for example with Feast's hybrid store"
+            f"{where} has type {field.dtype}, which no codec takes by default. "
+            + _alternatives(*(n for n in (EXACT, BINNED, CATEGORICAL) if n in usual.possible_names))
         )
-    return codec
+    return FeatureCodec.for_feature(field.name, field.dtype, name, binnings[0] if binnings else None)
+
+
+_ALTERNATIVES = {
+    EXACT: "keep its values as they are",
+    BINNED: f"keep the nearest of {DEFAULT_BINS} values (or set {TAG_PREFIX}precision or {TAG_PREFIX}edges)",
+    CATEGORICAL: "keep it as one of few distinct values",
+}
+
+
+def _alternatives(*names: str) -> str:
+    ways = [f'"{TAG_PREFIX}codec": "{name}" to {_ALTERNATIVES[name]}' for name in names]
+    return (
+        f"Give the field the tag {', or '.join(ways)}; or set `default_codec: exact` in feature_store.yaml; "
+        "or keep the feature in a view of another online store, for example with Feast's hybrid store"
+    )
 
 
 def _list(names: Iterable[str]) -> str:

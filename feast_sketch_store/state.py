@@ -18,13 +18,10 @@ from feast_sketch_store.layers.exact import find_sorted
 from feast_sketch_store.order import load_order
 from feast_sketch_store.row_log import RowLog
 from feast_sketch_store.rows import RowKeys, encode, newest_rows
-from feast_sketch_store.snapshot.blocks import BlockChecks
-from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder, load
+from feast_sketch_store.sealed import open_layer
+from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder
 
 _logger = logging.getLogger(__name__)
-
-# Names of arrays in a snapshot.
-TABLE, TABLE_CHECKSUMS = "table", "table.checksums"
 
 
 @dataclass(frozen=True)
@@ -65,7 +62,12 @@ class State:
         for layer in layers:
             if not len(remaining):
                 break
-            answer = layer.read(entity_hashes[remaining], features, expire_before)
+            try:
+                answer = layer.read(entity_hashes[remaining], features, expire_before)
+            except ValueError as error:
+                if layer is not self.base or self.snapshot is None:
+                    raise
+                raise DamagedFileError(f"{self.snapshot.path}: {error}") from error
             if len(answer.found):
                 answers.append(replace(answer, found=remaining[answer.found]))
             if len(answer.decided) and layer is not self.base:
@@ -160,13 +162,8 @@ class StateLoader:
 
     def _opened(self, snapshot: SnapshotFile) -> State:
         if snapshot.path in self._damaged:
-            raise DamagedFileError(f"{snapshot.path}: a block of its table is damaged")
-        description, arrays = load(snapshot.path, unchecked=[TABLE])
-        try:
-            check = BlockChecks(arrays[TABLE], arrays[TABLE_CHECKSUMS], str(snapshot.path))  # type: ignore[arg-type]
-            base = SketchLayer.from_snapshot(description["layer"], arrays, check)
-        except (ValueError, KeyError, TypeError, IndexError) as error:
-            raise DamagedFileError(f"{snapshot.path}: its parts do not fit each other: {error}") from error
+            raise DamagedFileError(f"{snapshot.path}: a block of it is damaged")
+        base = open_layer(snapshot)
         for codec in self._codecs:
             sealed = base.codecs.get(codec.feature)
             if sealed is not None and sealed.value_field != codec.value_field:

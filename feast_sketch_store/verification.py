@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from feast_sketch_store.codecs import FeatureCodec
@@ -15,9 +16,8 @@ from feast_sketch_store.newest import NewestRows
 from feast_sketch_store.order import load_order
 from feast_sketch_store.row_log import RowLog
 from feast_sketch_store.rows import NO_TIMESTAMP, EncodedRows, RowKeys, encode
-from feast_sketch_store.snapshot.blocks import BlockChecks
-from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder, load
-from feast_sketch_store.state import TABLE, TABLE_CHECKSUMS
+from feast_sketch_store.sealed import open_layer
+from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder
 
 _MAX_PROBLEMS = 100  # of one kind are worth telling
 
@@ -110,15 +110,7 @@ def _verify_log(log: RowLog, found: Verification, progress: Callable[[int], obje
 
 
 def _verify_snapshot(snapshot: SnapshotFile) -> tuple[SketchLayer, RowKeys]:
-    description, arrays = load(snapshot.path)
-    try:
-        layer = SketchLayer.from_snapshot(description["layer"], arrays)
-        check = BlockChecks(arrays[TABLE], arrays[TABLE_CHECKSUMS], str(snapshot.path))  # type: ignore[arg-type]
-        if description["row_log_version"] != snapshot.version:
-            raise DamagedFileError(f"{snapshot.path}: bears the version of another snapshot")
-    except (ValueError, KeyError, TypeError, IndexError) as error:
-        raise DamagedFileError(f"{snapshot.path}: its parts do not fit each other: {error}") from error
-    check(np.arange(len(layer.bloom.words)), 1)
+    layer = open_layer(snapshot, check_all=True)
     order = load_order(snapshot)
     first, second = order.entity_hashes[:, 0], order.entity_hashes[:, 1]
     ascends = (first[1:] > first[:-1]) | ((first[1:] == first[:-1]) & (second[1:] > second[:-1]))
@@ -168,7 +160,8 @@ def _compare(
             problem(f"has other {name} of {int(differ.sum())} entities than the row log")
     is_sealed = np.zeros(len(keys), np.bool_)
     is_sealed[at_ours] = True
-    sealed = [codec for codec in codecs if codec.feature in layer.ranges]
+    # As the layer has them: a feature may have another codec since the seal.
+    sealed = [layer.codecs[codec.feature] for codec in codecs if codec.feature in layer.codecs]
     for places, batch in rows.batches():
         kept = np.flatnonzero(is_sealed[places])
         encoded = encode(batch, keys.take(places), sealed).take(kept)
@@ -186,10 +179,18 @@ def _missing_facts(layer: SketchLayer, rows: EncodedRows) -> Iterator[str]:
     if (answer.event_timestamps > rows.keys.event_timestamps).any():
         yield "reports event timestamps that are newer than the rows"
     for name, feature in rows.features.items():
-        if (answer.features[name].states < feature.states).any():
+        found = answer.features[name]
+        if (found.states < feature.states).any():
             yield f"hides values of feature {name!r}"
+        values = layer.rounded(name, feature.vocabulary.values)
+        if name not in layer.ranges:
+            written = values.take(pa.array(feature.symbols))
+            stored = found.decoder.vocabulary.values.take(pa.array(found.symbols))
+            if not np.array_equal(feature.indptr, found.indptr) or not written.equals(stored):
+                yield f"has other values of feature {name!r} than the row log"
+            continue
         symbols = layer.ranges[name]
-        ids = pc.index_in(feature.vocabulary.values, layer.vocabularies[name].values)
+        ids = pc.index_in(values, layer.vocabularies[name].values)
         if ids.null_count:
             yield f"lacks {ids.null_count} values of feature {name!r} in its vocabulary"
             continue

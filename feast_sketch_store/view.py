@@ -25,7 +25,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-import feast_sketch_store
 from feast_sketch_store.codecs import FeatureCodec
 from feast_sketch_store.entity_keys import join_keys_of
 from feast_sketch_store.errors import (
@@ -36,14 +35,13 @@ from feast_sketch_store.errors import (
 )
 from feast_sketch_store.layers import LayerAnswer, SketchLayer, SketchLayerBuilder
 from feast_sketch_store.newest import NewestRows
-from feast_sketch_store.order import order_arrays
 from feast_sketch_store.paths import remove_folder
 from feast_sketch_store.row_log import LogRead, RowLog
 from feast_sketch_store.rows import ENTITY_KEY, NO_TIMESTAMP, encode
+from feast_sketch_store.sealed import write_layer
 from feast_sketch_store.settings import ViewSettings
-from feast_sketch_store.snapshot.blocks import block_checksums
 from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder
-from feast_sketch_store.state import TABLE, TABLE_CHECKSUMS, State, StateLoader
+from feast_sketch_store.state import State, StateLoader
 
 _logger = logging.getLogger(__name__)
 
@@ -53,6 +51,8 @@ _SNAPSHOTS_KEPT = 2
 # A seal rewrites the row log when rows were deleted or expired, or when so much of it is outdated.
 _SUPERSEDED_SHARE = 0.25
 _MAX_FILES = 64
+
+REFRESHER = "feast_sketch_store refresh"  # the name of threads
 
 _views: "weakref.WeakSet[View]" = weakref.WeakSet()
 
@@ -132,11 +132,19 @@ class View:
         self._looked_at = -np.inf  # time.monotonic() as the look began that gave the state
         self._seen_process_write = -1
         self._last_warning = ""
+        self._refresher: threading.Thread | None = None  # the latest one, which may be done
         _views.add(self)
 
     def _reset_locks(self) -> None:
         """Make locks anew that another thread of the parent process may have held when it forked."""
         self._write_lock, self._refresh_lock = threading.RLock(), threading.Lock()
+
+    def close(self) -> None:
+        """Wait for a refresh that is under way. Who lets go of the view then lets go of its files."""
+        with self._refresh_lock:  # held from before a thread starts until it is done
+            refresher = self._refresher
+        if refresher is not None:
+            refresher.join()
 
     # -- read ----------------------------------------------------------------------------------
 
@@ -321,19 +329,8 @@ class View:
         for places, batch in rows.batches():
             builder.add(places, encode(batch, rows.keys.take(places), settings.codecs))
         pa.default_memory_pool().release_unused()  # what reading took, before the table is allocated
-        description, arrays = builder.build(settings.budget).to_snapshot()
-        checksums = block_checksums(arrays[TABLE])  # type: ignore[arg-type]
-        return self._snapshots.write(
-            version,
-            {
-                "created_by": f"feast_sketch_store {feast_sketch_store.__version__}",
-                "view": settings.view,
-                "row_log_version": version,
-                "layer": description,
-            },
-            {**arrays, TABLE_CHECKSUMS: checksums},
-            order_arrays(rows.keys),
-        )
+        layer = builder.build(settings.budget)
+        return write_layer(self._snapshots, layer, rows.keys, settings.view, version)
 
     def delete(self, deletions: pa.Table) -> None:
         """Delete what was written of some entities; see `rows.deletions`.
@@ -378,13 +375,16 @@ class View:
 
     def _check_vocabularies(self, rows: pa.Table, settings: ViewSettings) -> None:
         for name, feature in settings.features.items():
+            if feature.codec.is_bounded or (settings.lists_rows and not feature.codec.is_collection):
+                continue
             column = rows[name].combine_chunks()
             elements = pc.list_flatten(column) if feature.codec.is_collection else column.drop_null()
             known = self._known_values(name)
             if sum(map(len, known)) + len(elements) <= feature.max_vocabulary:
                 continue  # cannot overflow, whatever the elements are
-            values = feature.codec.to_storage(elements)
-            new = pc.unique(values)
+            # What the next seal keeps of them: with a precision, fewer than there are.
+            known = [feature.codec.rounded(values) for values in known]
+            new = pc.unique(feature.codec.rounded(feature.codec.to_storage(elements)))
             if known:
                 new = new.filter(pc.invert(pc.is_in(new, pa.concat_arrays(known))))
             size = len(pc.unique(pa.concat_arrays([*known, new])))
@@ -393,7 +393,7 @@ class View:
                     f"feature {name!r} of view {settings.view!r} would have {size} distinct values, more "
                     f"than max_vocabulary = {feature.max_vocabulary}; nothing of this batch was written. "
                     "Raise max_vocabulary (reads enumerate the vocabulary, so they slow down with it), or "
-                    "keep the feature in another store"
+                    'give the feature the tag "sketch.codec": "exact", which has no vocabulary'
                 )
 
     def _known_values(self, feature: str) -> list[pa.Array]:
@@ -463,7 +463,8 @@ class View:
                 self._refresh_or_warn()
             elif self._is_stale(self._refresh_interval_seconds / 2) and self._is_outdated():
                 in_thread = True
-                threading.Thread(target=self._refresh_in_thread, name="feast_sketch_store refresh").start()
+                self._refresher = threading.Thread(target=self._refresh_in_thread, name=REFRESHER)
+                self._refresher.start()
         finally:
             if not in_thread:
                 self._refresh_lock.release()

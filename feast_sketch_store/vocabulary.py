@@ -46,10 +46,33 @@ class Vocabulary:
         encoded = values.dictionary_encode()
         codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
         distinct = encoded.dictionary
-        order = _popularity_order(distinct, np.bincount(codes, minlength=len(distinct)))
-        ids = np.empty(len(distinct), np.int64)
-        ids[order] = np.arange(len(distinct))
-        return cls(distinct.take(pa.array(order))), ids[codes]
+        vocabulary, ids = cls(distinct).reordered(np.bincount(codes, minlength=len(distinct)))
+        return vocabulary, ids[codes]
+
+    @classmethod
+    def of_numbers(cls, numbers: NDArray[np.int64]) -> tuple["Vocabulary", NDArray[np.int64]]:
+        """Distinct numbers in ascending order, and the id of each of ``numbers``: int64[n]."""
+        distinct, ids = np.unique(numbers, return_inverse=True)
+        return cls(pa.array(distinct)), ids
+
+    def reordered(self, counts: NDArray[np.int64]) -> tuple["Vocabulary", NDArray[np.int32]]:
+        """The same values from the most to the least frequent, equals in ascending order.
+
+        Parameters
+        ----------
+        counts : int64[V], how often each value occurs.
+
+        Returns
+        -------
+        The vocabulary, and the new id of each old one: int32[V].
+        """
+        order = pc.sort_indices(
+            pa.table({"count": counts, "value": self.values}),
+            sort_keys=[("count", "descending"), ("value", "ascending")],
+        )
+        ids = np.empty(len(self), np.int32)
+        ids[order.to_numpy()] = np.arange(len(self), dtype=np.int32)
+        return Vocabulary(self.values.take(order)), ids
 
     @classmethod
     def union(cls, parts: Sequence["Vocabulary"]) -> tuple["Vocabulary", list[NDArray[np.int64]]]:
@@ -100,7 +123,10 @@ class Vocabulary:
 
 
 class VocabularyBuilder:
-    """Unites the vocabularies of parts and numbers the values anew, by how often they occur in all parts.
+    """Unites the vocabularies of parts, and numbers the symbols of all parts alike.
+
+    Vocabularies wait until they are as long as what they are to be united with, so a value is looked up
+    about twice, however many parts there are.
 
     Parameters
     ----------
@@ -109,31 +135,34 @@ class VocabularyBuilder:
 
     def __init__(self, storage_type: pa.DataType):
         self._known = Vocabulary(pa.array([], storage_type))
-        self._counts = np.zeros(0, np.int64)
+        self._waiting: list[Vocabulary] = []
+        self._parts: list[NDArray[np.integer]] = []
 
-    def add(self, vocabulary: Vocabulary, symbols: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Take up a part: the provisional ids of its symbols, int32[nnz]."""
-        self._known, (_, new_ids) = Vocabulary.union([self._known, vocabulary])
-        provisional = new_ids.astype(np.int32)[symbols]
-        counts = np.bincount(provisional, minlength=len(self._known))
-        counts[: len(self._counts)] += self._counts
-        self._counts = counts
-        return provisional
+    def add(self, vocabulary: Vocabulary, symbols: NDArray[np.int32]) -> None:
+        """Take up a part: int32[nnz], ids of its own vocabulary."""
+        self._waiting.append(vocabulary)
+        self._parts.append(_narrow(symbols, len(vocabulary)))
+        if sum(map(len, self._waiting)) >= len(self._known):
+            self._unite()
 
-    def finish(self) -> tuple[Vocabulary, NDArray[np.int32]]:
-        """The vocabulary, most frequent value first, and the final id of each provisional one: int32[V]."""
-        order = _popularity_order(self._known.values, self._counts)
-        final = np.empty(len(order), np.int32)
-        final[order] = np.arange(len(order), dtype=np.int32)
-        return Vocabulary(self._known.values.take(pa.array(order))), final
+    def finish(self) -> tuple[Vocabulary, NDArray[np.int64], list[NDArray[np.integer]]]:
+        """The vocabulary, how often each value occurs, int64[V], and the symbols of each part, int[nnz]."""
+        if self._waiting:
+            self._unite()
+        counts = np.zeros(len(self._known), np.int64)
+        for symbols in self._parts:
+            found = np.bincount(symbols)
+            counts[: len(found)] += found
+        return self._known, counts, self._parts
+
+    def _unite(self) -> None:
+        first = len(self._parts) - len(self._waiting)
+        self._known, (_, *new_ids) = Vocabulary.union([self._known, *self._waiting])
+        for number, ids in enumerate(new_ids, first):
+            self._parts[number] = _narrow(ids, len(self._known))[self._parts[number]]
+        self._waiting = []
 
 
-def _popularity_order(values: pa.Array, counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Positions from the most to the least frequent value, equals in ascending order."""
-    return np.asarray(
-        pc.sort_indices(
-            pa.table({"count": counts, "value": values}),
-            sort_keys=[("count", "descending"), ("value", "ascending")],
-        ),
-        np.int64,
-    )
+def _narrow(symbols: NDArray[np.integer], num_symbols: int) -> NDArray[np.integer]:
+    """The same ids in a smaller type if they fit: half the memory of most views."""
+    return symbols.astype(np.uint16 if num_symbols <= 2**16 else np.int32)

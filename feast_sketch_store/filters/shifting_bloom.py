@@ -25,12 +25,12 @@ that carry auxiliary information); Goodwin et al., "BitFunnel", SIGIR 2017 (AND 
 """
 
 import secrets
-from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store.filters.bits import set_bits
+from feast_sketch_store.filters.packed import Check
 
 # offset_j uses the upper 32 bits of a mixed hash, so a table has fewer than 2**32 words (32 GiB).
 MAX_NUM_WORDS = 2**32 - 1
@@ -128,8 +128,7 @@ class ShiftingBloomFilter:
         the first ones.
     num_words : words of the table proper.
     salt : the builder's salt.
-    check : called before words are used, with the first words of some stretches and their length; it may
-        refuse damaged ones by raising. None if all words are known to be good.
+    check : see `Check`; None if all words are known to be good.
     """
 
     def __init__(
@@ -137,7 +136,7 @@ class ShiftingBloomFilter:
         words: NDArray[np.uint64],
         num_words: int,
         salt: tuple[int, int],
-        check: Callable[[NDArray[np.int64], int], None] | None = None,
+        check: Check | None = None,
     ):
         self.words = words
         self.num_words = num_words
@@ -261,10 +260,10 @@ def _positions(
     entity_hashes: NDArray[np.uint64], salt: tuple[int, int], num_words: int, hashes: range
 ) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
     """``offset_j`` in words, int64[k, n] in [0, num_words), and ``rotation_j``, uint64[k, n] in [0, 64)."""
-    start = _mix64(entity_hashes[:, 0] ^ np.uint64(salt[0]))
+    start = mix64(entity_hashes[:, 0] ^ np.uint64(salt[0]))
     # An odd step makes start + j * step distinct for all j.
-    step = _mix64(entity_hashes[:, 1] ^ np.uint64(salt[1])) | np.uint64(1)
-    mixed = _mix64(start + step * np.array(hashes, np.uint64)[:, None])
+    step = mix64(entity_hashes[:, 1] ^ np.uint64(salt[1])) | np.uint64(1)
+    mixed = mix64(start + step * np.array(hashes, np.uint64)[:, None])
     # Multiply-shift maps 32 random bits to [0, num_words) without a division
     # (Lemire, "Fast Random Integer Generation in an Interval", 2019).
     offsets = ((mixed >> np.uint64(32)) * np.uint64(num_words)) >> np.uint64(32)
@@ -305,7 +304,7 @@ def _rotate_right(words: NDArray[np.uint64], distance: NDArray[np.uint64]) -> ND
     return words
 
 
-def _mix64(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def mix64(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """The finalizer of SplitMix64, a bijection in which every input bit reaches every output bit.
 
     Source: Steele, Lea & Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014,

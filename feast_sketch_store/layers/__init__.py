@@ -3,7 +3,7 @@
 from feast_sketch_store.layers.answer import FeatureAnswer, LayerAnswer
 from feast_sketch_store.layers.build import FeatureBudget, SketchLayerBuilder, build_layer
 from feast_sketch_store.layers.exact import ExactLayer
-from feast_sketch_store.layers.sketch import SketchLayer
+from feast_sketch_store.layers.sketch import SketchLayer, is_checked_where_read
 
 __all__ = [
     "ExactLayer",
@@ -13,4 +13,5 @@ __all__ = [
     "SketchLayer",
     "SketchLayerBuilder",
     "build_layer",
+    "is_checked_where_read",
 ]

@@ -24,6 +24,20 @@ class FeatureAnswer:
 
 
 @dataclass(frozen=True)
+class FoundRows:
+    """The entities of a batch that a layer found, before their features are read.
+
+    ``positions`` is int64[p], ascending, in the batch; ``event_timestamps`` int64[p]; ``states`` has uint8[p]
+    for features; ``rows`` is int64[p], their numbers in a layer that lists its rows.
+    """
+
+    positions: NDArray[np.int64]
+    event_timestamps: NDArray[np.int64]
+    states: Mapping[str, NDArray[np.uint8]]
+    rows: NDArray[np.int64] | None = None
+
+
+@dataclass(frozen=True)
 class LayerAnswer:
     """The entities of a batch that a layer found.
 

@@ -1,19 +1,24 @@
 """Building a sketch layer: rows are taken in parts, so that only ids and keys are in memory together.
 
-While a layer is built a fact takes 4 bytes (its symbol) and, at the end, a byte per bit of the table.
+While a layer is built a fact takes 2 or 4 bytes (its symbol) and, at the end, a byte per bit of the table.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
-from feast_sketch_store.codecs import MISSING, VALUE, FeatureCodec
-from feast_sketch_store.filters import ShiftingBloomFilterBuilder, new_salt
-from feast_sketch_store.layers.sketch import Shapes, SketchLayer, SymbolRange, words_for
+from feast_sketch_store.binning import fit
+from feast_sketch_store.codecs import CATEGORICAL, MISSING, VALUE, FeatureCodec
+from feast_sketch_store.filters import ShiftingBloomFilter, ShiftingBloomFilterBuilder, new_salt
+from feast_sketch_store.layers.columns import Column
+from feast_sketch_store.layers.listed import ListedRows, fingerprints_of
+from feast_sketch_store.layers.shapes import ShapedRows, Shapes, SymbolRange, words_for
+from feast_sketch_store.layers.sketch import Rounding, SketchLayer
 from feast_sketch_store.rows import NO_TIMESTAMP, EncodedFeature, EncodedRows, RowKeys
-from feast_sketch_store.sizing import FactClass, expected_fill, size_for_rates
+from feast_sketch_store.sizing import FactClass, Geometry, expected_fill, size_for_rates
 from feast_sketch_store.vocabulary import Vocabulary, VocabularyBuilder
 
 MAX_SHAPES = 256
@@ -65,86 +70,102 @@ class SketchLayerBuilder:
     def build(self, budget: FeatureBudget) -> SketchLayer:
         """The layer of all rows, sized for ``budget``; to be called once, as the rows are used up."""
         keys, features = self._keys, self._features
-        names = list(features)
-        bucket_bounds, buckets = _bucket_timestamps(keys.event_timestamps, budget.ttl_microseconds)
-        shapes, shape_ids = _number_shapes({n: f.states for n, f in features.items()}, buckets)
-        vocabularies = {name: feature.finish() for name, feature in features.items()}
-        classes = [
-            FactClass(f.num_facts, _symbol_rate(f.codec, vocabularies[name], budget.error_rates[name]))
-            for name, f in features.items()
-        ] + [FactClass(len(keys), budget.presence_error_rate / max(1, len(s))) for s in shapes]
-        sizes = [len(vocabularies[name]) for name in names] + [len(s) for s in shapes]
-        geometry = size_for_rates(classes)
-
-        # Fewest hashes first, shapes last: a window that only symbols with many hashes need can
-        # then leave out a prefix.
-        hashes = geometry.num_hashes
-        order = sorted(range(len(names)), key=lambda c: hashes[c])
-        order += range(len(names), len(classes))
-        first_words = dict(
-            zip(order, np.cumsum([0] + [words_for(sizes[c]) for c in order]).tolist(), strict=False)
-        )
-        window_words = max(1, sum(map(words_for, sizes)))
-        builder = ShiftingBloomFilterBuilder(geometry.num_bits, window_words, new_salt())
-        for c, feature in enumerate(features.values()):
-            for places, entity_index, symbols in feature.facts():
-                symbols += np.int32(first_words[c] * 64)
-                builder.add_many(keys.entity_hashes[places], entity_index, symbols, hashes[c])
-        entities = np.arange(len(keys), dtype=np.int32)
-        for c, ids in enumerate(shape_ids, start=len(names)):
-            builder.add_many(keys.entity_hashes, entities, ids + first_words[c] * 64, hashes[c])
-        bloom = builder.build()
-
-        fill = expected_fill(classes, hashes, bloom.num_bits)
-        ranges = [
-            SymbolRange(first_words[c], sizes[c], classes[c].num_items, hashes[c], fill ** hashes[c])
-            for c in range(len(classes))
-        ]
+        for feature in features.values():
+            feature.finish()
+        presence: ShapedRows | ListedRows
+        if any(feature.codec.is_exact for feature in features.values()):
+            # Beside a list of rows a scalar takes log2(V) bits, in the filter log2(V / error rate) / ln 2.
+            columns = {n: f for n, f in features.items() if f.codec.is_exact or not f.codec.is_collection}
+            sketched = {name: feature for name, feature in features.items() if name not in columns}
+            presence = _list_rows(keys, sketched, columns)
+            bloom, ranges = _fill_table(keys, sketched, budget, [], [], presence.salt)
+        else:
+            sketched = features
+            bounds, buckets = _bucket_timestamps(keys.event_timestamps, budget.ttl_microseconds)
+            shapes, ids = _number_shapes({n: f.states for n, f in features.items()}, buckets)
+            bloom, ranges = _fill_table(keys, sketched, budget, shapes, ids, new_salt())
+            presence = ShapedRows(bloom, shapes, ranges[len(sketched) :], bounds)
         return SketchLayer(
             bloom,
-            [feature.codec for feature in features.values()],
-            vocabularies,
-            dict(zip(names, ranges, strict=False)),
-            shapes,
-            ranges[len(names) :],
-            bucket_bounds,
+            {name: feature.sealed_codec for name, feature in features.items()},
+            {name: feature.vocabulary for name, feature in sketched.items()},
+            dict(zip(sketched, ranges, strict=False)),
+            presence,
             len(keys),
             int(keys.event_timestamps.max(initial=NO_TIMESTAMP)),
+            {name: f.rounding for name, f in features.items() if f.rounding is not None},
         )
 
 
 class _FeatureBuilder:
-    """One feature of all rows, while they come in parts."""
+    """One feature of all rows, while they come in parts; from `finish` on, ready to be put into a layer."""
 
     def __init__(self, codec: FeatureCodec, num_rows: int):
         self.codec = codec
         self.states = np.full(num_rows, MISSING, np.uint8)
         self.num_facts = 0
-        self._vocabulary = VocabularyBuilder(codec.storage_type)
-        self._parts: list[tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.integer]]] = []
-        self._final_ids = np.zeros(0, np.int32)
+        self.vocabulary = Vocabulary(pa.array([], codec.storage_type))
+        self.rounding: Rounding | None = None
+        self._rows: list[tuple[NDArray[np.int32], NDArray[np.int32]]] = []  # places and lengths of each part
+        self._symbols: list[NDArray[np.integer]] = []
+        self._vocabulary_builder = VocabularyBuilder(codec.storage_type)
+        self._final_ids: NDArray[np.int32] | None = None  # of the symbols; None if they are final
 
     def add(self, places: NDArray[np.int32], feature: EncodedFeature) -> None:
         """Take up the feature of some rows."""
         self.states[places] = feature.states
         self.num_facts += len(feature.symbols)
-        lengths = np.diff(feature.indptr).astype(np.int32)
-        symbols = self._vocabulary.add(feature.vocabulary, feature.symbols)
-        # Ids of the first parts are small: half the memory of most views.
-        small = np.uint16 if symbols.max(initial=0) < 2**16 else np.int32
-        self._parts.append((places, lengths, symbols.astype(small)))
+        self._rows.append((places, np.diff(feature.indptr).astype(np.int32)))
+        self._vocabulary_builder.add(feature.vocabulary, feature.symbols)
 
-    def finish(self) -> Vocabulary:
-        """The vocabulary of all parts."""
-        vocabulary, self._final_ids = self._vocabulary.finish()
-        return vocabulary
+    def finish(self) -> None:
+        """Number the values of all parts alike."""
+        vocabulary, counts, self._symbols = self._vocabulary_builder.finish()
+        if self.codec.binning is not None:
+            numbers = self.codec.to_numbers(vocabulary.values)
+            bins = fit(self.codec.binning, numbers, counts)
+            stored = self.codec.from_numbers(bins.representatives)
+            bins = replace(bins, representatives=self.codec.to_numbers(stored))
+            errors = bins.errors(numbers)
+            mean_error = float(errors @ counts) / max(1, counts.sum())
+            self.rounding = Rounding(bins, float(errors.max(initial=0.0)), mean_error)
+            # Bins may share what stands for them.
+            kept, kept_ids = Vocabulary.union([Vocabulary(stored)])
+            ids = kept_ids[0][bins.find(numbers)]
+            self.vocabulary, popularity = kept.reordered(np.bincount(ids, counts, len(kept)))
+            self._final_ids = popularity[ids]
+        elif self.codec.is_exact:
+            self.vocabulary = vocabulary
+        else:
+            self.vocabulary, self._final_ids = vocabulary.reordered(counts)
+
+    @property
+    def sealed_codec(self) -> FeatureCodec:
+        """How a layer keeps the feature: a bin is a category like any other."""
+        return replace(self.codec, name=CATEGORICAL, binning=None) if self.codec.binning else self.codec
 
     def facts(self) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]]:
         """Per part the places of its rows, and of each fact its row in the part and its symbol."""
-        while self._parts:  # each part is let go when it has been used
-            places, lengths, symbols = self._parts.pop()
+        while self._rows:  # each part is let go when it has been used
+            (places, lengths), symbols = self._rows.pop(), self._symbols.pop()
             entity_index = np.repeat(np.arange(len(places), dtype=np.int32), lengths)
-            yield places, entity_index, self._final_ids[symbols]
+            final = symbols if self._final_ids is None else self._final_ids[symbols]
+            yield places, entity_index, final.astype(np.int32, copy=False)
+
+    def to_column(self, order: NDArray[np.int64]) -> Column:
+        """The feature of all rows, by row, in the order that is given: int64[num_rows]."""
+        ranks = np.empty(len(order), np.int64)
+        ranks[order] = np.arange(len(order))
+        indptr = np.zeros(len(order) + 1, np.int64)
+        for places, lengths in self._rows:
+            indptr[ranks[places] + 1] = lengths
+        np.cumsum(indptr, out=indptr)
+        symbols = np.zeros(self.num_facts, np.int32)
+        for places, entity_index, part in self.facts():
+            # Facts of a row stand one behind the other in the part, and so they shall in the column.
+            firsts = np.searchsorted(entity_index, np.arange(len(places)))
+            symbols[(indptr[ranks[places]] - firsts)[entity_index] + np.arange(len(part))] = part
+        return Column.build(self.sealed_codec, self.states[order], indptr, self.vocabulary, symbols)
 
 
 def build_layer(rows: EncodedRows, budget: FeatureBudget) -> SketchLayer:
@@ -154,9 +175,65 @@ def build_layer(rows: EncodedRows, budget: FeatureBudget) -> SketchLayer:
     return builder.build(budget)
 
 
-def _symbol_rate(codec: FeatureCodec, vocabulary: Vocabulary, error_rate: float) -> float:
+def _list_rows(
+    keys: RowKeys, sketched: Mapping[str, _FeatureBuilder], columns: Mapping[str, _FeatureBuilder]
+) -> ListedRows:
+    """List all rows under a salt that gives each entity a fingerprint of its own."""
+    salt = new_salt()
+    while len(np.unique(fingerprints := fingerprints_of(keys.entity_hashes, salt))) < len(keys):
+        salt = new_salt()
+    order = np.argsort(fingerprints)
+    return ListedRows.build(
+        salt,
+        fingerprints[order],
+        keys.event_timestamps[order],
+        {name: feature.states[order] for name, feature in sketched.items()},
+        {name: feature.to_column(order) for name, feature in columns.items()},
+    )
+
+
+def _fill_table(
+    keys: RowKeys,
+    features: Mapping[str, _FeatureBuilder],
+    budget: FeatureBudget,
+    shapes: Sequence[Shapes],
+    shape_ids: Sequence[NDArray[np.int64]],
+    salt: tuple[int, int],
+) -> tuple[ShiftingBloomFilter, list[SymbolRange]]:
+    """Fold features and shapes into a table: the filter, and their ranges of symbols in the order given."""
+    classes = [FactClass(f.num_facts, _symbol_rate(f, budget.error_rates[n])) for n, f in features.items()]
+    classes += [FactClass(len(keys), budget.presence_error_rate / max(1, len(s))) for s in shapes]
+    sizes = [len(f.vocabulary) for f in features.values()] + [len(s) for s in shapes]
+    geometry = size_for_rates(classes) if classes else Geometry(1, (), 0.5)
+
+    # Fewest hashes first, shapes last: a window that only symbols with many hashes need can
+    # then leave out a prefix.
+    hashes = geometry.num_hashes
+    order = sorted(range(len(features)), key=lambda c: hashes[c])
+    order += range(len(features), len(classes))
+    ends = np.cumsum([0] + [words_for(sizes[c]) for c in order]).tolist()
+    first_words = dict(zip(order, ends, strict=False))
+    builder = ShiftingBloomFilterBuilder(geometry.num_bits, max(1, ends[-1]), salt)
+    for c, feature in enumerate(features.values()):
+        for places, entity_index, symbols in feature.facts():
+            symbols += np.int32(first_words[c] * 64)
+            builder.add_many(keys.entity_hashes[places], entity_index, symbols, hashes[c])
+    entities = np.arange(len(keys), dtype=np.int32)
+    for c, ids in enumerate(shape_ids, start=len(features)):
+        builder.add_many(keys.entity_hashes, entities, ids + first_words[c] * 64, hashes[c])
+    bloom = builder.build()
+
+    fill = expected_fill(classes, hashes, bloom.num_bits) if classes else 0.0
+    ranges = [
+        SymbolRange(first_words[c], sizes[c], classes[c].num_items, hashes[c], fill ** hashes[c])
+        for c in range(len(classes))
+    ]
+    return bloom, ranges
+
+
+def _symbol_rate(feature: _FeatureBuilder, error_rate: float) -> float:
     """The rate of one symbol: a categorical read errs if any of the other values is a false positive."""
-    return error_rate if codec.is_collection else error_rate / max(1, len(vocabulary) - 1)
+    return error_rate if feature.codec.is_collection else error_rate / max(1, len(feature.vocabulary) - 1)
 
 
 def _bucket_timestamps(

@@ -4,102 +4,88 @@ The symbols of a layer are numbered through one window of the filter, in ranges 
 
     | feature with the fewest hashes | ... | feature with the most hashes | shapes |
 
-A row inserts its values as symbols of their features, and its *shape* as one symbol more. A shape says
-what a Bloom filter cannot: that the row exists, which of its features are missing, null or empty, and
-the bucket of its event timestamp. So presence, nulls and timestamps cost one fact per entity together.
-A view whose features make more than ``MAX_SHAPES`` different shapes has several shape ranges, each for
-some of its features, and then as many facts per entity.
+A row inserts its values as symbols of their features. What else there is to tell of it is known in one of
+two ways: by its shape, one symbol more (`ShapedRows`), or from a list of all rows (`ListedRows`), which a
+layer has if a feature of it is to come back exactly as it was written.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
+from feast_sketch_store.binning import Bins
 from feast_sketch_store.codecs import NULL, VALUE, Decoder, FeatureCodec
-from feast_sketch_store.filters import (
-    MAX_NUM_WORDS,
-    ShiftingBloomFilter,
-)
+from feast_sketch_store.filters import MAX_NUM_WORDS, ShiftingBloomFilter
 from feast_sketch_store.layers.answer import FeatureAnswer, LayerAnswer
+from feast_sketch_store.layers.columns import Arrays, Checks, Parts, checked
+from feast_sketch_store.layers.listed import ListedRows
+from feast_sketch_store.layers.shapes import ShapedRows, SymbolRange
 from feast_sketch_store.rows import NO_TIMESTAMP
-from feast_sketch_store.sizing import MAX_NUM_HASHES, FactClass, ideal_bits
+from feast_sketch_store.sizing import FactClass, ideal_bits
 from feast_sketch_store.vocabulary import Vocabulary
 
 # By the last part of an array's name; the others are int64.
 _ARRAY_TYPES = {
     "table": np.uint64,
+    "words": np.uint64,
+    "fingerprints": np.uint64,
     "checksums": np.uint8,
     "states": np.uint8,
     "buckets": np.uint8,
     "data": np.uint8,
 }
 
-_T = TypeVar("_T")
-_Scalar = TypeVar("_Scalar", bound=np.generic)
+# What grows with the rows is not checked as a whole when a snapshot is opened, but where it is read.
+_CHECKED_WHERE_READ = ("table", "words")
+
+
+def is_checked_where_read(array: str) -> bool:
+    """Whether an array of a layer may be large, so that blocks of it are checked before their use."""
+    return array.rpartition(".")[2] in _CHECKED_WHERE_READ
 
 
 @dataclass(frozen=True)
-class SymbolRange:
-    """Consecutive symbols of a layer that share their number of hashes."""
+class Rounding:
+    """How the numbers of a binned feature were rounded: what stands for them, and how far off it is.
 
-    first_word: int
-    num_symbols: int
-    num_facts: int
-    num_hashes: int
-    false_positive_rate: float
-
-    @property
-    def num_words(self) -> int:
-        """Words of a window that the range takes up."""
-        return words_for(self.num_symbols)
-
-
-@dataclass(frozen=True)
-class Shapes:
-    """The shapes of some features.
-
-    ``states`` is uint8[num_shapes, len(features)]; ``buckets`` uint8[num_shapes], the timestamp bucket.
+    ``bins.representatives`` are what a read gives. The errors are of the numbers at the seal, NaN and
+    infinities left out.
     """
 
-    features: tuple[str, ...]
-    states: NDArray[np.uint8]
-    buckets: NDArray[np.uint8]
-
-    def __len__(self) -> int:
-        return len(self.states)
+    bins: Bins
+    max_error: float
+    mean_error: float
 
 
+@dataclass(frozen=True)
 class SketchLayer:
     """Sealed rows. Immutable; safe to read from any number of threads.
 
-    A layer keeps no list of its entities: whatever no newer layer lists is asked here.
+    Whatever no newer layer lists is asked here.
+
+    Parameters
+    ----------
+    bloom : the filter.
+    codecs : of all features, by name.
+    vocabularies, ranges : of the features in the filter.
+    presence : what is known of rows besides values that are in the filter.
+    num_entities, max_event_timestamp : of the rows.
+    roundings : of binned features.
     """
 
-    def __init__(
-        self,
-        bloom: ShiftingBloomFilter,
-        codecs: Sequence[FeatureCodec],
-        vocabularies: Mapping[str, Vocabulary],
-        ranges: Mapping[str, SymbolRange],
-        shapes: Sequence[Shapes],
-        shape_ranges: Sequence[SymbolRange],
-        bucket_bounds: NDArray[np.int64],
-        num_entities: int,
-        max_event_timestamp: int,
-    ):
-        self.bloom = bloom
-        self.codecs = {codec.feature: codec for codec in codecs}
-        self.vocabularies = vocabularies
-        self.ranges = ranges
-        self.num_entities = num_entities
-        self.max_event_timestamp = max_event_timestamp
-        self.shape_ranges = shape_ranges
-        self._shapes = shapes
-        self._bucket_bounds = bucket_bounds
+    bloom: ShiftingBloomFilter
+    codecs: Mapping[str, FeatureCodec]
+    vocabularies: Mapping[str, Vocabulary]
+    ranges: Mapping[str, SymbolRange]
+    presence: ShapedRows | ListedRows
+    num_entities: int
+    max_event_timestamp: int
+    roundings: Mapping[str, Rounding] = field(default_factory=dict)
 
     # -- read ----------------------------------------------------------------------------------
 
@@ -116,72 +102,72 @@ class SketchLayer:
         entity_hashes : uint64[n, 2]
         features : names; those the layer does not know are left out of the answer.
         expire_before : microseconds since 1970; a row is not returned once all of its bucket is older.
-        """
-        features = [name for name in features if name in self.ranges]
-        found = np.arange(len(entity_hashes))
-        states: dict[str, NDArray[np.uint8]] = {}
-        timestamps = np.zeros(0, np.int64)
-        for number, (shapes, symbols) in enumerate(zip(self._shapes, self.shape_ranges, strict=True)):
-            if number and not set(features).intersection(shapes.features):
-                continue
-            possible, ids = self._possible(entity_hashes[found], symbols)
-            is_present = np.diff(possible) > 0
-            starts = possible[:-1][is_present]
-            # Of several possible shapes the one counts that hides least (see codecs.VALUE): the highest
-            # state, the oldest timestamp to report and the newest one to expire by.
-            present_states = {
-                name: _reduce(np.maximum, shapes.states[ids, column], starts)
-                for column, name in enumerate(shapes.features)
-                if name in features
-            }
-            if number == 0:
-                oldest, newest = self._bucket_bounds[shapes.buckets[ids]].T
-                timestamps = _reduce(np.minimum, oldest, starts)
-                is_alive = _reduce(np.maximum, newest, starts) >= expire_before
-            else:
-                timestamps = timestamps[is_present]
-                is_alive = np.ones(len(starts), np.bool_)
-            states = {name: known[is_present] for name, known in states.items()} | present_states
-            states = {name: known[is_alive] for name, known in states.items()}
-            timestamps = timestamps[is_alive]
-            found = found[is_present][is_alive]
-        answers = {name: self._read_feature(name, entity_hashes[found], states[name]) for name in features}
-        return LayerAnswer(found, found, timestamps, answers)
 
-    def _read_feature(
+        Raises
+        ------
+        ValueError : parts that were not used before contradict each other; the layer came from a file.
+        """
+        features = [name for name in features if name in self.codecs]
+        found = self.presence.find(entity_hashes, features, expire_before)
+        answers = {}
+        for name in features:
+            if name in self.ranges:
+                answers[name] = self._read_range(name, entity_hashes[found.positions], found.states[name])
+            elif isinstance(self.presence, ListedRows) and found.rows is not None:
+                answers[name] = self.presence.columns[name].read(found.rows)
+        return LayerAnswer(found.positions, found.positions, found.event_timestamps, answers)
+
+    def _read_range(
         self, name: str, entity_hashes: NDArray[np.uint64], states: NDArray[np.uint8]
     ) -> FeatureAnswer:
-        indptr, symbols = self._possible(entity_hashes, self.ranges[name], states == VALUE)
+        symbols = self.ranges[name]
+        indptr, ids = self.bloom.possible_symbols(
+            entity_hashes, symbols.first_word, symbols.num_symbols, symbols.num_hashes, states == VALUE
+        )
         if not self.codecs[name].is_collection:
             # Ids ascend from the most popular value: the first candidate is the most probable.
             candidates = np.diff(indptr)
-            symbols = symbols[indptr[:-1][candidates > 0]]
+            ids = ids[indptr[:-1][candidates > 0]]
             # A shape that claims a value which no symbol backs is a false positive of the shapes.
             states = np.where((states == VALUE) & (candidates == 0), NULL, states)
             indptr = np.concatenate(([0], np.cumsum(candidates > 0)))
-        return FeatureAnswer(self._decoders[name], states, indptr, symbols)
-
-    def _possible(
-        self,
-        entity_hashes: NDArray[np.uint64],
-        symbols: SymbolRange,
-        wanted: NDArray[np.bool_] | None = None,
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The possibly-present symbols of a range: a CSR matrix of int64[n + 1] and int64[nnz]."""
-        return self.bloom.possible_symbols(
-            entity_hashes, symbols.first_word, symbols.num_symbols, symbols.num_hashes, wanted
-        )
+        return FeatureAnswer(self._decoders[name], states, indptr, ids)
 
     @cached_property
     def _decoders(self) -> dict[str, Decoder]:
-        return {name: Decoder(codec, self.vocabularies[name]) for name, codec in self.codecs.items()}
+        return {name: Decoder(self.codecs[name], v) for name, v in self.vocabularies.items()}
+
+    def rounded(self, feature: str, values: pa.Array) -> pa.Array:
+        """What stands for values, which are of the storage type: themselves, unless the feature is binned."""
+        rounding, codec = self.roundings.get(feature), self.codecs[feature]
+        if rounding is None:
+            return values
+        bins = rounding.bins
+        return codec.from_numbers(bins.representatives[bins.find(codec.to_numbers(values))])
 
     # -- sizes ---------------------------------------------------------------------------------
 
     @property
+    def shape_ranges(self) -> Sequence[SymbolRange]:
+        """The symbols of the shapes; none if the layer lists its rows."""
+        return self.presence.ranges if isinstance(self.presence, ShapedRows) else ()
+
+    @property
     def size_bytes(self) -> int:
-        """Bytes of the table and the vocabularies."""
-        return self.bloom.words.nbytes + sum(v.size_bytes for v in self.vocabularies.values())
+        """Bytes of the table, the vocabularies, and the list of rows if there is one."""
+        size = self.bloom.words.nbytes + sum(v.size_bytes for v in self.vocabularies.values())
+        if isinstance(self.presence, ListedRows):
+            size += self.presence.size_bytes + sum(c.size_bytes for c in self.presence.columns.values())
+        return int(size)
+
+    def size_bytes_of(self, feature: str) -> float:
+        """Bytes of one feature: its column, or its vocabulary and its share of the table's bits."""
+        if isinstance(self.presence, ListedRows) and feature in self.presence.columns:
+            return self.presence.columns[feature].size_bytes
+        bits = {name: r.num_facts * r.num_hashes for name, r in self.ranges.items()}
+        all_bits = sum(bits.values()) + sum(r.num_facts * r.num_hashes for r in self.shape_ranges)
+        share = bits[feature] / max(1, all_bits)
+        return share * self.bloom.words.nbytes + self.vocabularies[feature].size_bytes
 
     @property
     def num_facts(self) -> int:
@@ -203,141 +189,123 @@ class SketchLayer:
 
     def to_snapshot(self) -> tuple[dict[str, Any], dict[str, NDArray[np.generic]]]:
         """The layer as a JSON-serializable description and named arrays."""
-        arrays: dict[str, NDArray[np.generic]] = {
-            "table": self.bloom.words,
-            "bucket_bounds": self._bucket_bounds,
-        }
-        features = []
-        for number, (name, symbols) in enumerate(self.ranges.items()):
-            features.append({"name": name, "value_field": self.codecs[name].value_field, **asdict(symbols)})
-            for part, array in self.vocabularies[name].to_arrays().items():
-                arrays[f"vocabulary.{number}.{part}"] = array
-        shapes = []
-        for number, (shape, symbols) in enumerate(zip(self._shapes, self.shape_ranges, strict=True)):
-            shapes.append({"features": list(shape.features), **asdict(symbols)})
-            arrays[f"shapes.{number}.states"] = shape.states
-            arrays[f"shapes.{number}.buckets"] = shape.buckets
-        return {
+        description: dict[str, Any] = {
             "num_words": self.bloom.num_words,
             "salt": [f"{half:016x}" for half in self.bloom.salt],
             "num_entities": self.num_entities,
             "max_event_timestamp": self.max_event_timestamp,
-            "features": features,
-            "shapes": shapes,
-        }, arrays
+        }
+        arrays: dict[str, NDArray[np.generic]] = {"table": self.bloom.words}
+        description["features"] = []
+        for number, (name, symbols) in enumerate(self.ranges.items()):
+            value_field = self.codecs[name].value_field
+            description["features"].append({"name": name, "value_field": value_field, **asdict(symbols)})
+            for part, array in self.vocabularies[name].to_arrays().items():
+                arrays[f"vocabulary.{number}.{part}"] = array
+        key = "listed" if isinstance(self.presence, ListedRows) else "shapes"
+        description[key], parts = self.presence.to_snapshot()
+        arrays |= parts
+        if self.roundings:
+            description["roundings"] = []
+            for number, (name, rounding) in enumerate(self.roundings.items()):
+                errors = {"max_error": rounding.max_error, "mean_error": rounding.mean_error}
+                description["roundings"].append({"name": name, **errors})
+                for part in ("lows", "representatives"):
+                    numbers = getattr(rounding.bins, part)
+                    arrays[f"roundings.{number}.{part}"] = numbers.view(np.int64)
+        return description, arrays
 
     @classmethod
     def from_snapshot(
-        cls,
-        description: Mapping[str, Any],
-        arrays: Mapping[str, NDArray[np.generic]],
-        check: Callable[[NDArray[np.int64], int], None] | None = None,
+        cls, description: Mapping[str, Any], arrays: Arrays, checks: Checks | None = None
     ) -> "SketchLayer":
         """The reverse of `to_snapshot`; the arrays are used as they are, mapped or not.
 
         Parameters
         ----------
-        check : of the table's words, see `ShiftingBloomFilter`.
+        checks : of the arrays that were not checked, see `is_checked_where_read`.
 
         Raises
         ------
         ValueError, KeyError, TypeError : the description and the arrays do not fit each other.
         """
         _check_types(arrays)
-        codecs, vocabularies, ranges = [], {}, {}
+        checks = checks or {}
+        codecs, vocabularies, ranges = {}, {}, {}
         for number, feature in enumerate(description["features"]):
-            name = _checked(feature["name"], str)
+            name = checked(feature["name"], str)
             codec = FeatureCodec(name, feature["value_field"])
-            prefix = f"vocabulary.{number}."
-            parts = {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
-            vocabulary, symbols = Vocabulary.from_arrays(parts), _range_from(feature)
-            if len(vocabulary) != symbols.num_symbols or vocabulary.values.type != codec.storage_type:
-                raise ValueError(f"the vocabulary of {name!r} does not fit its symbols or type")
-            codec.check_storage(vocabulary.values)
-            codecs.append(codec)
-            vocabularies[name], ranges[name] = vocabulary, symbols
-        shapes, shape_ranges = [], []
-        for number, shape in enumerate(description["shapes"]):
-            states, buckets = arrays[f"shapes.{number}.states"], arrays[f"shapes.{number}.buckets"]
-            symbols, names = _range_from(shape), tuple(shape["features"])
-            if (
-                states.shape != (symbols.num_symbols, len(names))
-                or buckets.shape != (symbols.num_symbols,)
-                or np.any(states > VALUE)  # type: ignore[operator]
-            ):
-                raise ValueError(f"shape range {number} does not fit its arrays")
-            shapes.append(Shapes(names, states, buckets))  # type: ignore[arg-type]
-            shape_ranges.append(symbols)
-        shaped = [name for shape in shapes for name in shape.features]
-        if len(codecs) != len(ranges) or len(shaped) != len(ranges) or set(shaped) != set(ranges):
-            raise ValueError("the features and those of the shapes are not the same")
-        window_words = 0
-        for symbols in sorted([*ranges.values(), *shape_ranges], key=lambda r: (r.first_word, r.num_words)):
-            if symbols.first_word != window_words:
-                raise ValueError("the ranges of symbols do not lie one behind the other")
-            window_words += symbols.num_words
-        window_words = max(1, window_words)
-        num_words = _checked(description["num_words"], int)
-        words = arrays["table"]
-        if not window_words <= num_words <= MAX_NUM_WORDS or words.shape != (num_words + window_words,):
-            raise ValueError("the table's length is not that of its words and window")
-        bounds = arrays["bucket_bounds"]
-        num_buckets = max((int(s.buckets.max()) + 1 for s in shapes if len(s)), default=0)
-        if bounds.ndim != 2 or bounds.shape[1] != 2 or len(bounds) < num_buckets:
-            raise ValueError("the bounds of the timestamp buckets do not fit the shapes")
+            vocabulary = Parts(arrays, checks, "vocabulary.").vocabulary(str(number), codec)
+            symbols = SymbolRange.from_snapshot(feature)
+            if len(vocabulary) != symbols.num_symbols or name in codecs:
+                raise ValueError(f"the vocabulary of {name!r} does not fit its symbols")
+            codecs[name], vocabularies[name], ranges[name] = codec, vocabulary, symbols
         first, second = (int(half, 16) for half in description["salt"])
         if not 0 <= min(first, second) <= max(first, second) < 2**64:
             raise ValueError("the salt is not two 64-bit numbers")
+        salt = first, second
+
+        num_words = checked(description["num_words"], int)
+        words: Any = arrays["table"]
+        bloom = ShiftingBloomFilter(words, num_words, salt, checks.get("table"))
+        num_entities = checked(description["num_entities"], int)
+        presence: ShapedRows | ListedRows
+        if "listed" in description:
+            presence = ListedRows.from_snapshot(description["listed"], salt, arrays, checks)
+            known, shape_ranges = list(presence.states), []
+            codecs |= {name: column.codec for name, column in presence.columns.items()}
+            if len(presence) != num_entities or len(codecs) != len(ranges) + len(presence.columns):
+                raise ValueError("the listed rows do not fit the layer")
+        else:
+            presence = ShapedRows.from_snapshot(description["shapes"], bloom, arrays)
+            known = [name for shape in presence.shapes for name in shape.features]
+            shape_ranges = list(presence.ranges)
+        if len(known) != len(ranges) or set(known) != set(ranges):
+            raise ValueError("the features and those whose states are known are not the same")
+        window_words = _window_words([*ranges.values(), *shape_ranges])
+        if not window_words <= num_words <= MAX_NUM_WORDS or words.shape != (num_words + window_words,):
+            raise ValueError("the table's length is not that of its words and window")
         return cls(
-            ShiftingBloomFilter(words, num_words, (first, second), check),  # type: ignore[arg-type]
+            bloom,
             codecs,
             vocabularies,
             ranges,
-            shapes,
-            shape_ranges,
-            bounds,  # type: ignore[arg-type]
-            _checked(description["num_entities"], int),
-            _checked(description["max_event_timestamp"], int),
+            presence,
+            num_entities,
+            checked(description["max_event_timestamp"], int),
+            _roundings_from(description.get("roundings", []), codecs, arrays),
         )
 
 
-def words_for(num_symbols: int) -> int:
-    """Words of a window with so many symbols."""
-    return -(-num_symbols // 64)
+def _window_words(ranges: Sequence[SymbolRange]) -> int:
+    window_words = 0
+    for symbols in sorted(ranges, key=lambda r: (r.first_word, r.num_words)):
+        if symbols.first_word != window_words:
+            raise ValueError("the ranges of symbols do not lie one behind the other")
+        window_words += symbols.num_words
+    return max(1, window_words)
 
 
-def _range_from(entry: Mapping[str, Any]) -> SymbolRange:
-    symbols = SymbolRange(
-        _checked(entry["first_word"], int),
-        _checked(entry["num_symbols"], int),
-        _checked(entry["num_facts"], int),
-        _checked(entry["num_hashes"], int),
-        _checked(entry["false_positive_rate"], float),
-    )
-    if (
-        min(symbols.first_word, symbols.num_symbols, symbols.num_facts) < 0
-        or not 1 <= symbols.num_hashes <= MAX_NUM_HASHES
-        or not 0.0 <= symbols.false_positive_rate <= 1.0
-        or (symbols.num_facts and not 0.0 < symbols.false_positive_rate < 1.0)
-    ):
-        raise ValueError(f"{symbols} cannot be")
-    return symbols
+def _roundings_from(
+    entries: Sequence[Mapping[str, Any]], codecs: Mapping[str, FeatureCodec], arrays: Arrays
+) -> dict[str, Rounding]:
+    roundings = {}
+    for number, entry in enumerate(entries):
+        name = checked(entry["name"], str)
+        parts = [arrays[f"roundings.{number}.{part}"] for part in ("lows", "representatives")]
+        if any(part.ndim != 1 or part.shape != parts[0].shape for part in parts) or name not in codecs:
+            raise ValueError(f"the bins of {name!r} do not fit each other")
+        lows, representatives = (np.asarray(part.view(codecs[name].number_type)) for part in parts)
+        roundings[name] = Rounding(
+            Bins(lows, representatives),
+            checked(entry["max_error"], float),
+            checked(entry["mean_error"], float),
+        )
+    return roundings
 
 
-def _check_types(arrays: Mapping[str, NDArray[np.generic]]) -> None:
+def _check_types(arrays: Arrays) -> None:
     for name, array in arrays.items():
         wanted = _ARRAY_TYPES.get(name.rpartition(".")[2], np.int64)
         if array.dtype != wanted:
             raise TypeError(f"array {name!r} has type {array.dtype}")
-
-
-def _checked(value: Any, kind: type[_T]) -> _T:
-    """The value if it is of the type itself: to JSON, ``true`` and 7.0 are no counts."""
-    if type(value) is not kind:
-        raise TypeError(f"{value!r} stands where {kind.__name__} is expected")
-    return value
-
-
-def _reduce(combine: np.ufunc, values: NDArray[_Scalar], starts: NDArray[np.int64]) -> NDArray[_Scalar]:
-    """Combine each run of ``values`` that begins at one of ``starts`` into one value."""
-    return np.asarray(combine.reduceat(values, starts) if len(starts) else values[:0])

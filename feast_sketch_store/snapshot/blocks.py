@@ -1,4 +1,4 @@
-"""Checksums of the blocks of a large array, so that a mapped file is checked where it is read.
+"""Checksums of the blocks of large arrays, so that a mapped file is checked where it is read.
 
 Checking a table of a gigabyte takes a sixth of a second, and reads all of it from the disk. Instead each
 block is checked before it is first used; when all have been, checking costs nothing any more.
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from feast_sketch_store.errors import DamagedFileError
 
+CHECKSUMS = ".checksums"  # behind the name of an array
 BLOCK_BYTES = 1 << 16
 CHECKSUM_BYTES = 16
 _BLOCK_WORDS = BLOCK_BYTES // 8
@@ -32,7 +33,7 @@ class BlockChecks:
     ----------
     words : uint64[n], the array, mapped.
     checksums : uint8[blocks, 16], see `block_checksums`.
-    source : the file's name, for error messages.
+    source : the array's name and file, for error messages.
 
     Raises
     ------
@@ -47,20 +48,20 @@ class BlockChecks:
             or checksums.dtype != np.uint8
             or checksums.shape != (num_blocks, CHECKSUM_BYTES)
         ):
-            raise DamagedFileError(f"{source}: the checksums of the table's blocks do not fit the table")
+            raise DamagedFileError(f"{source}: the checksums of its blocks do not fit it")
         self._words = words
         self._checksums = checksums
         self._source = source
         self._unchecked = np.ones(num_blocks, np.bool_)
         self._all_checked = num_blocks == 0
 
-    def __call__(self, starts: NDArray[np.int64], num_words: int) -> None:
+    def __call__(self, starts: NDArray[np.int64], num_words: int | NDArray[np.int64]) -> None:
         """Check every block that a stretch of words touches.
 
         Parameters
         ----------
         starts : int64[...], the first words of some stretches.
-        num_words : length of each.
+        num_words : length of each, or of all.
 
         Raises
         ------
@@ -79,6 +80,6 @@ class BlockChecks:
         words = self._words[block * _BLOCK_WORDS : (block + 1) * _BLOCK_WORDS]
         if mmh3.mmh3_x64_128_digest(words.view(np.uint8).data) != self._checksums[block].tobytes():
             raise DamagedFileError(
-                f"{self._source}: block {block} of the table does not match its checksum; the file is damaged"
+                f"{self._source}: block {block} does not match its checksum; the file is damaged"
             )
         self._unchecked[block] = False

@@ -12,7 +12,7 @@ only while a late row must be compared with a sealed one.
 import os
 import re
 import secrets
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -139,13 +139,13 @@ def _write(path: Path, description: Mapping[str, Any], arrays: Mapping[str, NDAr
         os.fsync(file.fileno())
 
 
-def load(path: Path, unchecked: Collection[str] = ()) -> tuple[dict[str, Any], Arrays]:
+def load(path: Path, skip: Callable[[str], bool] = lambda array: False) -> tuple[dict[str, Any], Arrays]:
     """Map a snapshot file, check its bytes, and give its description and arrays.
 
     Parameters
     ----------
     path : of the file.
-    unchecked : names of arrays to leave to the caller, see `BlockChecks`.
+    skip : tells by its name whether an array is left to the caller to check, see `BlockChecks`.
 
     Raises
     ------
@@ -158,7 +158,7 @@ def load(path: Path, unchecked: Collection[str] = ()) -> tuple[dict[str, Any], A
         content = np.memmap(path, np.uint8, "r").view(np.ndarray)
     except OSError as error:
         raise StorageError(f"{path}: cannot be read: {error}") from error
-    verify(content, str(path), unchecked)
+    verify(content, str(path), skip)
     return decode(content, str(path))
 
 

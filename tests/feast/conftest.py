@@ -36,6 +36,11 @@ class Harness:
         return Harness(self.config, self.view, type(self.store)())
 
     @staticmethod
+    def noon(hours: int = 0) -> datetime:
+        """The event timestamp of a row, so many hours after the first."""
+        return NOON + timedelta(hours=hours)
+
+    @staticmethod
     def key(**join_keys: Any) -> EntityKey:
         """An entity key; plain ints are int64, strings are strings, a ``Value`` is taken as it is."""
         return EntityKey(

@@ -14,6 +14,7 @@ STORES = [
     pytest.param({"type": "sqlite"}, id="sqlite"),
     pytest.param({"seal_min_rows": 10**9}, id="unsealed"),
     pytest.param(SEAL_AT_ONCE, id="sealed"),
+    pytest.param({**SEAL_AT_ONCE, "default_codec": "exact"}, id="exact"),
 ]
 
 

@@ -85,7 +85,7 @@ def test_a_tag_admits_a_scalar_with_few_values(make_harness, make_view):
         ({"sketch.error_rate": "lots"}, "sketch.error_rate='lots'"),
         ({"sketch.error_rate": "0.9"}, "between 1e-9 and 0.5"),
         ({"sketch.max_vocabulary": "0"}, "at least 1"),
-        ({"sketch.codec": "binned"}, "'membership' or 'categorical'"),
+        ({"sketch.codec": "precise"}, "must be one of"),
         ({"sketch.codec": "categorical"}, "does not take"),
     ],
 )

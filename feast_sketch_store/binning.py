@@ -1,0 +1,142 @@
+"""Binning: numbers without a bounded vocabulary, kept as the representatives of a few bins.
+
+    quantiles   bins of about equally many rows, learned from the values; the median stands for a bin
+    edges       bins between given edges; the middle stands for a bin, the outer edge for what lies beyond
+    precision   the nearest multiple of a step
+
+NaN and the infinities are never mixed with other numbers: each is a bin of its own.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Numbers = NDArray[np.int64 | np.float64]
+
+MAX_BINS: Final = 1 << 16
+
+
+@dataclass(frozen=True)
+class Bins:
+    """Intervals of numbers, and what stands for each.
+
+    Bin ``i`` begins at ``lows[i]`` (ascending, NaN last) and ends before ``lows[i + 1]``; a read gives
+    ``representatives[i]`` for its numbers. Both are int64[b] or float64[b].
+    """
+
+    lows: Numbers
+    representatives: Numbers
+
+    def find(self, numbers: Numbers) -> NDArray[np.int64]:
+        """The bin of each number: int64[n]. Numbers below the first bin are taken for its own."""
+        return np.searchsorted(self.lows, numbers, side="right").clip(1) - 1
+
+    def errors(self, numbers: Numbers) -> NDArray[np.float64]:
+        """How far each number is from what stands for it: float64[n]; 0 for NaN and the infinities."""
+        kept = self.representatives[self.find(numbers)]
+        finite = np.isfinite(numbers)
+        errors = np.zeros(len(numbers))
+        errors[finite] = np.abs(numbers[finite].astype(np.float64) - kept[finite].astype(np.float64))
+        return errors
+
+
+@dataclass(frozen=True)
+class Quantiles:
+    """Bins that hold about ``1 / count`` of the rows each; a value that more rows share has its own."""
+
+    count: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.count <= MAX_BINS:
+            raise ValueError(f"the number of bins lies between 1 and {MAX_BINS}")
+
+    def fit(self, distinct: Numbers, counts: NDArray[np.int64]) -> Bins:
+        """The bins for finite numbers, ascending and distinct, and how often each occurs."""
+        if len(distinct) <= self.count:
+            return Bins(distinct, distinct)
+        ends = np.cumsum(counts)
+        # By the middle of its rows, so a number with more than two bins' worth shares with no other.
+        middles = ends - (counts + 1) // 2
+        starts = np.flatnonzero(np.diff(middles * self.count // ends[-1], prepend=-1))
+        before = (ends - counts)[starts]
+        medians = np.searchsorted(ends, (before + np.append(before[1:], ends[-1]) - 1) // 2, side="right")
+        return Bins(distinct[starts], distinct[medians])
+
+
+@dataclass(frozen=True)
+class Edges:
+    """Bins between given edges, and one on each side of them."""
+
+    edges: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.edges) < MAX_BINS:
+            raise ValueError(f"there must be 1 to {MAX_BINS - 1} edges")
+        if not all(np.isfinite(self.edges)) or any(np.diff(self.edges) <= 0):
+            raise ValueError("edges are finite numbers in ascending order, each once")
+
+    def fit(self, distinct: Numbers, counts: NDArray[np.int64]) -> Bins:
+        """The bins for finite numbers, ascending and distinct; ``counts`` are not looked at."""
+        edges = np.array(self.edges)
+        lows, highs = edges[:-1], edges[1:]
+        if distinct.dtype == np.int64:
+            # The whole numbers of a bin run from the first at its lower edge to the last before the other.
+            middles, ends = np.floor((np.ceil(lows) + np.ceil(highs) - 1) / 2), np.rint(edges[[0, -1]])
+        else:
+            middles, ends = lows + (highs - lows) / 2, edges[[0, -1]]
+        stands = np.concatenate((ends[:1], middles, ends[1:])).astype(distinct.dtype)
+        return _grouped(distinct, stands[np.searchsorted(edges, distinct, side="right")])
+
+
+@dataclass(frozen=True)
+class Precision:
+    """The nearest multiple of ``step``; of two equally near ones the upper."""
+
+    step: float
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.step) and self.step > 0):
+            raise ValueError("a precision is a positive number")
+
+    def fit(self, distinct: Numbers, counts: NDArray[np.int64]) -> Bins:
+        """The bins for finite numbers, ascending and distinct; ``counts`` are not looked at."""
+        if distinct.dtype == np.int64:
+            step = min(max(1, round(self.step)), 2**62)
+            multiples = distinct // step
+            multiples += distinct - multiples * step >= step - step // 2
+            # The nearest multiple may lie past the end of int64.
+            return _grouped(distinct, step * multiples.clip(-(2**63 // step), (2**63 - 1) // step))
+        # 3 / 10 is the decimal that was meant, 3 * 0.1 the number beside it.
+        parts = round(1 / self.step) if 1e-12 < self.step < 1 else 0
+        with np.errstate(over="ignore", invalid="ignore"):
+            if parts and abs(parts * self.step - 1) < 1e-12:
+                multiples = np.floor(distinct * parts + 0.5)
+                nearest = multiples / parts
+            else:
+                multiples = np.floor(distinct / self.step + 0.5)
+                nearest = multiples * self.step
+        # Beyond, numbers are no finer than the step, or their multiples have no number.
+        return _grouped(distinct, np.where(np.abs(multiples) < 2.0**52, nearest, distinct))
+
+
+Binning = Quantiles | Edges | Precision
+
+
+def fit(binning: Binning, numbers: Numbers, counts: NDArray[np.int64]) -> Bins:
+    """The bins for numbers that occur so often: int64[n] or float64[n] of any kind, and int64[n]."""
+    distinct, places = np.unique(numbers, return_inverse=True)
+    totals = np.bincount(places, counts, len(distinct)).astype(np.int64)
+    finite = np.isfinite(distinct)
+    bins = binning.fit(distinct[finite], totals[finite]) if finite.any() else Bins(distinct[:0], distinct[:0])
+    below, above = distinct[~finite & (distinct < 0)], distinct[~finite & ~(distinct < 0)]
+    return Bins(
+        np.concatenate((below, bins.lows, above)), np.concatenate((below, bins.representatives, above))
+    )
+
+
+def _grouped(distinct: Numbers, representatives: Numbers) -> Bins:
+    """The bins of ascending numbers, of which those with one representative, ascending too, share a bin."""
+    starts = np.flatnonzero(np.concatenate(([True], representatives[1:] != representatives[:-1])))
+    return Bins(distinct[starts], representatives[starts])

@@ -1,0 +1,104 @@
+"""Integers of as many bits as they need, back to back, each found without reading the others."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Called before words are used, with the first words of some stretches and their lengths; it may refuse
+# damaged ones by raising.
+Check = Callable[[NDArray[np.int64], int | NDArray[np.int64]], None]
+
+_WORD_BITS = 64
+_BLOCK = 64  # numbers of w bits take w whole words
+_BLOCKS_PER_CHUNK = 1 << 10
+
+
+@dataclass(frozen=True)
+class PackedInts:
+    """``length`` integers; number ``i`` is ``base`` plus bits ``[i * width, (i + 1) * width)`` of ``words``.
+
+    Parameters
+    ----------
+    words : uint64[n], little-endian bits; has the words of `num_words_for`. May be memory-mapped.
+    width : bits of a number, 0 to 64; of none if all are equal.
+    base : the smallest number, an int64.
+    length : how many.
+    check : see `Check`; None if all words are known to be good.
+
+    Raises
+    ------
+    ValueError : the words are not as many as the numbers take.
+    """
+
+    words: NDArray[np.uint64]
+    width: int
+    base: int
+    length: int
+    check: Check | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.width <= _WORD_BITS or self.length < 0 or not -(2**63) <= self.base < 2**63:
+            raise ValueError(f"{self.length} numbers of {self.width} bits from {self.base} on cannot be")
+        if self.words.shape != (num_words_for(self.length, self.width),):
+            raise ValueError(
+                f"{self.length} numbers of {self.width} bits do not take {self.words.shape} words"
+            )
+
+    @classmethod
+    def pack(cls, numbers: NDArray[np.integer], min_width: int = 0) -> "PackedInts":
+        """Pack numbers in as few bits as the largest difference takes.
+
+        Parameters
+        ----------
+        numbers : int[n], of a type that int64 holds.
+        min_width : bits that a number has at least.
+        """
+        base = int(numbers.min()) if len(numbers) else 0
+        width = max(min_width, (int(numbers.max()) - base).bit_length()) if len(numbers) else min_width
+        words = np.zeros(num_words_for(len(numbers), width), np.uint64)
+        if width:
+            blocks = words[: -(-len(numbers) // _BLOCK) * width].reshape(-1, width)
+            for first in range(0, len(blocks), _BLOCKS_PER_CHUNK):
+                chunk = numbers[first * _BLOCK : (first + _BLOCKS_PER_CHUNK) * _BLOCK].astype(np.int64)
+                # Differences of int64 may pass its end; as uint64 they come out right.
+                differences = chunk.view(np.uint64) - np.uint64(base % 2**64)
+                padded = np.zeros(-(-len(chunk) // _BLOCK) * _BLOCK, np.uint64)
+                padded[: len(chunk)] = differences
+                _pack_blocks(padded.reshape(-1, _BLOCK), blocks[first : first + _BLOCKS_PER_CHUNK])
+        return cls(words, width, base, len(numbers))
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the words."""
+        return int(self.words.nbytes)
+
+    def take(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The numbers at some places, int64[n]; each place lies in ``[0, length)``."""
+        if not self.width:
+            return np.full(len(places), self.base)
+        first_bits = places * self.width
+        words, shifts = first_bits >> 6, (first_bits & 63).astype(np.uint64)
+        if self.check is not None:
+            self.check(words, 2)
+        numbers = self.words[words] >> shifts
+        # Shifting by 64 is no shift to NumPy; in two steps it is one that leaves nothing.
+        numbers |= (self.words[words + 1] << (np.uint64(63) - shifts)) << np.uint64(1)
+        numbers &= np.uint64(2**self.width - 1)
+        return np.asarray((numbers + np.uint64(self.base % 2**64)).view(np.int64))
+
+
+def num_words_for(length: int, width: int) -> int:
+    """Words of so many numbers: whole blocks, and one that is read and not used."""
+    return -(-length // _BLOCK) * width + 1 if width and length else 0
+
+
+def _pack_blocks(numbers: NDArray[np.uint64], words: NDArray[np.uint64]) -> None:
+    """Pack uint64[m, 64] into uint64[m, width], all zero so far."""
+    width = words.shape[1]
+    for place in range(_BLOCK):
+        word, shift = divmod(place * width, _WORD_BITS)
+        words[:, word] |= numbers[:, place] << np.uint64(shift)
+        if shift + width > _WORD_BITS:
+            words[:, word + 1] |= numbers[:, place] >> np.uint64(_WORD_BITS - shift)

@@ -1,0 +1,178 @@
+"""Shapes: what a filter tells of a row besides its values.
+
+A row inserts its *shape* as one symbol more: that it exists, which of its features are missing, null or
+empty, and the bucket of its event timestamp. So presence, nulls and timestamps cost one fact per entity
+together. A view whose features make more than ``MAX_SHAPES`` different shapes has several shape ranges, each
+for some of its features, and then as many facts per entity.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feast_sketch_store.codecs import VALUE
+from feast_sketch_store.filters import ShiftingBloomFilter
+from feast_sketch_store.layers.answer import FoundRows
+from feast_sketch_store.layers.columns import Arrays, checked
+from feast_sketch_store.sizing import MAX_NUM_HASHES
+
+_Scalar = TypeVar("_Scalar", bound=np.generic)
+
+
+@dataclass(frozen=True)
+class SymbolRange:
+    """Consecutive symbols of a layer that share their number of hashes."""
+
+    first_word: int
+    num_symbols: int
+    num_facts: int
+    num_hashes: int
+    false_positive_rate: float
+
+    @property
+    def num_words(self) -> int:
+        """Words of a window that the range takes up."""
+        return words_for(self.num_symbols)
+
+    @classmethod
+    def from_snapshot(cls, entry: Mapping[str, Any]) -> "SymbolRange":
+        """The range that an entry of a description tells.
+
+        Raises
+        ------
+        ValueError, KeyError, TypeError : there can be no such range.
+        """
+        symbols = cls(
+            checked(entry["first_word"], int),
+            checked(entry["num_symbols"], int),
+            checked(entry["num_facts"], int),
+            checked(entry["num_hashes"], int),
+            checked(entry["false_positive_rate"], float),
+        )
+        if (
+            min(symbols.first_word, symbols.num_symbols, symbols.num_facts) < 0
+            or not 1 <= symbols.num_hashes <= MAX_NUM_HASHES
+            or not 0.0 <= symbols.false_positive_rate <= 1.0
+            or (symbols.num_facts and not 0.0 < symbols.false_positive_rate < 1.0)
+        ):
+            raise ValueError(f"{symbols} cannot be")
+        return symbols
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """The shapes of some features.
+
+    ``states`` is uint8[num_shapes, len(features)]; ``buckets`` uint8[num_shapes], the timestamp bucket.
+    """
+
+    features: tuple[str, ...]
+    states: NDArray[np.uint8]
+    buckets: NDArray[np.uint8]
+
+    def __len__(self) -> int:
+        return len(self.states)
+
+
+@dataclass(frozen=True)
+class ShapedRows:
+    """Rows that a filter knows by their shapes.
+
+    Parameters
+    ----------
+    bloom : the filter.
+    shapes : of all features; timestamp buckets stand in the first ones.
+    ranges : the symbols of each.
+    bucket_bounds : int64[b, 2], the oldest and newest timestamp of each bucket.
+    """
+
+    bloom: ShiftingBloomFilter
+    shapes: Sequence[Shapes]
+    ranges: Sequence[SymbolRange]
+    bucket_bounds: NDArray[np.int64]
+
+    def find(
+        self, entity_hashes: NDArray[np.uint64], features: Sequence[str], expire_before: int
+    ) -> FoundRows:
+        """The possibly-present rows of a batch of entities; see `SketchLayer.read` for the parameters."""
+        found = np.arange(len(entity_hashes))
+        states: dict[str, NDArray[np.uint8]] = {}
+        timestamps = np.zeros(0, np.int64)
+        for number, (shapes, symbols) in enumerate(zip(self.shapes, self.ranges, strict=True)):
+            if number and not set(features).intersection(shapes.features):
+                continue
+            possible, ids = self.bloom.possible_symbols(
+                entity_hashes[found], symbols.first_word, symbols.num_symbols, symbols.num_hashes
+            )
+            is_present = np.diff(possible) > 0
+            starts = possible[:-1][is_present]
+            # Of several possible shapes the one counts that hides least (see codecs.VALUE): the highest
+            # state, the oldest timestamp to report and the newest one to expire by.
+            present_states = {
+                name: _reduce(np.maximum, shapes.states[ids, column], starts)
+                for column, name in enumerate(shapes.features)
+                if name in features
+            }
+            if number == 0:
+                oldest, newest = self.bucket_bounds[shapes.buckets[ids]].T
+                timestamps = _reduce(np.minimum, oldest, starts)
+                is_alive = _reduce(np.maximum, newest, starts) >= expire_before
+            else:
+                timestamps = timestamps[is_present]
+                is_alive = np.ones(len(starts), np.bool_)
+            states = {name: known[is_present] for name, known in states.items()} | present_states
+            states = {name: known[is_alive] for name, known in states.items()}
+            timestamps = timestamps[is_alive]
+            found = found[is_present][is_alive]
+        return FoundRows(found, timestamps, states)
+
+    def to_snapshot(self) -> tuple[list[dict[str, Any]], dict[str, NDArray[np.generic]]]:
+        """The shapes as a JSON-serializable description and named arrays."""
+        arrays: dict[str, NDArray[np.generic]] = {"bucket_bounds": self.bucket_bounds}
+        entries = []
+        for number, (shape, symbols) in enumerate(zip(self.shapes, self.ranges, strict=True)):
+            entries.append({"features": list(shape.features), **asdict(symbols)})
+            arrays[f"shapes.{number}.states"] = shape.states
+            arrays[f"shapes.{number}.buckets"] = shape.buckets
+        return entries, arrays
+
+    @classmethod
+    def from_snapshot(
+        cls, entries: Sequence[Mapping[str, Any]], bloom: ShiftingBloomFilter, arrays: Arrays
+    ) -> "ShapedRows":
+        """The reverse of `to_snapshot`.
+
+        Raises
+        ------
+        ValueError, KeyError, TypeError : the parts do not fit each other.
+        """
+        shapes, ranges = [], []
+        for number, entry in enumerate(entries):
+            states, buckets = arrays[f"shapes.{number}.states"], arrays[f"shapes.{number}.buckets"]
+            symbols, names = SymbolRange.from_snapshot(entry), tuple(entry["features"])
+            if (
+                states.shape != (symbols.num_symbols, len(names))
+                or buckets.shape != (symbols.num_symbols,)
+                or np.any(states > VALUE)  # type: ignore[operator]
+            ):
+                raise ValueError(f"shape range {number} does not fit its arrays")
+            shapes.append(Shapes(names, states, buckets))  # type: ignore[arg-type]
+            ranges.append(symbols)
+        bounds: Any = arrays["bucket_bounds"]
+        num_buckets = max((int(s.buckets.max()) + 1 for s in shapes if len(s)), default=0)
+        if bounds.ndim != 2 or bounds.shape[1] != 2 or len(bounds) < num_buckets:
+            raise ValueError("the bounds of the timestamp buckets do not fit the shapes")
+        return cls(bloom, shapes, ranges, bounds)
+
+
+def words_for(num_symbols: int) -> int:
+    """Words of a window with so many symbols."""
+    return -(-num_symbols // 64)
+
+
+def _reduce(combine: np.ufunc, values: NDArray[_Scalar], starts: NDArray[np.int64]) -> NDArray[_Scalar]:
+    """Combine each run of ``values`` that begins at one of ``starts`` into one value."""
+    return np.asarray(combine.reduceat(values, starts) if len(starts) else values[:0])

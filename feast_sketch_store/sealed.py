@@ -1,0 +1,74 @@
+"""Sealed layers in snapshot files: written with checksums of blocks, opened without reading them all."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import feast_sketch_store
+from feast_sketch_store.errors import DamagedFileError
+from feast_sketch_store.layers import SketchLayer, is_checked_where_read
+from feast_sketch_store.order import order_arrays
+from feast_sketch_store.rows import RowKeys
+from feast_sketch_store.snapshot.blocks import CHECKSUMS, BlockChecks, block_checksums
+from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder, load
+
+
+def write_layer(
+    snapshots: SnapshotFolder, layer: SketchLayer, keys: RowKeys, view: str, version: int
+) -> SnapshotFile:
+    """Write the layer of all rows up to a version of the row log as a snapshot, yet unpublished.
+
+    Raises
+    ------
+    StorageError : the folder cannot be written; nothing is left behind.
+    """
+    description = {
+        "created_by": f"feast_sketch_store {feast_sketch_store.__version__}",
+        "view": view,
+        "row_log_version": version,
+    }
+    description["layer"], arrays = layer_arrays(layer)
+    return snapshots.write(version, description, arrays, order_arrays(keys))
+
+
+def layer_arrays(layer: SketchLayer) -> tuple[Any, dict[str, NDArray[np.generic]]]:
+    """The description and the arrays of a layer, with the checksums of those that are checked where read."""
+    description, arrays = layer.to_snapshot()
+    checksums = {
+        name + CHECKSUMS: block_checksums(array)  # type: ignore[arg-type]
+        for name, array in arrays.items()
+        if is_checked_where_read(name)
+    }
+    return description, {**arrays, **checksums}
+
+
+def open_layer(snapshot: SnapshotFile, check_all: bool = False) -> SketchLayer:
+    """Map the layer of a snapshot.
+
+    Parameters
+    ----------
+    check_all : read and check every byte now, rather than blocks before their first use.
+
+    Raises
+    ------
+    DamagedFileError : the file is truncated, altered, or does not fit together.
+    StorageError : the file cannot be read.
+    """
+    path = snapshot.path
+    description, arrays = load(path, lambda name: not check_all and is_checked_where_read(name))
+    try:
+        checks = {
+            name: BlockChecks(array, arrays[name + CHECKSUMS], f"{path}: {name!r}")  # type: ignore[arg-type]
+            for name, array in arrays.items()
+            if is_checked_where_read(name)
+        }
+        layer = SketchLayer.from_snapshot(description["layer"], arrays, checks)
+        if description["row_log_version"] != snapshot.version:
+            raise DamagedFileError(f"{path}: bears the version of another snapshot")
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise DamagedFileError(f"{path}: its parts do not fit each other: {error}") from error
+    if check_all:
+        for name, check in checks.items():
+            check(np.arange(len(arrays[name])), 1)
+    return layer

@@ -1,0 +1,310 @@
+"""Every type that Feast can carry: written and read back as it was, or refused when the view is applied."""
+
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pytest
+from feast import Field
+from feast.protos.feast.types.Value_pb2 import Value
+from feast.types import (
+    Array,
+    Bool,
+    Bytes,
+    Decimal,
+    Float32,
+    Float64,
+    ImageBytes,
+    Int32,
+    Int64,
+    Json,
+    Map,
+    PdfBytes,
+    ScalarMap,
+    Set,
+    String,
+    Struct,
+    TimeUuid,
+    UnixTimestamp,
+    Uuid,
+    ZonedTimestamp,
+)
+
+from feast_sketch_store.codecs import FeatureCodec
+from feast_sketch_store.errors import SketchStoreError, UnsupportedFeatureError
+
+STRUCT = Struct({"a": Int64})
+SKETCHED_SCALARS = [String, Int32, Int64, Bool, Bytes, PdfBytes, ImageBytes, Uuid, TimeUuid]
+OTHER_SCALARS = [Float32, Float64, UnixTimestamp, Decimal, Json, Map, STRUCT, ScalarMap, ZonedTimestamp]
+ARRAYS = [
+    Array(dtype)
+    for dtype in (
+        *(String, Int32, Int64, Bool, Bytes, Float32, Float64, UnixTimestamp, Uuid, TimeUuid, Decimal),
+        *(Json, Map, STRUCT, Array(Int64)),
+    )
+]
+SETS = [
+    Set(dtype)
+    for dtype in (
+        *(String, Int32, Int64, Bool, Bytes, Float32, Float64, UnixTimestamp, Uuid, TimeUuid, Decimal),
+        Set(Int64),
+    )
+]
+TYPES = [*SKETCHED_SCALARS, *OTHER_SCALARS, *ARRAYS, *SETS]
+
+UNSEALED = {"seal_min_rows": 10**9}
+SEALED = {"seal_min_rows": 0, "seal_share": 1e-9}
+STATES = [pytest.param(UNSEALED, id="unsealed"), pytest.param(SEALED, id="sealed")]
+
+
+def exactly(options):
+    return {"default_codec": "exact", **options}
+
+
+def field_of(dtype):
+    return FeatureCodec.for_feature("x", dtype).value_field
+
+
+def values_of(dtype, elements_of, make_value):
+    """Values with everything that may get lost: in a list also order and repetitions."""
+    codec = FeatureCodec.for_feature("x", dtype)
+    elements = elements_of(codec)
+    if not codec.is_collection:
+        return [make_value(codec.value_field, element) for element in elements]
+    contents = [[element] for element in elements]
+    contents += [[], elements, elements[::-1], elements[:2] * 3, elements[:1] * 200]
+    return [make_value(codec.value_field, content) for content in contents]
+
+
+def test_every_field_of_a_value_is_among_the_types():
+    assert {field_of(dtype) for dtype in TYPES} == set(Value.DESCRIPTOR.fields_by_name) - {"null_val"}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({"type": "sqlite"}, id="sqlite"),
+        pytest.param(exactly(UNSEALED), id="unsealed"),
+        pytest.param(exactly(SEALED), id="sealed"),
+    ],
+)
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_exact_values_come_back_to_the_bit(make_harness, elements_of, make_value, exact, options, dtype):
+    tags = {"sketch.codec": "exact"}  # also for Sets, which `default_codec: exact` leaves to the sketch
+    harness = make_harness([Field(name="x", dtype=dtype, tags=tags)], **options)
+    values = [*values_of(dtype, elements_of, make_value), Value()]
+    harness.write_many(
+        [(harness.key(user_id=n), {"x": v}, harness.noon(n), None) for n, v in enumerate(values)]
+    )
+    assert_exact(harness, values, exact)
+    assert_exact(harness.reopened(), values, exact)
+
+
+def assert_exact(harness, values, exact):
+    for number, (timestamp, row) in enumerate(harness.read(*range(len(values)))):
+        assert timestamp == harness.noon(number)
+        assert exact(row["x"]) == exact(values[number])
+    assert harness.read(len(values)) == [(None, None)]
+
+
+@pytest.mark.parametrize("options", STATES)
+@pytest.mark.parametrize("dtype", [*SKETCHED_SCALARS, *ARRAYS, *SETS], ids=str)
+def test_sketched_values_come_back_without_order_and_repetitions(
+    make_harness, elements_of, make_value, exact, options, dtype
+):
+    harness = make_harness({"x": dtype}, error_rate=1e-9, **options)
+    values = values_of(dtype, elements_of, make_value)
+    harness.write_many(
+        [(harness.key(user_id=n), {"x": v}, harness.noon(), None) for n, v in enumerate(values)]
+    )
+    field = field_of(dtype)
+    for value, (_, row) in zip(values, harness.read(*range(len(values))), strict=True):
+        assert row["x"].WhichOneof("val") == field
+        if field.endswith(("list_val", "set_val")):
+            written, back = (sorted(map(exact, set_of(v, field, exact))) for v in (value, row["x"]))
+            assert back == written
+        else:
+            assert exact(row["x"]) == exact(value)
+
+
+def set_of(value, field, exact):
+    return {exact(element): element for element in getattr(value, field).val}.values()
+
+
+@pytest.mark.parametrize("dtype", OTHER_SCALARS, ids=str)
+def test_other_scalars_are_refused_with_what_can_be_done(make_harness, dtype):
+    with pytest.raises(UnsupportedFeatureError) as caught:
+        make_harness({"x": dtype})
+    message = str(caught.value)
+    assert "feature 'x' of view 'history'" in message
+    assert '"sketch.codec": "exact"' in message
+    assert '"sketch.codec": "categorical"' in message
+    assert "default_codec: exact" in message
+    assert ('"sketch.codec": "binned"' in message) == (dtype in (Float32, Float64, UnixTimestamp))
+
+
+@pytest.mark.parametrize("options", STATES)
+@pytest.mark.parametrize("dtype", OTHER_SCALARS, ids=str)
+def test_other_scalars_may_be_categories(make_harness, elements_of, make_value, exact, options, dtype):
+    harness = make_harness([Field(name="x", dtype=dtype, tags={"sketch.codec": "categorical"})], **options)
+    values = values_of(dtype, elements_of, make_value)
+    harness.write_many(
+        [(harness.key(user_id=n), {"x": v}, harness.noon(), None) for n, v in enumerate(values)]
+    )
+    back = [row["x"] for _, row in harness.read(*range(len(values)))]
+    assert [exact(value) for value in back] == [exact(value) for value in values]
+
+
+@pytest.mark.parametrize("options", STATES)
+def test_bools_and_numbers_stay_apart(make_harness, make_value, options):
+    """One and True are equal to Python; each comes back in the field it was written in."""
+    features = {"flags": Set(Bool), "numbers": Set(Int64), "small": Set(Int32), "reals": Set(Float64)}
+    harness = make_harness(features, error_rate=1e-9, **options)
+    fields = ("bool_set_val", "int64_set_val", "int32_set_val", "double_set_val")
+    row = {name: make_value(field, [1]) for name, field in zip(features, fields, strict=True)}
+    harness.write(1, row)
+    assert harness.read(1)[0][1] == row
+
+
+# -- exact features beside sketched ones -----------------------------------------------------------
+
+
+MIXED = [
+    Field(name="viewed", dtype=Set(String)),
+    Field(name="country", dtype=String),
+    Field(name="price", dtype=Float64),
+    Field(name="last", dtype=Array(Int64)),
+]
+
+
+@pytest.fixture
+def mixed_rows(make_value):
+    rng = np.random.default_rng(7)
+    rows = []
+    for _ in range(400):
+        row = {
+            "viewed": make_value("string_set_val", sorted({f"v{n}" for n in rng.integers(0, 300, 5)})),
+            "country": make_value("string_val", f"c{rng.integers(0, 9)}"),
+            "price": make_value("double_val", float(rng.normal())),
+            "last": make_value("int64_list_val", rng.integers(-9, 9, rng.integers(0, 7)).tolist()),
+        }
+        for name in list(row):
+            if rng.random() < 0.15:
+                row[name] = Value()
+            elif rng.random() < 0.15:
+                del row[name]
+        rows.append(row)
+    return rows
+
+
+@pytest.mark.parametrize("options", STATES)
+def test_one_line_of_configuration_keeps_numbers_beside_a_history(make_harness, mixed_rows, options):
+    harness = make_harness(MIXED, **exactly(options))
+    harness.write_many(
+        [(harness.key(user_id=n), row, harness.noon(n), None) for n, row in enumerate(mixed_rows)]
+    )
+    for store in (harness, harness.reopened()):
+        read = store.read(*range(500))
+        assert read[400:] == [(None, None)] * 100
+        for number, (row, (timestamp, back)) in enumerate(zip(mixed_rows, read, strict=False)):
+            assert timestamp == harness.noon(number)
+            assert back.keys() == row.keys()
+            for name in row.keys() - {"viewed"}:
+                assert back[name] == row[name]
+            if "viewed" in row:
+                assert row["viewed"].WhichOneof("val") == back["viewed"].WhichOneof("val")
+                assert set(row["viewed"].string_set_val.val) <= set(back["viewed"].string_set_val.val)
+
+
+def test_subsets_of_features_and_newer_rows(make_harness, mixed_rows):
+    """Sealed columns, unsealed rows on top, and again sealed: the newest row wins in each."""
+    harness = make_harness(MIXED, default_codec="exact", seal_min_rows=100, seal_share=0.5)
+    for round_ in range(4):
+        users = range(100 * round_, 100 * round_ + 200)
+        rows = {user % 400: mixed_rows[(user + round_) % 400] for user in users}
+        harness.write_many([(harness.key(user_id=u), r, harness.noon(round_), None) for u, r in rows.items()])
+        for names in (["price"], ["viewed", "last"], [], ["country", "no such feature"]):
+            for user, (timestamp, back) in zip(rows, harness.read(*rows, features=names), strict=True):
+                assert timestamp == harness.noon(round_)
+                assert back.keys() == rows[user].keys() & set(names)
+                assert all(back[name] == rows[user][name] for name in back.keys() - {"viewed"})
+
+
+def test_a_changed_codec_takes_effect_at_the_next_seal(make_harness, make_view, make_value):
+    first = make_harness([Field(name="last", dtype=Array(Int64))], **SEALED)
+    value = make_value("int64_list_val", [3, 1, 3])
+    first.write(1, {"last": value})
+    assert sorted(first.read(1)[0][1]["last"].int64_list_val.val) == [1, 3]
+
+    view = make_view([Field(name="last", dtype=Array(Int64), tags={"sketch.codec": "exact"})])
+    second = make_harness(view=view, **SEALED)
+    assert sorted(second.read(1)[0][1]["last"].int64_list_val.val) == [1, 3]
+    assert second.store.seal(second.config, view)
+    assert second.read(1)[0][1]["last"] == value
+    # And back again: the row log has the order, the sketch does not.
+    assert first.store.seal(first.config, first.view)
+    assert sorted(first.read(1)[0][1]["last"].int64_list_val.val) == [1, 3]
+
+
+def test_an_embedding_is_kept_exactly_or_not_at_all(make_harness, make_value):
+    embedding = Field(name="x", dtype=Array(Float32), vector_index=True, vector_length=3)
+    with pytest.raises(UnsupportedFeatureError, match=r"embedding.*sketch\.codec.*exact"):
+        make_harness([embedding])
+    harness = make_harness([embedding], **exactly(SEALED))
+    value = make_value("float_list_val", [0.25, -1.5, 0.25])
+    harness.write(1, {"x": value})
+    assert harness.read(1)[0][1]["x"] == value
+
+
+def test_exact_features_have_no_vocabulary_to_overflow(make_harness, make_value):
+    harness = make_harness({"x": Int64, "name": String}, max_vocabulary=2, **exactly(SEALED))
+    for user in range(20):
+        row = {"x": make_value("int64_val", user), "name": make_value("string_val", str(user))}
+        harness.write(user, row)
+        assert harness.read(user)[0][1] == row
+
+
+@pytest.mark.parametrize(
+    ("tags", "message"),
+    [
+        ({"sketch.codec": "membership"}, "does not take"),
+        ({"sketch.codec": "precise"}, "must be one of binned, categorical, exact, membership"),
+        ({"sketch.codec": "exact", "sketch.error_rate": "0.1"}, "leaves no room for sketch.error_rate"),
+        ({"sketch.codec": "exact", "sketch.bins": "9"}, "no sketch.codec but 'binned'"),
+        ({"sketch.bins": "9", "sketch.precision": "1"}, "can have one of the tags"),
+        ({"sketch.bins": "0"}, "between 1 and 65536"),
+        ({"sketch.bins": "many"}, "sketch.bins='many'"),
+        ({"sketch.precision": "0"}, "positive"),
+        ({"sketch.precision": "nan"}, "positive"),
+        ({"sketch.edges": "3,2"}, "ascending"),
+        ({"sketch.edges": ""}, "sketch.edges=''"),
+    ],
+)
+def test_tags_that_cannot_work_are_refused(make_harness, tags, message):
+    with pytest.raises(SketchStoreError, match=message):
+        make_harness([Field(name="x", dtype=Float64, tags=tags)])
+
+
+def test_a_view_may_choose_its_default_codec(make_harness, make_view, make_value):
+    features = [Field(name="x", dtype=Float64)]
+    harness = make_harness(view=make_view(features, tags={"sketch.default_codec": "exact"}), **SEALED)
+    harness.write(1, {"x": make_value("double_val", 0.1)})
+    assert harness.read(1)[0][1]["x"].double_val == 0.1
+    with pytest.raises(UnsupportedFeatureError):
+        make_harness(view=make_view(features, tags={"sketch.default_codec": "sketch"}), **exactly({}))
+
+
+def test_rows_expire_exactly_where_they_are_listed(make_harness, make_view, make_value):
+    """Listed rows carry their own timestamps; no step of a fifteenth of the ttl."""
+    view = make_view([Field(name="x", dtype=Float64)])
+    view.ttl = timedelta(hours=1)
+    harness = make_harness(view=view, **exactly(SEALED))
+    now = datetime.now(UTC)
+    ages = [timedelta(minutes=59, seconds=30 * n) for n in range(-40, 40)]
+    row = {"x": make_value("double_val", 1.0)}
+    harness.write_many([(harness.key(user_id=n), row, now - age, None) for n, age in enumerate(ages)])
+    alive = [values is not None for _, values in harness.read(*range(len(ages)))]
+    # What is within a minute of the ttl may expire while the test runs.
+    for age, is_alive in zip(ages, alive, strict=True):
+        if not timedelta(minutes=59) < age <= timedelta(hours=1):
+            assert is_alive == (age < timedelta(hours=1))
+    assert alive == sorted(alive, reverse=True)
