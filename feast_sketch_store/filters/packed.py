@@ -57,9 +57,10 @@ class PackedInts:
         """
         base = int(numbers.min()) if len(numbers) else 0
         width = max(min_width, (int(numbers.max()) - base).bit_length()) if len(numbers) else min_width
-        words = np.zeros(num_words_for(len(numbers), width), np.uint64)
+        num_blocks = -(-len(numbers) // _BLOCK)
+        words = np.zeros(num_blocks * width + 1, np.uint64)
         if width:
-            blocks = words[: -(-len(numbers) // _BLOCK) * width].reshape(-1, width)
+            blocks = words[:-1].reshape(-1, width)
             for first in range(0, len(blocks), _BLOCKS_PER_CHUNK):
                 chunk = numbers[first * _BLOCK : (first + _BLOCKS_PER_CHUNK) * _BLOCK].astype(np.int64)
                 # Differences of int64 may pass its end; as uint64 they come out right.
@@ -67,7 +68,7 @@ class PackedInts:
                 padded = np.zeros(-(-len(chunk) // _BLOCK) * _BLOCK, np.uint64)
                 padded[: len(chunk)] = differences
                 _pack_blocks(padded.reshape(-1, _BLOCK), blocks[first : first + _BLOCKS_PER_CHUNK])
-        return cls(words, width, base, len(numbers))
+        return cls(words[: num_words_for(len(numbers), width)], width, base, len(numbers))
 
     @property
     def size_bytes(self) -> int:
@@ -90,8 +91,8 @@ class PackedInts:
 
 
 def num_words_for(length: int, width: int) -> int:
-    """Words of so many numbers: whole blocks, and one that is read and not used."""
-    return -(-length // _BLOCK) * width + 1 if width and length else 0
+    """Words of so many numbers, and one that is read and not used."""
+    return -(-length * width // _WORD_BITS) + 1 if width and length else 0
 
 
 def _pack_blocks(numbers: NDArray[np.uint64], words: NDArray[np.uint64]) -> None:

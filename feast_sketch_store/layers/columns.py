@@ -177,12 +177,15 @@ class Column:
             bounds = PackedInts.pack(indptr)
         else:
             bounds = None
-            dense = np.zeros(len(states), np.int64)  # a row without a value repeats the first one
-            dense[states == VALUE] = symbols
+            has_value = states == VALUE
+            filler = 0  # of rows without a value: a number costs the same whichever it is
+            if not has_value.all() and (not len(vocabulary) or codec.storage_type == pa.large_binary()):
+                nothing = [b""] if codec.storage_type == pa.large_binary() else [0]
+                empty = Vocabulary(pa.array(nothing, codec.storage_type))
+                vocabulary, (_, (filler,)) = Vocabulary.union([vocabulary, empty])
+            dense = np.full(len(states), filler)
+            dense[has_value] = symbols
             symbols = dense
-            if not len(vocabulary):
-                nothing = [0] if pa.types.is_int64(codec.storage_type) else [b""]
-                vocabulary = Vocabulary(pa.array(nothing, codec.storage_type))
         return cls(codec, PackedInts.pack(states), bounds, smallest(vocabulary, symbols))
 
     def __len__(self) -> int:

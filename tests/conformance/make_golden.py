@@ -2,7 +2,7 @@
 
     python tests/conformance/make_golden.py
 
-It writes `golden/v<format version>.{base,order}.safetensors` and refuses to replace a file. See README.md.
+It writes `golden/v<format version>.{base,order,listed}.safetensors` and replaces no file. See README.md.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -12,7 +12,8 @@ from unittest import mock
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import Int64List, StringSet, Value
 
-from feast_sketch_store.codecs import FeatureCodec
+from feast_sketch_store.binning import Quantiles
+from feast_sketch_store.codecs import BINNED, EXACT, FeatureCodec
 from feast_sketch_store.layers import FeatureBudget, build_layer
 from feast_sketch_store.rows import EncodedRows, encode, newest_rows, to_arrow
 from feast_sketch_store.sealed import layer_arrays
@@ -54,19 +55,51 @@ def rows() -> EncodedRows:
     return encode(*newest_rows(to_arrow(feast_rows, CODECS)), CODECS)
 
 
+LISTED_CODECS = [
+    FeatureCodec("viewed", "string_set_val"),
+    FeatureCodec("sizes", "int64_list_val", EXACT),
+    FeatureCodec("note", "string_val", EXACT),
+    FeatureCodec("country", "string_val"),
+    FeatureCodec("weight", "double_val", BINNED, Quantiles(2)),
+]
+LISTED_BUDGET = FeatureBudget(1e-9, {codec.feature: 0.01 for codec in LISTED_CODECS})
+
+
+def listed_rows() -> EncodedRows:
+    """Seventy users with exact features, enough for each form of a column; every seventh has none at all."""
+    feast_rows = []
+    for user in range(70):
+        values = {
+            "viewed": Value(string_set_val=StringSet(val=["tea", "coffee"][: user % 3])),
+            "sizes": Value(int64_list_val=Int64List(val=[2**40 + 7 * user, -user, -user][: user % 4])),
+            "note": Value(string_val=f"note {user} ☕"),
+            "country": Value(string_val="DE" if user % 5 else "FR") if user % 6 else Value(),
+            "weight": Value(double_val=user / 4),
+        }
+        key = EntityKey(join_keys=["user_id"], entity_values=[Value(int64_val=user)])
+        feast_rows.append((key, values if user % 7 else {}, FIRST_EVENT + timedelta(hours=user), None))
+    return encode(*newest_rows(to_arrow(feast_rows, LISTED_CODECS)), LISTED_CODECS)
+
+
+def base(encoded: EncodedRows, budget: FeatureBudget) -> bytes:
+    """A snapshot of rows."""
+    with mock.patch("feast_sketch_store.layers.build.new_salt", return_value=SALT):
+        description, arrays = layer_arrays(build_layer(encoded, budget))
+    description = {"created_by": "make_golden", "view": "history", "row_log_version": 3, "layer": description}
+    return b"".join(snapshot_format.encode(description, arrays))
+
+
 def contents() -> dict[str, bytes]:
     """The golden files: name -> bytes."""
     encoded = rows()
-    with mock.patch("feast_sketch_store.layers.build.new_salt", return_value=SALT):
-        description, arrays = layer_arrays(build_layer(encoded, BUDGET))
-    description = {"created_by": "make_golden", "view": "history", "row_log_version": 3, "layer": description}
     order = {
         name: getattr(encoded.keys, name)
         for name in ("entity_hashes", "event_timestamps", "created_timestamps")
     }
     version = f"v{snapshot_format.FORMAT_VERSION}"
     return {
-        f"{version}.base.safetensors": b"".join(snapshot_format.encode(description, arrays)),
+        f"{version}.base.safetensors": base(encoded, BUDGET),
+        f"{version}.listed.safetensors": base(listed_rows(), LISTED_BUDGET),
         f"{version}.order.safetensors": b"".join(snapshot_format.encode({}, order)),
     }
 
@@ -74,6 +107,7 @@ def contents() -> dict[str, bytes]:
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
     for name, content in contents().items():
-        with open(FOLDER / name, "xb") as file:
-            file.write(content)
+        if (FOLDER / name).exists():
+            continue
+        (FOLDER / name).write_bytes(content)
         print(f"{FOLDER / name}: {len(content)} bytes")

@@ -16,7 +16,8 @@ from feast_sketch_store.snapshot.files import load
 
 GOLDEN = Path(__file__).parent / "golden"
 BASE, ORDER = GOLDEN / "v1.base.safetensors", GOLDEN / "v1.order.safetensors"
-FILES = pytest.mark.parametrize("path", [BASE, ORDER], ids=["base", "order"])
+LISTED = GOLDEN / "v1.listed.safetensors"
+FILES = pytest.mark.parametrize("path", [BASE, ORDER, LISTED], ids=["base", "order", "listed"])
 
 NOON = 1_777_636_800_000_000  # 2026-05-01T12:00:00Z
 HOUR = 3_600_000_000
@@ -125,6 +126,45 @@ def test_arrays_are_as_they_were():
             [0, 0, 0, 0, 5],
         ]
     )
+
+
+def test_listed_rows_read_as_they_were_written():
+    description, arrays = load(LISTED)
+    layer = SketchLayer.from_snapshot(description["layer"], arrays)
+    names = ["viewed", "sizes", "note", "country", "weight"]
+    answer = layer.read(hashes_of(range(1000)), names)
+    assert answer.found.tolist() == list(range(70))
+    assert answer.event_timestamps.tolist() == [NOON + HOUR * user for user in range(70)]
+    columns = [answer.features[name] for name in names]
+    values = [feature.decoder.values(feature.states, feature.indptr, feature.symbols) for feature in columns]
+    for user, (viewed, sizes, note, country, weight) in enumerate(zip(*values, strict=True)):
+        if user % 7 == 0:
+            assert (viewed, sizes, note, country, weight) == (None,) * 5
+            continue
+        assert set(viewed.string_set_val.val) >= set(["tea", "coffee"][: user % 3])
+        assert sizes.int64_list_val.val == [2**40 + 7 * user, -user, -user][: user % 4]
+        assert note.string_val == f"note {user} ☕"
+        assert country == (Value(string_val="DE" if user % 5 else "FR") if user % 6 else Value())
+        # The medians of the lower and the upper half.
+        assert weight.double_val == (4.25 if user < 36 else 13.0)
+
+
+def test_the_listed_file_has_each_form_of_a_column():
+    description, arrays = load(LISTED)
+    layer = description["layer"]
+    assert [entry["name"] for entry in layer["features"]] == ["viewed"]
+    assert [(c["name"], c["codec"], c["elements"]["form"]) for c in layer["listed"]["columns"]] == [
+        ("event timestamps", "exact", "numbers"),
+        ("sizes", "exact", "numbers"),
+        ("note", "exact", "bytes"),
+        ("country", "categorical", "dictionary"),
+        ("weight", "categorical", "dictionary"),
+    ]
+    assert layer["roundings"] == [{"name": "weight", "max_error": 4.25, "mean_error": 2.175}]
+    assert np.all(np.diff(arrays["fingerprints"].astype(object)) > 0)
+    packed = [name for name in arrays if name.endswith("words")]
+    assert len(packed) == 13
+    assert all(f"{name}.checksums" in arrays for name in [*packed, "table"])
 
 
 def test_the_order_file_lists_hashes_and_timestamps():

@@ -1,0 +1,186 @@
+"""Sealed layers that list their rows: exact features, scalars, timestamps, bins, and what they take."""
+
+import math
+
+import numpy as np
+import pytest
+from feast.protos.feast.types.Value_pb2 import Value
+
+from feast_sketch_store.binning import Edges, Precision, Quantiles
+from feast_sketch_store.codecs import BINNED, EXACT, FeatureCodec
+from feast_sketch_store.layers import FeatureBudget, build_layer
+from feast_sketch_store.layers.columns import BytesElements, DictionaryElements, NumberElements
+from feast_sketch_store.layers.listed import fingerprints_of
+
+RATE = 1e-9
+VIEWED = FeatureCodec("viewed", "int64_set_val")
+PRICE = FeatureCodec("price", "double_val", EXACT)
+
+
+@pytest.fixture
+def layer_of(make_rows):
+    def make(rows, codecs):
+        return build_layer(make_rows(rows, codecs), FeatureBudget(RATE, {c.feature: RATE for c in codecs}))
+
+    return make
+
+
+@pytest.fixture
+def column_of(layer_of):
+    """Makes the column of one exact feature of rows with the values given, one each."""
+
+    def make(field, values):
+        layer = layer_of([(n, {"x": v}, 0) for n, v in enumerate(values)], [FeatureCodec("x", field, EXACT)])
+        return layer.presence.columns["x"]
+
+    return make
+
+
+# -- the form of a column --------------------------------------------------------------------------
+
+
+def test_few_values_are_numbered(column_of, make_value):
+    names = ["Deutschland", "France"] * 500
+    column = column_of("string_val", [make_value("string_val", name) for name in names])
+    assert isinstance(column.elements, DictionaryElements)
+    assert column.elements.ids.width == 1
+    assert column.size_bytes < 1000 / 8 + 100
+
+
+def test_whole_numbers_take_the_bits_of_their_range(column_of, make_value):
+    rng = np.random.default_rng(1)
+    numbers = (10**12 + rng.integers(0, 1000, 2000)).tolist()
+    column = column_of("int64_val", [make_value("int64_val", number) for number in numbers])
+    assert isinstance(column.elements, NumberElements)
+    assert column.elements.numbers.width == 10
+    assert column.size_bytes <= 2000 * 10 / 8 + 100
+
+
+def test_different_strings_stand_one_behind_the_other(column_of, make_value):
+    strings = [f"a longer text number {n}" for n in range(1000)]
+    column = column_of("string_val", [make_value("string_val", text) for text in strings])
+    assert isinstance(column.elements, BytesElements)
+    assert column.elements.offsets.width == 15
+    assert column.size_bytes <= sum(map(len, strings)) + 1000 * 15 / 8 + 100
+
+
+def test_floats_take_at_most_their_own_bytes(column_of, make_value):
+    numbers = np.random.default_rng(2).normal(size=1000).tolist()
+    column = column_of("double_val", [make_value("double_val", number) for number in numbers])
+    assert column.size_bytes <= 1000 * 8 + 100
+
+
+def test_rows_without_a_value_do_not_repeat_a_long_one(column_of, make_value):
+    column = column_of("string_val", [make_value("string_val", "x" * 100_000)] + [Value()] * 100)
+    assert column.size_bytes < 101_000
+
+
+def test_lists_take_their_elements_and_their_bounds(column_of, make_value):
+    rng = np.random.default_rng(3)
+    lists = [rng.integers(0, 256, 16).tolist() for _ in range(500)]
+    column = column_of("int64_list_val", [make_value("int64_list_val", numbers) for numbers in lists])
+    assert column.size_bytes <= 500 * 16 + 500 * 13 / 8 + 200
+
+
+# -- rows ------------------------------------------------------------------------------------------
+
+
+def test_scalars_beside_an_exact_feature_are_columns_and_never_wrong(layer_of, read, make_value):
+    codecs = [PRICE, VIEWED, FeatureCodec("country", "string_val")]
+    rows = [
+        (
+            user,
+            {
+                "price": make_value("double_val", user / 7),
+                "viewed": make_value("int64_set_val", [user % 50]),
+                "country": make_value("string_val", f"c{user % 200}"),
+            },
+            user,
+        )
+        for user in range(1000)
+    ]
+    layer = layer_of(rows, codecs)
+    assert set(layer.ranges) == {"viewed"}
+    assert not layer.shape_ranges
+    names = [codec.feature for codec in codecs]
+    assert read(layer, list(range(2000)), names) == {user: (event, values) for user, values, event in rows}
+
+
+def test_no_rows_and_no_filter(layer_of, read):
+    assert read(layer_of([], [PRICE]), [1, 2], ["price"]) == {}
+    layer = layer_of([(1, {"price": Value(double_val=3.5)}, 7)], [PRICE])
+    assert layer.num_facts == 0
+    assert layer.bloom.num_bits == 64
+    assert read(layer, [1, 2], ["price", "other"]) == {1: (7, {"price": Value(double_val=3.5)})}
+
+
+def test_every_timestamp_is_exact_and_expires_exactly(layer_of, read):
+    rng = np.random.default_rng(4)
+    events = rng.integers(-(10**15), 10**16, 300).tolist()
+    layer = layer_of([(user, {}, event) for user, event in enumerate(events)], [PRICE])
+    found = read(layer, list(range(300)), [])
+    assert {user: event for user, (event, _) in found.items()} == dict(enumerate(events))
+    limit = sorted(events)[100]
+    assert set(read(layer, list(range(300)), [], limit)) == {u for u, e in enumerate(events) if e >= limit}
+
+
+def test_entities_whose_fingerprints_meet_get_another_salt(layer_of, read, hashes_of, monkeypatch):
+    """With a fingerprint of 8 bits most salts fail for 12 entities."""
+    salts = []
+
+    def narrow(hashes, salt):
+        salts.append(salt)
+        return fingerprints_of(hashes, salt) >> np.uint64(56)
+
+    monkeypatch.setattr("feast_sketch_store.layers.build.fingerprints_of", narrow)
+    monkeypatch.setattr("feast_sketch_store.layers.listed.fingerprints_of", narrow)
+    rows = [(user, {"price": Value(double_val=user)}, user) for user in range(40)]
+    layer = layer_of(rows, [PRICE])
+    assert len(set(salts)) > 1
+    found = read(layer, list(range(40)), ["price"])
+    assert found == {user: (user, {"price": Value(double_val=user)}) for user in range(40)}
+
+
+# -- bins ------------------------------------------------------------------------------------------
+
+BINNINGS = {
+    "quantiles": Quantiles(16),
+    "edges": Edges(tuple(range(-300, 301, 20))),
+    "precision": Precision(10),
+}
+
+
+@pytest.mark.parametrize("beside", [[], [PRICE]], ids=["in the filter", "in a column"])
+@pytest.mark.parametrize("field", ["double_val", "float_val", "int64_val", "int32_val", "unix_timestamp_val"])
+@pytest.mark.parametrize("kind", BINNINGS)
+def test_binned_numbers_come_back_as_their_bins(layer_of, read, make_value, beside, field, kind):
+    rng = np.random.default_rng(5)
+    plain = float if field in ("double_val", "float_val") else int
+    numbers = [plain(number) for number in rng.normal(0, 100, 2000)]
+    codec = FeatureCodec("x", field, BINNED, BINNINGS[kind])
+    layer = layer_of([(n, {"x": make_value(field, v)}, 0) for n, v in enumerate(numbers)], [codec, *beside])
+    found = [values["x"] for _, values in read(layer, list(range(2000)), ["x"]).values()]
+    assert {value.WhichOneof("val") for value in found} == {field}
+    kept = np.array([getattr(value, field) for value in found])
+    written = np.array([getattr(make_value(field, number), field) for number in numbers])
+    errors = np.abs(kept - written)
+    rounding = layer.roundings["x"]
+    assert rounding.max_error == pytest.approx(errors.max())
+    assert rounding.mean_error == pytest.approx(errors.mean())
+    if kind == "quantiles":
+        assert len(set(kept.tolist())) == 16
+    else:
+        inside = np.abs(written) < 300 if kind == "edges" else np.ones(2000, bool)
+        assert errors[inside].max() <= (10 if kind == "edges" else 5) * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("beside", [[], [PRICE]], ids=["in the filter", "in a column"])
+def test_what_is_no_number_comes_back_from_its_own_bin(layer_of, read, make_value, beside):
+    codec = FeatureCodec("x", "double_val", BINNED, Quantiles(2))
+    numbers = [math.nan, math.inf, -math.inf, *map(float, range(50))]
+    rows = [(n, {"x": make_value("double_val", number)}, 0) for n, number in enumerate(numbers)]
+    found = read(layer_of([*rows, (99, {"x": Value()}, 0)], [codec, *beside]), [0, 1, 2, 99, 3], ["x"])
+    assert math.isnan(found[0][1]["x"].double_val)
+    assert [found[user][1]["x"].double_val for user in (1, 2)] == [math.inf, -math.inf]
+    assert found[99][1]["x"] == Value()
+    assert math.isfinite(found[3][1]["x"].double_val)
