@@ -55,9 +55,9 @@ def to_arrow(rows: Sequence[FeastRow], codecs: Sequence[FeatureCodec]) -> pa.Tab
     RowError : a row names a feature that the view lacks, or has a value of another type.
     """
     known = {codec.feature for codec in codecs}
-    for number, (_, values, _, _) in enumerate(rows):
-        if not values.keys() <= known:
-            unknown = sorted(values.keys() - known)
+    for number, (key, values, _, _) in enumerate(rows):
+        # Feast repeats the join keys among the values of an on-demand view.
+        if not values.keys() <= known and (unknown := sorted(values.keys() - known - {*key.join_keys})):
             raise RowError(f"row {number} of the batch has {unknown}, features that the view lacks")
     entity_keys = [row[0] for row in rows]
     serialized_keys = _serialize(entity_keys)

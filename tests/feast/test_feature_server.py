@@ -1,0 +1,415 @@
+"""`feast serve` with two workers over HTTP, with SQLite as the control; both workers are asked each time."""
+
+import asyncio
+import functools
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from feast import Entity, FeatureService, FeatureStore, FeatureView, Field, FileSource, PushSource, ValueType
+from feast.repo_config import RepoConfig
+from feast.types import Int64, Set, String
+from requests import RequestException
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds the workers in /proc")
+
+FEAST = Path(sys.executable).parent / "feast"
+NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
+APRIL = NOON - timedelta(20)
+LARGE = 50_000  # rows
+
+USER = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
+USER_ID, VIEWED = Field(name="user_id", dtype=Int64), Field(name="viewed", dtype=Set(String))
+COUNTRY = Field(name="country", dtype=String)
+
+ONLINE_STORES = {
+    "sqlite": {"type": "sqlite", "path": "data/online.db"},
+    "sketch": {
+        "type": "sketch",
+        "path": "data/sketch",
+        "refresh_interval_seconds": 0.1,
+        "seal_min_rows": 5,
+        "error_rate": 1e-9,
+        "scalar_error_rate": 1e-9,
+        "presence_error_rate": 1e-9,
+    },
+}
+
+
+@dataclass
+class Server:
+    """A running feature server."""
+
+    repo: Path
+    kind: str
+    port: int
+    process: subprocess.Popen
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def workers(self) -> list[int]:
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
+        return [int(pid) for pid in children.split()]
+
+    def send(self, path: str, body: dict | bytes | None = None) -> tuple[int, str]:
+        """The status and the text of an answer; a POST if there is a body."""
+        if isinstance(body, dict):
+            body = json.dumps(body, default=str).encode()
+        request = urllib.request.Request(self.url + path, body, {"Content-Type": "application/json"})
+        try:
+            with urllib.request.urlopen(request, timeout=60) as response:
+                return response.status, response.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+
+    def post(self, path: str, body: dict) -> str:
+        status, text = self.send(path, body)
+        assert status == 200, f"{status}: {text}"
+        return text
+
+    def ask(self, *users: int, **request) -> dict:
+        """The values that any worker answers."""
+        request = {"features": ["history:viewed", "history:country"], **request}
+        answer = json.loads(self.post("/get-online-features", {"entities": {"user_id": users}, **request}))
+        columns = zip(answer["metadata"]["feature_names"], answer["results"], strict=True)
+        return {
+            name: [set(v) if isinstance(v, list) else v for v in column["values"]] for name, column in columns
+        }
+
+    def ask_both(self, *users: int, **request) -> list[dict]:
+        """The values that each worker answers."""
+        answers = []
+        for worker in self.workers:
+            with self.only(worker):
+                answers.append(self.ask(*users, **request))
+        assert len(answers) == 2
+        return answers
+
+    @contextmanager
+    def only(self, worker: int):
+        """Stop the other worker for a while, so that this one takes all connections."""
+        others = [pid for pid in self.workers if pid != worker]
+        for pid in others:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in others:
+                os.kill(pid, signal.SIGCONT)
+
+    def countries(self, *users: int, features=("history:country",)) -> list[list]:
+        return [answer["country"] for answer in self.ask_both(*users, features=features)]
+
+    def await_countries(self, wanted: list, *users: int, features=("history:country",)) -> None:
+        """Wait until both workers answer so: each looks for what others wrote after its refresh interval.
+
+        One is asked first without stopping the other, which may be the one that is writing.
+        """
+        ask = functools.partial(self.ask, *users, features=features)
+        assert _soon(lambda: ask()["country"] == wanted), ask()
+        ask_both = functools.partial(self.countries, *users, features=features)
+        assert _soon(lambda: ask_both() == [wanted, wanted]), ask_both()
+
+
+def _soon(is_so, seconds=30.0) -> bool:
+    """Whether something becomes so."""
+    pause = threading.Event()  # never set: paces the polling of another process
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        if time.monotonic() > deadline:
+            return False
+        pause.wait(0.05)
+    return True
+
+
+@pytest.fixture(scope="module", params=ONLINE_STORES)
+def server(request, tmp_path_factory):
+    repo = tmp_path_factory.mktemp(request.param)
+    (repo / "data").mkdir()
+    config = {
+        "project": "shop",
+        "provider": "local",
+        "registry": {"path": "data/registry.db", "serve_features_while_materializing": True},
+        "online_store": ONLINE_STORES[request.param],
+        "entity_key_serialization_version": 3,
+    }
+    (repo / "feature_store.yaml").write_text(json.dumps(config))  # which is YAML
+    FeatureStore(repo_path=str(repo)).apply(_features(repo / "data"))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    options = ["-h", "127.0.0.1", "-p", str(port), "-w", "2", "--max-requests", "1000000"]
+    with (repo / "server.log").open("w") as log:
+        process = subprocess.Popen(
+            [FEAST, "serve", *options], cwd=repo, stdout=log, stderr=log, start_new_session=True
+        )
+        server = Server(repo, request.param, port, process)
+        try:
+            assert _soon(lambda: _is_healthy(server), 120), (repo / "server.log").read_text()
+            yield server
+        finally:
+            os.killpg(process.pid, signal.SIGTERM)
+            process.wait(30)
+
+
+def _features(folder: Path) -> list:
+    """A view with sets and one without, which can be pushed to, and a large one."""
+    sources = {}
+    for name in ("rows", "large_rows"):
+        frame([0], ["a"], "FR").to_parquet(folder / f"{name}.parquet")
+        sources[name] = FileSource(
+            name=name,
+            path=str(folder / f"{name}.parquet"),
+            timestamp_field="event_timestamp",
+            created_timestamp_column="created",
+        )
+    history = _view("history", PushSource(name="events", batch_source=sources["rows"]), VIEWED)
+    places = _view("places", PushSource(name="moves", batch_source=sources["rows"]))
+    large = _view("large", sources["large_rows"], VIEWED)
+    return [USER, history, places, large, FeatureService(name="recommender", features=[history])]
+
+
+def _view(name: str, source, *fields: Field) -> FeatureView:
+    schema = [USER_ID, COUNTRY, *fields]
+    return FeatureView(name=name, entities=[USER], schema=schema, source=source, ttl=timedelta(0))
+
+
+def _is_healthy(server: Server) -> bool:
+    assert server.process.poll() is None, (server.repo / "server.log").read_text()
+    try:
+        return server.send("/health")[0] == 200 and len(server.workers) == 2
+    except (urllib.error.URLError, ConnectionError, TimeoutError):
+        return False
+
+
+def frame(users, viewed, country, moment=NOON) -> pd.DataFrame:
+    """Rows of one moment; all users viewed the same, in the same country."""
+    viewed = [viewed] * len(users)
+    return pd.DataFrame({"user_id": users, "viewed": viewed, "country": country}).assign(
+        event_timestamp=moment, created=moment
+    )
+
+
+def columns(users, viewed, country, moment=NOON) -> dict:
+    """The same, as JSON takes them."""
+    return frame(users, viewed, country, moment.isoformat()).to_dict("list")
+
+
+def test_health(server):
+    for worker in server.workers:
+        with server.only(worker):
+            assert server.send("/health")[0] == 200
+
+
+def test_requests_by_features_and_by_service(server):
+    body = {"feature_view_name": "history", "df": columns([10, 11], ["a", "b"], "FR")}
+    server.post("/write-to-online-store", body)
+    server.await_countries(["FR", "FR", None], 10, 11, 19)
+    wanted = {"user_id": [10, 19], "viewed": [{"a", "b"}, None], "country": ["FR", None]}
+    assert server.ask_both(10, 19) == [wanted] * 2
+    assert server.ask_both(10, 19, features=[], feature_service="recommender") == [wanted] * 2
+    full = {"user_id": [10], "history__viewed": [{"a", "b"}], "history__country": ["FR"]}
+    assert server.ask_both(10, full_feature_names=True) == [full] * 2
+
+
+def test_statuses_timestamps_and_metadata(server):
+    server.post(
+        "/write-to-online-store", {"feature_view_name": "history", "df": columns([20], ["a"], "FR", NOON)}
+    )
+    server.await_countries(["FR"], 20)
+    request = {"features": ["history:country"], "entities": {"user_id": [20, 29]}}
+    request["include_feature_view_version_metadata"] = True
+    answer = json.loads(server.post("/get-online-features", request))
+    country = answer["results"][answer["metadata"]["feature_names"].index("country")]
+    assert country["statuses"] == ["PRESENT", "NOT_FOUND"]
+    assert country["event_timestamps"] == ["2026-05-01T12:00:00Z", "1970-01-01T00:00:00Z"]
+    assert [view["name"] for view in answer["metadata"]["feature_view_metadata"]] == ["history"]
+
+
+def test_push(server):
+    for number, country in enumerate(["FR", "DE"]):
+        df = columns([30], [country], country, NOON + timedelta(hours=number))
+        server.post("/push", {"push_source_name": "events", "df": df, "to": "online"})
+        server.await_countries([country], 30)
+    assert server.ask(30)["viewed"] == [{"DE"}]
+
+
+def test_materialize_and_materialize_incremental(server):
+    rows = pd.concat([frame([40], ["a"], "FR"), frame([41], ["b"], "DE", NOON + timedelta(2))])
+    rows.to_parquet(server.repo / "data" / "rows.parquet")
+    body = {"start_ts": APRIL.isoformat(), "end_ts": (NOON + timedelta(1)).isoformat()}
+    server.post("/materialize", {**body, "feature_views": ["history"]})
+    server.await_countries(["FR", None], 40, 41)
+    body = {"end_ts": (NOON + timedelta(3)).isoformat(), "feature_views": ["history"]}
+    server.post("/materialize-incremental", body)
+    server.await_countries(["FR", "DE"], 40, 41)
+
+
+def test_materialize_without_waiting_for_it(server):
+    frame([50], ["a"], "FR", NOON + timedelta(4)).to_parquet(server.repo / "data" / "rows.parquet")
+    body = {"start_ts": (NOON + timedelta(3)).isoformat(), "end_ts": (NOON + timedelta(5)).isoformat()}
+    status, text = server.send("/materialize?async=true", {**body, "feature_views": ["history"]})
+    assert (status, json.loads(text)["status"]) == (202, "accepted")
+    server.await_countries(["FR"], 50)
+
+
+GOOD_READ = {"features": ["history:country"], "entities": {"user_id": [60]}}
+GOOD_WRITE = {"feature_view_name": "history", "df": columns([61], ["a"], "FR")}
+WRONG_REQUESTS = {
+    "unknown feature": ("/get-online-features", {**GOOD_READ, "features": ["history:age"]}, "age"),
+    "unknown view": ("/get-online-features", {**GOOD_READ, "features": ["past:country"]}, "past"),
+    "unknown service": ("/get-online-features", {**GOOD_READ, "feature_service": "nobody"}, "nobody"),
+    "wrong entity type": ("/get-online-features", {**GOOD_READ, "entities": {"user_id": ["one"]}}, ""),
+    "mixed entity types": ("/get-online-features", {**GOOD_READ, "entities": {"user_id": [1, "one"]}}, ""),
+    "unknown entity": ("/get-online-features", {**GOOD_READ, "entities": {"shop_id": [1]}}, "user_id"),
+    "no entities": ("/get-online-features", {"features": ["history:country"]}, "entities"),
+    "no JSON": ("/get-online-features", b"{", "JSON"),
+    "unknown push source": ("/push", {"push_source_name": "nobody", "df": GOOD_WRITE["df"]}, "nobody"),
+    "unknown target": (
+        "/push",
+        {"push_source_name": "events", "df": GOOD_WRITE["df"], "to": "moon"},
+        "moon",
+    ),
+    "written to an unknown view": (
+        "/write-to-online-store",
+        {**GOOD_WRITE, "feature_view_name": "past"},
+        "past",
+    ),
+    "written with a feature missing": (
+        "/write-to-online-store",
+        {**GOOD_WRITE, "df": {n: v for n, v in GOOD_WRITE["df"].items() if n != "country"}},
+        "country",
+    ),
+    "written with a wrong type": (
+        "/write-to-online-store",
+        {**GOOD_WRITE, "df": {**GOOD_WRITE["df"], "user_id": ["one"]}},
+        "",
+    ),
+    "written with columns of different lengths": (
+        "/write-to-online-store",
+        {**GOOD_WRITE, "df": {**GOOD_WRITE["df"], "country": ["FR", "DE"]}},
+        "length",
+    ),
+    "materialized backwards": (
+        "/materialize",
+        {"start_ts": NOON.isoformat(), "end_ts": APRIL.isoformat()},
+        "before",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_REQUESTS)
+def test_a_wrong_request_gets_an_error_and_the_next_an_answer(server, case):
+    path, body, told = WRONG_REQUESTS[case]
+    workers = server.workers
+    for worker in workers:
+        with server.only(worker):
+            status, text = server.send(path, body)
+        assert 400 <= status <= 599
+        assert len(text) > 2
+        assert told in text
+    assert server.countries(60, 61) == [[None, None]] * 2
+    assert server.workers == workers
+
+
+def test_the_remote_online_store_of_another_repository(server, tmp_path):
+    """Its client reads and writes through the server, and shares its registry."""
+    config = RepoConfig(
+        project="shop",
+        provider="local",
+        registry=str(server.repo / "data" / "registry.db"),
+        online_store={"type": "remote", "path": server.url},
+        entity_key_serialization_version=3,
+        repo_path=tmp_path,
+    )
+    client = FeatureStore(config=config)
+    rows, places = [{"user_id": 70}, {"user_id": 79}], ["places:country"]
+    try:
+        # Feast 0.67's remote store cannot write sets, nor timestamps under other names than these.
+        client.write_to_online_store("places", frame([70], ["a"], "FR"))
+        server.await_countries(["FR"], 70, features=places)
+        assert client.get_online_features(places, rows).to_dict()["country"] == ["FR", None]
+        client.push("moves", frame([70], ["a"], "DE", NOON + timedelta(1)))
+        server.await_countries(["DE"], 70, features=places)
+        answer = client.get_online_features(places, rows, full_feature_names=True).to_dict()
+        assert answer["places__country"] == ["DE", None]
+
+        server.post(
+            "/write-to-online-store", {"feature_view_name": "history", "df": columns([70], ["a", "b"], "IT")}
+        )
+        server.await_countries(["IT"], 70)
+        answer = client.get_online_features(client.get_feature_service("recommender"), rows).to_dict()
+        assert answer["country"] == ["IT", None]
+        assert set(answer["viewed"][0]) == {"a", "b"}
+        with pytest.raises((RuntimeError, RequestException)):
+            client.get_online_features(["history:age"], rows)
+    finally:
+        asyncio.run(client.close())
+
+
+def test_reads_go_on_while_another_process_materializes(server):
+    """Each answer is one of before or of after, none is missing, and in the end all are of after."""
+    if server.kind == "sqlite":
+        pytest.skip("Feast's SQLite store locks its file meanwhile")
+    features = ["large:viewed", "large:country"]
+    before = {"feature_view_name": "large", "df": columns(list(range(1_000)), ["a", "b"], "FR")}
+    server.post("/write-to-online-store", before)
+    server.await_countries(["FR"] * 1_000, *range(1_000), features=features)
+    seen, wrong, ended = set(), [], threading.Event()
+
+    def read(first):
+        is_last = False  # which is one that begins after both workers have the new rows
+        while not is_last:
+            is_last = ended.wait(0.01)
+            answer = server.ask(*range(first, first + 10), features=features)
+            for country, viewed in zip(answer["country"], answer["viewed"], strict=True):
+                seen.add(country)
+                if (country, viewed) not in [("FR", {"a", "b"}), ("DE", {"b", "c"})]:
+                    wrong.append((country, viewed))
+            first = (first + 20) % 1_000
+
+    after = frame(range(LARGE), ["b", "c"], "DE", NOON + timedelta(2))
+    after.to_parquet(server.repo / "data" / "large_rows.parquet")
+    with ThreadPoolExecutor(2) as readers:
+        reading = [readers.submit(read, first) for first in (0, 10)]
+        try:
+            _materialize_in_a_process(server)
+            server.await_countries(["DE"] * 4, 0, 999, 1_000, LARGE - 1, features=features)
+        finally:
+            ended.set()
+    for reader in reading:
+        reader.result()
+    assert not wrong
+    assert seen == {"FR", "DE"}
+    store = FeatureStore(repo_path=str(server.repo))
+    answer = store.get_online_features(["large:country"], {"user_id": list(range(LARGE))}).to_dict()
+    assert answer["country"] == ["DE"] * LARGE
+
+
+def _materialize_in_a_process(server: Server) -> None:
+    done = subprocess.run(
+        [FEAST, "materialize", "--views", "large", "2026-05-02T00:00:00", "2026-05-04T00:00:00"],
+        cwd=server.repo,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr

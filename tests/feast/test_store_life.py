@@ -1,0 +1,378 @@
+"""The store in Feast's hands: async calls, initialize and close, projects, teardown, stores beside it."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from feast import Entity, FeatureService, FeatureStore, FeatureView, Field, FileSource, PushSource, ValueType
+from feast.data_source import PushMode
+from feast.protos.feast.core.PrecomputedFeatureVector_pb2 import PrecomputedFeatureVector
+from feast.protos.feast.types.EntityKey_pb2 import EntityKey
+from feast.protos.feast.types.Value_pb2 import Value
+from feast.repo_config import RepoConfig
+from feast.types import Int64, String
+
+from feast_sketch_store import SketchOnlineStore
+from feast_sketch_store import view as view_module
+from feast_sketch_store.errors import RowError
+
+NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
+NEVER = 10**6  # seconds: a refresh interval that no test reaches
+STORES = {
+    "sqlite": {"type": "sqlite", "path": "data/online.db"},
+    "unsealed": {"type": "sketch"},
+    "sealed": {"type": "sketch", "seal_min_rows": 0, "seal_share": 1e-9},
+}
+SKETCH = ["unsealed", "sealed"]
+USER = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
+COUNTRIES = ["history:country"]
+
+
+@pytest.fixture
+def make_store(tmp_path) -> Callable[..., FeatureStore]:
+    """Makes a `FeatureStore` with a registry per project; keywords are options of the online store."""
+
+    def make(kind: str = "sealed", project: str = "shop", **options) -> FeatureStore:
+        config = RepoConfig(
+            project=project,
+            provider="local",
+            registry=str(tmp_path / "data" / f"{project}.registry.db"),
+            online_store={**STORES.get(kind, {}), **options},
+            entity_key_serialization_version=3,
+            repo_path=tmp_path,
+        )
+        return FeatureStore(config=config)
+
+    (tmp_path / "data").mkdir()
+    return make
+
+
+@pytest.fixture
+def make_history(tmp_path) -> Callable[..., FeatureView]:
+    """Makes a view of countries over `user_id`, which can be pushed to."""
+
+    def make(name: str = "history", **options) -> FeatureView:
+        path = tmp_path / "data" / "rows.parquet"
+        countries(["FR"]).to_parquet(path)
+        source = FileSource(name="rows", path=str(path), timestamp_field="event")
+        return FeatureView(
+            name=name,
+            entities=[USER],
+            schema=[Field(name="user_id", dtype=Int64), Field(name="country", dtype=String)],
+            source=PushSource(name="events", batch_source=source),
+            ttl=timedelta(0),
+            **options,
+        )
+
+    return make
+
+
+def countries(names, first_user=1, moment=NOON) -> pd.DataFrame:
+    users = range(first_user, first_user + len(names))
+    return pd.DataFrame({"user_id": users, "country": names, "event": moment})
+
+
+def entity_rows(*users) -> list:
+    return [{"user_id": user} for user in users]
+
+
+def ask(store, *users, features=COUNTRIES) -> list:
+    return store.get_online_features(features, entity_rows(*users)).to_dict()["country"]
+
+
+async def ask_async(store, *users, features=COUNTRIES) -> list:
+    answer = await store.get_online_features_async(features, entity_rows(*users))
+    return answer.to_dict()["country"]
+
+
+def key(user) -> EntityKey:
+    return EntityKey(join_keys=["user_id"], entity_values=[Value(int64_val=user)])
+
+
+@pytest.mark.parametrize("kind", SKETCH)
+class TestAsync:
+    """SQLite has no async methods, so the answers are compared with those of the others."""
+
+    @pytest.fixture
+    def store(self, kind, make_store, make_history):
+        store = make_store(kind)
+        store.apply([USER, make_history(), FeatureService(name="s", features=[make_history()])])
+        store.write_to_online_store("history", countries(["FR", "DE", "IT"]))
+        return store
+
+    def test_reads_and_writes_are_reported_as_supported(self, store):
+        supported = store._get_provider().async_supported.online
+        assert (supported.read, supported.write) == (True, True)
+
+    def test_the_methods_of_the_store_answer_as_their_twins(self, kind, make_harness):
+        harness = make_harness({"country": String}, **STORES[kind])
+        counted = []
+        rows = [
+            (harness.key(user_id=u), {"country": Value(string_val=f"c{u}")}, NOON, None) for u in range(5)
+        ]
+        write, read = harness.store.online_write_batch_async, harness.store.online_read_async
+        asyncio.run(write(harness.config, harness.view, rows, counted.append))
+        assert sum(counted) == 5
+        keys = [harness.key(user_id=user) for user in (3, 9, 0)]
+        answer = asyncio.run(read(harness.config, harness.view, keys, ["country"]))
+        assert answer == [(NOON, rows[3][1]), (None, None), (NOON, rows[0][1])]
+        assert asyncio.run(read(harness.config, harness.view, keys)) == harness.read(3, 9, 0)
+
+    def test_many_reads_at_once(self, store):
+        async def read_all():
+            return await asyncio.gather(*(ask_async(store, n % 4 + 1, 2) for n in range(100)))
+
+        countries_of = {1: "FR", 2: "DE", 3: "IT", 4: None}
+        assert asyncio.run(read_all()) == [[countries_of[n % 4 + 1], "DE"] for n in range(100)]
+
+    def test_a_feature_service(self, store):
+        service = store.get_feature_service("s")
+        assert asyncio.run(ask_async(store, 1, 9, features=service)) == ["FR", None]
+
+    def test_views_of_one_request(self, store, make_history):
+        store.apply([USER, make_history("past")])
+        store.write_to_online_store("past", countries(["PT"]))
+
+        async def read():
+            features = ["history:country", "past:country"]
+            return await store.get_online_features_async(features, entity_rows(1, 9), full_feature_names=True)
+
+        answer = asyncio.run(read()).to_dict()
+        assert (answer["history__country"], answer["past__country"]) == (["FR", None], ["PT", None])
+
+    @pytest.mark.parametrize("method", ["write", "push"])
+    def test_reads_among_writes(self, store, method):
+        """Who has awaited a write reads it, and nobody loses what was there before."""
+
+        async def write_and_read(user):
+            rows = countries([f"c{user}"], user)
+            if method == "write":
+                await store.write_to_online_store_async("history", rows)
+            else:
+                await store.push_async("events", rows, to=PushMode.ONLINE)
+            return await ask_async(store, user, 1)
+
+        async def run():
+            users = range(100, 120)
+            reads = [ask_async(store, 1, 2, 3) for _ in range(40)]
+            return await asyncio.gather(*map(write_and_read, users), *reads)
+
+        answers = asyncio.run(run())
+        assert answers[:20] == [[f"c{user}", "FR"] for user in range(100, 120)]
+        assert answers[20:] == [["FR", "DE", "IT"]] * 40
+        assert ask(store, *range(100, 120)) == [f"c{user}" for user in range(100, 120)]
+
+    def test_a_write_that_waits_does_not_hold_up_the_loop(self, store):
+        view = store.registry.get_feature_view("history", "shop")
+        lock = store._get_provider().online_store.view(store.config, view)._write_lock
+
+        async def run():
+            with lock:  # as another thread that writes or seals
+                writing = asyncio.create_task(store.write_to_online_store_async("history", countries(["CH"])))
+                assert await ask_async(store, 2) == ["DE"]
+                assert not writing.done()
+            await writing
+            return await ask_async(store, 1)
+
+        assert asyncio.run(run()) == ["CH"]
+
+    def test_an_error_reaches_the_caller(self, make_harness, kind):
+        harness = make_harness({"country": String}, **STORES[kind])
+        rows = [(harness.key(user_id=1), {"country": Value(int64_val=1)}, NOON, None)]
+        with pytest.raises(RowError, match="country"):
+            asyncio.run(harness.store.online_write_batch_async(harness.config, harness.view, rows, None))
+
+
+def _open_beneath(folder: Path) -> list[str]:
+    """What this process has open or mapped beneath a folder."""
+    paths = [line.split(maxsplit=5)[5] for line in _lines("/proc/self/maps") if line.count("/")]
+    for descriptor in list(Path("/proc/self/fd").iterdir()):
+        try:
+            paths.append(str(descriptor.readlink()))
+        except FileNotFoundError:  # the one of the listing itself
+            continue
+    return [path for path in paths if path.startswith(str(folder))]
+
+
+def _lines(path: str) -> list[str]:
+    return Path(path).read_text().splitlines()
+
+
+def _own_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("feast_sketch_store")]
+
+
+@pytest.mark.parametrize("kind", STORES)
+def test_initialize_then_close_and_use_again(kind, make_store, make_history):
+    store = make_store(kind)
+    store.apply([USER, make_history()])
+    asyncio.run(store.initialize())
+    store.write_to_online_store("history", countries(["FR"]))
+    assert ask(store, 1, 9) == ["FR", None]
+    asyncio.run(store.close())
+    asyncio.run(store.close())
+    assert ask(store, 1, 9) == ["FR", None]
+    store.write_to_online_store("history", countries(["DE"], 2))
+    assert ask(store, 1, 2) == ["FR", "DE"]
+    asyncio.run(store.close())
+    asyncio.run(store.initialize())
+    assert ask(store, 1, 2) == ["FR", "DE"]
+
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="reads /proc")
+
+
+@needs_proc
+@pytest.mark.parametrize("kind", SKETCH)
+def test_close_leaves_nothing_open(kind, make_store, make_history, tmp_path):
+    store = make_store(kind)
+    store.apply([USER, make_history(), make_history("past")])
+    for view in ("history", "past"):
+        store.write_to_online_store(view, countries(["FR"]))
+        store.write_to_online_store(view, countries(["late"], moment=NOON - timedelta(1)))
+        assert ask(store, 1, features=[f"{view}:country"]) == ["FR"]
+    assert bool(_open_beneath(tmp_path / "data" / "sketch")) == (kind == "sealed")
+    asyncio.run(store.close())
+    assert _open_beneath(tmp_path / "data" / "sketch") == []
+    assert _own_threads() == []
+    assert ask(store, 1) == ["FR"]
+
+
+@needs_proc
+def test_replaced_snapshots_are_let_go(make_harness, make_view, tmp_path):
+    """Without the help of the garbage collector, which may come much later."""
+    harness = make_harness(view=make_view({"country": String}), **STORES["sealed"])
+    for user in range(10):
+        harness.write(user, {"country": Value(string_val="FR")})
+        assert harness.read(user)[0][1] is not None
+    snapshots = {path for path in _open_beneath(tmp_path / "sketch") if "base.safetensors" in path}
+    assert len(snapshots) == 1
+
+
+def test_close_waits_for_a_refresh_that_runs(make_store, make_history, monkeypatch):
+    store = make_store("sealed", refresh_interval_seconds=NEVER)
+    store.apply([USER, make_history()])
+    store.write_to_online_store("history", countries(["FR"]))
+    assert ask(store, 1) == ["FR"]
+    may_go_on = threading.Event()
+    refresh = view_module.View._refresh
+
+    def slow_refresh(self, *arguments):
+        assert may_go_on.wait(60)
+        refresh(self, *arguments)
+
+    monkeypatch.setattr(view_module.View, "_refresh", slow_refresh)
+    monkeypatch.setattr(
+        view_module.View, "_is_outdated", lambda self: True
+    )  # as after another process' write
+    history = store.registry.get_feature_view("history", "shop")
+    store._get_provider().online_store.view(store.config, history)._looked_at -= 0.75 * NEVER
+    assert ask(store, 1) == ["FR"]
+    assert len(_own_threads()) == 1
+
+    closed = threading.Event()
+    closing = threading.Thread(target=lambda: (asyncio.run(store.close()), closed.set()))
+    closing.start()
+    try:
+        assert not closed.wait(0.2)
+    finally:
+        may_go_on.set()
+    assert closed.wait(60)
+    assert _own_threads() == []
+    closing.join()
+    assert ask(store, 1) == ["FR"]
+
+
+@pytest.mark.parametrize("kind", STORES)
+def test_teardown_and_a_new_start(kind, make_store, make_history):
+    store = make_store(kind)
+    store.apply([USER, make_history()])
+    store.write_to_online_store("history", countries(["FR"]))
+    store.teardown()
+    store.apply([USER, make_history()])
+    assert ask(store, 1) == [None]
+    store.write_to_online_store("history", countries(["DE"]))
+    assert ask(store, 1) == ["DE"]
+
+
+@pytest.mark.parametrize("kind", STORES)
+def test_projects_share_a_path_and_nothing_else(kind, make_store, make_history):
+    stores = [make_store(kind, project) for project in ("one", "two")]
+    for store, country in zip(stores, ["FR", "DE"], strict=True):
+        store.apply([USER, make_history()])
+        store.write_to_online_store("history", countries([country]))
+    assert [ask(store, 1) for store in stores] == [["FR"], ["DE"]]
+    if kind != "sqlite":  # whose teardown removes the file of both
+        stores[0].teardown()
+        assert ask(stores[1], 1) == ["DE"]
+
+
+@pytest.mark.parametrize("kind", SKETCH)
+def test_without_a_registry_and_without_apply(kind, make_config, make_view):
+    """SQLite wants its tables made first."""
+    config, view = make_config(**STORES[kind]), make_view({"country": String})
+    rows = [(key(1), {"country": Value(string_val="FR")}, NOON, None)]
+    assert SketchOnlineStore().online_read(config, view, [key(1)]) == [(None, None)]
+    SketchOnlineStore().online_write_batch(config, view, rows, None)
+    assert SketchOnlineStore().online_read(config, view, [key(1)]) == [(NOON, rows[0][1])]
+
+
+def test_hybrid_beside_sqlite(make_store, make_history, tmp_path):
+    """Feast 0.67's hybrid store can apply and tear down the views of one store at a time only, and cannot
+    materialize, whatever stores are inside."""
+    stores = [
+        {"type": name, "conf": {"path": str(tmp_path / "data" / name)}} for name in ("sketch", "sqlite")
+    ]
+    store = make_store("", type="hybrid", online_stores=stores)
+    for name in ("sketch", "sqlite"):
+        store.apply([USER, make_history(f"in_{name}", tags={"tribe": name})])
+    store.write_to_online_store("in_sketch", countries(["FR"]))
+    store.write_to_online_store("in_sqlite", countries(["DE"]))
+    features = ["in_sketch:country", "in_sqlite:country"]
+    answer = store.get_online_features(features, entity_rows(1, 9), full_feature_names=True).to_dict()
+    assert (answer["in_sketch__country"], answer["in_sqlite__country"]) == (["FR", None], ["DE", None])
+    store.push("events", countries(["IT"], moment=NOON + timedelta(1)))
+    assert [ask(store, 1, features=[feature]) for feature in features] == [["IT"], ["IT"]]
+    assert (tmp_path / "data" / "sketch" / "shop" / "in_sketch" / "rows").is_dir()
+    assert not (tmp_path / "data" / "sketch" / "shop" / "in_sqlite").exists()
+
+
+@pytest.mark.filterwarnings("ignore:datetime.datetime.utcnow:DeprecationWarning")
+@pytest.mark.parametrize("kind", SKETCH)
+class TestPrecomputedVectors:
+    """Feast 0.67 makes them for Redis alone, and writes them to a view that was never applied, which SQLite
+    refuses; so they are written here by hand."""
+
+    def write(self, store, user, vector):
+        arguments = (store.config, "fast", "shop", key(user), vector)
+        store._get_provider().online_store.write_precomputed_vector(*arguments)
+
+    def test_written_and_read_back(self, kind, make_store):
+        store = make_store(kind)
+        for user, vector in [(1, b"old"), (2, b"\0\xff"), (1, b"new")]:
+            self.write(store, user, vector)
+        arguments = (store.config, "fast", "shop", [key(user) for user in (2, 9, 1)])
+        online_store = store._get_provider().online_store
+        assert online_store.read_precomputed_vectors(*arguments) == [b"\0\xff", None, b"new"]
+        read = online_store.read_precomputed_vectors_async
+        assert asyncio.run(read(*arguments)) == [b"\0\xff", None, b"new"]
+        assert online_store.read_precomputed_vectors(store.config, "slow", "shop", [key(1)]) == [None]
+
+    def test_a_feature_service_is_answered_from_them(self, kind, make_store, make_history):
+        store = make_store(kind)
+        history = make_history()
+        store.apply([USER, history, FeatureService(name="fast", features=[history], precompute_online=True)])
+        for user, country in enumerate(["FR", "DE"]):
+            vector = PrecomputedFeatureVector(
+                feature_names=["history__country"], values=[Value(string_val=country)]
+            )
+            self.write(store, user, vector.SerializeToString())
+        fast = store.get_feature_service("fast")
+        answer = store.get_online_features(fast, entity_rows(1, 0, 1), full_feature_names=True).to_dict()
+        assert answer["history__country"] == ["DE", "FR", "DE"]
+        with pytest.raises(RuntimeError, match="could not be read"):
+            store.get_online_features(fast, entity_rows(1, 9), full_feature_names=True)
