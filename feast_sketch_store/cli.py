@@ -67,7 +67,7 @@ def inspect(open_store: Callable[[], FeatureStore], views: Sequence[str], as_jso
     else:
         _print_table(_VIEW_COLUMNS, [_view_cells(report) for report in reports])
         _print_table(
-            ["view", "feature", "codec", "vocabulary", "facts", "expected rate", "sampled rate"],
+            _FEATURE_COLUMNS,
             [_feature_cells(report.view, feature) for report in reports for feature in report.features],
         )
 
@@ -259,6 +259,10 @@ def _print_outcomes(done: dict[str, Any], as_json: bool, column: str) -> None:
         _print_table(["view", column], [[view, str(outcome)] for view, outcome in done.items()])
 
 
+_FEATURE_COLUMNS = [
+    *("view", "feature", "codec", "vocabulary", "facts", "memory", "expected rate", "sampled rate"),
+    *("max error", "mean error"),
+]
 _VIEW_COLUMNS = [
     "view",
     "entities",
@@ -290,13 +294,16 @@ def _view_cells(report: ViewReport) -> list[str]:
 
 
 def _feature_cells(view: str, feature: FeatureReport) -> list[str]:
-    counts = [f"{feature.vocabulary:,}", f"{feature.facts:,}"]
+    errors = [feature.max_error, feature.mean_error]
     return [
         view,
         feature.name,
         feature.codec,
-        *counts,
+        "-" if feature.vocabulary is None else f"{feature.vocabulary:,}",
+        f"{feature.facts:,}",
+        _bytes(feature.size_bytes),
         *map(_rate, (feature.expected_rate, feature.sampled_rate)),
+        *("-" if error is None else f"{error:.3g}" for error in errors),
     ]
 
 

@@ -19,6 +19,7 @@ from feast.feature_view import FeatureView
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.type_map import python_values_to_proto_values
 
+from feast_sketch_store.codecs import BINNED
 from feast_sketch_store.errors import RowError, SketchStoreError
 from feast_sketch_store.layers import SketchLayer
 from feast_sketch_store.online_store import SketchOnlineStore, any_feature_view, online_store_of
@@ -34,16 +35,22 @@ _NO_SEAL = 2**62  # rows: a rebuild folds once, at its end
 class FeatureReport:
     """One feature of a sealed view.
 
+    ``size_bytes`` is what it takes of the snapshot: its column, or its vocabulary and share of the table.
     ``expected_rate`` is what the table is sized for, ``sampled_rate`` was measured just now: the share of
-    random values of the vocabulary that random unknown entities seem to have.
+    random values of the vocabulary that random unknown entities seem to have; both are 0 for a column, and
+    ``vocabulary`` is then None. Of a binned feature ``max_error`` and ``mean_error`` tell how far numbers
+    were from what stands for them, when the view was sealed.
     """
 
     name: str
     codec: str
-    vocabulary: int
+    vocabulary: int | None
     facts: int
+    size_bytes: int
     expected_rate: float
     sampled_rate: float
+    max_error: float | None = None
+    mean_error: float | None = None
 
 
 @dataclass(frozen=True)
@@ -91,23 +98,28 @@ def inspect(store: FeatureStore, view: str) -> ViewReport:
         base.num_entities,
         base.num_facts,
         stats.unsealed_rows,
-        base.bloom.num_bits / max(1, base.num_facts),
+        base.bloom.num_bits / base.num_facts if base.num_facts else None,
         stats.snapshot_bytes + stats.unsealed_bytes,
         disk_bytes,
         max(0.0, time.time() - snapshot.path.stat().st_mtime),
         newest.isoformat() if base.num_entities else None,
         presence,
-        [
-            FeatureReport(
-                name,
-                base.codecs[name].name,
-                symbols.num_symbols,
-                symbols.num_facts,
-                symbols.false_positive_rate,
-                rates[name],
-            )
-            for name, symbols in base.ranges.items()
-        ],
+        [_feature_report(base, name, rates.get(name, 0.0)) for name in base.codecs],
+    )
+
+
+def _feature_report(layer: SketchLayer, name: str, sampled_rate: float) -> FeatureReport:
+    symbols, rounding = layer.ranges.get(name), layer.roundings.get(name)
+    return FeatureReport(
+        name,
+        layer.codecs[name].name if rounding is None else BINNED,
+        symbols.num_symbols if symbols else None,
+        symbols.num_facts if symbols else layer.num_entities,
+        round(layer.size_bytes_of(name)),
+        symbols.false_positive_rate if symbols else 0.0,
+        sampled_rate,
+        rounding.max_error if rounding else None,
+        rounding.mean_error if rounding else None,
     )
 
 

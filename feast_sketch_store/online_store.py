@@ -3,6 +3,7 @@
 import asyncio
 import copy
 import functools
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,6 +24,7 @@ from feast.type_map import VALUE_TYPE_TO_PROTO_VALUE_MAP
 from feast.types import Bytes, FeastType
 from pydantic import Field, StrictStr, field_validator
 
+from feast_sketch_store.advice import advice
 from feast_sketch_store.codecs import EXACT, MISSING
 from feast_sketch_store.entity_keys import hash_serialized_keys, serialize_entity_keys
 from feast_sketch_store.errors import RowError, SettingsError, SketchStoreError, StorageError
@@ -31,6 +33,10 @@ from feast_sketch_store.paths import project_path, remove_folder, view_path
 from feast_sketch_store.rows import FeastRow, deletions, to_arrow
 from feast_sketch_store.settings import error_rate, resolve, ttl_microseconds
 from feast_sketch_store.view import SealPolicy, View
+
+_logger = logging.getLogger(__name__)
+
+_given_hints: set[str] = set()  # each is given once by a process
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -68,6 +74,10 @@ class SketchOnlineStoreConfig(FeastConfigBaseModel):
     default_codec: Literal["sketch", "exact"] = "sketch"
     """How a feature without a `sketch.codec` tag is kept: in the sketch if its type is made for it and
     refused otherwise, or exactly unless it is a Set."""
+
+    expire_rows: bool = True
+    """Whether a view's ttl applies to reads and seals. Where it does not, rows stay until they are replaced,
+    as in Feast's SQLite store."""
 
     refresh_interval_seconds: float = Field(1.0, ge=0)
     """Longest time, in seconds, until a read sees what another process wrote."""
@@ -167,7 +177,8 @@ class SketchOnlineStore(OnlineStore):
             requested_features = [feature.name for feature in table.features]
         rows: list[Row] = [(None, None)] * len(entity_keys)
         hashes = hash_serialized_keys(serialize_entity_keys(entity_keys))
-        for answer in self.view(config, table).read(hashes, requested_features, ttl_microseconds(table)):
+        ttl = ttl_microseconds(config.online_store, table)
+        for answer in self.view(config, table).read(hashes, requested_features, ttl):
             for position, row in zip(answer.found.tolist(), _to_feast(answer), strict=True):
                 rows[position] = row
         return rows
@@ -242,13 +253,20 @@ class SketchOnlineStore(OnlineStore):
         ------
         UnsupportedFeatureError, SettingsError : a view cannot be kept here; nothing was changed.
         """
+        hints: list[str] = []
         for table in tables_to_keep:
-            resolve(config.online_store, table)
+            settings = resolve(config.online_store, table)
             view = self._open(config, table)
             view.check_codecs()
             _check_join_keys(table, view.stored_join_keys())
+            sealed = view.sealed()
+            hints += advice(table, settings, sealed[0] if sealed else None)
         for table in tables_to_keep:
             _make_folder(self.folder(config, table))
+        for hint in hints:
+            if hint not in _given_hints:
+                _given_hints.add(hint)
+                _logger.warning("%s", hint)
         for table in tables_to_delete:
             for version in range((getattr(table, "current_version_number", None) or 0) + 1):
                 path = self._folder(config, table.name, version)

@@ -48,6 +48,7 @@ class StoreOptions(Protocol):
     scalar_error_rate: float
     max_vocabulary: int
     default_codec: str
+    expire_rows: bool
 
 
 @dataclass(frozen=True)
@@ -118,12 +119,14 @@ def resolve(options: StoreOptions, table: FeatureView) -> ViewSettings:
         table.name,
         view_tags.get("presence_error_rate", options.presence_error_rate),
         features,
-        ttl_microseconds(table),
+        ttl_microseconds(options, table),
     )
 
 
-def ttl_microseconds(table: FeatureView) -> int | None:
+def ttl_microseconds(options: StoreOptions, table: FeatureView) -> int | None:
     """How long a view's rows live; None for ever, which Feast writes as a ttl of zero or none."""
+    if not options.expire_rows:
+        return None
     ttl = getattr(table, "ttl", None)  # on-demand views have none
     return ttl // timedelta(microseconds=1) if ttl else None
 

@@ -13,7 +13,12 @@ from feast_sketch_store.settings import resolve
 
 REPEATABLE = settings(derandomize=True, deadline=None, database=None)
 OPTIONS = SimpleNamespace(
-    error_rate=0.01, presence_error_rate=1e-5, scalar_error_rate=1e-6, max_vocabulary=1000
+    error_rate=0.01,
+    presence_error_rate=1e-5,
+    scalar_error_rate=1e-6,
+    max_vocabulary=1000,
+    default_codec="sketch",
+    expire_rows=True,
 )
 NUMBERS = st.one_of(st.floats().map(repr), st.integers().map(str), st.floats(1e-9, 0.5).map(repr), st.text())
 

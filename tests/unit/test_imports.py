@@ -17,6 +17,7 @@ ORDER = [
     "maintenance",
     "online_store",
     "view",
+    "advice",
     "settings",
     "verification",
     "state",
@@ -53,7 +54,16 @@ ORDER = [
     "store_type",
     "errors",
 ]
-MAY_IMPORT_FEAST = {"cli", "maintenance", "online_store", "settings", "rows", "codecs", "entity_keys"}
+MAY_IMPORT_FEAST = {
+    "advice",
+    "cli",
+    "maintenance",
+    "online_store",
+    "settings",
+    "rows",
+    "codecs",
+    "entity_keys",
+}
 PURE = [
     "filters",
     "filters.shifting_bloom",

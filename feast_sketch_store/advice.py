@@ -1,0 +1,77 @@
+"""Advice at ``feast apply``: settings under which a view would be kept better, or in fewer bytes."""
+
+from collections.abc import Iterator
+
+from feast.feature_view import FeatureView
+
+from feast_sketch_store.codecs import MEMBERSHIP
+from feast_sketch_store.layers import SketchLayer
+from feast_sketch_store.layers.shapes import ShapedRows
+from feast_sketch_store.settings import TAG_PREFIX, ViewSettings
+
+# Shares: of max_vocabulary from which a vocabulary is near it, and of its bytes that a change must save.
+_NEARLY_FULL = 0.8
+_WORTH_SAVING = 0.2
+
+_EXACT_TAG = f'"{TAG_PREFIX}codec": "exact"'
+_FINGERPRINT_BYTES = 8
+
+
+def advice(table: FeatureView, settings: ViewSettings, sealed: SketchLayer | None) -> Iterator[str]:
+    """Sentences for whoever applies a view.
+
+    Parameters
+    ----------
+    settings : of the view.
+    sealed : its newest layer, if it has one.
+    """
+    for field in table.features:
+        codec, where = settings.features[field.name].codec, f"feature {field.name!r} of view {table.name!r}"
+        if TAG_PREFIX + "codec" in (field.tags or {}) or codec.name != MEMBERSHIP or codec.is_set:
+            continue
+        numbers = ", and floats seldom repeat" if codec.element_kind in ("float", "double") else ""
+        yield (
+            f"{where} is an Array, of which the sketch keeps neither order nor repetitions{numbers}. If they "
+            f"matter, give the field the tag {_EXACT_TAG}; if not, declare it as a Set or give it the tag "
+            f'"{TAG_PREFIX}codec": "membership"'
+        )
+    if sealed is None:
+        return
+    for name, symbols in sealed.ranges.items():
+        feature = settings.features.get(name)
+        if feature is None or feature.codec.is_bounded:
+            continue
+        if symbols.num_symbols > _NEARLY_FULL * feature.max_vocabulary:
+            yield (
+                f"feature {name!r} of view {table.name!r} has {symbols.num_symbols} different values; writes "
+                f"past max_vocabulary = {feature.max_vocabulary} are refused. Raise it, or give the field "
+                f"the tag {_EXACT_TAG}, which has no vocabulary"
+            )
+    size, listed = sealed.size_bytes, round(_size_if_listed(sealed))
+    if not settings.lists_rows and listed < (1 - _WORTH_SAVING) * size:
+        yield (
+            f"view {table.name!r} takes {size} bytes in memory; with exact scalars it would take about "
+            f"{listed} and never return a wrong one. Give one of them the tag {_EXACT_TAG}"
+        )
+
+
+def _size_if_listed(layer: SketchLayer) -> float:
+    """About the bytes of the layer if its rows were listed and its scalars columns."""
+    size = _FINGERPRINT_BYTES * layer.num_entities + _timestamp_bits(layer) * layer.num_entities / 8
+    for name, symbols in layer.ranges.items():
+        if layer.codecs[name].is_collection:
+            size += layer.size_bytes_of(name)
+        else:
+            bits = max(1, symbols.num_symbols - 1).bit_length() + 2
+            size += layer.num_entities * bits / 8 + layer.vocabularies[name].size_bytes
+    return size
+
+
+def _timestamp_bits(layer: SketchLayer) -> int:
+    """Bits that a timestamp takes in a column: of a few different ones a number, or those of their range."""
+    if not isinstance(layer.presence, ShapedRows) or not len(layer.presence.bucket_bounds):
+        return 0
+    oldest, newest = layer.presence.bucket_bounds.T
+    if (oldest == newest).all():
+        return (len(oldest) - 1).bit_length()
+    return int(newest.max() - oldest.min()).bit_length()

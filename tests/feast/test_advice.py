@@ -1,0 +1,119 @@
+"""What `feast apply` advises, and what `inspect` tells of exact and binned features."""
+
+import logging
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from feast import Entity, FeatureStore, Field, ValueType
+from feast.protos.feast.types.EntityKey_pb2 import EntityKey
+from feast.types import Array, Float32, Float64, Int64, Set, String
+
+from feast_sketch_store import maintenance, online_store
+
+SEALED = {"seal_min_rows": 0, "seal_share": 1e-9}
+
+
+@pytest.fixture
+def advised(make_harness, monkeypatch, caplog):
+    """Applies a view and gives what was advised."""
+    monkeypatch.setattr(online_store, "_given_hints", set())
+
+    def apply(features, **options):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, "feast_sketch_store"):
+            harness = make_harness(features, **options)
+        return harness, [record.getMessage() for record in caplog.records]
+
+    return apply
+
+
+def test_nothing_is_advised_for_sets_and_categories(advised):
+    assert advised({"viewed": Set(String), "country": String})[1] == []
+
+
+@pytest.mark.parametrize("dtype", [Array(Int64), Array(Float32)], ids=str)
+def test_an_array_may_lose_what_matters(advised, dtype):
+    _, (message,) = advised({"last": dtype})
+    assert "feature 'last' of view 'history' is an Array" in message
+    assert '"sketch.codec": "exact"' in message
+    assert ("floats" in message) == (dtype == Array(Float32))
+    assert advised({"last": dtype})[1] == []  # told once
+
+
+@pytest.mark.parametrize("codec", ["membership", "exact"])
+def test_who_has_chosen_is_not_advised(advised, codec):
+    assert advised([Field(name="last", dtype=Array(Int64), tags={"sketch.codec": codec})])[1] == []
+
+
+def test_a_vocabulary_near_its_end(advised, make_value):
+    harness, _ = advised({"x": Set(Int64)}, max_vocabulary=10, **SEALED)
+    harness.write(1, {"x": make_value("int64_set_val", range(9))})
+    _, (message,) = advised({"x": Set(Int64)}, max_vocabulary=10, **SEALED)
+    assert "has 9 different values" in message
+    assert "max_vocabulary = 10" in message
+
+
+def test_scalars_that_would_be_smaller_exactly(advised, make_value):
+    features = dict.fromkeys("abcd", String)
+    harness, _ = advised(features, **SEALED)
+    rows = [
+        (harness.key(user_id=n), {name: make_value("string_val", f"{n % 20}") for name in features})
+        for n in range(2000)
+    ]
+    harness.write_many([(key, values, harness.noon(), None) for key, values in rows])
+    before = harness.store.view(harness.config, harness.view).sealed()[0].size_bytes
+    _, (message,) = advised(features, **SEALED)
+    assert "with exact scalars it would take about" in message
+    # As foretold, or less: the estimate leaves room for timestamps.
+    foretold = int(message.split("about ")[1].split()[0])
+    exact, _ = advised(features, default_codec="exact", **SEALED)
+    exact.store.seal(exact.config, exact.view)
+    after = exact.store.view(exact.config, exact.view).sealed()[0].size_bytes
+    assert after <= foretold < before
+
+
+def test_inspect_tells_what_exact_and_binned_features_take(make_config, make_view, make_value):
+    fields = [
+        Field(name="viewed", dtype=Set(Int64)),
+        Field(name="price", dtype=Float64, tags={"sketch.codec": "exact"}),
+        Field(name="age", dtype=Int64, tags={"sketch.precision": "10"}),
+    ]
+    store = FeatureStore(config=make_config(**SEALED))
+    user = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
+    view = make_view(fields)
+    store.apply([user, view])
+    sketch = online_store.online_store_of(store)
+    rows = []
+    for n in range(300):
+        key = EntityKey(join_keys=["user_id"], entity_values=[make_value("int64_val", n)])
+        values = {
+            "viewed": make_value("int64_set_val", [n % 40, n % 7]),
+            "price": make_value("double_val", n / 7),
+            "age": make_value("int64_val", n % 100),
+        }
+        rows.append((key, values, view_time(n), None))
+    sketch.online_write_batch(store.config, view, rows, None)
+    report = maintenance.inspect(store, "history")
+    viewed, price, age = sorted(report.features, key=lambda f: ["viewed", "price", "age"].index(f.name))
+    assert [f.codec for f in (viewed, price, age)] == ["membership", "exact", "binned"]
+    assert (price.vocabulary, price.expected_rate, price.sampled_rate) == (None, 0.0, 0.0)
+    assert 300 * 7 <= price.size_bytes <= 300 * 9 + 100
+    assert (age.max_error, age.mean_error) == (5, 2.5)
+    assert (price.max_error, viewed.max_error) == (None, None)
+    assert report.presence_sampled_rate == 0
+    assert maintenance.verify(store, "history").is_sound
+
+
+def view_time(minutes):
+    return datetime(2026, 5, 1, tzinfo=UTC) + timedelta(minutes=minutes)
+
+
+@pytest.mark.parametrize("options", [SEALED, {}], ids=["sealed", "unsealed"])
+def test_rows_need_not_expire(make_harness, make_view, make_value, options):
+    view = make_view({"country": String})
+    view.ttl = timedelta(hours=1)
+    row = {"country": make_value("string_val", "FR")}
+    for expire, wanted in ((True, None), (False, row)):
+        harness = make_harness(view=view, project=f"expire_{expire}", expire_rows=expire, **options)
+        harness.write(1, row)  # at a noon long ago
+        assert harness.read(1)[0][1] == wanted
