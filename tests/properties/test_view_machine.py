@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from feast_sketch_store.codecs import FeatureCodec
+from feast_sketch_store.codecs import EXACT, FeatureCodec
 from feast_sketch_store.entity_keys import hash_serialized_keys, serialize_entity_keys
 from feast_sketch_store.rows import deletions, to_arrow
 from feast_sketch_store.settings import FeatureSettings, ViewSettings
@@ -33,6 +33,15 @@ SETTINGS = {
     )
     for name, rate in {"exact": 1e-12, "loose": 0.5}.items()
 }
+# With an exact feature a sealed layer lists its rows.
+SETTINGS["listed"] = ViewSettings(
+    "history",
+    1e-12,
+    {
+        "viewed": FeatureSettings(CODECS[0], 1e-12, 10**6),
+        "name": FeatureSettings(FeatureCodec("name", "string_val", EXACT), 1e-12, 10**6),
+    },
+)
 
 TEXT = st.text(st.sampled_from("abé\x00"), max_size=2)
 VALUES = st.fixed_dictionaries(
