@@ -10,6 +10,10 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+# What was printed, for `run.py --json`: one entry per table, in order.
+printed: list[dict[str, object]] = []
+_set_up = ""
+
 
 def interleaved(
     sides: Mapping[str, Callable[[T], object]],
@@ -50,12 +54,16 @@ def seconds(run: Callable[..., T], *arguments: object) -> tuple[float, T]:
 
 def print_set_up(text: str, *packages: str) -> None:
     """Print what the table below is measured with."""
+    global _set_up
     versions = [f"Python {platform.python_version()}", *(f"{name} {version(name)}" for name in packages)]
-    print(f"{text}; {', '.join(versions)}.\n")
+    _set_up = f"{text}; {', '.join(versions)}."
+    print(_set_up + "\n", flush=True)
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print a Markdown table: the first column left-aligned, the others right-aligned."""
+    """Print a Markdown table, the first column left-aligned, the others right-aligned, and keep it."""
+    named = [dict(zip(header, map(str, row), strict=True)) for row in rows]
+    printed.append({"set_up": _set_up, "rows": named})
     cells = [[str(cell) for cell in row] for row in (header, *rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
 

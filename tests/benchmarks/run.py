@@ -1,12 +1,16 @@
-"""Runs the benchmarks: ``python tests/benchmarks/run.py [name ...] [--quick]``.
+"""Runs the benchmarks: ``python tests/benchmarks/run.py [name ...] [--quick] [--json FILE]``.
 
 Needs the dependency group ``benchmark`` and ``redis-server`` on the PATH. Times are medians of
 interleaved runs on whatever machine this is: quote the ratios.
 """
 
 import argparse
+import json
 import warnings
 from importlib import import_module
+from pathlib import Path
+
+import measure
 
 BENCHMARKS = ("enumeration", "online_read", "online_write", "table_bits", "sealing", "refresh", "startup")
 
@@ -15,6 +19,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Benchmarks of feast_sketch_store.")
     parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(BENCHMARKS)}; default all")
     parser.add_argument("--quick", action="store_true", help="a smoke run of a few seconds each")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="where to write the tables as JSON, too")
     arguments = parser.parse_args()
     unknown = set(arguments.names) - set(BENCHMARKS)
     if unknown:
@@ -22,7 +27,12 @@ def main() -> None:
     warnings.simplefilter("ignore")  # Feast warns of its own deprecations at every import
     for name in arguments.names or BENCHMARKS:
         print(f"## {name}\n", flush=True)
+        first = len(measure.printed)
         import_module(name).run(quick=arguments.quick)
+        for table in measure.printed[first:]:
+            table["benchmark"] = name
+        if arguments.json:
+            arguments.json.write_text(json.dumps(measure.printed, indent=1) + "\n")
 
 
 if __name__ == "__main__":
