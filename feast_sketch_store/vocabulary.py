@@ -141,7 +141,7 @@ class VocabularyBuilder:
     def add(self, vocabulary: Vocabulary, symbols: NDArray[np.int32]) -> None:
         """Take up a part: int32[nnz], ids of its own vocabulary."""
         self._waiting.append(vocabulary)
-        self._parts.append(_narrow(symbols, len(vocabulary)))
+        self._parts.append(narrow(symbols, len(vocabulary)))
         if sum(map(len, self._waiting)) >= len(self._known):
             self._unite()
 
@@ -159,10 +159,10 @@ class VocabularyBuilder:
         first = len(self._parts) - len(self._waiting)
         self._known, (_, *new_ids) = Vocabulary.union([self._known, *self._waiting])
         for number, ids in enumerate(new_ids, first):
-            self._parts[number] = _narrow(ids, len(self._known))[self._parts[number]]
+            self._parts[number] = narrow(ids, len(self._known))[self._parts[number]]
         self._waiting = []
 
 
-def _narrow(symbols: NDArray[np.integer], num_symbols: int) -> NDArray[np.integer]:
+def narrow(symbols: NDArray[np.integer], num_symbols: int) -> NDArray[np.integer]:
     """The same ids in a smaller type if they fit: half the memory of most views."""
     return symbols.astype(np.uint16 if num_symbols <= 2**16 else np.int32)

@@ -1,14 +1,29 @@
 """Integers of as many bits as they need, back to back, each found without reading the others."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-# Called before words are used, with the first words of some stretches and their lengths; it may refuse
-# damaged ones by raising.
-Check = Callable[[NDArray[np.int64], int | NDArray[np.int64]], None]
+
+class Check(Protocol):
+    """Refuses damaged words, before they are used, by raising.
+
+    ``unchecked``, uint8[blocks], marks blocks of ``block_words`` words that were not looked at yet;
+    ``all_checked`` that there are none.
+    """
+
+    block_words: int
+    unchecked: NDArray[np.uint8]
+    all_checked: bool
+
+    def __call__(self, starts: NDArray[np.int64], num_words: int | NDArray[np.int64]) -> None:
+        """Check stretches of words, given by their first words and lengths."""
+
+    def check_blocks(self, blocks: NDArray[np.int64]) -> None:
+        """Check blocks, given by their numbers."""
+
 
 _WORD_BITS = 64
 _BLOCK = 64  # numbers of w bits take w whole words

@@ -24,22 +24,23 @@ Source: Yang et al., "A Shifting Bloom Filter Framework for Set Queries", PVLDB 
 that carry auxiliary information); Goodwin et al., "BitFunnel", SIGIR 2017 (AND of rows).
 """
 
+import itertools
 import secrets
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feast_sketch_store.filters.bits import set_bits
+from feast_sketch_store import kernel
 from feast_sketch_store.filters.packed import Check
+from feast_sketch_store.kernel import Asked, Table
 
 # offset_j uses the upper 32 bits of a mixed hash, so a table has fewer than 2**32 words (32 GiB).
 MAX_NUM_WORDS = 2**32 - 1
 
-# Of answers: k windows are ANDed, and turned into ids, while they are in the L2 cache. Small temporaries also
-# come from the allocator's free lists, where large ones would be mapped, faulted in and unmapped each time.
-_CHUNK_BYTES = 1 << 18
-_FACTS_PER_CHUNK = 1 << 17
-_NARROW_WINDOW_WORDS = 4
+_MIN_WORDS_PER_PART = 1 << 16  # below that a thread costs more than it saves
 
 
 def new_salt() -> tuple[int, int]:
@@ -50,21 +51,22 @@ def new_salt() -> tuple[int, int]:
 class ShiftingBloomFilterBuilder:
     """Collects facts and builds one immutable filter.
 
-    While it builds, a bit takes a byte: NumPy writes single bytes three times faster than it ORs
-    words in place, and packing at the end is a sequential pass.
+    Several threads fill a part of the table each, which is also more likely to stay in a cache: a window
+    belongs to the part in which it begins, and runs on into words that are folded in at the end.
 
     Parameters
     ----------
     num_bits : wanted table size; rounded up to whole words, and to at least one window.
     window_words : words of one full window, ``ceil(symbols / 64)``; symbol ids stay below 64 times it.
     salt : two unsigned 64-bit integers, see `new_salt`.
+    num_threads : how many may fill the table.
 
     Raises
     ------
     ValueError : the table would have more than ``MAX_NUM_WORDS`` words.
     """
 
-    def __init__(self, num_bits: int, window_words: int, salt: tuple[int, int]):
+    def __init__(self, num_bits: int, window_words: int, salt: tuple[int, int], num_threads: int = 1):
         if window_words < 1:
             raise ValueError(f"window_words is {window_words}; a window has at least one word")
         # A table shorter than a window would fold symbols onto each other for good.
@@ -73,8 +75,50 @@ class ShiftingBloomFilterBuilder:
             raise ValueError(f"{num_bits} bits are more than {MAX_NUM_WORDS} words; split the view")
         self._window_words = window_words
         self._salt = salt
-        # Windows that pass the end run on into a tail that is folded back once, in `build`.
-        self._bits = np.zeros((self._num_words + window_words) * 64, np.uint8)
+        num_parts = max(1, min(num_threads, self._num_words // _MIN_WORDS_PER_PART))
+        bounds = [self._num_words * number // num_parts for number in range(num_parts + 1)]
+        self._firsts = bounds[:-1]
+        self._parts = [
+            np.zeros(stop - first + window_words, np.uint64) for first, stop in itertools.pairwise(bounds)
+        ]
+
+    def add_rows(
+        self,
+        entity_hashes: NDArray[np.uint64],
+        places: NDArray[np.int32],
+        indptr: NDArray[np.int64],
+        symbols: NDArray[np.integer],
+        num_hashes: int,
+        first_symbol: int = 0,
+    ) -> None:
+        """Add the facts of rows.
+
+        Parameters
+        ----------
+        entity_hashes : uint64[m, 2]
+        places : int32[n], which of the hashes each row belongs to.
+        indptr, symbols : int64[n + 1], and uint16[nnz] or int32[nnz]: a CSR matrix.
+        num_hashes : k of these facts, at least 1.
+        first_symbol : is added to all symbols, which then lie in ``[0, 64 * window_words)``.
+
+        Raises
+        ------
+        IndexError : a symbol id does not fit the window.
+        """
+        if len(symbols):
+            lowest, highest = int(symbols.min()) + first_symbol, int(symbols.max()) + first_symbol
+            if not 0 <= lowest <= highest < self._window_words * 64:
+                raise IndexError(
+                    f"symbol ids run from {lowest} to {highest}, "
+                    f"but a window of {self._window_words} words holds {self._window_words * 64}"
+                )
+        table = self._num_words, self._window_words, self._salt
+        rows = places, indptr, symbols
+        fills = [
+            partial(kernel.add_facts, part, first, table, entity_hashes, rows, first_symbol, num_hashes)
+            for first, part in zip(self._firsts, self._parts, strict=True)
+        ]
+        _run_all(fills)
 
     def add_many(
         self,
@@ -83,7 +127,7 @@ class ShiftingBloomFilterBuilder:
         symbols: NDArray[np.integer],
         num_hashes: int,
     ) -> None:
-        """Add facts.
+        """Add facts one by one.
 
         Parameters
         ----------
@@ -96,22 +140,15 @@ class ShiftingBloomFilterBuilder:
         ------
         IndexError : a symbol id does not fit the window.
         """
-        if symbols.size and not 0 <= symbols.min() <= symbols.max() < self._window_words * 64:
-            raise IndexError(
-                f"symbol ids run from {symbols.min()} to {symbols.max()}, "
-                f"but a window of {self._window_words} words holds {self._window_words * 64}"
-            )
-        for j in range(num_hashes):
-            offsets, rotations = _positions(entity_hashes, self._salt, self._num_words, range(j, j + 1))
-            starts, shifts = offsets[0] * 64, rotations[0].astype(np.int64)
-            for first in range(0, symbols.size, _FACTS_PER_CHUNK):
-                chunk = slice(first, first + _FACTS_PER_CHUNK)
-                entity, symbol = entity_index[chunk], symbols[chunk].astype(np.int64)
-                self._bits[starts[entity] + (symbol & ~63) + ((symbol + shifts[entity]) & 63)] = 1
+        places, indptr = entity_index.astype(np.int32), np.arange(len(symbols) + 1)
+        self.add_rows(entity_hashes, places, indptr, symbols.astype(np.int32), num_hashes)
 
     def build(self) -> "ShiftingBloomFilter":
-        """The filter of all facts added so far."""
-        words = np.packbits(self._bits, bitorder="little").view("<u8")
+        """The filter of all facts added so far; to be called once."""
+        words = np.zeros(self._num_words + self._window_words, np.uint64)
+        for first in self._firsts:
+            part = self._parts.pop(0)  # each is let go when it has been used
+            words[first : first + len(part)] |= part
         table, tail = words[: self._num_words], words[self._num_words :]
         table[: self._window_words] |= tail
         # Repeating the head behind the end keeps every window one contiguous slice.
@@ -142,6 +179,7 @@ class ShiftingBloomFilter:
         self.num_words = num_words
         self.salt = salt
         self._check = check
+        self._table = Table(words, num_words, salt)
 
     @property
     def num_bits(self) -> int:
@@ -152,86 +190,83 @@ class ShiftingBloomFilter:
         """Share of ones in the table: reads all of it."""
         return float(np.bitwise_count(self.words[: self.num_words]).sum(dtype=np.int64)) / self.num_bits
 
-    def windows(
-        self,
-        entity_hashes: NDArray[np.uint64],
-        first_word: int,
-        num_words: int,
-        num_hashes: int,
-    ) -> NDArray[np.uint64]:
-        """The answers for ``64 * num_words`` consecutive symbols of each entity.
+    def windows(self, entity_hashes: NDArray[np.uint64], asked: Asked) -> NDArray[np.uint64]:
+        """The answers for consecutive symbols of each entity.
 
         Parameters
         ----------
         entity_hashes : uint64[n, 2]
-        first_word : the symbols asked about begin at ``64 * first_word``.
-        num_words : how many words of symbols.
-        num_hashes : the k these symbols were added with.
+        asked : the symbols.
 
         Returns
         -------
         uint64[n, num_words] : a one is "possibly present", a zero "definitely absent"; bit ``s % 64`` of
-            word ``s // 64`` answers symbol ``64 * first_word + s``.
+            word ``s // 64`` answers symbol ``64 * first_word + s``. Bits behind the last symbol are zero.
         """
-        answers = np.empty((len(entity_hashes), num_words), np.uint64)
-        if num_words <= _NARROW_WINDOW_WORDS:
-            rows = max(1, _CHUNK_BYTES // (8 * num_words * num_hashes))
-            gather = _and_narrow_windows
-        else:
-            rows = max(1, _CHUNK_BYTES // (8 * num_words))
-            gather = _and_windows
-        # Row i of this view is the window that starts at word i; nothing is copied.
-        every_window = np.ndarray((self.num_words, num_words), np.uint64, buffer=self.words, strides=(8, 8))
-        for first in range(0, len(entity_hashes), rows):
-            chunk = slice(first, first + rows)
-            offsets, rotations = _positions(
-                entity_hashes[chunk], self.salt, self.num_words, range(num_hashes)
-            )
-            offsets += first_word
-            starts = np.where(offsets >= self.num_words, offsets - self.num_words, offsets)
-            if self._check is not None:
-                self._check(starts, num_words)
-            gather(every_window, starts, rotations, answers[chunk])
-        return answers
+        if not asked.num_symbols:
+            return np.zeros((len(entity_hashes), 0), np.uint64)
+        self._check_blocks(entity_hashes, asked)
+        return kernel.windows(self._table, asked, entity_hashes)
 
     def possible_symbols(
         self,
         entity_hashes: NDArray[np.uint64],
-        first_word: int,
-        num_symbols: int,
-        num_hashes: int,
+        asked: Asked,
         wanted: NDArray[np.bool_] | None = None,
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
         """The ids of the possibly-present symbols of each entity, out of consecutive ones.
 
         Parameters
         ----------
         entity_hashes : uint64[n, 2]
-        first_word : the symbols asked about begin at ``64 * first_word``, which counts as id 0.
-        num_symbols : how many symbols.
-        num_hashes : the k these symbols were added with.
+        asked : the symbols; the first counts as id 0.
         wanted : bool[n], entities to answer; the others get no symbols. None for all.
 
         Returns
         -------
-        A CSR matrix: indptr, int64[n + 1], and the ids, int64[nnz], ascending within an entity.
+        A CSR matrix: indptr, int64[n + 1], and the ids, int32[nnz], ascending within an entity.
         """
-        num_words = -(-num_symbols // 64)
-        if not num_words:
-            return np.zeros(len(entity_hashes) + 1, np.int64), np.zeros(0, np.int64)
-        last_word = np.uint64(2**64 - 1) >> np.uint64(num_words * 64 - num_symbols)
-        rows = max(1, _CHUNK_BYTES // (8 * num_words))
-        starts, ids = [np.zeros(1, np.int64)], [np.zeros(0, np.int64)]
-        for first in range(0, len(entity_hashes), rows):
-            chunk = slice(first, first + rows)
-            words = self.windows(entity_hashes[chunk], first_word, num_words, num_hashes)
-            words[:, -1] &= last_word
-            if wanted is not None:
-                words *= wanted[chunk, None]
-            indptr, positions = set_bits(words)
-            starts.append(starts[-1][-1] + indptr[1:])
-            ids.append(positions)
-        return np.concatenate(starts), np.concatenate(ids)
+        if not asked.num_symbols:
+            return np.zeros(len(entity_hashes) + 1, np.int64), np.zeros(0, np.int32)
+        self._check_blocks(entity_hashes, asked)
+        return kernel.possible_symbols(self._table, asked, entity_hashes, wanted)
+
+    def contains(
+        self, entity_hashes: NDArray[np.uint64], asked: Asked, symbols: NDArray[np.int32]
+    ) -> NDArray[np.bool_]:
+        """Whether entities possibly have some symbols: bool[n, m].
+
+        Parameters
+        ----------
+        entity_hashes : uint64[n, 2]
+        asked : the range of symbols, whose first counts as id 0.
+        symbols : int32[m], asked of every entity, or int32[n, m]; a negative one is nobody's.
+        """
+        if not asked.num_symbols:
+            return np.zeros((len(entity_hashes), symbols.shape[-1]), np.bool_)
+        self._check_blocks(entity_hashes, asked)
+        return kernel.contains(self._table, asked, entity_hashes, symbols)
+
+    def scores(
+        self,
+        entity_hashes: NDArray[np.uint64],
+        asked: Asked,
+        weights: NDArray[np.float64],
+        wanted: NDArray[np.bool_] | None = None,
+    ) -> NDArray[np.float64]:
+        """The sum of the weights of each entity's possibly-present symbols: float64[n].
+
+        Parameters
+        ----------
+        entity_hashes : uint64[n, 2]
+        asked : the symbols.
+        weights : float64[num_symbols]
+        wanted : bool[n], entities to answer; the others get 0. None for all.
+        """
+        if not asked.num_symbols:
+            return np.zeros(len(entity_hashes))
+        self._check_blocks(entity_hashes, asked)
+        return kernel.scores(self._table, asked, entity_hashes, weights, wanted)
 
     def contains_many(
         self,
@@ -247,69 +282,22 @@ class ShiftingBloomFilter:
         symbols : int[n]
         num_hashes : the k these symbols were added with.
         """
-        offsets, rotations = _positions(entity_hashes, self.salt, self.num_words, range(num_hashes))
-        places = (offsets + (symbols.astype(np.int64) >> 6)) % self.num_words
-        if self._check is not None:
-            self._check(places, 1)
-        words = self.words[places]
-        bits = (symbols.astype(np.uint64) + rotations) & np.uint64(63)
-        return np.asarray(((words >> bits) & np.uint64(1) != 0).all(axis=0))
+        asked = Asked(0, (len(self.words) - self.num_words) * 64, num_hashes)
+        return self.contains(entity_hashes, asked, symbols.astype(np.int32)[:, None])[:, 0]
+
+    def _check_blocks(self, entity_hashes: NDArray[np.uint64], asked: Asked) -> None:
+        check = self._check
+        if check is not None and not check.all_checked:
+            check.check_blocks(
+                kernel.touched_blocks(self._table, asked, entity_hashes, check.block_words, check.unchecked)
+            )
 
 
-def _positions(
-    entity_hashes: NDArray[np.uint64], salt: tuple[int, int], num_words: int, hashes: range
-) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
-    """``offset_j`` in words, int64[k, n] in [0, num_words), and ``rotation_j``, uint64[k, n] in [0, 64)."""
-    start = mix64(entity_hashes[:, 0] ^ np.uint64(salt[0]))
-    # An odd step makes start + j * step distinct for all j.
-    step = mix64(entity_hashes[:, 1] ^ np.uint64(salt[1])) | np.uint64(1)
-    mixed = mix64(start + step * np.array(hashes, np.uint64)[:, None])
-    # Multiply-shift maps 32 random bits to [0, num_words) without a division
-    # (Lemire, "Fast Random Integer Generation in an Interval", 2019).
-    offsets = ((mixed >> np.uint64(32)) * np.uint64(num_words)) >> np.uint64(32)
-    return offsets.astype(np.int64), mixed & np.uint64(63)
-
-
-def _and_windows(
-    every_window: NDArray[np.uint64],
-    starts: NDArray[np.int64],
-    rotations: NDArray[np.uint64],
-    answers: NDArray[np.uint64],
-) -> None:
-    """AND k wide windows into ``answers``, one hash at a time."""
-    for j, (start, rotation) in enumerate(zip(starts, rotations, strict=True)):
-        rotated = _rotate_right(every_window[start], rotation[:, None])
-        if j == 0:
-            answers[:] = rotated
-        else:
-            answers &= rotated
-
-
-def _and_narrow_windows(
-    every_window: NDArray[np.uint64],
-    starts: NDArray[np.int64],
-    rotations: NDArray[np.uint64],
-    answers: NDArray[np.uint64],
-) -> None:
-    """AND k windows of a few words: all hashes at once, because NumPy's calls would cost more."""
-    rotated = _rotate_right(every_window[starts], rotations[:, :, None])
-    np.bitwise_and.reduce(rotated, axis=0, out=answers)
-
-
-def _rotate_right(words: NDArray[np.uint64], distance: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Rotate in place: ``words >> d | words << (64 - d)``; a distance of 0 must not shift by 64."""
-    low = words << ((np.uint64(64) - distance) & np.uint64(63))
-    words >>= distance
-    words |= low
-    return words
-
-
-def mix64(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The finalizer of SplitMix64, a bijection in which every input bit reaches every output bit.
-
-    Source: Steele, Lea & Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014,
-    figure 18.
-    """
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
+def _run_all(tasks: Sequence[Callable[[], None]]) -> None:
+    """Run tasks side by side, if there are several."""
+    if len(tasks) == 1:
+        tasks[0]()
+        return
+    with ThreadPoolExecutor(len(tasks)) as pool:
+        for done in [pool.submit(task) for task in tasks]:
+            done.result()

@@ -1,8 +1,9 @@
 """Building a sketch layer: rows are taken in parts, so that only ids and keys are in memory together.
 
-While a layer is built a fact takes 2 or 4 bytes (its symbol) and, at the end, a byte per bit of the table.
+While a layer is built a fact takes 2 or 4 bytes (its symbol) beside its bits in the table.
 """
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -19,7 +20,7 @@ from feast_sketch_store.layers.shapes import ShapedRows, Shapes, SymbolRange, wo
 from feast_sketch_store.layers.sketch import Rounding, SketchLayer
 from feast_sketch_store.rows import NO_TIMESTAMP, EncodedFeature, EncodedRows, RowKeys
 from feast_sketch_store.sizing import FactClass, Geometry, expected_fill, size_for_rates
-from feast_sketch_store.vocabulary import Vocabulary, VocabularyBuilder
+from feast_sketch_store.vocabulary import Vocabulary, VocabularyBuilder, narrow
 
 MAX_SHAPES = 256
 MAX_TIMESTAMP_BUCKETS = 16
@@ -109,7 +110,7 @@ class _FeatureBuilder:
         self._rows: list[tuple[NDArray[np.int32], NDArray[np.int32]]] = []  # places and lengths of each part
         self._symbols: list[NDArray[np.integer]] = []
         self._vocabulary_builder = VocabularyBuilder(codec.storage_type)
-        self._final_ids: NDArray[np.int32] | None = None  # of the symbols; None if they are final
+        self._final_ids: NDArray[np.integer] | None = None  # of the symbols; None if they are final
 
     def add(self, places: NDArray[np.int32], feature: EncodedFeature) -> None:
         """Take up the feature of some rows."""
@@ -133,24 +134,25 @@ class _FeatureBuilder:
             kept, kept_ids = Vocabulary.union([Vocabulary(stored)])
             ids = kept_ids[0][bins.find(numbers)]
             self.vocabulary, popularity = kept.reordered(np.bincount(ids, counts, len(kept)))
-            self._final_ids = popularity[ids]
+            self._final_ids = narrow(popularity[ids], len(kept))
         elif self.codec.is_exact:
             self.vocabulary = vocabulary
         else:
-            self.vocabulary, self._final_ids = vocabulary.reordered(counts)
+            self.vocabulary, popularity = vocabulary.reordered(counts)
+            self._final_ids = narrow(popularity, len(vocabulary))
 
     @property
     def sealed_codec(self) -> FeatureCodec:
         """How a layer keeps the feature: a bin is a category like any other."""
         return replace(self.codec, name=CATEGORICAL, binning=None) if self.codec.binning else self.codec
 
-    def facts(self) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]]:
-        """Per part the places of its rows, and of each fact its row in the part and its symbol."""
+    def rows(self) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.integer]]]:
+        """Per part the places of its rows, and their symbols as indptr and ids of a CSR matrix."""
         while self._rows:  # each part is let go when it has been used
             (places, lengths), symbols = self._rows.pop(), self._symbols.pop()
-            entity_index = np.repeat(np.arange(len(places), dtype=np.int32), lengths)
-            final = symbols if self._final_ids is None else self._final_ids[symbols]
-            yield places, entity_index, final.astype(np.int32, copy=False)
+            indptr = np.zeros(len(places) + 1, np.int64)
+            np.cumsum(lengths, out=indptr[1:])
+            yield places, indptr, symbols if self._final_ids is None else self._final_ids[symbols]
 
     def to_column(self, order: NDArray[np.int64]) -> Column:
         """The feature of all rows, by row, in the order that is given: int64[num_rows]."""
@@ -161,10 +163,10 @@ class _FeatureBuilder:
             indptr[ranks[places] + 1] = lengths
         np.cumsum(indptr, out=indptr)
         symbols = np.zeros(self.num_facts, np.int32)
-        for places, entity_index, part in self.facts():
+        for places, starts, part in self.rows():
             # Facts of a row stand one behind the other in the part, and so they shall in the column.
-            firsts = np.searchsorted(entity_index, np.arange(len(places)))
-            symbols[(indptr[ranks[places]] - firsts)[entity_index] + np.arange(len(part))] = part
+            shifts = indptr[ranks[places]] - starts[:-1]
+            symbols[np.repeat(shifts, np.diff(starts)) + np.arange(len(part))] = part
         return Column.build(self.sealed_codec, self.states[order], indptr, self.vocabulary, symbols)
 
 
@@ -213,14 +215,16 @@ def _fill_table(
     order += range(len(features), len(classes))
     ends = np.cumsum([0] + [words_for(sizes[c]) for c in order]).tolist()
     first_words = dict(zip(order, ends, strict=False))
-    builder = ShiftingBloomFilterBuilder(geometry.num_bits, max(1, ends[-1]), salt)
+    builder = ShiftingBloomFilterBuilder(geometry.num_bits, max(1, ends[-1]), salt, os.cpu_count() or 1)
     for c, feature in enumerate(features.values()):
-        for places, entity_index, symbols in feature.facts():
-            symbols += np.int32(first_words[c] * 64)
-            builder.add_many(keys.entity_hashes[places], entity_index, symbols, hashes[c])
-    entities = np.arange(len(keys), dtype=np.int32)
+        for places, indptr, symbols in feature.rows():
+            builder.add_rows(keys.entity_hashes, places, indptr, symbols, hashes[c], first_words[c] * 64)
+    entities, one_each = np.arange(len(keys), dtype=np.int32), np.arange(len(keys) + 1)
     for c, ids in enumerate(shape_ids, start=len(features)):
-        builder.add_many(keys.entity_hashes, entities, ids + first_words[c] * 64, hashes[c])
+        shape_symbols = ids.astype(np.int32)
+        builder.add_rows(
+            keys.entity_hashes, entities, one_each, shape_symbols, hashes[c], first_words[c] * 64
+        )
     bloom = builder.build()
 
     fill = expected_fill(classes, hashes, bloom.num_bits) if classes else 0.0

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store.codecs import EXACT, VALUE, FeatureCodec
-from feast_sketch_store.filters import PackedInts, mix64
+from feast_sketch_store.filters import PackedInts
+from feast_sketch_store.kernel import mix64
 from feast_sketch_store.layers.answer import FoundRows
 from feast_sketch_store.layers.columns import PACKED, Arrays, Checks, Column, Parts, checked, describe
 from feast_sketch_store.vocabulary import Vocabulary

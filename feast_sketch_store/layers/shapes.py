@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store.codecs import VALUE
-from feast_sketch_store.filters import ShiftingBloomFilter
+from feast_sketch_store.filters import Asked, ShiftingBloomFilter
 from feast_sketch_store.layers.answer import FoundRows
 from feast_sketch_store.layers.columns import Arrays, checked
 from feast_sketch_store.sizing import MAX_NUM_HASHES
@@ -36,6 +36,11 @@ class SymbolRange:
     def num_words(self) -> int:
         """Words of a window that the range takes up."""
         return words_for(self.num_symbols)
+
+    @property
+    def asked(self) -> Asked:
+        """The range as the filter takes it."""
+        return Asked(self.first_word, self.num_symbols, self.num_hashes)
 
     @classmethod
     def from_snapshot(cls, entry: Mapping[str, Any]) -> "SymbolRange":
@@ -104,9 +109,7 @@ class ShapedRows:
         for number, (shapes, symbols) in enumerate(zip(self.shapes, self.ranges, strict=True)):
             if number and not set(features).intersection(shapes.features):
                 continue
-            possible, ids = self.bloom.possible_symbols(
-                entity_hashes[found], symbols.first_word, symbols.num_symbols, symbols.num_hashes
-            )
+            possible, ids = self.bloom.possible_symbols(entity_hashes[found], symbols.asked)
             is_present = np.diff(possible) > 0
             starts = possible[:-1][is_present]
             # Of several possible shapes the one counts that hides least (see codecs.VALUE): the highest

@@ -121,9 +121,7 @@ class SketchLayer:
         self, name: str, entity_hashes: NDArray[np.uint64], states: NDArray[np.uint8]
     ) -> FeatureAnswer:
         symbols = self.ranges[name]
-        indptr, ids = self.bloom.possible_symbols(
-            entity_hashes, symbols.first_word, symbols.num_symbols, symbols.num_hashes, states == VALUE
-        )
+        indptr, ids = self.bloom.possible_symbols(entity_hashes, symbols.asked, states == VALUE)
         if not self.codecs[name].is_collection:
             # Ids ascend from the most popular value: the first candidate is the most probable.
             candidates = np.diff(indptr)

@@ -49,11 +49,12 @@ class BlockChecks:
             or checksums.shape != (num_blocks, CHECKSUM_BYTES)
         ):
             raise DamagedFileError(f"{source}: the checksums of its blocks do not fit it")
+        self.block_words = _BLOCK_WORDS
+        self.unchecked = np.ones(num_blocks, np.uint8)
+        self.all_checked = num_blocks == 0
         self._words = words
         self._checksums = checksums
         self._source = source
-        self._unchecked = np.ones(num_blocks, np.bool_)
-        self._all_checked = num_blocks == 0
 
     def __call__(self, starts: NDArray[np.int64], num_words: int | NDArray[np.int64]) -> None:
         """Check every block that a stretch of words touches.
@@ -67,14 +68,24 @@ class BlockChecks:
         ------
         DamagedFileError : a block differs from its checksum.
         """
-        if self._all_checked:
+        if self.all_checked:
             return
         first, last = starts // _BLOCK_WORDS, (starts + (num_words - 1)) // _BLOCK_WORDS
         for step in range(int((last - first).max(initial=0)) + 1):
             blocks = np.minimum(first + step, last)
-            for block in np.unique(blocks[self._unchecked[blocks]]).tolist():
-                self._check(block)
-        self._all_checked = not self._unchecked.any()
+            self.check_blocks(np.unique(blocks[self.unchecked[blocks] != 0]))
+
+    def check_blocks(self, blocks: NDArray[np.int64]) -> None:
+        """Check blocks, given by their numbers.
+
+        Raises
+        ------
+        DamagedFileError : a block differs from its checksum.
+        """
+        for block in blocks.tolist():
+            self._check(block)
+        if len(blocks):
+            self.all_checked = not self.unchecked.any()
 
     def _check(self, block: int) -> None:
         words = self._words[block * _BLOCK_WORDS : (block + 1) * _BLOCK_WORDS]
@@ -82,4 +93,4 @@ class BlockChecks:
             raise DamagedFileError(
                 f"{self._source}: block {block} does not match its checksum; the file is damaged"
             )
-        self._unchecked[block] = False
+        self.unchecked[block] = 0

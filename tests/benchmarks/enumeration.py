@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from rbloom import Bloom
 
 from feast_sketch_store.entity_keys import hash_serialized_keys
-from feast_sketch_store.filters import ShiftingBloomFilter, ShiftingBloomFilterBuilder, new_salt, set_bits
+from feast_sketch_store.filters import Asked, ShiftingBloomFilter, ShiftingBloomFilterBuilder, new_salt
+from feast_sketch_store.kernel.reference import set_bits
 
 NUM_HASHES = 7
 BITS_PER_FACT = NUM_HASHES / np.log(2)  # fills half of the table
@@ -71,7 +72,7 @@ class Table:
         return hash_serialized_keys(user.to_bytes(8, "little") for user in users)
 
     def windows(self, hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        words = self.bloom.windows(hashes, 0, self._num_words, NUM_HASHES)
+        words = self.bloom.windows(hashes, Asked(0, 64 * self._num_words, NUM_HASHES))
         words[:, -1] &= self._in_vocabulary
         return words
 

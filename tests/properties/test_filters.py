@@ -5,7 +5,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from feast_sketch_store.filters import ShiftingBloomFilterBuilder, set_bits
+from feast_sketch_store.filters import Asked, ShiftingBloomFilterBuilder
+from feast_sketch_store.kernel.reference import set_bits
 
 REPEATABLE = settings(derandomize=True, deadline=None, database=None)
 NUM_ENTITIES = 8
@@ -37,7 +38,7 @@ def facts_in(windows):
 @given(filters())
 def test_no_added_fact_is_definitely_absent(drawn):
     facts, hashes, num_hashes, window_words, bloom = drawn
-    assert facts_in(bloom.windows(hashes, 0, window_words, num_hashes)) >= facts
+    assert facts_in(bloom.windows(hashes, Asked(0, 64 * window_words, num_hashes))) >= facts
 
 
 @REPEATABLE
@@ -49,7 +50,7 @@ def test_a_window_answers_as_single_questions_do(drawn, data):
     entities = np.repeat(np.arange(NUM_ENTITIES), 64 * num_words)
     symbols = np.tile(np.arange(64 * num_words), NUM_ENTITIES)
     single = bloom.contains_many(hashes[entities], 64 * first_word + symbols, num_hashes)
-    windows = bloom.windows(hashes, first_word, num_words, num_hashes)
+    windows = bloom.windows(hashes, Asked(first_word, 64 * num_words, num_hashes))
     assert facts_in(windows) == set(zip(entities[single].tolist(), symbols[single].tolist(), strict=True))
 
 

@@ -8,7 +8,9 @@ rate ``measured_fill() ** k`` exactly, whatever facts the table holds.
 import numpy as np
 import pytest
 
-from feast_sketch_store.filters import set_bits, shifting_bloom
+from feast_sketch_store.filters import Asked, shifting_bloom
+from feast_sketch_store.kernel import reference
+from feast_sketch_store.kernel.reference import set_bits
 
 VOCABULARIES = [1, 63, 64, 65, 10_000, 1_000_000]
 UNIFORM, MILD, STEEP, ZIPF = 0.0, 0.7, 1.5, 1.05
@@ -87,7 +89,9 @@ def test_no_false_negatives(make_facts, build_filter, vocabulary, exponent):
 
 def enumerated_excess(bloom, facts, entities, vocabulary, num_hashes):
     """Per entity the symbols that a window gives beside the ones added; and the absent ones."""
-    indptr, _ = set_bits(bloom.windows(facts.hashes[entities], 0, -(-vocabulary // 64), num_hashes))
+    indptr, _ = set_bits(
+        bloom.windows(facts.hashes[entities], Asked(0, 64 * (-(-vocabulary // 64)), num_hashes))
+    )
     added = np.bincount(facts.entities, minlength=len(facts.hashes))[entities]
     return np.diff(indptr) - added, vocabulary - added
 
@@ -148,13 +152,14 @@ def test_without_the_rotation_popular_symbols_err_more(
     monkeypatch, make_facts, build_filter, random_hashes, binomial_interval
 ):
     """Shows that the test before can fail."""
-    positions = shifting_bloom._positions
+    positions = reference._positions
 
     def without_rotation(*arguments):
         offsets, rotations = positions(*arguments)
         return offsets, np.zeros_like(rotations)
 
-    monkeypatch.setattr(shifting_bloom, "_positions", without_rotation)
+    monkeypatch.setattr(shifting_bloom, "kernel", reference)
+    monkeypatch.setattr(reference, "_positions", without_rotation)
     facts = make_facts(5000, 1000, 150_000, symbol_exponent=ZIPF)
     bloom = build_filter(facts, 1000, 7)
     popular, others = popular_and_other_rates(bloom, random_hashes, 1000, 7)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from feast_sketch_store.filters import set_bits
+from feast_sketch_store.kernel.reference import set_bits
 
 FULL = 2**64 - 1
 

@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
-from feast_sketch_store.filters import ShiftingBloomFilter, ShiftingBloomFilterBuilder, new_salt, set_bits
+from feast_sketch_store.filters import Asked, ShiftingBloomFilter, ShiftingBloomFilterBuilder, new_salt
+from feast_sketch_store.kernel import reference
+from feast_sketch_store.kernel.reference import set_bits
 
 SALT = (0x0123456789ABCDEF, 0xFEDCBA9876543210)
 MASK = 2**64 - 1
@@ -66,14 +68,14 @@ def test_added_facts_are_possibly_present(num_words, num_hashes):
     entities, symbols = rng.integers(0, 20, 60), rng.integers(0, 192, 60)
     bloom = build(hashes, entities, symbols, num_bits=64 * num_words, window_words=3, num_hashes=num_hashes)
     assert bloom.contains_many(hashes[entities], symbols, num_hashes).all()
-    windows = bloom.windows(hashes, 0, 3, num_hashes)
+    windows = bloom.windows(hashes, Asked(0, 64 * 3, num_hashes))
     assert ((windows[entities, symbols // 64] >> (symbols % 64).astype(np.uint64)) & np.uint64(1)).all()
 
 
 def test_a_table_without_facts_holds_nothing():
     bloom = build(random_hashes(1), [], np.zeros(0, np.int64), num_bits=640, window_words=2, num_hashes=3)
     assert bloom.measured_fill() == 0
-    assert not bloom.windows(random_hashes(9), 0, 2, 3).any()
+    assert not bloom.windows(random_hashes(9), Asked(0, 64 * 2, 3)).any()
     assert not bloom.contains_many(random_hashes(9), np.arange(9), 3).any()
 
 
@@ -92,8 +94,8 @@ def test_a_part_of_a_window_equals_that_part_of_the_whole(first_word, num_words)
         window_words=10,
         num_hashes=3,
     )
-    whole = bloom.windows(hashes, 0, 10, 3)
-    part = bloom.windows(hashes, first_word, num_words, 3)
+    whole = bloom.windows(hashes, Asked(0, 64 * 10, 3))
+    part = bloom.windows(hashes, Asked(first_word, 64 * num_words, 3))
     assert part.tolist() == whole[:, first_word : first_word + num_words].tolist()
     assert 0 < np.bitwise_count(part).sum() < part.size * 64
 
@@ -104,18 +106,21 @@ def test_chunks_make_no_difference(monkeypatch, num_words):
     entities, symbols = np.arange(400) % 100, np.arange(400) % 512
     arguments = {"num_bits": 2000, "window_words": 8, "num_hashes": 3}
     bloom = build(hashes, entities, symbols, **arguments)
-    answers = bloom.windows(hashes, 0, num_words, 3)
-    monkeypatch.setattr("feast_sketch_store.filters.shifting_bloom._CHUNK_BYTES", 1)
-    monkeypatch.setattr("feast_sketch_store.filters.shifting_bloom._FACTS_PER_CHUNK", 7)
+    answers = bloom.windows(hashes, Asked(0, 64 * num_words, 3))
+    monkeypatch.setattr("feast_sketch_store.filters.shifting_bloom.kernel", reference)
+    monkeypatch.setattr(reference, "_CHUNK_BYTES", 1)
+    monkeypatch.setattr(reference, "_FACTS_PER_CHUNK", 7)
     again = build(hashes, entities, symbols, **arguments)
     assert again.words.tolist() == bloom.words.tolist()
-    assert again.windows(hashes, 0, num_words, 3).tolist() == answers.tolist()
+    assert again.windows(hashes, Asked(0, 64 * num_words, 3)).tolist() == answers.tolist()
 
 
 @pytest.mark.parametrize("num_symbols", [0, 1, 63, 64, 65, 200, 448])
-@pytest.mark.parametrize("chunk_bytes", [1, 100, 1 << 18])
+@pytest.mark.parametrize("chunk_bytes", [1, 100, 1 << 18, None])
 def test_possible_symbols_are_the_ones_of_the_window(monkeypatch, num_symbols, chunk_bytes):
-    monkeypatch.setattr("feast_sketch_store.filters.shifting_bloom._CHUNK_BYTES", chunk_bytes)
+    if chunk_bytes:
+        monkeypatch.setattr("feast_sketch_store.filters.shifting_bloom.kernel", reference)
+        monkeypatch.setattr(reference, "_CHUNK_BYTES", chunk_bytes)
     rng = np.random.default_rng(8)
     hashes, wanted = random_hashes(40), rng.integers(0, 2, 40).astype(bool)
     facts = rng.integers(0, 40, 2000), rng.integers(0, 640, 2000)
@@ -123,7 +128,7 @@ def test_possible_symbols_are_the_ones_of_the_window(monkeypatch, num_symbols, c
     entities, symbols = np.divmod(np.arange(40 * num_symbols), max(1, num_symbols))
     possible = bloom.contains_many(hashes[entities], 3 * 64 + symbols, 3)
     for mask in (None, wanted, np.zeros(40, bool)):
-        indptr, ids = bloom.possible_symbols(hashes, 3, num_symbols, 3, mask)
+        indptr, ids = bloom.possible_symbols(hashes, Asked(3, num_symbols, 3), mask)
         kept = possible if mask is None else possible & mask[entities]
         assert ids.tolist() == symbols[kept].tolist()
         assert np.diff(indptr).tolist() == np.bincount(entities[kept], minlength=40).tolist()
@@ -133,8 +138,8 @@ def test_possible_symbols_are_the_ones_of_the_window(monkeypatch, num_symbols, c
 def test_no_entities_have_no_answers():
     bloom = build(random_hashes(1), [0], [5], num_bits=640, window_words=6, num_hashes=3)
     for num_words in (1, 6):
-        assert bloom.windows(random_hashes(0), 0, num_words, 3).shape == (0, num_words)
-        assert [a.tolist() for a in bloom.possible_symbols(random_hashes(0), 0, 64, 3)] == [[0], []]
+        assert bloom.windows(random_hashes(0), Asked(0, 64 * num_words, 3)).shape == (0, num_words)
+        assert [a.tolist() for a in bloom.possible_symbols(random_hashes(0), Asked(0, 64, 3))] == [[0], []]
     assert bloom.contains_many(random_hashes(0), np.zeros(0, np.int64), 3).shape == (0,)
 
 
@@ -172,7 +177,7 @@ def test_a_read_only_table_can_be_read():
     bloom = build(random_hashes(9), np.arange(9), np.arange(9), num_bits=6400, window_words=1, num_hashes=3)
     bloom.words.flags.writeable = False
     before = bloom.words.tolist()
-    assert bloom.windows(random_hashes(9), 0, 1, 3).any()
+    assert bloom.windows(random_hashes(9), Asked(0, 64 * 1, 3)).any()
     assert bloom.words.tolist() == before
 
 

@@ -1,0 +1,74 @@
+"""The kernel: the loops that decide how fast the store is.
+
+`compiled` has them in C; where it could not be built, `reference` has them in NumPy, with the same results.
+``FEAST_SKETCH_STORE_KERNEL=numpy`` in the environment chooses the latter, ``compiled`` insists on the former.
+"""
+
+import os
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from feast_sketch_store.kernel.reference import Asked, Table, is_int64_key, mix64, row_sums, varint
+
+_ENVIRONMENT = "FEAST_SKETCH_STORE_KERNEL"
+_wanted = os.environ.get(_ENVIRONMENT, "")
+_is_built = find_spec("feast_sketch_store.kernel._compiled") is not None
+if _wanted not in ("", "numpy", "compiled"):
+    raise ValueError(f"{_ENVIRONMENT} is {_wanted!r}; set it to 'numpy' or 'compiled', or not at all")
+if _wanted == "compiled" and not _is_built:
+    raise ImportError(
+        f"{_ENVIRONMENT} asks for the compiled kernel, which was not built; install the package where there "
+        "is a C compiler"
+    )
+
+IS_COMPILED = _is_built and _wanted != "numpy"
+
+if TYPE_CHECKING or not IS_COMPILED:
+    from feast_sketch_store.kernel.reference import (
+        BytesIndex,
+        Int64Index,
+        add_facts,
+        contains,
+        encode_values,
+        hash_int64_keys,
+        hash_keys,
+        possible_symbols,
+        scores,
+        touched_blocks,
+        windows,
+    )
+else:
+    from feast_sketch_store.kernel.compiled import (
+        BytesIndex,
+        Int64Index,
+        add_facts,
+        contains,
+        encode_values,
+        hash_int64_keys,
+        hash_keys,
+        possible_symbols,
+        scores,
+        touched_blocks,
+        windows,
+    )
+
+__all__ = [
+    "IS_COMPILED",
+    "Asked",
+    "BytesIndex",
+    "Int64Index",
+    "Table",
+    "add_facts",
+    "contains",
+    "encode_values",
+    "hash_int64_keys",
+    "hash_keys",
+    "is_int64_key",
+    "mix64",
+    "possible_symbols",
+    "row_sums",
+    "scores",
+    "touched_blocks",
+    "varint",
+    "windows",
+]

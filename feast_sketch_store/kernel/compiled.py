@@ -1,0 +1,177 @@
+"""The compiled kernel behind the same functions as `reference`, which describes them.
+
+Calls that take longer than some microseconds let other threads run meanwhile.
+"""
+
+import secrets
+
+import numpy as np
+from numpy.typing import NDArray
+
+import feast_sketch_store.kernel._compiled as _compiled
+from feast_sketch_store.kernel.reference import Asked, Table
+
+_EXPECTED_SYMBOLS = 256  # room for so many ids per entity is made at first
+_SEED = secrets.randbits(64)  # of hash tables, so that nobody can choose values that collide
+
+
+def windows(table: Table, asked: Asked, entity_hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """See `reference.windows`."""
+    answers = np.empty((len(entity_hashes), asked.num_words), np.uint64)
+    _compiled.windows(table.words, table.num_words, *table.salt, _packed(entity_hashes), *asked, answers)
+    return answers
+
+
+def possible_symbols(
+    table: Table,
+    asked: Asked,
+    entity_hashes: NDArray[np.uint64],
+    wanted: NDArray[np.bool_] | None = None,
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """See `reference.possible_symbols`."""
+    num_entities = len(entity_hashes)
+    indptr = np.zeros(num_entities + 1, np.int64)
+    ids = np.empty(num_entities * min(asked.num_symbols, _EXPECTED_SYMBOLS) + 2, np.int32)
+    read = _compiled.possible_symbols
+    arguments = table.words, table.num_words, *table.salt, _packed(entity_hashes), *asked, wanted
+    done = read(*arguments, 0, indptr, ids)
+    while done < num_entities:
+        # As many for the others as for those so far, and at least all for the next one.
+        count = int(indptr[done])
+        room = max(count * num_entities // (done + 1) * 5 // 4, count + asked.num_symbols + 2)
+        ids = np.concatenate((ids[:count], np.empty(room - count, np.int32)))
+        done = read(*arguments, done, indptr, ids)
+    return indptr, ids[: indptr[-1]]
+
+
+def contains(
+    table: Table, asked: Asked, entity_hashes: NDArray[np.uint64], symbols: NDArray[np.int32]
+) -> NDArray[np.bool_]:
+    """See `reference.contains`."""
+    per_entity = symbols.shape[-1]
+    found = np.empty((len(entity_hashes), per_entity), np.bool_)
+    symbols = np.ascontiguousarray(symbols, np.int32)
+    hashes = _packed(entity_hashes)
+    _compiled.contains(
+        table.words, table.num_words, *table.salt, hashes, *asked, symbols, per_entity, found.view(np.uint8)
+    )
+    return found
+
+
+def scores(
+    table: Table,
+    asked: Asked,
+    entity_hashes: NDArray[np.uint64],
+    weights: NDArray[np.float64],
+    wanted: NDArray[np.bool_] | None = None,
+) -> NDArray[np.float64]:
+    """See `reference.scores`."""
+    sums = np.zeros(len(entity_hashes))
+    weights = np.ascontiguousarray(weights, np.float64)
+    hashes = _packed(entity_hashes)
+    _compiled.scores(table.words, table.num_words, *table.salt, hashes, *asked, wanted, weights, sums)
+    return sums
+
+
+def touched_blocks(
+    table: Table,
+    asked: Asked,
+    entity_hashes: NDArray[np.uint64],
+    block_words: int,
+    unchecked: NDArray[np.uint8],
+) -> NDArray[np.int64]:
+    """See `reference.touched_blocks`."""
+    touched = np.zeros(len(unchecked), np.uint8)
+    hashes = _packed(entity_hashes)
+    count = _compiled.touch_blocks(
+        table.words, table.num_words, *table.salt, hashes, *asked, block_words, unchecked, touched
+    )
+    return touched.nonzero()[0] if count else np.zeros(0, np.int64)
+
+
+def add_facts(
+    part: NDArray[np.uint64],
+    first: int,
+    table: tuple[int, int, tuple[int, int]],
+    entity_hashes: NDArray[np.uint64],
+    rows: tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.integer]],
+    first_symbol: int,
+    num_hashes: int,
+) -> None:
+    """See `reference.add_facts`."""
+    num_words, window_words, salt = table
+    places, indptr, symbols = rows
+    hashes = _packed(entity_hashes)
+    size = symbols.dtype.itemsize
+    _compiled.add_facts(
+        part, first, len(part) - window_words, num_words, *salt, hashes, places, indptr, symbols, size,
+        first_symbol, num_hashes,
+    )  # fmt: skip
+
+
+def hash_int64_keys(prefix: bytes, values: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """See `reference.hash_int64_keys`."""
+    hashes = np.empty((len(values), 2), np.uint64)
+    _compiled.hash_int64_keys(prefix, np.ascontiguousarray(values, np.int64), hashes)
+    return hashes
+
+
+def hash_keys(offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> NDArray[np.uint64]:
+    """See `reference.hash_keys`."""
+    hashes = np.empty((len(offsets) - 1, 2), np.uint64)
+    _compiled.hash_keys(offsets, data, hashes)
+    return hashes
+
+
+class Int64Index:
+    """See `reference.Int64Index`."""
+
+    def __init__(self, values: NDArray[np.int64]):
+        self._values = values
+        self._slots = _empty_slots(len(values))
+        _compiled.index_int64(values, _SEED, self._slots)
+
+    def find(self, wanted: NDArray[np.int64]) -> NDArray[np.int32]:
+        """See `reference.Int64Index.find`."""
+        ids = np.empty(len(wanted), np.int32)
+        wanted = np.ascontiguousarray(wanted, np.int64)
+        _compiled.find_int64(self._values, _SEED, self._slots, wanted, ids)
+        return ids
+
+
+class BytesIndex:
+    """See `reference.BytesIndex`."""
+
+    def __init__(self, offsets: NDArray[np.int64], data: NDArray[np.uint8]):
+        self._values = offsets, data
+        self._slots = _empty_slots(len(offsets) - 1)
+        _compiled.index_bytes(offsets, data, _SEED, self._slots)
+
+    def find(self, offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> NDArray[np.int32]:
+        """See `reference.BytesIndex.find`."""
+        ids = np.empty(len(offsets) - 1, np.int32)
+        _compiled.find_bytes(*self._values, _SEED, self._slots, offsets, data, ids)
+        return ids
+
+
+def encode_values(
+    field: tuple[bytes, bool, bool],
+    is_present: NDArray[np.bool_],
+    indptr: NDArray[np.int64],
+    ids: NDArray[np.int32],
+    offsets: NDArray[np.int64],
+    data: NDArray[np.uint8],
+) -> tuple[bytes, NDArray[np.int64]]:
+    """See `reference.encode_values`."""
+    ends = np.empty(len(indptr), np.int64)
+    ids = np.ascontiguousarray(ids, np.int32)
+    return _compiled.encode_values(*field, is_present, indptr, ids, offsets, data, ends), ends
+
+
+def _packed(entity_hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    return np.ascontiguousarray(entity_hashes)
+
+
+def _empty_slots(num_values: int) -> NDArray[np.int32]:
+    # Two slots or more per value keep searches short.
+    return np.full(1 << (2 * num_values).bit_length(), -1, np.int32)

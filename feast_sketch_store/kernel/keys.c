@@ -1,0 +1,175 @@
+/* Hashing serialized entity keys, many in a call; entity_keys.py says which key is hashed with what. */
+
+#include "kernel.h"
+
+/* -- MurmurHash3 x64 128, seed 0 (Austin Appleby, public domain) ---------------------------------- */
+
+static inline uint64_t rotate_left(uint64_t x, int distance) { return x << distance | x >> (64 - distance); }
+
+static inline uint64_t load64(const uint8_t *bytes) {
+    uint64_t word;
+    memcpy(&word, bytes, 8);
+    return word;
+}
+
+static inline uint64_t finish64(uint64_t k) {
+    k = (k ^ k >> 33) * 0xff51afd7ed558ccdull;
+    k = (k ^ k >> 33) * 0xc4ceb9fe1a85ec53ull;
+    return k ^ k >> 33;
+}
+
+static inline uint64_t scramble1(uint64_t k) {
+    return rotate_left(k * 0x87c37b91114253d5ull, 31) * 0x4cf5ad432745937full;
+}
+
+static inline uint64_t scramble2(uint64_t k) {
+    return rotate_left(k * 0x4cf5ad432745937full, 33) * 0x87c37b91114253d5ull;
+}
+
+static void murmur3_128(const uint8_t *key, size_t length, uint64_t *digest) {
+    uint64_t h1 = 0, h2 = 0;
+    size_t place = 0;
+    for (; place + 16 <= length; place += 16) {
+        h1 = (rotate_left(h1 ^ scramble1(load64(key + place)), 27) + h2) * 5 + 0x52dce729;
+        h2 = (rotate_left(h2 ^ scramble2(load64(key + place + 8)), 31) + h1) * 5 + 0x38495ab5;
+    }
+    uint8_t tail[16] = {0};
+    memcpy(tail, key + place, length - place);
+    h1 ^= scramble1(load64(tail)) ^ length; /* nothing there scrambles to 0 */
+    h2 ^= scramble2(load64(tail + 8)) ^ length;
+    h1 += h2;
+    h2 += h1;
+    h1 = finish64(h1);
+    h2 = finish64(h2);
+    digest[0] = h1 + h2;
+    digest[1] = h2 + digest[0];
+}
+
+/* -- BLAKE2b with a digest of 16 bytes and no key (RFC 7693) --------------------------------------- */
+
+static const uint64_t BLAKE2B_IV[8] = {0x6a09e667f3bcc908ull, 0xbb67ae8584caa73bull, 0x3c6ef372fe94f82bull,
+                                       0xa54ff53a5f1d36f1ull, 0x510e527fade682d1ull, 0x9b05688c2b3e6c1full,
+                                       0x1f83d9abfb41bd6bull, 0x5be0cd19137e2179ull};
+
+static const uint8_t BLAKE2B_SIGMA[12][16] = {
+    {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, {14, 10, 4, 8, 9, 15, 13, 6, 1, 12, 0, 2, 11, 7, 5, 3},
+    {11, 8, 12, 0, 5, 2, 15, 13, 10, 14, 3, 6, 7, 1, 9, 4}, {7, 9, 3, 1, 13, 12, 11, 14, 2, 6, 5, 10, 4, 0, 15, 8},
+    {9, 0, 5, 7, 2, 4, 10, 15, 14, 1, 11, 12, 6, 8, 3, 13}, {2, 12, 6, 10, 0, 11, 8, 3, 4, 13, 7, 5, 15, 14, 1, 9},
+    {12, 5, 1, 15, 14, 13, 4, 10, 0, 7, 6, 3, 9, 2, 8, 11}, {13, 11, 7, 14, 12, 1, 3, 9, 5, 0, 15, 4, 8, 6, 2, 10},
+    {6, 15, 14, 9, 11, 3, 0, 8, 12, 2, 13, 7, 1, 4, 10, 5}, {10, 2, 8, 4, 7, 6, 1, 5, 15, 11, 9, 14, 3, 12, 13, 0},
+    {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, {14, 10, 4, 8, 9, 15, 13, 6, 1, 12, 0, 2, 11, 7, 5, 3}};
+
+static inline void blake2b_mix(uint64_t *v, int a, int b, int c, int d, uint64_t x, uint64_t y) {
+    v[a] += v[b] + x;
+    v[d] = rotate_left(v[d] ^ v[a], 32);
+    v[c] += v[d];
+    v[b] = rotate_left(v[b] ^ v[c], 40);
+    v[a] += v[b] + y;
+    v[d] = rotate_left(v[d] ^ v[a], 48);
+    v[c] += v[d];
+    v[b] = rotate_left(v[b] ^ v[c], 1);
+}
+
+static void blake2b_compress(uint64_t *h, const uint8_t *block, uint64_t counter, int is_last) {
+    uint64_t m[16], v[16];
+    memcpy(m, block, 128);
+    memcpy(v, h, 64);
+    memcpy(v + 8, BLAKE2B_IV, 64);
+    v[12] ^= counter;
+    if (is_last) v[14] = ~v[14];
+    for (int round = 0; round < 12; round++) {
+        const uint8_t *s = BLAKE2B_SIGMA[round];
+        blake2b_mix(v, 0, 4, 8, 12, m[s[0]], m[s[1]]);
+        blake2b_mix(v, 1, 5, 9, 13, m[s[2]], m[s[3]]);
+        blake2b_mix(v, 2, 6, 10, 14, m[s[4]], m[s[5]]);
+        blake2b_mix(v, 3, 7, 11, 15, m[s[6]], m[s[7]]);
+        blake2b_mix(v, 0, 5, 10, 15, m[s[8]], m[s[9]]);
+        blake2b_mix(v, 1, 6, 11, 12, m[s[10]], m[s[11]]);
+        blake2b_mix(v, 2, 7, 8, 13, m[s[12]], m[s[13]]);
+        blake2b_mix(v, 3, 4, 9, 14, m[s[14]], m[s[15]]);
+    }
+    for (int i = 0; i < 8; i++) h[i] ^= v[i] ^ v[i + 8];
+}
+
+static void blake2b_128(const uint8_t *key, size_t length, uint64_t *digest) {
+    uint64_t h[8];
+    memcpy(h, BLAKE2B_IV, 64);
+    h[0] ^= 0x01010000 ^ 16;
+    size_t place = 0;
+    for (; length - place > 128; place += 128) blake2b_compress(h, key + place, place + 128, 0);
+    uint8_t block[128] = {0};
+    memcpy(block, key + place, length - place);
+    blake2b_compress(h, block, length, 1);
+    memcpy(digest, h, 16);
+}
+
+/* -- keys ------------------------------------------------------------------------------------------ */
+
+/* hash_int64_keys(prefix, values, out): of keys that are `prefix` and 8 bytes of `values`, int64[n]. */
+PyObject *kernel_hash_int64_keys(PyObject *module, PyObject *arguments) {
+    Py_buffer prefix, values, out;
+    if (!PyArg_ParseTuple(arguments, "y*y*w*", &prefix, &values, &out)) return NULL;
+    Py_ssize_t n = count_of(&values, 8);
+    uint8_t *key = NULL;
+    int failed = 1;
+    if (n < 0) goto end;
+    if (out.len != 16 * n) {
+        PyErr_SetString(PyExc_ValueError, "the arrays do not fit each other");
+        goto end;
+    }
+    key = PyMem_Malloc((size_t)prefix.len + 8);
+    if (!key) {
+        PyErr_NoMemory();
+        goto end;
+    }
+    PyThreadState *state = n * 20 > WORTH_RELEASING_GIL ? PyEval_SaveThread() : NULL;
+    memcpy(key, prefix.buf, (size_t)prefix.len);
+    for (Py_ssize_t i = 0; i < n; i++) {
+        memcpy(key + prefix.len, (const uint8_t *)values.buf + 8 * i, 8);
+        murmur3_128(key, (size_t)prefix.len + 8, (uint64_t *)out.buf + 2 * i);
+    }
+    if (state) PyEval_RestoreThread(state);
+    failed = 0;
+end:
+    PyMem_Free(key);
+    PyBuffer_Release(&prefix);
+    PyBuffer_Release(&values);
+    PyBuffer_Release(&out);
+    if (failed) return NULL;
+    Py_RETURN_NONE;
+}
+
+/* Whether a key is a single int64 join key: entity_keys.py has the layout. */
+static int is_int64_key(const uint8_t *key, size_t length) {
+    static const uint8_t one_name[8] = {1, 0, 0, 0, 2, 0, 0, 0}, int64_head[8] = {4, 0, 0, 0, 8, 0, 0, 0};
+    uint32_t name_length;
+    if (length < 28 || memcmp(key, one_name, 8) || memcmp(key + length - 16, int64_head, 8)) return 0;
+    memcpy(&name_length, key + 8, 4);
+    return name_length == length - 28;
+}
+
+/* hash_keys(offsets, data, out): of keys `data[offsets[i]:offsets[i + 1]]`, int64[n + 1]. */
+PyObject *kernel_hash_keys(PyObject *module, PyObject *arguments) {
+    Py_buffer offsets, data, out;
+    if (!PyArg_ParseTuple(arguments, "y*y*w*", &offsets, &data, &out)) return NULL;
+    Py_ssize_t n = count_of(&offsets, 8) - 1;
+    const int64_t *starts = offsets.buf;
+    int fits = n >= 0 && out.len == 16 * n && starts[0] >= 0 && starts[n] <= data.len;
+    for (Py_ssize_t i = 0; fits && i < n; i++) fits = starts[i] <= starts[i + 1];
+    if (fits) {
+        PyThreadState *state = n * 100 > WORTH_RELEASING_GIL ? PyEval_SaveThread() : NULL;
+        for (Py_ssize_t i = 0; i < n; i++) {
+            const uint8_t *key = (const uint8_t *)data.buf + starts[i];
+            size_t length = (size_t)(starts[i + 1] - starts[i]);
+            (is_int64_key(key, length) ? murmur3_128 : blake2b_128)(key, length, (uint64_t *)out.buf + 2 * i);
+        }
+        if (state) PyEval_RestoreThread(state);
+    } else if (!PyErr_Occurred()) {
+        PyErr_SetString(PyExc_ValueError, "the arrays do not fit each other");
+    }
+    PyBuffer_Release(&offsets);
+    PyBuffer_Release(&data);
+    PyBuffer_Release(&out);
+    if (!fits) return NULL;
+    Py_RETURN_NONE;
+}

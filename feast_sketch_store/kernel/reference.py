@@ -1,0 +1,430 @@
+"""The kernel in NumPy: always there, and what the compiled one is held to.
+
+Its calls cost some microseconds each, so it likes batches of hundreds of entities.
+"""
+
+import hashlib
+import itertools
+from typing import NamedTuple
+
+import mmh3
+import numpy as np
+from numpy.typing import NDArray
+
+# Of answers: k windows are ANDed, and turned into ids, while they are in the L2 cache. Small temporaries also
+# come from the allocator's free lists, where large ones would be mapped, faulted in and unmapped each time.
+_CHUNK_BYTES = 1 << 18
+_FACTS_PER_CHUNK = 1 << 17
+_NARROW_WINDOW_WORDS = 4
+_ONE = np.uint64(1)
+
+
+class Table(NamedTuple):
+    """The table of a shifting Bloom filter, whose formulas `filters.shifting_bloom` has.
+
+    ``words`` is uint64[num_words + window_words], C-contiguous; the last ``window_words`` repeat the first.
+    """
+
+    words: NDArray[np.uint64]
+    num_words: int
+    salt: tuple[int, int]
+
+
+class Asked(NamedTuple):
+    """Consecutive symbols: ``num_symbols`` from ``64 * first_word`` on, added with ``num_hashes`` hashes."""
+
+    first_word: int
+    num_symbols: int
+    num_hashes: int
+
+    @property
+    def num_words(self) -> int:
+        """Words of a row of answers."""
+        return -(-self.num_symbols // 64)
+
+
+# -- tables ------------------------------------------------------------------------------------------
+
+
+def windows(table: Table, asked: Asked, entity_hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The answers for all symbols of each entity, given by its hash, uint64[n, 2]: uint64[n, words].
+
+    Bit ``s % 64`` of word ``s // 64`` answers symbol ``64 * first_word + s``; bits behind the last are zero.
+    """
+    num_words = asked.num_words
+    answers = np.empty((len(entity_hashes), num_words), np.uint64)
+    if num_words <= _NARROW_WINDOW_WORDS:
+        rows = max(1, _CHUNK_BYTES // (8 * num_words * asked.num_hashes))
+        gather = _and_narrow_windows
+    else:
+        rows = max(1, _CHUNK_BYTES // (8 * num_words))
+        gather = _and_windows
+    # Row i of this view is the window that starts at word i; nothing is copied.
+    every_window = np.ndarray((table.num_words, num_words), np.uint64, buffer=table.words, strides=(8, 8))
+    for first in range(0, len(entity_hashes), rows):
+        chunk = slice(first, first + rows)
+        starts, rotations = _places(table, asked, entity_hashes[chunk])
+        gather(every_window, starts, rotations, answers[chunk])
+    answers[:, -1] &= np.uint64(2**64 - 1) >> np.uint64(num_words * 64 - asked.num_symbols)
+    return answers
+
+
+def possible_symbols(
+    table: Table,
+    asked: Asked,
+    entity_hashes: NDArray[np.uint64],
+    wanted: NDArray[np.bool_] | None = None,
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """The ids of the ones in `windows`, counted from ``64 * first_word``.
+
+    Parameters
+    ----------
+    wanted : bool[n], entities to answer; the others get no symbols. None for all.
+
+    Returns
+    -------
+    A CSR matrix: indptr, int64[n + 1], and the ids, int32[nnz], ascending within an entity.
+    """
+    rows = max(1, _CHUNK_BYTES // (8 * asked.num_words))
+    starts, ids = [np.zeros(1, np.int64)], [np.zeros(0, np.int32)]
+    for first in range(0, len(entity_hashes), rows):
+        chunk = slice(first, first + rows)
+        words = windows(table, asked, entity_hashes[chunk])
+        if wanted is not None:
+            words *= wanted[chunk, None]
+        indptr, positions = set_bits(words)
+        starts.append(starts[-1][-1] + indptr[1:])
+        ids.append(positions)
+    return np.concatenate(starts), np.concatenate(ids)
+
+
+def contains(
+    table: Table, asked: Asked, entity_hashes: NDArray[np.uint64], symbols: NDArray[np.int32]
+) -> NDArray[np.bool_]:
+    """Whether entities possibly have symbols: bool[n, m].
+
+    Parameters
+    ----------
+    symbols : int32[m], asked of every entity, or int32[n, m]; one outside of what is ``asked`` is nobody's.
+    """
+    symbols = np.broadcast_to(symbols, (len(entity_hashes), symbols.shape[-1]))
+    is_known = (symbols >= 0) & (symbols < asked.num_symbols)
+    possible = np.where(is_known, symbols, 0).astype(np.int64)
+    starts, rotations = _places(table, asked, entity_hashes)
+    found = is_known
+    for start, rotation in zip(starts, rotations, strict=True):
+        words = table.words[start[:, None] + (possible >> 6)]
+        bits = (possible.astype(np.uint64) + rotation[:, None]) & np.uint64(63)
+        found = found & (((words >> bits) & _ONE) != 0)
+    return found
+
+
+def scores(
+    table: Table,
+    asked: Asked,
+    entity_hashes: NDArray[np.uint64],
+    weights: NDArray[np.float64],
+    wanted: NDArray[np.bool_] | None = None,
+) -> NDArray[np.float64]:
+    """The sum of the weights, float64[num_symbols], of each entity's possible symbols: float64[n]."""
+    indptr, ids = possible_symbols(table, asked, entity_hashes, wanted)
+    return row_sums(indptr, weights[ids])
+
+
+def row_sums(indptr: NDArray[np.int64], values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The sum of each row of a CSR matrix: float64[n]."""
+    sums = np.zeros(len(indptr) - 1)
+    has_any = indptr[1:] > indptr[:-1]
+    if has_any.any():
+        sums[has_any] = np.add.reduceat(values, indptr[:-1][has_any])
+    return sums
+
+
+def touched_blocks(
+    table: Table,
+    asked: Asked,
+    entity_hashes: NDArray[np.uint64],
+    block_words: int,
+    unchecked: NDArray[np.uint8],
+) -> NDArray[np.int64]:
+    """The numbers of those blocks marked in ``unchecked``, uint8[blocks], that a read would use: int64[t]."""
+    starts, _ = _places(table, asked, entity_hashes)
+    first, last = starts // block_words, (starts + (asked.num_words - 1)) // block_words
+    touched = np.zeros(len(unchecked), np.bool_)
+    for step in range(int((last - first).max(initial=0)) + 1):
+        touched[np.minimum(first + step, last)] = True
+    return np.flatnonzero(touched & (unchecked != 0))
+
+
+def add_facts(
+    part: NDArray[np.uint64],
+    first: int,
+    table: tuple[int, int, tuple[int, int]],
+    entity_hashes: NDArray[np.uint64],
+    rows: tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.integer]],
+    first_symbol: int,
+    num_hashes: int,
+) -> None:
+    """Set the bits of facts, of those windows that begin in some words of a table.
+
+    Parameters
+    ----------
+    part : uint64[those words + window_words], and behind them what their windows run on into.
+    first : number of the first of these words.
+    table : number of words of the whole table, of a window, and the salt.
+    entity_hashes : uint64[m, 2]
+    rows : which hash belongs to each row, int32[n]; indptr, int64[n + 1]; symbols, uint16[nnz] or int32[nnz],
+        each ``first_symbol`` less than in the table.
+    num_hashes : k of these facts.
+    """
+    num_words, window_words, salt = table
+    places, indptr, symbols = rows
+    row_of_fact = np.repeat(np.arange(len(places)), np.diff(indptr))
+    for j in range(num_hashes):
+        offsets, rotations = _positions(entity_hashes[places], salt, num_words, range(j, j + 1))
+        starts, shifts = offsets[0] - first, rotations[0].astype(np.int64)
+        is_here = (starts >= 0) & (starts < len(part) - window_words)
+        for begin in range(0, len(symbols), _FACTS_PER_CHUNK):
+            chunk = slice(begin, begin + _FACTS_PER_CHUNK)
+            row, symbol = row_of_fact[chunk], symbols[chunk].astype(np.int64) + first_symbol
+            here = is_here[row]
+            row, symbol = row[here], symbol[here]
+            bits = _ONE << ((symbol + shifts[row]) & 63).astype(np.uint64)
+            np.bitwise_or.at(part, starts[row] + (symbol >> 6), bits)
+
+
+def set_bits(words: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """The positions of the ones in each row of bits.
+
+    Each round takes the lowest one off every word that still has any, so the work is proportional to
+    the number of ones: at the usual density (one candidate in a hundred) most words have none or one.
+
+    Parameters
+    ----------
+    words : uint64[n, w], C-contiguous, bit ``i`` of a row is bit ``i % 64`` of word ``i // 64``.
+
+    Returns
+    -------
+    indptr : int64[n + 1], row ``r`` owns ``positions[indptr[r]:indptr[r + 1]]``.
+    positions : int32[nnz], ascending within a row, in ``[0, 64 * w)``.
+    """
+    num_rows, num_words = words.shape
+    counts = np.bitwise_count(words)
+    indptr = np.zeros(num_rows + 1, np.int64)
+    np.cumsum(counts.sum(axis=1, dtype=np.int64), out=indptr[1:])
+    positions = np.empty(indptr[-1], np.int32)
+
+    occupied = np.flatnonzero(words.reshape(-1) != 0)
+    remaining = words.reshape(-1).take(occupied)
+    ones = counts.reshape(-1).take(occupied)
+    places = ones.cumsum(dtype=np.int64)
+    places -= ones
+    first_bits = (occupied % num_words) << 6
+    while len(remaining):
+        below = remaining & (remaining - _ONE)  # all but the lowest one
+        lowest = np.bitwise_count((remaining ^ below) - _ONE)
+        positions[places] = first_bits + lowest
+        left = np.flatnonzero(below)
+        remaining, places, first_bits = below.take(left), places.take(left) + 1, first_bits.take(left)
+    return indptr, positions
+
+
+def _places(
+    table: Table, asked: Asked, entity_hashes: NDArray[np.uint64]
+) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+    """The words in which windows begin and their rotations, int64[k, n] and uint64[k, n]."""
+    offsets, rotations = _positions(entity_hashes, table.salt, table.num_words, range(asked.num_hashes))
+    offsets += asked.first_word
+    return np.where(offsets >= table.num_words, offsets - table.num_words, offsets), rotations
+
+
+def _positions(
+    entity_hashes: NDArray[np.uint64], salt: tuple[int, int], num_words: int, hashes: range
+) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+    """``offset_j`` in words, int64[k, n] in [0, num_words), and ``rotation_j``, uint64[k, n] in [0, 64)."""
+    start = mix64(entity_hashes[:, 0] ^ np.uint64(salt[0]))
+    # An odd step makes start + j * step distinct for all j.
+    step = mix64(entity_hashes[:, 1] ^ np.uint64(salt[1])) | _ONE
+    mixed = mix64(start + step * np.array(hashes, np.uint64)[:, None])
+    # Multiply-shift maps 32 random bits to [0, num_words) without a division
+    # (Lemire, "Fast Random Integer Generation in an Interval", 2019).
+    offsets = ((mixed >> np.uint64(32)) * np.uint64(num_words)) >> np.uint64(32)
+    return offsets.astype(np.int64), mixed & np.uint64(63)
+
+
+def _and_windows(
+    every_window: NDArray[np.uint64],
+    starts: NDArray[np.int64],
+    rotations: NDArray[np.uint64],
+    answers: NDArray[np.uint64],
+) -> None:
+    """AND k wide windows into ``answers``, one hash at a time."""
+    for j, (start, rotation) in enumerate(zip(starts, rotations, strict=True)):
+        rotated = _rotate_right(every_window[start], rotation[:, None])
+        if j == 0:
+            answers[:] = rotated
+        else:
+            answers &= rotated
+
+
+def _and_narrow_windows(
+    every_window: NDArray[np.uint64],
+    starts: NDArray[np.int64],
+    rotations: NDArray[np.uint64],
+    answers: NDArray[np.uint64],
+) -> None:
+    """AND k windows of a few words: all hashes at once, because NumPy's calls would cost more."""
+    rotated = _rotate_right(every_window[starts], rotations[:, :, None])
+    np.bitwise_and.reduce(rotated, axis=0, out=answers)
+
+
+def _rotate_right(words: NDArray[np.uint64], distance: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Rotate in place: ``words >> d | words << (64 - d)``; a distance of 0 must not shift by 64."""
+    low = words << ((np.uint64(64) - distance) & np.uint64(63))
+    words >>= distance
+    words |= low
+    return words
+
+
+def mix64(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The finalizer of SplitMix64, a bijection in which every input bit reaches every output bit.
+
+    Source: Steele, Lea & Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014,
+    figure 18.
+    """
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
+# -- keys --------------------------------------------------------------------------------------------
+
+_INT64_HEAD = bytes([4, 0, 0, 0, 8, 0, 0, 0])  # what stands before an int64: its type and length
+_ONE_NAME = bytes([1, 0, 0, 0, 2, 0, 0, 0])  # what stands before the length of the name of a single join key
+
+
+def hash_int64_keys(prefix: bytes, values: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """MurmurHash3 x64 128 of keys that are ``prefix`` and the bytes of an int64: uint64[n, 2]."""
+    content = values.astype("<i8", copy=False).tobytes()
+    digests = [
+        mmh3.mmh3_x64_128_digest(prefix + content[place : place + 8]) for place in range(0, len(content), 8)
+    ]
+    return _digests(digests)
+
+
+def hash_keys(offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> NDArray[np.uint64]:
+    """MurmurHash3 x64 128 of single int64 keys, BLAKE2b-128 of others: uint64[n, 2].
+
+    Parameters
+    ----------
+    offsets, data : int64[n + 1] and uint8[...], serialized keys as Arrow lays out large binary values.
+    """
+    content = data.tobytes()
+    keys = [content[start:stop] for start, stop in itertools.pairwise(offsets.tolist())]
+    return _digests([_hash(key) for key in keys])
+
+
+def _digests(digests: list[bytes]) -> NDArray[np.uint64]:
+    return np.frombuffer(b"".join(digests), "<u8").reshape(-1, 2)
+
+
+def _hash(key: bytes) -> bytes:
+    if is_int64_key(key):
+        return mmh3.mmh3_x64_128_digest(key)
+    return hashlib.blake2b(key, digest_size=16).digest()
+
+
+def is_int64_key(key: bytes) -> bool:
+    """Whether a key is a single int64 join key. No other key can look like one: its name fills the rest."""
+    return (
+        key[-16:-8] == _INT64_HEAD
+        and key[:8] == _ONE_NAME
+        and int.from_bytes(key[8:12], "little") == len(key) - 12 - 16
+    )
+
+
+# -- values ------------------------------------------------------------------------------------------
+
+
+class Int64Index:
+    """Finds the ids of distinct int64 values: int64[V]."""
+
+    def __init__(self, values: NDArray[np.int64]):
+        self._order = np.argsort(values).astype(np.int32)
+        self._sorted = values[self._order]
+
+    def find(self, wanted: NDArray[np.int64]) -> NDArray[np.int32]:
+        """The ids of values, int32[m]; -1 of one that is not there."""
+        if not len(self._sorted):
+            return np.full(len(wanted), -1, np.int32)
+        places = np.minimum(np.searchsorted(self._sorted, wanted), len(self._sorted) - 1)
+        return np.where(self._sorted[places] == wanted, self._order[places], np.int32(-1))
+
+
+class BytesIndex:
+    """Finds the ids of distinct binary values, laid out as Arrow does: int64[V + 1] and uint8[...]."""
+
+    def __init__(self, offsets: NDArray[np.int64], data: NDArray[np.uint8]):
+        self._ids = {value: number for number, value in enumerate(_slices(offsets, data))}
+
+    def find(self, offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> NDArray[np.int32]:
+        """The ids of values, int32[m]; -1 of one that is not there."""
+        return np.array([self._ids.get(value, -1) for value in _slices(offsets, data)], np.int32)
+
+
+def _slices(offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> list[bytes]:
+    content = data.tobytes()
+    return [content[start:stop] for start, stop in itertools.pairwise(offsets.tolist())]
+
+
+def encode_values(
+    field: tuple[bytes, bool, bool],
+    is_present: NDArray[np.bool_],
+    indptr: NDArray[np.int64],
+    ids: NDArray[np.int32],
+    offsets: NDArray[np.int64],
+    data: NDArray[np.uint8],
+) -> tuple[bytes, NDArray[np.int64]]:
+    """Rows as Feast values in wire format: the elements of one ``RepeatedValue``, one per row.
+
+    Parameters
+    ----------
+    field : the tag of the field of ``Value``, whether it is a list or set, and whether one of packed numbers.
+    is_present : bool[n]; a row that is not is an empty ``Value``.
+    indptr, ids : int64[n + 1] and int32[nnz], the elements of each row.
+    offsets, data : int64[V + 1] and uint8[...]: encoded elements; `i` is ``data[offsets[i]:offsets[i + 1]]``.
+
+    Returns
+    -------
+    The bytes, and where each row begins and ends: int64[n + 1].
+    """
+    fragments = _slices(offsets, data)
+    message = []
+    for present, (start, stop) in zip(is_present.tolist(), itertools.pairwise(indptr.tolist()), strict=True):
+        content = b"".join([fragments[i] for i in ids[start:stop].tolist()]) if present else b""
+        message.append((_head(*field, len(content)) if present else b"\x0a\x00") + content)
+    ends = np.zeros(len(message) + 1, np.int64)
+    np.cumsum([len(row) for row in message], out=ends[1:])
+    return b"".join(message), ends
+
+
+def _head(tag: bytes, is_collection: bool, is_packed: bool, size: int) -> bytes:
+    """What stands before ``size`` bytes of elements: the head of a ``Value`` in a ``RepeatedValue``."""
+    head = b""
+    if is_packed and size:
+        head = b"\x0a" + varint(size)
+    if is_collection:
+        head = tag + varint(len(head) + size) + head
+    elif size:
+        head = tag
+    return b"\x0a" + varint(len(head) + size) + head
+
+
+def varint(number: int) -> bytes:
+    """An unsigned number in protobuf's variable-length encoding."""
+    encoded = bytearray()
+    while number >= 0x80:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)

@@ -1,0 +1,277 @@
+/* Values: their ids in a vocabulary, and many of them in protobuf's wire format. */
+
+#include "kernel.h"
+
+/* -- an index of a vocabulary: open addressing, linear probing; an empty slot is -1 ----------------- */
+
+static inline uint64_t mix(uint64_t x) {
+    x = (x ^ x >> 32) * 0xd6e8feb86659fd93ull;
+    x = (x ^ x >> 32) * 0xd6e8feb86659fd93ull;
+    return x ^ x >> 32;
+}
+
+static uint64_t hash_bytes(const uint8_t *value, int64_t length, uint64_t seed) {
+    uint64_t hash = mix(seed ^ (uint64_t)length), word;
+    for (; length >= 8; value += 8, length -= 8) {
+        memcpy(&word, value, 8);
+        hash = mix(hash ^ word);
+    }
+    word = 0;
+    memcpy(&word, value, (size_t)length);
+    return mix(hash ^ word);
+}
+
+/* Binary values as Arrow lays them out. */
+typedef struct {
+    const int64_t *offsets;
+    const uint8_t *data;
+    Py_ssize_t length;
+} Strings;
+
+static int as_strings(Strings *strings, const Py_buffer *offsets, const Py_buffer *data) {
+    strings->length = count_of(offsets, 8) - 1;
+    strings->offsets = offsets->buf;
+    strings->data = data->buf;
+    int fits = strings->length >= 0 && strings->offsets[0] >= 0 && strings->offsets[strings->length] <= data->len;
+    for (Py_ssize_t i = 0; fits && i < strings->length; i++) fits = strings->offsets[i] <= strings->offsets[i + 1];
+    return fits;
+}
+
+static inline int64_t length_of(const Strings *strings, Py_ssize_t i) {
+    return strings->offsets[i + 1] - strings->offsets[i];
+}
+
+static int are_equal(const Strings *a, Py_ssize_t i, const Strings *b, Py_ssize_t j) {
+    int64_t length = length_of(a, i);
+    return length == length_of(b, j) && !memcmp(a->data + a->offsets[i], b->data + b->offsets[j], (size_t)length);
+}
+
+/* Whether there are a power of two slots, and an empty one to end every search. */
+static int is_index_of(const Py_buffer *slots, Py_ssize_t num_values) {
+    Py_ssize_t size = slots->len / 4;
+    return slots->len % 4 == 0 && size > num_values && (size & (size - 1)) == 0 && num_values < INT32_MAX;
+}
+
+static PyObject *none_if(int fits) {
+    if (fits) Py_RETURN_NONE;
+    if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "the arrays do not fit each other");
+    return NULL;
+}
+
+/* index_int64(values, seed, slots): fill int32 slots, all -1, with the ids of distinct int64 values. */
+PyObject *kernel_index_int64(PyObject *module, PyObject *arguments) {
+    Py_buffer values, slots;
+    unsigned long long seed;
+    if (!PyArg_ParseTuple(arguments, "y*Kw*", &values, &seed, &slots)) return NULL;
+    Py_ssize_t n = count_of(&values, 8);
+    int fits = n >= 0 && is_index_of(&slots, n);
+    int32_t *slot = slots.buf;
+    uint64_t last = (uint64_t)slots.len / 4 - 1;
+    for (Py_ssize_t i = 0; fits && i < n; i++) {
+        uint64_t place = mix(((const uint64_t *)values.buf)[i] ^ seed) & last;
+        while (slot[place] >= 0) place = (place + 1) & last;
+        slot[place] = (int32_t)i;
+    }
+    PyBuffer_Release(&values);
+    PyBuffer_Release(&slots);
+    return none_if(fits);
+}
+
+/* find_int64(values, seed, slots, wanted, out): the ids of int64 values, int32; -1 of one that is not there. */
+PyObject *kernel_find_int64(PyObject *module, PyObject *arguments) {
+    Py_buffer values, slots, wanted, out;
+    unsigned long long seed;
+    if (!PyArg_ParseTuple(arguments, "y*Ky*y*w*", &values, &seed, &slots, &wanted, &out)) return NULL;
+    Py_ssize_t n = count_of(&values, 8), m = count_of(&wanted, 8);
+    int fits = n >= 0 && m >= 0 && out.len == 4 * m && is_index_of(&slots, n);
+    if (fits) {
+        const int32_t *slot = slots.buf;
+        uint64_t last = (uint64_t)slots.len / 4 - 1;
+        PyThreadState *state = m * 10 > WORTH_RELEASING_GIL ? PyEval_SaveThread() : NULL;
+        for (Py_ssize_t i = 0; i < m; i++) {
+            uint64_t value = ((const uint64_t *)wanted.buf)[i], place = mix(value ^ seed) & last;
+            while (slot[place] >= 0 && ((const uint64_t *)values.buf)[slot[place]] != value) place = (place + 1) & last;
+            ((int32_t *)out.buf)[i] = slot[place];
+        }
+        if (state) PyEval_RestoreThread(state);
+    }
+    PyBuffer_Release(&values);
+    PyBuffer_Release(&slots);
+    PyBuffer_Release(&wanted);
+    PyBuffer_Release(&out);
+    return none_if(fits);
+}
+
+/* index_bytes(offsets, data, seed, slots): fill int32 slots, all -1, with the ids of distinct binary values. */
+PyObject *kernel_index_bytes(PyObject *module, PyObject *arguments) {
+    Py_buffer offsets, data, slots;
+    unsigned long long seed;
+    if (!PyArg_ParseTuple(arguments, "y*y*Kw*", &offsets, &data, &seed, &slots)) return NULL;
+    Strings values;
+    int fits = as_strings(&values, &offsets, &data) && is_index_of(&slots, values.length);
+    int32_t *slot = slots.buf;
+    uint64_t last = (uint64_t)slots.len / 4 - 1;
+    for (Py_ssize_t i = 0; fits && i < values.length; i++) {
+        uint64_t place = hash_bytes(values.data + values.offsets[i], length_of(&values, i), seed) & last;
+        while (slot[place] >= 0) place = (place + 1) & last;
+        slot[place] = (int32_t)i;
+    }
+    PyBuffer_Release(&offsets);
+    PyBuffer_Release(&data);
+    PyBuffer_Release(&slots);
+    return none_if(fits);
+}
+
+/* find_bytes(offsets, data, seed, slots, wanted_offsets, wanted_data, out): as find_int64. */
+PyObject *kernel_find_bytes(PyObject *module, PyObject *arguments) {
+    Py_buffer offsets, data, slots, wanted_offsets, wanted_data, out;
+    unsigned long long seed;
+    if (!PyArg_ParseTuple(arguments, "y*y*Ky*y*y*w*", &offsets, &data, &seed, &slots, &wanted_offsets, &wanted_data,
+                          &out))
+        return NULL;
+    Strings values, wanted;
+    int fits = as_strings(&values, &offsets, &data) && as_strings(&wanted, &wanted_offsets, &wanted_data) &&
+               out.len == 4 * wanted.length && is_index_of(&slots, values.length);
+    if (fits) {
+        const int32_t *slot = slots.buf;
+        uint64_t last = (uint64_t)slots.len / 4 - 1;
+        int32_t *ids = out.buf;
+        PyThreadState *state = wanted.length * 30 > WORTH_RELEASING_GIL ? PyEval_SaveThread() : NULL;
+        for (Py_ssize_t i = 0; i < wanted.length; i++) {
+            uint64_t place = hash_bytes(wanted.data + wanted.offsets[i], length_of(&wanted, i), seed) & last;
+            /* A slot may hold anything if it came from elsewhere; ours were filled above. */
+            while (slot[place] >= 0 && slot[place] < values.length && !are_equal(&values, slot[place], &wanted, i))
+                place = (place + 1) & last;
+            ids[i] = slot[place];
+        }
+        if (state) PyEval_RestoreThread(state);
+    }
+    PyBuffer_Release(&offsets);
+    PyBuffer_Release(&data);
+    PyBuffer_Release(&slots);
+    PyBuffer_Release(&wanted_offsets);
+    PyBuffer_Release(&wanted_data);
+    PyBuffer_Release(&out);
+    return none_if(fits);
+}
+
+/* -- Feast values in wire format; codecs.py has the layout ------------------------------------------- */
+
+static inline uint8_t *write_varint(uint8_t *place, uint64_t number) {
+    for (; number >= 0x80; number >>= 7) *place++ = (uint8_t)(number | 0x80);
+    *place++ = (uint8_t)number;
+    return place;
+}
+
+static inline int64_t size_of_varint(uint64_t number) {
+    int64_t size = 1;
+    for (; number >= 0x80; number >>= 7) size++;
+    return size;
+}
+
+typedef struct {
+    const uint8_t *tag; /* of the field of Value */
+    int64_t tag_size;
+    int is_collection, is_packed;
+} Field;
+
+/* Bytes of a list or set message, and of a Value, whose elements take `size` bytes. */
+static inline int64_t list_size(const Field *field, int64_t size) {
+    return field->is_packed && size ? 1 + size_of_varint((uint64_t)size) + size : size;
+}
+
+static inline int64_t value_size(const Field *field, int64_t size) {
+    if (!field->is_collection) return size ? field->tag_size + size : 0;
+    int64_t list = list_size(field, size);
+    return field->tag_size + size_of_varint((uint64_t)list) + list;
+}
+
+static uint8_t *write_head(uint8_t *place, const Field *field, int64_t size) {
+    *place++ = 0x0a;
+    place = write_varint(place, (uint64_t)value_size(field, size));
+    if (field->is_collection || size) {
+        memcpy(place, field->tag, (size_t)field->tag_size);
+        place += field->tag_size;
+    }
+    if (field->is_collection) {
+        place = write_varint(place, (uint64_t)list_size(field, size));
+        if (field->is_packed && size) {
+            *place++ = 0x0a;
+            place = write_varint(place, (uint64_t)size);
+        }
+    }
+    return place;
+}
+
+/* encode_values(tag, is_collection, is_packed, is_present, indptr, ids, offsets, data, ends) -> bytes
+ *
+ * The elements of row i are `data[offsets[id]:offsets[id + 1]]` of its ids, int32; a row that is not present,
+ * uint8[n], is an empty Value. `ends`, int64[n + 1], receives where the rows begin and end. */
+PyObject *kernel_encode_values(PyObject *module, PyObject *arguments) {
+    Py_buffer tag, is_present, indptr, ids, offsets, data, ends;
+    Field field;
+    PyObject *message = NULL;
+    if (!PyArg_ParseTuple(arguments, "y*ppy*y*y*y*y*w*", &tag, &field.is_collection, &field.is_packed, &is_present,
+                          &indptr, &ids, &offsets, &data, &ends))
+        return NULL;
+    field.tag = tag.buf;
+    field.tag_size = tag.len;
+    Strings fragments;
+    Py_ssize_t n = is_present.len, m = count_of(&ids, 4);
+    const int64_t *starts = indptr.buf;
+    const int32_t *id = ids.buf;
+    int64_t *end = ends.buf;
+    int fits = as_strings(&fragments, &offsets, &data) && m >= 0 && indptr.len == 8 * (n + 1) &&
+               ends.len == 8 * (n + 1) && starts[0] >= 0 && starts[n] <= m;
+    for (Py_ssize_t i = 0; fits && i < n; i++) fits = starts[i] <= starts[i + 1];
+    for (int64_t i = fits ? starts[0] : 0; fits && i < starts[n]; i++) fits = id[i] >= 0 && id[i] < fragments.length;
+    if (!fits) goto end;
+
+    int64_t total = 0;
+    end[0] = 0;
+    for (Py_ssize_t row = 0; row < n; row++) {
+        int64_t size = 0, of_value = 0;
+        if (((const uint8_t *)is_present.buf)[row]) {
+            for (int64_t i = starts[row]; i < starts[row + 1]; i++) size += length_of(&fragments, id[i]);
+            of_value = value_size(&field, size);
+        }
+        total += 1 + size_of_varint((uint64_t)of_value) + of_value;
+        end[row + 1] = total;
+    }
+    message = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)total);
+    if (!message) goto end;
+    uint8_t *content = (uint8_t *)PyBytes_AsString(message), *stop = content + total;
+    const uint8_t *data_stop = (const uint8_t *)data.buf + data.len;
+    PyThreadState *state = total / 4 > WORTH_RELEASING_GIL ? PyEval_SaveThread() : NULL;
+    for (Py_ssize_t row = 0; row < n; row++) {
+        uint8_t *place = content + end[row];
+        if (!((const uint8_t *)is_present.buf)[row]) {
+            *place++ = 0x0a;
+            *place = 0;
+            continue;
+        }
+        int64_t size = 0;
+        for (int64_t i = starts[row]; i < starts[row + 1]; i++) size += length_of(&fragments, id[i]);
+        place = write_head(place, &field, size);
+        for (int64_t i = starts[row]; i < starts[row + 1]; i++) {
+            const uint8_t *fragment = fragments.data + fragments.offsets[id[i]];
+            int64_t length = length_of(&fragments, id[i]);
+            if (length <= 16 && stop - place >= 16 && data_stop - fragment >= 16)
+                memcpy(place, fragment, 16); /* of a fixed size, so no call; what is too much is overwritten */
+            else
+                memcpy(place, fragment, (size_t)length);
+            place += length;
+        }
+    }
+    if (state) PyEval_RestoreThread(state);
+end:
+    PyBuffer_Release(&tag);
+    PyBuffer_Release(&is_present);
+    PyBuffer_Release(&indptr);
+    PyBuffer_Release(&ids);
+    PyBuffer_Release(&offsets);
+    PyBuffer_Release(&data);
+    PyBuffer_Release(&ends);
+    if (!message) return none_if(fits);
+    return message;
+}

@@ -1,0 +1,162 @@
+"""The compiled kernel against the one in NumPy: the same results for whatever they are given."""
+
+import hashlib
+import struct
+
+import mmh3
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from feast_sketch_store import kernel
+from feast_sketch_store.kernel import Asked, Table, reference
+
+if kernel.IS_COMPILED:
+    from feast_sketch_store.kernel import compiled
+else:
+    pytest.skip("the kernel is not compiled here, or not wanted", allow_module_level=True)
+
+REPEATABLE = settings(derandomize=True, deadline=None, database=None)
+HALVES = st.integers(0, 2**64 - 1)
+BINARY = st.lists(st.binary(max_size=300), max_size=30)
+ROWS = st.lists(st.tuples(st.booleans(), st.lists(st.integers(0, 10**6))))
+
+
+@st.composite
+def reads(draw):
+    """A table of random bits, what is asked of it, and hashes of entities."""
+    window_words = draw(st.integers(1, 40))
+    num_words = draw(st.integers(window_words, 300))
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+    words = rng.integers(0, 2**64, num_words + window_words, np.uint64)
+    for _ in range(draw(st.integers(0, 2))):  # more ones, so that some are left after the AND
+        words |= rng.integers(0, 2**64, len(words), np.uint64)
+    words[num_words:] = words[:window_words]
+    first_word = draw(st.integers(0, window_words - 1))
+    num_symbols = draw(st.integers(1, 64 * (window_words - first_word)))
+    asked = Asked(first_word, num_symbols, draw(st.integers(1, 64)))
+    hashes = draw(arrays.arrays(np.uint64, (draw(st.integers(0, 9)), 2), elements=HALVES))
+    return Table(words, num_words, (draw(HALVES), draw(HALVES))), asked, hashes
+
+
+def assert_equal(ours, theirs):
+    if not isinstance(ours, tuple):
+        ours, theirs = (ours,), (theirs,)
+    for one, other in zip(ours, theirs, strict=True):
+        if isinstance(one, bytes):
+            assert one == other
+        else:
+            assert one.dtype == other.dtype
+            np.testing.assert_array_equal(one, other)
+
+
+@REPEATABLE
+@given(reads(), st.data())
+def test_reads_of_a_table(read, data):
+    table, asked, hashes = read
+    wanted = data.draw(st.none() | arrays.arrays(np.bool_, len(hashes)))
+    assert_equal(compiled.windows(*read), reference.windows(*read))
+    assert_equal(compiled.possible_symbols(*read, wanted), reference.possible_symbols(*read, wanted))
+
+    shape = (*data.draw(st.sampled_from([(), (len(hashes),)])), data.draw(st.integers(0, 30)))
+    symbols = data.draw(arrays.arrays(np.int32, shape, elements=st.integers(-3, asked.num_symbols + 3)))
+    assert_equal(compiled.contains(*read, symbols), reference.contains(*read, symbols))
+
+    # Sums of small whole numbers are exact in whatever order.
+    weights = np.random.default_rng(0).integers(-50, 50, asked.num_symbols).astype(float)
+    scores = reference.scores(*read, weights, wanted)
+    assert_equal(compiled.scores(*read, weights, wanted), scores)
+
+    block_words = data.draw(st.integers(1, 50))
+    num_blocks = -(-len(table.words) // block_words)
+    unchecked = data.draw(arrays.arrays(np.uint8, num_blocks, elements=st.integers(0, 1)))
+    touched = reference.touched_blocks(*read, block_words, unchecked)
+    assert_equal(compiled.touched_blocks(*read, block_words, unchecked), touched)
+
+
+def test_ids_for_which_there_is_no_room_at_first():
+    table = Table(np.full(400, 2**64 - 1, np.uint64), 300, (1, 2))
+    asked, hashes = Asked(0, 6400, 3), np.arange(80, dtype=np.uint64).reshape(-1, 2)
+    indptr, ids = compiled.possible_symbols(table, asked, hashes)
+    assert indptr.tolist() == [6400 * n for n in range(41)]
+    assert ids.tolist() == list(range(6400)) * 40
+
+
+@REPEATABLE
+@given(st.data(), st.integers(1, 64), st.sampled_from([np.uint16, np.int32]))
+def test_facts_in_a_table(data, num_hashes, symbol_type):
+    window_words = data.draw(st.integers(1, 9))
+    num_words = data.draw(st.integers(window_words, 50))
+    first = data.draw(st.integers(0, num_words - 1))
+    stop = data.draw(st.integers(first + 1, num_words))
+    hashes = data.draw(arrays.arrays(np.uint64, (5, 2), elements=HALVES))
+    first_symbol = data.draw(st.integers(0, 64 * window_words - 1))
+    rows = data.draw(st.lists(st.lists(st.integers(0, 64 * window_words - 1 - first_symbol), max_size=9)))
+    indptr = np.cumsum([0, *map(len, rows)])
+    symbols = np.array([symbol for row in rows for symbol in row], symbol_type)
+    places = data.draw(arrays.arrays(np.int32, len(rows), elements=st.integers(0, 4)))
+    parts = [np.zeros(stop - first + window_words, np.uint64) for _ in range(2)]
+    for part, side in zip(parts, (compiled, reference), strict=True):
+        table = num_words, window_words, (7, 8)
+        side.add_facts(part, first, table, hashes, (places, indptr, symbols), first_symbol, num_hashes)
+    assert_equal(*parts)
+
+
+@REPEATABLE
+@given(st.binary(max_size=60), st.lists(st.integers(-(2**63), 2**63 - 1)))
+def test_hashes_of_int64_keys(prefix, values):
+    values = np.array(values, np.int64)
+    assert_equal(compiled.hash_int64_keys(prefix, values), reference.hash_int64_keys(prefix, values))
+
+
+INT64_KEY = struct.pack("<III", 1, 2, 7) + b"user_id" + struct.pack("<IIq", 4, 8, -5)
+
+
+@REPEATABLE
+@given(BINARY)
+@example([INT64_KEY, INT64_KEY[:-1], INT64_KEY + b"x", b"\0" + INT64_KEY, b"", INT64_KEY[:27]])
+@example([bytes(length) for length in range(260)])
+def test_hashes_of_keys(keys):
+    assert_equal(compiled.hash_keys(*as_arrow(keys)), reference.hash_keys(*as_arrow(keys)))
+
+
+def test_hashes_are_those_of_the_libraries():
+    hashes = compiled.hash_keys(*as_arrow([INT64_KEY, b"Ada"])).tobytes()
+    assert hashes[:16] == mmh3.mmh3_x64_128_digest(INT64_KEY)
+    assert hashes[16:] == hashlib.blake2b(b"Ada", digest_size=16).digest()
+
+
+def as_arrow(values):
+    return np.cumsum([0, *map(len, values)]), np.frombuffer(b"".join(values), np.uint8)
+
+
+@REPEATABLE
+@given(st.sets(st.integers(-(2**63), 2**63 - 1)), st.lists(st.integers(-(2**63), 2**63 - 1)))
+def test_ids_of_numbers(values, wanted):
+    wanted = np.array([*wanted, *values], np.int64)
+    values = np.array(list(values), np.int64)
+    assert_equal(compiled.Int64Index(values).find(wanted), reference.Int64Index(values).find(wanted))
+
+
+@REPEATABLE
+@given(st.sets(st.binary(max_size=20)), st.lists(st.binary(max_size=20)))
+def test_ids_of_binary_values(values, wanted):
+    wanted = as_arrow([*wanted, *values])
+    values = as_arrow(list(values))
+    assert_equal(compiled.BytesIndex(*values).find(*wanted), reference.BytesIndex(*values).find(*wanted))
+
+
+@REPEATABLE
+@given(
+    BINARY, st.lists(st.tuples(st.booleans(), st.lists(st.integers(0, 10**6)))), st.booleans(), st.booleans()
+)
+def test_encoded_values(elements, rows, is_collection, is_packed):
+    elements = [*elements, b"\x01"]
+    ids = np.array([number % len(elements) for _, row in rows for number in row], np.int32)
+    indptr = np.cumsum([0, *(len(row) for _, row in rows)])
+    is_present = np.array([present for present, _ in rows], np.bool_)
+    field = b"\xaa\x02", is_collection, is_packed and is_collection
+    arguments = field, is_present, indptr, ids, *as_arrow(elements)
+    assert_equal(compiled.encode_values(*arguments), reference.encode_values(*arguments))
