@@ -12,7 +12,16 @@ from pathlib import Path
 
 import measure
 
-BENCHMARKS = ("enumeration", "online_read", "online_write", "table_bits", "sealing", "refresh", "startup")
+BENCHMARKS = (
+    "enumeration",
+    "online_read",
+    "online_write",
+    "table_bits",
+    "sealing",
+    "refresh",
+    "startup",
+    "feature_server",
+)
 
 
 def main() -> None:

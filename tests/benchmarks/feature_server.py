@@ -1,0 +1,277 @@
+"""``feast serve`` over this store, Feast's Redis store and its SQLite store, with the same rows: throughput
+and latency of ``POST /get-online-features`` over HTTP.
+
+Per batch size, first a closed loop of several connections gives each server's saturation in requests a
+second. Then an open loop sends requests at random moments (Poisson) at one rate for all, half the saturation
+of the slowest, and a latency counts from when its request was due, so that a slow answer also counts
+against those that wait behind it. The servers run all the time and are asked in turns, A B C A B C; each
+turn sends the same requests at the same moments to each. The load generator is a process of its own
+(`http_load`); it, Redis and the workers share the cores of this machine.
+
+The sketch stands twice, because a false positive of a list is one more element to encode as JSON: with the
+default error rate, and with one at which hardly any row has one.
+"""
+
+import json
+import multiprocessing
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import http_load
+import numpy as np
+from http_load import Load
+from measure import number, print_set_up, print_table
+from stores import (
+    REDIS,
+    SKETCH,
+    SQLITE,
+    Backend,
+    UserRows,
+    redis,
+    redis_server,
+    set_up_of,
+    sketch,
+    sqlite,
+    temporary_folder,
+)
+
+FEAST = Path(sys.executable).parent / "feast"
+PATH = "/get-online-features"
+ERROR_RATES = (0.01, 0.0001)
+BATCHES = (1, 10, 100)
+CONNECTIONS_PER_WORKER = 8  # of the closed loop
+OPEN_CONNECTIONS = 64  # more than are ever under way at half the load
+HEADER = (
+    "entities",
+    "server",
+    "kB an answer",
+    "requests/s at saturation",
+    "/ redis",
+    "requests/s in the open loop",
+    "number",
+    "p50, ms",
+    "p99, ms",
+    "p50 / redis",
+    "p99 / redis",
+)
+_REQUESTS = 500  # different ones per batch size
+_CHECKED_AT_ONCE = 500  # users
+_Generator = ProcessPoolExecutor
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long things take: turns of each server, and seconds of a turn."""
+
+    turns: int
+    closed_seconds: float
+    open_seconds: float
+
+
+def run(*, quick: bool) -> None:
+    rows = UserRows(2_000 if quick else 20_000)
+    plan = Plan(1, 0.3, 0.7) if quick else Plan(3, 1.5, 5.0)
+    with temporary_folder() as folder, redis_server() as port:
+        names = {error_rate: f"{SKETCH}, error rate {error_rate:g}" for error_rate in ERROR_RATES}
+        backends = {
+            name: sketch(_made(folder / f"{SKETCH}-{rate}"), rows, error_rate=rate)
+            for rate, name in names.items()
+        }
+        backends[REDIS] = redis(_made(folder / REDIS), rows, port)
+        backends[SQLITE] = sqlite(_made(folder / SQLITE), rows)
+        for backend in backends.values():
+            backend.write(rows.to_feast())
+        for name in names.values():
+            _check_sealed(backends[name], rows)
+        for num_workers in (1,) if quick else (1, 2):
+            _serve_and_measure(backends, rows, num_workers, plan)
+
+
+def _serve_and_measure(backends: dict[str, Backend], rows: UserRows, num_workers: int, plan: Plan) -> None:
+    spawn = multiprocessing.get_context("spawn")  # a fork would share the stores' clients
+    with ExitStack() as stack:
+        ports = {name: stack.enter_context(_serving(b, num_workers)) for name, b in backends.items()}
+        generator = stack.enter_context(ProcessPoolExecutor(1, spawn))
+        for name, port in ports.items():
+            _await_health(port, backends[name])
+            _check(name, port, rows)
+        print_set_up(
+            f"{set_up_of(rows.num_users)}, sealed; `feast serve --workers {num_workers} --no-access-log`, "
+            f"{os.cpu_count()} cores; {plan.turns} turns each of {plan.closed_seconds:g} s closed loop "
+            f"({CONNECTIONS_PER_WORKER * num_workers} connections) and {plan.open_seconds:g} s open loop",
+            *("feast", "fastapi", "uvicorn", "gunicorn", "redis", "hiredis"),
+        )
+        lines, lateness = [], []
+        for batch in BATCHES:
+            requests = [_request(rows.users(batch, seed)) for seed in range(_REQUESTS)]
+            measured = _measure(generator, ports, requests, num_workers, plan)
+            lines += [_line(batch, name, result, measured[REDIS]) for name, result in measured.items()]
+            for result in measured.values():
+                lateness += [late for load in result.open for late in load.lateness]
+    print_table(HEADER, lines)
+    print(f"The load generator itself was late by {number(np.percentile(lateness, 99) * 1e6)} us (p99).\n")
+
+
+@dataclass
+class Measured:
+    """Of one server and batch size."""
+
+    closed: list[Load] = field(default_factory=list)
+    open: list[Load] = field(default_factory=list)
+    rate: float = 0.0
+
+    @property
+    def saturation(self) -> float:
+        return median(len(load.latencies) / load.elapsed for load in self.closed)
+
+    @property
+    def percentiles(self) -> tuple[float, float]:
+        """p50 and p99 of all turns together: a turn of large batches has few requests."""
+        p50, p99 = np.percentile([latency for load in self.open for latency in load.latencies], [50, 99])
+        return float(p50), float(p99)
+
+
+def _measure(
+    generator: _Generator, ports: dict[str, int], requests: list[bytes], num_workers: int, plan: Plan
+) -> dict[str, Measured]:
+    measured = {name: Measured() for name in ports}
+    connections = CONNECTIONS_PER_WORKER * num_workers
+    for turn in range(-1, plan.turns):  # the first one warms up
+        for name, port in ports.items():
+            load = generator.submit(http_load.closed_loop, port, requests, connections, plan.closed_seconds)
+            if turn >= 0:
+                measured[name].closed.append(load.result())
+            load.result()
+    rate = min(result.saturation for result in measured.values()) / 2
+    for turn in range(plan.turns):
+        moments = _arrivals(rate, plan.open_seconds, turn)
+        for name, port in ports.items():
+            load = generator.submit(http_load.open_loop, port, requests, OPEN_CONNECTIONS, moments)
+            measured[name].open.append(load.result())
+            measured[name].rate = rate
+    return measured
+
+
+def _arrivals(rate: float, seconds: float, seed: int) -> list[float]:
+    """Moments of independent requests."""
+    gaps = np.random.default_rng(seed).exponential(1 / rate, max(1, round(rate * seconds)))
+    moments: list[float] = np.cumsum(gaps).tolist()
+    return moments
+
+
+def _line(batch: int, name: str, result: Measured, base: Measured) -> list[str]:
+    loads = result.closed + result.open
+    count = sum(len(load.latencies) for load in loads)
+    size = sum(load.num_bytes for load in loads) / count
+    (p50, p99), (base_p50, base_p99) = result.percentiles, base.percentiles
+    return [
+        str(batch),
+        name,
+        number(size / 1e3),
+        number(result.saturation),
+        number(result.saturation / base.saturation),
+        number(result.rate),
+        f"{sum(len(load.latencies) for load in result.open):,}",
+        *(number(seconds * 1e3) for seconds in (p50, p99)),
+        number(p50 / base_p50),
+        number(p99 / base_p99),
+    ]
+
+
+# -- servers -----------------------------------------------------------------------------------
+
+
+@contextmanager
+def _serving(backend: Backend, num_workers: int) -> Iterator[int]:
+    """A feature server of a store: its port. It may not answer yet."""
+    repo = _make_repository(backend)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    # By default a worker restarts after 1,000 requests, which would be many times a turn.
+    options = ["--no-access-log", "--max-requests", "0", "--max-requests-jitter", "0"]
+    command = [FEAST, "serve", "--port", str(port), "--workers", str(num_workers), *options]
+    with (repo / "server.log").open("w") as log:
+        process = subprocess.Popen(command, cwd=repo, stdout=log, stderr=log, start_new_session=True)
+        try:
+            yield port
+        finally:
+            os.killpg(process.pid, signal.SIGTERM)
+            process.wait(30)
+
+
+def _make_repository(backend: Backend) -> Path:
+    """The feature repository of a store, which stands in its folder already."""
+    config = backend.feature_store.config
+    document = {
+        "project": config.project,
+        "provider": config.provider,
+        "registry": str(config.registry.path),
+        "online_store": config.online_config,
+        "entity_key_serialization_version": config.entity_key_serialization_version,
+    }
+    repo: Path = config.repo_path
+    (repo / "feature_store.yaml").write_text(json.dumps(document))  # which is YAML
+    return repo
+
+
+def _await_health(port: int, backend: Backend) -> None:
+    for _ in range(600):
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=10):
+                return
+        except (urllib.error.URLError, ConnectionError, TimeoutError):
+            time.sleep(0.1)
+    raise TimeoutError((backend.config.repo_path / "server.log").read_text())
+
+
+def _body(users: Sequence[int]) -> bytes:
+    return json.dumps({"features": ["history:viewed"], "entities": {"user_id": users}}).encode()
+
+
+def _request(users: Sequence[int]) -> bytes:
+    return http_load.post(PATH, _body(users))
+
+
+def _ask(port: int, users: Sequence[int]) -> Any:
+    """The values of users."""
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{PATH}", _body(users), headers)
+    with urllib.request.urlopen(request, timeout=60) as response:
+        answer = json.load(response)
+    return answer["results"][answer["metadata"]["feature_names"].index("viewed")]["values"]
+
+
+def _check(name: str, port: int, rows: UserRows) -> None:
+    """A server returns all values that the users have."""
+    viewed = rows.table["viewed"].to_pylist()
+    for first in range(0, rows.num_users, _CHECKED_AT_ONCE):
+        users = range(rows.num_users)[first : first + _CHECKED_AT_ONCE]
+        for user, values in zip(users, _ask(port, list(users)), strict=True):
+            missing = set(viewed[user]).difference(values or [])
+            if missing:
+                raise AssertionError(f"the server of {name} lacks {missing} of user {user}")
+
+
+def _check_sealed(backend: Backend, rows: UserRows) -> None:
+    stats = backend.online.view(backend.config, backend.view).stats()  # type: ignore[attr-defined]
+    if stats.sealed_entities != rows.num_users or stats.unsealed_rows:
+        raise AssertionError(f"the view is not sealed: {stats}")
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
