@@ -6,7 +6,9 @@ second. Then an open loop sends requests at random moments (Poisson) at one rate
 of the slowest, and a latency counts from when its request was due, so that a slow answer also counts
 against those that wait behind it. The servers run all the time and are asked in turns, A B C A B C; each
 turn sends the same requests at the same moments to each. The load generator is a process of its own
-(`http_load`); it, Redis and the workers share the cores of this machine.
+(`http_load`); it, Redis and the worker share the cores of this machine. What else the machine does makes
+times longer, but hardly the processor time of a request, which is that of the server in the open loop,
+without Redis's own.
 
 The sketch stands twice, because a false positive of a list is one more element to encode as JSON: with the
 default error rate, and with one at which hardly any row has one.
@@ -52,7 +54,8 @@ FEAST = Path(sys.executable).parent / "feast"
 PATH = "/get-online-features"
 ERROR_RATES = (0.01, 0.0001)
 BATCHES = (1, 10, 100)
-CONNECTIONS_PER_WORKER = 8  # of the closed loop
+NUM_WORKERS = 1  # of two cores, the load generator needs one
+CLOSED_CONNECTIONS = 8
 OPEN_CONNECTIONS = 64  # more than are ever under way at half the load
 HEADER = (
     "entities",
@@ -62,14 +65,15 @@ HEADER = (
     "/ redis",
     "requests/s in the open loop",
     "number",
+    "CPU, ms",
     "p50, ms",
     "p99, ms",
+    "CPU / redis",
     "p50 / redis",
     "p99 / redis",
 )
 _REQUESTS = 500  # different ones per batch size
 _CHECKED_AT_ONCE = 500  # users
-_Generator = ProcessPoolExecutor
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,7 @@ class Plan:
 
 def run(*, quick: bool) -> None:
     rows = UserRows(2_000 if quick else 20_000)
-    plan = Plan(1, 0.3, 0.7) if quick else Plan(3, 1.5, 5.0)
+    plan = Plan(1, 0.3, 0.7) if quick else Plan(5, 1.0, 3.5)
     with temporary_folder() as folder, redis_server() as port:
         names = {error_rate: f"{SKETCH}, error rate {error_rate:g}" for error_rate in ERROR_RATES}
         backends = {
@@ -96,28 +100,27 @@ def run(*, quick: bool) -> None:
             backend.write(rows.to_feast())
         for name in names.values():
             _check_sealed(backends[name], rows)
-        for num_workers in (1,) if quick else (1, 2):
-            _serve_and_measure(backends, rows, num_workers, plan)
+        _serve_and_measure(backends, rows, plan)
 
 
-def _serve_and_measure(backends: dict[str, Backend], rows: UserRows, num_workers: int, plan: Plan) -> None:
+def _serve_and_measure(backends: dict[str, Backend], rows: UserRows, plan: Plan) -> None:
     spawn = multiprocessing.get_context("spawn")  # a fork would share the stores' clients
     with ExitStack() as stack:
-        ports = {name: stack.enter_context(_serving(b, num_workers)) for name, b in backends.items()}
+        servers = {name: stack.enter_context(_serving(b)) for name, b in backends.items()}
         generator = stack.enter_context(ProcessPoolExecutor(1, spawn))
-        for name, port in ports.items():
-            _await_health(port, backends[name])
-            _check(name, port, rows)
+        for name, server in servers.items():
+            _await_health(server.port, backends[name])
+            _check(name, server.port, rows)
         print_set_up(
-            f"{set_up_of(rows.num_users)}, sealed; `feast serve --workers {num_workers} --no-access-log`, "
+            f"{set_up_of(rows.num_users)}, sealed; `feast serve --workers {NUM_WORKERS} --no-access-log`, "
             f"{os.cpu_count()} cores; {plan.turns} turns each of {plan.closed_seconds:g} s closed loop "
-            f"({CONNECTIONS_PER_WORKER * num_workers} connections) and {plan.open_seconds:g} s open loop",
+            f"({CLOSED_CONNECTIONS} connections) and {plan.open_seconds:g} s open loop",
             *("feast", "fastapi", "uvicorn", "gunicorn", "redis", "hiredis"),
         )
         lines, lateness = [], []
         for batch in BATCHES:
             requests = [_request(rows.users(batch, seed)) for seed in range(_REQUESTS)]
-            measured = _measure(generator, ports, requests, num_workers, plan)
+            measured = _measure(generator, servers, requests, plan)
             lines += [_line(batch, name, result, measured[REDIS]) for name, result in measured.items()]
             for result in measured.values():
                 lateness += [late for load in result.open for late in load.lateness]
@@ -132,6 +135,12 @@ class Measured:
     closed: list[Load] = field(default_factory=list)
     open: list[Load] = field(default_factory=list)
     rate: float = 0.0
+    cpu_seconds: float = 0.0
+
+    @property
+    def requests(self) -> int:
+        """In the open loop."""
+        return sum(len(load.latencies) for load in self.open)
 
     @property
     def saturation(self) -> float:
@@ -139,28 +148,33 @@ class Measured:
 
     @property
     def percentiles(self) -> tuple[float, float]:
-        """p50 and p99 of all turns together: a turn of large batches has few requests."""
-        p50, p99 = np.percentile([latency for load in self.open for latency in load.latencies], [50, 99])
-        return float(p50), float(p99)
+        """p50 and p99, medians of the turns."""
+        turns = [np.percentile(load.latencies, [50, 99]) for load in self.open]
+        p50, p99 = np.median(turns, axis=0).tolist()
+        return p50, p99
 
 
 def _measure(
-    generator: _Generator, ports: dict[str, int], requests: list[bytes], num_workers: int, plan: Plan
+    generator: ProcessPoolExecutor,
+    servers: dict[str, "Server"],
+    requests: list[bytes],
+    plan: Plan,
 ) -> dict[str, Measured]:
-    measured = {name: Measured() for name in ports}
-    connections = CONNECTIONS_PER_WORKER * num_workers
+    measured = {name: Measured() for name in servers}
     for turn in range(-1, plan.turns):  # the first one warms up
-        for name, port in ports.items():
-            load = generator.submit(http_load.closed_loop, port, requests, connections, plan.closed_seconds)
+        for name, server in servers.items():
+            arguments = (server.port, requests, CLOSED_CONNECTIONS, plan.closed_seconds)
+            load = generator.submit(http_load.closed_loop, *arguments).result()
             if turn >= 0:
-                measured[name].closed.append(load.result())
-            load.result()
+                measured[name].closed.append(load)
     rate = min(result.saturation for result in measured.values()) / 2
     for turn in range(plan.turns):
         moments = _arrivals(rate, plan.open_seconds, turn)
-        for name, port in ports.items():
-            load = generator.submit(http_load.open_loop, port, requests, OPEN_CONNECTIONS, moments)
+        for name, server in servers.items():
+            before = server.cpu_seconds()
+            load = generator.submit(http_load.open_loop, server.port, requests, OPEN_CONNECTIONS, moments)
             measured[name].open.append(load.result())
+            measured[name].cpu_seconds += server.cpu_seconds() - before
             measured[name].rate = rate
     return measured
 
@@ -177,6 +191,7 @@ def _line(batch: int, name: str, result: Measured, base: Measured) -> list[str]:
     count = sum(len(load.latencies) for load in loads)
     size = sum(load.num_bytes for load in loads) / count
     (p50, p99), (base_p50, base_p99) = result.percentiles, base.percentiles
+    cpu, base_cpu = (side.cpu_seconds / side.requests for side in (result, base))
     return [
         str(batch),
         name,
@@ -184,8 +199,9 @@ def _line(batch: int, name: str, result: Measured, base: Measured) -> list[str]:
         number(result.saturation),
         number(result.saturation / base.saturation),
         number(result.rate),
-        f"{sum(len(load.latencies) for load in result.open):,}",
-        *(number(seconds * 1e3) for seconds in (p50, p99)),
+        f"{result.requests:,}",
+        *(number(seconds * 1e3) for seconds in (cpu, p50, p99)),
+        number(cpu / base_cpu),
         number(p50 / base_p50),
         number(p99 / base_p99),
     ]
@@ -194,20 +210,38 @@ def _line(batch: int, name: str, result: Measured, base: Measured) -> list[str]:
 # -- servers -----------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Server:
+    """A running feature server: its port and its first process."""
+
+    port: int
+    pid: int
+
+    def cpu_seconds(self) -> float:
+        """Processor time of the first process and of its workers."""
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        return sum(map(_cpu_seconds, [self.pid, *map(int, children)]))
+
+
+def _cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 @contextmanager
-def _serving(backend: Backend, num_workers: int) -> Iterator[int]:
-    """A feature server of a store: its port. It may not answer yet."""
+def _serving(backend: Backend) -> Iterator[Server]:
+    """A feature server of a store. It may not answer yet."""
     repo = _make_repository(backend)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     # By default a worker restarts after 1,000 requests, which would be many times a turn.
     options = ["--no-access-log", "--max-requests", "0", "--max-requests-jitter", "0"]
-    command = [FEAST, "serve", "--port", str(port), "--workers", str(num_workers), *options]
+    command = [FEAST, "serve", "--port", str(port), "--workers", str(NUM_WORKERS), *options]
     with (repo / "server.log").open("w") as log:
         process = subprocess.Popen(command, cwd=repo, stdout=log, stderr=log, start_new_session=True)
         try:
-            yield port
+            yield Server(port, process.pid)
         finally:
             os.killpg(process.pid, signal.SIGTERM)
             process.wait(30)
