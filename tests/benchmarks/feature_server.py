@@ -87,7 +87,7 @@ class Plan:
 
 def run(*, quick: bool) -> None:
     rows = UserRows(2_000 if quick else 20_000)
-    plan = Plan(1, 0.3, 0.7) if quick else Plan(5, 1.0, 3.5)
+    plan = Plan(1, 0.3, 0.7) if quick else Plan(4, 1.0, 3.5)
     with temporary_folder() as folder, redis_server() as port:
         names = {error_rate: f"{SKETCH}, error rate {error_rate:g}" for error_rate in ERROR_RATES}
         backends = {
