@@ -9,6 +9,7 @@ __version__ = "0.1.0.dev0"
 _EXPORTS = {
     "SketchOnlineStore": "feast_sketch_store.online_store",
     "SketchOnlineStoreConfig": "feast_sketch_store.online_store",
+    "SketchReader": "feast_sketch_store.reader",
     "SketchStoreError": "feast_sketch_store.errors",
     "View": "feast_sketch_store.view",
     "ViewStats": "feast_sketch_store.view",

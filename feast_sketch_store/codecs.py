@@ -12,7 +12,6 @@ A codec knows a feature by the field of Feast's ``Value`` that carries it, so a 
 field it was written in.
 """
 
-import functools
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,6 +29,8 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 from numpy.typing import NDArray
 
+from feast_sketch_store import kernel
+from feast_sketch_store.binary import Parts, parts_of
 from feast_sketch_store.binning import Binning, Edges, Numbers, Precision, Quantiles, fit
 from feast_sketch_store.errors import RowError, UnsupportedFeatureError
 from feast_sketch_store.vocabulary import Vocabulary
@@ -122,6 +123,17 @@ class FeatureCodec:
                 f"feature {feature!r} has type {dtype}, which no field of Feast's Value carries"
             )
         return cls(feature, field, name, binning)
+
+    @staticmethod
+    def field_of(arrow_type: pa.DataType) -> str | None:
+        """A field of ``Value`` that has columns of an Arrow type in the row log; None if no feature has."""
+        is_list = pa.types.is_list(arrow_type)
+        element = arrow_type.value_type if is_list else arrow_type
+        kinds = [kind for kind, known in _ARROW_TYPES.items() if known == element]
+        if not kinds:
+            return None
+        name = "unix_timestamp" if kinds[0] == "timestamp" else kinds[0]
+        return f"{name}_list_val" if is_list else f"{name}_val"
 
     @cached_property
     def _descriptor(self) -> FieldDescriptor:
@@ -286,6 +298,16 @@ class FeatureCodec:
             return pc.divide(elements.cast(pa.int64()), _MICROSECONDS)
         return (elements.cast(pa.int8()) if kind == "bool" else elements).cast(pa.int64())
 
+    def from_storage(self, values: pa.Array) -> pa.Array:
+        """The reverse of `to_storage`: elements as they are in the row log."""
+        kind = self.element_kind
+        if kind in _FLOAT_BITS:
+            bits = _FLOAT_BITS[kind]
+            return pa.array(values.to_numpy().astype(bits).view(f"<f{bits.itemsize}"))
+        if kind == "timestamp":
+            return pc.multiply(values, _MICROSECONDS).cast(_ARROW_TYPES[kind])
+        return values.cast(_ARROW_TYPES[kind])
+
     def rounded(self, values: pa.Array) -> pa.Array:
         """What a precision makes of values of the storage type; they themselves if there is none."""
         if not isinstance(self.binning, Precision):
@@ -330,17 +352,15 @@ class Decoder:
     def __init__(self, codec: FeatureCodec, vocabulary: Vocabulary):
         self._codec = codec
         self.vocabulary = vocabulary
-        self._is_packed = codec.is_collection and codec.element_kind not in _DELIMITED_KINDS
+        is_packed = codec.is_collection and codec.element_kind not in _DELIMITED_KINDS
         wire_type = _WIRE_DELIMITED if codec.is_collection else _element_wire_type(codec)
-        self._tag = _varint(codec._descriptor.number << 3 | wire_type)
-        # Not of a bound method: a decoder that held itself would hold its vocabulary, and a mapped file.
-        make_head = functools.partial(_make_head, self._tag, codec.is_collection, self._is_packed)
-        self._head = functools.lru_cache(maxsize=4096)(make_head)
+        tag = kernel.varint(codec._descriptor.number << 3 | wire_type)
+        self._field = tag, codec.is_collection, is_packed
 
-    def values(
+    def encode(
         self, states: NDArray[np.uint8], indptr: NDArray[np.int64], symbols: Symbols
-    ) -> list[Value | None]:
-        """One value per entity.
+    ) -> tuple[bytes, NDArray[np.int64]]:
+        """One value per entity in wire format, each as an element of field 1; an empty one if it has none.
 
         Parameters
         ----------
@@ -350,49 +370,42 @@ class Decoder:
 
         Returns
         -------
+        The bytes, and where each value begins and ends: int64[n + 1].
+        """
+        ids = symbols.astype(np.int32, copy=False)
+        return kernel.encode_values(self._field, states >= EMPTY, indptr, ids, *self._fragments)
+
+    def values(
+        self, states: NDArray[np.uint8], indptr: NDArray[np.int64], symbols: Symbols
+    ) -> list[Value | None]:
+        """One value per entity; parameters as those of `encode`.
+
+        Returns
+        -------
         A fresh ``Value`` each, or ``None`` for MISSING. A hundred or so values share their memory: keeping
         one keeps them all.
         """
+        message, ends = self.encode(states, indptr, symbols)
         built: list[Value | None] = []
-        for first in range(0, len(states), _ENTITIES_PER_MESSAGE):
-            contents = self._contents(indptr[first : first + _ENTITIES_PER_MESSAGE + 1], symbols)
-            heads = map(self._head, map(len, contents))
-            message = b"".join(itertools.chain.from_iterable(zip(heads, contents, strict=True)))
-            built += RepeatedValue.FromString(message).val[:]
-        for row in np.flatnonzero(states < EMPTY).tolist():
-            built[row] = Value() if states[row] == NULL else None
+        for bounds in itertools.pairwise([*ends[:-1:_ENTITIES_PER_MESSAGE].tolist(), len(message)]):
+            built += RepeatedValue.FromString(message[slice(*bounds)]).val[:]
+        for row in np.flatnonzero(states == MISSING).tolist():
+            built[row] = None
         return built
 
-    def _contents(self, indptr: NDArray[np.int64], symbols: Symbols) -> list[bytes]:
-        """The encoded elements of each entity; ``indptr`` may begin anywhere in ``symbols``."""
-        symbols, indptr = symbols[indptr[0] : indptr[-1]], indptr - indptr[0]
-        if self._even_fragments is None:
-            fragments = self._fragments.take(symbols).tolist()
-            return [b"".join(fragments[a:b]) for a, b in itertools.pairwise(indptr.tolist())]
-        content = self._even_fragments.take(symbols, axis=0).tobytes()  # ten times faster than []
-        bounds = (indptr * self._even_fragments.shape[1]).tolist()
-        return [content[a:b] for a, b in itertools.pairwise(bounds)]
-
     @cached_property
-    def _even_fragments(self) -> NDArray[np.uint8] | None:
-        """uint8[V, width]: the encoded elements if they are of one width; a gather of rows joins them."""
+    def _fragments(self) -> Parts:
+        """The encoded elements: offsets and data, as Arrow lays out large binary values."""
+        values = self.vocabulary.values
         if self._codec.element_kind not in _DELIMITED_KINDS:
-            return self._number_fragments()
-        lengths = pc.unique(pc.binary_length(self.vocabulary.values))
-        if len(lengths) != 1:
-            return None
-        content = np.frombuffer(b"".join(self._fragments.tolist()), np.uint8)
-        return content.reshape(len(self.vocabulary), -1)
-
-    @cached_property
-    def _fragments(self) -> NDArray[np.object_]:
-        """object[V] of ``bytes``: elements with their length, in a collection behind their tag."""
+            fragments = self._number_fragments()
+            return np.arange(len(fragments) + 1) * fragments.shape[1], fragments.reshape(-1)
+        # Elements with their length, in a collection behind their tag.
         tag = b"\x0a" if self._codec.is_collection else b""
-        fragments = np.empty(len(self.vocabulary), np.object_)
-        fragments[:] = [
-            b"".join((tag, _varint(len(value)), value)) for value in self.vocabulary.values.to_pylist()
-        ]
-        return fragments
+        lengths = pc.binary_length(values).dictionary_encode()
+        heads = [tag + kernel.varint(length) for length in lengths.dictionary.to_pylist()]
+        heads = pa.array(heads, pa.large_binary()).take(lengths.indices)
+        return parts_of(pc.binary_join_element_wise(heads, values, pa.scalar(b"", pa.large_binary())))
 
     def _number_fragments(self) -> NDArray[np.uint8]:
         """uint8[V, width]; varints are padded with continuation bytes, which every parser accepts."""
@@ -408,18 +421,6 @@ class Decoder:
         return groups
 
 
-def _make_head(tag: bytes, is_collection: bool, is_packed: bool, size: int) -> bytes:
-    """What stands before ``size`` bytes of elements: the head of a ``Value`` in a ``RepeatedValue``."""
-    head = b""
-    if is_packed and size:
-        head = b"\x0a" + _varint(size)
-    if is_collection:
-        head = tag + _varint(len(head) + size) + head
-    elif size:
-        head = tag
-    return b"\x0a" + _varint(len(head) + size) + head
-
-
 def _element_wire_type(codec: FeatureCodec) -> int:
     kind = codec.element_kind
     if kind in _VARINT_KINDS:
@@ -427,12 +428,3 @@ def _element_wire_type(codec: FeatureCodec) -> int:
     if kind in _DELIMITED_KINDS:
         return _WIRE_DELIMITED
     return _WIRE_FIXED32 if kind == "float" else _WIRE_FIXED64
-
-
-def _varint(number: int) -> bytes:
-    encoded = bytearray()
-    while number >= 0x80:
-        encoded.append(number & 0x7F | 0x80)
-        number >>= 7
-    encoded.append(number)
-    return bytes(encoded)

@@ -7,22 +7,25 @@ meant to resist that, so whoever chooses a user name could take over another use
 with BLAKE2b.
 """
 
-import hashlib
+import functools
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-import mmh3
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from feast.infra.key_encoding_utils import deserialize_entity_key, serialize_entity_key
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import ValueType
 from numpy.typing import NDArray
 
+from feast_sketch_store import kernel
+from feast_sketch_store.binary import from_parts, parts_of
+
 SERIALIZATION_VERSION = 3
 
 _HEAD = struct.Struct("<III")  # one join key, its type, its length
 _INT64 = struct.Struct("<IIq")  # type, length, value
-_ONE_NAME = _HEAD.pack(1, ValueType.STRING, 0)[:8]
 _INT64_HEAD = _INT64.pack(ValueType.INT64, 8, 0)[:8]
 
 
@@ -57,7 +60,7 @@ def int64_join_key(serialized_keys: Sequence[bytes]) -> tuple[str, NDArray[np.in
 
     None if the keys are not all of one such join key.
     """
-    if len(set(map(len, serialized_keys))) != 1 or not _is_int64(serialized_keys[0]):
+    if len(set(map(len, serialized_keys))) != 1 or not kernel.is_int64_key(serialized_keys[0]):
         return None
     keys = np.frombuffer(b"".join(serialized_keys), np.uint8).reshape(len(serialized_keys), -1)
     if (keys[:, :-8] != keys[0, :-8]).any():
@@ -73,25 +76,107 @@ def join_keys_of(serialized_key: bytes) -> dict[str, str]:
     return dict(zip(entity_key.join_keys, fields, strict=True))
 
 
-def hash_serialized_keys(serialized_keys: Sequence[bytes]) -> NDArray[np.uint64]:
-    """Hash serialized keys: uint64[n, 2], MurmurHash3 x64 128 of a single int64, else BLAKE2b-128."""
-    if int64_join_key(serialized_keys):
-        digests = map(mmh3.mmh3_x64_128_digest, serialized_keys)
+def hash_serialized_keys(serialized_keys: Sequence[bytes] | pa.Array) -> NDArray[np.uint64]:
+    """Hash serialized keys: uint64[n, 2], MurmurHash3 x64 128 of a single int64, else BLAKE2b-128.
+
+    Parameters
+    ----------
+    serialized_keys : a sequence of bytes, or an Arrow array of binary values.
+    """
+    if not isinstance(serialized_keys, pa.Array):
+        serialized_keys = pa.array(serialized_keys, pa.large_binary())
+    return kernel.hash_keys(*parts_of(serialized_keys.cast(pa.large_binary())))
+
+
+def hash_columns(join_keys: Mapping[str, pa.Array]) -> NDArray[np.uint64]:
+    """Hash the keys whose join keys stand in columns, without a Python object per key: uint64[n, 2].
+
+    Parameters
+    ----------
+    join_keys : one or more join keys, see `serialize_columns`.
+
+    Raises
+    ------
+    ValueError, TypeError : as `serialize_columns`.
+    """
+    if len(join_keys) == 1:
+        ((name, values),) = join_keys.items()
+        if pa.types.is_int64(values.type) and not values.null_count:
+            return hash_int64_keys(name, values.to_numpy())
+    return hash_serialized_keys(serialize_columns(join_keys))
+
+
+def hash_int64_keys(join_key: str, values: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """Hash the keys of a single int64 join key: uint64[n, 2]."""
+    return kernel.hash_int64_keys(_name(join_key, 1) + _INT64_HEAD, values)
+
+
+def serialize_columns(join_keys: Mapping[str, pa.Array]) -> pa.Array:
+    """Serialize keys whose join keys stand in columns: a large binary array.
+
+    Parameters
+    ----------
+    join_keys : the values of each join key, Arrow arrays of equal length: int32, int64, string or binary; or
+        timestamps, which become seconds since 1970.
+
+    Raises
+    ------
+    ValueError : a value is null, or the columns are not of equal length.
+    TypeError : Feast takes no such type as a key.
+    """
+    columns = dict(sorted(join_keys.items()))
+    if len({len(values) for values in columns.values()}) != 1:
+        raise ValueError(f"the join keys {list(columns)} do not have columns of equal length")
+    names = b"".join(_name(name, 0) for name in columns)
+    parts = [pa.scalar(struct.pack("<I", len(columns)) + names, pa.large_binary())]
+    for name, values in columns.items():
+        if values.null_count:
+            raise ValueError(f"join key {name!r} has nulls; every entity needs a value")
+        parts += _serialize_values(name, values)
+    return pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.large_binary()))
+
+
+@functools.lru_cache(maxsize=1024)
+def _name(join_key: str, num_join_keys: int) -> bytes:
+    """What stands for the name of a join key, behind their number if that is not 0."""
+    name = join_key.encode()
+    head = _HEAD.pack(num_join_keys, ValueType.STRING, len(name))
+    return (head if num_join_keys else head[4:]) + name
+
+
+def _serialize_values(join_key: str, values: pa.Array) -> list[pa.Array]:
+    """Two arrays of binary values, which together are type, length and value of each."""
+    if pa.types.is_timestamp(values.type):
+        numbers, kind = values.cast(pa.timestamp("s", values.type.tz), safe=False), ValueType.UNIX_TIMESTAMP
+        values = numbers.cast(pa.int64())
+    elif pa.types.is_int64(values.type):
+        kind = ValueType.INT64
+    elif pa.types.is_int32(values.type):
+        kind = ValueType.INT32
+    elif pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
+        kind = ValueType.STRING
+    elif pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
+        kind = ValueType.BYTES
     else:
-        digests = map(_hash, serialized_keys)
-    return np.frombuffer(b"".join(digests), "<u8").reshape(-1, 2)
+        raise TypeError(
+            f"join key {join_key!r} has values of type {values.type}; give int64, int32, strings, bytes or "
+            "timestamps"
+        )
+    if pa.types.is_integer(values.type):
+        numbers = values.to_numpy()
+        content = _fixed_width(numbers)
+        heads = np.empty((len(numbers), 2), "<u4")
+        heads[:] = kind, numbers.dtype.itemsize
+        return [_fixed_width(heads), content]
+    content = values.cast(pa.large_binary())
+    heads = np.empty((len(values), 2), "<u4")
+    heads[:, 0] = kind
+    heads[:, 1] = pc.binary_length(content).to_numpy()
+    return [_fixed_width(heads), content]
 
 
-def _hash(serialized_key: bytes) -> bytes:
-    if _is_int64(serialized_key):
-        return mmh3.mmh3_x64_128_digest(serialized_key)
-    return hashlib.blake2b(serialized_key, digest_size=16).digest()
-
-
-def _is_int64(serialized_key: bytes) -> bool:
-    """Whether a key is a single int64 join key. No other key can look like one: its name fills the rest."""
-    return (
-        serialized_key[-_INT64.size : -8] == _INT64_HEAD
-        and serialized_key[:8] == _ONE_NAME
-        and int.from_bytes(serialized_key[8:12], "little") == len(serialized_key) - _HEAD.size - _INT64.size
-    )
+def _fixed_width(numbers: NDArray[np.generic]) -> pa.Array:
+    """The bytes of each row of numbers as a large binary array."""
+    width = numbers.dtype.itemsize * (numbers.shape[1] if numbers.ndim > 1 else 1)
+    data = np.frombuffer(np.ascontiguousarray(numbers).tobytes(), np.uint8)
+    return from_parts(np.arange(len(numbers) + 1) * width, data)

@@ -5,11 +5,10 @@ import copy
 import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 from feast import Entity, FeatureStore
 from feast.feature_view import FeatureView
 from feast.field import Field as FeastField
@@ -17,19 +16,21 @@ from feast.infra.infra_object import InfraObject
 from feast.infra.online_stores.online_store import OnlineStore
 from feast.infra.supported_async_methods import SupportedAsyncMethods
 from feast.protos.feast.core.Registry_pb2 import Registry as RegistryProto
+from feast.protos.feast.serving.ServingService_pb2 import GetOnlineFeaturesResponse
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey as EntityKeyProto
 from feast.protos.feast.types.Value_pb2 import Value as ValueProto
 from feast.repo_config import FeastConfigBaseModel, RepoConfig
 from feast.type_map import VALUE_TYPE_TO_PROTO_VALUE_MAP
 from feast.types import Bytes, FeastType
+from feast.utils import _get_table_entity_values
 from pydantic import Field, StrictStr, field_validator
 
 from feast_sketch_store.advice import advice
-from feast_sketch_store.codecs import EXACT, MISSING
+from feast_sketch_store.codecs import EXACT
 from feast_sketch_store.entity_keys import hash_serialized_keys, serialize_entity_keys
 from feast_sketch_store.errors import RowError, SettingsError, SketchStoreError, StorageError
-from feast_sketch_store.layers import LayerAnswer
 from feast_sketch_store.paths import project_path, remove_folder, view_path
+from feast_sketch_store.responses import Row, add_vectors, distinct, hash_join_keys, to_rows
 from feast_sketch_store.rows import FeastRow, deletions, to_arrow
 from feast_sketch_store.settings import error_rate, resolve, ttl_microseconds
 from feast_sketch_store.view import SealPolicy, View
@@ -37,10 +38,6 @@ from feast_sketch_store.view import SealPolicy, View
 _logger = logging.getLogger(__name__)
 
 _given_hints: set[str] = set()  # each is given once by a process
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-Row = tuple[datetime | None, dict[str, ValueProto] | None]
 
 # What an open view depends on: features with their types and tags, the tags of the view, the default codec.
 _Declaration = tuple[list[tuple[str, FeastType, dict[str, str]]], dict[str, str], str]
@@ -175,17 +172,77 @@ class SketchOnlineStore(OnlineStore):
         """
         if requested_features is None:
             requested_features = [feature.name for feature in table.features]
-        rows: list[Row] = [(None, None)] * len(entity_keys)
         hashes = hash_serialized_keys(serialize_entity_keys(entity_keys))
         ttl = ttl_microseconds(config.online_store, table)
-        for answer in self.view(config, table).read(hashes, requested_features, ttl):
-            for position, row in zip(answer.found.tolist(), _to_feast(answer), strict=True):
-                rows[position] = row
-        return rows
+        answers = self.view(config, table).read(hashes, requested_features, ttl)
+        return to_rows(answers, len(entity_keys))
+
+    def _read_features_per_fv(
+        self,
+        config: RepoConfig,
+        grouped_refs: list[tuple[FeatureView, list[str]]],
+        join_key_values: dict[str, list[ValueProto]],
+        entity_name_to_join_key_map: dict[str, str],
+        online_features_response: GetOnlineFeaturesResponse,
+        full_feature_names: bool,
+        include_feature_view_version_metadata: bool,
+    ) -> None:
+        """What `OnlineStore.get_online_features` reads with, without a Python object per row and value.
+
+        Does what Feast's own method does, by which a test goes; requests that have anything unusual about
+        their entities are left to that one, errors included.
+        """
+        for table, features in grouped_refs:
+            join_keys = _get_table_entity_values(table, entity_name_to_join_key_map, join_key_values)
+            # Feast refuses a request that lacks a join key of any view, where a view has none of its own.
+            is_usual = all(join_keys.values()) and len(join_keys) == len(table.entities)
+            hashes = hash_join_keys(join_keys) if is_usual else None
+            if hashes is None:
+                super()._read_features_per_fv(
+                    config,
+                    [(table, features)],
+                    join_key_values,
+                    entity_name_to_join_key_map,
+                    online_features_response,
+                    full_feature_names,
+                    include_feature_view_version_metadata,
+                )
+                continue
+            num_rows = len(hashes)
+            hashes, places = distinct(hashes)
+            ttl = ttl_microseconds(config.online_store, table)
+            answers = self.view(config, table).read(hashes, features, ttl)
+            metadata = online_features_response.metadata
+            view_name: str = table.projection.name_to_use()  # type: ignore[no-untyped-call]
+            prefix = f"{view_name}__" if full_feature_names else ""
+            metadata.feature_names.val.extend([prefix + name for name in features])
+            if include_feature_view_version_metadata:
+                name = table.projection.name_alias or table.projection.name
+                if name not in [known.name for known in metadata.feature_view_metadata]:
+                    version = getattr(table, "current_version_number", 0) or 0
+                    metadata.feature_view_metadata.add(name=name, version=version)
+            num_present = add_vectors(online_features_response, features, answers, len(hashes), places)
+            # Not at the head: Feast's metrics are set up when they are first used.
+            from feast.metrics import track_feature_statuses
+
+            track_feature_statuses(table.name, num_present, len(features) * num_rows - num_present)
+
+    async def _read_features_per_fv_async(
+        self, config: RepoConfig, grouped_refs: list[tuple[FeatureView, list[str]]], *arguments: Any
+    ) -> None:
+        """The same on the event loop, unless it is time to look at the disk: then in a thread.
+
+        A read of memory takes less than a hop to a thread and back for all but large batches, and in a
+        thread it would hold the interpreter just as long.
+        """
+        if all(self.view(config, table).is_fresh() for table, _ in grouped_refs):
+            self._read_features_per_fv(config, grouped_refs, *arguments)
+        else:
+            await asyncio.to_thread(self._read_features_per_fv, config, grouped_refs, *arguments)
 
     @property
     def async_supported(self) -> SupportedAsyncMethods:
-        """Reads and writes have async twins, which work in a thread."""
+        """Reads and writes have async twins; they go to a thread whenever they look at the disk."""
         return SupportedAsyncMethods(read=True, write=True)
 
     async def online_write_batch_async(
@@ -205,7 +262,9 @@ class SketchOnlineStore(OnlineStore):
         entity_keys: list[EntityKeyProto],
         requested_features: list[str] | None = None,
     ) -> list[Row]:
-        """`online_read` in a thread: it may look at the disk for what other processes wrote."""
+        """`online_read` on the event loop, or in a thread if it is time to look at the disk."""
+        if self.view(config, table).is_fresh():
+            return self.online_read(config, table, entity_keys, requested_features)
         return await asyncio.to_thread(self.online_read, config, table, entity_keys, requested_features)
 
     async def close(self) -> None:
@@ -383,23 +442,6 @@ def _store_path(repo_path: Path | None, path: str) -> Path:
 @functools.lru_cache(maxsize=1024)  # names become folders at every read
 def _view_path(repo_path: Path | None, path: str, project: str, view: str) -> Path:
     return view_path(_store_path(repo_path, path), project, view)
-
-
-def _to_feast(answer: LayerAnswer) -> list[Row]:
-    timestamps = {
-        microseconds: _EPOCH + timedelta(microseconds=microseconds)
-        for microseconds in set(answer.event_timestamps.tolist())
-    }
-    names = list(answer.features)
-    columns = [f.decoder.values(f.states, f.indptr, f.symbols) for f in answer.features.values()]
-    moments = [timestamps[microseconds] for microseconds in answer.event_timestamps.tolist()]
-    if not columns:
-        return [(moment, {}) for moment in moments]
-    rows = [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
-    for feature, name in zip(answer.features.values(), names, strict=True):
-        for row in np.flatnonzero(feature.states == MISSING).tolist():
-            del rows[row][name]
-    return list(zip(moments, rows, strict=True))
 
 
 def _check_join_keys(table: FeatureView, stored: Mapping[str, str] | None) -> None:

@@ -293,7 +293,7 @@ def row_keys(table: pa.Table) -> RowKeys:
     if DELETED in table.column_names:
         deleted = table[DELETED].fill_null(False).to_numpy()
     return RowKeys(
-        hash_serialized_keys(table[ENTITY_KEY].to_pylist()),
+        hash_serialized_keys(table[ENTITY_KEY].combine_chunks()),
         _microseconds(table[EVENT_TIMESTAMP]),
         _microseconds(table[CREATED_TIMESTAMP]),
         deleted,

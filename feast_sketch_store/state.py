@@ -52,26 +52,32 @@ class State:
 
         Raises
         ------
-        DamagedFileError : a part of the snapshot that was not used before is damaged.
+        DamagedFileError : a part of the snapshot that was not used before is damaged; using an
+            answer may raise it, too.
         """
         answers = []
-        remaining = np.arange(len(entity_hashes))
+        remaining: NDArray[np.int64] | None = None  # positions of entities; None for all
         layers: list[ExactLayer | SketchLayer] = [*reversed(self.exact)]
         if self.base is not None:
             layers.append(self.base)
         for layer in layers:
-            if not len(remaining):
-                break
             try:
-                answer = layer.read(entity_hashes[remaining], features, expire_before)
+                answer = layer.read(entity_hashes, features, expire_before)
             except ValueError as error:
                 if layer is not self.base or self.snapshot is None:
                     raise
                 raise DamagedFileError(f"{self.snapshot.path}: {error}") from error
             if len(answer.found):
-                answers.append(replace(answer, found=remaining[answer.found]))
+                if remaining is not None:
+                    answer = answer._replace(found=remaining[answer.found])
+                answers.append(answer)
             if len(answer.decided) and layer is not self.base:
+                if remaining is None:
+                    remaining = np.arange(len(entity_hashes))
                 remaining = np.delete(remaining, answer.decided)
+                entity_hashes = np.delete(entity_hashes, answer.decided, axis=0)
+                if not len(remaining):
+                    break
         return answers
 
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -51,6 +52,8 @@ _SNAPSHOTS_KEPT = 2
 # A seal rewrites the row log when rows were deleted or expired, or when so much of it is outdated.
 _SUPERSEDED_SHARE = 0.25
 _MAX_FILES = 64
+
+T = TypeVar("T")
 
 REFRESHER = "feast_sketch_store refresh"  # the name of threads
 
@@ -167,12 +170,28 @@ class View:
         An answer per layer that found some of the entities; ``found`` counts in the batch, and no entity
         is found twice.
         """
-        self._refresh_if_due()
         expire_before = expire_before_of(ttl_microseconds)
+
+        def read(state: State) -> list[LayerAnswer]:
+            answers = state.read(entity_hashes, features, expire_before)
+            for answer in answers:
+                for feature in answer.features.values():
+                    _ = feature.symbols  # asked for here, where a damaged block can be coped with
+            return answers
+
+        return self.compute(read)
+
+    def compute(self, read: Callable[[State], T]) -> T:
+        """What a function makes of the state that reads see now.
+
+        It may be called again, with an older state, if it raises a `DamagedFileError` for a part of the
+        snapshot that was not used before.
+        """
+        self._refresh_if_due()
         while True:
             state = self._state
             try:
-                return state.read(entity_hashes, features, expire_before)
+                return read(state)
             except DamagedFileError as error:
                 self._give_up_snapshot(state, error)
 
@@ -218,6 +237,11 @@ class View:
         """
         self.refresh()
         self._row_log.check_schema(pa.schema([(c.feature, c.arrow_type) for c in self._codecs]))
+
+    def stored_schema(self) -> pa.Schema:
+        """The columns of the row log; none if there are no rows."""
+        log = self._row_log.read(-1)
+        return log.schema() if log.files else pa.schema([])
 
     def stored_join_keys(self) -> dict[str, str] | None:
         """The join keys of a stored row, each with the field of Feast's ``Value`` that carries it.
@@ -444,6 +468,10 @@ class View:
         self._state = self._loader.load(self._state if state is None else state)
         self._is_open = True
         self._seen_process_write, self._looked_at = seen, now
+
+    def is_fresh(self) -> bool:
+        """Whether a read would be answered from memory, without a look at the disk for what is new."""
+        return not self._is_stale(self._refresh_interval_seconds / 2)
 
     def _refresh_if_due(self) -> None:
         """Look at the disk if it is time to.

@@ -5,11 +5,16 @@ the bit patterns of floats, so NaN and -0.0 keep their identity) or large_binary
 """
 
 from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
+
+from feast_sketch_store import kernel
+from feast_sketch_store.binary import from_parts, parts_of
 
 STORAGE_TYPES = (pa.int64(), pa.large_binary())
 
@@ -87,6 +92,20 @@ class Vocabulary:
         bounds = np.cumsum([len(part) for part in parts])[:-1]
         return cls(joined.dictionary), np.split(codes, bounds)
 
+    def find(self, values: pa.Array) -> NDArray[np.int32]:
+        """The ids of values, which are of the storage type: int32[n]; -1 of one that is not there."""
+        if pa.types.is_int64(self.values.type):
+            ids = self._index.find(values.to_numpy())
+        else:
+            ids = self._index.find(*parts_of(values))
+        return np.asarray(ids)
+
+    @cached_property
+    def _index(self) -> Any:
+        if pa.types.is_int64(self.values.type):
+            return kernel.Int64Index(self.values.to_numpy())
+        return kernel.BytesIndex(*parts_of(self.values))
+
     def count_new(self, values: pa.Array) -> int:
         """How many distinct values of ``values`` are not in the vocabulary."""
         distinct = pc.unique(values)
@@ -96,14 +115,8 @@ class Vocabulary:
         """The values as plain arrays for a snapshot."""
         if pa.types.is_int64(self.values.type):
             return {"values": self.values.to_numpy()}
-        values = pa.concat_arrays([self.values])  # an offset of 0: slices share the parent's buffers
-        _, offsets, data = values.buffers()
-        return {
-            "offsets": np.frombuffer(offsets, np.int64, len(values) + 1)
-            if len(values)
-            else np.zeros(1, np.int64),
-            "data": np.frombuffer(data, np.uint8) if data else np.zeros(0, np.uint8),
-        }
+        offsets, data = parts_of(self.values)
+        return {"offsets": offsets, "data": data}
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, NDArray[np.generic]]) -> "Vocabulary":
@@ -118,8 +131,7 @@ class Vocabulary:
         offsets, data = arrays["offsets"], arrays["data"]
         if len(offsets) < 1 or offsets[0] != 0 or offsets[-1] != len(data) or np.any(np.diff(offsets) < 0):
             raise ValueError("the vocabulary's offsets do not describe slices of its data")
-        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
-        return cls(pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers))
+        return cls(from_parts(offsets, data))  # type: ignore[arg-type]
 
 
 class VocabularyBuilder:

@@ -232,7 +232,11 @@ class ShiftingBloomFilter:
         return kernel.possible_symbols(self._table, asked, entity_hashes, wanted)
 
     def contains(
-        self, entity_hashes: NDArray[np.uint64], asked: Asked, symbols: NDArray[np.int32]
+        self,
+        entity_hashes: NDArray[np.uint64],
+        asked: Asked,
+        symbols: NDArray[np.int32],
+        wanted: NDArray[np.bool_] | None = None,
     ) -> NDArray[np.bool_]:
         """Whether entities possibly have some symbols: bool[n, m].
 
@@ -241,11 +245,12 @@ class ShiftingBloomFilter:
         entity_hashes : uint64[n, 2]
         asked : the range of symbols, whose first counts as id 0.
         symbols : int32[m], asked of every entity, or int32[n, m]; a negative one is nobody's.
+        wanted : bool[n], entities that may have any. None for all.
         """
         if not asked.num_symbols:
             return np.zeros((len(entity_hashes), symbols.shape[-1]), np.bool_)
         self._check_blocks(entity_hashes, asked)
-        return kernel.contains(self._table, asked, entity_hashes, symbols)
+        return kernel.contains(self._table, asked, entity_hashes, symbols, wanted)
 
     def scores(
         self,

@@ -45,7 +45,11 @@ def possible_symbols(
 
 
 def contains(
-    table: Table, asked: Asked, entity_hashes: NDArray[np.uint64], symbols: NDArray[np.int32]
+    table: Table,
+    asked: Asked,
+    entity_hashes: NDArray[np.uint64],
+    symbols: NDArray[np.int32],
+    wanted: NDArray[np.bool_] | None = None,
 ) -> NDArray[np.bool_]:
     """See `reference.contains`."""
     per_entity = symbols.shape[-1]
@@ -53,7 +57,7 @@ def contains(
     symbols = np.ascontiguousarray(symbols, np.int32)
     hashes = _packed(entity_hashes)
     _compiled.contains(
-        table.words, table.num_words, *table.salt, hashes, *asked, symbols, per_entity, found.view(np.uint8)
+        table.words, table.num_words, *table.salt, hashes, *asked, wanted, symbols, per_entity, found
     )
     return found
 

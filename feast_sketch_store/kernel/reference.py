@@ -99,19 +99,24 @@ def possible_symbols(
 
 
 def contains(
-    table: Table, asked: Asked, entity_hashes: NDArray[np.uint64], symbols: NDArray[np.int32]
+    table: Table,
+    asked: Asked,
+    entity_hashes: NDArray[np.uint64],
+    symbols: NDArray[np.int32],
+    wanted: NDArray[np.bool_] | None = None,
 ) -> NDArray[np.bool_]:
     """Whether entities possibly have symbols: bool[n, m].
 
     Parameters
     ----------
     symbols : int32[m], asked of every entity, or int32[n, m]; one outside of what is ``asked`` is nobody's.
+    wanted : bool[n], entities that may have any. None for all.
     """
     symbols = np.broadcast_to(symbols, (len(entity_hashes), symbols.shape[-1]))
     is_known = (symbols >= 0) & (symbols < asked.num_symbols)
     possible = np.where(is_known, symbols, 0).astype(np.int64)
     starts, rotations = _places(table, asked, entity_hashes)
-    found = is_known
+    found = is_known if wanted is None else is_known & wanted[:, None]
     for start, rotation in zip(starts, rotations, strict=True):
         words = table.words[start[:, None] + (possible >> 6)]
         bits = (possible.astype(np.uint64) + rotation[:, None]) & np.uint64(63)

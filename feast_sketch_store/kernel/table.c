@@ -237,24 +237,25 @@ end:
     Py_RETURN_NONE;
 }
 
-/* contains(words, num_words, salt, salt, hashes, first_word, num_symbols, num_hashes, symbols, per_entity, out)
+/* contains(words, num_words, salt, salt, hashes, first_word, num_symbols, num_hashes, wanted, symbols, per_entity,
+ *          out)
  *
  * `symbols` are int32[per_entity] asked of every entity, or int32[n, per_entity]; one outside the range, like
  * -1, is nobody's. `out` is uint8[n, per_entity]. */
 PyObject *kernel_contains(PyObject *module, PyObject *arguments) {
     Table table;
-    Py_buffer hashes, symbols, out;
+    Py_buffer hashes, wanted, symbols, out;
     Py_ssize_t first_word, num_symbols, per_entity;
     int num_hashes, failed = 1;
-    if (!PyArg_ParseTuple(arguments, "y*nKKy*nniy*nw*", &table.words, &table.num_words, &table.salt[0],
-                          &table.salt[1], &hashes, &first_word, &num_symbols, &num_hashes, &symbols,
+    if (!PyArg_ParseTuple(arguments, "y*nKKy*nniz*y*nw*", &table.words, &table.num_words, &table.salt[0],
+                          &table.salt[1], &hashes, &first_word, &num_symbols, &num_hashes, &wanted, &symbols,
                           &per_entity, &out))
         return NULL;
     Reader reader;
     uint64_t *answers = NULL;
     if (init_reader(&reader, &table, &hashes, first_word, num_symbols, num_hashes) < 0) goto end;
     Py_ssize_t n = reader.num_entities;
-    if (per_entity < 0 || out.len != n * per_entity ||
+    if (per_entity < 0 || out.len != n * per_entity || (wanted.buf && wanted.len != n) ||
         (symbols.len != 4 * per_entity && symbols.len != 4 * n * per_entity)) {
         PyErr_SetString(PyExc_ValueError, "the arrays do not fit each other");
         goto end;
@@ -273,6 +274,11 @@ PyObject *kernel_contains(PyObject *module, PyObject *arguments) {
     for (Py_ssize_t entity = 0; entity < n; entity++) {
         const int32_t *asked = (const int32_t *)symbols.buf + entity * stride;
         uint8_t *found = (uint8_t *)out.buf + entity * per_entity;
+        if (wanted.buf && !((const uint8_t *)wanted.buf)[entity]) {
+            memset(found, 0, (size_t)per_entity);
+            look_ahead(&reader, entity + 1);
+            continue;
+        }
         if (whole_rows)
             read_entity(&reader, entity, answers);
         else
@@ -299,6 +305,7 @@ end:
     PyMem_Free(answers);
     PyBuffer_Release(&table.words);
     PyBuffer_Release(&hashes);
+    if (wanted.buf) PyBuffer_Release(&wanted);
     PyBuffer_Release(&symbols);
     PyBuffer_Release(&out);
     if (failed) return NULL;

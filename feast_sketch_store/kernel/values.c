@@ -12,14 +12,21 @@ static inline uint64_t mix(uint64_t x) {
 
 static uint64_t hash_bytes(const uint8_t *value, int64_t length, uint64_t seed) {
     uint64_t hash = mix(seed ^ (uint64_t)length), word;
-    for (; length >= 8; value += 8, length -= 8) {
+    if (length < 8) {
+        word = 0;
+        for (int64_t i = 0; i < length; i++) word = word << 8 | value[i];
+        return mix(hash ^ word);
+    }
+    const uint8_t *last = value + length - 8;
+    for (; value < last; value += 8) {
         memcpy(&word, value, 8);
         hash = mix(hash ^ word);
     }
-    word = 0;
-    memcpy(&word, value, (size_t)length);
+    memcpy(&word, last, 8); /* may overlap the word before */
     return mix(hash ^ word);
 }
+
+#define FIND_AT_ONCE 32 /* so that their cache misses overlap */
 
 /* Binary values as Arrow lays them out. */
 typedef struct {
@@ -41,9 +48,15 @@ static inline int64_t length_of(const Strings *strings, Py_ssize_t i) {
     return strings->offsets[i + 1] - strings->offsets[i];
 }
 
-static int are_equal(const Strings *a, Py_ssize_t i, const Strings *b, Py_ssize_t j) {
-    int64_t length = length_of(a, i);
-    return length == length_of(b, j) && !memcmp(a->data + a->offsets[i], b->data + b->offsets[j], (size_t)length);
+static int are_equal(const uint8_t *a, const uint8_t *b, int64_t length) {
+    uint64_t word_a, word_b;
+    if (length < 8 || length > 16) return !memcmp(a, b, (size_t)length);
+    memcpy(&word_a, a, 8);
+    memcpy(&word_b, b, 8);
+    if (word_a != word_b) return 0;
+    memcpy(&word_a, a + length - 8, 8);
+    memcpy(&word_b, b + length - 8, 8);
+    return word_a == word_b;
 }
 
 /* Whether there are a power of two slots, and an empty one to end every search. */
@@ -129,20 +142,37 @@ PyObject *kernel_find_bytes(PyObject *module, PyObject *arguments) {
     if (!PyArg_ParseTuple(arguments, "y*y*Ky*y*y*w*", &offsets, &data, &seed, &slots, &wanted_offsets, &wanted_data,
                           &out))
         return NULL;
-    Strings values, wanted;
-    int fits = as_strings(&values, &offsets, &data) && as_strings(&wanted, &wanted_offsets, &wanted_data) &&
-               out.len == 4 * wanted.length && is_index_of(&slots, values.length);
+    Strings wanted;
+    const int64_t *starts = offsets.buf; /* of values; those were checked when they were indexed, or are below */
+    Py_ssize_t num_values = count_of(&offsets, 8) - 1;
+    int fits = num_values >= 0 && as_strings(&wanted, &wanted_offsets, &wanted_data) &&
+               out.len == 4 * wanted.length && is_index_of(&slots, num_values);
     if (fits) {
         const int32_t *slot = slots.buf;
         uint64_t last = (uint64_t)slots.len / 4 - 1;
-        int32_t *ids = out.buf;
         PyThreadState *state = wanted.length * 30 > WORTH_RELEASING_GIL ? PyEval_SaveThread() : NULL;
-        for (Py_ssize_t i = 0; i < wanted.length; i++) {
-            uint64_t place = hash_bytes(wanted.data + wanted.offsets[i], length_of(&wanted, i), seed) & last;
-            /* A slot may hold anything if it came from elsewhere; ours were filled above. */
-            while (slot[place] >= 0 && slot[place] < values.length && !are_equal(&values, slot[place], &wanted, i))
-                place = (place + 1) & last;
-            ids[i] = slot[place];
+        uint64_t places[FIND_AT_ONCE];
+        for (Py_ssize_t first = 0; first < wanted.length; first += FIND_AT_ONCE) {
+            Py_ssize_t count = wanted.length - first < FIND_AT_ONCE ? wanted.length - first : FIND_AT_ONCE;
+            for (Py_ssize_t i = 0; i < count; i++) {
+                const uint8_t *value = wanted.data + wanted.offsets[first + i];
+                places[i] = hash_bytes(value, length_of(&wanted, first + i), seed) & last;
+                PREFETCH(slot + places[i]);
+            }
+            for (Py_ssize_t i = 0; i < count; i++)
+                if (slot[places[i]] >= 0 && slot[places[i]] < num_values) PREFETCH(starts + slot[places[i]]);
+            for (Py_ssize_t i = 0; i < count; i++) {
+                const uint8_t *value = wanted.data + wanted.offsets[first + i];
+                int64_t length = length_of(&wanted, first + i);
+                uint64_t place = places[i];
+                int32_t id;
+                for (; (id = slot[place]) >= 0; place = (place + 1) & last) {
+                    if (id >= num_values || starts[id + 1] - starts[id] != length) continue;
+                    if (starts[id] < 0 || starts[id] > data.len - length) continue;
+                    if (are_equal((const uint8_t *)data.buf + starts[id], value, length)) break;
+                }
+                ((int32_t *)out.buf)[first + i] = id;
+            }
         }
         if (state) PyEval_RestoreThread(state);
     }

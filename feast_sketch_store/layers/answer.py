@@ -2,11 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store.codecs import Decoder, Symbols
+from feast_sketch_store.filters import Asked, ShiftingBloomFilter
+from feast_sketch_store.kernel import row_sums
+
+_ONE = np.uint64(1)
 
 
 @dataclass(frozen=True)
@@ -22,9 +28,77 @@ class FeatureAnswer:
     indptr: NDArray[np.int64]
     symbols: Symbols
 
+    def bits(self) -> NDArray[np.uint64]:
+        """The symbols as bits of words: uint64[p, ceil(V / 64)]."""
+        num_words = -(-len(self.decoder.vocabulary) // 64)
+        words = np.zeros((len(self.states), num_words), np.uint64)
+        rows = np.repeat(np.arange(len(self.states)), np.diff(self.indptr))
+        bits = _ONE << (self.symbols & 63).astype(np.uint64)
+        np.bitwise_or.at(words, (rows, self.symbols >> 6), bits)
+        return words
+
+    def contains(self, symbols: NDArray[np.int32]) -> NDArray[np.bool_]:
+        """Whether the entities have symbols: int32[m], asked of all, or int32[p, m]; -1 is nobody's.
+
+        Returns
+        -------
+        bool[p, m]
+        """
+        words, symbols = self.bits(), np.broadcast_to(symbols, (len(self.states), symbols.shape[-1]))
+        if not words.shape[1]:
+            return np.zeros(symbols.shape, np.bool_)
+        possible = np.maximum(symbols, 0)
+        found = np.take_along_axis(words, (possible >> 6).astype(np.int64), axis=1)
+        is_set = (found >> (possible & 63).astype(np.uint64)) & _ONE != 0
+        return np.asarray(is_set & (symbols >= 0))
+
+    def scores(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The sum of the weights, float64[V], of each entity's symbols: float64[p]."""
+        return row_sums(self.indptr, weights[self.symbols])
+
 
 @dataclass(frozen=True)
-class FoundRows:
+class FilterAnswer:
+    """As `FeatureAnswer`, but the filter is asked only for what is wanted, and only when it is."""
+
+    decoder: Decoder
+    states: NDArray[np.uint8]
+    bloom: ShiftingBloomFilter
+    asked: Asked
+    entity_hashes: NDArray[np.uint64]
+    has_values: NDArray[np.bool_]  # states == VALUE
+
+    @property
+    def indptr(self) -> NDArray[np.int64]:
+        """See `FeatureAnswer`."""
+        return self._symbols[0]
+
+    @property
+    def symbols(self) -> Symbols:
+        """See `FeatureAnswer`."""
+        return self._symbols[1]
+
+    def bits(self) -> NDArray[np.uint64]:
+        """See `FeatureAnswer.bits`."""
+        return self.bloom.windows(self.entity_hashes, self.asked) * self.has_values[:, None]
+
+    def contains(self, symbols: NDArray[np.int32]) -> NDArray[np.bool_]:
+        """See `FeatureAnswer.contains`."""
+        return self.bloom.contains(self.entity_hashes, self.asked, symbols, self.has_values)
+
+    def scores(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
+        """See `FeatureAnswer.scores`."""
+        return self.bloom.scores(self.entity_hashes, self.asked, weights, self.has_values)
+
+    @cached_property
+    def _symbols(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        return self.bloom.possible_symbols(self.entity_hashes, self.asked, self.has_values)
+
+
+AnyAnswer = FeatureAnswer | FilterAnswer
+
+
+class FoundRows(NamedTuple):
     """The entities of a batch that a layer found, before their features are read.
 
     ``positions`` is int64[p], ascending, in the batch; ``event_timestamps`` int64[p]; ``states`` has uint8[p]
@@ -37,8 +111,7 @@ class FoundRows:
     rows: NDArray[np.int64] | None = None
 
 
-@dataclass(frozen=True)
-class LayerAnswer:
+class LayerAnswer(NamedTuple):
     """The entities of a batch that a layer found.
 
     ``decided`` is int64[d], positions in the batch that need no older layer: the rows found, those
@@ -50,4 +123,4 @@ class LayerAnswer:
     decided: NDArray[np.int64]
     found: NDArray[np.int64]
     event_timestamps: NDArray[np.int64]
-    features: Mapping[str, FeatureAnswer]
+    features: Mapping[str, AnyAnswer]

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store.codecs import Decoder
-from feast_sketch_store.layers.answer import FeatureAnswer, LayerAnswer
+from feast_sketch_store.layers.answer import AnyAnswer, FeatureAnswer, LayerAnswer
 from feast_sketch_store.rows import NO_TIMESTAMP, EncodedRows, take_csr
 
 
@@ -63,7 +63,7 @@ class ExactLayer:
         keys = self.rows.keys
         alive = ~keys.deleted[rows] & (keys.event_timestamps[rows] >= expire_before)
         found, rows = decided[alive], rows[alive]
-        answers = {}
+        answers: dict[str, AnyAnswer] = {}
         for name in features:
             feature = self.rows.features.get(name)
             if feature is not None:

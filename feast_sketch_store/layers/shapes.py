@@ -8,6 +8,7 @@ for some of its features, and then as many facts per entity.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,6 +18,7 @@ from feast_sketch_store.codecs import VALUE
 from feast_sketch_store.filters import Asked, ShiftingBloomFilter
 from feast_sketch_store.layers.answer import FoundRows
 from feast_sketch_store.layers.columns import Arrays, checked
+from feast_sketch_store.rows import NO_TIMESTAMP
 from feast_sketch_store.sizing import MAX_NUM_HASHES
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
@@ -37,7 +39,7 @@ class SymbolRange:
         """Words of a window that the range takes up."""
         return words_for(self.num_symbols)
 
-    @property
+    @cached_property
     def asked(self) -> Asked:
         """The range as the filter takes it."""
         return Asked(self.first_word, self.num_symbols, self.num_hashes)
@@ -103,6 +105,13 @@ class ShapedRows:
         self, entity_hashes: NDArray[np.uint64], features: Sequence[str], expire_before: int
     ) -> FoundRows:
         """The possibly-present rows of a batch of entities; see `SketchLayer.read` for the parameters."""
+        if len(self.shapes) == 1:
+            symbols = self.ranges[0]
+            possible, ids = self.bloom.possible_symbols(entity_hashes, symbols.asked)
+            num_entities = len(entity_hashes)
+            if len(ids) == num_entities and (num_entities == 1 or (possible[1:] > possible[:-1]).all()):
+                # As usual, every entity has one shape.
+                return self._with_shapes(ids, features, expire_before)
         found = np.arange(len(entity_hashes))
         states: dict[str, NDArray[np.uint8]] = {}
         timestamps = np.zeros(0, np.int64)
@@ -131,6 +140,26 @@ class ShapedRows:
             timestamps = timestamps[is_alive]
             found = found[is_present][is_alive]
         return FoundRows(found, timestamps, states)
+
+    def _with_shapes(self, ids: NDArray[np.int32], features: Sequence[str], expire_before: int) -> FoundRows:
+        """What `find` finds if each entity has one shape of the first range."""
+        found, (oldest, newest) = np.arange(len(ids)), self._bounds
+        if expire_before > NO_TIMESTAMP and not (is_alive := newest[ids] >= expire_before).all():
+            found, ids = found[is_alive], ids[is_alive]
+        states = {name: self._states[name].take(ids) for name in features if name in self._states}
+        return FoundRows(found, oldest.take(ids), states)
+
+    @cached_property
+    def _states(self) -> dict[str, NDArray[np.uint8]]:
+        """The state of each feature in each shape of the first range."""
+        shapes = self.shapes[0]
+        return {name: shapes.states[:, column].copy() for column, name in enumerate(shapes.features)}
+
+    @cached_property
+    def _bounds(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The oldest and the newest timestamp of the rows of each shape of the first range."""
+        bounds = self.bucket_bounds[self.shapes[0].buckets]
+        return bounds[:, 0].copy(), bounds[:, 1].copy()
 
     def to_snapshot(self) -> tuple[list[dict[str, Any]], dict[str, NDArray[np.generic]]]:
         """The shapes as a JSON-serializable description and named arrays."""

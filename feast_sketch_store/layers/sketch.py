@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from feast_sketch_store.binning import Bins
 from feast_sketch_store.codecs import NULL, VALUE, Decoder, FeatureCodec
 from feast_sketch_store.filters import MAX_NUM_WORDS, ShiftingBloomFilter
-from feast_sketch_store.layers.answer import FeatureAnswer, LayerAnswer
+from feast_sketch_store.layers.answer import AnyAnswer, FeatureAnswer, FilterAnswer, LayerAnswer
 from feast_sketch_store.layers.columns import Arrays, Checks, Parts, checked
 from feast_sketch_store.layers.listed import ListedRows
 from feast_sketch_store.layers.shapes import ShapedRows, SymbolRange
@@ -109,27 +109,30 @@ class SketchLayer:
         """
         features = [name for name in features if name in self.codecs]
         found = self.presence.find(entity_hashes, features, expire_before)
-        answers = {}
+        if len(found.positions) < len(entity_hashes):
+            entity_hashes = entity_hashes[found.positions]
+        answers: dict[str, AnyAnswer] = {}
         for name in features:
             if name in self.ranges:
-                answers[name] = self._read_range(name, entity_hashes[found.positions], found.states[name])
+                answers[name] = self._read_range(name, entity_hashes, found.states[name])
             elif isinstance(self.presence, ListedRows) and found.rows is not None:
                 answers[name] = self.presence.columns[name].read(found.rows)
         return LayerAnswer(found.positions, found.positions, found.event_timestamps, answers)
 
     def _read_range(
         self, name: str, entity_hashes: NDArray[np.uint64], states: NDArray[np.uint8]
-    ) -> FeatureAnswer:
-        symbols = self.ranges[name]
-        indptr, ids = self.bloom.possible_symbols(entity_hashes, symbols.asked, states == VALUE)
-        if not self.codecs[name].is_collection:
-            # Ids ascend from the most popular value: the first candidate is the most probable.
-            candidates = np.diff(indptr)
-            ids = ids[indptr[:-1][candidates > 0]]
-            # A shape that claims a value which no symbol backs is a false positive of the shapes.
-            states = np.where((states == VALUE) & (candidates == 0), NULL, states)
-            indptr = np.concatenate(([0], np.cumsum(candidates > 0)))
-        return FeatureAnswer(self._decoders[name], states, indptr, ids)
+    ) -> AnyAnswer:
+        decoder, asked = self._decoders[name], self.ranges[name].asked
+        answer = FilterAnswer(decoder, states, self.bloom, asked, entity_hashes, states == VALUE)
+        if self.codecs[name].is_collection:
+            return answer
+        # Ids ascend from the most popular value: the first candidate is the most probable.
+        candidates = np.diff(answer.indptr)
+        ids = answer.symbols[answer.indptr[:-1][candidates > 0]]
+        # A shape that claims a value which no symbol backs is a false positive of the shapes.
+        states = np.where((states == VALUE) & (candidates == 0), NULL, states)
+        indptr = np.concatenate(([0], np.cumsum(candidates > 0)))
+        return FeatureAnswer(answer.decoder, states, indptr, ids)
 
     @cached_property
     def _decoders(self) -> dict[str, Decoder]:

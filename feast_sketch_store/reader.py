@@ -1,0 +1,583 @@
+"""`SketchReader`: a feature view as arrays, for serving code that wants neither protos nor Feast objects.
+
+reader = SketchReader("feature_repo", "user_history")
+answer = reader.csr("viewed", users)                        which articles has each user viewed
+reader.contains("viewed", [user], candidates)               has this user seen these candidates
+reader.scores("viewed", users, weights)                     X @ w of a linear model
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import yaml
+from numpy.typing import ArrayLike, NDArray
+
+from feast_sketch_store.codecs import EMPTY, VALUE, FeatureCodec
+from feast_sketch_store.entity_keys import hash_columns, hash_int64_keys
+from feast_sketch_store.errors import RowError, SettingsError, UnsupportedFeatureError
+from feast_sketch_store.layers import LayerAnswer
+from feast_sketch_store.layers.answer import AnyAnswer
+from feast_sketch_store.paths import project_path, view_path
+from feast_sketch_store.rows import OWN_COLUMNS
+from feast_sketch_store.state import State
+from feast_sketch_store.view import View, expire_before_of
+from feast_sketch_store.vocabulary import Vocabulary
+
+Entities: TypeAlias = ArrayLike | pa.Array | Mapping[str, ArrayLike | pa.Array]
+
+_HASHES, _INTEGERS = np.dtype(np.uint64), np.dtype(np.int64)
+_DEFAULT_PATH = "data/sketch"
+_DEFAULT_REFRESH_INTERVAL_SECONDS = 1.0
+_YAML = "feature_store.yaml"
+_JOIN_KEY_TYPES = {
+    "int64_val": pa.int64(),
+    "int32_val": pa.int32(),
+    "string_val": pa.large_string(),
+    "bytes_val": pa.large_binary(),
+    "unix_timestamp_val": pa.timestamp("s"),
+}
+
+
+@dataclass(frozen=True)
+class Csr:
+    """A sparse matrix of ones with a row per entity: ``scipy.sparse.csr_matrix((ones, ids, indptr))``.
+
+    ``indptr`` is int64[n + 1] and ``ids`` int32[nnz]: entity ``i`` has the values
+    ``vocabulary[ids[indptr[i]:indptr[i + 1]]]``; an entity without a row has none.
+    """
+
+    indptr: NDArray[np.int64]
+    ids: NDArray[np.int32]
+    vocabulary: pa.Array
+
+
+class SketchReader:
+    """Reads one feature view of a store, without Feast. Safe to use from several threads.
+
+    A read sees what Feast's reads see, and refreshes as they do, with one exception: how long rows live is
+    known to Feast's registry alone, so a view's ``ttl`` has to be given here.
+
+    The ids of values are those of the newest snapshot, with unsealed values behind them. **They change with
+    every seal**; a model that was trained on a numbering hands it over as ``vocabularies``.
+
+    Parameters
+    ----------
+    path : a ``feature_store.yaml``, a folder with one, or the folder of a store.
+    feature_view : its name.
+    project : needed with the folder of a store that has several.
+    vocabularies : for some features, which value has which id: its place in a list or array. Other values
+        are left out of answers.
+    ttl : rows whose event timestamp is older are not returned; None for no limit.
+    refresh_interval_seconds : how old the writes of other processes may be; by default what
+        ``feature_store.yaml`` says, or a second.
+
+    Raises
+    ------
+    SettingsError : there is no such view, or nothing was written to it yet.
+    DamagedFileError : a file of the view cannot be read.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        feature_view: str,
+        project: str | None = None,
+        *,
+        vocabularies: Mapping[str, Sequence[Any] | NDArray[Any] | pa.Array] | None = None,
+        ttl: timedelta | None = None,
+        refresh_interval_seconds: float | None = None,
+    ):
+        folder, interval = _find_view(Path(path), feature_view, project)
+        if refresh_interval_seconds is None:
+            refresh_interval_seconds = interval
+        self._name = feature_view
+        self._ttl_microseconds = ttl // timedelta(microseconds=1) if ttl else None
+        unread = View(folder, [], refresh_interval_seconds)
+        self._codecs = {codec.feature: codec for codec in _codecs_of(unread, feature_view)}
+        join_keys = unread.stored_join_keys()
+        if join_keys is None:
+            raise SettingsError(f"{folder}: nothing was written to feature view {feature_view!r} yet")
+        self._join_keys = {name: _JOIN_KEY_TYPES[field] for name, field in join_keys.items()}
+        self._view = View(folder, list(self._codecs.values()), refresh_interval_seconds)
+        self._vocabularies = {
+            name: _Numbering(self._codec(name), values) for name, values in (vocabularies or {}).items()
+        }
+        self._unions: dict[str, tuple[tuple[Vocabulary, ...], _Numbering]] = {}
+
+    @property
+    def features(self) -> list[str]:
+        """The features of the view."""
+        return list(self._codecs)
+
+    @property
+    def join_keys(self) -> list[str]:
+        """The join keys of the view's entities."""
+        return list(self._join_keys)
+
+    def vocabulary(self, feature: str) -> pa.Array:
+        """The values of a feature in the order of their ids, as of now."""
+        return self._view.compute(lambda state: self._numbering(feature, state)).values
+
+    def hash(self, entities: Entities) -> NDArray[np.uint64]:
+        """What the store knows entities by: uint64[n, 2]. All methods take it in place of entities.
+
+        Parameters
+        ----------
+        entities : the values of the join key, as an array, or of each of several join keys, by name. Numbers
+            for integers, strings, bytes, and for timestamps seconds or an Arrow or NumPy type of them.
+
+        Raises
+        ------
+        RowError : the values are not of the join keys' types, or some are null.
+        """
+        if isinstance(entities, np.ndarray) and entities.dtype == _HASHES and entities.ndim == 2:
+            return entities
+        if not isinstance(entities, Mapping):
+            if len(self._join_keys) != 1:
+                raise RowError(
+                    f"entities of feature view {self._name!r} have the join keys {self.join_keys}; give a "
+                    "mapping with an array for each"
+                )
+            entities = {self.join_keys[0]: entities}
+        if entities.keys() != self._join_keys.keys():
+            raise RowError(
+                f"entities of feature view {self._name!r} have the join keys {self.join_keys}, not "
+                f"{sorted(entities)}"
+            )
+        if len(entities) == 1:
+            ((name, values),) = entities.items()
+            is_int64 = isinstance(values, np.ndarray) and values.dtype == _INTEGERS and values.ndim == 1
+            if is_int64 and pa.types.is_int64(self._join_keys[name]):
+                return hash_int64_keys(name, values)  # type: ignore[arg-type]
+        try:
+            columns = {name: _as_array(values, self._join_keys[name]) for name, values in entities.items()}
+            return hash_columns(columns)
+        except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+            types = ", ".join(f"{name} ({kind})" for name, kind in self._join_keys.items())
+            raise RowError(
+                f"these are no entities of feature view {self._name!r}, whose join keys are {types}: {error}"
+            ) from error
+
+    def exists(self, entities: Entities) -> NDArray[np.bool_]:
+        """Which entities have a row: bool[n]."""
+        hashes = self.hash(entities)
+        found = np.zeros(len(hashes), np.bool_)
+
+        def read(state: State) -> None:
+            for answer in self._answers(state, hashes, ()):
+                found[answer.found] = True
+
+        self._view.compute(read)
+        return found
+
+    def csr(self, feature: str, entities: Entities) -> Csr:
+        """The possibly-present values of each entity, as a sparse matrix.
+
+        Raises
+        ------
+        UnsupportedFeatureError : there is no such feature; or it is kept exactly, which gives its values no
+            ids, and ``vocabularies`` has none.
+        RowError : see `hash`.
+        """
+        hashes = self.hash(entities)
+
+        def read(state: State) -> Csr:
+            numbering = self._numbering(feature, state)
+            parts = []
+            for answer, values in self._parts(state, hashes, feature):
+                parts.append((answer.found, *numbering.translate(values)))
+            return Csr(*_in_order(parts, len(hashes)), numbering.values)
+
+        return self._view.compute(read)
+
+    def bits(self, feature: str, entities: Entities) -> NDArray[np.uint64]:
+        """The possibly-present values of each entity as bits: uint64[n, ceil(V / 64)].
+
+        Bit ``i % 64`` of word ``i // 64`` is the value with id ``i``. Raises as `csr`.
+        """
+        hashes = self.hash(entities)
+
+        def read(state: State) -> NDArray[np.uint64]:
+            numbering = self._numbering(feature, state)
+            words = np.zeros((len(hashes), -(-len(numbering) // 64)), np.uint64)
+            for answer, values in self._parts(state, hashes, feature):
+                if numbering.is_same(values.decoder.vocabulary):
+                    found = values.bits()
+                else:
+                    found = numbering.bits(*numbering.translate(values))
+                if len(found) == len(words) and found.shape == words.shape:
+                    return found
+                words[answer.found, : found.shape[1]] = found
+            return words
+
+        return self._view.compute(read)
+
+    def multi_hot(self, feature: str, entities: Entities, out: NDArray[Any] | None = None) -> NDArray[Any]:
+        """The possibly-present values of each entity as ones in a row of zeros.
+
+        Parameters
+        ----------
+        out : of any type, with n rows and at least V columns, to be filled; by default a new float32[n, V].
+            A reader without ``vocabularies`` may meet more values tomorrow than today.
+
+        Raises
+        ------
+        ValueError : ``out`` is of another shape.
+        UnsupportedFeatureError, RowError : as `csr`.
+        """
+        answer = self.csr(feature, entities)
+        num_entities, num_values = len(answer.indptr) - 1, len(answer.vocabulary)
+        if out is None:
+            out = np.zeros((num_entities, num_values), np.float32)
+        elif out.ndim != 2 or len(out) != num_entities or out.shape[1] < num_values:
+            raise ValueError(f"out has the shape {out.shape}; {(num_entities, num_values)} or more is needed")
+        else:
+            out[:] = 0
+        out[np.repeat(np.arange(num_entities), np.diff(answer.indptr)), answer.ids] = 1
+        return out
+
+    def contains(self, feature: str, entities: Entities, values: ArrayLike | pa.Array) -> NDArray[np.bool_]:
+        """Whether entities possibly have values: the question of a ranker about its candidates.
+
+        Parameters
+        ----------
+        values : m values, asked of every entity; or as n rows of m values, each entity's own.
+
+        Returns
+        -------
+        bool[n, m]
+
+        Raises
+        ------
+        RowError : the values are not of the feature's type; or see `hash`.
+        UnsupportedFeatureError : there is no such feature.
+        """
+        codec, hashes = self._codec(feature), self.hash(entities)
+        shape: tuple[int, ...] = (len(values),) if isinstance(values, pa.Array) else np.shape(values)
+        if len(shape) not in (1, 2) or (len(shape) == 2 and shape[0] != len(hashes)):
+            raise RowError(
+                f"values have the shape {shape}; give m values, or m for each of {len(hashes)} entities"
+            )
+        wanted = _as_wanted(codec, values if len(shape) == 1 else np.reshape(np.asarray(values), -1))
+
+        def read(state: State) -> NDArray[np.bool_]:
+            found = None
+            for answer, parts in self._parts(state, hashes, feature):
+                symbols = parts.decoder.vocabulary.find(wanted).reshape(shape)
+                if len(answer.found) == len(hashes):
+                    return parts.contains(symbols)
+                if found is None:
+                    found = np.zeros((len(hashes), shape[-1]), np.bool_)
+                if len(shape) == 2:
+                    symbols = symbols[answer.found]
+                found[answer.found] = parts.contains(symbols)
+            return np.zeros((len(hashes), shape[-1]), np.bool_) if found is None else found
+
+        return self._view.compute(read)
+
+    def scores(self, feature: str, entities: Entities, weights: NDArray[np.floating]) -> NDArray[np.float64]:
+        """``X @ weights`` of multi-hot rows: the sum of the weights of the possibly-present values.
+
+        Parameters
+        ----------
+        weights : float[V], by id; see `vocabulary`.
+
+        Returns
+        -------
+        float64[n]
+
+        Raises
+        ------
+        ValueError : there are not as many weights as values.
+        UnsupportedFeatureError, RowError : as `csr`.
+        """
+        hashes = self.hash(entities)
+
+        def read(state: State) -> NDArray[np.float64]:
+            numbering = self._numbering(feature, state)
+            if np.shape(weights) != (len(numbering),):
+                raise _WeightsError(
+                    f"weights have the shape {np.shape(weights)}, but {feature!r} has {len(numbering)} values"
+                )
+            scores = np.zeros(len(hashes))
+            for answer, values in self._parts(state, hashes, feature):
+                own = numbering.reorder(np.asarray(weights, np.float64), values.decoder.vocabulary)
+                scores[answer.found] = values.scores(own)
+            return scores
+
+        try:
+            return self._view.compute(read)
+        except _WeightsError as error:
+            raise ValueError(str(error)) from None
+
+    def arrow(self, feature: str, entities: Entities) -> pa.Array:
+        """The values of each entity as an Arrow array: of lists if the feature is an Array or a Set.
+
+        Null where there is no row, or the feature was not written or written as null. Raises as `hash`.
+        """
+        codec, hashes = self._codec(feature), self.hash(entities)
+
+        def read(state: State) -> pa.Array:
+            parts, values, states = [], [], np.zeros(len(hashes), np.uint8)
+            first = 0
+            for answer, part in self._parts(state, hashes, feature):
+                states[answer.found] = part.states
+                parts.append((answer.found, part.indptr, np.arange(len(part.symbols)) + first))
+                values.append(part.decoder.vocabulary.values.take(pa.array(part.symbols)))
+                first += len(part.symbols)
+            indptr, places = _in_order(parts, len(hashes))
+            storage = pa.concat_arrays(values) if values else pa.array([], codec.storage_type)
+            if len(parts) > 1:
+                storage = storage.take(pa.array(places))
+            elements = codec.from_storage(storage)
+            if codec.is_collection:
+                is_null = pa.array(states < EMPTY)
+                return pa.LargeListArray.from_arrays(pa.array(indptr), elements, mask=is_null)
+            has_value = states == VALUE
+            places = np.where(has_value, np.cumsum(has_value) - 1, 0)
+            return elements.take(pa.array(places, mask=~has_value))
+
+        return self._view.compute(read)
+
+    def close(self) -> None:
+        """Let go of files and threads; the reader is not to be used any more."""
+        self._view.close()
+
+    # -- parts ---------------------------------------------------------------------------------
+
+    def _codec(self, feature: str) -> FeatureCodec:
+        codec = self._codecs.get(feature)
+        if codec is None:
+            raise UnsupportedFeatureError(
+                f"nothing was written to a feature {feature!r} of view {self._name!r}; it has {self.features}"
+            )
+        return codec
+
+    def _answers(
+        self, state: State, hashes: NDArray[np.uint64], features: Sequence[str]
+    ) -> list[LayerAnswer]:
+        return state.read(hashes, features, expire_before_of(self._ttl_microseconds))
+
+    def _parts(
+        self, state: State, hashes: NDArray[np.uint64], feature: str
+    ) -> list[tuple[LayerAnswer, AnyAnswer]]:
+        """The answers of layers that know the feature."""
+        answers = self._answers(state, hashes, (feature,))
+        return [(answer, answer.features[feature]) for answer in answers if feature in answer.features]
+
+    def _numbering(self, feature: str, state: State) -> "_Numbering":
+        """Which value has which id."""
+        codec = self._codec(feature)
+        if feature in self._vocabularies:
+            return self._vocabularies[feature]
+        base = state.base
+        if codec.is_exact or (base and feature in base.codecs and feature not in base.vocabularies):
+            raise UnsupportedFeatureError(
+                f"feature {feature!r} of view {self._name!r} is kept exactly, so its values have no ids; "
+                "read it with `arrow`, or give the reader a list of its values as `vocabularies`"
+            )
+        layers = [base.vocabularies.get(feature)] if base else []
+        layers += [e.rows.features[feature].vocabulary for e in state.exact if feature in e.rows.features]
+        vocabularies = tuple(vocabulary for vocabulary in layers if vocabulary is not None)
+        known = self._unions.get(feature)
+        # Identity, not equality: comparing a million values would take longer than the read.
+        if known is None or len(known[0]) != len(vocabularies) or any(map(_differ, known[0], vocabularies)):
+            known = vocabularies, _Numbering.of_all(codec, vocabularies)
+            self._unions[feature] = known
+        return known[1]
+
+
+class _WeightsError(Exception):
+    """As ValueError, which a layer raises if it is damaged."""
+
+
+class _Numbering:
+    """Which value of a feature has which id, and what the ids of layers become.
+
+    ``values`` are elements of the feature, in the order of their ids.
+    """
+
+    def __init__(self, codec: FeatureCodec, values: Sequence[Any] | NDArray[Any] | pa.Array):
+        storage = _as_storage(codec, values)
+        if len(pc.unique(storage)) != len(storage):
+            raise SettingsError(
+                f"the vocabulary that was given for feature {codec.feature!r} repeats a value"
+            )
+        self.vocabulary = Vocabulary(storage)
+        self.values = codec.from_storage(storage)
+        self._maps: dict[int, tuple[Vocabulary, NDArray[np.int32]]] = {}
+
+    @classmethod
+    def of_all(cls, codec: FeatureCodec, vocabularies: Sequence[Vocabulary]) -> "_Numbering":
+        """All values of several vocabularies; the ids of the first stay as they are."""
+        numbering = cls.__new__(cls)
+        union = vocabularies[0] if vocabularies else Vocabulary(pa.array([], codec.storage_type))
+        maps: Sequence[NDArray[np.integer]] = [np.arange(len(union), dtype=np.int32)][: len(vocabularies)]
+        if len(vocabularies) > 1:
+            union, maps = Vocabulary.union(vocabularies)
+        numbering.vocabulary = vocabularies[0] if len(vocabularies) == 1 else union
+        numbering.values = codec.from_storage(union.values)
+        numbering._maps = {
+            id(part): (part, ids.astype(np.int32)) for part, ids in zip(vocabularies, maps, strict=True)
+        }
+        return numbering
+
+    def __len__(self) -> int:
+        return len(self.vocabulary)
+
+    def is_same(self, vocabulary: Vocabulary) -> bool:
+        """Whether a layer's ids are the ids."""
+        return vocabulary is self.vocabulary
+
+    def map_of(self, vocabulary: Vocabulary) -> NDArray[np.int32]:
+        """The id of each value of a layer's vocabulary, int32[V]; -1 of one that has none."""
+        known = self._maps.get(id(vocabulary))
+        if known is None:
+            known = vocabulary, self.vocabulary.find(vocabulary.values)
+            if len(self._maps) > 8:  # of layers that are gone
+                self._maps = {}
+            self._maps[id(vocabulary)] = known
+        return known[1]
+
+    def translate(self, values: AnyAnswer) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """The ids of an answer's symbols: a CSR matrix without those that have none."""
+        indptr, symbols = values.indptr, values.symbols
+        if self.is_same(values.decoder.vocabulary):
+            return indptr, symbols.astype(np.int32, copy=False)
+        ids = self.map_of(values.decoder.vocabulary)[symbols]
+        has_id = ids >= 0
+        if has_id.all():
+            return indptr, ids
+        return np.concatenate(([0], np.cumsum(has_id)))[indptr], ids[has_id]
+
+    def bits(self, indptr: NDArray[np.int64], ids: NDArray[np.int32]) -> NDArray[np.uint64]:
+        """Ids as bits of words: uint64[p, ceil(V / 64)]."""
+        words = np.zeros((len(indptr) - 1, -(-len(self) // 64)), np.uint64)
+        rows = np.repeat(np.arange(len(words)), np.diff(indptr))
+        np.bitwise_or.at(words, (rows, ids >> 6), np.uint64(1) << (ids & 63).astype(np.uint64))
+        return words
+
+    def reorder(self, weights: NDArray[np.float64], vocabulary: Vocabulary) -> NDArray[np.float64]:
+        """Weights by id as weights by the symbols of a layer; 0 for those that have no id."""
+        if self.is_same(vocabulary):
+            return weights
+        ids = self.map_of(vocabulary)
+        return np.where(ids >= 0, np.append(weights, 0.0)[ids], 0.0)
+
+
+def _differ(one: object, other: object) -> bool:
+    return one is not other
+
+
+def _in_order(
+    parts: Sequence[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[Any]]], num_rows: int
+) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """Put rows of CSR matrices in their places: positions, indptr and values each, none in two of them."""
+    if len(parts) == 1 and len(parts[0][0]) == num_rows:
+        return parts[0][1:]
+    indptr = np.zeros(num_rows + 1, np.int64)
+    for positions, starts, _ in parts:
+        indptr[positions + 1] = np.diff(starts)
+    np.cumsum(indptr, out=indptr)
+    values = np.zeros(indptr[-1], parts[0][2].dtype if parts else np.int32)
+    for positions, starts, part in parts:
+        shifts = np.repeat(indptr[positions] - starts[:-1], np.diff(starts))
+        values[shifts + np.arange(len(part))] = part
+    return indptr, values
+
+
+def _as_array(values: Any, kind: pa.DataType) -> pa.Array:
+    """Values as an Arrow array of a type; numbers are not turned into strings, nor cut off."""
+    array = values
+    if not isinstance(values, pa.Array):
+        array = pa.array(np.asarray(values) if not isinstance(values, list) else values)
+    if pa.types.is_null(array.type) or len(array) == 0:
+        return array.cast(kind)
+    numbers = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
+    if any(test(array.type) for test in numbers) != any(test(kind) for test in numbers) and not (
+        pa.types.is_timestamp(kind) and pa.types.is_integer(array.type)
+    ):
+        raise TypeError(f"{array.type} is not {kind}")
+    if pa.types.is_timestamp(kind) and pa.types.is_integer(array.type):
+        array = array.cast(pa.int64())
+    return array.cast(kind, safe=not pa.types.is_timestamp(kind))
+
+
+def _as_storage(codec: FeatureCodec, values: Any) -> pa.Array:
+    """Values of a feature, as users have them, in the vocabulary's storage type."""
+    kind = codec.arrow_type.value_type if codec.is_collection else codec.arrow_type
+    try:
+        array = _as_array(values, kind)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+        raise RowError(
+            f"these are no values of feature {codec.feature!r}, which is of {kind}: {error}"
+        ) from error
+    if array.null_count:
+        raise RowError(f"a value of feature {codec.feature!r} is null")
+    return codec.to_storage(array)
+
+
+def _as_wanted(codec: FeatureCodec, values: Any) -> pa.Array:
+    """The same, or what `Vocabulary.find` takes as well: the usual arrays go without a conversion."""
+    kind = codec.element_kind
+    if kind == "int64" and isinstance(values, np.ndarray) and values.dtype == _INTEGERS:
+        return pa.array(values)
+    if isinstance(values, pa.Array) and not values.null_count:
+        if kind == "int64" and values.type == codec.storage_type:
+            return values
+        if kind == "string" and (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
+            return values
+    return _as_storage(codec, values)
+
+
+def _find_view(path: Path, feature_view: str, project: str | None) -> tuple[Path, float]:
+    """The folder of a view, and the refresh interval that is configured."""
+    interval = _DEFAULT_REFRESH_INTERVAL_SECONDS
+    config = path / _YAML if path.is_dir() else path
+    if config.is_file():
+        # As Feast does, variables of the environment are filled in.
+        settings = yaml.safe_load(os.path.expandvars(config.read_text())) or {}
+        online_store = settings.get("online_store")
+        online_store = online_store if isinstance(online_store, dict) else {"type": online_store}
+        if "sketch" not in str(online_store.get("type", "")).lower():
+            raise SettingsError(
+                f"{config}: the online store is of type {online_store.get('type')!r}, not sketch"
+            )
+        project = project or settings.get("project")
+        interval = float(online_store.get("refresh_interval_seconds", interval))
+        path = config.parent.absolute() / Path(online_store.get("path", _DEFAULT_PATH)).expanduser()
+    elif not path.is_dir():
+        raise SettingsError(f"{path}: is neither a {_YAML} nor a folder with one, nor the folder of a store")
+    if project is None:
+        projects = sorted(folder for folder in path.iterdir() if folder.is_dir())
+        if len(projects) != 1:
+            names = [folder.name for folder in projects]
+            raise SettingsError(f"{path}: the store has the projects {names}; say which one is meant")
+        folder = projects[0] / view_path(path, "project", feature_view).name
+    else:
+        folder = view_path(path, project, feature_view)
+    if not folder.is_dir():
+        of_project = project_path(path, project) if project else folder.parent
+        known = sorted(view.name for view in of_project.iterdir()) if of_project.is_dir() else []
+        raise SettingsError(f"{folder}: there is no feature view {feature_view!r}; there are {known}")
+    return folder, interval
+
+
+def _codecs_of(view: View, name: str) -> list[FeatureCodec]:
+    """The codecs of all features that were written: as they were sealed, or else by their columns."""
+    view.refresh()
+    sealed = view.sealed()
+    codecs = dict(sealed[0].codecs) if sealed else {}
+    for field in view.stored_schema():
+        if field.name not in codecs and field.name not in OWN_COLUMNS:
+            value_field = FeatureCodec.field_of(field.type)
+            if value_field is not None:
+                codecs[field.name] = FeatureCodec(field.name, value_field)
+    return list(codecs.values())

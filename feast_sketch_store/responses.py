@@ -1,0 +1,170 @@
+"""From answers of layers to what Feast hands out: rows of ``online_read``, vectors of a response.
+
+A vector is one feature of all entities. It is put together in protobuf's wire format and parsed once, where
+Feast's own way goes through a Python object per entity and feature, and copies each of them.
+"""
+
+import functools
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from feast.protos.feast.serving.ServingService_pb2 import FieldStatus, GetOnlineFeaturesResponse
+from feast.protos.feast.types.Value_pb2 import Value
+from google.protobuf.timestamp_pb2 import Timestamp
+from numpy.typing import NDArray
+
+from feast_sketch_store import kernel
+from feast_sketch_store.codecs import MISSING
+from feast_sketch_store.entity_keys import hash_columns, hash_int64_keys
+from feast_sketch_store.layers import LayerAnswer
+
+Row = tuple[datetime | None, dict[str, Value] | None]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_JOIN_KEY_TYPES = {
+    "int64_val": pa.int64(),
+    "string_val": pa.large_string(),
+    "int32_val": pa.int32(),
+    "bytes_val": pa.large_binary(),
+    "unix_timestamp_val": pa.timestamp("s"),
+}
+_PRESENT, _NOT_FOUND = (
+    int(FieldStatus.PRESENT),
+    int(FieldStatus.NOT_FOUND),
+)  # each look-up takes a microsecond
+_EMPTY_VALUE = b"\x0a\x00"
+_NO_TIMESTAMP = b"\x1a\x00"
+
+
+def to_rows(answers: Sequence[LayerAnswer], num_entities: int) -> list[Row]:
+    """The rows of a batch of entities, as ``online_read`` returns them."""
+    rows: list[Row] = [(None, None)] * num_entities
+    for answer in answers:
+        for position, row in zip(answer.found.tolist(), _rows_of(answer), strict=True):
+            rows[position] = row
+    return rows
+
+
+def _rows_of(answer: LayerAnswer) -> Iterator[Row]:
+    timestamps = {
+        microseconds: _EPOCH + timedelta(microseconds=microseconds)
+        for microseconds in set(answer.event_timestamps.tolist())
+    }
+    names = list(answer.features)
+    columns = [f.decoder.values(f.states, f.indptr, f.symbols) for f in answer.features.values()]
+    moments = [timestamps[microseconds] for microseconds in answer.event_timestamps.tolist()]
+    rows: list[dict[str, Any]] = [{} for _ in moments]
+    if columns:
+        rows = [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+    for feature, name in zip(answer.features.values(), names, strict=True):
+        for row in np.flatnonzero(feature.states == MISSING).tolist():
+            del rows[row][name]
+    return zip(moments, rows, strict=True)
+
+
+def hash_join_keys(join_keys: Mapping[str, Sequence[Value]]) -> NDArray[np.uint64] | None:
+    """The hashes of entities whose join keys stand in columns: uint64[n, 2].
+
+    None where Feast had better look for itself: not every join key has values, or they are not of one type.
+    """
+    columns = {}
+    for name, values in join_keys.items():
+        fields = {value.WhichOneof("val") for value in values}
+        if len(fields) != 1 or (field := fields.pop()) not in _JOIN_KEY_TYPES:
+            return None
+        if field == "int64_val" and len(join_keys) == 1:
+            return hash_int64_keys(name, np.array([value.int64_val for value in values]))
+        columns[name] = pa.array([getattr(value, field) for value in values], _JOIN_KEY_TYPES[field])
+    return hash_columns(columns) if len({*map(len, columns.values())}) == 1 else None
+
+
+def distinct(hashes: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.int64] | None]:
+    """The distinct hashes of a batch, and which of them each entity has, int64[n]; None if each its own."""
+    if len(hashes) < 2:
+        return hashes, None
+    first, places, inverse = np.unique(hashes[:, 0], return_index=True, return_inverse=True)
+    # Those that share only their first half would be told apart here, at no cost, by leaving all as they are.
+    if len(first) == len(hashes) or (hashes[places][inverse] != hashes).any():
+        return hashes, None
+    return hashes[places], inverse
+
+
+def add_vectors(
+    response: GetOnlineFeaturesResponse,
+    features: Sequence[str],
+    answers: Sequence[LayerAnswer],
+    num_distinct: int,
+    places: NDArray[np.int64] | None,
+) -> int:
+    """Add a vector per feature to a response.
+
+    Parameters
+    ----------
+    features : names, in the order of the vectors.
+    answers : about ``num_distinct`` entities.
+    places : int64[n], which of them stands where in the response; None if all in their order.
+
+    Returns
+    -------
+    The number of values that are present.
+    """
+    timestamps = _timestamps(answers, num_distinct, places)
+    num_present = 0
+    for name in features:
+        values, statuses = _vector(name, answers, num_distinct, places)
+        num_present += statuses.count(_PRESENT)
+        head = b"\x12" + kernel.varint(len(statuses))
+        response.results.add().MergeFromString(b"".join((values, head, statuses, timestamps)))
+    return num_present
+
+
+def _vector(
+    name: str, answers: Sequence[LayerAnswer], num_distinct: int, places: NDArray[np.int64] | None
+) -> tuple[bytes, bytes]:
+    """The values of a feature in wire format, and a byte of `FieldStatus` for each."""
+    statuses = np.full(num_distinct, _NOT_FOUND, np.uint8)
+    values: list[bytes] | None = None
+    for answer in answers:
+        feature = answer.features.get(name)
+        if feature is None:
+            continue
+        statuses[answer.found[feature.states != MISSING]] = _PRESENT
+        message, ends = feature.decoder.encode(feature.states, feature.indptr, feature.symbols)
+        if len(answer.found) == num_distinct and places is None:
+            return message, bytes(statuses)
+        values = values or [_EMPTY_VALUE] * num_distinct
+        for position, (start, stop) in zip(
+            answer.found.tolist(), itertools.pairwise(ends.tolist()), strict=True
+        ):
+            values[position] = message[start:stop]
+    values = values or [_EMPTY_VALUE] * num_distinct
+    if places is not None:
+        values, statuses = [values[place] for place in places.tolist()], statuses[places]
+    return b"".join(values), bytes(statuses)
+
+
+def _timestamps(answers: Sequence[LayerAnswer], num_distinct: int, places: NDArray[np.int64] | None) -> bytes:
+    """The event timestamps of entities in wire format; empty ones where there is no row."""
+    timestamps = [_NO_TIMESTAMP] * num_distinct
+    for answer in answers:
+        moments = answer.event_timestamps.tolist()
+        encoded = {microseconds: _timestamp(microseconds) for microseconds in set(moments)}
+        if len(moments) == num_distinct:
+            timestamps = [encoded[microseconds] for microseconds in moments]
+            break
+        for position, microseconds in zip(answer.found.tolist(), moments, strict=True):
+            timestamps[position] = encoded[microseconds]
+    if places is not None:
+        timestamps = [timestamps[place] for place in places.tolist()]
+    return b"".join(timestamps)
+
+
+@functools.lru_cache(maxsize=4096)
+def _timestamp(microseconds: int) -> bytes:
+    seconds, rest = divmod(microseconds, 1_000_000)
+    content: bytes = Timestamp(seconds=seconds, nanos=rest * 1_000).SerializeToString()
+    return b"\x1a" + kernel.varint(len(content)) + content
