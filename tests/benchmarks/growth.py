@@ -1,10 +1,10 @@
 """Growth: what a read of the filter costs, as one thing after the other grows.
 
 A read ANDs k windows of V / 64 words and lists the ones that are left, so its cost should follow k * V / 64
-and depend on nothing else: on the number of facts only through the cache or memory that the table lies in,
-on the batch only through the calls that a batch shares. Each series varies one of them; its sides are timed
-in turn. Entities are given by their hashes and are fresh in every call. A large table is not filled with
-facts but with random bits of the same fill, one half, which cost the same to read.
+and the ones, and depend on nothing else: on the number of facts only through the cache or memory that the
+table lies in, on the batch only through the call that it shares. Each series varies one of them; its sides are
+timed in turn. Entities are given by their hashes. A large table is not filled with facts but with random bits
+of the same fill, one half, which cost the same to read.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from facts import FACTS_PER_ENTITY, draw_facts
 from measure import interleaved, number, print_set_up, print_table
 from numpy.typing import NDArray
 
-from feast_sketch_store.filters import ShiftingBloomFilter, ShiftingBloomFilterBuilder, new_salt
+from feast_sketch_store.filters import Asked, ShiftingBloomFilter, ShiftingBloomFilterBuilder, new_salt
 
 _MOST_ADDED_FACTS = 10_000_000  # the builder and its input stay within bounded time and memory
 _MEGABYTE = 10**6
@@ -43,6 +43,11 @@ class Shape:
         return int(self.num_facts * self.num_hashes / np.log(2))
 
     @property
+    def asked(self) -> Asked:
+        """All symbols."""
+        return Asked(first_word=0, num_symbols=self.vocabulary, num_hashes=self.num_hashes)
+
+    @property
     def is_random(self) -> bool:
         """Whether the table is random bits."""
         return self.num_facts > _MOST_ADDED_FACTS
@@ -65,12 +70,11 @@ class Table:
         first = call * self.shape.batch % (len(self.entity_hashes) - self.shape.batch + 1)
         return self.entity_hashes[first : first + self.shape.batch]
 
-    def ids(self, call: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        shape = self.shape
-        return self.bloom.possible_symbols(self.hashes(call), 0, shape.vocabulary, shape.num_hashes)
+    def ids(self, call: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        return self.bloom.possible_symbols(self.hashes(call), self.shape.asked)
 
     def windows(self, call: int) -> NDArray[np.uint64]:
-        return self.bloom.windows(self.hashes(call), 0, self.shape.num_words, self.shape.num_hashes)
+        return self.bloom.windows(self.hashes(call), self.shape.asked)
 
 
 def run(*, quick: bool) -> None:

@@ -29,7 +29,7 @@ from pyroaring import BitMap
 from rbloom import Bloom
 from redis import Redis
 
-from feast_sketch_store.filters import mix64
+from feast_sketch_store.kernel import mix64
 
 ERROR_RATE = 0.01
 VOCABULARY = 10_000  # as in `stores`

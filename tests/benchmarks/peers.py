@@ -38,6 +38,7 @@ BATCH = 1_000
 NUM_CANDIDATES = 1_000
 NUM_OTHER_FEATURES = 20
 _SINGLE_CALLS = 10
+_NUM_CHECKED = 20
 
 Users = NDArray[np.int64]
 
@@ -129,7 +130,7 @@ def _compare(
     rows = []
     for kind, side in sides.items():
         size = side.num_bytes()
-        sampled = _some(users, side.users_per_turn, 0)
+        sampled = _some(users, _NUM_CHECKED, 0)
         times = [
             batches[kind.name] / side.users_per_turn,
             singles[kind.name],
@@ -245,7 +246,7 @@ def _some(numbers: NDArray[np.int64], count: int, seed: int) -> NDArray[np.int64
 
 def _check(side: Side, users: Users, facts: NDArray[np.int64]) -> None:
     """No side lacks a fact, an exact one has no others, and both questions get the same answer."""
-    few = np.random.default_rng(6).choice(len(users), 20, replace=False)
+    few = np.random.default_rng(6).choice(len(users), _NUM_CHECKED, replace=False)
     indptr, ids = side.ids(users[few])
     candidates = np.arange(VOCABULARY)
     for row, (start, stop) in zip(few, pairwise(indptr), strict=True):
