@@ -7,6 +7,7 @@ for Python objects the memory that a process of its own takes up to build them. 
 history into a logistic regression: sigmoid(X w + b), with a row of X the multi-hot of an entity's values.
 """
 
+import gc
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -87,9 +88,11 @@ def run(*, quick: bool) -> None:
             facts_per_second = {kind: _build(sides, kind, users, facts, folder) for kind in (Sketch, *PEERS)}
             for side in sides.values():
                 _check(side, users, facts)
+            gc.freeze()  # collecting garbage before each turn would go over all these objects
             _compare(sides, users, facts_per_second, rounds)
             _predict(sides, users, facts, rounds)
         finally:
+            gc.unfreeze()
             for side in sides.values():
                 side.close()
 
