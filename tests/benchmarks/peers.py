@@ -5,6 +5,8 @@ not exact are built for the same error rate. Bytes are what the facts take while
 a filter, the arrays of a CSR, the file of LMDB and the snapshot of the sketch, both of which are mapped, and
 for Python objects the memory that a process of its own takes up to build them. The second table puts the
 history into a logistic regression: sigmoid(X w + b), with a row of X the multi-hot of an entity's values.
+
+Runs on Linux on x86-64, for which RedisBloom is had.
 """
 
 import gc
