@@ -15,6 +15,7 @@ from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import Value
 from numpy.typing import NDArray
 
+from feast_sketch_store import kernel
 from feast_sketch_store.codecs import EMPTY, MISSING, NULL, VALUE, FeatureCodec
 from feast_sketch_store.entity_keys import hash_serialized_keys, int64_join_key, serialize_entity_keys
 from feast_sketch_store.errors import DamagedFileError, RowError
@@ -355,25 +356,11 @@ def _encode_feature(
         lengths = (states == VALUE).astype(np.int64)
         elements = column.drop_null()
     vocabulary, symbols = Vocabulary.by_popularity(codec.to_storage(elements))
-    if codec.is_exact:
-        indptr = np.concatenate(([0], np.cumsum(lengths)))
-    else:
-        indptr, symbols = _distinct_per_row(lengths, symbols, len(vocabulary))
-    return EncodedFeature(codec, vocabulary, states, indptr, symbols.astype(np.int32))
-
-
-def _distinct_per_row(
-    lengths: NDArray[np.int64], symbols: NDArray[np.int64], num_symbols: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Drop repetitions within a row and sort its symbols: the ``indptr`` and symbols of a CSR matrix."""
-    num_symbols = max(1, num_symbols)
-    facts = np.repeat(np.arange(len(lengths)) * num_symbols, lengths) + symbols
-    facts.sort()
-    facts = facts[np.flatnonzero(np.diff(facts, prepend=-1))]
-    rows, symbols = np.divmod(facts, num_symbols)
     indptr = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(np.bincount(rows, minlength=len(lengths)), out=indptr[1:])
-    return indptr, symbols
+    np.cumsum(lengths, out=indptr[1:])
+    if codec.is_collection and not codec.is_exact:
+        indptr, symbols = kernel.distinct_per_row(indptr, symbols)
+    return EncodedFeature(codec, vocabulary, states, indptr, symbols)
 
 
 def _never_written(codec: FeatureCodec, num_rows: int) -> EncodedFeature:

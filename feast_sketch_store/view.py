@@ -38,11 +38,12 @@ from feast_sketch_store.layers import LayerAnswer, SketchLayer, SketchLayerBuild
 from feast_sketch_store.newest import NewestRows
 from feast_sketch_store.paths import remove_folder
 from feast_sketch_store.row_log import LogRead, RowLog
-from feast_sketch_store.rows import ENTITY_KEY, NO_TIMESTAMP, encode
+from feast_sketch_store.rows import ENTITY_KEY, NO_TIMESTAMP, EncodedRows, encode
 from feast_sketch_store.sealed import write_layer
 from feast_sketch_store.settings import ViewSettings
 from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder
 from feast_sketch_store.state import State, StateLoader
+from feast_sketch_store.threads import in_threads
 
 _logger = logging.getLogger(__name__)
 
@@ -350,8 +351,13 @@ class View:
     def _fold(self, rows: NewestRows, version: int, settings: ViewSettings) -> SnapshotFile:
         """Fold rows into a layer and write it as a snapshot of the row log's ``version``, yet unpublished."""
         builder = SketchLayerBuilder(rows.keys, settings.codecs)
-        for places, batch in rows.batches():
-            builder.add(places, encode(batch, rows.keys.take(places), settings.codecs))
+
+        def encode_batch(batch: tuple[NDArray[np.int64], pa.Table]) -> tuple[NDArray[np.int64], EncodedRows]:
+            places, table = batch
+            return places, encode(table, rows.keys.take(places), settings.codecs)
+
+        for places, encoded in in_threads(encode_batch, rows.batches()):
+            builder.add(places, encoded)
         pa.default_memory_pool().release_unused()  # what reading took, before the table is allocated
         layer = builder.build(settings.budget)
         return write_layer(self._snapshots, layer, rows.keys, settings.view, version)

@@ -39,17 +39,17 @@ class Vocabulary:
         return int(self.values.nbytes)
 
     @classmethod
-    def by_popularity(cls, values: pa.Array) -> tuple["Vocabulary", NDArray[np.int64]]:
+    def by_popularity(cls, values: pa.Array) -> tuple["Vocabulary", NDArray[np.int32]]:
         """Number values from the most to the least frequent, equals in ascending order.
 
         The order makes the smallest possible id the most probable one and the rare symbols a suffix.
 
         Returns
         -------
-        The vocabulary, and the id of each of ``values``: int64[n].
+        The vocabulary, and the id of each of ``values``: int32[n].
         """
         encoded = values.dictionary_encode()
-        codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        codes = encoded.indices.to_numpy(zero_copy_only=False)
         distinct = encoded.dictionary
         vocabulary, ids = cls(distinct).reordered(np.bincount(codes, minlength=len(distinct)))
         return vocabulary, ids[codes]

@@ -158,6 +158,15 @@ class BytesIndex:
         return ids
 
 
+def distinct_per_row(
+    indptr: NDArray[np.int64], ids: NDArray[np.int32]
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """See `reference.distinct_per_row`."""
+    indptr, ids = indptr.astype(np.int64), ids.astype(np.int32)  # copies
+    _compiled.sort_rows(indptr, ids)
+    return indptr, ids[: indptr[-1]]
+
+
 def encode_values(
     field: tuple[bytes, bool, bool],
     is_present: NDArray[np.bool_],

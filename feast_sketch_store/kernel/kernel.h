@@ -60,6 +60,7 @@ PyObject *kernel_index_int64(PyObject *module, PyObject *arguments);
 PyObject *kernel_find_int64(PyObject *module, PyObject *arguments);
 PyObject *kernel_index_bytes(PyObject *module, PyObject *arguments);
 PyObject *kernel_find_bytes(PyObject *module, PyObject *arguments);
+PyObject *kernel_sort_rows(PyObject *module, PyObject *arguments);
 PyObject *kernel_encode_values(PyObject *module, PyObject *arguments);
 
 #endif

@@ -17,6 +17,7 @@ static PyMethodDef methods[] = {
     {"find_int64", kernel_find_int64, METH_VARARGS, NULL},
     {"index_bytes", kernel_index_bytes, METH_VARARGS, NULL},
     {"find_bytes", kernel_find_bytes, METH_VARARGS, NULL},
+    {"sort_rows", kernel_sort_rows, METH_VARARGS, NULL},
     {"encode_values", kernel_encode_values, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -382,6 +382,21 @@ def _slices(offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> list[bytes]:
     return [content[start:stop] for start, stop in itertools.pairwise(offsets.tolist())]
 
 
+def distinct_per_row(
+    indptr: NDArray[np.int64], ids: NDArray[np.int32]
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """The rows of a CSR matrix, int64[n + 1] and int32[nnz], sorted and without repetitions."""
+    num_ids = int(ids.max(initial=0)) + 1
+    num_rows = len(indptr) - 1
+    facts = np.repeat(np.arange(num_rows) * num_ids, np.diff(indptr)) + ids
+    facts.sort()
+    facts = facts[np.flatnonzero(np.diff(facts, prepend=-1))]
+    rows, distinct = np.divmod(facts, num_ids)
+    ends = np.zeros(num_rows + 1, np.int64)
+    np.cumsum(np.bincount(rows, minlength=num_rows), out=ends[1:])
+    return ends, distinct.astype(np.int32)
+
+
 def encode_values(
     field: tuple[bytes, bool, bool],
     is_present: NDArray[np.bool_],

@@ -447,14 +447,20 @@ PyObject *kernel_add_facts(PyObject *module, PyObject *arguments) {
         if (starts[i] == starts[i + 1]) continue;
         place_windows((uint64_t)num_words, salt, (const uint64_t *)hashes.buf + 2 * (Py_ssize_t)keys[i], 0, num_hashes,
                       &windows);
-        for (int j = 0; j < num_hashes; j++) {
-            uint64_t place = windows.starts[j] - (uint64_t)first;
-            if (place >= (uint64_t)num_words_of_part) continue; /* another part's; the difference may wrap */
-            uint64_t *window = (uint64_t *)part.buf + place;
-            uint32_t rotation = windows.rotations[j];
-            for (int64_t fact = starts[i]; fact < starts[i + 1]; fact++) {
-                uint32_t symbol = (narrow ? narrow[fact] : wide[fact]) + (uint32_t)first_symbol;
-                window[symbol >> 6] |= 1ull << ((symbol + rotation) & 63);
+        /* First all words are asked for, then they are changed: their cache misses overlap. */
+        for (int change = 0; change < 2; change++) {
+            for (int j = 0; j < num_hashes; j++) {
+                uint64_t place = windows.starts[j] - (uint64_t)first;
+                if (place >= (uint64_t)num_words_of_part) continue; /* another part's; the difference may wrap */
+                uint64_t *window = (uint64_t *)part.buf + place;
+                uint32_t rotation = windows.rotations[j];
+                for (int64_t fact = starts[i]; fact < starts[i + 1]; fact++) {
+                    uint32_t symbol = (narrow ? narrow[fact] : wide[fact]) + (uint32_t)first_symbol;
+                    if (change)
+                        window[symbol >> 6] |= 1ull << ((symbol + rotation) & 63);
+                    else
+                        PREFETCH(window + (symbol >> 6));
+                }
             }
         }
     }

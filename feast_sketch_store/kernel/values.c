@@ -185,6 +185,64 @@ PyObject *kernel_find_bytes(PyObject *module, PyObject *arguments) {
     return none_if(fits);
 }
 
+/* -- rows of ids ------------------------------------------------------------------------------------- */
+
+static void sort_ids(int32_t *ids, int64_t count) {
+    if (count > 64) { /* heap sort: no row is so ordered that it takes long */
+        for (int64_t start = count / 2, end = count; end > 1;) {
+            int32_t sifted;
+            if (start) {
+                sifted = ids[--start];
+            } else {
+                sifted = ids[--end];
+                ids[end] = ids[0];
+            }
+            int64_t root = start, child;
+            while ((child = 2 * root + 1) < end) {
+                if (child + 1 < end && ids[child + 1] > ids[child]) child++;
+                if (ids[child] <= sifted) break;
+                ids[root] = ids[child];
+                root = child;
+            }
+            ids[root] = sifted;
+        }
+        return;
+    }
+    for (int64_t i = 1; i < count; i++) {
+        int32_t id = ids[i];
+        int64_t place = i;
+        for (; place > 0 && ids[place - 1] > id; place--) ids[place] = ids[place - 1];
+        ids[place] = id;
+    }
+}
+
+/* sort_rows(indptr, ids): sort each row of ids, int32, in place and drop repetitions; indptr, int64[n + 1], becomes
+ * that of what is left. */
+PyObject *kernel_sort_rows(PyObject *module, PyObject *arguments) {
+    Py_buffer indptr, ids;
+    if (!PyArg_ParseTuple(arguments, "w*w*", &indptr, &ids)) return NULL;
+    Py_ssize_t n = count_of(&indptr, 8) - 1, m = count_of(&ids, 4);
+    int64_t *ends = indptr.buf;
+    int32_t *id = ids.buf;
+    int fits = n >= 0 && m >= 0 && ends[0] == 0 && ends[n] == m;
+    for (Py_ssize_t i = 0; fits && i < n; i++) fits = ends[i] <= ends[i + 1];
+    if (fits) {
+        Py_BEGIN_ALLOW_THREADS
+        int64_t start = 0, kept = 0;
+        for (Py_ssize_t row = 0; row < n; row++) {
+            int64_t stop = ends[row + 1], first = kept;
+            sort_ids(id + start, stop - start);
+            for (; start < stop; start++)
+                if (kept == first || id[start] != id[kept - 1]) id[kept++] = id[start];
+            ends[row + 1] = kept;
+        }
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&indptr);
+    PyBuffer_Release(&ids);
+    return none_if(fits);
+}
+
 /* -- Feast values in wire format; codecs.py has the layout ------------------------------------------- */
 
 static inline uint8_t *write_varint(uint8_t *place, uint64_t number) {

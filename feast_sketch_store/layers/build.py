@@ -3,7 +3,6 @@
 While a layer is built a fact takes 2 or 4 bytes (its symbol) beside its bits in the table.
 """
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -20,6 +19,7 @@ from feast_sketch_store.layers.shapes import ShapedRows, Shapes, SymbolRange, wo
 from feast_sketch_store.layers.sketch import Rounding, SketchLayer
 from feast_sketch_store.rows import NO_TIMESTAMP, EncodedFeature, EncodedRows, RowKeys
 from feast_sketch_store.sizing import FactClass, Geometry, expected_fill, size_for_rates
+from feast_sketch_store.threads import NUM_THREADS
 from feast_sketch_store.vocabulary import Vocabulary, VocabularyBuilder, narrow
 
 MAX_SHAPES = 256
@@ -215,7 +215,7 @@ def _fill_table(
     order += range(len(features), len(classes))
     ends = np.cumsum([0] + [words_for(sizes[c]) for c in order]).tolist()
     first_words = dict(zip(order, ends, strict=False))
-    builder = ShiftingBloomFilterBuilder(geometry.num_bits, max(1, ends[-1]), salt, os.cpu_count() or 1)
+    builder = ShiftingBloomFilterBuilder(geometry.num_bits, max(1, ends[-1]), salt, NUM_THREADS)
     for c, feature in enumerate(features.values()):
         for places, indptr, symbols in feature.rows():
             builder.add_rows(keys.entity_hashes, places, indptr, symbols, hashes[c], first_words[c] * 64)
@@ -253,14 +253,15 @@ def _bucket_timestamps(
     The oldest and newest timestamp of each bucket, ascending: int64[b, 2], and the bucket of each row:
     uint8[n].
     """
-    edges = np.unique(timestamps)
+    ordered = np.sort(timestamps)
+    edges = ordered[np.flatnonzero(np.diff(ordered, prepend=NO_TIMESTAMP))]
     if len(edges) > MAX_TIMESTAMP_BUCKETS:
         steps = np.arange(MAX_TIMESTAMP_BUCKETS)
         if ttl_microseconds:
             width = -(-ttl_microseconds // (MAX_TIMESTAMP_BUCKETS - 1))
             edges = edges[-1] - width * steps[::-1]
         else:
-            edges = np.sort(timestamps)[steps * len(timestamps) // MAX_TIMESTAMP_BUCKETS]
+            edges = ordered[steps * len(timestamps) // MAX_TIMESTAMP_BUCKETS]
     places = np.searchsorted(edges, timestamps, side="right").clip(1) - 1
     used, buckets = np.unique(places, return_inverse=True)
     bounds = np.empty((len(used), 2), np.int64)

@@ -1,6 +1,7 @@
 """The compiled kernel against the one in NumPy: the same results for whatever they are given."""
 
 import hashlib
+import itertools
 import struct
 
 import mmh3
@@ -121,6 +122,19 @@ INT64_KEY = struct.pack("<III", 1, 2, 7) + b"user_id" + struct.pack("<IIq", 4, 8
 @example([bytes(length) for length in range(260)])
 def test_hashes_of_keys(keys):
     assert_equal(compiled.hash_keys(*as_arrow(keys)), reference.hash_keys(*as_arrow(keys)))
+
+
+@REPEATABLE
+@given(st.lists(st.lists(st.integers(0, 2**31 - 1) | st.integers(0, 9), max_size=100)))
+@example([list(range(200)), list(range(200, 0, -1)), [], [7] * 80, [5]])
+def test_distinct_ids_of_rows(rows):
+    indptr = np.cumsum([0, *map(len, rows)])
+    ids = np.array([number for row in rows for number in row], np.int32)
+    before = ids.copy()
+    ends, distinct = compiled.distinct_per_row(indptr, ids)
+    assert_equal((ends, distinct), reference.distinct_per_row(indptr, ids))
+    assert [distinct[a:b].tolist() for a, b in itertools.pairwise(ends)] == [sorted(set(row)) for row in rows]
+    assert_equal(ids, before)
 
 
 def test_hashes_are_those_of_the_libraries():

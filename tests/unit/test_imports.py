@@ -55,6 +55,7 @@ ORDER = [
     "kernel.reference",
     "binary",
     "sizing",
+    "threads",
     "paths",
     "store_type",
     "errors",

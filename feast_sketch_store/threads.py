@@ -1,0 +1,27 @@
+"""Work on all cores."""
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+NUM_THREADS = os.cpu_count() or 1
+
+
+def in_threads(work: Callable[[S], T], inputs: Iterable[S]) -> Iterator[T]:
+    """What a function makes of inputs, in their order, by as many threads as there are cores.
+
+    Inputs are taken as they are needed: of no more than twice as many as there are threads are results kept.
+    """
+    with ThreadPoolExecutor(NUM_THREADS) as pool:
+        pending: deque[Future[T]] = deque()
+        for item in inputs:
+            pending.append(pool.submit(work, item))
+            if len(pending) >= 2 * NUM_THREADS:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
