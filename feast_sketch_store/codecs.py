@@ -10,23 +10,19 @@
 
 A codec knows a feature by the field of Feast's ``Value`` that carries it, so a value comes back in the
 field it was written in.
+
+Feast takes seconds to import, so it is imported where its objects are made, and not by those who want arrays.
 """
 
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from feast.protos.feast.types.Value_pb2 import RepeatedValue, Value
-from feast.type_map import VALUE_TYPE_TO_PROTO_VALUE_MAP
-from feast.types import FeastType
-from google.protobuf.descriptor import FieldDescriptor
-from google.protobuf.message import DecodeError
-from google.protobuf.message_factory import GetMessageClass
 from numpy.typing import NDArray
 
 from feast_sketch_store import kernel
@@ -34,6 +30,10 @@ from feast_sketch_store.binary import Parts, parts_of
 from feast_sketch_store.binning import Binning, Edges, Numbers, Precision, Quantiles, fit
 from feast_sketch_store.errors import RowError, UnsupportedFeatureError
 from feast_sketch_store.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from feast.protos.feast.types.Value_pb2 import Value
+    from feast.types import FeastType
 
 # What a feature of a row can be, as a key-value store tells them apart. The order matters: when a
 # sketch leaves several possible, the highest one is reported, so a written value is never lost.
@@ -68,7 +68,52 @@ _NUMBER_KINDS: Final = ("int32", "int64", "timestamp", "float", "double")
 _FLOAT_BITS: Final[dict[str, np.dtype[Any]]] = {"float": np.dtype("<i4"), "double": np.dtype("<i8")}
 _DELIMITED_KINDS: Final = ("string", "bytes", "message")
 
-_VALUE_FIELDS: Final = frozenset(Value.DESCRIPTOR.fields_by_name) - {"null_val"}
+# The fields of Feast's ``Value`` that a feature can have: number, and what an element is.
+_VALUE_FIELDS: Final = {
+    "bytes_val": (1, "bytes"),
+    "string_val": (2, "string"),
+    "int32_val": (3, "int32"),
+    "int64_val": (4, "int64"),
+    "double_val": (5, "double"),
+    "float_val": (6, "float"),
+    "bool_val": (7, "bool"),
+    "unix_timestamp_val": (8, "timestamp"),
+    "bytes_list_val": (11, "bytes"),
+    "string_list_val": (12, "string"),
+    "int32_list_val": (13, "int32"),
+    "int64_list_val": (14, "int64"),
+    "double_list_val": (15, "double"),
+    "float_list_val": (16, "float"),
+    "bool_list_val": (17, "bool"),
+    "unix_timestamp_list_val": (18, "timestamp"),
+    "map_val": (20, "message"),
+    "map_list_val": (21, "message"),
+    "bytes_set_val": (22, "bytes"),
+    "string_set_val": (23, "string"),
+    "int32_set_val": (24, "int32"),
+    "int64_set_val": (25, "int64"),
+    "double_set_val": (26, "double"),
+    "float_set_val": (27, "float"),
+    "bool_set_val": (28, "bool"),
+    "unix_timestamp_set_val": (29, "timestamp"),
+    "json_val": (32, "string"),
+    "json_list_val": (33, "string"),
+    "struct_val": (34, "message"),
+    "struct_list_val": (35, "message"),
+    "uuid_val": (36, "string"),
+    "time_uuid_val": (37, "string"),
+    "uuid_list_val": (38, "string"),
+    "time_uuid_list_val": (39, "string"),
+    "uuid_set_val": (40, "string"),
+    "time_uuid_set_val": (41, "string"),
+    "list_val": (42, "message"),
+    "set_val": (43, "message"),
+    "decimal_val": (44, "string"),
+    "decimal_list_val": (45, "string"),
+    "decimal_set_val": (46, "string"),
+    "scalar_map_val": (47, "message"),
+    "zoned_timestamp_val": (48, "message"),
+}
 
 _ENTITIES_PER_MESSAGE: Final = 128  # few enough to stay in the cache
 
@@ -106,7 +151,7 @@ class FeatureCodec:
 
     @classmethod
     def for_feature(
-        cls, feature: str, dtype: FeastType, name: str = "", binning: Binning | None = None
+        cls, feature: str, dtype: "FeastType", name: str = "", binning: Binning | None = None
     ) -> "FeatureCodec":
         """The codec of a feature of a Feast type.
 
@@ -114,6 +159,8 @@ class FeatureCodec:
         ------
         UnsupportedFeatureError : Feast itself has no ``Value`` field for the type.
         """
+        from feast.type_map import VALUE_TYPE_TO_PROTO_VALUE_MAP
+
         value_type = dtype.to_value_type()
         # PDF and image bytes travel in bytes_val (feast.type_map).
         field = "bytes_val" if value_type.name.endswith("_BYTES") else None
@@ -134,10 +181,6 @@ class FeatureCodec:
             return None
         name = "unix_timestamp" if kinds[0] == "timestamp" else kinds[0]
         return f"{name}_list_val" if is_list else f"{name}_val"
-
-    @cached_property
-    def _descriptor(self) -> FieldDescriptor:
-        return Value.DESCRIPTOR.fields_by_name[self.value_field]
 
     @cached_property
     def is_collection(self) -> bool:
@@ -169,21 +212,7 @@ class FeatureCodec:
     @cached_property
     def element_kind(self) -> str:
         """What an element is, a key of ``_ARROW_TYPES``."""
-        if self.value_field.startswith("unix_timestamp"):
-            return "timestamp"
-        field = self._descriptor
-        if self.is_collection:
-            field = field.message_type.fields_by_name["val"]
-        return {
-            FieldDescriptor.TYPE_BOOL: "bool",
-            FieldDescriptor.TYPE_INT32: "int32",
-            FieldDescriptor.TYPE_INT64: "int64",
-            FieldDescriptor.TYPE_FLOAT: "float",
-            FieldDescriptor.TYPE_DOUBLE: "double",
-            FieldDescriptor.TYPE_STRING: "string",
-            FieldDescriptor.TYPE_BYTES: "bytes",
-            FieldDescriptor.TYPE_MESSAGE: "message",
-        }[field.type]
+        return _VALUE_FIELDS[self.value_field][1]
 
     @property
     def arrow_type(self) -> pa.DataType:
@@ -196,7 +225,7 @@ class FeatureCodec:
         """The type of the feature's vocabulary."""
         return pa.large_binary() if self.element_kind in _DELIMITED_KINDS else pa.int64()
 
-    def to_arrow(self, values: Sequence[Value | None]) -> tuple[pa.Array, list[int]]:
+    def to_arrow(self, values: "Sequence[Value | None]") -> tuple[pa.Array, list[int]]:
         """Turn one feature's values into a column of the row log.
 
         Parameters
@@ -276,7 +305,11 @@ class FeatureCodec:
         if self.element_kind == "string":
             values.cast(pa.large_string())
         elif self.element_kind == "message":
-            field = self._descriptor
+            from feast.protos.feast.types.Value_pb2 import Value
+            from google.protobuf.message import DecodeError
+            from google.protobuf.message_factory import GetMessageClass
+
+            field = Value.DESCRIPTOR.fields_by_name[self.value_field]
             if self.is_collection:
                 field = field.message_type.fields_by_name["val"]
             message = GetMessageClass(field.message_type)
@@ -354,7 +387,7 @@ class Decoder:
         self.vocabulary = vocabulary
         is_packed = codec.is_collection and codec.element_kind not in _DELIMITED_KINDS
         wire_type = _WIRE_DELIMITED if codec.is_collection else _element_wire_type(codec)
-        tag = kernel.varint(codec._descriptor.number << 3 | wire_type)
+        tag = kernel.varint(_VALUE_FIELDS[codec.value_field][0] << 3 | wire_type)
         self._field = tag, codec.is_collection, is_packed
 
     def encode(
@@ -377,7 +410,7 @@ class Decoder:
 
     def values(
         self, states: NDArray[np.uint8], indptr: NDArray[np.int64], symbols: Symbols
-    ) -> list[Value | None]:
+    ) -> "list[Value | None]":
         """One value per entity; parameters as those of `encode`.
 
         Returns
@@ -385,6 +418,8 @@ class Decoder:
         A fresh ``Value`` each, or ``None`` for MISSING. A hundred or so values share their memory: keeping
         one keeps them all.
         """
+        from feast.protos.feast.types.Value_pb2 import RepeatedValue
+
         message, ends = self.encode(states, indptr, symbols)
         built: list[Value | None] = []
         for bounds in itertools.pairwise([*ends[:-1:_ENTITIES_PER_MESSAGE].tolist(), len(message)]):

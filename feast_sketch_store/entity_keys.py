@@ -10,26 +10,37 @@ with BLAKE2b.
 import functools
 import struct
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from feast.infra.key_encoding_utils import deserialize_entity_key, serialize_entity_key
-from feast.protos.feast.types.EntityKey_pb2 import EntityKey
-from feast.protos.feast.types.Value_pb2 import ValueType
 from numpy.typing import NDArray
 
 from feast_sketch_store import kernel
 from feast_sketch_store.binary import from_parts, parts_of
 
+if TYPE_CHECKING:
+    from feast.protos.feast.types.EntityKey_pb2 import EntityKey
+
 SERIALIZATION_VERSION = 3
+
+# Of Feast's ValueType, with the fields of its ``Value``: what a join key can be.
+_BYTES, _STRING, _INT32, _INT64_TYPE, _UNIX_TIMESTAMP = 1, 2, 3, 4, 8
+_FIELDS = {
+    _BYTES: "bytes_val",
+    _STRING: "string_val",
+    _INT32: "int32_val",
+    _INT64_TYPE: "int64_val",
+    _UNIX_TIMESTAMP: "unix_timestamp_val",
+}
 
 _HEAD = struct.Struct("<III")  # one join key, its type, its length
 _INT64 = struct.Struct("<IIq")  # type, length, value
-_INT64_HEAD = _INT64.pack(ValueType.INT64, 8, 0)[:8]
+_INT64_HEAD = _INT64.pack(_INT64_TYPE, 8, 0)[:8]
 
 
-def serialize_entity_keys(entity_keys: Sequence[EntityKey]) -> list[bytes]:
+def serialize_entity_keys(entity_keys: "Sequence[EntityKey]") -> list[bytes]:
     """Serialize as ``feast.infra.key_encoding_utils.serialize_entity_key(key, 3)`` does.
 
     A single int64 join key, by far the most usual one, takes a path of its own that is about four
@@ -39,17 +50,14 @@ def serialize_entity_keys(entity_keys: Sequence[EntityKey]) -> list[bytes]:
     ------
     ValueError : a key has a value type that Feast does not take as a key (from Feast).
     """
-    heads: dict[str, bytes] = {}
+    from feast.infra.key_encoding_utils import serialize_entity_key
+
     serialized = []
     for entity_key in entity_keys:
         values = entity_key.entity_values
         if len(values) == 1 and values[0].WhichOneof("val") == "int64_val":
-            join_key = entity_key.join_keys[0]
-            head = heads.get(join_key)
-            if head is None:
-                name = join_key.encode()
-                head = heads[join_key] = _HEAD.pack(1, ValueType.STRING, len(name)) + name
-            serialized.append(head + _INT64.pack(ValueType.INT64, 8, values[0].int64_val))
+            head = _name(entity_key.join_keys[0], 1)
+            serialized.append(head + _INT64.pack(_INT64_TYPE, 8, values[0].int64_val))
         else:
             serialized.append(serialize_entity_key(entity_key, SERIALIZATION_VERSION))
     return serialized
@@ -71,9 +79,17 @@ def int64_join_key(serialized_keys: Sequence[bytes]) -> tuple[str, NDArray[np.in
 
 def join_keys_of(serialized_key: bytes) -> dict[str, str]:
     """The names of a key's join keys, and the fields of Feast's ``Value`` that carry them."""
-    entity_key = deserialize_entity_key(serialized_key, SERIALIZATION_VERSION)
-    fields = [str(value.WhichOneof("val")) for value in entity_key.entity_values]
-    return dict(zip(entity_key.join_keys, fields, strict=True))
+    (num_join_keys,) = struct.unpack_from("<I", serialized_key)
+    place, names, fields = 4, [], []
+    for _ in range(num_join_keys):
+        _, length = struct.unpack_from("<II", serialized_key, place)
+        names.append(serialized_key[place + 8 : place + 8 + length].decode())
+        place += 8 + length
+    for _ in range(num_join_keys):
+        kind, length = struct.unpack_from("<II", serialized_key, place)
+        fields.append(_FIELDS[kind])
+        place += 8 + length
+    return dict(zip(names, fields, strict=True))
 
 
 def hash_serialized_keys(serialized_keys: Sequence[bytes] | pa.Array) -> NDArray[np.uint64]:
@@ -140,23 +156,23 @@ def serialize_columns(join_keys: Mapping[str, pa.Array]) -> pa.Array:
 def _name(join_key: str, num_join_keys: int) -> bytes:
     """What stands for the name of a join key, behind their number if that is not 0."""
     name = join_key.encode()
-    head = _HEAD.pack(num_join_keys, ValueType.STRING, len(name))
+    head = _HEAD.pack(num_join_keys, _STRING, len(name))
     return (head if num_join_keys else head[4:]) + name
 
 
 def _serialize_values(join_key: str, values: pa.Array) -> list[pa.Array]:
     """Two arrays of binary values, which together are type, length and value of each."""
     if pa.types.is_timestamp(values.type):
-        numbers, kind = values.cast(pa.timestamp("s", values.type.tz), safe=False), ValueType.UNIX_TIMESTAMP
+        numbers, kind = values.cast(pa.timestamp("s", values.type.tz), safe=False), _UNIX_TIMESTAMP
         values = numbers.cast(pa.int64())
     elif pa.types.is_int64(values.type):
-        kind = ValueType.INT64
+        kind = _INT64_TYPE
     elif pa.types.is_int32(values.type):
-        kind = ValueType.INT32
+        kind = _INT32
     elif pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
-        kind = ValueType.STRING
+        kind = _STRING
     elif pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
-        kind = ValueType.BYTES
+        kind = _BYTES
     else:
         raise TypeError(
             f"join key {join_key!r} has values of type {values.type}; give int64, int32, strings, bytes or "

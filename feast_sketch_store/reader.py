@@ -7,7 +7,7 @@ reader.scores("viewed", users, weights)                     X @ w of a linear mo
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -19,11 +19,12 @@ import pyarrow.compute as pc
 import yaml
 from numpy.typing import ArrayLike, NDArray
 
-from feast_sketch_store.codecs import EMPTY, VALUE, FeatureCodec
+from feast_sketch_store import kernel
+from feast_sketch_store.codecs import EMPTY, EXACT, VALUE, Decoder, FeatureCodec
 from feast_sketch_store.entity_keys import hash_columns, hash_int64_keys
 from feast_sketch_store.errors import RowError, SettingsError, UnsupportedFeatureError
 from feast_sketch_store.layers import LayerAnswer
-from feast_sketch_store.layers.answer import AnyAnswer
+from feast_sketch_store.layers.answer import AnyAnswer, FeatureAnswer
 from feast_sketch_store.paths import project_path, view_path
 from feast_sketch_store.rows import OWN_COLUMNS
 from feast_sketch_store.state import State
@@ -100,10 +101,10 @@ class SketchReader:
         self._name = feature_view
         self._ttl_microseconds = ttl // timedelta(microseconds=1) if ttl else None
         unread = View(folder, [], refresh_interval_seconds)
-        self._codecs = {codec.feature: codec for codec in _codecs_of(unread, feature_view)}
         join_keys = unread.stored_join_keys()
         if join_keys is None:
             raise SettingsError(f"{folder}: nothing was written to feature view {feature_view!r} yet")
+        self._codecs = {codec.feature: codec for codec in _codecs_of(unread, join_keys)}
         self._join_keys = {name: _JOIN_KEY_TYPES[field] for name, field in join_keys.items()}
         self._view = View(folder, list(self._codecs.values()), refresh_interval_seconds)
         self._vocabularies = {
@@ -209,7 +210,7 @@ class SketchReader:
             words = np.zeros((len(hashes), -(-len(numbering) // 64)), np.uint64)
             for answer, values in self._parts(state, hashes, feature):
                 if numbering.is_same(values.decoder.vocabulary):
-                    found = values.bits()
+                    found = values.bits()  # without a look at each value
                 else:
                     found = numbering.bits(*numbering.translate(values))
                 if len(found) == len(words) and found.shape == words.shape:
@@ -270,6 +271,12 @@ class SketchReader:
         def read(state: State) -> NDArray[np.bool_]:
             found = None
             for answer, parts in self._parts(state, hashes, feature):
+                if _is_column(state, feature) and isinstance(parts, FeatureAnswer):
+                    # A column may give each element a symbol of its own.
+                    union, (ids,) = Vocabulary.union([parts.decoder.vocabulary])
+                    parts = FeatureAnswer(
+                        Decoder(codec, union), parts.states, parts.indptr, ids[parts.symbols]
+                    )
                 symbols = parts.decoder.vocabulary.find(wanted).reshape(shape)
                 if len(answer.found) == len(hashes):
                     return parts.contains(symbols)
@@ -308,8 +315,7 @@ class SketchReader:
                 )
             scores = np.zeros(len(hashes))
             for answer, values in self._parts(state, hashes, feature):
-                own = numbering.reorder(np.asarray(weights, np.float64), values.decoder.vocabulary)
-                scores[answer.found] = values.scores(own)
+                scores[answer.found] = numbering.scores(values, np.asarray(weights, np.float64))
             return scores
 
         try:
@@ -378,7 +384,7 @@ class SketchReader:
         if feature in self._vocabularies:
             return self._vocabularies[feature]
         base = state.base
-        if codec.is_exact or (base and feature in base.codecs and feature not in base.vocabularies):
+        if _is_column(state, feature):
             raise UnsupportedFeatureError(
                 f"feature {feature!r} of view {self._name!r} is kept exactly, so its values have no ids; "
                 "read it with `arrow`, or give the reader a list of its values as `vocabularies`"
@@ -410,6 +416,7 @@ class _Numbering:
             raise SettingsError(
                 f"the vocabulary that was given for feature {codec.feature!r} repeats a value"
             )
+        self._has_repetitions = codec.is_exact
         self.vocabulary = Vocabulary(storage)
         self.values = codec.from_storage(storage)
         self._maps: dict[int, tuple[Vocabulary, NDArray[np.int32]]] = {}
@@ -418,6 +425,7 @@ class _Numbering:
     def of_all(cls, codec: FeatureCodec, vocabularies: Sequence[Vocabulary]) -> "_Numbering":
         """All values of several vocabularies; the ids of the first stay as they are."""
         numbering = cls.__new__(cls)
+        numbering._has_repetitions = codec.is_exact
         union = vocabularies[0] if vocabularies else Vocabulary(pa.array([], codec.storage_type))
         maps: Sequence[NDArray[np.integer]] = [np.arange(len(union), dtype=np.int32)][: len(vocabularies)]
         if len(vocabularies) > 1:
@@ -448,14 +456,12 @@ class _Numbering:
 
     def translate(self, values: AnyAnswer) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
         """The ids of an answer's symbols: a CSR matrix without those that have none."""
-        indptr, symbols = values.indptr, values.symbols
-        if self.is_same(values.decoder.vocabulary):
-            return indptr, symbols.astype(np.int32, copy=False)
-        ids = self.map_of(values.decoder.vocabulary)[symbols]
-        has_id = ids >= 0
-        if has_id.all():
-            return indptr, ids
-        return np.concatenate(([0], np.cumsum(has_id)))[indptr], ids[has_id]
+        indptr, ids = values.indptr, values.symbols.astype(np.int32, copy=False)
+        if not self.is_same(values.decoder.vocabulary):
+            ids = self.map_of(values.decoder.vocabulary)[ids]
+            if not (has_id := ids >= 0).all():
+                indptr, ids = np.concatenate(([0], np.cumsum(has_id)))[indptr], ids[has_id]
+        return kernel.distinct_per_row(indptr, ids) if self._has_repetitions else (indptr, ids)
 
     def bits(self, indptr: NDArray[np.int64], ids: NDArray[np.int32]) -> NDArray[np.uint64]:
         """Ids as bits of words: uint64[p, ceil(V / 64)]."""
@@ -464,12 +470,21 @@ class _Numbering:
         np.bitwise_or.at(words, (rows, ids >> 6), np.uint64(1) << (ids & 63).astype(np.uint64))
         return words
 
-    def reorder(self, weights: NDArray[np.float64], vocabulary: Vocabulary) -> NDArray[np.float64]:
-        """Weights by id as weights by the symbols of a layer; 0 for those that have no id."""
-        if self.is_same(vocabulary):
-            return weights
-        ids = self.map_of(vocabulary)
-        return np.where(ids >= 0, np.append(weights, 0.0)[ids], 0.0)
+    def scores(self, values: AnyAnswer, weights: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The sums of weights by id of an answer's values: float64[p]."""
+        if self._has_repetitions:
+            indptr, ids = self.translate(values)
+            return kernel.row_sums(indptr, np.asarray(weights[ids], np.float64))
+        if not self.is_same(values.decoder.vocabulary):
+            # By the symbols of the layer; 0 for those that have no id.
+            weights = np.append(weights, 0.0)[self.map_of(values.decoder.vocabulary)]
+        return values.scores(weights)
+
+
+def _is_column(state: State, feature: str) -> bool:
+    """Whether the sealed values of a feature are in a column, not in the filter."""
+    base = state.base
+    return base is not None and feature in base.codecs and feature not in base.vocabularies
 
 
 def _differ(one: object, other: object) -> bool:
@@ -500,14 +515,26 @@ def _as_array(values: Any, kind: pa.DataType) -> pa.Array:
         array = pa.array(np.asarray(values) if not isinstance(values, list) else values)
     if pa.types.is_null(array.type) or len(array) == 0:
         return array.cast(kind)
-    numbers = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
-    if any(test(array.type) for test in numbers) != any(test(kind) for test in numbers) and not (
-        pa.types.is_timestamp(kind) and pa.types.is_integer(array.type)
-    ):
+    if _family(array.type) != _family(kind) and (_family(array.type), _family(kind)) not in _CASTS:
         raise TypeError(f"{array.type} is not {kind}")
     if pa.types.is_timestamp(kind) and pa.types.is_integer(array.type):
         array = array.cast(pa.int64())
     return array.cast(kind, safe=not pa.types.is_timestamp(kind))
+
+
+def _family(kind: pa.DataType) -> str:
+    """What a type is at heart; within a family Arrow casts safely or refuses."""
+    if pa.types.is_integer(kind):
+        return "integer"
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return "bytes"
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return "string"
+    return "float" if pa.types.is_floating(kind) else str(kind).partition("[")[0]
+
+
+# Seconds are times, and whole numbers prices.
+_CASTS = {("integer", "timestamp"), ("integer", "float")}
 
 
 def _as_storage(codec: FeatureCodec, values: Any) -> pa.Array:
@@ -570,14 +597,15 @@ def _find_view(path: Path, feature_view: str, project: str | None) -> tuple[Path
     return folder, interval
 
 
-def _codecs_of(view: View, name: str) -> list[FeatureCodec]:
+def _codecs_of(view: View, join_keys: Iterable[str]) -> list[FeatureCodec]:
     """The codecs of all features that were written: as they were sealed, or else by their columns."""
     view.refresh()
     sealed = view.sealed()
     codecs = dict(sealed[0].codecs) if sealed else {}
     for field in view.stored_schema():
-        if field.name not in codecs and field.name not in OWN_COLUMNS:
+        if field.name not in {*codecs, *join_keys, *OWN_COLUMNS}:
             value_field = FeatureCodec.field_of(field.type)
             if value_field is not None:
-                codecs[field.name] = FeatureCodec(field.name, value_field)
+                # As they were written; a seal tells what the feature was declared to be.
+                codecs[field.name] = FeatureCodec(field.name, value_field, EXACT)
     return list(codecs.values())

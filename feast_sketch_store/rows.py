@@ -7,12 +7,11 @@ for values, one CSR matrix per feature. Every layer is built from encoded rows.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from feast.protos.feast.types.EntityKey_pb2 import EntityKey
-from feast.protos.feast.types.Value_pb2 import Value
 from numpy.typing import NDArray
 
 from feast_sketch_store import kernel
@@ -21,7 +20,11 @@ from feast_sketch_store.entity_keys import hash_serialized_keys, int64_join_key,
 from feast_sketch_store.errors import DamagedFileError, RowError
 from feast_sketch_store.vocabulary import Vocabulary
 
-FeastRow = tuple[EntityKey, dict[str, Value], datetime, datetime | None]
+if TYPE_CHECKING:
+    from feast.protos.feast.types.EntityKey_pb2 import EntityKey
+    from feast.protos.feast.types.Value_pb2 import Value
+
+FeastRow: TypeAlias = "tuple[EntityKey, dict[str, Value], datetime, datetime | None]"
 
 # Columns of the row log beside the join keys and the features.
 ENTITY_KEY = "__entity_key"
@@ -83,7 +86,7 @@ def to_arrow(rows: Sequence[FeastRow], codecs: Sequence[FeatureCodec]) -> pa.Tab
     return pa.table(columns)
 
 
-def deletions(entity_keys: Sequence[EntityKey], now: datetime) -> pa.Table:
+def deletions(entity_keys: "Sequence[EntityKey]", now: datetime) -> pa.Table:
     """Rows of the row log that delete what was written of the entities before.
 
     Raises
@@ -100,7 +103,7 @@ def deletions(entity_keys: Sequence[EntityKey], now: datetime) -> pa.Table:
     return pa.table(columns)
 
 
-def _serialize(entity_keys: Sequence[EntityKey]) -> list[bytes]:
+def _serialize(entity_keys: "Sequence[EntityKey]") -> list[bytes]:
     try:
         return serialize_entity_keys(entity_keys)
     except ValueError as error:
@@ -109,7 +112,7 @@ def _serialize(entity_keys: Sequence[EntityKey]) -> list[bytes]:
 
 
 def _join_key_columns(
-    entity_keys: Sequence[EntityKey], serialized_keys: Sequence[bytes]
+    entity_keys: "Sequence[EntityKey]", serialized_keys: Sequence[bytes]
 ) -> dict[str, pa.Array]:
     """The join keys as columns of their own, for people who query the row log."""
     usual = int64_join_key(serialized_keys)

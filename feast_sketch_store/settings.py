@@ -10,16 +10,17 @@ A feature's tag beats its view's, which beats ``feature_store.yaml``:
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Protocol
-
-from feast.feature_view import FeatureView
-from feast.field import Field
+from typing import TYPE_CHECKING, Any, Protocol
 
 from feast_sketch_store.binning import Binning, Edges, Precision, Quantiles
 from feast_sketch_store.codecs import BINNED, CATEGORICAL, EXACT, MEMBERSHIP, FeatureCodec
 from feast_sketch_store.errors import SettingsError, UnsupportedFeatureError
 from feast_sketch_store.layers import FeatureBudget
 from feast_sketch_store.rows import OWN_COLUMNS
+
+if TYPE_CHECKING:
+    from feast.feature_view import FeatureView
+    from feast.field import Field
 
 TAG_PREFIX = "sketch."
 
@@ -87,7 +88,7 @@ class ViewSettings:
         return FeatureBudget(self.presence_error_rate, rates, self.ttl_microseconds)
 
 
-def resolve(options: StoreOptions, table: FeatureView) -> ViewSettings:
+def resolve(options: StoreOptions, table: "FeatureView") -> ViewSettings:
     """The settings of a view.
 
     Raises
@@ -123,7 +124,7 @@ def resolve(options: StoreOptions, table: FeatureView) -> ViewSettings:
     )
 
 
-def ttl_microseconds(options: StoreOptions, table: FeatureView) -> int | None:
+def ttl_microseconds(options: StoreOptions, table: "FeatureView") -> int | None:
     """How long a view's rows live; None for ever, which Feast writes as a ttl of zero or none."""
     if not options.expire_rows:
         return None
@@ -208,7 +209,7 @@ def _own_tags(
     return values
 
 
-def _choose_codec(field: Field, tags: Mapping[str, Any], default: str, where: str) -> FeatureCodec:
+def _choose_codec(field: "Field", tags: Mapping[str, Any], default: str, where: str) -> FeatureCodec:
     if field.name in OWN_COLUMNS:
         raise UnsupportedFeatureError(f"{where} bears a name that the row log keeps for itself; rename it")
     usual = FeatureCodec.for_feature(field.name, field.dtype)

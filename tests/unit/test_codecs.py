@@ -31,7 +31,9 @@ from feast.types import (
     UnixTimestamp,
     Uuid,
 )
+from google.protobuf.descriptor import FieldDescriptor
 
+from feast_sketch_store import codecs
 from feast_sketch_store.codecs import (
     CATEGORICAL,
     EMPTY,
@@ -228,3 +230,23 @@ def test_codec_of_a_feast_type(dtype, field, name):
 def test_a_type_without_a_field_is_refused(dtype):
     with pytest.raises(UnsupportedFeatureError, match="feature 'x' has type"):
         FeatureCodec.for_feature("x", dtype)
+
+
+def test_the_fields_are_those_of_feasts_value():
+    kinds = {
+        FieldDescriptor.TYPE_BOOL: "bool",
+        FieldDescriptor.TYPE_INT32: "int32",
+        FieldDescriptor.TYPE_INT64: "int64",
+        FieldDescriptor.TYPE_FLOAT: "float",
+        FieldDescriptor.TYPE_DOUBLE: "double",
+        FieldDescriptor.TYPE_STRING: "string",
+        FieldDescriptor.TYPE_BYTES: "bytes",
+        FieldDescriptor.TYPE_MESSAGE: "message",
+    }
+    fields = {}
+    for name, field in Value.DESCRIPTOR.fields_by_name.items():
+        is_collection = name.endswith(("list_val", "set_val"))
+        element = field.message_type.fields_by_name["val"] if is_collection else field
+        fields[name] = field.number, "timestamp" if name.startswith("unix_") else kinds[element.type]
+    del fields["null_val"]
+    assert fields == codecs._VALUE_FIELDS

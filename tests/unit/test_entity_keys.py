@@ -5,12 +5,20 @@ import struct
 
 import mmh3
 import numpy as np
+import pyarrow as pa
 import pytest
 from feast.infra.key_encoding_utils import serialize_entity_key
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import Value
 
-from feast_sketch_store.entity_keys import hash_serialized_keys, int64_join_key, serialize_entity_keys
+from feast_sketch_store.entity_keys import (
+    hash_columns,
+    hash_serialized_keys,
+    int64_join_key,
+    join_keys_of,
+    serialize_columns,
+    serialize_entity_keys,
+)
 
 
 def key(**values):
@@ -174,6 +182,64 @@ def test_keys_crafted_to_collide_do_not():
     assert mmh3.hash_bytes(serialized[0]) == mmh3.hash_bytes(serialized[1])
     hashes = hash_serialized_keys(serialized)
     assert (hashes[0] != hashes[1]).all()
+
+
+COLUMNS = {
+    "int64": {"user_id": pa.array([1, -1, 2**63 - 1])},
+    "int32": {"user_id": pa.array([1, -1, -(2**31)], pa.int32())},
+    "strings": {"name": pa.array(["zoë", "", "x" * 70_000])},
+    "large strings": {"name": pa.array(["zoë", "", "x"], pa.large_string())},
+    "bytes": {"digest": pa.array([b"\x00\xff", b"", b"x"])},
+    "seconds": {"day": pa.array([0, 1_700_000_000, -5], pa.timestamp("s"))},
+    "microseconds": {"day": pa.array([1_700_000_000_000_000, -1_000_000], pa.timestamp("us", "UTC"))},
+    "several": {"b": pa.array(["x", ""]), "a": pa.array([1, 2]), "ключ": pa.array([7, 8], pa.int32())},
+    "a slice": {"b": pa.array(["w", "x", ""]).slice(1), "a": pa.array([0, 1, 2]).slice(1)},
+    "none": {"user_id": pa.array([], pa.int64())},
+}
+FIELDS = {"int64": "int64_val", "int32": "int32_val", "string": "string_val", "binary": "bytes_val"}
+
+
+def keys_of(columns):
+    """The same keys as Feast's messages."""
+    keys = []
+    for row in zip(*columns.values(), strict=True):
+        values = {}
+        for name, value in zip(columns, row, strict=True):
+            kind = str(value.type).removeprefix("large_")
+            if kind.startswith("timestamp"):
+                values[name] = Value(unix_timestamp_val=value.cast(pa.timestamp("s", value.type.tz)).value)
+            else:
+                values[name] = Value(**{FIELDS[kind]: value.as_py()})
+        keys.append(key(**values))
+    return keys
+
+
+@pytest.mark.parametrize("columns", COLUMNS.values(), ids=COLUMNS.keys())
+def test_columns_have_the_bytes_of_feast(columns):
+    wanted = [serialize_entity_key(k, 3) for k in keys_of(columns)]
+    assert serialize_columns(columns).to_pylist() == wanted
+    assert hash_columns(columns).tolist() == hash_serialized_keys(wanted).tolist()
+
+
+@pytest.mark.parametrize(
+    ("columns", "error"),
+    [
+        ({"a": pa.array([1, None])}, ValueError),
+        ({"a": pa.array([1.5])}, TypeError),
+        ({"a": pa.array([True])}, TypeError),
+        ({"a": pa.array([1, 2]), "b": pa.array(["x"])}, ValueError),
+    ],
+)
+def test_columns_that_are_no_keys_are_refused(columns, error):
+    with pytest.raises(error, match="join key"):
+        hash_columns(columns)
+
+
+def test_join_keys_are_read_off_the_bytes():
+    for entity_key in KEYS.values():
+        fields = [value.WhichOneof("val") for value in entity_key.entity_values]
+        wanted = dict(zip(entity_key.join_keys, fields, strict=True))
+        assert join_keys_of(serialize_entity_key(entity_key, 3)) == wanted
 
 
 def test_no_keys_make_no_hashes():

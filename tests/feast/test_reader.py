@@ -1,0 +1,384 @@
+"""`SketchReader` against `online_read` of the same rows, and its own ways in."""
+
+import subprocess
+import sys
+import threading
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from feast import Entity, Field, ValueType
+from feast.protos.feast.types.Value_pb2 import Int64Set, StringList, StringSet, Value
+from feast.types import Array, Float64, Int64, Set, String, UnixTimestamp
+
+from feast_sketch_store import SketchReader, SketchStoreError
+from feast_sketch_store.errors import RowError, SettingsError, UnsupportedFeatureError
+
+RATES = {"error_rate": 1e-3, "scalar_error_rate": 1e-9, "presence_error_rate": 1e-9}
+FEATURES = {"viewed": Set(Int64), "tags": Array(String), "country": String, "seen": Set(UnixTimestamp)}
+NUM_USERS = 60
+
+
+def values_of(user):
+    values = {
+        "viewed": Value(int64_set_val=Int64Set(val=range(user % 9))),
+        "tags": Value(string_list_val=StringList(val=[f"tag-{n}" for n in range(user % 4)])),
+        "country": Value(string_val=f"country-{user % 5}") if user % 6 else Value(),
+        "seen": Value(unix_timestamp_set_val=Int64Set(val=[user])),
+    }
+    return {name: value for name, value in values.items() if user % 7 != 5 or name == "viewed"}
+
+
+def fill(harness, users):
+    for user in users:
+        assert user == int(user)
+    rows = [(harness.key(user_id=user), values_of(user), harness.noon(), None) for user in users]
+    harness.write_many(rows)
+
+
+@pytest.fixture(params=["unsealed", "sealed", "both", "listed"])
+def filled(request, make_harness, make_view):
+    features = [Field(name=name, dtype=dtype) for name, dtype in FEATURES.items()]
+    if request.param == "listed":
+        features.append(Field(name="price", dtype=Float64, tags={"sketch.codec": "exact"}))
+    harness = make_harness(view=make_view(features), **RATES)
+    fill(harness, range(NUM_USERS))
+    if request.param != "unsealed":
+        harness.store.seal(harness.config, harness.view)
+    if request.param == "both":
+        # New values, and an old row with other ones.
+        rows = [(0, [3, 4, 500]), (1_000, [501, 2])]
+        for user, viewed in rows:
+            harness.write(user, {"viewed": Value(int64_set_val=Int64Set(val=viewed))}, harness.noon(1))
+    return harness
+
+
+def reader_of(harness, **options):
+    return SketchReader(harness.config.online_store.path, "history", "shop", **options)
+
+
+USERS = np.array([4, 0, 1_000, -5, 59, 4, 5, 12])
+
+
+def expected(harness, feature):
+    """What `online_read` says: a list of values per user, or None."""
+    rows = harness.read(*USERS.tolist())
+    answers = []
+    for _, values in rows:
+        value = (values or {}).get(feature)
+        field = value.WhichOneof("val") if value is not None else None
+        if field is None:
+            answers.append(None)
+        else:
+            content = getattr(value, field)
+            answers.append(list(content.val) if field.endswith(("list_val", "set_val")) else content)
+    return answers
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+def test_arrow_is_what_online_read_says(filled, feature):
+    found = reader_of(filled).arrow(feature, USERS)
+    found.validate(full=True)
+    if feature == "seen":
+        moments = [None if row is None else [int(m.timestamp()) for m in row] for row in found.to_pylist()]
+        assert moments == expected(filled, feature)
+    else:
+        # A list comes as it was written until it is sealed, also where that says that order does not matter.
+        as_sets = [set(v) if isinstance(v, list) else v for v in found.to_pylist()]
+        assert as_sets == [set(v) if isinstance(v, list) else v for v in expected(filled, feature)]
+
+
+@pytest.mark.parametrize("feature", ["viewed", "tags"])
+def test_all_forms_agree(filled, feature):
+    reader = reader_of(filled)
+    wanted = [set(row or ()) for row in expected(filled, feature)]
+    answer = reader.csr(feature, USERS)
+    values = answer.vocabulary.to_pylist()
+    assert (answer.indptr.dtype, answer.ids.dtype) == (np.int64, np.int32)
+    rows = [
+        [values[number] for number in answer.ids[start:stop]]
+        for start, stop in zip(answer.indptr, answer.indptr[1:], strict=False)
+    ]
+    assert [set(row) for row in rows] == wanted
+    assert [len(row) for row in rows] == [len(row) for row in wanted]
+    assert answer.vocabulary.equals(reader.vocabulary(feature))
+
+    dense = np.array([[value in row for value in values] for row in wanted])
+    bits = reader.bits(feature, USERS)
+    assert bits.shape == (len(USERS), -(-len(values) // 64))
+    unpacked = np.unpackbits(bits.view(np.uint8), axis=1, bitorder="little").astype(bool)
+    np.testing.assert_array_equal(unpacked[:, : len(values)], dense)
+    assert not unpacked[:, len(values) :].any()
+
+    np.testing.assert_array_equal(reader.multi_hot(feature, USERS), dense.astype(np.float32))
+    out = np.full((len(USERS), len(values) + 3), 9, np.int8)
+    assert reader.multi_hot(feature, USERS, out) is out
+    np.testing.assert_array_equal(out[:, : len(values)], dense)
+
+    weights = np.random.default_rng(1).random(len(values))
+    np.testing.assert_allclose(reader.scores(feature, USERS, weights), dense @ weights, rtol=1e-12)
+
+    asked = [*values, "never written" if feature == "tags" else -77]
+    found = reader.contains(feature, USERS, asked)
+    np.testing.assert_array_equal(found[:, :-1], dense)
+    assert not found[:, -1].any()
+    np.testing.assert_array_equal(reader.contains(feature, USERS, pa.array(asked)), found)
+    own = [asked[number % len(asked) :] + asked[: number % len(asked)] for number in range(len(USERS))]
+    rotated = [np.roll(row, -(number % len(asked))) for number, row in enumerate(found)]
+    np.testing.assert_array_equal(reader.contains(feature, USERS, np.array(own)), rotated)
+
+
+def test_which_entities_exist(filled):
+    found = reader_of(filled).exists(USERS)
+    assert found.tolist() == [timestamp is not None for timestamp, _ in filled.read(*USERS.tolist())]
+
+
+def test_a_model_brings_its_vocabulary(filled):
+    vocabulary = [7, 500, 3, 999]
+    reader = reader_of(filled, vocabularies={"viewed": vocabulary})
+    wanted = np.array([[v in (row or ()) for v in vocabulary] for row in expected(filled, "viewed")])
+    np.testing.assert_array_equal(reader.multi_hot("viewed", USERS), wanted)
+    weights = np.array([1.0, 10.0, 100.0, 1_000.0])
+    np.testing.assert_array_equal(reader.scores("viewed", USERS, weights), wanted @ weights)
+    assert reader.vocabulary("viewed").to_pylist() == vocabulary
+    bits = np.unpackbits(reader.bits("viewed", USERS).view(np.uint8), axis=1, bitorder="little")
+    np.testing.assert_array_equal(bits[:, :4], wanted)
+
+
+def test_exact_features_have_no_ids_unless_given(make_harness, make_view):
+    tags = {"sketch.codec": "exact"}
+    fields = [
+        Field(name="price", dtype=Float64, tags=tags),
+        Field(name="path", dtype=Array(String), tags=tags),
+    ]
+    harness = make_harness(view=make_view(fields))
+    for user in range(4):
+        price = Value(double_val=user / 4)
+        path = Value(string_list_val=StringList(val=["b", "a", "b"][:user]))
+        harness.write(user, {"price": price, "path": path})
+    for is_sealed in (False, True):
+        reader = reader_of(harness)
+        assert reader.arrow("price", [3, 9, 1]).to_pylist() == [0.75, None, 0.25]
+        assert reader.arrow("path", [3, 9, 1, 0]).to_pylist() == [["b", "a", "b"], None, ["b"], []]
+        assert reader.contains("path", [3, 1], ["a", "b", "c"]).tolist() == [[1, 1, 0], [0, 1, 0]]
+        if is_sealed:
+            with pytest.raises(UnsupportedFeatureError, match="kept exactly"):
+                reader.csr("path", [1])
+        else:
+            assert np.diff(reader.csr("path", [3, 2]).indptr).tolist() == [2, 2]
+        given = reader_of(harness, vocabularies={"path": ["a", "b"]})
+        assert sorted(given.csr("path", [3]).ids.tolist()) == [0, 1]
+        assert given.scores("path", [3, 1], np.array([1.0, 10.0])).tolist() == [11.0, 10.0]
+        harness.store.seal(harness.config, harness.view)
+
+
+def test_new_values_come_behind_until_a_seal(make_harness):
+    harness = make_harness({"viewed": Set(String)}, refresh_interval_seconds=0, **RATES)
+    harness.write(1, {"viewed": Value(string_set_val=StringSet(val=["a"]))})
+    harness.store.seal(harness.config, harness.view)
+    reader = reader_of(harness)
+    assert reader.vocabulary("viewed").to_pylist() == ["a"]
+    for user in (2, 3):
+        harness.write(user, {"viewed": Value(string_set_val=StringSet(val=["z", "a"]))}, harness.noon(user))
+    assert reader.vocabulary("viewed").to_pylist() == ["a", "z"]
+    assert reader.csr("viewed", [2, 1]).ids.tolist() == [0, 1, 0]
+    harness.store.seal(harness.config, harness.view)
+    assert reader.csr("viewed", [2]).vocabulary.to_pylist() == ["a", "z"]
+
+
+def test_rows_older_than_the_ttl_are_not_there(make_harness):
+    harness = make_harness({"country": String})
+    now = datetime.now(UTC)
+    for user, age in ((1, timedelta(minutes=1)), (2, timedelta(days=3))):
+        harness.write(user, {"country": Value(string_val="pe")}, now - age)
+    reader = reader_of(harness, ttl=timedelta(days=1))
+    assert reader.arrow("country", [1, 2]).to_pylist() == ["pe", None]
+    assert reader_of(harness).exists([1, 2]).all()
+
+
+TEXTS, NUMBERS = ["ada", "", "ü"], [1, -1, 9]
+KEYS = {
+    "strings": ([Value(string_val=v) for v in TEXTS], [TEXTS, pa.array(TEXTS), np.array(TEXTS)]),
+    "int64": (
+        [Value(int64_val=v) for v in NUMBERS],
+        [NUMBERS, np.array(NUMBERS), np.array(NUMBERS, np.int8)],
+    ),
+    "int32": ([Value(int32_val=v) for v in NUMBERS], [NUMBERS, np.array(NUMBERS, np.int16)]),
+    "bytes": ([Value(bytes_val=v) for v in (b"x", b"")], [[b"x", b""], pa.array([b"x", b""])]),
+    "timestamps": (
+        [Value(unix_timestamp_val=v) for v in (0, 1_700_000_000)],
+        [[0, 1_700_000_000], np.array([0, 1_700_000_000], "datetime64[s]"), pa.array([0, 1_700_000_000])],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_entities_of_every_type(make_harness, name):
+    keys, forms = KEYS[name]
+    harness = make_harness({"country": String})
+    for number, key in enumerate(keys):
+        harness.write(key, {"country": Value(string_val=str(number))})
+    reader = reader_of(harness)
+    for form in forms:
+        assert reader.arrow("country", form).to_pylist() == [str(number) for number in range(len(keys))]
+        assert (reader.hash(form) == reader.hash(reader.hash(form))).all()
+
+
+def test_composite_keys(make_harness, make_view):
+    entities = [
+        Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64),
+        Entity(name="shop", join_keys=["shop"], value_type=ValueType.STRING),
+    ]
+    fields = [
+        Field(name="country", dtype=String),
+        Field(name="user_id", dtype=Int64),
+        Field(name="shop", dtype=String),
+    ]
+    harness = make_harness(view=make_view(fields, entities=entities))
+    for user, shop in ((1, "b"), (2, "a")):
+        row = {"country": Value(string_val=shop + str(user))}
+        harness.write_many([(harness.key(user_id=user, shop=shop), row, harness.noon(), None)])
+    reader = reader_of(harness)
+    assert reader.join_keys == ["shop", "user_id"]
+    asked = {"user_id": np.array([1, 2, 1]), "shop": ["b", "a", "a"]}
+    assert reader.arrow("country", asked).to_pylist() == ["b1", "a2", None]
+    for wrong in ([1, 2], {"user_id": [1]}, {"user_id": [1], "shop": ["a", "b"]}):
+        with pytest.raises(RowError, match="history"):
+            reader.exists(wrong)
+
+
+@pytest.mark.parametrize(
+    "entities",
+    [["1"], [1.5], [None], [2**63], [[1]], pa.array([True]), np.array([2**63], np.uint64), [object()]],
+)
+def test_entities_of_another_type_are_refused(make_harness, entities):
+    harness = make_harness({"country": String})
+    harness.write(1, {"country": Value(string_val="pe")})
+    with pytest.raises(RowError, match="join keys"):
+        reader_of(harness).arrow("country", entities)
+
+
+def test_no_entities(filled):
+    reader = reader_of(filled)
+    for nobody in ([], np.zeros(0, np.int64), pa.array([], pa.int64())):
+        assert len(reader.exists(nobody)) == 0
+        assert reader.csr("viewed", nobody).indptr.tolist() == [0]
+        assert len(reader.arrow("country", nobody)) == 0
+        assert reader.contains("viewed", nobody, [1, 2]).shape == (0, 2)
+        assert len(reader.multi_hot("viewed", nobody)) == 0
+    assert reader.contains("viewed", [1], []).shape == (1, 0)
+
+
+def test_wrong_questions_are_refused(filled):
+    reader = reader_of(filled)
+    with pytest.raises(UnsupportedFeatureError, match="'vieved' of view 'history'"):
+        reader.csr("vieved", USERS)
+    with pytest.raises(RowError, match="no values of feature 'viewed'"):
+        reader.contains("viewed", USERS, ["a"])
+    with pytest.raises(RowError, match="null"):
+        reader.contains("viewed", USERS, [1, None])
+    with pytest.raises(RowError, match="shape"):
+        reader.contains("viewed", USERS, [[1]])
+    with pytest.raises(ValueError, match="weights have the shape"):
+        reader.scores("viewed", USERS, np.ones(3))
+    with pytest.raises(ValueError, match="out has the shape"):
+        reader.multi_hot("viewed", USERS, np.zeros((1, 1)))
+    with pytest.raises(SettingsError, match="repeats"):
+        reader_of(filled, vocabularies={"viewed": [1, 1]})
+
+
+def test_ways_to_a_view(make_harness, tmp_path, monkeypatch):
+    harness = make_harness({"country": String})
+    harness.write(1, {"country": Value(string_val="pe")})
+    config = tmp_path / "feature_store.yaml"
+    monkeypatch.setenv("STORE_PATH", "sketch")
+    config.write_text("project: shop\nonline_store: {type: sketch, path: $STORE_PATH}\n")
+    for path in (config, tmp_path, str(tmp_path), tmp_path / "sketch"):
+        assert SketchReader(path, "history").features == ["country"]
+    for path, view, project, message in (
+        (tmp_path / "nowhere", "history", None, "is neither"),
+        (tmp_path, "hystory", None, r"no feature view 'hystory'.*history"),
+        (tmp_path, "history", "shoe", "no feature view"),
+    ):
+        with pytest.raises(SettingsError, match=message):
+            SketchReader(path, view, project)
+    make_harness({"country": String}, project="other")
+    with pytest.raises(SettingsError, match=r"projects \['other', 'shop'\]"):
+        SketchReader(tmp_path / "sketch", "history")
+    with pytest.raises(SettingsError, match="nothing was written"):
+        SketchReader(tmp_path / "sketch", "history", "other")
+    config.write_text("project: shop\nonline_store: {type: redis}\n")
+    with pytest.raises(SettingsError, match="'redis', not sketch"):
+        SketchReader(tmp_path, "history")
+
+
+def test_a_damaged_snapshot_is_passed_over(make_harness, caplog):
+    harness = make_harness({"viewed": Set(Int64)}, **RATES)
+    for hour in range(2):
+        for user in range(50):
+            value = Value(int64_set_val=Int64Set(val=range(hour * 40, hour * 40 + 40)))
+            harness.write(user, {"viewed": value}, harness.noon(hour))
+        harness.store.seal(harness.config, harness.view)
+    view = harness.reopened().store.view(harness.config, harness.view)
+    view.refresh()
+    layer, newest = view.sealed()
+    content, table = newest.path.read_bytes(), layer.bloom.words.tobytes()
+    place = content.index(table)
+    newest.path.write_bytes(content[:place] + bytes(len(table)) + content[place + len(table) :])
+    # Users are asked for first, so each form meets the damage by itself.
+    for ask in (
+        lambda reader: reader.exists(range(50)).all(),
+        lambda reader: (np.diff(reader.csr("viewed", range(50)).indptr) >= 40).all(),
+        lambda reader: reader.contains("viewed", range(50), range(40, 80)).all(),
+        lambda reader: (
+            reader.scores("viewed", range(50), np.ones(len(reader.vocabulary("viewed")))) > 30
+        ).all(),
+    ):
+        caplog.clear()
+        assert ask(reader_of(harness))
+        assert "does not match its checksum" in caplog.text
+
+
+def test_threads_share_a_reader(filled):
+    reader = reader_of(filled)
+    users = np.arange(NUM_USERS)
+    wanted = reader.csr("viewed", users)
+    wrong = []
+
+    def read():
+        for _ in range(50):
+            answer = reader.csr("viewed", users)
+            if not np.array_equal(answer.ids, wanted.ids):
+                wrong.append(answer)
+
+    threads = [threading.Thread(target=read) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    reader.close()
+
+
+READ_WITHOUT_FEAST = """
+import sys
+from feast_sketch_store import SketchReader
+print(SketchReader(sys.argv[1], "history", "shop").arrow("viewed", [1, 2]).to_pylist())
+found = {"feast", "google.protobuf"} & sys.modules.keys()
+assert not found, found
+"""
+
+
+def test_another_process_reads_without_feast(make_harness):
+    harness = make_harness({"viewed": Set(String)})
+    harness.write(1, {"viewed": Value(string_set_val=StringSet(val=["a"]))})
+    harness.store.seal(harness.config, harness.view)
+    harness.write(2, {"viewed": Value(string_set_val=StringSet(val=["b"]))})
+    command = [sys.executable, "-c", READ_WITHOUT_FEAST, harness.config.online_store.path]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("[['a'], ['b']]\n", "")
+
+
+def test_errors_are_of_one_family():
+    assert issubclass(RowError, SketchStoreError)

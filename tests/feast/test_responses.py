@@ -1,0 +1,150 @@
+"""Responses of `get_online_features` against those of Feast's own way through `online_read`."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from feast import Entity, FeatureStore, FeatureView, Field, FileSource, ValueType
+from feast.infra.online_stores.online_store import OnlineStore
+from feast.protos.feast.types.EntityKey_pb2 import EntityKey
+from feast.protos.feast.types.Value_pb2 import Int64Set, StringList, Value
+from feast.repo_config import RepoConfig
+from feast.types import Array, Int64, Set, String
+
+from feast_sketch_store import SketchOnlineStore
+
+NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
+ENTITIES = {
+    "user": Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64),
+    "shop": Entity(name="shop", join_keys=["shop_id"], value_type=ValueType.STRING),
+}
+
+
+def view_of(name, entities, **features):
+    types = {"user": Int64, "shop": String}
+    keys = [Field(name=f"{entity}_id", dtype=types[entity]) for entity in entities]
+    fields = [Field(name=name, dtype=dtype) for name, dtype in features.items()]
+    return FeatureView(
+        name=name,
+        entities=[ENTITIES[entity] for entity in entities],
+        schema=[*keys, *fields],
+        source=FileSource(name=name, path=f"{name}.parquet", timestamp_field="event"),
+        ttl=timedelta(0),
+    )
+
+
+VIEWS = [
+    view_of("history", ["user"], viewed=Set(Int64), country=String, tags=Array(String)),
+    view_of("prices", ["user", "shop"], paid=Set(Int64), visits=Int64),
+    view_of("shops", ["shop"], sold=Set(Int64)),
+]
+
+
+def rows_of(view, first, count):
+    """Rows with all that a feature can be: a value, an empty one, null, or not written."""
+    rows = []
+    for number in range(first, first + count):
+        key = {"user_id": Value(int64_val=number - 2), "shop_id": Value(string_val=f"shop-{number}")}
+        values = {
+            "viewed": Value(int64_set_val=Int64Set(val=range(number % 4))),
+            "country": Value(string_val=f"country-{number % 3}") if number % 5 else Value(),
+            "tags": Value(string_list_val=StringList(val=["a", "ü" * number][: number % 3])),
+            "paid": Value(int64_set_val=Int64Set(val=[-number, 2**62])),
+            "visits": Value(int64_val=number),
+            "sold": Value(int64_set_val=Int64Set(val=[number])),
+        }
+        names = [field.name for field in view.features]
+        join_keys = sorted(view.join_keys)
+        row = {name: values[name] for name in names if number % 7 != 3 or name != "tags"}
+        moment = NOON + timedelta(hours=number, microseconds=number)
+        rows.append(
+            (EntityKey(join_keys=join_keys, entity_values=[key[k] for k in join_keys]), row, moment, None)
+        )
+    return rows
+
+
+@pytest.fixture(params=["unsealed", "sealed", "both"])
+def store(request, tmp_path):
+    rates = {"error_rate": 1e-9, "scalar_error_rate": 1e-9, "presence_error_rate": 1e-9}
+    config = RepoConfig(
+        project="shop",
+        provider="local",
+        registry=str(tmp_path / "registry.db"),
+        online_store={"type": "sketch", "path": str(tmp_path / "sketch"), **rates},
+        entity_key_serialization_version=3,
+        repo_path=tmp_path,
+    )
+    feature_store = FeatureStore(config=config)
+    feature_store.apply([*ENTITIES.values(), *VIEWS])
+    online_store = feature_store._get_provider().online_store
+    for view in VIEWS:
+        online_store.online_write_batch(config, view, rows_of(view, 0, 40), None)
+        if request.param != "unsealed":
+            online_store.seal(config, view)
+        if request.param == "both":
+            online_store.online_write_batch(config, view, rows_of(view, 30, 30), None)
+    return feature_store
+
+
+USERS = [5, 3, -2, 5, 1_000, 0, 38, 31, 5, 57, -1]
+SHOPS = [f"shop-{user + 2}" for user in USERS]
+USER_FEATURES = ["history:viewed", "history:country", "history:tags"]
+REQUESTS = {
+    "one user": (USER_FEATURES, {"user_id": [7]}, {}),
+    "one that is not there": (USER_FEATURES, {"user_id": [1_000]}, {}),
+    "none that is there": (USER_FEATURES, {"user_id": [1_000, -7, 1_000]}, {}),
+    "several, some twice": (USER_FEATURES, {"user_id": USERS}, {}),
+    "features in another order": (USER_FEATURES[::-1], {"user_id": USERS}, {}),
+    "one feature of all": (["history:country"], {"user_id": USERS}, {}),
+    "strings": (["shops:sold"], {"shop_id": SHOPS}, {}),
+    "composite keys": (["prices:paid", "prices:visits"], {"user_id": USERS, "shop_id": SHOPS}, {}),
+    "all views": (
+        [*USER_FEATURES, "prices:visits", "shops:sold"],
+        {"shop_id": SHOPS, "user_id": USERS},
+        {"full_feature_names": True},
+    ),
+    "versions": (USER_FEATURES, {"user_id": USERS}, {"include_feature_view_version_metadata": True}),
+    "dicts": (USER_FEATURES, [{"user_id": user} for user in USERS], {}),
+    "values": (USER_FEATURES, {"user_id": [Value(int64_val=user) for user in USERS]}, {}),
+    "users of another type": (USER_FEATURES, {"user_id": ["5", "3"]}, {}),
+}
+
+
+def answer(get, request):
+    features, entities, options = request
+    try:
+        return get(features=features, entity_rows=entities, **options).proto
+    except Exception as error:
+        return type(error), str(error)
+
+
+@pytest.mark.parametrize("request_name", REQUESTS)
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_response_is_that_of_feasts_own_way(store, monkeypatch, request_name, is_async):
+    def ask():
+        get = store.get_online_features
+        if is_async:
+
+            def get(**arguments):
+                return asyncio.run(store.get_online_features_async(**arguments))
+
+        return answer(get, REQUESTS[request_name])
+
+    ours = ask()
+    for name in ("_read_features_per_fv", "_read_features_per_fv_async"):
+        monkeypatch.setattr(SketchOnlineStore, name, getattr(OnlineStore, name))
+    assert ours == ask()
+
+
+def test_requests_do_not_take_feasts_way(store, monkeypatch):
+    """Or the tests above would compare it with itself."""
+    monkeypatch.setattr(SketchOnlineStore, "online_read", None)
+    for name in set(REQUESTS) - {"users of another type"}:
+        assert not isinstance(answer(store.get_online_features, REQUESTS[name]), tuple), name
+
+
+@pytest.mark.parametrize("entities", [{}, {"user_id": []}, {"shop_id": ["a"]}, {"user_id": [None]}])
+def test_wrong_requests_fail_as_with_feasts_own_way(store, monkeypatch, entities):
+    ours = answer(store.get_online_features, (USER_FEATURES, entities, {}))
+    monkeypatch.setattr(SketchOnlineStore, "_read_features_per_fv", OnlineStore._read_features_per_fv)
+    assert ours == answer(store.get_online_features, (USER_FEATURES, entities, {}))
