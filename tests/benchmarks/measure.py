@@ -34,6 +34,18 @@ def interleaved(
     rounds : how often each side has its turn.
     calls : timed calls a turn.
     """
+    samples = interleaved_samples(sides, make_input, rounds=rounds, calls=calls)
+    return {name: median(times) for name, times in samples.items()}
+
+
+def interleaved_samples(
+    sides: Mapping[str, Callable[[T], object]],
+    make_input: Callable[[int], T],
+    *,
+    rounds: int,
+    calls: int = 1,
+) -> dict[str, list[float]]:
+    """The seconds of all timed calls of `interleaved`, in ascending order."""
     samples: dict[str, list[float]] = {name: [] for name in sides}
     for turn in range(-1, rounds):
         for name, run in sides.items():
@@ -42,7 +54,12 @@ def interleaved(
             times = [seconds(run, argument)[0] for argument in inputs]
             if turn >= 0:
                 samples[name] += times
-    return {name: median(times) for name, times in samples.items()}
+    return {name: sorted(times) for name, times in samples.items()}
+
+
+def quantile(ascending: Sequence[float], share: float) -> float:
+    """The sample below which so large a share of them lies."""
+    return ascending[min(len(ascending) - 1, int(share * len(ascending)))]
 
 
 def seconds(run: Callable[..., T], *arguments: object) -> tuple[float, T]:

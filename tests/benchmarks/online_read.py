@@ -1,21 +1,31 @@
-"""Reads through Feast: ``online_read`` and ``get_online_features`` of three stores with the same rows.
+"""Reads through Feast: ``online_read`` and ``get_online_features`` of several stores with the same rows.
 
-The p50 of single calls, each with fresh random keys that are built before the clock starts. The sketch
-answers from its sealed layer, Redis over the loopback device, where a network would add to its time alone.
+Closed loop: single calls, each with fresh random keys that are built before the clock starts. The sketch
+answers from its sealed layer. Redis runs on this machine, over the loopback device and over a Unix socket; a
+network would add to its times alone. The floor is a store that looks up finished protos in a dict.
+
+The share is that of the store in `get_online_features`: of this store, all that its own
+`_read_features_per_fv` does, in which stands what Feast does for others in its own; and of Feast's own way
+over this store, `online_read`.
 """
 
+import time
 from typing import Any
 
+from feast.infra.online_stores.online_store import OnlineStore
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.types import FeastType, Int64, String
-from measure import interleaved, number, print_set_up, print_table
+from measure import interleaved_samples, number, print_set_up, print_table, quantile
 from stores import (
+    FLOOR,
     REDIS,
+    REDIS_SOCKET,
     SKETCH,
     SQLITE,
     Backend,
     UserRows,
     entity_keys,
+    floor,
     redis,
     redis_server,
     set_up_of,
@@ -25,22 +35,24 @@ from stores import (
 )
 
 ERROR_RATE = 0.01
-CALLS_PER_BATCH_SIZE = {1: 100, 10: 50, 100: 10, 1_000: 3}
+CALLS_PER_BATCH_SIZE = {1: 200, 10: 100, 100: 30, 1_000: 8}
 
 
 def run(*, quick: bool) -> None:
     for element in (Int64, String):
         rows = UserRows(2_000 if quick else 20_000, element)
-        with temporary_folder() as folder, redis_server() as port:
+        with temporary_folder() as folder, redis_server(folder / "redis.sock") as port:
             backends = {
                 SKETCH: sketch(folder, rows, error_rate=ERROR_RATE),
                 SQLITE: sqlite(folder, rows),
                 REDIS: redis(folder, rows, port),
+                REDIS_SOCKET: redis(folder, rows, port, folder / "redis.sock"),
+                FLOOR: floor(folder, rows),
             }
             for backend in backends.values():
                 backend.write(rows.to_feast())
             _check(backends, rows)
-            _measure(backends, rows, element, rounds=3 if quick else 11)
+            _measure(backends, rows, element, rounds=3 if quick else 9)
 
 
 def _measure(backends: dict[str, Backend], rows: UserRows, element: FeastType, rounds: int) -> None:
@@ -53,47 +65,95 @@ def _measure(backends: dict[str, Backend], rows: UserRows, element: FeastType, r
         "redis",
         "hiredis",
     )
-    header = [
-        "call",
-        "entities",
-        "sketch, us",
-        "sqlite, us",
-        "redis, us",
-        "sketch / sqlite",
-        "sketch / redis",
-    ]
-    lines = []
+    lines: list[list[str]] = []
     for batch, calls in CALLS_PER_BATCH_SIZE.items():
 
         def keys(call: int, batch: int = batch) -> list[EntityKey]:
             return entity_keys(rows.users(batch, seed=call))
 
         reads = {name: backend.read for name, backend in backends.items()}
-        lines.append(_line("online_read", batch, interleaved(reads, keys, rounds=rounds, calls=calls)))
+        samples = interleaved_samples(reads, keys, rounds=rounds, calls=calls)
+        lines += _lines("online_read", batch, samples)
+    shares = []
     for batch, calls in CALLS_PER_BATCH_SIZE.items():
 
         def entity_rows(call: int, batch: int = batch) -> list[dict[str, Any]]:
             return [{"user_id": user} for user in rows.users(batch, seed=call)]
 
         gets = {name: _get_online_features(backend) for name, backend in backends.items()}
-        times = interleaved(gets, entity_rows, rounds=rounds, calls=calls)
-        lines.append(_line("get_online_features", batch, times))
+        samples = interleaved_samples(gets, entity_rows, rounds=rounds, calls=calls)
+        lines += _lines("get_online_features", batch, samples)
+        shares.append(_shares(backends[SKETCH], batch, [entity_rows(call) for call in range(rounds * calls)]))
+    header = ["call", "entities", "store", "p50, us", "p99, us", "sketch / store, p50", "sketch / store, p99"]
     print_table(header, lines)
+    print_table(
+        [
+            "entities",
+            "call, us",
+            "of it the store, us",
+            "share",
+            "Feast's way, us",
+            "of it online_read, us",
+            "share ",
+        ],
+        shares,
+    )
 
 
-def _line(call: str, batch: int, times: dict[str, float]) -> list[str]:
-    ours, others = times[SKETCH], (times[SQLITE], times[REDIS])
+def _lines(call: str, batch: int, samples: dict[str, list[float]]) -> list[list[str]]:
+    p50, p99 = ({name: quantile(times, share) for name, times in samples.items()} for share in (0.5, 0.99))
     return [
-        call,
-        f"{batch:,}",
-        *(number(t * 1e6) for t in (ours, *others)),
-        *(number(ours / t) for t in others),
+        [
+            call,
+            f"{batch:,}",
+            name,
+            number(p50[name] * 1e6),
+            number(p99[name] * 1e6),
+            number(p50[SKETCH] / p50[name]),
+            number(p99[SKETCH] / p99[name]),
+        ]
+        for name in samples
     ]
 
 
 def _get_online_features(backend: Backend) -> Any:
     get = backend.feature_store.get_online_features
     return lambda entity_rows: get(features=["history:viewed"], entity_rows=entity_rows)
+
+
+def _shares(backend: Backend, batch: int, requests: list[list[dict[str, Any]]]) -> list[str]:
+    """Medians of the call and of what the store does in it: this store's own way, and Feast's own over it."""
+    get, cells = _get_online_features(backend), [f"{batch:,}"]
+    store = backend.feature_store._get_provider().online_store
+    feasts_own = OnlineStore._read_features_per_fv.__get__(store)
+    for timed, replaced in (
+        ("_read_features_per_fv", {}),
+        ("online_read", {"_read_features_per_fv": feasts_own}),
+    ):
+        spent: list[float] = []
+        inside = _stop_watch(getattr(store, timed), spent)
+        vars(store).update({timed: inside, **replaced})
+        wholes = []
+        for request in requests:
+            start = time.perf_counter()
+            get(request)
+            wholes.append(time.perf_counter() - start)
+        for name in (timed, *replaced):
+            del vars(store)[name]
+        whole, part = quantile(sorted(wholes), 0.5), quantile(sorted(spent), 0.5)
+        cells += [number(whole * 1e6), number(part * 1e6), f"{part / whole:.0%}"]
+    return cells
+
+
+def _stop_watch(method: Any, spent: list[float]) -> Any:
+    def timed(*arguments: Any, **keywords: Any) -> Any:
+        start = time.perf_counter()
+        try:
+            return method(*arguments, **keywords)
+        finally:
+            spent.append(time.perf_counter() - start)
+
+    return timed
 
 
 def _check(backends: dict[str, Backend], rows: UserRows) -> None:

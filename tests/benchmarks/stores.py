@@ -4,6 +4,7 @@ import shutil
 import socket
 import subprocess
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -12,6 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import floor as floor_store
 import numpy as np
 import pyarrow as pa
 from facts import FACTS_PER_ENTITY, draw_facts
@@ -26,7 +28,8 @@ from feast.utils import _convert_arrow_to_proto
 
 VOCABULARY = 10_000
 NUM_COUNTRIES = 40
-SKETCH, SQLITE, REDIS = "sketch", "sqlite", "redis"
+SKETCH, SQLITE, REDIS, FLOOR = "sketch", "sqlite", "redis", "floor"
+REDIS_SOCKET = "redis, unix socket"
 _FIRST = datetime(2026, 4, 1, tzinfo=UTC)
 _MICROSECONDS_PER_MONTH = 30 * 86_400 * 1_000_000
 
@@ -110,7 +113,7 @@ class Backend:
         self.config = RepoConfig(
             project="shop",
             provider="local",
-            registry=str(folder / f"{online_store['type']}.registry.db"),
+            registry=str(folder / f"{uuid.uuid4()}.registry.db"),
             online_store=online_store,
             entity_key_serialization_version=3,
             repo_path=folder,
@@ -144,11 +147,17 @@ def sqlite(folder: Path, rows: UserRows) -> Backend:
     return Backend(folder, {"type": SQLITE, "path": str(folder / "online.db")}, rows)
 
 
-def redis(folder: Path, rows: UserRows, port: int) -> Backend:
-    """Feast's Redis store, on an emptied server."""
-    backend = Backend(folder, {"type": REDIS, "connection_string": f"127.0.0.1:{port}"}, rows)
+def redis(folder: Path, rows: UserRows, port: int, socket_path: Path | None = None) -> Backend:
+    """Feast's Redis store, on an emptied server; over its Unix socket if that is given."""
+    address = f"127.0.0.1:{port}" + (f",unix_socket_path={socket_path}" if socket_path else "")
+    backend = Backend(folder, {"type": REDIS, "connection_string": address}, rows)
     redis_client(backend).flushall()
     return backend
+
+
+def floor(folder: Path, rows: UserRows) -> Backend:
+    """A store that returns prebuilt protos."""
+    return Backend(folder, {"type": floor_store.NAME}, rows)
 
 
 def redis_client(backend: Backend) -> Any:
@@ -164,8 +173,13 @@ def temporary_folder() -> Iterator[Path]:
 
 
 @contextmanager
-def redis_server() -> Iterator[int]:
-    """A private Redis without persistence, on a free port of the loopback device: the port."""
+def redis_server(socket_path: Path | None = None) -> Iterator[int]:
+    """A private Redis without persistence, on a free port of the loopback device: the port.
+
+    Parameters
+    ----------
+    socket_path : of a Unix socket that it listens on as well.
+    """
     if shutil.which("redis-server") is None:
         raise SystemExit("redis-server is not on the PATH; on Debian, install the package redis-server")
     with socket.socket() as probe:
@@ -173,6 +187,7 @@ def redis_server() -> Iterator[int]:
         port = probe.getsockname()[1]
     with temporary_folder() as folder:
         arguments = ["--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder)]
+        arguments += ["--unixsocket", str(socket_path)] if socket_path else []
         server = subprocess.Popen(
             ["redis-server", *arguments, "--save", "", "--appendonly", "no"], stdout=subprocess.DEVNULL
         )
