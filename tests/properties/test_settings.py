@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feast_sketch_store.errors import SettingsError
-from feast_sketch_store.settings import resolve
+from feast_sketch_store.settings import _FEATURE_TAGS, resolve
 
 REPEATABLE = settings(derandomize=True, deadline=None, database=None)
 OPTIONS = SimpleNamespace(
@@ -51,7 +51,7 @@ def test_a_max_vocabulary_is_a_count_or_refused(text):
 
 
 @REPEATABLE
-@given(st.text().filter(lambda name: name not in ("error_rate", "max_vocabulary", "codec")))
+@given(st.text().filter(lambda name: name not in _FEATURE_TAGS))
 def test_any_other_tag_of_the_store_is_refused(name):
     with pytest.raises(SettingsError, match="unknown tag"):
         feature_of({f"sketch.{name}": "0.1"})
