@@ -19,9 +19,10 @@ from measure import interleaved, number, print_set_up, print_table
 from numpy.typing import NDArray
 from rbloom import Bloom
 
-from feast_sketch_store.entity_keys import hash_serialized_keys
+from feast_sketch_store import kernel
+from feast_sketch_store.entity_keys import hash_int64_keys
 from feast_sketch_store.filters import Asked, ShiftingBloomFilter, ShiftingBloomFilterBuilder, new_salt
-from feast_sketch_store.kernel.reference import set_bits
+from feast_sketch_store.kernel import reference
 
 NUM_HASHES = 7
 BITS_PER_FACT = NUM_HASHES / np.log(2)  # fills half of the table
@@ -29,6 +30,7 @@ BATCH = 1_000
 LOOP_USERS = 5  # per turn of the other libraries, which take milliseconds per entity
 
 OURS, OURS_AS_LISTS = "shifting Bloom filter", "shifting Bloom filter, as Python lists"
+OURS_WITH_NUMPY = "shifting Bloom filter, NumPy kernel"
 LIBRARIES = ("rbloom, one int per fact", "fastbloom-rs, one int per fact, batch call")
 REFERENCE = "loop over pure Python, md5 (reference)"
 
@@ -60,24 +62,23 @@ class Table:
     """A shifting Bloom filter with the facts of users 0, 1, ..."""
 
     def __init__(self, facts: NDArray[np.int64], vocabulary: int):
-        self._num_words = -(-vocabulary // 64)
-        self._in_vocabulary = np.uint64(2**64 - 1) >> np.uint64(self._num_words * 64 - vocabulary)
-        builder = ShiftingBloomFilterBuilder(int(facts.size * BITS_PER_FACT), self._num_words, new_salt())
+        self._asked = Asked(0, vocabulary, NUM_HASHES)
+        num_bits = int(facts.size * BITS_PER_FACT)
+        builder = ShiftingBloomFilterBuilder(num_bits, self._asked.num_words, new_salt())
         entities = np.repeat(np.arange(len(facts), dtype=np.int32), facts.shape[1])
         builder.add_many(self.hashes(range(len(facts))), entities, facts.reshape(-1), NUM_HASHES)
         self.bloom: ShiftingBloomFilter = builder.build()
 
     @staticmethod
     def hashes(users: Users) -> NDArray[np.uint64]:
-        return hash_serialized_keys(user.to_bytes(8, "little") for user in users)
+        return hash_int64_keys("user_id", np.asarray(users))
 
-    def windows(self, hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        words = self.bloom.windows(hashes, Asked(0, 64 * self._num_words, NUM_HASHES))
-        words[:, -1] &= self._in_vocabulary
-        return words
+    def enumerate(self, users: Users) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        return self.bloom.possible_symbols(self.hashes(users), self._asked)
 
-    def enumerate(self, users: Users) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        return set_bits(self.windows(self.hashes(users)))
+    def enumerate_with_numpy(self, users: Users) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        table = kernel.Table(self.bloom.words, self.bloom.num_words, self.bloom.salt)
+        return reference.possible_symbols(table, self._asked, self.hashes(users))
 
     def enumerate_as_lists(self, users: Users) -> list[list[int]]:
         indptr, values = (array.tolist() for array in self.enumerate(users))
@@ -87,7 +88,6 @@ class Table:
 def run(*, quick: bool) -> None:
     num_users = 20_000 if quick else 200_000
     _compare(num_users, vocabulary=10_000, rounds=3 if quick else 15)
-    _scale(num_users, rounds=3 if quick else 9)
 
 
 def _compare(num_users: int, vocabulary: int, rounds: int) -> None:
@@ -98,6 +98,7 @@ def _compare(num_users: int, vocabulary: int, rounds: int) -> None:
     table = Table(facts, vocabulary)
     batches: dict[str, Callable[[Users], object]] = {
         OURS: table.enumerate,
+        OURS_WITH_NUMPY: table.enumerate_with_numpy,
         OURS_AS_LISTS: table.enumerate_as_lists,
     }
     singles: dict[str, Callable[[int], list[int]]] = {
@@ -144,37 +145,6 @@ def _compare(num_users: int, vocabulary: int, rounds: int) -> None:
             ]
             for name, time in per_user.items()
         ],
-    )
-
-
-def _scale(num_users: int, rounds: int) -> None:
-    rows = []
-    for vocabulary in (1_000, 10_000, 100_000):
-        table = Table(draw_facts(num_users, vocabulary), vocabulary)
-        all_hashes = table.hashes(range(num_users))
-        words = table.windows(all_hashes[:BATCH])
-
-        def hashes(call: int, all_hashes: NDArray[np.uint64] = all_hashes) -> NDArray[np.uint64]:
-            first = call * BATCH % (len(all_hashes) - BATCH + 1)
-            return all_hashes[first : first + BATCH]
-
-        sides: dict[str, Callable[[NDArray[np.uint64]], object]] = {
-            "windows": table.windows,
-            "set_bits": lambda _, words=words: set_bits(words),
-        }
-        times = interleaved(sides, hashes, rounds=rounds)
-        windows, bits = (times[name] / BATCH * 1e6 for name in sides)
-        num_words = NUM_HASHES * vocabulary / 64
-        ones = int(np.bitwise_count(words).sum(dtype=np.int64)) / BATCH
-        figures = (windows, windows / num_words * 1e3, ones, bits, bits / ones * 1e3, windows + bits)
-        rows.append([f"{vocabulary:,}", f"{num_words:,.0f}", *map(number, figures)])
-    print_set_up(
-        f"{num_users:,} entities, {FACTS_PER_ENTITY} facts per entity, k = {NUM_HASHES}, batches of "
-        f"{BATCH:,} entities, {rounds} turns; us and ones per entity",
-        "numpy",
-    )
-    print_table(
-        ["V", "k V / 64", "windows, us", "ns a word", "ones", "set_bits, us", "ns a one", "both, us"], rows
     )
 
 

@@ -20,6 +20,7 @@ BENCHMARKS = (
     "online_write",
     "table_bits",
     "sealing",
+    "materialize",
     "refresh",
     "startup",
     "feature_server",
