@@ -177,7 +177,6 @@ def encode_values(
 ) -> tuple[bytes, NDArray[np.int64]]:
     """See `reference.encode_values`."""
     ends = np.empty(len(indptr), np.int64)
-    ids = np.ascontiguousarray(ids, np.int32)
     return _compiled.encode_values(*field, is_present, indptr, ids, offsets, data, ends), ends
 
 

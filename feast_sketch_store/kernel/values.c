@@ -304,15 +304,18 @@ PyObject *kernel_encode_values(PyObject *module, PyObject *arguments) {
         return NULL;
     field.tag = tag.buf;
     field.tag_size = tag.len;
-    Strings fragments;
+    Strings fragments = {offsets.buf, data.buf, count_of(&offsets, 8) - 1};
     Py_ssize_t n = is_present.len, m = count_of(&ids, 4);
     const int64_t *starts = indptr.buf;
     const int32_t *id = ids.buf;
     int64_t *end = ends.buf;
-    int fits = as_strings(&fragments, &offsets, &data) && m >= 0 && indptr.len == 8 * (n + 1) &&
-               ends.len == 8 * (n + 1) && starts[0] >= 0 && starts[n] <= m;
+    int fits = fragments.length >= 0 && m >= 0 && indptr.len == 8 * (n + 1) && ends.len == 8 * (n + 1) &&
+               starts[0] >= 0 && starts[n] <= m;
     for (Py_ssize_t i = 0; fits && i < n; i++) fits = starts[i] <= starts[i + 1];
-    for (int64_t i = fits ? starts[0] : 0; fits && i < starts[n]; i++) fits = id[i] >= 0 && id[i] < fragments.length;
+    /* Only the fragments that are used are checked: there may be a million. */
+    for (int64_t i = fits ? starts[0] : 0; fits && i < starts[n]; i++)
+        fits = id[i] >= 0 && id[i] < fragments.length && fragments.offsets[id[i]] >= 0 &&
+               length_of(&fragments, id[i]) >= 0 && fragments.offsets[id[i] + 1] <= data.len;
     if (!fits) goto end;
 
     int64_t total = 0;
