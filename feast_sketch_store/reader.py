@@ -6,6 +6,8 @@ reader.contains("viewed", [user], candidates)               has this user seen t
 reader.scores("viewed", users, weights)                     X @ w of a linear model
 """
 
+from __future__ import annotations  # those of inner functions would be evaluated in every read
+
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -378,7 +380,7 @@ class SketchReader:
         answers = self._answers(state, hashes, (feature,))
         return [(answer, answer.features[feature]) for answer in answers if feature in answer.features]
 
-    def _numbering(self, feature: str, state: State) -> "_Numbering":
+    def _numbering(self, feature: str, state: State) -> _Numbering:
         """Which value has which id."""
         codec = self._codec(feature)
         if feature in self._vocabularies:
@@ -422,7 +424,7 @@ class _Numbering:
         self._maps: dict[int, tuple[Vocabulary, NDArray[np.int32]]] = {}
 
     @classmethod
-    def of_all(cls, codec: FeatureCodec, vocabularies: Sequence[Vocabulary]) -> "_Numbering":
+    def of_all(cls, codec: FeatureCodec, vocabularies: Sequence[Vocabulary]) -> _Numbering:
         """All values of several vocabularies; the ids of the first stay as they are."""
         numbering = cls.__new__(cls)
         numbering._has_repetitions = codec.is_exact
