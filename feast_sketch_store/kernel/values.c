@@ -2,6 +2,8 @@
 
 #include "kernel.h"
 
+#define FIND_AT_ONCE 32 /* so that their cache misses overlap */
+
 /* -- an index of a vocabulary: open addressing, linear probing; an empty slot is -1 ----------------- */
 
 static inline uint64_t mix(uint64_t x) {
@@ -25,8 +27,6 @@ static uint64_t hash_bytes(const uint8_t *value, int64_t length, uint64_t seed) 
     memcpy(&word, last, 8); /* may overlap the word before */
     return mix(hash ^ word);
 }
-
-#define FIND_AT_ONCE 32 /* so that their cache misses overlap */
 
 /* Binary values as Arrow lays them out. */
 typedef struct {
@@ -99,12 +99,25 @@ PyObject *kernel_find_int64(PyObject *module, PyObject *arguments) {
     int fits = n >= 0 && m >= 0 && out.len == 4 * m && is_index_of(&slots, n);
     if (fits) {
         const int32_t *slot = slots.buf;
-        uint64_t last = (uint64_t)slots.len / 4 - 1;
+        const uint64_t *known = values.buf;
+        uint64_t last = (uint64_t)slots.len / 4 - 1, places[FIND_AT_ONCE];
         PyThreadState *state = m * 10 > WORTH_RELEASING_GIL ? PyEval_SaveThread() : NULL;
-        for (Py_ssize_t i = 0; i < m; i++) {
-            uint64_t value = ((const uint64_t *)wanted.buf)[i], place = mix(value ^ seed) & last;
-            while (slot[place] >= 0 && ((const uint64_t *)values.buf)[slot[place]] != value) place = (place + 1) & last;
-            ((int32_t *)out.buf)[i] = slot[place];
+        for (Py_ssize_t first = 0; first < m; first += FIND_AT_ONCE) {
+            const uint64_t *value = (const uint64_t *)wanted.buf + first;
+            Py_ssize_t count = m - first < FIND_AT_ONCE ? m - first : FIND_AT_ONCE;
+            for (Py_ssize_t i = 0; i < count; i++) {
+                places[i] = mix(value[i] ^ seed) & last;
+                PREFETCH(slot + places[i]);
+            }
+            for (Py_ssize_t i = 0; i < count; i++)
+                if (slot[places[i]] >= 0 && slot[places[i]] < n) PREFETCH(known + slot[places[i]]);
+            for (Py_ssize_t i = 0; i < count; i++) {
+                uint64_t place = places[i];
+                int32_t id;
+                for (; (id = slot[place]) >= 0; place = (place + 1) & last)
+                    if (id < n && known[id] == value[i]) break;
+                ((int32_t *)out.buf)[first + i] = id;
+            }
         }
         if (state) PyEval_RestoreThread(state);
     }

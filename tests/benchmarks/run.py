@@ -15,6 +15,7 @@ import measure
 BENCHMARKS = (
     "enumeration",
     "growth",
+    "reader",
     "peers",
     "online_read",
     "online_write",
