@@ -9,11 +9,11 @@ from typing import TypeVar
 S = TypeVar("S")
 T = TypeVar("T")
 
-NUM_THREADS = os.cpu_count() or 1
+NUM_THREADS = min(os.cpu_count() or 1, 8)  # each has batches in memory
 
 
 def in_threads(work: Callable[[S], T], inputs: Iterable[S]) -> Iterator[T]:
-    """What a function makes of inputs, in their order, by as many threads as there are cores.
+    """What a function makes of inputs, in their order, by as many threads as there are cores, up to 8.
 
     Inputs are taken as they are needed: of no more than twice as many as there are threads are results kept.
     """

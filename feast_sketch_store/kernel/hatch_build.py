@@ -5,6 +5,7 @@ import sys
 import sysconfig
 import warnings
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
@@ -40,7 +41,8 @@ def _compile(root: Path) -> Path:
     extension = Extension(_TARGET, sources, extra_compile_args=options, py_limited_api=True)
     command = Distribution({"ext_modules": [extension]}).get_command_obj("build_ext")
     command.inplace = True
-    command.build_temp = str(root / "build")
-    command.ensure_finalized()
-    command.run()
+    with TemporaryDirectory() as scratch:
+        command.build_temp = command.build_lib = scratch
+        command.ensure_finalized()
+        command.run()
     return Path(command.get_ext_fullpath(_TARGET)).relative_to(root)

@@ -1,7 +1,6 @@
 """A snapshot as large as one of tens of millions of users, whose table is made up, but for some users."""
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 from stores import Backend, UserRows, entity_keys
 
@@ -27,7 +26,8 @@ def enlarge(store: Backend, rows: UserRows, size_bytes: int) -> SnapshotFile:
 
     users = np.repeat(np.arange(rows.num_users), rows.facts.shape[1])
     viewed, vocabulary = layer.ranges["viewed"], layer.vocabularies["viewed"].values
-    symbols = pc.index_in(pa.array(rows.facts.reshape(-1)), vocabulary).to_numpy()
+    elements = rows.table["viewed"].combine_chunks().flatten().cast(vocabulary.type)
+    symbols = pc.index_in(elements, vocabulary).to_numpy()
     builder.add_many(hashes, users, symbols + 64 * viewed.first_word, viewed.num_hashes)
     for shapes in layer.shape_ranges:
         indptr, symbols = layer.bloom.possible_symbols(hashes, shapes.asked)

@@ -6,8 +6,10 @@ before, as those of a process that has served for a while.
 """
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from itertools import cycle
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,8 +32,12 @@ Ask = Callable[[SketchReader, NDArray[np.int64]], object]
 def run(*, quick: bool) -> None:
     for element in (Int64, String):
         rows = UserRows(NUM_USERS, element)
-        readers = {megabytes: _reader(rows, megabytes) for megabytes in MEGABYTES[: 2 if quick else 3]}
-        _measure(readers, rows, element, *((3, 5) if quick else (15, 20)))
+        with ExitStack() as folders:
+            readers = {
+                megabytes: _reader(rows, megabytes, folders.enter_context(temporary_folder()))
+                for megabytes in MEGABYTES[: 2 if quick else 3]
+            }
+            _measure(readers, rows, element, *((3, 5) if quick else (15, 20)))
 
 
 def _measure(
@@ -80,16 +86,15 @@ def _questions(rows: UserRows) -> list[tuple[str, int, Ask]]:
     ]
 
 
-def _reader(rows: UserRows, megabytes: int) -> SketchReader:
-    with temporary_folder() as folder:  # the files stay mapped
-        store: Backend = sketch(folder, rows, error_rate=0.01)
-        store.write(rows.to_feast())
-        enlarge(store, rows, megabytes * 10**6)
-        reader = SketchReader(folder / "sketch", "history", "shop", refresh_interval_seconds=1e9)
-        answer = reader.csr("viewed", np.arange(NUM_USERS))
-        _check(answer, rows)
-        bloom: Any = reader._view.sealed()[0].bloom  # type: ignore[index]
-        bloom._check(np.arange(bloom.num_words), 1)
+def _reader(rows: UserRows, megabytes: int, folder: Path) -> SketchReader:
+    store: Backend = sketch(folder, rows, error_rate=0.01)
+    store.write(rows.to_feast())
+    enlarge(store, rows, megabytes * 10**6)
+    reader = SketchReader(folder / "sketch", "history", "shop", refresh_interval_seconds=1e9)
+    answer = reader.csr("viewed", np.arange(NUM_USERS))
+    _check(answer, rows)
+    bloom: Any = reader._view.sealed()[0].bloom  # type: ignore[index]
+    bloom._check(np.arange(bloom.num_words), 1)
     return reader
 
 
