@@ -94,7 +94,7 @@ def _measure(backends: dict[str, Backend], rows: UserRows, element: FeastType, r
             "share",
             "Feast's way, us",
             "of it online_read, us",
-            "share ",
+            "its share",
         ],
         shares,
     )
