@@ -27,7 +27,7 @@ from pydantic import Field, StrictStr, field_validator
 
 from feast_sketch_store.advice import advice
 from feast_sketch_store.codecs import EXACT
-from feast_sketch_store.entity_keys import hash_serialized_keys, serialize_entity_keys
+from feast_sketch_store.entity_keys import hash_entity_keys
 from feast_sketch_store.errors import RowError, SettingsError, SketchStoreError, StorageError
 from feast_sketch_store.paths import project_path, remove_folder, view_path
 from feast_sketch_store.responses import Row, add_vectors, distinct, hash_join_keys, to_rows
@@ -172,7 +172,7 @@ class SketchOnlineStore(OnlineStore):
         """
         if requested_features is None:
             requested_features = [feature.name for feature in table.features]
-        hashes = hash_serialized_keys(serialize_entity_keys(entity_keys))
+        hashes = hash_entity_keys(entity_keys)
         ttl = ttl_microseconds(config.online_store, table)
         answers = self.view(config, table).read(hashes, requested_features, ttl)
         return to_rows(answers, len(entity_keys))

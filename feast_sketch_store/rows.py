@@ -16,7 +16,12 @@ from numpy.typing import NDArray
 
 from feast_sketch_store import kernel
 from feast_sketch_store.codecs import EMPTY, MISSING, NULL, VALUE, FeatureCodec
-from feast_sketch_store.entity_keys import hash_serialized_keys, int64_join_key, serialize_entity_keys
+from feast_sketch_store.entity_keys import (
+    hash_serialized_keys,
+    int64_column,
+    serialize_columns,
+    serialize_entity_keys,
+)
 from feast_sketch_store.errors import DamagedFileError, RowError
 from feast_sketch_store.vocabulary import Vocabulary
 
@@ -64,14 +69,13 @@ def to_arrow(rows: Sequence[FeastRow], codecs: Sequence[FeatureCodec]) -> pa.Tab
         if not values.keys() <= known and (unknown := sorted(values.keys() - known - {*key.join_keys})):
             raise RowError(f"row {number} of the batch has {unknown}, features that the view lacks")
     entity_keys = [row[0] for row in rows]
-    serialized_keys = _serialize(entity_keys)
-    columns = _join_key_columns(entity_keys, serialized_keys)
+    columns, serialized_keys = _key_columns(entity_keys)
     nulls: dict[int, list[str]] = {}
     for codec in codecs:
         columns[codec.feature], null_rows = codec.to_arrow([row[1].get(codec.feature) for row in rows])
         for row in null_rows:
             nulls.setdefault(row, []).append(codec.feature)
-    columns[ENTITY_KEY] = pa.array(serialized_keys, pa.binary())
+    columns[ENTITY_KEY] = serialized_keys
     columns[EVENT_TIMESTAMP] = _timestamps([row[2] for row in rows])
     if columns[EVENT_TIMESTAMP].null_count:
         row = columns[EVENT_TIMESTAMP].is_null().index(True).as_py()
@@ -93,9 +97,7 @@ def deletions(entity_keys: "Sequence[EntityKey]", now: datetime) -> pa.Table:
     ------
     RowError : the keys are not all of one type.
     """
-    serialized_keys = _serialize(entity_keys)
-    columns = _join_key_columns(entity_keys, serialized_keys)
-    columns[ENTITY_KEY] = pa.array(serialized_keys, pa.binary())
+    columns, columns[ENTITY_KEY] = _key_columns(entity_keys)
     columns[EVENT_TIMESTAMP] = _timestamps([now] * len(entity_keys))
     columns[CREATED_TIMESTAMP] = pa.nulls(len(entity_keys), _TIMESTAMP)
     columns[NULLS] = pa.nulls(len(entity_keys), pa.list_(pa.string()))
@@ -103,21 +105,21 @@ def deletions(entity_keys: "Sequence[EntityKey]", now: datetime) -> pa.Table:
     return pa.table(columns)
 
 
-def _serialize(entity_keys: "Sequence[EntityKey]") -> list[bytes]:
+def _key_columns(entity_keys: "Sequence[EntityKey]") -> tuple[dict[str, pa.Array], pa.Array]:
+    """The join keys as columns of their own, for people who query the row log, and the serialized keys."""
+    usual = int64_column(entity_keys)
+    if usual is not None:
+        columns = {usual[0]: pa.array(usual[1])}
+        return columns, serialize_columns(columns).cast(pa.binary())
     try:
-        return serialize_entity_keys(entity_keys)
+        serialized_keys = serialize_entity_keys(entity_keys)
     except ValueError as error:
         names = ", ".join(map(repr, entity_keys[0].join_keys))
         raise RowError(f"a value of join key {names} cannot be kept: {error}") from error
+    return _join_key_columns(entity_keys), pa.array(serialized_keys, pa.binary())
 
 
-def _join_key_columns(
-    entity_keys: "Sequence[EntityKey]", serialized_keys: Sequence[bytes]
-) -> dict[str, pa.Array]:
-    """The join keys as columns of their own, for people who query the row log."""
-    usual = int64_join_key(serialized_keys)
-    if usual is not None:
-        return {usual[0]: pa.array(usual[1])}
+def _join_key_columns(entity_keys: "Sequence[EntityKey]") -> dict[str, pa.Array]:
     by_name: dict[str, list[Value | None]] = {}
     for row, key in enumerate(entity_keys):
         # A slice of a repeated field is a list; iterating the field itself is four times slower.

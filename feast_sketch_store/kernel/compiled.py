@@ -120,6 +120,14 @@ def hash_int64_keys(prefix: bytes, values: NDArray[np.int64]) -> NDArray[np.uint
     return hashes
 
 
+def parse_int64_keys(messages: list[bytes]) -> tuple[str, NDArray[np.int64]] | None:
+    """See `reference.parse_int64_keys`."""
+    lengths = np.fromiter(map(len, messages), np.int64, len(messages))
+    values = np.empty(len(messages), np.int64)
+    name = _compiled.parse_int64_keys(b"".join(messages), lengths, values)
+    return None if name is None else (name.decode(), values)
+
+
 def hash_keys(offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> NDArray[np.uint64]:
     """See `reference.hash_keys`."""
     hashes = np.empty((len(offsets) - 1, 2), np.uint64)

@@ -55,6 +55,7 @@ PyObject *kernel_scores(PyObject *module, PyObject *arguments);
 PyObject *kernel_touch_blocks(PyObject *module, PyObject *arguments);
 PyObject *kernel_add_facts(PyObject *module, PyObject *arguments);
 PyObject *kernel_hash_int64_keys(PyObject *module, PyObject *arguments);
+PyObject *kernel_parse_int64_keys(PyObject *module, PyObject *arguments);
 PyObject *kernel_hash_keys(PyObject *module, PyObject *arguments);
 PyObject *kernel_index_int64(PyObject *module, PyObject *arguments);
 PyObject *kernel_find_int64(PyObject *module, PyObject *arguments);

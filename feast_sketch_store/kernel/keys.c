@@ -148,6 +148,66 @@ static int is_int64_key(const uint8_t *key, size_t length) {
     return name_length == length - 28;
 }
 
+/* One byte of a varint after the other; -1 where the message ends before it does. */
+static int read_varint(const uint8_t **place, const uint8_t *stop, uint64_t *number) {
+    *number = 0;
+    for (int shift = 0; *place < stop && shift < 70; shift += 7) {
+        uint8_t byte = *(*place)++;
+        *number |= (uint64_t)(byte & 0x7f) << (shift < 64 ? shift : 63);
+        if (!(byte & 0x80)) return 0;
+    }
+    return -1;
+}
+
+/* parse_int64_keys(messages, lengths, values) -> name, or None
+ *
+ * `messages` are EntityKeys in wire format, one behind the other, of int64[n] bytes each. If each has one join key,
+ * all the same one, and one int64, these are put into `values`, int64[n], and the name's bytes are returned. */
+PyObject *kernel_parse_int64_keys(PyObject *module, PyObject *arguments) {
+    Py_buffer messages, lengths, values;
+    if (!PyArg_ParseTuple(arguments, "y*y*w*", &messages, &lengths, &values)) return NULL;
+    Py_ssize_t n = count_of(&lengths, 8), left = messages.len;
+    const uint8_t *place = messages.buf, *name = NULL;
+    uint64_t name_length = 0;
+    int is_usual = n > 0 && values.len == 8 * n;
+    for (Py_ssize_t i = 0; is_usual && i < n; i++) {
+        int64_t length = ((const int64_t *)lengths.buf)[i];
+        if (length < 0 || length > left) {
+            is_usual = 0;
+            break;
+        }
+        const uint8_t *stop = place + length;
+        uint64_t size, value;
+        left -= (Py_ssize_t)length;
+        is_usual = 0;
+        if (place == stop || *place++ != 0x0a || read_varint(&place, stop, &size)) break; /* 1: join_keys */
+        if (size > (uint64_t)(stop - place)) break;
+        if (i == 0) {
+            name = place;
+            name_length = size;
+        }
+        if (size != name_length || memcmp(place, name, (size_t)size)) break;
+        place += size;
+        if (place == stop || *place++ != 0x12 || read_varint(&place, stop, &size)) break; /* 2: entity_values */
+        if (size != (uint64_t)(stop - place)) break;
+        if (place == stop || *place++ != 0x20 || read_varint(&place, stop, &value)) break; /* 4: int64_val */
+        if (place != stop) break;
+        ((uint64_t *)values.buf)[i] = value;
+        is_usual = 1;
+    }
+    PyObject *result = NULL;
+    if (is_usual) {
+        result = PyBytes_FromStringAndSize((const char *)name, (Py_ssize_t)name_length);
+    } else if (!PyErr_Occurred()) {
+        result = Py_None;
+        Py_INCREF(result);
+    }
+    PyBuffer_Release(&messages);
+    PyBuffer_Release(&lengths);
+    PyBuffer_Release(&values);
+    return result;
+}
+
 /* hash_keys(offsets, data, out): of keys `data[offsets[i]:offsets[i + 1]]`, int64[n + 1]. */
 PyObject *kernel_hash_keys(PyObject *module, PyObject *arguments) {
     Py_buffer offsets, data, out;

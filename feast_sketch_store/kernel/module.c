@@ -12,6 +12,7 @@ static PyMethodDef methods[] = {
     {"touch_blocks", kernel_touch_blocks, METH_VARARGS, NULL},
     {"add_facts", kernel_add_facts, METH_VARARGS, NULL},
     {"hash_int64_keys", kernel_hash_int64_keys, METH_VARARGS, NULL},
+    {"parse_int64_keys", kernel_parse_int64_keys, METH_VARARGS, NULL},
     {"hash_keys", kernel_hash_keys, METH_VARARGS, NULL},
     {"index_int64", kernel_index_int64, METH_VARARGS, NULL},
     {"find_int64", kernel_find_int64, METH_VARARGS, NULL},

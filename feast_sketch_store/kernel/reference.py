@@ -317,6 +317,50 @@ def hash_int64_keys(prefix: bytes, values: NDArray[np.int64]) -> NDArray[np.uint
     return _digests(digests)
 
 
+def parse_int64_keys(messages: list[bytes]) -> tuple[str, NDArray[np.int64]] | None:
+    """The name and values, int64[n], of a single int64 join key, out of Feast's ``EntityKey`` messages.
+
+    Parameters
+    ----------
+    messages : in wire format, as protobuf writes them.
+
+    Returns
+    -------
+    None if they are not all of one such join key.
+    """
+    if not messages:
+        return None
+    # Field 1, a name;  field 2, a Value;  its field 4, an int64.
+    length, first = _read_varint(messages[0], 1)
+    stop = first + length
+    head, values = messages[0][:stop], np.empty(len(messages), np.int64)
+    if head[:1] != b"\x0a" or len(head) != stop:
+        return None
+    for row, message in enumerate(messages):
+        size = len(message) - stop - 2
+        if (
+            not 2 <= size < 0x80
+            or message[:stop] != head
+            or message[stop : stop + 3] != bytes((0x12, size, 0x20))
+        ):
+            return None
+        value, end = _read_varint(message, stop + 3)
+        if end != len(message) or value >= 2**64:
+            return None
+        values[row] = value - (value >> 63 << 64)
+    return head[first:].decode(), values
+
+
+def _read_varint(message: bytes, place: int) -> tuple[int, int]:
+    """The number at a place, and the place behind it; 0 and a place behind the end if it has none."""
+    number = 0
+    for shift, byte in enumerate(message[place : place + 10]):
+        number |= (byte & 0x7F) << 7 * shift
+        if byte < 0x80:
+            return number, place + shift + 1
+    return 0, len(message) + 1
+
+
 def hash_keys(offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> NDArray[np.uint64]:
     """MurmurHash3 x64 128 of single int64 keys, BLAKE2b-128 of others: uint64[n, 2].
 

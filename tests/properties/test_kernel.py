@@ -7,6 +7,8 @@ import struct
 import mmh3
 import numpy as np
 import pytest
+from feast.protos.feast.types.EntityKey_pb2 import EntityKey
+from feast.protos.feast.types.Value_pb2 import Value
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -111,6 +113,38 @@ def test_facts_in_a_table(data, num_hashes, symbol_type):
 def test_hashes_of_int64_keys(prefix, values):
     values = np.array(values, np.int64)
     assert_equal(compiled.hash_int64_keys(prefix, values), reference.hash_int64_keys(prefix, values))
+
+
+NAMES = st.sampled_from(["user_id", "", "x" * 200]) | st.text(max_size=5)
+VALUES = st.integers(-(2**63), 2**63 - 1).map(lambda number: Value(int64_val=number)) | st.sampled_from(
+    [Value(), Value(int32_val=1), Value(string_val="\x20\x01"), Value(int64_list_val={"val": [1]})]
+)
+
+
+@REPEATABLE
+@given(st.lists(st.tuples(NAMES, VALUES), max_size=5), st.data())
+def test_int64_keys_in_wire_format(keys, data):
+    messages = [
+        EntityKey(join_keys=[name], entity_values=[value]).SerializeToString() for name, value in keys
+    ]
+    if messages and data.draw(st.booleans()):
+        # Another byte, or a part of a message.
+        row = data.draw(st.integers(0, len(messages) - 1))
+        place = data.draw(st.integers(0, len(messages[row])))
+        messages[row] = messages[row][:place] + data.draw(st.binary(max_size=2)) + messages[row][place + 1 :]
+    ours, theirs = (parsed(side, messages) for side in (compiled, reference))
+    if ours is None or theirs is None:
+        assert ours is theirs
+    else:
+        assert ours[0] == theirs[0]
+        assert_equal(ours[1], theirs[1])
+
+
+def parsed(side, messages):
+    try:
+        return side.parse_int64_keys(messages)
+    except UnicodeDecodeError:
+        return None
 
 
 INT64_KEY = struct.pack("<III", 1, 2, 7) + b"user_id" + struct.pack("<IIq", 4, 8, -5)

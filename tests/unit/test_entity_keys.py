@@ -11,10 +11,12 @@ from feast.infra.key_encoding_utils import serialize_entity_key
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import Value
 
+from feast_sketch_store import kernel
 from feast_sketch_store.entity_keys import (
     hash_columns,
+    hash_entity_keys,
     hash_serialized_keys,
-    int64_join_key,
+    int64_column,
     join_keys_of,
     serialize_columns,
     serialize_entity_keys,
@@ -136,7 +138,7 @@ def test_only_a_single_int64_key_looks_like_one():
     for value in (Value(bytes_val=tail), Value(bytes_val=b"x" + tail), Value(string_val=tail.decode())):
         (serialized,) = serialize_entity_keys([key(user_id=value)])
         assert serialized.endswith(tail)
-        assert int64_join_key([serialized]) is None
+        assert not kernel.is_int64_key(serialized)
         assert (
             hash_serialized_keys([serialized]).tobytes()
             == hashlib.blake2b(serialized, digest_size=16).digest()
@@ -233,6 +235,24 @@ def test_columns_have_the_bytes_of_feast(columns):
 def test_columns_that_are_no_keys_are_refused(columns, error):
     with pytest.raises(error, match="join key"):
         hash_columns(columns)
+
+
+def test_entity_keys_are_hashed_as_their_bytes():
+    for keys in ([], list(KEYS.values()), *([entity_key] for entity_key in KEYS.values())):
+        hashes = hash_serialized_keys([serialize_entity_key(k, 3) for k in keys])
+        assert hash_entity_keys(keys).tolist() == hashes.tolist()
+
+
+def test_only_keys_of_one_int64_join_key_make_a_column():
+    numbers = [0, 1, -1, 300, 2**63 - 1, -(2**63)]
+    for name in ("user_id", "", "ключ" * 40):
+        found, values = int64_column([key(**{name: Value(int64_val=number)}) for number in numbers])
+        assert (found, values.tolist()) == (name, numbers)
+    one = key(user_id=Value(int64_val=1))
+    for other in (key(user_ie=Value(int64_val=1)), KEYS["int32"], KEYS["composite int64"], EntityKey()):
+        assert int64_column([one, other]) is None
+        assert int64_column([other, one]) is None
+    assert int64_column([]) is None
 
 
 def test_join_keys_are_read_off_the_bytes():
