@@ -6,7 +6,6 @@ the bit patterns of floats, so NaN and -0.0 keep their identity) or large_binary
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -94,14 +93,13 @@ class Vocabulary:
 
     def find(self, values: pa.Array) -> NDArray[np.int32]:
         """The ids of values, which are of the storage type: int32[n]; -1 of one that is not there."""
-        if pa.types.is_int64(self.values.type):
-            ids = self._index.find(values.to_numpy())
-        else:
-            ids = self._index.find(*parts_of(values))
-        return np.asarray(ids)
+        index = self._index
+        if isinstance(index, kernel.Int64Index):
+            return index.find(values.to_numpy())
+        return index.find(*parts_of(values))
 
     @cached_property
-    def _index(self) -> Any:
+    def _index(self) -> kernel.Int64Index | kernel.BytesIndex:
         if pa.types.is_int64(self.values.type):
             return kernel.Int64Index(self.values.to_numpy())
         return kernel.BytesIndex(*parts_of(self.values))

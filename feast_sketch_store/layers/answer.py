@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from feast_sketch_store.codecs import Decoder, Symbols
+from feast_sketch_store.codecs import VALUE, Decoder, Symbols
 from feast_sketch_store.filters import Asked, ShiftingBloomFilter
 from feast_sketch_store.kernel import row_sums
 
@@ -57,16 +57,23 @@ class FeatureAnswer:
         return row_sums(self.indptr, weights[self.symbols])
 
 
-@dataclass(frozen=True)
 class FilterAnswer:
     """As `FeatureAnswer`, but the filter is asked only for what is wanted, and only when it is."""
 
-    decoder: Decoder
-    states: NDArray[np.uint8]
-    bloom: ShiftingBloomFilter
-    asked: Asked
-    entity_hashes: NDArray[np.uint64]
-    has_values: NDArray[np.bool_]  # states == VALUE
+    def __init__(
+        self,
+        decoder: Decoder,
+        states: NDArray[np.uint8],
+        bloom: ShiftingBloomFilter,
+        asked: Asked,
+        entity_hashes: NDArray[np.uint64],
+    ):
+        self.decoder = decoder
+        self.states = states
+        self.bloom = bloom
+        self.asked = asked
+        self.entity_hashes = entity_hashes
+        self.has_values: NDArray[np.bool_] = states == VALUE
 
     @property
     def indptr(self) -> NDArray[np.int64]:
@@ -80,7 +87,9 @@ class FilterAnswer:
 
     def bits(self) -> NDArray[np.uint64]:
         """See `FeatureAnswer.bits`."""
-        return self.bloom.windows(self.entity_hashes, self.asked) * self.has_values[:, None]
+        words = self.bloom.windows(self.entity_hashes, self.asked)
+        words *= self.has_values[:, None]
+        return words
 
     def contains(self, symbols: NDArray[np.int32]) -> NDArray[np.bool_]:
         """See `FeatureAnswer.contains`."""

@@ -123,7 +123,7 @@ class SketchLayer:
         self, name: str, entity_hashes: NDArray[np.uint64], states: NDArray[np.uint8]
     ) -> AnyAnswer:
         decoder, asked = self._decoders[name], self.ranges[name].asked
-        answer = FilterAnswer(decoder, states, self.bloom, asked, entity_hashes, states == VALUE)
+        answer = FilterAnswer(decoder, states, self.bloom, asked, entity_hashes)
         if self.codecs[name].is_collection:
             return answer
         # Ids ascend from the most popular value: the first candidate is the most probable.
