@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 from feast import FeatureStore
 from feast.repo_config import RepoConfig
 from tqdm import tqdm
@@ -130,6 +131,7 @@ def show_memory(store: FeatureStore, exact: pd.DataFrame, stats: ViewStats, fact
 
 def decoder_bytes(exact: pd.DataFrame) -> int:
     """What the package allocates to read all customers and keeps; it grows with the vocabulary."""
+    arrow = pa.total_allocated_bytes()
     tracemalloc.start()
     store = FeatureStore(repo_path=str(REPO))
     customers = exact.index.to_list()
@@ -139,7 +141,7 @@ def decoder_bytes(exact: pd.DataFrame) -> int:
     package = tracemalloc.Filter(True, str(Path(feast_sketch_store.__file__).parent / "*"))
     traces = tracemalloc.take_snapshot().filter_traces([package]).traces
     tracemalloc.stop()
-    return sum(trace.size for trace in traces)
+    return sum(trace.size for trace in traces) + pa.total_allocated_bytes() - arrow
 
 
 def dict_of_sets_bytes(exact: pd.DataFrame) -> int:
