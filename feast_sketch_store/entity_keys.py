@@ -35,8 +35,14 @@ _FIELDS = {
     _UNIX_TIMESTAMP: "unix_timestamp_val",
 }
 
-_HEAD = struct.Struct("<III")  # one join key, its type, its length
-_INT64_HEAD = struct.pack("<II", _INT64, 8)  # type and length of a value
+# The fields of ``Value`` that a join key can have, and their columns.
+JOIN_KEY_TYPES = {
+    "string_val": pa.large_string(),
+    "bytes_val": pa.large_binary(),
+    "int32_val": pa.int32(),
+    "int64_val": pa.int64(),
+    "unix_timestamp_val": pa.timestamp("s"),
+}
 
 
 def int64_column(entity_keys: "Sequence[EntityKey]") -> tuple[str, NDArray[np.int64]] | None:
@@ -120,7 +126,7 @@ def hash_columns(join_keys: Mapping[str, pa.Array]) -> NDArray[np.uint64]:
 
 def hash_int64_keys(join_key: str, values: NDArray[np.int64]) -> NDArray[np.uint64]:
     """Hash the keys of a single int64 join key: uint64[n, 2]."""
-    return kernel.hash_int64_keys(_name(join_key, 1) + _INT64_HEAD, values)
+    return kernel.hash_int64_keys(_int64_prefix(join_key), values)
 
 
 def serialize_columns(join_keys: Mapping[str, pa.Array]) -> pa.Array:
@@ -139,7 +145,7 @@ def serialize_columns(join_keys: Mapping[str, pa.Array]) -> pa.Array:
     columns = dict(sorted(join_keys.items()))
     if len({len(values) for values in columns.values()}) != 1:
         raise ValueError(f"the join keys {list(columns)} do not have columns of equal length")
-    names = b"".join(_name(name, 0) for name in columns)
+    names = b"".join(_name(name) for name in columns)
     parts = [pa.scalar(struct.pack("<I", len(columns)) + names, pa.large_binary())]
     for name, values in columns.items():
         if values.null_count:
@@ -149,11 +155,14 @@ def serialize_columns(join_keys: Mapping[str, pa.Array]) -> pa.Array:
 
 
 @functools.lru_cache(maxsize=1024)
-def _name(join_key: str, num_join_keys: int) -> bytes:
-    """What stands for the name of a join key, behind their number if that is not 0."""
+def _int64_prefix(join_key: str) -> bytes:
+    """What stands before the value of a single int64 join key."""
+    return struct.pack("<I", 1) + _name(join_key) + struct.pack("<II", _INT64, 8)
+
+
+def _name(join_key: str) -> bytes:
     name = join_key.encode()
-    head = _HEAD.pack(num_join_keys, _STRING, len(name))
-    return (head if num_join_keys else head[4:]) + name
+    return struct.pack("<II", _STRING, len(name)) + name
 
 
 def _serialize_values(join_key: str, values: pa.Array) -> list[pa.Array]:
@@ -174,13 +183,8 @@ def _serialize_values(join_key: str, values: pa.Array) -> list[pa.Array]:
             f"join key {join_key!r} has values of type {values.type}; give int64, int32, strings, bytes or "
             "timestamps"
         )
-    if pa.types.is_integer(values.type):
-        numbers = values.to_numpy()
-        content = _fixed_width(numbers)
-        heads = np.empty((len(numbers), 2), "<u4")
-        heads[:] = kind, numbers.dtype.itemsize
-        return [_fixed_width(heads), content]
-    content = values.cast(pa.large_binary())
+    is_number = pa.types.is_integer(values.type)
+    content = _fixed_width(values.to_numpy()) if is_number else values.cast(pa.large_binary())
     heads = np.empty((len(values), 2), "<u4")
     heads[:, 0] = kind
     heads[:, 1] = pc.binary_length(content).to_numpy()

@@ -29,10 +29,16 @@ from feast_sketch_store.advice import advice
 from feast_sketch_store.codecs import EXACT
 from feast_sketch_store.entity_keys import hash_entity_keys
 from feast_sketch_store.errors import RowError, SettingsError, SketchStoreError, StorageError
-from feast_sketch_store.paths import project_path, remove_folder, view_path
+from feast_sketch_store.paths import project_path, remove_folder, store_path, view_path
 from feast_sketch_store.responses import Row, add_vectors, distinct, hash_join_keys, to_rows
 from feast_sketch_store.rows import FeastRow, deletions, to_arrow
-from feast_sketch_store.settings import error_rate, resolve, ttl_microseconds
+from feast_sketch_store.settings import (
+    DEFAULT_PATH,
+    DEFAULT_REFRESH_INTERVAL_SECONDS,
+    error_rate,
+    resolve,
+    ttl_microseconds,
+)
 from feast_sketch_store.view import SealPolicy, View
 
 _logger = logging.getLogger(__name__)
@@ -53,7 +59,7 @@ class SketchOnlineStoreConfig(FeastConfigBaseModel):
     ] = "sketch"
     """Selects this store; the class paths work where the short name is not registered."""
 
-    path: StrictStr = "data/sketch"
+    path: StrictStr = DEFAULT_PATH
     """Folder of the store, relative to the feature repository or absolute; on a local file system."""
 
     error_rate: float = 0.01
@@ -76,7 +82,7 @@ class SketchOnlineStoreConfig(FeastConfigBaseModel):
     """Whether a view's ttl applies to reads and seals. Where it does not, rows stay until they are replaced,
     as in Feast's SQLite store."""
 
-    refresh_interval_seconds: float = Field(1.0, ge=0)
+    refresh_interval_seconds: float = Field(DEFAULT_REFRESH_INTERVAL_SECONDS, ge=0)
     """Longest time, in seconds, until a read sees what another process wrote."""
 
     seal_share: float = Field(0.25, gt=0)
@@ -339,7 +345,7 @@ class SketchOnlineStore(OnlineStore):
     def teardown(self, config: RepoConfig, tables: Sequence[FeatureView], entities: Sequence[Entity]) -> None:
         """Remove everything of the project; Feast does not name its stream views here."""
         self._views.clear()
-        remove_folder(project_path(_store_path(config.repo_path, config.online_store.path), config.project))
+        remove_folder(project_path(store_path(config.repo_path, config.online_store.path), config.project))
 
     def delete(self, config: RepoConfig, table: FeatureView, entity_keys: list[EntityKeyProto]) -> None:
         """Delete what was written of some entities; rows that are written later count again.
@@ -435,13 +441,9 @@ def _precomputed_view(feature_service: str) -> FeatureView:
     )
 
 
-def _store_path(repo_path: Path | None, path: str) -> Path:
-    return Path(repo_path or ".").absolute() / Path(path).expanduser()
-
-
 @functools.lru_cache(maxsize=1024)  # names become folders at every read
 def _view_path(repo_path: Path | None, path: str, project: str, view: str) -> Path:
-    return view_path(_store_path(repo_path, path), project, view)
+    return view_path(store_path(repo_path, path), project, view)
 
 
 def _check_join_keys(table: FeatureView, stored: Mapping[str, str] | None) -> None:

@@ -25,6 +25,11 @@ def folder_name(name: str) -> str:
     return f"{readable}~{digest}"
 
 
+def store_path(repo_path: Path | None, path: str) -> Path:
+    """The folder of a store, whose configured path counts from the feature repository."""
+    return Path(repo_path or ".").absolute() / Path(path).expanduser()
+
+
 def project_path(store_path: Path, project: str) -> Path:
     """The folder of everything that the store keeps for a project."""
     return store_path / folder_name(project)

@@ -23,12 +23,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from feast_sketch_store import kernel
 from feast_sketch_store.codecs import EMPTY, EXACT, VALUE, Decoder, FeatureCodec
-from feast_sketch_store.entity_keys import hash_columns, hash_int64_keys
+from feast_sketch_store.entity_keys import JOIN_KEY_TYPES, hash_columns, hash_int64_keys
 from feast_sketch_store.errors import RowError, SettingsError, UnsupportedFeatureError
 from feast_sketch_store.layers import LayerAnswer
 from feast_sketch_store.layers.answer import AnyAnswer, FeatureAnswer
-from feast_sketch_store.paths import project_path, view_path
-from feast_sketch_store.rows import OWN_COLUMNS
+from feast_sketch_store.paths import folder_name, project_path, store_path, view_path
+from feast_sketch_store.rows import OWN_COLUMNS, put_csr
+from feast_sketch_store.settings import DEFAULT_PATH, DEFAULT_REFRESH_INTERVAL_SECONDS
 from feast_sketch_store.state import State
 from feast_sketch_store.view import View, expire_before_of
 from feast_sketch_store.vocabulary import Vocabulary
@@ -36,16 +37,7 @@ from feast_sketch_store.vocabulary import Vocabulary
 Entities: TypeAlias = ArrayLike | pa.Array | Mapping[str, ArrayLike | pa.Array]
 
 _HASHES, _INTEGERS = np.dtype(np.uint64), np.dtype(np.int64)
-_DEFAULT_PATH = "data/sketch"
-_DEFAULT_REFRESH_INTERVAL_SECONDS = 1.0
 _YAML = "feature_store.yaml"
-_JOIN_KEY_TYPES = {
-    "int64_val": pa.int64(),
-    "int32_val": pa.int32(),
-    "string_val": pa.large_string(),
-    "bytes_val": pa.large_binary(),
-    "unix_timestamp_val": pa.timestamp("s"),
-}
 
 
 @dataclass(frozen=True)
@@ -107,7 +99,7 @@ class SketchReader:
         if join_keys is None:
             raise SettingsError(f"{folder}: nothing was written to feature view {feature_view!r} yet")
         self._codecs = {codec.feature: codec for codec in _codecs_of(unread, join_keys)}
-        self._join_keys = {name: _JOIN_KEY_TYPES[field] for name, field in join_keys.items()}
+        self._join_keys = {name: JOIN_KEY_TYPES[field] for name, field in join_keys.items()}
         self._view = View(folder, list(self._codecs.values()), refresh_interval_seconds)
         self._vocabularies = {
             name: _Numbering(self._codec(name), values) for name, values in (vocabularies or {}).items()
@@ -467,10 +459,7 @@ class _Numbering:
 
     def bits(self, indptr: NDArray[np.int64], ids: NDArray[np.int32]) -> NDArray[np.uint64]:
         """Ids as bits of words: uint64[p, ceil(V / 64)]."""
-        words = np.zeros((len(indptr) - 1, -(-len(self) // 64)), np.uint64)
-        rows = np.repeat(np.arange(len(words)), np.diff(indptr))
-        np.bitwise_or.at(words, (rows, ids >> 6), np.uint64(1) << (ids & 63).astype(np.uint64))
-        return words
+        return kernel.to_bits(indptr, ids, len(self))
 
     def scores(self, values: AnyAnswer, weights: NDArray[np.float64]) -> NDArray[np.float64]:
         """The sums of weights by id of an answer's values: float64[p]."""
@@ -505,8 +494,7 @@ def _in_order(
     np.cumsum(indptr, out=indptr)
     values = np.zeros(indptr[-1], parts[0][2].dtype if parts else np.int32)
     for positions, starts, part in parts:
-        shifts = np.repeat(indptr[positions] - starts[:-1], np.diff(starts))
-        values[shifts + np.arange(len(part))] = part
+        put_csr(indptr, values, positions, starts, part)
     return indptr, values
 
 
@@ -568,7 +556,7 @@ def _as_wanted(codec: FeatureCodec, values: Any) -> pa.Array:
 
 def _find_view(path: Path, feature_view: str, project: str | None) -> tuple[Path, float]:
     """The folder of a view, and the refresh interval that is configured."""
-    interval = _DEFAULT_REFRESH_INTERVAL_SECONDS
+    interval = DEFAULT_REFRESH_INTERVAL_SECONDS
     config = path / _YAML if path.is_dir() else path
     if config.is_file():
         # As Feast does, variables of the environment are filled in.
@@ -581,7 +569,7 @@ def _find_view(path: Path, feature_view: str, project: str | None) -> tuple[Path
             )
         project = project or settings.get("project")
         interval = float(online_store.get("refresh_interval_seconds", interval))
-        path = config.parent.absolute() / Path(online_store.get("path", _DEFAULT_PATH)).expanduser()
+        path = store_path(config.parent, online_store.get("path", DEFAULT_PATH))
     elif not path.is_dir():
         raise SettingsError(f"{path}: is neither a {_YAML} nor a folder with one, nor the folder of a store")
     if project is None:
@@ -589,7 +577,7 @@ def _find_view(path: Path, feature_view: str, project: str | None) -> tuple[Path
         if len(projects) != 1:
             names = [folder.name for folder in projects]
             raise SettingsError(f"{path}: the store has the projects {names}; say which one is meant")
-        folder = projects[0] / view_path(path, "project", feature_view).name
+        folder = projects[0] / folder_name(feature_view)
     else:
         folder = view_path(path, project, feature_view)
     if not folder.is_dir():
@@ -601,9 +589,7 @@ def _find_view(path: Path, feature_view: str, project: str | None) -> tuple[Path
 
 def _codecs_of(view: View, join_keys: Iterable[str]) -> list[FeatureCodec]:
     """The codecs of all features that were written: as they were sealed, or else by their columns."""
-    view.refresh()
-    sealed = view.sealed()
-    codecs = dict(sealed[0].codecs) if sealed else {}
+    codecs = view.stored_codecs()
     for field in view.stored_schema():
         if field.name not in {*codecs, *join_keys, *OWN_COLUMNS}:
             value_field = FeatureCodec.field_of(field.type)

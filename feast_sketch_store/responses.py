@@ -19,19 +19,12 @@ from numpy.typing import NDArray
 
 from feast_sketch_store import kernel
 from feast_sketch_store.codecs import MISSING
-from feast_sketch_store.entity_keys import hash_columns, hash_int64_keys
+from feast_sketch_store.entity_keys import JOIN_KEY_TYPES, hash_columns, hash_int64_keys
 from feast_sketch_store.layers import LayerAnswer
 
 Row = tuple[datetime | None, dict[str, Value] | None]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_JOIN_KEY_TYPES = {
-    "int64_val": pa.int64(),
-    "string_val": pa.large_string(),
-    "int32_val": pa.int32(),
-    "bytes_val": pa.large_binary(),
-    "unix_timestamp_val": pa.timestamp("s"),
-}
 _PRESENT, _NOT_FOUND = bytes([FieldStatus.PRESENT]), bytes([FieldStatus.NOT_FOUND])
 _STATUSES = bytes([FieldStatus.NOT_FOUND, *[FieldStatus.PRESENT] * 255])  # of a feature, by its state
 _EMPTY_VALUE = b"\x0a\x00"
@@ -72,11 +65,11 @@ def hash_join_keys(join_keys: Mapping[str, Sequence[Value]]) -> NDArray[np.uint6
     columns = {}
     for name, values in join_keys.items():
         fields = {value.WhichOneof("val") for value in values}
-        if len(fields) != 1 or (field := fields.pop()) not in _JOIN_KEY_TYPES:
+        if len(fields) != 1 or (field := fields.pop()) not in JOIN_KEY_TYPES:
             return None
         if field == "int64_val" and len(join_keys) == 1:
             return hash_int64_keys(name, np.array([value.int64_val for value in values]))
-        columns[name] = pa.array([getattr(value, field) for value in values], _JOIN_KEY_TYPES[field])
+        columns[name] = pa.array([getattr(value, field) for value in values], JOIN_KEY_TYPES[field])
     return hash_columns(columns) if len({*map(len, columns.values())}) == 1 else None
 
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from feast_sketch_store import kernel
 from feast_sketch_store.codecs import EMPTY, MISSING, NULL, VALUE, FeatureCodec
 from feast_sketch_store.entity_keys import (
+    JOIN_KEY_TYPES,
     hash_serialized_keys,
     int64_column,
     serialize_columns,
@@ -43,7 +44,6 @@ KEY_COLUMNS = (ENTITY_KEY, EVENT_TIMESTAMP, CREATED_TIMESTAMP, DELETED)
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 NO_TIMESTAMP = np.iinfo(np.int64).min  # of a row without a created timestamp: older than any other
 
-_JOIN_KEY_FIELDS = ("string_val", "bytes_val", "int32_val", "int64_val", "unix_timestamp_val")
 _ENTITYLESS_JOIN_KEY = "__dummy_id"
 
 
@@ -131,9 +131,9 @@ def _join_key_columns(entity_keys: "Sequence[EntityKey]") -> dict[str, pa.Array]
     columns = {}
     for name, values in sorted(by_name.items()):
         fields = sorted({str(value.WhichOneof("val")) for value in values if value is not None})
-        if len(fields) > 1 or fields[0] not in _JOIN_KEY_FIELDS:
+        if len(fields) > 1 or fields[0] not in JOIN_KEY_TYPES:
             raise RowError(
-                f"join key {name!r} is carried by {fields}; a batch takes one of {list(_JOIN_KEY_FIELDS)}"
+                f"join key {name!r} is carried by {fields}; a batch takes one of {list(JOIN_KEY_TYPES)}"
             )
         columns[name], _ = FeatureCodec(name, fields[0]).to_arrow(values)
     return columns
@@ -329,6 +329,18 @@ def take_csr(
     np.cumsum(lengths, out=taken[1:])
     source = np.repeat(indptr[rows] - taken[:-1], lengths) + np.arange(taken[-1])
     return taken, values[source]
+
+
+def put_csr(
+    indptr: NDArray[np.int64],
+    values: NDArray[np.generic],
+    rows: NDArray[np.int64],
+    part_indptr: NDArray[np.int64],
+    part_values: NDArray[np.generic],
+) -> None:
+    """The reverse of `take_csr`: write the rows of a part into the places that a CSR matrix has for them."""
+    shifts = indptr[rows] - part_indptr[:-1]
+    values[np.repeat(shifts, np.diff(part_indptr)) + np.arange(len(part_values))] = part_values
 
 
 def _microseconds(column: pa.ChunkedArray) -> NDArray[np.int64]:

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from feast.feature_view import FeatureView
     from feast.field import Field
 
+# Of the store, as they stand in ``feature_store.yaml``.
+DEFAULT_PATH = "data/sketch"
+DEFAULT_REFRESH_INTERVAL_SECONDS = 1.0
+
 TAG_PREFIX = "sketch."
 
 # What `default_codec` may be: a sketch where the type is made for it, or exact for all but Sets.

@@ -126,6 +126,15 @@ class StateLoader:
             # A seal and a vacuum came between: what was to be read is in newer files.
             return self.load(start)
 
+    def newest_layer(self) -> SketchLayer | None:
+        """The layer of the newest snapshot that can be read; None before the first seal.
+
+        Raises
+        ------
+        DamagedFileError : none of them can be read.
+        """
+        return self._newest_readable(State()).base
+
     def is_outdated(self, state: State) -> bool:
         """Whether there is anything that the state lacks; costs looking at a few file names."""
         return (

@@ -239,6 +239,11 @@ class View:
         self.refresh()
         self._row_log.check_schema(pa.schema([(c.feature, c.arrow_type) for c in self._codecs]))
 
+    def stored_codecs(self) -> dict[str, FeatureCodec]:
+        """How features were sealed, by name, whatever the view's own codecs are; none before a seal."""
+        layer = self._loader.newest_layer()
+        return dict(layer.codecs) if layer is not None else {}
+
     def stored_schema(self) -> pa.Schema:
         """The columns of the row log; none if there are no rows."""
         log = self._row_log.read(-1)

@@ -104,11 +104,6 @@ class Vocabulary:
             return kernel.Int64Index(self.values.to_numpy())
         return kernel.BytesIndex(*parts_of(self.values))
 
-    def count_new(self, values: pa.Array) -> int:
-        """How many distinct values of ``values`` are not in the vocabulary."""
-        distinct = pc.unique(values)
-        return len(distinct) - int(pc.sum(pc.is_in(distinct, self.values)).as_py() or 0)
-
     def to_arrays(self) -> dict[str, NDArray[np.generic]]:
         """The values as plain arrays for a snapshot."""
         if pa.types.is_int64(self.values.type):

@@ -8,7 +8,7 @@ import os
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from feast_sketch_store.kernel.reference import Asked, Table, is_int64_key, mix64, row_sums, varint
+from feast_sketch_store.kernel.reference import Asked, Table, mix64, row_sums, to_bits, varint
 
 _ENVIRONMENT = "FEAST_SKETCH_STORE_KERNEL"
 _wanted = os.environ.get(_ENVIRONMENT, "")
@@ -68,12 +68,12 @@ __all__ = [
     "encode_values",
     "hash_int64_keys",
     "hash_keys",
-    "is_int64_key",
     "mix64",
     "parse_int64_keys",
     "possible_symbols",
     "row_sums",
     "scores",
+    "to_bits",
     "touched_blocks",
     "varint",
     "windows",

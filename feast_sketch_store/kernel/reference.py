@@ -234,6 +234,14 @@ def set_bits(words: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.i
     return indptr, positions
 
 
+def to_bits(indptr: NDArray[np.int64], ids: NDArray[np.integer], num_symbols: int) -> NDArray[np.uint64]:
+    """The reverse of `set_bits`: the ids of each row as ones, uint64[n, ceil(num_symbols / 64)]."""
+    words = np.zeros((len(indptr) - 1, -(-num_symbols // 64)), np.uint64)
+    rows = np.repeat(np.arange(len(words)), np.diff(indptr))
+    np.bitwise_or.at(words, (rows, ids >> 6), _ONE << (ids & 63).astype(np.uint64))
+    return words
+
+
 def _places(
     table: Table, asked: Asked, entity_hashes: NDArray[np.uint64]
 ) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:

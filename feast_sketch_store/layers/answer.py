@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from feast_sketch_store.codecs import VALUE, Decoder, Symbols
 from feast_sketch_store.filters import Asked, ShiftingBloomFilter
-from feast_sketch_store.kernel import row_sums
+from feast_sketch_store.kernel import row_sums, to_bits
 
 _ONE = np.uint64(1)
 
@@ -30,12 +30,7 @@ class FeatureAnswer:
 
     def bits(self) -> NDArray[np.uint64]:
         """The symbols as bits of words: uint64[p, ceil(V / 64)]."""
-        num_words = -(-len(self.decoder.vocabulary) // 64)
-        words = np.zeros((len(self.states), num_words), np.uint64)
-        rows = np.repeat(np.arange(len(self.states)), np.diff(self.indptr))
-        bits = _ONE << (self.symbols & 63).astype(np.uint64)
-        np.bitwise_or.at(words, (rows, self.symbols >> 6), bits)
-        return words
+        return to_bits(self.indptr, self.symbols, len(self.decoder.vocabulary))
 
     def contains(self, symbols: NDArray[np.int32]) -> NDArray[np.bool_]:
         """Whether the entities have symbols: int32[m], asked of all, or int32[p, m]; -1 is nobody's.

@@ -17,7 +17,7 @@ from feast_sketch_store.layers.columns import Column
 from feast_sketch_store.layers.listed import ListedRows, fingerprints_of
 from feast_sketch_store.layers.shapes import ShapedRows, Shapes, SymbolRange, words_for
 from feast_sketch_store.layers.sketch import Rounding, SketchLayer
-from feast_sketch_store.rows import NO_TIMESTAMP, EncodedFeature, EncodedRows, RowKeys
+from feast_sketch_store.rows import NO_TIMESTAMP, EncodedFeature, EncodedRows, RowKeys, put_csr
 from feast_sketch_store.sizing import FactClass, Geometry, expected_fill, size_for_rates
 from feast_sketch_store.threads import NUM_THREADS
 from feast_sketch_store.vocabulary import Vocabulary, VocabularyBuilder, narrow
@@ -165,8 +165,7 @@ class _FeatureBuilder:
         symbols = np.zeros(self.num_facts, np.int32)
         for places, starts, part in self.rows():
             # Facts of a row stand one behind the other in the part, and so they shall in the column.
-            shifts = indptr[ranks[places]] - starts[:-1]
-            symbols[np.repeat(shifts, np.diff(starts)) + np.arange(len(part))] = part
+            put_csr(indptr, symbols, ranks[places], starts, part)
         return Column.build(self.sealed_codec, self.states[order], indptr, self.vocabulary, symbols)
 
 
