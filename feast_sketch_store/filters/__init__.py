@@ -1,5 +1,7 @@
-"""Bit tables that answer a whole row of candidates at once. No Feast, no I/O."""
+"""Bit tables that answer a whole row of candidates at once, and compressed sets. No Feast, no I/O."""
 
+from feast_sketch_store.filters.fingerprints import FingerprintIndex
+from feast_sketch_store.filters.golomb_sets import GolombSets, SetCode
 from feast_sketch_store.filters.packed import Check, PackedInts
 from feast_sketch_store.filters.shifting_bloom import (
     MAX_NUM_WORDS,
@@ -13,7 +15,10 @@ __all__ = [
     "MAX_NUM_WORDS",
     "Asked",
     "Check",
+    "FingerprintIndex",
+    "GolombSets",
     "PackedInts",
+    "SetCode",
     "ShiftingBloomFilter",
     "ShiftingBloomFilterBuilder",
     "new_salt",

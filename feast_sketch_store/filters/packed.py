@@ -62,15 +62,17 @@ class PackedInts:
             )
 
     @classmethod
-    def pack(cls, numbers: NDArray[np.integer], min_width: int = 0) -> "PackedInts":
+    def pack(cls, numbers: NDArray[np.integer], min_width: int = 0, base: int | None = None) -> "PackedInts":
         """Pack numbers in as few bits as the largest difference takes.
 
         Parameters
         ----------
         numbers : int[n], of a type that int64 holds.
         min_width : bits that a number has at least.
+        base : of which no number is smaller; None for the smallest of them.
         """
-        base = int(numbers.min()) if len(numbers) else 0
+        if base is None:
+            base = int(numbers.min()) if len(numbers) else 0
         width = max(min_width, (int(numbers.max()) - base).bit_length()) if len(numbers) else min_width
         num_blocks = -(-len(numbers) // _BLOCK)
         words = np.zeros(num_blocks * width + 1, np.uint64)

@@ -12,8 +12,10 @@ random probes. Here the k positions of all symbols of one entity lie side by sid
                  rotation_0(e), answers            rotation_1(e), answers
                  symbols 64w .. 64w+63             symbols 64w .. 64w+63
 
-so the answers for all symbols are the AND of k windows, 64 candidates a machine word. Every position
-is uniform over the table and the k windows are independent, hence with a share ``rho`` of ones
+so the answers for all symbols are the AND of k windows, 64 candidates a machine word. A hash may be used for
+the symbols from some one on only: if the popular symbols come first, they get fewer hashes than the others,
+and window ``j`` needs to cover no more than its suffix. Every position is uniform over the table and the k
+windows are independent, hence with a share ``rho`` of ones
 
     P("possibly present" | absent) = rho ** k,        P("possibly present" | added) = 1.
 
@@ -90,6 +92,7 @@ class ShiftingBloomFilterBuilder:
         symbols: NDArray[np.integer],
         num_hashes: int,
         first_symbol: int = 0,
+        firsts: NDArray[np.int64] | None = None,
     ) -> None:
         """Add the facts of rows.
 
@@ -100,6 +103,7 @@ class ShiftingBloomFilterBuilder:
         indptr, symbols : int64[n + 1], and uint16[nnz] or int32[nnz]: a CSR matrix.
         num_hashes : k of these facts, at least 1.
         first_symbol : is added to all symbols, which then lie in ``[0, 64 * window_words)``.
+        firsts : int64[num_hashes], see `Asked`; None if all facts have all hashes.
 
         Raises
         ------
@@ -115,7 +119,9 @@ class ShiftingBloomFilterBuilder:
         table = self._num_words, self._window_words, self._salt
         rows = places, indptr, symbols
         fills = [
-            partial(kernel.add_facts, part, first, table, entity_hashes, rows, first_symbol, num_hashes)
+            partial(
+                kernel.add_facts, part, first, table, entity_hashes, rows, first_symbol, num_hashes, firsts
+            )
             for first, part in zip(self._firsts, self._parts, strict=True)
         ]
         _run_all(fills)

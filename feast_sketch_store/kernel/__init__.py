@@ -8,7 +8,17 @@ import os
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from feast_sketch_store.kernel.reference import Asked, Table, mix64, row_sums, to_bits, varint
+from feast_sketch_store.kernel.reference import (
+    Asked,
+    PackedNumbers,
+    SetCodes,
+    Table,
+    half_octaves,
+    mix64,
+    row_sums,
+    to_bits,
+    varint,
+)
 
 _ENVIRONMENT = "FEAST_SKETCH_STORE_KERNEL"
 _wanted = os.environ.get(_ENVIRONMENT, "")
@@ -31,13 +41,16 @@ if TYPE_CHECKING or not IS_COMPILED:
         contains,
         distinct_per_row,
         encode_values,
+        find_rows,
         hash_int64_keys,
         hash_keys,
         parse_int64_keys,
         possible_symbols,
+        read_sets,
         scores,
         touched_blocks,
         windows,
+        write_sets,
     )
 else:
     from feast_sketch_store.kernel.compiled import (
@@ -47,13 +60,16 @@ else:
         contains,
         distinct_per_row,
         encode_values,
+        find_rows,
         hash_int64_keys,
         hash_keys,
         parse_int64_keys,
         possible_symbols,
+        read_sets,
         scores,
         touched_blocks,
         windows,
+        write_sets,
     )
 
 __all__ = [
@@ -61,20 +77,26 @@ __all__ = [
     "Asked",
     "BytesIndex",
     "Int64Index",
+    "PackedNumbers",
+    "SetCodes",
     "Table",
     "add_facts",
     "contains",
     "distinct_per_row",
     "encode_values",
+    "find_rows",
+    "half_octaves",
     "hash_int64_keys",
     "hash_keys",
     "mix64",
     "parse_int64_keys",
     "possible_symbols",
+    "read_sets",
     "row_sums",
     "scores",
     "to_bits",
     "touched_blocks",
     "varint",
     "windows",
+    "write_sets",
 ]

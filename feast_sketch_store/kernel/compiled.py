@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 import feast_sketch_store.kernel._compiled as _compiled
-from feast_sketch_store.kernel.reference import Asked, Table
+from feast_sketch_store.kernel.reference import Asked, PackedNumbers, SetCodes, Table
 
 _EXPECTED_SYMBOLS = 256  # room for so many ids per entity is made at first
+_EXPECTED_IDS = 64  # the same, of sets
 _SEED = secrets.randbits(64)  # of hash tables, so that nobody can choose values that collide
 
 
@@ -101,6 +102,7 @@ def add_facts(
     rows: tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.integer]],
     first_symbol: int,
     num_hashes: int,
+    firsts: NDArray[np.int64] | None = None,
 ) -> None:
     """See `reference.add_facts`."""
     num_words, window_words, salt = table
@@ -109,7 +111,7 @@ def add_facts(
     size = symbols.dtype.itemsize
     _compiled.add_facts(
         part, first, len(part) - window_words, num_words, *salt, hashes, places, indptr, symbols, size,
-        first_symbol, num_hashes,
+        first_symbol, num_hashes, firsts,
     )  # fmt: skip
 
 
@@ -186,6 +188,56 @@ def encode_values(
     """See `reference.encode_values`."""
     ends = np.empty(len(indptr), np.int64)
     return _compiled.encode_values(*field, is_present, indptr, ids, offsets, data, ends), ends
+
+
+def find_rows(
+    starts: PackedNumbers,
+    num_buckets: int,
+    rests: PackedNumbers,
+    num_rows: int,
+    fingerprints: NDArray[np.uint64],
+) -> NDArray[np.int64]:
+    """See `reference.find_rows`."""
+    rows = np.empty(len(fingerprints), np.int64)
+    _compiled.find_rows(*starts, num_buckets, *rests, num_rows, fingerprints, rows)
+    return rows
+
+
+def write_sets(
+    codes: SetCodes, headers: NDArray[np.int32], indptr: NDArray[np.int64], ids: NDArray[np.int32]
+) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """See `reference.write_sets`."""
+    ends = np.zeros(len(headers), np.int64)
+    headers = np.ascontiguousarray(headers)
+    _compiled.write_sets(*codes, headers, indptr, ids, bytearray(), ends)
+    words = np.zeros((int(ends[-1]) if len(ends) else 0) // 64 + 2, np.uint64)
+    _compiled.write_sets(*codes, headers, indptr, ids, words, ends)
+    return words, ends
+
+
+def read_sets(
+    codes: SetCodes,
+    words: NDArray[np.uint64],
+    num_bits: int,
+    offsets: tuple[PackedNumbers, PackedNumbers, int],
+    num_rows: int,
+    rows: NDArray[np.int64],
+    feature: int,
+) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]]:
+    """See `reference.read_sets`."""
+    anchors, deltas, block_rows = offsets
+    wanted = len(rows)
+    headers, indptr = np.empty(wanted, np.int32), np.zeros(wanted + 1, np.int64)
+    num_symbols = int(codes.level_starts[feature + 1] - codes.level_starts[feature])
+    ids = np.empty(wanted * min(num_symbols, _EXPECTED_IDS), np.int32)
+    arguments = (*codes, words, num_bits, *anchors, *deltas, num_rows, block_rows, rows, feature)
+    done = _compiled.read_sets(*arguments, 0, headers, indptr, ids)
+    while done < wanted:
+        count = int(indptr[done])
+        room = max(count * wanted // (done + 1) * 5 // 4, count + num_symbols)
+        ids = np.concatenate((ids[:count], np.empty(room - count, np.int32)))
+        done = _compiled.read_sets(*arguments, done, headers, indptr, ids)
+    return headers, indptr, ids[: indptr[-1]]
 
 
 def _packed(entity_hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:

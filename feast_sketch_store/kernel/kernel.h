@@ -63,5 +63,8 @@ PyObject *kernel_index_bytes(PyObject *module, PyObject *arguments);
 PyObject *kernel_find_bytes(PyObject *module, PyObject *arguments);
 PyObject *kernel_sort_rows(PyObject *module, PyObject *arguments);
 PyObject *kernel_encode_values(PyObject *module, PyObject *arguments);
+PyObject *kernel_find_rows(PyObject *module, PyObject *arguments);
+PyObject *kernel_write_sets(PyObject *module, PyObject *arguments);
+PyObject *kernel_read_sets(PyObject *module, PyObject *arguments);
 
 #endif

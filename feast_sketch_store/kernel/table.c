@@ -92,7 +92,8 @@ typedef struct {
     const unsigned long long *salt;
     Py_ssize_t num_entities, num_words;
     int num_hashes;
-    uint64_t last_word; /* masks what lies behind the last symbol */
+    const int64_t *firsts; /* of each hash, the first symbol that it is used for; NULL if it is for all */
+    uint64_t last_word;    /* masks what lies behind the last symbol */
     Windows windows[2];
 } Reader;
 
@@ -105,15 +106,47 @@ static ALWAYS_INLINE void look_ahead(Reader *reader, Py_ssize_t entity) {
     prefetch_windows(reader->words, windows, reader->num_hashes, reader->num_words);
 }
 
+static inline Py_ssize_t words_for(int64_t num_symbols) { return (Py_ssize_t)((num_symbols + 63) / 64); }
+
+/* Each word with the hashes that are for all of its symbols; then hashes that are for some symbols of a word. */
+static void and_tiers(const Reader *reader, const Windows *windows, uint64_t *answers) {
+    const int64_t *firsts = reader->firsts;
+    for (int j = 0; j < reader->num_hashes; j++) {
+        Py_ssize_t word = words_for(firsts[j]);
+        Py_ssize_t stop = j + 1 < reader->num_hashes ? words_for(firsts[j + 1]) : reader->num_words;
+        if (word < stop) and_windows(reader->words + word, windows, j + 1, stop - word, answers + word);
+    }
+    for (int j = 1; j < reader->num_hashes; j++)
+        if (firsts[j] % 64) {
+            Py_ssize_t word = (Py_ssize_t)(firsts[j] / 64);
+            answers[word] &= rotate_right(reader->words[windows->starts[j] + (uint64_t)word], windows->rotations[j]) |
+                             ((1ull << firsts[j] % 64) - 1);
+        }
+}
+
 static void read_entity(Reader *reader, Py_ssize_t entity, uint64_t *answers) {
     look_ahead(reader, entity + 1);
-    and_windows(reader->words, &reader->windows[entity & 1], reader->num_hashes, reader->num_words, answers);
+    const Windows *windows = &reader->windows[entity & 1];
+    if (reader->firsts)
+        and_tiers(reader, windows, answers);
+    else
+        and_windows(reader->words, windows, reader->num_hashes, reader->num_words, answers);
     answers[reader->num_words - 1] &= reader->last_word;
+}
+
+/* Whether the first symbols of hashes ascend from 0 within the symbols, or are not given; else with an exception. */
+static int are_firsts(const Py_buffer *firsts, int num_hashes, Py_ssize_t num_symbols) {
+    const int64_t *first = firsts->buf;
+    if (!first) return 1;
+    int fits = firsts->len == 8 * (Py_ssize_t)num_hashes && num_hashes && !first[0];
+    for (int j = 0; fits && j < num_hashes; j++) fits = first[j] < num_symbols && (!j || first[j - 1] <= first[j]);
+    if (!fits) PyErr_SetString(PyExc_ValueError, "the hashes do not fit the symbols");
+    return fits;
 }
 
 /* 0, or -1 with an exception. Nothing outside the buffers is touched when it is 0. */
 static int init_reader(Reader *reader, const Table *table, const Py_buffer *hashes, Py_ssize_t first_word,
-                       Py_ssize_t num_symbols, int num_hashes) {
+                       Py_ssize_t num_symbols, int num_hashes, const Py_buffer *firsts) {
     Py_ssize_t length = count_of(&table->words, 8), num_halves = count_of(hashes, 8);
     if (length < 0 || num_halves < 0) return -1;
     Py_ssize_t num_words = num_symbols / 64 + (num_symbols % 64 != 0);
@@ -122,6 +155,8 @@ static int init_reader(Reader *reader, const Table *table, const Py_buffer *hash
         PyErr_SetString(PyExc_ValueError, "the symbols do not lie in the table's window");
         return -1;
     }
+    if (!are_firsts(firsts, num_hashes, num_symbols)) return -1;
+    reader->firsts = firsts->buf;
     reader->words = table->words.buf;
     reader->hashes = hashes->buf;
     reader->num_words_of_table = (uint64_t)table->num_words;
@@ -150,22 +185,22 @@ static inline Py_ssize_t write_ids(uint64_t word, int32_t first_id, int32_t *ids
     return count;
 }
 
-/* possible_symbols(words, num_words, salt, salt, hashes, first_word, num_symbols, num_hashes, wanted, begin,
+/* possible_symbols(words, num_words, salt, salt, hashes, first_word, num_symbols, num_hashes, firsts, wanted, begin,
  *                  indptr, ids) -> entities done
  *
  * Goes on at entity `begin` and stops before one whose ids might not fit. */
 PyObject *kernel_possible_symbols(PyObject *module, PyObject *arguments) {
     Table table;
-    Py_buffer hashes, wanted, indptr, ids;
+    Py_buffer hashes, firsts, wanted, indptr, ids;
     Py_ssize_t first_word, num_symbols, begin, done = -1;
     int num_hashes;
-    if (!PyArg_ParseTuple(arguments, "y*nKKy*nniz*nw*w*", &table.words, &table.num_words, &table.salt[0],
-                          &table.salt[1], &hashes, &first_word, &num_symbols, &num_hashes, &wanted, &begin,
+    if (!PyArg_ParseTuple(arguments, "y*nKKy*nniz*z*nw*w*", &table.words, &table.num_words, &table.salt[0],
+                          &table.salt[1], &hashes, &first_word, &num_symbols, &num_hashes, &firsts, &wanted, &begin,
                           &indptr, &ids))
         return NULL;
     Reader reader;
     uint64_t *answers = NULL;
-    if (init_reader(&reader, &table, &hashes, first_word, num_symbols, num_hashes) < 0) goto end;
+    if (init_reader(&reader, &table, &hashes, first_word, num_symbols, num_hashes, &firsts) < 0) goto end;
     Py_ssize_t n = reader.num_entities, capacity = ids.len / 4;
     if (begin < 0 || begin > n || indptr.len != 8 * (n + 1) || (wanted.buf && wanted.len != n) ||
         num_symbols > INT32_MAX) {
@@ -202,23 +237,24 @@ end:
     PyMem_Free(answers);
     PyBuffer_Release(&table.words);
     PyBuffer_Release(&hashes);
+    if (firsts.buf) PyBuffer_Release(&firsts);
     if (wanted.buf) PyBuffer_Release(&wanted);
     PyBuffer_Release(&indptr);
     PyBuffer_Release(&ids);
     return done < 0 ? NULL : PyLong_FromSsize_t(done);
 }
 
-/* windows(words, num_words, salt, salt, hashes, first_word, num_symbols, num_hashes, answers) */
+/* windows(words, num_words, salt, salt, hashes, first_word, num_symbols, num_hashes, firsts, answers) */
 PyObject *kernel_windows(PyObject *module, PyObject *arguments) {
     Table table;
-    Py_buffer hashes, answers;
+    Py_buffer hashes, firsts, answers;
     Py_ssize_t first_word, num_symbols;
     int num_hashes, failed = 1;
-    if (!PyArg_ParseTuple(arguments, "y*nKKy*nniw*", &table.words, &table.num_words, &table.salt[0],
-                          &table.salt[1], &hashes, &first_word, &num_symbols, &num_hashes, &answers))
+    if (!PyArg_ParseTuple(arguments, "y*nKKy*nniz*w*", &table.words, &table.num_words, &table.salt[0],
+                          &table.salt[1], &hashes, &first_word, &num_symbols, &num_hashes, &firsts, &answers))
         return NULL;
     Reader reader;
-    if (init_reader(&reader, &table, &hashes, first_word, num_symbols, num_hashes) < 0) goto end;
+    if (init_reader(&reader, &table, &hashes, first_word, num_symbols, num_hashes, &firsts) < 0) goto end;
     if (answers.len != 8 * reader.num_entities * reader.num_words) {
         PyErr_SetString(PyExc_ValueError, "the arrays do not fit each other");
         goto end;
@@ -232,28 +268,29 @@ PyObject *kernel_windows(PyObject *module, PyObject *arguments) {
 end:
     PyBuffer_Release(&table.words);
     PyBuffer_Release(&hashes);
+    if (firsts.buf) PyBuffer_Release(&firsts);
     PyBuffer_Release(&answers);
     if (failed) return NULL;
     Py_RETURN_NONE;
 }
 
-/* contains(words, num_words, salt, salt, hashes, first_word, num_symbols, num_hashes, wanted, symbols, per_entity,
+/* contains(words, num_words, salt, salt, hashes, first_word, num_symbols, num_hashes, firsts, wanted, symbols, per_entity,
  *          out)
  *
  * `symbols` are int32[per_entity] asked of every entity, or int32[n, per_entity]; one outside the range, like
  * -1, is nobody's. `out` is uint8[n, per_entity]. */
 PyObject *kernel_contains(PyObject *module, PyObject *arguments) {
     Table table;
-    Py_buffer hashes, wanted, symbols, out;
+    Py_buffer hashes, firsts, wanted, symbols, out;
     Py_ssize_t first_word, num_symbols, per_entity;
     int num_hashes, failed = 1;
-    if (!PyArg_ParseTuple(arguments, "y*nKKy*nniz*y*nw*", &table.words, &table.num_words, &table.salt[0],
-                          &table.salt[1], &hashes, &first_word, &num_symbols, &num_hashes, &wanted, &symbols,
+    if (!PyArg_ParseTuple(arguments, "y*nKKy*nniz*z*y*nw*", &table.words, &table.num_words, &table.salt[0],
+                          &table.salt[1], &hashes, &first_word, &num_symbols, &num_hashes, &firsts, &wanted, &symbols,
                           &per_entity, &out))
         return NULL;
     Reader reader;
     uint64_t *answers = NULL;
-    if (init_reader(&reader, &table, &hashes, first_word, num_symbols, num_hashes) < 0) goto end;
+    if (init_reader(&reader, &table, &hashes, first_word, num_symbols, num_hashes, &firsts) < 0) goto end;
     Py_ssize_t n = reader.num_entities;
     if (per_entity < 0 || out.len != n * per_entity || (wanted.buf && wanted.len != n) ||
         (symbols.len != 4 * per_entity && symbols.len != 4 * n * per_entity)) {
@@ -292,7 +329,7 @@ PyObject *kernel_contains(PyObject *module, PyObject *arguments) {
                 found[i] = answers[symbol >> 6] >> (symbol & 63) & 1;
             } else {
                 uint64_t bit = 1;
-                for (int j = 0; j < num_hashes && bit; j++)
+                for (int j = 0; j < num_hashes && bit && (!reader.firsts || reader.firsts[j] <= (int64_t)symbol); j++)
                     bit = reader.words[windows->starts[j] + (symbol >> 6)] >>
                               ((symbol + windows->rotations[j]) & 63) & 1;
                 found[i] = (uint8_t)bit;
@@ -305,6 +342,7 @@ end:
     PyMem_Free(answers);
     PyBuffer_Release(&table.words);
     PyBuffer_Release(&hashes);
+    if (firsts.buf) PyBuffer_Release(&firsts);
     if (wanted.buf) PyBuffer_Release(&wanted);
     PyBuffer_Release(&symbols);
     PyBuffer_Release(&out);
@@ -312,21 +350,21 @@ end:
     Py_RETURN_NONE;
 }
 
-/* scores(words, num_words, salt, salt, hashes, first_word, num_symbols, num_hashes, wanted, weights, out)
+/* scores(words, num_words, salt, salt, hashes, first_word, num_symbols, num_hashes, firsts, wanted, weights, out)
  *
  * `weights` is float64[num_symbols]; added to `out`, float64[n], is the sum of those of the entity's symbols. */
 PyObject *kernel_scores(PyObject *module, PyObject *arguments) {
     Table table;
-    Py_buffer hashes, wanted, weights, out;
+    Py_buffer hashes, firsts, wanted, weights, out;
     Py_ssize_t first_word, num_symbols;
     int num_hashes, failed = 1;
-    if (!PyArg_ParseTuple(arguments, "y*nKKy*nniz*y*w*", &table.words, &table.num_words, &table.salt[0],
-                          &table.salt[1], &hashes, &first_word, &num_symbols, &num_hashes, &wanted, &weights,
+    if (!PyArg_ParseTuple(arguments, "y*nKKy*nniz*z*y*w*", &table.words, &table.num_words, &table.salt[0],
+                          &table.salt[1], &hashes, &first_word, &num_symbols, &num_hashes, &firsts, &wanted, &weights,
                           &out))
         return NULL;
     Reader reader;
     uint64_t *answers = NULL;
-    if (init_reader(&reader, &table, &hashes, first_word, num_symbols, num_hashes) < 0) goto end;
+    if (init_reader(&reader, &table, &hashes, first_word, num_symbols, num_hashes, &firsts) < 0) goto end;
     Py_ssize_t n = reader.num_entities;
     if (weights.len != 8 * num_symbols || out.len != 8 * n || (wanted.buf && wanted.len != n)) {
         PyErr_SetString(PyExc_ValueError, "the arrays do not fit each other");
@@ -359,6 +397,7 @@ end:
     PyMem_Free(answers);
     PyBuffer_Release(&table.words);
     PyBuffer_Release(&hashes);
+    if (firsts.buf) PyBuffer_Release(&firsts);
     if (wanted.buf) PyBuffer_Release(&wanted);
     PyBuffer_Release(&weights);
     PyBuffer_Release(&out);
@@ -366,21 +405,21 @@ end:
     Py_RETURN_NONE;
 }
 
-/* touch_blocks(words, num_words, salt, salt, hashes, first_word, num_symbols, num_hashes, block_words, unchecked,
+/* touch_blocks(words, num_words, salt, salt, hashes, first_word, num_symbols, num_hashes, firsts, block_words, unchecked,
  *              touched) -> count
  *
  * Marks in `touched` the blocks which a read would use and which are marked in `unchecked`, uint8[blocks] both. */
 PyObject *kernel_touch_blocks(PyObject *module, PyObject *arguments) {
     Table table;
-    Py_buffer hashes, unchecked, touched;
+    Py_buffer hashes, firsts, unchecked, touched;
     Py_ssize_t first_word, num_symbols, block_words, count = -1;
     int num_hashes;
-    if (!PyArg_ParseTuple(arguments, "y*nKKy*nniny*w*", &table.words, &table.num_words, &table.salt[0],
-                          &table.salt[1], &hashes, &first_word, &num_symbols, &num_hashes, &block_words,
+    if (!PyArg_ParseTuple(arguments, "y*nKKy*nniz*ny*w*", &table.words, &table.num_words, &table.salt[0],
+                          &table.salt[1], &hashes, &first_word, &num_symbols, &num_hashes, &firsts, &block_words,
                           &unchecked, &touched))
         return NULL;
     Reader reader;
-    if (init_reader(&reader, &table, &hashes, first_word, num_symbols, num_hashes) < 0) goto end;
+    if (init_reader(&reader, &table, &hashes, first_word, num_symbols, num_hashes, &firsts) < 0) goto end;
     Py_ssize_t length = table.words.len / 8;
     if (block_words < 1 || unchecked.len != touched.len || unchecked.len < (length + block_words - 1) / block_words) {
         PyErr_SetString(PyExc_ValueError, "the arrays do not fit each other");
@@ -404,25 +443,27 @@ PyObject *kernel_touch_blocks(PyObject *module, PyObject *arguments) {
 end:
     PyBuffer_Release(&table.words);
     PyBuffer_Release(&hashes);
+    if (firsts.buf) PyBuffer_Release(&firsts);
     PyBuffer_Release(&unchecked);
     PyBuffer_Release(&touched);
     return count < 0 ? NULL : PyLong_FromSsize_t(count);
 }
 
 /* add_facts(part, first, num_words_of_part, num_words, salt, salt, hashes, places, indptr, symbols, symbol_size,
- *           first_symbol, num_hashes)
+ *           first_symbol, num_hashes, firsts)
  *
  * Sets the bits of those windows that begin in words [first, first + num_words_of_part) of the table. `part` are
  * these words, and behind them those onto which their windows run on. Row i has the symbols `symbols[indptr[i] :
- * indptr[i + 1]]`, unsigned integers of 2 or 4 bytes, each `first_symbol` less than in the table; its hash is
- * number `places[i]`, int32. */
+ * indptr[i + 1]]`, unsigned integers of 2 or 4 bytes, each `first_symbol` less than in the table, as are those of
+ * `firsts`; its hash is number `places[i]`, int32. `firsts` as above, as few as the symbols of the facts. */
 PyObject *kernel_add_facts(PyObject *module, PyObject *arguments) {
-    Py_buffer part, hashes, places, indptr, symbols;
+    Py_buffer part, hashes, places, indptr, symbols, firsts;
     Py_ssize_t first, num_words_of_part, num_words, first_symbol, symbol_size;
     unsigned long long salt[2];
     int num_hashes, failed = 1;
-    if (!PyArg_ParseTuple(arguments, "w*nnnKKy*y*y*y*nni", &part, &first, &num_words_of_part, &num_words, &salt[0],
-                          &salt[1], &hashes, &places, &indptr, &symbols, &symbol_size, &first_symbol, &num_hashes))
+    if (!PyArg_ParseTuple(arguments, "w*nnnKKy*y*y*y*nniz*", &part, &first, &num_words_of_part, &num_words, &salt[0],
+                          &salt[1], &hashes, &places, &indptr, &symbols, &symbol_size, &first_symbol, &num_hashes,
+                          &firsts))
         return NULL;
     Py_ssize_t n = places.len / 4, m = symbol_size == 2 || symbol_size == 4 ? symbols.len / symbol_size : -1;
     Py_ssize_t num_keys = hashes.len / 16, length = part.len / 8;
@@ -441,6 +482,8 @@ PyObject *kernel_add_facts(PyObject *module, PyObject *arguments) {
         PyErr_SetString(PyExc_ValueError, "the facts do not fit the table");
         goto end;
     }
+    if (!are_firsts(&firsts, num_hashes, (Py_ssize_t)window_bits)) goto end;
+    const int64_t *first_of = firsts.buf;
     Windows windows;
     Py_BEGIN_ALLOW_THREADS
     for (Py_ssize_t i = 0; i < n; i++) {
@@ -455,7 +498,9 @@ PyObject *kernel_add_facts(PyObject *module, PyObject *arguments) {
                 uint64_t *window = (uint64_t *)part.buf + place;
                 uint32_t rotation = windows.rotations[j];
                 for (int64_t fact = starts[i]; fact < starts[i + 1]; fact++) {
-                    uint32_t symbol = (narrow ? narrow[fact] : wide[fact]) + (uint32_t)first_symbol;
+                    uint32_t symbol = narrow ? narrow[fact] : wide[fact];
+                    if (first_of && first_of[j] > (int64_t)symbol) continue;
+                    symbol += (uint32_t)first_symbol;
                     if (change)
                         window[symbol >> 6] |= 1ull << ((symbol + rotation) & 63);
                     else
@@ -472,6 +517,7 @@ end:
     PyBuffer_Release(&places);
     PyBuffer_Release(&indptr);
     PyBuffer_Release(&symbols);
+    if (firsts.buf) PyBuffer_Release(&firsts);
     if (failed) return NULL;
     Py_RETURN_NONE;
 }

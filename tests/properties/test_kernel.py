@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from feast_sketch_store import kernel
-from feast_sketch_store.kernel import Asked, Table, reference
+from feast_sketch_store.filters import PackedInts
+from feast_sketch_store.kernel import Asked, PackedNumbers, SetCodes, Table, reference
 
 if kernel.IS_COMPILED:
     from feast_sketch_store.kernel import compiled
@@ -25,6 +26,15 @@ REPEATABLE = settings(derandomize=True, deadline=None, database=None)
 HALVES = st.integers(0, 2**64 - 1)
 BINARY = st.lists(st.binary(max_size=300), max_size=30)
 ROWS = st.lists(st.tuples(st.booleans(), st.lists(st.integers(0, 10**6))))
+
+
+@st.composite
+def firsts(draw, num_hashes, num_symbols):
+    """The first symbol of each hash, or None if all are for all."""
+    if draw(st.booleans()):
+        return None
+    others = draw(st.lists(st.integers(0, num_symbols - 1), min_size=num_hashes - 1, max_size=num_hashes - 1))
+    return np.array([0, *sorted(others)])
 
 
 @st.composite
@@ -39,7 +49,8 @@ def reads(draw):
     words[num_words:] = words[:window_words]
     first_word = draw(st.integers(0, window_words - 1))
     num_symbols = draw(st.integers(1, 64 * (window_words - first_word)))
-    asked = Asked(first_word, num_symbols, draw(st.integers(1, 64)))
+    num_hashes = draw(st.integers(1, 64))
+    asked = Asked(first_word, num_symbols, num_hashes, draw(firsts(num_hashes, num_symbols)))
     hashes = draw(arrays.arrays(np.uint64, (draw(st.integers(0, 9)), 2), elements=HALVES))
     return Table(words, num_words, (draw(HALVES), draw(HALVES))), asked, hashes
 
@@ -102,9 +113,10 @@ def test_facts_in_a_table(data, num_hashes, symbol_type):
     symbols = np.array([symbol for row in rows for symbol in row], symbol_type)
     places = data.draw(arrays.arrays(np.int32, len(rows), elements=st.integers(0, 4)))
     parts = [np.zeros(stop - first + window_words, np.uint64) for _ in range(2)]
+    tiers = data.draw(firsts(num_hashes, 64 * window_words))
     for part, side in zip(parts, (compiled, reference), strict=True):
         table = num_words, window_words, (7, 8)
-        side.add_facts(part, first, table, hashes, (places, indptr, symbols), first_symbol, num_hashes)
+        side.add_facts(part, first, table, hashes, (places, indptr, symbols), first_symbol, num_hashes, tiers)
     assert_equal(*parts)
 
 
@@ -209,3 +221,105 @@ def test_encoded_values(elements, rows, is_collection, is_packed):
     field = b"\xaa\x02", is_collection, is_packed and is_collection
     arguments = field, is_present, indptr, ids, *as_arrow(elements)
     assert_equal(compiled.encode_values(*arguments), reference.encode_values(*arguments))
+
+
+def packed(numbers, width):
+    filled = PackedInts.pack(np.array([*numbers, 2**width - 1]), width, base=0)
+    return PackedNumbers(filled.words, width)
+
+
+@REPEATABLE
+@given(st.lists(st.lists(st.integers(0, 127), max_size=6), min_size=1, max_size=8), st.data())
+def test_rows_of_fingerprints(buckets, data):
+    rests = [rest for bucket in buckets for rest in bucket]
+    starts = packed(np.cumsum([0, *map(len, buckets)]), 6)
+    known = [number * 128 + rest for number, bucket in enumerate(buckets) for rest in bucket]
+    wanted = data.draw(st.lists(st.sampled_from([*known, 5, 2**40]) | st.integers(0, 2**64 - 1)))
+    arguments = starts, len(buckets), packed(rests, 7), len(rests), np.array(wanted, np.uint64)
+    rows = reference.find_rows(*arguments)
+    assert_equal(compiled.find_rows(*arguments), rows)
+    assert [known.index(one) if one in known else -1 for one in wanted] == rows.tolist()
+
+
+@pytest.mark.parametrize("side", [compiled, reference])
+def test_a_bucket_of_rows_that_do_not_exist_is_refused(side):
+    with pytest.raises(ValueError, match="do not exist"):
+        side.find_rows(packed([0, 9], 6), 1, packed([1], 7), 1, np.array([3], np.uint64))
+
+
+@st.composite
+def coded_sets(draw):
+    """Codes of features, headers of rows, and their sets as a CSR matrix."""
+    features = draw(
+        st.lists(
+            st.tuples(st.integers(0, 30), st.integers(0, 2), st.integers(0, 300)), min_size=1, max_size=3
+        )
+    )
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+    num_rows = draw(st.integers(0, 40))
+    starts = np.cumsum([0] + [size for _, _, size in features])
+    levels = rng.integers(0, draw(st.sampled_from([1, 20, 70, 256])), starts[-1]).astype(np.uint8)
+    codes = SetCodes(np.array([feature[:2] for feature in features]), starts, levels)
+    headers, sets = np.zeros((num_rows, len(features)), np.int32), []
+    for row, number in itertools.product(range(num_rows), range(len(features))):
+        _, no_set, num_symbols = features[number]
+        size = min(num_symbols, int(rng.geometric(0.1)) - 1)
+        headers[row, number] = size + no_set if size else rng.integers(0, no_set + 1)
+        sets.append(np.sort(rng.permutation(num_symbols)[:size]))
+    indptr = np.cumsum([0, *map(len, sets)])
+    return codes, headers, indptr, np.concatenate([*sets, np.zeros(0)]).astype(np.int32)
+
+
+def offsets_of(ends):
+    starts = np.concatenate(([0], ends))[: len(ends)]
+    anchors = starts[::4]
+    return packed(anchors, 40), packed(starts - np.repeat(anchors, 4)[: len(starts)], 30), 4
+
+
+@REPEATABLE
+@given(coded_sets(), st.data())
+def test_sets(sets, data):
+    codes, headers, indptr, ids = sets
+    written = reference.write_sets(*sets)
+    assert_equal(compiled.write_sets(*sets), written)
+    words, ends = written
+    num_rows, num_features = headers.shape
+    rows = np.array(data.draw(st.lists(st.integers(0, num_rows - 1))) if num_rows else [], np.int64)
+    for feature in range(num_features):
+        arguments = codes, words, int(ends[-1]) if num_rows else 0, offsets_of(ends), num_rows, rows, feature
+        found = reference.read_sets(*arguments)
+        assert_equal(compiled.read_sets(*arguments), found)
+        assert found[0].tolist() == headers[rows, feature].tolist()
+        segments = rows * num_features + feature
+        wanted = [ids[a:b] for a, b in zip(indptr[segments], indptr[segments + 1], strict=True)]
+        assert found[2].tolist() == np.concatenate([*wanted, np.zeros(0)]).tolist()
+
+
+@REPEATABLE
+@given(coded_sets(), st.data())
+def test_damaged_sets_are_read_alike_or_refused_by_both(sets, data):
+    codes, headers, _, _ = sets
+    words, ends = reference.write_sets(*sets)
+    num_rows, num_features = headers.shape
+    if not num_rows:
+        return
+    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
+    words[rng.integers(0, len(words))] ^= rng.integers(0, 2**64, dtype=np.uint64)
+    for row, feature in itertools.product(range(num_rows), range(num_features)):
+        arguments = codes, words, int(ends[-1]), offsets_of(ends), num_rows, np.array([row]), feature
+        try:
+            found = reference.read_sets(*arguments)
+        except ValueError:
+            with pytest.raises(ValueError, match="cannot be read"):
+                compiled.read_sets(*arguments)
+        else:
+            assert_equal(compiled.read_sets(*arguments), found)
+
+
+def test_sets_for_which_there_is_no_room_at_first():
+    codes = SetCodes(np.array([[3, 0]]), np.array([0, 5000]), np.zeros(5000, np.uint8))
+    headers, indptr = np.full((40, 1), 5000, np.int32), np.arange(41) * 5000
+    words, ends = compiled.write_sets(codes, headers, indptr, np.tile(np.arange(5000, dtype=np.int32), 40))
+    found = compiled.read_sets(codes, words, int(ends[-1]), offsets_of(ends), 40, np.arange(40), 0)
+    assert found[1].tolist() == indptr.tolist()
+    assert found[2].tolist() == list(range(5000)) * 40

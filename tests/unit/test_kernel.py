@@ -15,7 +15,14 @@ if not kernel.IS_COMPILED:
 import feast_sketch_store.kernel._compiled as compiled
 
 WORDS, HASHES, SALT = np.zeros(12, np.uint64), np.zeros((3, 2), np.uint64), (1, 2)
-READ = (WORDS, 10, *SALT, HASHES, 0, 128, 3)  # a window of 2 words
+READ = (WORDS, 10, *SALT, HASHES, 0, 128, 3, None)  # a window of 2 words
+FOUND = np.zeros(2, np.uint64), np.zeros(2, np.int64)
+PARAMETERS, STARTS, LEVELS = np.array([[1, 0]]), np.array([0, 3]), np.zeros(3, np.uint8)
+SETS = np.array([2, 1], np.int32), np.array([0, 2, 3]), np.array([0, 1, 2], np.int32)
+ENDS = np.zeros(2, np.int64)
+CODES = (PARAMETERS, STARTS, LEVELS, WORDS, 100)
+OFFSETS = (WORDS, 9, WORDS, 9, 2, 16)
+ONE_SET = np.zeros(1, np.int32), np.zeros(2, np.int64), np.zeros(9, np.int32)
 INDPTR, IDS = np.zeros(4, np.int64), np.zeros(500, np.int32)
 
 
@@ -39,6 +46,10 @@ def replaced(arguments, place, value):
         (6, 2**62),
         (7, 0),
         (7, 129),
+        (8, np.array([0, 5])),  # of fewer hashes
+        (8, np.array([1, 5, 9])),  # no hash for the first symbol
+        (8, np.array([0, 9, 5])),
+        (8, np.array([0, 5, 128])),
     ],
 )
 def test_reads_outside_of_a_table_are_refused(place, value):
@@ -78,11 +89,38 @@ MISFITS = {
     ),
     "facts": lambda: compiled.add_facts(
         np.zeros(5, np.uint64), 0, 3, 3, *SALT, HASHES, np.array([0], np.int32), np.array([0, 1]),
-        np.array([128], np.int32), 4, 0, 3,
+        np.array([128], np.int32), 4, 0, 3, None,
     ),
     "places": lambda: compiled.add_facts(
         np.zeros(5, np.uint64), 0, 3, 3, *SALT, HASHES, np.array([3], np.int32), np.array([0, 1]),
-        np.array([1], np.int32), 4, 0, 3,
+        np.array([1], np.int32), 4, 0, 3, None,
+    ),
+    "hashes of facts": lambda: compiled.add_facts(
+        np.zeros(5, np.uint64), 0, 3, 3, *SALT, HASHES, np.array([0], np.int32), np.array([0, 1]),
+        np.array([1], np.int32), 4, 0, 3, np.array([1, 2, 3]),
+    ),
+    "starts": lambda: compiled.find_rows(WORDS[:1], 8, 9, WORDS, 9, 3, *FOUND),
+    "rests": lambda: compiled.find_rows(WORDS, 8, 9, WORDS[:1], 9, 9, *FOUND),
+    "width": lambda: compiled.find_rows(WORDS, 65, 2, WORDS, 9, 3, *FOUND),
+    "rows found": lambda: compiled.find_rows(WORDS, 8, 9, WORDS, 9, 3, FOUND[0], FOUND[1][:1].copy()),
+    "levels": lambda: compiled.write_sets(PARAMETERS, np.array([0, 4]), LEVELS, *SETS, WORDS.copy(), ENDS.copy()),
+    "parameters": lambda: compiled.write_sets(
+        np.array([[31, 0]]), STARTS, LEVELS, *SETS, WORDS.copy(), ENDS.copy()
+    ),
+    "sizes": lambda: compiled.write_sets(
+        PARAMETERS, STARTS, LEVELS, np.array([3, 1], np.int32), *SETS[1:], WORDS.copy(), ENDS.copy()
+    ),
+    "unordered": lambda: compiled.write_sets(
+        PARAMETERS, STARTS, LEVELS, *SETS[:2], np.array([1, 1, 2], np.int32), WORDS.copy(), ENDS.copy()
+    ),
+    "unknown ids": lambda: compiled.write_sets(
+        PARAMETERS, STARTS, LEVELS, *SETS[:2], np.array([0, 3, 2], np.int32), WORDS.copy(), ENDS.copy()
+    ),
+    "feature": lambda: compiled.read_sets(*CODES, *OFFSETS, np.array([0]), 1, 0, *ONE_SET),
+    "bits": lambda: compiled.read_sets(*CODES[:3], WORDS[:2], 128, *OFFSETS, np.array([0]), 0, 0, *ONE_SET),
+    "headers": lambda: compiled.read_sets(*CODES, *OFFSETS, np.array([0, 1]), 0, 0, *ONE_SET),
+    "deltas": lambda: compiled.read_sets(
+        *CODES, WORDS, 9, WORDS[:1], 9, 2, 16, np.array([0]), 0, 0, *ONE_SET
     ),
 }  # fmt: skip
 
@@ -91,6 +129,12 @@ MISFITS = {
 def test_arrays_that_do_not_fit_are_refused(misfit):
     with pytest.raises(ValueError, match="do not fit"):
         misfit()
+
+
+@pytest.mark.parametrize("row", [-1, 2])
+def test_sets_of_rows_that_do_not_exist_are_refused(row):
+    with pytest.raises(ValueError, match="cannot be read"):
+        compiled.read_sets(*CODES, *OFFSETS, np.array([row]), 0, 0, *ONE_SET)
 
 
 def test_read_only_output_is_refused():

@@ -1,0 +1,220 @@
+"""Golomb-Rice coded sets: exact memberships, in about as many bits as there is information in them.
+
+The sets of a row are read one after the other, so a read costs what the sets contain rather than a look at
+each possible symbol. Symbols are numbered from the most to the least popular. A set of ``n`` of them is coded
+as a header, from which ``n`` follows, and the gaps between its ascending ids. Where symbol ``s`` has the
+density ``p_s`` (the share of rows that have it) and a row has ``m = sum(p)`` symbols on average, the next id
+of a row with ``n`` lies about ``m / (n * p_s)`` further on, so with
+
+    level_s = round(2 * log2(ln(2) * m / p_s))                    in half octaves
+    width   = (level_s - round(2 * log2(n)) + 1) div 2            of a gap that begins at s
+
+a gap ``g`` is ``g div 2**width`` ones, a zero, and the lower ``width`` bits of ``g``: the best such code for
+gaps that are distributed geometrically. For independent symbols that is within some percent of the least
+there can be, ``sum_s H(p_s)`` bits per row, where H is the entropy of a coin.
+
+    row      header | gap | gap | gap   header | gap | gap       features one behind the other
+    offset   anchor of each 16 rows + distance from it
+
+Source: Golomb, "Run-length encodings", 1966; Gallager & Van Voorhis, "Optimal source codes for geometrically
+distributed integer alphabets", 1975. Golomb-coded sets of hashes, without popularity, are known from BIP 158.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feast_sketch_store import kernel
+from feast_sketch_store.filters.packed import Check, PackedInts
+from feast_sketch_store.kernel import PackedNumbers, SetCodes
+
+_BLOCK_ROWS = 16
+_MAX_HEADER_WIDTH = 30
+_MAX_LEVEL = 255
+
+
+@dataclass(frozen=True)
+class SetCode:
+    """How the sets of one feature are coded.
+
+    Parameters
+    ----------
+    header_width : of headers, in bits, 0 to 30.
+    no_set : headers that stand for rows which have no set, 0 to 2; the size of a set is that much less.
+    level_ends : int64[<= 256], ascending; level ``i`` ends before symbol ``level_ends[i]``, and the last of
+        them is the number of symbols.
+    """
+
+    header_width: int
+    no_set: int
+    level_ends: NDArray[np.int64]
+
+    @classmethod
+    def fit(cls, counts: NDArray[np.int64], headers: NDArray[np.integer], no_set: int) -> "SetCode":
+        """The best code for sets.
+
+        Parameters
+        ----------
+        counts : int64[V], how many rows have each symbol, from the most popular one on.
+        headers : int[n], of all rows.
+        """
+        lengths = [int((headers >> width).sum()) + width * len(headers) for width in range(_MAX_HEADER_WIDTH)]
+        return cls(int(np.argmin(lengths)), no_set, level_ends(counts))
+
+    @property
+    def num_symbols(self) -> int:
+        """The size of the vocabulary."""
+        return int(self.level_ends[-1]) if len(self.level_ends) else 0
+
+    @property
+    def levels(self) -> NDArray[np.uint8]:
+        """The level of each symbol: uint8[V]."""
+        lengths = np.diff(self.level_ends, prepend=0)
+        return np.repeat(np.arange(len(lengths)), lengths).astype(np.uint8)
+
+
+def level_ends(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where each level ends, of symbols that so many rows have, from the most popular one on: int64[L]."""
+    if not len(counts):
+        return np.zeros(0, np.int64)
+    levels = np.rint(2 * np.log2(np.log(2) * counts.sum() / np.maximum(counts, 1)))
+    levels = np.maximum.accumulate(np.clip(levels, 0, _MAX_LEVEL)).astype(np.int64)
+    return np.searchsorted(levels, np.arange(levels[-1] + 1), side="right")
+
+
+def ideal_bits(counts: NDArray[np.int64], num_rows: int) -> float:
+    """Bits of sets whose symbols are independent of each other, were they coded as well as can be.
+
+    Parameters
+    ----------
+    counts : int64[V], how many of the rows have each symbol.
+    """
+    shares = counts[(counts > 0) & (counts < num_rows)] / max(1, num_rows)
+    return float(-num_rows * (shares * np.log2(shares) + (1 - shares) * np.log2(1 - shares)).sum())
+
+
+@dataclass(frozen=True)
+class GolombSets:
+    """The sets of ``num_rows`` rows. Immutable; safe to read from any number of threads.
+
+    Parameters
+    ----------
+    codes : one per feature.
+    words : uint64[n], the codes of all rows and two words more; may be memory-mapped.
+    num_bits : of the codes.
+    anchors, deltas : where rows begin: row ``r`` at bit ``anchors[r // 16] + deltas[r]``; both with base 0.
+    check : of the words; None if all are known to be good.
+
+    Raises
+    ------
+    ValueError : the parts do not fit each other.
+    """
+
+    codes: Sequence[SetCode]
+    words: NDArray[np.uint64]
+    num_bits: int
+    anchors: PackedInts
+    deltas: PackedInts
+    check: Check | None = None
+
+    def __post_init__(self) -> None:
+        if (
+            not self.codes
+            or self.words.ndim != 1
+            or not 0 <= self.num_bits // 64 <= len(self.words) - 2
+            or self.anchors.length != -(-self.num_rows // _BLOCK_ROWS)
+            or self.anchors.base
+            or self.deltas.base
+        ):
+            raise ValueError("the parts of the sets do not fit each other")
+        for code in self.codes:
+            if (
+                not 0 <= code.header_width <= _MAX_HEADER_WIDTH
+                or not 0 <= code.no_set <= 2
+                or len(code.level_ends) > _MAX_LEVEL + 1
+                or (np.diff(code.level_ends, prepend=0) < 0).any()
+                or code.num_symbols >= 2**31
+            ):
+                raise ValueError(f"sets cannot be coded with {code}")
+        object.__setattr__(self, "_codes", _joint(self.codes))
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows there are."""
+        return self.deltas.length
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the codes, and of where rows begin."""
+        return int(self.words.nbytes) + self.anchors.size_bytes + self.deltas.size_bytes
+
+    @classmethod
+    def build(
+        cls,
+        codes: Sequence[SetCode],
+        headers: NDArray[np.int32],
+        indptr: NDArray[np.int64],
+        ids: NDArray[np.int32],
+    ) -> "GolombSets":
+        """Code sets.
+
+        Parameters
+        ----------
+        headers : int32[num_rows, F]
+        indptr, ids : int64[num_rows * F + 1] and int32[nnz]; row ``r * F + f`` of this CSR matrix has the
+            ascending ids of feature ``f`` of row ``r``.
+        """
+        words, ends = kernel.write_sets(_joint(codes), headers, indptr, ids)
+        starts = np.concatenate(([0], ends))[: len(ends)]
+        anchors = starts[::_BLOCK_ROWS]
+        deltas = starts - np.repeat(anchors, _BLOCK_ROWS)[: len(starts)]
+        num_bits = int(ends[-1]) if len(ends) else 0
+        return cls(codes, words, num_bits, PackedInts.pack(anchors, base=0), PackedInts.pack(deltas, base=0))
+
+    def read(
+        self, rows: NDArray[np.int64], feature: int
+    ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]]:
+        """The sets of one feature of some rows, int64[m].
+
+        Returns
+        -------
+        The headers, int32[m]; and a CSR matrix: indptr, int64[m + 1], and ids, int32[nnz], ascending.
+
+        Raises
+        ------
+        ValueError : the codes, which came from a file, are damaged.
+        """
+        if self.check is not None and not self.check.all_checked:
+            self._check_rows(rows)
+        for packed in (self.anchors, self.deltas):
+            if packed.check is not None and not packed.check.all_checked:
+                packed.take(rows // _BLOCK_ROWS if packed is self.anchors else rows)
+        offsets = _numbers(self.anchors), _numbers(self.deltas), _BLOCK_ROWS
+        codes: SetCodes = self._codes  # type: ignore[attr-defined]
+        return kernel.read_sets(codes, self.words, self.num_bits, offsets, self.num_rows, rows, feature)
+
+    def _check_rows(self, rows: NDArray[np.int64]) -> None:
+        """Check the words of rows: they end where the next one begins."""
+        behind = np.minimum(rows + 1, self.num_rows - 1)
+        first, last = (
+            self.anchors.take(places // _BLOCK_ROWS) + self.deltas.take(places) for places in (rows, behind)
+        )
+        last = np.where(rows + 1 < self.num_rows, last, self.num_bits)
+        if len(rows) and not 0 <= first.min() <= last.max() <= self.num_bits:
+            raise ValueError("a row of sets lies outside of their codes")
+        first_word = first >> 6
+        # A code is read with the word behind the one in which it begins.
+        assert self.check is not None
+        self.check(first_word, np.maximum(last >> 6, first_word) + 2 - first_word)
+
+
+def _joint(codes: Sequence[SetCode]) -> SetCodes:
+    parameters = np.array([(code.header_width, code.no_set) for code in codes], np.int64)
+    starts = np.cumsum([0] + [code.num_symbols for code in codes])
+    return SetCodes(parameters, starts, np.concatenate([code.levels for code in codes]))
+
+
+def _numbers(packed: PackedInts) -> PackedNumbers:
+    return PackedNumbers(packed.words, packed.width)
