@@ -1,17 +1,21 @@
 """Layers: immutable answers for a set of rows, exact (unsealed) or sketched (sealed)."""
 
 from feast_sketch_store.layers.answer import FeatureAnswer, LayerAnswer
-from feast_sketch_store.layers.build import FeatureBudget, SketchLayerBuilder, build_layer
+from feast_sketch_store.layers.build import Cut, FeatureBudget, SketchLayerBuilder, build_layer
+from feast_sketch_store.layers.choice import STRUCTURES, Target
 from feast_sketch_store.layers.exact import ExactLayer
 from feast_sketch_store.layers.sketch import SketchLayer, is_checked_where_read
 
 __all__ = [
+    "STRUCTURES",
+    "Cut",
     "ExactLayer",
     "FeatureAnswer",
     "FeatureBudget",
     "LayerAnswer",
     "SketchLayer",
     "SketchLayerBuilder",
+    "Target",
     "build_layer",
     "is_checked_where_read",
 ]

@@ -4,21 +4,37 @@ While a layer is built a fact takes 2 or 4 bytes (its symbol) beside its bits in
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from feast_sketch_store.binning import fit
-from feast_sketch_store.codecs import CATEGORICAL, MISSING, VALUE, FeatureCodec
-from feast_sketch_store.filters import ShiftingBloomFilter, ShiftingBloomFilterBuilder, new_salt
+from feast_sketch_store.codecs import CATEGORICAL, EMPTY, MISSING, VALUE, FeatureCodec
+from feast_sketch_store.filters import (
+    FingerprintIndex,
+    ShiftingBloomFilter,
+    ShiftingBloomFilterBuilder,
+    new_salt,
+)
+from feast_sketch_store.filters.fingerprints import width_for
+from feast_sketch_store.layers.choice import ERROR_RATE, Popularity, Target, choose
 from feast_sketch_store.layers.columns import Column
-from feast_sketch_store.layers.listed import ListedRows, fingerprints_of
+from feast_sketch_store.layers.listed import ListedRows, row_hashes
+from feast_sketch_store.layers.set_columns import SetColumns, SetFeature
 from feast_sketch_store.layers.shapes import ShapedRows, Shapes, SymbolRange, words_for
 from feast_sketch_store.layers.sketch import Rounding, SketchLayer
 from feast_sketch_store.rows import NO_TIMESTAMP, EncodedFeature, EncodedRows, RowKeys, put_csr
-from feast_sketch_store.sizing import FactClass, Geometry, expected_fill, size_for_rates
+from feast_sketch_store.sizing import (
+    AnyFacts,
+    FactClass,
+    Geometry,
+    TieredFacts,
+    expected_fill,
+    size_for_rates,
+)
 from feast_sketch_store.threads import NUM_THREADS
 from feast_sketch_store.vocabulary import Vocabulary, VocabularyBuilder, narrow
 
@@ -27,21 +43,53 @@ MAX_TIMESTAMP_BUCKETS = 16
 
 
 @dataclass(frozen=True)
+class Cut:
+    """The values of a membership feature that are kept. The others cost nothing, and are never read.
+
+    Parameters
+    ----------
+    top : so many of the most frequent ones.
+    min_share : those that at least such a share of the rows has.
+    values : these, of the storage type; in ascending order.
+    """
+
+    top: int | None = None
+    min_share: float = 0.0
+    values: pa.Array | None = None
+
+    def kept(self, vocabulary: Vocabulary, counts: NDArray[np.int64], num_rows: int) -> NDArray[np.bool_]:
+        """Which values of a vocabulary, of which so many rows have each: bool[V].
+
+        Parameters
+        ----------
+        vocabulary, counts : from the most frequent value on.
+        """
+        is_kept = counts >= self.min_share * num_rows
+        if self.top is not None:
+            is_kept[self.top :] = False
+        if self.values is not None:
+            is_kept &= pc.is_in(vocabulary.values, self.values).to_numpy(zero_copy_only=False)
+        return is_kept
+
+
+@dataclass(frozen=True)
 class FeatureBudget:
-    """The errors that a layer is built for.
+    """What a layer is built for.
 
     Parameters
     ----------
     presence_error_rate : probability that an entity that was never written reads as a row.
-    error_rates : per feature; for a membership feature the probability that a value which is absent
-        reads as present, for a categorical one the probability that a read meets a second value.
+    targets : per feature; for a membership feature see `Target`, where a number is an error rate; for a
+        categorical one the probability that a read meets a second value.
     ttl_microseconds : how long rows live, if they expire; timestamps are then kept in steps of a
         fifteenth of it.
+    cuts : of membership features of which not all values are kept.
     """
 
     presence_error_rate: float
-    error_rates: Mapping[str, float]
+    targets: Mapping[str, Target | float]
     ttl_microseconds: int | None = None
+    cuts: Mapping[str, Cut] = field(default_factory=dict)
 
 
 class SketchLayerBuilder:
@@ -71,30 +119,45 @@ class SketchLayerBuilder:
     def build(self, budget: FeatureBudget) -> SketchLayer:
         """The layer of all rows, sized for ``budget``; to be called once, as the rows are used up."""
         keys, features = self._keys, self._features
-        for feature in features.values():
-            feature.finish()
+        for name, feature in features.items():
+            feature.finish(budget.cuts.get(name))
+        has_exact = any(feature.codec.is_exact for feature in features.values())
+        facts = _choose(features, budget, has_exact)
         presence: ShapedRows | ListedRows
-        if any(feature.codec.is_exact for feature in features.values()):
+        bounds, buckets = _bucket_timestamps(keys.event_timestamps, budget.ttl_microseconds)
+        if has_exact or None in facts.values():
             # Beside a list of rows a scalar takes log2(V) bits, in the filter log2(V / error rate) / ln 2.
             columns = {n: f for n, f in features.items() if f.codec.is_exact or not f.codec.is_collection}
-            sketched = {name: feature for name, feature in features.items() if name not in columns}
-            presence = _list_rows(keys, sketched, columns)
-            bloom, ranges = _fill_table(keys, sketched, budget, [], [], presence.salt)
+            sets = {n: f for n, f in features.items() if n not in columns and facts[n] is None}
+            sketched = {n: f for n, f in features.items() if n not in columns and n not in sets}
+            timestamps = keys.event_timestamps
+            if has_exact:
+                bounds = bounds[:0]
+            else:
+                timestamps = bounds[buckets, 0]
+            presence = _list_rows(
+                keys, timestamps, bounds, budget.presence_error_rate, sketched, columns, sets
+            )
+            bloom, ranges = _fill_table(keys, sketched, facts, [], [], presence.salt)
         else:
-            sketched = features
-            bounds, buckets = _bucket_timestamps(keys.event_timestamps, budget.ttl_microseconds)
+            sketched, sets = features, {}
             shapes, ids = _number_shapes({n: f.states for n, f in features.items()}, buckets)
-            bloom, ranges = _fill_table(keys, sketched, budget, shapes, ids, new_salt())
+            rate = budget.presence_error_rate
+            shape_facts = [FactClass(len(keys), rate / max(1, len(s))) for s in shapes]
+            bloom, ranges = _fill_table(
+                keys, sketched, facts, list(zip(shapes, shape_facts, strict=True)), ids, new_salt()
+            )
             presence = ShapedRows(bloom, shapes, ranges[len(sketched) :], bounds)
         return SketchLayer(
             bloom,
             {name: feature.sealed_codec for name, feature in features.items()},
-            {name: feature.vocabulary for name, feature in sketched.items()},
+            {name: feature.vocabulary for name, feature in (sketched | sets).items()},
             dict(zip(sketched, ranges, strict=False)),
             presence,
             len(keys),
             int(keys.event_timestamps.max(initial=NO_TIMESTAMP)),
             {name: f.rounding for name, f in features.items() if f.rounding is not None},
+            {name: f.num_cut for name, f in features.items() if name in budget.cuts},
         )
 
 
@@ -105,12 +168,15 @@ class _FeatureBuilder:
         self.codec = codec
         self.states = np.full(num_rows, MISSING, np.uint8)
         self.num_facts = 0
+        self.num_cut = 0
+        self.counts = np.zeros(0, np.int64)  # of the values of the vocabulary
         self.vocabulary = Vocabulary(pa.array([], codec.storage_type))
         self.rounding: Rounding | None = None
         self._rows: list[tuple[NDArray[np.int32], NDArray[np.int32]]] = []  # places and lengths of each part
         self._symbols: list[NDArray[np.integer]] = []
         self._vocabulary_builder = VocabularyBuilder(codec.storage_type)
         self._final_ids: NDArray[np.integer] | None = None  # of the symbols; None if they are final
+        self._is_cut = False
 
     def add(self, places: NDArray[np.int32], feature: EncodedFeature) -> None:
         """Take up the feature of some rows."""
@@ -119,8 +185,8 @@ class _FeatureBuilder:
         self._rows.append((places, np.diff(feature.indptr).astype(np.int32)))
         self._vocabulary_builder.add(feature.vocabulary, feature.symbols)
 
-    def finish(self) -> None:
-        """Number the values of all parts alike."""
+    def finish(self, cut: Cut | None = None) -> None:
+        """Number the values of all parts alike, and leave out those that are cut."""
         vocabulary, counts, self._symbols = self._vocabulary_builder.finish()
         if self.codec.binning is not None:
             numbers = self.codec.to_numbers(vocabulary.values)
@@ -139,7 +205,26 @@ class _FeatureBuilder:
             self.vocabulary = vocabulary
         else:
             self.vocabulary, popularity = vocabulary.reordered(counts)
+            self.counts = -np.sort(-counts)
             self._final_ids = narrow(popularity, len(vocabulary))
+            if cut is not None:
+                self._cut(cut.kept(self.vocabulary, self.counts, len(self.states)))
+
+    def _cut(self, is_kept: NDArray[np.bool_]) -> None:
+        """Leave out values. A row of which nothing is left has an empty set."""
+        self.vocabulary = Vocabulary(self.vocabulary.values.filter(pa.array(is_kept)))
+        self.num_cut = int(self.counts[~is_kept].sum())
+        self.num_facts -= self.num_cut
+        self.counts = self.counts[is_kept]
+        new_ids = np.cumsum(is_kept) - 1
+        rows, symbols = [], []
+        for places, indptr, old_ids in self.rows():
+            left = np.concatenate(([0], np.cumsum(is_kept[old_ids])))[indptr]
+            lengths = np.diff(left)
+            self.states[places[(lengths == 0) & (self.states[places] == VALUE)]] = EMPTY
+            rows.append((places, lengths.astype(np.int32)))
+            symbols.append(narrow(new_ids[old_ids[is_kept[old_ids]]], len(self.vocabulary)))
+        self._rows, self._symbols, self._final_ids = rows, symbols, None
 
     @property
     def sealed_codec(self) -> FeatureCodec:
@@ -156,17 +241,37 @@ class _FeatureBuilder:
 
     def to_column(self, order: NDArray[np.int64]) -> Column:
         """The feature of all rows, by row, in the order that is given: int64[num_rows]."""
-        ranks = np.empty(len(order), np.int64)
-        ranks[order] = np.arange(len(order))
-        indptr = np.zeros(len(order) + 1, np.int64)
-        for places, lengths in self._rows:
-            indptr[ranks[places] + 1] = lengths
-        np.cumsum(indptr, out=indptr)
-        symbols = np.zeros(self.num_facts, np.int32)
-        for places, starts, part in self.rows():
-            # Facts of a row stand one behind the other in the part, and so they shall in the column.
-            put_csr(indptr, symbols, ranks[places], starts, part)
+        indptr, symbols = _in_order([self], order)
         return Column.build(self.sealed_codec, self.states[order], indptr, self.vocabulary, symbols)
+
+    def lengths(self) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int32]]]:
+        """Per part the places of its rows, and how many values each has."""
+        yield from self._rows
+
+
+def _in_order(
+    features: Sequence[_FeatureBuilder], order: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """The symbols of F features of all rows, in the order that is given: int64[num_rows].
+
+    Returns
+    -------
+    int64[num_rows * F + 1] and int32[nnz]: row ``r * F + f`` of this CSR matrix is feature ``f`` of row
+    ``r``.
+    """
+    ranks = np.empty(len(order), np.int64)
+    ranks[order] = np.arange(len(order)) * len(features)
+    indptr = np.zeros(len(order) * len(features) + 1, np.int64)
+    for number, feature in enumerate(features, start=1):
+        for places, lengths in feature.lengths():
+            indptr[ranks[places] + number] = lengths
+    np.cumsum(indptr, out=indptr)
+    symbols = np.zeros(indptr[-1], np.int32)
+    for number, feature in enumerate(features):
+        for places, starts, part in feature.rows():
+            # Facts of a row stand one behind the other in the part, and so they shall here.
+            put_csr(indptr, symbols, ranks[places] + number, starts, part)
+    return indptr, symbols
 
 
 def build_layer(rows: EncodedRows, budget: FeatureBudget) -> SketchLayer:
@@ -176,67 +281,97 @@ def build_layer(rows: EncodedRows, budget: FeatureBudget) -> SketchLayer:
     return builder.build(budget)
 
 
+def _choose(
+    features: Mapping[str, _FeatureBuilder], budget: FeatureBudget, is_listed: bool
+) -> dict[str, AnyFacts | None]:
+    """What a filter is to hold of each feature; None for one that is to be in sets."""
+    targets, popularity, facts = {}, {}, dict[str, AnyFacts | None]()
+    for name, feature in features.items():
+        target = budget.targets[name]
+        if not feature.codec.is_collection or feature.codec.is_exact:
+            # A categorical read errs if any of the other values is a false positive.
+            assert isinstance(target, float)
+            facts[name] = FactClass(feature.num_facts, target / max(1, len(feature.vocabulary) - 1))
+            continue
+        targets[name] = target if isinstance(target, Target) else Target(ERROR_RATE, target)
+        popularity[name] = Popularity(feature.counts, len(feature.states))
+    return facts | choose(targets, popularity, budget.presence_error_rate, is_listed)
+
+
 def _list_rows(
-    keys: RowKeys, sketched: Mapping[str, _FeatureBuilder], columns: Mapping[str, _FeatureBuilder]
+    keys: RowKeys,
+    timestamps: NDArray[np.int64],
+    bucket_bounds: NDArray[np.int64],
+    presence_error_rate: float,
+    sketched: Mapping[str, _FeatureBuilder],
+    columns: Mapping[str, _FeatureBuilder],
+    sets: Mapping[str, _FeatureBuilder],
 ) -> ListedRows:
     """List all rows under a salt that gives each entity a fingerprint of its own."""
-    salt = new_salt()
-    while len(np.unique(fingerprints := fingerprints_of(keys.entity_hashes, salt))) < len(keys):
+    width = width_for(len(keys), presence_error_rate)
+    while True:
         salt = new_salt()
-    order = np.argsort(fingerprints)
+        hashes = row_hashes(keys.entity_hashes, salt)
+        order = np.argsort(hashes)
+        hashes = hashes[order]
+        shifted = hashes >> np.uint64(64 - width)
+        if (shifted[1:] != shifted[:-1]).all():
+            break
+        width = min(63, width + 1)  # of many rows, some always collide at the width that would do
+    set_columns = None
+    if sets:
+        features = list(sets.values())
+        set_columns = SetColumns.build(
+            [SetFeature(f.codec, f.vocabulary, f.num_facts) for f in features],
+            [f.counts for f in features],
+            [f.states[order] for f in features],
+            *_in_order(features, order),
+        )
     return ListedRows.build(
         salt,
-        fingerprints[order],
-        keys.event_timestamps[order],
+        FingerprintIndex.build(hashes, width),
+        timestamps[order],
+        bucket_bounds,
         {name: feature.states[order] for name, feature in sketched.items()},
         {name: feature.to_column(order) for name, feature in columns.items()},
+        set_columns,
     )
 
 
 def _fill_table(
     keys: RowKeys,
     features: Mapping[str, _FeatureBuilder],
-    budget: FeatureBudget,
-    shapes: Sequence[Shapes],
+    facts: Mapping[str, AnyFacts | None],
+    shapes: Sequence[tuple[Shapes, FactClass]],
     shape_ids: Sequence[NDArray[np.int64]],
     salt: tuple[int, int],
 ) -> tuple[ShiftingBloomFilter, list[SymbolRange]]:
     """Fold features and shapes into a table: the filter, and their ranges of symbols in the order given."""
-    classes = [FactClass(f.num_facts, _symbol_rate(f, budget.error_rates[n])) for n, f in features.items()]
-    classes += [FactClass(len(keys), budget.presence_error_rate / max(1, len(s))) for s in shapes]
-    sizes = [len(f.vocabulary) for f in features.values()] + [len(s) for s in shapes]
+    classes = [known for name in features if (known := facts[name]) is not None]
+    classes += [known for _, known in shapes]
+    sizes = [len(f.vocabulary) for f in features.values()] + [len(s) for s, _ in shapes]
     geometry = size_for_rates(classes) if classes else Geometry(1, (), 0.5)
 
-    # Fewest hashes first, shapes last: a window that only symbols with many hashes need can
-    # then leave out a prefix.
-    hashes = geometry.num_hashes
-    order = sorted(range(len(features)), key=lambda c: hashes[c])
-    order += range(len(features), len(classes))
-    ends = np.cumsum([0] + [words_for(sizes[c]) for c in order]).tolist()
-    first_words = dict(zip(order, ends, strict=False))
+    ends = np.cumsum([0, *map(words_for, sizes)]).tolist()
     builder = ShiftingBloomFilterBuilder(geometry.num_bits, max(1, ends[-1]), salt, NUM_THREADS)
     for c, feature in enumerate(features.values()):
+        hashes = geometry.hashes[c]
+        firsts = np.array(hashes) if isinstance(classes[c], TieredFacts) else None
         for places, indptr, symbols in feature.rows():
-            builder.add_rows(keys.entity_hashes, places, indptr, symbols, hashes[c], first_words[c] * 64)
+            builder.add_rows(keys.entity_hashes, places, indptr, symbols, len(hashes), ends[c] * 64, firsts)
     entities, one_each = np.arange(len(keys), dtype=np.int32), np.arange(len(keys) + 1)
     for c, ids in enumerate(shape_ids, start=len(features)):
         shape_symbols = ids.astype(np.int32)
-        builder.add_rows(
-            keys.entity_hashes, entities, one_each, shape_symbols, hashes[c], first_words[c] * 64
-        )
+        num_hashes = len(geometry.hashes[c])
+        builder.add_rows(keys.entity_hashes, entities, one_each, shape_symbols, num_hashes, ends[c] * 64)
     bloom = builder.build()
 
-    fill = expected_fill(classes, hashes, bloom.num_bits) if classes else 0.0
+    fill = expected_fill(classes, geometry.hashes, bloom.num_bits) if classes else 0.0
     ranges = [
-        SymbolRange(first_words[c], sizes[c], classes[c].num_items, hashes[c], fill ** hashes[c])
+        SymbolRange.build(ends[c], sizes[c], classes[c], geometry.hashes[c], fill)
         for c in range(len(classes))
     ]
     return bloom, ranges
-
-
-def _symbol_rate(feature: _FeatureBuilder, error_rate: float) -> float:
-    """The rate of one symbol: a categorical read errs if any of the other values is a false positive."""
-    return error_rate if feature.codec.is_collection else error_rate / max(1, len(feature.vocabulary) - 1)
 
 
 def _bucket_timestamps(

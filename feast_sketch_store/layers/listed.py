@@ -1,9 +1,9 @@
 """Listed rows: the entities of a layer one by one, with what a filter cannot keep.
 
-A layer with exact features has to find the row of an entity, so it lists its entities: 64-bit fingerprints
-in ascending order, all distinct. An entity that was never written has one of theirs with a probability of
-``n / 2**64``. In the same order stand timestamps, the columns of exact features and of scalars, which take
-fewer bits there than in the filter, and the states of the features that are in the filter.
+A layer with exact features or sets has to find the row of an entity, so it lists its entities by
+fingerprints, all distinct and in ascending order. In the same order stand timestamps, the columns of exact
+features and of scalars, which take fewer bits there than in the filter, the sets, and the states of the
+features that are in the filter.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store.codecs import EXACT, VALUE, FeatureCodec
-from feast_sketch_store.filters import PackedInts
+from feast_sketch_store.filters import FingerprintIndex, PackedInts
 from feast_sketch_store.kernel import mix64
-from feast_sketch_store.layers.answer import FoundRows
+from feast_sketch_store.layers.answer import FeatureAnswer, FoundRows
 from feast_sketch_store.layers.columns import PACKED, Arrays, Checks, Column, Parts, checked, describe
+from feast_sketch_store.layers.set_columns import SetColumns
 from feast_sketch_store.vocabulary import Vocabulary
 
 _TIMESTAMPS = FeatureCodec("event timestamps", "int64_val", EXACT)
@@ -30,10 +31,13 @@ class ListedRows:
     Parameters
     ----------
     salt : of the fingerprints, two unsigned 64-bit integers.
-    fingerprints : uint64[n], ascending.
-    timestamps : event timestamps in microseconds since 1970.
-    states : of the features that have no column.
-    columns : of the others.
+    index : of the fingerprints.
+    timestamps : event timestamps in microseconds since 1970, or else of each row's bucket the oldest.
+    bucket_bounds : int64[b, 2], the oldest and newest timestamp of each bucket, ascending; of none if
+        timestamps are those of the rows.
+    states : of the features in the filter.
+    columns : of scalars and exact features.
+    sets : of the others, if there are any.
 
     Raises
     ------
@@ -41,43 +45,50 @@ class ListedRows:
     """
 
     salt: tuple[int, int]
-    fingerprints: NDArray[np.uint64]
+    index: FingerprintIndex
     timestamps: Column
+    bucket_bounds: NDArray[np.int64]
     states: Mapping[str, PackedInts]
     columns: Mapping[str, Column]
+    sets: SetColumns | None = None
 
     def __post_init__(self) -> None:
         lengths = [
             *(states.length for states in self.states.values()),
             *(len(column) for column in (self.timestamps, *self.columns.values())),
+            *([len(self.sets)] if self.sets else []),
         ]
         if any(length != len(self) for length in lengths):
             raise ValueError(f"the columns of {len(self)} listed rows have {lengths} rows")
 
     def __len__(self) -> int:
-        return len(self.fingerprints)
+        return len(self.index)
 
     @classmethod
     def build(
         cls,
         salt: tuple[int, int],
-        fingerprints: NDArray[np.uint64],
+        index: FingerprintIndex,
         event_timestamps: NDArray[np.int64],
+        bucket_bounds: NDArray[np.int64],
         states: Mapping[str, NDArray[np.uint8]],
         columns: Mapping[str, Column],
+        sets: SetColumns | None,
     ) -> "ListedRows":
         """List rows that are already in order; parameters as those of the class."""
         vocabulary, symbols = Vocabulary.of_numbers(event_timestamps)
-        everywhere = np.full(len(fingerprints), VALUE, np.uint8)
+        everywhere = np.full(len(index), VALUE, np.uint8)
         timestamps = Column.build(_TIMESTAMPS, everywhere, np.arange(0), vocabulary, symbols)
         packed = {name: PackedInts.pack(feature) for name, feature in states.items()}
-        return cls(salt, fingerprints, timestamps, packed, columns)
+        return cls(salt, index, timestamps, bucket_bounds, packed, columns, sets)
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the fingerprints, timestamps and states, not of the columns."""
-        states = sum(states.size_bytes for states in self.states.values())
-        return int(self.fingerprints.nbytes) + self.timestamps.size_bytes + states
+        """Bytes of all parts, the vocabularies of sets not counted."""
+        size = self.index.size_bytes + self.timestamps.size_bytes
+        size += sum(states.size_bytes for states in self.states.values())
+        size += sum(column.size_bytes for column in self.columns.values())
+        return size + (self.sets.size_bytes if self.sets else 0)
 
     def find(
         self, entity_hashes: NDArray[np.uint64], features: Sequence[str], expire_before: int
@@ -88,16 +99,12 @@ class ListedRows:
         ------
         ValueError : the parts, which came from a file, contradict each other.
         """
-        wanted = fingerprints_of(entity_hashes, self.salt)
-        rows = np.searchsorted(self.fingerprints, wanted)
-        if len(self):
-            positions = np.flatnonzero(self.fingerprints[np.minimum(rows, len(self) - 1)] == wanted)
-        else:
-            positions = np.zeros(0, np.int64)
+        rows = self.index.find(row_hashes(entity_hashes, self.salt))
+        positions = np.flatnonzero(rows >= 0)
         rows = rows[positions]
         vocabulary, symbols = self.timestamps.elements.take(rows)
         timestamps = vocabulary.values.to_numpy()[symbols]
-        alive = timestamps >= expire_before
+        alive = self._newest(timestamps) >= expire_before
         if not alive.all():
             positions, rows, timestamps = positions[alive], rows[alive], timestamps[alive]
         states = {
@@ -105,19 +112,51 @@ class ListedRows:
         }
         return FoundRows(positions, timestamps, states, rows)
 
+    def read(self, name: str, rows: NDArray[np.int64]) -> FeatureAnswer:
+        """One feature that is not in the filter, of some rows.
+
+        Raises
+        ------
+        ValueError : the parts, which came from a file, contradict each other.
+        """
+        if name in self.columns:
+            return self.columns[name].read(rows)
+        assert self.sets is not None
+        return self.sets.read(name, rows)
+
+    def _newest(self, timestamps: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The newest timestamp that rows may have, given what is known of it."""
+        if not len(self.bucket_bounds):
+            return timestamps
+        buckets = np.searchsorted(self.bucket_bounds[:, 0], timestamps).clip(max=len(self.bucket_bounds) - 1)
+        return np.asarray(self.bucket_bounds[buckets, 1])
+
     def to_snapshot(self) -> tuple[dict[str, Any], dict[str, NDArray[np.generic]]]:
         """The rows as a JSON-serializable description and named arrays."""
-        arrays: dict[str, NDArray[np.generic]] = {"fingerprints": self.fingerprints}
+        arrays: dict[str, NDArray[np.generic]] = {
+            f"fingerprints.starts.{PACKED}": self.index.starts.words,
+            f"fingerprints.rests.{PACKED}": self.index.rests.words,
+            "bucket_bounds": self.bucket_bounds,
+        }
         columns = []
         for number, column in enumerate((self.timestamps, *self.columns.values())):
-            description, parts = column.to_snapshot()
-            columns.append(description)
+            entry, parts = column.to_snapshot()
+            columns.append(entry)
             arrays |= {f"columns.{number}.{name}": array for name, array in parts.items()}
         states = []
         for number, (name, packed) in enumerate(self.states.items()):
             states.append({"name": name, **describe(packed)})
             arrays[f"states.{number}.{PACKED}"] = packed.words
-        return {"columns": columns, "states": states}, arrays
+        description: dict[str, Any] = {
+            "starts": describe(self.index.starts),
+            "rests": describe(self.index.rests),
+            "columns": columns,
+            "states": states,
+        }
+        if self.sets:
+            description["sets"], parts = self.sets.to_snapshot()
+            arrays |= {f"sets.{name}": array for name, array in parts.items()}
+        return description, arrays
 
     @classmethod
     def from_snapshot(
@@ -139,16 +178,24 @@ class ListedRows:
             for number, entry in enumerate(description["states"])
         }
         by_name = {column.codec.feature: column for column in columns}
-        num_names = len(states.keys() | by_name.keys())
-        if timestamps.codec != _TIMESTAMPS or num_names != len(description["states"]) + len(columns):
+        sets = None
+        if "sets" in description:
+            sets = SetColumns.from_snapshot(description["sets"], Parts(arrays, checks, "sets."))
+        set_names = sets.numbers if sets else {}
+        num_names = len(description["states"]) + len(columns) + len(set_names)
+        if timestamps.codec != _TIMESTAMPS or num_names != len(
+            states.keys() | by_name.keys() | set_names.keys()
+        ):
             raise ValueError("the columns of the listed rows are not those of distinct features")
-        fingerprints: Any = arrays["fingerprints"]
-        if fingerprints.ndim != 1:
-            raise ValueError("the fingerprints of the listed rows are no list")
-        return cls(salt, fingerprints, timestamps, states, by_name)
+        parts = Parts(arrays, checks, "fingerprints.")
+        index = FingerprintIndex(*(parts.packed(part, description[part]) for part in ("starts", "rests")))
+        bounds: Any = arrays["bucket_bounds"]
+        if bounds.ndim != 2 or bounds.shape[1] != 2 or (np.diff(bounds[:, 0]) <= 0).any():
+            raise ValueError("the bounds of the timestamp buckets do not ascend")
+        return cls(salt, index, timestamps, bounds, states, by_name, sets)
 
 
-def fingerprints_of(entity_hashes: NDArray[np.uint64], salt: tuple[int, int]) -> NDArray[np.uint64]:
+def row_hashes(entity_hashes: NDArray[np.uint64], salt: tuple[int, int]) -> NDArray[np.uint64]:
     """64 bits of each 128-bit hash, which nobody can foresee without the salt: uint64[n]."""
     first = mix64(entity_hashes[:, 0] ^ np.uint64(salt[1]))
     return mix64(first + (entity_hashes[:, 1] ^ np.uint64(salt[0])))

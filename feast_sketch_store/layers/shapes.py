@@ -6,6 +6,7 @@ together. A view whose features make more than ``MAX_SHAPES`` different shapes h
 for some of its features, and then as many facts per entity.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -19,20 +20,51 @@ from feast_sketch_store.filters import Asked, ShiftingBloomFilter
 from feast_sketch_store.layers.answer import FoundRows
 from feast_sketch_store.layers.columns import Arrays, checked
 from feast_sketch_store.rows import NO_TIMESTAMP
-from feast_sketch_store.sizing import MAX_NUM_HASHES
+from feast_sketch_store.sizing import MAX_NUM_HASHES, AnyFacts, FactClass, Hashes, TieredFacts
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 
 
 @dataclass(frozen=True)
 class SymbolRange:
-    """Consecutive symbols of a layer that share their number of hashes."""
+    """Consecutive symbols of a layer that are in its filter.
+
+    Parameters
+    ----------
+    first_word : of a window, where the first of them stands.
+    num_symbols : how many they are.
+    facts_per_hash : how many of their facts each hash was used for, falling; the first was for all.
+    first_symbols : the first symbol that each hash is used for; of none if all are for all symbols.
+    false_positive_rate : of a symbol, on average over all of them.
+    """
 
     first_word: int
     num_symbols: int
-    num_facts: int
-    num_hashes: int
+    facts_per_hash: tuple[int, ...]
+    first_symbols: tuple[int, ...]
     false_positive_rate: float
+
+    @classmethod
+    def build(
+        cls, first_word: int, num_symbols: int, facts: AnyFacts, hashes: Hashes, fill: float
+    ) -> "SymbolRange":
+        """The range of facts in a table of which a share ``fill`` is ones."""
+        if isinstance(facts, TieredFacts):
+            behind = np.append(np.cumsum(facts.counts[::-1])[::-1], 0)
+            num_hashes = np.searchsorted(hashes, np.arange(max(1, num_symbols)), side="right")
+            rate = float(np.mean(fill**num_hashes))
+            return cls(first_word, num_symbols, tuple(behind[list(hashes)].tolist()), hashes, rate)
+        return cls(first_word, num_symbols, (facts.num_items,) * len(hashes), (), fill ** len(hashes))
+
+    @property
+    def num_facts(self) -> int:
+        """How many facts they have."""
+        return self.facts_per_hash[0]
+
+    @property
+    def num_hashes(self) -> int:
+        """The most hashes that one of them has."""
+        return len(self.facts_per_hash)
 
     @property
     def num_words(self) -> int:
@@ -42,7 +74,14 @@ class SymbolRange:
     @cached_property
     def asked(self) -> Asked:
         """The range as the filter takes it."""
-        return Asked(self.first_word, self.num_symbols, self.num_hashes)
+        firsts = np.array(self.first_symbols, np.int64) if self.first_symbols else None
+        return Asked(self.first_word, self.num_symbols, self.num_hashes, firsts)
+
+    def fact_classes(self, fill: float) -> list[FactClass]:
+        """Its facts by their number of hashes."""
+        behind = (*self.facts_per_hash, 0)
+        numbers = [behind[k] - behind[k + 1] for k in range(self.num_hashes)]
+        return [FactClass(number, fill ** (k + 1)) for k, number in enumerate(numbers) if number]
 
     @classmethod
     def from_snapshot(cls, entry: Mapping[str, Any]) -> "SymbolRange":
@@ -55,13 +94,17 @@ class SymbolRange:
         symbols = cls(
             checked(entry["first_word"], int),
             checked(entry["num_symbols"], int),
-            checked(entry["num_facts"], int),
-            checked(entry["num_hashes"], int),
+            tuple(checked(number, int) for number in entry["facts_per_hash"]),
+            tuple(checked(number, int) for number in entry["first_symbols"]),
             checked(entry["false_positive_rate"], float),
         )
+        facts, firsts = symbols.facts_per_hash, symbols.first_symbols
         if (
-            min(symbols.first_word, symbols.num_symbols, symbols.num_facts) < 0
-            or not 1 <= symbols.num_hashes <= MAX_NUM_HASHES
+            min(symbols.first_word, symbols.num_symbols) < 0
+            or not 1 <= len(facts) <= MAX_NUM_HASHES
+            or any(fewer > more for more, fewer in itertools.pairwise((*facts, 0)))
+            or (firsts and (len(firsts) != len(facts) or firsts[0] or firsts[-1] >= symbols.num_symbols))
+            or any(later < first for first, later in itertools.pairwise(firsts))
             or not 0.0 <= symbols.false_positive_rate <= 1.0
             or (symbols.num_facts and not 0.0 < symbols.false_positive_rate < 1.0)
         ):

@@ -2,13 +2,14 @@
 
 The symbols of a layer are numbered through one window of the filter, in ranges that begin on a word:
 
-    | feature with the fewest hashes | ... | feature with the most hashes | shapes |
+    | first feature | ... | last feature | shapes |
 
 A row inserts its values as symbols of their features. What else there is to tell of it is known in one of
 two ways: by its shape, one symbol more (`ShapedRows`), or from a list of all rows (`ListedRows`), which a
-layer has if a feature of it is to come back exactly as it was written.
+layer has if a feature of it is to come back exactly as it was written, or takes fewer bits in sets.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -24,16 +25,16 @@ from feast_sketch_store.filters import MAX_NUM_WORDS, ShiftingBloomFilter
 from feast_sketch_store.layers.answer import AnyAnswer, FeatureAnswer, FilterAnswer, LayerAnswer
 from feast_sketch_store.layers.columns import Arrays, Checks, Parts, checked
 from feast_sketch_store.layers.listed import ListedRows
+from feast_sketch_store.layers.set_columns import SetColumns
 from feast_sketch_store.layers.shapes import ShapedRows, SymbolRange
 from feast_sketch_store.rows import NO_TIMESTAMP
-from feast_sketch_store.sizing import FactClass, ideal_bits
+from feast_sketch_store.sizing import ideal_bits
 from feast_sketch_store.vocabulary import Vocabulary
 
 # By the last part of an array's name; the others are int64.
 _ARRAY_TYPES = {
     "table": np.uint64,
     "words": np.uint64,
-    "fingerprints": np.uint64,
     "checksums": np.uint8,
     "states": np.uint8,
     "buckets": np.uint8,
@@ -72,10 +73,12 @@ class SketchLayer:
     ----------
     bloom : the filter.
     codecs : of all features, by name.
-    vocabularies, ranges : of the features in the filter.
+    vocabularies : of the features in the filter and in sets.
+    ranges : of the features in the filter.
     presence : what is known of rows besides values that are in the filter.
     num_entities, max_event_timestamp : of the rows.
     roundings : of binned features.
+    cut : of features of which not all values are kept, how many facts were left out; of kept values none is.
     """
 
     bloom: ShiftingBloomFilter
@@ -86,6 +89,7 @@ class SketchLayer:
     num_entities: int
     max_event_timestamp: int
     roundings: Mapping[str, Rounding] = field(default_factory=dict)
+    cut: Mapping[str, int] = field(default_factory=dict)
 
     # -- read ----------------------------------------------------------------------------------
 
@@ -116,7 +120,7 @@ class SketchLayer:
             if name in self.ranges:
                 answers[name] = self._read_range(name, entity_hashes, found.states[name])
             elif isinstance(self.presence, ListedRows) and found.rows is not None:
-                answers[name] = self.presence.columns[name].read(found.rows)
+                answers[name] = self.presence.read(name, found.rows)
         return LayerAnswer(found.positions, found.positions, found.event_timestamps, answers)
 
     def _read_range(
@@ -154,37 +158,47 @@ class SketchLayer:
         return self.presence.ranges if isinstance(self.presence, ShapedRows) else ()
 
     @property
+    def sets(self) -> SetColumns | None:
+        """The features that are kept in sets."""
+        return self.presence.sets if isinstance(self.presence, ListedRows) else None
+
+    @property
     def size_bytes(self) -> int:
         """Bytes of the table, the vocabularies, and the list of rows if there is one."""
         size = self.bloom.words.nbytes + sum(v.size_bytes for v in self.vocabularies.values())
-        if isinstance(self.presence, ListedRows):
-            size += self.presence.size_bytes + sum(c.size_bytes for c in self.presence.columns.values())
-        return int(size)
+        return int(size) + (self.presence.size_bytes if isinstance(self.presence, ListedRows) else 0)
 
     def size_bytes_of(self, feature: str) -> float:
-        """Bytes of one feature: its column, or its vocabulary and its share of the table's bits."""
+        """Bytes of one feature: its column, or its vocabulary and its share of the table or the sets."""
         if isinstance(self.presence, ListedRows) and feature in self.presence.columns:
             return self.presence.columns[feature].size_bytes
-        bits = {name: r.num_facts * r.num_hashes for name, r in self.ranges.items()}
-        all_bits = sum(bits.values()) + sum(r.num_facts * r.num_hashes for r in self.shape_ranges)
-        share = bits[feature] / max(1, all_bits)
-        return share * self.bloom.words.nbytes + self.vocabularies[feature].size_bytes
+        if self.sets and feature in self.sets.numbers:
+            facts = [f.num_facts for f in self.sets.features]
+            share, size = facts[self.sets.numbers[feature]] / max(1, sum(facts)), self.sets.size_bytes
+        else:
+            bits = {name: sum(r.facts_per_hash) for name, r in self.ranges.items()}
+            all_bits = sum(bits.values()) + sum(sum(r.facts_per_hash) for r in self.shape_ranges)
+            share, size = bits[feature] / max(1, all_bits), self.bloom.words.nbytes
+        return share * size + self.vocabularies[feature].size_bytes
+
+    @property
+    def num_facts_of(self) -> dict[str, int]:
+        """The facts of each feature in the filter or in sets."""
+        facts = {name: symbols.num_facts for name, symbols in self.ranges.items()}
+        return facts | {f.codec.feature: f.num_facts for f in (self.sets.features if self.sets else ())}
 
     @property
     def num_facts(self) -> int:
-        """Facts in the table, one per entity and shape range included."""
-        return sum(r.num_facts for r in (*self.ranges.values(), *self.shape_ranges))
+        """Facts in the table and in sets, one per entity and shape range included."""
+        return sum(self.num_facts_of.values()) + sum(r.num_facts for r in self.shape_ranges)
 
     @property
     def ideal_bits(self) -> float:
-        """Bits of a standard Bloom filter for the same facts at the same expected rates."""
-        return ideal_bits(
-            [
-                FactClass(r.num_facts, r.false_positive_rate)
-                for r in (*self.ranges.values(), *self.shape_ranges)
-                if r.num_facts
-            ]
-        )
+        """Bits of standard Bloom filters for the facts in the table at the same expected rates."""
+        ranges = (*self.ranges.values(), *self.shape_ranges)
+        num_ones = sum(sum(r.facts_per_hash) for r in ranges)
+        fill = -math.expm1(-num_ones / self.bloom.num_bits) if num_ones else 0.5
+        return ideal_bits([facts for symbols in ranges for facts in symbols.fact_classes(fill)])
 
     # -- snapshot ------------------------------------------------------------------------------
 
@@ -203,6 +217,8 @@ class SketchLayer:
             description["features"].append({"name": name, "value_field": value_field, **asdict(symbols)})
             for part, array in self.vocabularies[name].to_arrays().items():
                 arrays[f"vocabulary.{number}.{part}"] = array
+        if self.cut:
+            description["cut"] = dict(self.cut)
         key = "listed" if isinstance(self.presence, ListedRows) else "shapes"
         description[key], parts = self.presence.to_snapshot()
         arrays |= parts
@@ -255,7 +271,12 @@ class SketchLayer:
             presence = ListedRows.from_snapshot(description["listed"], salt, arrays, checks)
             known, shape_ranges = list(presence.states), []
             codecs |= {name: column.codec for name, column in presence.columns.items()}
-            if len(presence) != num_entities or len(codecs) != len(ranges) + len(presence.columns):
+            sets = list(presence.sets.features) if presence.sets else []
+            codecs |= {f.codec.feature: f.codec for f in sets}
+            vocabularies |= {f.codec.feature: f.vocabulary for f in sets}
+            if len(presence) != num_entities or len(codecs) != len(ranges) + len(presence.columns) + len(
+                sets
+            ):
                 raise ValueError("the listed rows do not fit the layer")
         else:
             presence = ShapedRows.from_snapshot(description["shapes"], bloom, arrays)
@@ -275,6 +296,7 @@ class SketchLayer:
             num_entities,
             checked(description["max_event_timestamp"], int),
             _roundings_from(description.get("roundings", []), codecs, arrays),
+            {name: checked(number, int) for name, number in description.get("cut", {}).items()},
         )
 
 

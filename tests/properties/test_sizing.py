@@ -23,7 +23,7 @@ SOME_FACTS = CLASSES.filter(lambda classes: sum(c.num_items for c in classes) >=
 
 
 def rates_at(classes, geometry, num_bits):
-    fill = expected_fill(classes, geometry.num_hashes, num_bits)
+    fill = expected_fill(classes, geometry.hashes, num_bits)
     return [fill**k for k in geometry.num_hashes]
 
 

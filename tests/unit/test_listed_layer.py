@@ -10,7 +10,7 @@ from feast_sketch_store.binning import Edges, Precision, Quantiles
 from feast_sketch_store.codecs import BINNED, EXACT, FeatureCodec
 from feast_sketch_store.layers import FeatureBudget, build_layer
 from feast_sketch_store.layers.columns import BytesElements, DictionaryElements, NumberElements
-from feast_sketch_store.layers.listed import fingerprints_of
+from feast_sketch_store.layers.listed import row_hashes
 
 RATE = 1e-9
 VIEWED = FeatureCodec("viewed", "int64_set_val")
@@ -125,7 +125,7 @@ def test_every_timestamp_is_exact_and_expires_exactly(layer_of, read):
 
 
 def test_entities_whose_fingerprints_meet_get_another_salt(layer_of, read, hashes_of, monkeypatch):
-    """With a fingerprint of 8 bits nine salts of ten fail for 30 entities."""
+    """With 8 bits in a hash nine salts of ten fail for 30 entities."""
     salts = []
 
     def new_salt():
@@ -133,11 +133,11 @@ def test_entities_whose_fingerprints_meet_get_another_salt(layer_of, read, hashe
         return salts[-1]
 
     def narrow(hashes, salt):
-        return fingerprints_of(hashes, salt) >> np.uint64(56)
+        return row_hashes(hashes, salt) & np.uint64(0xFF << 56)
 
     monkeypatch.setattr("feast_sketch_store.layers.build.new_salt", new_salt)
-    monkeypatch.setattr("feast_sketch_store.layers.build.fingerprints_of", narrow)
-    monkeypatch.setattr("feast_sketch_store.layers.listed.fingerprints_of", narrow)
+    monkeypatch.setattr("feast_sketch_store.layers.build.row_hashes", narrow)
+    monkeypatch.setattr("feast_sketch_store.layers.listed.row_hashes", narrow)
     rows = [(user, {"price": Value(double_val=user)}, user) for user in range(30)]
     layer = layer_of(rows, [PRICE])
     assert len(salts) > 1

@@ -66,7 +66,7 @@ def test_options_are_the_defaults():
         (1e-6, 1000),
     ]
     assert [codec.name for codec in settings.codecs] == [MEMBERSHIP, CATEGORICAL]
-    assert settings.budget.error_rates == {"a": 0.01, "b": 1e-6}
+    assert settings.budget.targets == {"a": 0.01, "b": 1e-6}
     assert settings.budget.presence_error_rate == 1e-5
 
 

@@ -42,19 +42,19 @@ def test_the_fill_moves_for_the_heaviest_class():
 
 
 def test_expected_fill_counts_every_hash_of_every_fact():
-    fill = expected_fill([FactClass(100, 0.1), FactClass(10, 0.1)], [3, 20], 1000)
+    fill = expected_fill([FactClass(100, 0.1), FactClass(10, 0.1)], [(0,) * 3, (0,) * 20], 1000)
     assert fill == pytest.approx(1 - math.exp(-0.5))
 
 
 def test_rates_of_a_geometry_are_powers_of_its_fill():
-    assert Geometry(64, (1, 3), 0.5).false_positive_rates == (0.5, 0.125)
+    assert Geometry(64, ((0,), (0, 0, 0)), 0.5).false_positive_rates == (0.5, 0.125)
 
 
 def test_no_facts_take_one_bit_and_are_never_met():
     classes = [FactClass(0, 0.01)]
     geometry = size_for_rates(classes)
     assert geometry.num_bits == 1
-    assert expected_fill(classes, geometry.num_hashes, geometry.num_bits) == 0
+    assert expected_fill(classes, geometry.hashes, geometry.num_bits) == 0
 
 
 @pytest.mark.parametrize("rate", [0.0, 1.0, -0.1, 1.5, math.nan, math.inf])
