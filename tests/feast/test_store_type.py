@@ -105,6 +105,7 @@ def test_the_wheel_holds_the_start_up_file_at_its_top(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert "feast_sketch_store.pth" in names
     assert "feast_sketch_store/py.typed" in names
+    assert "feast_sketch_store/planning/report.html" in names
     assert not [n for n in names if n.startswith(("tests", "docs", "feature_repo_example"))]
     assert feast_sketch_store.__version__ in wheel.name
 

@@ -14,6 +14,9 @@ PACKAGE = Path(feast_sketch_store.__file__).parent
 # From the top to the bottom; a module imports only modules that stand below it.
 ORDER = [
     "cli",
+    "planning",
+    "planning.report",
+    "planning.plan",
     "maintenance",
     "online_store",
     "responses",
@@ -85,6 +88,8 @@ PURE = [
     "kernel.reference",
     "binary",
     "binning",
+    "planning.plan",
+    "planning.report",
     "sizing",
     "snapshot.format",
     "snapshot.blocks",
@@ -97,12 +102,15 @@ HARMLESS = {
     "dataclasses",
     "functools",
     "hashlib",
+    "html",
+    "importlib",  # for a file of the package itself
     "itertools",
     "json",
     "math",
     "mmh3",
     "numpy",
     "pyarrow",
+    "re",
     "secrets",
     "typing",
 }

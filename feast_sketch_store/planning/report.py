@@ -1,0 +1,155 @@
+"""A plan as a page: its curves to look at, the setting to paste, and every figure in a table.
+
+The page is one file that loads nothing. What Python writes is complete without JavaScript; the script of
+``report.html`` adds the curves, and lets a reader pick another point.
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
+from html import escape
+from importlib.resources import files
+
+from feast_sketch_store.planning.plan import Estimate, Plan, Point
+
+_MAX_LINE = 88
+_NO_SETTINGS = "# Nothing to set: this point is there to compare with."
+
+
+def to_html(plan: Plan) -> str:
+    """The page of a plan, to be written as UTF-8."""
+    chosen = plan.points[plan.chosen]
+    parts = {
+        "view": escape(plan.view),
+        "target": escape(plan.target),
+        "summary": "\n".join(f"<div><dt>{name}</dt><dd>{text}</dd></div>" for name, text in _summary(plan)),
+        "chosen": escape(f"{chosen.curve}: {chosen.label}"),
+        "fields": escape(_fields(chosen.settings)),
+        "table": _table(plan),
+        "limits": "\n".join(f"<li>{escape(limit)}</li>" for limit in plan.limits),
+        "plan": _embedded(plan),
+    }
+    template = files(__package__).joinpath("report.html").read_text("utf-8")
+    # In one pass, so that a value may look like a placeholder.
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)
+
+
+def _summary(plan: Plan) -> Iterable[tuple[str, str]]:
+    yield "Entities", f"{plan.num_entities:,}"
+    yield "Facts", f"{plan.num_facts:,}"
+    yield "Sampled entities", f"{plan.sampled_entities:,}"
+    for feature, size in plan.vocabulary_sizes.items():
+        yield f"Values of <code>{escape(feature)}</code>", f"{size:,}"
+
+
+def _table(plan: Plan) -> str:
+    with_auc = any(point.auc for point in plan.points)
+    columns = {
+        "curve": "Curve",
+        "label": "Point",
+        "memory_bytes": "Memory",
+        "bits_per_fact": "Bits per fact",
+        "false_per_read": "False values per read",
+        "noise_ratio": "Noise ratio",
+        "kept_share": "Facts kept",
+        **({"auc": "AUC (95 % interval)"} if with_auc else {}),
+    }
+    header = "".join(f'<th scope="col" data-key="{key}">{name}</th>' for key, name in columns.items())
+    rows = []
+    for number, point in enumerate(plan.points):
+        marks = [
+            f" <mark>{name}</mark>"
+            for name, marked in (("chosen", plan.chosen), ("knee", plan.knee))
+            if number == marked
+        ]
+        cells = [
+            f'<th scope="row">{escape(point.curve)}</th>',
+            f"<td><span>{escape(point.label)}</span>{''.join(marks)}</td>",
+            *(f"<td>{text}</td>" for text in _figures(point, with_auc)),
+        ]
+        rows.append(f'<tr data-point="{number}">{"".join(cells)}</tr>')
+    return f"<thead><tr>{header}</tr></thead>\n<tbody>\n" + "\n".join(rows) + "\n</tbody>"
+
+
+def _figures(point: Point, with_auc: bool) -> Iterable[str]:
+    yield _bytes(point.memory_bytes)
+    yield _number(point.bits_per_fact)
+    yield _number(point.false_per_read)
+    yield _number(point.noise_ratio)
+    yield f"{100 * point.kept_share:.3g} %"
+    if with_auc:
+        yield "-" if point.auc is None else _estimate(point.auc)
+
+
+def _estimate(estimate: Estimate) -> str:
+    return f"{estimate.value:.4f} ({estimate.low:.4f} to {estimate.high:.4f})"
+
+
+def _number(number: float) -> str:
+    if not math.isfinite(number):
+        return "-"
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+
+
+def _bytes(number: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if number < 999.5:  # which :.3g would round to 1e+03
+            return f"{number:.3g} {unit}"
+        number /= 1000
+    return f"{_number(number)} TB"
+
+
+def _fields(settings: Mapping[str, Mapping[str, str]]) -> str:
+    """The settings as the fields of a feature view."""
+    return "\n".join(_field(feature, tags) for feature, tags in settings.items()) or _NO_SETTINGS
+
+
+def _field(feature: str, tags: Mapping[str, str]) -> str:
+    name, pairs = _literal(feature), [f"{_literal(key)}: {_literal(value)}" for key, value in tags.items()]
+    line = f"Field(name={name}, dtype=..., tags={{{', '.join(pairs)}}}),"
+    if len(line) <= _MAX_LINE:
+        return line
+    inner = "".join(f"        {pair},\n" for pair in pairs)
+    return f"Field(\n    name={name},\n    dtype=...,\n    tags={{\n{inner}    }},\n),"
+
+
+def _literal(text: str) -> str:
+    """A Python string in double quotes; what JSON escapes, Python reads alike."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _embedded(plan: Plan) -> str:
+    """What the script draws, as JSON that may stand inside an element."""
+    content = {
+        "chosen": plan.chosen,
+        "knee": plan.knee,
+        "auc_without": _bounds(plan.auc_without),
+        "auc_exact": _bounds(plan.auc_exact),
+        "points": [
+            {
+                "curve": point.curve,
+                "label": point.label,
+                "memory_bytes": _finite(point.memory_bytes),
+                "bits_per_fact": _finite(point.bits_per_fact),
+                "false_per_read": _finite(point.false_per_read),
+                "noise_ratio": _finite(point.noise_ratio),
+                "kept_share": _finite(point.kept_share),
+                "auc": _bounds(point.auc),
+                "fields": _fields(point.settings),
+            }
+            for point in plan.points
+        ],
+    }
+    text = json.dumps(content, allow_nan=False)
+    # No "</script>" or "<!--" ends or hides the element.
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _bounds(estimate: Estimate | None) -> dict[str, float | None] | None:
+    return None if estimate is None else {name: _finite(number) for name, number in vars(estimate).items()}
+
+
+def _finite(number: float) -> float | None:
+    """JSON knows no infinity, which a ratio to nothing comes to."""
+    return number if math.isfinite(number) else None
