@@ -260,8 +260,8 @@ def _print_outcomes(done: dict[str, Any], as_json: bool, column: str) -> None:
 
 
 _FEATURE_COLUMNS = [
-    *("view", "feature", "codec", "vocabulary", "facts", "memory", "expected rate", "sampled rate"),
-    *("max error", "mean error"),
+    *("view", "feature", "codec", "structure", "vocabulary", "facts", "facts cut", "memory"),
+    *("expected rate", "sampled rate", "max error", "mean error"),
 ]
 _VIEW_COLUMNS = [
     "view",
@@ -299,8 +299,10 @@ def _feature_cells(view: str, feature: FeatureReport) -> list[str]:
         view,
         feature.name,
         feature.codec,
+        feature.structure,
         "-" if feature.vocabulary is None else f"{feature.vocabulary:,}",
         f"{feature.facts:,}",
+        f"{feature.facts_cut:,}",
         _bytes(feature.size_bytes),
         *map(_rate, (feature.expected_rate, feature.sampled_rate)),
         *("-" if error is None else f"{error:.3g}" for error in errors),

@@ -35,17 +35,21 @@ _NO_SEAL = 2**62  # rows: a rebuild folds once, at its end
 class FeatureReport:
     """One feature of a sealed view.
 
-    ``size_bytes`` is what it takes of the snapshot: its column, or its vocabulary and share of the table.
-    ``expected_rate`` is what the table is sized for, ``sampled_rate`` was measured just now: the share of
-    random values of the vocabulary that random unknown entities seem to have; both are 0 for a column, and
-    ``vocabulary`` is then None. Of a binned feature ``max_error`` and ``mean_error`` tell how far numbers
-    were from what stands for them, when the view was sealed.
+    ``structure`` is one of uniform, tiers (a filter each), sets and column. ``facts`` are those kept,
+    ``facts_cut`` those of values outside the vocabulary. ``size_bytes`` is what it takes of the snapshot: its
+    column, or its vocabulary and share of the table or the sets. ``expected_rate`` is what the table is sized
+    for, ``sampled_rate`` was measured just now: the share of random values of the vocabulary that random
+    unknown entities seem to have; both are 0 without a filter. ``vocabulary`` is None for a column. Of a
+    binned feature ``max_error`` and ``mean_error`` tell how far numbers were from what stands for them, when
+    the view was sealed.
     """
 
     name: str
     codec: str
+    structure: str
     vocabulary: int | None
     facts: int
+    facts_cut: int
     size_bytes: int
     expected_rate: float
     sampled_rate: float
@@ -57,8 +61,8 @@ class FeatureReport:
 class ViewReport:
     """A view as it is served; sizes in bytes, ages in seconds, None where there is no snapshot.
 
-    ``bits_per_fact`` counts the table; ``memory_bytes`` the snapshot, which processes share, and the
-    unsealed rows, which each keeps; ``disk_bytes`` all files of the view.
+    ``bits_per_fact`` counts the table and the sets; ``memory_bytes`` the snapshot, which processes share, and
+    the unsealed rows, which each keeps; ``disk_bytes`` all files of the view.
     """
 
     view: str
@@ -98,7 +102,7 @@ def inspect(store: FeatureStore, view: str) -> ViewReport:
         base.num_entities,
         base.num_facts,
         stats.unsealed_rows,
-        base.bloom.num_bits / base.num_facts if base.num_facts else None,
+        base.fact_bits / base.num_facts if base.num_facts else None,
         stats.snapshot_bytes + stats.unsealed_bytes,
         disk_bytes,
         max(0.0, time.time() - snapshot.path.stat().st_mtime),
@@ -110,11 +114,14 @@ def inspect(store: FeatureStore, view: str) -> ViewReport:
 
 def _feature_report(layer: SketchLayer, name: str, sampled_rate: float) -> FeatureReport:
     symbols, rounding = layer.ranges.get(name), layer.roundings.get(name)
+    vocabulary = layer.vocabularies.get(name)
     return FeatureReport(
         name,
         layer.codecs[name].name if rounding is None else BINNED,
-        symbols.num_symbols if symbols else None,
-        symbols.num_facts if symbols else layer.num_entities,
+        layer.structure_of(name),
+        None if vocabulary is None else len(vocabulary),
+        layer.num_facts_of.get(name, layer.num_entities),
+        layer.cut.get(name, 0),
         round(layer.size_bytes_of(name)),
         symbols.false_positive_rate if symbols else 0.0,
         sampled_rate,
@@ -134,8 +141,8 @@ def sampled_rates(layer: SketchLayer, num_samples: int = _SAMPLES) -> tuple[floa
     hashes = chance.integers(0, 2**64, (num_samples, 2), np.uint64)
     rates = {}
     for name, symbols in layer.ranges.items():
-        asked = chance.integers(0, max(1, symbols.num_symbols), num_samples) + symbols.first_word * 64
-        rates[name] = float(layer.bloom.contains_many(hashes, asked, symbols.num_hashes).mean())
+        ids = chance.integers(0, max(1, symbols.num_symbols), (num_samples, 1)).astype(np.int32)
+        rates[name] = float(layer.bloom.contains(hashes, symbols.asked, ids).mean())
     return len(layer.read(hashes, []).found) / num_samples, rates
 
 
@@ -165,7 +172,7 @@ def verify(
     StorageError : another process is sealing the view.
     """
     online_store, table = _resolve(store, view)
-    settings = resolve(store.config.online_store, table)
+    settings = resolve(store.config.online_store, table, store.config.repo_path)
     opened = online_store.view(store.config, table)
     total, done = size_of(opened.path), 0
 
@@ -225,7 +232,7 @@ def rebuild(
         raise SketchStoreError(f"feature view {view!r} has no batch source to be rebuilt from")
     end = end or datetime.now(UTC)
     start = start or (end - table.ttl if table.ttl else datetime(1970, 1, 2, tzinfo=UTC))
-    settings = resolve(store.config.online_store, table)
+    settings = resolve(store.config.online_store, table, store.config.repo_path)
     opened = online_store.view(store.config, table)
 
     def fill(folder: Path) -> Path:

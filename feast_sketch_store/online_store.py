@@ -35,9 +35,12 @@ from feast_sketch_store.rows import FeastRow, deletions, to_arrow
 from feast_sketch_store.settings import (
     DEFAULT_PATH,
     DEFAULT_REFRESH_INTERVAL_SECONDS,
+    VocabularySetting,
     error_rate,
+    error_rate_or_auto,
     resolve,
     ttl_microseconds,
+    vocabulary_setting,
 )
 from feast_sketch_store.view import SealPolicy, View
 
@@ -62,8 +65,15 @@ class SketchOnlineStoreConfig(FeastConfigBaseModel):
     path: StrictStr = DEFAULT_PATH
     """Folder of the store, relative to the feature repository or absolute; on a local file system."""
 
-    error_rate: float = 0.01
-    """Probability that a value which an Array or Set lacks is reported as its element."""
+    error_rate: float | Literal["auto"] = 0.01
+    """Probability that a value which an Array or Set lacks is reported as its element; `auto` for the
+    smallest structure that reports at most a tenth as many wrong elements as right ones."""
+
+    filter: Literal["auto", "uniform", "tiers", "sets"] = "auto"
+    """How Arrays and Sets are kept: as one of these, or whichever fits what they are kept for."""
+
+    vocabulary: Any = None
+    """Values of Arrays and Sets that are kept; None for all. See `settings.vocabulary_setting`."""
 
     presence_error_rate: float = 1e-5
     """Probability that an entity which was never written is reported as present."""
@@ -92,10 +102,20 @@ class SketchOnlineStoreConfig(FeastConfigBaseModel):
     seal_min_rows: int = Field(1_000, ge=0)
     """... and are more than this number; until then they are kept exactly."""
 
-    @field_validator("error_rate", "presence_error_rate", "scalar_error_rate")
+    @field_validator("error_rate", mode="before")
+    @classmethod
+    def _check_rate_or_auto(cls, rate: Any) -> float | Literal["auto"]:
+        return error_rate_or_auto(rate)
+
+    @field_validator("presence_error_rate", "scalar_error_rate")
     @classmethod
     def _check_error_rate(cls, rate: float) -> float:
         return error_rate(rate)
+
+    @field_validator("vocabulary", mode="before")
+    @classmethod
+    def _check_vocabulary(cls, given: Any) -> VocabularySetting | None:
+        return None if given is None else vocabulary_setting(given)
 
     @field_validator("path")
     @classmethod
@@ -153,7 +173,7 @@ class SketchOnlineStore(OnlineStore):
         """
         if data:
             options = config.online_store
-            settings = resolve(options, table)
+            settings = resolve(options, table, config.repo_path)
             try:
                 rows = to_arrow(data, settings.codecs)
             except RowError as error:
@@ -320,7 +340,7 @@ class SketchOnlineStore(OnlineStore):
         """
         hints: list[str] = []
         for table in tables_to_keep:
-            settings = resolve(config.online_store, table)
+            settings = resolve(config.online_store, table, config.repo_path)
             view = self._open(config, table)
             view.check_codecs()
             _check_join_keys(table, view.stored_join_keys())
@@ -362,7 +382,7 @@ class SketchOnlineStore(OnlineStore):
 
     def seal(self, config: RepoConfig, table: FeatureView) -> bool:
         """Seal a view now; see `View.seal`."""
-        return self.view(config, table).seal(resolve(config.online_store, table))
+        return self.view(config, table).seal(resolve(config.online_store, table, config.repo_path))
 
     def folder(self, config: RepoConfig, table: FeatureView) -> Path:
         """The folder of a view; it may not exist yet."""

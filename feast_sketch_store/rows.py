@@ -253,6 +253,13 @@ class EncodedFeature:
         indptr, symbols = take_csr(self.indptr, self.symbols, rows)
         return replace(self, states=self.states[rows], indptr=indptr, symbols=symbols)
 
+    def within(self, vocabulary: Vocabulary) -> "EncodedFeature":
+        """The rows with only those values that are in a vocabulary; a set of which none is left is empty."""
+        is_kept = (vocabulary.find(self.vocabulary.values) >= 0)[self.symbols]
+        indptr = np.concatenate(([0], np.cumsum(is_kept)))[self.indptr]
+        states = np.where((self.states == VALUE) & (np.diff(indptr) == 0), np.uint8(EMPTY), self.states)
+        return replace(self, states=states, indptr=indptr, symbols=self.symbols[is_kept])
+
 
 @dataclass(frozen=True)
 class EncodedRows:
@@ -273,6 +280,13 @@ class EncodedRows:
         """The given rows, in the order given."""
         features = {name: feature.take(rows) for name, feature in self.features.items()}
         return EncodedRows(self.keys.take(rows), features)
+
+    def within(self, vocabularies: Mapping[str, Vocabulary]) -> "EncodedRows":
+        """The same rows with only the values, of some features, that are in a vocabulary."""
+        cut = {
+            name: self.features[name].within(v) for name, v in vocabularies.items() if name in self.features
+        }
+        return replace(self, features={**self.features, **cut}) if cut else self
 
     def merged_with(self, newer: "EncodedRows") -> "EncodedRows":
         """The newest row of each entity of both, ordered by entity hash, with common vocabularies."""

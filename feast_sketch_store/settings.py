@@ -3,19 +3,28 @@
 A feature's tag beats its view's, which beats ``feature_store.yaml``:
 
     Field(name="viewed", dtype=Set(String), tags={"sketch.error_rate": "0.001"})
+    Field(name="bought", dtype=Set(String), tags={"sketch.vocabulary": "{top: 900}"})
     Field(name="price", dtype=Float64, tags={"sketch.precision": "0.01"})
     FeatureView(..., tags={"sketch.default_codec": "exact"})
 """
 
+import json
+import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import pyarrow as pa
+import yaml
 
 from feast_sketch_store.binning import Binning, Edges, Precision, Quantiles
 from feast_sketch_store.codecs import BINNED, CATEGORICAL, EXACT, MEMBERSHIP, FeatureCodec
 from feast_sketch_store.errors import SettingsError, UnsupportedFeatureError
-from feast_sketch_store.layers import FeatureBudget
+from feast_sketch_store.layers import STRUCTURES, Cut, FeatureBudget, Target
+from feast_sketch_store.layers.choice import ERROR_RATE, FALSE_PER_READ, MEMORY, NOISE_RATIO
 from feast_sketch_store.rows import OWN_COLUMNS
 
 if TYPE_CHECKING:
@@ -45,10 +54,17 @@ _CATEGORICAL_FIELDS = (
 )
 
 
+_AUTO_NOISE_RATIO = 0.1  # what an error rate of "auto" means
+
+_UNITS = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+
+
 class StoreOptions(Protocol):
     """The options of ``feature_store.yaml`` that a view's settings start from."""
 
-    error_rate: float
+    error_rate: float | Literal["auto"]
+    filter: str
+    vocabulary: Any
     presence_error_rate: float
     scalar_error_rate: float
     max_vocabulary: int
@@ -57,12 +73,25 @@ class StoreOptions(Protocol):
 
 
 @dataclass(frozen=True)
+class VocabularySetting:
+    """Which values of a membership feature are kept: one of these is given."""
+
+    top: int | None = None
+    min_share: float | None = None
+    file: str | None = None
+    values: tuple[Any, ...] | None = None
+
+
+@dataclass(frozen=True)
 class FeatureSettings:
-    """One feature: its codec, its error rate (see `FeatureBudget`) and the most values it may have."""
+    """One feature: its codec, what it is kept for (see `FeatureBudget`), the most values it may have, and
+    which of them are kept, if not all are.
+    """
 
     codec: FeatureCodec
-    error_rate: float
+    target: Target | float
     max_vocabulary: int
+    vocabulary: VocabularySetting | None = None
 
 
 @dataclass(frozen=True)
@@ -74,6 +103,7 @@ class ViewSettings:
     presence_error_rate: float
     features: Mapping[str, FeatureSettings]
     ttl_microseconds: int | None = None
+    folder: Path | None = None  # that paths in settings are relative to
 
     @property
     def codecs(self) -> list[FeatureCodec]:
@@ -87,13 +117,23 @@ class ViewSettings:
 
     @property
     def budget(self) -> FeatureBudget:
-        """The errors that a sealed layer is built for."""
-        rates = {name: feature.error_rate for name, feature in self.features.items()}
-        return FeatureBudget(self.presence_error_rate, rates, self.ttl_microseconds)
+        """What a sealed layer is built for; reads the files that settings name.
+
+        Raises
+        ------
+        SettingsError : a file with the values of a vocabulary cannot be used.
+        """
+        targets = {name: feature.target for name, feature in self.features.items()}
+        cuts = {
+            name: _cut(feature, f"feature {name!r} of view {self.view!r}", self.folder)
+            for name, feature in self.features.items()
+            if feature.vocabulary is not None
+        }
+        return FeatureBudget(self.presence_error_rate, targets, self.ttl_microseconds, cuts)
 
 
-def resolve(options: StoreOptions, table: "FeatureView") -> ViewSettings:
-    """The settings of a view.
+def resolve(options: StoreOptions, table: "FeatureView", folder: Path | None = None) -> ViewSettings:
+    """The settings of a view; paths in them are relative to ``folder``.
 
     Raises
     ------
@@ -106,10 +146,6 @@ def resolve(options: StoreOptions, table: "FeatureView") -> ViewSettings:
         where = f"feature {field.name!r} of view {table.name!r}"
         tags = {**view_tags, **_own_tags(field.tags, where, _FEATURE_TAGS)}
         codec = _choose_codec(field, tags, view_tags.get("default_codec", options.default_codec), where)
-        default = options.error_rate if codec.is_collection else options.scalar_error_rate
-        own_rate = tags.get("error_rate" if codec.is_collection else "scalar_error_rate")
-        if not codec.is_collection and TAG_PREFIX + "error_rate" in (field.tags or {}):
-            own_rate = tags["error_rate"]  # on the feature itself there is only one rate to mean
         if codec.is_exact and (idle := [t for t in _IDLE_IF_EXACT if TAG_PREFIX + t in (field.tags or {})]):
             raise SettingsError(
                 f"{where} is kept exactly, which leaves no room for {_list(TAG_PREFIX + t for t in idle)}; "
@@ -117,14 +153,16 @@ def resolve(options: StoreOptions, table: "FeatureView") -> ViewSettings:
             )
         features[field.name] = FeatureSettings(
             codec,
-            default if own_rate is None else own_rate,
+            _target(codec, options, view_tags, _own_tags(field.tags, where, _FEATURE_TAGS), where),
             tags.get("max_vocabulary", options.max_vocabulary),
+            tags.get("vocabulary", options.vocabulary) if codec.name == MEMBERSHIP else None,
         )
     return ViewSettings(
         table.name,
         view_tags.get("presence_error_rate", options.presence_error_rate),
         features,
         ttl_microseconds(options, table),
+        folder,
     )
 
 
@@ -149,6 +187,16 @@ def error_rate(text: Any) -> float:
     return rate
 
 
+def error_rate_or_auto(text: Any) -> float | Literal["auto"]:
+    """Read an error rate that may be chosen.
+
+    Raises
+    ------
+    ValueError : it is neither ``auto`` nor a number between 1e-9 and 0.5.
+    """
+    return "auto" if text == "auto" else error_rate(text)
+
+
 def positive_count(text: Any) -> int:
     """Read a count of at least 1.
 
@@ -160,6 +208,61 @@ def positive_count(text: Any) -> int:
     if count < 1:
         raise ValueError("it must be at least 1")
     return count
+
+
+def positive_number(text: Any) -> float:
+    """Read a number above 0.
+
+    Raises
+    ------
+    ValueError : it is none.
+    """
+    number = float(text)
+    if not 0 < number < math.inf:
+        raise ValueError("it must be a number above 0")
+    return number
+
+
+def byte_count(text: Any) -> float:
+    """Read a size such as ``470MB``; without a unit it is in bytes.
+
+    Raises
+    ------
+    ValueError : it is no size.
+    """
+    found = re.fullmatch(r"\s*([0-9.]+(?:e[0-9]+)?)\s*(B|kB|MB|GB|TB)?\s*", str(text))
+    if found is None:
+        raise ValueError(f"a size is a number and one of {', '.join(_UNITS)}, such as 470MB")
+    return positive_number(found[1]) * _UNITS[found[2] or "B"]
+
+
+def vocabulary_setting(given: Any) -> VocabularySetting:
+    """Read which values are kept: ``{top: 900}``, ``{min_share: 0.001}``, ``{file: PATH}`` or a list.
+
+    Raises
+    ------
+    ValueError : it is none of these.
+    """
+    try:
+        content = yaml.safe_load(given) if isinstance(given, str) else given
+    except yaml.YAMLError as error:
+        raise ValueError(f"it is no YAML: {error}") from error
+    if isinstance(content, list):
+        return VocabularySetting(values=tuple(content))
+    if isinstance(content, dict) and len(content) == 1:
+        ((name, value),) = content.items()
+        if name == "top":
+            return VocabularySetting(top=positive_count(value))
+        if name == "min_share":
+            share = positive_number(value)
+            if share <= 1:
+                return VocabularySetting(min_share=share)
+        if name == "file" and isinstance(value, str):
+            return VocabularySetting(file=value)
+    raise ValueError(
+        "it is one of {top: COUNT}, {min_share: SHARE OF THE ENTITIES}, {file: PATH OF A JSON LIST} and a "
+        "list of values"
+    )
 
 
 def _one_of(*names: str) -> Callable[[Any], str]:
@@ -175,8 +278,19 @@ def _edges(text: Any) -> Edges:
     return Edges(tuple(float(edge) for edge in str(text).split(",")))
 
 
+_MEASURES: Mapping[str, Callable[[Any], Any]] = {
+    ERROR_RATE: error_rate_or_auto,
+    NOISE_RATIO: positive_number,
+    FALSE_PER_READ: positive_number,
+    MEMORY: byte_count,
+}
+_TARGET_TAGS: Mapping[str, Callable[[Any], Any]] = {
+    **_MEASURES,
+    "filter": _one_of(*STRUCTURES),
+    "vocabulary": vocabulary_setting,
+}
 _FEATURE_TAGS: Mapping[str, Callable[[Any], Any]] = {
-    "error_rate": error_rate,
+    **_TARGET_TAGS,
     "max_vocabulary": positive_count,
     "codec": _one_of(MEMBERSHIP, CATEGORICAL, BINNED, EXACT),
     "bins": lambda text: Quantiles(int(text)),
@@ -184,9 +298,9 @@ _FEATURE_TAGS: Mapping[str, Callable[[Any], Any]] = {
     "precision": lambda text: Precision(float(text)),
 }
 _BINNINGS = ("bins", "edges", "precision")
-_IDLE_IF_EXACT = ("error_rate", "max_vocabulary")
+_IDLE_IF_EXACT = (*_TARGET_TAGS, "max_vocabulary")
 _VIEW_TAGS: Mapping[str, Callable[[Any], Any]] = {
-    "error_rate": error_rate,
+    **_TARGET_TAGS,
     "scalar_error_rate": error_rate,
     "presence_error_rate": error_rate,
     "max_vocabulary": positive_count,
@@ -244,6 +358,69 @@ def _choose_codec(field: "Field", tags: Mapping[str, Any], default: str, where: 
             + _alternatives(*(n for n in (EXACT, BINNED, CATEGORICAL) if n in usual.possible_names))
         )
     return FeatureCodec.for_feature(field.name, field.dtype, name, binnings[0] if binnings else None)
+
+
+def _target(
+    codec: FeatureCodec,
+    options: StoreOptions,
+    view_tags: Mapping[str, Any],
+    tags: Mapping[str, Any],
+    where: str,
+) -> Target | float:
+    """What a feature is kept for; the nearest of its own tags, its view's and the store's options counts."""
+    if not codec.is_collection:
+        # On the feature itself there is only one rate to mean.
+        own = tags.get(ERROR_RATE, view_tags.get("scalar_error_rate", options.scalar_error_rate))
+        idle = [name for name in _TARGET_TAGS if name != ERROR_RATE and name in tags]
+        if idle or own == "auto":
+            raise SettingsError(
+                f"{where} is no Array or Set, so {TAG_PREFIX}{idle[0] if idle else 'error_rate=auto'} means "
+                "nothing for it; remove the tag"
+            )
+        return float(own)
+    structure = tags.get("filter", view_tags.get("filter", options.filter))
+    for given in (tags, view_tags):
+        measures = [name for name in _MEASURES if name in given]
+        if len(measures) > 1:
+            raise SettingsError(
+                f"{where} can be kept for one of {_list(TAG_PREFIX + m for m in _MEASURES)}, and has "
+                f"{_list(TAG_PREFIX + m for m in measures)}; remove all but one"
+            )
+        if measures:
+            measure, amount = measures[0], given[measures[0]]
+            break
+    else:
+        measure, amount = ERROR_RATE, options.error_rate
+    if amount == "auto":
+        measure, amount = NOISE_RATIO, _AUTO_NOISE_RATIO
+    return Target(measure, amount, structure)
+
+
+def _cut(feature: FeatureSettings, where: str, folder: Path | None) -> Cut:
+    """Which values of a feature are kept."""
+    wanted, codec = feature.vocabulary, feature.codec
+    assert wanted is not None
+    values, source = wanted.values, "a list"
+    if wanted.file is not None:
+        path = Path(folder or ".") / wanted.file
+        source = str(path)
+        try:
+            values = tuple(json.loads(path.read_text()))
+        except (OSError, ValueError, TypeError) as error:
+            raise SettingsError(
+                f"{where} takes its vocabulary from {path}, which cannot be read as a JSON list: {error}"
+            ) from error
+    if values is None:
+        return Cut(wanted.top, wanted.min_share or 0.0)
+    try:
+        element_type = codec.arrow_type.value_type
+        kept = codec.to_storage(pa.array(values, element_type).drop_null())
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+        raise SettingsError(
+            f"{where} takes its vocabulary from {source}, which has a value of another type than the "
+            f"feature, {element_type}: {error}"
+        ) from error
+    return Cut(values=kept)
 
 
 _ALTERNATIVES = {

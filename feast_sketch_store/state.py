@@ -199,6 +199,9 @@ class StateLoader:
         if table is None:
             return replace(state, version=log.version)
         rows = encode(*newest_rows(table), self._codecs)
+        if state.base is not None:
+            # What a seal would cut is not shown until then either: models know the values that were kept.
+            rows = rows.within({name: state.base.vocabularies[name] for name in state.base.cut})
         rows = rows.take(np.flatnonzero(~self._are_late(rows.keys, state)))
         layers = list(state.exact)
         if len(rows):

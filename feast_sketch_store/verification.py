@@ -6,9 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from feast_sketch_store.codecs import FeatureCodec
+from feast_sketch_store.codecs import EMPTY, FeatureCodec
 from feast_sketch_store.errors import DamagedFileError, StorageError
 from feast_sketch_store.layers import SketchLayer
 from feast_sketch_store.layers.exact import find_sorted
@@ -180,22 +179,30 @@ def _missing_facts(layer: SketchLayer, rows: EncodedRows) -> Iterator[str]:
         yield "reports event timestamps that are newer than the rows"
     for name, feature in rows.features.items():
         found = answer.features[name]
-        if (found.states < feature.states).any():
+        states = np.minimum(feature.states, EMPTY) if name in layer.cut else feature.states
+        if (found.states < states).any():
             yield f"hides values of feature {name!r}"
         values = layer.rounded(name, feature.vocabulary.values)
-        if name not in layer.ranges:
+        if name not in layer.vocabularies:
             written = values.take(pa.array(feature.symbols))
             stored = found.decoder.vocabulary.values.take(pa.array(found.symbols))
             if not np.array_equal(feature.indptr, found.indptr) or not written.equals(stored):
                 yield f"has other values of feature {name!r} than the row log"
             continue
-        symbols = layer.ranges[name]
-        ids = pc.index_in(values, layer.vocabularies[name].values)
-        if ids.null_count:
-            yield f"lacks {ids.null_count} values of feature {name!r} in its vocabulary"
+        known = layer.vocabularies[name].find(values)
+        if (known < 0).any() and name not in layer.cut:
+            yield f"lacks {int((known < 0).sum())} values of feature {name!r} in its vocabulary"
             continue
-        ids = ids.to_numpy(zero_copy_only=False).astype(np.int64)[feature.symbols] + symbols.first_word * 64
-        entities = np.repeat(np.arange(len(rows)), np.diff(feature.indptr))
-        reported = layer.bloom.contains_many(rows.keys.entity_hashes[entities], ids, symbols.num_hashes)
-        if not reported.all():
-            yield f"has lost {int((~reported).sum())} facts of feature {name!r}"
+        ids = known[feature.symbols]
+        entities, ids = np.repeat(np.arange(len(rows)), np.diff(feature.indptr))[ids >= 0], ids[ids >= 0]
+        if name in layer.ranges:
+            asked, hashes = layer.ranges[name].asked, rows.keys.entity_hashes[entities]
+            num_lost = int((~layer.bloom.contains(hashes, asked, ids[:, None])).sum())
+        else:
+            width = len(layer.vocabularies[name])
+            stored = np.repeat(np.arange(len(rows)), np.diff(found.indptr)) * width + found.symbols
+            num_lost = len(np.setdiff1d(entities * width + ids, stored))
+            if len(stored) - (len(ids) - num_lost):
+                yield f"has values of feature {name!r} that were never written"
+        if num_lost:
+            yield f"has lost {num_lost} facts of feature {name!r}"

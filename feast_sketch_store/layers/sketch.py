@@ -23,6 +23,7 @@ from feast_sketch_store.binning import Bins
 from feast_sketch_store.codecs import NULL, VALUE, Decoder, FeatureCodec
 from feast_sketch_store.filters import MAX_NUM_WORDS, ShiftingBloomFilter
 from feast_sketch_store.layers.answer import AnyAnswer, FeatureAnswer, FilterAnswer, LayerAnswer
+from feast_sketch_store.layers.choice import SETS, TIERS, UNIFORM
 from feast_sketch_store.layers.columns import Arrays, Checks, Parts, checked
 from feast_sketch_store.layers.listed import ListedRows
 from feast_sketch_store.layers.set_columns import SetColumns
@@ -191,6 +192,19 @@ class SketchLayer:
     def num_facts(self) -> int:
         """Facts in the table and in sets, one per entity and shape range included."""
         return sum(self.num_facts_of.values()) + sum(r.num_facts for r in self.shape_ranges)
+
+    @property
+    def fact_bits(self) -> int:
+        """Bits of the table and of the sets, with what it takes to find them."""
+        listed = self.presence if isinstance(self.presence, ListedRows) else None
+        sets = 8 * (listed.index.size_bytes + listed.sets.size_bytes) if listed and listed.sets else 0
+        return sets + (self.bloom.num_bits if self.ranges or self.shape_ranges else 0)
+
+    def structure_of(self, feature: str) -> str:
+        """How a feature is kept: uniform or tiers, which are filters, sets or column."""
+        if feature in self.ranges:
+            return TIERS if self.ranges[feature].first_symbols else UNIFORM
+        return SETS if self.sets and feature in self.sets.numbers else "column"
 
     @property
     def ideal_bits(self) -> float:

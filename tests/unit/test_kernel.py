@@ -103,7 +103,9 @@ MISFITS = {
     "rests": lambda: compiled.find_rows(WORDS, 8, 9, WORDS[:1], 9, 9, *FOUND),
     "width": lambda: compiled.find_rows(WORDS, 65, 2, WORDS, 9, 3, *FOUND),
     "rows found": lambda: compiled.find_rows(WORDS, 8, 9, WORDS, 9, 3, FOUND[0], FOUND[1][:1].copy()),
-    "levels": lambda: compiled.write_sets(PARAMETERS, np.array([0, 4]), LEVELS, *SETS, WORDS.copy(), ENDS.copy()),
+    "levels": lambda: compiled.write_sets(
+        PARAMETERS, np.array([0, 4]), LEVELS, *SETS, WORDS.copy(), ENDS.copy()
+    ),
     "parameters": lambda: compiled.write_sets(
         np.array([[31, 0]]), STARTS, LEVELS, *SETS, WORDS.copy(), ENDS.copy()
     ),
