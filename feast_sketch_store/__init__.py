@@ -14,6 +14,7 @@ _EXPORTS = {
     "View": "feast_sketch_store.view",
     "ViewStats": "feast_sketch_store.view",
     "open_view": "feast_sketch_store.online_store",
+    "through_sketch": "feast_sketch_store.training",
 }
 
 __all__ = ["__version__", *_EXPORTS]

@@ -341,6 +341,22 @@ class FeatureCodec:
             return pc.multiply(values, _MICROSECONDS).cast(_ARROW_TYPES[kind])
         return values.cast(_ARROW_TYPES[kind])
 
+    def to_column(self, states: NDArray[np.uint8], indptr: NDArray[np.int64], storage: pa.Array) -> pa.Array:
+        """Rows as an Arrow array, of lists if the feature is an Array or a Set; null without a value.
+
+        Parameters
+        ----------
+        states : uint8[n] of MISSING, NULL, EMPTY, VALUE.
+        indptr : int64[n + 1], row ``i`` owns ``storage[indptr[i]:indptr[i + 1]]``.
+        storage : values of the storage type.
+        """
+        elements = self.from_storage(storage)
+        if self.is_collection:
+            return pa.LargeListArray.from_arrays(pa.array(indptr), elements, mask=pa.array(states < EMPTY))
+        has_value = states == VALUE
+        places = np.where(has_value, np.cumsum(has_value) - 1, 0)
+        return elements.take(pa.array(places, mask=~has_value))
+
     def rounded(self, values: pa.Array) -> pa.Array:
         """What a precision makes of values of the storage type; they themselves if there is none."""
         if not isinstance(self.binning, Precision):

@@ -22,10 +22,10 @@ import yaml
 from numpy.typing import ArrayLike, NDArray
 
 from feast_sketch_store import kernel
-from feast_sketch_store.codecs import EMPTY, EXACT, VALUE, Decoder, FeatureCodec
+from feast_sketch_store.codecs import EXACT, Decoder, FeatureCodec
 from feast_sketch_store.entity_keys import JOIN_KEY_TYPES, hash_columns, hash_int64_keys
 from feast_sketch_store.errors import RowError, SettingsError, UnsupportedFeatureError
-from feast_sketch_store.layers import LayerAnswer
+from feast_sketch_store.layers import LayerAnswer, SketchLayer
 from feast_sketch_store.layers.answer import AnyAnswer, FeatureAnswer
 from feast_sketch_store.paths import folder_name, project_path, store_path, view_path
 from feast_sketch_store.rows import OWN_COLUMNS, put_csr
@@ -107,6 +107,11 @@ class SketchReader:
         self._unions: dict[str, tuple[tuple[Vocabulary, ...], _Numbering]] = {}
 
     @property
+    def name(self) -> str:
+        """The name of the view."""
+        return self._name
+
+    @property
     def features(self) -> list[str]:
         """The features of the view."""
         return list(self._codecs)
@@ -115,6 +120,11 @@ class SketchReader:
     def join_keys(self) -> list[str]:
         """The join keys of the view's entities."""
         return list(self._join_keys)
+
+    @property
+    def sealed(self) -> SketchLayer | None:
+        """The layer of the newest snapshot, as of now; None before the first seal."""
+        return self._view.compute(lambda state: state.base)
 
     def vocabulary(self, feature: str) -> pa.Array:
         """The values of a feature in the order of their ids, as of now."""
@@ -336,13 +346,7 @@ class SketchReader:
             storage = pa.concat_arrays(values) if values else pa.array([], codec.storage_type)
             if len(parts) > 1:
                 storage = storage.take(pa.array(places))
-            elements = codec.from_storage(storage)
-            if codec.is_collection:
-                is_null = pa.array(states < EMPTY)
-                return pa.LargeListArray.from_arrays(pa.array(indptr), elements, mask=is_null)
-            has_value = states == VALUE
-            places = np.where(has_value, np.cumsum(has_value) - 1, 0)
-            return elements.take(pa.array(places, mask=~has_value))
+            return codec.to_column(states, indptr, storage)
 
         return self._view.compute(read)
 

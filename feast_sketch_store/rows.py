@@ -376,9 +376,22 @@ def _encode_feature(
 ) -> EncodedFeature:
     if codec.feature not in table.column_names:
         return _never_written(codec, len(table))
-    column = table[codec.feature].combine_chunks()
+    return encode_column(table[codec.feature].combine_chunks(), codec, nulls.get(codec.feature))
+
+
+def encode_column(
+    column: pa.Array, codec: FeatureCodec, null_rows: NDArray[np.int64] | None = None
+) -> EncodedFeature:
+    """Encode one feature of rows.
+
+    Parameters
+    ----------
+    column : of the codec's Arrow type.
+    null_rows : int64[m], those that were written as null; others without a value were not written.
+    """
     states = np.where(column.is_null().to_numpy(zero_copy_only=False), MISSING, VALUE).astype(np.uint8)
-    states[nulls.get(codec.feature, [])] = NULL
+    if null_rows is not None:
+        states[null_rows] = NULL
     if codec.is_collection:
         lengths = pc.list_value_length(column).fill_null(0).to_numpy().astype(np.int64)
         states[(states == VALUE) & (lengths == 0)] = EMPTY

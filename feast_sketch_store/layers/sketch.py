@@ -19,8 +19,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from feast_sketch_store import kernel
 from feast_sketch_store.binning import Bins
-from feast_sketch_store.codecs import NULL, VALUE, Decoder, FeatureCodec
+from feast_sketch_store.codecs import EMPTY, NULL, VALUE, Decoder, FeatureCodec
 from feast_sketch_store.filters import MAX_NUM_WORDS, ShiftingBloomFilter
 from feast_sketch_store.layers.answer import AnyAnswer, FeatureAnswer, FilterAnswer, LayerAnswer
 from feast_sketch_store.layers.choice import SETS, TIERS, UNIFORM
@@ -28,7 +29,7 @@ from feast_sketch_store.layers.columns import Arrays, Checks, Parts, checked
 from feast_sketch_store.layers.listed import ListedRows
 from feast_sketch_store.layers.set_columns import SetColumns
 from feast_sketch_store.layers.shapes import ShapedRows, SymbolRange
-from feast_sketch_store.rows import NO_TIMESTAMP
+from feast_sketch_store.rows import NO_TIMESTAMP, EncodedFeature, put_csr
 from feast_sketch_store.sizing import ideal_bits
 from feast_sketch_store.vocabulary import Vocabulary
 
@@ -142,6 +143,47 @@ class SketchLayer:
     @cached_property
     def _decoders(self) -> dict[str, Decoder]:
         return {name: Decoder(self.codecs[name], v) for name, v in self.vocabularies.items()}
+
+    def shown(self, feature: EncodedFeature, entity_hashes: NDArray[np.uint64]) -> FeatureAnswer:
+        """What reads would give of a feature of rows, were they in the layer under such hashes.
+
+        Values that the layer does not know are left out, and where it has a filter the hashes have its false
+        positives. Both follow the law of the layer's own rows: to a filter any hash that it was not given is
+        like any other.
+
+        Parameters
+        ----------
+        feature : of n rows.
+        entity_hashes : uint64[n, 2], of entities that the layer does not hold.
+        """
+        name, codec = feature.codec.feature, self.codecs[feature.codec.feature]
+        values = self.rounded(name, feature.vocabulary.values)
+        if name not in self.vocabularies:
+            return FeatureAnswer(
+                Decoder(codec, Vocabulary(values)), feature.states, feature.indptr, feature.symbols
+            )
+        ids = self.vocabularies[name].find(values)[feature.symbols]
+        indptr, ids = np.concatenate(([0], np.cumsum(ids >= 0)))[feature.indptr], ids[ids >= 0]
+        states = feature.states
+        if name in self.ranges:
+            has_values = states == VALUE
+            noise = self.bloom.possible_symbols(entity_hashes, self.ranges[name].asked, has_values)
+            both = indptr + noise[0]
+            joined = np.empty(both[-1], np.int32)
+            rows, places = np.arange(len(states)), both.copy()
+            put_csr(places, joined, rows, indptr, ids)
+            places[:-1] += np.diff(indptr)
+            put_csr(places, joined, rows, *noise)
+            indptr, ids = kernel.distinct_per_row(both, joined)
+        has_any = np.diff(indptr) > 0
+        if codec.is_collection:
+            if name not in self.ranges or name in self.cut:
+                states = np.where((states == VALUE) & ~has_any, np.uint8(EMPTY), states)
+        else:  # as in `_read_range`
+            ids = ids[indptr[:-1][has_any]]
+            states = np.where((states == VALUE) & ~has_any, np.uint8(NULL), states)
+            indptr = np.concatenate(([0], np.cumsum(has_any)))
+        return FeatureAnswer(self._decoders[name], states, indptr, ids)
 
     def rounded(self, feature: str, values: pa.Array) -> pa.Array:
         """What stands for values, which are of the storage type: themselves, unless the feature is binned."""

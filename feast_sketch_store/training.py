@@ -1,0 +1,93 @@
+"""Training through the sketch: historical rows as a read would show them.
+
+A model that is trained on exact history and served from a sketch meets other inputs than it was trained on.
+So its training rows go the same way:
+
+    training = store.get_historical_features(entity_df, features).to_df()
+    reader = SketchReader("feature_repo", "user_history")
+    training = through_sketch(training, reader, ["viewed", "bought"])
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from feast_sketch_store.codecs import FeatureCodec
+from feast_sketch_store.errors import RowError, SettingsError, UnsupportedFeatureError
+from feast_sketch_store.reader import SketchReader
+from feast_sketch_store.rows import encode_column
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def through_sketch(
+    dataframe: "pd.DataFrame", view: SketchReader, features: Sequence[str] | None = None, *, seed: int = 0
+) -> "pd.DataFrame":
+    """Rows as reads of the newest snapshot would show them, had they been sealed with it.
+
+    Values outside of the snapshot's vocabularies are left out; a filter adds false values, as many and as
+    likely as it shows of the rows that it holds, each row its own; numbers are rounded where reads round
+    them. The rows may be of any date, and many of one entity.
+
+    Parameters
+    ----------
+    dataframe : one row per example, for instance from ``get_historical_features``; not changed.
+    view : a reader of the view.
+    features : of the view; by default all that the dataframe has. A feature's column bears its name, or the
+        view's and its name, as in ``user_history__viewed``.
+    seed : of the false values; the same one gives the same.
+
+    Returns
+    -------
+    A copy, with the features' columns replaced: lists of values in the order of a read, scalars.
+
+    Raises
+    ------
+    SettingsError : the view was not sealed yet.
+    UnsupportedFeatureError : the snapshot has no such feature.
+    RowError : the dataframe has no column of a feature, or one of another type.
+    """
+    layer = view.sealed
+    if layer is None:
+        raise SettingsError(f"feature view {view.name!r} was not sealed yet: `feast-sketch seal {view.name}`")
+    columns = {name: _column_of(dataframe, view.name, name) for name in features or layer.codecs}
+    if features is None:
+        columns = {name: column for name, column in columns.items() if column is not None}
+    rng = np.random.default_rng(seed)
+    hashes = rng.integers(0, 2**64, (len(dataframe), 2), np.uint64)
+    result = dataframe.copy()
+    for name, column in columns.items():
+        if name not in layer.codecs:
+            raise UnsupportedFeatureError(
+                f"the snapshot of feature view {view.name!r} has no feature {name!r}; it has "
+                f"{list(layer.codecs)}"
+            )
+        if column is None:
+            raise RowError(
+                f"the dataframe has no column {name!r} or {view.name}__{name}; it has {list(dataframe)}"
+            )
+        values = _as_column(dataframe[column], layer.codecs[name], column)
+        feature = encode_column(values, layer.codecs[name])
+        shown = layer.shown(feature, hashes)
+        storage = shown.decoder.vocabulary.values.take(pa.array(shown.symbols))
+        arrow = layer.codecs[name].to_column(shown.states, shown.indptr, storage)
+        result[column] = arrow.to_pandas().to_numpy()
+    return result
+
+
+def _column_of(dataframe: "pd.DataFrame", view: str, feature: str) -> str | None:
+    return next((name for name in (feature, f"{view}__{feature}") if name in dataframe), None)
+
+
+def _as_column(values: "pd.Series[object]", codec: FeatureCodec, name: str) -> pa.Array:
+    """A column of the codec's type. Sets become lists, and what pandas takes for missing becomes null."""
+    plain = [sorted(value) if isinstance(value, set | frozenset) else value for value in values]
+    try:
+        return pa.array(plain, codec.arrow_type, from_pandas=True)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise RowError(
+            f"column {name!r} is not of the feature's type, {codec.arrow_type}: {error}"
+        ) from error

@@ -1,0 +1,134 @@
+"""`through_sketch`: training rows look as reads of the snapshot do."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from feast import Field
+from feast.protos.feast.types.Value_pb2 import Int64Set, Value
+from feast.types import Float64, Int64, Set, String
+
+from feast_sketch_store import SketchReader, through_sketch
+from feast_sketch_store.errors import RowError, SettingsError, UnsupportedFeatureError
+
+NUM_USERS, VOCABULARY, SIZE = 2000, 500, 10
+
+
+def history(seed=0):
+    rng = np.random.default_rng(seed)
+    return [sorted(rng.choice(VOCABULARY, SIZE, replace=False).tolist()) for _ in range(NUM_USERS)]
+
+
+@pytest.fixture
+def filled(make_harness, make_view):
+    def fill(tags, more=(), seal=True, **options):
+        view = make_view([Field(name="viewed", dtype=Set(Int64), tags=tags), *more])
+        harness = make_harness(view=view, seal_min_rows=10**6, **options)
+        rows = [
+            (
+                harness.key(user_id=user),
+                {
+                    "viewed": Value(int64_set_val=Int64Set(val=viewed)),
+                    "country": Value(string_val=f"country-{user % 5}"),
+                    "spent": Value(double_val=user / 7),
+                },
+                harness.noon(),
+                None,
+            )
+            for user, viewed in enumerate(history())
+        ]
+        names = {"viewed", *(field.name for field in more)}
+        rows = [(k, {n: v for n, v in values.items() if n in names}, *t) for k, values, *t in rows]
+        harness.write_many(rows)
+        if seal:
+            harness.store.seal(harness.config, harness.view)
+        return SketchReader(harness.config.online_store.path, "history", "shop")
+
+    return fill
+
+
+def false_values(before, after):
+    assert all(set(one) <= set(other) for one, other in zip(before, after, strict=True))
+    return sum(map(len, after)) - sum(map(len, before))
+
+
+@pytest.mark.parametrize(
+    "tags", [{"sketch.error_rate": "0.02"}, {"sketch.false_per_read": "9.8", "sketch.filter": "tiers"}]
+)
+def test_rows_of_other_dates_show_the_noise_of_reads(filled, tags):
+    reader, training = filled(tags), pd.DataFrame({"viewed": history(seed=1)})
+    shown = through_sketch(training, reader)
+    absent, rate = NUM_USERS * (VOCABULARY - SIZE), 0.02
+    # Five standard deviations; the table's fill differs by less than that.
+    expected, bound = absent * rate, 5 * np.sqrt(absent * rate) + 0.02 * absent * rate
+    assert abs(false_values(training["viewed"], shown["viewed"]) - expected) < bound
+    served = reader.csr("viewed", np.arange(NUM_USERS))
+    assert abs(len(served.ids) - NUM_USERS * SIZE - expected) < bound
+    assert all(isinstance(value, np.ndarray) for value in shown["viewed"])
+    assert training["viewed"].tolist() == history(seed=1)
+
+
+def test_values_come_in_the_order_of_a_read(filled):
+    reader = filled({"sketch.error_rate": "0.02"})
+    shown = through_sketch(pd.DataFrame({"viewed": history()}), reader)
+    places = {value: place for place, value in enumerate(reader.vocabulary("viewed").to_pylist())}
+    for values in shown["viewed"]:
+        ids = [places[value] for value in values]
+        assert ids == sorted(set(ids))
+
+
+def test_the_seed_decides_and_other_columns_stay(filled):
+    reader = filled({"sketch.error_rate": "0.1"})
+    training = pd.DataFrame({"history__viewed": history(), "label": 1}, index=range(5, 5 + NUM_USERS))
+    one, again, other = (through_sketch(training, reader, ["viewed"], seed=seed) for seed in (3, 3, 4))
+    assert [v.tolist() for v in one["history__viewed"]] == [v.tolist() for v in again["history__viewed"]]
+    assert [v.tolist() for v in one["history__viewed"]] != [v.tolist() for v in other["history__viewed"]]
+    assert one.index.equals(training.index)
+    assert list(one) == list(training)
+
+
+def test_sets_show_what_there_is_of_the_kept_values(filled):
+    reader = filled({"sketch.filter": "sets", "sketch.vocabulary": "{top: 50}"})
+    kept = set(reader.vocabulary("viewed").to_pylist())
+    assert len(kept) == 50
+    training = pd.DataFrame({"viewed": [*history(seed=1), None, [], {1, 2, 3}, [10**9]]})
+    shown = through_sketch(training, reader)["viewed"].tolist()
+    for before, after in zip(training["viewed"][:NUM_USERS], shown, strict=False):
+        assert set(after) == kept & set(before)
+    assert shown[NUM_USERS] is None
+    assert [set(values) for values in shown[NUM_USERS + 1 :]] == [set(), kept & {1, 2, 3}, set()]
+
+
+@pytest.mark.parametrize("codec", ["binned", "exact"])
+def test_scalars(filled, codec):
+    tags = {"sketch.codec": codec} | ({"sketch.bins": "8"} if codec == "binned" else {})
+    more = [Field(name="country", dtype=String), Field(name="spent", dtype=Float64, tags=tags)]
+    reader = filled({"sketch.error_rate": "0.01"}, more, scalar_error_rate=1e-9)
+    users = np.arange(NUM_USERS)
+    training = pd.DataFrame({"spent": users / 7, "country": [f"country-{user % 5}" for user in users]})
+    training.loc[3, ["spent", "country"]] = None
+    shown = through_sketch(training, reader)
+    for name in training:
+        served = reader.arrow(name, users).to_pylist()
+        assert shown[name].drop(3).tolist() == served[:3] + served[4:]
+        assert pd.isna(shown[name][3])
+    assert shown["spent"].nunique() == (8 if codec == "binned" else NUM_USERS - 1)
+
+
+def test_no_rows(filled):
+    shown = through_sketch(pd.DataFrame({"viewed": []}), filled({}))
+    assert len(shown) == 0
+
+
+def test_what_is_refused(filled):
+    reader = filled({})
+    with pytest.raises(UnsupportedFeatureError, match="no feature 'liked'"):
+        through_sketch(pd.DataFrame({"liked": [[1]]}), reader, ["liked"])
+    with pytest.raises(RowError, match=r"no column 'viewed' or history__viewed; it has \['seen'\]"):
+        through_sketch(pd.DataFrame({"seen": [[1]]}), reader, ["viewed"])
+    with pytest.raises(RowError, match="column 'viewed' is not of the feature's type, list<"):
+        through_sketch(pd.DataFrame({"viewed": [["tea"]]}), reader)
+
+
+def test_a_view_that_was_not_sealed_is_refused(filled):
+    with pytest.raises(SettingsError, match="not sealed yet: `feast-sketch seal history`"):
+        through_sketch(pd.DataFrame({"viewed": [[1]]}), filled({}, seal=False))
