@@ -288,7 +288,9 @@ def _choose(
     targets, popularity, facts = {}, {}, dict[str, AnyFacts | None]()
     for name, feature in features.items():
         target = budget.targets[name]
-        if not feature.codec.is_collection or feature.codec.is_exact:
+        if feature.codec.is_exact:
+            continue
+        if not feature.codec.is_collection:
             # A categorical read errs if any of the other values is a false positive.
             assert isinstance(target, float)
             facts[name] = FactClass(feature.num_facts, target / max(1, len(feature.vocabulary) - 1))
