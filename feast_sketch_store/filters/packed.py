@@ -6,6 +6,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from feast_sketch_store import kernel
+from feast_sketch_store.kernel import PackedNumbers
+
 
 class Check(Protocol):
     """Refuses damaged words, before they are used, by raising.
@@ -96,15 +99,12 @@ class PackedInts:
         """The numbers at some places, int64[n]; each place lies in ``[0, length)``."""
         if not self.width:
             return np.full(len(places), self.base)
-        first_bits = places * self.width
-        words, shifts = first_bits >> 6, (first_bits & 63).astype(np.uint64)
-        if self.check is not None:
-            self.check(words, 2)
-        numbers = self.words[words] >> shifts
-        # Shifting by 64 is no shift to NumPy; in two steps it is one that leaves nothing.
-        numbers |= (self.words[words + 1] << (np.uint64(63) - shifts)) << np.uint64(1)
-        numbers &= np.uint64(2**self.width - 1)
-        return np.asarray((numbers + np.uint64(self.base % 2**64)).view(np.int64))
+        if self.check is not None and not self.check.all_checked:
+            self.check(places * self.width >> 6, 2)
+        numbers = kernel.take_packed(PackedNumbers(self.words, self.width), self.length, places)
+        if self.base:
+            numbers += np.uint64(self.base % 2**64)
+        return numbers.view(np.int64)
 
 
 def num_words_for(length: int, width: int) -> int:

@@ -190,6 +190,20 @@ def encode_values(
     return _compiled.encode_values(*field, is_present, indptr, ids, offsets, data, ends), ends
 
 
+def take_packed(packed: PackedNumbers, length: int, places: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """See `reference.take_packed`."""
+    numbers = np.empty(len(places), np.uint64)
+    _compiled.take_packed(*packed, length, np.ascontiguousarray(places, np.int64), numbers)
+    return numbers
+
+
+def row_hashes(entity_hashes: NDArray[np.uint64], salt: tuple[int, int]) -> NDArray[np.uint64]:
+    """See `reference.row_hashes`."""
+    hashes = np.empty(len(entity_hashes), np.uint64)
+    _compiled.row_hashes(_packed(entity_hashes), *salt, hashes)
+    return hashes
+
+
 def find_rows(
     starts: PackedNumbers,
     num_buckets: int,

@@ -46,6 +46,13 @@ static inline Py_ssize_t count_of(const Py_buffer *buffer, Py_ssize_t itemsize) 
     return buffer->len / itemsize;
 }
 
+/* The finalizer of SplitMix64; see reference.py. */
+static inline uint64_t mix64(uint64_t x) {
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9ull;
+    x = (x ^ x >> 27) * 0x94D049BB133111EBull;
+    return x ^ x >> 31;
+}
+
 void kernel_choose_width(void); /* to be called before any of the following */
 
 PyObject *kernel_possible_symbols(PyObject *module, PyObject *arguments);
@@ -63,6 +70,8 @@ PyObject *kernel_index_bytes(PyObject *module, PyObject *arguments);
 PyObject *kernel_find_bytes(PyObject *module, PyObject *arguments);
 PyObject *kernel_sort_rows(PyObject *module, PyObject *arguments);
 PyObject *kernel_encode_values(PyObject *module, PyObject *arguments);
+PyObject *kernel_take_packed(PyObject *module, PyObject *arguments);
+PyObject *kernel_row_hashes(PyObject *module, PyObject *arguments);
 PyObject *kernel_find_rows(PyObject *module, PyObject *arguments);
 PyObject *kernel_write_sets(PyObject *module, PyObject *arguments);
 PyObject *kernel_read_sets(PyObject *module, PyObject *arguments);

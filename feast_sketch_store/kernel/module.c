@@ -20,6 +20,8 @@ static PyMethodDef methods[] = {
     {"find_bytes", kernel_find_bytes, METH_VARARGS, NULL},
     {"sort_rows", kernel_sort_rows, METH_VARARGS, NULL},
     {"encode_values", kernel_encode_values, METH_VARARGS, NULL},
+    {"take_packed", kernel_take_packed, METH_VARARGS, NULL},
+    {"row_hashes", kernel_row_hashes, METH_VARARGS, NULL},
     {"find_rows", kernel_find_rows, METH_VARARGS, NULL},
     {"write_sets", kernel_write_sets, METH_VARARGS, NULL},
     {"read_sets", kernel_read_sets, METH_VARARGS, NULL},

@@ -561,6 +561,24 @@ class PackedNumbers(NamedTuple):
         return _bits_at(self.words, places * self.width) & np.uint64(2**self.width - 1)
 
 
+def take_packed(packed: PackedNumbers, length: int, places: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """The numbers at some places below ``length``, int64[n]: uint64[n].
+
+    Raises
+    ------
+    ValueError : there are no such places.
+    """
+    if len(places) and not 0 <= places.min() <= places.max() < length:
+        raise ValueError("there is no such packed number")
+    return packed.take(places)
+
+
+def row_hashes(entity_hashes: NDArray[np.uint64], salt: tuple[int, int]) -> NDArray[np.uint64]:
+    """64 bits of each 128-bit hash, uint64[n, 2], which nobody can foresee without the salt: uint64[n]."""
+    first = mix64(entity_hashes[:, 0] ^ np.uint64(salt[1]))
+    return mix64(first + (entity_hashes[:, 1] ^ np.uint64(salt[0])))
+
+
 def find_rows(
     starts: PackedNumbers,
     num_buckets: int,

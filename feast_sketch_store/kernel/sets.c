@@ -34,6 +34,54 @@ static int init_packed(Packed *packed, const Py_buffer *words, int width, Py_ssi
     return 0;
 }
 
+/* take_packed(words, width, length, places, numbers)
+ *
+ * The numbers, uint64[n], at `places`, int64[n] below `length`. */
+PyObject *kernel_take_packed(PyObject *module, PyObject *arguments) {
+    Py_buffer words, places, numbers;
+    int width, failed = 1;
+    Py_ssize_t length;
+    if (!PyArg_ParseTuple(arguments, "y*iny*w*", &words, &width, &length, &places, &numbers)) return NULL;
+    Packed packed;
+    Py_ssize_t n = places.len / 8;
+    if (init_packed(&packed, &words, width, length) < 0) goto end;
+    if (numbers.len != places.len) {
+        PyErr_SetString(PyExc_ValueError, "the arrays do not fit each other");
+        goto end;
+    }
+    const int64_t *place = places.buf;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        if (place[i] < 0 || place[i] >= length) {
+            PyErr_SetString(PyExc_ValueError, "there is no such packed number");
+            goto end;
+        }
+        ((uint64_t *)numbers.buf)[i] = get_packed(&packed, (uint64_t)place[i]);
+    }
+    failed = 0;
+end:
+    PyBuffer_Release(&words);
+    PyBuffer_Release(&places);
+    PyBuffer_Release(&numbers);
+    if (failed) return NULL;
+    Py_RETURN_NONE;
+}
+
+/* row_hashes(hashes, salt, salt, out): uint64[n, 2] -> uint64[n] */
+PyObject *kernel_row_hashes(PyObject *module, PyObject *arguments) {
+    Py_buffer hashes, out;
+    unsigned long long salt[2];
+    if (!PyArg_ParseTuple(arguments, "y*KKw*", &hashes, &salt[0], &salt[1], &out)) return NULL;
+    int fits = hashes.len == 2 * out.len && out.len % 8 == 0;
+    const uint64_t *hash = hashes.buf;
+    for (Py_ssize_t i = 0; fits && i < out.len / 8; i++)
+        ((uint64_t *)out.buf)[i] = mix64(mix64(hash[2 * i] ^ salt[1]) + (hash[2 * i + 1] ^ salt[0]));
+    if (!fits) PyErr_SetString(PyExc_ValueError, "the arrays do not fit each other");
+    PyBuffer_Release(&hashes);
+    PyBuffer_Release(&out);
+    if (!fits) return NULL;
+    Py_RETURN_NONE;
+}
+
 /* find_rows(start_words, start_width, num_buckets, rest_words, rest_width, num_rows, fingerprints, rows)
  *
  * The row of each fingerprint: its upper bits are the number of a bucket, its lower `rest_width` bits are looked

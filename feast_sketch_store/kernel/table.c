@@ -16,12 +16,6 @@ typedef struct {
     uint32_t rotations[MAX_NUM_HASHES];
 } Windows;
 
-static inline uint64_t mix64(uint64_t x) {
-    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9ull;
-    x = (x ^ x >> 27) * 0x94D049BB133111EBull;
-    return x ^ x >> 31;
-}
-
 static inline uint64_t rotate_right(uint64_t word, uint32_t distance) {
     return word >> distance | word << (-distance & 63);
 }

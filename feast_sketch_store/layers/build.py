@@ -20,9 +20,10 @@ from feast_sketch_store.filters import (
     new_salt,
 )
 from feast_sketch_store.filters.fingerprints import width_for
+from feast_sketch_store.kernel import row_hashes
 from feast_sketch_store.layers.choice import ERROR_RATE, Popularity, Target, choose
 from feast_sketch_store.layers.columns import Column
-from feast_sketch_store.layers.listed import ListedRows, row_hashes
+from feast_sketch_store.layers.listed import ListedRows
 from feast_sketch_store.layers.set_columns import SetColumns, SetFeature
 from feast_sketch_store.layers.shapes import ShapedRows, Shapes, SymbolRange, words_for
 from feast_sketch_store.layers.sketch import Rounding, SketchLayer

@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 
 from feast_sketch_store.codecs import EXACT, VALUE, FeatureCodec
 from feast_sketch_store.filters import FingerprintIndex, PackedInts
-from feast_sketch_store.kernel import mix64
+from feast_sketch_store.kernel import row_hashes
 from feast_sketch_store.layers.answer import FeatureAnswer, FoundRows
 from feast_sketch_store.layers.columns import PACKED, Arrays, Checks, Column, Parts, checked, describe
 from feast_sketch_store.layers.set_columns import SetColumns
+from feast_sketch_store.rows import NO_TIMESTAMP
 from feast_sketch_store.vocabulary import Vocabulary
 
 _TIMESTAMPS = FeatureCodec("event timestamps", "int64_val", EXACT)
@@ -102,10 +103,8 @@ class ListedRows:
         rows = self.index.find(row_hashes(entity_hashes, self.salt))
         positions = np.flatnonzero(rows >= 0)
         rows = rows[positions]
-        vocabulary, symbols = self.timestamps.elements.take(rows)
-        timestamps = vocabulary.values.to_numpy()[symbols]
-        alive = self._newest(timestamps) >= expire_before
-        if not alive.all():
+        timestamps = self._timestamps_of(rows)
+        if expire_before > NO_TIMESTAMP and not (alive := self._newest(timestamps) >= expire_before).all():
             positions, rows, timestamps = positions[alive], rows[alive], timestamps[alive]
         states = {
             name: _checked_states(self.states[name].take(rows)) for name in features if name in self.states
@@ -123,6 +122,12 @@ class ListedRows:
             return self.columns[name].read(rows)
         assert self.sets is not None
         return self.sets.read(name, rows)
+
+    def _timestamps_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        if len(self.bucket_bounds) == 1:
+            return np.full(len(rows), self.bucket_bounds[0, 0])
+        vocabulary, symbols = self.timestamps.elements.take(rows)
+        return np.asarray(vocabulary.values.to_numpy()[symbols])
 
     def _newest(self, timestamps: NDArray[np.int64]) -> NDArray[np.int64]:
         """The newest timestamp that rows may have, given what is known of it."""
@@ -193,12 +198,6 @@ class ListedRows:
         if bounds.ndim != 2 or bounds.shape[1] != 2 or (np.diff(bounds[:, 0]) <= 0).any():
             raise ValueError("the bounds of the timestamp buckets do not ascend")
         return cls(salt, index, timestamps, bounds, states, by_name, sets)
-
-
-def row_hashes(entity_hashes: NDArray[np.uint64], salt: tuple[int, int]) -> NDArray[np.uint64]:
-    """64 bits of each 128-bit hash, which nobody can foresee without the salt: uint64[n]."""
-    first = mix64(entity_hashes[:, 0] ^ np.uint64(salt[1]))
-    return mix64(first + (entity_hashes[:, 1] ^ np.uint64(salt[0])))
 
 
 def _checked_states(states: NDArray[np.int64]) -> NDArray[np.uint8]:

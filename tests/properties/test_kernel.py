@@ -229,6 +229,28 @@ def packed(numbers, width):
 
 
 @REPEATABLE
+@given(st.integers(0, 64), st.data())
+def test_packed_numbers(width, data):
+    numbers = np.array(data.draw(st.lists(st.integers(0, 2**width - 1), min_size=1)), np.uint64)
+    words = (
+        PackedInts.pack(numbers.view(np.int64), width, base=0).words if width < 64 else np.append(numbers, 0)
+    )
+    places = np.array(data.draw(st.lists(st.integers(0, len(numbers) - 1))), np.int64)
+    for side in (compiled, reference):
+        taken = side.take_packed(PackedNumbers(words, width), len(numbers), places)
+        assert_equal(taken, numbers[places])
+
+
+@REPEATABLE
+@given(
+    arrays.arrays(np.uint64, st.tuples(st.integers(0, 9), st.just(2)), elements=HALVES),
+    st.tuples(HALVES, HALVES),
+)
+def test_hashes_of_rows(hashes, salt):
+    assert_equal(compiled.row_hashes(hashes, salt), reference.row_hashes(hashes, salt))
+
+
+@REPEATABLE
 @given(st.lists(st.lists(st.integers(0, 127), max_size=6), min_size=1, max_size=8), st.data())
 def test_rows_of_fingerprints(buckets, data):
     rests = [rest for bucket in buckets for rest in bucket]

@@ -67,6 +67,16 @@ def test_words_are_checked_before_they_are_used():
     def check(starts, num_words):
         asked.extend((int(start), num_words) for start in starts)
 
+    check.all_checked = False
     checked = PackedInts(packed.words, packed.width, packed.base, packed.length, check)
     assert checked.take(np.array([0, 999])).tolist() == [0, 999]
     assert asked == [(0, 2), (999 * 10 // 64, 2)]
+    check.all_checked = True
+    assert checked.take(np.array([500])).tolist() == [500]
+    assert len(asked) == 2
+
+
+@pytest.mark.parametrize("place", [-1, 1000])
+def test_a_place_behind_the_end_is_refused(place):
+    with pytest.raises(ValueError, match="no such packed number"):
+        PackedInts.pack(np.arange(1000)).take(np.array([place]))
