@@ -12,6 +12,7 @@ Source: Cleary, "Compact hash tables using bidirectional linear probing", 1984 (
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,11 +89,16 @@ class FingerprintIndex:
         ------
         ValueError : the parts, which came from a file, contradict each other.
         """
-        fingerprints = hashes >> np.uint64(_HASH_BITS - self.width)
+        shift, starts, num_buckets, rests = self._parts
+        fingerprints = hashes >> shift
         self._check(fingerprints)
+        return kernel.find_rows(starts, num_buckets, rests, self.rests.length, fingerprints)
+
+    @cached_property
+    def _parts(self) -> tuple[np.uint64, PackedNumbers, int, PackedNumbers]:
         starts = PackedNumbers(self.starts.words, self.starts.width)
         rests = PackedNumbers(self.rests.words, self.rests.width)
-        return kernel.find_rows(starts, self.starts.length - 1, rests, len(self), fingerprints)
+        return np.uint64(_HASH_BITS - self.width), starts, self.starts.length - 1, rests
 
     @property
     def _bucket_bits(self) -> int:

@@ -22,6 +22,7 @@ distributed integer alphabets", 1975. Golomb-coded sets of hashes, without popul
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -138,7 +139,6 @@ class GolombSets:
                 or code.num_symbols >= 2**31
             ):
                 raise ValueError(f"sets cannot be coded with {code}")
-        object.__setattr__(self, "_codes", _joint(self.codes))
 
     @property
     def num_rows(self) -> int:
@@ -191,9 +191,14 @@ class GolombSets:
         for packed in (self.anchors, self.deltas):
             if packed.check is not None and not packed.check.all_checked:
                 packed.take(rows // _BLOCK_ROWS if packed is self.anchors else rows)
-        offsets = _numbers(self.anchors), _numbers(self.deltas), _BLOCK_ROWS
-        codes: SetCodes = self._codes  # type: ignore[attr-defined]
+        codes, offsets = self._parts
         return kernel.read_sets(codes, self.words, self.num_bits, offsets, self.num_rows, rows, feature)
+
+    @cached_property
+    def _parts(self) -> tuple[SetCodes, tuple[PackedNumbers, PackedNumbers, int]]:
+        anchors = PackedNumbers(self.anchors.words, self.anchors.width)
+        deltas = PackedNumbers(self.deltas.words, self.deltas.width)
+        return _joint(self.codes), (anchors, deltas, _BLOCK_ROWS)
 
     def _check_rows(self, rows: NDArray[np.int64]) -> None:
         """Check the words of rows: they end where the next one begins."""
@@ -214,7 +219,3 @@ def _joint(codes: Sequence[SetCode]) -> SetCodes:
     parameters = np.array([(code.header_width, code.no_set) for code in codes], np.int64)
     starts = np.cumsum([0] + [code.num_symbols for code in codes])
     return SetCodes(parameters, starts, np.concatenate([code.levels for code in codes]))
-
-
-def _numbers(packed: PackedInts) -> PackedNumbers:
-    return PackedNumbers(packed.words, packed.width)

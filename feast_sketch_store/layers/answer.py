@@ -12,7 +12,7 @@ from feast_sketch_store.codecs import VALUE, Decoder, Symbols
 from feast_sketch_store.filters import Asked, ShiftingBloomFilter
 from feast_sketch_store.kernel import row_sums, to_bits
 
-_ONE = np.uint64(1)
+_MAX_MARKS = 1 << 22  # bytes
 
 
 @dataclass(frozen=True)
@@ -39,13 +39,21 @@ class FeatureAnswer:
         -------
         bool[p, m]
         """
-        words, symbols = self.bits(), np.broadcast_to(symbols, (len(self.states), symbols.shape[-1]))
-        if not words.shape[1]:
-            return np.zeros(symbols.shape, np.bool_)
-        possible = np.maximum(symbols, 0)
-        found = np.take_along_axis(words, (possible >> 6).astype(np.int64), axis=1)
-        is_set = (found >> (possible & 63).astype(np.uint64)) & _ONE != 0
-        return np.asarray(is_set & (symbols >= 0))
+        num_rows, num_symbols = len(self.states), len(self.decoder.vocabulary)
+        found = np.empty((num_rows, symbols.shape[-1]), np.bool_)
+        rows_per_chunk = max(1, _MAX_MARKS // (num_symbols + 1))
+        for first in range(0, num_rows, rows_per_chunk):
+            indptr = self.indptr[first : first + rows_per_chunk + 1]
+            # The column behind the last symbol, to which -1 points as well, stays empty.
+            has_symbol = np.zeros((len(indptr) - 1, num_symbols + 1), np.bool_)
+            rows = np.repeat(np.arange(len(has_symbol)), np.diff(indptr))
+            has_symbol[rows, self.symbols[indptr[0] : indptr[-1]]] = True
+            chunk = slice(first, first + len(has_symbol))
+            if symbols.ndim == 1:
+                found[chunk] = has_symbol[:, symbols]
+            else:
+                found[chunk] = np.take_along_axis(has_symbol, symbols[chunk].astype(np.int64), axis=1)
+        return found
 
     def scores(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
         """The sum of the weights, float64[V], of each entity's symbols: float64[p]."""

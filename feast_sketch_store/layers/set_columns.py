@@ -91,10 +91,10 @@ class SetColumns:
         number = self.numbers[name]
         headers, indptr, symbols = self.sets.read(rows, number)
         no_set = self.sets.codes[number].no_set
-        states = np.where(headers > no_set, VALUE, EMPTY)
+        states = np.where(headers > no_set, np.uint8(VALUE), np.uint8(EMPTY))
         if no_set:
-            states = np.where(headers < no_set, headers, states)
-        return FeatureAnswer(self._decoders[number], states.astype(np.uint8), indptr, symbols)
+            states = np.where(headers < no_set, headers.astype(np.uint8), states)
+        return FeatureAnswer(self._decoders[number], states, indptr, symbols)
 
     @cached_property
     def _decoders(self) -> Sequence[Decoder]:

@@ -50,7 +50,7 @@ def _measure(
         "pyarrow",
     )
     lines = []
-    for question, batch, ask in _questions(rows):
+    for question, batch, ask in questions(rows):
 
         def users(call: int, batch: int = batch) -> NDArray[np.int64]:
             return np.random.default_rng(call).choice(NUM_USERS, batch, replace=False)
@@ -61,7 +61,7 @@ def _measure(
     print_table(["question", "users", *(f"{megabytes} MB, us per user" for megabytes in readers)], lines)
 
 
-def _questions(rows: UserRows) -> list[tuple[str, int, Ask]]:
+def questions(rows: UserRows) -> list[tuple[str, int, Ask]]:
     random = np.random.default_rng(3)
     vocabulary = rows.table["viewed"].combine_chunks().flatten().unique()
     weights = random.random(len(vocabulary))

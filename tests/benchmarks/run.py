@@ -16,6 +16,7 @@ BENCHMARKS = (
     "enumeration",
     "growth",
     "reader",
+    "structures",
     "peers",
     "online_read",
     "online_write",
