@@ -65,7 +65,7 @@ class SketchOnlineStoreConfig(FeastConfigBaseModel):
     path: StrictStr = DEFAULT_PATH
     """Folder of the store, relative to the feature repository or absolute; on a local file system."""
 
-    error_rate: float | Literal["auto"] = 0.01
+    error_rate: float | Literal["auto"] = "auto"
     """Probability that a value which an Array or Set lacks is reported as its element; `auto` for the
     smallest structure that reports at most a tenth as many wrong elements as right ones."""
 

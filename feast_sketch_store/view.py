@@ -93,7 +93,9 @@ class ViewStats:
     """Sizes of a view as this process serves it; bytes and counts.
 
     ``table_bytes`` is the filter, ``ideal_bits`` what a standard Bloom filter would take for the same
-    facts at the same expected rates, ``snapshot_bytes`` the whole file that readers map.
+    facts at the same expected rates, ``fact_bytes`` the filter and the sets with what it takes to find them,
+    ``snapshot_bytes`` the whole file that readers map. ``structures`` tells how each feature is kept, see
+    `SketchLayer.structure_of`.
     """
 
     sealed_entities: int
@@ -106,6 +108,8 @@ class ViewStats:
     snapshot_bytes: int
     expected_false_positive_rates: dict[str, float] = field(default_factory=dict)
     vocabulary_sizes: dict[str, int] = field(default_factory=dict)
+    fact_bytes: int = 0
+    structures: dict[str, str] = field(default_factory=dict)
 
 
 class View:
@@ -581,6 +585,8 @@ class View:
             state.snapshot.path.stat().st_size,
             {name: r.false_positive_rate for name, r in base.ranges.items()},
             {name: len(v) for name, v in base.vocabularies.items()},
+            -(-base.fact_bits // 8),
+            {name: base.structure_of(name) for name in base.codecs},
         )
 
 
