@@ -1,0 +1,278 @@
+"""The points of a plan by theory: bytes, and false values that a read shows, of each structure.
+
+The tables of the filters are sized for the estimated counts of the whole view. Sets are coded for the sample,
+as a seal would code them, and their bits scaled; where the view is larger than its sample by the ratio of the
+least bits that sets of these densities can have, so that values which the sample does not show count.
+
+    false_per_read = sum over features and values of (1 - density) * rate
+    noise_ratio    = false_per_read / kept facts of an entity
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feast_sketch_store.filters.golomb_sets import GolombSets, SetCode, ideal_bits
+from feast_sketch_store.planning.plan import Point
+from feast_sketch_store.planning.sample import FeatureSample, Kept, Sample
+from feast_sketch_store.sizing import AnyFacts, FactClass, TieredFacts, size_for_rates
+
+UNIFORM = "uniform"
+TIERS = "tiers"
+SETS = "sets"
+POPULAR_SETS = "most popular values, as sets"
+POPULAR_UNIFORM = "most popular values, uniform"
+CHOSEN_SETS = "values chosen by the model, as sets"
+REDIS = "Redis"
+SQLITE = "SQLite"
+
+# Measured with 20 ids per row, keys and values included; see docs/performance.md.
+_BYTES_PER_FACT = {REDIS: 16.5, SQLITE: 12.7}
+
+# A rest of a fingerprint is so much longer than the error rate of presence asks for, as each is compared
+# with those of a bucket; and bits per entity to find the buckets.
+_FINGERPRINT_EXTRA_BITS, _BUCKET_BITS = 4, 2
+_BLOCK_ROWS = 16  # of sets, that share an anchor
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Where on the curves points are.
+
+    Parameters
+    ----------
+    error_rates : of uniform filters.
+    noise_ratios : of tiers.
+    shares : of the facts, that cuts by popularity keep.
+    cut_rates, cut_shares : the same of filters for the most popular values.
+    """
+
+    error_rates: Sequence[float] = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.001, 1e-4)
+    noise_ratios: Sequence[float] = (4.0, 2.0, 1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
+    shares: Sequence[float] = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
+    cut_rates: Sequence[float] = (0.1, 0.01)
+    cut_shares: Sequence[float] = (0.2, 0.4, 0.6, 0.8)
+
+
+# A model is fitted for each point.
+COARSE = Grid(
+    (0.5, 0.1, 0.05, 0.02, 0.01, 0.001, 1e-4),
+    (1.0, 0.2, 0.1, 0.02),
+    (0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0),
+    (0.01,),
+    (0.2, 0.5, 0.8),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A point, and what a read through it shows.
+
+    Parameters
+    ----------
+    kept : the values that are kept at all.
+    rates : per feature float64[kept], the probability that an entity without the value shows it.
+    """
+
+    point: Point
+    kept: Kept
+    rates: Mapping[str, NDArray[np.float64]]
+
+
+def candidates(sample: Sample, presence_error_rate: float, grid: Grid) -> list[Candidate]:
+    """The points of all curves that need no model; each curve's from the smallest to the largest."""
+    curves = (
+        [uniform(sample, presence_error_rate, rate) for rate in grid.error_rates],
+        [tiers(sample, presence_error_rate, ratio) for ratio in grid.noise_ratios],
+        [sets(sample, presence_error_rate)],
+        list(_popular_sets(sample, presence_error_rate, grid.shares)),
+        list(_popular_uniform(sample, presence_error_rate, grid.cut_shares, grid.cut_rates)),
+    )
+    return [candidate for curve in curves for candidate in in_order(curve)]
+
+
+def in_order(curve: Sequence[Candidate]) -> list[Candidate]:
+    """From the smallest to the largest."""
+    return sorted(curve, key=lambda candidate: candidate.point.memory_bytes)
+
+
+def uniform(
+    sample: Sample, presence_error_rate: float, error_rate: float, threshold: float | None = None
+) -> Candidate:
+    """One error rate for all values; or for those that a share of the entities have, the threshold."""
+    kept = sample.everything if threshold is None else sample.at_least(threshold * len(sample))
+    counts = sample.kept_counts(kept)
+    classes: list[AnyFacts] = [FactClass(int(c.sum()), error_rate) for c in counts.values()]
+    geometry = size_for_rates([*classes, FactClass(sample.num_entities, presence_error_rate)])
+    rates = {
+        name: np.full(len(c), rate)
+        for (name, c), rate in zip(counts.items(), geometry.false_positive_rates, strict=False)
+    }
+    tags = {"sketch.filter": "uniform", "sketch.error_rate": f"{error_rate:g}"}
+    label = f"error rate {error_rate:g}"
+    if threshold is not None:
+        tags["sketch.vocabulary"] = _min_share(threshold)
+        label = f"{_kept_text(sample, kept)}, {label}"
+    curve = UNIFORM if threshold is None else POPULAR_UNIFORM
+    return _candidate(sample, curve, label, geometry.num_bits / 8, kept, rates, tags)
+
+
+def tiers(sample: Sample, presence_error_rate: float, noise_ratio: float) -> Candidate:
+    """Hashes by popularity, for so many false values per true one in each feature."""
+    counts = sample.full_counts
+    num_entities = sample.num_entities
+    facts = {
+        name: TieredFacts(c, num_entities, max(noise_ratio * int(c.sum()) / num_entities, 1e-12))
+        for name, c in counts.items()
+    }
+    geometry = size_for_rates([*facts.values(), FactClass(num_entities, presence_error_rate)])
+    rates = {
+        name: np.power(geometry.fill, np.searchsorted(hashes, np.arange(len(counts[name])), side="right"))
+        for name, hashes in zip(facts, geometry.hashes, strict=False)
+    }
+    tags = {"sketch.filter": "tiers", "sketch.noise_ratio": f"{noise_ratio:g}"}
+    label = f"noise ratio {noise_ratio:g}"
+    return _candidate(sample, TIERS, label, geometry.num_bits / 8, sample.everything, rates, tags)
+
+
+def sets(sample: Sample, presence_error_rate: float, threshold: float | None = None) -> Candidate:
+    """Exact sets of all values; or of those that a share of the entities have, the threshold."""
+    kept = sample.everything if threshold is None else sample.at_least(threshold * len(sample))
+    tags = {"sketch.filter": "sets"}
+    if threshold is None:
+        return sets_of(sample, presence_error_rate, kept, SETS, "exact", tags)
+    if not all(mask.all() for mask in kept.values()):
+        tags["sketch.vocabulary"] = _min_share(threshold)
+    return sets_of(sample, presence_error_rate, kept, POPULAR_SETS, _kept_text(sample, kept), tags)
+
+
+def sets_of(
+    sample: Sample,
+    presence_error_rate: float,
+    kept: Kept,
+    curve: str,
+    label: str,
+    tags: Mapping[str, str] | Mapping[str, Mapping[str, str]],
+) -> Candidate:
+    """Exact sets of some values; the tags are those of every feature, or per feature."""
+    rates = {name: np.zeros(len(counts)) for name, counts in sample.kept_counts(kept).items()}
+    size = _sets_bytes(sample, kept, presence_error_rate)
+    return _candidate(sample, curve, label, size, kept, rates, tags)
+
+
+def other_stores(sample: Sample) -> list[Point]:
+    """What the same facts take in other stores, exactly."""
+    return [
+        Point(curve, f"{size:g} bytes per fact", sample.num_facts * size, size * 8, 0.0, 0.0, 1.0)
+        for curve, size in _BYTES_PER_FACT.items()
+    ]
+
+
+def threshold_of_share(sample: Sample, share: float) -> float:
+    """The largest share of the entities, in few digits, such that the values which as many have hold at
+    least a share of the facts.
+    """
+    counts = np.sort(np.concatenate([feature.counts for feature in sample.features.values()]))[::-1]
+    if not len(counts):
+        return 0.0
+    behind = np.cumsum(counts)
+    # A hair less, lest a sum of shares that is one part in 1e16 short asks for a value more.
+    place = int(np.searchsorted(behind, share * behind[-1] * (1 - 1e-12)))
+    return _round_threshold(counts, int(counts[min(place, len(counts) - 1)]), len(sample))
+
+
+def _round_threshold(counts: NDArray[np.int64], count: int, num_sampled: int) -> float:
+    """A share of few digits that splits the values between those with and without so many entities."""
+    num_kept = int((counts >= count).sum())
+    for digits in range(1, 17):
+        share = float(f"{(count - 0.5) / num_sampled:.{digits}g}")
+        if int((counts >= share * num_sampled).sum()) == num_kept:
+            return share
+    return count / num_sampled
+
+
+def _popular_sets(sample: Sample, presence_error_rate: float, shares: Sequence[float]) -> Iterator[Candidate]:
+    for threshold in sorted({threshold_of_share(sample, share) for share in shares}):
+        yield sets(sample, presence_error_rate, threshold)
+
+
+def _popular_uniform(
+    sample: Sample, presence_error_rate: float, shares: Sequence[float], rates: Sequence[float]
+) -> Iterator[Candidate]:
+    for threshold in sorted({threshold_of_share(sample, share) for share in shares}):
+        for rate in rates:
+            yield uniform(sample, presence_error_rate, rate, threshold)
+
+
+def _candidate(
+    sample: Sample,
+    curve: str,
+    label: str,
+    structure_bytes: float,
+    kept: Kept,
+    rates: Mapping[str, NDArray[np.float64]],
+    tags: Mapping[str, str] | Mapping[str, Mapping[str, str]],
+) -> Candidate:
+    counts = sample.kept_counts(kept)
+    num_entities = sample.num_entities
+    false_per_read = sum(float((1 - c / num_entities) @ rates[name]) for name, c in counts.items())
+    kept_facts = sum(int(c.sum()) for c in counts.values())
+    all_facts = sum(int(c.sum()) for c in sample.full_counts.values())
+    memory = structure_bytes + sample.vocabulary_bytes(kept)
+    is_per_feature = any(not isinstance(value, str) for value in tags.values())
+    point = Point(
+        curve,
+        label,
+        memory,
+        memory * 8 / max(1, sample.num_facts),
+        false_per_read,
+        false_per_read * num_entities / max(1, kept_facts),
+        kept_facts / max(1, all_facts),
+        settings=dict(tags) if is_per_feature else {name: dict(tags) for name in sample.features},  # type: ignore[arg-type]
+    )
+    return Candidate(point, kept, rates)
+
+
+def _sets_bytes(sample: Sample, kept: Kept, presence_error_rate: float) -> float:
+    """Bytes of the sets of all entities: the codes, where they begin, and the list of entities."""
+    parts = {name: feature.cut(kept[name]) for name, feature in sample.features.items()}
+    built = _build(list(parts.values()), len(sample))
+    code_bits = built.num_bits * sample.scale
+    if sample.scale > 1:
+        proportional = sum(ideal_bits(part.counts, len(sample)) for part in parts.values()) * sample.scale
+        least = sum(ideal_bits(counts, sample.num_entities) for counts in sample.kept_counts(kept).values())
+        code_bits *= least / max(1.0, proportional)
+    anchor_bits = math.ceil(math.log2(max(2.0, code_bits))) / _BLOCK_ROWS
+    fingerprint_bits = math.log2(1 / presence_error_rate) + _FINGERPRINT_EXTRA_BITS + _BUCKET_BITS
+    index_bits = sample.num_entities * (fingerprint_bits + anchor_bits + built.deltas.width)
+    return (code_bits + index_bits) / 8
+
+
+def _build(parts: Sequence[FeatureSample], num_rows: int) -> GolombSets:
+    """The sets of the sample, as a seal would code them."""
+    num_features = len(parts)
+    lengths = np.stack([np.diff(part.indptr) for part in parts], axis=1)
+    indptr = np.concatenate(([0], np.cumsum(lengths)))
+    ids = np.empty(indptr[-1], np.int32)
+    for number, part in enumerate(parts):
+        shifts = indptr[:-1][number::num_features] - part.indptr[:-1]
+        ids[np.repeat(shifts, lengths[:, number]) + np.arange(len(part.ids))] = part.ids
+    codes = [SetCode.fit(part.counts, lengths[:, number], 0) for number, part in enumerate(parts)]
+    return GolombSets.build(codes, lengths.astype(np.int32), indptr, ids)
+
+
+def _min_share(threshold: float) -> str:
+    # YAML takes 1e-05 for text.
+    return f"{{min_share: {np.format_float_positional(threshold, trim='0')}}}"
+
+
+def _kept_text(sample: Sample, kept: Kept) -> str:
+    """How many values are kept, and how many of the facts."""
+    counts = sample.kept_counts(kept)
+    num_values = sum(map(len, counts.values()))
+    num_facts = sum(int(c.sum()) for c in counts.values())
+    share = num_facts / max(1, sum(int(c.sum()) for c in sample.full_counts.values()))
+    return f"{num_values:,} values, {share:.0%} of the facts"
