@@ -27,3 +27,7 @@ class DamagedFileError(SketchStoreError):
 
 class StorageError(SketchStoreError):
     """The store's folder cannot be read or written."""
+
+
+class PlanError(SketchStoreError, ValueError):
+    """A plan cannot be made: there are no rows, no labels that fit, or nothing meets the target."""

@@ -1,0 +1,186 @@
+"""Which point of a plan to take: the one that meets a target, and the knee of all of them.
+
+The knee is that of "Finding a 'Kneedle' in a Haystack" (Satopaa et al., 2011): of the points that no smaller
+one equals in quality, with log(bytes) and quality both scaled to [0, 1], the point that is farthest above the
+line between the first and the last. Quality is the AUC where there are labels. Without them it is the F1
+score of a read as an answer to "which values does the entity have": the harmonic mean of the share of true
+values among those it shows, 1 / (1 + noise_ratio), and the share of the facts that are kept.
+A point with less than half of the quality that there is to gain is no knee, however few bytes it takes.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from feast_sketch_store.errors import PlanError
+from feast_sketch_store.planning.curves import Candidate, sets, threshold_of_share, tiers
+from feast_sketch_store.planning.plan import Point
+from feast_sketch_store.planning.sample import Sample
+
+AUTO_NOISE_RATIO = 0.1  # of `error_rate: auto`
+_AUC_LOSS = 0.001  # from the best point that is worth its bytes
+_STEPS = 12  # of a search for what fits in so many bytes
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is asked for; at most one of the first three.
+
+    Parameters
+    ----------
+    false_per_read : values that a read shows too many at most, expected.
+    noise_ratio : the same for each true value.
+    memory_bytes : that all entities may take.
+    auc : whether the AUC of a model counts.
+    """
+
+    false_per_read: float | None = None
+    noise_ratio: float | None = None
+    memory_bytes: float | None = None
+    auc: bool = False
+
+    def __post_init__(self) -> None:
+        limits = (self.false_per_read, self.noise_ratio, self.memory_bytes)
+        given = [limit for limit in limits if limit is not None]
+        if len(given) > 1:
+            raise PlanError("ask for one of false_per_read, noise_ratio and memory, not for several")
+        if not all(0 < limit < math.inf for limit in given):
+            raise PlanError(f"{given[0]:g} is no target: it must be more than 0")
+
+    def __str__(self) -> str:
+        if self.false_per_read is not None:
+            return (
+                f"the smallest structure of the whole vocabulary whose reads show at most "
+                f"{self.false_per_read:g} false values"
+            )
+        if self.noise_ratio is not None:
+            return (
+                f"the smallest structure of the whole vocabulary whose reads show at most "
+                f"{self.noise_ratio:g} false values for each true one"
+            )
+        if self.memory_bytes is not None:
+            best = "the highest AUC" if self.auc else "the least noise, and then the most facts,"
+            return f"{best} in at most {self.memory_bytes:,.0f} bytes"
+        if self.auc:
+            return f"the smallest structure whose AUC is within {_AUC_LOSS:g} of the best"
+        return (
+            "as with error_rate: auto, the smallest structure of the whole vocabulary whose reads show at "
+            f"most {AUTO_NOISE_RATIO:g} false values for each true one"
+        )
+
+    @property
+    def allowed_noise(self) -> float | None:
+        """The noise ratio to stay below, of the whole vocabulary; None if it is not what counts."""
+        if self.false_per_read is not None or self.memory_bytes is not None:
+            return None
+        if self.noise_ratio is not None:
+            return self.noise_ratio
+        return None if self.auc else AUTO_NOISE_RATIO
+
+
+def made_to_measure(sample: Sample, presence_error_rate: float, target: Target) -> list[Candidate]:
+    """Points that just meet a target, beside those of the grid."""
+    if target.noise_ratio is not None:
+        return [tiers(sample, presence_error_rate, target.noise_ratio)]
+    if target.false_per_read is not None:
+        ratio = target.false_per_read * len(sample) / max(1, _num_facts(sample))
+        return [tiers(sample, presence_error_rate, float(f"{ratio * 0.994:.3g}"))]  # digits round up, too
+    if target.memory_bytes is None:
+        return []
+    budget = target.memory_bytes
+
+    def tiers_of(place: float) -> Candidate:
+        return tiers(sample, presence_error_rate, float(f"{10 ** (4 - 8 * place):.3g}"))
+
+    def sets_of(place: float) -> Candidate:
+        return sets(sample, presence_error_rate, threshold_of_share(sample, max(place, 1e-3)))
+
+    return [c for make in (sets_of, tiers_of) if (c := _largest(make, budget)) is not None]
+
+
+def _largest(make: Callable[[float], Candidate], budget: float) -> Candidate | None:
+    """The largest of ascending candidates, made of numbers from 0 to 1, that fits in so many bytes."""
+    best, low, high = None, 0.0, 1.0
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        candidate = make(middle)
+        if candidate.point.memory_bytes <= budget:
+            best, low = candidate, middle
+        else:
+            high = middle
+    return best
+
+
+def choose(points: Sequence[Point], target: Target) -> int:
+    """The number of the point that meets a target.
+
+    Parameters
+    ----------
+    points : those without settings, which are other stores, are not chosen.
+
+    Raises
+    ------
+    PlanError : none meets it.
+    """
+    numbers = [number for number, point in enumerate(points) if point.settings]
+    whole = [n for n in numbers if points[n].kept_share == 1.0]
+
+    def size(number: int) -> float:
+        return points[number].memory_bytes
+
+    if target.memory_bytes is not None:
+        fitting = [n for n in numbers if size(n) <= target.memory_bytes]
+        if not fitting:
+            raise PlanError(
+                f"nothing fits in {target.memory_bytes:,.0f} bytes: the smallest structure that was "
+                f"looked at takes {min(map(size, numbers)):,.0f}"
+            )
+        if target.auc and any(points[n].auc for n in fitting):
+            return max(fitting, key=lambda n: (_auc(points[n]), -size(n)))
+        return min(fitting, key=lambda n: (points[n].noise_ratio, -points[n].kept_share, size(n)))
+    if target.false_per_read is not None:
+        meeting = [n for n in whole if points[n].false_per_read <= target.false_per_read]
+    elif target.allowed_noise is not None:
+        meeting = [n for n in whole if points[n].noise_ratio <= target.allowed_noise]
+    else:
+        enough = max(_auc(points[n]) for n in numbers) - _AUC_LOSS
+        meeting = [n for n in numbers if _auc(points[n]) >= enough]
+    return min(meeting, key=size)  # sets have no noise, so there is one
+
+
+def knee(points: Sequence[Point]) -> int:
+    """The number of the point behind which more bytes buy little; see the module's text."""
+    has_auc = any(point.auc for point in points)
+    quality = {
+        number: _auc(point) if has_auc else _f1(point)
+        for number, point in enumerate(points)
+        if point.settings and (point.auc or not has_auc)
+    }
+    envelope: list[int] = []
+    for number in sorted(quality, key=lambda n: (points[n].memory_bytes, -quality[n])):
+        if not envelope or quality[number] > quality[envelope[-1]]:
+            envelope.append(number)
+    logs = [math.log(max(1.0, points[number].memory_bytes)) for number in envelope]
+    width, height = logs[-1] - logs[0], quality[envelope[-1]] - quality[envelope[0]]
+    if len(envelope) < 3 or not width or not height:
+        return envelope[-1]
+
+    gains = [(quality[number] - quality[envelope[0]]) / height for number in envelope]
+
+    def above(place: int) -> float:
+        return gains[place] - (logs[place] - logs[0]) / width
+
+    return envelope[max((n for n, gain in enumerate(gains) if gain >= 0.5), key=above)]
+
+
+def _auc(point: Point) -> float:
+    return point.auc.value if point.auc else -math.inf
+
+
+def _f1(point: Point) -> float:
+    precision = 1 / (1 + point.noise_ratio)
+    return 2 * precision * point.kept_share / max(precision + point.kept_share, 1e-12)
+
+
+def _num_facts(sample: Sample) -> int:
+    return sum(feature.num_facts for feature in sample.features.values())
