@@ -1,0 +1,379 @@
+"""What a size costs a model: a logistic regression of labels on the features, trained through each structure.
+
+The features are multi-hot columns beside the context features of the labels, and the model is trained on what
+reads through the structure would have shown: the kept values, and false ones drawn at their rates. So a model
+that learns to live with the noise is what is measured, on rows that it was not trained on.
+
+Of all values those with the most ``w**2 * p * (1 - p) / H(p)`` are chosen, where ``w`` is the weight that the
+exact model gives a value, ``p`` its density and ``H`` the entropy of a coin: the variance that it brings into
+the model's score for each bit that it costs as a set.
+
+Needs scikit-learn, the optional dependencies `plan`.
+"""
+
+import itertools
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from feast_sketch_store.errors import PlanError
+from feast_sketch_store.layers.exact import find_sorted
+from feast_sketch_store.planning.plan import Estimate
+from feast_sketch_store.planning.sample import Kept, Sample
+
+LABEL, SPLIT = "label", "split"
+_TRAIN, _TEST = "train", "test"
+
+# Weights shrink towards 0 by C; columns of the history the more, as each tells little.
+_C, _HISTORY_SCALE, _MAX_ITERATIONS = 0.1, 0.2, 200
+
+# That the training rows of a model may show; points with more have no AUC.
+MAX_FALSE_VALUES = 40_000_000
+
+_RESAMPLES, _SEED = 200, 7
+_INTERVAL = (2.5, 97.5)
+
+_WORTH_BUDGETS = (0.05, 0.09, 0.16, 0.22, 0.28, 0.37, 0.55)
+
+# Per feature the values that are kept, bool[V], and the rate of each that is, float[kept].
+_Blocks = Sequence[tuple[NDArray[np.bool_], NDArray[Any]]]
+
+
+@dataclass(frozen=True, eq=False)
+class Labels:
+    """n labelled rows.
+
+    Parameters
+    ----------
+    entity_hashes : uint64[n, 2]
+    outcomes : bool[n]
+    is_training : bool[n]; the AUC is that of the others.
+    context : a SciPy CSR matrix, float32[n, c].
+    """
+
+    entity_hashes: NDArray[np.uint64]
+    outcomes: NDArray[np.bool_]
+    is_training: NDArray[np.bool_]
+    context: Any
+
+    @classmethod
+    def read(cls, table: pa.Table, entity_hashes: NDArray[np.uint64], join_keys: Sequence[str]) -> "Labels":
+        """Read labels.
+
+        Parameters
+        ----------
+        table : the join keys, which are no context; ``label``, 0 or 1; maybe ``split``, ``train`` or
+            ``test``, without which a random half of the entities is trained on; and context features:
+            strings, integers and booleans become a column per value, floats are standardised.
+        entity_hashes : uint64[n, 2]
+        join_keys : their names.
+
+        Raises
+        ------
+        PlanError : a column is missing or has another type or values, or there is one class only.
+        """
+        require_scikit_learn()
+        outcomes = _outcomes(table)
+        is_training = _is_training(table, entity_hashes)
+        for rows, text in ((is_training, "train the model on"), (~is_training, "measure it on")):
+            if len(np.unique(outcomes[rows])) < 2:
+                raise PlanError(f"the labels need rows of both classes, 0 and 1, to {text}")
+        names = [name for name in table.column_names if name not in {*join_keys, LABEL, SPLIT}]
+        blocks = [_context_block(name, table[name].combine_chunks(), is_training) for name in names]
+        return cls(entity_hashes, outcomes, is_training, _side_by_side(blocks, len(table)))
+
+    @cached_property
+    def entities(self) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+        """The m distinct entities ordered by hash, uint64[m, 2]; and the entity of each row, int64[n]."""
+        order = np.lexsort((self.entity_hashes[:, 1], self.entity_hashes[:, 0]))
+        ordered = self.entity_hashes[order]
+        is_first = np.ones(len(order), np.bool_)
+        is_first[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+        numbers = np.empty(len(order), np.int64)
+        numbers[order] = np.cumsum(is_first) - 1
+        return ordered[is_first], numbers
+
+
+def require_scikit_learn() -> None:
+    """Check that models can be fitted.
+
+    Raises
+    ------
+    PlanError : scikit-learn is not installed.
+    """
+    try:
+        import sklearn  # noqa: F401
+    except ImportError as error:
+        raise PlanError(
+            "a plan with labels needs scikit-learn: pip install 'feast_sketch_store[plan]'"
+        ) from error
+
+
+class Task:
+    """Models of labels, through whatever structure keeps the features.
+
+    Parameters
+    ----------
+    sample : the sample whose vocabulary, densities and numbering of values count.
+    labelled : the labelled entities that have rows, with the same vocabulary.
+    """
+
+    def __init__(self, labels: Labels, sample: Sample, labelled: Sample):
+        self._labels, self._sample, self._labelled = labels, sample, labelled
+        entities, self._entity_of = labels.entities
+        self._num_entities = len(entities)
+        order = np.lexsort((labelled.entity_hashes[:, 1], labelled.entity_hashes[:, 0]))
+        found, places = find_sorted(labelled.entity_hashes[order], entities)
+        self._rows = np.full(len(entities), -1)  # of the entities among the labelled
+        self._rows[found] = order[places]
+        self._known: dict[bytes, Estimate | None] = {}
+
+    @property
+    def share_without_row(self) -> float:
+        """Labelled rows that are about an entity which the view does not have."""
+        return float((self._rows[self._entity_of] < 0).mean())
+
+    def auc_without(self) -> Estimate:
+        """Of a model of the context alone."""
+        nothing = {name: np.zeros_like(mask) for name, mask in self._sample.everything.items()}
+        estimate = self.auc(nothing, {name: np.zeros(0) for name in nothing})
+        assert estimate is not None
+        return estimate
+
+    def auc(self, kept: Kept, rates: Mapping[str, NDArray[np.float64]]) -> Estimate | None:
+        """The AUC of a model that is trained and applied through a structure.
+
+        Parameters
+        ----------
+        kept, rates : as those of a `Candidate`; rates of values that the sample lacks are not looked at.
+
+        Returns
+        -------
+        None if reads show too many values to fit a model to.
+        """
+        blocks = [(mask, rates[name][: int(mask.sum())].astype(np.float32)) for name, mask in kept.items()]
+        key = b"".join(part.tobytes() for block in blocks for part in block)
+        if key not in self._known:
+            self._known[key] = self._estimate(blocks)
+        return self._known[key]
+
+    def by_worth(self) -> list[Kept]:
+        """The values that the exact model needs most for the bits they take, of several numbers of bits.
+
+        Each keeps what the one before it keeps, and more.
+        """
+        everything = self._sample.everything
+        weights = self._exact[1].coef_[0][self._labels.context.shape[1] :]
+        counts = np.concatenate([feature.counts for feature in self._sample.features.values()])
+        densities = counts / len(self._sample)
+        bits = _entropy(densities)
+        worth = weights**2 * densities * (1 - densities) / np.maximum(bits, 1e-12)
+        order = np.argsort(-worth, kind="stable")
+        spent = np.cumsum(bits[order]) / max(bits.sum(), 1e-12)
+        bounds = np.cumsum([len(mask) for mask in everything.values()])[:-1]
+        cuts: list[Kept] = []
+        for budget in _WORTH_BUDGETS:
+            mask = np.zeros(len(counts), np.bool_)
+            mask[order[: max(1, np.searchsorted(spent, budget))]] = True
+            cuts.append(dict(zip(everything, np.split(mask, bounds), strict=True)))
+        return cuts
+
+    def _estimate(self, blocks: _Blocks) -> Estimate | None:
+        if all(mask.all() and not rates.any() for mask, rates in blocks):
+            return self._auc(*self._exact)
+        # The false values that reads of all training rows would show.
+        num_false = int(self._labels.is_training.sum()) * sum(float(rates.sum()) for _, rates in blocks)
+        if num_false > MAX_FALSE_VALUES:
+            return None
+        history = self._history(blocks)
+        return self._auc(history, self._fit(history))
+
+    @cached_property
+    def _exact(self) -> tuple[Any, Any]:
+        """The history as written, and the model of it."""
+        everything = self._sample.everything
+        history = self._history([(mask, np.zeros(len(mask))) for mask in everything.values()])
+        return history, self._fit(history)
+
+    def _history(self, blocks: _Blocks) -> Any:
+        """What reads of the labelled entities show: a SciPy CSR matrix, float32[m, kept values]."""
+        from scipy import sparse
+
+        chance = np.random.default_rng(_SEED)
+        parts = []
+        for (mask, rates), feature in zip(blocks, self._labelled.features.values(), strict=True):
+            part = feature.cut(mask)
+            num_values = int(mask.sum())
+            true = sparse.csr_matrix(
+                (np.ones(len(part.ids), np.float32), part.ids, part.indptr),
+                shape=(len(self._labelled), num_values),
+            )
+            # An entity without a row reads as one: an empty last row is taken for it.
+            true = sparse.vstack([true, sparse.csr_matrix((1, num_values), dtype=np.float32)]).tocsr()
+            shown = true[self._rows]
+            entities, values = _draw_false(chance, rates, self._num_entities)
+            if len(entities):
+                entities, values = self._of_known(entities, values)
+                noise = sparse.csr_matrix(
+                    (np.ones(len(entities), np.float32), (entities, values)), shape=shown.shape
+                )
+                shown = shown.maximum(noise)
+            parts.append(shown)
+        return sparse.hstack(parts).tocsr()
+
+    def _of_known(
+        self, entities: NDArray[np.int64], values: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Without the false values of entities that have no row, whose reads show nothing."""
+        is_known = self._rows[entities] >= 0
+        return entities[is_known], values[is_known]
+
+    def _fit(self, history: Any) -> Any:
+        from scipy import sparse
+        from sklearn.exceptions import ConvergenceWarning
+        from sklearn.linear_model import LogisticRegression
+
+        rows = np.flatnonzero(self._labels.is_training)
+        columns = [self._labels.context[rows], history[self._entity_of[rows]] * np.float32(_HISTORY_SCALE)]
+        matrix = sparse.hstack(columns).tocsr()
+        if not matrix.shape[1]:
+            matrix = sparse.csr_matrix((len(rows), 1), dtype=np.float32)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            model = LogisticRegression(C=_C, max_iter=_MAX_ITERATIONS)
+            return model.fit(matrix, self._labels.outcomes[rows])
+
+    def _auc(self, history: Any, model: Any) -> Estimate:
+        labels, num_context = self._labels, self._labels.context.shape[1]
+        weights = model.coef_[0]
+        # The history of an entity is scored once for all of its rows.
+        of_entities = history @ (weights[num_context : num_context + history.shape[1]] * _HISTORY_SCALE)
+        rows = np.flatnonzero(~labels.is_training)
+        scores = labels.context[rows] @ weights[:num_context] + of_entities[self._entity_of[rows]]
+        return auc_by_entity(scores, labels.outcomes[rows], self._entity_of[rows])
+
+
+def auc_by_entity(
+    scores: NDArray[np.float64], outcomes: NDArray[np.bool_], entities: NDArray[np.int64]
+) -> Estimate:
+    """The area under the ROC curve, with a 95 % interval of a bootstrap by entity."""
+    _, entities = np.unique(entities, return_inverse=True)
+    order = np.argsort(scores, kind="stable")
+    ordered = scores[order]
+    is_last = np.append(ordered[1:] != ordered[:-1], True)
+    tie_ends = np.flatnonzero(is_last)
+    tie_of = np.concatenate(([0], np.cumsum(is_last)[:-1]))
+    is_positive, owners = outcomes[order], entities[order]
+
+    def area(weights: NDArray[np.float64]) -> float:
+        negatives = np.cumsum(np.where(is_positive, 0.0, weights))[tie_ends]
+        positives = np.bincount(tie_of, np.where(is_positive, weights, 0.0), len(tie_ends))
+        below = np.concatenate(([0.0], negatives[:-1]))
+        pairs = positives.sum() * negatives[-1]
+        # A pair of equal scores counts half.
+        return float(positives @ (below + negatives) / 2 / pairs) if pairs else 0.5
+
+    chance = np.random.default_rng(_SEED)
+    num_entities = int(entities.max()) + 1
+    areas = []
+    for _ in range(_RESAMPLES):
+        drawn = np.bincount(chance.integers(0, num_entities, num_entities), minlength=num_entities)
+        areas.append(area(drawn[owners].astype(np.float64)))
+    low, high = np.percentile(areas, _INTERVAL)
+    return Estimate(area(np.ones(len(order))), float(low), float(high))
+
+
+def _draw_false(
+    chance: np.random.Generator, rates: NDArray[Any], num_entities: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Each value of each entity with the probability of the value: entities and values, int64[d] each."""
+    entities, values = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    for first, behind in _runs(rates):
+        rate, width = float(rates[first]), behind - first
+        places = _draw_places(chance, rate, width * num_entities)
+        entities.append(places // width)
+        values.append(first + places % width)
+    return np.concatenate(entities), np.concatenate(values)
+
+
+def _runs(rates: NDArray[Any]) -> Iterator[tuple[int, int]]:
+    """Stretches of equal rates above 0."""
+    bounds = [0, *(np.flatnonzero(np.diff(rates)) + 1).tolist(), len(rates)]
+    for first, behind in itertools.pairwise(bounds):
+        if first < behind and rates[first] > 0:
+            yield first, behind
+
+
+def _draw_places(chance: np.random.Generator, rate: float, num_places: int) -> NDArray[np.int64]:
+    """Each place with a probability, by the distances between them."""
+    places, at = [np.zeros(0, np.int64)], -1
+    while at < num_places:
+        expected = (num_places - at) * rate
+        steps = chance.geometric(rate, int(expected + 4 * expected**0.5) + 16)
+        places.append(at + np.cumsum(steps))
+        at = int(places[-1][-1])
+    drawn = np.concatenate(places)
+    return drawn[drawn < num_places]
+
+
+def _entropy(shares: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Of coins, in bits."""
+    p = np.clip(shares, 1e-12, 1 - 1e-12)
+    return np.asarray(-(p * np.log2(p) + (1 - p) * np.log2(1 - p)))
+
+
+def _outcomes(table: pa.Table) -> NDArray[np.bool_]:
+    if LABEL not in table.column_names:
+        raise PlanError(f"the labels have no column {LABEL!r}; their columns are {table.column_names}")
+    try:
+        outcomes = table[LABEL].cast(pa.float64()).fill_null(-1).to_numpy()
+    except pa.ArrowException as error:
+        raise PlanError(f"the column {LABEL!r} of the labels is no number: {error}") from error
+    if not np.isin(outcomes, (0, 1)).all():
+        raise PlanError(f"the column {LABEL!r} of the labels has other values than 0 and 1")
+    return np.asarray(outcomes == 1)
+
+
+def _is_training(table: pa.Table, entity_hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    if SPLIT not in table.column_names:
+        return np.asarray(entity_hashes[:, 1] % 2 == 0)
+    split = table[SPLIT].cast(pa.string()).to_numpy()
+    if not np.isin(split, (_TRAIN, _TEST)).all():
+        raise PlanError(f"the column {SPLIT!r} of the labels has other values than {_TRAIN!r} and {_TEST!r}")
+    return np.asarray(split == _TRAIN)
+
+
+def _context_block(name: str, column: pa.Array, is_training: NDArray[np.bool_]) -> Any:
+    """A context feature as columns: float32[n, values], or float32[n, 1] of a float."""
+    from scipy import sparse
+
+    if pa.types.is_floating(column.type):
+        numbers = np.array(column.to_numpy(zero_copy_only=False), np.float64)
+        known = numbers[is_training & np.isfinite(numbers)]
+        mean, deviation = (known.mean(), known.std()) if len(known) else (0.0, 0.0)
+        standard = np.where(np.isfinite(numbers), numbers - mean, 0.0) / (deviation or 1.0)
+        return sparse.csr_matrix(standard[:, None].astype(np.float32))
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+    if not is_text and not pa.types.is_integer(column.type) and not pa.types.is_boolean(column.type):
+        raise PlanError(
+            f"the column {name!r} of the labels is of type {column.type}; give strings, integers, booleans "
+            "or floats, or leave it out"
+        )
+    codes = pc.dictionary_encode(column, null_encoding="encode").indices.to_numpy(zero_copy_only=False)
+    ones = np.ones(len(codes), np.float32)
+    return sparse.csr_matrix((ones, (np.arange(len(codes)), codes)))
+
+
+def _side_by_side(blocks: Sequence[Any], num_rows: int) -> Any:
+    from scipy import sparse
+
+    return sparse.hstack(blocks).tocsr() if blocks else sparse.csr_matrix((num_rows, 0), dtype=np.float32)
