@@ -1,1 +1,28 @@
-"""What a size costs in accuracy: plans for the views of a feature repository."""
+"""What a size costs in accuracy: plans for the views of a feature repository.
+
+sample.py    sampled entities, and what they say of the whole view
+source.py    where they come from: the row log, or the offline source
+curves.py    bytes and false values of each structure, by theory
+labels.py    what they cost a model, measured
+report.py    the page that shows them
+choice.py    the point that meets a target, and the knee
+planner.py   all of it for a view of a Feast repository
+"""
+
+_EXPORTS = {
+    "Plan": "feast_sketch_store.planning.plan",
+    "Target": "feast_sketch_store.planning.choice",
+    "plan_view": "feast_sketch_store.planning.planner",
+}
+
+__all__ = list(_EXPORTS)
+
+
+def __getattr__(name: str) -> object:
+    module = _EXPORTS.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    exported: object = getattr(import_module(module), name)
+    return exported

@@ -1,0 +1,241 @@
+"""A plan of a view of a Feast repository: sample, points of all curves, choice, and what to know of them."""
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from feast import FeatureStore
+
+from feast_sketch_store.codecs import FeatureCodec
+from feast_sketch_store.errors import PlanError
+from feast_sketch_store.paths import folder_name
+from feast_sketch_store.planning.choice import Target, choose, knee, made_to_measure
+from feast_sketch_store.planning.curves import (
+    CHOSEN_SETS,
+    COARSE,
+    SETS,
+    Candidate,
+    Grid,
+    candidates,
+    in_order,
+    other_stores,
+    sets_of,
+)
+from feast_sketch_store.planning.labels import Labels, Task, require_scikit_learn
+from feast_sketch_store.planning.plan import Plan, Point
+from feast_sketch_store.planning.sample import Kept, Sample
+from feast_sketch_store.planning.source import PlannedView, sample_view
+
+DEFAULT_SAMPLE = 100_000
+LISTS_FOLDER = "plans"  # in the feature repository
+
+_JSON_KINDS = ("bool", "int32", "int64", "float", "double", "string")
+
+
+def plan_view(
+    store: FeatureStore,
+    view: str,
+    target: Target | None = None,
+    labels: Path | None = None,
+    max_entities: int = DEFAULT_SAMPLE,
+    offline: bool = False,
+    tell: Callable[[str], object] = lambda text: None,
+) -> Plan:
+    """What keeping a view costs in bytes and in accuracy, for each way there is to keep it.
+
+    With labels the values that a model needs are chosen, too; lists of them are written to the folder
+    ``plans`` of the feature repository, to which the settings of those points refer.
+
+    Parameters
+    ----------
+    target : what is asked for; None for what ``error_rate: auto`` gives, or with labels for the smallest
+        structure that costs the model next to nothing.
+    labels : a Parquet file; see `Labels.read`.
+    max_entities : of the sample.
+    offline : whether to sample the offline source even though the view has rows.
+    tell : is given a line of text when something that takes time begins.
+
+    Raises
+    ------
+    PlanError : the view has no membership features or no rows, the labels do not fit, or nothing meets the
+        target.
+    SketchStoreError : the online store is another one, or the rows cannot be read.
+    feast.errors.FeatureViewNotFoundException : there is no such view (from Feast).
+    """
+    target = target or Target(auc=labels is not None)
+    if max_entities < 1:
+        raise PlanError(f"a sample of {max_entities} entities says nothing; take at least 1")
+    if target.auc and labels is None:
+        raise PlanError("an AUC needs labels")
+    planned = PlannedView.open(store, view)
+    read = None if labels is None else _read_labels(planned, labels)
+    tell(f"Sampling {view}")
+    sample, labelled = sample_view(planned, max_entities, read.entities[0] if read else None, offline)
+    if not sample.num_facts:
+        raise PlanError(f"the membership features of view {view!r} have no values in any row yet")
+    tell("Sizing")
+    presence = planned.settings.presence_error_rate
+    found = candidates(sample, presence, Grid() if read is None else COARSE)
+    found = _merged(found, made_to_measure(sample, presence, target))
+    task = None if read is None else Task(read, sample, labelled)
+    limits = list(_limits(planned, sample, found))
+    if task is not None:
+        tell("Fitting models")
+        found = _merged(found, list(_chosen_by_model(planned, sample, task, limits)))
+        found = [_with_auc(candidate, task, tell) for candidate in found]
+        limits += _limits_of_labels(task, found)
+    points = [candidate.point for candidate in found]
+    auc_exact = next(point.auc for point in points if point.curve == SETS)
+    points += [replace(point, auc=auc_exact) for point in other_stores(sample)]
+    return Plan(
+        view,
+        sample.num_entities,
+        sample.num_facts,
+        len(sample),
+        {name: len(counts) for name, counts in sample.full_counts.items()},
+        points,
+        choose(points, target),
+        knee(points),
+        str(target),
+        limits,
+        None if task is None else task.auc_without(),
+        auc_exact,
+    )
+
+
+def _read_labels(view: PlannedView, path: Path) -> Labels:
+    require_scikit_learn()
+    try:
+        table = pq.read_table(path)
+    except (OSError, pa.ArrowException) as error:
+        raise PlanError(f"{path}: the labels cannot be read: {error}") from error
+    try:
+        return Labels.read(table, view.hash_join_keys(table), list(view.join_keys))
+    except PlanError as error:
+        raise PlanError(f"{path}: {error}") from error
+
+
+def _merged(some: Sequence[Candidate], others: Sequence[Candidate]) -> list[Candidate]:
+    """The points of both, each curve's together and in order."""
+    curves: dict[str, dict[str, Candidate]] = {}
+    for candidate in (*some, *others):
+        curves.setdefault(candidate.point.curve, {}).setdefault(candidate.point.label, candidate)
+    return [candidate for curve in curves.values() for candidate in in_order(list(curve.values()))]
+
+
+def _with_auc(candidate: Candidate, task: Task, tell: Callable[[str], object]) -> Candidate:
+    tell(f"Fitting {candidate.point.curve}: {candidate.point.label}")
+    return replace(candidate, point=replace(candidate.point, auc=task.auc(candidate.kept, candidate.rates)))
+
+
+def _chosen_by_model(view: PlannedView, sample: Sample, task: Task, limits: list[str]) -> Iterator[Candidate]:
+    codecs = {codec.feature: codec for codec in view.codecs}
+    if not all(codec.element_kind in _JSON_KINDS for codec in view.codecs):
+        limits.append(
+            "Values were not chosen by the model: JSON, which lists them, does not hold their type."
+        )
+        return
+    for kept in task.by_worth():
+        num_values = sum(int(mask.sum()) for mask in kept.values())
+        counts = sample.kept_counts(kept)
+        share = sum(int(c.sum()) for c in counts.values()) / max(1, sample.num_facts)
+        label = f"{num_values:,} values, {share:.0%} of the facts"
+        tags = {name: {"sketch.filter": "sets"} for name in kept}
+        for name, file in _write_lists(view, sample, kept, codecs).items():
+            tags[name]["sketch.vocabulary"] = f"{{file: {file}}}"
+        yield sets_of(sample, view.settings.presence_error_rate, kept, CHOSEN_SETS, label, tags)
+
+
+def _write_lists(
+    view: PlannedView, sample: Sample, kept: Kept, codecs: Mapping[str, FeatureCodec]
+) -> dict[str, str]:
+    """Write the values that are kept of features that lose some: their files, relative to the repository.
+
+    Cuts are nested, so those with as many values are equal and may share a file.
+    """
+    repository = Path(view.store.repo_path)
+    files = {}
+    for name, mask in kept.items():
+        if mask.all():
+            continue
+        values = sample.features[name].vocabulary.values.filter(pa.array(mask))
+        file = f"{LISTS_FOLDER}/{folder_name(sample.view)}.{folder_name(name)}.{len(values)}.json"
+        try:
+            (repository / LISTS_FOLDER).mkdir(exist_ok=True)
+            (repository / file).write_text(json.dumps(codecs[name].from_storage(values).to_pylist()))
+        except OSError as error:
+            raise PlanError(f"{repository / file}: cannot be written: {error}") from error
+        files[name] = file
+    return files
+
+
+def _limits(view: PlannedView, sample: Sample, found: Sequence[Candidate]) -> Iterator[str]:
+    """What a reader has to know of the figures."""
+    num_values = sum(map(len, sample.full_counts.values()))
+    per_entity = sample.num_facts / sample.num_entities
+    exact = math.log2(max(1.0, num_values / per_entity)) + 1 / math.log(2)
+    smallest = next(c.point for c in found if c.point.curve == SETS)
+    yield (
+        f"With {num_values:,} values and {per_entity:.3g} of them per entity an exact compressed set costs "
+        f"about log2(V / n) + 1.44 = {exact:.1f} bits per fact if all values are equally popular, and less "
+        f"the more they differ; here {smallest.bits_per_fact:.1f}, list of entities and vocabulary included."
+    )
+    yield (
+        "No filter, however good, is smaller than exact sets below an error rate of about n / (3 V) = "
+        f"{per_entity / 3 / num_values:.2g}; a Bloom filter, which takes 1.44 times the least bits, is "
+        f"larger from about {2 ** (-exact * math.log(2)):.2g} on."
+    )
+    false_values = 0.0
+    for name, counts in sample.full_counts.items():
+        rate = view.settings.features[name].error_rate
+        false_values += rate * float((1 - counts / sample.num_entities).sum())
+    yield (
+        "The noise of an error rate adds up over the vocabulary: at the current error rates a read shows "
+        f"{false_values:.3g} false values beside {per_entity:.3g} true ones."
+    )
+    if sample.scale > 1:
+        unseen = num_values - sum(len(feature.vocabulary) for feature in sample.features.values())
+        yield (
+            f"The figures are from a sample of {len(sample):,} of {sample.num_entities:,} entities; "
+            f"{unseen:,} values that it does not show are estimated (Chao) and count in the bytes."
+        )
+    else:
+        yield f"The figures are from all {len(sample):,} entities."
+    yield (
+        "Memory is what membership features take when they are sealed: tables or sets, a list of the "
+        "entities, and the vocabulary. Other features, timestamps, unsealed rows and the values that a "
+        "process keeps ready for answers come on top."
+    )
+    yield "The bytes of Redis and SQLite were measured on another data set, with 20 ids per row."
+    if any(c.point.kept_share < 1 for c in found):
+        yield "What a vocabulary leaves out is gone from sealed rows: no error rate tells of it."
+
+
+def _limits_of_labels(task: Task, found: Sequence[Candidate]) -> Iterator[str]:
+    yield (
+        "AUC is that of one logistic model on held-out rows, trained through each structure with false "
+        "values drawn at random; another model may need other values. Intervals are of a bootstrap by entity; "
+        "the best point is picked on the same rows, which flatters it a little."
+    )
+    if task.share_without_row:
+        yield f"{task.share_without_row:.1%} of the labelled rows are about entities that the view lacks."
+    missing = sum(candidate.point.auc is None for candidate in found)
+    if missing:
+        yield f"{missing} points have no AUC: reads show too many false values to fit a model to."
+
+
+def field_lines(view_fields: Mapping[str, str], point: Point) -> list[str]:
+    """The settings of a point as Python, to be pasted into the feature view's schema.
+
+    Parameters
+    ----------
+    view_fields : the name of each feature and its type as Python, such as ``Set(String)``.
+    """
+    return [
+        f"Field(name={json.dumps(name)}, dtype={view_fields[name]}, tags={json.dumps(dict(tags))}),"
+        for name, tags in point.settings.items()
+    ]

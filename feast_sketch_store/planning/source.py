@@ -1,0 +1,253 @@
+"""Samples of a view of a Feast repository: from its row log, or from its offline source."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from sys import stderr
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from feast import FeatureStore
+from feast.feature_view import FeatureView
+from feast.utils import _convert_arrow_to_proto, _get_column_names
+from numpy.typing import NDArray
+
+from feast_sketch_store.codecs import MEMBERSHIP, FeatureCodec
+from feast_sketch_store.entity_keys import JOIN_KEY_TYPES, hash_columns
+from feast_sketch_store.errors import PlanError
+from feast_sketch_store.layers.exact import find_sorted
+from feast_sketch_store.newest import NewestRows
+from feast_sketch_store.online_store import any_feature_view, online_store_of
+from feast_sketch_store.planning.sample import FeatureSample, Sample
+from feast_sketch_store.row_log import RowLog
+from feast_sketch_store.rows import EncodedFeature, FeastRow, encode, take_csr, to_arrow
+from feast_sketch_store.settings import ViewSettings, resolve
+from feast_sketch_store.view import expire_before_of
+from feast_sketch_store.vocabulary import Vocabulary, VocabularyBuilder
+
+_ROWS_PER_BATCH = 10_000  # that become Feast's protos at once
+
+
+@dataclass(frozen=True)
+class PlannedView:
+    """A view with membership features, as it is declared.
+
+    Parameters
+    ----------
+    codecs : of the membership features.
+    join_keys : their names and the types of their columns.
+    """
+
+    store: FeatureStore
+    table: FeatureView
+    settings: ViewSettings
+    codecs: Sequence[FeatureCodec]
+    join_keys: Mapping[str, pa.DataType]
+
+    @classmethod
+    def open(cls, store: FeatureStore, view: str) -> "PlannedView":
+        """Look a view up.
+
+        Raises
+        ------
+        SketchStoreError : the online store is another one.
+        feast.errors.FeatureViewNotFoundException : there is no such view (from Feast).
+        PlanError : the view has no membership features.
+        """
+        online_store_of(store)
+        table = any_feature_view(store, view)
+        settings = resolve(store.config.online_store, table)
+        codecs = [codec for codec in settings.codecs if codec.name == MEMBERSHIP]
+        if not codecs:
+            raise PlanError(
+                f"feature view {view!r} has no membership features, whose size could be planned: no Set, and "
+                "no Array that is not kept exactly"
+            )
+        join_keys = {
+            field.name: JOIN_KEY_TYPES[FeatureCodec.for_feature(field.name, field.dtype).value_field]
+            for field in table.entity_columns
+        }
+        return cls(store, table, settings, codecs, join_keys)
+
+    def hash_join_keys(self, columns: pa.Table) -> NDArray[np.uint64]:
+        """Hash the entities of a table that has the join keys: uint64[n, 2].
+
+        Raises
+        ------
+        PlanError : a join key is missing, null or of another type.
+        """
+        missing = sorted(self.join_keys.keys() - set(columns.column_names))
+        if missing:
+            raise PlanError(
+                f"there is no column {missing[0]!r}: the join keys of view {self.table.name!r} are "
+                f"{', '.join(sorted(self.join_keys))}"
+            )
+        try:
+            return hash_columns(
+                {
+                    name: columns[name].combine_chunks().cast(arrow_type)
+                    for name, arrow_type in self.join_keys.items()
+                }
+            )
+        except (ValueError, TypeError) as error:
+            raise PlanError(f"the join keys cannot be read: {error}") from error
+
+
+def sample_view(
+    view: PlannedView, max_entities: int, labelled: NDArray[np.uint64] | None, offline: bool
+) -> tuple[Sample, Sample]:
+    """Sample a view: its row log, or if that is empty or not wanted its offline source.
+
+    Parameters
+    ----------
+    max_entities : of the sample; those whose hashes are smallest, so that a sample is always the same.
+    labelled : uint64[m, 2], entities that are to be known beside the sample, ordered by hash; None for none.
+    offline : whether to ask the offline source even though there are rows.
+
+    Returns
+    -------
+    The sample; and the labelled entities, with the vocabulary of the sample.
+
+    Raises
+    ------
+    PlanError : there are no rows.
+    StorageError : another process seals the view.
+    """
+    config = view.store.config
+    opened = online_store_of(view.store).view(config, view.table)
+    log = RowLog(opened.path / "rows")
+    if not offline and log.version() >= 0:
+        with opened.unchanging():
+            read = log.read(-1)
+            rows = NewestRows(read.batches, expire_before_of(view.settings.ttl_microseconds))
+            if len(rows):
+                return _sample(view, rows, len(rows), max_entities, labelled)
+    table = _offline_rows(view)
+    if not len(table):
+        raise PlanError(
+            f"feature view {view.table.name!r} has no rows to plan with, online or in its offline source"
+        )
+    hashes = view.hash_join_keys(table)
+    chosen = np.zeros(len(table), np.bool_)
+    chosen[np.lexsort((hashes[:, 1], hashes[:, 0]))[:max_entities]] = True
+    if labelled is not None:
+        chosen |= _is_among(hashes, labelled)
+    arrow = pa.concat_tables(_as_logged(view, table.filter(pa.array(chosen))))
+    return _sample(view, NewestRows(lambda columns: iter([arrow])), len(table), max_entities, labelled)
+
+
+def _sample(
+    view: PlannedView,
+    rows: NewestRows,
+    num_entities: int,
+    max_entities: int,
+    labelled: NDArray[np.uint64] | None,
+) -> tuple[Sample, Sample]:
+    """The sample, and the labelled entities, in one pass over the rows."""
+    is_sampled = np.arange(len(rows)) < max_entities  # the keys are ordered by hash
+    is_labelled = np.zeros(len(rows), np.bool_)
+    if labelled is not None:
+        is_labelled = _is_among(rows.keys.entity_hashes, labelled)
+    collected = {codec.feature: _Collector(codec) for codec in view.codecs}
+    parts = []
+    for places, batch in rows.batches():
+        wanted = np.flatnonzero(is_sampled[places] | is_labelled[places])
+        if not len(wanted):
+            continue
+        parts.append(places[wanted])
+        encoded = encode(batch.take(pa.array(wanted)), rows.keys.take(places[wanted]), view.codecs)
+        for name, feature in encoded.features.items():
+            collected[name].add(feature)
+    places = np.concatenate(parts)
+    hashes = rows.keys.entity_hashes[places]
+    samples = [np.flatnonzero(chosen[places]) for chosen in (is_sampled, is_labelled)]
+    features = {name: collector.finish(samples) for name, collector in collected.items()}
+    ours, theirs = (
+        Sample(view.table.name, num, hashes[rows], {name: f[which] for name, f in features.items()})
+        for which, (num, rows) in enumerate(zip((num_entities, len(samples[1])), samples, strict=True))
+    )
+    return ours, theirs
+
+
+def _is_among(hashes: NDArray[np.uint64], some: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Whether each of the hashes is among some that are ordered: bool[n]."""
+    found, _ = find_sorted(some, hashes)
+    is_among = np.zeros(len(hashes), np.bool_)
+    is_among[found] = True
+    return is_among
+
+
+class _Collector:
+    """One feature of rows that come in parts."""
+
+    def __init__(self, codec: FeatureCodec):
+        self._vocabulary = VocabularyBuilder(codec.storage_type)
+        self._lengths: list[NDArray[np.int64]] = []
+
+    def add(self, feature: EncodedFeature) -> None:
+        """Take up some rows."""
+        self._vocabulary.add(feature.vocabulary, feature.symbols)
+        self._lengths.append(np.diff(feature.indptr))
+
+    def finish(self, samples: Sequence[NDArray[np.int64]]) -> list[FeatureSample]:
+        """The feature of the rows of each sample, with the vocabulary of the first one."""
+        vocabulary, _, parts = self._vocabulary.finish()
+        symbols = np.concatenate([np.zeros(0, np.int32), *(part.astype(np.int32) for part in parts)])
+        indptr = np.concatenate(([0], np.cumsum(np.concatenate(self._lengths))))
+        own = take_csr(indptr, symbols, samples[0])[1]
+        counts = np.bincount(own, minlength=len(vocabulary))
+        ordered, new_ids = vocabulary.reordered(counts)
+        num_values = int((counts > 0).sum())
+        kept = Vocabulary(ordered.values.slice(0, num_values))
+        return [_rows_of(indptr, new_ids[symbols], kept, rows) for rows in samples]
+
+
+def _rows_of(
+    indptr: NDArray[np.int64], ids: NDArray[np.int32], vocabulary: Vocabulary, rows: NDArray[np.int64]
+) -> FeatureSample:
+    starts, taken = take_csr(indptr, ids, rows)
+    owners = np.repeat(np.arange(len(rows)), np.diff(starts))
+    order = np.lexsort((taken, owners))
+    taken, owners = taken[order], owners[order]
+    known = taken < len(vocabulary)
+    lengths = np.bincount(owners[known], minlength=len(rows))
+    return FeatureSample(vocabulary, np.concatenate(([0], np.cumsum(lengths))), taken[known])
+
+
+def _offline_rows(view: PlannedView) -> pa.Table:
+    """The newest row of each entity in the offline source, as Feast materializes them."""
+    table, store = view.table, view.store
+    source = getattr(table, "batch_source", None)
+    if source is None:
+        raise PlanError(
+            f"feature view {table.name!r} has no rows and no batch source; write some rows, and plan then"
+        )
+    end = datetime.now(UTC)
+    start = end - table.ttl if table.ttl else datetime(1970, 1, 2, tzinfo=UTC)
+    entities = [store.get_entity(name) for name in table.entities if name != "__dummy"]
+    join_keys, features, timestamp, created = _get_column_names(table, entities)
+    offline_store: Any = store._get_provider().offline_store
+    with redirect_stdout(stderr):
+        job = offline_store.pull_latest_from_table_or_query(
+            config=store.config,
+            data_source=source,
+            join_key_columns=join_keys,
+            feature_name_columns=features,
+            timestamp_field=timestamp,
+            created_timestamp_column=created,
+            start_date=start,
+            end_date=end,
+        )
+        rows: pa.Table = job.to_arrow()
+    mapping = source.field_mapping or {}
+    return rows.rename_columns([mapping.get(name, name) for name in rows.column_names])
+
+
+def _as_logged(view: PlannedView, table: pa.Table) -> Iterator[pa.Table]:
+    """Rows of an offline source as they would stand in the row log."""
+    types = {field.name: field.dtype.to_value_type() for field in view.table.entity_columns}
+    for batch in table.combine_chunks().to_batches(max_chunksize=_ROWS_PER_BATCH):
+        rows: list[FeastRow] = _convert_arrow_to_proto(batch, view.table, types)
+        yield to_arrow(rows, view.settings.codecs)
