@@ -1,6 +1,7 @@
 """The command line, ``feast-sketch``: maintenance of the views of a feature repository."""
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,11 +19,17 @@ import feast_sketch_store
 from feast_sketch_store import maintenance
 from feast_sketch_store.errors import SketchStoreError
 from feast_sketch_store.maintenance import FeatureReport, ViewReport
+from feast_sketch_store.online_store import any_feature_view
+from feast_sketch_store.paths import folder_name
+from feast_sketch_store.planning.choice import Target
+from feast_sketch_store.planning.plan import Plan
+from feast_sketch_store.planning.planner import DEFAULT_SAMPLE, field_lines, plan_view
 
 T = TypeVar("T")
 
 _VIEWS = click.argument("views", nargs=-1, metavar="[VIEW]...")
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, one array for all views.")
+_UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _DATETIME = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z"])
 
 
@@ -222,6 +229,108 @@ def delete(
     _print_outcomes(done, as_json, "entities deleted")
 
 
+def _size(context: click.Context, parameter: click.Parameter, text: str | None) -> float | None:
+    """Bytes with a unit, such as 470MB; units are powers of 1000."""
+    if text is None:
+        return None
+    found = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*(B|kB|MB|GB|TB)?\s*", text, re.IGNORECASE)
+    if found is None:
+        raise click.BadParameter(f"{text!r} is no size; write for example 470MB")
+    return float(found[1]) * _UNITS[(found[2] or "B").upper()]
+
+
+@cli.command()
+@click.option("--view", required=True, help="The feature view to plan.")
+@click.option("--false-per-read", type=float, metavar="X", help="At most so many false values per read.")
+@click.option(
+    "--noise-ratio", type=float, metavar="X", help="At most so many false values for each true one."
+)
+@click.option("--memory", callback=_size, metavar="SIZE", help="At most so many bytes, such as 470MB.")
+@click.option(
+    "--auc",
+    "labels",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Parquet file of labels: join keys, label, maybe split, and context features.",
+)
+@click.option(
+    "--model",
+    type=click.Choice(["logistic"]),
+    default="logistic",
+    show_default=True,
+    help="Fitted to labels.",
+)
+@click.option("--offline", is_flag=True, help="Sample the offline source, even though there are rows.")
+@click.option(
+    "--sample",
+    type=click.IntRange(min=1),
+    default=DEFAULT_SAMPLE,
+    show_default=True,
+    metavar="N",
+    help="Entities to look at.",
+)
+@click.option(
+    "--html",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Where the report goes  [default: VIEW.plan.html]",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_obj
+def plan(
+    open_store: Callable[[], FeatureStore],
+    view: str,
+    false_per_read: float | None,
+    noise_ratio: float | None,
+    memory: float | None,
+    labels: Path | None,
+    model: str,
+    offline: bool,
+    sample: int,
+    html: Path | None,
+    as_json: bool,
+) -> None:
+    """Show what a view costs in bytes and in accuracy, and which settings to take.
+
+    Without a target it looks for what `error_rate: auto` would take. With labels it measures what each size
+    costs a model, and chooses the values that the model needs; lists of them go to the folder `plans` of the
+    feature repository.
+    """
+    with _errors():
+        store = open_store()
+        (name,) = _names(store, [view])
+        target = Target(false_per_read, noise_ratio, memory, labels is not None)
+        made = plan_view(
+            store, name, target, labels, sample, offline, lambda text: click.echo(text, err=True)
+        )
+    report = html or Path(f"{folder_name(name)}.plan.html")
+    _write_report(made, report)
+    if as_json:
+        _print_json(asdict(made))
+        return
+    click.echo(
+        f"{name}: {made.num_entities:,} entities, {made.num_facts:,} facts, "
+        f"{sum(made.vocabulary_sizes.values()):,} values; {made.sampled_entities:,} entities sampled\n"
+    )
+    _print_table(_POINT_COLUMNS, [_point_cells(made, number) for number in range(len(made.points))])
+    if made.auc_without is not None:
+        click.echo(f"AUC without the features: {made.auc_without.value:.4f}\n")
+    chosen = made.points[made.chosen]
+    click.echo(f"Asked for: {made.target}.\nChosen: {chosen.curve}, {chosen.label}.\n")
+    types = {field.name: str(field.dtype) for field in any_feature_view(store, name).features}
+    click.echo("\n".join(f"    {line}" for line in field_lines(types, chosen)) + "\n")
+    click.echo("\n".join(f"- {limit}" for limit in made.limits))
+    click.echo(f"Report: {report}", err=True)
+
+
+def _write_report(plan: Plan, path: Path) -> None:
+    from feast_sketch_store.planning.report import to_html
+
+    try:
+        path.write_text(to_html(plan), encoding="utf-8")
+    except OSError as error:
+        raise click.ClickException(f"{path}: the report cannot be written: {error}") from error
+
+
 @contextmanager
 def _errors() -> Iterator[None]:
     """Turn errors that tell the user what to do into a line on standard error and exit status 1."""
@@ -277,6 +386,29 @@ _VIEW_COLUMNS = [
 ]
 
 
+_POINT_COLUMNS = [
+    *("structure", "", "memory", "bits/fact", "false/read", "false/true", "facts kept", "AUC", "95 %"),
+    "remark",
+]
+
+
+def _point_cells(plan: Plan, number: int) -> list[str]:
+    point = plan.points[number]
+    remarks = [text for text, at in (("chosen", plan.chosen), ("knee", plan.knee)) if at == number]
+    return [
+        point.curve,
+        point.label,
+        _bytes(point.memory_bytes),
+        f"{point.bits_per_fact:.2f}",
+        f"{point.false_per_read:.3g}",
+        f"{point.noise_ratio:.2g}",
+        f"{point.kept_share:.0%}",
+        "-" if point.auc is None else f"{point.auc.value:.4f}",
+        "-" if point.auc is None else f"{point.auc.low:.4f} - {point.auc.high:.4f}",
+        ", ".join(remarks),
+    ]
+
+
 def _view_cells(report: ViewReport) -> list[str]:
     age = report.snapshot_age_seconds
     return [
@@ -323,7 +455,7 @@ def _rate(rate: float) -> str:
     return f"{rate:.2g}"
 
 
-def _bytes(number: int) -> str:
+def _bytes(number: float) -> str:
     size, unit = float(number), "B"
     for unit in ("B", "kB", "MB", "GB", "TB"):  # noqa: B007, used behind the loop
         if size < 1000:
