@@ -1,0 +1,305 @@
+"""Plans of the views of a real repository, in Python and through ``feast-sketch plan``."""
+
+import importlib.util
+import json
+import sys
+import types
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+from click.testing import CliRunner
+from feast import Entity, FeatureStore, FeatureView, Field, FileSource, ValueType
+from feast.types import Int64, Set, String
+
+from feast_sketch_store import SketchStoreError, maintenance
+from feast_sketch_store.cli import cli
+from feast_sketch_store.errors import PlanError
+from feast_sketch_store.planning import Target, plan_view, planner
+from feast_sketch_store.planning.curves import CHOSEN_SETS, COARSE, POPULAR_SETS, SETS, TIERS
+
+NUM_USERS = 400
+EVENT = datetime(2026, 5, 1, tzinfo=UTC)
+REPORT = "feast_sketch_store.planning.report"
+
+
+@pytest.fixture(autouse=True)
+def _report(monkeypatch):
+    """A report that says its plan, where there is none."""
+    if importlib.util.find_spec(REPORT) is None:
+        stub = types.ModuleType(REPORT)
+        stub.to_html = lambda plan: f"<html>{plan.view}</html>"
+        monkeypatch.setitem(sys.modules, REPORT, stub)
+
+
+@pytest.fixture(autouse=True)
+def _few_points(monkeypatch):
+    """Fewer points, which take less time."""
+    monkeypatch.setattr(planner, "Grid", lambda: COARSE)
+
+
+@pytest.fixture(scope="module")
+def rows():
+    """Users, each with some of 60 articles and one shop; the first articles are the most popular."""
+    chance = np.random.default_rng(3)
+    has = chance.random((NUM_USERS, 60)) < 0.8 / np.arange(1, 61) ** 0.7
+    return pd.DataFrame(
+        {
+            "user_id": np.arange(NUM_USERS),
+            "viewed": [[int(v) for v in np.flatnonzero(row)] for row in has],
+            "shops": [[f"shop {u % 7}"] for u in range(NUM_USERS)],
+            "country": "FR",
+            "event": EVENT,
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory, rows):
+    """A folder with a view that has rows, and others of the same that have none yet or nothing to plan."""
+    folder = tmp_path_factory.mktemp("repository")
+    (folder / "feature_store.yaml").write_text(
+        "project: shop\nprovider: local\nregistry: registry.db\nentity_key_serialization_version: 3\n"
+        "online_store: {type: sketch, path: sketch, refresh_interval_seconds: 0, seal_min_rows: 100000}\n"
+    )
+    rows.rename(columns={"viewed": "articles"}).to_parquet(folder / "rows.parquet")
+    rows.head(0).to_parquet(folder / "none.parquet")
+    store = FeatureStore(repo_path=str(folder))
+    user = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
+    source = FileSource(
+        path=str(folder / "rows.parquet"), timestamp_field="event", field_mapping={"articles": "viewed"}
+    )
+    nothing = FileSource(path=str(folder / "none.parquet"), timestamp_field="event")
+    schema = [
+        Field(name="viewed", dtype=Set(Int64)),
+        Field(name="shops", dtype=Set(String)),
+        Field(name="country", dtype=String),
+    ]
+
+    def view(name, source, schema):
+        return FeatureView(
+            name=name, entities=[user], schema=schema, source=source, ttl=timedelta(days=36_500)
+        )
+
+    store.apply(
+        [
+            user,
+            view("history", source, schema),
+            view("unwritten", source, schema),
+            view("few", source, schema),
+            view("scalars", source, schema[2:]),
+            view("nothing", nothing, schema),
+        ]
+    )
+    store.materialize(EVENT - timedelta(days=1), EVENT + timedelta(days=1), feature_views=["history"])
+    return folder
+
+
+@pytest.fixture
+def store(repository):
+    return FeatureStore(repo_path=str(repository))
+
+
+@pytest.fixture
+def labels(tmp_path, rows):
+    """1,200 labels, of which having article 30 decides most."""
+    pytest.importorskip("sklearn")
+    chance = np.random.default_rng(4)
+    users = chance.integers(0, NUM_USERS, 1_200)
+    has = np.array([30 in rows.viewed[user] for user in users])
+    frame = pd.DataFrame(
+        {
+            "user_id": users,
+            "label": (chance.random(1_200) < np.where(has, 0.9, 0.3)).astype(int),
+            "place": chance.choice(["top", "side"], 1_200),
+        }
+    )
+    frame.to_parquet(tmp_path / "labels.parquet")
+    return tmp_path / "labels.parquet"
+
+
+@pytest.fixture
+def run(repository, tmp_path, monkeypatch):
+    """Runs ``feast-sketch plan`` in a folder of its own; gives exit status, output and messages."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        done = CliRunner().invoke(cli, ["-c", str(repository), "plan", *arguments], catch_exceptions=False)
+        return done.exit_code, done.stdout, done.stderr
+
+    return run
+
+
+def test_a_plan_of_the_row_log(store, rows):
+    plan = plan_view(store, "history")
+    num_facts = sum(map(len, rows.viewed)) + NUM_USERS
+    assert (plan.num_entities, plan.sampled_entities, plan.num_facts) == (NUM_USERS, NUM_USERS, num_facts)
+    assert plan.vocabulary_sizes == {"viewed": 60, "shops": 7}
+    chosen = plan.points[plan.chosen]
+    assert chosen.noise_ratio <= 0.1
+    assert chosen.kept_share == 1
+    assert chosen.settings.keys() == {"viewed", "shops"}
+    text = " ".join(plan.limits)
+    assert "log2(V / n) + 1.44" in text
+    assert f"all {NUM_USERS} entities" in text
+    # At the default error rate, 0.01.
+    absent = 67 - num_facts / NUM_USERS
+    assert f"a read shows {0.01 * absent:.3g} false values" in text
+
+
+def test_the_offline_source_says_the_same(store):
+    unwritten, history = plan_view(store, "unwritten"), plan_view(store, "history")
+    offline = plan_view(store, "history", offline=True)
+    for plan in (unwritten, offline):
+        assert plan.num_facts == history.num_facts
+        assert [point.false_per_read for point in plan.points] == pytest.approx(
+            [point.false_per_read for point in history.points]
+        )
+
+
+def test_a_sample_is_the_same_each_time_and_scaled(store):
+    first, again, offline = (
+        plan_view(store, "history", max_entities=200, offline=offline) for offline in (False, False, True)
+    )
+    assert first == again
+    assert first.points == offline.points
+    assert first.sampled_entities == 200
+    everything = plan_view(store, "history")
+    assert first.num_facts == pytest.approx(everything.num_facts, rel=0.1)
+    sizes = [next(p.memory_bytes for p in plan.points if p.curve == SETS) for plan in (first, everything)]
+    assert sizes[0] == pytest.approx(sizes[1], rel=0.1)
+    assert any("sample of 200 of 400 entities" in limit for limit in first.limits)
+
+
+def test_deleted_entities_do_not_count(store, rows):
+    store.write_to_online_store("few", df=rows.head(50))
+    maintenance.delete(store, "few", [{"user_id": 7}])
+    plan = plan_view(store, "few")
+    assert plan.num_entities == 49
+    assert plan.num_facts == sum(map(len, rows.viewed[:50])) - len(rows.viewed[7]) + 49
+
+
+@pytest.mark.parametrize(
+    ("target", "limit", "most"),
+    [
+        (Target(noise_ratio=0.3), "noise_ratio", 0.3),
+        (Target(false_per_read=2), "false_per_read", 2),
+        (Target(memory_bytes=2_000), "memory_bytes", 2_000),
+    ],
+)
+def test_targets_are_met(store, target, limit, most):
+    plan = plan_view(store, "history", target)
+    assert getattr(plan.points[plan.chosen], limit) <= most
+    assert plan.target == str(target)
+
+
+def test_labels_choose_values(store, labels, repository):
+    plan = plan_view(store, "history", labels=labels)
+    assert plan.auc_without.high < plan.auc_exact.value
+    points = [point for point in plan.points if point.curve == CHOSEN_SETS]
+    assert points
+    for point in points:
+        setting = yaml.safe_load(point.settings["viewed"]["sketch.vocabulary"])
+        kept = json.loads((repository / setting["file"]).read_text())
+        assert 30 in kept
+        assert setting["file"] == f"plans/history.viewed.{len(kept)}.json"
+    chosen = plan.points[plan.chosen]
+    best = max(point.auc.value for point in plan.points if point.auc)
+    assert chosen.auc.value >= best - 0.001
+    smaller = [p for p in plan.points if p.settings and p.memory_bytes < chosen.memory_bytes]
+    assert all(point.auc is None or point.auc.value < best - 0.001 for point in smaller)
+
+
+def test_labelled_entities_outside_of_the_sample_count(store, labels):
+    plan = plan_view(store, "history", labels=labels, max_entities=100)
+    assert plan.sampled_entities == 100
+    assert plan.auc_without.high < plan.auc_exact.value
+    assert not any("that the view lacks" in limit for limit in plan.limits)
+
+
+class TestRefused:
+    """What cannot be planned, and what it says."""
+
+    @pytest.mark.parametrize(
+        ("view", "text"),
+        [
+            ("scalars", "'scalars' has no membership features"),
+            ("nothing", "'nothing' has no rows to plan with"),
+        ],
+    )
+    def test_views(self, store, view, text):
+        with pytest.raises(PlanError, match=text):
+            plan_view(store, view)
+
+    def test_a_sample_of_nobody(self, store):
+        with pytest.raises(PlanError, match="at least 1"):
+            plan_view(store, "history", max_entities=0)
+
+    @pytest.mark.parametrize(
+        ("columns", "text"),
+        [
+            ({"label": [0, 1]}, "no column 'user_id': the join keys of view 'history' are user_id"),
+            ({"user_id": [1, 2]}, "no column 'label'"),
+            ({"user_id": ["x", "y"], "label": [0, 1]}, "join keys cannot be read"),
+            ({"user_id": [1, None], "label": [0, 1]}, "has nulls"),
+            ({"user_id": [1, 2], "label": [1, 1]}, "both classes"),
+        ],
+    )
+    def test_labels(self, store, tmp_path, columns, text):
+        pytest.importorskip("sklearn")
+        path = tmp_path / "labels.parquet"
+        pd.DataFrame(columns).to_parquet(path)
+        with pytest.raises(PlanError, match=text) as refused:
+            plan_view(store, "history", labels=path)
+        assert str(path) in str(refused.value)
+
+    def test_labels_that_are_no_parquet(self, store, tmp_path):
+        pytest.importorskip("sklearn")
+        (tmp_path / "labels.csv").write_text("user_id,label\n1,0\n")
+        with pytest.raises(SketchStoreError, match="cannot be read"):
+            plan_view(store, "history", labels=tmp_path / "labels.csv")
+
+
+class TestCommandLine:
+    """``feast-sketch plan``."""
+
+    def test_the_table(self, run, tmp_path):
+        status, output, _ = run("--view", "history")
+        assert status == 0
+        for text in (SETS, TIERS, POPULAR_SETS, "chosen", "knee", "Redis", "as with error_rate: auto"):
+            assert text in output
+        assert 'Field(name="viewed", dtype=Set(Int64), tags={"sketch.filter": ' in output
+        assert "history" in (tmp_path / "history.plan.html").read_text()
+
+    def test_json_and_the_place_of_the_report(self, run, tmp_path):
+        status, output, _ = run("--view", "history", "--json", "--html", "here.html", "--memory", "2kB")
+        assert status == 0
+        plan = json.loads(output)
+        assert plan["points"][plan["chosen"]]["memory_bytes"] <= 2_000
+        assert (tmp_path / "here.html").exists()
+
+    def test_labels(self, run, labels):
+        status, output, _ = run("--view", "history", "--auc", str(labels), "--model", "logistic")
+        assert status == 0
+        assert CHOSEN_SETS in output
+        assert "AUC without the features" in output
+
+    @pytest.mark.parametrize(
+        ("arguments", "text"),
+        [
+            (["--view", "orders"], "no feature view 'orders'"),
+            (["--view", "scalars"], "no membership features"),
+            (["--view", "history", "--memory", "12 apples"], "'12 apples' is no size"),
+            (["--view", "history", "--memory", "1B"], "nothing fits in 1 bytes"),
+            (["--view", "history", "--memory", "1MB", "--noise-ratio", "0.1"], "not for several"),
+            (["--view", "history", "--noise-ratio", "0"], "more than 0"),
+            (["--view", "history", "--html", "no/such/folder.html"], "cannot be written"),
+            ([], "--view"),
+        ],
+    )
+    def test_what_is_refused(self, run, arguments, text):
+        status, _, messages = run(*arguments)
+        assert status != 0
+        assert text in messages
