@@ -95,16 +95,18 @@ def made_to_measure(sample: Sample, presence_error_rate: float, target: Target) 
     def sets_of(place: float) -> Candidate:
         return sets(sample, presence_error_rate, threshold_of_share(sample, max(place, 1e-3)))
 
-    return [c for make in (sets_of, tiers_of) if (c := _largest(make, budget)) is not None]
+    return [c for make in (sets_of, tiers_of) if (c := largest(make, budget)) is not None]
 
 
-def _largest(make: Callable[[float], Candidate], budget: float) -> Candidate | None:
-    """The largest of ascending candidates, made of numbers from 0 to 1, that fits in so many bytes."""
-    best, low, high = None, 0.0, 1.0
+def largest(make: Callable[[float], Candidate], memory_bytes: float) -> Candidate | None:
+    """The largest of ascending candidates, made of numbers from 0 to 1, that fits; None if none does."""
+    best, low, high = make(0.0), 0.0, 1.0
+    if best.point.memory_bytes > memory_bytes:
+        return None
     for _ in range(_STEPS):
         middle = (low + high) / 2
         candidate = make(middle)
-        if candidate.point.memory_bytes <= budget:
+        if candidate.point.memory_bytes <= memory_bytes:
             best, low = candidate, middle
         else:
             high = middle

@@ -115,7 +115,7 @@ def uniform(
     label = f"error rate {error_rate:g}"
     if threshold is not None:
         tags["sketch.vocabulary"] = _min_share(threshold)
-        label = f"{_kept_text(sample, kept)}, {label}"
+        label = f"{kept_text(sample, kept)}, {label}"
     curve = UNIFORM if threshold is None else POPULAR_UNIFORM
     return _candidate(sample, curve, label, geometry.num_bits / 8, kept, rates, tags)
 
@@ -146,7 +146,7 @@ def sets(sample: Sample, presence_error_rate: float, threshold: float | None = N
         return sets_of(sample, presence_error_rate, kept, SETS, "exact", tags)
     if not all(mask.all() for mask in kept.values()):
         tags["sketch.vocabulary"] = _min_share(threshold)
-    return sets_of(sample, presence_error_rate, kept, POPULAR_SETS, _kept_text(sample, kept), tags)
+    return sets_of(sample, presence_error_rate, kept, POPULAR_SETS, kept_text(sample, kept), tags)
 
 
 def sets_of(
@@ -230,7 +230,7 @@ def _candidate(
         memory * 8 / max(1, sample.num_facts),
         false_per_read,
         false_per_read * num_entities / max(1, kept_facts),
-        kept_facts / max(1, all_facts),
+        kept_facts / all_facts if all_facts else 1.0,
         settings=dict(tags) if is_per_feature else {name: dict(tags) for name in sample.features},  # type: ignore[arg-type]
     )
     return Candidate(point, kept, rates)
@@ -269,7 +269,7 @@ def _min_share(threshold: float) -> str:
     return f"{{min_share: {np.format_float_positional(threshold, trim='0')}}}"
 
 
-def _kept_text(sample: Sample, kept: Kept) -> str:
+def kept_text(sample: Sample, kept: Kept) -> str:
     """How many values are kept, and how many of the facts."""
     counts = sample.kept_counts(kept)
     num_values = sum(map(len, counts.values()))

@@ -40,7 +40,8 @@ MAX_FALSE_VALUES = 40_000_000
 _RESAMPLES, _SEED = 200, 7
 _INTERVAL = (2.5, 97.5)
 
-_WORTH_BUDGETS = (0.05, 0.09, 0.16, 0.22, 0.28, 0.37, 0.55)
+# See `Task.most_worth`: where its curve has points.
+WORTH_SHARES = (0.05, 0.09, 0.16, 0.22, 0.28, 0.37, 0.55)
 
 # Per feature the values that are kept, bool[V], and the rate of each that is, float[kept].
 _Blocks = Sequence[tuple[NDArray[np.bool_], NDArray[Any]]]
@@ -164,26 +165,30 @@ class Task:
             self._known[key] = self._estimate(blocks)
         return self._known[key]
 
-    def by_worth(self) -> list[Kept]:
-        """The values that the exact model needs most for the bits they take, of several numbers of bits.
+    def most_worth(self, share: float) -> Kept:
+        """The values that the exact model needs most for the bits they take.
 
-        Each keeps what the one before it keeps, and more.
+        Parameters
+        ----------
+        share : what may be spent of the least bits that all values can take as sets. Who may spend more keeps
+            the same values, and more of them.
         """
+        order, spent = self._worth
+        mask = np.zeros(len(order), np.bool_)
+        mask[order[: max(1, np.searchsorted(spent, share))]] = True
         everything = self._sample.everything
+        bounds = np.cumsum([len(part) for part in everything.values()])[:-1]
+        return dict(zip(everything, np.split(mask, bounds), strict=True))
+
+    @cached_property
+    def _worth(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """The values of all features, most worth first, int64[V]; and the share of the bits up to each."""
         weights = self._exact[1].coef_[0][self._labels.context.shape[1] :]
         counts = np.concatenate([feature.counts for feature in self._sample.features.values()])
         densities = counts / len(self._sample)
         bits = _entropy(densities)
-        worth = weights**2 * densities * (1 - densities) / np.maximum(bits, 1e-12)
-        order = np.argsort(-worth, kind="stable")
-        spent = np.cumsum(bits[order]) / max(bits.sum(), 1e-12)
-        bounds = np.cumsum([len(mask) for mask in everything.values()])[:-1]
-        cuts: list[Kept] = []
-        for budget in _WORTH_BUDGETS:
-            mask = np.zeros(len(counts), np.bool_)
-            mask[order[: max(1, np.searchsorted(spent, budget))]] = True
-            cuts.append(dict(zip(everything, np.split(mask, bounds), strict=True)))
-        return cuts
+        order = np.argsort(-(weights**2) * densities * (1 - densities) / bits, kind="stable")
+        return order, np.cumsum(bits[order]) / bits.sum()
 
     def _estimate(self, blocks: _Blocks) -> Estimate | None:
         if all(mask.all() and not rates.any() for mask, rates in blocks):

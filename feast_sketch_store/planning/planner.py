@@ -10,10 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from feast import FeatureStore
 
-from feast_sketch_store.codecs import FeatureCodec
 from feast_sketch_store.errors import PlanError
 from feast_sketch_store.paths import folder_name
-from feast_sketch_store.planning.choice import Target, choose, knee, made_to_measure
+from feast_sketch_store.planning.choice import Target, choose, knee, largest, made_to_measure
 from feast_sketch_store.planning.curves import (
     CHOSEN_SETS,
     COARSE,
@@ -22,10 +21,11 @@ from feast_sketch_store.planning.curves import (
     Grid,
     candidates,
     in_order,
+    kept_text,
     other_stores,
     sets_of,
 )
-from feast_sketch_store.planning.labels import Labels, Task, require_scikit_learn
+from feast_sketch_store.planning.labels import WORTH_SHARES, Labels, Task, require_scikit_learn
 from feast_sketch_store.planning.plan import Plan, Point
 from feast_sketch_store.planning.sample import Kept, Sample
 from feast_sketch_store.planning.source import PlannedView, sample_view
@@ -85,7 +85,7 @@ def plan_view(
     limits = list(_limits(planned, sample, found))
     if task is not None:
         tell("Fitting models")
-        found = _merged(found, list(_chosen_by_model(planned, sample, task, limits)))
+        found = _merged(found, _chosen_by_model(planned, sample, task, target, limits))
         found = [_with_auc(candidate, task, tell) for candidate in found]
         limits += _limits_of_labels(task, found)
     points = [candidate.point for candidate in found]
@@ -132,45 +132,55 @@ def _with_auc(candidate: Candidate, task: Task, tell: Callable[[str], object]) -
     return replace(candidate, point=replace(candidate.point, auc=task.auc(candidate.kept, candidate.rates)))
 
 
-def _chosen_by_model(view: PlannedView, sample: Sample, task: Task, limits: list[str]) -> Iterator[Candidate]:
-    codecs = {codec.feature: codec for codec in view.codecs}
+def _chosen_by_model(
+    view: PlannedView, sample: Sample, task: Task, target: Target, limits: list[str]
+) -> list[Candidate]:
+    """Points of the values that the model needs; lists of them are written."""
     if not all(codec.element_kind in _JSON_KINDS for codec in view.codecs):
         limits.append(
             "Values were not chosen by the model: JSON, which lists them, does not hold their type."
         )
-        return
-    for kept in task.by_worth():
-        num_values = sum(int(mask.sum()) for mask in kept.values())
-        counts = sample.kept_counts(kept)
-        share = sum(int(c.sum()) for c in counts.values()) / max(1, sample.num_facts)
-        label = f"{num_values:,} values, {share:.0%} of the facts"
-        tags = {name: {"sketch.filter": "sets"} for name in kept}
-        for name, file in _write_lists(view, sample, kept, codecs).items():
-            tags[name]["sketch.vocabulary"] = f"{{file: {file}}}"
-        yield sets_of(sample, view.settings.presence_error_rate, kept, CHOSEN_SETS, label, tags)
+        return []
+
+    def make(share: float) -> Candidate:
+        kept = task.most_worth(share)
+        settings = {name: {"sketch.filter": "sets"} for name in kept}
+        for name, file in _list_files(view, kept).items():
+            settings[name]["sketch.vocabulary"] = f"{{file: {file}}}"
+        label = kept_text(sample, kept)
+        return sets_of(sample, view.settings.presence_error_rate, kept, CHOSEN_SETS, label, settings)
+
+    made = [make(share) for share in WORTH_SHARES]
+    if target.memory_bytes is not None and (fitting := largest(make, target.memory_bytes)) is not None:
+        made.append(fitting)
+    for candidate in made:
+        _write_lists(view, sample, candidate.kept)
+    return made
 
 
-def _write_lists(
-    view: PlannedView, sample: Sample, kept: Kept, codecs: Mapping[str, FeatureCodec]
-) -> dict[str, str]:
-    """Write the values that are kept of features that lose some: their files, relative to the repository.
+def _list_files(view: PlannedView, kept: Kept) -> dict[str, str]:
+    """Where the kept values of each feature that loses some are listed, relative to the repository.
 
     Cuts are nested, so those with as many values are equal and may share a file.
     """
-    repository = Path(view.store.repo_path)
-    files = {}
-    for name, mask in kept.items():
-        if mask.all():
-            continue
-        values = sample.features[name].vocabulary.values.filter(pa.array(mask))
-        file = f"{LISTS_FOLDER}/{folder_name(sample.view)}.{folder_name(name)}.{len(values)}.json"
+    name_of = folder_name
+    return {
+        name: f"{LISTS_FOLDER}/{name_of(view.table.name)}.{name_of(name)}.{int(mask.sum())}.json"
+        for name, mask in kept.items()
+        if not mask.all()
+    }
+
+
+def _write_lists(view: PlannedView, sample: Sample, kept: Kept) -> None:
+    codecs = {codec.feature: codec for codec in view.codecs}
+    for name, file in _list_files(view, kept).items():
+        path = Path(view.store.repo_path) / file
+        values = sample.features[name].vocabulary.values.filter(pa.array(kept[name]))
         try:
-            (repository / LISTS_FOLDER).mkdir(exist_ok=True)
-            (repository / file).write_text(json.dumps(codecs[name].from_storage(values).to_pylist()))
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(json.dumps(codecs[name].from_storage(values).to_pylist()))
         except OSError as error:
-            raise PlanError(f"{repository / file}: cannot be written: {error}") from error
-        files[name] = file
-    return files
+            raise PlanError(f"{path}: cannot be written: {error}") from error
 
 
 def _limits(view: PlannedView, sample: Sample, found: Sequence[Candidate]) -> Iterator[str]:
@@ -218,8 +228,8 @@ def _limits(view: PlannedView, sample: Sample, found: Sequence[Candidate]) -> It
 def _limits_of_labels(task: Task, found: Sequence[Candidate]) -> Iterator[str]:
     yield (
         "AUC is that of one logistic model on held-out rows, trained through each structure with false "
-        "values drawn at random; another model may need other values. Intervals are of a bootstrap by entity; "
-        "the best point is picked on the same rows, which flatters it a little."
+        "values drawn at random; another model may need other values. Intervals are of a bootstrap by "
+        "entity; the best point is picked on the same rows, which flatters it a little."
     )
     if task.share_without_row:
         yield f"{task.share_without_row:.1%} of the labelled rows are about entities that the view lacks."

@@ -212,6 +212,16 @@ def test_labels_choose_values(store, labels, repository):
     assert all(point.auc is None or point.auc.value < best - 0.001 for point in smaller)
 
 
+def test_values_are_chosen_for_so_many_bytes(store, labels):
+    plan = plan_view(store, "history", Target(memory_bytes=2_000, auc=True), labels)
+    chosen = plan.points[plan.chosen]
+    assert chosen.memory_bytes <= 2_000
+    fitting = [p for p in plan.points if p.memory_bytes <= 2_000]
+    assert chosen.auc.value == max(point.auc.value for point in fitting if point.auc)
+    sizes = [point.memory_bytes for point in fitting if point.curve == CHOSEN_SETS]
+    assert max(sizes) > 1_900
+
+
 def test_labelled_entities_outside_of_the_sample_count(store, labels):
     plan = plan_view(store, "history", labels=labels, max_entities=100)
     assert plan.sampled_entities == 100

@@ -203,6 +203,17 @@ class TestCurves:
         tags = sets(sample_of(feature_of(has)), PRESENCE, 1e-5).point.settings["f0"]
         assert yaml.safe_load(tags["sketch.vocabulary"]) == {"min_share": 1e-5}
 
+    @pytest.mark.parametrize("has", [np.ones((1, 1)), np.zeros((5, 0)), np.eye(2)[:, :1]])
+    def test_tiny_features_have_points_as_well(self, facts, has):
+        for sample in (
+            sample_of(feature_of(has.astype(np.bool_))),
+            sample_of(feature_of(facts[: len(has)]), feature_of(has.astype(np.bool_))),
+        ):
+            found = [candidate.point for candidate in candidates(sample, PRESENCE, Grid())]
+            assert all(math.isfinite(point.memory_bytes) and point.memory_bytes > 0 for point in found)
+            assert all(math.isfinite(point.noise_ratio) for point in found)
+            assert choose(found, Target()) < len(found) > knee(found)
+
     def test_other_stores_are_measured_ones(self, sample):
         redis = next(point for point in other_stores(sample) if point.curve == REDIS)
         assert redis.memory_bytes == 16.5 * sample.num_facts
@@ -343,7 +354,7 @@ class TestLabels:
         assert exact.low < exact.value < exact.high
 
     def test_the_values_that_decide_come_first(self, people, task):
-        cuts = task.by_worth()
+        cuts = [task.most_worth(share) for share in (0.05, 0.1, 0.2, 0.5)]
         assert all(mask["f0"][[20, 21, 22]].all() for mask in cuts[1:])
         sizes = [mask["f0"].sum() for mask in cuts]
         assert sizes == sorted(sizes)
