@@ -115,7 +115,7 @@ class TieredFacts:
             return np.clip(np.ceil((noise + odds) / math.log(fill)), 1, MAX_NUM_HASHES).astype(np.int64)
 
         low, high = -60.0, 60.0  # of the logarithm of the noise of a symbol relative to its signal
-        for _ in range(50):
+        for _ in range(36):
             middle = (low + high) / 2
             if absent @ fill ** at(middle) <= self.false_per_read:
                 low = middle

@@ -26,8 +26,22 @@ _ROWS_PER_BUCKET_BITS = 3  # buckets have 8 to 16 rows
 
 
 def width_for(num_rows: int, error_rate: float) -> int:
-    """Bits of a fingerprint at which an unknown entity has the one of some row with such a probability."""
-    return min(_HASH_BITS - 1, max(1, math.ceil(math.log2(max(1, num_rows) / error_rate))))
+    """Bits of a fingerprint at which an unknown entity has the one of some row with such a probability at
+    most, and at which the rows themselves may all differ: one pair of them is expected to be alike.
+    """
+    rows = math.log2(max(1, num_rows))
+    return min(_HASH_BITS - 1, max(1, math.ceil(rows - math.log2(error_rate)), math.ceil(2 * rows - 1)))
+
+
+def expected_bits(num_rows: int, error_rate: float) -> int:
+    """Bits of the index of so many rows."""
+    width = width_for(num_rows, error_rate)
+    bucket_bits = _bucket_bits(num_rows, width)
+    return num_rows * (width - bucket_bits) + ((1 << bucket_bits) + 1) * num_rows.bit_length()
+
+
+def _bucket_bits(num_rows: int, width: int) -> int:
+    return min(max(0, num_rows.bit_length() - 1 - _ROWS_PER_BUCKET_BITS), width - 1)
 
 
 @dataclass(frozen=True)
@@ -64,7 +78,7 @@ class FingerprintIndex:
     @classmethod
     def build(cls, hashes: NDArray[np.uint64], width: int) -> "FingerprintIndex":
         """The index of rows in the order of their hashes, of which the upper ``width`` bits are distinct."""
-        bucket_bits = min(max(0, len(hashes).bit_length() - 1 - _ROWS_PER_BUCKET_BITS), width - 1)
+        bucket_bits = _bucket_bits(len(hashes), width)
         rest_width = width - bucket_bits
         fingerprints = hashes >> np.uint64(_HASH_BITS - width)
         buckets = np.arange(1, 2**bucket_bits + 1, dtype=np.uint64) << np.uint64(rest_width)

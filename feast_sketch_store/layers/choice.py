@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store.filters import golomb_sets
-from feast_sketch_store.filters.fingerprints import width_for
+from feast_sketch_store.filters.fingerprints import expected_bits
 from feast_sketch_store.sizing import (
     AnyFacts,
     FactClass,
@@ -36,9 +36,7 @@ NOISE_RATIO: Final = "noise_ratio"
 FALSE_PER_READ: Final = "false_per_read"
 MEMORY: Final = "memory"
 
-# Of a list of rows, in bits per row: where its sets begin, and the bucket of its fingerprint.
-_OFFSET_BITS = 16
-_BUCKET_BITS = 2
+_OFFSET_BITS = 16  # about; where the sets of a row begin
 
 _MAX_RATE = 0.5
 _MIN_RATE = 1e-9
@@ -126,8 +124,8 @@ def set_bits(popularity: Popularity) -> float:
 
 def listing_bits(num_rows: int, presence_error_rate: float) -> float:
     """About the bits by which a list of rows is larger than a symbol of each in a filter."""
-    fingerprint = width_for(num_rows, presence_error_rate) - math.log2(max(1, num_rows)) + 3 + _BUCKET_BITS
-    return num_rows * (fingerprint + _OFFSET_BITS - math.log2(1 / presence_error_rate) / math.log(2))
+    shape_bits = math.log2(1 / presence_error_rate) / math.log(2)
+    return expected_bits(num_rows, presence_error_rate) + num_rows * (_OFFSET_BITS - shape_bits)
 
 
 def _filter_for(target: Target, popularity: Popularity) -> AnyFacts | None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from feast_sketch_store.filters.fingerprints import expected_bits
 from feast_sketch_store.filters.golomb_sets import GolombSets, SetCode, ideal_bits
 from feast_sketch_store.planning.plan import Point
 from feast_sketch_store.planning.sample import FeatureSample, Kept, Sample
@@ -32,9 +33,6 @@ SQLITE = "SQLite"
 # Measured with 20 ids per row, keys and values included; see docs/performance.md.
 _BYTES_PER_FACT = {REDIS: 16.5, SQLITE: 12.7}
 
-# A rest of a fingerprint is so much longer than the error rate of presence asks for, as each is compared
-# with those of a bucket; and bits per entity to find the buckets.
-_FINGERPRINT_EXTRA_BITS, _BUCKET_BITS = 4, 2
 _BLOCK_ROWS = 16  # of sets, that share an anchor
 
 
@@ -246,8 +244,8 @@ def _sets_bytes(sample: Sample, kept: Kept, presence_error_rate: float) -> float
         least = sum(ideal_bits(counts, sample.num_entities) for counts in sample.kept_counts(kept).values())
         code_bits *= least / max(1.0, proportional)
     anchor_bits = math.ceil(math.log2(max(2.0, code_bits))) / _BLOCK_ROWS
-    fingerprint_bits = math.log2(1 / presence_error_rate) + _FINGERPRINT_EXTRA_BITS + _BUCKET_BITS
-    index_bits = sample.num_entities * (fingerprint_bits + anchor_bits + built.deltas.width)
+    index_bits = float(expected_bits(sample.num_entities, presence_error_rate))
+    index_bits += sample.num_entities * (anchor_bits + built.deltas.width)
     return (code_bits + index_bits) / 8
 
 

@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from feast import FeatureStore
 
 from feast_sketch_store.errors import PlanError
+from feast_sketch_store.layers import choice as structures
 from feast_sketch_store.paths import folder_name
 from feast_sketch_store.planning.choice import Target, choose, knee, largest, made_to_measure
 from feast_sketch_store.planning.curves import (
@@ -29,6 +31,7 @@ from feast_sketch_store.planning.labels import WORTH_SHARES, Labels, Task, requi
 from feast_sketch_store.planning.plan import Plan, Point
 from feast_sketch_store.planning.sample import Kept, Sample
 from feast_sketch_store.planning.source import PlannedView, sample_view
+from feast_sketch_store.sizing import FactClass
 
 DEFAULT_SAMPLE = 100_000
 LISTS_FOLDER = "plans"  # in the feature repository
@@ -199,13 +202,9 @@ def _limits(view: PlannedView, sample: Sample, found: Sequence[Candidate]) -> It
         f"{per_entity / 3 / num_values:.2g}; a Bloom filter, which takes 1.44 times the least bits, is "
         f"larger from about {2 ** (-exact * math.log(2)):.2g} on."
     )
-    false_values = 0.0
-    for name, counts in sample.full_counts.items():
-        rate = view.settings.features[name].error_rate
-        false_values += rate * float((1 - counts / sample.num_entities).sum())
     yield (
-        "The noise of an error rate adds up over the vocabulary: at the current error rates a read shows "
-        f"{false_values:.3g} false values beside {per_entity:.3g} true ones."
+        "The noise of an error rate adds up over the vocabulary: with the current settings a read shows "
+        f"{_current_false_values(view, sample):.3g} false values beside {per_entity:.3g} true ones."
     )
     if sample.scale > 1:
         unseen = num_values - sum(len(feature.vocabulary) for feature in sample.features.values())
@@ -223,6 +222,27 @@ def _limits(view: PlannedView, sample: Sample, found: Sequence[Candidate]) -> It
     yield "The bytes of Redis and SQLite were measured on another data set, with 20 ids per row."
     if any(c.point.kept_share < 1 for c in found):
         yield "What a vocabulary leaves out is gone from sealed rows: no error rate tells of it."
+
+
+def _current_false_values(view: PlannedView, sample: Sample) -> float:
+    """How many values a read shows too many with the settings that the view has."""
+    targets: dict[str, structures.Target] = {}
+    popularity: dict[str, structures.Popularity] = {}
+    for name, counts in sample.full_counts.items():
+        target = view.settings.features[name].target
+        assert isinstance(target, structures.Target)  # of collections
+        whole = np.minimum(np.rint(counts), sample.num_entities).astype(np.int64)
+        targets[name], popularity[name] = target, structures.Popularity(whole, sample.num_entities)
+    facts = structures.choose(
+        targets, popularity, view.settings.presence_error_rate, view.settings.lists_rows
+    )
+    shown = 0.0
+    for name, kept in facts.items():
+        if isinstance(kept, FactClass):
+            shown += kept.false_positive_rate * popularity[name].mean_absent
+        elif kept is not None:
+            shown += kept.false_per_read
+    return shown
 
 
 def _limits_of_labels(task: Task, found: Sequence[Candidate]) -> Iterator[str]:

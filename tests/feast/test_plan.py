@@ -1,9 +1,6 @@
 """Plans of the views of a real repository, in Python and through ``feast-sketch plan``."""
 
-import importlib.util
 import json
-import sys
-import types
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -22,16 +19,6 @@ from feast_sketch_store.planning.curves import CHOSEN_SETS, COARSE, POPULAR_SETS
 
 NUM_USERS = 400
 EVENT = datetime(2026, 5, 1, tzinfo=UTC)
-REPORT = "feast_sketch_store.planning.report"
-
-
-@pytest.fixture(autouse=True)
-def _report(monkeypatch):
-    """A report that says its plan, where there is none."""
-    if importlib.util.find_spec(REPORT) is None:
-        stub = types.ModuleType(REPORT)
-        stub.to_html = lambda plan: f"<html>{plan.view}</html>"
-        monkeypatch.setitem(sys.modules, REPORT, stub)
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +49,8 @@ def repository(tmp_path_factory, rows):
     folder = tmp_path_factory.mktemp("repository")
     (folder / "feature_store.yaml").write_text(
         "project: shop\nprovider: local\nregistry: registry.db\nentity_key_serialization_version: 3\n"
-        "online_store: {type: sketch, path: sketch, refresh_interval_seconds: 0, seal_min_rows: 100000}\n"
+        "online_store: {type: sketch, path: sketch, refresh_interval_seconds: 0, seal_min_rows: 100000, "
+        "error_rate: 0.01}\n"
     )
     rows.rename(columns={"viewed": "articles"}).to_parquet(folder / "rows.parquet")
     rows.head(0).to_parquet(folder / "none.parquet")
