@@ -37,18 +37,20 @@ def advice(table: FeatureView, settings: ViewSettings, sealed: SketchLayer | Non
         )
     if sealed is None:
         return
-    for name, symbols in sealed.ranges.items():
+    for name, vocabulary in sealed.vocabularies.items():
         feature = settings.features.get(name)
         if feature is None or feature.codec.is_bounded:
             continue
-        if symbols.num_symbols > _NEARLY_FULL * feature.max_vocabulary:
+        if len(vocabulary) > _NEARLY_FULL * feature.max_vocabulary:
             yield (
-                f"feature {name!r} of view {table.name!r} has {symbols.num_symbols} different values; writes "
+                f"feature {name!r} of view {table.name!r} has {len(vocabulary)} different values; writes "
                 f"past max_vocabulary = {feature.max_vocabulary} are refused. Raise it, or give the field "
                 f"the tag {_EXACT_TAG}, which has no vocabulary"
             )
+    if settings.lists_rows or not isinstance(sealed.presence, ShapedRows):
+        return
     size, listed = sealed.size_bytes, round(_size_if_listed(sealed))
-    if not settings.lists_rows and listed < (1 - _WORTH_SAVING) * size:
+    if listed < (1 - _WORTH_SAVING) * size:
         yield (
             f"view {table.name!r} takes {size} bytes in memory; with exact scalars it would take about "
             f"{listed} and never return a wrong one. Give one of them the tag {_EXACT_TAG}"

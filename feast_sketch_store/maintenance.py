@@ -61,8 +61,9 @@ class FeatureReport:
 class ViewReport:
     """A view as it is served; sizes in bytes, ages in seconds, None where there is no snapshot.
 
-    ``bits_per_fact`` counts the table and the sets; ``memory_bytes`` the snapshot, which processes share, and
-    the unsealed rows, which each keeps; ``disk_bytes`` all files of the view.
+    ``bits_per_fact`` is of the table and the sets, for each fact written, kept or cut; ``memory_bytes`` the
+    snapshot, which processes share, and the unsealed rows, which each keeps; ``disk_bytes`` all files of the
+    view.
     """
 
     view: str
@@ -102,7 +103,7 @@ def inspect(store: FeatureStore, view: str) -> ViewReport:
         base.num_entities,
         base.num_facts,
         stats.unsealed_rows,
-        base.fact_bits / base.num_facts if base.num_facts else None,
+        base.fact_bits / num_facts if (num_facts := base.num_facts + sum(base.cut.values())) else None,
         stats.snapshot_bytes + stats.unsealed_bytes,
         disk_bytes,
         max(0.0, time.time() - snapshot.path.stat().st_mtime),
