@@ -30,7 +30,8 @@ def print_report(result: Mapping[str, Any]) -> None:
     print("Without the sketch:\n")
     memory = f"{redis['used_memory']:,}", f"{redis['used_memory'] * 8 / facts:,.0f}"
     rows = [["no history", "0", "0", _auc(result[NONE]), _median(rates, NONE)]]
-    rows.append(["exact, scipy CSR in the same process", "", "", _auc(result[EXACT]), _median(rates, EXACT)])
+    csr = f"{result['CSR bytes']:,}", number(result["CSR bytes"] * 8 / facts)
+    rows.append(["exact, SciPy CSR in the same process", *csr, _auc(result[EXACT]), _median(rates, EXACT)])
     rows.append(["exact, Redis", *memory, _auc(result[EXACT]), number(redis["predictions/s"])])
     header = ["history", "bytes", "bits/fact", "AUC (95 % interval)", "predictions/s on a core"]
     print_table(header, rows)
@@ -131,8 +132,10 @@ def to_svg(result: Mapping[str, Any]) -> str:
     parts.append(text(_LEFT - 8, _TOP - 6, "AUC", "end"))
     for name, auc in levels.items():
         parts.append(line(_LEFT, y_of(auc), right, y_of(auc), 'stroke-width="1.5" stroke-dasharray="6 4"'))
-        parts.append(text(_LEFT + 6, y_of(auc) - 5, f"{name}, {auc:.4f}", "start"))
-    legend = y_of(levels["no history"]) - 14 - 18 * len(curves)
+        # The curves are low on the left and high on the right.
+        x, anchor = (right - 6, "end") if name == "no history" else (_LEFT + 6, "start")
+        parts.append(text(x, y_of(auc) - 5, f"{name}, {auc:.4f}", anchor))
+    legend = y_of(levels["no history"]) - 24 - 18 * len(curves)  # curves rise, so this corner is empty
     for number_, (name, points) in enumerate(curves.items()):
         colour = _COLOURS[number_ % len(_COLOURS)]
         path = " ".join(f"{x_of(x):.1f},{y_of(y):.1f}" for x, y in points)

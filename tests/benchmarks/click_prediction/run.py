@@ -34,6 +34,7 @@ from serving import (
     REDIS,
     SKETCH,
     check,
+    csr_bytes,
     in_memory,
     predictions_per_second,
     through_redis,
@@ -101,6 +102,7 @@ def measure_task(task: Task, curves: Sequence[str], *, quick: bool) -> dict[str,
         "facts": task.num_facts,
         NONE: _auc(samples[NONE]),
         EXACT: _auc(samples[EXACT]),
+        "CSR bytes": csr_bytes(task),
         "curves": {},
     }
     with temporary_folder() as folder:
@@ -113,10 +115,12 @@ def measure_task(task: Task, curves: Sequence[str], *, quick: bool) -> dict[str,
             for name in curves:
                 points = result["curves"][name] = []
                 for setting in _some(SETTINGS[name], quick=quick):
-                    size = repository.seal(tags_of(setting, task, importance))
+                    sealed = repository.seal(tags_of(setting, task, importance))
+                    size = sealed["bytes"]
                     history = repository.read()
                     repository.check(history, _sample(task))
                     point = {"setting": setting.label, "bytes": size, "bits/fact": size * 8 / task.num_facts}
+                    point["sealed in, s"] = sealed["seconds"]
                     point["share of Redis"] = size / result["redis"]["used_memory"]
                     point |= _compare(task, history)
                     fit_seconds, model = seconds(ClickModel, task, history)

@@ -15,6 +15,7 @@ from feast import FeatureStore
 from measure import interleaved
 from model import SIMILARITY_SCALE, ClickModel
 from numpy.typing import NDArray
+from tasks import Task
 from through_feast import VIEW
 
 from feast_sketch_store import SketchReader
@@ -27,7 +28,7 @@ Decide = Callable[[Examples], NDArray[np.float64]]
 
 
 def predictions_per_second(
-    sides: Mapping[str, Decide], task: Any, rounds: int, calls: int
+    sides: Mapping[str, Decide], task: Task, rounds: int, calls: int
 ) -> dict[str, float]:
     """By side, on one core: medians of interleaved turns."""
     tested = np.flatnonzero(~task.is_train)
@@ -40,7 +41,7 @@ def predictions_per_second(
     return {name: BATCH / each for name, each in seconds.items()}
 
 
-def check(sides: Mapping[str, Decide], task: Any, expected: Mapping[str, NDArray[np.float64]]) -> None:
+def check(sides: Mapping[str, Decide], task: Task, expected: Mapping[str, NDArray[np.float64]]) -> None:
     """Check that what is timed decides as the model does.
 
     Raises
@@ -77,6 +78,14 @@ def in_memory(model: ClickModel) -> Decide:
         return decided
 
     return decide
+
+
+def csr_bytes(task: Task) -> int:
+    """What `in_memory` holds of those who have a history: indices, ones and ends of rows, and the index."""
+    size = len(task.written) * task.people.itemsize
+    for matrix in task.history.values():
+        size += matrix.indices.nbytes + matrix.data.nbytes + len(task.written) * matrix.indptr.itemsize
+    return size
 
 
 def through_sketch(model: ClickModel, repository: Path) -> Decide:
