@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.optimize import minimize
 from scipy.special import expit
+from sklearn.linear_model import LogisticRegression
 from tasks import History, Task
 
 # Of a one in a history, of which there are many more than in the context.
@@ -41,6 +42,16 @@ class ClickModel:
             if self.similarity is not None:
                 decided += self._interactions(history)[is_test] @ self.interaction_weights
         return np.asarray(decided, np.float64)
+
+    def reference(self, history: History) -> NDArray[np.float64]:
+        """The same by scikit-learn, which is given a row for each example."""
+        task = self.task
+        own = [matrix[task.person] * HISTORY_SCALE for matrix in history.values()]
+        interactions = [] if self.similarity is None else [self._interactions(history)]
+        examples = sparse.hstack([task.context, *interactions, *own], "csr")
+        model = LogisticRegression(C=INVERSE_PENALTY, max_iter=MAX_ITERATIONS)
+        model.fit(examples[task.is_train], task.labels[task.is_train])
+        return np.asarray(model.decision_function(examples[~task.is_train]), np.float64)
 
     def importance(self) -> dict[str, NDArray[np.float64]]:
         """How much each value of a history moves decisions: the mean square of what it adds to one."""

@@ -48,6 +48,7 @@ from through_feast import Repository
 TASKS = ("kuairand", "retail")
 CHECKED_PEOPLE = 200
 QUICK_SETTINGS = 2  # of each curve
+TOLERANCE = 1e-3  # between two fits, neither of which is at the optimum
 
 
 def main() -> None:
@@ -105,6 +106,9 @@ def measure_task(task: Task, curves: Sequence[str], *, quick: bool) -> dict[str,
         "CSR bytes": csr_bytes(task),
         "curves": {},
     }
+    reference = bootstrap.aucs(exact.reference(task.history))[0]
+    if abs(reference - samples[EXACT][0]) > TOLERANCE:
+        raise AssertionError(f"the exact AUC is {samples[EXACT][0]}, but scikit-learn's {reference}")
     with temporary_folder() as folder:
         with redis_server() as port:
             result["redis"] = _measure_redis(task, exact, decided[EXACT], folder / "redis", port, quick=quick)
