@@ -38,7 +38,7 @@ _EXACT_SETS = {"sketch.filter": "sets"}
 SETTINGS: Mapping[str, Sequence[Setting]] = {
     "uniform": _each(
         "error rate {:g}",
-        {"sketch.error_rate": "{:g}"},
+        {"sketch.filter": "uniform", "sketch.error_rate": "{:g}"},
         (0.36, 0.25, 0.15, 0.1, 0.05, 0.02, 0.01, 0.003, 0.001, 0.0001),
     ),
     "tiers": _each(

@@ -7,7 +7,6 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.optimize import minimize
 from scipy.special import expit
-from sklearn.linear_model import LogisticRegression
 from tasks import History, Task
 
 # Of a one in a history, of which there are many more than in the context.
@@ -45,6 +44,8 @@ class ClickModel:
 
     def reference(self, history: History) -> NDArray[np.float64]:
         """The same by scikit-learn, which is given a row for each example."""
+        from sklearn.linear_model import LogisticRegression  # not at the head: writers import this, too
+
         task = self.task
         own = [matrix[task.person] * HISTORY_SCALE for matrix in history.values()]
         interactions = [] if self.similarity is None else [self._interactions(history)]
