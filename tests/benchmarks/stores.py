@@ -138,7 +138,8 @@ class Backend:
 
 
 def sketch(folder: Path, rows: UserRows, **options: Any) -> Backend:
-    """This store, in a folder of its own; keywords become options."""
+    """This store, in a folder of its own, with filters at 1 %; keywords become options."""
+    options = {"error_rate": 0.01, **options}
     return Backend(folder, {"type": SKETCH, "path": str(folder / "sketch"), **options}, rows)
 
 

@@ -36,7 +36,8 @@ def store(tmp_path):
     """A repository with 300 materialized users."""
     (tmp_path / "feature_store.yaml").write_text(
         "project: shop\nprovider: local\nregistry: registry.db\nentity_key_serialization_version: 3\n"
-        "online_store: {type: sketch, path: sketch, refresh_interval_seconds: 0, seal_min_rows: 100}\n"
+        "online_store: {type: sketch, path: sketch, refresh_interval_seconds: 0, seal_min_rows: 100, "
+        "error_rate: 0.01}\n"
     )
     write_source(tmp_path, "FR")
     store = FeatureStore(repo_path=str(tmp_path))
