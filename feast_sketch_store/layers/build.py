@@ -297,7 +297,9 @@ def _choose(
             facts[name] = FactClass(feature.num_facts, target / max(1, len(feature.vocabulary) - 1))
             continue
         targets[name] = target if isinstance(target, Target) else Target(ERROR_RATE, target)
-        popularity[name] = Popularity(feature.counts, len(feature.states))
+        popularity[name] = Popularity(
+            feature.counts, len(feature.states), int((feature.states != VALUE).sum())
+        )
     return facts | choose(targets, popularity, budget.presence_error_rate, is_listed)
 
 

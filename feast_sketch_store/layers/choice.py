@@ -63,10 +63,23 @@ class Target:
 
 @dataclass(frozen=True)
 class Popularity:
-    """``counts``, int64[V], rows that have each symbol, from the most popular one on, of ``num_rows``."""
+    """How often each symbol occurs.
+
+    Parameters
+    ----------
+    counts : int64[V], rows that have each symbol, from the most popular one on.
+    num_rows : of all rows.
+    num_empty : of rows that have none, whose reads show none either.
+    """
 
     counts: NDArray[np.int64]
     num_rows: int
+    num_empty: int = 0
+
+    @property
+    def num_filled(self) -> int:
+        """Rows that have some."""
+        return max(1, self.num_rows - self.num_empty)
 
     @property
     def num_facts(self) -> int:
@@ -75,8 +88,8 @@ class Popularity:
 
     @property
     def mean_absent(self) -> float:
-        """How many symbols a row lacks, on average."""
-        return len(self.counts) - self.num_facts / max(1, self.num_rows)
+        """How many symbols a row that has some lacks, on average."""
+        return len(self.counts) - self.num_facts / self.num_filled
 
 
 def choose(
@@ -117,7 +130,7 @@ def filter_bits(facts: AnyFacts) -> int:
 def set_bits(popularity: Popularity) -> float:
     """About the bits of sets: of their symbols, and of their sizes."""
     mean = popularity.num_facts / max(1, popularity.num_rows)
-    return golomb_sets.ideal_bits(popularity.counts, popularity.num_rows) + popularity.num_rows * (
+    return golomb_sets.ideal_bits(popularity.counts, popularity.num_filled) + popularity.num_rows * (
         1 + math.log2(1 + mean)
     )
 
@@ -131,7 +144,7 @@ def listing_bits(num_rows: int, presence_error_rate: float) -> float:
 def _filter_for(target: Target, popularity: Popularity) -> AnyFacts | None:
     if target.structure == SETS:
         return None
-    counts, num_rows, num_facts = popularity.counts, popularity.num_rows, popularity.num_facts
+    counts, num_rows, num_facts = popularity.counts, popularity.num_filled, popularity.num_facts
     is_uniform = target.structure == UNIFORM or (target.structure == AUTO and target.measure == ERROR_RATE)
     if not num_facts:
         return FactClass(0, target.amount if target.measure == ERROR_RATE else _MAX_RATE)

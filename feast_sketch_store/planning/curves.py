@@ -4,7 +4,7 @@ The tables of the filters are sized for the estimated counts of the whole view. 
 as a seal would code them, and their bits scaled; where the view is larger than its sample by the ratio of the
 least bits that sets of these densities can have, so that values which the sample does not show count.
 
-    false_per_read = sum over features and values of (1 - density) * rate
+    false_per_read = sum over features and values of (share of entities with a value - density) * rate
     noise_ratio    = false_per_read / kept facts of an entity
 """
 
@@ -33,6 +33,7 @@ SQLITE = "SQLite"
 # Measured with 20 ids per row, keys and values included; see docs/performance.md.
 _BYTES_PER_FACT = {REDIS: 16.5, SQLITE: 12.7}
 
+_HEADER_BYTES = 4_000  # about; of a snapshot's file
 _BLOCK_ROWS = 16  # of sets, that share an anchor
 
 
@@ -104,7 +105,7 @@ def uniform(
     kept = sample.everything if threshold is None else sample.at_least(threshold * len(sample))
     counts = sample.kept_counts(kept)
     classes: list[AnyFacts] = [FactClass(int(c.sum()), error_rate) for c in counts.values()]
-    geometry = size_for_rates([*classes, FactClass(sample.num_entities, presence_error_rate)])
+    geometry = size_for_rates([*classes, _shapes(sample, kept, presence_error_rate)])
     rates = {
         name: np.full(len(c), rate)
         for (name, c), rate in zip(counts.items(), geometry.false_positive_rates, strict=False)
@@ -121,12 +122,16 @@ def uniform(
 def tiers(sample: Sample, presence_error_rate: float, noise_ratio: float) -> Candidate:
     """Hashes by popularity, for so many false values per true one in each feature."""
     counts = sample.full_counts
-    num_entities = sample.num_entities
+    num_filled = sample.num_filled(sample.everything)
     facts = {
-        name: TieredFacts(c, num_entities, max(noise_ratio * int(c.sum()) / num_entities, 1e-12))
+        name: TieredFacts(
+            np.minimum(c, num_filled[name]),
+            num_filled[name],
+            max(noise_ratio * int(c.sum()) / num_filled[name], 1e-12),
+        )
         for name, c in counts.items()
     }
-    geometry = size_for_rates([*facts.values(), FactClass(num_entities, presence_error_rate)])
+    geometry = size_for_rates([*facts.values(), _shapes(sample, sample.everything, presence_error_rate)])
     rates = {
         name: np.power(geometry.fill, np.searchsorted(hashes, np.arange(len(counts[name])), side="right"))
         for name, hashes in zip(facts, geometry.hashes, strict=False)
@@ -216,10 +221,13 @@ def _candidate(
 ) -> Candidate:
     counts = sample.kept_counts(kept)
     num_entities = sample.num_entities
-    false_per_read = sum(float((1 - c / num_entities) @ rates[name]) for name, c in counts.items())
+    num_filled = sample.num_filled(kept)
+    false_per_read = sum(
+        float(np.maximum(num_filled[name] - c, 0) @ rates[name]) / num_entities for name, c in counts.items()
+    )
     kept_facts = sum(int(c.sum()) for c in counts.values())
     all_facts = sum(int(c.sum()) for c in sample.full_counts.values())
-    memory = structure_bytes + sample.vocabulary_bytes(kept)
+    memory = structure_bytes + sample.vocabulary_bytes(kept) + _HEADER_BYTES
     is_per_feature = any(not isinstance(value, str) for value in tags.values())
     point = Point(
         curve,
@@ -234,6 +242,13 @@ def _candidate(
     return Candidate(point, kept, rates)
 
 
+def _shapes(sample: Sample, kept: Kept, presence_error_rate: float) -> FactClass:
+    """One symbol of each entity: which of its features have a value."""
+    has_value = [np.diff(f.cut(kept[name]).indptr) > 0 for name, f in sample.features.items()]
+    num_shapes = len(np.unique(np.stack(has_value, axis=1), axis=0))
+    return FactClass(sample.num_entities, presence_error_rate / num_shapes)
+
+
 def _sets_bytes(sample: Sample, kept: Kept, presence_error_rate: float) -> float:
     """Bytes of the sets of all entities: the codes, where they begin, and the list of entities."""
     parts = {name: feature.cut(kept[name]) for name, feature in sample.features.items()}
@@ -246,7 +261,8 @@ def _sets_bytes(sample: Sample, kept: Kept, presence_error_rate: float) -> float
     anchor_bits = math.ceil(math.log2(max(2.0, code_bits))) / _BLOCK_ROWS
     index_bits = float(expected_bits(sample.num_entities, presence_error_rate))
     index_bits += sample.num_entities * (anchor_bits + built.deltas.width)
-    return (code_bits + index_bits) / 8
+    timestamp_bits = sample.num_entities  # of few different ones; more take a bit more
+    return (code_bits + index_bits + timestamp_bits) / 8
 
 
 def _build(parts: Sequence[FeatureSample], num_rows: int) -> GolombSets:

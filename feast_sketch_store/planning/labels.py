@@ -225,20 +225,15 @@ class Task:
             shown = true[self._rows]
             entities, values = _draw_false(chance, rates, self._num_entities)
             if len(entities):
-                entities, values = self._of_known(entities, values)
+                # Reads of entities that have no row, or none of the kept values, show nothing.
+                is_filled = (np.diff(shown.indptr) > 0)[entities]
+                entities, values = entities[is_filled], values[is_filled]
                 noise = sparse.csr_matrix(
                     (np.ones(len(entities), np.float32), (entities, values)), shape=shown.shape
                 )
                 shown = shown.maximum(noise)
             parts.append(shown)
         return sparse.hstack(parts).tocsr()
-
-    def _of_known(
-        self, entities: NDArray[np.int64], values: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Without the false values of entities that have no row, whose reads show nothing."""
-        is_known = self._rows[entities] >= 0
-        return entities[is_known], values[is_known]
 
     def _fit(self, history: Any) -> Any:
         from scipy import sparse

@@ -228,20 +228,27 @@ def _current_false_values(view: PlannedView, sample: Sample) -> float:
     """How many values a read shows too many with the settings that the view has."""
     targets: dict[str, structures.Target] = {}
     popularity: dict[str, structures.Popularity] = {}
+    filled = sample.num_filled(sample.everything)
     for name, counts in sample.full_counts.items():
         target = view.settings.features[name].target
         assert isinstance(target, structures.Target)  # of collections
-        whole = np.minimum(np.rint(counts), sample.num_entities).astype(np.int64)
-        targets[name], popularity[name] = target, structures.Popularity(whole, sample.num_entities)
+        num_filled = filled[name]
+        whole = np.minimum(counts, num_filled)
+        targets[name], popularity[name] = (
+            target,
+            structures.Popularity(whole, sample.num_entities, sample.num_entities - num_filled),
+        )
     facts = structures.choose(
         targets, popularity, view.settings.presence_error_rate, view.settings.lists_rows
     )
     shown = 0.0
     for name, kept in facts.items():
-        if isinstance(kept, FactClass):
-            shown += kept.false_positive_rate * popularity[name].mean_absent
-        elif kept is not None:
-            shown += kept.false_per_read
+        if kept is not None:
+            if isinstance(kept, FactClass):
+                per_filled = kept.false_positive_rate * popularity[name].mean_absent
+            else:
+                per_filled = kept.false_per_read
+            shown += per_filled * filled[name] / sample.num_entities
     return shown
 
 

@@ -133,6 +133,13 @@ class Sample:
             for name, counts in self.full_counts.items()
         }
 
+    def num_filled(self, kept: Kept) -> Mapping[str, int]:
+        """How many entities of the whole view have some of the kept values; reads of others show none."""
+        return {
+            name: max(1, round(np.count_nonzero(np.diff(f.cut(kept[name]).indptr)) * self.scale))
+            for name, f in self.features.items()
+        }
+
     def vocabulary_bytes(self, kept: Kept) -> float:
         """Bytes of some values of the whole view."""
         counts = self.kept_counts(kept)
