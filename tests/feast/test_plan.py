@@ -174,7 +174,7 @@ def test_deleted_entities_do_not_count(store, rows):
     [
         (Target(noise_ratio=0.3), "noise_ratio", 0.3),
         (Target(false_per_read=2), "false_per_read", 2),
-        (Target(memory_bytes=2_000), "memory_bytes", 2_000),
+        (Target(memory_bytes=6_000), "memory_bytes", 6_000),
     ],
 )
 def test_targets_are_met(store, target, limit, most):
@@ -201,10 +201,10 @@ def test_labels_choose_values(store, labels, repository):
 
 
 def test_values_are_chosen_for_so_many_bytes(store, labels):
-    plan = plan_view(store, "history", Target(memory_bytes=2_000, auc=True), labels)
+    plan = plan_view(store, "history", Target(memory_bytes=6_000, auc=True), labels)
     chosen = plan.points[plan.chosen]
-    assert chosen.memory_bytes <= 2_000
-    fitting = [p for p in plan.points if p.memory_bytes <= 2_000]
+    assert chosen.memory_bytes <= 6_000
+    fitting = [p for p in plan.points if p.memory_bytes <= 6_000]
     assert chosen.auc.value == max(point.auc.value for point in fitting if point.auc)
     sizes = [point.memory_bytes for point in fitting if point.curve == CHOSEN_SETS]
     assert max(sizes) > 1_900
@@ -272,10 +272,10 @@ class TestCommandLine:
         assert "history" in (tmp_path / "history.plan.html").read_text()
 
     def test_json_and_the_place_of_the_report(self, run, tmp_path):
-        status, output, _ = run("--view", "history", "--json", "--html", "here.html", "--memory", "2kB")
+        status, output, _ = run("--view", "history", "--json", "--html", "here.html", "--memory", "6kB")
         assert status == 0
         plan = json.loads(output)
-        assert plan["points"][plan["chosen"]]["memory_bytes"] <= 2_000
+        assert plan["points"][plan["chosen"]]["memory_bytes"] <= 6_000
         assert (tmp_path / "here.html").exists()
 
     def test_labels(self, run, labels):
