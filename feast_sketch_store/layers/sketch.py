@@ -352,7 +352,7 @@ class SketchLayer:
             num_entities,
             checked(description["max_event_timestamp"], int),
             _roundings_from(description.get("roundings", []), codecs, arrays),
-            {name: checked(number, int) for name, number in description.get("cut", {}).items()},
+            _cut_from(checked(description.get("cut", {}), dict), codecs, vocabularies),
         )
 
 
@@ -363,6 +363,18 @@ def _window_words(ranges: Sequence[SymbolRange]) -> int:
             raise ValueError("the ranges of symbols do not lie one behind the other")
         window_words += symbols.num_words
     return max(1, window_words)
+
+
+def _cut_from(
+    entries: Mapping[str, Any], codecs: Mapping[str, FeatureCodec], vocabularies: Mapping[str, Vocabulary]
+) -> dict[str, int]:
+    cut = {name: checked(number, int) for name, number in entries.items()}
+    if (
+        any(n not in vocabularies or not codecs[n].is_collection for n in cut)
+        or min(cut.values(), default=0) < 0
+    ):
+        raise ValueError("facts are cut of features that have no vocabulary to be cut")
+    return cut
 
 
 def _roundings_from(
