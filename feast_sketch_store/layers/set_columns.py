@@ -148,9 +148,10 @@ class SetColumns:
             if level_ends.ndim != 1:
                 raise ValueError(f"the levels of {codec.feature!r} are no list")
             code = SetCode(checked(entry["header_width"], int), checked(entry["no_set"], int), level_ends)
-            if len(vocabulary) != code.num_symbols or code.no_set not in (0, _NO_SET):
+            num_facts = checked(entry["num_facts"], int)
+            if len(vocabulary) != code.num_symbols or code.no_set not in (0, _NO_SET) or num_facts < 0:
                 raise ValueError(f"the vocabulary of {codec.feature!r} does not fit its code")
-            features.append(SetFeature(codec, vocabulary, checked(entry["num_facts"], int)))
+            features.append(SetFeature(codec, vocabulary, num_facts))
             codes.append(code)
         name = f"{parts.prefix}codes.{PACKED}"
         words: Any = parts.arrays[name]

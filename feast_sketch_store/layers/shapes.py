@@ -105,6 +105,7 @@ class SymbolRange:
             or any(fewer > more for more, fewer in itertools.pairwise((*facts, 0)))
             or (firsts and (len(firsts) != len(facts) or firsts[0] or firsts[-1] >= symbols.num_symbols))
             or any(later < first for first, later in itertools.pairwise(firsts))
+            or (not firsts and facts[-1] != facts[0])
             or not 0.0 <= symbols.false_positive_rate <= 1.0
             or (symbols.num_facts and not 0.0 < symbols.false_positive_rate < 1.0)
         ):
