@@ -134,7 +134,10 @@ class ListedRows:
         if not len(self.bucket_bounds):
             return timestamps
         buckets = np.searchsorted(self.bucket_bounds[:, 0], timestamps).clip(max=len(self.bucket_bounds) - 1)
-        return np.asarray(self.bucket_bounds[buckets, 1])
+        oldest, newest = self.bucket_bounds[buckets].T
+        if (oldest != timestamps).any():
+            raise ValueError("a row has the timestamp of no bucket")
+        return np.asarray(newest)
 
     def to_snapshot(self) -> tuple[dict[str, Any], dict[str, NDArray[np.generic]]]:
         """The rows as a JSON-serializable description and named arrays."""
@@ -195,7 +198,12 @@ class ListedRows:
         parts = Parts(arrays, checks, "fingerprints.")
         index = FingerprintIndex(*(parts.packed(part, description[part]) for part in ("starts", "rests")))
         bounds: Any = arrays["bucket_bounds"]
-        if bounds.ndim != 2 or bounds.shape[1] != 2 or (np.diff(bounds[:, 0]) <= 0).any():
+        if (
+            bounds.ndim != 2
+            or bounds.shape[1] != 2
+            or (bounds[:, 0] > bounds[:, 1]).any()
+            or (bounds[:-1, 1] >= bounds[1:, 0]).any()
+        ):
             raise ValueError("the bounds of the timestamp buckets do not ascend")
         return cls(salt, index, timestamps, bounds, states, by_name, sets)
 
