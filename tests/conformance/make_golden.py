@@ -2,7 +2,7 @@
 
     python tests/conformance/make_golden.py
 
-It writes `golden/v<format version>.{base,order,listed}.safetensors` and replaces no file. See README.md.
+It writes `golden/v<format version>.{base,order,listed,sets}.safetensors` and replaces no file. See README.md.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -10,11 +10,11 @@ from pathlib import Path
 from unittest import mock
 
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey
-from feast.protos.feast.types.Value_pb2 import Int64List, StringSet, Value
+from feast.protos.feast.types.Value_pb2 import Int64List, Int64Set, StringSet, Value
 
 from feast_sketch_store.binning import Quantiles
 from feast_sketch_store.codecs import BINNED, EXACT, FeatureCodec
-from feast_sketch_store.layers import FeatureBudget, build_layer
+from feast_sketch_store.layers import Cut, FeatureBudget, Target, build_layer
 from feast_sketch_store.rows import EncodedRows, encode, newest_rows, to_arrow
 from feast_sketch_store.sealed import layer_arrays
 from feast_sketch_store.snapshot import format as snapshot_format
@@ -81,6 +81,43 @@ def listed_rows() -> EncodedRows:
     return encode(*newest_rows(to_arrow(feast_rows, LISTED_CODECS)), LISTED_CODECS)
 
 
+SETS_CODECS = [
+    FeatureCodec("viewed", "string_set_val"),
+    FeatureCodec("sizes", "int64_list_val"),
+    FeatureCodec("topics", "int64_set_val"),
+    FeatureCodec("country", "string_val"),
+]
+SETS_BUDGET = FeatureBudget(
+    1e-9,
+    {
+        "viewed": Target("error_rate", 0.01, "sets"),
+        "sizes": Target("error_rate", 0.01, "sets"),
+        "topics": Target("noise_ratio", 1.0, "tiers"),
+        "country": 1e-5,
+    },
+    cuts={"sizes": Cut(top=3)},
+)
+
+
+def sets_rows() -> EncodedRows:
+    """Seventy users: ``viewed`` may be null or missing, of ``sizes`` the three most frequent are kept."""
+    feast_rows = []
+    for user in range(70):
+        values = {
+            "sizes": Value(
+                int64_list_val=Int64List(val=[size for size in range(6) if user % (size + 2) == 0])
+            ),
+            "topics": Value(int64_set_val=Int64Set(val=[2**t for t in range(8) if user % (t + 1) == 0])),
+            "country": Value(string_val="DE" if user % 5 else "FR"),
+        }
+        if user % 6:
+            content = StringSet(val=["tea", "coffee", "naïve ☕", ""][: user % 5])
+            values["viewed"] = Value(string_set_val=content) if user % 7 else Value()
+        key = EntityKey(join_keys=["user_id"], entity_values=[Value(int64_val=user)])
+        feast_rows.append((key, values, FIRST_EVENT + timedelta(hours=user), None))
+    return encode(*newest_rows(to_arrow(feast_rows, SETS_CODECS)), SETS_CODECS)
+
+
 def base(encoded: EncodedRows, budget: FeatureBudget) -> bytes:
     """A snapshot of rows."""
     with mock.patch("feast_sketch_store.layers.build.new_salt", return_value=SALT):
@@ -100,6 +137,7 @@ def contents() -> dict[str, bytes]:
     return {
         f"{version}.base.safetensors": base(encoded, BUDGET),
         f"{version}.listed.safetensors": base(listed_rows(), LISTED_BUDGET),
+        f"{version}.sets.safetensors": base(sets_rows(), SETS_BUDGET),
         f"{version}.order.safetensors": b"".join(snapshot_format.encode({}, order)),
     }
 

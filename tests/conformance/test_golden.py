@@ -16,8 +16,8 @@ from feast_sketch_store.snapshot.files import load
 
 GOLDEN = Path(__file__).parent / "golden"
 BASE, ORDER = GOLDEN / "v1.base.safetensors", GOLDEN / "v1.order.safetensors"
-LISTED = GOLDEN / "v1.listed.safetensors"
-FILES = pytest.mark.parametrize("path", [BASE, ORDER, LISTED], ids=["base", "order", "listed"])
+LISTED, SETS = GOLDEN / "v1.listed.safetensors", GOLDEN / "v1.sets.safetensors"
+FILES = pytest.mark.parametrize("path", [BASE, ORDER, LISTED, SETS], ids=["base", "order", "listed", "sets"])
 
 NOON = 1_777_636_800_000_000  # 2026-05-01T12:00:00Z
 HOUR = 3_600_000_000
@@ -86,9 +86,15 @@ def test_the_description_is_as_it_was():
         zip(NAMES, VALUE_FIELDS, strict=True)
     )
     assert [
-        [each[part] for part in ("first_word", "num_symbols", "num_facts", "num_hashes")]
+        [each[part] for part in ("first_word", "num_symbols", "facts_per_hash", "first_symbols")]
         for each in (*layer["features"], *layer["shapes"])
-    ] == [[0, 4, 6, 7], [1, 3, 3, 7], [3, 3, 4, 18], [2, 2, 2, 17], [4, 6, 6, 33]]
+    ] == [
+        [0, 4, [6] * 7, []],
+        [1, 3, [3] * 7, []],
+        [2, 3, [4] * 18, []],
+        [3, 2, [2] * 17, []],
+        [4, 6, [6] * 33, []],
+    ]
     assert {name: (array.dtype.str, array.shape) for name, array in arrays.items()} == {
         "bucket_bounds": ("<i8", (6, 2)),
         "table": ("<u8", (14,)),
@@ -161,9 +167,58 @@ def test_the_listed_file_has_each_form_of_a_column():
         ("weight", "categorical", "dictionary"),
     ]
     assert layer["roundings"] == [{"name": "weight", "max_error": 4.25, "mean_error": 2.175}]
-    assert np.all(np.diff(arrays["fingerprints"].astype(object)) > 0)
+    assert arrays["bucket_bounds"].shape == (0, 2)  # timestamps are those of the rows
     packed = [name for name in arrays if name.endswith("words")]
-    assert len(packed) == 13
+    assert len(packed) == 15
+    assert all(f"{name}.checksums" in arrays for name in [*packed, "table"])
+
+
+def test_sets_read_as_they_were_written():
+    description, arrays = load(SETS)
+    layer = SketchLayer.from_snapshot(description["layer"], arrays)
+    names = ["viewed", "sizes", "topics", "country"]
+    answer = layer.read(hashes_of(range(1000)), names)
+    assert answer.found.tolist() == list(range(70))
+    assert (answer.event_timestamps <= NOON + HOUR * np.arange(70)).all()
+    columns = [answer.features[name] for name in names]
+    values = [feature.decoder.values(feature.states, feature.indptr, feature.symbols) for feature in columns]
+    for user, (viewed, sizes, topics, country) in enumerate(zip(*values, strict=True)):
+        if user % 6 == 0:
+            assert viewed is None
+        elif user % 7 == 0:
+            assert viewed == Value()
+        else:
+            assert set(viewed.string_set_val.val) == set(["tea", "coffee", "naïve ☕", ""][: user % 5])
+        # The three most frequent sizes are kept.
+        assert set(sizes.int64_list_val.val) == {size for size in range(3) if user % (size + 2) == 0}
+        assert sizes.WhichOneof("val") == "int64_list_val"
+        assert set(topics.int64_set_val.val) >= {2**t for t in range(8) if user % (t + 1) == 0}
+        assert country == Value(string_val="DE" if user % 5 else "FR")
+
+
+def test_the_file_of_sets_has_each_structure():
+    description, arrays = load(SETS)
+    layer = SketchLayer.from_snapshot(description["layer"], arrays)
+    assert {name: layer.structure_of(name) for name in layer.codecs} == {
+        "topics": "tiers",
+        "country": "column",
+        "viewed": "sets",
+        "sizes": "sets",
+    }
+    (topics,) = description["layer"]["features"]
+    assert (topics["facts_per_hash"], topics["first_symbols"]) == ([192, 45, 45, 19], [0, 4, 4, 6])
+    assert description["layer"]["cut"] == {"sizes": 36}
+    sets = description["layer"]["listed"]["sets"]
+    assert [list(entry.values()) for entry in sets["features"]] == [
+        ["viewed", "string_set_val", 101, 1, 2],
+        ["sizes", "int64_list_val", 77, 0, 0],
+    ]
+    assert sets["num_bits"] == 620
+    assert arrays["sets.0.level_ends"].tolist()[-1] == 4
+    assert arrays["sets.1.vocabulary.values"].tolist() == [0, 1, 2]
+    assert arrays["bucket_bounds"].shape == (16, 2)
+    packed = [name for name in arrays if name.endswith("words")]
+    assert len(packed) == 10
     assert all(f"{name}.checksums" in arrays for name in [*packed, "table"])
 
 

@@ -42,7 +42,7 @@ def test_a_missing_entry_is_refused(parts, key):
 
 @pytest.mark.parametrize("where", ["features", "shapes"])
 @pytest.mark.parametrize(
-    "key", ["first_word", "num_symbols", "num_facts", "num_hashes", "false_positive_rate"]
+    "key", ["first_word", "num_symbols", "facts_per_hash", "first_symbols", "false_positive_rate"]
 )
 def test_a_missing_entry_of_a_range_is_refused(parts, where, key):
     del parts[0][where][0][key]
@@ -137,11 +137,27 @@ def change(path, value):
         change(["features", 0, "first_word"], "0"),
         change(["features", 0, "num_symbols"], 3),
         change(["features", 0, "num_symbols"], 2**60),
-        change(["features", 0, "num_hashes"], 0),
-        change(["features", 0, "num_hashes"], -1),
-        change(["features", 0, "num_hashes"], 2**40),
-        change(["features", 0, "num_hashes"], 1.5),
-        change(["features", 0, "num_hashes"], "7"),
+        change(["features", 0, "facts_per_hash"], []),
+        change(["features", 0, "facts_per_hash"], [6] * 65),
+        change(["features", 0, "facts_per_hash"], [5, 6]),
+        change(["features", 0, "facts_per_hash"], [6, -1]),
+        change(["features", 0, "facts_per_hash"], [6, 1.5]),
+        change(["features", 0, "facts_per_hash"], ["6"]),
+        change(["features", 0, "facts_per_hash"], 7),
+        change(["features", 0, "first_symbols"], [0]),
+        change(["features", 0, "first_symbols"], [1] * 7),
+        change(["features", 0, "first_symbols"], [0, 0, 0, 0, 0, 0, 4]),
+        change(["features", 0, "first_symbols"], [0, 0, 0, 0, 2, 1, 3]),
+        change(["features", 0, "first_symbols"], [0, 0, 0, 0, 0, 0, -1]),
+        change(["features", 0, "first_symbols"], [0, 0, 0, 0, 0, 0, 1.0]),
+        change(["features", 0, "first_symbols"], None),
+        change(["features", 0, "false_positive_rate"], 0.0),
+        change(["features", 0, "false_positive_rate"], 1.5),
+        change(["cut"], None),
+        change(["cut"], ["viewed"]),
+        change(["cut"], {"unknown": 1}),
+        change(["cut"], {"viewed": -1}),
+        change(["cut"], {"viewed": "1"}),
         change(["shapes"], []),
         change(["shapes"], None),
         change(["shapes", 0, "features"], []),
@@ -149,7 +165,7 @@ def change(path, value):
         change(["shapes", 0, "features"], ["viewed", "viewed", "country", "member"]),
         change(["shapes", 0, "num_symbols"], 5),
         change(["shapes", 0, "num_symbols"], -6),
-        change(["shapes", 0, "num_hashes"], 0),
+        change(["shapes", 0, "facts_per_hash"], []),
         change(["shapes", 0, "first_word"], 99),
     ],
 )

@@ -1,4 +1,4 @@
-"""A snapshot that lists its rows: parts that contradict each other are refused, when opened or when read.
+"""Snapshots that list their rows: parts that contradict each other are refused, when opened or when read.
 
 Packed arrays are not read when the file is opened. What a read finds wrong is a `ValueError`, which the view
 reports as a damaged file.
@@ -19,23 +19,29 @@ from feast_sketch_store.layers import SketchLayer, is_checked_where_read
 from feast_sketch_store.sealed import open_layer
 from feast_sketch_store.snapshot.files import SnapshotFile, load
 
-GOLDEN = Path(__file__).parent / "golden" / "v1.listed.safetensors"
-NAMES = ["viewed", "sizes", "note", "country", "weight"]
-ARRAYS = [name for name in load(GOLDEN)[1] if not name.endswith(".checksums")]
+GOLDEN = Path(__file__).parent / "golden"
+FILES = {"listed": GOLDEN / "v1.listed.safetensors", "sets": GOLDEN / "v1.sets.safetensors"}
+NAMES = {
+    "listed": ["viewed", "sizes", "note", "country", "weight"],
+    "sets": ["viewed", "sizes", "topics", "country"],
+}
+LOADED = {file: load(path) for file, path in FILES.items()}
+ARRAYS = [
+    (file, name) for file, (_, arrays) in LOADED.items() for name in arrays if not name.endswith(".checksums")
+]
 REFUSALS = (ValueError, KeyError, TypeError)
 
 
-@pytest.fixture
-def parts():
+def parts_of(file):
     """The description and the arrays of a layer, free to be changed."""
-    description, arrays = load(GOLDEN)
+    description, arrays = LOADED[file]
     return copy.deepcopy(description["layer"]), dict(arrays)
 
 
-def read_all(layer):
+def read_all(layer, file):
     """Everything of the 70 rows, as bytes; the decoders must not fail."""
     keys = [EntityKey(join_keys=["user_id"], entity_values=[Value(int64_val=n)]) for n in range(90)]
-    answer = layer.read(hash_serialized_keys(serialize_entity_keys(keys)), NAMES)
+    answer = layer.read(hash_serialized_keys(serialize_entity_keys(keys)), NAMES[file])
     values = [
         [v and v.SerializeToString() for v in f.decoder.values(f.states, f.indptr, f.symbols)]
         for f in answer.features.values()
@@ -45,57 +51,66 @@ def read_all(layer):
 
 @pytest.fixture(scope="module")
 def truth():
-    description, arrays = load(GOLDEN)
-    return read_all(SketchLayer.from_snapshot(description["layer"], arrays))
+    """Makes what a file reads as."""
+    return {file: read_all(SketchLayer.from_snapshot(*parts_of(file)), file) for file in FILES}
 
 
-def test_the_parts_fit_as_they_are(parts, truth):
-    assert len(truth[0]) == 70
-    assert read_all(SketchLayer.from_snapshot(*parts)) == truth
+@pytest.mark.parametrize("file", FILES)
+def test_the_parts_fit_as_they_are(file, truth):
+    assert len(truth[file][0]) == 70
+    assert read_all(SketchLayer.from_snapshot(*parts_of(file)), file) == truth[file]
 
 
-@pytest.mark.parametrize("name", ARRAYS)
-def test_a_missing_array_is_refused(parts, name):
-    del parts[1][name]
+@pytest.mark.parametrize(("file", "name"), ARRAYS)
+def test_a_missing_array_is_refused(file, name):
+    description, arrays = parts_of(file)
+    del arrays[name]
     with pytest.raises(REFUSALS):
-        SketchLayer.from_snapshot(*parts)
+        SketchLayer.from_snapshot(description, arrays)
 
 
 # What no other part names does no harm: the last value of column 3 stands for rows without one.
 HARMLESS = {
-    ("columns.2.content.words", "longer"),
-    ("columns.3.vocabulary.offsets", "longer"),
-    ("columns.3.vocabulary.offsets", "shorter"),
-    ("columns.4.vocabulary.values", "longer"),
+    ("listed", "columns.2.content.words", "longer"),
+    ("listed", "columns.3.vocabulary.offsets", "longer"),
+    ("listed", "columns.3.vocabulary.offsets", "shorter"),
+    ("listed", "columns.4.vocabulary.values", "longer"),
+    ("sets", "columns.0.vocabulary.values", "longer"),
+    ("sets", "columns.1.vocabulary.offsets", "longer"),
+    ("sets", "sets.codes.words", "longer"),
+    ("sets", "sets.0.level_ends", "longer"),  # one more level, of no symbols
+    ("sets", "sets.1.level_ends", "longer"),
 }
 
 
 @pytest.mark.parametrize(
-    ("name", "how"),
+    ("file", "name", "how"),
     [
-        (name, how)
-        for name in ARRAYS
+        (file, name, how)
+        for file, name in ARRAYS
         for how in ("shorter", "longer", "another dimension", "another type")
-        if len(load(GOLDEN)[1][name]) and (name, how) not in HARMLESS
+        if len(LOADED[file][1][name]) and (file, name, how) not in HARMLESS
     ],
 )
-def test_an_array_of_another_shape_is_refused(parts, name, how):
-    array = parts[1][name]
-    parts[1][name] = {
+def test_an_array_of_another_shape_is_refused(file, name, how):
+    description, arrays = parts_of(file)
+    array = arrays[name]
+    arrays[name] = {
         "shorter": array[:-1],
         "longer": np.concatenate((array, array[-1:])),
         "another dimension": array[None],
         "another type": array.astype(np.int32),
     }[how]
     with pytest.raises(REFUSALS):
-        read_all(SketchLayer.from_snapshot(*parts))
+        read_all(SketchLayer.from_snapshot(description, arrays), file)
 
 
-@pytest.mark.parametrize("name", [name for name in ARRAYS if is_checked_where_read(name)])
-def test_any_words_are_refused_or_safe_to_read(parts, name):
+@pytest.mark.parametrize(("file", "name"), [each for each in ARRAYS if is_checked_where_read(each[1])])
+def test_any_words_are_refused_or_safe_to_read(file, name):
     """Checksums that are right for words that nobody wrote."""
     rng = np.random.default_rng(1)
-    true = parts[1][name]
+    description, arrays = parts_of(file)
+    true = arrays[name]
     refused = 0
     for number in range(40):
         words = true.copy()
@@ -103,12 +118,12 @@ def test_any_words_are_refused_or_safe_to_read(parts, name):
             words[rng.integers(len(words))] = rng.integers(0, 2**64, dtype=np.uint64)
         else:
             words[:] = rng.integers(0, 2**64, len(words), np.uint64) if number % 2 else 2**64 - 1
-        parts[1][name] = words
+        arrays[name] = words
         try:
-            read_all(SketchLayer.from_snapshot(*parts))
+            read_all(SketchLayer.from_snapshot(description, arrays), file)
         except REFUSALS:
             refused += 1
-    if "bounds" in name or "offsets" in name:
+    if any(part in name for part in ("bounds", "offsets", "starts", "anchors", "deltas")):
         assert refused
 
 
@@ -121,65 +136,113 @@ def leaves(content, path=()):
 
 
 @pytest.mark.parametrize(
-    "path", [p for p in leaves(load(GOLDEN)[0]["layer"]) if p], ids=lambda path: ".".join(map(str, path))
+    ("file", "path"),
+    [
+        pytest.param(file, path, id=f"{file} {'.'.join(map(str, path))}")
+        for file, (description, _) in LOADED.items()
+        for path in leaves(description["layer"])
+        if path
+    ],
 )
-def test_any_other_content_is_refused_or_safe_to_read(parts, path):
+def test_any_other_content_is_refused_or_safe_to_read(file, path):
+    true, arrays = parts_of(file)
     junk = (None, True, 0, 1, -1, 2, 64, 65, 70, 71, 2**62, 2**70, 1.5, "", "x", "exact", "binned", "bytes")
     for value in (*junk, [], [0], {}, {"a": 1}, "numbers", "dictionary"):
-        description = copy.deepcopy(parts[0])
+        description = copy.deepcopy(true)
         place = description
         for step in path[:-1]:
             place = place[step]
         place[path[-1]] = value
         try:
-            read_all(SketchLayer.from_snapshot(description, parts[1]))
+            read_all(SketchLayer.from_snapshot(description, arrays), file)
         except REFUSALS:
             continue
 
 
 @pytest.mark.parametrize(
-    ("path", "value"),
+    ("file", "path", "value"),
     [
-        (["listed", "columns", 1, "bounds", "base"], 1),
-        (["listed", "columns", 1, "bounds", "base"], -1),
-        (["listed", "columns", 1, "states", "base"], 1),
-        (["listed", "columns", 1, "elements", "numbers", "width"], 0),
-        (["listed", "columns", 2, "elements", "offsets", "base"], 2**40),
-        (["listed", "columns", 2, "elements", "form"], "dictionary"),
-        (["listed", "columns", 3, "elements", "ids", "base"], 2),
-        (["listed", "columns", 3, "value_field"], "int64_val"),
-        (["listed", "columns", 3, "name"], "note"),
-        (["listed", "columns", 0, "name"], "something else"),
-        (["listed", "states", 0, "name"], "note"),
-        (["listed", "states", 0, "base"], 3),
-        (["listed", "states"], []),
-        (["num_entities"], 69),
-        (["roundings", 0, "name"], "viewing"),
+        ("listed", ["listed", "columns", 1, "bounds", "base"], 1),
+        ("listed", ["listed", "columns", 1, "bounds", "base"], -1),
+        ("listed", ["listed", "columns", 1, "states", "base"], 1),
+        ("listed", ["listed", "columns", 1, "elements", "numbers", "width"], 0),
+        ("listed", ["listed", "columns", 2, "elements", "offsets", "base"], 2**40),
+        ("listed", ["listed", "columns", 2, "elements", "form"], "dictionary"),
+        ("listed", ["listed", "columns", 3, "elements", "ids", "base"], 2),
+        ("listed", ["listed", "columns", 3, "value_field"], "int64_val"),
+        ("listed", ["listed", "columns", 3, "name"], "note"),
+        ("listed", ["listed", "columns", 0, "name"], "something else"),
+        ("listed", ["listed", "states", 0, "name"], "note"),
+        ("listed", ["listed", "states", 0, "base"], 3),
+        ("listed", ["listed", "states"], []),
+        ("listed", ["num_entities"], 69),
+        ("listed", ["roundings", 0, "name"], "viewing"),
+        ("listed", ["listed", "starts", "length"], 10),
+        ("listed", ["listed", "starts", "base"], 1),
+        ("listed", ["listed", "rests", "base"], 1),
+        ("listed", ["listed", "rests", "width"], 33),
+        ("sets", ["cut"], {"country": 1}),
+        ("sets", ["cut"], {"sizes": -1}),
+        ("sets", ["listed", "sets", "features"], []),
+        ("sets", ["listed", "sets", "features", 0, "name"], "sizes"),
+        ("sets", ["listed", "sets", "features", 0, "name"], "topics"),
+        ("sets", ["listed", "sets", "features", 0, "name"], "country"),
+        ("sets", ["listed", "sets", "features", 0, "value_field"], "string_val"),
+        ("sets", ["listed", "sets", "features", 0, "value_field"], "int64_set_val"),
+        ("sets", ["listed", "sets", "features", 0, "no_set"], 1),
+        ("sets", ["listed", "sets", "features", 0, "no_set"], 3),
+        ("sets", ["listed", "sets", "features", 0, "no_set"], -1),
+        ("sets", ["listed", "sets", "features", 0, "header_width"], 31),
+        ("sets", ["listed", "sets", "features", 0, "header_width"], -1),
+        ("sets", ["listed", "sets", "features", 0, "num_facts"], -1),
+        ("sets", ["listed", "sets", "num_bits"], -1),
+        ("sets", ["listed", "sets", "num_bits"], 1000),
+        ("sets", ["listed", "sets", "num_bits"], 100),
+        ("sets", ["listed", "sets", "anchors", "base"], 1),
+        ("sets", ["listed", "sets", "deltas", "base"], 1),
+        ("sets", ["listed", "sets", "deltas", "length"], 69),
+        ("sets", ["listed", "states"], []),
+        ("sets", ["features", 0, "first_symbols"], []),
+        ("sets", ["features", 0, "first_symbols"], [0, 4, 4, 8]),
     ],
     ids=str,
 )
-def test_a_description_that_does_not_fit_is_refused(parts, path, value):
+def test_a_description_that_does_not_fit_is_refused(file, path, value):
+    description, arrays = parts_of(file)
     *parents, last = path
-    place = parts[0]
+    place = description
     for step in parents:
         place = place[step]
     place[last] = value
     with pytest.raises(REFUSALS):
-        read_all(SketchLayer.from_snapshot(*parts))
+        read_all(SketchLayer.from_snapshot(description, arrays), file)
 
 
-def test_strings_that_are_none_are_refused_when_they_are_read(parts):
-    content = parts[1]["columns.2.content.words"].copy()
+def test_buckets_of_timestamps_that_the_rows_do_not_have_are_refused():
+    """Rows would expire by the newest timestamp of another bucket."""
+    description, arrays = parts_of("sets")
+    true = arrays["bucket_bounds"]
+    swapped, joined, missing = true[:, ::-1].copy(), true.copy(), np.delete(true, 5, axis=0)
+    joined[:-1, 1] = true[1:, 0]
+    for bounds in (swapped, joined, missing, true[:-1], true + 1, true[:0, :1]):
+        with pytest.raises(REFUSALS):
+            read_all(SketchLayer.from_snapshot(description, arrays | {"bucket_bounds": bounds}), "sets")
+
+
+def test_strings_that_are_none_are_refused_when_they_are_read():
+    description, arrays = parts_of("listed")
+    content = arrays["columns.2.content.words"].copy()
     content.view(np.uint8)[:] = 0xFF
-    parts[1]["columns.2.content.words"] = content
-    layer = SketchLayer.from_snapshot(*parts)
+    arrays["columns.2.content.words"] = content
+    layer = SketchLayer.from_snapshot(description, arrays)
     with pytest.raises(ValueError, match="UTF8"):
-        read_all(layer)
+        read_all(layer, "listed")
 
 
-def test_every_changed_byte_is_found_at_the_latest_when_it_is_read(tmp_path, truth):
+@pytest.mark.parametrize("file", FILES)
+def test_every_changed_byte_is_found_at_the_latest_when_it_is_read(tmp_path, truth, file):
     """Headers and small arrays when the file is opened, blocks of packed arrays when they are used."""
-    content = bytearray(GOLDEN.read_bytes())
+    content = bytearray(FILES[file].read_bytes())
     snapshot = SnapshotFile(3, 1, tmp_path / "base")
     length = int.from_bytes(content[:8], "little")
     entries = json.loads(content[8 : 8 + length])
@@ -190,7 +253,7 @@ def test_every_changed_byte_is_found_at_the_latest_when_it_is_read(tmp_path, tru
         content[place] ^= 0xFF
         snapshot.path.write_bytes(content)
         try:
-            assert read_all(open_layer(snapshot)) == truth
+            assert read_all(open_layer(snapshot), file) == truth[file]
         except DamagedFileError:
             found += 1
         with pytest.raises(DamagedFileError, match=str(tmp_path)):
