@@ -14,6 +14,8 @@ from feast_sketch_store.settings import _FEATURE_TAGS, resolve
 REPEATABLE = settings(derandomize=True, deadline=None, database=None)
 OPTIONS = SimpleNamespace(
     error_rate=0.01,
+    filter="auto",
+    vocabulary=None,
     presence_error_rate=1e-5,
     scalar_error_rate=1e-6,
     max_vocabulary=1000,
@@ -33,11 +35,12 @@ def feature_of(tags):
 @given(NUMBERS)
 def test_an_error_rate_is_within_bounds_or_refused(text):
     try:
-        rate = feature_of({"sketch.error_rate": text}).error_rate
+        target = feature_of({"sketch.error_rate": text}).target
     except SettingsError:
         return
-    assert rate == float(text)
-    assert 1e-9 <= rate <= 0.5
+    assert target.measure == "error_rate"
+    assert target.amount == float(text)
+    assert 1e-9 <= target.amount <= 0.5
 
 
 @REPEATABLE

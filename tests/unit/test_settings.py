@@ -26,11 +26,15 @@ from feast.types import (
 
 from feast_sketch_store.codecs import CATEGORICAL, MEMBERSHIP
 from feast_sketch_store.errors import SettingsError, UnsupportedFeatureError
+from feast_sketch_store.layers import Target
+from feast_sketch_store.layers.choice import AUTO, ERROR_RATE
 from feast_sketch_store.rows import OWN_COLUMNS
 from feast_sketch_store.settings import resolve
 
 OPTIONS = SimpleNamespace(
     error_rate=0.01,
+    filter="auto",
+    vocabulary=None,
     presence_error_rate=1e-5,
     scalar_error_rate=1e-6,
     max_vocabulary=1000,
@@ -61,12 +65,13 @@ def test_options_are_the_defaults():
     settings = resolve(OPTIONS, view_of(Field(name="a", dtype=Set(String)), Field(name="b", dtype=String)))
     assert (settings.view, settings.presence_error_rate, settings.ttl_microseconds) == ("history", 1e-5, None)
     assert list(settings.features) == ["a", "b"]
-    assert [(f.error_rate, f.max_vocabulary) for f in settings.features.values()] == [
-        (0.01, 1000),
-        (1e-6, 1000),
+    assert [(f.target, f.max_vocabulary, f.vocabulary) for f in settings.features.values()] == [
+        (Target(ERROR_RATE, 0.01, AUTO), 1000, None),
+        (1e-6, 1000, None),
     ]
     assert [codec.name for codec in settings.codecs] == [MEMBERSHIP, CATEGORICAL]
-    assert settings.budget.targets == {"a": 0.01, "b": 1e-6}
+    assert settings.budget.targets == {"a": Target(ERROR_RATE, 0.01, AUTO), "b": 1e-6}
+    assert settings.budget.cuts == {}
     assert settings.budget.presence_error_rate == 1e-5
 
 
@@ -86,7 +91,8 @@ def test_options_are_the_defaults():
     ],
 )
 def test_which_error_rate_counts(dtype, view_tags, tags, rate):
-    assert only(dtype, tags, view_tags).error_rate == rate
+    target = rate if dtype is String else Target(ERROR_RATE, rate, AUTO)
+    assert only(dtype, tags, view_tags).target == target
 
 
 def test_which_max_vocabulary_counts():
@@ -101,7 +107,7 @@ def test_presence_error_rate_of_a_view():
 
 
 def test_tags_of_others_are_left_alone():
-    assert only(String, {"owner": "me", "sketchy": "1"}, {"team": "x"}).error_rate == 1e-6
+    assert only(String, {"owner": "me", "sketchy": "1"}, {"team": "x"}).target == 1e-6
 
 
 @pytest.mark.parametrize("text", ["0", "1", "0.51", "-0.1", "1e-10", "nan", "inf", "", "a", "1%"])
@@ -115,7 +121,7 @@ def test_an_error_rate_that_cannot_work_is_refused(tag, text):
 
 @pytest.mark.parametrize("text", ["1e-9", "0.5", " 0.01 "])
 def test_error_rates_at_the_bounds_are_taken(text):
-    assert only(String, {"sketch.error_rate": text}).error_rate == float(text)
+    assert only(String, {"sketch.error_rate": text}).target == float(text)
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "1.5", "", "many", "1e3"])
