@@ -54,7 +54,7 @@ from workload import CODECS, SETTINGS, START, in_child, key
 from feast_sketch_store.codecs import EXACT, FeatureCodec
 from feast_sketch_store.entity_keys import hash_serialized_keys, serialize_entity_keys
 from feast_sketch_store.errors import DamagedFileError, SketchStoreError
-from feast_sketch_store.layers import FeatureBudget, SketchLayer, build_layer
+from feast_sketch_store.layers import Cut, FeatureBudget, SketchLayer, Target, build_layer
 from feast_sketch_store.rows import NO_TIMESTAMP, encode, newest_rows, to_arrow
 from feast_sketch_store.snapshot import decode, verify
 from feast_sketch_store.snapshot import encode as encode_snapshot
@@ -95,16 +95,20 @@ def snapshots() -> list[bytes]:
         *(FeatureCodec("seen", "unix_timestamp_val"), FeatureCodec("photo", "bytes_val")),
     ]
     exact = [*membership, *(FeatureCodec(c.feature, c.value_field, EXACT) for c in several[1:])]
+    tiers, sets = Target("noise_ratio", 1.0, "tiers"), Target("error_rate", 1e-2, "sets")
     return [
-        snapshot_of(codecs, users)
-        for codecs, users in (
+        snapshot_of(codecs, users, *targets)
+        for codecs, users, *targets in (
             *((membership, 8), (categorical, 8), (several, 8), (several, 70), (several, 0)),
-            *((exact, 8), (exact, 70)),
+            *((exact, 8), (exact, 70), (several, 70, tiers), (membership, 0, sets)),
+            *((several[:4], 8, sets), (several[:4], 70, sets, tiers)),
         )
     ]
 
 
-def snapshot_of(codecs: list[FeatureCodec], users: int) -> bytes:
+def snapshot_of(codecs: list[FeatureCodec], users: int, *targets: Target) -> bytes:
+    """A snapshot of users; collections are kept for the targets in turn, and one of them is cut."""
+
     def value(field: str, user: int) -> Value:
         content = {
             "string_set_val": StringSet(val=[f"item {user % 5}", "ümlaut", ""][: user % 4]),
@@ -128,7 +132,13 @@ def snapshot_of(codecs: list[FeatureCodec], users: int) -> bytes:
         for user in range(max(1, users))
     ]
     encoded = encode(*newest_rows(to_arrow(rows, codecs).slice(0, users)), codecs)
-    budget = FeatureBudget(1e-3, {c.feature: 1e-2 for c in codecs})
+    collections = [c.feature for c in codecs if c.is_collection and not c.is_exact]
+    budget = FeatureBudget(
+        1e-3,
+        dict.fromkeys((c.feature for c in codecs), 1e-2)
+        | (dict(zip(collections, itertools.cycle(targets), strict=False)) if targets else {}),
+        cuts={name: Cut(top=4) for name in collections[1:2] if targets},
+    )
     with mock.patch("feast_sketch_store.layers.build.new_salt", return_value=SALT):
         description, arrays = build_layer(encoded, budget).to_snapshot()
     return b"".join(encode_snapshot({"created_by": "fuzz", "view": "v", "layer": description}, arrays))
@@ -450,7 +460,9 @@ def read_snapshot(content: bytes) -> str:
                 return "snapshots refused when they are read"
             for answer in answers.values():
                 answer.decoder.values(answer.states, answer.indptr, answer.symbols)
-    assert layer.num_facts >= 0
+                answer.bits()
+    assert all(layer.structure_of(name) and layer.size_bytes_of(name) >= 0 for name in layer.codecs)
+    assert min(layer.num_facts, layer.fact_bits) >= 0
     assert layer.ideal_bits >= 0
     return "snapshots read"
 
