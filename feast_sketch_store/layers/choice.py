@@ -155,7 +155,7 @@ def _filter_for(target: Target, popularity: Popularity) -> AnyFacts | None:
         if not is_uniform:
             return tiers_for_bits(counts, num_rows, num_bits)
         rate = size_for_bits([FactClass(num_facts, 0.01)], num_bits).false_positive_rates[0]
-        return FactClass(num_facts, rate)
+        return FactClass(num_facts, max(_MIN_RATE, rate))
     false_per_read = {
         ERROR_RATE: target.amount * popularity.mean_absent,
         NOISE_RATIO: target.amount * num_facts / num_rows,
