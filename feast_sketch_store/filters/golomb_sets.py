@@ -80,7 +80,7 @@ def level_ends(counts: NDArray[np.int64]) -> NDArray[np.int64]:
     """Where each level ends, of symbols that so many rows have, from the most popular one on: int64[L]."""
     if not len(counts):
         return np.zeros(0, np.int64)
-    levels = np.rint(2 * np.log2(np.log(2) * counts.sum() / np.maximum(counts, 1)))
+    levels = np.rint(2 * np.log2(np.log(2) * max(1, counts.sum()) / np.maximum(counts, 1)))
     levels = np.maximum.accumulate(np.clip(levels, 0, _MAX_LEVEL)).astype(np.int64)
     return np.searchsorted(levels, np.arange(levels[-1] + 1), side="right")
 
