@@ -288,9 +288,9 @@ def _choose(
     """What a filter is to hold of each feature; None for one that is to be in sets."""
     targets, popularity, facts = {}, {}, dict[str, AnyFacts | None]()
     for name, feature in features.items():
-        target = budget.targets[name]
         if feature.codec.is_exact:
-            continue
+            continue  # a column, whatever it is wanted for
+        target = budget.targets[name]
         if not feature.codec.is_collection:
             # A categorical read errs if any of the other values is a false positive.
             assert isinstance(target, float)
