@@ -1,0 +1,144 @@
+"""Golomb-coded sets are read as they were coded, whatever their density, size and vocabulary."""
+
+import numpy as np
+import pytest
+
+from feast_sketch_store.filters import GolombSets, PackedInts, SetCode
+from feast_sketch_store.filters.golomb_sets import ideal_bits, level_ends
+
+
+def coded(rows, num_symbols, counts=None):
+    """Sets of one feature, given as lists of ids; None stands for a row without a set."""
+    no_set = 2 if None in rows else 0
+    sets = [np.unique(row if row is not None else []).astype(np.int32) for row in rows]
+    if counts is None:
+        counts = np.bincount(np.concatenate([np.zeros(0, np.int64), *sets]), minlength=num_symbols)
+        counts = -np.sort(-counts)
+    headers = np.array(
+        [no_set + len(ids) if row is not None else 1 for row, ids in zip(rows, sets, strict=True)], np.int32
+    )
+    code = SetCode.fit(np.asarray(counts), headers, no_set)
+    indptr = np.concatenate(([0], np.cumsum([len(ids) for ids in sets], dtype=np.int64)))
+    ids = np.concatenate([np.zeros(0, np.int32), *sets]).astype(np.int32)
+    return GolombSets.build([code], headers[:, None], indptr, ids), headers
+
+
+def assert_reads_as(rows, num_symbols, counts=None):
+    sets, headers = coded(rows, num_symbols, counts)
+    rng = np.random.default_rng(1)
+    for places in (np.arange(len(rows)), rng.permutation(len(rows)), rng.integers(0, max(1, len(rows)), 3)):
+        if not len(rows):
+            places = places[:0]
+        found, indptr, ids = sets.read(places, 0)
+        assert found.tolist() == headers[places].tolist()
+        for at, place in enumerate(places):
+            assert ids[indptr[at] : indptr[at + 1]].tolist() == sorted(set(rows[place] or []))
+    return sets
+
+
+def random_rows(num_rows, num_symbols, mean, seed=1):
+    rng = np.random.default_rng(seed)
+    return [rng.integers(0, num_symbols, rng.poisson(mean)).tolist() for _ in range(num_rows)]
+
+
+@pytest.mark.parametrize("num_symbols", [0, 1, 2, 64, 2**17])
+@pytest.mark.parametrize("num_rows", [0, 1, 2, 15, 16, 17, 100])
+def test_rows_and_symbols_of_any_number(num_rows, num_symbols):
+    rows = random_rows(num_rows, num_symbols, 3) if num_symbols else [[]] * num_rows
+    assert_reads_as(rows, num_symbols)
+    assert_reads_as([row if place % 3 else None for place, row in enumerate(rows)], num_symbols)
+
+
+def test_the_last_of_many_symbols():
+    assert_reads_as([[2**17 - 1], [], [0, 2**17 - 1], list(range(2**17 - 5, 2**17))], 2**17)
+
+
+def test_a_set_of_all_of_many_symbols():
+    sets = assert_reads_as([range(2**17), [5]], 2**17, np.full(2**17, 1))
+    # Every gap is 1, about a bit each.
+    assert sets.num_bits < 2.1 * 2**17
+
+
+def test_dense_sets():
+    rng = np.random.default_rng(2)
+    rows = [np.flatnonzero(rng.random(300) < 0.9).tolist() for _ in range(200)]
+    assert_reads_as(rows, 300)
+
+
+def test_sets_that_all_rows_share():
+    sets = assert_reads_as([range(50)] * 40, 50)
+    assert sets.num_bits <= 40 * (50 + 50)
+
+
+@pytest.mark.parametrize("row", [[], None])
+def test_rows_that_are_all_empty_take_a_bit_each(row):
+    sets = assert_reads_as([row] * 1000, 7, np.zeros(7, np.int64))
+    assert sets.num_bits <= 2 * 1000
+
+
+def test_symbols_that_are_rarer_than_they_were_said_to_be():
+    """The code fits counts; it holds any sets."""
+    assert_reads_as(random_rows(50, 1000, 20), 1000, np.full(1000, 50))
+    assert_reads_as(random_rows(50, 1000, 20), 1000, np.array([50, *[0] * 999]))
+
+
+def test_sets_of_very_different_sizes():
+    assert_reads_as([range(n) for n in (0, 1, 2, 3, 1000, 5000, 1, 0)], 5000)
+
+
+def test_several_features_stand_side_by_side():
+    rng = np.random.default_rng(3)
+    sizes, num_rows = [1, 70, 9000], 100
+    rows = [[np.unique(rng.integers(0, v, rng.poisson(4))) for v in sizes] for _ in range(num_rows)]
+    flat = [ids for row in rows for ids in row]
+    indptr = np.concatenate(([0], np.cumsum([len(ids) for ids in flat], dtype=np.int64)))
+    headers = np.array([[len(ids) for ids in row] for row in rows], np.int32)
+    codes = [
+        SetCode.fit(
+            -np.sort(-np.bincount(np.concatenate([r[f] for r in rows]), minlength=v)), headers[:, f], 0
+        )
+        for f, v in enumerate(sizes)
+    ]
+    sets = GolombSets.build(codes, headers, indptr, np.concatenate(flat).astype(np.int32))
+    for feature in range(3):
+        found, starts, ids = sets.read(np.arange(num_rows), feature)
+        assert found.tolist() == headers[:, feature].tolist()
+        assert np.split(ids, starts[1:-1])[7].tolist() == rows[7][feature].tolist()
+        assert ids.tolist() == np.concatenate([row[feature] for row in rows]).tolist()
+
+
+def test_levels_ascend_with_rarity():
+    counts = np.array([1000, 500, 10, 10, 1, 0])
+    ends = level_ends(counts)
+    code = SetCode(3, 0, ends)
+    assert code.num_symbols == 6
+    assert (np.diff(code.levels.astype(int)) >= 0).all()
+    assert code.levels[0] < code.levels[2] == code.levels[3] < code.levels[4] == code.levels[5]
+    assert level_ends(np.zeros(0, np.int64)).tolist() == []
+
+
+def test_symbols_that_tell_nothing_cost_nothing_at_best():
+    assert ideal_bits(np.array([100, 100, 0]), 100) == 0
+    assert ideal_bits(np.array([50]), 100) == pytest.approx(100)
+    assert ideal_bits(np.zeros(0, np.int64), 0) == 0
+
+
+def test_parts_that_do_not_fit_are_refused():
+    sets, _ = coded(random_rows(20, 30, 3), 30)
+    parts = [sets.codes, sets.words, sets.num_bits, sets.anchors, sets.deltas]
+    for place, change in [
+        (0, []),
+        (0, [SetCode(31, 0, np.array([30]))]),
+        (0, [SetCode(1, 3, np.array([30]))]),
+        (0, [SetCode(1, 0, np.array([30, 20]))]),
+        (0, [SetCode(1, 0, np.array([2**31]))]),
+        (0, [SetCode(1, 0, np.zeros(257, np.int64))]),
+        (1, sets.words[:1]),
+        (1, sets.words[None]),
+        (2, -1),
+        (2, 64 * len(sets.words)),
+        (3, PackedInts.pack(np.arange(3), base=0)),
+        (4, PackedInts.pack(np.arange(3, 23), base=3)),
+    ]:
+        with pytest.raises(ValueError, match="sets"):
+            GolombSets(*[change if number == place else part for number, part in enumerate(parts)])
