@@ -181,7 +181,7 @@ def error_rate(text: Any) -> float:
     ------
     ValueError : it is not a number between 1e-9 and 0.5.
     """
-    rate = float(text)
+    rate = _number(text)
     if not 1e-9 <= rate <= 0.5:
         raise ValueError("an error rate lies between 1e-9 and 0.5")
     return rate
@@ -204,9 +204,9 @@ def positive_count(text: Any) -> int:
     ------
     ValueError : it is not a whole number of at least 1.
     """
-    count = int(text)
-    if count < 1:
-        raise ValueError("it must be at least 1")
+    count = int(text) if isinstance(text, str) else text
+    if type(count) is not int or count < 1:
+        raise ValueError("it must be a whole number and at least 1")
     return count
 
 
@@ -217,10 +217,17 @@ def positive_number(text: Any) -> float:
     ------
     ValueError : it is none.
     """
-    number = float(text)
+    number = _number(text)
     if not 0 < number < math.inf:
         raise ValueError("it must be a number above 0")
     return number
+
+
+def _number(text: Any) -> float:
+    try:
+        return float(text)
+    except TypeError as error:
+        raise ValueError(f"{text!r} is no number") from error
 
 
 def byte_count(text: Any) -> float:
