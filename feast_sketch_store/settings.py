@@ -246,18 +246,26 @@ def byte_count(text: Any) -> float:
 def vocabulary_setting(given: Any) -> VocabularySetting:
     """Read which values are kept: ``{top: 900}``, ``{min_share: 0.001}``, ``{file: PATH}`` or a list.
 
+    What was read before is taken, too, also as a dictionary of all its parts.
+
     Raises
     ------
     ValueError : it is none of these.
     """
+    if isinstance(given, VocabularySetting):
+        return given
     try:
         content = yaml.safe_load(given) if isinstance(given, str) else given
     except yaml.YAMLError as error:
         raise ValueError(f"it is no YAML: {error}") from error
+    if isinstance(content, dict):
+        content = {name: value for name, value in content.items() if value is not None}
     if isinstance(content, list):
         return VocabularySetting(values=tuple(content))
     if isinstance(content, dict) and len(content) == 1:
         ((name, value),) = content.items()
+        if name == "values" and isinstance(value, tuple):
+            return VocabularySetting(values=value)
         if name == "top":
             return VocabularySetting(top=positive_count(value))
         if name == "min_share":
