@@ -25,6 +25,7 @@ from feast_sketch_store.codecs import BINNED, CATEGORICAL, EXACT, MEMBERSHIP, Fe
 from feast_sketch_store.errors import SettingsError, UnsupportedFeatureError
 from feast_sketch_store.layers import STRUCTURES, Cut, FeatureBudget, Target
 from feast_sketch_store.layers.choice import ERROR_RATE, FALSE_PER_READ, MEMORY, NOISE_RATIO
+from feast_sketch_store.layers.columns import checked
 from feast_sketch_store.rows import OWN_COLUMNS
 
 if TYPE_CHECKING:
@@ -420,7 +421,7 @@ def _cut(feature: FeatureSettings, where: str, folder: Path | None) -> Cut:
         path = Path(folder or ".") / wanted.file
         source = str(path)
         try:
-            values = tuple(json.loads(path.read_text()))
+            values = tuple(checked(json.loads(path.read_text()), list))
         except (OSError, ValueError, TypeError) as error:
             raise SettingsError(
                 f"{where} takes its vocabulary from {path}, which cannot be read as a JSON list: {error}"
