@@ -431,6 +431,8 @@ def _cut(feature: FeatureSettings, where: str, folder: Path | None) -> Cut:
     try:
         element_type = codec.arrow_type.value_type
         kept = codec.to_storage(pa.array(values, element_type).drop_null())
+        if pa.types.is_integer(element_type):
+            pa.array(values).cast(element_type)  # refuses fractions, which would be cut off
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
         raise SettingsError(
             f"{where} takes its vocabulary from {source}, which has a value of another type than the "
