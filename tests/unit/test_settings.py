@@ -26,10 +26,10 @@ from feast.types import (
 
 from feast_sketch_store.codecs import CATEGORICAL, MEMBERSHIP
 from feast_sketch_store.errors import SettingsError, UnsupportedFeatureError
-from feast_sketch_store.layers import Target
-from feast_sketch_store.layers.choice import AUTO, ERROR_RATE
+from feast_sketch_store.layers import Cut, Target
+from feast_sketch_store.layers.choice import AUTO, ERROR_RATE, FALSE_PER_READ, MEMORY, NOISE_RATIO
 from feast_sketch_store.rows import OWN_COLUMNS
-from feast_sketch_store.settings import resolve
+from feast_sketch_store.settings import VocabularySetting, resolve
 
 OPTIONS = SimpleNamespace(
     error_rate=0.01,
@@ -211,3 +211,179 @@ def test_a_name_of_the_row_log_is_refused(name):
 def test_time_to_live(ttl, microseconds):
     settings = resolve(OPTIONS, view_of(Field(name="x", dtype=String), ttl=ttl))
     assert settings.ttl_microseconds == settings.budget.ttl_microseconds == microseconds
+
+
+# -- what a feature is kept for, how, and which values ---------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tags", "view_tags", "target"),
+    [
+        ({"sketch.error_rate": "auto"}, {}, Target(NOISE_RATIO, 0.1, AUTO)),
+        ({}, {"sketch.error_rate": "auto"}, Target(NOISE_RATIO, 0.1, AUTO)),
+        ({"sketch.error_rate": "0.2"}, {"sketch.error_rate": "auto"}, Target(ERROR_RATE, 0.2, AUTO)),
+        ({"sketch.noise_ratio": "0.5"}, {}, Target(NOISE_RATIO, 0.5, AUTO)),
+        ({"sketch.noise_ratio": "1e3"}, {"sketch.memory": "1MB"}, Target(NOISE_RATIO, 1000.0, AUTO)),
+        ({"sketch.false_per_read": "2"}, {"sketch.error_rate": "0.1"}, Target(FALSE_PER_READ, 2.0, AUTO)),
+        ({}, {"sketch.false_per_read": "2"}, Target(FALSE_PER_READ, 2.0, AUTO)),
+        ({"sketch.memory": "470MB"}, {}, Target(MEMORY, 470e6, AUTO)),
+        ({"sketch.memory": "1.5 kB"}, {}, Target(MEMORY, 1500.0, AUTO)),
+        ({"sketch.memory": "1e3"}, {}, Target(MEMORY, 1000.0, AUTO)),
+        ({"sketch.memory": "7B"}, {}, Target(MEMORY, 7.0, AUTO)),
+        ({"sketch.filter": "sets"}, {}, Target(ERROR_RATE, 0.01, "sets")),
+        ({"sketch.filter": "tiers"}, {"sketch.filter": "sets"}, Target(ERROR_RATE, 0.01, "tiers")),
+        ({}, {"sketch.filter": "uniform", "sketch.memory": "2GB"}, Target(MEMORY, 2e9, "uniform")),
+        ({"sketch.filter": "sets"}, {"sketch.noise_ratio": "3"}, Target(NOISE_RATIO, 3.0, "sets")),
+    ],
+)
+def test_what_a_set_is_kept_for(tags, view_tags, target):
+    assert only(Set(String), tags, view_tags).target == target
+
+
+@pytest.mark.parametrize(
+    ("tag", "texts"),
+    [
+        ("noise_ratio", ["0", "-1", "inf", "nan", "", "auto", "a"]),
+        ("false_per_read", ["0", "-1", "inf", "nan", "", "auto", "1%"]),
+        ("memory", ["0", "0MB", "-1MB", "MB", "1mb", "1 MiB", "1.2.3MB", "", "auto", "inf"]),
+        ("filter", ["", "Sets", "bloom", "column"]),
+        (
+            "vocabulary",
+            [
+                *("", "5", "a", "{}", "[1", "{top: 0}", "{top: -1}", "{top: x}", "{top: 1.5}", "{top: null}"),
+                *(
+                    "{top: true}",
+                    "{top: [1]}",
+                    "{top: .inf}",
+                    "{min_share: 0}",
+                    "{min_share: 1.5}",
+                    "{file: 3}",
+                ),
+                *("{min_share: null}", "{min_share: .nan}", "{min_share: []}", "{bottom: 5}", "{file: null}"),
+                *("{top: 1, min_share: 0.5}", "{values: [1]}", "null"),
+            ],
+        ),
+    ],
+)
+def test_values_that_cannot_work_are_refused(tag, texts):
+    for text in texts:
+        with pytest.raises(SettingsError, match=rf"feature 'x' of view 'history' has the tag sketch\.{tag}="):
+            only(Set(String), {f"sketch.{tag}": text})
+
+
+def test_two_measures_at_once_are_refused():
+    both = {"sketch.error_rate": "0.1", "sketch.memory": "1MB"}
+    with pytest.raises(SettingsError, match=r"has sketch\.error_rate, sketch\.memory; remove all but one"):
+        only(Set(String), both)
+    with pytest.raises(SettingsError, match="remove all but one"):
+        only(Set(String), {}, both)
+    # The feature's own counts, so its view's do not matter.
+    assert only(Set(String), {"sketch.noise_ratio": "1"}, both).target == Target(NOISE_RATIO, 1.0, AUTO)
+
+
+@pytest.mark.parametrize(
+    ("tag", "text"),
+    [
+        ("error_rate", "auto"),
+        ("noise_ratio", "0.1"),
+        ("false_per_read", "1"),
+        ("memory", "1MB"),
+        ("filter", "sets"),
+        ("vocabulary", "{top: 5}"),
+    ],
+)
+def test_a_scalar_takes_none_of_them_of_its_own(tag, text):
+    with pytest.raises(SettingsError, match=f"no Array or Set, so .*{tag}"):
+        only(String, {f"sketch.{tag}": text})
+    kept = only(String, {}, {f"sketch.{tag}": text})
+    assert (kept.target, kept.vocabulary) == (1e-6, None)
+
+
+@pytest.mark.parametrize("tag", ["noise_ratio", "false_per_read", "memory", "filter", "vocabulary"])
+def test_a_feature_that_is_kept_exactly_takes_none_of_them(tag):
+    text = {"filter": "sets", "vocabulary": "{top: 5}"}.get(tag, "1")
+    with pytest.raises(SettingsError, match=rf"leaves no room for sketch\.{tag}"):
+        only(Array(String), {"sketch.codec": "exact", f"sketch.{tag}": text})
+
+
+@pytest.mark.parametrize(
+    ("text", "setting"),
+    [
+        ("{top: 900}", VocabularySetting(top=900)),
+        ("top: 900", VocabularySetting(top=900)),
+        ("{min_share: 0.001}", VocabularySetting(min_share=0.001)),
+        ("{min_share: 1}", VocabularySetting(min_share=1.0)),
+        ("{file: values.json}", VocabularySetting(file="values.json")),
+        ("[a, b]", VocabularySetting(values=("a", "b"))),
+        ("[]", VocabularySetting(values=())),
+    ],
+)
+def test_which_values_are_kept(text, setting):
+    assert only(Set(String), {"sketch.vocabulary": text}).vocabulary == setting
+    assert only(Set(String), {}, {"sketch.vocabulary": text}).vocabulary == setting
+    nearer = only(Set(String), {"sketch.vocabulary": "{top: 1}"}, {"sketch.vocabulary": text})
+    assert nearer.vocabulary == VocabularySetting(top=1)
+
+
+def cut_of(dtype, text, folder=None):
+    """What is kept of a feature ``x``."""
+    view = view_of(Field(name="x", dtype=dtype, tags={"sketch.vocabulary": text}))
+    return resolve(OPTIONS, view, folder).budget.cuts["x"]
+
+
+def test_values_are_taken_as_they_are_stored(tmp_path):
+    assert cut_of(Set(String), "[b, a, b, null]").values.to_pylist() == [b"b", b"a", b"b"]
+    assert cut_of(Array(Int64), "[3, -1]").values.to_pylist() == [3, -1]
+    assert cut_of(Set(String), "{top: 3}") == Cut(top=3)
+    assert cut_of(Set(String), "{min_share: 0.5}") == Cut(min_share=0.5)
+    (tmp_path / "values.json").write_text('["é", "x"]', "utf-8")
+    for path in ("values.json", str(tmp_path / "values.json")):
+        assert cut_of(Set(String), f"{{file: {path}}}", tmp_path).values.to_pylist() == ["é".encode(), b"x"]
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no JSON", b"5", b'"text"', b'{"a": 1}', b"null", b"\xff"])
+def test_a_file_that_is_no_json_list_is_refused(tmp_path, content):
+    if content is not None:
+        (tmp_path / "values.json").write_bytes(content)
+    with pytest.raises(
+        SettingsError, match=r"feature 'x' of view 'history' takes .*values\.json, which cannot"
+    ):
+        cut_of(Set(String), "{file: values.json}", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "text"),
+    [
+        (Set(String), "[1]"),
+        (Set(Int64), "[a]"),
+        (Set(Int64), "[1.5]"),
+        (Array(Int32), f"[{2**40}]"),
+        (Set(Int64), f"[{2**70}]"),
+        (Set(String), "[[a]]"),
+        (Set(Bool), "[yes, 7]"),
+    ],
+    ids=str,
+)
+def test_values_of_another_type_are_refused(tmp_path, dtype, text):
+    with pytest.raises(SettingsError, match="a list, which has a value of another type"):
+        cut_of(dtype, text)
+    (tmp_path / "values.json").write_text(
+        text.replace("yes", "true").replace("a", '"a"' if "tr" not in text else "a")
+    )
+    if "yes" not in text:
+        with pytest.raises(SettingsError, match=r"values\.json, which has a value of another type"):
+            cut_of(dtype, "{file: values.json}", tmp_path)
+
+
+def test_options_of_the_store_are_where_it_begins():
+    options = SimpleNamespace(**vars(OPTIONS) | {"error_rate": "auto", "filter": "tiers"})
+    options.vocabulary = VocabularySetting(top=5)
+    view = view_of(
+        Field(name="a", dtype=Set(String)),
+        Field(name="b", dtype=String),
+        Field(name="c", dtype=Array(String), tags={"sketch.codec": "exact"}),
+    )
+    settings = resolve(options, view)
+    assert settings.features["a"].target == Target(NOISE_RATIO, 0.1, "tiers")
+    assert settings.features["b"].target == 1e-6
+    assert settings.budget.cuts == {"a": Cut(top=5)}
