@@ -1,0 +1,217 @@
+"""Views with sets, tiers and cut vocabularies: unsealed rows, verification, the limit of values."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pytest
+from feast.protos.feast.types.EntityKey_pb2 import EntityKey
+from feast.protos.feast.types.Value_pb2 import StringSet, Value
+
+from feast_sketch_store.codecs import FeatureCodec
+from feast_sketch_store.entity_keys import hash_serialized_keys, serialize_entity_keys
+from feast_sketch_store.errors import SketchStoreError
+from feast_sketch_store.layers import Target
+from feast_sketch_store.rows import deletions, to_arrow
+from feast_sketch_store.settings import FeatureSettings, ViewSettings, VocabularySetting
+from feast_sketch_store.verification import verify_view
+from feast_sketch_store.view import SealPolicy, View
+
+CODECS = [FeatureCodec("viewed", "string_set_val"), FeatureCodec("name", "string_val")]
+NEVER = SealPolicy(1.0, 10**9)
+EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+TARGETS = {
+    "uniform": Target("error_rate", 1e-9, "uniform"),
+    "tiers": Target("false_per_read", 1e-6, "tiers"),
+    "sets": Target("noise_ratio", 0.1, "sets"),
+}
+STRUCTURES = pytest.mark.parametrize("structure", TARGETS)
+
+
+def settings_of(structure, cut=None, max_vocabulary=1000):
+    features = {
+        "viewed": FeatureSettings(CODECS[0], TARGETS[structure], max_vocabulary, cut),
+        "name": FeatureSettings(CODECS[1], 1e-9, 1000),
+    }
+    return ViewSettings("history", 1e-9, features)
+
+
+def key(user):
+    return EntityKey(join_keys=["user_id"], entity_values=[Value(int64_val=user)])
+
+
+def write(view, rows, settings, second=0):
+    """Write ``{user: items}``; None as items is a null."""
+    table = to_arrow(
+        [
+            (
+                key(user),
+                {
+                    "viewed": Value() if items is None else Value(string_set_val=StringSet(val=items)),
+                    "name": Value(string_val=f"user {user}"),
+                },
+                EPOCH + timedelta(seconds=second),
+                None,
+            )
+            for user, items in rows.items()
+        ],
+        CODECS,
+    )
+    view.write(table, settings, NEVER)
+
+
+def read(view, *users):
+    """Per user the items, or None of a null; users that are not found are left out."""
+    found = {}
+    hashes = hash_serialized_keys(serialize_entity_keys([key(user) for user in users]))
+    for answer in view.read(hashes, ["viewed", "name"]):
+        viewed, names = (f.decoder.values(f.states, f.indptr, f.symbols) for f in answer.features.values())
+        for position, items, name in zip(answer.found, viewed, names, strict=True):
+            assert name.string_val == f"user {users[position]}"
+            is_set = items.WhichOneof("val") == "string_set_val"
+            found[users[position]] = set(items.string_set_val.val) if is_set else None
+    return found
+
+
+@pytest.fixture
+def view(tmp_path):
+    return View(tmp_path / "view", CODECS, 0.0)
+
+
+def popular_rows():
+    """Thirty users; all have ``tea``, every second one ``coffee``, each an item of its own."""
+    return {user: ["tea", *(["coffee"] if user % 2 else []), f"item {user}"] for user in range(30)}
+
+
+@STRUCTURES
+def test_unsealed_rows_show_kept_values_only_once_a_cut_is_sealed(view, structure):
+    settings = settings_of(structure, VocabularySetting(top=2))
+    write(view, popular_rows(), settings)
+    assert read(view, 1, 2) == {1: {"tea", "coffee", "item 1"}, 2: {"tea", "item 2"}}, "nothing is sealed yet"
+    view.seal(settings)
+    assert read(view, 1, 2) == {1: {"tea", "coffee"}, 2: {"tea"}}
+    write(
+        view, {2: ["coffee", "item 2", "new"], 3: ["item 3"], 40: ["tea", "x"], 41: [], 42: None}, settings, 1
+    )
+    expected = {1: {"tea", "coffee"}, 2: {"coffee"}, 3: set(), 40: {"tea"}, 41: set(), 42: None}
+    assert read(view, *expected) == expected
+    another = View(view.path, CODECS, 0.0)
+    assert read(another, *expected) == expected
+    view.seal(settings)
+    assert read(view, *expected) == expected
+    assert read(another, *expected) == expected
+
+
+@STRUCTURES
+def test_rows_are_whole_again_after_a_seal_without_a_cut(view, structure):
+    """The row log has all values."""
+    cut, whole = settings_of(structure, VocabularySetting(top=1)), settings_of(structure)
+    write(view, popular_rows(), cut)
+    view.seal(cut)
+    write(view, {50: ["coffee"]}, whole, 1)
+    assert read(view, 1, 50) == {1: {"tea"}, 50: set()}
+    view.seal(whole)
+    assert read(view, 1, 50) == {1: {"tea", "coffee", "item 1"}, 50: {"coffee"}}
+
+
+@STRUCTURES
+@pytest.mark.parametrize("cut", [None, VocabularySetting(top=2), VocabularySetting(values=())], ids=str)
+def test_a_sealed_view_is_sound(view, structure, cut):
+    settings = settings_of(structure, cut)
+    write(view, {**popular_rows(), 30: [], 31: None}, settings)
+    view.seal(settings)
+    write(view, {1: ["late"], 60: ["tea"]}, settings, 1)
+    view.delete(deletions([key(2)], EPOCH))
+    found = verify_view(view.path, CODECS)
+    assert found.problems == []
+    assert found.compared_entities == 32
+    assert found.compared_facts > 60
+
+
+def sealed_rows(monkeypatch, view, settings, change):
+    """Seal rows whose feature has been changed behind the back of the row log."""
+    from feast_sketch_store.layers import SketchLayerBuilder
+
+    honest = SketchLayerBuilder.add
+
+    def add(self, places, rows):
+        feature = replace(rows.features["viewed"], **change(rows.features["viewed"]))
+        honest(self, places, replace(rows, features={**rows.features, "viewed": feature}))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SketchLayerBuilder, "add", add)
+        view.seal(settings)
+
+
+def without_one(feature):
+    """The feature without its last fact."""
+    indptr = np.minimum(feature.indptr, len(feature.symbols) - 1)
+    return {"indptr": indptr, "symbols": feature.symbols[:-1]}
+
+
+def with_another(feature):
+    """The feature with the first row's first fact replaced."""
+    first, stop = feature.indptr[:2]
+    row, symbols = feature.symbols[first:stop], feature.symbols.copy()
+    other = np.setdiff1d(np.arange(len(feature.vocabulary)), row)[0]
+    symbols[first:stop] = np.sort(np.append(row[1:], other))
+    return {"symbols": symbols}
+
+
+@STRUCTURES
+@pytest.mark.parametrize("cut", [None, VocabularySetting(min_share=0.001)], ids=["whole", "cut"])
+def test_a_lost_fact_is_found(view, monkeypatch, structure, cut):
+    """A fact that the layer lacks though its vocabulary has the value."""
+    settings = settings_of(structure, cut)
+    rows = {user: ["tea", "coffee", "milk"][user % 3 :] for user in range(30)}
+    write(view, rows, settings)
+    sealed_rows(monkeypatch, view, settings, without_one)
+    assert any(
+        "has lost 1 facts of feature 'viewed'" in text for text in verify_view(view.path, CODECS).problems
+    )
+
+
+def test_a_fact_that_was_never_written_is_found_in_sets(view, monkeypatch):
+    settings = settings_of("sets")
+    write(view, {user: ["tea", "coffee", "milk"][user % 3 :][:2] for user in range(30)}, settings)
+    sealed_rows(monkeypatch, view, settings, with_another)
+    problems = verify_view(view.path, CODECS).problems
+    assert any("values of feature 'viewed' that were never written" in text for text in problems)
+    assert any("has lost 1 facts" in text for text in problems)
+
+
+@STRUCTURES
+def test_a_lost_value_of_the_vocabulary_is_found_unless_it_was_cut(view, monkeypatch, structure):
+    settings = settings_of(structure)
+    write(view, {0: ["tea"], 1: ["tea", "coffee"]}, settings)
+    lonely = [None]
+
+    def drop(feature):
+        names = feature.vocabulary.values.to_pylist()
+        is_kept = feature.symbols != names.index(b"coffee")
+        lonely[0] = int((~is_kept).sum())
+        return {
+            "indptr": np.concatenate(([0], np.cumsum(is_kept)))[feature.indptr],
+            "symbols": feature.symbols[is_kept],
+            "vocabulary": type(feature.vocabulary)(feature.vocabulary.values[:1]),
+        }
+
+    sealed_rows(monkeypatch, view, settings, drop)
+    assert lonely == [1]
+    assert any(
+        "lacks 1 values of feature 'viewed'" in text for text in verify_view(view.path, CODECS).problems
+    )
+
+
+@STRUCTURES
+@pytest.mark.parametrize("cut", [None, VocabularySetting(top=2)], ids=["whole", "cut"])
+def test_a_write_past_the_limit_of_values_is_refused(view, structure, cut):
+    """What is kept in a filter, in tiers or in sets has a vocabulary that can be too large."""
+    settings = settings_of(structure, cut, max_vocabulary=8)
+    write(view, {user: [f"item {user}"] for user in range(8)}, settings)
+    view.seal(settings)
+    write(view, {9: ["item 1"]}, settings, 1)
+    if cut is None:
+        with pytest.raises(SketchStoreError, match="vocabulary"):
+            write(view, {10: ["more", "and more"]}, settings, 2)
+        assert read(view, 9, 10) == {9: {"item 1"}}
