@@ -1,0 +1,174 @@
+"""How a feature is kept, from ``feature_store.yaml`` and tags to what operators see of it."""
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+from feast import Entity, FeatureStore, FeatureView, Field, FileSource, ValueType
+from feast.types import Array, Int64, Set, String
+
+from feast_sketch_store import maintenance
+from feast_sketch_store.cli import cli
+from feast_sketch_store.online_store import SketchOnlineStoreConfig
+
+NUM_USERS = 200
+EVENT = datetime(2026, 5, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def make_store(tmp_path):
+    """Makes a repository with materialized users whose ``viewed`` and ``sizes`` have the given tags."""
+
+    def make(options="", viewed_tags=None, sizes_tags=None):
+        (tmp_path / "feature_store.yaml").write_text(
+            "project: shop\nprovider: local\nregistry: registry.db\nentity_key_serialization_version: 3\n"
+            "online_store: {type: sketch, path: sketch, refresh_interval_seconds: 0, seal_min_rows: 100"
+            f"{', ' if options else ''}{options}}}\n"
+        )
+        users = range(NUM_USERS)
+        pd.DataFrame(
+            {
+                "user_id": list(users),
+                "viewed": [["tea", f"a{u}", *(["coffee"] if u % 2 else [])] for u in users],
+                "sizes": [[size for size in range(10) if u % (size + 1) == 0] for u in users],
+                "country": ["FR" if u % 2 else "DE" for u in users],
+                "event": EVENT,
+            }
+        ).to_parquet(tmp_path / "rows.parquet")
+        store = FeatureStore(repo_path=str(tmp_path))
+        user = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
+        view = FeatureView(
+            name="history",
+            entities=[user],
+            schema=[
+                Field(name="viewed", dtype=Set(String), tags=viewed_tags or {}),
+                Field(name="sizes", dtype=Array(Int64), tags=sizes_tags or {}),
+                Field(name="country", dtype=String),
+            ],
+            source=FileSource(path=str(tmp_path / "rows.parquet"), timestamp_field="event"),
+            ttl=timedelta(days=36_500),
+        )
+        store.apply([user, view])
+        store.materialize(EVENT - timedelta(days=1), EVENT + timedelta(days=1))
+        return store
+
+    return make
+
+
+def values(store, user):
+    answer = store.get_online_features(
+        features=["history:viewed", "history:sizes", "history:country"], entity_rows=[{"user_id": user}]
+    ).to_dict()
+    return set(answer["viewed"][0]), set(answer["sizes"][0]), answer["country"][0]
+
+
+def features_of(store):
+    return {f.name: f for f in maintenance.inspect(store, "history").features}
+
+
+def test_options_of_the_configuration_file(make_store):
+    store = make_store("error_rate: auto, vocabulary: {top: 5}")
+    viewed, sizes, country = values(store, 1)
+    assert viewed >= {"tea", "coffee"}
+    assert sizes >= {0}
+    assert country == "FR"
+    found = features_of(store)
+    assert (found["viewed"].vocabulary, found["sizes"].vocabulary, found["country"].vocabulary) == (5, 5, 2)
+    # Of 200 items of their own, the three first are kept.
+    assert found["viewed"].facts_cut == NUM_USERS - 3
+    assert {found["viewed"].structure, found["sizes"].structure} <= {"tiers", "sets"}
+    assert found["country"].facts_cut == 0
+    assert maintenance.verify(store, "history").problems == []
+
+
+def test_tags_say_how_a_feature_is_kept(make_store):
+    store = make_store(
+        viewed_tags={"sketch.filter": "sets", "sketch.vocabulary": "[tea, coffee, tea, never]"},
+        sizes_tags={"sketch.filter": "tiers", "sketch.noise_ratio": "0.01"},
+    )
+    assert values(store, 1)[0] == {"tea", "coffee"}
+    assert values(store, 6)[0] == {"tea"}
+    assert values(store, 6)[1] >= {0, 1, 2, 5}
+    found = features_of(store)
+    assert {name: f.structure for name, f in found.items()} == {
+        "viewed": "sets",
+        "sizes": "tiers",
+        "country": "column",
+    }
+    assert (found["viewed"].facts, found["viewed"].facts_cut) == (NUM_USERS * 3 // 2, NUM_USERS)
+    assert found["viewed"].expected_rate == found["viewed"].sampled_rate == 0
+    assert found["sizes"].expected_rate > 0
+    assert found["country"].vocabulary is None
+    report = maintenance.inspect(store, "history")
+    assert report.bits_per_fact < 100
+    assert all(f.size_bytes > 0 for f in report.features)
+
+
+def test_the_command_line_shows_them(make_store):
+    store = make_store(
+        viewed_tags={"sketch.filter": "sets", "sketch.vocabulary": "{top: 2}"},
+        sizes_tags={"sketch.filter": "tiers", "sketch.false_per_read": "0.5"},
+    )
+    for arguments in (["inspect"], ["inspect", "history", "--json"], ["verify"]):
+        done = CliRunner().invoke(cli, ["-c", str(store.repo_path), *arguments], catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        if arguments == ["inspect"]:
+            rows = {line.split()[1]: line.split() for line in done.stdout.splitlines() if "history" in line}
+            assert "structure" in done.stdout
+            assert "facts cut" in done.stdout
+            assert "sets" in rows["viewed"]
+            assert str(NUM_USERS) in rows["viewed"]
+            assert "tiers" in rows["sizes"]
+            assert "column" in rows["country"]
+        elif "--json" in arguments:
+            (report,) = json.loads(done.stdout)
+            viewed = report["features"][0]
+            assert (viewed["structure"], viewed["facts_cut"]) == ("sets", NUM_USERS)
+
+
+def test_a_vocabulary_from_a_file_beside_the_configuration(make_store, tmp_path):
+    (tmp_path / "items.json").write_text('["coffee", "a7"]')
+    store = make_store(viewed_tags={"sketch.filter": "sets", "sketch.vocabulary": "{file: items.json}"})
+    assert [values(store, user)[0] for user in (6, 7, 9)] == [set(), {"coffee", "a7"}, {"coffee"}]
+
+
+def test_a_rebuild_keeps_the_options(make_store):
+    store = make_store("error_rate: auto, filter: sets, vocabulary: {top: 2}")
+    assert maintenance.rebuild(store, "history") == NUM_USERS
+    assert values(store, 1) == ({"tea", "coffee"}, {0}, "FR")
+    assert features_of(store)["viewed"].structure == "sets"
+    assert maintenance.verify(store, "history").problems == []
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"error_rate": None},
+        {"error_rate": "automatic"},
+        {"error_rate": 0.9},
+        {"error_rate": [0.1]},
+        {"filter": "bloom"},
+        {"vocabulary": 5},
+        {"vocabulary": {"top": 0}},
+        {"vocabulary": {"top": None}},
+        {"vocabulary": {"top": 1.5}},
+        {"vocabulary": {"top": 5, "min_share": 0.1}},
+        {"vocabulary": {"bottom": 5}},
+        {"vocabulary": "no, list"},
+    ],
+    ids=str,
+)
+def test_options_that_cannot_work_are_refused(option):
+    with pytest.raises(ValueError, match=next(iter(option))):
+        SketchOnlineStoreConfig(**option)
+
+
+@pytest.mark.parametrize(
+    "given", [None, {"top": 5}, {"min_share": 0.25}, {"file": "x.json"}, ["a", "b"], "top: 3"]
+)
+def test_options_can_be_made_of_their_own_parts(given):
+    """As Feast does when it copies a configuration."""
+    options = SketchOnlineStoreConfig(vocabulary=given, error_rate="auto", filter="tiers")
+    assert SketchOnlineStoreConfig(**options.model_dump()) == options
