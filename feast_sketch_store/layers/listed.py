@@ -57,7 +57,7 @@ class ListedRows:
         lengths = [
             *(states.length for states in self.states.values()),
             *(len(column) for column in (self.timestamps, *self.columns.values())),
-            *([len(self.sets)] if self.sets else []),
+            *([] if self.sets is None else [len(self.sets)]),
         ]
         if any(length != len(self) for length in lengths):
             raise ValueError(f"the columns of {len(self)} listed rows have {lengths} rows")
@@ -89,7 +89,7 @@ class ListedRows:
         size = self.index.size_bytes + self.timestamps.size_bytes
         size += sum(states.size_bytes for states in self.states.values())
         size += sum(column.size_bytes for column in self.columns.values())
-        return size + (self.sets.size_bytes if self.sets else 0)
+        return size + (0 if self.sets is None else self.sets.size_bytes)
 
     def find(
         self, entity_hashes: NDArray[np.uint64], features: Sequence[str], expire_before: int
@@ -161,7 +161,7 @@ class ListedRows:
             "columns": columns,
             "states": states,
         }
-        if self.sets:
+        if self.sets is not None:
             description["sets"], parts = self.sets.to_snapshot()
             arrays |= {f"sets.{name}": array for name, array in parts.items()}
         return description, arrays
@@ -189,7 +189,7 @@ class ListedRows:
         sets = None
         if "sets" in description:
             sets = SetColumns.from_snapshot(description["sets"], Parts(arrays, checks, "sets."))
-        set_names = sets.numbers if sets else {}
+        set_names = {} if sets is None else sets.numbers
         num_names = len(description["states"]) + len(columns) + len(set_names)
         if timestamps.codec != _TIMESTAMPS or num_names != len(
             states.keys() | by_name.keys() | set_names.keys()

@@ -215,7 +215,7 @@ class SketchLayer:
         """Bytes of one feature: its column, or its vocabulary and its share of the table or the sets."""
         if isinstance(self.presence, ListedRows) and feature in self.presence.columns:
             return self.presence.columns[feature].size_bytes
-        if self.sets and feature in self.sets.numbers:
+        if self.sets is not None and feature in self.sets.numbers:
             facts = [f.num_facts for f in self.sets.features]
             share, size = facts[self.sets.numbers[feature]] / max(1, sum(facts)), self.sets.size_bytes
         else:
@@ -228,7 +228,9 @@ class SketchLayer:
     def num_facts_of(self) -> dict[str, int]:
         """The facts of each feature in the filter or in sets."""
         facts = {name: symbols.num_facts for name, symbols in self.ranges.items()}
-        return facts | {f.codec.feature: f.num_facts for f in (self.sets.features if self.sets else ())}
+        return facts | {
+            f.codec.feature: f.num_facts for f in (() if self.sets is None else self.sets.features)
+        }
 
     @property
     def num_facts(self) -> int:
@@ -239,14 +241,16 @@ class SketchLayer:
     def fact_bits(self) -> int:
         """Bits of the table and of the sets, with what it takes to find them."""
         listed = self.presence if isinstance(self.presence, ListedRows) else None
-        sets = 8 * (listed.index.size_bytes + listed.sets.size_bytes) if listed and listed.sets else 0
+        sets = 0
+        if listed is not None and listed.sets is not None:
+            sets = 8 * (listed.index.size_bytes + listed.sets.size_bytes)
         return sets + (self.bloom.num_bits if self.ranges or self.shape_ranges else 0)
 
     def structure_of(self, feature: str) -> str:
         """How a feature is kept: uniform or tiers, which are filters, sets or column."""
         if feature in self.ranges:
             return TIERS if self.ranges[feature].first_symbols else UNIFORM
-        return SETS if self.sets and feature in self.sets.numbers else "column"
+        return SETS if self.sets is not None and feature in self.sets.numbers else "column"
 
     @property
     def ideal_bits(self) -> float:
@@ -327,7 +331,7 @@ class SketchLayer:
             presence = ListedRows.from_snapshot(description["listed"], salt, arrays, checks)
             known, shape_ranges = list(presence.states), []
             codecs |= {name: column.codec for name, column in presence.columns.items()}
-            sets = list(presence.sets.features) if presence.sets else []
+            sets = [] if presence.sets is None else list(presence.sets.features)
             codecs |= {f.codec.feature: f.codec for f in sets}
             vocabularies |= {f.codec.feature: f.vocabulary for f in sets}
             if len(presence) != num_entities or len(codecs) != len(ranges) + len(presence.columns) + len(
