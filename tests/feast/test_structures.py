@@ -124,7 +124,7 @@ def test_the_command_line_shows_them(make_store):
             assert "column" in rows["country"]
         elif "--json" in arguments:
             (report,) = json.loads(done.stdout)
-            viewed = report["features"][0]
+            viewed = next(f for f in report["features"] if f["name"] == "viewed")
             assert (viewed["structure"], viewed["facts_cut"]) == ("sets", NUM_USERS)
 
 

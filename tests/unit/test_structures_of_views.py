@@ -128,6 +128,20 @@ def test_a_sealed_view_is_sound(view, structure, cut):
     assert found.compared_facts > 60
 
 
+@STRUCTURES
+def test_a_view_whose_rows_were_all_deleted_goes_on(view, structure):
+    settings = settings_of(structure, VocabularySetting(top=2))
+    write(view, popular_rows(), settings)
+    view.delete(deletions([key(user) for user in range(30)], EPOCH))
+    view.seal(settings)
+    another = View(view.path, CODECS, 0.0)
+    write(another, {5: ["tea"]}, settings, 1)
+    assert read(another, *range(30)) == {5: set()}, "the vocabulary that was sealed has no values"
+    another.seal(settings)
+    assert read(another, *range(30)) == {5: {"tea"}}
+    assert verify_view(view.path, CODECS).problems == []
+
+
 def sealed_rows(monkeypatch, view, settings, change):
     """Seal rows whose feature has been changed behind the back of the row log."""
     from feast_sketch_store.layers import SketchLayerBuilder
