@@ -1,7 +1,6 @@
 """The command line, ``feast-sketch``: maintenance of the views of a feature repository."""
 
 import json
-import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,12 +23,13 @@ from feast_sketch_store.paths import folder_name
 from feast_sketch_store.planning.choice import Target
 from feast_sketch_store.planning.plan import Plan
 from feast_sketch_store.planning.planner import DEFAULT_SAMPLE, field_lines, plan_view
+from feast_sketch_store.planning.report import readable_bytes, to_html
+from feast_sketch_store.settings import byte_count
 
 T = TypeVar("T")
 
 _VIEWS = click.argument("views", nargs=-1, metavar="[VIEW]...")
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, one array for all views.")
-_UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _DATETIME = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z"])
 
 
@@ -233,10 +233,10 @@ def _size(context: click.Context, parameter: click.Parameter, text: str | None) 
     """Bytes with a unit, such as 470MB; units are powers of 1000."""
     if text is None:
         return None
-    found = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*(B|kB|MB|GB|TB)?\s*", text, re.IGNORECASE)
-    if found is None:
-        raise click.BadParameter(f"{text!r} is no size; write for example 470MB")
-    return float(found[1]) * _UNITS[(found[2] or "B").upper()]
+    try:
+        return byte_count(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} is no size: {error}") from error
 
 
 @cli.command()
@@ -323,8 +323,6 @@ def plan(
 
 
 def _write_report(plan: Plan, path: Path) -> None:
-    from feast_sketch_store.planning.report import to_html
-
     try:
         path.write_text(to_html(plan), encoding="utf-8")
     except OSError as error:
@@ -398,7 +396,7 @@ def _point_cells(plan: Plan, number: int) -> list[str]:
     return [
         point.curve,
         point.label,
-        _bytes(point.memory_bytes),
+        readable_bytes(point.memory_bytes),
         f"{point.bits_per_fact:.2f}",
         f"{point.false_per_read:.3g}",
         f"{point.noise_ratio:.2g}",
@@ -417,8 +415,8 @@ def _view_cells(report: ViewReport) -> list[str]:
         f"{report.facts:,}",
         f"{report.unsealed_rows:,}",
         "-" if report.bits_per_fact is None else f"{report.bits_per_fact:.2f}",
-        _bytes(report.memory_bytes),
-        _bytes(report.disk_bytes),
+        readable_bytes(report.memory_bytes),
+        readable_bytes(report.disk_bytes),
         "-" if age is None else str(timedelta(seconds=int(age))),
         report.newest_event or "-",
         "-" if report.presence_sampled_rate is None else _rate(report.presence_sampled_rate),
@@ -435,7 +433,7 @@ def _feature_cells(view: str, feature: FeatureReport) -> list[str]:
         "-" if feature.vocabulary is None else f"{feature.vocabulary:,}",
         f"{feature.facts:,}",
         f"{feature.facts_cut:,}",
-        _bytes(feature.size_bytes),
+        readable_bytes(feature.size_bytes),
         *map(_rate, (feature.expected_rate, feature.sampled_rate)),
         *("-" if error is None else f"{error:.3g}" for error in errors),
     ]
@@ -453,15 +451,6 @@ def _print_json(content: object) -> None:
 
 def _rate(rate: float) -> str:
     return f"{rate:.2g}"
-
-
-def _bytes(number: float) -> str:
-    size, unit = float(number), "B"
-    for unit in ("B", "kB", "MB", "GB", "TB"):  # noqa: B007, used behind the loop
-        if size < 1000:
-            break
-        size /= 1000
-    return f"{size:.3g} {unit}"
 
 
 def _in_utc(moment: datetime | None) -> datetime | None:

@@ -57,7 +57,7 @@ _CATEGORICAL_FIELDS = (
 
 _AUTO_NOISE_RATIO = 0.1  # what an error rate of "auto" means
 
-_UNITS = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 
 class StoreOptions(Protocol):
@@ -238,10 +238,10 @@ def byte_count(text: Any) -> float:
     ------
     ValueError : it is no size.
     """
-    found = re.fullmatch(r"\s*([0-9.]+(?:e[0-9]+)?)\s*(B|kB|MB|GB|TB)?\s*", str(text))
+    found = re.fullmatch(r"\s*([0-9.]+(?:e[0-9]+)?)\s*([kMGT]?B)?\s*", str(text), re.IGNORECASE)
     if found is None:
-        raise ValueError(f"a size is a number and one of {', '.join(_UNITS)}, such as 470MB")
-    return positive_number(found[1]) * _UNITS[found[2] or "B"]
+        raise ValueError("a size is a number and one of B, kB, MB, GB and TB, such as 470MB")
+    return positive_number(found[1]) * _UNITS[(found[2] or "B").upper()]
 
 
 def vocabulary_setting(given: Any) -> VocabularySetting:

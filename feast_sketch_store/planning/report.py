@@ -73,7 +73,7 @@ def _table(plan: Plan) -> str:
 
 
 def _figures(point: Point, with_auc: bool) -> Iterable[str]:
-    yield _bytes(point.memory_bytes)
+    yield readable_bytes(point.memory_bytes)
     yield _number(point.bits_per_fact)
     yield _number(point.false_per_read)
     yield _number(point.noise_ratio)
@@ -92,7 +92,8 @@ def _number(number: float) -> str:
     return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
-def _bytes(number: float) -> str:
+def readable_bytes(number: float) -> str:
+    """A size in the largest unit of which it has one, in three digits."""
     for unit in ("B", "kB", "MB", "GB"):
         if number < 999.5:  # which :.3g would round to 1e+03
             return f"{number:.3g} {unit}"
