@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from feast_sketch_store.codecs import EMPTY, FeatureCodec
+from feast_sketch_store.codecs import EMPTY, VALUE, FeatureCodec
 from feast_sketch_store.errors import DamagedFileError, StorageError
 from feast_sketch_store.layers import SketchLayer
 from feast_sketch_store.layers.exact import find_sorted
@@ -197,7 +197,8 @@ def _missing_facts(layer: SketchLayer, rows: EncodedRows) -> Iterator[str]:
         entities, ids = np.repeat(np.arange(len(rows)), np.diff(feature.indptr))[ids >= 0], ids[ids >= 0]
         if name in layer.ranges:
             asked, hashes = layer.ranges[name].asked, rows.keys.entity_hashes[entities]
-            num_lost = int((~layer.bloom.contains(hashes, asked, ids[:, None])).sum())
+            is_read = found.states[entities] == VALUE  # else the filter is not asked
+            num_lost = int((~layer.bloom.contains(hashes, asked, ids[:, None], is_read)).sum())
         else:
             width = len(layer.vocabularies[name])
             stored = np.repeat(np.arange(len(rows)), np.diff(found.indptr)) * width + found.symbols

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from feast_sketch_store.filters.fingerprints import expected_bits
 from feast_sketch_store.layers.choice import (
     ERROR_RATE,
     FALSE_PER_READ,
@@ -182,6 +183,7 @@ def test_nothing_is_chosen_for_no_features():
 def test_bits_of_a_list_grow_with_what_an_unknown_entity_may_cost_less():
     assert listing_bits(0, RATE) == 0
     per_row = listing_bits(10**6, 1e-5) / 10**6
-    # A fingerprint less the row's bits, its bucket and offset, less log2(1 / rate) / ln 2 of a shape.
-    fingerprint = math.ceil(math.log2(10**6 / 1e-5)) - math.log2(10**6)
-    assert per_row == pytest.approx(fingerprint + 3 + 2 + 16 - math.log2(1e5) / math.log(2))
+    # Its fingerprint and offset, less log2(1 / rate) / ln 2 of a shape.
+    fingerprint = expected_bits(10**6, 1e-5) / 10**6
+    assert 17 < fingerprint < 25
+    assert per_row == pytest.approx(fingerprint + 16 - math.log2(1e5) / math.log(2))

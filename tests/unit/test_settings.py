@@ -230,6 +230,7 @@ def test_time_to_live(ttl, microseconds):
         ({"sketch.memory": "1.5 kB"}, {}, Target(MEMORY, 1500.0, AUTO)),
         ({"sketch.memory": "1e3"}, {}, Target(MEMORY, 1000.0, AUTO)),
         ({"sketch.memory": "7B"}, {}, Target(MEMORY, 7.0, AUTO)),
+        ({"sketch.memory": "7mb"}, {}, Target(MEMORY, 7e6, AUTO)),
         ({"sketch.filter": "sets"}, {}, Target(ERROR_RATE, 0.01, "sets")),
         ({"sketch.filter": "tiers"}, {"sketch.filter": "sets"}, Target(ERROR_RATE, 0.01, "tiers")),
         ({}, {"sketch.filter": "uniform", "sketch.memory": "2GB"}, Target(MEMORY, 2e9, "uniform")),
@@ -245,7 +246,7 @@ def test_what_a_set_is_kept_for(tags, view_tags, target):
     [
         ("noise_ratio", ["0", "-1", "inf", "nan", "", "auto", "a"]),
         ("false_per_read", ["0", "-1", "inf", "nan", "", "auto", "1%"]),
-        ("memory", ["0", "0MB", "-1MB", "MB", "1mb", "1 MiB", "1.2.3MB", "", "auto", "inf"]),
+        ("memory", ["0", "0MB", "-1MB", "MB", "1 MiB", "1.2.3MB", "", "auto", "inf"]),
         ("filter", ["", "Sets", "bloom", "column"]),
         (
             "vocabulary",
