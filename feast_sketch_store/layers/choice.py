@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from feast_sketch_store.errors import SettingsError
 from feast_sketch_store.filters import golomb_sets
 from feast_sketch_store.filters.fingerprints import expected_bits
 from feast_sketch_store.sizing import (
@@ -109,8 +110,19 @@ def choose(
     Returns
     -------
     Per feature the facts that its filter is to hold, or None if it is to be kept in sets.
+
+    Raises
+    ------
+    SettingsError : the memory that a feature may take is too little for its facts.
     """
-    filters = {name: _filter_for(targets[name], popularity[name]) for name in targets}
+    filters = {}
+    for name, target in targets.items():
+        try:
+            filters[name] = _filter_for(target, popularity[name])
+        except ValueError as error:
+            raise SettingsError(
+                f"feature {name!r} cannot be kept for a {target.measure} of {target.amount:g}: {error}"
+            ) from error
     is_free = {n for n, t in targets.items() if t.structure == AUTO and t.measure != ERROR_RATE}
     wanted = {n for n, facts in filters.items() if facts is None}
     bits = {n: (filter_bits(f), set_bits(popularity[n])) for n, f in filters.items() if f and n in is_free}
