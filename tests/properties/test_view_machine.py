@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from feast_sketch_store.codecs import EXACT, FeatureCodec
 from feast_sketch_store.entity_keys import hash_serialized_keys, serialize_entity_keys
+from feast_sketch_store.layers import Target
 from feast_sketch_store.rows import deletions, to_arrow
 from feast_sketch_store.settings import FeatureSettings, ViewSettings
 from feast_sketch_store.view import SealPolicy, View
@@ -42,6 +43,16 @@ SETTINGS["listed"] = ViewSettings(
         "name": FeatureSettings(FeatureCodec("name", "string_val", EXACT), 1e-12, 10**6),
     },
 )
+# In sets a layer lists its rows as well.
+for _structure, _measure in [("sets", "error_rate"), ("tiers", "false_per_read")]:
+    SETTINGS[_structure] = ViewSettings(
+        "history",
+        1e-12,
+        {
+            "viewed": FeatureSettings(CODECS[0], Target(_measure, 1e-9, _structure), 10**6),
+            "name": FeatureSettings(CODECS[1], 1e-12, 10**6),
+        },
+    )
 
 TEXT = st.text(st.sampled_from("abé\x00"), max_size=2)
 VALUES = st.fixed_dictionaries(

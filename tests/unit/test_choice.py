@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from feast_sketch_store.errors import SettingsError
 from feast_sketch_store.filters.fingerprints import expected_bits
 from feast_sketch_store.layers.choice import (
     ERROR_RATE,
@@ -93,7 +94,7 @@ def test_more_memory_than_is_of_use_is_taken_for_the_lowest_rate(structure):
 
 @pytest.mark.parametrize("structure", ["uniform", "tiers"])
 def test_memory_that_holds_no_filter_is_refused(structure):
-    with pytest.raises(ValueError, match=f"too few for {FACTS} facts"):
+    with pytest.raises(SettingsError, match=f"feature 'x' .* memory of 1: .* too few for {FACTS} facts"):
         choice(MEMORY, 1, structure)
 
 

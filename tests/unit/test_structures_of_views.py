@@ -10,7 +10,7 @@ from feast.protos.feast.types.Value_pb2 import StringSet, Value
 
 from feast_sketch_store.codecs import FeatureCodec
 from feast_sketch_store.entity_keys import hash_serialized_keys, serialize_entity_keys
-from feast_sketch_store.errors import SketchStoreError
+from feast_sketch_store.errors import SettingsError, SketchStoreError
 from feast_sketch_store.layers import Target
 from feast_sketch_store.rows import deletions, to_arrow
 from feast_sketch_store.settings import FeatureSettings, ViewSettings, VocabularySetting
@@ -40,7 +40,7 @@ def key(user):
     return EntityKey(join_keys=["user_id"], entity_values=[Value(int64_val=user)])
 
 
-def write(view, rows, settings, second=0):
+def write(view, rows, settings, second=0, policy=NEVER):
     """Write ``{user: items}``; None as items is a null."""
     table = to_arrow(
         [
@@ -57,7 +57,7 @@ def write(view, rows, settings, second=0):
         ],
         CODECS,
     )
-    view.write(table, settings, NEVER)
+    view.write(table, settings, policy)
 
 
 def read(view, *users):
@@ -229,3 +229,16 @@ def test_a_write_past_the_limit_of_values_is_refused(view, structure, cut):
         with pytest.raises(SketchStoreError, match="vocabulary"):
             write(view, {10: ["more", "and more"]}, settings, 2)
         assert read(view, 9, 10) == {9: {"item 1"}}
+
+
+@pytest.mark.parametrize("structure", ["auto", "uniform", "tiers"])
+def test_rows_that_do_not_fit_in_the_memory_are_kept_unsealed(view, caplog, structure):
+    features = dict(settings_of("sets").features)
+    features["viewed"] = replace(features["viewed"], target=Target("memory", 1, structure))
+    settings = replace(settings_of("sets"), features=features)
+    write(view, popular_rows(), settings)
+    with pytest.raises(SettingsError, match="feature 'viewed' cannot be kept for a memory of 1"):
+        view.seal(settings)
+    write(view, {40: ["tea"]}, settings, policy=SealPolicy(1e-9, 0))
+    assert "a later write seals them" in caplog.text
+    assert read(view, 1, 40) == {1: {"tea", "coffee", "item 1"}, 40: {"tea"}}
