@@ -233,7 +233,6 @@ def test_unknown_entities_share_the_fingerprint_of_a_row_as_often_as_they_may(
     low, high = binomial_interval(TRIALS, len(index) / 2**width)
     assert low <= found <= high
     assert found <= binomial_interval(TRIALS, rate)[1]
-    assert found >= rate * TRIALS / 4  # not met from afar
 
 
 def test_unknown_entities_are_rows_of_a_list_at_most_at_the_rate(zipf, random_hashes, binomial_interval):
