@@ -2,16 +2,19 @@
 
 import math
 
+import numpy as np
 import pytest
 
 from feast_sketch_store.sizing import (
     MAX_NUM_HASHES,
     FactClass,
     Geometry,
+    TieredFacts,
     expected_fill,
     ideal_bits,
     size_for_bits,
     size_for_rates,
+    tiers_for_bits,
 )
 
 
@@ -110,3 +113,61 @@ def test_a_small_budget_still_buys_a_poor_rate(num_bits):
 def test_too_few_bits_are_refused(num_bits):
     with pytest.raises(ValueError, match=f"{num_bits} bits are too few for 1000 facts"):
         size_for_bits([FactClass(1000, 0.01)], num_bits)
+
+
+# -- tiers -----------------------------------------------------------------------------------------
+
+COUNTS = 900 // np.arange(1, 41)
+
+
+def test_popular_symbols_get_fewer_hashes():
+    facts = TieredFacts(COUNTS, 1000, 0.5)
+    geometry = size_for_rates([facts])
+    (hashes,) = geometry.hashes
+    assert hashes[0] == 0
+    assert list(hashes) == sorted(hashes)
+    assert len(set(hashes)) > 2
+    assert facts.expected_false(hashes, geometry.fill) <= 0.5
+    # One hash less for the rarest symbols would show too many.
+    assert facts.expected_false(hashes[:-1], geometry.fill) > 0.5
+    assert facts.num_items == COUNTS.sum()
+    assert facts.num_ones(hashes) == sum(int(COUNTS[first:].sum()) for first in hashes)
+
+
+def test_bits_of_tiers_fall_with_the_noise():
+    bits = [
+        size_for_rates([TieredFacts(COUNTS, 1000, noise)]).num_bits for noise in (1e-6, 0.01, 1.0, 10.0, 40.0)
+    ]
+    assert bits == sorted(bits, reverse=True)
+    assert len(set(bits)) > 3
+
+
+def test_tiers_share_a_table_with_classes_of_one_rate():
+    tiers, presence = TieredFacts(COUNTS, 1000, 0.5), FactClass(1000, 1e-5)
+    geometry = size_for_rates([tiers, presence])
+    fill = expected_fill([tiers, presence], geometry.hashes, geometry.num_bits)
+    assert tiers.expected_false(geometry.hashes[0], fill) <= 0.5 * (1 + 1e-6)
+    assert fill ** geometry.num_hashes[1] <= 1e-5 * (1 + 1e-6)
+
+
+def test_tiers_for_bits_fit_and_use_them():
+    num_bits = 5 * int(COUNTS.sum())
+    facts = tiers_for_bits(COUNTS, 1000, num_bits)
+    assert 0.98 * num_bits <= size_for_rates([facts]).num_bits <= num_bits
+    with pytest.raises(ValueError, match="100 bits are too few"):
+        tiers_for_bits(COUNTS, 1000, 100)
+
+
+@pytest.mark.parametrize(
+    ("counts", "num_entities", "noise", "match"),
+    [
+        ([1, 2], 10, 1.0, "order of popularity"),
+        ([2, -1], 10, 1.0, "order of popularity"),
+        ([11, 2], 10, 1.0, "more facts than there are entities"),
+        ([2, 1], 10, 0.0, "more than 0"),
+        ([2, 1], 10, math.nan, "more than 0"),
+    ],
+)
+def test_tiers_that_cannot_be_are_refused(counts, num_entities, noise, match):
+    with pytest.raises(ValueError, match=match):
+        TieredFacts(np.array(counts), num_entities, noise)
