@@ -100,7 +100,8 @@ def test_inspect_tells_what_exact_and_binned_features_take(make_config, make_vie
     assert 300 * 7 <= price.size_bytes <= 300 * 9 + 100
     assert (age.max_error, age.mean_error) == (5, 2.5)
     assert (price.max_error, viewed.max_error) == (None, None)
-    assert report.presence_sampled_rate == 0
+    # At most 2 of 200,000 samples are expected; more than 12 have a probability of 2e-7.
+    assert report.presence_sampled_rate <= 12 / 200_000
     assert maintenance.verify(store, "history").is_sound
 
 
