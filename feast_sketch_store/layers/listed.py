@@ -17,7 +17,16 @@ from feast_sketch_store.codecs import EXACT, VALUE, FeatureCodec
 from feast_sketch_store.filters import FingerprintIndex, PackedInts
 from feast_sketch_store.kernel import row_hashes
 from feast_sketch_store.layers.answer import FeatureAnswer, FoundRows
-from feast_sketch_store.layers.columns import PACKED, Arrays, Checks, Column, Parts, checked, describe
+from feast_sketch_store.layers.columns import (
+    PACKED,
+    Arrays,
+    Checks,
+    Column,
+    DictionaryElements,
+    Parts,
+    checked,
+    describe,
+)
 from feast_sketch_store.layers.set_columns import SetColumns
 from feast_sketch_store.rows import NO_TIMESTAMP
 from feast_sketch_store.vocabulary import Vocabulary
@@ -61,6 +70,9 @@ class ListedRows:
         ]
         if any(length != len(self) for length in lengths):
             raise ValueError(f"the columns of {len(self)} listed rows have {lengths} rows")
+        elements = self.timestamps.elements
+        if isinstance(elements, DictionaryElements):
+            self._newest(elements.vocabulary.values.to_numpy())
 
     def __len__(self) -> int:
         return len(self.index)
@@ -124,9 +136,10 @@ class ListedRows:
         return self.sets.read(name, rows)
 
     def _timestamps_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        if len(self.bucket_bounds) == 1:
-            return np.full(len(rows), self.bucket_bounds[0, 0])
-        vocabulary, symbols = self.timestamps.elements.take(rows)
+        elements = self.timestamps.elements
+        if isinstance(elements, DictionaryElements) and len(elements.vocabulary) == 1:
+            return np.full(len(rows), elements.vocabulary.values[0].as_py())
+        vocabulary, symbols = elements.take(rows)
         return np.asarray(vocabulary.values.to_numpy()[symbols])
 
     def _newest(self, timestamps: NDArray[np.int64]) -> NDArray[np.int64]:
