@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from feast.feature_view import FeatureView
 
 from feast_sketch_store.codecs import MEMBERSHIP
+from feast_sketch_store.filters.fingerprints import expected_bits
 from feast_sketch_store.layers import SketchLayer
 from feast_sketch_store.layers.shapes import ShapedRows
 from feast_sketch_store.settings import TAG_PREFIX, ViewSettings
@@ -14,7 +15,6 @@ _NEARLY_FULL = 0.8
 _WORTH_SAVING = 0.2
 
 _EXACT_TAG = f'"{TAG_PREFIX}codec": "exact"'
-_FINGERPRINT_BYTES = 8
 
 
 def advice(table: FeatureView, settings: ViewSettings, sealed: SketchLayer | None) -> Iterator[str]:
@@ -49,7 +49,7 @@ def advice(table: FeatureView, settings: ViewSettings, sealed: SketchLayer | Non
             )
     if settings.lists_rows or not isinstance(sealed.presence, ShapedRows):
         return
-    size, listed = sealed.size_bytes, round(_size_if_listed(sealed))
+    size, listed = sealed.size_bytes, round(_size_if_listed(sealed, settings.presence_error_rate))
     if listed < (1 - _WORTH_SAVING) * size:
         yield (
             f"view {table.name!r} takes {size} bytes in memory; with exact scalars it would take about "
@@ -57,9 +57,10 @@ def advice(table: FeatureView, settings: ViewSettings, sealed: SketchLayer | Non
         )
 
 
-def _size_if_listed(layer: SketchLayer) -> float:
+def _size_if_listed(layer: SketchLayer, presence_error_rate: float) -> float:
     """About the bytes of the layer if its rows were listed and its scalars columns."""
-    size = _FINGERPRINT_BYTES * layer.num_entities + _timestamp_bits(layer) * layer.num_entities / 8
+    size = expected_bits(layer.num_entities, presence_error_rate) / 8
+    size += _timestamp_bits(layer) * layer.num_entities / 8
     for name, symbols in layer.ranges.items():
         if layer.codecs[name].is_collection:
             size += layer.size_bytes_of(name)
