@@ -233,7 +233,7 @@ def tiers_for_bits(counts: NDArray[np.int64], num_entities: int, num_bits: int) 
     """
     least, most = math.log(1e-9), math.log(max(1, len(counts)))
     best: TieredFacts | None = None
-    for _ in range(40):
+    for _ in range(24):
         middle = (least + most) / 2
         facts = TieredFacts(counts, num_entities, math.exp(middle))
         if size_for_rates([facts]).num_bits <= num_bits:

@@ -115,10 +115,12 @@ def choose(
     ------
     SettingsError : the memory that a feature may take is too little for its facts.
     """
+    num_rows = max((p.num_rows for p in popularity.values()), default=0)
+    list_bits = expected_bits(num_rows, presence_error_rate) + num_rows * _OFFSET_BITS
     filters = {}
     for name, target in targets.items():
         try:
-            filters[name] = _filter_for(target, popularity[name])
+            filters[name] = _filter_for(target, popularity[name], 0.0 if is_listed else list_bits)
         except ValueError as error:
             raise SettingsError(
                 f"feature {name!r} cannot be kept for a {target.measure} of {target.amount:g}: {error}"
@@ -128,7 +130,6 @@ def choose(
     bits = {n: (filter_bits(f), set_bits(popularity[n])) for n, f in filters.items() if f and n in is_free}
     smaller = {n for n, (in_filter, in_sets) in bits.items() if in_sets < in_filter}
     saved = sum(bits[n][0] - bits[n][1] for n in smaller)
-    num_rows = max((p.num_rows for p in popularity.values()), default=0)
     if wanted or is_listed or saved > listing_bits(num_rows, presence_error_rate):
         wanted |= smaller
     return {name: None if name in wanted else facts for name, facts in filters.items()}
@@ -153,7 +154,8 @@ def listing_bits(num_rows: int, presence_error_rate: float) -> float:
     return expected_bits(num_rows, presence_error_rate) + num_rows * (_OFFSET_BITS - shape_bits)
 
 
-def _filter_for(target: Target, popularity: Popularity) -> AnyFacts | None:
+def _filter_for(target: Target, popularity: Popularity, list_bits: float) -> AnyFacts | None:
+    """The facts of a filter that meets a target; None if sets do, whose list of rows takes so many bits."""
     if target.structure == SETS:
         return None
     counts, num_rows, num_facts = popularity.counts, popularity.num_filled, popularity.num_facts
@@ -162,7 +164,7 @@ def _filter_for(target: Target, popularity: Popularity) -> AnyFacts | None:
         return FactClass(0, target.amount if target.measure == ERROR_RATE else _MAX_RATE)
     if target.measure == MEMORY:
         num_bits = int(8 * target.amount)
-        if target.structure == AUTO and set_bits(popularity) <= num_bits:
+        if target.structure == AUTO and set_bits(popularity) + list_bits <= num_bits:
             return None
         if not is_uniform:
             return tiers_for_bits(counts, num_rows, num_bits)

@@ -98,9 +98,13 @@ def test_memory_that_holds_no_filter_is_refused(structure):
         choice(MEMORY, 1, structure)
 
 
-def test_sets_are_chosen_if_they_fit_in_the_memory():
-    assert choice(MEMORY, set_bits(KNOWN) / 8 + 1) is None
-    assert isinstance(choice(MEMORY, set_bits(KNOWN) / 8 - 1), TieredFacts)
+def test_sets_are_chosen_if_they_fit_in_the_memory_with_their_list_of_rows():
+    size = set_bits(KNOWN) / 8
+    assert choice(MEMORY, size + 1, is_listed=True) is None
+    assert isinstance(choice(MEMORY, size - 1, is_listed=True), TieredFacts)
+    # A filter needs a symbol of each row, so a list may take as much more.
+    assert choice(MEMORY, size + expected_bits(NUM_ROWS, RATE) / 8 + 2 * NUM_ROWS + 1) is None
+    assert isinstance(choice(MEMORY, size + listing_bits(NUM_ROWS, RATE) / 8 - 1), TieredFacts)
 
 
 @pytest.mark.parametrize("measure", [NOISE_RATIO, FALSE_PER_READ])
