@@ -27,6 +27,7 @@ from feast_sketch_store.layers import STRUCTURES, Cut, FeatureBudget, Target
 from feast_sketch_store.layers.choice import ERROR_RATE, FALSE_PER_READ, MEMORY, NOISE_RATIO
 from feast_sketch_store.layers.columns import checked
 from feast_sketch_store.rows import OWN_COLUMNS
+from feast_sketch_store.sizing import AUTO_NOISE_RATIO
 
 if TYPE_CHECKING:
     from feast.feature_view import FeatureView
@@ -54,8 +55,6 @@ _CATEGORICAL_FIELDS = (
     "time_uuid_val",
 )
 
-
-_AUTO_NOISE_RATIO = 0.1  # what an error rate of "auto" means
 
 _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
@@ -145,7 +144,8 @@ def resolve(options: StoreOptions, table: "FeatureView", folder: Path | None = N
     features = {}
     for field in table.features:
         where = f"feature {field.name!r} of view {table.name!r}"
-        tags = {**view_tags, **_own_tags(field.tags, where, _FEATURE_TAGS)}
+        own_tags = _own_tags(field.tags, where, _FEATURE_TAGS)
+        tags = {**view_tags, **own_tags}
         codec = _choose_codec(field, tags, view_tags.get("default_codec", options.default_codec), where)
         if codec.is_exact and (idle := [t for t in _IDLE_IF_EXACT if TAG_PREFIX + t in (field.tags or {})]):
             raise SettingsError(
@@ -154,7 +154,7 @@ def resolve(options: StoreOptions, table: "FeatureView", folder: Path | None = N
             )
         features[field.name] = FeatureSettings(
             codec,
-            _target(codec, options, view_tags, _own_tags(field.tags, where, _FEATURE_TAGS), where),
+            _target(codec, options, view_tags, own_tags, where),
             tags.get("max_vocabulary", options.max_vocabulary),
             tags.get("vocabulary", options.vocabulary) if codec.name == MEMBERSHIP else None,
         )
@@ -408,7 +408,7 @@ def _target(
     else:
         measure, amount = ERROR_RATE, options.error_rate
     if amount == "auto":
-        measure, amount = NOISE_RATIO, _AUTO_NOISE_RATIO
+        measure, amount = NOISE_RATIO, AUTO_NOISE_RATIO
     return Target(measure, amount, structure)
 
 

@@ -41,6 +41,8 @@ _MIN_FILL, _MAX_FILL = 0.3, 0.999
 # Tried for tiers, whose hashes adapt to any fill.
 _TIER_FILLS = (*np.linspace(0.3, 0.7, 41).tolist(), *np.linspace(0.72, 0.98, 14).tolist())
 
+AUTO_NOISE_RATIO = 0.1  # false symbols for each true one: what the setting `error_rate: auto` means
+
 # Of the hashes of a class: the first of its symbols that the hash is used for, ascending from 0.
 Hashes: TypeAlias = tuple[int, ...]
 
@@ -70,6 +72,10 @@ class FactClass:
         """The hashes that keep the rate in a table of so many ones."""
         # The tolerance keeps a fill that was made for exactly k hashes from asking for k + 1.
         return (0,) * max(1, math.ceil(math.log(self.false_positive_rate) / math.log(fill) - 1e-9))
+
+    def facts_per_hash(self, hashes: Hashes) -> tuple[int, ...]:
+        """How many facts each hash is used for."""
+        return (self.num_items,) * len(hashes)
 
     def num_ones(self, hashes: Hashes) -> int:
         """How many bits the facts set."""
@@ -125,16 +131,24 @@ class TieredFacts:
         starts = np.searchsorted(per_group, np.arange(1, per_group.max(initial=1) + 1))
         return tuple(first[starts].tolist())
 
+    def facts_per_hash(self, hashes: Hashes) -> tuple[int, ...]:
+        """How many facts each hash is used for."""
+        behind = np.concatenate((np.cumsum(self.counts[::-1])[::-1], [0]))
+        return tuple(behind[list(hashes)].tolist())
+
     def num_ones(self, hashes: Hashes) -> int:
         """How many bits the facts set."""
-        behind = np.concatenate((np.cumsum(self.counts[::-1])[::-1], [0]))
-        return int(behind[list(hashes)].sum())
+        return sum(self.facts_per_hash(hashes))
+
+    def symbol_rates(self, hashes: Hashes, fill: float) -> NDArray[np.float64]:
+        """The false-positive rate of each symbol in a table of so many ones: float64[V]."""
+        num_hashes = np.searchsorted(hashes, np.arange(len(self.counts)), side="right")
+        return np.power(fill, num_hashes)
 
     def expected_false(self, hashes: Hashes, fill: float) -> float:
         """How many symbols a read shows too many, on average, in a table of so many ones."""
-        num_hashes = np.searchsorted(hashes, np.arange(len(self.counts)), side="right")
         absent = 1 - self.counts / max(1, self.num_entities)
-        return float(absent @ fill**num_hashes)
+        return float(absent @ self.symbol_rates(hashes, fill))
 
     @cached_property
     def _groups(self) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:

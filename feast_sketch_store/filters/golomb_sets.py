@@ -31,7 +31,7 @@ from feast_sketch_store import kernel
 from feast_sketch_store.filters.packed import Check, PackedInts
 from feast_sketch_store.kernel import PackedNumbers, SetCodes
 
-_BLOCK_ROWS = 16
+BLOCK_ROWS = 16  # that share an anchor
 _MAX_HEADER_WIDTH = 30
 _MAX_LEVEL = 255
 
@@ -125,7 +125,7 @@ class GolombSets:
             not self.codes
             or self.words.ndim != 1
             or not 0 <= self.num_bits // 64 <= len(self.words) - 2
-            or self.anchors.length != -(-self.num_rows // _BLOCK_ROWS)
+            or self.anchors.length != -(-self.num_rows // BLOCK_ROWS)
             or self.anchors.base
             or self.deltas.base
         ):
@@ -168,8 +168,8 @@ class GolombSets:
         """
         words, ends = kernel.write_sets(_joint(codes), headers, indptr, ids)
         starts = np.concatenate(([0], ends))[: len(ends)]
-        anchors = starts[::_BLOCK_ROWS]
-        deltas = starts - np.repeat(anchors, _BLOCK_ROWS)[: len(starts)]
+        anchors = starts[::BLOCK_ROWS]
+        deltas = starts - np.repeat(anchors, BLOCK_ROWS)[: len(starts)]
         num_bits = int(ends[-1]) if len(ends) else 0
         return cls(codes, words, num_bits, PackedInts.pack(anchors, base=0), PackedInts.pack(deltas, base=0))
 
@@ -186,11 +186,9 @@ class GolombSets:
         ------
         ValueError : the codes, which came from a file, are damaged.
         """
-        if self.check is not None and not self.check.all_checked:
+        checks = self.check, self.anchors.check, self.deltas.check
+        if any(check is not None and not check.all_checked for check in checks):
             self._check_rows(rows)
-        for packed in (self.anchors, self.deltas):
-            if packed.check is not None and not packed.check.all_checked:
-                packed.take(rows // _BLOCK_ROWS if packed is self.anchors else rows)
         codes, offsets = self._parts
         return kernel.read_sets(codes, self.words, self.num_bits, offsets, self.num_rows, rows, feature)
 
@@ -198,21 +196,21 @@ class GolombSets:
     def _parts(self) -> tuple[SetCodes, tuple[PackedNumbers, PackedNumbers, int]]:
         anchors = PackedNumbers(self.anchors.words, self.anchors.width)
         deltas = PackedNumbers(self.deltas.words, self.deltas.width)
-        return _joint(self.codes), (anchors, deltas, _BLOCK_ROWS)
+        return _joint(self.codes), (anchors, deltas, BLOCK_ROWS)
 
     def _check_rows(self, rows: NDArray[np.int64]) -> None:
-        """Check the words of rows: they end where the next one begins."""
+        """Check the words of rows, and where they begin; they end where the next one begins."""
         behind = np.minimum(rows + 1, self.num_rows - 1)
         first, last = (
-            self.anchors.take(places // _BLOCK_ROWS) + self.deltas.take(places) for places in (rows, behind)
+            self.anchors.take(places // BLOCK_ROWS) + self.deltas.take(places) for places in (rows, behind)
         )
         last = np.where(rows + 1 < self.num_rows, last, self.num_bits)
         if len(rows) and not 0 <= first.min() <= last.max() <= self.num_bits:
             raise ValueError("a row of sets lies outside of their codes")
         first_word = first >> 6
-        # A code is read with the word behind the one in which it begins.
-        assert self.check is not None
-        self.check(first_word, np.maximum(last >> 6, first_word) + 2 - first_word)
+        if self.check is not None:
+            # A code is read with the word behind the one in which it begins.
+            self.check(first_word, np.maximum(last >> 6, first_word) + 2 - first_word)
 
 
 def _joint(codes: Sequence[SetCode]) -> SetCodes:

@@ -49,12 +49,11 @@ class SymbolRange:
         cls, first_word: int, num_symbols: int, facts: AnyFacts, hashes: Hashes, fill: float
     ) -> "SymbolRange":
         """The range of facts in a table of which a share ``fill`` is ones."""
+        first_symbols: Hashes = ()
+        rate = fill ** len(hashes)
         if isinstance(facts, TieredFacts):
-            behind = np.append(np.cumsum(facts.counts[::-1])[::-1], 0)
-            num_hashes = np.searchsorted(hashes, np.arange(max(1, num_symbols)), side="right")
-            rate = float(np.mean(fill**num_hashes))
-            return cls(first_word, num_symbols, tuple(behind[list(hashes)].tolist()), hashes, rate)
-        return cls(first_word, num_symbols, (facts.num_items,) * len(hashes), (), fill ** len(hashes))
+            first_symbols, rate = hashes, float(facts.symbol_rates(hashes, fill).mean())
+        return cls(first_word, num_symbols, facts.facts_per_hash(hashes), first_symbols, rate)
 
     @property
     def num_facts(self) -> int:

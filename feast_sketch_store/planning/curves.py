@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store.filters.fingerprints import expected_bits
-from feast_sketch_store.filters.golomb_sets import GolombSets, SetCode, ideal_bits
+from feast_sketch_store.filters.golomb_sets import BLOCK_ROWS, GolombSets, SetCode, ideal_bits
 from feast_sketch_store.planning.plan import Point
 from feast_sketch_store.planning.sample import FeatureSample, Kept, Sample
 from feast_sketch_store.sizing import AnyFacts, FactClass, TieredFacts, size_for_rates
@@ -34,7 +34,6 @@ SQLITE = "SQLite"
 _BYTES_PER_FACT = {REDIS: 16.5, SQLITE: 12.7}
 
 _HEADER_BYTES = 4_000  # about; of a snapshot's file
-_BLOCK_ROWS = 16  # of sets, that share an anchor
 
 
 @dataclass(frozen=True)
@@ -133,8 +132,8 @@ def tiers(sample: Sample, presence_error_rate: float, noise_ratio: float) -> Can
     }
     geometry = size_for_rates([*facts.values(), _shapes(sample, sample.everything, presence_error_rate)])
     rates = {
-        name: np.power(geometry.fill, np.searchsorted(hashes, np.arange(len(counts[name])), side="right"))
-        for name, hashes in zip(facts, geometry.hashes, strict=False)
+        name: tiered.symbol_rates(hashes, geometry.fill)
+        for (name, tiered), hashes in zip(facts.items(), geometry.hashes, strict=False)
     }
     tags = {"sketch.filter": "tiers", "sketch.noise_ratio": f"{noise_ratio:g}"}
     label = f"noise ratio {noise_ratio:g}"
@@ -258,7 +257,7 @@ def _sets_bytes(sample: Sample, kept: Kept, presence_error_rate: float) -> float
         proportional = sum(ideal_bits(part.counts, len(sample)) for part in parts.values()) * sample.scale
         least = sum(ideal_bits(counts, sample.num_entities) for counts in sample.kept_counts(kept).values())
         code_bits *= least / max(1.0, proportional)
-    anchor_bits = math.ceil(math.log2(max(2.0, code_bits))) / _BLOCK_ROWS
+    anchor_bits = math.ceil(math.log2(max(2.0, code_bits))) / BLOCK_ROWS
     index_bits = float(expected_bits(sample.num_entities, presence_error_rate))
     index_bits += sample.num_entities * (anchor_bits + built.deltas.width)
     timestamp_bits = sample.num_entities  # of few different ones; more take a bit more

@@ -7,7 +7,6 @@ by another process, and read back.
 """
 
 import argparse
-import os
 import sys
 import warnings
 from pathlib import Path
@@ -17,7 +16,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 from feast import FeatureStore
 from measure import number, print_set_up, print_table
 from stores import temporary_folder
-from tasks import Task, load
+from tasks import Task, add_data_argument, load_or_exit
 from through_feast import VIEW, Repository, Tags
 
 from feast_sketch_store.planning import plan_view
@@ -28,18 +27,12 @@ POINTS_PER_CURVE = 3
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Predictions of a plan against the sealed store.")
-    default = os.environ.get("CLICK_PREDICTION_DATA", Path(__file__).parent / "data")
-    parser.add_argument(
-        "--data", type=Path, default=default, metavar="FOLDER", help="where the data sets are"
-    )
+    add_data_argument(parser)
     parser.add_argument("--task", choices=("kuairand", "retail"), default="kuairand")
     parser.add_argument("--share", type=float, default=0.5, help="of the people that the plan sees")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
-    try:
-        task = load(arguments.task, arguments.data)
-    except FileNotFoundError as error:
-        parser.exit(2, f"{error}\n")
+    task = load_or_exit(arguments.task, arguments.data, parser)
     compare(task, arguments.share)
 
 

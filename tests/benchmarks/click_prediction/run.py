@@ -42,7 +42,7 @@ from serving import (
     without_history,
 )
 from stores import redis_server, temporary_folder
-from tasks import WHERE_THE_DATA_IS, Task, load
+from tasks import WHERE_THE_DATA_IS, Task, add_data_argument, load_or_exit
 from through_feast import Repository
 
 TASKS = ("kuairand", "retail")
@@ -57,10 +57,7 @@ def main() -> None:
         epilog=WHERE_THE_DATA_IS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    default = os.environ.get("CLICK_PREDICTION_DATA", Path(__file__).parent / "data")
-    parser.add_argument(
-        "--data", type=Path, default=default, metavar="FOLDER", help="where the data sets are"
-    )
+    add_data_argument(parser)
     parser.add_argument("--task", action="append", choices=TASKS, help="default: all")
     parser.add_argument("--curve", action="append", choices=SETTINGS, help="default: all")
     parser.add_argument("--quick", action="store_true", help="two settings of each curve, few repetitions")
@@ -70,10 +67,7 @@ def main() -> None:
     warnings.simplefilter("ignore")  # Feast warns of its own deprecations at every import
     results: dict[str, Any] = {}
     for name in arguments.task or TASKS:
-        try:
-            task = load(name, arguments.data)
-        except FileNotFoundError as error:
-            parser.exit(2, f"{error}\n")
+        task = load_or_exit(name, arguments.data, parser)
         results[name] = measure_task(task, arguments.curve or list(SETTINGS), quick=arguments.quick)
         print_report(results[name])
         if arguments.json:

@@ -28,7 +28,7 @@ import pyarrow as pa
 from measure import number, print_set_up, print_table, seconds
 from numpy.typing import NDArray
 from stores import temporary_folder
-from tasks import Task, load
+from tasks import Task, add_data_argument, load_or_exit
 from through_feast import PROJECT, VIEW, Repository, Tags, memory
 
 from feast_sketch_store import SketchReader
@@ -47,20 +47,14 @@ _SEED = 3
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="A hundred million facts through the row log and a seal.")
-    default = os.environ.get("CLICK_PREDICTION_DATA", Path(__file__).parent / "data")
-    parser.add_argument(
-        "--data", type=Path, default=default, metavar="FOLDER", help="where the data sets are"
-    )
+    add_data_argument(parser)
     parser.add_argument("--people", type=int, default=NUM_PEOPLE, help="rows, default %(default)s")
     parser.add_argument("--tag", action="append", default=[], metavar="NAME=VALUE", help="tags of the view")
     parser.add_argument("--quick", action="store_true", help="a fiftieth of the people")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where to write the results, too")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
-    try:
-        task = load("kuairand", arguments.data)
-    except FileNotFoundError as error:
-        parser.exit(2, f"{error}\n")
+    task = load_or_exit("kuairand", arguments.data, parser)
     num_people = arguments.people // (50 if arguments.quick else 1)
     result = measure(task, num_people, dict(tag.split("=", 1) for tag in arguments.tag))
     _print(result)

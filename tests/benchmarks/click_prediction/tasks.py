@@ -1,5 +1,7 @@
 """The two tasks: clicks on short videos (KuaiRand-Pure), and products of the next basket (Online Retail)."""
 
+import argparse
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -64,6 +66,22 @@ class Task:
     def written(self) -> NDArray[np.int64]:
         """The rows of those who have a history."""
         return np.flatnonzero(sum(np.diff(matrix.indptr) for matrix in self.history.values()))
+
+
+def add_data_argument(parser: argparse.ArgumentParser) -> None:
+    """``--data``, the folder of the data sets."""
+    default = os.environ.get("CLICK_PREDICTION_DATA", Path(__file__).parent / "data")
+    parser.add_argument(
+        "--data", type=Path, default=default, metavar="FOLDER", help="where the data sets are"
+    )
+
+
+def load_or_exit(name: str, folder: Path, parser: argparse.ArgumentParser) -> Task:
+    """`load`, or the end of the program with a line on where the data is to be had."""
+    try:
+        return load(name, folder)
+    except FileNotFoundError as error:
+        parser.exit(2, f"{error}\n")
 
 
 def load(name: str, folder: Path) -> Task:

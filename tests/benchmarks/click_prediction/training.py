@@ -7,7 +7,6 @@ one: a seal draws another salt, so a filter then shows other false values of the
 """
 
 import argparse
-import os
 import sys
 import warnings
 from collections.abc import Mapping
@@ -22,7 +21,7 @@ from measure import print_set_up, print_table
 from model import Bootstrap, ClickModel
 from scipy import sparse
 from stores import temporary_folder
-from tasks import Task, load
+from tasks import Task, add_data_argument, load_or_exit
 from through_feast import VIEW, Repository, Tags
 
 from feast_sketch_store import SketchReader, through_sketch
@@ -42,18 +41,12 @@ SETTINGS: Mapping[str, Mapping[str, str]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Training on exact rows, through the sketch, or on reads.")
-    default = os.environ.get("CLICK_PREDICTION_DATA", Path(__file__).parent / "data")
-    parser.add_argument(
-        "--data", type=Path, default=default, metavar="FOLDER", help="where the data sets are"
-    )
+    add_data_argument(parser)
     parser.add_argument("--task", choices=("kuairand", "retail"), default="kuairand")
     parser.add_argument("--quick", action="store_true", help="two settings")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
-    try:
-        task = load(arguments.task, arguments.data)
-    except FileNotFoundError as error:
-        parser.exit(2, f"{error}\n")
+    task = load_or_exit(arguments.task, arguments.data, parser)
     compare(task, 2 if arguments.quick else len(SETTINGS))
 
 
