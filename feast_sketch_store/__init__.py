@@ -9,12 +9,12 @@ __version__ = "0.1.0.dev0"
 _EXPORTS = {
     "SketchOnlineStore": "feast_sketch_store.online_store",
     "SketchOnlineStoreConfig": "feast_sketch_store.online_store",
-    "SketchReader": "feast_sketch_store.reader",
+    "SketchReader": "feast_sketch_store.reading.reader",
     "SketchStoreError": "feast_sketch_store.errors",
-    "View": "feast_sketch_store.view",
-    "ViewStats": "feast_sketch_store.view",
+    "View": "feast_sketch_store.view.view",
+    "ViewStats": "feast_sketch_store.view.view",
     "open_view": "feast_sketch_store.online_store",
-    "through_sketch": "feast_sketch_store.training",
+    "through_sketch": "feast_sketch_store.reading.training",
 }
 
 __all__ = ["__version__", *_EXPORTS]

@@ -15,16 +15,16 @@ from feast.errors import FeastError, FeastObjectNotFoundException
 from tabulate import tabulate
 
 import feast_sketch_store
-from feast_sketch_store import maintenance
 from feast_sketch_store.errors import SketchStoreError
-from feast_sketch_store.maintenance import FeatureReport, ViewReport
 from feast_sketch_store.online_store import any_feature_view
-from feast_sketch_store.paths import folder_name
+from feast_sketch_store.operations import maintenance
+from feast_sketch_store.operations.maintenance import FeatureReport, ViewReport
 from feast_sketch_store.planning.choice import Target
 from feast_sketch_store.planning.plan import Plan
 from feast_sketch_store.planning.planner import DEFAULT_SAMPLE, field_lines, plan_view
 from feast_sketch_store.planning.report import readable_bytes, to_html
-from feast_sketch_store.settings import byte_count
+from feast_sketch_store.storage.names import folder_name
+from feast_sketch_store.view.settings import byte_count
 
 T = TypeVar("T")
 

@@ -25,14 +25,14 @@ from feast.types import Bytes, FeastType
 from feast.utils import _get_table_entity_values
 from pydantic import Field, StrictStr, field_validator
 
-from feast_sketch_store.advice import advice
-from feast_sketch_store.codecs import EXACT
-from feast_sketch_store.entity_keys import hash_entity_keys
+from feast_sketch_store.adapter.advice import advice
+from feast_sketch_store.adapter.responses import Row, add_vectors, distinct, hash_join_keys, to_rows
 from feast_sketch_store.errors import RowError, SettingsError, SketchStoreError, StorageError
-from feast_sketch_store.paths import project_path, remove_folder, store_path, view_path
-from feast_sketch_store.responses import Row, add_vectors, distinct, hash_join_keys, to_rows
-from feast_sketch_store.rows import FeastRow, deletions, to_arrow
-from feast_sketch_store.settings import (
+from feast_sketch_store.rows.codecs import EXACT
+from feast_sketch_store.rows.encoding import FeastRow, deletions, to_arrow
+from feast_sketch_store.rows.entity_keys import hash_entity_keys
+from feast_sketch_store.storage.names import project_path, remove_folder, store_path, view_path
+from feast_sketch_store.view.settings import (
     DEFAULT_PATH,
     DEFAULT_REFRESH_INTERVAL_SECONDS,
     VocabularySetting,
@@ -42,7 +42,7 @@ from feast_sketch_store.settings import (
     ttl_microseconds,
     vocabulary_setting,
 )
-from feast_sketch_store.view import SealPolicy, View
+from feast_sketch_store.view.view import SealPolicy, View
 
 _logger = logging.getLogger(__name__)
 

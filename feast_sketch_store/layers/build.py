@@ -11,24 +11,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from feast_sketch_store.binning import fit
-from feast_sketch_store.codecs import CATEGORICAL, EMPTY, MISSING, VALUE, FeatureCodec
-from feast_sketch_store.filters import (
-    FingerprintIndex,
-    ShiftingBloomFilter,
-    ShiftingBloomFilterBuilder,
-    new_salt,
-)
-from feast_sketch_store.filters.fingerprints import width_for
 from feast_sketch_store.kernel import row_hashes
-from feast_sketch_store.layers.choice import ERROR_RATE, Popularity, Target, choose
-from feast_sketch_store.layers.columns import Column
 from feast_sketch_store.layers.listed import ListedRows
-from feast_sketch_store.layers.set_columns import SetColumns, SetFeature
 from feast_sketch_store.layers.shapes import ShapedRows, Shapes, SymbolRange, words_for
 from feast_sketch_store.layers.sketch import Rounding, SketchLayer
-from feast_sketch_store.rows import NO_TIMESTAMP, EncodedFeature, EncodedRows, RowKeys, put_csr
-from feast_sketch_store.sizing import (
+from feast_sketch_store.rows.binning import fit
+from feast_sketch_store.rows.codecs import CATEGORICAL, EMPTY, MISSING, VALUE, FeatureCodec
+from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedFeature, EncodedRows, RowKeys, put_csr
+from feast_sketch_store.rows.vocabulary import Vocabulary, VocabularyBuilder, narrow
+from feast_sketch_store.structures.choice import ERROR_RATE, Popularity, Target, choose
+from feast_sketch_store.structures.columns import Column
+from feast_sketch_store.structures.set_columns import SetColumns, SetFeature
+from feast_sketch_store.structures.sizing import (
     AnyFacts,
     FactClass,
     Geometry,
@@ -36,8 +30,14 @@ from feast_sketch_store.sizing import (
     expected_fill,
     size_for_rates,
 )
+from feast_sketch_store.succinct import (
+    FingerprintIndex,
+    ShiftingBloomFilter,
+    ShiftingBloomFilterBuilder,
+    new_salt,
+)
+from feast_sketch_store.succinct.fingerprints import width_for
 from feast_sketch_store.threads import NUM_THREADS
-from feast_sketch_store.vocabulary import Vocabulary, VocabularyBuilder, narrow
 
 MAX_SHAPES = 256
 MAX_TIMESTAMP_BUCKETS = 16

@@ -10,9 +10,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from feast_sketch_store.codecs import Decoder
-from feast_sketch_store.layers.answer import AnyAnswer, FeatureAnswer, LayerAnswer
-from feast_sketch_store.rows import NO_TIMESTAMP, EncodedRows, take_csr
+from feast_sketch_store.rows.codecs import Decoder
+from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedRows, take_csr
+from feast_sketch_store.structures.answer import AnyAnswer, FeatureAnswer, LayerAnswer
 
 
 class ExactLayer:

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feast_sketch_store.codecs import EXACT, VALUE, FeatureCodec
-from feast_sketch_store.filters import FingerprintIndex, PackedInts
 from feast_sketch_store.kernel import row_hashes
-from feast_sketch_store.layers.answer import FeatureAnswer, FoundRows
-from feast_sketch_store.layers.columns import (
+from feast_sketch_store.rows.codecs import EXACT, VALUE, FeatureCodec
+from feast_sketch_store.rows.encoding import NO_TIMESTAMP
+from feast_sketch_store.rows.vocabulary import Vocabulary
+from feast_sketch_store.structures.answer import FeatureAnswer, FoundRows
+from feast_sketch_store.structures.columns import (
     PACKED,
     Arrays,
     Checks,
@@ -27,9 +28,8 @@ from feast_sketch_store.layers.columns import (
     checked,
     describe,
 )
-from feast_sketch_store.layers.set_columns import SetColumns
-from feast_sketch_store.rows import NO_TIMESTAMP
-from feast_sketch_store.vocabulary import Vocabulary
+from feast_sketch_store.structures.set_columns import SetColumns
+from feast_sketch_store.succinct import FingerprintIndex, PackedInts
 
 _TIMESTAMPS = FeatureCodec("event timestamps", "int64_val", EXACT)
 

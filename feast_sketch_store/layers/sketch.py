@@ -20,18 +20,18 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from feast_sketch_store import kernel
-from feast_sketch_store.binning import Bins
-from feast_sketch_store.codecs import EMPTY, NULL, VALUE, Decoder, FeatureCodec
-from feast_sketch_store.filters import MAX_NUM_WORDS, ShiftingBloomFilter
-from feast_sketch_store.layers.answer import AnyAnswer, FeatureAnswer, FilterAnswer, LayerAnswer
-from feast_sketch_store.layers.choice import SETS, TIERS, UNIFORM
-from feast_sketch_store.layers.columns import Arrays, Checks, Parts, checked
 from feast_sketch_store.layers.listed import ListedRows
-from feast_sketch_store.layers.set_columns import SetColumns
 from feast_sketch_store.layers.shapes import ShapedRows, SymbolRange
-from feast_sketch_store.rows import NO_TIMESTAMP, EncodedFeature, put_csr
-from feast_sketch_store.sizing import ideal_bits
-from feast_sketch_store.vocabulary import Vocabulary
+from feast_sketch_store.rows.binning import Bins
+from feast_sketch_store.rows.codecs import EMPTY, NULL, VALUE, Decoder, FeatureCodec
+from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedFeature, put_csr
+from feast_sketch_store.rows.vocabulary import Vocabulary
+from feast_sketch_store.structures.answer import AnyAnswer, FeatureAnswer, FilterAnswer, LayerAnswer
+from feast_sketch_store.structures.choice import SETS, TIERS, UNIFORM
+from feast_sketch_store.structures.columns import Arrays, Checks, Parts, checked
+from feast_sketch_store.structures.set_columns import SetColumns
+from feast_sketch_store.structures.sizing import ideal_bits
+from feast_sketch_store.succinct import MAX_NUM_WORDS, ShiftingBloomFilter
 
 # By the last part of an array's name; the others are int64.
 _ARRAY_TYPES = {

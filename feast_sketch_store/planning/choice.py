@@ -16,7 +16,7 @@ from feast_sketch_store.errors import PlanError
 from feast_sketch_store.planning.curves import Candidate, sets, threshold_of_share, tiers
 from feast_sketch_store.planning.plan import Point
 from feast_sketch_store.planning.sample import Sample
-from feast_sketch_store.sizing import AUTO_NOISE_RATIO
+from feast_sketch_store.structures.sizing import AUTO_NOISE_RATIO
 
 _AUC_LOSS = 0.001  # from the best point that is worth its bytes
 _STEPS = 12  # of a search for what fits in so many bytes

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from feast_sketch_store.filters.fingerprints import expected_bits
-from feast_sketch_store.filters.golomb_sets import BLOCK_ROWS, GolombSets, SetCode, ideal_bits
 from feast_sketch_store.planning.plan import Point
 from feast_sketch_store.planning.sample import FeatureSample, Kept, Sample
-from feast_sketch_store.sizing import AnyFacts, FactClass, TieredFacts, size_for_rates
+from feast_sketch_store.structures.sizing import AnyFacts, FactClass, TieredFacts, size_for_rates
+from feast_sketch_store.succinct.fingerprints import expected_bits
+from feast_sketch_store.succinct.golomb_sets import BLOCK_ROWS, GolombSets, SetCode, ideal_bits
 
 UNIFORM = "uniform"
 TIERS = "tiers"

@@ -12,8 +12,6 @@ import pyarrow.parquet as pq
 from feast import FeatureStore
 
 from feast_sketch_store.errors import PlanError
-from feast_sketch_store.layers import choice as structures
-from feast_sketch_store.paths import folder_name
 from feast_sketch_store.planning.choice import Target, choose, knee, largest, made_to_measure
 from feast_sketch_store.planning.curves import (
     CHOSEN_SETS,
@@ -31,7 +29,9 @@ from feast_sketch_store.planning.labels import WORTH_SHARES, Labels, Task, requi
 from feast_sketch_store.planning.plan import Plan, Point
 from feast_sketch_store.planning.sample import Kept, Sample
 from feast_sketch_store.planning.source import PlannedView, sample_view
-from feast_sketch_store.sizing import FactClass
+from feast_sketch_store.storage.names import folder_name
+from feast_sketch_store.structures import choice as structures
+from feast_sketch_store.structures.sizing import FactClass
 
 DEFAULT_SAMPLE = 100_000
 LISTS_FOLDER = "plans"  # in the feature repository

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from feast_sketch_store.vocabulary import Vocabulary
+from feast_sketch_store.rows.vocabulary import Vocabulary
 
 Kept = Mapping[str, NDArray[np.bool_]]  # per feature, which of its values a structure keeps: bool[V]
 

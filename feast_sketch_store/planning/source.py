@@ -14,18 +14,18 @@ from feast.feature_view import FeatureView
 from feast.utils import _convert_arrow_to_proto, _get_column_names
 from numpy.typing import NDArray
 
-from feast_sketch_store.codecs import MEMBERSHIP, FeatureCodec
-from feast_sketch_store.entity_keys import JOIN_KEY_TYPES, hash_columns
 from feast_sketch_store.errors import PlanError
 from feast_sketch_store.layers.exact import find_sorted
-from feast_sketch_store.newest import NewestRows
 from feast_sketch_store.online_store import any_feature_view, online_store_of
 from feast_sketch_store.planning.sample import FeatureSample, Sample
 from feast_sketch_store.row_log import RowLog
-from feast_sketch_store.rows import EncodedFeature, FeastRow, encode, take_csr, to_arrow
-from feast_sketch_store.settings import ViewSettings, resolve
-from feast_sketch_store.view import expire_before_of
-from feast_sketch_store.vocabulary import Vocabulary, VocabularyBuilder
+from feast_sketch_store.rows.codecs import MEMBERSHIP, FeatureCodec
+from feast_sketch_store.rows.encoding import EncodedFeature, FeastRow, encode, take_csr, to_arrow
+from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, hash_columns
+from feast_sketch_store.rows.newest import NewestRows
+from feast_sketch_store.rows.vocabulary import Vocabulary, VocabularyBuilder
+from feast_sketch_store.view.settings import ViewSettings, resolve
+from feast_sketch_store.view.view import expire_before_of
 
 _ROWS_PER_BATCH = 10_000  # that become Feast's protos at once
 

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from rbloom import Bloom
 
 from feast_sketch_store import kernel
-from feast_sketch_store.entity_keys import hash_int64_keys
-from feast_sketch_store.filters import Asked, ShiftingBloomFilter, ShiftingBloomFilterBuilder, new_salt
 from feast_sketch_store.kernel import reference
+from feast_sketch_store.rows.entity_keys import hash_int64_keys
+from feast_sketch_store.succinct import Asked, ShiftingBloomFilter, ShiftingBloomFilterBuilder, new_salt
 
 NUM_HASHES = 7
 BITS_PER_FACT = NUM_HASHES / np.log(2)  # fills half of the table

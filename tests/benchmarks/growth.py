@@ -16,7 +16,7 @@ from facts import FACTS_PER_ENTITY, draw_facts
 from measure import interleaved, number, print_set_up, print_table
 from numpy.typing import NDArray
 
-from feast_sketch_store.filters import Asked, ShiftingBloomFilter, ShiftingBloomFilterBuilder, new_salt
+from feast_sketch_store.succinct import Asked, ShiftingBloomFilter, ShiftingBloomFilterBuilder, new_salt
 
 _MOST_ADDED_FACTS = 10_000_000  # the builder and its input stay within bounded time and memory
 _MEGABYTE = 10**6

@@ -4,10 +4,10 @@ import numpy as np
 import pyarrow.compute as pc
 from stores import Backend, UserRows, entity_keys
 
-from feast_sketch_store.entity_keys import hash_serialized_keys, serialize_entity_keys
-from feast_sketch_store.filters import ShiftingBloomFilterBuilder
+from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_entity_keys
 from feast_sketch_store.snapshot.blocks import block_checksums
 from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder, load
+from feast_sketch_store.succinct import ShiftingBloomFilterBuilder
 
 
 def enlarge(store: Backend, rows: UserRows, size_bytes: int) -> SnapshotFile:

@@ -15,10 +15,10 @@ import numpy as np
 from measure import interleaved, number, print_set_up, print_table, seconds
 from stores import Backend, UserRows, entity_keys, set_up_of, sketch, temporary_folder
 
-from feast_sketch_store.filters import ShiftingBloomFilter
 from feast_sketch_store.snapshot.blocks import block_checksums
 from feast_sketch_store.snapshot.files import SnapshotFolder, load
-from feast_sketch_store.view import View
+from feast_sketch_store.succinct import ShiftingBloomFilter
+from feast_sketch_store.view.view import View
 
 BATCH = 100  # entities of a read
 SECONDS_BETWEEN_WRITES = 0.2

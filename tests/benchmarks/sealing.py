@@ -17,9 +17,9 @@ from feast.types import Array, FeastType, Int64, String
 from measure import number, print_set_up, print_table, seconds
 from stores import UserRows, set_up_of, sketch, sqlite, temporary_folder
 
-from feast_sketch_store.codecs import FeatureCodec
-from feast_sketch_store.settings import FeatureSettings, ViewSettings
-from feast_sketch_store.view import View
+from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
+from feast_sketch_store.view.view import View
 
 NEVER = 10**9  # rows
 BATCH = 50_000  # rows of an online_write_batch

@@ -33,9 +33,9 @@ from stores import (
 )
 
 from feast_sketch_store.layers import SketchLayer
-from feast_sketch_store.settings import resolve
-from feast_sketch_store.sizing import FactClass, ideal_bits
 from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder, load
+from feast_sketch_store.structures.sizing import FactClass, ideal_bits
+from feast_sketch_store.view.settings import resolve
 
 ERROR_RATES = (0.1, 0.05, 0.01, 0.001)
 SHOWN_RATE = 0.01  # of the tables about parts and other stores

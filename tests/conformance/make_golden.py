@@ -12,12 +12,12 @@ from unittest import mock
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import Int64List, Int64Set, StringSet, Value
 
-from feast_sketch_store.binning import Quantiles
-from feast_sketch_store.codecs import BINNED, EXACT, FeatureCodec
 from feast_sketch_store.layers import Cut, FeatureBudget, Target, build_layer
-from feast_sketch_store.rows import EncodedRows, encode, newest_rows, to_arrow
-from feast_sketch_store.sealed import layer_arrays
+from feast_sketch_store.rows.binning import Quantiles
+from feast_sketch_store.rows.codecs import BINNED, EXACT, FeatureCodec
+from feast_sketch_store.rows.encoding import EncodedRows, encode, newest_rows, to_arrow
 from feast_sketch_store.snapshot import format as snapshot_format
+from feast_sketch_store.snapshot.sealed import layer_arrays
 
 FOLDER = Path(__file__).parent / "golden"
 SALT = (0x0123456789ABCDEF, 0xFEDCBA9876543210)

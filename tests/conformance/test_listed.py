@@ -13,11 +13,11 @@ import pytest
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import Value
 
-from feast_sketch_store.entity_keys import hash_serialized_keys, serialize_entity_keys
 from feast_sketch_store.errors import DamagedFileError
 from feast_sketch_store.layers import SketchLayer, is_checked_where_read
-from feast_sketch_store.sealed import open_layer
+from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_entity_keys
 from feast_sketch_store.snapshot.files import SnapshotFile, load
+from feast_sketch_store.snapshot.sealed import open_layer
 
 GOLDEN = Path(__file__).parent / "golden"
 FILES = {"listed": GOLDEN / "v1.listed.safetensors", "sets": GOLDEN / "v1.sets.safetensors"}

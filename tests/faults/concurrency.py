@@ -36,8 +36,8 @@ from pathlib import Path
 import numpy as np
 from workload import CODECS, SETTINGS, START, delete_rows, in_child, is_whole, read_rows, write_rows
 
-from feast_sketch_store.settings import ViewSettings
-from feast_sketch_store.view import View
+from feast_sketch_store.view.settings import ViewSettings
+from feast_sketch_store.view.view import View
 
 NUM_SHARED = 12
 OWN_PER_WRITER = 3

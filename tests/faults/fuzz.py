@@ -51,14 +51,14 @@ from kill import NUM_ENTITIES, PACKAGE, Reference, Write, matches
 from numpy.typing import NDArray
 from workload import CODECS, SETTINGS, START, in_child, key
 
-from feast_sketch_store.codecs import EXACT, FeatureCodec
-from feast_sketch_store.entity_keys import hash_serialized_keys, serialize_entity_keys
 from feast_sketch_store.errors import DamagedFileError, SketchStoreError
 from feast_sketch_store.layers import Cut, FeatureBudget, SketchLayer, Target, build_layer
-from feast_sketch_store.rows import NO_TIMESTAMP, encode, newest_rows, to_arrow
+from feast_sketch_store.rows.codecs import EXACT, FeatureCodec
+from feast_sketch_store.rows.encoding import NO_TIMESTAMP, encode, newest_rows, to_arrow
+from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_entity_keys
 from feast_sketch_store.snapshot import decode, verify
 from feast_sketch_store.snapshot import encode as encode_snapshot
-from feast_sketch_store.view import SealPolicy, View
+from feast_sketch_store.view.view import SealPolicy, View
 
 INPUTS_PER_CHILD = 500
 SECONDS_PER_INPUT = 10

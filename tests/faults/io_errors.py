@@ -52,7 +52,7 @@ from kill import (
 from workload import CODECS, SETTINGS, in_child
 
 from feast_sketch_store.errors import SketchStoreError, StorageError
-from feast_sketch_store.view import View
+from feast_sketch_store.view.view import View
 
 SOURCE = Path(__file__).with_suffix(".c")
 PRELOADED = "IO_ERRORS_PRELOADED"

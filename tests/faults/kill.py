@@ -31,8 +31,8 @@ from types import FrameType
 from workload import CODECS, NEVER, SETTINGS, START, delete_rows, in_child, is_whole, read_rows, write_rows
 
 import feast_sketch_store
-from feast_sketch_store.verification import verify_view
-from feast_sketch_store.view import View
+from feast_sketch_store.operations.verification import verify_view
+from feast_sketch_store.view.view import View
 
 PACKAGE = str(Path(feast_sketch_store.__file__).parent)
 NUM_ENTITIES = 12

@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import StringSet, Value
 
-from feast_sketch_store.codecs import FeatureCodec
-from feast_sketch_store.entity_keys import hash_serialized_keys, serialize_entity_keys
-from feast_sketch_store.rows import deletions, to_arrow
-from feast_sketch_store.settings import FeatureSettings, ViewSettings
-from feast_sketch_store.view import SealPolicy, View
+from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.rows.encoding import deletions, to_arrow
+from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_entity_keys
+from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
+from feast_sketch_store.view.view import SealPolicy, View
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -8,7 +8,8 @@ from feast import Entity, FeatureStore, Field, ValueType
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.types import Array, Float32, Float64, Int64, Set, String
 
-from feast_sketch_store import maintenance, online_store
+from feast_sketch_store import online_store
+from feast_sketch_store.operations import maintenance
 
 SEALED = {"seal_min_rows": 0, "seal_share": 1e-9}
 

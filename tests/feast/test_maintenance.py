@@ -11,9 +11,10 @@ from feast import Entity, FeatureStore, FeatureView, Field, FileSource, PushSour
 from feast.data_source import PushMode
 from feast.types import Set, String
 
-from feast_sketch_store import maintenance, open_view
+from feast_sketch_store import open_view
 from feast_sketch_store.cli import cli
 from feast_sketch_store.errors import DamagedFileError, RowError, SketchStoreError, StorageError
+from feast_sketch_store.operations import maintenance
 
 NUM_USERS = 300
 EVENT = datetime(2026, 5, 1, tzinfo=UTC)

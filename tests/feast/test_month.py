@@ -9,7 +9,8 @@ import pyarrow.parquet as pq
 from feast import Entity, FeatureStore, FeatureView, Field, FileSource, ValueType
 from feast.types import Array, Int64
 
-from feast_sketch_store import maintenance, open_view
+from feast_sketch_store import open_view
+from feast_sketch_store.operations import maintenance
 
 NUM_USERS = 100_000
 USERS_PER_DAY = 4_000

@@ -11,9 +11,10 @@ from click.testing import CliRunner
 from feast import Entity, FeatureStore, FeatureView, Field, FileSource, ValueType
 from feast.types import Int64, Set, String
 
-from feast_sketch_store import SketchStoreError, maintenance
+from feast_sketch_store import SketchStoreError
 from feast_sketch_store.cli import cli
 from feast_sketch_store.errors import PlanError
+from feast_sketch_store.operations import maintenance
 from feast_sketch_store.planning import Target, plan_view, planner
 from feast_sketch_store.planning.curves import CHOSEN_SETS, COARSE, POPULAR_SETS, SETS, TIERS
 

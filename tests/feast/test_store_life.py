@@ -17,8 +17,8 @@ from feast.repo_config import RepoConfig
 from feast.types import Int64, String
 
 from feast_sketch_store import SketchOnlineStore
-from feast_sketch_store import view as view_module
 from feast_sketch_store.errors import RowError
+from feast_sketch_store.view import view as view_module
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 NEVER = 10**6  # seconds: a refresh interval that no test reaches

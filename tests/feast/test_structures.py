@@ -9,9 +9,9 @@ from click.testing import CliRunner
 from feast import Entity, FeatureStore, FeatureView, Field, FileSource, ValueType
 from feast.types import Array, Int64, Set, String
 
-from feast_sketch_store import maintenance
 from feast_sketch_store.cli import cli
 from feast_sketch_store.online_store import SketchOnlineStoreConfig
+from feast_sketch_store.operations import maintenance
 
 NUM_USERS = 200
 EVENT = datetime(2026, 5, 1, tzinfo=UTC)

@@ -29,8 +29,8 @@ from feast.types import (
     ZonedTimestamp,
 )
 
-from feast_sketch_store.codecs import FeatureCodec
 from feast_sketch_store.errors import SketchStoreError, UnsupportedFeatureError
+from feast_sketch_store.rows.codecs import FeatureCodec
 
 STRUCT = Struct({"a": Int64})
 SKETCHED_SCALARS = [String, Int32, Int64, Bool, Bytes, PdfBytes, ImageBytes, Uuid, TimeUuid]

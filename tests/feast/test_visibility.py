@@ -9,7 +9,7 @@ import pytest
 from feast.protos.feast.types.Value_pb2 import StringSet, Value
 from feast.types import Set, String
 
-from feast_sketch_store import view as view_module
+from feast_sketch_store.view import view as view_module
 
 NEVER = 10**6  # seconds: a refresh interval that no test reaches
 SEAL_AT_ONCE = {"seal_min_rows": 0, "seal_share": 1e-9}

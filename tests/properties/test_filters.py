@@ -5,8 +5,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from feast_sketch_store.filters import Asked, ShiftingBloomFilterBuilder
 from feast_sketch_store.kernel.reference import set_bits
+from feast_sketch_store.succinct import Asked, ShiftingBloomFilterBuilder
 
 REPEATABLE = settings(derandomize=True, deadline=None, database=None)
 NUM_ENTITIES = 8

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from feast_sketch_store import kernel
-from feast_sketch_store.filters import PackedInts
 from feast_sketch_store.kernel import Asked, PackedNumbers, SetCodes, Table, reference
+from feast_sketch_store.succinct import PackedInts
 
 if kernel.IS_COMPILED:
     from feast_sketch_store.kernel import compiled

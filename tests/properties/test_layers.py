@@ -9,14 +9,14 @@ import pyarrow as pa
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from feast_sketch_store.codecs import EMPTY, EXACT, MISSING, NULL, VALUE, FeatureCodec
 from feast_sketch_store.layers import Cut, FeatureBudget, Target, build_layer
 from feast_sketch_store.layers.build import MAX_TIMESTAMP_BUCKETS
-from feast_sketch_store.rows import EncodedFeature, EncodedRows, RowKeys
-from feast_sketch_store.sealed import layer_arrays, open_layer
+from feast_sketch_store.rows.codecs import EMPTY, EXACT, MISSING, NULL, VALUE, FeatureCodec
+from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKeys
+from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.snapshot import encode
 from feast_sketch_store.snapshot.files import SnapshotFile
-from feast_sketch_store.vocabulary import Vocabulary
+from feast_sketch_store.snapshot.sealed import layer_arrays, open_layer
 
 REPEATABLE = settings(derandomize=True, deadline=None, database=None, max_examples=250)
 # Salts are random. A false positive at this rate would be a bug, not chance.

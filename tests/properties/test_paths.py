@@ -5,7 +5,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feast_sketch_store.paths import folder_name, view_path
+from feast_sketch_store.storage.names import folder_name, view_path
 
 REPEATABLE = settings(derandomize=True, deadline=None, database=None)
 NAMES = st.one_of(

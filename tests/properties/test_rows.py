@@ -9,10 +9,10 @@ from feast.protos.feast.types.Value_pb2 import StringSet, Value
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feast_sketch_store.codecs import FeatureCodec
-from feast_sketch_store.entity_keys import hash_serialized_keys, serialize_entity_keys
 from feast_sketch_store.layers import ExactLayer, FeatureBudget, build_layer
-from feast_sketch_store.rows import deletions, encode, newest_rows, to_arrow
+from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.rows.encoding import deletions, encode, newest_rows, to_arrow
+from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_entity_keys
 
 REPEATABLE = settings(derandomize=True, deadline=None, database=None)
 CODECS = [FeatureCodec("viewed", "string_set_val"), FeatureCodec("name", "string_val")]

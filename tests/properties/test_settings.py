@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feast_sketch_store.errors import SettingsError
-from feast_sketch_store.settings import _FEATURE_TAGS, resolve
+from feast_sketch_store.view.settings import _FEATURE_TAGS, resolve
 
 REPEATABLE = settings(derandomize=True, deadline=None, database=None)
 OPTIONS = SimpleNamespace(

@@ -5,7 +5,7 @@ import math
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from feast_sketch_store.sizing import (
+from feast_sketch_store.structures.sizing import (
     MAX_NUM_HASHES,
     FactClass,
     expected_fill,

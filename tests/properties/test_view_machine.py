@@ -11,12 +11,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from feast_sketch_store.codecs import EXACT, FeatureCodec
-from feast_sketch_store.entity_keys import hash_serialized_keys, serialize_entity_keys
 from feast_sketch_store.layers import Target
-from feast_sketch_store.rows import deletions, to_arrow
-from feast_sketch_store.settings import FeatureSettings, ViewSettings
-from feast_sketch_store.view import SealPolicy, View
+from feast_sketch_store.rows.codecs import EXACT, FeatureCodec
+from feast_sketch_store.rows.encoding import deletions, to_arrow
+from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_entity_keys
+from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
+from feast_sketch_store.view.view import SealPolicy, View
 
 CODECS = [FeatureCodec("viewed", "string_set_val"), FeatureCodec("name", "string_val")]
 NAMES = [codec.feature for codec in CODECS]

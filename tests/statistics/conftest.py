@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from feast_sketch_store.filters import ShiftingBloomFilter, ShiftingBloomFilterBuilder
+from feast_sketch_store.succinct import ShiftingBloomFilter, ShiftingBloomFilterBuilder
 
 SALT = (0x243F6A8885A308D3, 0x13198A2E03707344)
 STANDARD_DEVIATIONS = 4

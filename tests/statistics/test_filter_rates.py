@@ -8,9 +8,9 @@ rate ``measured_fill() ** k`` exactly, whatever facts the table holds.
 import numpy as np
 import pytest
 
-from feast_sketch_store.filters import Asked, shifting_bloom
 from feast_sketch_store.kernel import reference
 from feast_sketch_store.kernel.reference import set_bits
+from feast_sketch_store.succinct import Asked, shifting_bloom
 
 VOCABULARIES = [1, 63, 64, 65, 10_000, 1_000_000]
 UNIFORM, MILD, STEEP, ZIPF = 0.0, 0.7, 1.5, 1.05

@@ -5,11 +5,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from feast_sketch_store.codecs import EMPTY, NULL, VALUE, FeatureCodec
 from feast_sketch_store.layers import FeatureBudget, build_layer
-from feast_sketch_store.rows import EncodedFeature, EncodedRows, RowKeys
-from feast_sketch_store.sizing import FactClass, ideal_bits, size_for_rates
-from feast_sketch_store.vocabulary import Vocabulary
+from feast_sketch_store.rows.codecs import EMPTY, NULL, VALUE, FeatureCodec
+from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKeys
+from feast_sketch_store.rows.vocabulary import Vocabulary
+from feast_sketch_store.structures.sizing import FactClass, ideal_bits, size_for_rates
 
 UNKNOWN = 200_000
 

@@ -6,15 +6,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from feast_sketch_store.codecs import EMPTY, VALUE, FeatureCodec
-from feast_sketch_store.filters import FingerprintIndex, GolombSets, SetCode
-from feast_sketch_store.filters.fingerprints import width_for
-from feast_sketch_store.filters.golomb_sets import ideal_bits
 from feast_sketch_store.layers import FeatureBudget, Target, build_layer
-from feast_sketch_store.layers.choice import Popularity, listing_bits, set_bits
-from feast_sketch_store.rows import EncodedFeature, EncodedRows, RowKeys
-from feast_sketch_store.sizing import FactClass, TieredFacts, size_for_rates
-from feast_sketch_store.vocabulary import Vocabulary
+from feast_sketch_store.rows.codecs import EMPTY, VALUE, FeatureCodec
+from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKeys
+from feast_sketch_store.rows.vocabulary import Vocabulary
+from feast_sketch_store.structures.choice import Popularity, listing_bits, set_bits
+from feast_sketch_store.structures.sizing import FactClass, TieredFacts, size_for_rates
+from feast_sketch_store.succinct import FingerprintIndex, GolombSets, SetCode
+from feast_sketch_store.succinct.fingerprints import width_for
+from feast_sketch_store.succinct.golomb_sets import ideal_bits
 
 NUM_ROWS, VOCABULARY = 10_000, 2000
 TRIALS = 200_000

@@ -6,8 +6,8 @@ import pytest
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import Value
 
-from feast_sketch_store.entity_keys import hash_serialized_keys, serialize_entity_keys
-from feast_sketch_store.rows import encode, newest_rows, to_arrow
+from feast_sketch_store.rows.encoding import encode, newest_rows, to_arrow
+from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_entity_keys
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from feast_sketch_store.binning import Edges, Precision, Quantiles, fit
+from feast_sketch_store.rows.binning import Edges, Precision, Quantiles, fit
 
 NAN, INF = np.nan, np.inf
 

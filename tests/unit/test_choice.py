@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from feast_sketch_store.errors import SettingsError
-from feast_sketch_store.filters.fingerprints import expected_bits
-from feast_sketch_store.layers.choice import (
+from feast_sketch_store.structures.choice import (
     ERROR_RATE,
     FALSE_PER_READ,
     MEMORY,
@@ -19,7 +18,8 @@ from feast_sketch_store.layers.choice import (
     listing_bits,
     set_bits,
 )
-from feast_sketch_store.sizing import FactClass, TieredFacts, expected_fill, size_for_rates
+from feast_sketch_store.structures.sizing import FactClass, TieredFacts, expected_fill, size_for_rates
+from feast_sketch_store.succinct.fingerprints import expected_bits
 
 RATE = 1e-5
 NUM_ROWS, VOCABULARY = 2000, 100
@@ -33,7 +33,7 @@ PER_ROW = FACTS / NUM_ROWS
 @pytest.fixture(autouse=True)
 def _few_fills(monkeypatch):
     """Tiers are tried at many fills, which takes time and changes little."""
-    monkeypatch.setattr("feast_sketch_store.sizing._TIER_FILLS", (0.4, 0.5, 0.6, 0.7))
+    monkeypatch.setattr("feast_sketch_store.structures.sizing._TIER_FILLS", (0.4, 0.5, 0.6, 0.7))
 
 
 def choice(measure, amount, structure="auto", known=KNOWN, is_listed=False):

@@ -33,8 +33,9 @@ from feast.types import (
 )
 from google.protobuf.descriptor import FieldDescriptor
 
-from feast_sketch_store import codecs
-from feast_sketch_store.codecs import (
+from feast_sketch_store.errors import RowError, UnsupportedFeatureError
+from feast_sketch_store.rows import codecs
+from feast_sketch_store.rows.codecs import (
     CATEGORICAL,
     EMPTY,
     MEMBERSHIP,
@@ -44,8 +45,7 @@ from feast_sketch_store.codecs import (
     Decoder,
     FeatureCodec,
 )
-from feast_sketch_store.errors import RowError, UnsupportedFeatureError
-from feast_sketch_store.vocabulary import Vocabulary
+from feast_sketch_store.rows.vocabulary import Vocabulary
 
 # Null is a state of any feature, not a field of its own.
 FIELDS = sorted(set(Value.DESCRIPTOR.fields_by_name) - {"null_val"})

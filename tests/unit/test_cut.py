@@ -5,9 +5,9 @@ import pyarrow as pa
 import pytest
 from feast.protos.feast.types.Value_pb2 import Int64Set, StringSet, Value
 
-from feast_sketch_store.codecs import EMPTY, MISSING, NULL, VALUE, FeatureCodec
 from feast_sketch_store.layers import Cut, FeatureBudget, Target, build_layer
-from feast_sketch_store.vocabulary import Vocabulary
+from feast_sketch_store.rows.codecs import EMPTY, MISSING, NULL, VALUE, FeatureCodec
+from feast_sketch_store.rows.vocabulary import Vocabulary
 
 VIEWED, SIZE = FeatureCodec("viewed", "string_set_val"), FeatureCodec("size", "int64_val")
 STRUCTURES = pytest.mark.parametrize("structure", ["uniform", "tiers", "sets"])

@@ -11,7 +11,8 @@ from feast.infra.key_encoding_utils import serialize_entity_key
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import Value
 
-from feast_sketch_store.entity_keys import (
+from feast_sketch_store.kernel import reference
+from feast_sketch_store.rows.entity_keys import (
     hash_columns,
     hash_entity_keys,
     hash_serialized_keys,
@@ -20,7 +21,6 @@ from feast_sketch_store.entity_keys import (
     serialize_columns,
     serialize_entity_keys,
 )
-from feast_sketch_store.kernel import reference
 
 
 def key(**values):

@@ -5,10 +5,10 @@ import pyarrow as pa
 import pytest
 from feast.protos.feast.types.Value_pb2 import StringSet, Value
 
-from feast_sketch_store.codecs import FeatureCodec
 from feast_sketch_store.layers import ExactLayer
 from feast_sketch_store.layers.exact import find_sorted
-from feast_sketch_store.rows import deletions, encode, newest_rows
+from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.rows.encoding import deletions, encode, newest_rows
 
 CODECS = [FeatureCodec("viewed", "string_set_val"), FeatureCodec("size", "int64_val")]
 NAMES = ["viewed", "size"]

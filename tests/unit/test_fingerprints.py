@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from feast_sketch_store.filters import FingerprintIndex, PackedInts
-from feast_sketch_store.filters.fingerprints import width_for
+from feast_sketch_store.succinct import FingerprintIndex, PackedInts
+from feast_sketch_store.succinct.fingerprints import width_for
 
 COUNTS = pytest.mark.parametrize("num_rows", [0, 1, 2, 7, 8, 15, 16, 17, 5000])
 
@@ -83,8 +83,8 @@ def test_a_list_of_rows_gets_wider_fingerprints_until_all_are_distinct(make_rows
     """Of 200 rows at a rate of one half, two always share 9 bits."""
     from feast.protos.feast.types.Value_pb2 import Value
 
-    from feast_sketch_store.codecs import EXACT, FeatureCodec
     from feast_sketch_store.layers import FeatureBudget, build_layer
+    from feast_sketch_store.rows.codecs import EXACT, FeatureCodec
 
     salts = []
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from feast_sketch_store.filters import GolombSets, PackedInts, SetCode
-from feast_sketch_store.filters.golomb_sets import ideal_bits, level_ends
+from feast_sketch_store.succinct import GolombSets, PackedInts, SetCode
+from feast_sketch_store.succinct.golomb_sets import ideal_bits, level_ends
 
 
 def coded(rows, num_symbols, counts=None):

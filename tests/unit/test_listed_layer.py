@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from feast.protos.feast.types.Value_pb2 import Value
 
-from feast_sketch_store.binning import Edges, Precision, Quantiles
-from feast_sketch_store.codecs import BINNED, EXACT, FeatureCodec
 from feast_sketch_store.layers import FeatureBudget, build_layer
-from feast_sketch_store.layers.columns import BytesElements, DictionaryElements, NumberElements
 from feast_sketch_store.layers.listed import row_hashes
+from feast_sketch_store.rows.binning import Edges, Precision, Quantiles
+from feast_sketch_store.rows.codecs import BINNED, EXACT, FeatureCodec
+from feast_sketch_store.structures.columns import BytesElements, DictionaryElements, NumberElements
 
 RATE = 1e-9
 VIEWED = FeatureCodec("viewed", "int64_set_val")

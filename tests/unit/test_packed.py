@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from feast_sketch_store.filters import PackedInts
+from feast_sketch_store.succinct import PackedInts
 
 INT64 = np.iinfo(np.int64)
 

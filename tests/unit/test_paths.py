@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from feast_sketch_store.paths import folder_name, project_path, view_path
+from feast_sketch_store.storage.names import folder_name, project_path, view_path
 
 HOSTILE = [
     "",

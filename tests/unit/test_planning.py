@@ -9,7 +9,6 @@ import pytest
 import yaml
 
 from feast_sketch_store.errors import PlanError
-from feast_sketch_store.filters.golomb_sets import GolombSets, SetCode
 from feast_sketch_store.planning.choice import Target, choose, knee, made_to_measure
 from feast_sketch_store.planning.curves import (
     POPULAR_SETS,
@@ -35,8 +34,9 @@ from feast_sketch_store.planning.labels import (
 )
 from feast_sketch_store.planning.plan import Estimate, Point
 from feast_sketch_store.planning.sample import FeatureSample, Sample
-from feast_sketch_store.sizing import FactClass, size_for_rates
-from feast_sketch_store.vocabulary import Vocabulary
+from feast_sketch_store.rows.vocabulary import Vocabulary
+from feast_sketch_store.structures.sizing import FactClass, size_for_rates
+from feast_sketch_store.succinct.golomb_sets import GolombSets, SetCode
 
 PRESENCE = 1e-5
 

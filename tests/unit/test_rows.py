@@ -9,9 +9,9 @@ import pytest
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import Int64List, StringSet, Value
 
-from feast_sketch_store.codecs import EMPTY, MISSING, NULL, VALUE, FeatureCodec
 from feast_sketch_store.errors import RowError
-from feast_sketch_store.rows import (
+from feast_sketch_store.rows.codecs import EMPTY, MISSING, NULL, VALUE, FeatureCodec
+from feast_sketch_store.rows.encoding import (
     CREATED_TIMESTAMP,
     ENTITY_KEY,
     EVENT_TIMESTAMP,

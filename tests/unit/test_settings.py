@@ -24,12 +24,12 @@ from feast.types import (
     Uuid,
 )
 
-from feast_sketch_store.codecs import CATEGORICAL, MEMBERSHIP
 from feast_sketch_store.errors import SettingsError, UnsupportedFeatureError
 from feast_sketch_store.layers import Cut, Target
-from feast_sketch_store.layers.choice import AUTO, ERROR_RATE, FALSE_PER_READ, MEMORY, NOISE_RATIO
-from feast_sketch_store.rows import OWN_COLUMNS
-from feast_sketch_store.settings import VocabularySetting, resolve
+from feast_sketch_store.rows.codecs import CATEGORICAL, MEMBERSHIP
+from feast_sketch_store.rows.encoding import OWN_COLUMNS
+from feast_sketch_store.structures.choice import AUTO, ERROR_RATE, FALSE_PER_READ, MEMORY, NOISE_RATIO
+from feast_sketch_store.view.settings import VocabularySetting, resolve
 
 OPTIONS = SimpleNamespace(
     error_rate=0.01,

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from feast_sketch_store.filters import Asked, ShiftingBloomFilter, ShiftingBloomFilterBuilder, new_salt
 from feast_sketch_store.kernel import reference
 from feast_sketch_store.kernel.reference import set_bits
+from feast_sketch_store.succinct import Asked, ShiftingBloomFilter, ShiftingBloomFilterBuilder, new_salt
 
 SALT = (0x0123456789ABCDEF, 0xFEDCBA9876543210)
 MASK = 2**64 - 1
@@ -107,7 +107,7 @@ def test_chunks_make_no_difference(monkeypatch, num_words):
     arguments = {"num_bits": 2000, "window_words": 8, "num_hashes": 3}
     bloom = build(hashes, entities, symbols, **arguments)
     answers = bloom.windows(hashes, Asked(0, 64 * num_words, 3))
-    monkeypatch.setattr("feast_sketch_store.filters.shifting_bloom.kernel", reference)
+    monkeypatch.setattr("feast_sketch_store.succinct.shifting_bloom.kernel", reference)
     monkeypatch.setattr(reference, "_CHUNK_BYTES", 1)
     monkeypatch.setattr(reference, "_FACTS_PER_CHUNK", 7)
     again = build(hashes, entities, symbols, **arguments)
@@ -119,7 +119,7 @@ def test_chunks_make_no_difference(monkeypatch, num_words):
 @pytest.mark.parametrize("chunk_bytes", [1, 100, 1 << 18, None])
 def test_possible_symbols_are_the_ones_of_the_window(monkeypatch, num_symbols, chunk_bytes):
     if chunk_bytes:
-        monkeypatch.setattr("feast_sketch_store.filters.shifting_bloom.kernel", reference)
+        monkeypatch.setattr("feast_sketch_store.succinct.shifting_bloom.kernel", reference)
         monkeypatch.setattr(reference, "_CHUNK_BYTES", chunk_bytes)
     rng = np.random.default_rng(8)
     hashes, wanted = random_hashes(40), rng.integers(0, 2, 40).astype(bool)

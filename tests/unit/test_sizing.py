@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from feast_sketch_store.sizing import (
+from feast_sketch_store.structures.sizing import (
     MAX_NUM_HASHES,
     FactClass,
     Geometry,

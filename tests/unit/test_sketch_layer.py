@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from feast.protos.feast.types.Value_pb2 import Int64Set, StringSet, Value
 
-from feast_sketch_store.codecs import EMPTY, NULL, VALUE, FeatureCodec
 from feast_sketch_store.layers import FeatureBudget, SketchLayer, build_layer
 from feast_sketch_store.layers.build import MAX_SHAPES, MAX_TIMESTAMP_BUCKETS
-from feast_sketch_store.rows import NO_TIMESTAMP
+from feast_sketch_store.rows.codecs import EMPTY, NULL, VALUE, FeatureCodec
+from feast_sketch_store.rows.encoding import NO_TIMESTAMP
 from feast_sketch_store.snapshot.format import decode, encode
 
 VIEWED, SIZE = FeatureCodec("viewed", "string_set_val"), FeatureCodec("size", "int64_val")

@@ -8,14 +8,14 @@ import pytest
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import StringSet, Value
 
-from feast_sketch_store.codecs import FeatureCodec
-from feast_sketch_store.entity_keys import hash_serialized_keys, serialize_entity_keys
 from feast_sketch_store.errors import SettingsError, SketchStoreError
 from feast_sketch_store.layers import Target
-from feast_sketch_store.rows import deletions, to_arrow
-from feast_sketch_store.settings import FeatureSettings, ViewSettings, VocabularySetting
-from feast_sketch_store.verification import verify_view
-from feast_sketch_store.view import SealPolicy, View
+from feast_sketch_store.operations.verification import verify_view
+from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.rows.encoding import deletions, to_arrow
+from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_entity_keys
+from feast_sketch_store.view.settings import FeatureSettings, ViewSettings, VocabularySetting
+from feast_sketch_store.view.view import SealPolicy, View
 
 CODECS = [FeatureCodec("viewed", "string_set_val"), FeatureCodec("name", "string_val")]
 NEVER = SealPolicy(1.0, 10**9)

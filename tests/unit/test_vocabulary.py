@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from feast_sketch_store.vocabulary import Vocabulary
+from feast_sketch_store.rows.vocabulary import Vocabulary
 
 
 def binary(*values):

@@ -32,10 +32,17 @@ from tasks import Task, add_data_argument, load_or_exit
 from through_feast import PROJECT, VIEW, Repository, Tags, memory
 
 from feast_sketch_store import SketchReader
-from feast_sketch_store.entity_keys import serialize_columns
-from feast_sketch_store.paths import view_path
 from feast_sketch_store.row_log import RowLog
-from feast_sketch_store.rows import CREATED_TIMESTAMP, DELETED, ENTITY_KEY, EVENT_TIMESTAMP, NULLS, take_csr
+from feast_sketch_store.rows.encoding import (
+    CREATED_TIMESTAMP,
+    DELETED,
+    ENTITY_KEY,
+    EVENT_TIMESTAMP,
+    NULLS,
+    take_csr,
+)
+from feast_sketch_store.rows.entity_keys import serialize_columns
+from feast_sketch_store.storage.names import view_path
 
 NUM_PEOPLE = 2_300_000
 ROWS_PER_COMMIT = 100_000

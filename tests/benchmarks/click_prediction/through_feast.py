@@ -150,7 +150,8 @@ def _in_writer(
     import feast.types
     from feast import Entity, FeatureStore, FeatureView, Field, FileSource, ValueType
 
-    from feast_sketch_store import maintenance, open_view
+    from feast_sketch_store import open_view
+    from feast_sketch_store.operations import maintenance
 
     person = Entity(name="person", join_keys=[join_key], value_type=ValueType.INT64)
     fields = [

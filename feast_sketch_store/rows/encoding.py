@@ -15,16 +15,16 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from feast_sketch_store import kernel
-from feast_sketch_store.codecs import EMPTY, MISSING, NULL, VALUE, FeatureCodec
-from feast_sketch_store.entity_keys import (
+from feast_sketch_store.errors import DamagedFileError, RowError
+from feast_sketch_store.rows.codecs import EMPTY, MISSING, NULL, VALUE, FeatureCodec
+from feast_sketch_store.rows.entity_keys import (
     JOIN_KEY_TYPES,
     hash_serialized_keys,
     int64_column,
     serialize_columns,
     serialize_entity_keys,
 )
-from feast_sketch_store.errors import DamagedFileError, RowError
-from feast_sketch_store.vocabulary import Vocabulary
+from feast_sketch_store.rows.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from feast.protos.feast.types.EntityKey_pb2 import EntityKey

@@ -26,10 +26,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from feast_sketch_store import kernel
-from feast_sketch_store.binary import Parts, parts_of
-from feast_sketch_store.binning import Binning, Edges, Numbers, Precision, Quantiles, fit
 from feast_sketch_store.errors import RowError, UnsupportedFeatureError
-from feast_sketch_store.vocabulary import Vocabulary
+from feast_sketch_store.kernel.binary import Parts, parts_of
+from feast_sketch_store.rows.binning import Binning, Edges, Numbers, Precision, Quantiles, fit
+from feast_sketch_store.rows.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from feast.protos.feast.types.Value_pb2 import Value

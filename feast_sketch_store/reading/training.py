@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from feast_sketch_store.codecs import FeatureCodec
 from feast_sketch_store.errors import RowError, SettingsError, UnsupportedFeatureError
-from feast_sketch_store.reader import SketchReader
-from feast_sketch_store.rows import encode_column
+from feast_sketch_store.reading.reader import SketchReader
+from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.rows.encoding import encode_column
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -22,17 +22,17 @@ import yaml
 from numpy.typing import ArrayLike, NDArray
 
 from feast_sketch_store import kernel
-from feast_sketch_store.codecs import EXACT, Decoder, FeatureCodec
-from feast_sketch_store.entity_keys import JOIN_KEY_TYPES, hash_columns, hash_int64_keys
 from feast_sketch_store.errors import RowError, SettingsError, UnsupportedFeatureError
 from feast_sketch_store.layers import LayerAnswer, SketchLayer
-from feast_sketch_store.layers.answer import AnyAnswer, FeatureAnswer
-from feast_sketch_store.paths import folder_name, project_path, store_path, view_path
-from feast_sketch_store.rows import OWN_COLUMNS, put_csr
-from feast_sketch_store.settings import DEFAULT_PATH, DEFAULT_REFRESH_INTERVAL_SECONDS
-from feast_sketch_store.state import State
-from feast_sketch_store.view import View, expire_before_of
-from feast_sketch_store.vocabulary import Vocabulary
+from feast_sketch_store.rows.codecs import EXACT, Decoder, FeatureCodec
+from feast_sketch_store.rows.encoding import OWN_COLUMNS, put_csr
+from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, hash_columns, hash_int64_keys
+from feast_sketch_store.rows.vocabulary import Vocabulary
+from feast_sketch_store.storage.names import folder_name, project_path, store_path, view_path
+from feast_sketch_store.structures.answer import AnyAnswer, FeatureAnswer
+from feast_sketch_store.view.settings import DEFAULT_PATH, DEFAULT_REFRESH_INTERVAL_SECONDS
+from feast_sketch_store.view.state import State
+from feast_sketch_store.view.view import View, expire_before_of
 
 Entities: TypeAlias = ArrayLike | pa.Array | Mapping[str, ArrayLike | pa.Array]
 

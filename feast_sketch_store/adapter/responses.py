@@ -18,9 +18,9 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from numpy.typing import NDArray
 
 from feast_sketch_store import kernel
-from feast_sketch_store.codecs import MISSING
-from feast_sketch_store.entity_keys import JOIN_KEY_TYPES, hash_columns, hash_int64_keys
 from feast_sketch_store.layers import LayerAnswer
+from feast_sketch_store.rows.codecs import MISSING
+from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, hash_columns, hash_int64_keys
 
 Row = tuple[datetime | None, dict[str, Value] | None]
 

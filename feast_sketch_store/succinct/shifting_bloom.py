@@ -36,8 +36,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store import kernel
-from feast_sketch_store.filters.packed import Check
 from feast_sketch_store.kernel import Asked, Table
+from feast_sketch_store.succinct.packed import Check
 
 # offset_j uses the upper 32 bits of a mixed hash, so a table has fewer than 2**32 words (32 GiB).
 MAX_NUM_WORDS = 2**32 - 1

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from feast_sketch_store.rows import KEY_COLUMNS, NO_TIMESTAMP, RowKeys, row_keys
+from feast_sketch_store.rows.encoding import KEY_COLUMNS, NO_TIMESTAMP, RowKeys, row_keys
 
 # Gives the rows of a log in commit order, with the columns that are asked for or all.
 Batches = Callable[[Sequence[str] | None], Iterator[pa.Table]]

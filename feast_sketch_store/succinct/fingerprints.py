@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store import kernel
-from feast_sketch_store.filters.packed import PackedInts
 from feast_sketch_store.kernel import PackedNumbers
+from feast_sketch_store.succinct.packed import PackedInts
 
 _HASH_BITS = 64
 _ROWS_PER_BUCKET_BITS = 3  # buckets have 8 to 16 rows

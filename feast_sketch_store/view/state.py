@@ -11,15 +11,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from feast_sketch_store.codecs import FeatureCodec
 from feast_sketch_store.errors import DamagedFileError, StorageError, UnsupportedFeatureError
 from feast_sketch_store.layers import ExactLayer, LayerAnswer, SketchLayer
 from feast_sketch_store.layers.exact import find_sorted
-from feast_sketch_store.order import load_order
 from feast_sketch_store.row_log import RowLog
-from feast_sketch_store.rows import RowKeys, encode, newest_rows
-from feast_sketch_store.sealed import open_layer
+from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.rows.encoding import RowKeys, encode, newest_rows
 from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder
+from feast_sketch_store.snapshot.order import load_order
+from feast_sketch_store.snapshot.sealed import open_layer
 
 _logger = logging.getLogger(__name__)
 

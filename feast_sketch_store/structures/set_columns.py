@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store import kernel
-from feast_sketch_store.codecs import EMPTY, NULL, VALUE, Decoder, FeatureCodec
-from feast_sketch_store.filters import GolombSets, SetCode
-from feast_sketch_store.layers.answer import FeatureAnswer
-from feast_sketch_store.layers.columns import PACKED, Parts, checked, describe
-from feast_sketch_store.vocabulary import Vocabulary
+from feast_sketch_store.rows.codecs import EMPTY, NULL, VALUE, Decoder, FeatureCodec
+from feast_sketch_store.rows.vocabulary import Vocabulary
+from feast_sketch_store.structures.answer import FeatureAnswer
+from feast_sketch_store.structures.columns import PACKED, Parts, checked, describe
+from feast_sketch_store.succinct import GolombSets, SetCode
 
 _NO_SET = NULL + 1  # headers of rows without a set
 

@@ -17,10 +17,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from feast_sketch_store.codecs import MISSING, VALUE, Decoder, FeatureCodec
-from feast_sketch_store.filters import Check, PackedInts
-from feast_sketch_store.layers.answer import FeatureAnswer
-from feast_sketch_store.vocabulary import Vocabulary
+from feast_sketch_store.rows.codecs import MISSING, VALUE, Decoder, FeatureCodec
+from feast_sketch_store.rows.vocabulary import Vocabulary
+from feast_sketch_store.structures.answer import FeatureAnswer
+from feast_sketch_store.succinct import Check, PackedInts
 
 Arrays = Mapping[str, NDArray[np.generic]]
 Checks = Mapping[str, Check]

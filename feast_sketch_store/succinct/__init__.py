@@ -1,15 +1,15 @@
 """Bit tables that answer a whole row of candidates at once, and compressed sets. No Feast, no I/O."""
 
-from feast_sketch_store.filters.fingerprints import FingerprintIndex
-from feast_sketch_store.filters.golomb_sets import GolombSets, SetCode
-from feast_sketch_store.filters.packed import Check, PackedInts
-from feast_sketch_store.filters.shifting_bloom import (
+from feast_sketch_store.kernel import Asked
+from feast_sketch_store.succinct.fingerprints import FingerprintIndex
+from feast_sketch_store.succinct.golomb_sets import GolombSets, SetCode
+from feast_sketch_store.succinct.packed import Check, PackedInts
+from feast_sketch_store.succinct.shifting_bloom import (
     MAX_NUM_WORDS,
     ShiftingBloomFilter,
     ShiftingBloomFilterBuilder,
     new_salt,
 )
-from feast_sketch_store.kernel import Asked
 
 __all__ = [
     "MAX_NUM_WORDS",

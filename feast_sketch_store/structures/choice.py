@@ -15,9 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store.errors import SettingsError
-from feast_sketch_store.filters import golomb_sets
-from feast_sketch_store.filters.fingerprints import expected_bits
-from feast_sketch_store.sizing import (
+from feast_sketch_store.structures.sizing import (
     AnyFacts,
     FactClass,
     TieredFacts,
@@ -25,6 +23,8 @@ from feast_sketch_store.sizing import (
     size_for_rates,
     tiers_for_bits,
 )
+from feast_sketch_store.succinct import golomb_sets
+from feast_sketch_store.succinct.fingerprints import expected_bits
 
 AUTO: Final = "auto"
 UNIFORM: Final = "uniform"

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 from feast.feature_view import FeatureView
 
-from feast_sketch_store.codecs import MEMBERSHIP
-from feast_sketch_store.filters.fingerprints import expected_bits
 from feast_sketch_store.layers import SketchLayer
 from feast_sketch_store.layers.shapes import ShapedRows
-from feast_sketch_store.settings import TAG_PREFIX, ViewSettings
+from feast_sketch_store.rows.codecs import MEMBERSHIP
+from feast_sketch_store.succinct.fingerprints import expected_bits
+from feast_sketch_store.view.settings import TAG_PREFIX, ViewSettings
 
 # Shares: of max_vocabulary from which a vocabulary is near it, and of its bytes that a change must save.
 _NEARLY_FULL = 0.8

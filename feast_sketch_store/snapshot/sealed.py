@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 import feast_sketch_store
 from feast_sketch_store.errors import DamagedFileError
 from feast_sketch_store.layers import SketchLayer, is_checked_where_read
-from feast_sketch_store.order import order_arrays
-from feast_sketch_store.rows import RowKeys
+from feast_sketch_store.rows.encoding import RowKeys
 from feast_sketch_store.snapshot.blocks import CHECKSUMS, BlockChecks, block_checksums
 from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder, load
+from feast_sketch_store.snapshot.order import order_arrays
 
 
 def write_layer(

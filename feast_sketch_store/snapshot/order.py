@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store.errors import DamagedFileError
-from feast_sketch_store.rows import RowKeys
+from feast_sketch_store.rows.encoding import RowKeys
 from feast_sketch_store.snapshot.files import SnapshotFile, load
 
 _ARRAYS = ("entity_hashes", "event_timestamps", "created_timestamps")

@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import pyarrow as pa
 import yaml
 
-from feast_sketch_store.binning import Binning, Edges, Precision, Quantiles
-from feast_sketch_store.codecs import BINNED, CATEGORICAL, EXACT, MEMBERSHIP, FeatureCodec
 from feast_sketch_store.errors import SettingsError, UnsupportedFeatureError
 from feast_sketch_store.layers import STRUCTURES, Cut, FeatureBudget, Target
-from feast_sketch_store.layers.choice import ERROR_RATE, FALSE_PER_READ, MEMORY, NOISE_RATIO
-from feast_sketch_store.layers.columns import checked
-from feast_sketch_store.rows import OWN_COLUMNS
-from feast_sketch_store.sizing import AUTO_NOISE_RATIO
+from feast_sketch_store.rows.binning import Binning, Edges, Precision, Quantiles
+from feast_sketch_store.rows.codecs import BINNED, CATEGORICAL, EXACT, MEMBERSHIP, FeatureCodec
+from feast_sketch_store.rows.encoding import OWN_COLUMNS
+from feast_sketch_store.structures.choice import ERROR_RATE, FALSE_PER_READ, MEMORY, NOISE_RATIO
+from feast_sketch_store.structures.columns import checked
+from feast_sketch_store.structures.sizing import AUTO_NOISE_RATIO
 
 if TYPE_CHECKING:
     from feast.feature_view import FeatureView

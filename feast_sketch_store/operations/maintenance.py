@@ -19,13 +19,13 @@ from feast.feature_view import FeatureView
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.type_map import python_values_to_proto_values
 
-from feast_sketch_store.codecs import BINNED
 from feast_sketch_store.errors import RowError, SketchStoreError
 from feast_sketch_store.layers import SketchLayer
 from feast_sketch_store.online_store import SketchOnlineStore, any_feature_view, online_store_of
-from feast_sketch_store.settings import resolve
-from feast_sketch_store.verification import Verification, size_of, verify_view
-from feast_sketch_store.view import expire_before_of
+from feast_sketch_store.operations.verification import Verification, size_of, verify_view
+from feast_sketch_store.rows.codecs import BINNED
+from feast_sketch_store.view.settings import resolve
+from feast_sketch_store.view.view import expire_before_of
 
 _SAMPLES = 200_000
 _NO_SEAL = 2**62  # rows: a rebuild folds once, at its end

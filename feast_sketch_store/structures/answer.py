@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from feast_sketch_store.codecs import VALUE, Decoder, Symbols
-from feast_sketch_store.filters import Asked, ShiftingBloomFilter
 from feast_sketch_store.kernel import row_sums, to_bits
+from feast_sketch_store.rows.codecs import VALUE, Decoder, Symbols
+from feast_sketch_store.succinct import Asked, ShiftingBloomFilter
 
 _MAX_MARKS = 1 << 22  # bytes
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from feast_sketch_store import kernel
-from feast_sketch_store.binary import from_parts, parts_of
+from feast_sketch_store.kernel.binary import from_parts, parts_of
 
 STORAGE_TYPES = (pa.int64(), pa.large_binary())
 

@@ -28,8 +28,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store import kernel
-from feast_sketch_store.filters.packed import Check, PackedInts
 from feast_sketch_store.kernel import PackedNumbers, SetCodes
+from feast_sketch_store.succinct.packed import Check, PackedInts
 
 BLOCK_ROWS = 16  # that share an anchor
 _MAX_HEADER_WIDTH = 30

@@ -26,8 +26,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from feast_sketch_store.codecs import FeatureCodec
-from feast_sketch_store.entity_keys import join_keys_of
 from feast_sketch_store.errors import (
     DamagedFileError,
     SketchStoreError,
@@ -35,15 +33,17 @@ from feast_sketch_store.errors import (
     VocabularyOverflowError,
 )
 from feast_sketch_store.layers import LayerAnswer, SketchLayer, SketchLayerBuilder
-from feast_sketch_store.newest import NewestRows
-from feast_sketch_store.paths import remove_folder
 from feast_sketch_store.row_log import LogRead, RowLog
-from feast_sketch_store.rows import ENTITY_KEY, NO_TIMESTAMP, EncodedRows, encode
-from feast_sketch_store.sealed import write_layer
-from feast_sketch_store.settings import ViewSettings
+from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.rows.encoding import ENTITY_KEY, NO_TIMESTAMP, EncodedRows, encode
+from feast_sketch_store.rows.entity_keys import join_keys_of
+from feast_sketch_store.rows.newest import NewestRows
 from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder
-from feast_sketch_store.state import State, StateLoader
+from feast_sketch_store.snapshot.sealed import write_layer
+from feast_sketch_store.storage.names import remove_folder
 from feast_sketch_store.threads import in_threads
+from feast_sketch_store.view.settings import ViewSettings
+from feast_sketch_store.view.state import State, StateLoader
 
 _logger = logging.getLogger(__name__)
 

@@ -7,16 +7,16 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from feast_sketch_store.codecs import EMPTY, VALUE, FeatureCodec
 from feast_sketch_store.errors import DamagedFileError, StorageError
 from feast_sketch_store.layers import SketchLayer
 from feast_sketch_store.layers.exact import find_sorted
-from feast_sketch_store.newest import NewestRows
-from feast_sketch_store.order import load_order
 from feast_sketch_store.row_log import RowLog
-from feast_sketch_store.rows import NO_TIMESTAMP, EncodedRows, RowKeys, encode
-from feast_sketch_store.sealed import open_layer
+from feast_sketch_store.rows.codecs import EMPTY, VALUE, FeatureCodec
+from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedRows, RowKeys, encode
+from feast_sketch_store.rows.newest import NewestRows
 from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder
+from feast_sketch_store.snapshot.order import load_order
+from feast_sketch_store.snapshot.sealed import open_layer
 
 _MAX_PROBLEMS = 100  # of one kind are worth telling
 

@@ -1,0 +1,1 @@
+"""Feast's side: answers as protos, and advice at `feast apply`. `online_store` is the door."""

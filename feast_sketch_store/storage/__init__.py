@@ -1,0 +1,1 @@
+"""Where bytes lie: the names of a view's folders and files."""

@@ -1,0 +1,1 @@
+"""Structures: how the values of a feature are kept in a sealed layer, how large, and which is chosen."""

@@ -1,0 +1,1 @@
+"""One feature view's life: settings, writes, seals, refreshes, and the state that reads see."""
