@@ -1,0 +1,156 @@
+"""`Storage`: the one way down to a view's bytes.
+
+A storage holds files under names such as ``rows/_delta_log/00000000000000000000.json``. The row log, the
+snapshots and everything above them see this interface and never a path, so that another place for the bytes
+is one class. `tests/storage/contract.py` is what every implementation must pass.
+
+Every method raises `StorageError` when the bytes cannot be reached, and says which file.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feast_sketch_store.errors import StorageError
+
+
+class MissingFileError(StorageError):
+    """There is no file of that name."""
+
+
+class FileExistsAlreadyError(StorageError):
+    """Somebody else created the file first."""
+
+
+@dataclass(frozen=True)
+class FileInfo:
+    """What is known of a file without reading it.
+
+    ``token`` tells this content from any other that stood, or will stand, under the same name; a file that
+    was only appended to keeps it. ``modified_at`` is in seconds since 1970, by the storage's clock.
+    """
+
+    name: str
+    size_bytes: int
+    token: str
+    modified_at: float
+
+
+class Storage(ABC):
+    """Named files. Safe to use from several threads and processes at once.
+
+    A name is made of parts between slashes; no part is empty, ``.`` or ``..``. A *folder* is what stands before
+    the last slash, with the slash; folders come and go with their files.
+
+    Attributes
+    ----------
+    location : where the storage is, for messages: a path or URL without credentials.
+    read_only : whether every method that changes something raises.
+    supports_append : whether `append` works; otherwise a log must create a file per entry.
+    supports_leases : whether `lease` keeps others out; otherwise it saves work at best, and correctness must
+        come from `create`.
+    """
+
+    location: str
+    read_only: bool = False
+    supports_append: bool = False
+    supports_leases: bool = False
+
+    # -- look ----------------------------------------------------------------------------------
+
+    @abstractmethod
+    def list(self, folder: str = "", after: str = "") -> Sequence[str]:
+        """The names of files directly in a folder, without the folder, in ascending order.
+
+        Parameters
+        ----------
+        folder : ``""`` or a name that ends in a slash. One that does not exist has no files.
+        after : only names that are greater.
+        """
+
+    @abstractmethod
+    def info(self, name: str) -> FileInfo | None:
+        """What is known of a file; None if there is none."""
+
+    @abstractmethod
+    def walk(self) -> Iterator[FileInfo]:
+        """All files, at any depth, unfinished ones of killed writers included; in no order."""
+
+    # -- read ----------------------------------------------------------------------------------
+
+    @abstractmethod
+    def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
+        """Bytes ``[start, start + length)`` of a file, fewer if it ends before; None for all there are.
+
+        Raises
+        ------
+        MissingFileError : there is no such file.
+        """
+
+    @abstractmethod
+    def map(self, name: str) -> NDArray[np.uint8]:
+        """A file's bytes as a read-only array, whose pages all processes of a host share where that can be.
+
+        The array stays good when the file is deleted, and holds no file descriptor.
+
+        Raises
+        ------
+        MissingFileError : there is no such file.
+        """
+
+    # -- write ---------------------------------------------------------------------------------
+
+    @abstractmethod
+    def create(self, name: str) -> AbstractContextManager[BinaryIO]:
+        """Write a new file. It appears whole and durable when the block ends, or not at all if it raises.
+
+        Raises
+        ------
+        FileExistsAlreadyError : there is such a file by the end of the block; it stays as it is.
+        """
+
+    @abstractmethod
+    def replace(self, name: str, content: bytes) -> None:
+        """Write a file, new or not, in one durable step."""
+
+    def append(self, name: str, at: int, pieces: Iterable[bytes | memoryview]) -> None:
+        """Write durably behind byte ``at`` of a file, which is created if it does not exist.
+
+        What stands behind ``at`` is cut off: it was left by a writer that died. Callers hold a `lease`, so no
+        two of them append at once. If it raises, the file ends at ``at`` or, rarely, has all of the pieces.
+        """
+        raise StorageError(f"{self.where(name)}: files of this storage cannot be appended to")
+
+    @abstractmethod
+    def delete(self, names: Iterable[str]) -> None:
+        """Delete files durably; those that do not exist are left out."""
+
+    @abstractmethod
+    def delete_all(self) -> None:
+        """Delete everything in one step for readers: no name is found any more when this returns.
+
+        Writers that still hold names may create them again; nothing of what was there comes back.
+        """
+
+    # -- order ---------------------------------------------------------------------------------
+
+    @contextmanager
+    def lease(self, name: str, wait: bool = False) -> Iterator[bool]:
+        """Hold a name that no other process or thread holds; it is let go with the block, or the process.
+
+        Parameters
+        ----------
+        wait : for the one who holds it; otherwise the block runs with False.
+        """
+        yield True
+
+    # -- parts ---------------------------------------------------------------------------------
+
+    def where(self, name: str = "") -> str:
+        """A file's place, for messages."""
+        return f"{self.location}/{name}" if name else self.location
