@@ -44,8 +44,8 @@ class FileInfo:
 class Storage(ABC):
     """Named files. Safe to use from several threads and processes at once.
 
-    A name is made of parts between slashes; no part is empty, ``.`` or ``..``. A *folder* is what stands before
-    the last slash, with the slash; folders come and go with their files.
+    A name is made of parts between slashes; no part is empty, ``.`` or ``..``. A *folder* is what stands
+    before the last slash, with the slash; folders come and go with their files.
 
     Attributes
     ----------
