@@ -27,6 +27,33 @@ class FileExistsAlreadyError(StorageError):
     """Somebody else created the file first."""
 
 
+def checked_name(name: str, location: str) -> str:
+    """The name of a file, if it is one: it stays below the storage, whatever the storage is.
+
+    Raises
+    ------
+    StorageError : a part is empty, ``.`` or ``..``, or there are characters that no file name can have.
+    """
+    is_text = "\0" not in name and name.encode(errors="ignore").decode() == name
+    if not is_text or any(part in ("", ".", "..") for part in name.split("/")):
+        raise StorageError(f"{location}: {name!r} is not the name of a file below it")
+    return name
+
+
+def checked_folder(folder: str, location: str) -> str:
+    """The name of a folder, ``""`` for the storage itself, if it is one.
+
+    Raises
+    ------
+    StorageError : it does not end in a slash, or what is before that is not a name.
+    """
+    if folder:
+        checked_name(folder.removesuffix("/"), location)
+        if not folder.endswith("/"):
+            raise StorageError(f"{location}: {folder!r} is not a folder's name, which ends in a slash")
+    return folder
+
+
 @dataclass(frozen=True)
 class FileInfo:
     """What is known of a file without reading it.
@@ -150,6 +177,10 @@ class Storage(ABC):
         yield True
 
     # -- parts ---------------------------------------------------------------------------------
+
+    @abstractmethod
+    def within(self, folder: str) -> "Storage":
+        """The files of a folder as a storage of their own, whose names begin behind the folder's."""
 
     def where(self, name: str = "") -> str:
         """A file's place, for messages."""

@@ -1,0 +1,368 @@
+"""`LocalStorage`: a folder of a local file system.
+
+A file appears by a hard link and is replaced by a rename, both from a hidden file that was fsynced before,
+and the folder is fsynced after it. So a crash of the process or the machine leaves a file whole or absent.
+"""
+
+import errno
+import os
+import secrets
+import shutil
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feast_sketch_store.errors import StorageError
+from feast_sketch_store.storage.base import (
+    FileExistsAlreadyError,
+    FileInfo,
+    MissingFileError,
+    Storage,
+    checked_folder,
+    checked_name,
+)
+from feast_sketch_store.storage.locks import lock, unlock
+from feast_sketch_store.storage.system import born_at, fdatasync, fsync_path, map_pages
+
+_UNFINISHED = ".tmp"  # ends the hidden name of a file that is being written
+_DROPPED = ".dropped"  # ends the hidden name of a folder that is being removed
+_TRIES = 100  # to make, or to remove, a folder that others remove or fill at the same time
+
+
+class LocalStorage(Storage):
+    """A folder and all that is in it.
+
+    Keeps nothing open between calls, so it may be used after a fork, and pickled.
+
+    Parameters
+    ----------
+    path : the folder; it need not exist. It may be a symbolic link to one.
+    read_only : whether every method that changes something raises.
+    """
+
+    supports_append = True
+    supports_leases = True
+
+    def __init__(self, path: Path, read_only: bool = False):
+        self.path = path
+        self.location = str(path)
+        self.read_only = read_only
+        # Inodes of folders and of appended files whose entries this object knows to be durable.
+        self._durable: dict[Path, int] = {}
+
+    def __repr__(self) -> str:
+        return f"LocalStorage({self.location!r})"
+
+    def within(self, folder: str) -> "LocalStorage":
+        """The files of a folder, as a storage of their own."""
+        return LocalStorage(self._folder(folder), self.read_only)
+
+    # -- look ----------------------------------------------------------------------------------
+
+    def list(self, folder: str = "", after: str = "") -> Sequence[str]:
+        """The names of files directly in a folder, see `Storage.list`."""
+        path = self._folder(folder)
+        try:
+            with os.scandir(path) as entries:
+                names = [e.name for e in entries if e.name > after and e.is_file()]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise StorageError(f"{path}: cannot be listed: {error}") from error
+        return sorted(name for name in names if not _is_unfinished(name))
+
+    def info(self, name: str) -> FileInfo | None:
+        """What is known of a file, see `Storage.info`."""
+        path = self._path(name)
+        try:
+            return _info_of(name, path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise StorageError(f"{path}: cannot be read: {error}") from error
+
+    def walk(self) -> Iterator[FileInfo]:
+        """All files, see `Storage.walk`."""
+        folders = [self.path]
+        while folders:
+            folder = folders.pop()
+            try:
+                with os.scandir(folder) as entries:
+                    found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise StorageError(f"{folder}: cannot be listed: {error}") from error
+            for name, is_folder in found:
+                if is_folder:
+                    folders.append(folder / name)
+                    continue
+                info = self.info((folder / name).relative_to(self.path).as_posix())
+                if info is not None:
+                    yield info
+
+    # -- read ----------------------------------------------------------------------------------
+
+    def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
+        """Bytes of a file, see `Storage.read`."""
+        with self._opened(name) as file:
+            file.seek(start)
+            return file.read(-1 if length is None else length)
+
+    def map(self, name: str) -> NDArray[np.uint8]:
+        """A file's bytes as an array over its pages, see `Storage.map`."""
+        with self._opened(name) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size == 0:  # cannot be mapped
+                nothing = np.zeros(0, np.uint8)
+                nothing.flags.writeable = False
+                return nothing
+            return map_pages(file.fileno(), size)
+
+    @contextmanager
+    def _opened(self, name: str) -> Iterator[BinaryIO]:
+        path = self._path(name)
+        try:
+            with path.open("rb") as file:
+                yield file
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+            raise MissingFileError(f"{path}: there is no such file") from error
+        except OSError as error:
+            raise StorageError(f"{path}: cannot be read: {error}") from error
+
+    # -- write ---------------------------------------------------------------------------------
+
+    @contextmanager
+    def create(self, name: str) -> Iterator[BinaryIO]:
+        """Write a new file, see `Storage.create`."""
+        path = self._path(name)
+        with self._writing(path), self._unfinished(path.parent) as (file, unfinished):
+            yield file
+            _finish(file)
+            try:
+                os.link(unfinished, path)
+            except FileExistsError as error:
+                raise FileExistsAlreadyError(f"{path}: somebody else created the file first") from error
+            try:
+                unfinished.unlink()
+                fsync_path(path.parent)
+            except OSError:
+                path.unlink(missing_ok=True)  # it may not last
+                raise
+
+    def replace(self, name: str, content: bytes) -> None:
+        """Write a file, new or not, see `Storage.replace`."""
+        path = self._path(name)
+        with self._writing(path), self._unfinished(path.parent) as (file, unfinished):
+            file.write(content)
+            _finish(file)
+            unfinished.replace(path)
+            fsync_path(path.parent)
+
+    def append(self, name: str, at: int, pieces: Iterable[bytes | memoryview]) -> None:
+        """Write behind byte ``at`` of a file, see `Storage.append`."""
+        path = self._path(name)
+        with self._writing(path):
+            descriptor = self._open_to_append(path)
+            try:
+                status = os.fstat(descriptor)
+                if status.st_size < at:
+                    raise StorageError(
+                        f"{path}: ends at byte {status.st_size}, where at least {at} were written; "
+                        "the file is damaged"
+                    )
+                try:
+                    os.ftruncate(descriptor, at)
+                    _write_at(descriptor, at, pieces)
+                    fdatasync(descriptor)
+                    if at == 0 or self._durable.get(path) != status.st_ino:
+                        fsync_path(path.parent)
+                        self._durable[path] = status.st_ino
+                except BaseException:
+                    with suppress(OSError):
+                        os.ftruncate(descriptor, at)
+                    raise
+            finally:
+                os.close(descriptor)
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Delete files, see `Storage.delete`."""
+        paths = [self._path(name) for name in names]
+        with self._writing(self.path):
+            changed = set()
+            for path in paths:
+                with suppress(FileNotFoundError, NotADirectoryError):
+                    path.unlink()
+                    changed.add(path.parent)
+            for folder in sorted(changed):
+                with suppress(FileNotFoundError):
+                    fsync_path(folder)
+
+    def delete_all(self) -> None:
+        """Delete everything in one step for readers, see `Storage.delete_all`.
+
+        The folder is renamed before it is removed, so that writers who do not stop cannot fill it again;
+        what a killed call left is removed by the next one. Of a symbolic link both ends are removed.
+        """
+        parent, name = self.path.parent, self.path.name
+        with self._writing(self.path):
+            with suppress(FileNotFoundError):
+                self.path.rename(parent / f".{name}.{secrets.token_hex(4)}{_DROPPED}")
+                fsync_path(parent)
+            if not parent.is_dir():
+                return
+            for found in os.listdir(parent):
+                if found.startswith(f".{name}.") and found.endswith(_DROPPED):
+                    _remove(parent / found)
+            fsync_path(parent)
+
+    @contextmanager
+    def _writing(self, path: Path) -> Iterator[None]:
+        """Refuse to change a storage that is only read, and turn errors into our own."""
+        if self.read_only:
+            raise StorageError(f"{path}: the storage is opened for reading only")
+        try:
+            yield
+        except OSError as error:
+            raise StorageError(f"{path}: cannot be written: {error}") from error
+
+    @contextmanager
+    def _unfinished(self, folder: Path) -> Iterator[tuple[BinaryIO, Path]]:
+        """A new hidden file of a folder, which is gone when the block ends."""
+        path = folder / f".{secrets.token_hex(8)}{_UNFINISHED}"
+        for _ in range(_TRIES):
+            self._make_folder(folder)
+            with suppress(FileNotFoundError):  # somebody has removed the folder again
+                file = path.open("xb")
+                break
+        else:
+            raise StorageError(f"{folder}: is being removed")
+        try:
+            with file:
+                yield file, path
+        finally:
+            with suppress(OSError):
+                path.unlink()
+
+    def _open_to_append(self, path: Path) -> int:
+        for _ in range(_TRIES):
+            with suppress(FileNotFoundError):
+                return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            self._make_folder(path.parent)
+            with suppress(FileNotFoundError):
+                return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        raise StorageError(f"{path.parent}: is being removed")
+
+    def _make_folder(self, folder: Path) -> None:
+        """Make a folder, and the entries of it and of those above it durable.
+
+        Whoever made a folder may have died before it was durable, so each object makes sure once.
+        """
+        with suppress(FileNotFoundError):
+            if self._durable.get(folder) == folder.stat().st_ino:
+                return
+        highest = self.path
+        while not highest.parent.exists() and highest != highest.parent:
+            highest = highest.parent
+        for _ in range(_TRIES):
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                inode = folder.stat().st_ino
+                step = folder
+                while step not in (highest.parent, step.parent):
+                    fsync_path(step.parent)
+                    step = step.parent
+            except FileNotFoundError:  # somebody removes one of them at the same time
+                continue
+            self._durable[folder] = inode
+            return
+        raise StorageError(f"{folder}: is being removed")
+
+    # -- order ---------------------------------------------------------------------------------
+
+    @contextmanager
+    def lease(self, name: str, wait: bool = False) -> Iterator[bool]:
+        """Hold a lock on a file, see `Storage.lease`. The kernel drops it with the process."""
+        path = self._path(name)
+        with self._writing(path):
+            descriptor = lock(path, wait, self._make_folder)
+        holder = os.getpid()
+        try:
+            yield descriptor is not None
+        finally:
+            if descriptor is not None and os.getpid() == holder:  # a forked child has let go already
+                unlock(descriptor)
+
+    # -- parts ---------------------------------------------------------------------------------
+
+    def where(self, name: str = "") -> str:
+        """A file's path."""
+        return str(self.path / name) if name else self.location
+
+    def _path(self, name: str) -> Path:
+        return self.path / checked_name(name, self.location)
+
+    def _folder(self, folder: str) -> Path:
+        return self.path / checked_folder(folder, self.location)
+
+
+def _info_of(name: str, path: Path) -> FileInfo | None:
+    while True:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            return None
+        born = born_at(path, status.st_ino)
+        if born is not None:  # otherwise it was replaced meanwhile
+            token = f"{status.st_ino:x}-{born:x}"
+            return FileInfo(name, status.st_size, token, status.st_mtime_ns / 1e9)
+
+
+def _is_unfinished(name: str) -> bool:
+    return name.startswith(".") and name.endswith(_UNFINISHED)
+
+
+def _finish(file: BinaryIO) -> None:
+    """Make a file's content durable."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _write_at(descriptor: int, at: int, pieces: Iterable[bytes | memoryview]) -> None:
+    for piece in pieces:
+        rest = memoryview(piece).cast("B")
+        while len(rest):
+            written = os.pwrite(descriptor, rest, at)
+            at, rest = at + written, rest[written:]
+
+
+def _remove(path: Path) -> None:
+    """Remove a folder, or a link to one and what it leads to, whoever else does so at the same time."""
+    if path.is_symlink():
+        target = path.resolve()
+        if target.is_dir():
+            for entry in target.iterdir():
+                if entry.is_dir() and not entry.is_symlink():
+                    _remove(entry)
+                else:
+                    entry.unlink(missing_ok=True)
+            with suppress(OSError):  # it may be the root of another file system
+                target.rmdir()
+        path.unlink(missing_ok=True)
+        return
+    for attempt in range(_TRIES):
+        try:
+            shutil.rmtree(path)
+        except FileNotFoundError:
+            if not path.exists():
+                return
+        except OSError as error:
+            # A writer may have opened the folder as it was renamed.
+            if error.errno != errno.ENOTEMPTY or attempt == _TRIES - 1:
+                raise
+        else:
+            return

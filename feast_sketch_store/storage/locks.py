@@ -1,0 +1,79 @@
+"""Locks on files that last as long as the block, or the process, that holds them."""
+
+import fcntl
+import os
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+# Descriptors of locks. A forked child lets go of its copies, which would outlive the holder.
+_held: set[int] = set()
+_held_lock = threading.Lock()
+
+
+def _let_go_of_locks() -> None:
+    while _held:
+        with suppress(OSError):
+            os.close(_held.pop())
+    _held_lock.release()
+
+
+os.register_at_fork(
+    before=_held_lock.acquire, after_in_parent=_held_lock.release, after_in_child=_let_go_of_locks
+)
+
+
+def lock(path: Path, wait: bool, make_folder: Callable[[Path], None]) -> int | None:
+    """A descriptor that holds the lock of a file, which is made if there is none.
+
+    Parameters
+    ----------
+    wait : for the one who holds it, be it another thread of this process; otherwise the answer is None.
+    make_folder : makes the file's folder.
+
+    Raises
+    ------
+    OSError : the file cannot be made or locked.
+    """
+    while True:
+        descriptor = _open(path, make_folder)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            # While we waited, the file may have been deleted and made anew: that one counts.
+            with suppress(FileNotFoundError):
+                if os.fstat(descriptor).st_ino == path.stat().st_ino:
+                    return descriptor
+        except BlockingIOError:
+            _close(descriptor)
+            return None
+        except BaseException:
+            _close(descriptor)
+            raise
+        _close(descriptor)
+
+
+def unlock(descriptor: int) -> None:
+    """Let go of a lock; not for a child that was forked meanwhile."""
+    # The next holder must not wait for copies that other processes were given.
+    with suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+    _close(descriptor)
+
+
+def _open(path: Path, make_folder: Callable[[Path], None]) -> int:
+    while True:
+        with suppress(FileNotFoundError), _held_lock:
+            try:
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            except PermissionError:  # another user made it; who may read it may lock it too
+                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            _held.add(descriptor)
+            return descriptor
+        make_folder(path.parent)
+
+
+def _close(descriptor: int) -> None:
+    with _held_lock:
+        _held.discard(descriptor)
+        os.close(descriptor)

@@ -1,0 +1,97 @@
+"""Calls of the operating system that Python does not offer, or only with a descriptor kept open."""
+
+import ctypes
+import errno
+import os
+import sys
+import weakref
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Linux's statx(2): which file, the wish for its time of birth, and where the answer lies in struct statx.
+_AT_FDCWD = -100
+_BTIME = 0x800
+_STATX_BYTES = 256
+_STATX_FIELDS = ((0, 4), (0x20, 8), (0x50, 8), (0x58, 4))  # offset, size of mask, ino, btime
+
+
+def map_pages(descriptor: int, size_bytes: int) -> NDArray[np.uint8]:
+    """The pages of an open file as a read-only array: uint8[size_bytes], at least one byte.
+
+    They are unmapped with the last array over them. The descriptor may be closed: Python's own `mmap` keeps
+    one for each map, and a process has few of those.
+
+    Raises
+    ------
+    OSError : the file cannot be mapped.
+    """
+    return np.asarray(_Pages(descriptor, size_bytes))
+
+
+class _Pages:
+    """What NumPy makes an array of, and what that array then keeps."""
+
+    def __init__(self, descriptor: int, size_bytes: int):
+        libc = _libc()
+        prot_read, map_shared = 1, 1
+        address = libc.mmap(None, size_bytes, prot_read, map_shared, descriptor, 0)
+        if address == ctypes.c_void_p(-1).value:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": (size_bytes,),
+            "typestr": "|u1",
+            "data": (address, True),
+        }
+        # Threads may still read when the interpreter ends.
+        weakref.finalize(self, libc.munmap, address, size_bytes).atexit = False
+
+
+@cache
+def _libc() -> Any:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *3 * [ctypes.c_int], ctypes.c_long]
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    return libc
+
+
+def born_at(path: Path, inode: int) -> int | None:
+    """When a file was made, in nanoseconds: 0 if the file system does not know, None if the file is gone.
+
+    An inode number alone tells two files apart only while both exist: ext4 gives it to the next one made.
+
+    Parameters
+    ----------
+    inode : of the file that is meant; another one may have taken its name.
+    """
+    if sys.platform != "linux" or not hasattr(_libc(), "statx"):
+        return int(getattr(path.stat(), "st_birthtime", 0) * 1_000_000_000)
+    buffer = ctypes.create_string_buffer(_STATX_BYTES)
+    if _libc().statx(_AT_FDCWD, os.fsencode(path), 0, _BTIME, buffer):
+        return None if ctypes.get_errno() == errno.ENOENT else 0
+    mask, found, seconds, nanoseconds = (
+        int.from_bytes(buffer.raw[first : first + size], sys.byteorder) for first, size in _STATX_FIELDS
+    )
+    if found != inode:
+        return None
+    return seconds * 1_000_000_000 + nanoseconds if mask & _BTIME else 0
+
+
+def fdatasync(descriptor: int) -> None:
+    """Make an open file's content and size durable."""
+    getattr(os, "fdatasync", os.fsync)(descriptor)  # macOS has only the latter
+
+
+def fsync_path(path: Path) -> None:
+    """Make a file's content, or a folder's entries, durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

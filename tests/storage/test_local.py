@@ -1,0 +1,421 @@
+"""The contract of storages with a local folder, and what only a folder has."""
+
+import os
+import resource
+import signal
+import stat
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from feast_sketch_store.errors import StorageError
+from feast_sketch_store.storage.base import MissingFileError
+from feast_sketch_store.storage.local import LocalStorage
+from tests.storage.contract import StorageContract, names_of, put
+
+
+class TestLocalStorage(StorageContract):
+    @pytest.fixture
+    def make(self, tmp_path):
+        return lambda read_only=False: LocalStorage(tmp_path / "deep" / "storage", read_only)
+
+
+class TestLocalStorageBehindALink(StorageContract):
+    @pytest.fixture
+    def make(self, tmp_path):
+        (tmp_path / "elsewhere").mkdir()
+        (tmp_path / "storage").symlink_to(tmp_path / "elsewhere")
+        return lambda read_only=False: LocalStorage(tmp_path / "storage", read_only)
+
+
+@pytest.fixture
+def storage(tmp_path):
+    return LocalStorage(tmp_path / "storage")
+
+
+@pytest.fixture
+def umask():
+    """Sets the umask of the process until the test is over."""
+    before = os.umask(0o022)
+    yield os.umask
+    os.umask(before)
+
+
+@contextmanager
+def descriptors_left(number):
+    """Allow the process only so many descriptors beyond those that it has open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(map(int, os.listdir("/proc/self/fd")))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1 + number, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def everything_under(path):
+    return sorted(p.relative_to(path).as_posix() for p in path.rglob("*"))
+
+
+def raise_no_space(*_):
+    raise OSError(28, "No space left on device")
+
+
+# -- maps and descriptors --------------------------------------------------------------------------
+
+
+def test_maps_hold_no_descriptors(storage):
+    for number in range(200):
+        put(storage, f"{number}", b"%03d" % number)
+    with descriptors_left(100):
+        maps = [storage.map(f"{number}") for number in range(200)]
+        assert [m.tobytes() for m in maps] == [b"%03d" % number for number in range(200)]
+
+
+def test_a_map_is_let_go_with_its_last_array(storage):
+    put(storage, "a", bytes(8192))
+    part = storage.map("a")[4096:].reshape(2, -1)
+    assert storage.where("a") in Path("/proc/self/maps").read_text()
+    del part
+    assert storage.where("a") not in Path("/proc/self/maps").read_text()
+
+
+def test_a_map_is_readable_in_a_forked_child(storage):
+    put(storage, "a", b"x" * 5000)
+    mapped = storage.map("a")
+    child = os.fork()
+    if not child:
+        os._exit(0 if mapped.tobytes() == b"x" * 5000 else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_calls_leave_no_descriptor_open(storage):
+    before = len(os.listdir("/proc/self/fd"))
+    put(storage, "a", b"x")
+    storage.append("log", 0, [b"x"])
+    storage.replace("b", b"x")
+    with storage.lease("lock"):
+        pass
+    kept = storage.map("a"), storage.read("a"), list(storage.walk()), storage.list()
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(kept[0]) == 1
+
+
+# -- modes -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o002, 0o077])
+def test_all_files_follow_the_umask(storage, umask, mask):
+    umask(mask)
+    put(storage, "a")
+    storage.replace("b", b"")
+    storage.append("log", 0, [b"x"])
+    with storage.lease("seal.lock"):
+        pass
+    modes = {stat.S_IMODE((storage.path / name).stat().st_mode) for name in ("a", "b", "log", "seal.lock")}
+    assert modes == {0o666 & ~mask}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs to be another user")
+def test_a_lock_of_another_user_can_be_held(tmp_path, umask):
+    """Who may read the lock file may hold it: its mode is that of the user who came first."""
+    umask(0o022)
+    storage = LocalStorage(tmp_path / "storage")
+    with storage.lease("seal.lock"):
+        pass
+    for folder in (storage.path, *storage.path.parents):
+        if folder.stat().st_uid == 0 and folder.stat().st_mode & 0o001 == 0:
+            folder.chmod(folder.stat().st_mode | 0o055)
+    child = os.fork()
+    if not child:
+        os.setuid(65534)
+        with storage.lease("seal.lock") as is_mine:
+            os._exit(0 if is_mine else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+# -- what comes to the disk, and in which order ----------------------------------------------------
+
+
+@pytest.fixture
+def steps(monkeypatch, storage):
+    """The calls that make something durable or visible, in order."""
+    seen = []
+
+    def watch(module, name, describe):
+        original = getattr(module, name)
+
+        def watched(*arguments, **named):
+            described = describe(*arguments)
+            result = original(*arguments, **named)
+            seen.append(described)
+            return result
+
+        monkeypatch.setattr(module, name, watched)
+
+    def of_descriptor(descriptor):
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        relative = os.path.relpath(path, storage.path)
+        return "unfinished" if relative.endswith(".tmp") else relative
+
+    watch(os, "fsync", lambda descriptor: ("fsync", of_descriptor(descriptor)))
+    watch(os, "fdatasync", lambda descriptor: ("fdatasync", of_descriptor(descriptor)))
+    watch(os, "link", lambda *_: "link")
+    watch(os, "unlink", lambda *_: "unlink")
+    watch(os, "rename", lambda *_: "rename")
+    watch(os, "replace", lambda *_: "replace")
+    return seen
+
+
+def test_folders_are_durable_before_files_in_them(storage, steps):
+    put(storage, "rows/deep/a")
+    assert steps[:3] == [("fsync", "rows"), ("fsync", "."), ("fsync", "..")]
+    assert steps[3:] == [("fsync", "unfinished"), "link", "unlink", ("fsync", "rows/deep")]
+    steps.clear()
+    put(storage, "rows/deep/b")
+    assert steps == [("fsync", "unfinished"), "link", "unlink", ("fsync", "rows/deep")]
+
+
+def test_a_folder_that_was_made_anew_is_made_durable_anew(storage, steps):
+    put(storage, "rows/a")
+    LocalStorage(storage.path).delete_all()
+    steps.clear()
+    put(storage, "rows/a")
+    assert steps[:2] == [("fsync", "."), ("fsync", "..")]
+
+
+def test_a_folder_of_a_writer_who_died_is_made_durable(storage, steps):
+    (storage.path / "rows").mkdir(parents=True)
+    put(storage, "rows/a")
+    assert steps[:2] == [("fsync", "."), ("fsync", "..")]
+
+
+def test_the_order_of_a_replacement(storage, steps):
+    storage.replace("a", b"x")
+    steps.clear()
+    storage.replace("a", b"y")
+    assert steps[:3] == [("fsync", "unfinished"), "replace", ("fsync", ".")]
+
+
+def test_the_order_of_an_append(storage, steps):
+    storage.append("log", 0, [b"x"])
+    assert steps[1:] == [("fdatasync", "log"), ("fsync", ".")]
+    steps.clear()
+    storage.append("log", 1, [b"y"])
+    assert steps == [("fdatasync", "log")]
+    LocalStorage(storage.path).append("log", 2, [b"z"])  # does not know whether the first one got so far
+    assert steps[1:] == [("fdatasync", "log"), ("fsync", ".")]
+
+
+# -- errors ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", ["fsync", "link"])
+def test_a_file_that_cannot_be_made_durable_is_not_there(storage, monkeypatch, step):
+    put(storage, "rows/other")
+    monkeypatch.setattr(os, step, raise_no_space)
+    with pytest.raises(StorageError, match=r"rows/a.*No space left"):
+        put(storage, "rows/a", b"x")
+    monkeypatch.undo()
+    assert names_of(storage) == ["rows/other"]
+
+
+def test_a_file_whose_folder_cannot_be_made_durable_is_not_there(storage, monkeypatch):
+    put(storage, "rows/other")
+    monkeypatch.setattr("feast_sketch_store.storage.local.fsync_path", raise_no_space)
+    with pytest.raises(StorageError, match="rows/a"):
+        put(storage, "rows/a", b"x")
+    monkeypatch.undo()
+    assert names_of(storage) == ["rows/other"]
+
+
+@pytest.mark.parametrize("step", ["pwrite", "fdatasync"])
+def test_an_append_that_fails_is_taken_back(storage, monkeypatch, step):
+    storage.append("log", 0, [b"sound"])
+    monkeypatch.setattr(os, step, raise_no_space)
+    with pytest.raises(StorageError, match=r"log.*No space left"):
+        storage.append("log", 5, [b" more"])
+    monkeypatch.undo()
+    assert storage.read("log") == b"sound"
+
+
+def test_every_error_of_the_system_is_our_own(tmp_path):
+    (tmp_path / "file").write_bytes(b"x")
+    storage = LocalStorage(tmp_path / "file")  # is no folder
+    for change in (
+        lambda: put(storage, "a"),
+        lambda: storage.replace("a", b""),
+        lambda: storage.append("a", 0, []),
+        lambda: storage.lease("lock").__enter__(),
+    ):
+        with pytest.raises(StorageError, match="file"):
+            change()
+    for read in (storage.read, storage.map):
+        with pytest.raises(MissingFileError, match="file/a"):
+            read("a")
+    assert storage.list() == []
+    assert storage.info("a") is None
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    storage = LocalStorage(tmp_path / "loop")
+    for look in (
+        storage.list,
+        lambda: storage.info("a"),
+        lambda: storage.read("a"),
+        lambda: [*storage.walk()],
+    ):
+        with pytest.raises(StorageError, match="loop"):
+            look()
+
+
+# -- killed and forked -----------------------------------------------------------------------------
+
+
+def test_a_killed_writer_leaves_an_unfinished_file(storage):
+    script = (
+        "import os, signal, sys; from pathlib import Path\n"
+        "from feast_sketch_store.storage.local import LocalStorage\n"
+        "with LocalStorage(Path(sys.argv[1])).create('rows/a') as file:\n"
+        "    file.write(b'half'); file.flush(); os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, storage.path], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert storage.list("rows/") == []
+    (left,) = names_of(storage)
+    assert left.startswith("rows/.")
+    storage.delete([left])
+    assert names_of(storage) == []
+
+
+def test_a_lease_goes_with_its_process(storage):
+    script = (
+        "import sys; from pathlib import Path\n"
+        "from feast_sketch_store.storage.local import LocalStorage\n"
+        "with LocalStorage(Path(sys.argv[1])).lease('lock') as is_mine:\n"
+        "    print(is_mine, flush=True); sys.stdin.read()\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, storage.path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "True\n"
+    with storage.lease("lock") as is_mine:
+        assert not is_mine
+    process.kill()
+    process.communicate()
+    with storage.lease("lock") as is_mine:
+        assert is_mine
+
+
+def test_a_forked_child_does_not_hold_the_lease_of_its_parent(storage):
+    """A server that forks during a seal would otherwise keep the lock until its last worker ended."""
+    asked, answer = os.pipe(), os.pipe()
+    with storage.lease("lock"):
+        parent = os.fork()
+        if not parent:  # a process in between, which holds the lock that its own child must not have
+            with storage.lease("second"):
+                child = os.fork()
+                if not child:
+                    os.write(answer[1], b"x")
+                    os.read(asked[0], 1)
+                    os._exit(0)
+                os._exit(0)
+        os.waitpid(parent, 0)
+        os.read(answer[0], 1)
+        with storage.lease("second") as is_mine:  # its holder is dead, the copy lives
+            assert is_mine
+    os.write(asked[1], b"x")
+    with storage.lease("lock") as is_mine:
+        assert is_mine
+    for descriptor in (*asked, *answer):
+        os.close(descriptor)
+
+
+def test_the_end_of_a_lease_in_a_child_leaves_it_to_the_parent(storage):
+    child = 1
+    with storage.lease("lock"):
+        child = os.fork()
+        if not child:
+            # The number of the descriptor is free now; what is opened under it must stay.
+            other = os.open(storage.where("lock"), os.O_RDONLY)
+    if not child:
+        os._exit(0 if os.fstat(other).st_size == 0 else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    with storage.lease("lock"):
+        child = os.fork()
+        if not child:
+            os._exit(0)
+        os.waitpid(child, 0)
+        with storage.lease("lock") as is_mine:
+            assert not is_mine
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # which Python 3.12 warns of
+def test_calls_work_in_a_child_that_was_forked_among_threads(storage):
+    done = threading.Event()
+
+    def hold():
+        while not done.is_set():
+            with storage.lease("lock", wait=True):
+                storage.replace("a", b"parent")
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    children = []
+    for _ in range(5):
+        child = os.fork()
+        if not child:
+            with storage.lease("lock", wait=True):
+                storage.replace("a", b"child")
+            os._exit(0)
+        children.append(child)
+    assert [os.waitpid(child, 0)[1] for child in children] == [0] * 5
+    done.set()
+    holder.join()
+
+
+# -- delete everything -----------------------------------------------------------------------------
+
+
+def test_nothing_is_left_beside_a_deleted_folder(storage, tmp_path):
+    put(storage, "rows/a")
+    storage.delete_all()
+    assert everything_under(tmp_path) == []
+
+
+def test_what_a_killed_deletion_left_is_removed_by_the_next(storage, tmp_path, monkeypatch):
+    put(storage, "rows/a", b"of a deleted person")
+    put(LocalStorage(tmp_path / "storage2"), "a")
+    monkeypatch.setattr("feast_sketch_store.storage.local._remove", raise_no_space)
+    with pytest.raises(StorageError, match="storage"):
+        storage.delete_all()
+    monkeypatch.undo()
+    assert names_of(storage) == []
+    assert len(everything_under(tmp_path)) == 5
+    storage.delete_all()
+    assert everything_under(tmp_path) == ["storage2", "storage2/a"]
+
+
+@pytest.mark.parametrize("is_dangling", [False, True])
+def test_a_link_is_removed_with_what_it_leads_to(tmp_path, is_dangling):
+    elsewhere = tmp_path / "other disk" / "storage"
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "view").symlink_to(elsewhere)
+    if not is_dangling:
+        elsewhere.mkdir(parents=True)
+        put(LocalStorage(elsewhere), "rows/deep/a")
+    LocalStorage(tmp_path / "store" / "view").delete_all()
+    assert [path for path in everything_under(tmp_path) if path != "other disk"] == ["store"]
+    put(LocalStorage(tmp_path / "store" / "view"), "a")
+
+
+def test_links_inside_are_not_followed(storage, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "precious").write_bytes(b"x")
+    put(storage, "a")
+    (storage.path / "link").symlink_to(tmp_path / "mine")
+    assert names_of(storage) == ["a"]
+    storage.delete_all()
+    assert everything_under(tmp_path) == ["mine", "mine/precious"]
