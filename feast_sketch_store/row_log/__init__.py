@@ -1,10 +1,11 @@
-"""The row log: the exact rows of one view in a Delta Lake table, appended to and never changed in place.
+"""The row log: the exact rows of one view, durable when a write returns.
 
-Writers only append; the commit protocol of Delta orders them. Rows are read commit by commit, straight
-from the log's JSON files, because the order of commits decides between rows of equal timestamps and no
-Delta reader reports it.
+    append  ->  fresh log (one record a commit)  --absorb-->  Delta table  --compact-->  Delta table
+
+Commits are numbered in their order, which decides between rows of equal timestamps. Fresh commits lie in
+files that are only appended to; `absorb` moves them into a table that any Delta reader reads.
 """
 
-from feast_sketch_store.row_log.log import LogRead, RowLog
+from feast_sketch_store.row_log.log import START, LogRead, Position, RowLog
 
-__all__ = ["LogRead", "RowLog"]
+__all__ = ["START", "LogRead", "Position", "RowLog"]

@@ -1,10 +1,8 @@
-"""The Parquet files of a row log: written and synced before a commit names them, checked when read."""
+"""The Parquet files of a row log: written and durable before a commit names them, checked when read."""
 
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 import mmh3
 import numpy as np
@@ -13,11 +11,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from feast_sketch_store.errors import DamagedFileError
-from feast_sketch_store.snapshot.files import fsync_path
+from feast_sketch_store.storage.base import MissingFileError, Storage
+
+SUFFIX = ".zstd.parquet"
 
 # A row group is what is decoded at a time, so its size bounds the memory of a reader, whoever made the file.
 _ROWS_PER_GROUP = 1 << 16
 _VALUES_PER_GROUP = 1 << 17  # of the widest column; a longer row has a group of its own
+_BYTES_PER_GROUP = 1 << 26  # so that no column of strings comes near the 2 GiB of a 32-bit offset
 _VALUES_PER_ROW = 1 << 26
 
 
@@ -26,38 +27,67 @@ class DataFile:
     """A Parquet file of the table.
 
     ``num_rows`` and ``checksum``, MurmurHash3 x64 128 in hexadecimal, are those that its commit tells;
-    None if another Delta client wrote it.
+    None if another Delta client wrote it. ``storage`` is that of the table's folder.
     """
 
-    path: Path
+    storage: Storage
+    name: str
     num_rows: int | None
     checksum: str | None
 
     @classmethod
-    def write(cls, folder: Path, schema: pa.Schema, batches: Iterable[pa.Table]) -> "DataFile":
-        """Write a new file and make it durable, its name apart.
+    def write(cls, storage: Storage, schema: pa.Schema, batches: Iterable[pa.Table]) -> "DataFile":
+        """Write a new file durably.
 
         Parameters
         ----------
-        folder : of the table; it exists.
+        storage : of the table's folder.
         schema : of the file. Columns that a batch lacks are null.
         batches : the rows.
+
+        Raises
+        ------
+        StorageError : it cannot be written; nothing is left behind.
         """
-        path = folder / f"{uuid.uuid4()}.zstd.parquet"
-        num_rows = 0
-        try:
+        name, num_rows = f"{uuid.uuid4()}{SUFFIX}", 0
+        with storage.create(name) as file:
             # Statistics would repeat values of rows that may have to be forgotten.
-            with pq.ParquetWriter(path, schema, compression="zstd", write_statistics=False) as writer:
+            with pq.ParquetWriter(file, schema, compression="zstd", write_statistics=False) as writer:
                 for batch in batches:
                     for group in _groups(_with_all_columns(batch, schema)):
                         writer.write_table(group)
                     num_rows += len(batch)
-            fsync_path(path)
-            return cls(path, num_rows, _checksum_of(path))
-        except BaseException:
-            with suppress(OSError):
-                path.unlink(missing_ok=True)
-            raise
+        return cls(storage, name, num_rows, mmh3.mmh3_x64_128_digest(storage.map(name).data).hex())
+
+    @classmethod
+    def from_entry(cls, storage: Storage, entry: dict[str, object]) -> "DataFile":
+        """The file that an entry of a commit describes; the reverse of `to_entry`.
+
+        Raises
+        ------
+        ValueError, KeyError, TypeError : the entry describes none.
+        """
+        name, num_rows, checksum = entry["name"], entry["num_rows"], entry["checksum"]
+        if type(name) is not str or type(num_rows) is not int or type(checksum) is not str:
+            raise TypeError("the entry of a data file has values of other types")
+        if "/" in name or not name.endswith(SUFFIX):
+            raise ValueError(f"{name!r} is not the name of a data file")
+        return cls(storage, name, num_rows, checksum)
+
+    def to_entry(self) -> dict[str, object]:
+        """What a commit tells of the file."""
+        return {"name": self.name, "num_rows": self.num_rows, "checksum": self.checksum}
+
+    @property
+    def where(self) -> str:
+        """The file's place, for messages."""
+        return self.storage.where(self.name)
+
+    @property
+    def size_bytes(self) -> int:
+        """The file's size; 0 if it is gone."""
+        info = self.storage.info(self.name)
+        return info.size_bytes if info else 0
 
     def schema(self) -> pa.Schema:
         """The columns.
@@ -67,9 +97,9 @@ class DataFile:
         DamagedFileError : the file is missing or damaged.
         """
         try:
-            return pq.read_schema(self.path).remove_metadata()
-        except (OSError, pa.ArrowException) as error:
-            raise DamagedFileError(f"{self.path}: a data file of the row log is damaged: {error}") from error
+            return _usual_schema(pq.read_schema(pa.BufferReader(self._content())).remove_metadata())
+        except (OSError, ValueError, pa.ArrowException) as error:
+            raise DamagedFileError(f"{self.where}: a data file of the row log is damaged: {error}") from error
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
         """The rows in batches of bounded size.
@@ -83,27 +113,56 @@ class DataFile:
         DamagedFileError : the file is missing, truncated or altered.
         """
         try:
-            if self.checksum is not None and self.checksum != _checksum_of(self.path):
-                raise DamagedFileError(f"{self.path}: the checksum of a data file does not match its bytes")
-            with pq.ParquetFile(self.path) as file:
+            content = self._content()
+            if self.checksum is not None and self.checksum != mmh3.mmh3_x64_128_digest(content).hex():
+                raise DamagedFileError(f"{self.where}: the checksum of a data file does not match its bytes")
+            with pq.ParquetFile(pa.BufferReader(content)) as file:
                 if self.num_rows is not None and self.num_rows != file.metadata.num_rows:
                     raise DamagedFileError(
-                        f"{self.path}: has {file.metadata.num_rows} rows, its commit tells {self.num_rows}"
+                        f"{self.where}: has {file.metadata.num_rows} rows, its commit tells {self.num_rows}"
                     )
                 if columns is not None:
                     columns = [name for name in columns if name in file.schema_arrow.names]
                 for number in range(file.num_row_groups):
                     if self.checksum is not None:
-                        _check_size(self.path, file.metadata.row_group(number))
-                    yield file.read_row_group(number, columns=columns, use_threads=False)
+                        self._check_size(file.metadata.row_group(number))
+                    group = file.read_row_group(number, columns=columns, use_threads=False)
+                    # Only other clients write other types.
+                    yield group if self.checksum is not None else group.cast(_usual_schema(group.schema))
         except (OSError, ValueError, pa.ArrowException) as error:
-            raise DamagedFileError(f"{self.path}: a data file of the row log is damaged: {error}") from error
+            raise DamagedFileError(f"{self.where}: a data file of the row log is damaged: {error}") from error
+
+    def _content(self) -> pa.Buffer:
+        try:
+            return pa.py_buffer(self.storage.map(self.name))
+        except MissingFileError as error:
+            raise DamagedFileError(f"{self.where}: a data file of the row log is missing") from error
+
+    def _check_size(self, group: pq.RowGroupMetaData) -> None:
+        """Refuse what the store does not write: a small file can claim any number of values."""
+        columns = range(group.num_columns)
+        num_values = max((group.column(number).num_values for number in columns), default=0)
+        limit = _VALUES_PER_ROW if group.num_rows == 1 else _VALUES_PER_GROUP
+        if group.num_rows > _ROWS_PER_GROUP or num_values > limit:
+            raise DamagedFileError(
+                f"{self.where}: a row group claims {group.num_rows} rows and {num_values} values; the store "
+                "writes none so large"
+            )
 
 
-def _checksum_of(path: Path) -> str:
-    # An empty file cannot be mapped.
-    content = np.memmap(path, np.uint8, "r") if path.stat().st_size else np.zeros(0, np.uint8)
-    return mmh3.mmh3_x64_128_digest(content.data).hex()
+def _usual_schema(schema: pa.Schema) -> pa.Schema:
+    """A schema with the types that the store writes in place of others for the same values."""
+    return pa.schema([pa.field(f.name, _usual_type(f.type), f.nullable) for f in schema])
+
+
+def _usual_type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_binary_view(kind):
+        return pa.binary()
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(_usual_type(kind.value_type))
+    return kind
 
 
 def _with_all_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -118,27 +177,19 @@ def _with_all_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 def _groups(table: pa.Table) -> Iterator[pa.Table]:
     """Split a table into row groups."""
+    if not len(table):
+        return
     values = np.ones(len(table), np.int64)
     for field in table.schema:
-        if pa.types.is_list(field.type):
+        if pa.types.is_list(field.type) or pa.types.is_large_list(field.type):
             lengths = pc.list_value_length(table[field.name]).fill_null(0).to_numpy()
             values = np.maximum(values, lengths)
     ends = np.cumsum(values)
+    max_rows = max(1, min(_ROWS_PER_GROUP, len(table) * _BYTES_PER_GROUP // max(1, table.nbytes)))
     first = 0
     while first < len(table):
         before = ends[first] - values[first]
         stop = int(np.searchsorted(ends, before + _VALUES_PER_GROUP, side="right"))
-        stop = max(first + 1, min(stop, first + _ROWS_PER_GROUP))
+        stop = max(first + 1, min(stop, first + max_rows))
         yield table.slice(first, stop - first)
         first = stop
-
-
-def _check_size(path: Path, group: pq.RowGroupMetaData) -> None:
-    """Refuse what the store does not write: a small file can claim any number of values."""
-    num_values = max((group.column(number).num_values for number in range(group.num_columns)), default=0)
-    limit = _VALUES_PER_ROW if group.num_rows == 1 else _VALUES_PER_GROUP
-    if group.num_rows > _ROWS_PER_GROUP or num_values > limit:
-        raise DamagedFileError(
-            f"{path}: a row group claims {group.num_rows} rows and {num_values} values; the store writes "
-            "none so large"
-        )

@@ -1,114 +1,230 @@
-"""The log itself: append, read what is new since a version, compact, vacuum."""
+"""The row log itself: append, read what is new, absorb fresh rows into the table, compact, vacuum."""
 
-import json
-import os
-import re
-import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Schema
-from deltalake.exceptions import CommitFailedError, DeltaError
-from deltalake.transaction import AddAction
 
-from feast_sketch_store.errors import DamagedFileError, RowError, StorageError
-from feast_sketch_store.row_log.commit import Commit, commit_metadata, read_commit
+from feast_sketch_store.errors import DamagedFileError
+from feast_sketch_store.row_log import delta
 from feast_sketch_store.row_log.data_file import DataFile
-from feast_sketch_store.snapshot.files import fsync_path
+from feast_sketch_store.row_log.fresh import Commit, Cursor, FreshLog
+from feast_sketch_store.row_log.table import Table, TableState, grouped, new_columns
+from feast_sketch_store.storage.base import Storage
+from feast_sketch_store.storage.names import FRESH_FOLDER, ROWS_FOLDER
 
-_COMMIT_NAME = re.compile(r"(\d{20})\.json")
-_RETRIES = 4  # of a commit that another writer's schema change made void
-_ROWS_PER_FILE = 1 << 22  # of a compaction
-_CONFIGURATION = {
-    # Order is read from the JSON commits, so Delta must not expire them behind our back.
-    "delta.enableExpiredLogCleanup": "false",
-    # Column statistics would keep values of deleted rows in the log.
-    "delta.dataSkippingNumIndexedCols": "0",
-}
+# A batch of more goes into a data file at once, of which the fresh log has the name.
+_MAX_FRESH_BYTES = 1 << 23
+_MAX_FRESH_ROWS = 1 << 15
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far somebody has read a log.
+
+    ``number`` is the last commit that is known, -1 for none; ``table_version`` the version of the table up to
+    which its other commits are known; ``identity`` tells the log from one that stood in the same place
+    before; ``cursor`` saves looking for where to go on.
+    """
+
+    number: int = -1
+    table_version: int = -1
+    identity: bytes | None = None
+    cursor: Cursor | None = None
+
+
+START = Position()
 
 
 @dataclass(frozen=True)
 class LogRead:
-    """Files of the log, in commit order, up to a version.
+    """What a log has behind a position: files of the table, then fresh commits, in order.
 
-    ``starts_over`` tells that they are all there are, not only the new ones: what was asked for has been
-    compacted away together with deletions that are now forgotten.
+    ``starts_over`` tells that this is all there is, not only what is new: what was known counts no more.
     """
 
-    version: int
+    position: Position = START
     files: tuple[DataFile, ...] = ()
+    commits: tuple[Commit, ...] = ()
     starts_over: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.files or self.commits)
+
+    @property
+    def num_commits(self) -> int:
+        """Fresh commits and files."""
+        return len(self.files) + len(self.commits)
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
         """All rows in batches of bounded size; see `DataFile.batches`."""
-        for file in self.files:
-            yield from file.batches(columns)
+        for part in (*self.files, *self.commits):
+            yield from part.batches(columns)
 
     def schema(self) -> pa.Schema:
-        """All columns of the files."""
-        return pa.unify_schemas([file.schema() for file in self.files])
+        """All columns.
+
+        Raises
+        ------
+        DamagedFileError : parts contradict each other.
+        """
+        try:
+            return pa.unify_schemas([part.schema() for part in (*self.files, *self.commits)])
+        except pa.ArrowException as error:
+            raise DamagedFileError(f"commits of the row log contradict each other: {error}") from error
 
     def table(self) -> pa.Table | None:
-        """All rows at once; None if there are no files."""
+        """All rows at once; None if there are none.
+
+        Raises
+        ------
+        DamagedFileError : parts contradict each other.
+        """
         tables = list(self.batches())
         try:
             return pa.concat_tables(tables, promote_options="default") if tables else None
         except pa.ArrowException as error:
-            folder = self.files[0].path.parent
-            raise DamagedFileError(
-                f"{folder}: data files of the row log contradict each other: {error}"
-            ) from error
+            raise DamagedFileError(f"commits of the row log contradict each other: {error}") from error
+
+
+@dataclass
+class _Columns:
+    """The columns that a log has, as far as this object has seen; None before the first look."""
+
+    known: dict[str, Any] | None = field(default=None)
+
+    def add(self, schema: pa.Schema) -> None:
+        assert self.known is not None
+        self.known |= new_columns(self.known, schema)
 
 
 class RowLog:
-    """The Delta table of one view.
+    """The row log of one view. Safe to use from several threads.
 
     Parameters
     ----------
-    path : the table's folder; it is created by the first append.
+    storage : of the view.
     """
 
-    def __init__(self, path: Path):
-        self.path = path
-        self._log_path = path / "_delta_log"
-        self._synced = -1  # commits up to here are known to be durable
+    def __init__(self, storage: Storage):
+        rows = storage.within(ROWS_FOLDER)
+        self._rows = rows
+        self._table = Table(rows)
+        self._fresh = FreshLog(storage.within(FRESH_FOLDER), rows)
+        self._columns = _Columns()
 
-    def version(self, known: int = -1) -> int:
-        """The newest version, -1 for none.
+    @property
+    def where(self) -> str:
+        """The place of the table, for messages."""
+        return self._rows.where()
+
+    # -- read ----------------------------------------------------------------------------------
+
+    def is_at_end(self, position: Position) -> bool:
+        """Whether nothing was written behind a position: a look at one file."""
+        if position.cursor is None:
+            return not self._fresh.first_numbers()
+        return self._fresh.is_at_end(position.cursor)
+
+    def read(self, known: Position = START, snapshot: str = "") -> LogRead:
+        """What was committed behind a position.
 
         Parameters
         ----------
-        known : a version that is known to exist: makes the call cost one look at a file name.
-        """
-        if known < 0:
-            try:
-                names = os.listdir(self._log_path)
-            except FileNotFoundError:
-                return -1
-            except OSError as error:
-                raise StorageError(f"{self._log_path}: cannot be read: {error}") from error
-            known = max((int(m[1]) for m in map(_COMMIT_NAME.fullmatch, names) if m), default=-1)
-        while self._commit_path(known + 1).exists():
-            known += 1
-        return known
+        known : the position.
+        snapshot : the name of the snapshot that holds the rows up to there.
 
-    def identity(self) -> tuple[int, int] | None:
-        """What tells this table from one that stood in the same folder before; None without a table."""
-        try:
-            first = self._commit_path(0).stat()
-        except FileNotFoundError as error:
-            if self.version() < 0:
-                return None
+        Raises
+        ------
+        DamagedFileError : a commit is missing, truncated or altered.
+        """
+        if known.cursor is not None and (found := self._fresh.read(known.cursor)) is not None:
+            commits, cursor = found
+            if not any(commit.replaces for commit in commits):
+                position = Position(cursor.next_number - 1, known.table_version, known.identity, cursor)
+                return LogRead(position, (), tuple(commits))
+        return self._read_anew(known, snapshot)
+
+    def _read_anew(self, known: Position, snapshot: str) -> LogRead:
+        """The same with a look at the table: some commits may have been absorbed, or all rows replaced."""
+        # The fresh log first: what is absorbed meanwhile is then met in the table.
+        commits, cursor = self._fresh_behind(known.number)
+        state = self._table.state()
+        if cursor is None:
+            if state.commits:
+                raise self._lost()
+            return LogRead(starts_over=known.number >= 0)
+        if known.identity not in (None, cursor.identity):
+            known, snapshot = START, ""
+            commits, cursor = self._fresh_behind(-1)
+            assert cursor is not None
+            was_other = True
+        else:
+            was_other = False
+        files, through, starts_over = _behind(state, known, snapshot)
+        first = commits[0].number if commits else cursor.next_number
+        if first > through + 1:
             raise DamagedFileError(
-                f"{self._commit_path(0)}: the first commit of the row log is gone"
-            ) from error
-        except OSError as error:
-            raise StorageError(f"{self._log_path}: cannot be read: {error}") from error
-        return first.st_ino, first.st_mtime_ns
+                f"{self._fresh.where}: commits {through + 1} to {first - 1} of the row log are missing"
+            )
+        fresh = tuple(c for c in commits if c.number > through and not c.replaces)
+        number = max(cursor.next_number - 1, through)
+        position = Position(number, state.version, cursor.identity, cursor)
+        return LogRead(position, files, fresh, starts_over or was_other)
+
+    def _fresh_behind(self, number: int) -> tuple[list[Commit], Cursor | None]:
+        """Fresh commits behind a number, perhaps with some before; the place behind them."""
+        for start in (self._fresh.start(number + 1), *self._fresh.starts()):
+            if start is not None and (found := self._fresh.read(start)) is not None:
+                return found
+        return [], None
+
+    def through_snapshot(self, number: int, table_version: int, snapshot: str) -> LogRead | None:
+        """The rows that a snapshot was made of; None if later rows have taken their place.
+
+        Parameters
+        ----------
+        number, table_version : what the snapshot covers.
+        snapshot : its name.
+
+        Raises
+        ------
+        DamagedFileError : a commit is missing, truncated or altered.
+        """
+        state = self._table.state()
+        compaction = state.compaction
+        if compaction is not None and compaction.version > table_version:
+            if compaction.snapshot not in ("", snapshot) or compaction.through > number:
+                return None
+            table_version = compaction.version
+        files = tuple(f for c in state.commits if c.version <= table_version for f in c.files)
+        return LogRead(Position(number, table_version), files)
+
+    def columns(self) -> Mapping[str, pa.DataType]:
+        """The columns of the log, with their types.
+
+        Raises
+        ------
+        DamagedFileError : a commit is missing, truncated or altered.
+        """
+        known = self._all_columns()
+        return {name: delta.arrow_type(kind) for name, kind in known.items()}
+
+    def check_schema(self, wanted: pa.Schema) -> None:
+        """Check that rows of a schema can be appended: columns may be new, but not change their type.
+
+        Raises
+        ------
+        RowError : names the columns that have another type in the log.
+        """
+        new_columns(self._all_columns(), wanted)
+
+    def _all_columns(self) -> dict[str, Any]:
+        columns = dict(self._table.state().columns)
+        for commit in self._fresh_behind(-1)[0]:
+            columns |= new_columns(columns, commit.schema())
+        return columns
 
     # -- write ---------------------------------------------------------------------------------
 
@@ -117,33 +233,128 @@ class RowLog:
 
         Returns
         -------
-        A version that contains the rows.
+        The number of the commit.
 
         Raises
         ------
-        RowError : a column has another type than in the table.
-        StorageError : the table cannot be written; the rows are not there or, rarely, all of them are.
+        RowError : a column has another type than in the log.
+        StorageError : the log cannot be written; the rows are not there or, rarely, all of them are.
         """
-        before = self.version()
+        if self._columns.known is None:
+            self._columns.known = dict(self._table.state().columns)
+
+        def check(others: Iterable[Commit], is_new: bool) -> None:
+            self._check_new(is_new)
+            for commit in others:
+                self._columns.add(commit.schema())
+            new_columns(self._columns.known or {}, rows.schema)
+
+        if rows.nbytes <= _MAX_FRESH_BYTES and len(rows) <= _MAX_FRESH_ROWS:
+            number = self._fresh.append([rows], check)
+        else:
+            file = DataFile.write(self._rows, rows.schema, [rows])
+            try:
+                number = self._fresh.append([file], check)
+            except BaseException:
+                self._discard(file)
+                raise
+        self._columns.add(rows.schema)
+        return number
+
+    def _check_new(self, is_new: bool) -> None:
+        """Refuse to begin a log anew beside a table: the rows that it had would be lost without a word."""
+        if is_new and self._table.versions():
+            raise self._lost()
+
+    def _lost(self) -> DamagedFileError:
+        return DamagedFileError(
+            f"{self._fresh.where}: there is a table of rows, and its log of fresh rows is gone; restore the "
+            "view's folder from a backup, or remove the view with `feast apply` and materialize it"
+        )
+
+    def _discard(self, file: DataFile) -> None:
+        """Delete a file whose commit failed; not if it is there in spite of an error."""
+        committed = {
+            commit.rows.name for commit in self._fresh_behind(-1)[0] if isinstance(commit.rows, DataFile)
+        }
+        if file.name not in committed:
+            self._table.discard([file])
+
+    def absorb(self) -> Position:
+        """Move all fresh rows into the table; nobody else may absorb or compact meanwhile.
+
+        Returns
+        -------
+        What the table holds then.
+
+        Raises
+        ------
+        DamagedFileError : a commit is missing, truncated or altered.
+        StorageError : the table cannot be written; the rows stay where they are.
+        """
+        last = self._fresh.roll()
+        commits, cursor = self._fresh_behind(-1)
+        state = self._table.state()
+        if cursor is None:
+            return START
+        new = [commit for commit in commits if state.through < commit.number <= last]
+        if new and new[0].number > state.through + 1:
+            raise DamagedFileError(
+                f"{self._fresh.where}: commits {state.through + 1} to {new[0].number - 1} of the row log are "
+                "missing"
+            )
+        if new or state.has_foreign:
+            state = self._absorb(new, state, cursor.identity.hex(), last)
+        self._fresh.drop_before(last + 1)
+        return Position(last, state.version, cursor.identity, cursor)
+
+    def _absorb(self, commits: Sequence[Commit], state: TableState, identity: str, last: int) -> TableState:
+        columns: dict[str, Any] = dict(state.columns)
+        for commit in commits:
+            columns |= new_columns(columns, commit.schema())
+        schema = pa.schema({name: delta.arrow_type(kind) for name, kind in columns.items()})
         files: list[DataFile] = []
+        written: list[DataFile] = []
         try:
-            table = self._table_with(rows.schema)
-            files.append(DataFile.write(self.path, rows.schema, [rows]))
-            self._commit(table, files, rows.schema)
-        except (OSError, DeltaError, pa.ArrowException) as error:
-            self._discard(files, before)
-            raise StorageError(f"{self.path}: rows cannot be written: {error}") from error
-        return self.version(before)
+            for part in _runs(commits):
+                if isinstance(part, DataFile):
+                    files.append(part)
+                    continue
+                for group in grouped(part):
+                    written.append(DataFile.write(self._rows, schema, group))
+                    files.append(written[-1])
+            first = commits[0].number if commits else state.through + 1
+            return self._table.append(identity, files, columns, (first, last))
+        except BaseException:
+            self._table.discard(written)
+            raise
 
-    def compact(self, batches: Iterable[pa.Table], through: int, snapshot: str = "") -> bool:
-        """Replace all commits up to version ``through`` by one with the given rows.
+    def create_table(self, schema: pa.Schema) -> Position:
+        """Absorb, and make sure that there is a table, with the columns of a schema.
 
-        Rows that are appended meanwhile stay. The replaced files stay too, until `vacuum`.
+        Raises
+        ------
+        RowError : a column has another type in the log.
+        """
+        if not self._fresh.first_numbers():
+            self._fresh.append([], lambda others, is_new: self._check_new(is_new))
+        position = self.absorb()
+        state = self._table.state()
+        if missing := new_columns(state.columns, schema):
+            assert position.identity is not None
+            numbers = state.through + 1, state.through
+            state = self._table.append(position.identity.hex(), [], missing, numbers)
+        return Position(position.number, state.version, position.identity, position.cursor)
+
+    def compact(self, batches: Iterable[pa.Table], through: Position, snapshot: str = "") -> bool:
+        """Replace all rows up to a position, which was absorbed, by the given rows.
+
+        Rows that are appended meanwhile stay. The replaced files stay too, for a while.
 
         Parameters
         ----------
         batches : the rows; a batch may lack columns.
-        through : a version.
+        through : the position.
         snapshot : for rows that are not those of the log: the name of a snapshot that holds the same.
 
         Returns
@@ -154,251 +365,69 @@ class RowLog:
         ------
         StorageError : the table cannot be written; it stays as it is.
         """
-        files: list[DataFile] = []
-        try:
-            table = DeltaTable(str(self.path), version=through)
-            schema = pa.schema(table.schema().to_arrow())
-            for group in _groups(batches, _ROWS_PER_FILE):
-                files.append(DataFile.write(self.path, schema, group))  # noqa: PERF401, kept if one fails
-            self._commit(table, files, schema, compacts_through=through, snapshot=snapshot)
-        except CommitFailedError:
-            self._discard(files, through)
-            return False
-        except (OSError, ValueError, DeltaError, pa.ArrowException) as error:
-            self._discard(files, through)
-            raise StorageError(f"{self.path}: the row log cannot be compacted: {error}") from error
-        return True
-
-    def extend(self, schema: pa.Schema) -> None:
-        """Create the table if there is none, and add the columns that it lacks.
-
-        Raises
-        ------
-        RowError : a column has another type in the table.
-        StorageError : the table cannot be written.
-        """
-        try:
-            self._table_with(schema)
-            self._make_durable()
-        except (OSError, DeltaError) as error:
-            raise StorageError(f"{self.path}: columns cannot be added: {error}") from error
-
-    def check_schema(self, wanted: pa.Schema) -> None:
-        """Check that rows of a schema can be appended: columns may be new, but not change their type.
-
-        Raises
-        ------
-        RowError : names the columns that have another type in the table.
-        """
-        if self.version() >= 0:
-            _new_fields(DeltaTable(str(self.path)), wanted)
-
-    def _table_with(self, schema: pa.Schema) -> DeltaTable:
-        """The table, created or extended if it lacks columns."""
-        if self.version() < 0:
-            # Of two first writers one creates the table; the other one fails or is ignored, and appends.
-            with suppress(CommitFailedError):
-                DeltaTable.create(str(self.path), schema, mode="ignore", configuration=_CONFIGURATION)
-        table = DeltaTable(str(self.path))
-        for _ in range(_RETRIES):
-            new = _new_fields(table, schema)
-            if not new:
-                break
-            with suppress(CommitFailedError):  # another writer may have added the same
-                table.alter.add_columns(new)
-            table = DeltaTable(str(self.path))
-        return table
-
-    def _commit(
-        self,
-        table: DeltaTable,
-        files: Sequence[DataFile],
-        schema: pa.Schema,
-        *,
-        compacts_through: int = -1,
-        snapshot: str = "",
-    ) -> None:
-        """Commit files that are written, durably."""
-        fsync_path(self.path)  # the files' names must be durable before a commit names them
-        actions: list[Any] = [
-            AddAction(
-                file.path.name,
-                file.path.stat().st_size,
-                {},
-                file.path.stat().st_mtime_ns // 1_000_000,
-                True,
-                json.dumps({"numRecords": file.num_rows}),
-            )
-            for file in files
-        ]
-        is_compaction = compacts_through >= 0
-        for attempt in range(_RETRIES + 1):
-            try:
-                table.create_write_transaction(
-                    actions,
-                    "overwrite" if is_compaction else "append",
-                    schema,
-                    commit_properties=CommitProperties(
-                        commit_metadata(files, self.version(), compacts_through, snapshot),
-                        max_commit_retries=100,
-                    ),
-                )
-                break
-            except CommitFailedError:
-                if is_compaction or attempt == _RETRIES:
-                    raise
-                table = DeltaTable(str(self.path))
-        self._make_durable()
-
-    def _make_durable(self) -> None:
-        """Sync all commits since the last call, whoever wrote them: a lost one would hide those behind it."""
-        newest = self.version(self._synced)
-        for version in range(self._synced + 1, newest + 1):
-            fsync_path(self._commit_path(version))
-        fsync_path(self._log_path)
-        if self._synced < 0:
-            fsync_path(self.path)
-            fsync_path(self.path.parent)
-        self._synced = newest
-
-    def _discard(self, files: Sequence[DataFile], before: int) -> None:
-        """Remove files of a commit that failed; not if it is there in spite of an error."""
-        with suppress(OSError, DamagedFileError, StorageError):
-            committed = {file.path for c in self.commits(before, self.version()) for file in c.files}
-            for file in files:
-                if file.path not in committed:
-                    file.path.unlink(missing_ok=True)
-
-    # -- read ----------------------------------------------------------------------------------
-
-    def read(self, after: int, snapshot: str = "", version: int | None = None) -> LogRead:
-        """What was committed behind version ``after``.
-
-        Parameters
-        ----------
-        after : a version, -1 for all there is.
-        snapshot : the name of the snapshot that holds the rows up to ``after``.
-        version : up to which to read; None for the newest.
-
-        Raises
-        ------
-        DamagedFileError : a commit file is missing, truncated or altered.
-        """
-        version = self.version() if version is None else version
-        commits = self.commits(after, version)
-        files = tuple(file for c in commits if c.compacts_through < 0 for file in c.files)
-        compaction = next((c for c in commits if c.compacts_through >= 0), None)
-        if compaction is not None and (
-            compaction.compacts_through > after or compaction.snapshot not in ("", snapshot)
-        ):
-            return LogRead(version, compaction.files + files, starts_over=True)
-        return LogRead(version, files)
-
-    def read_through(self, version: int, snapshot: str) -> LogRead | None:
-        """The rows up to a version; None if later rows have taken their place.
-
-        Parameters
-        ----------
-        version : that a snapshot covers.
-        snapshot : its name.
-
-        Raises
-        ------
-        DamagedFileError : a commit file is missing, truncated or altered.
-        """
-        commits = self.commits(-1, self.version())
-        last = next((c for c in commits if c.compacts_through >= 0), None)
-        first = last.compacts_through if last else -1
-        is_replaced = last is not None and last.version > version and last.snapshot not in ("", snapshot)
-        if first > version or is_replaced:
-            return None
-        appends = [c for c in commits if c.compacts_through < 0 and first < c.version <= version]
-        kept = [last, *appends] if last else appends
-        return LogRead(version, tuple(file for commit in kept for file in commit.files))
-
-    def commits(self, after: int, newest: int) -> list[Commit]:
-        """The commits behind version ``after`` that still count, in order, with their remaining files.
-
-        At most one is a compaction; what it replaced is left out.
-
-        Raises
-        ------
-        DamagedFileError : a commit file is missing, truncated or altered.
-        """
-        found: list[Commit] = []
-        removed: set[str] = set()
-        for version in range(newest, after, -1):
-            commit = read_commit(self._commit_path(version), version)
-            files = tuple(file for file in commit.files if file.path.name not in removed)
-            found.append(replace(commit, files=files))
-            removed |= commit.removed
-            # Versions are read downwards, so this is the last compaction: nothing before counts.
-            after = max(after, commit.compacts_through)
-            if version <= after + 1:
-                break
-        return found[::-1]
+        assert through.identity is not None
+        state = self._table.state()
+        is_done = self._table.compact(through.identity.hex(), state, batches, through.number, snapshot)
+        if is_done and snapshot:
+            self._fresh.append([None])  # tells processes that read on to start over
+        return is_done
 
     # -- clean up ------------------------------------------------------------------------------
 
-    def vacuum(self, orphan_age_seconds: float) -> list[Path]:
-        """Remove data files that are not part of the table any more.
+    def prune(self) -> None:
+        """Delete commits that a compaction has made needless, and files that it replaced an hour ago.
 
-        Files that a commit replaced go at once; files that no commit names, which a writer left when it
-        died or has not committed yet, go when they are older than ``orphan_age_seconds``.
-
-        Returns
-        -------
-        The files removed.
+        Raises
+        ------
+        StorageError : something cannot be written or deleted; all rows stay.
         """
-        newest = self.version()
-        live = {file.path for commit in self.commits(-1, newest) for file in commit.files}
-        commits = [read_commit(self._commit_path(version), version) for version in range(newest + 1)]
-        replaced = {file.path for commit in commits for file in commit.files} - live
-        oldest = time.time() - orphan_age_seconds
-        orphans = {
-            path
-            for path in (*self.path.glob("*.parquet"), *self._log_path.glob("*.json#*"))
-            if path.stat().st_mtime < oldest
-        }
-        gone = [path for path in sorted(replaced | orphans - live) if path.exists()]
-        try:
-            for path in gone:
-                path.unlink(missing_ok=True)
-        except OSError as error:
-            raise StorageError(f"{self.path}: files cannot be removed: {error}") from error
-        return gone
+        self._table.prune()
 
-    def _commit_path(self, version: int) -> Path:
-        return self._log_path / f"{version:020d}.json"
+    def vacuum(self, orphan_age_seconds: float) -> list[str]:
+        """Delete files that are not part of the log any more; see `Table.vacuum`."""
+        kept = [c.rows.name for c in self._fresh_behind(-1)[0] if isinstance(c.rows, DataFile)]
+        return self._table.vacuum(kept, orphan_age_seconds)
+
+    def parts(self) -> Iterator[DataFile | Commit]:
+        """Every file and fresh commit, for `verify`; each is checked when its rows are read."""
+        commits, _ = self._fresh_behind(-1)
+        state = self._table.state()
+        yield from state.files
+        yield from (commit for commit in commits if commit.number > state.through)
+
+    def table_state(self) -> TableState:
+        """The table as it is."""
+        return self._table.state()
 
 
-def _new_fields(table: DeltaTable, wanted: pa.Schema) -> list[Any]:
-    """The fields of a schema that the table lacks; raises RowError if one has another type there."""
-    kept = {field.name: field.type for field in table.schema().fields}
-    fields = Schema.from_arrow(wanted).fields
-    changed = [
-        f"{field.name!r} is {kept[field.name]} in the row log, now {field.type}"
-        for field in fields
-        if field.name in kept and kept[field.name] != field.type
+def _behind(state: TableState, known: Position, snapshot: str) -> tuple[tuple[DataFile, ...], int, bool]:
+    """The files that somebody lacks, the last number that is known with them, and whether it is all anew."""
+    compaction = state.compaction
+    if compaction is not None and compaction.version > known.table_version:
+        is_other = compaction.snapshot not in ("", snapshot)
+        if is_other or (not compaction.snapshot and compaction.through > known.number):
+            return state.files, state.through, True
+    lacking = [
+        commit
+        for commit in state.commits
+        if commit.version > known.table_version
+        and not commit.is_compaction
+        and (commit.through > known.number or not commit.is_own)
     ]
-    if changed:
-        raise RowError(
-            f"{'; '.join(changed)}: a column cannot change its type. Give the feature a new name, or "
-            f"remove the view with `feast apply`, add it again and materialize"
-        )
-    return [field for field in fields if field.name not in kept]
+    files = tuple(file for commit in lacking for file in commit.files)
+    return files, max([known.number, *(commit.through for commit in lacking)]), False
 
 
-def _groups(batches: Iterable[pa.Table], num_rows: int) -> Iterator[Iterator[pa.Table]]:
-    """Split batches into runs of about so many rows, without reading ahead."""
-    rest = iter(batches)
-
-    def group(batch: pa.Table) -> Iterator[pa.Table]:
-        seen = len(batch)
-        yield batch
-        while seen < num_rows and (following := next(rest, None)) is not None:
-            seen += len(following)
-            yield following
-
-    for first in rest:
-        yield group(first)
+def _runs(commits: Sequence[Commit]) -> Iterator[DataFile | Iterator[pa.Table]]:
+    """Data files as they are, and what stands between them as runs of tables."""
+    tables: list[pa.Table] = []
+    for commit in commits:
+        if isinstance(commit.rows, DataFile):
+            if tables:
+                yield iter(tables)
+                tables = []
+            yield commit.rows
+        elif commit.rows is not None:
+            tables.append(commit.rows)
+    if tables:
+        yield iter(tables)

@@ -12,6 +12,10 @@ from pathlib import Path
 
 from feast_sketch_store.errors import StorageError
 
+# Of a view: its row log, see `row_log`.
+FRESH_FOLDER = "fresh/"
+ROWS_FOLDER = "rows/"
+
 _PLAIN = re.compile(r"[a-z0-9_][a-z0-9_-]{0,63}")
 _READABLE_CHARACTERS = 40
 

@@ -1,74 +1,182 @@
-"""The row log: commits, their order, and what damage to them looks like."""
+"""The row log: commits, their order, absorption into the table, and what damage to them looks like."""
 
 import json
+import multiprocessing
 import threading
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from feast_sketch_store.errors import DamagedFileError, RowError
-from feast_sketch_store.row_log import LogRead, RowLog
+from feast_sketch_store.errors import DamagedFileError, RowError, StorageError
+from feast_sketch_store.row_log import START, LogRead, RowLog
+from feast_sketch_store.row_log import log as log_module
+from feast_sketch_store.storage.local import LocalStorage
 
 
 def rows(*names, **more):
     return pa.table({"name": pa.array(names, pa.string()), **more})
 
 
+def names_of(read):
+    table = read.table()
+    return [] if table is None else table["name"].to_pylist()
+
+
 @pytest.fixture
-def log(tmp_path):
-    return RowLog(tmp_path / "rows")
+def storage(tmp_path):
+    return LocalStorage(tmp_path / "view")
+
+
+@pytest.fixture
+def log(storage):
+    return RowLog(storage)
+
+
+def delta(storage):
+    return DeltaTable(str(storage.path / "rows"))
 
 
 def test_a_log_that_does_not_exist_is_empty(log):
-    assert (log.version(), log.identity(), log.read(-1)) == (-1, None, LogRead(-1))
+    read = log.read()
+    assert (read, read.position, log.is_at_end(START), log.columns()) == (LogRead(), START, True, {})
+    assert not read
+    assert log.absorb() == START
 
 
-def test_rows_come_back_in_commit_order_from_any_version_on(log):
-    versions = [log.append(rows(f"row {n}")) for n in range(12)]
-    assert versions == sorted(set(versions))
-    for known, version in enumerate(versions):
-        read = log.read(version)
-        names = read.table()["name"].to_pylist() if read.files else []
-        assert (read.version, names) == (versions[-1], [f"row {n}" for n in range(known + 1, 12)])
-    assert log.version(known=versions[3]) == log.version() == versions[-1]
+@pytest.mark.parametrize("absorbed_after", [None, 0, 5, 11])
+def test_rows_come_back_in_commit_order_from_any_position_on(log, absorbed_after):
+    positions = []
+    for n in range(12):
+        assert log.append(rows(f"row {n}")) == n
+        positions.append(log.read().position)
+        if n == absorbed_after:
+            log.absorb()
+    for known, position in enumerate(positions):
+        read = log.read(position)
+        assert read.position.number == 11
+        assert not read.starts_over
+        expected = [f"row {n}" for n in range(known + 1, 12)]
+        if known < (absorbed_after or 0):  # what is read from the table may repeat what is known
+            assert names_of(read)[-len(expected) :] == expected
+            assert set(names_of(read)) <= {f"row {n}" for n in range(12)}
+        else:
+            assert names_of(read) == expected
+        assert names_of(log.read(read.position)) == []
+        assert log.is_at_end(read.position)
+    assert names_of(log.read()) == [f"row {n}" for n in range(12)]
 
 
-def test_any_delta_reader_sees_the_rows(log):
+def test_another_object_goes_on_where_the_first_one_stopped(log, storage):
+    log.append(rows("a"))
+    other = RowLog(storage)
+    assert other.append(rows("b")) == 1
+    assert log.append(rows("c")) == 2
+    assert names_of(other.read()) == ["a", "b", "c"]
+
+
+def test_any_delta_reader_sees_absorbed_rows(log, storage):
     for n in range(3):
         log.append(rows(f"row {n}"))
-    assert sorted(DeltaTable(str(log.path)).to_pyarrow_table()["name"].to_pylist()) == [
-        "row 0",
-        "row 1",
-        "row 2",
-    ]
+    log.absorb()
+    log.append(rows("fresh", size=pa.array([7], pa.int64())))
+    assert delta(storage).to_pyarrow_table()["name"].to_pylist() == ["row 0", "row 1", "row 2"]
+    log.absorb()
+    table = delta(storage).to_pyarrow_table().sort_by("name")
+    assert table.to_pylist()[0] == {"name": "fresh", "size": 7}
+    assert table.num_rows == 4
+
+
+def test_every_type_of_a_column_is_read_by_delta_readers(log, storage):
+    columns = {
+        "bool": pa.array([True, None]),
+        "int32": pa.array([1, None], pa.int32()),
+        "int64": pa.array([1, None], pa.int64()),
+        "float": pa.array([1.5, None], pa.float32()),
+        "double": pa.array([1.5, None], pa.float64()),
+        "string": pa.array(["a", None]),
+        "bytes": pa.array([b"a", None], pa.binary()),
+        "large": pa.array(["a", None], pa.large_string()),
+        "moment": pa.array([1_000_000, None], pa.timestamp("us", tz="UTC")),
+        "list": pa.array([["a", None], None], pa.list_(pa.string())),
+    }
+    log.append(pa.table(columns))
+    log.absorb()
+    found = delta(storage).to_pyarrow_table()
+    for name, column in columns.items():
+        assert found[name].to_pylist() == column.to_pylist(), name
+    assert log.columns()["list"] == pa.list_(pa.string())
+
+
+@pytest.mark.parametrize("name", ["a\u2028b", "a\u0085b", "a b", "%20", "a\nb", '"', "\\", "ü", "a/b"])
+def test_any_name_of_a_column_survives(log, storage, name):
+    for n in range(3):
+        log.append(pa.table({name: pa.array([n], pa.int64())}))
+        log.absorb()
+    assert RowLog(storage).read().table()[name].to_pylist() == [0, 1, 2]
 
 
 def test_a_new_column_is_null_in_older_rows(log):
     log.append(rows("a"))
     log.append(rows("b", size=pa.array([7], pa.int64())))
     log.append(rows("c"))
-    assert log.read(-1).table().to_pylist() == [
-        {"name": "a", "size": None},
-        {"name": "b", "size": 7},
-        {"name": "c", "size": None},
-    ]
+    expected = [{"name": "a", "size": None}, {"name": "b", "size": 7}, {"name": "c", "size": None}]
+    assert log.read().table().to_pylist() == expected
+    log.absorb()
+    assert log.read().table().to_pylist() == expected
 
 
-def test_a_column_cannot_change_its_type(log):
+@pytest.mark.parametrize("is_absorbed", [False, True])
+@pytest.mark.parametrize("is_same_object", [False, True])
+def test_a_column_cannot_change_its_type(log, storage, is_absorbed, is_same_object):
     log.append(rows("a", size=pa.array([7], pa.int64())))
+    if is_absorbed:
+        log.absorb()
+    other = log if is_same_object else RowLog(storage)
     with pytest.raises(RowError, match=r"'size' is .*long.* now .*string"):
-        log.append(rows("b", size=pa.array(["7"])))
-    assert log.read(-1).table()["name"].to_pylist() == ["a"]
+        other.append(rows("b", size=pa.array(["7"])))
+    with pytest.raises(RowError, match=r"'size' is .*long"):
+        other.check_schema(pa.schema({"size": pa.string()}))
+    assert names_of(log.read()) == ["a"]
 
 
-def test_threads_may_create_and_append_at_once(tmp_path):
+def test_columns_that_differ_in_case_alone_are_refused(log):
+    log.append(rows("a"))
+    with pytest.raises(RowError, match="'name' and 'Name' differ in case alone"):
+        log.append(pa.table({"Name": ["b"]}))
+    assert names_of(log.read()) == ["a"]
+
+
+def test_a_large_batch_is_a_data_file_that_the_table_adopts(log, storage, monkeypatch):
+    monkeypatch.setattr(log_module, "_MAX_FRESH_ROWS", 2)
+    log.append(rows("a"))
+    log.append(rows("b", "c", "d"))
+    log.append(rows("e"))
+    (file,) = storage.list("rows/")
+    assert names_of(log.read()) == ["a", "b", "c", "d", "e"]
+    log.absorb()
+    assert file in storage.list("rows/")
+    assert names_of(RowLog(storage).read()) == ["a", "b", "c", "d", "e"]
+    assert sorted(delta(storage).to_pyarrow_table()["name"].to_pylist()) == ["a", "b", "c", "d", "e"]
+
+
+def test_a_refused_large_batch_leaves_nothing(log, storage, monkeypatch):
+    log.append(rows("a", size=pa.array([7], pa.int64())))
+    monkeypatch.setattr(log_module, "_MAX_FRESH_ROWS", 2)
+    with pytest.raises(RowError):
+        log.append(rows("b", "c", "d", size=pa.array(["1", "2", "3"])))
+    assert storage.list("rows/") == []
+    assert names_of(log.read()) == ["a"]
+
+
+def test_threads_may_create_and_append_at_once(storage):
     """Every thread has a log object of its own, as processes would."""
     failures = []
 
     def append(number):
         try:
-            RowLog(tmp_path / "rows").append(rows(f"row {number}"))
+            for part in range(5):
+                RowLog(storage).append(rows(f"row {number} {part}"))
         except Exception as error:
             failures.append(error)
 
@@ -78,55 +186,287 @@ def test_threads_may_create_and_append_at_once(tmp_path):
     for thread in threads:
         thread.join()
     assert not failures
-    assert sorted(RowLog(tmp_path / "rows").read(-1).table()["name"].to_pylist()) == [
-        f"row {n}" for n in range(8)
-    ]
+    expected = sorted(f"row {n} {part}" for n in range(8) for part in range(5))
+    assert sorted(names_of(RowLog(storage).read())) == expected
 
 
-def test_files_that_a_later_commit_removed_are_left_out(log):
-    """Another Delta client may rewrite the table, for example to delete rows."""
+def test_a_forked_child_may_append_after_its_parent(log, storage):
+    log.append(rows("parent"))
+
+    context = multiprocessing.get_context("fork")
+    child = context.Process(target=lambda: (log.append(rows("child")), log.absorb()))
+    child.start()
+    child.join(30)
+    assert child.exitcode == 0
+    log.append(rows("parent again"))
+    assert names_of(log.read()) == ["parent", "child", "parent again"]
+
+
+def test_appends_and_absorptions_side_by_side_lose_nothing(storage):
+    failures = []
+    done = threading.Event()
+
+    def append():
+        try:
+            log = RowLog(storage)
+            for n in range(200):
+                log.append(rows(f"row {n}"))
+        except Exception as error:
+            failures.append(error)
+        done.set()
+
+    def follow():
+        try:
+            log, position, seen = RowLog(storage), START, []
+            while True:
+                is_last = done.is_set()
+                read = log.read(position)
+                if read.files:  # a stretch of the log that may begin with what is known
+                    seen = [name for name in seen if name not in set(names_of(read))]
+                seen += names_of(read)
+                position = read.position
+                if is_last:
+                    break
+            assert seen == [f"row {n}" for n in range(200)]
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=append), *(threading.Thread(target=follow) for _ in range(2))]
+    for thread in threads:
+        thread.start()
+    absorber = RowLog(storage)
+    while not done.is_set():
+        absorber.absorb()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert names_of(RowLog(storage).read()) == [f"row {n}" for n in range(200)]
+
+
+def test_a_compaction_replaces_what_was_before(log, storage):
+    known = []
+    for n in range(4):
+        log.append(rows(f"row {n}"))
+        known.append(log.read().position)
+    through = log.absorb()
+    log.append(rows("later"))
+    assert log.compact([rows("row 3")], through)
+    assert names_of(RowLog(storage).read()) == ["row 3", "later"]
+    # Somebody who knows less than the compaction holds has to start over.
+    slow = RowLog(storage).read(known[1])
+    assert slow.starts_over
+    assert names_of(slow) == ["row 3", "later"]
+    quick = RowLog(storage).read(known[3])
+    assert not quick.starts_over
+    assert names_of(quick) == ["later"]
+    log.prune()
+    assert names_of(RowLog(storage).read()) == ["row 3", "later"]
+    assert delta(storage).to_pyarrow_table()["name"].to_pylist() == ["row 3"]
+
+
+def test_commits_before_a_compaction_are_checkpointed_and_deleted(log, storage):
+    for n in range(30):
+        log.append(rows(f"row {n}"))
+        through = log.absorb()
+    assert len(storage.list("rows/_delta_log/")) == 30
+    log.compact([rows("all")], through)
+    log.prune()
+    names = storage.list("rows/_delta_log/")
+    assert names == [f"{30:020d}.checkpoint.parquet", f"{30:020d}.json", "_last_checkpoint"]
+    log.append(rows("more"))
+    log.absorb()
+    assert sorted(delta(storage).to_pyarrow_table()["name"].to_pylist()) == ["all", "more"]
+    assert names_of(RowLog(storage).read()) == ["all", "more"]
+    assert len(storage.list("rows/")) == 32
+    assert len(log.vacuum(86_400)) == 30
+    assert len(storage.list("rows/")) == 2
+    assert sorted(delta(storage).to_pyarrow_table()["name"].to_pylist()) == ["all", "more"]
+
+
+def test_replaced_files_are_forgotten_by_no_compaction(log, storage):
+    for n in range(3):
+        log.append(rows(f"row {n}"))
+        assert log.compact([rows(f"all {n}")], log.absorb())
+        log.prune()
+    assert len(storage.list("rows/")) == 6
+    assert len(log.vacuum(86_400)) == 5
+    assert names_of(log.read()) == ["all 2"]
+
+
+def test_rows_that_come_from_elsewhere_make_readers_start_over(log, storage):
+    log.append(rows("old"))
+    position = log.read().position
+    through = log.absorb()
+    log.append(rows("meanwhile"))
+    assert log.compact([rows("new")], through, snapshot="the one")
+    read = log.read(position, "another one")
+    assert read.starts_over
+    assert names_of(read) == ["new", "meanwhile"]
+    assert names_of(log.read(position, "the one")) == ["meanwhile"]
+    log.append(rows("later"))
+    assert names_of(log.read(read.position, "another one")) == ["later"]
+
+
+def test_files_that_another_client_removed_are_left_out(log, storage):
     log.append(rows("a", "b"))
-    DeltaTable(str(log.path)).delete("name = 'a'")
-    assert log.read(-1).table()["name"].to_pylist() == ["b"]
+    log.absorb()
+    delta(storage).delete("name = 'a'")
+    assert names_of(RowLog(storage).read()) == ["b"]
+    log.append(rows("c"))
+    log.absorb()
+    assert names_of(RowLog(storage).read()) == ["b", "c"]
 
 
-def test_the_identity_tells_a_table_from_its_successor(log, tmp_path):
+def test_the_identity_tells_a_log_from_its_successor(log, storage):
     log.append(rows("a"))
-    identity = log.identity()
+    first = log.read().position
     log.append(rows("b"))
-    assert log.identity() == identity
-    (tmp_path / "rows").rename(tmp_path / "old")
+    assert log.read(first).position.identity == first.identity
+    storage.delete_all()
+    log.append(rows("c"))
+    read = log.read(first)
+    assert read.starts_over
+    assert read.position.identity != first.identity
+    assert names_of(read) == ["c"]
+
+
+def test_what_a_killed_writer_left_is_overwritten(log, storage):
     log.append(rows("a"))
-    assert log.identity() != identity
+    (name,) = [n for n in storage.list("fresh/") if n.endswith(".log")]
+    path = storage.path / "fresh" / name
+    whole = path.read_bytes()
+    log.append(rows("b"))
+    with_b = path.read_bytes()
+    for cut in {1, 8, 30, 47, 48, 49, (len(with_b) - len(whole)) // 2, len(with_b) - len(whole) - 1}:
+        path.write_bytes(with_b[: len(whole) + cut])
+        other = RowLog(storage)
+        assert names_of(other.read()) == ["a"], cut
+        other.append(rows("c"))
+        assert names_of(RowLog(storage).read()) == ["a", "c"], cut
 
 
-@pytest.mark.parametrize("damage", ["nothing", "half", "not json", "no add", "not utf-8", "a list"])
-def test_a_damaged_commit_is_named(log, damage):
-    version = log.append(rows("a"))
-    path = log.path / "_delta_log" / f"{version:020d}.json"
+@pytest.mark.parametrize("size", [0, 1, 63])
+def test_a_writer_may_die_while_it_creates_the_log(storage, size):
+    RowLog(storage).append(rows("a"))
+    (name,) = [n for n in storage.list("fresh/") if n.endswith(".log")]
+    path = storage.path / "fresh" / name
+    path.write_bytes(path.read_bytes()[:size])
+    log = RowLog(storage)
+    assert not log.read()
+    log.append(rows("b"))
+    assert names_of(RowLog(storage).read()) == ["b"]
+
+
+def test_a_writer_may_die_between_two_segments(log, storage):
+    log.append(rows("a"))
+    log._fresh.roll()
+    storage.delete([f"fresh/{1:020d}.log"])  # as if it had not come that far
+    for other in (RowLog(storage), log):
+        assert names_of(other.read()) == ["a"]
+    other.append(rows("b"))
+    assert names_of(RowLog(storage).read()) == ["a", "b"]
+    log.absorb()
+    assert names_of(RowLog(storage).read()) == ["a", "b"]
+
+
+def test_an_absorption_that_was_killed_before_it_let_go_is_finished_by_the_next(log, storage, monkeypatch):
+    log.append(rows("a"))
+    monkeypatch.setattr(log._fresh, "drop_before", lambda number: None)
+    log.absorb()
+    assert names_of(RowLog(storage).read()) == ["a"]
+    monkeypatch.undo()
+    log.append(rows("b"))
+    log.absorb()
+    assert names_of(RowLog(storage).read()) == ["a", "b"]
+    assert len([n for n in storage.list("fresh/") if n.endswith(".log")]) == 1
+
+
+def test_every_flipped_byte_of_a_segment_is_found(log, storage):
+    for n in range(3):
+        log.append(rows(f"row {n}"))
+    (name,) = [n for n in storage.list("fresh/") if n.endswith(".log")]
+    path = storage.path / "fresh" / name
     content = path.read_bytes()
-    path.write_bytes(
-        {
-            "nothing": b"",
-            "half": content[: len(content) // 2],
-            "not json": b"{" * 100,
-            "no add": b"\n".join(line for line in content.splitlines() if b'"add"' not in line),
-            "not utf-8": b"\xff\xfe",
-            "a list": json.dumps([1, 2]).encode(),
-        }[damage]
-    )
+    for place in range(len(content)):
+        damaged = bytearray(content)
+        damaged[place] ^= 0x10
+        path.write_bytes(damaged)
+        with pytest.raises(DamagedFileError, match=name):
+            RowLog(storage).read()
+        with pytest.raises(DamagedFileError, match=name):
+            RowLog(storage).append(rows("more"))
+
+
+def test_a_lost_fresh_log_is_told(log, storage):
+    log.append(rows("a"))
+    log.absorb()
+    storage.delete([f"fresh/{n}" for n in storage.list("fresh/")])
+    with pytest.raises(DamagedFileError, match="its log of fresh rows is gone"):
+        RowLog(storage).read()
+    with pytest.raises(DamagedFileError, match="its log of fresh rows is gone"):
+        RowLog(storage).append(rows("b"))
+
+
+def test_a_lost_segment_is_told(log, storage, monkeypatch):
+    log.append(rows("a"))
+    log._fresh.roll()
+    log.append(rows("b"))
+    storage.delete([f"fresh/{0:020d}.log"])
+    with pytest.raises(DamagedFileError, match="commits 0 to 0 of the row log are missing"):
+        RowLog(storage).read()
+    with pytest.raises(DamagedFileError, match="commits 0 to 0 of the row log are missing"):
+        RowLog(storage).absorb()
+
+
+@pytest.mark.parametrize(
+    "damage", ["nothing", "half", "not json", "no add", "not utf-8", "a list", "renamed"]
+)
+def test_a_damaged_commit_is_named(log, storage, damage):
+    log.append(rows("a"))
+    version = log.absorb().table_version
+    path = storage.path / "rows" / "_delta_log" / f"{version:020d}.json"
+    content = path.read_bytes()
+    if damage == "renamed":
+        path = path.rename(path.with_name(f"{version + 1:020d}.json"))
+    else:
+        path.write_bytes(
+            {
+                "nothing": b"",
+                "half": content[: len(content) // 2],
+                "not json": b"{" * 100,
+                "no add": b"\n".join(line for line in content.splitlines() if b'"add"' not in line),
+                "not utf-8": b"\xff\xfe",
+                "a list": json.dumps([1, 2]).encode(),
+            }[damage]
+        )
     with pytest.raises(DamagedFileError, match=path.name):
-        log.read(-1)
+        RowLog(storage).read()
 
 
 @pytest.mark.parametrize("damage", ["gone", "empty", "half", "junk"])
-def test_a_damaged_data_file_is_named(log, damage):
+def test_a_damaged_data_file_is_named(log, storage, damage):
     log.append(rows("a"))
-    (path,) = log.path.glob("*.parquet")
+    log.absorb()
+    (path,) = (storage.path / "rows").glob("*.parquet")
     content = path.read_bytes()
     if damage == "gone":
         path.unlink()
     else:
         path.write_bytes({"empty": b"", "half": content[: len(content) // 2], "junk": b"x" * 500}[damage])
     with pytest.raises(DamagedFileError, match=path.name):
-        log.read(-1).table()
+        log.read().table()
+
+
+def test_an_append_that_fails_leaves_nothing(log, storage, monkeypatch):
+    log.append(rows("a"))
+
+    def no_space(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("feast_sketch_store.storage.local.fdatasync", no_space)
+    with pytest.raises(StorageError, match="No space left"):
+        log.append(rows("b"))
+    monkeypatch.undo()
+    assert names_of(RowLog(storage).read()) == ["a"]
+    log.append(rows("c"))
+    assert names_of(log.read()) == ["a", "c"]

@@ -1,0 +1,263 @@
+"""Delta Lake's commit protocol, as much of it as the row log needs: the actions, the schema, checkpoints.
+
+A table is a folder of Parquet files and a folder ``_delta_log`` of commits: files of JSON lines that are
+created once and never changed. A checkpoint repeats what all commits up to a version come to, which can then
+be deleted. Written by hand, because a commit has to go through the store's own storage, from forked processes
+and from folders of any name.
+
+Source: github.com/delta-io/delta, PROTOCOL.md, "Delta Log Entries", "Checkpoints", "Schema Serialization
+Format".
+"""
+
+import json
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+from urllib.parse import quote, unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from feast_sketch_store.errors import RowError
+from feast_sketch_store.storage.base import Storage
+
+LOG_FOLDER = "_delta_log/"
+_LAST_CHECKPOINT = f"{LOG_FOLDER}_last_checkpoint"
+COMMIT_NAME = re.compile(r"(\d{20})\.json")
+_CHECKPOINT_NAME = re.compile(r"(\d{20})\.checkpoint\.parquet")
+
+_PROTOCOL = {"minReaderVersion": 1, "minWriterVersion": 2}
+_CONFIGURATION = {
+    # Order is read from the JSON commits, so other clients must not expire them behind our back.
+    "delta.enableExpiredLogCleanup": "false",
+    # Column statistics would keep values of deleted rows in the log.
+    "delta.dataSkippingNumIndexedCols": "0",
+}
+
+_PRIMITIVES = {
+    pa.bool_(): "boolean",
+    pa.int32(): "integer",
+    pa.int64(): "long",
+    pa.float32(): "float",
+    pa.float64(): "double",
+    pa.string(): "string",
+    pa.large_string(): "string",
+    pa.binary(): "binary",
+    pa.large_binary(): "binary",
+    pa.timestamp("us", tz="UTC"): "timestamp",
+}
+_ARROW_TYPES = {
+    "boolean": pa.bool_(),
+    "integer": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+}
+
+Action = Mapping[str, Any]
+
+
+def commit_name(version: int) -> str:
+    """The name of a commit within the table's folder."""
+    return f"{LOG_FOLDER}{version:020d}.json"
+
+
+def checkpoint_name(version: int) -> str:
+    """The name of a checkpoint within the table's folder."""
+    return f"{LOG_FOLDER}{version:020d}.checkpoint.parquet"
+
+
+def delta_type(arrow_type: pa.DataType) -> Any:
+    """A type in the schema of a table.
+
+    Raises
+    ------
+    RowError : no column of a row log has it.
+    """
+    if pa.types.is_list(arrow_type) or pa.types.is_large_list(arrow_type):
+        element = delta_type(arrow_type.value_type)
+        return {"type": "array", "elementType": element, "containsNull": True}
+    if (name := _PRIMITIVES.get(arrow_type)) is None:
+        raise RowError(f"no column of the row log holds values of type {arrow_type}")
+    return name
+
+
+def arrow_type(delta: Any) -> pa.DataType:
+    """The reverse of `delta_type`.
+
+    Raises
+    ------
+    ValueError : no column of a row log has the type.
+    """
+    if isinstance(delta, dict) and delta.get("type") == "array":
+        return pa.list_(arrow_type(delta["elementType"]))
+    if not isinstance(delta, str) or delta not in _ARROW_TYPES:
+        raise ValueError(f"a column has the type {delta!r}, which the row log does not know")
+    return _ARROW_TYPES[delta]
+
+
+def schema_string(columns: Mapping[str, Any]) -> str:
+    """The schema of a table with columns of such types, by name."""
+    fields = [{"name": n, "type": t, "nullable": True, "metadata": {}} for n, t in columns.items()]
+    return json.dumps({"type": "struct", "fields": fields}, separators=(",", ":"))
+
+
+def columns_of(schema: str) -> dict[str, Any]:
+    """The reverse of `schema_string`.
+
+    Raises
+    ------
+    ValueError, KeyError, TypeError : it is no schema.
+    """
+    return {field["name"]: field["type"] for field in json.loads(schema)["fields"]}
+
+
+def protocol() -> Action:
+    """The action that says which readers and writers know the table's features: all of them."""
+    return {"protocol": _PROTOCOL}
+
+
+def metadata(identity: str, columns: Mapping[str, Any], created_at: int) -> Action:
+    """The action that gives the table its schema; ``created_at`` in milliseconds since 1970."""
+    return {
+        "metaData": {
+            "id": identity,
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": schema_string(columns),
+            "partitionColumns": [],
+            "configuration": _CONFIGURATION,
+            "createdTime": created_at,
+        }
+    }
+
+
+def add(name: str, size_bytes: int, num_rows: int | None) -> Action:
+    """The action that adds a data file."""
+    return {
+        "add": {
+            "path": quote(name),
+            "partitionValues": {},
+            "size": size_bytes,
+            "modificationTime": time.time_ns() // 1_000_000,
+            "dataChange": True,
+            "stats": json.dumps({} if num_rows is None else {"numRecords": num_rows}),
+        }
+    }
+
+
+def remove(name: str) -> Action:
+    """The action that removes a data file."""
+    moment = time.time_ns() // 1_000_000
+    return {"remove": {"path": quote(name), "deletionTimestamp": moment, "dataChange": True}}
+
+
+def commit_info(operation: str, more: Mapping[str, str]) -> Action:
+    """The action that says what a commit is for."""
+    moment = time.time_ns() // 1_000_000
+    return {"commitInfo": {"timestamp": moment, "operation": operation, **more}}
+
+
+def encode_actions(actions: Iterable[Action]) -> bytes:
+    """The content of a commit."""
+    return b"".join(json.dumps(action, separators=(",", ":")).encode() + b"\n" for action in actions)
+
+
+def decode_actions(content: bytes) -> list[dict[str, Any]]:
+    """The reverse of `encode_actions`.
+
+    Raises
+    ------
+    ValueError, TypeError : it is no commit.
+    """
+    # Not `splitlines`, which also splits at characters that may stand in a name.
+    lines = content.decode("utf-8").split("\n")
+    actions = [json.loads(line) for line in lines if line.strip()]
+    if not all(isinstance(action, dict) for action in actions):
+        raise TypeError("a line of it is no action")
+    return actions
+
+
+def path_of(action: Mapping[str, Any]) -> str:
+    """The name of the data file that an added or removed path means.
+
+    Raises
+    ------
+    ValueError : it lies outside of the table's folder.
+    """
+    name = unquote(action["path"])
+    if "/" in name or name in ("", ".", ".."):
+        raise ValueError(f"it names a file outside of the table's folder, {name!r}")
+    return name
+
+
+def write_checkpoint(storage: Storage, version: int, actions: Sequence[Action]) -> None:
+    """Write what all commits up to a version come to, and tell readers of it.
+
+    Parameters
+    ----------
+    storage : of the table's folder.
+    actions : the protocol, the metadata, and an action for each file of the table.
+    """
+    rows = [{kind: action.get(kind) for kind in _CHECKPOINT_SCHEMA.names} for action in actions]
+    stream = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_pylist(rows, _CHECKPOINT_SCHEMA), stream)
+    storage.replace(checkpoint_name(version), stream.getvalue().to_pybytes())
+    pointer = {"version": version, "size": len(actions)}
+    storage.replace(_LAST_CHECKPOINT, json.dumps(pointer, separators=(",", ":")).encode())
+
+
+def is_log_name(name: str) -> bool:
+    """Whether a file of the table's folder belongs to its log of commits."""
+    last = name.removeprefix(LOG_FOLDER)
+    is_known = COMMIT_NAME.fullmatch(last) or _CHECKPOINT_NAME.fullmatch(last) or name == _LAST_CHECKPOINT
+    return name.startswith(LOG_FOLDER) and bool(is_known)
+
+
+def names_before(storage: Storage, version: int) -> list[str]:
+    """The commits and checkpoints that a checkpoint of a version makes needless."""
+    found = []
+    for name in storage.list(LOG_FOLDER):
+        match = COMMIT_NAME.fullmatch(name) or _CHECKPOINT_NAME.fullmatch(name)
+        if match and int(match[1]) < version:
+            found.append(LOG_FOLDER + name)
+    return found
+
+
+_STRINGS = pa.map_(pa.string(), pa.string())
+_CHECKPOINT_SCHEMA = pa.schema(
+    {
+        "txn": pa.struct(
+            {"appId": pa.string(), "version": pa.int64(), "lastUpdated": pa.int64()},
+        ),
+        "add": pa.struct(
+            {
+                "path": pa.string(),
+                "partitionValues": _STRINGS,
+                "size": pa.int64(),
+                "modificationTime": pa.int64(),
+                "dataChange": pa.bool_(),
+                "stats": pa.string(),
+            }
+        ),
+        "remove": pa.struct(
+            {"path": pa.string(), "deletionTimestamp": pa.int64(), "dataChange": pa.bool_()},
+        ),
+        "metaData": pa.struct(
+            {
+                "id": pa.string(),
+                "name": pa.string(),
+                "description": pa.string(),
+                "format": pa.struct({"provider": pa.string(), "options": _STRINGS}),
+                "schemaString": pa.string(),
+                "partitionColumns": pa.list_(pa.string()),
+                "configuration": _STRINGS,
+                "createdTime": pa.int64(),
+            }
+        ),
+        "protocol": pa.struct({"minReaderVersion": pa.int32(), "minWriterVersion": pa.int32()}),
+    }
+)

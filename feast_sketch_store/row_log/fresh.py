@@ -1,0 +1,329 @@
+"""The fresh log: rows that were written since the last absorption, in segments that are only appended to.
+
+    fresh/lock                        held while somebody appends
+    fresh/00000000000000000000.log    a segment; its name is the number of its first record
+    fresh/00000000000000000512.log    the next one, after the first was closed
+
+A commit is one record: an append and one sync. Commits of all processes are ordered by the lock, and numbered
+without gaps. See `records` for the bytes.
+"""
+
+import itertools
+import json
+import re
+import secrets
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from feast_sketch_store.errors import DamagedFileError, StorageError
+from feast_sketch_store.row_log.data_file import DataFile
+from feast_sketch_store.row_log.records import (
+    CLOSED,
+    FILE,
+    IDENTITY_BYTES,
+    REPLACED,
+    ROWS,
+    SEGMENT_HEAD_BYTES,
+    Record,
+    SegmentHead,
+    decode_records,
+    decode_segment_head,
+    encode_record,
+    encode_segment_head,
+)
+from feast_sketch_store.storage.base import MissingFileError, Storage
+
+_LOCK = "lock"
+_SEGMENT_NAME = re.compile(r"(\d{20})\.log")
+_COMPRESSED_FROM_BYTES = 1 << 14  # smaller payloads cost more time than they save
+
+Payload = pa.Table | DataFile | None
+
+
+@dataclass(frozen=True)
+class Commit:
+    """Rows of one commit: a table or a data file; neither if everything before was replaced by other rows."""
+
+    number: int
+    rows: Payload
+
+    @property
+    def replaces(self) -> bool:
+        """Whether readers have to start over."""
+        return self.rows is None
+
+    def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+        """The rows in batches; see `DataFile.batches`."""
+        if isinstance(self.rows, DataFile):
+            yield from self.rows.batches(columns)
+        elif self.rows is not None:
+            yield self.rows if columns is None else _select(self.rows, columns)
+
+    def schema(self) -> pa.Schema:
+        """The columns."""
+        if isinstance(self.rows, DataFile):
+            return self.rows.schema()
+        return pa.schema([]) if self.rows is None else self.rows.schema
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """A place in the log: behind the last record that was read, in a segment known by its token.
+
+    ``next_number`` is the number of the next record.
+    """
+
+    segment: str
+    token: str
+    identity: bytes
+    offset: int
+    next_number: int
+    is_closed: bool = False
+
+
+class FreshLog:
+    """The segments of one log. Safe to use from several threads.
+
+    Parameters
+    ----------
+    storage : of the log's folder.
+    table : storage of the data files.
+    """
+
+    def __init__(self, storage: Storage, table: Storage):
+        self._storage = storage
+        self._table = table
+        self._tail: Cursor | None = None  # where this object appended or looked last
+        self._lock = threading.Lock()  # guards the tail
+
+    # -- look ----------------------------------------------------------------------------------
+
+    @property
+    def where(self) -> str:
+        """The log's place, for messages."""
+        return self._storage.where()
+
+    def first_numbers(self) -> list[int]:
+        """The number of the first record of each segment, ascending."""
+        return [int(m[1]) for m in map(_SEGMENT_NAME.fullmatch, self._storage.list()) if m]
+
+    def is_at_end(self, cursor: Cursor) -> bool:
+        """Whether nothing was written behind a place in a segment that is still the same."""
+        info = self._storage.info(cursor.segment)
+        if info is None or (info.token, info.size_bytes) != (cursor.token, cursor.offset):
+            return False
+        return not cursor.is_closed or self._storage.info(_segment_name(cursor.next_number)) is None
+
+    def start(self, number: int = 0) -> Cursor | None:
+        """The beginning of the segment that a record is in, or will be; None if there is none so old.
+
+        Raises
+        ------
+        DamagedFileError : the head of the segment was altered.
+        """
+        for first in reversed(self.first_numbers()):
+            if first <= number:
+                return self._open(first)
+        return None
+
+    def starts(self) -> Iterator[Cursor]:
+        """The beginnings of all segments, ascending."""
+        for first in self.first_numbers():
+            if (cursor := self._open(first)) is not None:
+                yield cursor
+
+    def read(self, cursor: Cursor) -> tuple[list[Commit], Cursor] | None:
+        """The commits behind a place, and the place behind them; None if the place does not exist any more.
+
+        Raises
+        ------
+        DamagedFileError : a record was altered.
+        """
+        try:
+            return self._read(cursor)
+        except DamagedFileError:
+            # What looked damaged may have been in the middle of being written.
+            with self._storage.lease(_LOCK, wait=True):
+                return self._read(cursor)
+
+    def _read(self, cursor: Cursor) -> tuple[list[Commit], Cursor] | None:
+        commits: list[Commit] = []
+        while True:
+            info = self._storage.info(cursor.segment)
+            if info is None or info.token != cursor.token:
+                return None
+            if info.size_bytes > cursor.offset:
+                try:
+                    content = self._storage.read(cursor.segment, cursor.offset)
+                except MissingFileError:
+                    return None
+                source = self._storage.where(cursor.segment)
+                for record in decode_records(content, cursor.next_number, cursor.offset, source):
+                    is_closed = record.kind == CLOSED
+                    if not is_closed:
+                        commits.append(Commit(record.number, self._payload_of(record, source)))
+                    cursor = Cursor(
+                        cursor.segment,
+                        cursor.token,
+                        cursor.identity,
+                        record.end,
+                        record.number + (not is_closed),
+                        is_closed,
+                    )
+            following = self._open(cursor.next_number) if cursor.is_closed else None
+            if following is None:
+                return commits, cursor
+            if following.identity != cursor.identity:
+                return None
+            cursor = following
+
+    def _open(self, first: int) -> Cursor | None:
+        """The beginning of a segment; None if there is none, or its writer died before its head was whole."""
+        name = _segment_name(first)
+        info = self._storage.info(name)
+        if info is None:
+            return None
+        try:
+            content = self._storage.read(name, 0, SEGMENT_HEAD_BYTES)
+        except MissingFileError:
+            return None
+        head = decode_segment_head(content, self._storage.where(name))
+        if head is None:
+            return None
+        if head.first != first:
+            raise DamagedFileError(f"{self._storage.where(name)}: bears the name of another segment")
+        return Cursor(name, info.token, head.identity, SEGMENT_HEAD_BYTES, first)
+
+    def _payload_of(self, record: Record, source: str) -> Payload:
+        try:
+            if record.kind == ROWS:
+                with pa.ipc.open_stream(pa.py_buffer(record.payload)) as stream:
+                    return stream.read_all()
+            if record.kind == FILE:
+                return DataFile.from_entry(self._table, json.loads(bytes(record.payload)))
+        except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
+            raise DamagedFileError(f"{source}: record {record.number} cannot be read: {error}") from error
+        return None
+
+    # -- write ---------------------------------------------------------------------------------
+
+    def append(
+        self,
+        payloads: Sequence[Payload],
+        check: Callable[[Iterable[Commit], bool], None] = lambda others, is_new: None,
+    ) -> int:
+        """Append commits; they are durable when this returns.
+
+        Parameters
+        ----------
+        payloads : one per commit; None tells readers to start over.
+        check : is given the commits of others that were not seen before, and whether the log begins now. It
+            may refuse by raising.
+
+        Returns
+        -------
+        The number of the last commit.
+
+        Raises
+        ------
+        StorageError : the log cannot be written; the commits are not there or, rarely, all of them are.
+        DamagedFileError : the log's end cannot be read.
+        """
+        with self._lock, self._storage.lease(_LOCK, wait=True):
+            others, tail = self._find_tail()
+            check(others, tail is None)
+            tail, pieces = _ready(tail)
+            number = tail.next_number
+            for payload in payloads:
+                pieces += encode_record(_kind_of(payload), number, _encode(payload))
+                number += 1
+            self._append(tail, pieces, number)
+            return number - 1
+
+    def roll(self) -> int:
+        """Close the current segment and begin a new one. Gives the last commit before, -1 for none.
+
+        A segment without commits stays as it is.
+        """
+        with self._lock, self._storage.lease(_LOCK, wait=True):
+            _, tail = self._find_tail()
+            if tail is None:
+                return -1
+            if not tail.is_closed and tail.next_number > int(tail.segment.partition(".")[0]):
+                self._append(tail, encode_record(CLOSED, tail.next_number), tail.next_number)
+                tail = replace(tail, is_closed=True)
+            if tail.is_closed:
+                # A writer that dies before this leaves it to the next one.
+                tail, pieces = _ready(tail)
+                self._append(tail, pieces, tail.next_number)
+            return tail.next_number - 1
+
+    def drop_before(self, number: int) -> None:
+        """Delete the segments whose records all have smaller numbers."""
+        firsts = self.first_numbers()
+        gone = [first for first, following in itertools.pairwise(firsts) if following <= number]
+        self._storage.delete([_segment_name(first) for first in gone])
+
+    def _find_tail(self) -> tuple[list[Commit], Cursor | None]:
+        """The end of the log, and the commits of others since it was looked for last; the lock is held."""
+        if self._tail is not None:
+            if self.is_at_end(self._tail):
+                return [], self._tail
+            if (found := self._read(self._tail)) is not None:
+                return found
+        for start in self.starts():
+            if (found := self._read(start)) is not None:
+                return found
+        return [], None
+
+    def _append(self, tail: Cursor, pieces: list[bytes | memoryview], next_number: int) -> None:
+        self._tail = None  # until it is known that the append went well
+        self._storage.append(tail.segment, tail.offset, pieces)
+        if (info := self._storage.info(tail.segment)) is not None:
+            offset = tail.offset + sum(memoryview(piece).nbytes for piece in pieces)
+            self._tail = replace(tail, token=info.token, offset=offset, next_number=next_number)
+
+
+def _ready(tail: Cursor | None) -> tuple[Cursor, list[bytes | memoryview]]:
+    """Where the next record goes, and what stands before it: the head of a segment, if it begins one."""
+    if tail is not None and not tail.is_closed:
+        return tail, []
+    if tail is None:
+        tail = Cursor("", "", secrets.token_bytes(IDENTITY_BYTES), 0, 0)
+    head = encode_segment_head(SegmentHead(tail.identity, tail.next_number))
+    fresh = replace(tail, segment=_segment_name(tail.next_number), token="", offset=0, is_closed=False)
+    return fresh, [head]
+
+
+def _segment_name(first: int) -> str:
+    return f"{first:020d}.log"
+
+
+def _select(table: pa.Table, columns: Sequence[str]) -> pa.Table:
+    return table.select([name for name in columns if name in table.column_names])
+
+
+def _kind_of(payload: Payload) -> int:
+    if payload is None:
+        return REPLACED
+    return FILE if isinstance(payload, DataFile) else ROWS
+
+
+def _encode(payload: Payload) -> bytes | memoryview:
+    if payload is None:
+        return b""
+    if isinstance(payload, DataFile):
+        return json.dumps(payload.to_entry(), separators=(",", ":")).encode()
+    compression: Any = "zstd" if payload.nbytes >= _COMPRESSED_FROM_BYTES else None
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    stream = pa.BufferOutputStream()
+    try:
+        with pa.ipc.new_stream(stream, payload.schema, options=options) as writer:
+            writer.write_table(payload)
+    except pa.ArrowException as error:
+        raise StorageError(f"rows cannot be written: {error}") from error
+    return memoryview(stream.getvalue())

@@ -1,0 +1,145 @@
+"""The records of the fresh log: rows that were written since the last absorption, one record a commit.
+
+A segment is a file of records, one after the other, little-endian:
+
+    segment   16 bytes  b"feast_sketch_log"
+               8 bytes  format version
+               8 bytes  sequence number of its first record
+              16 bytes  the log's identity, random
+              16 bytes  checksum of the 48 bytes before
+    record     4 bytes  b"FSLR"
+               4 bytes  kind
+               8 bytes  sequence number
+               8 bytes  length of the payload
+               8 bytes  the first half of the checksum of the 24 bytes before
+              16 bytes  checksum of the payload
+              payload, then zeros up to a multiple of 8 bytes
+
+A checksum is MurmurHash3 x64 128. A record that the file does not hold whole was cut off when its writer
+died: nobody was told that it is there, and the next writer overwrites it. Any other difference is damage.
+"""
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import mmh3
+
+from feast_sketch_store.errors import DamagedFileError
+
+FORMAT_VERSION = 1
+IDENTITY_BYTES = 16
+
+ROWS: Final = 1  # an Arrow IPC stream
+FILE: Final = 2  # JSON: a data file with the rows of a large batch
+REPLACED: Final = 3  # the rows up to here were replaced by others: readers start over
+CLOSED: Final = 4  # the segment ends; the next one begins with this sequence number
+
+_SEGMENT_MAGIC = b"feast_sketch_log"
+_RECORD_MAGIC = b"FSLR"
+_SEGMENT_HEAD = struct.Struct("<16sQQ16s")
+_RECORD_HEAD = struct.Struct("<4sIQQ")
+_CHECKSUM_BYTES = 16
+_HEAD_CHECKSUM_BYTES = 8
+SEGMENT_HEAD_BYTES = _SEGMENT_HEAD.size + _CHECKSUM_BYTES
+_RECORD_HEAD_BYTES = _RECORD_HEAD.size + _HEAD_CHECKSUM_BYTES + _CHECKSUM_BYTES
+_ALIGNMENT = 8
+
+
+@dataclass(frozen=True)
+class SegmentHead:
+    """What a segment says of itself: the log it belongs to, and the number of its first record."""
+
+    identity: bytes
+    first: int
+
+
+@dataclass(frozen=True)
+class Record:
+    """One record: its kind, number and payload, and the byte behind it in its segment."""
+
+    kind: int
+    number: int
+    payload: memoryview
+    end: int
+
+
+def encode_segment_head(head: SegmentHead) -> bytes:
+    """The bytes that a segment begins with."""
+    content = _SEGMENT_HEAD.pack(_SEGMENT_MAGIC, FORMAT_VERSION, head.first, head.identity)
+    return content + mmh3.mmh3_x64_128_digest(content)
+
+
+def decode_segment_head(content: bytes, source: str) -> SegmentHead | None:
+    """The reverse; None if the writer died before the head was whole.
+
+    Raises
+    ------
+    DamagedFileError : the head was altered, or the file is of another kind or version.
+    """
+    if len(content) < SEGMENT_HEAD_BYTES:
+        return None
+    magic, version, first, identity = _SEGMENT_HEAD.unpack_from(content)
+    if magic != _SEGMENT_MAGIC:
+        raise DamagedFileError(f"{source}: is not a segment of the row log, or its head is damaged")
+    if mmh3.mmh3_x64_128_digest(content[: _SEGMENT_HEAD.size]) != content[_SEGMENT_HEAD.size :][:16]:
+        raise DamagedFileError(f"{source}: the checksum of the segment's head does not match")
+    if version != FORMAT_VERSION:
+        raise DamagedFileError(
+            f"{source}: has format version {version}, this release reads {FORMAT_VERSION}; upgrade "
+            "feast_sketch_store"
+        )
+    return SegmentHead(identity, first)
+
+
+def encode_record(kind: int, number: int, payload: bytes | memoryview = b"") -> list[bytes | memoryview]:
+    """A record in pieces, to be written one after the other."""
+    length = memoryview(payload).nbytes
+    head = _RECORD_HEAD.pack(_RECORD_MAGIC, kind, number, length)
+    checksums = _head_checksum(head) + mmh3.mmh3_x64_128_digest(payload)
+    return [head, checksums, payload, bytes(-length % _ALIGNMENT)]
+
+
+def decode_records(content: bytes, first: int, offset: int, source: str) -> Iterator[Record]:
+    """The whole records at the end of a segment.
+
+    Parameters
+    ----------
+    content : what the segment holds from byte ``offset`` on, where a record begins.
+    first : the number of the first of them.
+    source : the segment's place, for messages.
+
+    Raises
+    ------
+    DamagedFileError : a record that is there whole was altered.
+    """
+    view, place, number = memoryview(content), 0, first
+    while len(view) - place >= _RECORD_HEAD_BYTES:
+        head = bytes(view[place : place + _RECORD_HEAD.size])
+        magic, kind, known, length = _RECORD_HEAD.unpack(head)
+        head_end = place + _RECORD_HEAD.size + _HEAD_CHECKSUM_BYTES
+        start = place + _RECORD_HEAD_BYTES
+        if (
+            magic != _RECORD_MAGIC
+            or view[place + _RECORD_HEAD.size : head_end] != _head_checksum(head)
+            or known != number
+            or not ROWS <= kind <= CLOSED
+        ):
+            raise DamagedFileError(f"{source}: the head of the record at byte {offset + place} is damaged")
+        end = start + length + -length % _ALIGNMENT
+        if end > len(view):
+            return
+        payload = view[start : start + length]
+        if mmh3.mmh3_x64_128_digest(payload) != view[head_end:start] or any(view[start + length : end]):
+            raise DamagedFileError(
+                f"{source}: the checksum of the record at byte {offset + place} does not match"
+            )
+        yield Record(kind, number, payload, offset + end)
+        if kind == CLOSED:
+            return
+        place, number = end, number + 1
+
+
+def _head_checksum(head: bytes) -> bytes:
+    return mmh3.mmh3_x64_128_digest(head)[:_HEAD_CHECKSUM_BYTES]

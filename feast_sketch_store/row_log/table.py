@@ -1,0 +1,445 @@
+"""The Delta table of a row log: the rows of all commits up to the last absorption.
+
+Only the process that holds the view's seal lease writes it. Its commits say which numbers of the log they
+hold:
+
+    append       rows of the commits ``first`` to ``through``
+    compaction   all rows up to ``through``, as one: what it replaces is removed
+
+The store's own part of a commit is a JSON object in ``commitInfo``, with a checksum beside it. Another Delta
+client may add or remove files; that counts from the next seal, or start of a process, on.
+"""
+
+import json
+import logging
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import mmh3
+import pyarrow as pa
+
+from feast_sketch_store.errors import DamagedFileError, RowError, StorageError
+from feast_sketch_store.row_log import delta
+from feast_sketch_store.row_log.data_file import SUFFIX, DataFile
+from feast_sketch_store.storage.base import FileExistsAlreadyError, MissingFileError, Storage
+
+_logger = logging.getLogger(__name__)
+
+_OWN_KEY, _CHECKSUM_KEY = "feastSketchStore", "feastSketchStoreChecksum"
+_RETRIES = 20  # of a commit that another Delta client's came before
+_ROWS_PER_FILE = 1 << 22
+_TOMBSTONE_MILLISECONDS = 3_600_000  # for which a slow reader finds a file that was replaced
+
+
+@dataclass(frozen=True)
+class TableCommit:
+    """One commit: the files it added and the names of those it removed.
+
+    ``first`` and ``through`` are numbers of the log; -1 in a commit of another Delta client. A compaction
+    keeps what the commits before said, unless it names a ``snapshot``: then its rows came from elsewhere, and that
+    snapshot holds the same. ``tombstones`` are files that it, and compactions before it, replaced, with the
+    milliseconds since 1970 at which they did.
+    """
+
+    version: int
+    files: tuple[DataFile, ...]
+    removed: frozenset[str] = frozenset()
+    is_own: bool = False
+    first: int = -1
+    through: int = -1
+    is_compaction: bool = False
+    snapshot: str = ""
+    tombstones: Mapping[str, int] = field(default_factory=dict)
+    columns: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class TableState:
+    """The table as of a version: commits from the last compaction on, with the files that remain of each."""
+
+    commits: tuple[TableCommit, ...] = ()
+
+    @property
+    def version(self) -> int:
+        """The newest version; -1 if there is no table."""
+        return self.commits[-1].version if self.commits else -1
+
+    @property
+    def through(self) -> int:
+        """The last number of the log whose rows are in the table; -1 for none."""
+        return max((commit.through for commit in self.commits), default=-1)
+
+    @cached_property
+    def columns(self) -> Mapping[str, Any]:
+        """The table's columns, and their types as Delta names them."""
+        known = [commit.columns for commit in self.commits if commit.columns is not None]
+        return known[-1] if known else {}
+
+    @property
+    def files(self) -> tuple[DataFile, ...]:
+        """All files of the table, in the order of their commits."""
+        return tuple(file for commit in self.commits for file in commit.files)
+
+    @property
+    def compaction(self) -> TableCommit | None:
+        """The last compaction."""
+        return self.commits[0] if self.commits and self.commits[0].is_compaction else None
+
+    @property
+    def has_foreign(self) -> bool:
+        """Whether another Delta client has written since the last commit of the store."""
+        return bool(self.commits) and not self.commits[-1].is_own
+
+
+class Table:
+    """Reads and writes the table.
+
+    Parameters
+    ----------
+    storage : of the table's folder.
+    """
+
+    def __init__(self, storage: Storage):
+        self._storage = storage
+
+    # -- read ----------------------------------------------------------------------------------
+
+    def versions(self) -> list[int]:
+        """The versions whose commits are there, ascending."""
+        names = self._storage.list(delta.LOG_FOLDER)
+        return [int(m[1]) for m in map(delta.COMMIT_NAME.fullmatch, names) if m]
+
+    def state(self) -> TableState:
+        """The table as it is.
+
+        Raises
+        ------
+        DamagedFileError : a commit is missing or damaged.
+        """
+        versions = self.versions()
+        if not versions:
+            return TableState()
+        found: list[TableCommit] = []
+        removed: set[str] = set()
+        for version in range(versions[-1], -1, -1):
+            commit = self.commit(version)
+            kept = tuple(file for file in commit.files if file.name not in removed)
+            found.append(replace(commit, files=kept))
+            removed |= commit.removed
+            # Commits are read downwards, so this is the last compaction: nothing before counts.
+            if commit.is_compaction:
+                break
+        return TableState(tuple(found[::-1]))
+
+    def commit(self, version: int) -> TableCommit:
+        """One commit.
+
+        Raises
+        ------
+        DamagedFileError : it is missing, truncated or altered.
+        """
+        name = delta.commit_name(version)
+        try:
+            return self._parse(self._storage.read(name), version)
+        except MissingFileError as error:
+            raise DamagedFileError(
+                f"{self._storage.where(name)}: a commit of the row log is missing"
+            ) from error
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise DamagedFileError(
+                f"{self._storage.where(name)}: a commit of the row log is damaged: {error}"
+            ) from error
+
+    def _parse(self, content: bytes, version: int) -> TableCommit:
+        actions = delta.decode_actions(content)
+        (info,) = [action["commitInfo"] for action in actions if "commitInfo" in action]
+        added = [delta.path_of(action["add"]) for action in actions if "add" in action]
+        removed = frozenset(delta.path_of(action["remove"]) for action in actions if "remove" in action)
+        schemas = [action["metaData"]["schemaString"] for action in actions if "metaData" in action]
+        columns = delta.columns_of(schemas[-1]) if schemas else None
+        needed = [a["protocol"]["minReaderVersion"] for a in actions if "protocol" in a]
+        if any(reader > 1 for reader in needed):
+            raise ValueError("another Delta client gave the table features that the store does not read")
+        text = info.get(_OWN_KEY)
+        if text is None:
+            told = info.get("operationMetrics", {}).get("num_added_files")
+            if told is not None and told != len(added):
+                raise ValueError(f"it lacks some of its {told} files")
+            if added:
+                where = self._storage.where(delta.commit_name(version))
+                _logger.warning("%s: written by another Delta client; its files have no checksums", where)
+            files = tuple(DataFile(self._storage, name, None, None) for name in added)
+            return TableCommit(version, files, removed, columns=columns)
+        if _checksum(text) != info[_CHECKSUM_KEY]:
+            raise ValueError("its checksum does not match")
+        own = json.loads(text)
+        if own["version"] != version:
+            raise ValueError(f"it is the commit of version {own['version']}")
+        if columns is not None and _checksum(schemas[-1]) != own["schema"]:
+            raise ValueError("its schema was altered")
+        files = tuple(DataFile.from_entry(self._storage, entry) for entry in own["files"])
+        if sorted(file.name for file in files) != sorted(added) or sorted(own["removed"]) != sorted(removed):
+            raise ValueError("it does not add and remove the files that it lists")
+        return TableCommit(
+            version,
+            files,
+            removed,
+            True,
+            own["first"],
+            own["through"],
+            own["is_compaction"],
+            own["snapshot"],
+            own["tombstones"],
+            columns,
+        )
+
+    # -- write ---------------------------------------------------------------------------------
+
+    def append(
+        self,
+        identity: str,
+        files: Sequence[DataFile],
+        columns: Mapping[str, Any],
+        numbers: tuple[int, int],
+    ) -> TableState:
+        """Commit files that are written; the table is created if there is none.
+
+        Parameters
+        ----------
+        identity : of the log, as text.
+        columns : of the table, with the types that Delta has for them.
+        numbers : the first and the last number of the log that the files hold.
+
+        Raises
+        ------
+        StorageError : the commit cannot be written.
+        """
+        for _ in range(_RETRIES):
+            state = self.state()
+            wanted = {**state.columns, **columns}
+            commit = TableCommit(
+                state.version + 1,
+                tuple(files),
+                is_own=True,
+                first=numbers[0],
+                through=numbers[1],
+                columns=wanted if wanted != state.columns or not state.commits else None,
+            )
+            if self._write(commit, identity, is_first=not state.commits):
+                return self.state()
+        raise StorageError(f"{self._storage.where()}: another Delta client commits all the time")
+
+    def compact(
+        self, identity: str, state: TableState, batches: Iterable[pa.Table], through: int, snapshot: str = ""
+    ) -> bool:
+        """Replace all rows of a state by others. The replaced files stay until they are pruned.
+
+        Parameters
+        ----------
+        batches : the rows; a batch may lack columns.
+        through : the last number of the log that the rows stand for.
+        snapshot : for rows that are not those of the log: the name of a snapshot that holds the same.
+
+        Returns
+        -------
+        False if a commit that came between makes it impossible for now.
+
+        Raises
+        ------
+        StorageError : the table cannot be written; it stays as it is.
+        """
+        schema = pa.schema({name: delta.arrow_type(kind) for name, kind in state.columns.items()})
+        files: list[DataFile] = []
+        replaced = {file.name for file in state.files}
+        is_done = False
+        try:
+            for group in grouped(batches, _ROWS_PER_FILE):
+                files.append(DataFile.write(self._storage, schema, group))  # noqa: PERF401, kept if one fails
+            for _ in range(_RETRIES):
+                now = self.state()
+                if now.columns != state.columns or not replaced <= {file.name for file in now.files}:
+                    return False
+                is_done = self._write(
+                    TableCommit(
+                        now.version + 1,
+                        tuple(files),
+                        frozenset(replaced),
+                        True,
+                        0,
+                        through,
+                        True,
+                        snapshot,
+                        self._tombstones(now, replaced),
+                        now.columns,
+                    ),
+                    identity,
+                )
+                if is_done:
+                    return True
+            return False
+        finally:
+            if not is_done:
+                self.discard(files)
+
+    def discard(self, files: Sequence[DataFile]) -> None:
+        """Delete files of a commit that failed; not if it is there in spite of an error."""
+        try:
+            live = {file.name for file in self.state().files}
+            self._storage.delete([file.name for file in files if file.name not in live])
+        except (StorageError, DamagedFileError) as error:
+            _logger.warning("%s; files that no commit names stay until a vacuum", error)
+
+    def prune(self) -> None:
+        """Checkpoint the last compaction, and delete the commits before it and files replaced long ago.
+
+        Raises
+        ------
+        StorageError : something cannot be written or deleted; all rows stay.
+        """
+        state = self.state()
+        compaction = state.compaction
+        if compaction is None:
+            return
+        if self._storage.info(delta.checkpoint_name(compaction.version)) is None:
+            self._checkpoint(compaction.version)
+        self._storage.delete(delta.names_before(self._storage, compaction.version))
+        now = time.time_ns() // 1_000_000
+        old = [n for n, moment in compaction.tombstones.items() if moment < now - _TOMBSTONE_MILLISECONDS]
+        self._storage.delete(old)
+
+    def vacuum(self, kept: Iterable[str], orphan_age_seconds: float) -> list[str]:
+        """Delete data files that are not part of the table any more.
+
+        Files that a compaction or another Delta client replaced go at once; other files, which a writer left
+        when it died or has not committed yet, go when they are older than ``orphan_age_seconds``.
+
+        Parameters
+        ----------
+        kept : names of files that commits of the log name which are not absorbed yet.
+
+        Returns
+        -------
+        The names of the files deleted.
+        """
+        state = self.state()
+        live = {*kept, *(file.name for file in state.files)}
+        replaced = set(state.compaction.tombstones) if state.compaction else set()
+        replaced |= set().union(*(commit.removed for commit in state.commits))
+        oldest = time.time() - orphan_age_seconds
+        gone = []
+        for info in self._storage.walk():
+            is_commit = delta.is_log_name(info.name)
+            if info.name in live or is_commit:
+                continue
+            if info.name in replaced or info.modified_at < oldest:
+                gone.append(info.name)
+        self._storage.delete(sorted(gone))
+        return sorted(gone)
+
+    def _write(self, commit: TableCommit, identity: str, is_first: bool = False) -> bool:
+        """Write a commit: False if another one of its version came before."""
+        own = json.dumps(
+            {
+                "version": commit.version,
+                "first": commit.first,
+                "through": commit.through,
+                "is_compaction": commit.is_compaction,
+                "snapshot": commit.snapshot,
+                "files": [file.to_entry() for file in commit.files],
+                "removed": sorted(commit.removed),
+                "tombstones": dict(commit.tombstones),
+                "schema": "" if commit.columns is None else _checksum(delta.schema_string(commit.columns)),
+            },
+            separators=(",", ":"),
+        )
+        more = {_OWN_KEY: own, _CHECKSUM_KEY: _checksum(own)}
+        actions = [delta.commit_info("COMPACTION" if commit.is_compaction else "WRITE", more)]
+        if is_first or commit.is_compaction:
+            actions.append(delta.protocol())
+        if commit.columns is not None:
+            _check_names(commit.columns)
+            actions.append(delta.metadata(identity, commit.columns, time.time_ns() // 1_000_000))
+        actions += [delta.remove(name) for name in sorted(commit.removed)]
+        actions += [delta.add(file.name, file.size_bytes, file.num_rows) for file in commit.files]
+        try:
+            with self._storage.create(delta.commit_name(commit.version)) as file:
+                file.write(delta.encode_actions(actions))
+        except FileExistsAlreadyError:
+            return False
+        return True
+
+    def _tombstones(self, state: TableState, replaced: Iterable[str]) -> dict[str, int]:
+        """Files that are replaced now, and those that were before and are still there."""
+        before = state.compaction.tombstones if state.compaction else {}
+        there = {name for name in self._storage.list() if name.endswith(SUFFIX)}
+        now = time.time_ns() // 1_000_000
+        return {n: m for n, m in before.items() if n in there} | dict.fromkeys(sorted(replaced), now)
+
+    def _checkpoint(self, version: int) -> None:
+        actions = delta.decode_actions(self._storage.read(delta.commit_name(version)))
+        delta.write_checkpoint(
+            self._storage,
+            version,
+            [action for action in actions if action.keys() & {"protocol", "metaData", "add"}],
+        )
+
+
+def grouped(batches: Iterable[pa.Table], num_rows: int = _ROWS_PER_FILE) -> Iterator[Iterator[pa.Table]]:
+    """Split batches into runs of about so many rows, without reading ahead."""
+    rest = iter(batches)
+
+    def group(batch: pa.Table) -> Iterator[pa.Table]:
+        seen = len(batch)
+        yield batch
+        while seen < num_rows and (following := next(rest, None)) is not None:
+            seen += len(following)
+            yield following
+
+    for first in rest:
+        yield group(first)
+
+
+def new_columns(known: Mapping[str, Any], schema: pa.Schema) -> dict[str, Any]:
+    """The columns of a schema that are not known yet, with the types that Delta has for them.
+
+    Raises
+    ------
+    RowError : a column has another type than it is known with, or a name that differs from another's in case.
+    """
+    wanted = {f.name: delta.delta_type(f.type) for f in schema}
+    changed = [
+        f"{name!r} is {_text(known[name])} in the row log, now {_text(kind)}"
+        for name, kind in wanted.items()
+        if name in known and known[name] != kind
+    ]
+    if changed:
+        raise RowError(
+            f"{'; '.join(changed)}: a column cannot change its type. Give the feature a new name, or "
+            f"remove the view with `feast apply`, add it again and materialize"
+        )
+    new = {name: kind for name, kind in wanted.items() if name not in known}
+    if new:
+        _check_names({**known, **new})
+    return new
+
+
+def _check_names(columns: Mapping[str, Any]) -> None:
+    by_folded: dict[str, str] = {}
+    for name in columns:
+        other = by_folded.setdefault(name.casefold(), name)
+        if other != name:
+            raise RowError(
+                f"columns {other!r} and {name!r} differ in case alone, which Delta tables do not tell apart; "
+                "rename one of them"
+            )
+
+
+def _text(kind: Any) -> str:
+    return f"a list of {_text(kind['elementType'])}" if isinstance(kind, dict) else str(kind)
+
+
+def _checksum(text: str) -> str:
+    return mmh3.mmh3_x64_128_digest(text.encode()).hex()
