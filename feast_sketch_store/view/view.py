@@ -9,7 +9,6 @@ take no lock; while reads come in, what is new is taken up beside them, in a thr
 """
 
 import fcntl
-import itertools
 import logging
 import os
 import threading
@@ -42,6 +41,7 @@ from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder
 from feast_sketch_store.snapshot.sealed import write_layer
 from feast_sketch_store.storage.names import remove_folder
 from feast_sketch_store.threads import in_threads
+from feast_sketch_store.view.process_writes import last_write, note_write
 from feast_sketch_store.view.settings import ViewSettings
 from feast_sketch_store.view.state import State, StateLoader
 
@@ -67,11 +67,6 @@ def _reset_locks() -> None:
 
 
 os.register_at_fork(after_in_child=_reset_locks)
-
-# Counts the writes of this process, through whichever view object: a read that finds it moved looks at
-# the disk whatever its refresh interval, so a process always reads what it wrote.
-_process_writes = itertools.count(1)
-_last_process_write = 0
 
 
 @dataclass(frozen=True)
@@ -128,6 +123,7 @@ class View:
 
     def __init__(self, path: Path, codecs: Sequence[FeatureCodec], refresh_interval_seconds: float = 1.0):
         self.path = path
+        self._real_path = os.path.realpath(path)  # names the folder whichever way leads to it
         self._codecs = list(codecs)
         self._refresh_interval_seconds = refresh_interval_seconds
         self._row_log = RowLog(path / "rows")
@@ -213,7 +209,7 @@ class View:
             self.refresh()
             self._check_vocabularies(rows, settings)
             self._row_log.append(rows)
-            _note_process_write()
+            note_write(self._real_path)
             try:
                 if self._wants_seal(len(rows), policy):
                     self.seal(settings)
@@ -383,7 +379,7 @@ class View:
         """
         with self._write_lock:
             self._row_log.append(deletions)
-            _note_process_write()
+            note_write(self._real_path)
             with suppress(SketchStoreError):  # the next read meets it again
                 self.refresh()
 
@@ -479,7 +475,7 @@ class View:
             self._refresh()
 
     def _refresh(self, state: State | None = None) -> None:
-        seen, now = _last_process_write, time.monotonic()
+        seen, now = last_write(self._real_path), time.monotonic()
         self._state = self._loader.load(self._state if state is None else state)
         self._is_open = True
         self._seen_process_write, self._looked_at = seen, now
@@ -536,7 +532,7 @@ class View:
 
     def _refresh_or_warn(self) -> None:
         """Refresh; if that fails, go on with the state there is, if there is one."""
-        seen, now = _last_process_write, time.monotonic()
+        seen, now = last_write(self._real_path), time.monotonic()
         try:
             self._refresh()
         except (DamagedFileError, StorageError) as error:
@@ -557,7 +553,7 @@ class View:
                 self._refresh(State())
 
     def _has_unseen_write(self) -> bool:
-        return self._seen_process_write != _last_process_write
+        return self._seen_process_write != last_write(self._real_path)
 
     # -- sizes ---------------------------------------------------------------------------------
 
@@ -588,11 +584,6 @@ class View:
             -(-base.fact_bits // 8),
             {name: base.structure_of(name) for name in base.codecs},
         )
-
-
-def _note_process_write() -> None:
-    global _last_process_write
-    _last_process_write = next(_process_writes)
 
 
 def expire_before_of(ttl_microseconds: int | None) -> int:

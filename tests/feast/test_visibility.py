@@ -33,6 +33,27 @@ def test_a_process_reads_its_own_write_whatever_object_wrote_it(make_harness, op
     assert countries(writer, 1) == ["FR"]
 
 
+def test_a_write_to_one_view_leaves_reads_of_the_others_in_memory(make_harness, make_view):
+    written = make_harness(view=make_view({"country": String}, "written"), refresh_interval_seconds=NEVER)
+    other = make_harness(view=make_view({"country": String}, "other"), refresh_interval_seconds=NEVER)
+    other.write(1, country("DE"))
+    readers = [harness.reopened() for harness in (written, other)]
+    assert [countries(reader, 1) for reader in readers] == [[None], ["DE"]]
+    written.write(1, country("FR"))
+    fresh = [reader.store.view(reader.config, reader.view).is_fresh() for reader in readers]
+    assert fresh == [False, True]
+    assert [countries(reader, 1) for reader in readers] == [["FR"], ["DE"]]
+
+
+def test_a_process_reads_its_own_write_whichever_way_leads_to_the_folder(make_harness, tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "sketch", target_is_directory=True)
+    writer = make_harness({"country": String}, refresh_interval_seconds=NEVER)
+    reader = make_harness({"country": String}, refresh_interval_seconds=NEVER, path=str(tmp_path / "link"))
+    assert countries(reader, 1) == [None]
+    writer.write(1, country("FR"))
+    assert countries(reader, 1) == ["FR"]
+
+
 def _serve(harness, requests, answers):
     """Another process: opens the store, then answers reads."""
     reader = harness.reopened()
@@ -205,9 +226,7 @@ def test_reads_go_on_while_news_is_taken_up_beside_them(make_harness, monkeypatc
     reader = writer.reopened()
     assert countries(reader, 1) == ["FR"]
     view = reader.store.view(reader.config, reader.view)
-    view._seen_process_write = view_module._last_process_write + 1  # as another process would see it
-    monkeypatch.setattr(view_module, "_last_process_write", view_module._last_process_write + 1)
-    monkeypatch.setattr(view_module, "_note_process_write", lambda: None)
+    monkeypatch.setattr(view_module, "note_write", lambda folder: None)  # as another process would write it
     writer.write(1, country("DE"))
 
     may_go_on, refreshed = threading.Event(), threading.Event()
