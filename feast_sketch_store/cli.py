@@ -150,15 +150,27 @@ def verify(open_store: Callable[[], FeatureStore], views: Sequence[str], as_json
             "facts compared",
         ]
         _print_table(
-            [*columns, "problems"],
+            [*columns, "leftovers", "problems"],
             [
-                [view, *(f"{n:,}" for n in list(asdict(v).values())[:-1]), str(len(v.problems))]
+                [
+                    view,
+                    *(f"{n:,}" for n in asdict(v).values() if isinstance(n, int)),
+                    str(len(v.leftovers)),
+                    str(len(v.problems)),
+                ]
                 for view, v in found.items()
             ],
         )
         for v in found.values():
             for problem in v.problems:
                 click.echo(problem, err=True)
+        for view, v in found.items():
+            if v.leftovers:
+                click.echo(
+                    f"{view}: {len(v.leftovers)} files were left by killed seals or rebuilds, and may hold "
+                    f"deleted rows; `feast-sketch vacuum {view}` removes them",
+                    err=True,
+                )
     if not all(v.is_sound for v in found.values()):
         sys.exit(1)
 

@@ -27,11 +27,12 @@ from pydantic import Field, StrictStr, field_validator
 
 from feast_sketch_store.adapter.advice import advice
 from feast_sketch_store.adapter.responses import Row, add_vectors, distinct, hash_join_keys, to_rows
-from feast_sketch_store.errors import RowError, SettingsError, SketchStoreError, StorageError
+from feast_sketch_store.errors import RowError, SettingsError, SketchStoreError
 from feast_sketch_store.rows.codecs import EXACT
 from feast_sketch_store.rows.encoding import FeastRow, deletions, to_arrow
 from feast_sketch_store.rows.entity_keys import hash_entity_keys
-from feast_sketch_store.storage.names import project_path, remove_folder, store_path, view_path
+from feast_sketch_store.storage.base import Storage
+from feast_sketch_store.storage.names import project_storage, store_path, view_storage
 from feast_sketch_store.view.settings import (
     DEFAULT_PATH,
     DEFAULT_REFRESH_INTERVAL_SECONDS,
@@ -147,7 +148,7 @@ class SketchOnlineStore(OnlineStore):
     _versioned_read_supported = True
 
     def __init__(self) -> None:
-        self._views: dict[Path, tuple[_Declaration, View]] = {}
+        self._views: dict[str, tuple[_Declaration, View]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         # Compute engines send a store to their workers, which open the views for themselves.
@@ -347,16 +348,16 @@ class SketchOnlineStore(OnlineStore):
             sealed = view.sealed()
             hints += advice(table, settings, sealed[0] if sealed else None)
         for table in tables_to_keep:
-            _make_folder(self.folder(config, table))
+            self.storage(config, table).prepare()
         for hint in hints:
             if hint not in _given_hints:
                 _given_hints.add(hint)
                 _logger.warning("%s", hint)
         for table in tables_to_delete:
             for version in range((getattr(table, "current_version_number", None) or 0) + 1):
-                path = self._folder(config, table.name, version)
-                self._views.pop(path, None)
-                remove_folder(path)
+                storage = self._storage(config, table.name, version)
+                self._views.pop(storage.location, None)
+                storage.delete_all()
 
     def plan(self, config: RepoConfig, desired_registry_proto: RegistryProto) -> list[InfraObject]:
         """Nothing: the store has no infrastructure outside its folder."""
@@ -365,7 +366,8 @@ class SketchOnlineStore(OnlineStore):
     def teardown(self, config: RepoConfig, tables: Sequence[FeatureView], entities: Sequence[Entity]) -> None:
         """Remove everything of the project; Feast does not name its stream views here."""
         self._views.clear()
-        remove_folder(project_path(store_path(config.repo_path, config.online_store.path), config.project))
+        path = store_path(config.repo_path, config.online_store.path)
+        project_storage(path, config.project).delete_all()
 
     def delete(self, config: RepoConfig, table: FeatureView, entity_keys: list[EntityKeyProto]) -> None:
         """Delete what was written of some entities; rows that are written later count again.
@@ -384,33 +386,34 @@ class SketchOnlineStore(OnlineStore):
         """Seal a view now; see `View.seal`."""
         return self.view(config, table).seal(resolve(config.online_store, table, config.repo_path))
 
-    def folder(self, config: RepoConfig, table: FeatureView) -> Path:
-        """The folder of a view; it may not exist yet."""
+    def storage(self, config: RepoConfig, table: FeatureView) -> Storage:
+        """Where a view is kept; there may be nothing yet."""
         version = None
         if config.registry.enable_online_feature_view_versioning:
             version = getattr(table.projection, "version_tag", None)
             if version is None:
                 version = getattr(table, "current_version_number", None)
-        return self._folder(config, table.name, version or 0)
+        return self._storage(config, table.name, version or 0)
 
-    def _folder(self, config: RepoConfig, view: str, version: int) -> Path:
+    def _storage(self, config: RepoConfig, view: str, version: int) -> Storage:
         # No view's name holds an "@": Feast itself writes it between view and version.
         name = f"{view}@v{version}" if version else view
-        return _view_path(config.repo_path, config.online_store.path, config.project, name)
+        return _view_storage(config.repo_path, config.online_store.path, config.project, name)
 
     def view(self, config: RepoConfig, table: FeatureView) -> View:
         """The view's `View`, made at the first call and again when its features change."""
-        path = self.folder(config, table)
+        storage = self.storage(config, table)
         features = [(feature.name, feature.dtype, feature.tags) for feature in table.features]
         declaration = features, table.tags, config.online_store.default_codec
-        known = self._views.get(path)
+        known = self._views.get(storage.location)
         if known is None or known[0] != declaration:
-            known = self._views[path] = (copy.deepcopy(declaration), self._open(config, table))
+            known = (copy.deepcopy(declaration), self._open(config, table))
+            self._views[storage.location] = known
         return known[1]
 
     def _open(self, config: RepoConfig, table: FeatureView) -> View:
         codecs = resolve(config.online_store, table).codecs
-        return View(self.folder(config, table), codecs, config.online_store.refresh_interval_seconds)
+        return View(self.storage(config, table), codecs, config.online_store.refresh_interval_seconds)
 
 
 def open_view(store: FeatureStore, feature_view: str) -> View:
@@ -462,8 +465,8 @@ def _precomputed_view(feature_service: str) -> FeatureView:
 
 
 @functools.lru_cache(maxsize=1024)  # names become folders at every read
-def _view_path(repo_path: Path | None, path: str, project: str, view: str) -> Path:
-    return view_path(store_path(repo_path, path), project, view)
+def _view_storage(repo_path: Path | None, path: str, project: str, view: str) -> Storage:
+    return view_storage(store_path(repo_path, path), project, view)
 
 
 def _check_join_keys(table: FeatureView, stored: Mapping[str, str] | None) -> None:
@@ -486,10 +489,3 @@ def _join_keys_text(join_keys: Mapping[str, str | None]) -> str:
     return ", ".join(
         f"{name} ({str(field).removesuffix('_val')})" for name, field in sorted(join_keys.items())
     )
-
-
-def _make_folder(path: Path) -> None:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(f"{path}: the folder cannot be made: {error}") from error

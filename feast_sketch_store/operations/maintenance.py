@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from feast_sketch_store.layers import SketchLayer
 from feast_sketch_store.online_store import SketchOnlineStore, any_feature_view, online_store_of
 from feast_sketch_store.operations.verification import Verification, size_of, verify_view
 from feast_sketch_store.rows.codecs import BINNED
+from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.view.settings import resolve
 from feast_sketch_store.view.view import expire_before_of
 
@@ -90,7 +90,7 @@ def inspect(store: FeatureStore, view: str) -> ViewReport:
     opened = online_store.view(store.config, table)
     stats = opened.stats()
     sealed = opened.sealed()
-    disk_bytes = sum(p.stat().st_size for p in opened.path.rglob("*") if p.is_file())
+    disk_bytes = sum(info.size_bytes for info in opened.storage.walk())
     if sealed is None:
         return ViewReport(
             view, 0, 0, stats.unsealed_rows, None, stats.unsealed_bytes, disk_bytes, None, None, None, []
@@ -106,7 +106,7 @@ def inspect(store: FeatureStore, view: str) -> ViewReport:
         base.fact_bits / num_facts if (num_facts := base.num_facts + sum(base.cut.values())) else None,
         stats.snapshot_bytes + stats.unsealed_bytes,
         disk_bytes,
-        max(0.0, time.time() - snapshot.path.stat().st_mtime),
+        max(0.0, time.time() - snapshot.published_at()),
         newest.isoformat() if base.num_entities else None,
         presence,
         [_feature_report(base, name, rates.get(name, 0.0)) for name in base.codecs],
@@ -175,7 +175,7 @@ def verify(
     online_store, table = _resolve(store, view)
     settings = resolve(store.config.online_store, table, store.config.repo_path)
     opened = online_store.view(store.config, table)
-    total, done = size_of(opened.path), 0
+    total, done = size_of(opened.storage), 0
 
     def count(num_bytes: int) -> None:
         nonlocal done
@@ -183,7 +183,9 @@ def verify(
         progress(min(done, total), total)
 
     with opened.unchanging():
-        return verify_view(opened.path, settings.codecs, expire_before_of(settings.ttl_microseconds), count)
+        return verify_view(
+            opened.storage, settings.codecs, expire_before_of(settings.ttl_microseconds), count
+        )
 
 
 def delete(store: FeatureStore, view: str, entity_rows: Sequence[Mapping[str, Any]]) -> int:
@@ -236,17 +238,17 @@ def rebuild(
     settings = resolve(store.config.online_store, table, store.config.repo_path)
     opened = online_store.view(store.config, table)
 
-    def fill(folder: Path) -> Path:
+    def fill(staging: Storage) -> Storage:
         config = store.config.model_copy()
         options = store.config.online_store.model_copy(
-            update={"path": str(folder), "seal_min_rows": _NO_SEAL}
+            update={"path": staging.location, "seal_min_rows": _NO_SEAL}
         )
         config.online_config, config._online_store = options.model_dump(), options
         # Feast tells its progress on the standard output, which is our caller's.
         with contextlib.redirect_stdout(sys.stderr):
-            staging = FeatureStore(repo_path=str(store.repo_path), config=config)
-            staging.materialize(start, end, feature_views=[view])
-        return online_store.folder(config, table)
+            filled = FeatureStore(repo_path=str(store.repo_path), config=config)
+            filled.materialize(start, end, feature_views=[view])
+        return online_store.storage(config, table)
 
     opened.rebuild(settings, fill)
     return opened.stats().sealed_entities

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -15,15 +14,22 @@ from feast_sketch_store.rows.codecs import EMPTY, VALUE, FeatureCodec
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedRows, RowKeys, encode
 from feast_sketch_store.rows.newest import NewestRows
 from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder
+from feast_sketch_store.snapshot.manifest import PARTS
 from feast_sketch_store.snapshot.order import load_order
 from feast_sketch_store.snapshot.sealed import open_layer
+from feast_sketch_store.storage.base import Storage
+from feast_sketch_store.storage.names import ROWS_FOLDER, SNAPSHOTS_FOLDER, staged_files
 
 _MAX_PROBLEMS = 100  # of one kind are worth telling
 
 
 @dataclass
 class Verification:
-    """What was looked at, in numbers, and what is wrong, in sentences that name the file."""
+    """What was looked at, in numbers, and what is wrong, in sentences that name the file.
+
+    ``leftovers`` are files that nothing uses, which killed seals and rebuilds left: `View.vacuum` removes
+    them, and with them the last trace of rows that were deleted since.
+    """
 
     commits: int = 0
     data_files: int = 0
@@ -31,6 +37,7 @@ class Verification:
     snapshots: int = 0
     compared_entities: int = 0
     compared_facts: int = 0
+    leftovers: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
     @property
@@ -40,12 +47,12 @@ class Verification:
 
 
 def verify_view(
-    path: Path,
+    storage: Storage,
     codecs: Sequence[FeatureCodec],
     expire_before: int = NO_TIMESTAMP,
     progress: Callable[[int], object] = lambda num_bytes: None,
 ) -> Verification:
-    """Check a view's folder; nobody may seal or vacuum it meanwhile.
+    """Check a view's storage; nobody may seal or vacuum it meanwhile.
 
     - Every commit and data file of the row log can be read and has the rows and checksum it should.
     - Every snapshot has the checksums it should, its parts fit each other, and its order index is in order.
@@ -54,16 +61,17 @@ def verify_view(
 
     Parameters
     ----------
-    path : the view's folder.
+    storage : the view's.
     codecs : one per feature of the view.
     expire_before : microseconds since 1970; older rows may be in the log and not in the snapshot.
     progress : is told bytes of files as they are done with.
     """
     found = Verification()
-    log = RowLog(path / "rows")
-    is_log_sound = _verify_log(log, found, progress)
+    log = RowLog(storage)
+    is_log_sound = _verify_log(log, storage.within(ROWS_FOLDER), found, progress)
     newest: tuple[SnapshotFile, SketchLayer, RowKeys] | None = None
-    snapshots = SnapshotFolder(path / "snapshots").list()
+    folder = SnapshotFolder(storage.within(SNAPSHOTS_FOLDER))
+    snapshots = folder.list()
     for snapshot in snapshots:
         try:
             layer, order = _verify_snapshot(snapshot)
@@ -71,26 +79,27 @@ def verify_view(
             found.snapshots += 1
         except (DamagedFileError, StorageError) as error:
             found.problems.append(str(error))
-        progress(_size(snapshot.path) + _size(snapshot.order_path))
+        progress(sum(map(snapshot.size_bytes, PARTS)))
     if newest is not None and newest[0] == snapshots[0] and is_log_sound:
         _compare(log, newest, codecs, expire_before, found)
+    found.leftovers += staged_files(storage)
+    found.leftovers += (SNAPSHOTS_FOLDER + name for name in folder.leftovers())
     return found
 
 
-def size_of(path: Path) -> int:
+def size_of(storage: Storage) -> int:
     """Bytes that `verify_view` will report as progress."""
-    files = [*(path / "rows").glob("*.parquet"), *(path / "snapshots").glob("*.safetensors")]
-    return sum(map(_size, files))
+    rows, snapshots = storage.within(ROWS_FOLDER), storage.within(SNAPSHOTS_FOLDER)
+    log = sum(_size(rows, name) for name in rows.list() if name.endswith(".parquet"))
+    return log + sum(s.size_bytes(part) for s in SnapshotFolder(snapshots).list() for part in PARTS)
 
 
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
+def _size(storage: Storage, name: str) -> int:
+    info = storage.info(name)
+    return info.size_bytes if info else 0
 
 
-def _verify_log(log: RowLog, found: Verification, progress: Callable[[int], object]) -> bool:
+def _verify_log(log: RowLog, rows: Storage, found: Verification, progress: Callable[[int], object]) -> bool:
     try:
         commits = log.commits(-1, log.version())
     except (DamagedFileError, StorageError) as error:
@@ -104,7 +113,7 @@ def _verify_log(log: RowLog, found: Verification, progress: Callable[[int], obje
             found.data_files += 1
         except DamagedFileError as error:
             found.problems.append(str(error))
-        progress(_size(file.path))
+        progress(_size(rows, file.path.name))
     return len(found.problems) == num_problems
 
 
@@ -115,10 +124,10 @@ def _verify_snapshot(snapshot: SnapshotFile) -> tuple[SketchLayer, RowKeys]:
     ascends = (first[1:] > first[:-1]) | ((first[1:] == first[:-1]) & (second[1:] > second[:-1]))
     if len(order) != layer.num_entities or not ascends.all():
         raise DamagedFileError(
-            f"{snapshot.order_path}: is not the order index of {layer.num_entities} entities"
+            f"{snapshot.where('order')}: is not the order index of {layer.num_entities} entities"
         )
     if order.event_timestamps.max(initial=NO_TIMESTAMP) != layer.max_event_timestamp:
-        raise DamagedFileError(f"{snapshot.order_path}: has other timestamps than the snapshot")
+        raise DamagedFileError(f"{snapshot.where('order')}: has other timestamps than the snapshot")
     return layer, order
 
 
@@ -134,9 +143,9 @@ def _compare(
 
     def problem(text: str) -> None:
         if len(found.problems) < _MAX_PROBLEMS:
-            found.problems.append(f"{snapshot.path}: {text}")
+            found.problems.append(f"{snapshot.where()}: {text}")
 
-    read = log.read_through(snapshot.version, snapshot.path.name)
+    read = log.read_through(snapshot.version, snapshot.name)
     if read is None:
         return  # readers do not use the snapshot any more: the rows have been replaced since
     if not read.files:

@@ -117,7 +117,7 @@ def sample_view(
     """
     config = view.store.config
     opened = online_store_of(view.store).view(config, view.table)
-    log = RowLog(opened.path / "rows")
+    log = RowLog(opened.storage)
     if not offline and log.version() >= 0:
         with opened.unchanging():
             read = log.read(-1)

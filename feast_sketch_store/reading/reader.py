@@ -28,7 +28,8 @@ from feast_sketch_store.rows.codecs import EXACT, Decoder, FeatureCodec
 from feast_sketch_store.rows.encoding import OWN_COLUMNS, put_csr
 from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, hash_columns, hash_int64_keys
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from feast_sketch_store.storage.names import folder_name, project_path, store_path, view_path
+from feast_sketch_store.storage.base import Storage
+from feast_sketch_store.storage.names import find_view, store_path
 from feast_sketch_store.structures.answer import AnyAnswer, FeatureAnswer
 from feast_sketch_store.view.settings import DEFAULT_PATH, DEFAULT_REFRESH_INTERVAL_SECONDS
 from feast_sketch_store.view.state import State
@@ -89,18 +90,20 @@ class SketchReader:
         ttl: timedelta | None = None,
         refresh_interval_seconds: float | None = None,
     ):
-        folder, interval = _find_view(Path(path), feature_view, project)
+        storage, interval = _find_view(Path(path), feature_view, project)
         if refresh_interval_seconds is None:
             refresh_interval_seconds = interval
         self._name = feature_view
         self._ttl_microseconds = ttl // timedelta(microseconds=1) if ttl else None
-        unread = View(folder, [], refresh_interval_seconds)
+        unread = View(storage, [], refresh_interval_seconds)
         join_keys = unread.stored_join_keys()
         if join_keys is None:
-            raise SettingsError(f"{folder}: nothing was written to feature view {feature_view!r} yet")
+            raise SettingsError(
+                f"{storage.location}: nothing was written to feature view {feature_view!r} yet"
+            )
         self._codecs = {codec.feature: codec for codec in _codecs_of(unread, join_keys)}
         self._join_keys = {name: JOIN_KEY_TYPES[field] for name, field in join_keys.items()}
-        self._view = View(folder, list(self._codecs.values()), refresh_interval_seconds)
+        self._view = View(storage, list(self._codecs.values()), refresh_interval_seconds)
         self._vocabularies = {
             name: _Numbering(self._codec(name), values) for name, values in (vocabularies or {}).items()
         }
@@ -558,8 +561,8 @@ def _as_wanted(codec: FeatureCodec, values: Any) -> pa.Array:
     return _as_storage(codec, values)
 
 
-def _find_view(path: Path, feature_view: str, project: str | None) -> tuple[Path, float]:
-    """The folder of a view, and the refresh interval that is configured."""
+def _find_view(path: Path, feature_view: str, project: str | None) -> tuple[Storage, float]:
+    """The storage of a view, and the refresh interval that is configured."""
     interval = DEFAULT_REFRESH_INTERVAL_SECONDS
     config = path / _YAML if path.is_dir() else path
     if config.is_file():
@@ -576,19 +579,7 @@ def _find_view(path: Path, feature_view: str, project: str | None) -> tuple[Path
         path = store_path(config.parent, online_store.get("path", DEFAULT_PATH))
     elif not path.is_dir():
         raise SettingsError(f"{path}: is neither a {_YAML} nor a folder with one, nor the folder of a store")
-    if project is None:
-        projects = sorted(folder for folder in path.iterdir() if folder.is_dir())
-        if len(projects) != 1:
-            names = [folder.name for folder in projects]
-            raise SettingsError(f"{path}: the store has the projects {names}; say which one is meant")
-        folder = projects[0] / folder_name(feature_view)
-    else:
-        folder = view_path(path, project, feature_view)
-    if not folder.is_dir():
-        of_project = project_path(path, project) if project else folder.parent
-        known = sorted(view.name for view in of_project.iterdir()) if of_project.is_dir() else []
-        raise SettingsError(f"{folder}: there is no feature view {feature_view!r}; there are {known}")
-    return folder, interval
+    return find_view(path, project, feature_view), interval
 
 
 def _codecs_of(view: View, join_keys: Iterable[str]) -> list[FeatureCodec]:

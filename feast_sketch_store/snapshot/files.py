@@ -2,45 +2,119 @@
 
     00000000000000000042-0001-9f31c0de.order.safetensors   hash and timestamps of every sealed entity
     00000000000000000042-0001-9f31c0de.base.safetensors    the sketch layer that reads use
+    00000000000000000042-0001-9f31c0de.json                the manifest, which names both
 
 A name begins with the version of the row log that the snapshot covers, and counts the seals of that version
-(new settings seal the same rows anew). The base file is renamed into
-place last, so a snapshot exists whole or not at all. The order file stays out of memory: it is mapped
-only while a late row must be compared with a sealed one.
+(new settings seal the same rows anew). Readers look for manifests only. One is created when both other files
+are there, and deleted before they are, so a snapshot exists whole or not at all, on any storage that can
+create a file. The order file stays out of memory: it is mapped only while a late row must be compared with a
+sealed one.
 """
 
-import os
 import re
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+import feast_sketch_store
 from feast_sketch_store.errors import DamagedFileError, StorageError
 from feast_sketch_store.snapshot.format import Arrays, decode, encode, verify
+from feast_sketch_store.snapshot.manifest import (
+    MAX_MANIFEST_BYTES,
+    PARTS,
+    Manifest,
+    PartFile,
+    checksum_of,
+)
+from feast_sketch_store.storage.base import MissingFileError, Storage
 
-_BASE_SUFFIX = ".base.safetensors"
-_ORDER_SUFFIX = ".order.safetensors"
-_BASE_NAME = re.compile(r"(\d{20})-(\d{4,})-[0-9a-f]{8}" + re.escape(_BASE_SUFFIX))
+_MANIFEST_SUFFIX = ".json"
+_MANIFEST_NAME = re.compile(r"((\d{20})-(\d{4,})-[0-9a-f]{8})" + re.escape(_MANIFEST_SUFFIX))
 
 
 @dataclass(frozen=True)
 class SnapshotFile:
-    """A published snapshot: the row-log version it covers, the seal of that version, and its base file."""
+    """A published snapshot: the row-log version it covers, and the seal of that version.
+
+    ``name`` is what its files' names begin with; no two snapshots share one.
+    """
 
     version: int
     number: int
-    path: Path
+    name: str
+    storage: Storage = field(compare=False, repr=False)
 
     @property
-    def order_path(self) -> Path:
-        """The file with the order index of the same seal."""
-        return self.path.with_name(self.path.name.removesuffix(_BASE_SUFFIX) + _ORDER_SUFFIX)
+    def manifest_name(self) -> str:
+        """The name of the manifest in the snapshots' storage."""
+        return self.name + _MANIFEST_SUFFIX
+
+    def where(self, part: str = "base") -> str:
+        """The place of a part, for messages."""
+        return self.storage.where(_part_name(self.name, part))
+
+    def exists(self) -> bool:
+        """Whether it is still published."""
+        return self.storage.info(self.manifest_name) is not None
+
+    def size_bytes(self, part: str = "base") -> int:
+        """The size of a part; 0 if it is gone."""
+        info = self.storage.info(_part_name(self.name, part))
+        return info.size_bytes if info else 0
+
+    def published_at(self) -> float:
+        """When it was published, in seconds since 1970 by the storage's clock; 0 if it is gone."""
+        info = self.storage.info(self.manifest_name)
+        return info.modified_at if info else 0.0
+
+    def manifest(self) -> Manifest:
+        """What is known of its files.
+
+        Raises
+        ------
+        DamagedFileError : the manifest is truncated, altered, or that of another snapshot.
+        StorageError : it cannot be read, or the snapshot has been pruned.
+        """
+        source = self.storage.where(self.manifest_name)
+        content = self.storage.read(self.manifest_name, 0, MAX_MANIFEST_BYTES + 1)
+        manifest = Manifest.decode(content, source)
+        names = {part: file.name for part, file in manifest.files.items()}
+        if (manifest.row_log_version, manifest.number) != (self.version, self.number) or names != {
+            part: _part_name(self.name, part) for part in PARTS
+        }:
+            raise DamagedFileError(f"{source}: is the manifest of another snapshot")
+        return manifest
+
+    def open(
+        self, part: str, skip: Callable[[str], bool] = lambda array: False
+    ) -> tuple[dict[str, Any], Arrays]:
+        """Map a part, check its bytes, and give its description and arrays; see `load`.
+
+        Raises
+        ------
+        DamagedFileError : the manifest or the part is damaged, or the part is not there.
+        StorageError : a file cannot be read, or the snapshot has been pruned.
+        """
+        file = self.manifest().files[part]
+        try:
+            return load(self.storage, file.name, skip, file)
+        except MissingFileError as error:
+            if not self.exists():
+                raise  # it has been pruned meanwhile
+            raise DamagedFileError(f"{error}, which {self.manifest_name} names") from error
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A snapshot whose files are written and which nobody sees yet."""
+
+    snapshot: SnapshotFile
+    manifest: Manifest
 
 
 class SnapshotFolder:
@@ -48,22 +122,22 @@ class SnapshotFolder:
 
     Parameters
     ----------
-    path : the folder; it need not exist before something is published.
+    storage : that holds nothing else.
     """
 
-    def __init__(self, path: Path):
-        self.path = path
+    def __init__(self, storage: Storage):
+        self.storage = storage
 
     def list(self) -> list[SnapshotFile]:
-        """The published snapshots, newest first."""
-        try:
-            matches = map(_BASE_NAME.fullmatch, os.listdir(self.path))
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise StorageError(f"{self.path}: cannot be read: {error}") from error
-        found = [SnapshotFile(int(m[1]), int(m[2]), self.path / m[0]) for m in matches if m]
-        return sorted(found, key=lambda s: (s.version, s.number, s.path), reverse=True)
+        """The published snapshots, newest first.
+
+        Raises
+        ------
+        StorageError : the storage cannot be read.
+        """
+        matches = map(_MANIFEST_NAME.fullmatch, self.storage.list())
+        found = [SnapshotFile(int(m[2]), int(m[3]), m[1], self.storage) for m in matches if m]
+        return sorted(found, key=lambda s: (s.version, s.number, s.name), reverse=True)
 
     def write(
         self,
@@ -71,101 +145,135 @@ class SnapshotFolder:
         description: Mapping[str, Any],
         arrays: Mapping[str, NDArray[np.generic]],
         order: Mapping[str, NDArray[np.generic]],
-    ) -> SnapshotFile:
+    ) -> Draft:
         """Write a snapshot durably; nobody sees it before `publish`.
 
         Raises
         ------
-        StorageError : the folder cannot be written; nothing is left behind.
+        StorageError : the storage cannot be written; nothing is left behind.
         """
         number = 1 + max((s.number for s in self.list() if s.version == version), default=0)
-        stem = f"{version:020d}-{number:04d}-{secrets.token_hex(4)}"
-        snapshot = SnapshotFile(version, number, self.path / (stem + _BASE_SUFFIX))
+        name = f"{version:020d}-{number:04d}-{secrets.token_hex(4)}"
+        snapshot = SnapshotFile(version, number, name, self.storage)
+        contents = {"order": ({}, order), "base": (description, arrays)}
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            _write(snapshot.order_path, {}, order)
-            _write(_hidden(snapshot.path), description, arrays)
+            files = {
+                part: _write(self.storage, _part_name(name, part), *content)
+                for part, content in contents.items()
+            }
         except BaseException as error:
             self.discard(snapshot)
-            if isinstance(error, OSError):
-                raise StorageError(f"{self.path}: a snapshot cannot be written: {error}") from error
+            if isinstance(error, StorageError):
+                raise StorageError(
+                    f"{self.storage.location}: a snapshot cannot be written: {error}"
+                ) from error
             raise
-        return snapshot
+        return Draft(snapshot, Manifest(version, number, created_by(), files))
 
-    def publish(self, snapshot: SnapshotFile) -> None:
+    def publish(self, draft: Draft) -> SnapshotFile:
         """Make a written snapshot visible.
 
         Raises
         ------
-        StorageError : the folder cannot be written; the snapshot is gone.
+        StorageError : the storage cannot be written; the snapshot is gone.
         """
         try:
-            _hidden(snapshot.path).replace(snapshot.path)
-            fsync_path(self.path)
-        except OSError as error:
-            self.discard(snapshot)
-            raise StorageError(f"{self.path}: a snapshot cannot be published: {error}") from error
+            with self.storage.create(draft.snapshot.manifest_name) as file:
+                file.write(draft.manifest.encode())
+        except StorageError as error:
+            self.discard(draft.snapshot)
+            raise StorageError(f"{self.storage.location}: a snapshot cannot be published: {error}") from error
+        return draft.snapshot
 
     def discard(self, snapshot: SnapshotFile) -> None:
         """Remove a snapshot, published or not; a process that maps it keeps its pages."""
-        for path in (_hidden(snapshot.path), snapshot.path, snapshot.order_path):
-            with suppress(OSError):
-                path.unlink(missing_ok=True)
+        with suppress(StorageError):  # while the manifest is there, the files must be
+            self.storage.delete([snapshot.manifest_name])
+            self.storage.delete(_part_name(snapshot.name, part) for part in PARTS)
 
     def prune(self, keep: int) -> None:
         """Remove all but the newest ``keep`` snapshots."""
         for snapshot in self.list()[keep:]:
             self.discard(snapshot)
 
+    def leftovers(self) -> Iterable[str]:
+        """The names of files that belong to no published snapshot: killed writers left them, or still write.
+
+        Raises
+        ------
+        StorageError : the storage cannot be read.
+        """
+        kept = set()
+        for snapshot in self.list():
+            kept |= {snapshot.manifest_name, *(_part_name(snapshot.name, part) for part in PARTS)}
+        return sorted(info.name for info in self.storage.walk() if info.name not in kept)
+
     def remove_leftovers(self) -> int:
-        """Remove what killed writers left; nobody may be writing. Gives the number of files."""
-        kept = {path for snapshot in self.list() for path in (snapshot.path, snapshot.order_path)}
-        gone = [path for path in sorted(self.path.glob("*.safetensors*")) if path not in kept]
-        for path in gone:
-            path.unlink(missing_ok=True)
+        """Remove what killed writers left; nobody may be writing. Gives the number of files.
+
+        Raises
+        ------
+        StorageError : the storage cannot be read or written.
+        """
+        gone = list(self.leftovers())
+        self.storage.delete(gone)
         return len(gone)
 
 
-def _hidden(path: Path) -> Path:
-    """The name of a file that is not published yet."""
-    return path.with_name(f".{path.name}.tmp")
-
-
-def _write(path: Path, description: Mapping[str, Any], arrays: Mapping[str, NDArray[np.generic]]) -> None:
-    with path.open("wb") as file:
-        for piece in encode(description, arrays):
-            file.write(piece)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def load(path: Path, skip: Callable[[str], bool] = lambda array: False) -> tuple[dict[str, Any], Arrays]:
-    """Map a snapshot file, check its bytes, and give its description and arrays.
+def load(
+    storage: Storage,
+    name: str,
+    skip: Callable[[str], bool] = lambda array: False,
+    expected: PartFile | None = None,
+) -> tuple[dict[str, Any], Arrays]:
+    """Map a file in the snapshot format, check its bytes, and give its description and arrays.
 
     Parameters
     ----------
-    path : of the file.
     skip : tells by its name whether an array is left to the caller to check, see `BlockChecks`.
+    expected : what the manifest knows of the file; None for one without a manifest.
 
     Raises
     ------
     DamagedFileError : the file is truncated, altered or not a snapshot.
     StorageError : the file cannot be read.
     """
-    try:
-        if path.stat().st_size == 0:  # an empty file cannot be mapped
-            raise DamagedFileError(f"{path}: the file is empty")
-        content = np.memmap(path, np.uint8, "r").view(np.ndarray)
-    except OSError as error:
-        raise StorageError(f"{path}: cannot be read: {error}") from error
-    verify(content, str(path), skip)
-    return decode(content, str(path))
+    source = storage.where(name)
+    content = storage.map(name)
+    if not len(content):
+        raise DamagedFileError(f"{source}: the file is empty")
+    if expected is not None and len(content) != expected.size_bytes:
+        raise DamagedFileError(
+            f"{source}: truncated or extended: {len(content)} bytes, the manifest tells {expected.size_bytes}"
+        )
+    verify(content, source, skip)
+    if expected is not None and checksum_of(header_of(content)) != expected.header_checksum:
+        raise DamagedFileError(f"{source}: is not the file that its manifest names")
+    return decode(content, source)
 
 
-def fsync_path(path: Path) -> None:
-    """Make a file's content, or a folder's entries, durable."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def created_by() -> str:
+    """Package and version, for what is written."""
+    return f"feast_sketch_store {feast_sketch_store.__version__}"
+
+
+def header_of(content: NDArray[np.uint8]) -> bytes:
+    """What stands before the arrays in a file that `verify` has passed."""
+    return content[: 8 + int.from_bytes(content[:8].tobytes(), "little")].tobytes()
+
+
+def _part_name(name: str, part: str) -> str:
+    return f"{name}.{part}.safetensors"
+
+
+def _write(
+    storage: Storage,
+    name: str,
+    description: Mapping[str, Any],
+    arrays: Mapping[str, NDArray[np.generic]],
+) -> PartFile:
+    pieces = encode(description, arrays)
+    with storage.create(name) as file:
+        for piece in pieces:
+            file.write(piece)
+    return PartFile(name, sum(map(len, pieces)), checksum_of(pieces[0]))

@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from feast_sketch_store.errors import DamagedFileError
 from feast_sketch_store.rows.encoding import RowKeys
-from feast_sketch_store.snapshot.files import SnapshotFile, load
+from feast_sketch_store.snapshot.files import SnapshotFile
 
 _ARRAYS = ("entity_hashes", "event_timestamps", "created_timestamps")
 
@@ -23,17 +23,18 @@ def load_order(snapshot: SnapshotFile) -> RowKeys:
     DamagedFileError : the file is truncated, altered, or of another kind.
     StorageError : the file cannot be read.
     """
-    _, arrays = load(snapshot.order_path)
+    source = snapshot.where("order")
+    _, arrays = snapshot.open("order")
     try:
         hashes, event, created = (arrays[name] for name in _ARRAYS)
     except KeyError as error:
-        raise DamagedFileError(f"{snapshot.order_path}: is not an order index: {error} is missing") from error
+        raise DamagedFileError(f"{source}: is not an order index: {error} is missing") from error
     length = len(hashes)
     wanted = (((length, 2), np.uint64), ((length,), np.int64), ((length,), np.int64))
     if any(
         (array.shape, array.dtype) != (shape, np.dtype(kind))
         for array, (shape, kind) in zip((hashes, event, created), wanted, strict=True)
     ):
-        raise DamagedFileError(f"{snapshot.order_path}: the parts of the order index do not fit each other")
+        raise DamagedFileError(f"{source}: the parts of the order index do not fit each other")
     nothing = np.zeros(length, np.bool_)
     return RowKeys(hashes, event, created, nothing, nothing)  # type: ignore[arg-type]

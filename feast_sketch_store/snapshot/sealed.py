@@ -5,18 +5,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-import feast_sketch_store
 from feast_sketch_store.errors import DamagedFileError
 from feast_sketch_store.layers import SketchLayer, is_checked_where_read
 from feast_sketch_store.rows.encoding import RowKeys
 from feast_sketch_store.snapshot.blocks import CHECKSUMS, BlockChecks, block_checksums
-from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder, load
+from feast_sketch_store.snapshot.files import Draft, SnapshotFile, SnapshotFolder, created_by
 from feast_sketch_store.snapshot.order import order_arrays
 
 
 def write_layer(
     snapshots: SnapshotFolder, layer: SketchLayer, keys: RowKeys, view: str, version: int
-) -> SnapshotFile:
+) -> Draft:
     """Write the layer of all rows up to a version of the row log as a snapshot, yet unpublished.
 
     Raises
@@ -24,7 +23,7 @@ def write_layer(
     StorageError : the folder cannot be written; nothing is left behind.
     """
     description = {
-        "created_by": f"feast_sketch_store {feast_sketch_store.__version__}",
+        "created_by": created_by(),
         "view": view,
         "row_log_version": version,
     }
@@ -55,19 +54,19 @@ def open_layer(snapshot: SnapshotFile, check_all: bool = False) -> SketchLayer:
     DamagedFileError : the file is truncated, altered, or does not fit together.
     StorageError : the file cannot be read.
     """
-    path = snapshot.path
-    description, arrays = load(path, lambda name: not check_all and is_checked_where_read(name))
+    source = snapshot.where()
+    description, arrays = snapshot.open("base", lambda name: not check_all and is_checked_where_read(name))
     try:
         checks = {
-            name: BlockChecks(array, arrays[name + CHECKSUMS], f"{path}: {name!r}")  # type: ignore[arg-type]
+            name: BlockChecks(array, arrays[name + CHECKSUMS], f"{source}: {name!r}")  # type: ignore[arg-type]
             for name, array in arrays.items()
             if is_checked_where_read(name)
         }
         layer = SketchLayer.from_snapshot(description["layer"], arrays, checks)
         if description["row_log_version"] != snapshot.version:
-            raise DamagedFileError(f"{path}: bears the version of another snapshot")
+            raise DamagedFileError(f"{source}: bears the version of another snapshot")
     except (ValueError, KeyError, TypeError, IndexError) as error:
-        raise DamagedFileError(f"{path}: its parts do not fit each other: {error}") from error
+        raise DamagedFileError(f"{source}: its parts do not fit each other: {error}") from error
     if check_all:
         for name, check in checks.items():
             check(np.arange(len(arrays[name])), 1)

@@ -133,6 +133,10 @@ class Storage(ABC):
     # -- write ---------------------------------------------------------------------------------
 
     @abstractmethod
+    def prepare(self) -> None:
+        """Check early that files can be written, and make what they will lie in."""
+
+    @abstractmethod
     def create(self, name: str) -> AbstractContextManager[BinaryIO]:
         """Write a new file. It appears whole and durable when the block ends, or not at all if it raises.
 

@@ -137,6 +137,11 @@ class LocalStorage(Storage):
 
     # -- write ---------------------------------------------------------------------------------
 
+    def prepare(self) -> None:
+        """Make the folder."""
+        with self._writing(self.path):
+            self._make_folder(self.path)
+
     @contextmanager
     def create(self, name: str) -> Iterator[BinaryIO]:
         """Write a new file, see `Storage.create`."""

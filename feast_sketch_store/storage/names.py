@@ -1,16 +1,26 @@
-"""Names of projects and views as folder names.
+"""The names of things that are stored: projects and views as folders, and what lies in a view's folder.
 
 A plain name stands for itself. Any other (upper case, spaces, ``../x``, unicode, 300 characters) becomes
 its readable part, a tilde, and a hash: no two names share a folder, on no file system, and none leaves
 the store's own folder.
+
+Above a view there are paths; the view and all below it see a `Storage`.
 """
 
 import hashlib
 import re
-import shutil
 from pathlib import Path
 
-from feast_sketch_store.errors import StorageError
+from feast_sketch_store.errors import SettingsError
+from feast_sketch_store.storage.base import Storage
+from feast_sketch_store.storage.local import LocalStorage
+
+# What lies in a view's storage.
+ROWS_FOLDER = "rows/"  # a Delta table
+FRESH_FOLDER = "fresh/"  # commits that are not in the table yet
+SNAPSHOTS_FOLDER = "snapshots/"
+REBUILD_FOLDER = "rebuild/"  # a store of its own while a rebuild is under way
+SEAL_LOCK = "seal.lock"
 
 # Of a view: its row log, see `row_log`.
 FRESH_FOLDER = "fresh/"
@@ -44,16 +54,52 @@ def view_path(store_path: Path, project: str, view: str) -> Path:
     return project_path(store_path, project) / folder_name(view)
 
 
-def remove_folder(path: Path) -> None:
-    """Remove a folder with all that is in it, if it exists.
+def project_storage(store_path: Path, project: str) -> LocalStorage:
+    """All that the store keeps for a project."""
+    return LocalStorage(project_path(store_path, project))
+
+
+def view_storage(store_path: Path, project: str, view: str) -> LocalStorage:
+    """All that the store keeps for one feature view."""
+    return LocalStorage(view_path(store_path, project, view))
+
+
+def find_view(store_path: Path, project: str | None, view: str) -> LocalStorage:
+    """The storage of a view that `feast apply` has made.
+
+    Parameters
+    ----------
+    project : None if the store has only one.
 
     Raises
     ------
-    StorageError : it cannot be removed.
+    SettingsError : there is no such view, or the project must be named.
     """
-    try:
-        shutil.rmtree(path)
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        raise StorageError(f"{path}: the folder cannot be removed: {error}") from error
+    if project is None:
+        projects = _folders_in(store_path)
+        if len(projects) != 1:
+            raise SettingsError(
+                f"{store_path}: the store has the projects {projects}; say which one is meant"
+            )
+        folder = store_path / projects[0]
+    else:
+        folder = project_path(store_path, project)
+    path = folder / folder_name(view)
+    if not path.is_dir():
+        raise SettingsError(f"{path}: there is no feature view {view!r}; there are {_folders_in(folder)}")
+    return LocalStorage(path)
+
+
+def _folders_in(path: Path) -> list[str]:
+    """The names of folders, but for those that are being removed."""
+    if not path.is_dir():
+        return []
+    return sorted(entry.name for entry in path.iterdir() if entry.is_dir() and entry.name[0] != ".")
+
+
+def staged_files(storage: Storage) -> list[str]:
+    """The names of a rebuild's files in a view's storage: it is under way, or was killed.
+
+    Hidden ones were already being removed when it was.
+    """
+    return sorted(info.name for info in storage.walk() if info.name.startswith((REBUILD_FOLDER, ".")))

@@ -6,7 +6,6 @@ newest snapshot -> base layer;  commits since -> exact layers on top
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,7 +65,7 @@ class State:
             except ValueError as error:
                 if layer is not self.base or self.snapshot is None:
                     raise
-                raise DamagedFileError(f"{self.snapshot.path}: {error}") from error
+                raise DamagedFileError(f"{self.snapshot.where()}: {error}") from error
             if len(answer.found):
                 if remaining is not None:
                     answer = answer._replace(found=remaining[answer.found])
@@ -94,7 +93,7 @@ class StateLoader:
         self._row_log = row_log
         self._snapshots = snapshots
         self._codecs = list(codecs)
-        self._damaged: set[Path] = set()  # snapshots that turned out to be while they were read
+        self._damaged: set[str] = set()  # snapshots that turned out to be while they were read
         self._order: tuple[SnapshotFile, RowKeys] | None = None
 
     def load(self, state: State) -> State:
@@ -145,8 +144,8 @@ class StateLoader:
 
     def give_up(self, snapshot: SnapshotFile, error: DamagedFileError) -> None:
         """Do not open a snapshot any more, because of what a read of it met."""
-        if snapshot.path not in self._damaged:
-            self._damaged.add(snapshot.path)
+        if snapshot.name not in self._damaged:
+            self._damaged.add(snapshot.name)
             _logger.warning("%s; falling back to the snapshot before it", error)
 
     def _newest_snapshot(self) -> SnapshotFile | None:
@@ -161,7 +160,7 @@ class StateLoader:
             try:
                 return self._opened(snapshot)
             except StorageError:
-                if snapshot.path.exists():
+                if snapshot.exists():
                     raise
                 # Pruned since it was listed, so newer ones have been published.
                 return self._newest_readable(current)
@@ -171,13 +170,13 @@ class StateLoader:
                         f"{error}. The rows are safe in {self._row_log.path}: `feast-sketch seal` makes a "
                         "new snapshot of them"
                     ) from error
-                if snapshot.path not in self._damaged:
+                if snapshot.name not in self._damaged:
                     _logger.warning("%s; falling back to the snapshot before it", error)
         return current
 
     def _opened(self, snapshot: SnapshotFile) -> State:
-        if snapshot.path in self._damaged:
-            raise DamagedFileError(f"{snapshot.path}: a block of it is damaged")
+        if snapshot.name in self._damaged:
+            raise DamagedFileError(f"{snapshot.where()}: a block of it is damaged")
         base = open_layer(snapshot)
         for codec in self._codecs:
             sealed = base.codecs.get(codec.feature)
@@ -185,13 +184,13 @@ class StateLoader:
                 raise UnsupportedFeatureError(
                     f"feature {codec.feature!r} was sealed as {sealed.value_field} and is declared as "
                     f"{codec.value_field} now; give it a new name, or remove the view with `feast apply`, "
-                    f"add it again and materialize ({snapshot.path})"
+                    f"add it again and materialize ({snapshot.where()})"
                 )
         return State(snapshot.version, self._row_log.identity(), snapshot, base)
 
     def _with_commits(self, state: State, version: int) -> State:
         """The state with all commits up to a version."""
-        name = state.snapshot.path.name if state.snapshot else ""
+        name = state.snapshot.name if state.snapshot else ""
         log = self._row_log.read(state.version, name, version)
         if log.starts_over:
             state = State(row_log_identity=state.row_log_identity, newest_seen=state.newest_seen)

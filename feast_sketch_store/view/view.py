@@ -8,16 +8,15 @@ A view's state is one immutable object. Refreshing builds the next one and swaps
 take no lock; while reads come in, what is new is taken up beside them, in a thread.
 """
 
-import fcntl
+import itertools
 import logging
 import os
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -37,11 +36,11 @@ from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import ENTITY_KEY, NO_TIMESTAMP, EncodedRows, encode
 from feast_sketch_store.rows.entity_keys import join_keys_of
 from feast_sketch_store.rows.newest import NewestRows
-from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder
+from feast_sketch_store.snapshot.files import Draft, SnapshotFile, SnapshotFolder
 from feast_sketch_store.snapshot.sealed import write_layer
-from feast_sketch_store.storage.names import remove_folder
+from feast_sketch_store.storage.base import Storage
+from feast_sketch_store.storage.names import REBUILD_FOLDER, SEAL_LOCK, SNAPSHOTS_FOLDER, staged_files
 from feast_sketch_store.threads import in_threads
-from feast_sketch_store.view.process_writes import last_write, note_write
 from feast_sketch_store.view.settings import ViewSettings
 from feast_sketch_store.view.state import State, StateLoader
 
@@ -67,6 +66,11 @@ def _reset_locks() -> None:
 
 
 os.register_at_fork(after_in_child=_reset_locks)
+
+# Counts the writes of this process, through whichever view object: a read that finds it moved looks at
+# the disk whatever its refresh interval, so a process always reads what it wrote.
+_process_writes = itertools.count(1)
+_last_process_write = 0
 
 
 @dataclass(frozen=True)
@@ -108,11 +112,11 @@ class ViewStats:
 
 
 class View:
-    """A feature view on disk. Safe to use from several threads.
+    """A feature view in its storage. Safe to use from several threads.
 
     Parameters
     ----------
-    path : the view's folder; it need not exist.
+    storage : the view's own; it may be empty.
     codecs : one per feature of the view.
     refresh_interval_seconds : how old the writes of other processes may be before a read looks for them.
 
@@ -121,13 +125,14 @@ class View:
     DamagedFileError : no snapshot of the folder, or a file of its row log, can be read.
     """
 
-    def __init__(self, path: Path, codecs: Sequence[FeatureCodec], refresh_interval_seconds: float = 1.0):
-        self.path = path
-        self._real_path = os.path.realpath(path)  # names the folder whichever way leads to it
+    def __init__(
+        self, storage: Storage, codecs: Sequence[FeatureCodec], refresh_interval_seconds: float = 1.0
+    ):
+        self.storage = storage
         self._codecs = list(codecs)
         self._refresh_interval_seconds = refresh_interval_seconds
-        self._row_log = RowLog(path / "rows")
-        self._snapshots = SnapshotFolder(path / "snapshots")
+        self._row_log = RowLog(storage)
+        self._snapshots = SnapshotFolder(storage.within(SNAPSHOTS_FOLDER))
         self._loader = StateLoader(self._row_log, self._snapshots, self._codecs)
         self._write_lock = threading.RLock()  # one write or seal at a time in this process
         self._refresh_lock = threading.Lock()  # guards the attributes below
@@ -209,7 +214,7 @@ class View:
             self.refresh()
             self._check_vocabularies(rows, settings)
             self._row_log.append(rows)
-            note_write(self._real_path)
+            _note_process_write()
             try:
                 if self._wants_seal(len(rows), policy):
                     self.seal(settings)
@@ -289,7 +294,7 @@ class View:
             self.refresh()
             return True
 
-    def rebuild(self, settings: ViewSettings, fill: Callable[[Path], Path]) -> None:
+    def rebuild(self, settings: ViewSettings, fill: Callable[[Storage], Storage]) -> None:
         """Replace all rows by others.
 
         Reads see the old rows until the new ones are complete, and then those, in one step. Rows that are
@@ -297,7 +302,7 @@ class View:
 
         Parameters
         ----------
-        fill : is given a folder, writes rows to a view in it, and returns that view's folder.
+        fill : is given an empty storage, writes rows to a view in it, and returns that view's storage.
 
         Raises
         ------
@@ -307,12 +312,12 @@ class View:
             if self._row_log.version() >= 0:
                 self._row_log.extend(pa.schema([(c.feature, c.arrow_type) for c in settings.codecs]))
             through = self._row_log.version()
-            staging = self.path / "rebuild"
-            remove_folder(staging)  # of one that was killed
+            staging = self.storage.within(REBUILD_FOLDER)
+            staging.delete_all()  # of one that was killed
             try:
-                self._replace_rows(RowLog(fill(staging) / "rows").read(-1), through, settings)
+                self._replace_rows(RowLog(fill(staging)).read(-1), through, settings)
             finally:
-                remove_folder(staging)
+                staging.delete_all()
             self.refresh()
 
     @contextmanager
@@ -325,35 +330,41 @@ class View:
         """
         with self._sealing() as is_ours:
             if not is_ours:
-                raise StorageError(f"{self.path}: another process is sealing this view; try again later")
+                raise StorageError(
+                    f"{self.storage.location}: another process is sealing this view; try again later"
+                )
             yield
 
     def _replace_rows(self, log: LogRead, through: int, settings: ViewSettings) -> None:
         """Put rows in the place of those up to version ``through``, snapshot and all."""
         if not log.files:
-            raise StorageError(f"{self.path}: there are no rows to rebuild from; nothing has changed")
+            raise StorageError(
+                f"{self.storage.location}: there are no rows to rebuild from; nothing has changed"
+            )
         rows = NewestRows(log.batches, expire_before_of(settings.ttl_microseconds))
         if through < 0:
             self._row_log.extend(log.schema())
             through = 0  # which creates the table and holds no rows
-        snapshot = self._fold(rows, through, settings)
+        draft = self._fold(rows, through, settings)
         is_replaced = False
         try:
             batches = (batch for _, batch in rows.batches())
-            is_replaced = self._row_log.compact(batches, through, snapshot.path.name)
+            is_replaced = self._row_log.compact(batches, through, draft.snapshot.name)
         finally:
             if not is_replaced:
-                self._snapshots.discard(snapshot)
+                self._snapshots.discard(draft.snapshot)
         if not is_replaced:
-            raise StorageError(f"{self.path}: columns were added to the row log meanwhile; try again")
+            raise StorageError(
+                f"{self.storage.location}: columns were added to the row log meanwhile; try again"
+            )
         # From here on the row log holds the new rows, and who looks before the next line reads them there.
         try:
-            self._snapshots.publish(snapshot)
+            self._snapshots.publish(draft)
         except StorageError as error:
             _logger.warning("%s; the new rows are read from the row log until a later seal", error)
         self._snapshots.prune(_SNAPSHOTS_KEPT)
 
-    def _fold(self, rows: NewestRows, version: int, settings: ViewSettings) -> SnapshotFile:
+    def _fold(self, rows: NewestRows, version: int, settings: ViewSettings) -> Draft:
         """Fold rows into a layer and write it as a snapshot of the row log's ``version``, yet unpublished."""
         builder = SketchLayerBuilder(rows.keys, settings.codecs)
 
@@ -379,7 +390,7 @@ class View:
         """
         with self._write_lock:
             self._row_log.append(deletions)
-            note_write(self._real_path)
+            _note_process_write()
             with suppress(SketchStoreError):  # the next read meets it again
                 self.refresh()
 
@@ -400,13 +411,18 @@ class View:
         The number of files removed; 0 also while another process seals.
         """
         with self._write_lock, self._sealing() as is_ours:
-            if not is_ours or self._row_log.version() < 0:
+            if not is_ours:
                 return 0
+            num_staged = len(staged_files(self.storage))
+            self.storage.within(REBUILD_FOLDER).delete_all()
+            if self._row_log.version() < 0:
+                return num_staged
             before = self._snapshots.list()
             self._snapshots.prune(1)
             num_snapshots = len(before) - len(self._snapshots.list())
             num_leftovers = self._snapshots.remove_leftovers()
-            return num_snapshots + num_leftovers + len(self._row_log.vacuum(orphan_age_seconds))
+            num_rows = len(self._row_log.vacuum(orphan_age_seconds))
+            return num_staged + num_snapshots + num_leftovers + num_rows
 
     def _check_vocabularies(self, rows: pa.Table, settings: ViewSettings) -> None:
         for name, feature in settings.features.items():
@@ -442,25 +458,9 @@ class View:
             known.append(state.base.vocabularies[feature].values)
         return known
 
-    @contextmanager
-    def _sealing(self) -> Iterator[bool]:
-        """Hold the view's seal lock, if no other process does; the kernel drops it with the process."""
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self.path / "seal.lock", os.O_RDWR | os.O_CREAT, 0o644)
-        except OSError as error:
-            raise StorageError(f"{self.path}: cannot be written: {error}") from error
-        try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                is_ours = True
-            except BlockingIOError:
-                is_ours = False
-            except OSError as error:
-                raise StorageError(f"{self.path}: cannot be locked: {error}") from error
-            yield is_ours
-        finally:
-            os.close(descriptor)
+    def _sealing(self) -> AbstractContextManager[bool]:
+        """Hold the view's seal lock, if no other process does."""
+        return self.storage.lease(SEAL_LOCK)
 
     # -- refresh -------------------------------------------------------------------------------
 
@@ -475,7 +475,7 @@ class View:
             self._refresh()
 
     def _refresh(self, state: State | None = None) -> None:
-        seen, now = last_write(self._real_path), time.monotonic()
+        seen, now = _last_process_write, time.monotonic()
         self._state = self._loader.load(self._state if state is None else state)
         self._is_open = True
         self._seen_process_write, self._looked_at = seen, now
@@ -532,7 +532,7 @@ class View:
 
     def _refresh_or_warn(self) -> None:
         """Refresh; if that fails, go on with the state there is, if there is one."""
-        seen, now = last_write(self._real_path), time.monotonic()
+        seen, now = _last_process_write, time.monotonic()
         try:
             self._refresh()
         except (DamagedFileError, StorageError) as error:
@@ -553,7 +553,7 @@ class View:
                 self._refresh(State())
 
     def _has_unseen_write(self) -> bool:
-        return self._seen_process_write != last_write(self._real_path)
+        return self._seen_process_write != _last_process_write
 
     # -- sizes ---------------------------------------------------------------------------------
 
@@ -578,12 +578,17 @@ class View:
             base.bloom.num_bits // 8,
             base.ideal_bits,
             sum(v.size_bytes for v in base.vocabularies.values()),
-            state.snapshot.path.stat().st_size,
+            state.snapshot.size_bytes(),
             {name: r.false_positive_rate for name, r in base.ranges.items()},
             {name: len(v) for name, v in base.vocabularies.items()},
             -(-base.fact_bits // 8),
             {name: base.structure_of(name) for name in base.codecs},
         )
+
+
+def _note_process_write() -> None:
+    global _last_process_write
+    _last_process_write = next(_process_writes)
 
 
 def expire_before_of(ttl_microseconds: int | None) -> int:

@@ -10,7 +10,7 @@ import pytest
 
 from feast_sketch_store.errors import DamagedFileError, StorageError
 from feast_sketch_store.snapshot import BlockChecks, block_checksums, decode, encode, verify
-from feast_sketch_store.snapshot.files import load
+from tests.snapshots import load
 
 HUGE = 1 << 60
 

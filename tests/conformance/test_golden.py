@@ -12,7 +12,7 @@ from feast.protos.feast.types.Value_pb2 import Value
 from feast_sketch_store.layers import SketchLayer
 from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_entity_keys
 from feast_sketch_store.snapshot import encode
-from feast_sketch_store.snapshot.files import load
+from tests.snapshots import load
 
 GOLDEN = Path(__file__).parent / "golden"
 BASE, ORDER = GOLDEN / "v1.base.safetensors", GOLDEN / "v1.order.safetensors"

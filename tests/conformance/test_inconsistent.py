@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from feast_sketch_store.layers import SketchLayer
-from feast_sketch_store.snapshot.files import load
+from tests.snapshots import load
 
 REFUSALS = (ValueError, KeyError, TypeError)
 GOLDEN = Path(__file__).parent / "golden" / "v1.base.safetensors"

@@ -16,8 +16,8 @@ from feast.protos.feast.types.Value_pb2 import Value
 from feast_sketch_store.errors import DamagedFileError
 from feast_sketch_store.layers import SketchLayer, is_checked_where_read
 from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_entity_keys
-from feast_sketch_store.snapshot.files import SnapshotFile, load
 from feast_sketch_store.snapshot.sealed import open_layer
+from tests.snapshots import load, published
 
 GOLDEN = Path(__file__).parent / "golden"
 FILES = {"listed": GOLDEN / "v1.listed.safetensors", "sets": GOLDEN / "v1.sets.safetensors"}
@@ -243,7 +243,7 @@ def test_strings_that_are_none_are_refused_when_they_are_read():
 def test_every_changed_byte_is_found_at_the_latest_when_it_is_read(tmp_path, truth, file):
     """Headers and small arrays when the file is opened, blocks of packed arrays when they are used."""
     content = bytearray(FILES[file].read_bytes())
-    snapshot = SnapshotFile(3, 1, tmp_path / "base")
+    snapshot = published(tmp_path, 3, bytes(content))
     length = int.from_bytes(content[:8], "little")
     entries = json.loads(content[8 : 8 + length])
     start, end = 8 + length, len(content)
@@ -251,7 +251,7 @@ def test_every_changed_byte_is_found_at_the_latest_when_it_is_read(tmp_path, tru
     found = 0
     for place in [*range(0, start, 97), *range(start + first_packed, end)]:
         content[place] ^= 0xFF
-        snapshot.path.write_bytes(content)
+        Path(snapshot.where()).write_bytes(content)
         try:
             assert read_all(open_layer(snapshot), file) == truth[file]
         except DamagedFileError:

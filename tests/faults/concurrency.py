@@ -36,6 +36,7 @@ from pathlib import Path
 import numpy as np
 from workload import CODECS, SETTINGS, START, delete_rows, in_child, is_whole, read_rows, write_rows
 
+from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.settings import ViewSettings
 from feast_sketch_store.view.view import View
 
@@ -130,7 +131,7 @@ class Log(logging.Handler):
 
 def writer_task(folder: Path, board: Board, writer: int, seed: int, end: float) -> tuple[Counter, Log]:
     """Write until the end, reading back each call's effect."""
-    view, log = CountedView(folder, CODECS, REFRESH_SECONDS), Log(f"writer {writer}")
+    view, log = CountedView(LocalStorage(folder), CODECS, REFRESH_SECONDS), Log(f"writer {writer}")
     chance = random.Random(f"{seed} {writer}")
     newest, deleted, own = board.newest[writer], board.deleted[writer], board.own(writer)
     counts: Counter[str] = Counter()
@@ -173,7 +174,7 @@ def writer_task(folder: Path, board: Board, writer: int, seed: int, end: float) 
 
 def reader_task(folder: Path, board: Board, reader: int, seed: int, end: float) -> tuple[Counter, Log]:
     """Read all entities until the end."""
-    view, log = View(folder, CODECS, REFRESH_SECONDS), Log(f"reader {reader}")
+    view, log = View(LocalStorage(folder), CODECS, REFRESH_SECONDS), Log(f"reader {reader}")
     chance = random.Random(f"{seed} reader {reader}")
     counts: Counter[str] = Counter()
     # What must be visible from a time on, by this process's clock: no tolerance is needed.
@@ -207,7 +208,7 @@ def final_task(folder: Path, board: Board) -> tuple[Counter, Log]:
     """Compare what a new process finds with what was acknowledged."""
     log, wanted = Log("in the end"), board.newest.max(axis=0)
     for what in ("unsealed", "sealed"):
-        view = View(folder, CODECS, 0.0)
+        view = View(LocalStorage(folder), CODECS, 0.0)
         if what == "sealed":
             view.seal(SETTINGS)
         rows = read_rows(view, board.num_entities)

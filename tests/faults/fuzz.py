@@ -58,6 +58,7 @@ from feast_sketch_store.rows.encoding import NO_TIMESTAMP, encode, newest_rows, 
 from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_entity_keys
 from feast_sketch_store.snapshot import decode, verify
 from feast_sketch_store.snapshot import encode as encode_snapshot
+from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.view import SealPolicy, View
 
 INPUTS_PER_CHILD = 500
@@ -176,7 +177,7 @@ def build_stores(folder: Path) -> list[Store]:
             mock.patch("uuid.uuid4", side_effect=data_file_names()),
         ):
             for name, (writes, sealed_before) in plans.items():
-                view = View(folder / name, CODECS, 0.0)
+                view = View(LocalStorage(folder / name), CODECS, 0.0)
                 for number, write in enumerate(writes):
                     if number == sealed_before:
                         view.seal(SETTINGS)
@@ -477,7 +478,7 @@ def read_changed(store: Store, folder: Path, kind: str, files: Files, forged: bo
                 (folder / name).write_bytes(content)
         error, rows = "", {}
         try:
-            rows = kill.read_view(View(folder, CODECS, 0.0))
+            rows = kill.read_view(View(LocalStorage(folder), CODECS, 0.0))
         except SketchStoreError as refusal:
             error = str(refusal)
     finally:

@@ -32,6 +32,8 @@ from workload import CODECS, NEVER, SETTINGS, START, delete_rows, in_child, is_w
 
 import feast_sketch_store
 from feast_sketch_store.operations.verification import verify_view
+from feast_sketch_store.storage.base import Storage
+from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.view import View
 
 PACKAGE = str(Path(feast_sketch_store.__file__).parent)
@@ -86,9 +88,9 @@ def apply_write(view: View, write: Write) -> None:
         view.vacuum(orphan_age_seconds=0.0)
     event = START + timedelta(seconds=write.second)
 
-    def fill(folder: Path) -> Path:
-        write_rows(View(folder, CODECS), write.entities, write.number, event, NEVER)
-        return folder
+    def fill(staging: Storage) -> Storage:
+        write_rows(View(staging, CODECS), write.entities, write.number, event, NEVER)
+        return staging
 
     if write.rebuilds:
         view.rebuild(SETTINGS, fill)
@@ -134,7 +136,7 @@ def write_round(folder: Path, first: int, kill_at_line: int | None) -> tuple[int
     def task(report: int) -> None:
         if kill_at_line is not None:
             kill_after_lines(kill_at_line)
-        view = View(folder, CODECS, 0.0)
+        view = View(LocalStorage(folder), CODECS, 0.0)
         for number in range(first, first + WRITES_PER_ROUND):
             apply_write(view, plan_write(number))
             os.write(report, f"{number}\n".encode())
@@ -146,9 +148,9 @@ def check_round(folder: Path, references: list[Reference]) -> int:
     """Compare the store with the references in a child: the index of the one that fits, or -1."""
 
     def task(report: int) -> None:
-        rows = read_view(View(folder, CODECS, 0.0))
+        rows = read_view(View(LocalStorage(folder), CODECS, 0.0))
         fitting = [n for n, reference in enumerate(references) if matches(rows, reference)]
-        problems = verify_view(folder, CODECS).problems
+        problems = verify_view(LocalStorage(folder), CODECS).problems
         found = fitting[-1] if fitting and not problems else -1
         os.write(report, f"{found}\n{rows} {problems}\n".encode())
 

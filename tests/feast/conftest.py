@@ -74,7 +74,7 @@ class Harness:
     def folder(self) -> Path:
         """The view's folder."""
         assert isinstance(self.store, SketchOnlineStore)
-        return self.store.folder(self.config, self.view)
+        return self.store.storage(self.config, self.view).path
 
 
 def _key_value(value: Any) -> Value:

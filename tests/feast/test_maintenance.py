@@ -92,7 +92,7 @@ class TestInspect:
         assert report.facts == 4 * NUM_USERS  # the presence of each user is a fact, too
         assert 0 <= report.snapshot_age_seconds < 3600
         assert report.newest_event == EVENT.isoformat()
-        files = [path for path in open_view(store, "history").path.rglob("*") if path.is_file()]
+        files = [path for path in open_view(store, "history").storage.path.rglob("*") if path.is_file()]
         assert report.disk_bytes == sum(path.stat().st_size for path in files)
 
     def test_sampled_rates_are_the_expected_ones(self, store):
@@ -129,7 +129,7 @@ class TestDelete:
         assert countries(store, 1, 2) == countries(reader, 1, 2) == [None, "FR"]
 
     def test_the_whole_way_on_the_command_line_leaves_no_byte(self, run, store):
-        folder = open_view(store, "history").path
+        folder = open_view(store, "history").storage.path
         secret = pd.DataFrame(
             {"user_id": [7], "viewed": [["Xyzzy"]], "country": ["Atlantis"], "event": [EVENT]}
         )
@@ -190,7 +190,7 @@ class TestRebuild:
         for each in (store, reader, another(store)):
             assert countries(each, 99, 100, 299) == [None, "DE", "DE"]
         assert maintenance.verify(store, "history").problems == []
-        assert not (open_view(store, "history").path / "rebuild").exists()
+        assert not (open_view(store, "history").storage.path / "rebuild").exists()
 
     def test_afterwards_life_goes_on(self, store):
         maintenance.rebuild(store, "history")
@@ -238,11 +238,11 @@ class TestRebuild:
 
     def test_a_failing_source_changes_nothing(self, store):
         (store.repo_path / "rows.parquet").write_bytes(b"junk")
-        before = sorted(path.name for path in open_view(store, "history").path.rglob("*"))
+        before = sorted(path.name for path in open_view(store, "history").storage.path.rglob("*"))
         with pytest.raises(Exception, match=r"arquet|junk|magic"):
             maintenance.rebuild(store, "history")
         assert countries(another(store), 1) == ["FR"]
-        assert sorted(path.name for path in open_view(store, "history").path.rglob("*")) == before
+        assert sorted(path.name for path in open_view(store, "history").storage.path.rglob("*")) == before
 
     def test_when_it_is_cut_off_before_the_snapshot_appears_readers_have_the_new_rows(
         self, store, monkeypatch
@@ -313,7 +313,7 @@ class TestVerify:
 
     @pytest.mark.parametrize("pattern", ["rows/*.parquet", "snapshots/*.base.*", "snapshots/*.order.*"])
     def test_a_flipped_bit_anywhere(self, run, store, pattern):
-        (path,) = open_view(store, "history").path.glob(pattern)
+        (path,) = open_view(store, "history").storage.path.glob(pattern)
         content = path.read_bytes()
         for place in range(0, len(content), max(1, len(content) // 12)):
             damaged = bytearray(content)
@@ -330,13 +330,13 @@ class TestVerify:
     def test_a_snapshot_of_other_rows(self, store):
         """Every checksum is right, but the snapshot is not made of the rows of the log."""
         view = open_view(store, "history")
-        (base,) = (view.path / "snapshots").glob("*.base.*")
-        (order,) = (view.path / "snapshots").glob("*.order.*")
+        (base,) = (view.storage.path / "snapshots").glob("*.base.*")
+        (order,) = (view.storage.path / "snapshots").glob("*.order.*")
         kept = base.read_bytes(), order.read_bytes()
         write_source(store.repo_path, "DE", range(50, NUM_USERS + 50))
         store.materialize(EVENT - timedelta(days=1), EVENT + timedelta(days=1), feature_views=["history"])
         maintenance.seal(store, "history")
-        newest = sorted((view.path / "snapshots").glob("*.base.*"))[-1]
+        newest = sorted((view.storage.path / "snapshots").glob("*.base.*"))[-1]
         newest.write_bytes(kept[0])
         newest.with_name(newest.name.replace(".base.", ".order.")).write_bytes(kept[1])
         assert not maintenance.verify(store, "history").is_sound
@@ -347,7 +347,7 @@ class TestVerify:
 
 
 def test_damage_that_stops_reads_is_mended_by_a_seal(run, store):
-    (snapshot,) = (open_view(store, "history").path / "snapshots").glob("*.base.*")
+    (snapshot,) = (open_view(store, "history").storage.path / "snapshots").glob("*.base.*")
     snapshot.write_bytes(b"junk")
     with pytest.raises(DamagedFileError, match="feast-sketch seal"):
         countries(another(store), 1)
@@ -359,9 +359,9 @@ def test_damage_that_stops_reads_is_mended_by_a_seal(run, store):
 
 def test_a_damaged_data_file_is_mended_by_a_rebuild(run, store):
     view = open_view(store, "history")
-    (file,) = (view.path / "rows").glob("*.parquet")
+    (file,) = (view.storage.path / "rows").glob("*.parquet")
     file.write_bytes(file.read_bytes()[:-9])
-    (snapshot,) = (view.path / "snapshots").glob("*.base.*")
+    (snapshot,) = (view.storage.path / "snapshots").glob("*.base.*")
     snapshot.unlink()
     with pytest.raises(DamagedFileError, match=file.name):
         countries(another(store), 1)

@@ -323,9 +323,10 @@ def test_a_damaged_snapshot_is_passed_over(make_harness, caplog):
     view = harness.reopened().store.view(harness.config, harness.view)
     view.refresh()
     layer, newest = view.sealed()
-    content, table = newest.path.read_bytes(), layer.bloom.words.tobytes()
+    path = Path(newest.where())
+    content, table = path.read_bytes(), layer.bloom.words.tobytes()
     place = content.index(table)
-    newest.path.write_bytes(content[:place] + bytes(len(table)) + content[place + len(table) :])
+    path.write_bytes(content[:place] + bytes(len(table)) + content[place + len(table) :])
     # Users are asked for first, so each form meets the damage by itself.
     for ask in (
         lambda reader: reader.exists(range(50)).all(),

@@ -15,8 +15,8 @@ from feast_sketch_store.rows.codecs import EMPTY, EXACT, MISSING, NULL, VALUE, F
 from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKeys
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.snapshot import encode
-from feast_sketch_store.snapshot.files import SnapshotFile
 from feast_sketch_store.snapshot.sealed import layer_arrays, open_layer
+from tests.snapshots import published
 
 REPEATABLE = settings(derandomize=True, deadline=None, database=None, max_examples=250)
 # Salts are random. A false positive at this rate would be a bug, not chance.
@@ -251,8 +251,8 @@ def test_a_snapshot_answers_as_the_layer_does(case):
     layer = build_layer(given_rows, budget)
     description, arrays = layer_arrays(layer)
     with tempfile.TemporaryDirectory() as folder:
-        snapshot = SnapshotFile(3, 1, Path(folder) / "base")
-        snapshot.path.write_bytes(b"".join(encode({"row_log_version": 3, "layer": description}, arrays)))
+        content = b"".join(encode({"row_log_version": 3, "layer": description}, arrays))
+        snapshot = published(Path(folder), 3, content)
         for check_all in (False, True):
             opened = open_layer(snapshot, check_all=check_all)
             order = np.random.default_rng(seed).permutation(len(rows))

@@ -15,6 +15,7 @@ from feast_sketch_store.layers import Target
 from feast_sketch_store.rows.codecs import EXACT, FeatureCodec
 from feast_sketch_store.rows.encoding import deletions, to_arrow
 from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_entity_keys
+from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
 from feast_sketch_store.view.view import SealPolicy, View
 
@@ -119,7 +120,9 @@ class ViewMachine(RuleBasedStateMachine):
 
     def reopen(self):
         names = ("writer", "reader", "reader that seldom looks")
-        self.views = {name: View(Path(self.folder.name) / "view", CODECS, 0.0) for name in names}
+        self.views = {
+            name: View(LocalStorage(Path(self.folder.name) / "view"), CODECS, 0.0) for name in names
+        }
 
     @rule(process=PROCESS, batch=BATCH)
     def write(self, process, batch, seals=None):

@@ -42,6 +42,7 @@ class ReadOnlyCalls:
 
     @staticmethod
     def of(storage):
+        yield storage.prepare
         yield lambda: put(storage, "a")
         yield lambda: storage.replace("a", b"x")
         yield lambda: storage.append("a", 0, [b"x"])
@@ -253,6 +254,14 @@ class StorageContract:
         assert part.tobytes() == content[100:5000]
 
     # -- create --------------------------------------------------------------------------------
+
+    def test_a_prepared_storage_is_empty(self, storage):
+        storage.prepare()
+        storage.prepare()
+        assert names_of(storage) == []
+        put(storage, "a", b"x")
+        storage.prepare()
+        assert storage.read("a") == b"x"
 
     def test_a_file_appears_when_it_is_whole(self, storage, other):
         with storage.create("rows/a") as file:

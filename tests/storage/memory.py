@@ -69,6 +69,10 @@ class MemoryStorage(Storage):
     def map(self, name):
         return np.frombuffer(self.read(name), np.uint8)
 
+    def prepare(self):
+        with self._changing():
+            pass
+
     @contextmanager
     def create(self, name):
         with self._changing(), self._absent(name):

@@ -59,6 +59,7 @@ PURE = [
     "rows.vocabulary",
     "snapshot.blocks",
     "snapshot.format",
+    "snapshot.manifest",
     "structures.sizing",
 ]
 HARMLESS = {

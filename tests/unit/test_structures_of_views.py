@@ -14,6 +14,7 @@ from feast_sketch_store.operations.verification import verify_view
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import deletions, to_arrow
 from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_entity_keys
+from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.settings import FeatureSettings, ViewSettings, VocabularySetting
 from feast_sketch_store.view.view import SealPolicy, View
 
@@ -75,7 +76,7 @@ def read(view, *users):
 
 @pytest.fixture
 def view(tmp_path):
-    return View(tmp_path / "view", CODECS, 0.0)
+    return View(LocalStorage(tmp_path / "view"), CODECS, 0.0)
 
 
 def popular_rows():
@@ -95,7 +96,7 @@ def test_unsealed_rows_show_kept_values_only_once_a_cut_is_sealed(view, structur
     )
     expected = {1: {"tea", "coffee"}, 2: {"coffee"}, 3: set(), 40: {"tea"}, 41: set(), 42: None}
     assert read(view, *expected) == expected
-    another = View(view.path, CODECS, 0.0)
+    another = View(view.storage, CODECS, 0.0)
     assert read(another, *expected) == expected
     view.seal(settings)
     assert read(view, *expected) == expected
@@ -122,7 +123,7 @@ def test_a_sealed_view_is_sound(view, structure, cut):
     view.seal(settings)
     write(view, {1: ["late"], 60: ["tea"]}, settings, 1)
     view.delete(deletions([key(2)], EPOCH))
-    found = verify_view(view.path, CODECS)
+    found = verify_view(view.storage, CODECS)
     assert found.problems == []
     assert found.compared_entities == 32
     assert found.compared_facts > 60
@@ -134,12 +135,12 @@ def test_a_view_whose_rows_were_all_deleted_goes_on(view, structure):
     write(view, popular_rows(), settings)
     view.delete(deletions([key(user) for user in range(30)], EPOCH))
     view.seal(settings)
-    another = View(view.path, CODECS, 0.0)
+    another = View(view.storage, CODECS, 0.0)
     write(another, {5: ["tea"]}, settings, 1)
     assert read(another, *range(30)) == {5: set()}, "the vocabulary that was sealed has no values"
     another.seal(settings)
     assert read(another, *range(30)) == {5: {"tea"}}
-    assert verify_view(view.path, CODECS).problems == []
+    assert verify_view(view.storage, CODECS).problems == []
 
 
 def sealed_rows(monkeypatch, view, settings, change):
@@ -181,7 +182,7 @@ def test_a_lost_fact_is_found(view, monkeypatch, structure, cut):
     write(view, rows, settings)
     sealed_rows(monkeypatch, view, settings, without_one)
     assert any(
-        "has lost 1 facts of feature 'viewed'" in text for text in verify_view(view.path, CODECS).problems
+        "has lost 1 facts of feature 'viewed'" in text for text in verify_view(view.storage, CODECS).problems
     )
 
 
@@ -189,7 +190,7 @@ def test_a_fact_that_was_never_written_is_found_in_sets(view, monkeypatch):
     settings = settings_of("sets")
     write(view, {user: ["tea", "coffee", "milk"][user % 3 :][:2] for user in range(30)}, settings)
     sealed_rows(monkeypatch, view, settings, with_another)
-    problems = verify_view(view.path, CODECS).problems
+    problems = verify_view(view.storage, CODECS).problems
     assert any("values of feature 'viewed' that were never written" in text for text in problems)
     assert any("has lost 1 facts" in text for text in problems)
 
@@ -213,7 +214,7 @@ def test_a_lost_value_of_the_vocabulary_is_found_unless_it_was_cut(view, monkeyp
     sealed_rows(monkeypatch, view, settings, drop)
     assert lonely == [1]
     assert any(
-        "lacks 1 values of feature 'viewed'" in text for text in verify_view(view.path, CODECS).problems
+        "lacks 1 values of feature 'viewed'" in text for text in verify_view(view.storage, CODECS).problems
     )
 
 

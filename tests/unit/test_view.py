@@ -13,6 +13,7 @@ from feast.protos.feast.types.Value_pb2 import StringSet, Value
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import to_arrow
 from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_entity_keys
+from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
 from feast_sketch_store.view.view import SealPolicy, View
 
@@ -34,7 +35,7 @@ def make_view(tmp_path):
     """Makes `View` objects over one folder, each as its own process would."""
 
     def make(interval=0.0):
-        view = View(tmp_path / "view", [CODEC], interval)
+        view = View(LocalStorage(tmp_path / "view"), [CODEC], interval)
 
         def put(user, *items, second=0, policy=NEVER):
             import datetime

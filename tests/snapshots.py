@@ -1,0 +1,25 @@
+"""Snapshot files by their paths, and snapshots with a content of any kind."""
+
+from feast_sketch_store.snapshot import files
+from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder
+from feast_sketch_store.snapshot.manifest import Manifest, PartFile, checksum_of
+from feast_sketch_store.storage.local import LocalStorage
+
+
+def load(path, *skip):
+    """The description and the arrays of a file that no manifest need name."""
+    return files.load(LocalStorage(path.parent), path.name, *skip)
+
+
+def published(folder, version, base, order=b""):
+    """A snapshot in a folder whose base and order files have the given bytes, with a manifest that fits."""
+    name = f"{version:020d}-0001-00000000"
+    parts = {}
+    for part, content in (("base", base), ("order", order)):
+        header = content[: 8 + int.from_bytes(content[:8], "little")]
+        parts[part] = PartFile(f"{name}.{part}.safetensors", len(content), checksum_of(header))
+        (folder / parts[part].name).write_bytes(content)
+    (folder / f"{name}.json").write_bytes(Manifest(version, 1, "a test", parts).encode())
+    (snapshot,) = SnapshotFolder(LocalStorage(folder)).list()
+    assert isinstance(snapshot, SnapshotFile)
+    return snapshot
