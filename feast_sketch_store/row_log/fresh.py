@@ -13,7 +13,7 @@ import json
 import re
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -83,6 +83,19 @@ class Cursor:
     offset: int
     next_number: int
     is_closed: bool = False
+
+
+@dataclass(frozen=True)
+class Tail:
+    """The end of a log, None if there is no log yet, as a writer finds it.
+
+    ``others`` are the commits before it that the writer has not seen: since it looked last, if that place
+    still exists, so that the tail ``is_continuous``; otherwise all that there are.
+    """
+
+    others: Sequence[Commit]
+    end: Cursor | None
+    is_continuous: bool
 
 
 class FreshLog:
@@ -214,15 +227,14 @@ class FreshLog:
     def append(
         self,
         payloads: Sequence[Payload],
-        check: Callable[[Iterable[Commit], bool], None] = lambda others, is_new: None,
+        check: Callable[[Tail], None] = lambda tail: None,
     ) -> int:
         """Append commits; they are durable when this returns.
 
         Parameters
         ----------
         payloads : one per commit; None tells readers to start over.
-        check : is given the commits of others that were not seen before, and whether the log begins now. It
-            may refuse by raising.
+        check : is given what was found at the end of the log, and may refuse by raising.
 
         Returns
         -------
@@ -234,9 +246,9 @@ class FreshLog:
         DamagedFileError : the log's end cannot be read.
         """
         with self._lock, self._storage.lease(_LOCK, wait=True):
-            others, tail = self._find_tail()
-            check(others, tail is None)
-            tail, pieces = _ready(tail)
+            found = self._find_tail()
+            check(found)
+            tail, pieces = _ready(found.end)
             number = tail.next_number
             for payload in payloads:
                 pieces += encode_record(_kind_of(payload), number, _encode(payload))
@@ -244,13 +256,18 @@ class FreshLog:
             self._append(tail, pieces, number)
             return number - 1
 
+    def behind(self, number: int) -> Cursor | None:
+        """The place behind a commit, if it is the last one that this object appended."""
+        tail = self._tail
+        return tail if tail is not None and tail.next_number == number + 1 else None
+
     def roll(self) -> int:
         """Close the current segment and begin a new one. Gives the last commit before, -1 for none.
 
         A segment without commits stays as it is.
         """
         with self._lock, self._storage.lease(_LOCK, wait=True):
-            _, tail = self._find_tail()
+            tail = self._find_tail().end
             if tail is None:
                 return -1
             if not tail.is_closed and tail.next_number > int(tail.segment.partition(".")[0]):
@@ -268,17 +285,17 @@ class FreshLog:
         gone = [first for first, following in itertools.pairwise(firsts) if following <= number]
         self._storage.delete([_segment_name(first) for first in gone])
 
-    def _find_tail(self) -> tuple[list[Commit], Cursor | None]:
-        """The end of the log, and the commits of others since it was looked for last; the lock is held."""
+    def _find_tail(self) -> Tail:
+        """The end of the log; the lock is held."""
         if self._tail is not None:
             if self.is_at_end(self._tail):
-                return [], self._tail
+                return Tail([], self._tail, True)
             if (found := self._read(self._tail)) is not None:
-                return found
+                return Tail(*found, True)
         for start in self.starts():
             if (found := self._read(start)) is not None:
-                return found
-        return [], None
+                return Tail(*found, False)
+        return Tail([], None, False)
 
     def _append(self, tail: Cursor, pieces: list[bytes | memoryview], next_number: int) -> None:
         self._tail = None  # until it is known that the append went well

@@ -1,15 +1,15 @@
 """The row log itself: append, read what is new, absorb fresh rows into the table, compact, vacuum."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-from feast_sketch_store.errors import DamagedFileError
+from feast_sketch_store.errors import DamagedFileError, StorageError
 from feast_sketch_store.row_log import delta
 from feast_sketch_store.row_log.data_file import DataFile
-from feast_sketch_store.row_log.fresh import Commit, Cursor, FreshLog
+from feast_sketch_store.row_log.fresh import Commit, Cursor, FreshLog, Tail
 from feast_sketch_store.row_log.table import Table, TableState, grouped, new_columns
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.names import FRESH_FOLDER, ROWS_FOLDER
@@ -23,13 +23,11 @@ _MAX_FRESH_ROWS = 1 << 15
 class Position:
     """How far somebody has read a log.
 
-    ``number`` is the last commit that is known, -1 for none; ``table_version`` the version of the table up to
-    which its other commits are known; ``identity`` tells the log from one that stood in the same place
-    before; ``cursor`` saves looking for where to go on.
+    ``number`` is the last commit that is known, -1 for none; ``identity`` tells the log from one that stood in
+    the same place before; ``cursor`` saves looking for where to go on.
     """
 
     number: int = -1
-    table_version: int = -1
     identity: bytes | None = None
     cursor: Cursor | None = None
 
@@ -88,17 +86,6 @@ class LogRead:
             raise DamagedFileError(f"commits of the row log contradict each other: {error}") from error
 
 
-@dataclass
-class _Columns:
-    """The columns that a log has, as far as this object has seen; None before the first look."""
-
-    known: dict[str, Any] | None = field(default=None)
-
-    def add(self, schema: pa.Schema) -> None:
-        assert self.known is not None
-        self.known |= new_columns(self.known, schema)
-
-
 class RowLog:
     """The row log of one view. Safe to use from several threads.
 
@@ -112,7 +99,7 @@ class RowLog:
         self._rows = rows
         self._table = Table(rows)
         self._fresh = FreshLog(storage.within(FRESH_FOLDER), rows)
-        self._columns = _Columns()
+        self._columns: dict[str, Any] = {}  # as far as this object has seen, with their types in Delta
 
     @property
     def where(self) -> str:
@@ -142,7 +129,7 @@ class RowLog:
         if known.cursor is not None and (found := self._fresh.read(known.cursor)) is not None:
             commits, cursor = found
             if not any(commit.replaces for commit in commits):
-                position = Position(cursor.next_number - 1, known.table_version, known.identity, cursor)
+                position = Position(cursor.next_number - 1, known.identity, cursor)
                 return LogRead(position, (), tuple(commits))
         return self._read_anew(known, snapshot)
 
@@ -170,7 +157,7 @@ class RowLog:
             )
         fresh = tuple(c for c in commits if c.number > through and not c.replaces)
         number = max(cursor.next_number - 1, through)
-        position = Position(number, state.version, cursor.identity, cursor)
+        position = Position(number, cursor.identity, cursor)
         return LogRead(position, files, fresh, starts_over or was_other)
 
     def _fresh_behind(self, number: int) -> tuple[list[Commit], Cursor | None]:
@@ -180,26 +167,31 @@ class RowLog:
                 return found
         return [], None
 
-    def through_snapshot(self, number: int, table_version: int, snapshot: str) -> LogRead | None:
-        """The rows that a snapshot was made of; None if later rows have taken their place.
+    def absorbed(self, number: int | None = None, snapshot: str = "") -> LogRead | None:
+        """The rows of the table, all or those that a snapshot was made of.
 
         Parameters
         ----------
-        number, table_version : what the snapshot covers.
+        number : the last commit that the snapshot covers; None for all of the table.
         snapshot : its name.
+
+        Returns
+        -------
+        None if other rows have taken the place of those.
 
         Raises
         ------
         DamagedFileError : a commit is missing, truncated or altered.
         """
         state = self._table.state()
+        if number is None:
+            return LogRead(Position(state.through), state.files)
         compaction = state.compaction
-        if compaction is not None and compaction.version > table_version:
-            if compaction.snapshot not in ("", snapshot) or compaction.through > number:
-                return None
-            table_version = compaction.version
-        files = tuple(f for c in state.commits if c.version <= table_version for f in c.files)
-        return LogRead(Position(number, table_version), files)
+        if compaction is not None and (compaction.through > number or compaction.snapshot > snapshot):
+            return None
+        covered = [n for n, c in enumerate(state.commits) if c.is_own and c.through <= number]
+        commits = state.commits[: covered[-1] + 1] if covered else ()
+        return LogRead(Position(number), tuple(file for commit in commits for file in commit.files))
 
     def columns(self) -> Mapping[str, pa.DataType]:
         """The columns of the log, with their types.
@@ -228,26 +220,26 @@ class RowLog:
 
     # -- write ---------------------------------------------------------------------------------
 
-    def append(self, rows: pa.Table) -> int:
+    def append(self, rows: pa.Table) -> Position:
         """Append rows as one commit; they are durable when this returns.
 
         Returns
         -------
-        The number of the commit.
+        The commit, which somebody who knew all before it need not read.
 
         Raises
         ------
         RowError : a column has another type than in the log.
         StorageError : the log cannot be written; the rows are not there or, rarely, all of them are.
         """
-        if self._columns.known is None:
-            self._columns.known = dict(self._table.state().columns)
 
-        def check(others: Iterable[Commit], is_new: bool) -> None:
-            self._check_new(is_new)
-            for commit in others:
-                self._columns.add(commit.schema())
-            new_columns(self._columns.known or {}, rows.schema)
+        def check(tail: Tail) -> None:
+            self._check_begun(tail)
+            if not tail.is_continuous:
+                self._columns = dict(self._table.state().columns)
+            for commit in tail.others:
+                self._columns |= new_columns(self._columns, commit.schema())
+            new_columns(self._columns, rows.schema)
 
         if rows.nbytes <= _MAX_FRESH_BYTES and len(rows) <= _MAX_FRESH_ROWS:
             number = self._fresh.append([rows], check)
@@ -258,12 +250,13 @@ class RowLog:
             except BaseException:
                 self._discard(file)
                 raise
-        self._columns.add(rows.schema)
-        return number
+        self._columns |= new_columns(self._columns, rows.schema)
+        cursor = self._fresh.behind(number)
+        return Position(number, cursor.identity if cursor else None, cursor)
 
-    def _check_new(self, is_new: bool) -> None:
+    def _check_begun(self, tail: Tail) -> None:
         """Refuse to begin a log anew beside a table: the rows that it had would be lost without a word."""
-        if is_new and self._table.versions():
+        if tail.end is None and self._table.versions():
             raise self._lost()
 
     def _lost(self) -> DamagedFileError:
@@ -306,7 +299,7 @@ class RowLog:
         if new or state.has_foreign:
             state = self._absorb(new, state, cursor.identity.hex(), last)
         self._fresh.drop_before(last + 1)
-        return Position(last, state.version, cursor.identity, cursor)
+        return Position(last, cursor.identity, cursor)
 
     def _absorb(self, commits: Sequence[Commit], state: TableState, identity: str, last: int) -> TableState:
         columns: dict[str, Any] = dict(state.columns)
@@ -329,22 +322,28 @@ class RowLog:
             self._table.discard(written)
             raise
 
-    def create_table(self, schema: pa.Schema) -> Position:
-        """Absorb, and make sure that there is a table, with the columns of a schema.
+    def begin(self) -> Position:
+        """Absorb, after making sure that there is a log."""
+        if not self._fresh.first_numbers():
+            self._fresh.append([], self._check_begun)
+        return self.absorb()
+
+    def extend(self, schema: pa.Schema, position: Position) -> None:
+        """Create the table if there is none, and add the columns that it lacks.
+
+        Parameters
+        ----------
+        position : what was absorbed.
 
         Raises
         ------
         RowError : a column has another type in the log.
         """
-        if not self._fresh.first_numbers():
-            self._fresh.append([], lambda others, is_new: self._check_new(is_new))
-        position = self.absorb()
         state = self._table.state()
+        assert position.identity is not None
         if missing := new_columns(state.columns, schema):
-            assert position.identity is not None
             numbers = state.through + 1, state.through
-            state = self._table.append(position.identity.hex(), [], missing, numbers)
-        return Position(position.number, state.version, position.identity, position.cursor)
+            self._table.append(position.identity.hex(), [], missing, numbers)
 
     def compact(self, batches: Iterable[pa.Table], through: Position, snapshot: str = "") -> bool:
         """Replace all rows up to a position, which was absorbed, by the given rows.
@@ -367,6 +366,8 @@ class RowLog:
         """
         assert through.identity is not None
         state = self._table.state()
+        if state.through != through.number:
+            raise StorageError(f"{self.where}: was absorbed further than what is to be replaced")
         is_done = self._table.compact(through.identity.hex(), state, batches, through.number, snapshot)
         if is_done and snapshot:
             self._fresh.append([None])  # tells processes that read on to start over
@@ -403,17 +404,12 @@ class RowLog:
 def _behind(state: TableState, known: Position, snapshot: str) -> tuple[tuple[DataFile, ...], int, bool]:
     """The files that somebody lacks, the last number that is known with them, and whether it is all anew."""
     compaction = state.compaction
-    if compaction is not None and compaction.version > known.table_version:
-        is_other = compaction.snapshot not in ("", snapshot)
-        if is_other or (not compaction.snapshot and compaction.through > known.number):
-            return state.files, state.through, True
-    lacking = [
-        commit
-        for commit in state.commits
-        if commit.version > known.table_version
-        and not commit.is_compaction
-        and (commit.through > known.number or not commit.is_own)
-    ]
+    # Names of snapshots ascend in the order of their seals: a later one was made of the rows from elsewhere.
+    if compaction is not None and (
+        compaction.snapshot > snapshot or (not compaction.snapshot and compaction.through > known.number)
+    ):
+        return state.files, state.through, True
+    lacking = [c for c in state.commits if not c.is_compaction and c.through > known.number]
     files = tuple(file for commit in lacking for file in commit.files)
     return files, max([known.number, *(commit.through for commit in lacking)]), False
 

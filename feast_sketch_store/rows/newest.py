@@ -9,7 +9,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from feast_sketch_store.rows.encoding import KEY_COLUMNS, NO_TIMESTAMP, RowKeys, row_keys
+from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.rows.encoding import (
+    KEY_COLUMNS,
+    NO_TIMESTAMP,
+    EncodedRows,
+    RowKeys,
+    encode,
+    row_keys,
+)
+from feast_sketch_store.threads import in_threads
 
 # Gives the rows of a log in commit order, with the columns that are asked for or all.
 Batches = Callable[[Sequence[str] | None], Iterator[pa.Table]]
@@ -46,6 +55,15 @@ class NewestRows:
 
     def __len__(self) -> int:
         return len(self.keys)
+
+    def encoded(self, codecs: Sequence[FeatureCodec]) -> Iterator[tuple[NDArray[np.int64], EncodedRows]]:
+        """The rows as `encode` makes them, by all cores: which of ``keys`` they belong to, and the rows."""
+
+        def encode_batch(batch: tuple[NDArray[np.int64], pa.Table]) -> tuple[NDArray[np.int64], EncodedRows]:
+            places, table = batch
+            return places, encode(table, self.keys.take(places), codecs)
+
+        return in_threads(encode_batch, self.batches())
 
     def batches(self) -> Iterator[tuple[NDArray[np.int64], pa.Table]]:
         """The rows in the order of the log: which of ``keys`` they belong to, int64[n], and the rows."""

@@ -10,9 +10,15 @@ _numbers = itertools.count(1)
 _last_writes: dict[str, int] = {}
 
 
-def note_write(folder: str) -> None:
-    """Record that this process wrote to the view in a folder, which is named by its real path."""
-    _last_writes[folder] = next(_numbers)
+def note_write(folder: str) -> int:
+    """Record that this process wrote to the view in a folder, which is named by its real path.
+
+    Returns
+    -------
+    The number of the write.
+    """
+    number = _last_writes[folder] = next(_numbers)
+    return number
 
 
 def last_write(folder: str) -> int:

@@ -104,6 +104,7 @@ class ViewSettings:
     features: Mapping[str, FeatureSettings]
     ttl_microseconds: int | None = None
     folder: Path | None = None  # that paths in settings are relative to
+    semantics: str = "replace"  # how rows of an entity come together, see `view.semantics`
 
     @property
     def codecs(self) -> list[FeatureCodec]:

@@ -8,35 +8,37 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from feast_sketch_store.errors import DamagedFileError, StorageError, UnsupportedFeatureError
 from feast_sketch_store.layers import ExactLayer, LayerAnswer, SketchLayer
-from feast_sketch_store.layers.exact import find_sorted
-from feast_sketch_store.row_log import RowLog
+from feast_sketch_store.row_log import START, Position, RowLog
 from feast_sketch_store.rows.codecs import FeatureCodec
-from feast_sketch_store.rows.encoding import RowKeys, encode, newest_rows
+from feast_sketch_store.rows.encoding import RowKeys
 from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder
 from feast_sketch_store.snapshot.order import load_order
 from feast_sketch_store.snapshot.sealed import open_layer
+from feast_sketch_store.view.semantics import REPLACE, RowSemantics
 
 _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class State:
-    """What reads see: everything up to ``version`` of the row log.
+    """What reads see: everything up to a position of the row log.
 
-    ``exact`` layers stand from the oldest to the newest; no entity of a layer has a newer row in an
-    older one.
+    ``exact`` layers stand from the oldest to the newest; in how far an entity may be in several of them is
+    up to the ``semantics``. ``unsealed_rows`` and ``unsealed_commits`` are what the snapshot lacks.
     """
 
-    version: int = -1
-    row_log_identity: tuple[int, int] | None = None
+    semantics: RowSemantics = REPLACE
+    position: Position = START
     snapshot: SnapshotFile | None = None
     base: SketchLayer | None = None
     exact: tuple[ExactLayer, ...] = ()
     unsealed_rows: int = 0
+    unsealed_commits: int = 0
     newest_seen: SnapshotFile | None = None  # the newest there was, readable or not
 
     @property
@@ -70,14 +72,15 @@ class State:
                 if remaining is not None:
                     answer = answer._replace(found=remaining[answer.found])
                 answers.append(answer)
-            if len(answer.decided) and layer is not self.base:
+            decided = self.semantics.decided(answer) if layer is not self.base else ()
+            if len(decided):
                 if remaining is None:
                     remaining = np.arange(len(entity_hashes))
-                remaining = np.delete(remaining, answer.decided)
-                entity_hashes = np.delete(entity_hashes, answer.decided, axis=0)
+                remaining = np.delete(remaining, decided)
+                entity_hashes = np.delete(entity_hashes, decided, axis=0)
                 if not len(remaining):
                     break
-        return answers
+        return self.semantics.combine(answers)
 
 
 class StateLoader:
@@ -87,16 +90,24 @@ class StateLoader:
     ----------
     row_log, snapshots : of the view.
     codecs : one per feature of the view.
+    semantics : of the view's rows.
     """
 
-    def __init__(self, row_log: RowLog, snapshots: SnapshotFolder, codecs: Sequence[FeatureCodec]):
+    def __init__(
+        self,
+        row_log: RowLog,
+        snapshots: SnapshotFolder,
+        codecs: Sequence[FeatureCodec],
+        semantics: RowSemantics,
+    ):
         self._row_log = row_log
         self._snapshots = snapshots
-        self._codecs = list(codecs)
+        self.codecs = codecs
+        self._empty = State(semantics)
         self._damaged: set[str] = set()  # snapshots that turned out to be while they were read
         self._order: tuple[SnapshotFile, RowKeys] | None = None
 
-    def load(self, state: State) -> State:
+    def load(self, state: State | None = None) -> State:
         """The state of everything that is there now; the one that is given saves reading what it holds.
 
         Raises
@@ -104,43 +115,55 @@ class StateLoader:
         DamagedFileError : a file cannot be read that is needed.
         UnsupportedFeatureError : a feature was sealed with another type than it has.
         """
-        start = state
-        identity = self._row_log.identity()
-        if identity != state.row_log_identity:
-            state = State()  # the first look, or torn down and perhaps created anew
-        newest = self._newest_snapshot()
+        start = self._empty if state is None else state
+        while True:
+            newest = self._newest_snapshot()
+            try:
+                return self._load(start, newest)
+            except (DamagedFileError, StorageError):
+                if self._newest_snapshot() == newest:
+                    raise
+                # A seal came between: what was to be read is in newer files.
+
+    def _load(self, state: State, newest: SnapshotFile | None) -> State:
         if newest is not None and newest != state.newest_seen:
             state = self._newest_readable(state)
-        state = replace(state, row_log_identity=identity, newest_seen=newest)
-        if identity is None:
-            return state
-        # After a snapshot is opened the log is listed: a probe for the next commit would not see those behind
-        # a lost one.
-        version = self._row_log.version(state.version if state.version == start.version else -1)
-        try:
-            return self._with_commits(state, version) if version > state.version else state
-        except (DamagedFileError, StorageError):
-            if self._row_log.version(version) == version and self._newest_snapshot() == newest:
-                raise
-            # A seal and a vacuum came between: what was to be read is in newer files.
-            return self.load(start)
+        state = replace(state, newest_seen=newest)
+        log = self._row_log.read(state.position, state.snapshot.name if state.snapshot else "")
+        if log.starts_over:
+            if self._newest_snapshot() != newest:
+                raise StorageError(f"{self._row_log.where}: rows were sealed while they were read")
+            state = replace(self._empty, newest_seen=newest)
+        table = log.table()
+        if table is None or not len(table):
+            return replace(state, position=log.position)
+        return self._with_rows(state, table, log.position, log.num_commits)
 
-    def newest_layer(self) -> SketchLayer | None:
-        """The layer of the newest snapshot that can be read; None before the first seal.
+    def take_up(self, state: State, table: pa.Table, position: Position) -> State | None:
+        """The state with rows that this process has just appended, without a look at the files.
+
+        Returns
+        -------
+        None if there are commits between the state and these rows, which have to be read.
+        """
+        known = state.position
+        is_next = position.number == known.number + 1 and known.identity in (None, position.identity)
+        if not is_next or position.cursor is None or (known.identity is None and position.number):
+            return None
+        return self._with_rows(state, table, position, 1)
+
+    def sealed(self) -> State:
+        """The state of the newest snapshot that can be read, without the commits since.
 
         Raises
         ------
         DamagedFileError : none of them can be read.
         """
-        return self._newest_readable(State()).base
+        return replace(self._newest_readable(self._empty), newest_seen=self._newest_snapshot())
 
     def is_outdated(self, state: State) -> bool:
         """Whether there is anything that the state lacks; costs looking at a few file names."""
-        return (
-            self._row_log.identity() != state.row_log_identity
-            or self._newest_snapshot() != state.newest_seen
-            or self._row_log.version(state.version) != state.version
-        )
+        return self._newest_snapshot() != state.newest_seen or not self._row_log.is_at_end(state.position)
 
     def give_up(self, snapshot: SnapshotFile, error: DamagedFileError) -> None:
         """Do not open a snapshot any more, because of what a read of it met."""
@@ -167,7 +190,7 @@ class StateLoader:
             except DamagedFileError as error:
                 if number == len(published) - 1:
                     raise DamagedFileError(
-                        f"{error}. The rows are safe in {self._row_log.path}: `feast-sketch seal` makes a "
+                        f"{error}. The rows are safe in {self._row_log.where}: `feast-sketch seal` makes a "
                         "new snapshot of them"
                     ) from error
                 if snapshot.name not in self._damaged:
@@ -178,7 +201,7 @@ class StateLoader:
         if snapshot.name in self._damaged:
             raise DamagedFileError(f"{snapshot.where()}: a block of it is damaged")
         base = open_layer(snapshot)
-        for codec in self._codecs:
+        for codec in self.codecs:
             sealed = base.codecs.get(codec.feature)
             if sealed is not None and sealed.value_field != codec.value_field:
                 raise UnsupportedFeatureError(
@@ -186,22 +209,17 @@ class StateLoader:
                     f"{codec.value_field} now; give it a new name, or remove the view with `feast apply`, "
                     f"add it again and materialize ({snapshot.where()})"
                 )
-        return State(snapshot.version, self._row_log.identity(), snapshot, base)
+        # A snapshot's version is the number of commits that it covers.
+        return replace(self._empty, position=Position(snapshot.version - 1), snapshot=snapshot, base=base)
 
-    def _with_commits(self, state: State, version: int) -> State:
-        """The state with all commits up to a version."""
-        name = state.snapshot.name if state.snapshot else ""
-        log = self._row_log.read(state.version, name, version)
-        if log.starts_over:
-            state = State(row_log_identity=state.row_log_identity, newest_seen=state.newest_seen)
-        table = log.table()
-        if table is None:
-            return replace(state, version=log.version)
-        rows = encode(*newest_rows(table), self._codecs)
+    def _with_rows(self, state: State, table: pa.Table, position: Position, num_commits: int) -> State:
+        """The state with the rows of some commits more, which stand in their order."""
+        rows = state.semantics.encode(table, self.codecs)
         if state.base is not None:
             # What a seal would cut is not shown until then either: models know the values that were kept.
             rows = rows.within({name: state.base.vocabularies[name] for name in state.base.cut})
-        rows = rows.take(np.flatnonzero(~self._are_late(rows.keys, state)))
+        late = state.semantics.late(rows.keys, state.exact, lambda: self._order_of(state, rows.keys))
+        rows = rows.take(np.flatnonzero(~late))
         layers = list(state.exact)
         if len(rows):
             layers.append(ExactLayer(rows))
@@ -209,36 +227,25 @@ class StateLoader:
         # a logarithmic number of times.
         while len(layers) > 1 and 2 * len(layers[-1]) >= len(layers[-2]):
             newer, older = layers.pop(), layers.pop()
-            layers.append(older.merged_with(newer))
+            layers.append(ExactLayer(state.semantics.merge(older.rows, newer.rows)))
         return replace(
             state,
-            version=log.version,
+            position=position,
             exact=tuple(layers),
             unsealed_rows=state.unsealed_rows + len(table),
+            unsealed_commits=state.unsealed_commits + num_commits,
         )
 
-    def _are_late(self, keys: RowKeys, state: State) -> NDArray[np.bool_]:
-        """Which rows are older than what the state already has of their entity: bool[n]."""
-        late = np.zeros(len(keys), np.bool_)
-        unlisted = np.ones(len(keys), np.bool_)
-        for layer in reversed(state.exact):
-            # The newest layer that lists an entity has what counts: an older one may have what was deleted.
-            found, places = layer.find(keys.entity_hashes)
-            first = unlisted[found]
-            late[found[first]] = keys.older_than(found[first], layer.rows.keys, places[first])
-            unlisted[found] = False
-        if state.base is not None and state.snapshot is not None:
-            # What an exact layer lists has beaten the sealed row before. A commit is newer than the seal, so
-            # only an older event timestamp, or an equal one with an older created timestamp, can lose.
-            suspects = np.flatnonzero(unlisted & (keys.event_timestamps <= state.base.max_event_timestamp))
-            if len(suspects):
-                order = self._order_of(state.snapshot)
-                found, places = find_sorted(order.entity_hashes, keys.entity_hashes[suspects])
-                late[suspects[found]] |= keys.older_than(suspects[found], order, places)
-        return late
+    def _order_of(self, state: State, keys: RowKeys) -> RowKeys | None:
+        """The keys of the sealed entities, mapped at the first row after a seal that may be late.
 
-    def _order_of(self, snapshot: SnapshotFile) -> RowKeys:
-        """Hashes and timestamps of the sealed entities, mapped at the first late row after a seal."""
-        if self._order is None or self._order[0] != snapshot:
-            self._order = (snapshot, load_order(snapshot))
+        A commit is newer than the seal, so only an older event timestamp, or an equal one with an older created
+        timestamp, can lose.
+        """
+        if state.base is None or state.snapshot is None:
+            return None
+        if not (keys.event_timestamps <= state.base.max_event_timestamp).any():
+            return None
+        if self._order is None or self._order[0] != state.snapshot:
+            self._order = (state.snapshot, load_order(state.snapshot))
         return self._order[1]

@@ -1,0 +1,331 @@
+"""A view as reads see it: a state, and when to look for what is new.
+
+A state is one immutable object. Refreshing builds the next one and swaps the reference, so reads take no lock;
+while reads come in, what is new is taken up beside them, in a thread.
+"""
+
+import logging
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from feast_sketch_store.errors import DamagedFileError, SketchStoreError, StorageError
+from feast_sketch_store.layers import LayerAnswer, SketchLayer
+from feast_sketch_store.row_log import RowLog
+from feast_sketch_store.rows.codecs import EXACT, FeatureCodec
+from feast_sketch_store.rows.encoding import ENTITY_KEY, NO_TIMESTAMP, OWN_COLUMNS
+from feast_sketch_store.rows.entity_keys import join_keys_of
+from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder
+from feast_sketch_store.storage.base import Storage
+from feast_sketch_store.storage.names import SNAPSHOTS_FOLDER
+from feast_sketch_store.view.process_writes import last_write
+from feast_sketch_store.view.semantics import REPLACE, RowSemantics
+from feast_sketch_store.view.state import State, StateLoader
+
+_logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+REFRESHER = "feast_sketch_store refresh"  # the name of threads
+
+_views: "weakref.WeakSet[LiveView]" = weakref.WeakSet()
+
+
+def _reset_locks() -> None:
+    for view in _views:
+        view.reset_locks()
+
+
+os.register_at_fork(after_in_child=_reset_locks)
+
+
+@dataclass(frozen=True)
+class ViewStats:
+    """Sizes of a view as this process serves it; bytes and counts.
+
+    ``table_bytes`` is the filter, ``ideal_bits`` what a standard Bloom filter would take for the same
+    facts at the same expected rates, ``fact_bytes`` the filter and the sets with what it takes to find them,
+    ``snapshot_bytes`` the whole file that readers map. ``structures`` tells how each feature is kept, see
+    `SketchLayer.structure_of`.
+    """
+
+    sealed_entities: int
+    sealed_facts: int
+    unsealed_rows: int
+    unsealed_bytes: int
+    table_bytes: int
+    ideal_bits: float
+    vocabulary_bytes: int
+    snapshot_bytes: int
+    expected_false_positive_rates: dict[str, float] = field(default_factory=dict)
+    vocabulary_sizes: dict[str, int] = field(default_factory=dict)
+    fact_bytes: int = 0
+    structures: dict[str, str] = field(default_factory=dict)
+
+
+class LiveView:
+    """A view that is read and never written. Safe to use from several threads.
+
+    Parameters
+    ----------
+    storage : the view's own; it may be empty.
+    codecs : one per feature of the view; None for those that the rows were written with.
+    refresh_interval_seconds : how old the writes of other processes may be before a read looks for them.
+    semantics : of the view's rows.
+
+    Raises
+    ------
+    DamagedFileError : no snapshot of the view, or a file of its row log, can be read.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        codecs: Sequence[FeatureCodec] | None = None,
+        refresh_interval_seconds: float = 1.0,
+        semantics: RowSemantics = REPLACE,
+    ):
+        self.storage = storage
+        self._process_key = os.path.realpath(storage.location)  # the same whichever way leads there
+        self._refresh_interval_seconds = refresh_interval_seconds
+        self._row_log = RowLog(storage)
+        self._snapshots = SnapshotFolder(storage.within(SNAPSHOTS_FOLDER))
+        self._loader = StateLoader(self._row_log, self._snapshots, codecs or [], semantics)
+        self._refresh_lock = threading.Lock()  # guards the attributes below
+        self._state = State(semantics)
+        self._is_open = False  # until the storage was read for the first time
+        self._looked_at = -np.inf  # time.monotonic() as the look began that gave the state
+        self._seen_process_write = -1
+        self._last_warning = ""
+        self._refresher: threading.Thread | None = None  # the latest one, which may be done
+        if codecs is None:
+            self._state = self._loader.sealed()
+            self._loader.codecs = self._stored_codecs()
+        _views.add(self)
+
+    def reset_locks(self) -> None:
+        """Make locks anew that another thread of the parent process may have held when it forked."""
+        self._refresh_lock = threading.Lock()
+        self._refresher = None
+
+    def close(self) -> None:
+        """Wait for a refresh that is under way. Who lets go of the view then lets go of its files."""
+        with self._refresh_lock:  # held from before a thread starts until it is done
+            refresher = self._refresher
+        if refresher is not None:
+            refresher.join()
+
+    # -- read ----------------------------------------------------------------------------------
+
+    def read(
+        self,
+        entity_hashes: NDArray[np.uint64],
+        features: Sequence[str],
+        ttl_microseconds: int | None = None,
+    ) -> list[LayerAnswer]:
+        """Read a batch of entities.
+
+        Parameters
+        ----------
+        entity_hashes : uint64[n, 2]
+        features : names; one that the view does not have is left out.
+        ttl_microseconds : rows whose event timestamp is older are not returned; None for no limit.
+
+        Returns
+        -------
+        An answer per layer that found some of the entities; ``found`` counts in the batch, and no entity
+        is found twice.
+        """
+        expire_before = expire_before_of(ttl_microseconds)
+
+        def read(state: State) -> list[LayerAnswer]:
+            answers = state.read(entity_hashes, features, expire_before)
+            for answer in answers:
+                for feature in answer.features.values():
+                    _ = feature.symbols  # asked for here, where a damaged block can be coped with
+            return answers
+
+        return self.with_state(read)
+
+    def with_state(self, read: Callable[[State], T]) -> T:
+        """What a function makes of the state that reads see now.
+
+        It may be called again, with an older state, if it raises a `DamagedFileError` for a part of the
+        snapshot that was not used before.
+        """
+        self._refresh_if_due()
+        while True:
+            state = self._state
+            try:
+                return read(state)
+            except DamagedFileError as error:
+                self._give_up_snapshot(state, error)
+
+    # -- what is stored ------------------------------------------------------------------------
+
+    @property
+    def codecs(self) -> Sequence[FeatureCodec]:
+        """How features are read."""
+        return self._loader.codecs
+
+    def stored_schema(self) -> pa.Schema:
+        """The columns of the row log; none if there are no rows."""
+        return pa.schema(self._row_log.columns())
+
+    def stored_join_keys(self) -> dict[str, str] | None:
+        """The join keys of a stored row, each with the field of Feast's ``Value`` that carries it.
+
+        None if there are no rows; no join keys if the view has no entities.
+        """
+        for part in reversed(list(self._row_log.parts())):
+            for batch in part.batches([ENTITY_KEY]):
+                if len(batch):
+                    return join_keys_of(batch[ENTITY_KEY][0].as_py())
+        return None
+
+    def _stored_codecs(self) -> list[FeatureCodec]:
+        """The codecs of all features that were written: as they were sealed, or else by their columns."""
+        codecs = dict(self._state.base.codecs) if self._state.base is not None else {}
+        for column in self.stored_schema():
+            if column.name not in {*codecs, *(self.stored_join_keys() or {}), *OWN_COLUMNS}:
+                value_field = FeatureCodec.field_of(column.type)
+                if value_field is not None:
+                    # As they were written; a seal tells what the feature was declared to be.
+                    codecs[column.name] = FeatureCodec(column.name, value_field, EXACT)
+        return list(codecs.values())
+
+    # -- refresh -------------------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        """Take up everything that was written or sealed before this call.
+
+        Raises
+        ------
+        DamagedFileError : a file cannot be read, and there is no earlier state to keep serving.
+        """
+        with self._refresh_lock:
+            self._refresh(self._state)
+
+    def _refresh(self, state: State | None) -> None:
+        seen, now = last_write(self._process_key), time.monotonic()
+        self._state = self._loader.load(state)
+        self._is_open = True
+        self._seen_process_write, self._looked_at = seen, now
+
+    def is_fresh(self) -> bool:
+        """Whether a read would be answered from memory, without a look at the storage for what is new."""
+        return not self._is_stale(self._refresh_interval_seconds / 2)
+
+    def _refresh_if_due(self) -> None:
+        """Look at the storage if it is time to.
+
+        A read that must see a write of its own process waits for it. So does one that comes after a pause.
+        Between reads that follow each other closely, what is new is taken up in a thread, half an interval
+        ahead of time, and they go on with the old state.
+        """
+        if not self._is_stale(self._refresh_interval_seconds / 2):
+            return
+        # Whoever comes second while a refresh runs may serve the old state, if it is not too old.
+        if not self._refresh_lock.acquire(blocking=self._is_stale(self._refresh_interval_seconds)):
+            return
+        in_thread = False
+        try:
+            if self._is_stale(self._refresh_interval_seconds):
+                self._refresh_or_warn()
+            elif self._is_stale(self._refresh_interval_seconds / 2) and self._is_outdated():
+                in_thread = True
+                self._refresher = threading.Thread(target=self._refresh_in_thread, name=REFRESHER)
+                self._refresher.start()
+        finally:
+            if not in_thread:
+                self._refresh_lock.release()
+
+    def _is_stale(self, seconds: float) -> bool:
+        """Whether the state lacks a write of this process, or may lack those of others since so long."""
+        return not self._is_open or self._has_unseen_write() or time.monotonic() - self._looked_at >= seconds
+
+    def _is_outdated(self) -> bool:
+        """Whether there is anything to take up."""
+        now = time.monotonic()
+        try:
+            is_outdated = self._loader.is_outdated(self._state)
+        except SketchStoreError:
+            return True  # the refresh meets it again, and tells
+        if not is_outdated:
+            self._looked_at = now
+        return is_outdated
+
+    def _refresh_in_thread(self) -> None:
+        """Take up what is new and release the lock, which the starter of the thread holds."""
+        try:
+            self._refresh_or_warn()
+        finally:
+            self._refresh_lock.release()
+
+    def _refresh_or_warn(self) -> None:
+        """Refresh; if that fails, go on with the state there is, if there is one."""
+        seen, now = last_write(self._process_key), time.monotonic()
+        try:
+            self._refresh(self._state)
+        except (DamagedFileError, StorageError) as error:
+            if not self._is_open:
+                raise
+            self._seen_process_write, self._looked_at = seen, now  # not again at every read
+            if str(error) != self._last_warning:  # once, not at every refresh
+                self._last_warning = str(error)
+                _logger.warning("%s; serving what was read before", error)
+
+    def _give_up_snapshot(self, state: State, error: DamagedFileError) -> None:
+        """Serve an older snapshot after a read met a damaged block; raises if there is none."""
+        with self._refresh_lock:
+            if state.snapshot is None:
+                raise error
+            if self._state.snapshot == state.snapshot:  # else another thread was first
+                self._loader.give_up(state.snapshot, error)
+                self._refresh(None)
+
+    def _has_unseen_write(self) -> bool:
+        return self._seen_process_write != last_write(self._process_key)
+
+    # -- sizes ---------------------------------------------------------------------------------
+
+    def sealed(self) -> tuple[SketchLayer, SnapshotFile] | None:
+        """The sealed layer and its file, as of the last refresh; None before the first seal."""
+        state = self._state
+        return (state.base, state.snapshot) if state.base is not None and state.snapshot is not None else None
+
+    def stats(self) -> ViewStats:
+        """Sizes of the view as of now."""
+        self.refresh()
+        state = self._state
+        unsealed = state.unsealed_bytes
+        if state.base is None or state.snapshot is None:
+            return ViewStats(0, 0, state.unsealed_rows, unsealed, 0, 0.0, 0, 0)
+        base = state.base
+        return ViewStats(
+            base.num_entities,
+            base.num_facts,
+            state.unsealed_rows,
+            unsealed,
+            base.bloom.num_bits // 8,
+            base.ideal_bits,
+            sum(v.size_bytes for v in base.vocabularies.values()),
+            state.snapshot.size_bytes(),
+            {name: r.false_positive_rate for name, r in base.ranges.items()},
+            {name: len(v) for name, v in base.vocabularies.items()},
+            -(-base.fact_bits // 8),
+            {name: base.structure_of(name) for name in base.codecs},
+        )
+
+
+def expire_before_of(ttl_microseconds: int | None) -> int:
+    """The event timestamp before which rows have expired, in microseconds since 1970."""
+    return NO_TIMESTAMP if ttl_microseconds is None else time.time_ns() // 1000 - ttl_microseconds

@@ -1,0 +1,48 @@
+"""When a view is sealed, and what a seal makes of its rows."""
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from feast_sketch_store.layers import SketchLayer, SketchLayerBuilder
+from feast_sketch_store.view.semantics import FoldedRows
+from feast_sketch_store.view.settings import ViewSettings
+
+# A seal rewrites the row log when rows were deleted or expired, or when so much of it is outdated.
+_SUPERSEDED_SHARE = 0.25
+_MAX_FILES = 64
+
+# Fresh commits are absorbed into the table when they are so many, so that a process that starts reads few.
+_MAX_FRESH_COMMITS = 1_000
+
+
+@dataclass(frozen=True)
+class SealPolicy:
+    """When a write seals: past ``min_rows``, as soon as the unsealed rows take more than ``share`` of what
+    the sealed ones take. So memory stays within ``1 + share`` of a freshly sealed view.
+    """
+
+    share: float = 0.25
+    min_rows: int = 1_000
+
+    def wants_seal(self, unsealed: int, sealed: int, unsealed_rows: int) -> bool:
+        """Whether to seal now; ``unsealed`` and ``sealed`` are sizes, in rows or in bytes."""
+        return unsealed_rows > self.min_rows and unsealed > self.share * sealed
+
+    def wants_absorption(self, fresh_commits: int) -> bool:
+        """Whether to move fresh commits into the table now."""
+        return fresh_commits > _MAX_FRESH_COMMITS
+
+    def wants_compaction(self, rows: FoldedRows, num_files: int) -> bool:
+        """Whether to rewrite the table, after a seal of these rows of so many files."""
+        superseded = rows.num_rows - len(rows)
+        return rows.has_dead or superseded > _SUPERSEDED_SHARE * rows.num_rows or num_files > _MAX_FILES
+
+
+def fold(rows: FoldedRows, settings: ViewSettings) -> SketchLayer:
+    """Fold rows into a layer. Touches no storage."""
+    builder = SketchLayerBuilder(rows.keys, settings.codecs)
+    for places, encoded in rows.encoded(settings.codecs):
+        builder.add(places, encoded)
+    pa.default_memory_pool().release_unused()  # what reading took, before the table is allocated
+    return builder.build(settings.budget)

@@ -1,0 +1,143 @@
+"""Row semantics: which rows of an entity count, wherever rows meet.
+
+Rows meet in four places, and a semantics answers for all of them:
+
+    in a batch        rows of one commit, or of several that are taken up together
+    in the log        all rows, when a view is sealed or verified
+    among unsealed    layers of rows in memory are merged as they grow
+    in a read         layers that know an entity, newest first
+
+`Replace` is Feast's: the newest row of an entity replaces those before it.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from feast_sketch_store.layers import ExactLayer, LayerAnswer
+from feast_sketch_store.layers.exact import find_sorted
+from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedRows, RowKeys, encode, newest_rows
+from feast_sketch_store.rows.newest import Batches, NewestRows
+
+
+class FoldedRows(Protocol):
+    """The rows of a log that count.
+
+    Attributes
+    ----------
+    keys : of the entities, ordered by hash.
+    num_rows : of the log, those that do not count included.
+    has_dead : whether deleted or expired rows were left out.
+    """
+
+    keys: RowKeys
+    num_rows: int
+    has_dead: bool
+
+    def __len__(self) -> int:
+        """How many rows the log needs to have."""
+
+    def batches(self) -> Iterator[tuple[NDArray[np.int64], pa.Table]]:
+        """Rows of the log that need to stay: which of ``keys`` they belong to, int64[n], and the rows."""
+
+    def encoded(self, codecs: Sequence[FeatureCodec]) -> Iterator[tuple[NDArray[np.int64], EncodedRows]]:
+        """One row per entity, in parts: which of ``keys`` they belong to, int64[n], and the rows."""
+
+
+class RowSemantics(ABC):
+    """How rows of one entity come together. Without state.
+
+    Attributes
+    ----------
+    name : by which settings know it.
+    """
+
+    name: str
+
+    @abstractmethod
+    def fold(self, batches: Batches, expire_before: int = NO_TIMESTAMP) -> FoldedRows:
+        """The rows of a log that count; parameters as those of `NewestRows`."""
+
+    @abstractmethod
+    def encode(self, table: pa.Table, codecs: Sequence[FeatureCodec]) -> EncodedRows:
+        """Rows in commit order as one row per entity, ordered by hash."""
+
+    @abstractmethod
+    def merge(self, older: EncodedRows, newer: EncodedRows) -> EncodedRows:
+        """One row per entity of two parts, ordered by hash."""
+
+    @abstractmethod
+    def late(
+        self, keys: RowKeys, layers: Sequence[ExactLayer], sealed: Callable[[], RowKeys | None]
+    ) -> NDArray[np.bool_]:
+        """Which new rows do not count, because of what is known of their entities already: bool[n].
+
+        Parameters
+        ----------
+        keys : of the new rows, one per entity.
+        layers : the unsealed rows, from the oldest to the newest.
+        sealed : gives the keys of the sealed rows, which may have to be read from a file; None for none.
+        """
+
+    @abstractmethod
+    def decided(self, answer: LayerAnswer) -> NDArray[np.int64]:
+        """Of an answer's entities those that need no older layer: positions, int64[d]."""
+
+    @abstractmethod
+    def combine(self, answers: Sequence[LayerAnswer]) -> list[LayerAnswer]:
+        """Answers of layers, newest first, so that no entity is found twice."""
+
+
+class Replace(RowSemantics):
+    """The newest row replaces those before it: by event timestamp, created timestamp, order of commit."""
+
+    name = "replace"
+
+    def fold(self, batches: Batches, expire_before: int = NO_TIMESTAMP) -> FoldedRows:
+        """The newest row of each entity that is neither deleted nor expired."""
+        return NewestRows(batches, expire_before)
+
+    def encode(self, table: pa.Table, codecs: Sequence[FeatureCodec]) -> EncodedRows:
+        """The newest row of each entity."""
+        return encode(*newest_rows(table), codecs)
+
+    def merge(self, older: EncodedRows, newer: EncodedRows) -> EncodedRows:
+        """The newest row of each entity of both."""
+        return older.merged_with(newer)
+
+    def late(
+        self, keys: RowKeys, layers: Sequence[ExactLayer], sealed: Callable[[], RowKeys | None]
+    ) -> NDArray[np.bool_]:
+        """Which rows are older than what is known already of their entity."""
+        late = np.zeros(len(keys), np.bool_)
+        unlisted = np.ones(len(keys), np.bool_)
+        for layer in reversed(layers):
+            # The newest layer that lists an entity has what counts: an older one may have what was deleted.
+            found, places = layer.find(keys.entity_hashes)
+            first = unlisted[found]
+            late[found[first]] = keys.older_than(found[first], layer.rows.keys, places[first])
+            unlisted[found] = False
+        # What an unsealed layer lists has beaten the sealed row before.
+        suspects = np.flatnonzero(unlisted)
+        if len(suspects) and (order := sealed()) is not None:
+            found, places = find_sorted(order.entity_hashes, keys.entity_hashes[suspects])
+            late[suspects[found]] |= keys.older_than(suspects[found], order, places)
+        return late
+
+    def decided(self, answer: LayerAnswer) -> NDArray[np.int64]:
+        """All that a layer lists."""
+        return answer.decided
+
+    def combine(self, answers: Sequence[LayerAnswer]) -> list[LayerAnswer]:
+        """As they are: each entity is found by its newest layer."""
+        return list(answers)
+
+
+REPLACE = Replace()
+
+SEMANTICS: Mapping[str, RowSemantics] = {semantics.name: semantics for semantics in (REPLACE,)}
