@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from feast_sketch_store import kernel
+from feast_sketch_store.errors import RowError
 from feast_sketch_store.kernel.binary import from_parts, parts_of
 
 if TYPE_CHECKING:
@@ -34,6 +35,9 @@ _FIELDS = {
     _INT64: "int64_val",
     _UNIX_TIMESTAMP: "unix_timestamp_val",
 }
+
+# Names of join keys, each with the field of ``Value`` that carries it; None where that is not known.
+JoinKeys = Mapping[str, str | None]
 
 # The fields of ``Value`` that a join key can have, and their columns.
 JOIN_KEY_TYPES = {
@@ -61,6 +65,35 @@ def hash_entity_keys(entity_keys: "Sequence[EntityKey]") -> NDArray[np.uint64]:
     if usual is not None:
         return hash_int64_keys(*usual)
     return hash_serialized_keys(serialize_entity_keys(entity_keys))
+
+
+def check_join_keys(entity_keys: "Sequence[EntityKey]", wanted: JoinKeys) -> None:
+    """Check that all keys have the same join keys as the rows of their view.
+
+    Raises
+    ------
+    RowError : names the first row that has others, what it has and what is wanted.
+    """
+    for row, key in enumerate(entity_keys):
+        given = {}
+        for name, value in zip(key.join_keys[:], key.entity_values[:], strict=False):
+            given[name] = value.WhichOneof("val")
+        is_wanted = given.keys() == wanted.keys() and len(key.join_keys) == len(key.entity_values)
+        if not is_wanted or any(wanted[name] not in (None, field) for name, field in given.items()):
+            raise RowError(
+                f"row {row} of the batch is keyed by {join_keys_text(given)}, the rows of the view by "
+                f"{join_keys_text(wanted)}. Give it the view's join keys, or it could not be found"
+            )
+
+
+def join_keys_text(join_keys: JoinKeys) -> str:
+    """Join keys as messages name them: ``item_id (string), user_id (int64)``."""
+    if not join_keys:
+        return "nothing"
+    return ", ".join(
+        name if field is None else f"{name} ({field.removesuffix('_val')})"
+        for name, field in sorted(join_keys.items())
+    )
 
 
 def serialize_entity_keys(entity_keys: "Sequence[EntityKey]") -> list[bytes]:

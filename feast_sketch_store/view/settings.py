@@ -24,7 +24,9 @@ from feast_sketch_store.errors import SettingsError, UnsupportedFeatureError
 from feast_sketch_store.layers import STRUCTURES, Cut, FeatureBudget, Target
 from feast_sketch_store.rows.binning import Binning, Edges, Precision, Quantiles
 from feast_sketch_store.rows.codecs import BINNED, CATEGORICAL, EXACT, MEMBERSHIP, FeatureCodec
+from feast_sketch_store.rows.column_names import clash
 from feast_sketch_store.rows.encoding import OWN_COLUMNS
+from feast_sketch_store.rows.entity_keys import JoinKeys
 from feast_sketch_store.structures.choice import ERROR_RATE, FALSE_PER_READ, MEMORY, NOISE_RATIO
 from feast_sketch_store.structures.columns import checked
 from feast_sketch_store.structures.sizing import AUTO_NOISE_RATIO
@@ -105,6 +107,7 @@ class ViewSettings:
     ttl_microseconds: int | None = None
     folder: Path | None = None  # that paths in settings are relative to
     semantics: str = "replace"  # how rows of an entity come together, see `view.semantics`
+    join_keys: JoinKeys | None = None  # None if the view does not say
 
     @property
     def codecs(self) -> list[FeatureCodec]:
@@ -139,8 +142,10 @@ def resolve(options: StoreOptions, table: "FeatureView", folder: Path | None = N
     Raises
     ------
     SettingsError : a tag is unknown or has a value that cannot work.
-    UnsupportedFeatureError : no codec takes a feature.
+    UnsupportedFeatureError : no codec takes a feature, or a name cannot be a column.
     """
+    join_keys = declared_join_keys(table)
+    _check_names(table, join_keys or ())
     view_tags = _own_tags(table.tags, f"feature view {table.name!r}", _VIEW_TAGS)
     features = {}
     for field in table.features:
@@ -165,7 +170,39 @@ def resolve(options: StoreOptions, table: "FeatureView", folder: Path | None = N
         features,
         ttl_microseconds(options, table),
         folder,
+        join_keys,
     )
+
+
+def declared_join_keys(table: "FeatureView") -> JoinKeys | None:
+    """The join keys of a view, each with the field of Feast's ``Value`` that carries it.
+
+    The field is None where Feast does not know the type. None for all if the view does not say: one that was
+    not applied yet, or an on-demand view.
+    """
+    from feast.type_map import VALUE_TYPE_TO_PROTO_VALUE_MAP
+
+    columns = getattr(table, "entity_columns", None) or []
+    if not columns or len(columns) < len(table.entities):
+        return None
+    return {c.name: VALUE_TYPE_TO_PROTO_VALUE_MAP.get(c.dtype.to_value_type()) for c in columns}
+
+
+def _check_names(table: "FeatureView", join_keys: Iterable[str]) -> None:
+    """Refuse names that cannot be columns of one table."""
+    names = [*join_keys, *(field.name for field in table.features)]
+    for name in names:
+        if name.lower() in OWN_COLUMNS:
+            raise UnsupportedFeatureError(
+                f"feature or join key {name!r} of view {table.name!r} bears a name that the row log keeps "
+                "for itself; rename it"
+            )
+    found = clash(names)
+    if found is not None:
+        raise UnsupportedFeatureError(
+            f"feature view {table.name!r} has {found[0]!r} and {found[1]!r}, which differ only by case: "
+            "Delta Lake takes both for one column. Rename one of them, or put it into another view"
+        )
 
 
 def ttl_microseconds(options: StoreOptions, table: "FeatureView") -> int | None:
@@ -345,8 +382,6 @@ def _own_tags(
 
 
 def _choose_codec(field: "Field", tags: Mapping[str, Any], default: str, where: str) -> FeatureCodec:
-    if field.name in OWN_COLUMNS:
-        raise UnsupportedFeatureError(f"{where} bears a name that the row log keeps for itself; rename it")
     usual = FeatureCodec.for_feature(field.name, field.dtype)
     binnings: list[Binning] = [tags[name] for name in _BINNINGS if name in tags]
     name = tags.get("codec") or (BINNED if binnings else "")

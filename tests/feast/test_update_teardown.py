@@ -169,6 +169,28 @@ class TestJoinKeys:
         self.apply(harness, make_view, "user_id", ValueType.INT64, Int64)
 
 
+@pytest.mark.parametrize("options", [{}, {"seal_min_rows": 0}], ids=["unsealed", "sealed"])
+def test_a_rename_by_case_is_refused_at_apply_and_at_a_write(make_harness, make_view, options):
+    harness = make_harness({"Country": String}, **options)
+    harness.write(1, {"Country": FRANCE["country"]})
+    other = harness.reopened()
+    other.view = make_view({"country": String})
+    with pytest.raises(UnsupportedFeatureError) as caught:
+        other.store.update(harness.config, [], [other.view], [], [], False)
+    for part in ("'Country'", "'country'", "only by case", "Name the feature 'Country' again"):
+        assert part in str(caught.value)
+    with pytest.raises(UnsupportedFeatureError, match="only by case"):
+        other.write(2, FRANCE)
+    assert [values for _, values in harness.reopened().read(1, 2)] == [{"Country": FRANCE["country"]}, None]
+
+
+def test_features_that_differ_only_by_case_are_refused_at_apply(make_config, make_view, tmp_path):
+    view = make_view({"Color": String, "color": String})
+    with pytest.raises(UnsupportedFeatureError, match=r"'Color' and 'color'"):
+        SketchOnlineStore().update(make_config(), [], [make_view(name="kept"), view], [], [], False)
+    assert not (tmp_path / "sketch").exists(), "a refused apply changes nothing"
+
+
 def test_a_renamed_view_begins_empty_and_the_old_one_is_gone(make_harness, make_view):
     harness = make_harness({"country": String})
     harness.write(1, FRANCE)

@@ -198,6 +198,31 @@ def test_a_name_of_the_row_log_is_refused(name):
         resolve(OPTIONS, view)
 
 
+@pytest.mark.parametrize("name", ["__Entity_Key", "__NULLS"])
+def test_a_name_of_the_row_log_is_refused_in_any_case_and_as_a_join_key(name):
+    view = SimpleNamespace(name="history", tags={}, ttl=None, features=[Field(name=name, dtype=String)])
+    with pytest.raises(UnsupportedFeatureError, match="row log keeps for itself"):
+        resolve(OPTIONS, view)
+    view.features, view.entities = [], ["user"]
+    view.entity_columns = [Field(name=name, dtype=String)]
+    with pytest.raises(UnsupportedFeatureError, match="row log keeps for itself"):
+        resolve(OPTIONS, view)
+
+
+@pytest.mark.parametrize("names", [("Color", "color"), ("größe", "GRÖSSE", "GRÖßE"), ("User_ID",)])
+def test_names_that_differ_only_by_case_are_refused_with_both(names):
+    with pytest.raises(UnsupportedFeatureError) as caught:
+        resolve(OPTIONS, view_of(*(Field(name=name, dtype=String) for name in names)))
+    first, last = (*names, "user_id") if len(names) == 1 else (names[0], names[-1])
+    for part in (repr(first), repr(last), "only by case", "Rename"):
+        assert part in str(caught.value)
+
+
+def test_names_that_are_alike_but_not_the_same_are_taken():
+    names = ["straße", "strasse", "color", "colour", "e\u0301", "é"]
+    assert list(resolve(OPTIONS, view_of(*(Field(name=n, dtype=String) for n in names))).features) == names
+
+
 @pytest.mark.parametrize(
     ("ttl", "microseconds"),
     [

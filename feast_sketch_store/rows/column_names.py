@@ -1,0 +1,31 @@
+"""Names of columns: Delta Lake holds no two columns whose names differ only by case."""
+
+from collections.abc import Iterable
+
+from feast_sketch_store.errors import UnsupportedFeatureError
+
+
+def clash(names: Iterable[str]) -> tuple[str, str] | None:
+    """The first two different names that are one column to Delta Lake; None if there are none."""
+    known: dict[str, str] = {}
+    for name in names:
+        other = known.setdefault(name.lower(), name)
+        if other != name:
+            return other, name
+    return None
+
+
+def check_new_columns(stored: Iterable[str], wanted: Iterable[str]) -> None:
+    """Check that a table can have columns beside those that it has.
+
+    Raises
+    ------
+    UnsupportedFeatureError : a name differs from that of a stored column, or of another one, only by case.
+    """
+    found = clash([*stored, *wanted])
+    if found is not None:
+        raise UnsupportedFeatureError(
+            f"the row log has a column {found[0]!r}, and {found[1]!r} differs from it only by case, which "
+            f"Delta Lake does not tell apart. Name the feature {found[0]!r} again, give it a name that "
+            "differs in more than case, or remove the view with `feast apply`, add it again and materialize"
+        )
