@@ -4,8 +4,8 @@ import asyncio
 import copy
 import functools
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,7 +20,6 @@ from feast.protos.feast.serving.ServingService_pb2 import GetOnlineFeaturesRespo
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey as EntityKeyProto
 from feast.protos.feast.types.Value_pb2 import Value as ValueProto
 from feast.repo_config import FeastConfigBaseModel, RepoConfig
-from feast.type_map import VALUE_TYPE_TO_PROTO_VALUE_MAP
 from feast.types import Bytes, FeastType
 from feast.utils import _get_table_entity_values
 from pydantic import Field, StrictStr, field_validator
@@ -30,13 +29,14 @@ from feast_sketch_store.adapter.responses import Row, add_vectors, distinct, has
 from feast_sketch_store.errors import RowError, SettingsError, SketchStoreError
 from feast_sketch_store.rows.codecs import EXACT
 from feast_sketch_store.rows.encoding import FeastRow, deletions, to_arrow
-from feast_sketch_store.rows.entity_keys import hash_entity_keys
+from feast_sketch_store.rows.entity_keys import JoinKeys, hash_entity_keys, join_keys_text
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.names import project_storage, store_path, view_storage
 from feast_sketch_store.view.settings import (
     DEFAULT_PATH,
     DEFAULT_REFRESH_INTERVAL_SECONDS,
     VocabularySetting,
+    declared_join_keys,
     error_rate,
     error_rate_or_auto,
     resolve,
@@ -51,6 +51,8 @@ _given_hints: set[str] = set()  # each is given once by a process
 
 # What an open view depends on: features with their types and tags, the tags of the view, the default codec.
 _Declaration = tuple[list[tuple[str, FeastType, dict[str, str]]], dict[str, str], str]
+# What the settings of a view depend on beside its declaration: columns of join keys, ttl, folder, options.
+_Circumstances = tuple[list[tuple[str, FeastType]], timedelta | None, Path | None, "SketchOnlineStoreConfig"]
 
 
 class SketchOnlineStoreConfig(FeastConfigBaseModel):
@@ -148,14 +150,18 @@ class SketchOnlineStore(OnlineStore):
     _versioned_read_supported = True
 
     def __init__(self) -> None:
+        self._forget_views()
+
+    def _forget_views(self) -> None:
         self._views: dict[str, tuple[_Declaration, View]] = {}
+        self._settings: dict[str, tuple[_Declaration, _Circumstances]] = {}  # of the views
 
     def __getstate__(self) -> dict[str, Any]:
         # Compute engines send a store to their workers, which open the views for themselves.
         return {}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._views = {}
+        self._forget_views()
 
     def online_write_batch(
         self,
@@ -168,15 +174,16 @@ class SketchOnlineStore(OnlineStore):
 
         Raises
         ------
-        RowError : a value is not of its feature's type, or a column changed its type.
+        RowError : a row has other join keys than the view, a value is not of its feature's type, or a column
+            changed its type.
         VocabularyOverflowError : a feature would have more than ``max_vocabulary`` values.
         StorageError : the folder cannot be written. In each case nothing of the batch is kept.
         """
         if data:
             options = config.online_store
-            settings = resolve(options, table, config.repo_path)
+            settings = self.settings(config, table)
             try:
-                rows = to_arrow(data, settings.codecs)
+                rows = to_arrow(data, settings.codecs, settings.join_keys)
             except RowError as error:
                 raise RowError(f"feature view {table.name!r}: {error}") from error
             policy = SealPolicy(options.seal_share, options.seal_min_rows)
@@ -297,7 +304,7 @@ class SketchOnlineStore(OnlineStore):
     async def close(self) -> None:
         """Let go of all views: their memory, mapped files and threads. A later call opens them again."""
         views = [view for _, view in self._views.values()]
-        self._views.clear()
+        self._forget_views()
         for view in views:
             await asyncio.to_thread(view.close)
 
@@ -341,7 +348,7 @@ class SketchOnlineStore(OnlineStore):
         """
         hints: list[str] = []
         for table in tables_to_keep:
-            settings = resolve(config.online_store, table, config.repo_path)
+            settings = self.settings(config, table)
             view = self._open(config, table)
             view.check_codecs()
             _check_join_keys(table, view.stored_join_keys())
@@ -357,6 +364,7 @@ class SketchOnlineStore(OnlineStore):
             for version in range((getattr(table, "current_version_number", None) or 0) + 1):
                 storage = self._storage(config, table.name, version)
                 self._views.pop(storage.location, None)
+                self._settings.pop(storage.location, None)
                 storage.delete_all()
 
     def plan(self, config: RepoConfig, desired_registry_proto: RegistryProto) -> list[InfraObject]:
@@ -365,7 +373,7 @@ class SketchOnlineStore(OnlineStore):
 
     def teardown(self, config: RepoConfig, tables: Sequence[FeatureView], entities: Sequence[Entity]) -> None:
         """Remove everything of the project; Feast does not name its stream views here."""
-        self._views.clear()
+        self._forget_views()
         path = store_path(config.repo_path, config.online_store.path)
         project_storage(path, config.project).delete_all()
 
@@ -377,14 +385,20 @@ class SketchOnlineStore(OnlineStore):
 
         Raises
         ------
-        RowError, StorageError : nothing was deleted.
+        RowError : a key is not of the view's join keys; nothing was deleted.
+        StorageError : nothing was deleted.
         """
         if entity_keys:
-            self.view(config, table).delete(deletions(entity_keys, datetime.now(UTC)))
+            join_keys = self.settings(config, table).join_keys
+            try:
+                rows = deletions(entity_keys, datetime.now(UTC), join_keys)
+            except RowError as error:
+                raise RowError(f"feature view {table.name!r}: {error}") from error
+            self.view(config, table).delete(rows)
 
     def seal(self, config: RepoConfig, table: FeatureView) -> bool:
         """Seal a view now; see `View.seal`."""
-        return self.view(config, table).seal(resolve(config.online_store, table, config.repo_path))
+        return self.view(config, table).seal(self.settings(config, table))
 
     def storage(self, config: RepoConfig, table: FeatureView) -> Storage:
         """Where a view is kept; there may be nothing yet."""
@@ -403,17 +417,34 @@ class SketchOnlineStore(OnlineStore):
     def view(self, config: RepoConfig, table: FeatureView) -> View:
         """The view's `View`, made at the first call and again when its features change."""
         storage = self.storage(config, table)
-        features = [(feature.name, feature.dtype, feature.tags) for feature in table.features]
-        declaration = features, table.tags, config.online_store.default_codec
+        declaration = _declaration(config, table)
         known = self._views.get(storage.location)
         if known is None or known[0] != declaration:
             known = (copy.deepcopy(declaration), self._open(config, table))
             self._views[storage.location] = known
         return known[1]
 
+    def writer(self, config: RepoConfig, table: FeatureView) -> View:
+        """The same with the settings of now, which are read out of tags when something changes."""
+        view, options = self.view(config, table), config.online_store
+        join_keys = [(column.name, column.dtype) for column in getattr(table, "entity_columns", None) or []]
+        circumstances = join_keys, getattr(table, "ttl", None), config.repo_path, options
+        key = _declaration(config, table), circumstances
+        if self._settings.get(view.storage.location) != key:
+            view.settings = resolve(options, table, config.repo_path)
+            view.policy = SealPolicy(options.seal_share, options.seal_min_rows)
+            self._settings[view.storage.location] = copy.deepcopy(key)
+        return view
+
     def _open(self, config: RepoConfig, table: FeatureView) -> View:
-        codecs = resolve(config.online_store, table).codecs
-        return View(self.storage(config, table), codecs, config.online_store.refresh_interval_seconds)
+        settings = resolve(config.online_store, table, config.repo_path)
+        interval = config.online_store.refresh_interval_seconds
+        return View(self.storage(config, table), settings, refresh_interval_seconds=interval)
+
+
+def _declaration(config: RepoConfig, table: FeatureView) -> _Declaration:
+    features = [(feature.name, feature.dtype, feature.tags) for feature in table.features]
+    return features, table.tags, config.online_store.default_codec
 
 
 def open_view(store: FeatureStore, feature_view: str) -> View:
@@ -469,23 +500,14 @@ def _view_storage(repo_path: Path | None, path: str, project: str, view: str) ->
     return view_storage(store_path(repo_path, path), project, view)
 
 
-def _check_join_keys(table: FeatureView, stored: Mapping[str, str] | None) -> None:
+def _check_join_keys(table: FeatureView, stored: JoinKeys | None) -> None:
     """Refuse join keys under which the rows that are stored could not be found any more."""
-    declared = {
-        field.name: VALUE_TYPE_TO_PROTO_VALUE_MAP.get(field.dtype.to_value_type())
-        for field in getattr(table, "entity_columns", [])
-    }
-    if stored is None or not declared:
+    declared = declared_join_keys(table)
+    if stored is None or declared is None:
         return
     if declared.keys() != stored.keys() or any(declared[k] not in (None, stored[k]) for k in stored):
         raise SettingsError(
-            f"the rows of feature view {table.name!r} are keyed by {_join_keys_text(stored)}, and it has the "
-            f"join keys {_join_keys_text(declared)} now: no row could be found. Give the view a new name, or "
+            f"the rows of feature view {table.name!r} are keyed by {join_keys_text(stored)}, and it has the "
+            f"join keys {join_keys_text(declared)} now: no row could be found. Give the view a new name, or "
             "remove it with `feast apply`, add it again and materialize"
         )
-
-
-def _join_keys_text(join_keys: Mapping[str, str | None]) -> str:
-    return ", ".join(
-        f"{name} ({str(field).removesuffix('_val')})" for name, field in sorted(join_keys.items())
-    )

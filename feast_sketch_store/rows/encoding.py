@@ -19,6 +19,8 @@ from feast_sketch_store.errors import DamagedFileError, RowError
 from feast_sketch_store.rows.codecs import EMPTY, MISSING, NULL, VALUE, FeatureCodec
 from feast_sketch_store.rows.entity_keys import (
     JOIN_KEY_TYPES,
+    JoinKeys,
+    check_join_keys,
     hash_serialized_keys,
     int64_column,
     serialize_columns,
@@ -47,13 +49,16 @@ NO_TIMESTAMP = np.iinfo(np.int64).min  # of a row without a created timestamp: o
 _ENTITYLESS_JOIN_KEY = "__dummy_id"
 
 
-def to_arrow(rows: Sequence[FeastRow], codecs: Sequence[FeatureCodec]) -> pa.Table:
+def to_arrow(
+    rows: Sequence[FeastRow], codecs: Sequence[FeatureCodec], join_keys: JoinKeys | None = None
+) -> pa.Table:
     """Turn the rows of one ``online_write_batch`` into a table of the row log.
 
     Parameters
     ----------
     rows : as Feast passes them; naive timestamps mean UTC.
     codecs : one per feature of the view.
+    join_keys : of the view; None if they are not known.
 
     Returns
     -------
@@ -61,7 +66,8 @@ def to_arrow(rows: Sequence[FeastRow], codecs: Sequence[FeatureCodec]) -> pa.Tab
 
     Raises
     ------
-    RowError : a row names a feature that the view lacks, or has a value of another type.
+    RowError : a row has other join keys than the view, names a feature that the view lacks, or has a value of
+        another type.
     """
     known = {codec.feature for codec in codecs}
     for number, (key, values, _, _) in enumerate(rows):
@@ -69,7 +75,7 @@ def to_arrow(rows: Sequence[FeastRow], codecs: Sequence[FeatureCodec]) -> pa.Tab
         if not values.keys() <= known and (unknown := sorted(values.keys() - known - {*key.join_keys})):
             raise RowError(f"row {number} of the batch has {unknown}, features that the view lacks")
     entity_keys = [row[0] for row in rows]
-    columns, serialized_keys = _key_columns(entity_keys)
+    columns, serialized_keys = _key_columns(entity_keys, join_keys)
     nulls: dict[int, list[str]] = {}
     for codec in codecs:
         columns[codec.feature], null_rows = codec.to_arrow([row[1].get(codec.feature) for row in rows])
@@ -90,14 +96,20 @@ def to_arrow(rows: Sequence[FeastRow], codecs: Sequence[FeatureCodec]) -> pa.Tab
     return pa.table(columns)
 
 
-def deletions(entity_keys: "Sequence[EntityKey]", now: datetime) -> pa.Table:
+def deletions(
+    entity_keys: "Sequence[EntityKey]", now: datetime, join_keys: JoinKeys | None = None
+) -> pa.Table:
     """Rows of the row log that delete what was written of the entities before.
+
+    Parameters
+    ----------
+    join_keys : of the view; None if they are not known.
 
     Raises
     ------
-    RowError : the keys are not all of one type.
+    RowError : a key has other join keys than the view, or not all are of one type.
     """
-    columns, columns[ENTITY_KEY] = _key_columns(entity_keys)
+    columns, columns[ENTITY_KEY] = _key_columns(entity_keys, join_keys)
     columns[EVENT_TIMESTAMP] = _timestamps([now] * len(entity_keys))
     columns[CREATED_TIMESTAMP] = pa.nulls(len(entity_keys), _TIMESTAMP)
     columns[NULLS] = pa.nulls(len(entity_keys), pa.list_(pa.string()))
@@ -105,9 +117,13 @@ def deletions(entity_keys: "Sequence[EntityKey]", now: datetime) -> pa.Table:
     return pa.table(columns)
 
 
-def _key_columns(entity_keys: "Sequence[EntityKey]") -> tuple[dict[str, pa.Array], pa.Array]:
+def _key_columns(
+    entity_keys: "Sequence[EntityKey]", join_keys: JoinKeys | None
+) -> tuple[dict[str, pa.Array], pa.Array]:
     """The join keys as columns of their own, for people who query the row log, and the serialized keys."""
     usual = int64_column(entity_keys)
+    if join_keys is not None and (usual is None or join_keys != {usual[0]: "int64_val"}):  # quick to tell
+        check_join_keys(entity_keys, join_keys)
     if usual is not None:
         columns = {usual[0]: pa.array(usual[1])}
         return columns, serialize_columns(columns).cast(pa.binary())

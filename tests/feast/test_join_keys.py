@@ -1,0 +1,146 @@
+"""Rows and deletions have the join keys of their view, or nothing of them is written."""
+
+from datetime import timedelta
+
+import pytest
+from feast import Entity, FeatureStore, FeatureView, Field, FileSource, ValueType
+from feast.protos.feast.types.EntityKey_pb2 import EntityKey
+from feast.protos.feast.types.Value_pb2 import Value
+from feast.types import Int32, Int64, String
+
+from feast_sketch_store.errors import RowError
+from feast_sketch_store.online_store import online_store_of
+
+FRANCE = {"country": Value(string_val="FR")}
+MODES = [
+    pytest.param({}, id="unsealed"),
+    pytest.param({"seal_min_rows": 0, "seal_share": 1e-9}, id="sealed"),
+]
+
+# Keys that are none of a view over `user_id`, an Int64, and what is told of them.
+WRONG_KEYS = {
+    "another type": ({"user_id": "one"}, r"user_id \(string\)"),
+    "a narrower type": ({"user_id": Value(int32_val=1)}, r"user_id \(int32\)"),
+    "no value": ({"user_id": Value()}, "user_id"),
+    "another name": ({"member_id": 1}, r"member_id \(int64\)"),
+    "one too many": ({"user_id": 1, "item_id": 2}, r"item_id \(int64\), user_id \(int64\)"),
+    "none": ({}, "nothing"),
+}
+
+
+def attempt(harness, what, key):
+    """Write or delete an entity directly, as a stream processor or an operator might."""
+    if what == "write":
+        harness.write_many([(key, FRANCE, harness.noon(), None)])
+    else:
+        harness.store.delete(harness.config, harness.view, [key])
+
+
+@pytest.mark.parametrize("options", MODES)
+@pytest.mark.parametrize("what", ["write", "delete"])
+@pytest.mark.parametrize("wrong", WRONG_KEYS)
+def test_wrong_keys_are_refused_and_spoil_nothing(make_harness, options, what, wrong):
+    harness = make_harness({"country": String}, **options)
+    key, told = harness.key(**WRONG_KEYS[wrong][0]), WRONG_KEYS[wrong][1]
+    for _ in range(2):  # of an empty view, and of one with rows
+        with pytest.raises(RowError, match=rf"'history'.*row 0 .*keyed by {told}.*by user_id \(int64\)"):
+            attempt(harness, what, key)
+        harness.write(1, FRANCE)
+        assert harness.reopened().read(1)[0][1] == FRANCE
+    harness.store.delete(harness.config, harness.view, [harness.key(user_id=1)])
+    assert harness.reopened().read(1) == [(None, None)]
+
+
+def test_the_message_names_the_first_wrong_row_of_a_batch(make_harness):
+    harness = make_harness({"country": String})
+    keys = [harness.key(user_id=user) for user in (1, 2, "three", "four")]
+    with pytest.raises(RowError, match="row 2 "):
+        harness.write_many([(key, FRANCE, harness.noon(), None) for key in keys])
+    assert not (harness.folder / "rows").exists()
+
+
+def entity(name, value_type=ValueType.INT64):
+    return Entity(name=name, join_keys=[f"{name}_id"], value_type=value_type)
+
+
+@pytest.fixture
+def make_applied(make_config):
+    """Applies a view over some entities and gives a harness of it, as the registry has it."""
+
+    def make(harness_of, entities, schema):
+        store = FeatureStore(config=make_config())
+        source = FileSource(path="rows.parquet", timestamp_field="event_timestamp")
+        view = FeatureView(
+            name="history",
+            entities=entities,
+            schema=[Field(name="country", dtype=String), *schema],
+            source=source,
+            ttl=timedelta(0),
+        )
+        store.apply([*entities, view])
+        harness = harness_of({"country": String})
+        harness.config, harness.store = store.config, online_store_of(store)
+        harness.view = store.get_feature_view("history")
+        return harness
+
+    return make
+
+
+def test_keys_of_several_entities_are_taken_in_any_order(make_harness, make_applied):
+    harness = make_applied(
+        make_harness,
+        [entity("user"), entity("shop", ValueType.STRING), entity("day", ValueType.INT32)],
+        [],
+    )
+    day = Value(int32_val=3)
+    for number, key in enumerate(
+        [{"user_id": 1, "shop_id": "a", "day_id": day}, {"day_id": day, "shop_id": "b", "user_id": 1}]
+    ):
+        harness.write_many([(harness.key(**key), FRANCE, harness.noon(number), None)])
+        assert harness.read_keys([harness.key(**key)])[0][1] == FRANCE
+    with pytest.raises(RowError, match=r"day_id \(int64\).*day_id \(int32\)"):
+        harness.write_many([(harness.key(user_id=1, shop_id="c", day_id=3), FRANCE, harness.noon(), None)])
+
+
+def test_a_view_without_entities_takes_feasts_own_key_only(make_harness, make_applied):
+    harness = make_applied(make_harness, [], [])
+    key = EntityKey(join_keys=["__dummy_id"], entity_values=[Value(string_val="")])
+    with pytest.raises(RowError, match="user_id"):
+        harness.write(1, FRANCE)
+    harness.write_many([(key, FRANCE, harness.noon(), None)])
+    assert harness.read_keys([key])[0][1] == FRANCE
+
+
+def test_the_type_of_an_entity_may_be_left_to_the_schema(make_harness, make_applied):
+    with pytest.warns(DeprecationWarning, match="value_type"):
+        user = Entity(name="user", join_keys=["user_id"])
+    harness = make_applied(make_harness, [user], [Field(name="user_id", dtype=Int32)])
+    with pytest.raises(RowError, match=r"user_id \(int64\).*user_id \(int32\)"):
+        harness.write(1, FRANCE)
+    harness.write(Value(int32_val=1), FRANCE)
+    assert harness.read(Value(int32_val=1))[0][1] == FRANCE
+
+
+def test_a_view_that_does_not_tell_its_keys_takes_what_comes(make_harness, make_view):
+    """As one that was never applied, of an entity whose type only its source knows."""
+    with pytest.warns(DeprecationWarning, match="value_type"):
+        user = Entity(name="user", join_keys=["user_id"])
+    view = make_view({"country": String}, entities=[user])
+    assert view.entity_columns == []
+    harness = make_harness(view=view)
+    harness.write("one", FRANCE)
+    assert harness.read("one")[0][1] == FRANCE
+    with pytest.raises(RowError, match="cannot change its type"):
+        harness.write(1, FRANCE)
+
+
+def test_a_batch_of_usual_keys_is_not_looked_at_key_by_key(make_harness, monkeypatch):
+    def fail(*_):
+        raise AssertionError("each key was looked at")
+
+    monkeypatch.setattr("feast_sketch_store.rows.encoding.check_join_keys", fail)
+    harness = make_harness({"country": String})
+    assert [field.dtype for field in harness.view.entity_columns] == [Int64]
+    harness.write(1, FRANCE)
+    harness.store.delete(harness.config, harness.view, [harness.key(user_id=2)])
+    assert harness.read(1)[0][1] == FRANCE
