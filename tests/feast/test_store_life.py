@@ -16,8 +16,8 @@ from feast.protos.feast.types.Value_pb2 import Value
 from feast.repo_config import RepoConfig
 from feast.types import Int64, String
 
-from feast_sketch_store import SketchOnlineStore
-from feast_sketch_store.errors import RowError
+from feast_sketch_store import SketchOnlineStore, online_store
+from feast_sketch_store.errors import RowError, VocabularyOverflowError
 from feast_sketch_store.view import view as view_module
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -376,3 +376,53 @@ class TestPrecomputedVectors:
         assert answer["history__country"] == ["DE", "FR", "DE"]
         with pytest.raises(RuntimeError, match="could not be read"):
             store.get_online_features(fast, entity_rows(1, 9), full_feature_names=True)
+
+
+class TestSettingsOfAView:
+    """They are read out of tags and options once, not at each write."""
+
+    @pytest.fixture
+    def resolved(self, monkeypatch):
+        """Collects the names of views whose tags are read."""
+        views, resolve = [], online_store.resolve
+
+        def spied(options, table, folder=None):
+            views.append(table.name)
+            return resolve(options, table, folder)
+
+        monkeypatch.setattr(online_store, "resolve", spied)
+        return views
+
+    def test_writes_deletions_and_seals_share_them(self, make_harness, resolved):
+        harness = make_harness({"country": String}, seal_min_rows=10**9)
+        del resolved[:]
+        other = harness.reopened()
+        for user in range(5):
+            other.write(user, {"country": Value(string_val="FR")})
+        other.store.delete(other.config, other.view, [other.key(user_id=1)])
+        assert other.store.seal(other.config, other.view)
+        assert resolved == ["history"]
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda harness: harness.view.features[0].tags.update({"sketch.max_vocabulary": "1"}),
+            lambda harness: harness.view.tags.update({"sketch.max_vocabulary": "1"}),
+            lambda harness: setattr(harness.config.online_store, "max_vocabulary", 1),
+        ],
+        ids=["tag of a feature", "tag of a view", "option"],
+    )
+    def test_a_change_counts_from_the_next_write_on(self, make_harness, change):
+        harness = make_harness({"country": String})
+        harness.write(1, {"country": Value(string_val="FR")})
+        change(harness)
+        with pytest.raises(VocabularyOverflowError):
+            harness.write(2, {"country": Value(string_val="DE")})
+
+    def test_a_changed_ttl_counts_at_the_next_seal(self, make_harness):
+        harness = make_harness({"country": String}, seal_min_rows=10**9)
+        for user, age in enumerate((0, 400)):
+            harness.write(user, {"country": Value(string_val="FR")}, datetime.now(UTC) - timedelta(age))
+        harness.view.ttl = timedelta(30)
+        assert harness.store.seal(harness.config, harness.view)
+        assert harness.store.view(harness.config, harness.view).stats().sealed_entities == 1
