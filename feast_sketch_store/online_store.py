@@ -5,6 +5,7 @@ import copy
 import functools
 import logging
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
@@ -24,14 +25,15 @@ from feast.types import Bytes, FeastType
 from feast.utils import _get_table_entity_values
 from pydantic import Field, StrictStr, field_validator
 
-from feast_sketch_store.adapter.advice import advice
+from feast_sketch_store.adapter.advice import Hint, advice, summary
 from feast_sketch_store.adapter.responses import Row, add_vectors, distinct, hash_join_keys, to_rows
 from feast_sketch_store.errors import RowError, SettingsError, SketchStoreError
 from feast_sketch_store.rows.codecs import EXACT
-from feast_sketch_store.rows.encoding import FeastRow, deletions, to_arrow
+from feast_sketch_store.rows.encoding import FeastRow, deletions
 from feast_sketch_store.rows.entity_keys import JoinKeys, hash_entity_keys, join_keys_text
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.names import project_storage, store_path, view_storage
+from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.settings import (
     DEFAULT_PATH,
     DEFAULT_REFRESH_INTERVAL_SECONDS,
@@ -43,11 +45,13 @@ from feast_sketch_store.view.settings import (
     ttl_microseconds,
     vocabulary_setting,
 )
-from feast_sketch_store.view.view import SealPolicy, View
+from feast_sketch_store.view.view import View
 
 _logger = logging.getLogger(__name__)
 
-_given_hints: set[str] = set()  # each is given once by a process
+_MAX_WRITERS = 64  # threads of asynchronous writes, which wait for a common commit
+
+_given_hints: set[Hint] = set()  # each is given once by a process
 
 # What an open view depends on: features with their types and tags, the tags of the view, the default codec.
 _Declaration = tuple[list[tuple[str, FeastType, dict[str, str]]], dict[str, str], str]
@@ -155,6 +159,7 @@ class SketchOnlineStore(OnlineStore):
     def _forget_views(self) -> None:
         self._views: dict[str, tuple[_Declaration, View]] = {}
         self._settings: dict[str, tuple[_Declaration, _Circumstances]] = {}  # of the views
+        self._writers: ThreadPoolExecutor | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # Compute engines send a store to their workers, which open the views for themselves.
@@ -180,14 +185,7 @@ class SketchOnlineStore(OnlineStore):
         StorageError : the folder cannot be written. In each case nothing of the batch is kept.
         """
         if data:
-            options = config.online_store
-            settings = self.settings(config, table)
-            try:
-                rows = to_arrow(data, settings.codecs, settings.join_keys)
-            except RowError as error:
-                raise RowError(f"feature view {table.name!r}: {error}") from error
-            policy = SealPolicy(options.seal_share, options.seal_min_rows)
-            self.view(config, table).write(rows, settings, policy)
+            self.writer(config, table).write(data)
         if progress:
             progress(len(data))
 
@@ -286,8 +284,11 @@ class SketchOnlineStore(OnlineStore):
         data: list[FeastRow],
         progress: Callable[[int], Any] | None,
     ) -> None:
-        """`online_write_batch` in a thread: it waits for the disk."""
-        await asyncio.to_thread(self.online_write_batch, config, table, data, progress)
+        """`online_write_batch` in a thread: it waits for the disk. Writes of several tasks share a commit."""
+        if self._writers is None:
+            self._writers = ThreadPoolExecutor(_MAX_WRITERS, "feast_sketch_store write")
+        write = functools.partial(self.online_write_batch, config, table, data, progress)
+        await asyncio.get_running_loop().run_in_executor(self._writers, write)
 
     async def online_read_async(
         self,
@@ -303,8 +304,10 @@ class SketchOnlineStore(OnlineStore):
 
     async def close(self) -> None:
         """Let go of all views: their memory, mapped files and threads. A later call opens them again."""
-        views = [view for _, view in self._views.values()]
+        views, writers = [view for _, view in self._views.values()], self._writers
         self._forget_views()
+        if writers is not None:
+            await asyncio.to_thread(writers.shutdown)
         for view in views:
             await asyncio.to_thread(view.close)
 
@@ -346,24 +349,24 @@ class SketchOnlineStore(OnlineStore):
         ------
         UnsupportedFeatureError, SettingsError : a view cannot be kept here; nothing was changed.
         """
-        hints: list[str] = []
+        hints: list[Hint] = []
         for table in tables_to_keep:
-            settings = self.settings(config, table)
             view = self._open(config, table)
             view.check_codecs()
             _check_join_keys(table, view.stored_join_keys())
             sealed = view.sealed()
-            hints += advice(table, settings, sealed[0] if sealed else None)
+            hints += advice(table, view.settings, sealed[0] if sealed else None)
         for table in tables_to_keep:
             self.storage(config, table).prepare()
-        for hint in hints:
-            if hint not in _given_hints:
-                _given_hints.add(hint)
-                _logger.warning("%s", hint)
+        new_hints = [hint for hint in hints if hint not in _given_hints]
+        if new_hints:
+            _given_hints.update(new_hints)
+            _logger.warning("%s", summary(new_hints))
         for table in tables_to_delete:
             for version in range((getattr(table, "current_version_number", None) or 0) + 1):
                 storage = self._storage(config, table.name, version)
-                self._views.pop(storage.location, None)
+                if (known := self._views.pop(storage.location, None)) is not None:
+                    known[1].settle()  # a seal beside the writes would go on
                 self._settings.pop(storage.location, None)
                 storage.delete_all()
 
@@ -373,6 +376,8 @@ class SketchOnlineStore(OnlineStore):
 
     def teardown(self, config: RepoConfig, tables: Sequence[FeatureView], entities: Sequence[Entity]) -> None:
         """Remove everything of the project; Feast does not name its stream views here."""
+        for _, view in self._views.values():
+            view.settle()
         self._forget_views()
         path = store_path(config.repo_path, config.online_store.path)
         project_storage(path, config.project).delete_all()
@@ -389,16 +394,16 @@ class SketchOnlineStore(OnlineStore):
         StorageError : nothing was deleted.
         """
         if entity_keys:
-            join_keys = self.settings(config, table).join_keys
+            view = self.writer(config, table)
             try:
-                rows = deletions(entity_keys, datetime.now(UTC), join_keys)
+                rows = deletions(entity_keys, datetime.now(UTC), view.settings.join_keys)
             except RowError as error:
                 raise RowError(f"feature view {table.name!r}: {error}") from error
-            self.view(config, table).delete(rows)
+            view.delete(rows)
 
     def seal(self, config: RepoConfig, table: FeatureView) -> bool:
         """Seal a view now; see `View.seal`."""
-        return self.view(config, table).seal(self.settings(config, table))
+        return self.writer(config, table).seal()
 
     def storage(self, config: RepoConfig, table: FeatureView) -> Storage:
         """Where a view is kept; there may be nothing yet."""

@@ -1,6 +1,7 @@
 """Advice at ``feast apply``: settings under which a view would be kept better, or in fewer bytes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from feast.feature_view import FeatureView
 
@@ -13,47 +14,107 @@ from feast_sketch_store.view.settings import TAG_PREFIX, ViewSettings
 # Shares: of max_vocabulary from which a vocabulary is near it, and of its bytes that a change must save.
 _NEARLY_FULL = 0.8
 _WORTH_SAVING = 0.2
+_WORTH_SAVING_BYTES = 4096  # views of a few rows are not worth a change
 
 _EXACT_TAG = f'"{TAG_PREFIX}codec": "exact"'
+_MAX_NAMED = 5  # subjects of a summary
+
+# What is told once of several features or views, by topic.
+_ARRAYS, _NEARLY_FULL_VOCABULARIES, _SCALARS = "arrays", "vocabularies", "scalars"
+_SUMMARIES = {
+    _ARRAYS: "{number} features are Arrays, of which the sketch keeps neither order nor repetitions: "
+    "{names}. "
+    f"Give those where they matter the tag {_EXACT_TAG}; declare the others as Sets or give them the tag "
+    f'"{TAG_PREFIX}codec": "membership"',
+    _NEARLY_FULL_VOCABULARIES: "{number} features have nearly as many different values as max_vocabulary "
+    f"allows: {{names}}. Writes past it are refused. Raise it, or give the features the tag {_EXACT_TAG}, "
+    "which has no vocabulary",
+    _SCALARS: "{number} views would take less memory with exact scalars, and never return a wrong one: "
+    f"{{names}}. Give a scalar of each the tag {_EXACT_TAG}",
+}
 
 
-def advice(table: FeatureView, settings: ViewSettings, sealed: SketchLayer | None) -> Iterator[str]:
-    """Sentences for whoever applies a view.
+@dataclass(frozen=True)
+class Hint:
+    """A piece of advice: what it is about, which feature or view it concerns, and the whole of it."""
+
+    topic: str
+    subject: str
+    text: str
+
+
+def summary(hints: Iterable[Hint]) -> str:
+    """What is to be told of hints, at least one: each topic in one sentence, however many it concerns."""
+    by_topic: dict[str, list[Hint]] = {}
+    for hint in hints:
+        by_topic.setdefault(hint.topic, []).append(hint)
+    return ". ".join(_told(topic, of_topic) for topic, of_topic in by_topic.items())
+
+
+def _told(topic: str, hints: list[Hint]) -> str:
+    if len(hints) == 1:
+        return hints[0].text
+    names = ", ".join(hint.subject for hint in hints[:_MAX_NAMED])
+    if len(hints) > _MAX_NAMED:
+        names += f" and {len(hints) - _MAX_NAMED} more"
+    return _SUMMARIES[topic].format(number=len(hints), names=names)
+
+
+def advice(table: FeatureView, settings: ViewSettings, sealed: SketchLayer | None) -> Iterator[Hint]:
+    """Hints for whoever applies a view.
 
     Parameters
     ----------
     settings : of the view.
     sealed : its newest layer, if it has one.
     """
+    yield from _array_hints(table, settings)
+    if sealed is not None:
+        yield from _vocabulary_hints(table, settings, sealed)
+        yield from _scalar_hints(table, settings, sealed)
+
+
+def _array_hints(table: FeatureView, settings: ViewSettings) -> Iterator[Hint]:
     for field in table.features:
         codec, where = settings.features[field.name].codec, f"feature {field.name!r} of view {table.name!r}"
         if TAG_PREFIX + "codec" in (field.tags or {}) or codec.name != MEMBERSHIP or codec.is_set:
             continue
         numbers = ", and floats seldom repeat" if codec.element_kind in ("float", "double") else ""
-        yield (
+        yield Hint(
+            _ARRAYS,
+            f"{table.name}.{field.name}",
             f"{where} is an Array, of which the sketch keeps neither order nor repetitions{numbers}. If they "
             f"matter, give the field the tag {_EXACT_TAG}; if not, declare it as a Set or give it the tag "
-            f'"{TAG_PREFIX}codec": "membership"'
+            f'"{TAG_PREFIX}codec": "membership"',
         )
-    if sealed is None:
-        return
+
+
+def _vocabulary_hints(table: FeatureView, settings: ViewSettings, sealed: SketchLayer) -> Iterator[Hint]:
     for name, vocabulary in sealed.vocabularies.items():
         feature = settings.features.get(name)
         if feature is None or feature.codec.is_bounded:
             continue
         if len(vocabulary) > _NEARLY_FULL * feature.max_vocabulary:
-            yield (
+            yield Hint(
+                _NEARLY_FULL_VOCABULARIES,
+                f"{table.name}.{name}",
                 f"feature {name!r} of view {table.name!r} has {len(vocabulary)} different values; writes "
                 f"past max_vocabulary = {feature.max_vocabulary} are refused. Raise it, or give the field "
-                f"the tag {_EXACT_TAG}, which has no vocabulary"
+                f"the tag {_EXACT_TAG}, which has no vocabulary",
             )
-    if settings.lists_rows or not isinstance(sealed.presence, ShapedRows):
+
+
+def _scalar_hints(table: FeatureView, settings: ViewSettings, sealed: SketchLayer) -> Iterator[Hint]:
+    has_scalars = any(not sealed.codecs[name].is_collection for name in sealed.ranges)
+    if settings.lists_rows or not has_scalars or not isinstance(sealed.presence, ShapedRows):
         return
     size, listed = sealed.size_bytes, round(_size_if_listed(sealed, settings.presence_error_rate))
-    if listed < (1 - _WORTH_SAVING) * size:
-        yield (
+    if size - listed > max(_WORTH_SAVING * size, _WORTH_SAVING_BYTES):
+        yield Hint(
+            _SCALARS,
+            table.name,
             f"view {table.name!r} takes {size} bytes in memory; with exact scalars it would take about "
-            f"{listed} and never return a wrong one. Give one of them the tag {_EXACT_TAG}"
+            f"{listed} and never return a wrong one. Give one of them the tag {_EXACT_TAG}",
         )
 
 

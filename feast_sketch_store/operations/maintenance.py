@@ -24,8 +24,8 @@ from feast_sketch_store.online_store import SketchOnlineStore, any_feature_view,
 from feast_sketch_store.operations.verification import Verification, size_of, verify_view
 from feast_sketch_store.rows.codecs import BINNED
 from feast_sketch_store.storage.base import Storage
+from feast_sketch_store.view.live import expire_before_of
 from feast_sketch_store.view.settings import resolve
-from feast_sketch_store.view.view import expire_before_of
 
 _SAMPLES = 200_000
 _NO_SEAL = 2**62  # rows: a rebuild folds once, at its end
@@ -87,7 +87,7 @@ def inspect(store: FeatureStore, view: str) -> ViewReport:
     SketchStoreError : the online store is another one, or the view cannot be read.
     """
     online_store, table = _resolve(store, view)
-    opened = online_store.view(store.config, table)
+    opened = online_store.writer(store.config, table)
     stats = opened.stats()
     sealed = opened.sealed()
     disk_bytes = sum(info.size_bytes for info in opened.storage.walk())
@@ -156,7 +156,7 @@ def seal(store: FeatureStore, view: str) -> bool:
 def vacuum(store: FeatureStore, view: str, orphan_age: timedelta = timedelta(days=1)) -> int:
     """Remove files that nothing uses any more: their number. See `View.vacuum`."""
     online_store, table = _resolve(store, view)
-    return online_store.view(store.config, table).vacuum(orphan_age.total_seconds())
+    return online_store.writer(store.config, table).vacuum(orphan_age.total_seconds())
 
 
 def verify(
@@ -174,7 +174,7 @@ def verify(
     """
     online_store, table = _resolve(store, view)
     settings = resolve(store.config.online_store, table, store.config.repo_path)
-    opened = online_store.view(store.config, table)
+    opened = online_store.writer(store.config, table)
     total, done = size_of(opened.storage), 0
 
     def count(num_bytes: int) -> None:
@@ -235,8 +235,7 @@ def rebuild(
         raise SketchStoreError(f"feature view {view!r} has no batch source to be rebuilt from")
     end = end or datetime.now(UTC)
     start = start or (end - table.ttl if table.ttl else datetime(1970, 1, 2, tzinfo=UTC))
-    settings = resolve(store.config.online_store, table, store.config.repo_path)
-    opened = online_store.view(store.config, table)
+    opened = online_store.writer(store.config, table)
 
     def fill(staging: Storage) -> Storage:
         config = store.config.model_copy()
@@ -250,7 +249,7 @@ def rebuild(
             filled.materialize(start, end, feature_views=[view])
         return online_store.storage(config, table)
 
-    opened.rebuild(settings, fill)
+    opened.rebuild(fill)
     return opened.stats().sealed_entities
 
 

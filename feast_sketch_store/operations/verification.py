@@ -11,14 +11,14 @@ from feast_sketch_store.layers import SketchLayer
 from feast_sketch_store.layers.exact import find_sorted
 from feast_sketch_store.row_log import RowLog
 from feast_sketch_store.rows.codecs import EMPTY, VALUE, FeatureCodec
-from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedRows, RowKeys, encode
-from feast_sketch_store.rows.newest import NewestRows
+from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedRows, RowKeys
 from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder
 from feast_sketch_store.snapshot.manifest import PARTS
 from feast_sketch_store.snapshot.order import load_order
 from feast_sketch_store.snapshot.sealed import open_layer
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.names import ROWS_FOLDER, SNAPSHOTS_FOLDER, staged_files
+from feast_sketch_store.view.semantics import REPLACE, RowSemantics
 
 _MAX_PROBLEMS = 100  # of one kind are worth telling
 
@@ -32,7 +32,6 @@ class Verification:
     """
 
     commits: int = 0
-    data_files: int = 0
     rows: int = 0
     snapshots: int = 0
     compared_entities: int = 0
@@ -51,6 +50,7 @@ def verify_view(
     codecs: Sequence[FeatureCodec],
     expire_before: int = NO_TIMESTAMP,
     progress: Callable[[int], object] = lambda num_bytes: None,
+    semantics: RowSemantics = REPLACE,
 ) -> Verification:
     """Check a view's storage; nobody may seal or vacuum it meanwhile.
 
@@ -65,10 +65,11 @@ def verify_view(
     codecs : one per feature of the view.
     expire_before : microseconds since 1970; older rows may be in the log and not in the snapshot.
     progress : is told bytes of files as they are done with.
+    semantics : of the view's rows.
     """
     found = Verification()
     log = RowLog(storage)
-    is_log_sound = _verify_log(log, storage.within(ROWS_FOLDER), found, progress)
+    is_log_sound = _verify_log(log, found, progress)
     newest: tuple[SnapshotFile, SketchLayer, RowKeys] | None = None
     folder = SnapshotFolder(storage.within(SNAPSHOTS_FOLDER))
     snapshots = folder.list()
@@ -81,7 +82,7 @@ def verify_view(
             found.problems.append(str(error))
         progress(sum(map(snapshot.size_bytes, PARTS)))
     if newest is not None and newest[0] == snapshots[0] and is_log_sound:
-        _compare(log, newest, codecs, expire_before, found)
+        _compare(log, newest, codecs, expire_before, found, semantics)
     found.leftovers += staged_files(storage)
     found.leftovers += (SNAPSHOTS_FOLDER + name for name in folder.leftovers())
     return found
@@ -99,22 +100,24 @@ def _size(storage: Storage, name: str) -> int:
     return info.size_bytes if info else 0
 
 
-def _verify_log(log: RowLog, rows: Storage, found: Verification, progress: Callable[[int], object]) -> bool:
+def _verify_log(log: RowLog, found: Verification, progress: Callable[[int], object]) -> bool:
     try:
-        commits = log.commits(-1, log.version())
+        parts = list(log.parts())
     except (DamagedFileError, StorageError) as error:
         found.problems.append(str(error))
         return False
-    found.commits = len(commits)
     num_problems = len(found.problems)
-    for file in (file for commit in commits for file in commit.files):
+    for part in parts:
         try:
-            found.rows += sum(len(batch) for batch in file.batches())
-            found.data_files += 1
-        except DamagedFileError as error:
+            found.rows += sum(len(batch) for batch in part.batches())
+            found.commits += 1
+        except (DamagedFileError, StorageError) as error:
             found.problems.append(str(error))
-        progress(_size(rows, file.path.name))
-    return len(found.problems) == num_problems
+        progress(part.size_bytes)
+    if found.problems[num_problems:]:
+        return False
+    found.leftovers += log.cut_off()
+    return True
 
 
 def _verify_snapshot(snapshot: SnapshotFile) -> tuple[SketchLayer, RowKeys]:
@@ -137,6 +140,7 @@ def _compare(
     codecs: Sequence[FeatureCodec],
     expire_before: int,
     found: Verification,
+    semantics: RowSemantics,
 ) -> None:
     """Compare the newest snapshot with the rows it was folded from."""
     snapshot, layer, order = newest
@@ -145,14 +149,15 @@ def _compare(
         if len(found.problems) < _MAX_PROBLEMS:
             found.problems.append(f"{snapshot.where()}: {text}")
 
-    read = log.read_through(snapshot.version, snapshot.name)
+    # A snapshot's version is the number of commits that it covers.
+    read = log.absorbed(snapshot.version - 1, snapshot.name)
     if read is None:
         return  # readers do not use the snapshot any more: the rows have been replaced since
     if not read.files:
         if len(order):
             problem(f"holds {len(order)} entities, the row log up to version {snapshot.version} none")
         return
-    rows = NewestRows(read.batches)
+    rows = semantics.fold(read.batches)
     keys = rows.keys
     at_ours, at_theirs = find_sorted(order.entity_hashes, keys.entity_hashes)
     found.compared_entities = len(at_ours)
@@ -170,9 +175,8 @@ def _compare(
     is_sealed[at_ours] = True
     # As the layer has them: a feature may have another codec since the seal.
     sealed = [layer.codecs[codec.feature] for codec in codecs if codec.feature in layer.codecs]
-    for places, batch in rows.batches():
-        kept = np.flatnonzero(is_sealed[places])
-        encoded = encode(batch, keys.take(places), sealed).take(kept)
+    for places, encoded in rows.encoded(sealed):
+        encoded = encoded.take(np.flatnonzero(is_sealed[places]))
         found.compared_facts += encoded.num_facts
         for text in _missing_facts(layer, encoded):
             problem(text)

@@ -24,8 +24,8 @@ from feast_sketch_store.rows.encoding import EncodedFeature, FeastRow, encode, t
 from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, hash_columns
 from feast_sketch_store.rows.newest import NewestRows
 from feast_sketch_store.rows.vocabulary import Vocabulary, VocabularyBuilder
+from feast_sketch_store.view.live import expire_before_of
 from feast_sketch_store.view.settings import ViewSettings, resolve
-from feast_sketch_store.view.view import expire_before_of
 
 _ROWS_PER_BATCH = 10_000  # that become Feast's protos at once
 
@@ -117,10 +117,9 @@ def sample_view(
     """
     config = view.store.config
     opened = online_store_of(view.store).view(config, view.table)
-    log = RowLog(opened.storage)
-    if not offline and log.version() >= 0:
+    if not offline:
         with opened.unchanging():
-            read = log.read(-1)
+            read = RowLog(opened.storage).read()
             rows = NewestRows(read.batches, expire_before_of(view.settings.ttl_microseconds))
             if len(rows):
                 return _sample(view, rows, len(rows), max_entities, labelled)

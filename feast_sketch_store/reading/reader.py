@@ -9,7 +9,7 @@ reader.scores("viewed", users, weights)                     X @ w of a linear mo
 from __future__ import annotations  # those of inner functions would be evaluated in every read
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -24,16 +24,16 @@ from numpy.typing import ArrayLike, NDArray
 from feast_sketch_store import kernel
 from feast_sketch_store.errors import RowError, SettingsError, UnsupportedFeatureError
 from feast_sketch_store.layers import LayerAnswer, SketchLayer
-from feast_sketch_store.rows.codecs import EXACT, Decoder, FeatureCodec
-from feast_sketch_store.rows.encoding import OWN_COLUMNS, put_csr
+from feast_sketch_store.rows.codecs import Decoder, FeatureCodec
+from feast_sketch_store.rows.encoding import put_csr
 from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, hash_columns, hash_int64_keys
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.names import find_view, store_path
 from feast_sketch_store.structures.answer import AnyAnswer, FeatureAnswer
+from feast_sketch_store.view.live import LiveView, expire_before_of
 from feast_sketch_store.view.settings import DEFAULT_PATH, DEFAULT_REFRESH_INTERVAL_SECONDS
 from feast_sketch_store.view.state import State
-from feast_sketch_store.view.view import View, expire_before_of
 
 Entities: TypeAlias = ArrayLike | pa.Array | Mapping[str, ArrayLike | pa.Array]
 
@@ -95,15 +95,14 @@ class SketchReader:
             refresh_interval_seconds = interval
         self._name = feature_view
         self._ttl_microseconds = ttl // timedelta(microseconds=1) if ttl else None
-        unread = View(storage, [], refresh_interval_seconds)
-        join_keys = unread.stored_join_keys()
+        self._view = LiveView(storage, None, refresh_interval_seconds)
+        join_keys = self._view.stored_join_keys()
         if join_keys is None:
             raise SettingsError(
                 f"{storage.location}: nothing was written to feature view {feature_view!r} yet"
             )
-        self._codecs = {codec.feature: codec for codec in _codecs_of(unread, join_keys)}
+        self._codecs = {codec.feature: codec for codec in self._view.codecs}
         self._join_keys = {name: JOIN_KEY_TYPES[field] for name, field in join_keys.items()}
-        self._view = View(storage, list(self._codecs.values()), refresh_interval_seconds)
         self._vocabularies = {
             name: _Numbering(self._codec(name), values) for name, values in (vocabularies or {}).items()
         }
@@ -127,11 +126,11 @@ class SketchReader:
     @property
     def sealed(self) -> SketchLayer | None:
         """The layer of the newest snapshot, as of now; None before the first seal."""
-        return self._view.compute(lambda state: state.base)
+        return self._view.with_state(lambda state: state.base)
 
     def vocabulary(self, feature: str) -> pa.Array:
         """The values of a feature in the order of their ids, as of now."""
-        return self._view.compute(lambda state: self._numbering(feature, state)).values
+        return self._view.with_state(lambda state: self._numbering(feature, state)).values
 
     def hash(self, entities: Entities) -> NDArray[np.uint64]:
         """What the store knows entities by: uint64[n, 2]. All methods take it in place of entities.
@@ -182,7 +181,7 @@ class SketchReader:
             for answer in self._answers(state, hashes, ()):
                 found[answer.found] = True
 
-        self._view.compute(read)
+        self._view.with_state(read)
         return found
 
     def csr(self, feature: str, entities: Entities) -> Csr:
@@ -203,7 +202,7 @@ class SketchReader:
                 parts.append((answer.found, *numbering.translate(values)))
             return Csr(*_in_order(parts, len(hashes)), numbering.values)
 
-        return self._view.compute(read)
+        return self._view.with_state(read)
 
     def bits(self, feature: str, entities: Entities) -> NDArray[np.uint64]:
         """The possibly-present values of each entity as bits: uint64[n, ceil(V / 64)].
@@ -225,7 +224,7 @@ class SketchReader:
                 words[answer.found, : found.shape[1]] = found
             return words
 
-        return self._view.compute(read)
+        return self._view.with_state(read)
 
     def multi_hot(self, feature: str, entities: Entities, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """The possibly-present values of each entity as ones in a row of zeros.
@@ -294,7 +293,7 @@ class SketchReader:
                 found[answer.found] = parts.contains(symbols)
             return np.zeros((len(hashes), shape[-1]), np.bool_) if found is None else found
 
-        return self._view.compute(read)
+        return self._view.with_state(read)
 
     def scores(self, feature: str, entities: Entities, weights: NDArray[np.floating]) -> NDArray[np.float64]:
         """``X @ weights`` of multi-hot rows: the sum of the weights of the possibly-present values.
@@ -326,7 +325,7 @@ class SketchReader:
             return scores
 
         try:
-            return self._view.compute(read)
+            return self._view.with_state(read)
         except _WeightsError as error:
             raise ValueError(str(error)) from None
 
@@ -351,7 +350,7 @@ class SketchReader:
                 storage = storage.take(pa.array(places))
             return codec.to_column(states, indptr, storage)
 
-        return self._view.compute(read)
+        return self._view.with_state(read)
 
     def close(self) -> None:
         """Let go of files and threads; the reader is not to be used any more."""
@@ -580,15 +579,3 @@ def _find_view(path: Path, feature_view: str, project: str | None) -> tuple[Stor
     elif not path.is_dir():
         raise SettingsError(f"{path}: is neither a {_YAML} nor a folder with one, nor the folder of a store")
     return find_view(path, project, feature_view), interval
-
-
-def _codecs_of(view: View, join_keys: Iterable[str]) -> list[FeatureCodec]:
-    """The codecs of all features that were written: as they were sealed, or else by their columns."""
-    codecs = view.stored_codecs()
-    for field in view.stored_schema():
-        if field.name not in {*codecs, *join_keys, *OWN_COLUMNS}:
-            value_field = FeatureCodec.field_of(field.type)
-            if value_field is not None:
-                # As they were written; a seal tells what the feature was declared to be.
-                codecs[field.name] = FeatureCodec(field.name, value_field, EXACT)
-    return list(codecs.values())

@@ -50,13 +50,15 @@ class DataFile:
         StorageError : it cannot be written; nothing is left behind.
         """
         name, num_rows = f"{uuid.uuid4()}{SUFFIX}", 0
-        with storage.create(name) as file:
+        with (
+            storage.create(name) as file,
             # Statistics would repeat values of rows that may have to be forgotten.
-            with pq.ParquetWriter(file, schema, compression="zstd", write_statistics=False) as writer:
-                for batch in batches:
-                    for group in _groups(_with_all_columns(batch, schema)):
-                        writer.write_table(group)
-                    num_rows += len(batch)
+            pq.ParquetWriter(file, schema, compression="zstd", write_statistics=False) as writer,
+        ):
+            for batch in batches:
+                for group in _groups(_with_all_columns(batch, schema)):
+                    writer.write_table(group)
+                num_rows += len(batch)
         return cls(storage, name, num_rows, mmh3.mmh3_x64_128_digest(storage.map(name).data).hex())
 
     @classmethod

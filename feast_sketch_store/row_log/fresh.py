@@ -15,7 +15,7 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -41,7 +41,7 @@ _LOCK = "lock"
 _SEGMENT_NAME = re.compile(r"(\d{20})\.log")
 _COMPRESSED_FROM_BYTES = 1 << 14  # smaller payloads cost more time than they save
 
-Payload = pa.Table | DataFile | None
+Payload: TypeAlias = pa.Table | DataFile | None
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,11 @@ class Commit:
             yield from self.rows.batches(columns)
         elif self.rows is not None:
             yield self.rows if columns is None else _select(self.rows, columns)
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the data file, if the rows are in one."""
+        return self.rows.size_bytes if isinstance(self.rows, DataFile) else 0
 
     def schema(self) -> pa.Schema:
         """The columns."""
@@ -130,6 +135,16 @@ class FreshLog:
         if info is None or (info.token, info.size_bytes) != (cursor.token, cursor.offset):
             return False
         return not cursor.is_closed or self._storage.info(_segment_name(cursor.next_number)) is None
+
+    def cut_off(self) -> list[str]:
+        """Segments that end within a record, whose writer died or is still writing."""
+        found = []
+        for start in self.starts():
+            end = self._read(start)
+            info = self._storage.info(start.segment)
+            if end is not None and info is not None and end[1].segment == start.segment:
+                found += [start.segment] * (info.size_bytes > end[1].offset)
+        return found
 
     def start(self, number: int = 0) -> Cursor | None:
         """The beginning of the segment that a record is in, or will be; None if there is none so old.

@@ -23,8 +23,8 @@ _MAX_FRESH_ROWS = 1 << 15
 class Position:
     """How far somebody has read a log.
 
-    ``number`` is the last commit that is known, -1 for none; ``identity`` tells the log from one that stood in
-    the same place before; ``cursor`` saves looking for where to go on.
+    ``number`` is the last commit that is known, -1 for none; ``identity`` tells the log from one that stood
+    in the same place before; ``cursor`` saves looking for where to go on.
     """
 
     number: int = -1
@@ -55,9 +55,13 @@ class LogRead:
         """Fresh commits and files."""
         return len(self.files) + len(self.commits)
 
+    @property
+    def _parts(self) -> list[DataFile | Commit]:
+        return [*self.files, *self.commits]
+
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
         """All rows in batches of bounded size; see `DataFile.batches`."""
-        for part in (*self.files, *self.commits):
+        for part in self._parts:
             yield from part.batches(columns)
 
     def schema(self) -> pa.Schema:
@@ -68,7 +72,7 @@ class LogRead:
         DamagedFileError : parts contradict each other.
         """
         try:
-            return pa.unify_schemas([part.schema() for part in (*self.files, *self.commits)])
+            return pa.unify_schemas([part.schema() for part in self._parts])
         except pa.ArrowException as error:
             raise DamagedFileError(f"commits of the row log contradict each other: {error}") from error
 
@@ -395,6 +399,10 @@ class RowLog:
         state = self._table.state()
         yield from state.files
         yield from (commit for commit in commits if commit.number > state.through)
+
+    def cut_off(self) -> list[str]:
+        """Files that end within a record: its writer died, or the file was cut."""
+        return [FRESH_FOLDER + name for name in self._fresh.cut_off()]
 
     def table_state(self) -> TableState:
         """The table as it is."""

@@ -39,8 +39,8 @@ class TableCommit:
     """One commit: the files it added and the names of those it removed.
 
     ``first`` and ``through`` are numbers of the log; -1 in a commit of another Delta client. A compaction
-    keeps what the commits before said, unless it names a ``snapshot``: then its rows came from elsewhere, and that
-    snapshot holds the same. ``tombstones`` are files that it, and compactions before it, replaced, with the
+    keeps what the commits before said, unless it names a ``snapshot``: then its rows came from elsewhere, and
+    that snapshot holds the same. ``tombstones`` are files that it, and compactions before it, replaced, with the
     milliseconds since 1970 at which they did.
     """
 

@@ -1,7 +1,7 @@
 """A view as reads see it: a state, and when to look for what is new.
 
-A state is one immutable object. Refreshing builds the next one and swaps the reference, so reads take no lock;
-while reads come in, what is new is taken up beside them, in a thread.
+A state is one immutable object. Refreshing builds the next one and swaps the reference, so reads take no
+lock; while reads come in, what is new is taken up beside them, in a thread.
 """
 
 import logging

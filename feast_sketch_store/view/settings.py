@@ -106,8 +106,8 @@ class ViewSettings:
     features: Mapping[str, FeatureSettings]
     ttl_microseconds: int | None = None
     folder: Path | None = None  # that paths in settings are relative to
-    semantics: str = "replace"  # how rows of an entity come together, see `view.semantics`
     join_keys: JoinKeys | None = None  # None if the view does not say
+    semantics: str = "replace"  # how rows of an entity come together, see `view.semantics`
 
     @property
     def codecs(self) -> list[FeatureCodec]:

@@ -239,8 +239,8 @@ class StateLoader:
     def _order_of(self, state: State, keys: RowKeys) -> RowKeys | None:
         """The keys of the sealed entities, mapped at the first row after a seal that may be late.
 
-        A commit is newer than the seal, so only an older event timestamp, or an equal one with an older created
-        timestamp, can lose.
+        A commit is newer than the seal, so only an older event timestamp, or an equal one with an older
+        created timestamp, can lose.
         """
         if state.base is None or state.snapshot is None:
             return None

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -36,7 +37,7 @@ _SNAPSHOTS_KEPT = 2
 
 SEALER = "feast_sketch_store seal"  # the name of threads
 
-Batch = Sequence[FeastRow] | pa.Table
+Batch: TypeAlias = Sequence[FeastRow] | pa.Table
 
 
 class View(LiveView):
@@ -143,7 +144,7 @@ class View(LiveView):
         tables = [batch for batch in batches if isinstance(batch, pa.Table)]
         try:
             if rows:
-                tables.append(to_arrow(rows, self.settings.codecs))
+                tables.append(to_arrow(rows, self.settings.codecs, self.settings.join_keys))
             return tables[0] if len(tables) == 1 else pa.concat_tables(tables, promote_options="default")
         except RowError as error:
             raise RowError(f"feature view {self.settings.view!r}: {error}") from error

@@ -54,6 +54,51 @@ def test_a_vocabulary_near_its_end(advised, make_value):
     assert "max_vocabulary = 10" in message
 
 
+def apply_all(harness, views, caplog):
+    """Apply several views together; gives what was advised."""
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, "feast_sketch_store"):
+        harness.store.update(harness.config, [], views, [], [], False)
+    return [record.getMessage() for record in caplog.records]
+
+
+def test_nothing_is_advised_of_scalars_that_a_view_does_not_have(make_harness, make_view, make_value, caplog):
+    """The rate makes a filter, which even for one row is larger than the row would be in a list."""
+    views = [make_view({"viewed": Set(String)}, f"view_{n}") for n in range(3)]
+    for view in views:
+        harness = make_harness(view=view, **SEALED)
+        harness.write(1, {"viewed": make_value("string_set_val", ["a"])})
+        layer, _ = harness.store.view(harness.config, view).sealed()
+        assert list(layer.ranges) == ["viewed"]
+    assert apply_all(harness, views, caplog) == []
+
+
+def test_a_view_of_a_few_rows_is_not_worth_a_change(make_harness, make_value, advised):
+    harness, _ = advised(dict.fromkeys("abcd", String), **SEALED)
+    harness.write(1, {name: make_value("string_val", "x") for name in "abcd"})
+    assert advised(dict.fromkeys("abcd", String), **SEALED)[1] == []
+
+
+def test_one_warning_sums_up_what_concerns_many_views(
+    make_harness, make_view, make_value, monkeypatch, caplog
+):
+    monkeypatch.setattr(online_store, "_given_hints", set())
+    views = [make_view({"last": Array(Int64), "x": Set(Int64)}, f"view_{n}") for n in range(8)]
+    for view in views[:2]:
+        harness = make_harness(view=view, max_vocabulary=10, **SEALED)
+        harness.write(1, {"x": make_value("int64_set_val", range(9))})
+    online_store._given_hints.clear()
+    (message,) = apply_all(harness, views, caplog)
+    assert "8 features are Arrays" in message
+    assert "view_0.last, view_1.last, view_2.last, view_3.last, view_4.last and 3 more" in message
+    assert "2 features have nearly as many different values" in message
+    assert "view_0.x, view_1.x." in message
+    assert message.count('"sketch.codec": "exact"') == 2
+    assert apply_all(harness, views, caplog) == []  # told once
+    (message,) = apply_all(harness, [*views, make_view({"last": Array(Int64)}, "new")], caplog)
+    assert "feature 'last' of view 'new' is an Array" in message
+
+
 def test_scalars_that_would_be_smaller_exactly(advised, make_value):
     features = dict.fromkeys("abcd", String)
     harness, _ = advised(features, **SEALED)
