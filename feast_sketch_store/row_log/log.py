@@ -418,6 +418,9 @@ def _behind(state: TableState, known: Position, snapshot: str) -> tuple[tuple[Da
     ):
         return state.files, state.through, True
     lacking = [c for c in state.commits if not c.is_compaction and c.through > known.number]
+    # Another Delta client may have written the rows of these into files of its own.
+    if known.number < 0 or (lacking and any(c.removed and not c.is_own for c in state.commits)):
+        return state.files, state.through, known.number >= 0
     files = tuple(file for commit in lacking for file in commit.files)
     return files, max([known.number, *(commit.through for commit in lacking)]), False
 

@@ -40,8 +40,8 @@ class TableCommit:
 
     ``first`` and ``through`` are numbers of the log; -1 in a commit of another Delta client. A compaction
     keeps what the commits before said, unless it names a ``snapshot``: then its rows came from elsewhere, and
-    that snapshot holds the same. ``tombstones`` are files that it, and compactions before it, replaced, with the
-    milliseconds since 1970 at which they did.
+    that snapshot holds the same. ``tombstones`` are files that it, and compactions before it, replaced, with
+    the milliseconds since 1970 at which they did.
     """
 
     version: int

@@ -34,10 +34,9 @@ from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
-from workload import CODECS, SETTINGS, START, delete_rows, in_child, is_whole, read_rows, write_rows
+from workload import POLICY, SETTINGS, START, delete_rows, in_child, is_whole, read_rows, write_rows
 
 from feast_sketch_store.storage.local import LocalStorage
-from feast_sketch_store.view.settings import ViewSettings
 from feast_sketch_store.view.view import View
 
 NUM_SHARED = 12
@@ -54,8 +53,8 @@ class CountedView(View):
 
     seals = 0
 
-    def seal(self, settings: ViewSettings) -> bool:
-        sealed = super().seal(settings)
+    def seal(self) -> bool:
+        sealed = super().seal()
         self.seals += sealed
         return sealed
 
@@ -131,7 +130,7 @@ class Log(logging.Handler):
 
 def writer_task(folder: Path, board: Board, writer: int, seed: int, end: float) -> tuple[Counter, Log]:
     """Write until the end, reading back each call's effect."""
-    view, log = CountedView(LocalStorage(folder), CODECS, REFRESH_SECONDS), Log(f"writer {writer}")
+    view, log = CountedView(LocalStorage(folder), SETTINGS, POLICY, REFRESH_SECONDS), Log(f"writer {writer}")
     chance = random.Random(f"{seed} {writer}")
     newest, deleted, own = board.newest[writer], board.deleted[writer], board.own(writer)
     counts: Counter[str] = Counter()
@@ -156,7 +155,7 @@ def writer_task(folder: Path, board: Board, writer: int, seed: int, end: float) 
             newest[entities] = np.maximum(newest[entities], write)
             counts["writes"] += 1
         if writer == 0 and chance.random() < 0.1:
-            view.seal(SETTINGS)
+            view.seal()
         if writer == 0 and chance.random() < 0.3:
             # Files that no commit names yet belong to writes under way: their age keeps them.
             view.vacuum()
@@ -174,7 +173,7 @@ def writer_task(folder: Path, board: Board, writer: int, seed: int, end: float) 
 
 def reader_task(folder: Path, board: Board, reader: int, seed: int, end: float) -> tuple[Counter, Log]:
     """Read all entities until the end."""
-    view, log = View(LocalStorage(folder), CODECS, REFRESH_SECONDS), Log(f"reader {reader}")
+    view, log = View(LocalStorage(folder), SETTINGS, POLICY, REFRESH_SECONDS), Log(f"reader {reader}")
     chance = random.Random(f"{seed} reader {reader}")
     counts: Counter[str] = Counter()
     # What must be visible from a time on, by this process's clock: no tolerance is needed.
@@ -208,9 +207,9 @@ def final_task(folder: Path, board: Board) -> tuple[Counter, Log]:
     """Compare what a new process finds with what was acknowledged."""
     log, wanted = Log("in the end"), board.newest.max(axis=0)
     for what in ("unsealed", "sealed"):
-        view = View(LocalStorage(folder), CODECS, 0.0)
+        view = View(LocalStorage(folder), SETTINGS, POLICY, 0.0)
         if what == "sealed":
-            view.seal(SETTINGS)
+            view.seal()
         rows = read_rows(view, board.num_entities)
         for entity in range(board.num_entities):
             log.check_row(what, entity, rows.get(entity), wanted[entity], wanted[entity])

@@ -49,7 +49,7 @@ import workload
 from feast.protos.feast.types.Value_pb2 import FloatList, Int64List, StringSet, Value
 from kill import NUM_ENTITIES, PACKAGE, Reference, Write, matches
 from numpy.typing import NDArray
-from workload import CODECS, SETTINGS, START, in_child, key
+from workload import POLICY, SETTINGS, START, in_child, key
 
 from feast_sketch_store.errors import DamagedFileError, SketchStoreError
 from feast_sketch_store.layers import Cut, FeatureBudget, SketchLayer, Target, build_layer
@@ -177,10 +177,10 @@ def build_stores(folder: Path) -> list[Store]:
             mock.patch("uuid.uuid4", side_effect=data_file_names()),
         ):
             for name, (writes, sealed_before) in plans.items():
-                view = View(LocalStorage(folder / name), CODECS, 0.0)
+                view = View(LocalStorage(folder / name), SETTINGS, POLICY, 0.0)
                 for number, write in enumerate(writes):
                     if number == sealed_before:
-                        view.seal(SETTINGS)
+                        view.seal()
                     kill.apply_write(view, write)
         shutil.rmtree(folder / "compacted" / "snapshots")
         os.write(pipe, b"built")
@@ -478,7 +478,7 @@ def read_changed(store: Store, folder: Path, kind: str, files: Files, forged: bo
                 (folder / name).write_bytes(content)
         error, rows = "", {}
         try:
-            rows = kill.read_view(View(LocalStorage(folder), CODECS, 0.0))
+            rows = kill.read_view(View(LocalStorage(folder), SETTINGS, POLICY, 0.0))
         except SketchStoreError as refusal:
             error = str(refusal)
     finally:

@@ -49,7 +49,7 @@ from kill import (
     plan_write,
     read_view,
 )
-from workload import CODECS, SETTINGS, in_child
+from workload import POLICY, SETTINGS, in_child
 
 from feast_sketch_store.errors import SketchStoreError, StorageError
 from feast_sketch_store.storage.local import LocalStorage
@@ -166,7 +166,7 @@ def play(folder: Path, first: int, writes: int, fault: Fault) -> tuple[list[dict
 
     def task(report: Callable[..., None]) -> None:
         fault.arm(folder)
-        view = View(LocalStorage(folder), CODECS, 0.0)
+        view = View(LocalStorage(folder), SETTINGS, POLICY, 0.0)
         report(did="read", **attempt(lambda: read_view(view)))
         for number in range(first, first + writes):
             report(did="write", number=number, **attempt(lambda n=number: apply_write(view, plan_write(n))))
@@ -234,15 +234,15 @@ def play_read_only(folder: Path, scratch: Path) -> tuple[list[dict[str, Any]], i
     delete = Write(0, (0, 1), 0, deletes=True, vacuums=False)
 
     def everything(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-        view = View(LocalStorage(folder), CODECS, 0.0)
+        view = View(LocalStorage(folder), SETTINGS, POLICY, 0.0)
         yield "read", attempt(lambda: read_view(view))
         yield "write", attempt(lambda: apply_write(view, write))
         yield "delete", attempt(lambda: apply_write(view, delete))
-        yield "seal", attempt(lambda: view.seal(SETTINGS))
+        yield "seal", attempt(lambda: view.seal())
         yield "vacuum", attempt(lambda: view.vacuum(0.0))
         yield (
             "write of a new view",
-            attempt(lambda: apply_write(View(LocalStorage(folder / "new"), CODECS), write)),
+            attempt(lambda: apply_write(View(LocalStorage(folder / "new"), SETTINGS, POLICY), write)),
         )
         yield "read", attempt(lambda: read_view(view))
 

@@ -28,7 +28,18 @@ from datetime import timedelta
 from pathlib import Path
 from types import FrameType
 
-from workload import CODECS, NEVER, SETTINGS, START, delete_rows, in_child, is_whole, read_rows, write_rows
+from workload import (
+    CODECS,
+    NEVER,
+    POLICY,
+    SETTINGS,
+    START,
+    delete_rows,
+    in_child,
+    is_whole,
+    read_rows,
+    write_rows,
+)
 
 import feast_sketch_store
 from feast_sketch_store.operations.verification import verify_view
@@ -89,11 +100,11 @@ def apply_write(view: View, write: Write) -> None:
     event = START + timedelta(seconds=write.second)
 
     def fill(staging: Storage) -> Storage:
-        write_rows(View(staging, CODECS), write.entities, write.number, event, NEVER)
+        write_rows(View(staging, SETTINGS, POLICY), write.entities, write.number, event, NEVER)
         return staging
 
     if write.rebuilds:
-        view.rebuild(SETTINGS, fill)
+        view.rebuild(fill)
     elif write.deletes:
         delete_rows(view, write.entities)
     else:
@@ -136,7 +147,7 @@ def write_round(folder: Path, first: int, kill_at_line: int | None) -> tuple[int
     def task(report: int) -> None:
         if kill_at_line is not None:
             kill_after_lines(kill_at_line)
-        view = View(LocalStorage(folder), CODECS, 0.0)
+        view = View(LocalStorage(folder), SETTINGS, POLICY, 0.0)
         for number in range(first, first + WRITES_PER_ROUND):
             apply_write(view, plan_write(number))
             os.write(report, f"{number}\n".encode())
@@ -148,7 +159,7 @@ def check_round(folder: Path, references: list[Reference]) -> int:
     """Compare the store with the references in a child: the index of the one that fits, or -1."""
 
     def task(report: int) -> None:
-        rows = read_view(View(LocalStorage(folder), CODECS, 0.0))
+        rows = read_view(View(LocalStorage(folder), SETTINGS, POLICY, 0.0))
         fitting = [n for n, reference in enumerate(references) if matches(rows, reference)]
         problems = verify_view(LocalStorage(folder), CODECS).problems
         found = fitting[-1] if fitting and not problems else -1

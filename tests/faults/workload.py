@@ -9,10 +9,11 @@ from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import StringSet, Value
 
 from feast_sketch_store.rows.codecs import FeatureCodec
-from feast_sketch_store.rows.encoding import deletions, to_arrow
+from feast_sketch_store.rows.encoding import deletions
 from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_entity_keys
+from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
-from feast_sketch_store.view.view import SealPolicy, View
+from feast_sketch_store.view.view import View
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -47,7 +48,8 @@ def write_rows(
         )
         for entity in entities
     ]
-    view.write(to_arrow(rows, CODECS), SETTINGS, policy or POLICY)
+    view.policy = policy or POLICY
+    view.write(rows)
 
 
 def delete_rows(view: View, entities: Iterable[int]) -> None:

@@ -18,7 +18,7 @@ from feast.types import Int64, String
 
 from feast_sketch_store import SketchOnlineStore, online_store
 from feast_sketch_store.errors import RowError, VocabularyOverflowError
-from feast_sketch_store.view import view as view_module
+from feast_sketch_store.view.live import LiveView
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 NEVER = 10**6  # seconds: a refresh interval that no test reaches
@@ -259,16 +259,14 @@ def test_close_waits_for_a_refresh_that_runs(make_store, make_history, monkeypat
     store.write_to_online_store("history", countries(["FR"]))
     assert ask(store, 1) == ["FR"]
     may_go_on = threading.Event()
-    refresh = view_module.View._refresh
+    refresh = LiveView._refresh
 
     def slow_refresh(self, *arguments):
         assert may_go_on.wait(60)
         refresh(self, *arguments)
 
-    monkeypatch.setattr(view_module.View, "_refresh", slow_refresh)
-    monkeypatch.setattr(
-        view_module.View, "_is_outdated", lambda self: True
-    )  # as after another process' write
+    monkeypatch.setattr(LiveView, "_refresh", slow_refresh)
+    monkeypatch.setattr(LiveView, "_is_outdated", lambda self: True)  # as after another process' write
     history = store.registry.get_feature_view("history", "shop")
     store._get_provider().online_store.view(store.config, history)._looked_at -= 0.75 * NEVER
     assert ask(store, 1) == ["FR"]

@@ -10,6 +10,7 @@ from feast.protos.feast.types.Value_pb2 import StringSet, Value
 from feast.types import Set, String
 
 from feast_sketch_store.view import view as view_module
+from feast_sketch_store.view.live import LiveView
 
 NEVER = 10**6  # seconds: a refresh interval that no test reaches
 SEAL_AT_ONCE = {"seal_min_rows": 0, "seal_share": 1e-9}
@@ -226,18 +227,18 @@ def test_reads_go_on_while_news_is_taken_up_beside_them(make_harness, monkeypatc
     reader = writer.reopened()
     assert countries(reader, 1) == ["FR"]
     view = reader.store.view(reader.config, reader.view)
-    monkeypatch.setattr(view_module, "note_write", lambda folder: None)  # as another process would write it
+    monkeypatch.setattr(view_module, "note_write", lambda folder: -1)  # as another process would write it
     writer.write(1, country("DE"))
 
     may_go_on, refreshed = threading.Event(), threading.Event()
-    refresh = view_module.View._refresh
+    refresh = LiveView._refresh
 
     def slow_refresh(self, *arguments):
         assert may_go_on.wait(60)
         refresh(self, *arguments)
         refreshed.set()
 
-    monkeypatch.setattr(view_module.View, "_refresh", slow_refresh)
+    monkeypatch.setattr(LiveView, "_refresh", slow_refresh)
     view._looked_at -= 0.75 * NEVER
     assert countries(reader, 1) == ["FR"]
     assert countries(reader, 1) == ["FR"]

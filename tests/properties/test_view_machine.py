@@ -13,11 +13,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from feast_sketch_store.layers import Target
 from feast_sketch_store.rows.codecs import EXACT, FeatureCodec
-from feast_sketch_store.rows.encoding import deletions, to_arrow
+from feast_sketch_store.rows.encoding import deletions
 from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_entity_keys
 from feast_sketch_store.storage.local import LocalStorage
+from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
-from feast_sketch_store.view.view import SealPolicy, View
+from feast_sketch_store.view.view import View
 
 CODECS = [FeatureCodec("viewed", "string_set_val"), FeatureCodec("name", "string_val")]
 NAMES = [codec.feature for codec in CODECS]
@@ -121,14 +122,17 @@ class ViewMachine(RuleBasedStateMachine):
     def reopen(self):
         names = ("writer", "reader", "reader that seldom looks")
         self.views = {
-            name: View(LocalStorage(Path(self.folder.name) / "view"), CODECS, 0.0) for name in names
+            name: View(LocalStorage(Path(self.folder.name) / "view"), SETTINGS["exact"], NEVER, 0.0)
+            for name in names
         }
 
     @rule(process=PROCESS, batch=BATCH)
     def write(self, process, batch, seals=None):
         rows = [(key(user), values, at(event), at(created)) for user, values, event, created in batch]
         policy = ALWAYS if seals else NEVER
-        self.views[process].write(to_arrow(rows, CODECS), SETTINGS[seals or "exact"], policy)
+        view = self.views[process]
+        view.settings, view.policy = SETTINGS[seals or "exact"], policy
+        view.write(rows)
         self.sealed = seals or self.sealed
         for user, values, event, created in batch:
             order = (event, -(10**9) if created is None else created)
@@ -155,8 +159,10 @@ class ViewMachine(RuleBasedStateMachine):
             view.refresh()
         elif task == "vacuum":
             view.vacuum(orphan_age_seconds=0.0)
-        elif view.seal(SETTINGS[sealed]):
-            self.sealed = sealed
+        else:
+            view.settings = SETTINGS[sealed]
+            if view.seal():
+                self.sealed = sealed
 
     @rule()
     def look_at_many_commits(self):

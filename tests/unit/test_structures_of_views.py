@@ -15,8 +15,9 @@ from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import deletions, to_arrow
 from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_entity_keys
 from feast_sketch_store.storage.local import LocalStorage
+from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.settings import FeatureSettings, ViewSettings, VocabularySetting
-from feast_sketch_store.view.view import SealPolicy, View
+from feast_sketch_store.view.view import View
 
 CODECS = [FeatureCodec("viewed", "string_set_val"), FeatureCodec("name", "string_val")]
 NEVER = SealPolicy(1.0, 10**9)
@@ -35,6 +36,11 @@ def settings_of(structure, cut=None, max_vocabulary=1000):
         "name": FeatureSettings(CODECS[1], 1e-9, 1000),
     }
     return ViewSettings("history", 1e-9, features)
+
+
+def seal(view, settings):
+    view.settings = settings
+    return view.seal()
 
 
 def key(user):
@@ -58,7 +64,8 @@ def write(view, rows, settings, second=0, policy=NEVER):
         ],
         CODECS,
     )
-    view.write(table, settings, policy)
+    view.settings, view.policy = settings, policy
+    view.write(table)
 
 
 def read(view, *users):
@@ -76,7 +83,7 @@ def read(view, *users):
 
 @pytest.fixture
 def view(tmp_path):
-    return View(LocalStorage(tmp_path / "view"), CODECS, 0.0)
+    return View(LocalStorage(tmp_path / "view"), settings_of("auto"), NEVER, 0.0)
 
 
 def popular_rows():
@@ -89,16 +96,16 @@ def test_unsealed_rows_show_kept_values_only_once_a_cut_is_sealed(view, structur
     settings = settings_of(structure, VocabularySetting(top=2))
     write(view, popular_rows(), settings)
     assert read(view, 1, 2) == {1: {"tea", "coffee", "item 1"}, 2: {"tea", "item 2"}}, "nothing is sealed yet"
-    view.seal(settings)
+    seal(view, settings)
     assert read(view, 1, 2) == {1: {"tea", "coffee"}, 2: {"tea"}}
     write(
         view, {2: ["coffee", "item 2", "new"], 3: ["item 3"], 40: ["tea", "x"], 41: [], 42: None}, settings, 1
     )
     expected = {1: {"tea", "coffee"}, 2: {"coffee"}, 3: set(), 40: {"tea"}, 41: set(), 42: None}
     assert read(view, *expected) == expected
-    another = View(view.storage, CODECS, 0.0)
+    another = View(view.storage, settings_of("auto"), NEVER, 0.0)
     assert read(another, *expected) == expected
-    view.seal(settings)
+    seal(view, settings)
     assert read(view, *expected) == expected
     assert read(another, *expected) == expected
 
@@ -108,10 +115,10 @@ def test_rows_are_whole_again_after_a_seal_without_a_cut(view, structure):
     """The row log has all values."""
     cut, whole = settings_of(structure, VocabularySetting(top=1)), settings_of(structure)
     write(view, popular_rows(), cut)
-    view.seal(cut)
+    seal(view, cut)
     write(view, {50: ["coffee"]}, whole, 1)
     assert read(view, 1, 50) == {1: {"tea"}, 50: set()}
-    view.seal(whole)
+    seal(view, whole)
     assert read(view, 1, 50) == {1: {"tea", "coffee", "item 1"}, 50: {"coffee"}}
 
 
@@ -120,7 +127,7 @@ def test_rows_are_whole_again_after_a_seal_without_a_cut(view, structure):
 def test_a_sealed_view_is_sound(view, structure, cut):
     settings = settings_of(structure, cut)
     write(view, {**popular_rows(), 30: [], 31: None}, settings)
-    view.seal(settings)
+    seal(view, settings)
     write(view, {1: ["late"], 60: ["tea"]}, settings, 1)
     view.delete(deletions([key(2)], EPOCH))
     found = verify_view(view.storage, CODECS)
@@ -134,11 +141,11 @@ def test_a_view_whose_rows_were_all_deleted_goes_on(view, structure):
     settings = settings_of(structure, VocabularySetting(top=2))
     write(view, popular_rows(), settings)
     view.delete(deletions([key(user) for user in range(30)], EPOCH))
-    view.seal(settings)
-    another = View(view.storage, CODECS, 0.0)
+    seal(view, settings)
+    another = View(view.storage, settings_of("auto"), NEVER, 0.0)
     write(another, {5: ["tea"]}, settings, 1)
     assert read(another, *range(30)) == {5: set()}, "the vocabulary that was sealed has no values"
-    another.seal(settings)
+    seal(another, settings)
     assert read(another, *range(30)) == {5: {"tea"}}
     assert verify_view(view.storage, CODECS).problems == []
 
@@ -155,7 +162,7 @@ def sealed_rows(monkeypatch, view, settings, change):
 
     with monkeypatch.context() as patched:
         patched.setattr(SketchLayerBuilder, "add", add)
-        view.seal(settings)
+        seal(view, settings)
 
 
 def without_one(feature):
@@ -224,7 +231,7 @@ def test_a_write_past_the_limit_of_values_is_refused(view, structure, cut):
     """What is kept in a filter, in tiers or in sets has a vocabulary that can be too large."""
     settings = settings_of(structure, cut, max_vocabulary=8)
     write(view, {user: [f"item {user}"] for user in range(8)}, settings)
-    view.seal(settings)
+    seal(view, settings)
     write(view, {9: ["item 1"]}, settings, 1)
     if cut is None:
         with pytest.raises(SketchStoreError, match="vocabulary"):
@@ -239,7 +246,7 @@ def test_rows_that_do_not_fit_in_the_memory_are_kept_unsealed(view, caplog, stru
     settings = replace(settings_of("sets"), features=features)
     write(view, popular_rows(), settings)
     with pytest.raises(SettingsError, match="feature 'viewed' cannot be kept for a memory of 1"):
-        view.seal(settings)
+        seal(view, settings)
     write(view, {40: ["tea"]}, settings, policy=SealPolicy(1e-9, 0))
     assert "a later write seals them" in caplog.text
     assert read(view, 1, 40) == {1: {"tea", "coffee", "item 1"}, 40: {"tea"}}

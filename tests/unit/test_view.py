@@ -11,15 +11,20 @@ from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import StringSet, Value
 
 from feast_sketch_store.rows.codecs import FeatureCodec
-from feast_sketch_store.rows.encoding import to_arrow
 from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_entity_keys
 from feast_sketch_store.storage.local import LocalStorage
+from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
-from feast_sketch_store.view.view import SealPolicy, View
+from feast_sketch_store.view.view import View
 
 CODEC = FeatureCodec("viewed", "string_set_val")
 SETTINGS = ViewSettings("history", 1e-5, {"viewed": FeatureSettings(CODEC, 0.01, 1000)})
 NEVER, ALWAYS = SealPolicy(1.0, 10**9), SealPolicy(1e-9, 0)
+
+
+def seal(view, settings):
+    view.view.settings = settings
+    return view.view.seal()
 
 
 def key(user):
@@ -35,14 +40,15 @@ def make_view(tmp_path):
     """Makes `View` objects over one folder, each as its own process would."""
 
     def make(interval=0.0):
-        view = View(LocalStorage(tmp_path / "view"), [CODEC], interval)
+        view = View(LocalStorage(tmp_path / "view"), SETTINGS, NEVER, interval)
 
         def put(user, *items, second=0, policy=NEVER):
             import datetime
 
             value = {"viewed": Value(string_set_val=StringSet(val=items))}
             event = datetime.datetime(2026, 1, 1, 0, 0, second)
-            view.write(to_arrow([(key(user), value, event, None)], [CODEC]), SETTINGS, policy)
+            view.policy = policy
+            view.write([(key(user), value, event, None)])
 
         def get(*users):
             found = {}
@@ -104,14 +110,14 @@ def test_sealing_the_same_rows_anew_takes_the_newest_settings(make_view):
     assert other.get(1)
     for rate in (0.1, 0.05, 0.01, 0.001):
         settings = replace(SETTINGS, features={"viewed": FeatureSettings(CODEC, rate, 1000)})
-        assert view.view.seal(settings) is True
+        assert seal(view, settings) is True
         for reader in (view, other):
             expected = reader.view.stats().expected_false_positive_rates["viewed"]
             assert rate / 2 < expected <= rate * 1.01
 
 
 def test_a_seal_without_rows_does_nothing(make_view, tmp_path):
-    assert make_view().view.seal(SETTINGS) is False
+    assert make_view().view.seal() is False
     assert not (tmp_path / "view" / "snapshots").exists()
 
 
@@ -120,9 +126,9 @@ def test_a_second_sealer_backs_off(make_view, tmp_path):
     view.put(1, "x")
     descriptor = os.open(tmp_path / "view" / "seal.lock", os.O_RDWR | os.O_CREAT)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
-    assert view.view.seal(SETTINGS) is False
+    assert view.view.seal() is False
     os.close(descriptor)
-    assert view.view.seal(SETTINGS) is True
+    assert view.view.seal() is True
     assert view.get(1) == {1: {"x"}}
 
 
@@ -131,7 +137,7 @@ def test_a_seal_takes_only_the_newest_row_of_each_entity(make_view):
     for second, item in [(1, "a"), (3, "b"), (2, "c")]:
         view.put(1, item, second=second)
     view.put(2, "a")
-    view.view.seal(SETTINGS)
+    view.view.seal()
     stats = view.view.stats()
     assert (stats.sealed_entities, stats.vocabulary_sizes, stats.unsealed_rows) == (2, {"viewed": 2}, 0)
     assert view.get(1)[1] >= {"b"}
@@ -155,7 +161,7 @@ def test_a_seal_by_another_process_replaces_the_unsealed_layers(make_view):
     writer.put(1, "x")
     assert reader.get(1) == {1: {"x"}}
     assert reader.view.stats().unsealed_rows == 1
-    writer.view.seal(SETTINGS)
+    writer.view.seal()
     stats = reader.view.stats()
     assert (stats.unsealed_rows, stats.sealed_entities) == (0, 1)
     assert reader.get(1)[1] >= {"x"}
@@ -165,7 +171,7 @@ def test_stats_add_up(make_view, tmp_path):
     view = make_view()
     for user in range(100):
         view.put(user, *(f"item {n}" for n in range(user % 7)))
-    view.view.seal(SETTINGS)
+    view.view.seal()
     view.put(1000, "unsealed")
     stats = view.view.stats()
     assert stats.sealed_entities == 100
