@@ -37,7 +37,7 @@ _TRIES = 100  # to make, or to remove, a folder that others remove or fill at th
 class LocalStorage(Storage):
     """A folder and all that is in it.
 
-    Keeps nothing open between calls, so it may be used after a fork, and pickled.
+    Keeps nothing open between calls, so it may be used after a fork.
 
     Parameters
     ----------

@@ -261,7 +261,7 @@ def test_a_running_reader_outlives_a_damaged_new_snapshot(make_harness, caplog):
     reader = writer.reopened()
     assert reader.read(1)[0][1] == items("a")
     folder = writer.folder / "snapshots"
-    (folder / "99999999999999999999-0001-00000000.base.safetensors").write_bytes(b"junk")
+    (folder / "99999999999999999999-0001-00000000.json").write_bytes(b"junk")
     assert reader.read(1)[0][1] == items("a")
     assert caplog.text.count("99999999999999999999") == 1
     assert reader.read(1)[0][1] == items("a")

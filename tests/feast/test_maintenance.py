@@ -361,8 +361,8 @@ def test_a_damaged_data_file_is_mended_by_a_rebuild(run, store):
     view = open_view(store, "history")
     (file,) = (view.storage.path / "rows").glob("*.parquet")
     file.write_bytes(file.read_bytes()[:-9])
-    (snapshot,) = (view.storage.path / "snapshots").glob("*.base.*")
-    snapshot.unlink()
+    (manifest,) = (view.storage.path / "snapshots").glob("*.json")
+    manifest.unlink()
     with pytest.raises(DamagedFileError, match=file.name):
         countries(another(store), 1)
     assert run("verify", "history")[0] == 1

@@ -83,7 +83,7 @@ def read(view, *users):
 
 @pytest.fixture
 def view(tmp_path):
-    return View(LocalStorage(tmp_path / "view"), settings_of("auto"), NEVER, 0.0)
+    return View(LocalStorage(tmp_path / "view"), settings_of("sets"), NEVER, 0.0)
 
 
 def popular_rows():
@@ -103,7 +103,7 @@ def test_unsealed_rows_show_kept_values_only_once_a_cut_is_sealed(view, structur
     )
     expected = {1: {"tea", "coffee"}, 2: {"coffee"}, 3: set(), 40: {"tea"}, 41: set(), 42: None}
     assert read(view, *expected) == expected
-    another = View(view.storage, settings_of("auto"), NEVER, 0.0)
+    another = View(view.storage, settings_of("sets"), NEVER, 0.0)
     assert read(another, *expected) == expected
     seal(view, settings)
     assert read(view, *expected) == expected
@@ -142,7 +142,7 @@ def test_a_view_whose_rows_were_all_deleted_goes_on(view, structure):
     write(view, popular_rows(), settings)
     view.delete(deletions([key(user) for user in range(30)], EPOCH))
     seal(view, settings)
-    another = View(view.storage, settings_of("auto"), NEVER, 0.0)
+    another = View(view.storage, settings_of("sets"), NEVER, 0.0)
     write(another, {5: ["tea"]}, settings, 1)
     assert read(another, *range(30)) == {5: set()}, "the vocabulary that was sealed has no values"
     seal(another, settings)

@@ -10,6 +10,7 @@ import pytest
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import StringSet, Value
 
+from feast_sketch_store.errors import StorageError
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_entity_keys
 from feast_sketch_store.storage.local import LocalStorage
@@ -99,8 +100,8 @@ def test_two_snapshots_are_kept(make_view, tmp_path):
     for user in range(5):
         view.put(user, "x", policy=ALWAYS)
     names = sorted(path.name for path in (tmp_path / "view" / "snapshots").iterdir())
-    assert len(names) == 4
-    assert [name.split(".", 1)[1] for name in names] == ["base.safetensors", "order.safetensors"] * 2
+    assert len(names) == 6
+    assert [name.split(".", 1)[1] for name in names] == ["base.safetensors", "json", "order.safetensors"] * 2
 
 
 def test_sealing_the_same_rows_anew_takes_the_newest_settings(make_view):
@@ -147,7 +148,7 @@ def test_a_failed_seal_keeps_the_write(make_view, monkeypatch, caplog):
     view = make_view()
 
     def no_space(*_):
-        raise OSError(28, "No space left on device")
+        raise StorageError("No space left on device")
 
     monkeypatch.setattr("feast_sketch_store.snapshot.files._write", no_space)
     view.put(1, "x", policy=ALWAYS)
