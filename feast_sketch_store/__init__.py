@@ -12,7 +12,7 @@ _EXPORTS = {
     "SketchReader": "feast_sketch_store.reading.reader",
     "SketchStoreError": "feast_sketch_store.errors",
     "View": "feast_sketch_store.view.view",
-    "ViewStats": "feast_sketch_store.view.view",
+    "ViewStats": "feast_sketch_store.view.live",
     "open_view": "feast_sketch_store.online_store",
     "through_sketch": "feast_sketch_store.reading.training",
 }

@@ -3,13 +3,15 @@
 import subprocess
 import sys
 
+import mmh3
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from feast_sketch_store.errors import DamagedFileError
-from feast_sketch_store.row_log.data_file import DataFile, _checksum_of
+from feast_sketch_store.row_log.data_file import DataFile
+from feast_sketch_store.storage.local import LocalStorage
 
 MANY = 1 << 17
 
@@ -34,47 +36,50 @@ def lists(*lengths):
 )
 def test_rows_come_back_in_groups_of_bounded_size(tmp_path, table, groups):
     table = table.cast(pa.schema([("row", pa.int64()), ("items", pa.list_(pa.int64()))]))
-    file = DataFile.write(tmp_path, table.schema, [table])
+    file = DataFile.write(LocalStorage(tmp_path), table.schema, [table])
     batches = list(file.batches())
     assert len(batches) == groups
     for batch in batches:
         assert len(batch) == 1 or batch["items"].combine_chunks().flatten().to_numpy().size <= MANY
     assert pa.concat_tables([table.slice(0, 0), *batches]).equals(table)
-    assert (file.num_rows, file.path.parent) == (len(table), tmp_path)
+    assert (file.num_rows, file.where) == (len(table), str(tmp_path / file.name))
 
 
 def test_columns_that_the_file_lacks_are_left_out(tmp_path):
     table = lists(1, 2)
-    file = DataFile.write(tmp_path, table.schema, [table])
+    file = DataFile.write(LocalStorage(tmp_path), table.schema, [table])
     assert [batch.column_names for batch in file.batches(["row", "nothing"])] == [["row"]]
 
 
 def test_columns_that_a_batch_lacks_are_null(tmp_path):
     schema = pa.schema([("a", pa.int64()), ("b", pa.string())])
-    file = DataFile.write(tmp_path, schema, [pa.table({"a": [1]}), pa.table({"b": ["x"]})])
+    file = DataFile.write(LocalStorage(tmp_path), schema, [pa.table({"a": [1]}), pa.table({"b": ["x"]})])
     rows = pa.concat_tables(file.batches()).to_pylist()
     assert rows == [{"a": 1, "b": None}, {"a": None, "b": "x"}]
 
 
 def test_columns_that_the_table_lacks_are_refused_and_nothing_is_left(tmp_path):
     with pytest.raises(ValueError, match="'b'"):
-        DataFile.write(tmp_path, pa.schema([("a", pa.int64())]), [pa.table({"a": [1], "b": [2]})])
+        DataFile.write(
+            LocalStorage(tmp_path), pa.schema([("a", pa.int64())]), [pa.table({"a": [1], "b": [2]})]
+        )
     assert list(tmp_path.iterdir()) == []
 
 
 def test_every_flipped_byte_is_found(tmp_path):
     table = lists(1, 2, 3)
-    file = DataFile.write(tmp_path, table.schema, [table])
-    content = file.path.read_bytes()
+    file = DataFile.write(LocalStorage(tmp_path), table.schema, [table])
+    path = tmp_path / file.name
+    content = path.read_bytes()
     for place in range(len(content)):
         damaged = bytearray(content)
         damaged[place] ^= 0x10
-        file.path.write_bytes(damaged)
-        with pytest.raises(DamagedFileError, match=file.path.name):
+        path.write_bytes(damaged)
+        with pytest.raises(DamagedFileError, match=file.name):
             list(file.batches())
     for length in range(len(content)):
-        file.path.write_bytes(content[:length])
-        with pytest.raises(DamagedFileError, match=file.path.name):
+        path.write_bytes(content[:length])
+        with pytest.raises(DamagedFileError, match=file.name):
             list(file.batches())
 
 
@@ -95,8 +100,9 @@ import resource, sys
 from pathlib import Path
 from feast_sketch_store.errors import DamagedFileError
 from feast_sketch_store.row_log.data_file import DataFile
+from feast_sketch_store.storage.local import LocalStorage
 path, num_rows, checksum = sys.argv[1:]
-file = DataFile(Path(path), int(num_rows), checksum)
+file = DataFile(LocalStorage(Path(path).parent), Path(path).name, int(num_rows), checksum)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:
     for batch in file.batches():
@@ -116,7 +122,14 @@ def test_a_bomb_is_refused_before_it_goes_off(tmp_path, num_rows, values_per_row
     bomb(path, num_rows, values_per_row)
     assert path.stat().st_size < 300_000
     done = subprocess.run(
-        [sys.executable, "-c", READ, path, str(20 * num_rows), _checksum_of(path)],
+        [
+            sys.executable,
+            "-c",
+            READ,
+            path,
+            str(20 * num_rows),
+            mmh3.mmh3_x64_128_digest(path.read_bytes()).hex(),
+        ],
         capture_output=True,
         text=True,
         check=True,
