@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from feast_sketch_store.kernel.reference import (
+    MAX_NUM_HASHES,
     Asked,
     PackedNumbers,
     SetCodes,
@@ -78,6 +79,7 @@ else:
 
 __all__ = [
     "IS_COMPILED",
+    "MAX_NUM_HASHES",
     "Asked",
     "BytesIndex",
     "Int64Index",

@@ -4,6 +4,7 @@ Calls that take longer than some microseconds let other threads run meanwhile.
 """
 
 import secrets
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,7 @@ _SEED = secrets.randbits(64)  # of hash tables, so that nobody can choose values
 def windows(table: Table, asked: Asked, entity_hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """See `reference.windows`."""
     answers = np.empty((len(entity_hashes), asked.num_words), np.uint64)
-    _compiled.windows(table.words, table.num_words, *table.salt, _packed(entity_hashes), *asked, answers)
+    _compiled.windows(table.words, table.num_words, *table.salt, _plain(entity_hashes), *asked, answers)
     return answers
 
 
@@ -34,7 +35,7 @@ def possible_symbols(
     indptr = np.zeros(num_entities + 1, np.int64)
     ids = np.empty(num_entities * min(asked.num_symbols, _EXPECTED_SYMBOLS) + 2, np.int32)
     read = _compiled.possible_symbols
-    arguments = table.words, table.num_words, *table.salt, _packed(entity_hashes), *asked, wanted
+    arguments = table.words, table.num_words, *table.salt, _plain(entity_hashes), *asked, wanted
     done = read(*arguments, 0, indptr, ids)
     while done < num_entities:
         # As many for the others as for those so far, and at least all for the next one.
@@ -55,8 +56,8 @@ def contains(
     """See `reference.contains`."""
     per_entity = symbols.shape[-1]
     found = np.empty((len(entity_hashes), per_entity), np.bool_)
-    symbols = np.ascontiguousarray(symbols, np.int32)
-    hashes = _packed(entity_hashes)
+    symbols = _plain(symbols, np.int32)
+    hashes = _plain(entity_hashes)
     _compiled.contains(
         table.words, table.num_words, *table.salt, hashes, *asked, wanted, symbols, per_entity, found
     )
@@ -72,8 +73,8 @@ def scores(
 ) -> NDArray[np.float64]:
     """See `reference.scores`."""
     sums = np.zeros(len(entity_hashes))
-    weights = np.ascontiguousarray(weights, np.float64)
-    hashes = _packed(entity_hashes)
+    weights = _plain(weights, np.float64)
+    hashes = _plain(entity_hashes)
     _compiled.scores(table.words, table.num_words, *table.salt, hashes, *asked, wanted, weights, sums)
     return sums
 
@@ -87,7 +88,7 @@ def touched_blocks(
 ) -> NDArray[np.int64]:
     """See `reference.touched_blocks`."""
     touched = np.zeros(len(unchecked), np.uint8)
-    hashes = _packed(entity_hashes)
+    hashes = _plain(entity_hashes)
     count = _compiled.touch_blocks(
         table.words, table.num_words, *table.salt, hashes, *asked, block_words, unchecked, touched
     )
@@ -107,10 +108,10 @@ def add_facts(
     """See `reference.add_facts`."""
     num_words, window_words, salt = table
     places, indptr, symbols = rows
-    hashes = _packed(entity_hashes)
-    size = symbols.dtype.itemsize
+    hashes = _plain(entity_hashes)
+    narrow_and_wide = (symbols, None) if symbols.dtype.itemsize == 2 else (None, symbols)
     _compiled.add_facts(
-        part, first, len(part) - window_words, num_words, *salt, hashes, places, indptr, symbols, size,
+        part, first, len(part) - window_words, num_words, *salt, hashes, places, indptr, *narrow_and_wide,
         first_symbol, num_hashes, firsts,
     )  # fmt: skip
 
@@ -118,7 +119,7 @@ def add_facts(
 def hash_int64_keys(prefix: bytes, values: NDArray[np.int64]) -> NDArray[np.uint64]:
     """See `reference.hash_int64_keys`."""
     hashes = np.empty((len(values), 2), np.uint64)
-    _compiled.hash_int64_keys(prefix, np.ascontiguousarray(values, np.int64), hashes)
+    _compiled.hash_int64_keys(prefix, _plain(values, np.int64), hashes)
     return hashes
 
 
@@ -133,7 +134,7 @@ def parse_int64_keys(messages: list[bytes]) -> tuple[str, NDArray[np.int64]] | N
 def hash_keys(offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> NDArray[np.uint64]:
     """See `reference.hash_keys`."""
     hashes = np.empty((len(offsets) - 1, 2), np.uint64)
-    _compiled.hash_keys(offsets, data, hashes)
+    _compiled.hash_keys(_plain(offsets), data, hashes)
     return hashes
 
 
@@ -141,14 +142,14 @@ class Int64Index:
     """See `reference.Int64Index`."""
 
     def __init__(self, values: NDArray[np.int64]):
-        self._values = values
+        self._values = _plain(values)
         self._slots = _empty_slots(len(values))
-        _compiled.index_int64(values, _SEED, self._slots)
+        _compiled.index_int64(self._values, _SEED, self._slots)
 
     def find(self, wanted: NDArray[np.int64]) -> NDArray[np.int32]:
         """See `reference.Int64Index.find`."""
         ids = np.empty(len(wanted), np.int32)
-        wanted = np.ascontiguousarray(wanted, np.int64)
+        wanted = _plain(wanted, np.int64)
         _compiled.find_int64(self._values, _SEED, self._slots, wanted, ids)
         return ids
 
@@ -157,14 +158,14 @@ class BytesIndex:
     """See `reference.BytesIndex`."""
 
     def __init__(self, offsets: NDArray[np.int64], data: NDArray[np.uint8]):
-        self._values = offsets, data
+        self._values = _plain(offsets), data
         self._slots = _empty_slots(len(offsets) - 1)
-        _compiled.index_bytes(offsets, data, _SEED, self._slots)
+        _compiled.index_bytes(*self._values, _SEED, self._slots)
 
     def find(self, offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> NDArray[np.int32]:
         """See `reference.BytesIndex.find`."""
         ids = np.empty(len(offsets) - 1, np.int32)
-        _compiled.find_bytes(*self._values, _SEED, self._slots, offsets, data, ids)
+        _compiled.find_bytes(*self._values, _SEED, self._slots, _plain(offsets), data, ids)
         return ids
 
 
@@ -193,14 +194,14 @@ def encode_values(
 def take_packed(packed: PackedNumbers, length: int, places: NDArray[np.int64]) -> NDArray[np.uint64]:
     """See `reference.take_packed`."""
     numbers = np.empty(len(places), np.uint64)
-    _compiled.take_packed(*packed, length, np.ascontiguousarray(places, np.int64), numbers)
+    _compiled.take_packed(*packed, length, _plain(places, np.int64), numbers)
     return numbers
 
 
 def row_hashes(entity_hashes: NDArray[np.uint64], salt: tuple[int, int]) -> NDArray[np.uint64]:
     """See `reference.row_hashes`."""
     hashes = np.empty(len(entity_hashes), np.uint64)
-    _compiled.row_hashes(_packed(entity_hashes), *salt, hashes)
+    _compiled.row_hashes(_plain(entity_hashes), *salt, hashes)
     return hashes
 
 
@@ -222,7 +223,7 @@ def write_sets(
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     """See `reference.write_sets`."""
     ends = np.zeros(len(headers), np.int64)
-    headers = np.ascontiguousarray(headers)
+    headers = _plain(headers)
     _compiled.write_sets(*codes, headers, indptr, ids, bytearray(), ends)
     words = np.zeros((int(ends[-1]) if len(ends) else 0) // 64 + 2, np.uint64)
     _compiled.write_sets(*codes, headers, indptr, ids, words, ends)
@@ -254,8 +255,10 @@ def read_sets(
     return headers, indptr, ids[: indptr[-1]]
 
 
-def _packed(entity_hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    return np.ascontiguousarray(entity_hashes)
+def _plain(array: NDArray[Any], dtype: type[np.generic] | None = None) -> NDArray[Any]:
+    """The same numbers as the C functions take them: C-contiguous and aligned."""
+    array = np.ascontiguousarray(array, dtype)
+    return array if array.flags.aligned else array.copy()
 
 
 def _empty_slots(num_values: int) -> NDArray[np.int32]:

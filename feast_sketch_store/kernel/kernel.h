@@ -34,17 +34,10 @@ static inline Py_ssize_t POPULATION(uint64_t word) {
 }
 #endif
 
+#define MAX_NUM_HASHES 64 /* of a fact; reference.py has the same number */
+
 /* Giving the GIL away and waiting for it again may take longer than a small read. */
 #define WORTH_RELEASING_GIL 20000 /* steps of about a nanosecond */
-
-/* The number of elements in a buffer, or -1 with an exception if it is no whole number. */
-static inline Py_ssize_t count_of(const Py_buffer *buffer, Py_ssize_t itemsize) {
-    if (buffer->len % itemsize) {
-        PyErr_SetString(PyExc_ValueError, "a buffer is of another type");
-        return -1;
-    }
-    return buffer->len / itemsize;
-}
 
 /* The finalizer of SplitMix64; see reference.py. */
 static inline uint64_t mix64(uint64_t x) {
@@ -53,27 +46,62 @@ static inline uint64_t mix64(uint64_t x) {
     return x ^ x >> 31;
 }
 
-void kernel_choose_width(void); /* to be called before any of the following */
+/* -- arguments -------------------------------------------------------------------------------------- */
 
-PyObject *kernel_possible_symbols(PyObject *module, PyObject *arguments);
-PyObject *kernel_windows(PyObject *module, PyObject *arguments);
-PyObject *kernel_contains(PyObject *module, PyObject *arguments);
-PyObject *kernel_scores(PyObject *module, PyObject *arguments);
-PyObject *kernel_touch_blocks(PyObject *module, PyObject *arguments);
-PyObject *kernel_add_facts(PyObject *module, PyObject *arguments);
-PyObject *kernel_hash_int64_keys(PyObject *module, PyObject *arguments);
-PyObject *kernel_parse_int64_keys(PyObject *module, PyObject *arguments);
-PyObject *kernel_hash_keys(PyObject *module, PyObject *arguments);
-PyObject *kernel_index_int64(PyObject *module, PyObject *arguments);
-PyObject *kernel_find_int64(PyObject *module, PyObject *arguments);
-PyObject *kernel_index_bytes(PyObject *module, PyObject *arguments);
-PyObject *kernel_find_bytes(PyObject *module, PyObject *arguments);
-PyObject *kernel_sort_rows(PyObject *module, PyObject *arguments);
-PyObject *kernel_encode_values(PyObject *module, PyObject *arguments);
-PyObject *kernel_take_packed(PyObject *module, PyObject *arguments);
-PyObject *kernel_row_hashes(PyObject *module, PyObject *arguments);
-PyObject *kernel_find_rows(PyObject *module, PyObject *arguments);
-PyObject *kernel_write_sets(PyObject *module, PyObject *arguments);
-PyObject *kernel_read_sets(PyObject *module, PyObject *arguments);
+/* An array of the caller's: `length` elements. `data` is NULL where None was given for it. */
+typedef struct {
+    void *data;
+    Py_ssize_t length;
+} Array;
+
+#define MAX_ARRAYS 10
+
+/* A call: the arguments that were not taken yet, and what `run` gives back when it returns. */
+typedef struct {
+    PyObject *const *next, *const *stop;
+    void *scratch;
+    int num_buffers;
+    Py_buffer buffers[MAX_ARRAYS];
+} Call;
+
+/* Takes the next arguments: 0, or -1 with an exception. `types` has for each of them
+ *
+ *     1 2 4 8   an array of elements of so many bytes, aligned to them -> Array *
+ *               1! one that is written; 1? one that may be None
+ *     n         an integer -> Py_ssize_t *
+ *     w         64 bits of an integer -> uint64_t *
+ *     .         none: the one before was the last */
+int take(Call *call, const char *types, ...);
+
+/* Memory for the time of a call, which may ask for it once; NULL with an exception if there is none. */
+void *scratch(Call *call, size_t size);
+
+/* NULL with a ValueError. */
+PyObject *refuse(const char *message);
+#define DO_NOT_FIT "the arrays do not fit each other"
+
+PyObject *run(PyObject *(*body)(Call *), PyObject *const *arguments, Py_ssize_t number);
+
+/* Begins the definition of a function of the module; its body has `call`, and returns a new reference or NULL. */
+#define KERNEL_FUNCTION(NAME)                                                                        \
+    static PyObject *NAME##_body(Call *call);                                                        \
+    PyObject *kernel_##NAME(PyObject *module, PyObject *const *arguments, Py_ssize_t number) {       \
+        (void)module;                                                                                \
+        return run(NAME##_body, arguments, number);                                                  \
+    }                                                                                                \
+    static PyObject *NAME##_body(Call *call)
+
+/* -- what the module has ------------------------------------------------------------------------------ */
+
+#define EACH_KERNEL_FUNCTION(DO)                                                                     \
+    DO(possible_symbols) DO(windows) DO(contains) DO(scores) DO(touch_blocks) DO(add_facts)          \
+    DO(hash_int64_keys) DO(parse_int64_keys) DO(hash_keys)                                           \
+    DO(index_int64) DO(find_int64) DO(index_bytes) DO(find_bytes) DO(sort_rows) DO(encode_values)    \
+    DO(take_packed) DO(row_hashes) DO(find_rows) DO(write_sets) DO(read_sets)
+
+#define DECLARE(NAME) PyObject *kernel_##NAME(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
+EACH_KERNEL_FUNCTION(DECLARE)
+
+void kernel_choose_width(void); /* to be called before any of them */
 
 #endif

@@ -106,36 +106,20 @@ static void blake2b_128(const uint8_t *key, size_t length, uint64_t *digest) {
 /* -- keys ------------------------------------------------------------------------------------------ */
 
 /* hash_int64_keys(prefix, values, out): of keys that are `prefix` and 8 bytes of `values`, int64[n]. */
-PyObject *kernel_hash_int64_keys(PyObject *module, PyObject *arguments) {
-    Py_buffer prefix, values, out;
-    if (!PyArg_ParseTuple(arguments, "y*y*w*", &prefix, &values, &out)) return NULL;
-    Py_ssize_t n = count_of(&values, 8);
-    uint8_t *key = NULL;
-    int failed = 1;
-    if (n < 0) goto end;
-    if (out.len != 16 * n) {
-        PyErr_SetString(PyExc_ValueError, "the arrays do not fit each other");
-        goto end;
-    }
-    key = PyMem_Malloc((size_t)prefix.len + 8);
-    if (!key) {
-        PyErr_NoMemory();
-        goto end;
-    }
-    PyThreadState *state = n * 20 > WORTH_RELEASING_GIL ? PyEval_SaveThread() : NULL;
-    memcpy(key, prefix.buf, (size_t)prefix.len);
-    for (Py_ssize_t i = 0; i < n; i++) {
-        memcpy(key + prefix.len, (const uint8_t *)values.buf + 8 * i, 8);
-        murmur3_128(key, (size_t)prefix.len + 8, (uint64_t *)out.buf + 2 * i);
+KERNEL_FUNCTION(hash_int64_keys) {
+    Array prefix, values, out;
+    if (take(call, "188!.", &prefix, &values, &out) < 0) return NULL;
+    if (out.length != 2 * values.length) return refuse(DO_NOT_FIT);
+    size_t length = (size_t)prefix.length + 8;
+    uint8_t *key = scratch(call, length);
+    if (!key) return NULL;
+    PyThreadState *state = values.length * 20 > WORTH_RELEASING_GIL ? PyEval_SaveThread() : NULL;
+    memcpy(key, prefix.data, (size_t)prefix.length);
+    for (Py_ssize_t i = 0; i < values.length; i++) {
+        memcpy(key + prefix.length, (const uint64_t *)values.data + i, 8);
+        murmur3_128(key, length, (uint64_t *)out.data + 2 * i);
     }
     if (state) PyEval_RestoreThread(state);
-    failed = 0;
-end:
-    PyMem_Free(key);
-    PyBuffer_Release(&prefix);
-    PyBuffer_Release(&values);
-    PyBuffer_Release(&out);
-    if (failed) return NULL;
     Py_RETURN_NONE;
 }
 
@@ -163,15 +147,15 @@ static int read_varint(const uint8_t **place, const uint8_t *stop, uint64_t *num
  *
  * `messages` are EntityKeys in wire format, one behind the other, of int64[n] bytes each. If each has one join key,
  * all the same one, and one int64, these are put into `values`, int64[n], and the name's bytes are returned. */
-PyObject *kernel_parse_int64_keys(PyObject *module, PyObject *arguments) {
-    Py_buffer messages, lengths, values;
-    if (!PyArg_ParseTuple(arguments, "y*y*w*", &messages, &lengths, &values)) return NULL;
-    Py_ssize_t n = count_of(&lengths, 8), left = messages.len;
-    const uint8_t *place = messages.buf, *name = NULL;
+KERNEL_FUNCTION(parse_int64_keys) {
+    Array messages, lengths, values;
+    if (take(call, "188!.", &messages, &lengths, &values) < 0) return NULL;
+    Py_ssize_t n = lengths.length, left = messages.length;
+    const uint8_t *place = messages.data, *name = NULL;
     uint64_t name_length = 0;
-    int is_usual = n > 0 && values.len == 8 * n;
+    int is_usual = n > 0 && values.length == n;
     for (Py_ssize_t i = 0; is_usual && i < n; i++) {
-        int64_t length = ((const int64_t *)lengths.buf)[i];
+        int64_t length = ((const int64_t *)lengths.data)[i];
         if (length < 0 || length > left) {
             is_usual = 0;
             break;
@@ -192,44 +176,28 @@ PyObject *kernel_parse_int64_keys(PyObject *module, PyObject *arguments) {
         if (size != (uint64_t)(stop - place)) break;
         if (place == stop || *place++ != 0x20 || read_varint(&place, stop, &value)) break; /* 4: int64_val */
         if (place != stop) break;
-        ((uint64_t *)values.buf)[i] = value;
+        ((uint64_t *)values.data)[i] = value;
         is_usual = 1;
     }
-    PyObject *result = NULL;
-    if (is_usual) {
-        result = PyBytes_FromStringAndSize((const char *)name, (Py_ssize_t)name_length);
-    } else if (!PyErr_Occurred()) {
-        result = Py_None;
-        Py_INCREF(result);
-    }
-    PyBuffer_Release(&messages);
-    PyBuffer_Release(&lengths);
-    PyBuffer_Release(&values);
-    return result;
+    if (is_usual) return PyBytes_FromStringAndSize((const char *)name, (Py_ssize_t)name_length);
+    Py_RETURN_NONE;
 }
 
 /* hash_keys(offsets, data, out): of keys `data[offsets[i]:offsets[i + 1]]`, int64[n + 1]. */
-PyObject *kernel_hash_keys(PyObject *module, PyObject *arguments) {
-    Py_buffer offsets, data, out;
-    if (!PyArg_ParseTuple(arguments, "y*y*w*", &offsets, &data, &out)) return NULL;
-    Py_ssize_t n = count_of(&offsets, 8) - 1;
-    const int64_t *starts = offsets.buf;
-    int fits = n >= 0 && out.len == 16 * n && starts[0] >= 0 && starts[n] <= data.len;
+KERNEL_FUNCTION(hash_keys) {
+    Array offsets, data, out;
+    if (take(call, "818!.", &offsets, &data, &out) < 0) return NULL;
+    Py_ssize_t n = offsets.length - 1;
+    const int64_t *starts = offsets.data;
+    int fits = n >= 0 && out.length == 2 * n && starts[0] >= 0 && starts[n] <= data.length;
     for (Py_ssize_t i = 0; fits && i < n; i++) fits = starts[i] <= starts[i + 1];
-    if (fits) {
-        PyThreadState *state = n * 100 > WORTH_RELEASING_GIL ? PyEval_SaveThread() : NULL;
-        for (Py_ssize_t i = 0; i < n; i++) {
-            const uint8_t *key = (const uint8_t *)data.buf + starts[i];
-            size_t length = (size_t)(starts[i + 1] - starts[i]);
-            (is_int64_key(key, length) ? murmur3_128 : blake2b_128)(key, length, (uint64_t *)out.buf + 2 * i);
-        }
-        if (state) PyEval_RestoreThread(state);
-    } else if (!PyErr_Occurred()) {
-        PyErr_SetString(PyExc_ValueError, "the arrays do not fit each other");
+    if (!fits) return refuse(DO_NOT_FIT);
+    PyThreadState *state = n * 100 > WORTH_RELEASING_GIL ? PyEval_SaveThread() : NULL;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        const uint8_t *key = (const uint8_t *)data.data + starts[i];
+        size_t length = (size_t)(starts[i + 1] - starts[i]);
+        (is_int64_key(key, length) ? murmur3_128 : blake2b_128)(key, length, (uint64_t *)out.data + 2 * i);
     }
-    PyBuffer_Release(&offsets);
-    PyBuffer_Release(&data);
-    PyBuffer_Release(&out);
-    if (!fits) return NULL;
+    if (state) PyEval_RestoreThread(state);
     Py_RETURN_NONE;
 }

@@ -4,31 +4,14 @@
 
 #include "kernel.h"
 
-static PyMethodDef methods[] = {
-    {"possible_symbols", kernel_possible_symbols, METH_VARARGS, NULL},
-    {"windows", kernel_windows, METH_VARARGS, NULL},
-    {"contains", kernel_contains, METH_VARARGS, NULL},
-    {"scores", kernel_scores, METH_VARARGS, NULL},
-    {"touch_blocks", kernel_touch_blocks, METH_VARARGS, NULL},
-    {"add_facts", kernel_add_facts, METH_VARARGS, NULL},
-    {"hash_int64_keys", kernel_hash_int64_keys, METH_VARARGS, NULL},
-    {"parse_int64_keys", kernel_parse_int64_keys, METH_VARARGS, NULL},
-    {"hash_keys", kernel_hash_keys, METH_VARARGS, NULL},
-    {"index_int64", kernel_index_int64, METH_VARARGS, NULL},
-    {"find_int64", kernel_find_int64, METH_VARARGS, NULL},
-    {"index_bytes", kernel_index_bytes, METH_VARARGS, NULL},
-    {"find_bytes", kernel_find_bytes, METH_VARARGS, NULL},
-    {"sort_rows", kernel_sort_rows, METH_VARARGS, NULL},
-    {"encode_values", kernel_encode_values, METH_VARARGS, NULL},
-    {"take_packed", kernel_take_packed, METH_VARARGS, NULL},
-    {"row_hashes", kernel_row_hashes, METH_VARARGS, NULL},
-    {"find_rows", kernel_find_rows, METH_VARARGS, NULL},
-    {"write_sets", kernel_write_sets, METH_VARARGS, NULL},
-    {"read_sets", kernel_read_sets, METH_VARARGS, NULL},
-    {NULL, NULL, 0, NULL},
-};
+#define METHOD(NAME) {#NAME, (PyCFunction)(void (*)(void))kernel_##NAME, METH_FASTCALL, NULL},
+static PyMethodDef methods[] = {EACH_KERNEL_FUNCTION(METHOD){NULL, NULL, 0, NULL}};
 
-static PyModuleDef_Slot slots[] = {{0, NULL}};
+static int add_constants(PyObject *module) {
+    return PyModule_AddIntConstant(module, "MAX_NUM_HASHES", MAX_NUM_HASHES);
+}
+
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, (void *)add_constants}, {0, NULL}};
 
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT, "_compiled", "The compiled kernel; see compiled.py.", 0, methods, slots, NULL, NULL, NULL,

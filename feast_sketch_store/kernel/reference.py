@@ -11,6 +11,8 @@ import mmh3
 import numpy as np
 from numpy.typing import NDArray
 
+MAX_NUM_HASHES = 64  # of a fact; kernel.h has the same number
+
 # Of answers: k windows are ANDed, and turned into ids, while they are in the L2 cache. Small temporaries also
 # come from the allocator's free lists, where large ones would be mapped, faulted in and unmapped each time.
 _CHUNK_BYTES = 1 << 18
@@ -33,6 +35,7 @@ class Table(NamedTuple):
 class Asked(NamedTuple):
     """Consecutive symbols: ``num_symbols`` from ``64 * first_word`` on, added with ``num_hashes`` hashes.
 
+    There are 1 to ``MAX_NUM_HASHES`` of these; every function that takes another number raises ValueError.
     ``firsts``, int64[num_hashes], ascending from 0, is the first of the symbols for which each hash is used;
     None if all are for all.
     """
@@ -56,6 +59,7 @@ def windows(table: Table, asked: Asked, entity_hashes: NDArray[np.uint64]) -> ND
 
     Bit ``s % 64`` of word ``s // 64`` answers symbol ``64 * first_word + s``; bits behind the last are zero.
     """
+    _check_num_hashes(asked.num_hashes)
     num_words = asked.num_words
     answers = np.empty((len(entity_hashes), num_words), np.uint64)
     if num_words <= _NARROW_WINDOW_WORDS:
@@ -91,6 +95,7 @@ def possible_symbols(
     -------
     A CSR matrix: indptr, int64[n + 1], and the ids, int32[nnz], ascending within an entity.
     """
+    _check_num_hashes(asked.num_hashes)
     rows = max(1, _CHUNK_BYTES // (8 * asked.num_words))
     starts, ids = [np.zeros(1, np.int64)], [np.zeros(0, np.int32)]
     for first in range(0, len(entity_hashes), rows):
@@ -118,6 +123,7 @@ def contains(
     symbols : int32[m], asked of every entity, or int32[n, m]; one outside of what is ``asked`` is nobody's.
     wanted : bool[n], entities that may have any. None for all.
     """
+    _check_num_hashes(asked.num_hashes)
     symbols = np.broadcast_to(symbols, (len(entity_hashes), symbols.shape[-1]))
     is_known = (symbols >= 0) & (symbols < asked.num_symbols)
     possible = np.where(is_known, symbols, 0).astype(np.int64)
@@ -160,6 +166,7 @@ def touched_blocks(
     unchecked: NDArray[np.uint8],
 ) -> NDArray[np.int64]:
     """The numbers of those blocks marked in ``unchecked``, uint8[blocks], that a read would use: int64[t]."""
+    _check_num_hashes(asked.num_hashes)
     starts, _ = _places(table, asked, entity_hashes)
     first, last = starts // block_words, (starts + (asked.num_words - 1)) // block_words
     touched = np.zeros(len(unchecked), np.bool_)
@@ -188,9 +195,10 @@ def add_facts(
     entity_hashes : uint64[m, 2]
     rows : which hash belongs to each row, int32[n]; indptr, int64[n + 1]; symbols, uint16[nnz] or int32[nnz],
         each ``first_symbol`` less than in the table.
-    num_hashes : k of these facts.
+    num_hashes : k of these facts, 1 to ``MAX_NUM_HASHES``.
     firsts : as in `Asked`, as few as the symbols of the facts.
     """
+    _check_num_hashes(num_hashes)
     num_words, window_words, salt = table
     places, indptr, symbols = rows
     row_of_fact = np.repeat(np.arange(len(places)), np.diff(indptr))
@@ -207,6 +215,11 @@ def add_facts(
             row, symbol = row[here], symbol[here]
             bits = _ONE << ((symbol + shifts[row]) & 63).astype(np.uint64)
             np.bitwise_or.at(part, starts[row] + (symbol >> 6), bits)
+
+
+def _check_num_hashes(num_hashes: int) -> None:
+    if not 1 <= num_hashes <= MAX_NUM_HASHES:
+        raise ValueError(f"{num_hashes} hashes; a fact has 1 to {MAX_NUM_HASHES}")
 
 
 def set_bits(words: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:

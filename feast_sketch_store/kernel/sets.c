@@ -8,7 +8,6 @@
 /* Integers of `width` bits back to back, and a word behind them that is read and not used. */
 typedef struct {
     const uint64_t *words;
-    Py_ssize_t num_words;
     int width;
 } Packed;
 
@@ -20,65 +19,45 @@ static inline uint64_t get_packed(const Packed *packed, uint64_t place) {
 }
 
 /* 0, or -1 with an exception. Places below `length` are inside the buffer when it is 0. */
-static int init_packed(Packed *packed, const Py_buffer *words, int width, Py_ssize_t length) {
-    Py_ssize_t num_words = count_of(words, 8);
-    if (num_words < 0) return -1;
+static int init_packed(Packed *packed, const Array *words, Py_ssize_t width, Py_ssize_t length) {
     if (width < 0 || width > 64 || length < 0 ||
-        (width && length && (length > (num_words - 1) * 64 / width || num_words < 1))) {
-        PyErr_SetString(PyExc_ValueError, "packed numbers do not fit their words");
+        (width && length && (length > (words->length - 1) * 64 / width || words->length < 1))) {
+        refuse("packed numbers do not fit their words");
         return -1;
     }
-    packed->words = words->buf;
-    packed->num_words = num_words;
-    packed->width = width;
+    packed->words = words->data;
+    packed->width = (int)width;
     return 0;
 }
 
 /* take_packed(words, width, length, places, numbers)
  *
  * The numbers, uint64[n], at `places`, int64[n] below `length`. */
-PyObject *kernel_take_packed(PyObject *module, PyObject *arguments) {
-    Py_buffer words, places, numbers;
-    int width, failed = 1;
-    Py_ssize_t length;
-    if (!PyArg_ParseTuple(arguments, "y*iny*w*", &words, &width, &length, &places, &numbers)) return NULL;
+KERNEL_FUNCTION(take_packed) {
+    Array words, places, numbers;
+    Py_ssize_t width, length;
     Packed packed;
-    Py_ssize_t n = places.len / 8;
-    if (init_packed(&packed, &words, width, length) < 0) goto end;
-    if (numbers.len != places.len) {
-        PyErr_SetString(PyExc_ValueError, "the arrays do not fit each other");
-        goto end;
+    if (take(call, "8nn88!.", &words, &width, &length, &places, &numbers) < 0 ||
+        init_packed(&packed, &words, width, length) < 0)
+        return NULL;
+    if (numbers.length != places.length) return refuse(DO_NOT_FIT);
+    const int64_t *place = places.data;
+    for (Py_ssize_t i = 0; i < places.length; i++) {
+        if (place[i] < 0 || place[i] >= length) return refuse("there is no such packed number");
+        ((uint64_t *)numbers.data)[i] = get_packed(&packed, (uint64_t)place[i]);
     }
-    const int64_t *place = places.buf;
-    for (Py_ssize_t i = 0; i < n; i++) {
-        if (place[i] < 0 || place[i] >= length) {
-            PyErr_SetString(PyExc_ValueError, "there is no such packed number");
-            goto end;
-        }
-        ((uint64_t *)numbers.buf)[i] = get_packed(&packed, (uint64_t)place[i]);
-    }
-    failed = 0;
-end:
-    PyBuffer_Release(&words);
-    PyBuffer_Release(&places);
-    PyBuffer_Release(&numbers);
-    if (failed) return NULL;
     Py_RETURN_NONE;
 }
 
 /* row_hashes(hashes, salt, salt, out): uint64[n, 2] -> uint64[n] */
-PyObject *kernel_row_hashes(PyObject *module, PyObject *arguments) {
-    Py_buffer hashes, out;
-    unsigned long long salt[2];
-    if (!PyArg_ParseTuple(arguments, "y*KKw*", &hashes, &salt[0], &salt[1], &out)) return NULL;
-    int fits = hashes.len == 2 * out.len && out.len % 8 == 0;
-    const uint64_t *hash = hashes.buf;
-    for (Py_ssize_t i = 0; fits && i < out.len / 8; i++)
-        ((uint64_t *)out.buf)[i] = mix64(mix64(hash[2 * i] ^ salt[1]) + (hash[2 * i + 1] ^ salt[0]));
-    if (!fits) PyErr_SetString(PyExc_ValueError, "the arrays do not fit each other");
-    PyBuffer_Release(&hashes);
-    PyBuffer_Release(&out);
-    if (!fits) return NULL;
+KERNEL_FUNCTION(row_hashes) {
+    Array hashes, out;
+    uint64_t salt[2];
+    if (take(call, "8ww8!.", &hashes, &salt[0], &salt[1], &out) < 0) return NULL;
+    if (hashes.length != 2 * out.length) return refuse(DO_NOT_FIT);
+    const uint64_t *hash = hashes.data;
+    for (Py_ssize_t i = 0; i < out.length; i++)
+        ((uint64_t *)out.data)[i] = mix64(mix64(hash[2 * i] ^ salt[1]) + (hash[2 * i + 1] ^ salt[0]));
     Py_RETURN_NONE;
 }
 
@@ -86,47 +65,34 @@ PyObject *kernel_row_hashes(PyObject *module, PyObject *arguments) {
  *
  * The row of each fingerprint: its upper bits are the number of a bucket, its lower `rest_width` bits are looked
  * for among those of the bucket's rows. `rows` is int64[n], -1 for one that is not there. */
-PyObject *kernel_find_rows(PyObject *module, PyObject *arguments) {
-    Py_buffer start_words, rest_words, fingerprints, rows;
-    int start_width, rest_width, failed = 1;
-    Py_ssize_t num_buckets, num_rows;
-    if (!PyArg_ParseTuple(arguments, "y*iny*iny*w*", &start_words, &start_width, &num_buckets, &rest_words,
-                          &rest_width, &num_rows, &fingerprints, &rows))
+KERNEL_FUNCTION(find_rows) {
+    Array start_words, rest_words, fingerprints, rows;
+    Py_ssize_t start_width, num_buckets, rest_width, num_rows;
+    if (take(call, "8nn8nn88!.", &start_words, &start_width, &num_buckets, &rest_words, &rest_width, &num_rows,
+             &fingerprints, &rows) < 0)
         return NULL;
+    Py_ssize_t n = fingerprints.length;
+    if (rows.length != n || rest_width > 63 || num_buckets < 0 || num_buckets == PY_SSIZE_T_MAX)
+        return refuse(DO_NOT_FIT);
     Packed starts, rests;
-    Py_ssize_t n = fingerprints.len / 8;
     if (init_packed(&starts, &start_words, start_width, num_buckets + 1) < 0 ||
         init_packed(&rests, &rest_words, rest_width, num_rows) < 0)
-        goto end;
-    if (rows.len != 8 * n || rest_width > 63 || num_buckets < 0) {
-        PyErr_SetString(PyExc_ValueError, "the arrays do not fit each other");
-        goto end;
-    }
-    const uint64_t *wanted = fingerprints.buf;
-    int64_t *found = rows.buf;
+        return NULL;
+    const uint64_t *wanted = fingerprints.data;
+    int64_t *found = rows.data;
     uint64_t mask = (1ull << rest_width) - 1;
     for (Py_ssize_t i = 0; i < n; i++) {
         uint64_t bucket = wanted[i] >> rest_width, rest = wanted[i] & mask;
         found[i] = -1;
         if (bucket >= (uint64_t)num_buckets) continue;
         uint64_t row = get_packed(&starts, bucket), stop = get_packed(&starts, bucket + 1);
-        if (stop > (uint64_t)num_rows) {
-            PyErr_SetString(PyExc_ValueError, "a bucket has rows that do not exist");
-            goto end;
-        }
+        if (stop > (uint64_t)num_rows) return refuse("a bucket has rows that do not exist");
         for (; row < stop; row++)
             if (get_packed(&rests, row) == rest) {
                 found[i] = (int64_t)row;
                 break;
             }
     }
-    failed = 0;
-end:
-    PyBuffer_Release(&start_words);
-    PyBuffer_Release(&rest_words);
-    PyBuffer_Release(&fingerprints);
-    PyBuffer_Release(&rows);
-    if (failed) return NULL;
     Py_RETURN_NONE;
 }
 
@@ -149,26 +115,24 @@ static inline int width_of_gap(const Code *code, int64_t symbol, int size) {
     return width < 0 ? 0 : width > MAX_WIDTH ? MAX_WIDTH : width;
 }
 
-/* codes(int64[F, 2] of header_width and no_set), level_starts(int64[F + 1]), levels -> Code[F], or NULL. */
-static Code *read_codes(const Py_buffer *parameters, const Py_buffer *level_starts, const Py_buffer *levels) {
-    Py_ssize_t num_features = level_starts->len / 8 - 1;
-    const int64_t *starts = level_starts->buf, *numbers = parameters->buf;
-    int fits = num_features >= 1 && parameters->len == 16 * num_features && starts[0] == 0 &&
-               starts[num_features] == levels->len;
-    for (Py_ssize_t f = 0; fits && f < num_features; f++)
+/* Takes parameters, int64[F, 2] of header_width and no_set; level_starts, int64[F + 1]; levels, uint8. Their codes,
+ * one for each feature, or NULL with an exception. */
+static Code *take_codes(Call *call, Py_ssize_t *num_features) {
+    Array parameters, level_starts, levels;
+    if (take(call, "881", &parameters, &level_starts, &levels) < 0) return NULL;
+    Py_ssize_t number = *num_features = level_starts.length - 1;
+    const int64_t *starts = level_starts.data, *numbers = parameters.data;
+    int fits = number >= 1 && parameters.length == 2 * number && starts[0] == 0 && starts[number] == levels.length;
+    for (Py_ssize_t f = 0; fits && f < number; f++)
         fits = starts[f] <= starts[f + 1] && numbers[2 * f] >= 0 && numbers[2 * f] <= MAX_WIDTH &&
                numbers[2 * f + 1] >= 0 && numbers[2 * f + 1] <= 2;
     if (!fits) {
-        PyErr_SetString(PyExc_ValueError, "the codes do not fit each other");
+        refuse("the codes do not fit each other");
         return NULL;
     }
-    Code *codes = PyMem_Malloc(sizeof(Code) * (size_t)num_features);
-    if (!codes) {
-        PyErr_NoMemory();
-        return NULL;
-    }
-    for (Py_ssize_t f = 0; f < num_features; f++) {
-        codes[f].levels = (const uint8_t *)levels->buf + starts[f];
+    Code *codes = scratch(call, sizeof(Code) * (size_t)number);
+    for (Py_ssize_t f = 0; codes && f < number; f++) {
+        codes[f].levels = (const uint8_t *)levels.data + starts[f];
         codes[f].num_symbols = starts[f + 1] - starts[f];
         codes[f].header_width = (int)numbers[2 * f];
         codes[f].no_set = numbers[2 * f + 1];
@@ -205,19 +169,15 @@ static inline void write_code(Writer *writer, uint64_t number, int width) {
  * `headers` are int32[n, F]; segment `row * F + feature` of the CSR matrix `indptr`, int64[n * F + 1], and `ids`,
  * int32, are the ids of a set, ascending. `ends` becomes the bit behind each row, int64[n]; `words` are written if
  * there are any, so that a first call finds out how many it takes. */
-PyObject *kernel_write_sets(PyObject *module, PyObject *arguments) {
-    Py_buffer parameters, level_starts, levels, headers, indptr, ids, words, ends;
-    int failed = 1;
-    Code *codes = NULL;
-    if (!PyArg_ParseTuple(arguments, "y*y*y*y*y*y*w*w*", &parameters, &level_starts, &levels, &headers, &indptr, &ids,
-                          &words, &ends))
-        return NULL;
-    codes = read_codes(&parameters, &level_starts, &levels);
-    if (!codes) goto end;
-    Py_ssize_t num_features = level_starts.len / 8 - 1, n = ends.len / 8, m = ids.len / 4;
-    const int64_t *bounds = indptr.buf;
-    const int32_t *header = headers.buf, *id = ids.buf;
-    int fits = headers.len == 4 * n * num_features && indptr.len == 8 * (n * num_features + 1) && bounds[0] == 0 &&
+KERNEL_FUNCTION(write_sets) {
+    Array headers, indptr, ids, words, ends;
+    Py_ssize_t num_features;
+    const Code *codes = take_codes(call, &num_features);
+    if (!codes || take(call, "4848!8!.", &headers, &indptr, &ids, &words, &ends) < 0) return NULL;
+    Py_ssize_t n = ends.length, m = ids.length;
+    const int64_t *bounds = indptr.data;
+    const int32_t *header = headers.data, *id = ids.data;
+    int fits = headers.length == n * num_features && indptr.length == n * num_features + 1 && bounds[0] == 0 &&
                bounds[n * num_features] == m;
     for (Py_ssize_t s = 0; fits && s < n * num_features; s++) {
         const Code *code = codes + s % num_features;
@@ -226,11 +186,8 @@ PyObject *kernel_write_sets(PyObject *module, PyObject *arguments) {
         for (int64_t i = bounds[s]; fits && i < bounds[s + 1]; i++)
             fits = id[i] >= 0 && id[i] < code->num_symbols && (i == bounds[s] || id[i - 1] < id[i]);
     }
-    if (!fits) {
-        PyErr_SetString(PyExc_ValueError, "the sets do not fit their codes");
-        goto end;
-    }
-    Writer writer = {words.len ? words.buf : NULL, 0, 8 * (uint64_t)words.len};
+    if (!fits) return refuse("the sets do not fit their codes");
+    Writer writer = {words.length ? words.data : NULL, 0, 64 * (uint64_t)words.length};
     for (Py_ssize_t row = 0; row < n; row++) {
         for (Py_ssize_t f = 0; f < num_features; f++) {
             Py_ssize_t s = row * num_features + f;
@@ -242,24 +199,9 @@ PyObject *kernel_write_sets(PyObject *module, PyObject *arguments) {
                 next = (int64_t)id[i] + 1;
             }
         }
-        ((int64_t *)ends.buf)[row] = (int64_t)writer.bit;
+        ((int64_t *)ends.data)[row] = (int64_t)writer.bit;
     }
-    if (writer.words && writer.bit > writer.num_bits) {
-        PyErr_SetString(PyExc_ValueError, "the words are too few for the sets");
-        goto end;
-    }
-    failed = 0;
-end:
-    PyMem_Free(codes);
-    PyBuffer_Release(&parameters);
-    PyBuffer_Release(&level_starts);
-    PyBuffer_Release(&levels);
-    PyBuffer_Release(&headers);
-    PyBuffer_Release(&indptr);
-    PyBuffer_Release(&ids);
-    PyBuffer_Release(&words);
-    PyBuffer_Release(&ends);
-    if (failed) return NULL;
+    if (writer.words && writer.bit > writer.num_bits) return refuse("the words are too few for the sets");
     Py_RETURN_NONE;
 }
 
@@ -286,35 +228,28 @@ static ALWAYS_INLINE uint64_t read_code(Bits *bits, int width) {
  *
  * Row `r` begins at bit `anchors[r / block_rows] + deltas[r]`. Goes on at number `begin` of `rows`, int64[m], and
  * stops before one whose ids might not fit. `headers` is int32[m], `indptr` int64[m + 1]. */
-PyObject *kernel_read_sets(PyObject *module, PyObject *arguments) {
-    Py_buffer parameters, level_starts, levels, words, anchor_words, delta_words, rows, headers, indptr, ids;
-    int anchor_width, delta_width;
-    Py_ssize_t num_bits, num_rows, block_rows, feature, begin, done = -1;
-    Code *codes = NULL;
-    if (!PyArg_ParseTuple(arguments, "y*y*y*y*ny*iy*inny*nnw*w*w*", &parameters, &level_starts, &levels, &words,
-                          &num_bits, &anchor_words, &anchor_width, &delta_words, &delta_width, &num_rows, &block_rows,
-                          &rows, &feature, &begin, &headers, &indptr, &ids))
+KERNEL_FUNCTION(read_sets) {
+    Array words, anchor_words, delta_words, rows, headers, indptr, ids;
+    Py_ssize_t num_features, num_bits, anchor_width, delta_width, num_rows, block_rows, feature, begin;
+    const Code *codes = take_codes(call, &num_features);
+    if (!codes || take(call, "8n8n8nnn8nn4!8!4!.", &words, &num_bits, &anchor_words, &anchor_width, &delta_words,
+                       &delta_width, &num_rows, &block_rows, &rows, &feature, &begin, &headers, &indptr, &ids) < 0)
         return NULL;
-    codes = read_codes(&parameters, &level_starts, &levels);
-    if (!codes) goto end;
+    if (block_rows < 1) return refuse("a block has no rows");
     Packed anchors, deltas;
-    Py_ssize_t num_features = level_starts.len / 8 - 1, m = rows.len / 8, capacity = ids.len / 4;
-    if (block_rows < 1 || init_packed(&deltas, &delta_words, delta_width, num_rows) < 0 ||
-        init_packed(&anchors, &anchor_words, anchor_width, (num_rows + block_rows - 1) / block_rows) < 0) {
-        if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "a block has no rows");
-        goto end;
-    }
-    if (feature < 0 || feature >= num_features || begin < 0 || begin > m || headers.len != 4 * m ||
-        indptr.len != 8 * (m + 1) || num_bits < 0 || words.len / 8 < num_bits / 64 + 2) {
-        PyErr_SetString(PyExc_ValueError, "the arrays do not fit each other");
-        goto end;
-    }
-    const int64_t *row = rows.buf;
-    int64_t *ends = indptr.buf;
-    int32_t *header = headers.buf, *id = ids.buf;
-    Py_ssize_t count = (Py_ssize_t)ends[begin], i = begin;
+    if (init_packed(&deltas, &delta_words, delta_width, num_rows) < 0 ||
+        init_packed(&anchors, &anchor_words, anchor_width, num_rows / block_rows + (num_rows % block_rows != 0)) < 0)
+        return NULL;
+    Py_ssize_t m = rows.length;
+    if (feature < 0 || feature >= num_features || begin < 0 || begin > m || headers.length != m ||
+        indptr.length != m + 1 || num_bits < 0 || words.length < num_bits / 64 + 2)
+        return refuse(DO_NOT_FIT);
+    const int64_t *row = rows.data;
+    int64_t *ends = indptr.data, count = ends[begin];
+    int32_t *header = headers.data, *id = ids.data;
     if (count < 0) goto damaged;
-    Bits bits = {words.buf, 0, (uint64_t)num_bits};
+    Bits bits = {words.data, 0, (uint64_t)num_bits};
+    Py_ssize_t i = begin;
     for (; i < m; i++) {
         if (row[i] < 0 || row[i] >= num_rows) goto damaged;
         bits.bit = get_packed(&anchors, (uint64_t)(row[i] / block_rows)) + get_packed(&deltas, (uint64_t)row[i]);
@@ -326,7 +261,7 @@ PyObject *kernel_read_sets(PyObject *module, PyObject *arguments) {
             if (size > code->num_symbols) goto damaged;
             int octaves = half_octaves((uint64_t)size);
             if (f == feature) {
-                if (count + size > capacity) goto full;
+                if (count + size > ids.length) return PyLong_FromSsize_t(i);
                 header[i] = (int32_t)head;
             }
             for (int64_t k = 0; k < size; k++) {
@@ -339,22 +274,7 @@ PyObject *kernel_read_sets(PyObject *module, PyObject *arguments) {
         }
         ends[i + 1] = count;
     }
-full:
-    done = i;
-    goto end;
+    return PyLong_FromSsize_t(i);
 damaged:
-    PyErr_SetString(PyExc_ValueError, "a set cannot be read");
-end:
-    PyMem_Free(codes);
-    PyBuffer_Release(&parameters);
-    PyBuffer_Release(&level_starts);
-    PyBuffer_Release(&levels);
-    PyBuffer_Release(&words);
-    PyBuffer_Release(&anchor_words);
-    PyBuffer_Release(&delta_words);
-    PyBuffer_Release(&rows);
-    PyBuffer_Release(&headers);
-    PyBuffer_Release(&indptr);
-    PyBuffer_Release(&ids);
-    return done < 0 ? NULL : PyLong_FromSsize_t(done);
+    return refuse("a set cannot be read");
 }

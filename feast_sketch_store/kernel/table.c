@@ -2,14 +2,6 @@
 
 #include "kernel.h"
 
-#define MAX_NUM_HASHES 128
-
-typedef struct {
-    Py_buffer words;
-    Py_ssize_t num_words;
-    unsigned long long salt[2];
-} Table;
-
 /* Where the windows of one entity begin, and how far their words are rotated. */
 typedef struct {
     uint64_t starts[MAX_NUM_HASHES];
@@ -20,7 +12,7 @@ static inline uint64_t rotate_right(uint64_t word, uint32_t distance) {
     return word >> distance | word << (-distance & 63);
 }
 
-static inline void place_windows(uint64_t num_words, const unsigned long long *salt, const uint64_t *hash,
+static inline void place_windows(uint64_t num_words, const uint64_t *salt, const uint64_t *hash,
                                  uint64_t first_word, int num_hashes, Windows *windows) {
     uint64_t start = mix64(hash[0] ^ salt[0]), step = mix64(hash[1] ^ salt[1]) | 1;
     for (int j = 0; j < num_hashes; j++) {
@@ -82,11 +74,12 @@ static inline void prefetch_windows(const uint64_t *words, const Windows *window
 /* Gives the answers of entity after entity, while the windows of the next are on their way to the cache. */
 typedef struct {
     const uint64_t *words, *hashes;
-    uint64_t num_words_of_table, first_word;
-    const unsigned long long *salt;
-    Py_ssize_t num_entities, num_words;
+    uint64_t num_words_of_table, first_word, salt[2];
+    Py_ssize_t num_table_words; /* with the repeated head */
+    Py_ssize_t num_entities, num_symbols, num_words;
     int num_hashes;
     const int64_t *firsts; /* of each hash, the first symbol that it is used for; NULL if it is for all */
+    const uint8_t *wanted; /* whether an entity is to be answered; NULL if all are */
     uint64_t last_word;    /* masks what lies behind the last symbol */
     Windows windows[2];
 } Reader;
@@ -118,8 +111,13 @@ static void and_tiers(const Reader *reader, const Windows *windows, uint64_t *an
         }
 }
 
-static void read_entity(Reader *reader, Py_ssize_t entity, uint64_t *answers) {
+/* Whether an entity is wanted. */
+static ALWAYS_INLINE int next_entity(Reader *reader, Py_ssize_t entity) {
     look_ahead(reader, entity + 1);
+    return !reader->wanted || reader->wanted[entity];
+}
+
+static void read_entity(const Reader *reader, Py_ssize_t entity, uint64_t *answers) {
     const Windows *windows = &reader->windows[entity & 1];
     if (reader->firsts)
         and_tiers(reader, windows, answers);
@@ -128,39 +126,68 @@ static void read_entity(Reader *reader, Py_ssize_t entity, uint64_t *answers) {
     answers[reader->num_words - 1] &= reader->last_word;
 }
 
+/* Whether there can be so many hashes; else with an exception. */
+static int is_number_of_hashes(Py_ssize_t num_hashes) {
+    if (num_hashes >= 1 && num_hashes <= MAX_NUM_HASHES) return 1;
+    PyErr_Format(PyExc_ValueError, "%zd hashes; a fact has 1 to %d", num_hashes, MAX_NUM_HASHES);
+    return 0;
+}
+
 /* Whether the first symbols of hashes ascend from 0 within the symbols, or are not given; else with an exception. */
-static int are_firsts(const Py_buffer *firsts, int num_hashes, Py_ssize_t num_symbols) {
-    const int64_t *first = firsts->buf;
+static int are_firsts(const Array *firsts, Py_ssize_t num_hashes, Py_ssize_t num_symbols) {
+    const int64_t *first = firsts->data;
     if (!first) return 1;
-    int fits = firsts->len == 8 * (Py_ssize_t)num_hashes && num_hashes && !first[0];
-    for (int j = 0; fits && j < num_hashes; j++) fits = first[j] < num_symbols && (!j || first[j - 1] <= first[j]);
-    if (!fits) PyErr_SetString(PyExc_ValueError, "the hashes do not fit the symbols");
+    int fits = firsts->length == num_hashes && num_hashes && !first[0];
+    for (Py_ssize_t j = 0; fits && j < num_hashes; j++)
+        fits = first[j] < num_symbols && (!j || first[j - 1] <= first[j]);
+    if (!fits) refuse("the hashes do not fit the symbols");
     return fits;
 }
 
-/* 0, or -1 with an exception. Nothing outside the buffers is touched when it is 0. */
-static int init_reader(Reader *reader, const Table *table, const Py_buffer *hashes, Py_ssize_t first_word,
-                       Py_ssize_t num_symbols, int num_hashes, const Py_buffer *firsts) {
-    Py_ssize_t length = count_of(&table->words, 8), num_halves = count_of(hashes, 8);
-    if (length < 0 || num_halves < 0) return -1;
+/* Takes the arguments that all reads begin with:
+ *
+ *     words, num_words, salt, salt, hashes, first_word, num_symbols, num_hashes, firsts
+ *
+ * 0, or -1 with an exception. Nothing outside the arrays is touched when it is 0. */
+static int take_reader(Reader *reader, Call *call) {
+    Array words, hashes, firsts;
+    Py_ssize_t table_words, first_word, num_symbols, num_hashes;
+    if (take(call, "8nww8nnn8?", &words, &table_words, &reader->salt[0], &reader->salt[1], &hashes, &first_word,
+             &num_symbols, &num_hashes, &firsts) < 0 ||
+        !is_number_of_hashes(num_hashes))
+        return -1;
     Py_ssize_t num_words = num_symbols / 64 + (num_symbols % 64 != 0);
-    if (num_halves % 2 || num_symbols < 1 || first_word < 0 || table->num_words < 1 || first_word > table->num_words ||
-        num_words > length - table->num_words || num_hashes < 1 || num_hashes > MAX_NUM_HASHES) {
-        PyErr_SetString(PyExc_ValueError, "the symbols do not lie in the table's window");
+    if (hashes.length % 2 || num_symbols < 1 || first_word < 0 || table_words < 1 || first_word > table_words ||
+        num_words > words.length - table_words) {
+        refuse("the symbols do not lie in the table's window");
         return -1;
     }
-    if (!are_firsts(firsts, num_hashes, num_symbols)) return -1;
-    reader->firsts = firsts->buf;
-    reader->words = table->words.buf;
-    reader->hashes = hashes->buf;
-    reader->num_words_of_table = (uint64_t)table->num_words;
+    if (!are_firsts(&firsts, num_hashes, num_symbols)) return -1;
+    reader->words = words.data;
+    reader->hashes = hashes.data;
+    reader->num_words_of_table = (uint64_t)table_words;
+    reader->num_table_words = words.length;
     reader->first_word = (uint64_t)first_word;
-    reader->salt = table->salt;
-    reader->num_entities = num_halves / 2;
+    reader->num_entities = hashes.length / 2;
+    reader->num_symbols = num_symbols;
     reader->num_words = num_words;
-    reader->num_hashes = num_hashes;
+    reader->num_hashes = (int)num_hashes;
+    reader->firsts = firsts.data;
+    reader->wanted = NULL;
     reader->last_word = ~0ull >> (num_words * 64 - num_symbols);
     return 0;
+}
+
+/* Takes these arguments and `wanted`. Memory for the answers of an entity, or NULL with an exception. */
+static uint64_t *take_wanting_reader(Reader *reader, Call *call) {
+    Array wanted;
+    if (take_reader(reader, call) < 0 || take(call, "1?", &wanted) < 0) return NULL;
+    if (wanted.data && wanted.length != reader->num_entities) {
+        refuse(DO_NOT_FIT);
+        return NULL;
+    }
+    reader->wanted = wanted.data;
+    return scratch(call, 8 * (size_t)reader->num_words);
 }
 
 static int is_worth_releasing(const Reader *reader, Py_ssize_t begin) {
@@ -183,89 +210,55 @@ static inline Py_ssize_t write_ids(uint64_t word, int32_t first_id, int32_t *ids
  *                  indptr, ids) -> entities done
  *
  * Goes on at entity `begin` and stops before one whose ids might not fit. */
-PyObject *kernel_possible_symbols(PyObject *module, PyObject *arguments) {
-    Table table;
-    Py_buffer hashes, firsts, wanted, indptr, ids;
-    Py_ssize_t first_word, num_symbols, begin, done = -1;
-    int num_hashes;
-    if (!PyArg_ParseTuple(arguments, "y*nKKy*nniz*z*nw*w*", &table.words, &table.num_words, &table.salt[0],
-                          &table.salt[1], &hashes, &first_word, &num_symbols, &num_hashes, &firsts, &wanted, &begin,
-                          &indptr, &ids))
-        return NULL;
+KERNEL_FUNCTION(possible_symbols) {
     Reader reader;
-    uint64_t *answers = NULL;
-    if (init_reader(&reader, &table, &hashes, first_word, num_symbols, num_hashes, &firsts) < 0) goto end;
-    Py_ssize_t n = reader.num_entities, capacity = ids.len / 4;
-    if (begin < 0 || begin > n || indptr.len != 8 * (n + 1) || (wanted.buf && wanted.len != n) ||
-        num_symbols > INT32_MAX) {
-        PyErr_SetString(PyExc_ValueError, "the arrays do not fit each other");
-        goto end;
-    }
-    int64_t *ends = indptr.buf;
-    const uint8_t *is_wanted = wanted.buf;
-    Py_ssize_t count = (Py_ssize_t)ends[begin];
-    answers = PyMem_Malloc(8 * (size_t)reader.num_words);
-    if (!answers || count < 0) {
-        PyErr_NoMemory();
-        goto end;
-    }
+    Array indptr, ids;
+    Py_ssize_t begin;
+    uint64_t *answers = take_wanting_reader(&reader, call);
+    if (!answers || take(call, "n8!4!.", &begin, &indptr, &ids) < 0) return NULL;
+    Py_ssize_t n = reader.num_entities;
+    int64_t *ends = indptr.data;
+    if (begin < 0 || begin > n || indptr.length != n + 1 || reader.num_symbols > INT32_MAX || ends[begin] < 0)
+        return refuse(DO_NOT_FIT);
+    Py_ssize_t count = (Py_ssize_t)ends[begin], entity = begin;
     PyThreadState *state = is_worth_releasing(&reader, begin) ? PyEval_SaveThread() : NULL;
     look_ahead(&reader, begin);
-    Py_ssize_t entity = begin;
     for (; entity < n; entity++) {
-        if (is_wanted && !is_wanted[entity]) {
-            look_ahead(&reader, entity + 1);
-        } else {
+        if (next_entity(&reader, entity)) {
             read_entity(&reader, entity, answers);
             Py_ssize_t ones = 0;
             for (Py_ssize_t w = 0; w < reader.num_words; w++) ones += POPULATION(answers[w]);
-            if (count + ones + 2 > capacity) break; /* write_ids writes up to two more than it counts */
+            if (count + ones + 2 > ids.length) break; /* write_ids writes up to two more than it counts */
             for (Py_ssize_t w = 0; w < reader.num_words; w++)
-                count = write_ids(answers[w], (int32_t)(64 * w), ids.buf, count);
+                count = write_ids(answers[w], (int32_t)(64 * w), ids.data, count);
         }
         ends[entity + 1] = count;
     }
-    done = entity;
     if (state) PyEval_RestoreThread(state);
-end:
-    PyMem_Free(answers);
-    PyBuffer_Release(&table.words);
-    PyBuffer_Release(&hashes);
-    if (firsts.buf) PyBuffer_Release(&firsts);
-    if (wanted.buf) PyBuffer_Release(&wanted);
-    PyBuffer_Release(&indptr);
-    PyBuffer_Release(&ids);
-    return done < 0 ? NULL : PyLong_FromSsize_t(done);
+    return PyLong_FromSsize_t(entity);
 }
 
 /* windows(words, num_words, salt, salt, hashes, first_word, num_symbols, num_hashes, firsts, answers) */
-PyObject *kernel_windows(PyObject *module, PyObject *arguments) {
-    Table table;
-    Py_buffer hashes, firsts, answers;
-    Py_ssize_t first_word, num_symbols;
-    int num_hashes, failed = 1;
-    if (!PyArg_ParseTuple(arguments, "y*nKKy*nniz*w*", &table.words, &table.num_words, &table.salt[0],
-                          &table.salt[1], &hashes, &first_word, &num_symbols, &num_hashes, &firsts, &answers))
-        return NULL;
+KERNEL_FUNCTION(windows) {
     Reader reader;
-    if (init_reader(&reader, &table, &hashes, first_word, num_symbols, num_hashes, &firsts) < 0) goto end;
-    if (answers.len != 8 * reader.num_entities * reader.num_words) {
-        PyErr_SetString(PyExc_ValueError, "the arrays do not fit each other");
-        goto end;
-    }
+    Array answers;
+    if (take_reader(&reader, call) < 0 || take(call, "8!.", &answers) < 0) return NULL;
+    if (answers.length != reader.num_entities * reader.num_words) return refuse(DO_NOT_FIT);
     PyThreadState *state = is_worth_releasing(&reader, 0) ? PyEval_SaveThread() : NULL;
     look_ahead(&reader, 0);
-    for (Py_ssize_t entity = 0; entity < reader.num_entities; entity++)
-        read_entity(&reader, entity, (uint64_t *)answers.buf + entity * reader.num_words);
+    for (Py_ssize_t entity = 0; entity < reader.num_entities; entity++) {
+        next_entity(&reader, entity);
+        read_entity(&reader, entity, (uint64_t *)answers.data + entity * reader.num_words);
+    }
     if (state) PyEval_RestoreThread(state);
-    failed = 0;
-end:
-    PyBuffer_Release(&table.words);
-    PyBuffer_Release(&hashes);
-    if (firsts.buf) PyBuffer_Release(&firsts);
-    PyBuffer_Release(&answers);
-    if (failed) return NULL;
     Py_RETURN_NONE;
+}
+
+static uint8_t is_symbol_set(const Reader *reader, const Windows *windows, uint32_t symbol) {
+    uint64_t bit = 1;
+    for (int j = 0; j < reader->num_hashes && bit && (!reader->firsts || reader->firsts[j] <= (int64_t)symbol); j++)
+        bit = reader->words[windows->starts[j] + (symbol >> 6)] >> ((symbol + windows->rotations[j]) & 63) & 1;
+    return (uint8_t)bit;
 }
 
 /* contains(words, num_words, salt, salt, hashes, first_word, num_symbols, num_hashes, firsts, wanted, symbols, per_entity,
@@ -273,129 +266,65 @@ end:
  *
  * `symbols` are int32[per_entity] asked of every entity, or int32[n, per_entity]; one outside the range, like
  * -1, is nobody's. `out` is uint8[n, per_entity]. */
-PyObject *kernel_contains(PyObject *module, PyObject *arguments) {
-    Table table;
-    Py_buffer hashes, firsts, wanted, symbols, out;
-    Py_ssize_t first_word, num_symbols, per_entity;
-    int num_hashes, failed = 1;
-    if (!PyArg_ParseTuple(arguments, "y*nKKy*nniz*z*y*nw*", &table.words, &table.num_words, &table.salt[0],
-                          &table.salt[1], &hashes, &first_word, &num_symbols, &num_hashes, &firsts, &wanted, &symbols,
-                          &per_entity, &out))
-        return NULL;
+KERNEL_FUNCTION(contains) {
     Reader reader;
-    uint64_t *answers = NULL;
-    if (init_reader(&reader, &table, &hashes, first_word, num_symbols, num_hashes, &firsts) < 0) goto end;
+    Array symbols, out;
+    Py_ssize_t per_entity;
+    uint64_t *answers = take_wanting_reader(&reader, call);
+    if (!answers || take(call, "4n1!.", &symbols, &per_entity, &out) < 0) return NULL;
     Py_ssize_t n = reader.num_entities;
-    if (per_entity < 0 || out.len != n * per_entity || (wanted.buf && wanted.len != n) ||
-        (symbols.len != 4 * per_entity && symbols.len != 4 * n * per_entity)) {
-        PyErr_SetString(PyExc_ValueError, "the arrays do not fit each other");
-        goto end;
-    }
-    Py_ssize_t stride = symbols.len == 4 * per_entity ? 0 : per_entity;
-    answers = PyMem_Malloc(8 * (size_t)reader.num_words);
-    if (!answers) {
-        PyErr_NoMemory();
-        goto end;
-    }
+    if (per_entity < 0 || out.length != n * per_entity ||
+        (symbols.length != per_entity && symbols.length != n * per_entity))
+        return refuse(DO_NOT_FIT);
+    Py_ssize_t stride = symbols.length == per_entity ? 0 : per_entity;
     /* Many questions are cheaper to answer from the whole row, few from the bits they are about. */
     int whole_rows = per_entity * 4 > reader.num_words;
-    Py_ssize_t steps = n * num_hashes * (whole_rows ? reader.num_words / 4 + 1 : per_entity * 4) + n * per_entity;
+    Py_ssize_t steps = n * reader.num_hashes * (whole_rows ? reader.num_words / 4 + 1 : per_entity * 4) + n * per_entity;
     PyThreadState *state = steps > WORTH_RELEASING_GIL ? PyEval_SaveThread() : NULL;
     look_ahead(&reader, 0);
     for (Py_ssize_t entity = 0; entity < n; entity++) {
-        const int32_t *asked = (const int32_t *)symbols.buf + entity * stride;
-        uint8_t *found = (uint8_t *)out.buf + entity * per_entity;
-        if (wanted.buf && !((const uint8_t *)wanted.buf)[entity]) {
-            memset(found, 0, (size_t)per_entity);
-            look_ahead(&reader, entity + 1);
-            continue;
-        }
-        if (whole_rows)
-            read_entity(&reader, entity, answers);
-        else
-            look_ahead(&reader, entity + 1);
+        const int32_t *asked = (const int32_t *)symbols.data + entity * stride;
+        uint8_t *found = (uint8_t *)out.data + entity * per_entity;
+        int is_wanted = next_entity(&reader, entity);
+        if (is_wanted && whole_rows) read_entity(&reader, entity, answers);
         const Windows *windows = &reader.windows[entity & 1];
         for (Py_ssize_t i = 0; i < per_entity; i++) {
             uint32_t symbol = (uint32_t)asked[i];
-            if (asked[i] < 0 || symbol >= num_symbols) {
+            if (!is_wanted || asked[i] < 0 || symbol >= reader.num_symbols)
                 found[i] = 0;
-            } else if (whole_rows) {
+            else if (whole_rows)
                 found[i] = answers[symbol >> 6] >> (symbol & 63) & 1;
-            } else {
-                uint64_t bit = 1;
-                for (int j = 0; j < num_hashes && bit && (!reader.firsts || reader.firsts[j] <= (int64_t)symbol); j++)
-                    bit = reader.words[windows->starts[j] + (symbol >> 6)] >>
-                              ((symbol + windows->rotations[j]) & 63) & 1;
-                found[i] = (uint8_t)bit;
-            }
+            else
+                found[i] = is_symbol_set(&reader, windows, symbol);
         }
     }
     if (state) PyEval_RestoreThread(state);
-    failed = 0;
-end:
-    PyMem_Free(answers);
-    PyBuffer_Release(&table.words);
-    PyBuffer_Release(&hashes);
-    if (firsts.buf) PyBuffer_Release(&firsts);
-    if (wanted.buf) PyBuffer_Release(&wanted);
-    PyBuffer_Release(&symbols);
-    PyBuffer_Release(&out);
-    if (failed) return NULL;
     Py_RETURN_NONE;
 }
 
 /* scores(words, num_words, salt, salt, hashes, first_word, num_symbols, num_hashes, firsts, wanted, weights, out)
  *
  * `weights` is float64[num_symbols]; added to `out`, float64[n], is the sum of those of the entity's symbols. */
-PyObject *kernel_scores(PyObject *module, PyObject *arguments) {
-    Table table;
-    Py_buffer hashes, firsts, wanted, weights, out;
-    Py_ssize_t first_word, num_symbols;
-    int num_hashes, failed = 1;
-    if (!PyArg_ParseTuple(arguments, "y*nKKy*nniz*z*y*w*", &table.words, &table.num_words, &table.salt[0],
-                          &table.salt[1], &hashes, &first_word, &num_symbols, &num_hashes, &firsts, &wanted, &weights,
-                          &out))
-        return NULL;
+KERNEL_FUNCTION(scores) {
     Reader reader;
-    uint64_t *answers = NULL;
-    if (init_reader(&reader, &table, &hashes, first_word, num_symbols, num_hashes, &firsts) < 0) goto end;
+    Array weights, out;
+    uint64_t *answers = take_wanting_reader(&reader, call);
+    if (!answers || take(call, "88!.", &weights, &out) < 0) return NULL;
     Py_ssize_t n = reader.num_entities;
-    if (weights.len != 8 * num_symbols || out.len != 8 * n || (wanted.buf && wanted.len != n)) {
-        PyErr_SetString(PyExc_ValueError, "the arrays do not fit each other");
-        goto end;
-    }
-    answers = PyMem_Malloc(8 * (size_t)reader.num_words);
-    if (!answers) {
-        PyErr_NoMemory();
-        goto end;
-    }
-    const uint8_t *is_wanted = wanted.buf;
+    if (weights.length != reader.num_symbols || out.length != n) return refuse(DO_NOT_FIT);
     PyThreadState *state = is_worth_releasing(&reader, 0) ? PyEval_SaveThread() : NULL;
     look_ahead(&reader, 0);
     for (Py_ssize_t entity = 0; entity < n; entity++) {
-        if (is_wanted && !is_wanted[entity]) {
-            look_ahead(&reader, entity + 1);
-            continue;
-        }
+        if (!next_entity(&reader, entity)) continue;
         read_entity(&reader, entity, answers);
         double sum = 0;
         for (Py_ssize_t w = 0; w < reader.num_words; w++) {
-            const double *weight = (const double *)weights.buf + 64 * w;
+            const double *weight = (const double *)weights.data + 64 * w;
             for (uint64_t word = answers[w]; word; word &= word - 1) sum += weight[LOWEST(word)];
         }
-        ((double *)out.buf)[entity] += sum;
+        ((double *)out.data)[entity] += sum;
     }
     if (state) PyEval_RestoreThread(state);
-    failed = 0;
-end:
-    PyMem_Free(answers);
-    PyBuffer_Release(&table.words);
-    PyBuffer_Release(&hashes);
-    if (firsts.buf) PyBuffer_Release(&firsts);
-    if (wanted.buf) PyBuffer_Release(&wanted);
-    PyBuffer_Release(&weights);
-    PyBuffer_Release(&out);
-    if (failed) return NULL;
     Py_RETURN_NONE;
 }
 
@@ -403,30 +332,21 @@ end:
  *              touched) -> count
  *
  * Marks in `touched` the blocks which a read would use and which are marked in `unchecked`, uint8[blocks] both. */
-PyObject *kernel_touch_blocks(PyObject *module, PyObject *arguments) {
-    Table table;
-    Py_buffer hashes, firsts, unchecked, touched;
-    Py_ssize_t first_word, num_symbols, block_words, count = -1;
-    int num_hashes;
-    if (!PyArg_ParseTuple(arguments, "y*nKKy*nniz*ny*w*", &table.words, &table.num_words, &table.salt[0],
-                          &table.salt[1], &hashes, &first_word, &num_symbols, &num_hashes, &firsts, &block_words,
-                          &unchecked, &touched))
-        return NULL;
+KERNEL_FUNCTION(touch_blocks) {
     Reader reader;
-    if (init_reader(&reader, &table, &hashes, first_word, num_symbols, num_hashes, &firsts) < 0) goto end;
-    Py_ssize_t length = table.words.len / 8;
-    if (block_words < 1 || unchecked.len != touched.len || unchecked.len < (length + block_words - 1) / block_words) {
-        PyErr_SetString(PyExc_ValueError, "the arrays do not fit each other");
-        goto end;
-    }
-    const uint8_t *is_unchecked = unchecked.buf;
-    uint8_t *is_touched = touched.buf;
+    Array unchecked, touched;
+    Py_ssize_t block_words, count = 0;
+    if (take_reader(&reader, call) < 0 || take(call, "n11!.", &block_words, &unchecked, &touched) < 0) return NULL;
+    if (block_words < 1 || unchecked.length != touched.length ||
+        unchecked.length < (reader.num_table_words - 1) / block_words + 1)
+        return refuse(DO_NOT_FIT);
+    const uint8_t *is_unchecked = unchecked.data;
+    uint8_t *is_touched = touched.data;
     Windows *windows = &reader.windows[0];
-    count = 0;
     for (Py_ssize_t entity = 0; entity < reader.num_entities; entity++) {
         place_windows(reader.num_words_of_table, reader.salt, reader.hashes + 2 * entity, reader.first_word,
-                      num_hashes, windows);
-        for (int j = 0; j < num_hashes; j++) {
+                      reader.num_hashes, windows);
+        for (int j = 0; j < reader.num_hashes; j++) {
             uint64_t last = (windows->starts[j] + (uint64_t)reader.num_words - 1) / (uint64_t)block_words;
             for (uint64_t block = windows->starts[j] / (uint64_t)block_words; block <= last; block++) {
                 count += is_unchecked[block] && !is_touched[block];
@@ -434,62 +354,52 @@ PyObject *kernel_touch_blocks(PyObject *module, PyObject *arguments) {
             }
         }
     }
-end:
-    PyBuffer_Release(&table.words);
-    PyBuffer_Release(&hashes);
-    if (firsts.buf) PyBuffer_Release(&firsts);
-    PyBuffer_Release(&unchecked);
-    PyBuffer_Release(&touched);
-    return count < 0 ? NULL : PyLong_FromSsize_t(count);
+    return PyLong_FromSsize_t(count);
 }
 
-/* add_facts(part, first, num_words_of_part, num_words, salt, salt, hashes, places, indptr, symbols, symbol_size,
- *           first_symbol, num_hashes, firsts)
+/* add_facts(part, first, num_words_of_part, num_words, salt, salt, hashes, places, indptr, narrow, wide, first_symbol,
+ *           num_hashes, firsts)
  *
  * Sets the bits of those windows that begin in words [first, first + num_words_of_part) of the table. `part` are
  * these words, and behind them those onto which their windows run on. Row i has the symbols `symbols[indptr[i] :
- * indptr[i + 1]]`, unsigned integers of 2 or 4 bytes, each `first_symbol` less than in the table, as are those of
- * `firsts`; its hash is number `places[i]`, int32. `firsts` as above, as few as the symbols of the facts. */
-PyObject *kernel_add_facts(PyObject *module, PyObject *arguments) {
-    Py_buffer part, hashes, places, indptr, symbols, firsts;
-    Py_ssize_t first, num_words_of_part, num_words, first_symbol, symbol_size;
-    unsigned long long salt[2];
-    int num_hashes, failed = 1;
-    if (!PyArg_ParseTuple(arguments, "w*nnnKKy*y*y*y*nniz*", &part, &first, &num_words_of_part, &num_words, &salt[0],
-                          &salt[1], &hashes, &places, &indptr, &symbols, &symbol_size, &first_symbol, &num_hashes,
-                          &firsts))
+ * indptr[i + 1]]`, unsigned integers, `narrow` ones of 2 bytes or `wide` ones of 4, each `first_symbol` less than in
+ * the table, as are those of `firsts`; its hash is number `places[i]`, int32. `firsts` as above, as few as the symbols
+ * of the facts. */
+KERNEL_FUNCTION(add_facts) {
+    Array part, hashes, places, indptr, narrow_symbols, wide_symbols, firsts;
+    Py_ssize_t first, num_words_of_part, num_words, first_symbol, num_hashes;
+    uint64_t salt[2];
+    if (take(call, "8!nnnww8482?4?nn8?.", &part, &first, &num_words_of_part, &num_words, &salt[0], &salt[1], &hashes,
+             &places, &indptr, &narrow_symbols, &wide_symbols, &first_symbol, &num_hashes, &firsts) < 0 ||
+        !is_number_of_hashes(num_hashes))
         return NULL;
-    Py_ssize_t n = places.len / 4, m = symbol_size == 2 || symbol_size == 4 ? symbols.len / symbol_size : -1;
-    Py_ssize_t num_keys = hashes.len / 16, length = part.len / 8;
-    const int64_t *starts = indptr.buf;
-    const int32_t *keys = places.buf;
-    int fits = num_hashes >= 1 && num_hashes <= MAX_NUM_HASHES && indptr.len == 8 * (n + 1) && first_symbol >= 0 &&
-               m >= 0 && starts[0] >= 0 && starts[n] <= m && num_words_of_part >= 0 && num_words_of_part <= length;
-    uint64_t window_bits = fits ? 64 * (uint64_t)(length - num_words_of_part) : 0;
+    const uint16_t *narrow = narrow_symbols.data;
+    const uint32_t *wide = wide_symbols.data;
+    Py_ssize_t n = places.length, m = narrow ? narrow_symbols.length : wide_symbols.length;
+    const int64_t *starts = indptr.data;
+    const int32_t *keys = places.data;
+    int fits = !narrow != !wide && indptr.length == n + 1 && first_symbol >= 0 && starts[0] >= 0 && starts[n] <= m &&
+               num_words_of_part >= 0 && num_words_of_part <= part.length;
+    uint64_t window_bits = fits ? 64 * (uint64_t)(part.length - num_words_of_part) : 0;
     for (Py_ssize_t i = 0; fits && i < n; i++)
-        fits = starts[i] <= starts[i + 1] && keys[i] >= 0 && keys[i] < num_keys;
-    const uint16_t *narrow = symbol_size == 2 ? symbols.buf : NULL;
-    const uint32_t *wide = symbols.buf;
+        fits = starts[i] <= starts[i + 1] && keys[i] >= 0 && keys[i] < hashes.length / 2;
     for (Py_ssize_t i = 0; fits && i < m; i++)
         fits = (narrow ? narrow[i] : wide[i]) + (uint64_t)first_symbol < window_bits;
-    if (!fits) {
-        PyErr_SetString(PyExc_ValueError, "the facts do not fit the table");
-        goto end;
-    }
-    if (!are_firsts(&firsts, num_hashes, (Py_ssize_t)window_bits)) goto end;
-    const int64_t *first_of = firsts.buf;
+    if (!fits) return refuse("the facts do not fit the table");
+    if (!are_firsts(&firsts, num_hashes, (Py_ssize_t)window_bits)) return NULL;
+    const int64_t *first_of = firsts.data;
     Windows windows;
     Py_BEGIN_ALLOW_THREADS
     for (Py_ssize_t i = 0; i < n; i++) {
         if (starts[i] == starts[i + 1]) continue;
-        place_windows((uint64_t)num_words, salt, (const uint64_t *)hashes.buf + 2 * (Py_ssize_t)keys[i], 0, num_hashes,
-                      &windows);
+        place_windows((uint64_t)num_words, salt, (const uint64_t *)hashes.data + 2 * (Py_ssize_t)keys[i], 0,
+                      (int)num_hashes, &windows);
         /* First all words are asked for, then they are changed: their cache misses overlap. */
         for (int change = 0; change < 2; change++) {
             for (int j = 0; j < num_hashes; j++) {
                 uint64_t place = windows.starts[j] - (uint64_t)first;
                 if (place >= (uint64_t)num_words_of_part) continue; /* another part's; the difference may wrap */
-                uint64_t *window = (uint64_t *)part.buf + place;
+                uint64_t *window = (uint64_t *)part.data + place;
                 uint32_t rotation = windows.rotations[j];
                 for (int64_t fact = starts[i]; fact < starts[i + 1]; fact++) {
                     uint32_t symbol = narrow ? narrow[fact] : wide[fact];
@@ -504,14 +414,5 @@ PyObject *kernel_add_facts(PyObject *module, PyObject *arguments) {
         }
     }
     Py_END_ALLOW_THREADS
-    failed = 0;
-end:
-    PyBuffer_Release(&part);
-    PyBuffer_Release(&hashes);
-    PyBuffer_Release(&places);
-    PyBuffer_Release(&indptr);
-    PyBuffer_Release(&symbols);
-    if (firsts.buf) PyBuffer_Release(&firsts);
-    if (failed) return NULL;
     Py_RETURN_NONE;
 }

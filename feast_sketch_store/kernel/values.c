@@ -35,11 +35,11 @@ typedef struct {
     Py_ssize_t length;
 } Strings;
 
-static int as_strings(Strings *strings, const Py_buffer *offsets, const Py_buffer *data) {
-    strings->length = count_of(offsets, 8) - 1;
-    strings->offsets = offsets->buf;
-    strings->data = data->buf;
-    int fits = strings->length >= 0 && strings->offsets[0] >= 0 && strings->offsets[strings->length] <= data->len;
+static int as_strings(Strings *strings, const Array *offsets, const Array *data) {
+    strings->length = offsets->length - 1;
+    strings->offsets = offsets->data;
+    strings->data = data->data;
+    int fits = strings->length >= 0 && strings->offsets[0] >= 0 && strings->offsets[strings->length] <= data->length;
     for (Py_ssize_t i = 0; fits && i < strings->length; i++) fits = strings->offsets[i] <= strings->offsets[i + 1];
     return fits;
 }
@@ -60,142 +60,115 @@ static int are_equal(const uint8_t *a, const uint8_t *b, int64_t length) {
 }
 
 /* Whether there are a power of two slots, and an empty one to end every search. */
-static int is_index_of(const Py_buffer *slots, Py_ssize_t num_values) {
-    Py_ssize_t size = slots->len / 4;
-    return slots->len % 4 == 0 && size > num_values && (size & (size - 1)) == 0 && num_values < INT32_MAX;
-}
-
-static PyObject *none_if(int fits) {
-    if (fits) Py_RETURN_NONE;
-    if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "the arrays do not fit each other");
-    return NULL;
+static int is_index_of(const Array *slots, Py_ssize_t num_values) {
+    Py_ssize_t size = slots->length;
+    return size > num_values && (size & (size - 1)) == 0 && num_values < INT32_MAX;
 }
 
 /* index_int64(values, seed, slots): fill int32 slots, all -1, with the ids of distinct int64 values. */
-PyObject *kernel_index_int64(PyObject *module, PyObject *arguments) {
-    Py_buffer values, slots;
-    unsigned long long seed;
-    if (!PyArg_ParseTuple(arguments, "y*Kw*", &values, &seed, &slots)) return NULL;
-    Py_ssize_t n = count_of(&values, 8);
-    int fits = n >= 0 && is_index_of(&slots, n);
-    int32_t *slot = slots.buf;
-    uint64_t last = (uint64_t)slots.len / 4 - 1;
-    for (Py_ssize_t i = 0; fits && i < n; i++) {
-        uint64_t place = mix(((const uint64_t *)values.buf)[i] ^ seed) & last;
+KERNEL_FUNCTION(index_int64) {
+    Array values, slots;
+    uint64_t seed;
+    if (take(call, "8w4!.", &values, &seed, &slots) < 0) return NULL;
+    if (!is_index_of(&slots, values.length)) return refuse(DO_NOT_FIT);
+    int32_t *slot = slots.data;
+    uint64_t last = (uint64_t)slots.length - 1;
+    for (Py_ssize_t i = 0; i < values.length; i++) {
+        uint64_t place = mix(((const uint64_t *)values.data)[i] ^ seed) & last;
         while (slot[place] >= 0) place = (place + 1) & last;
         slot[place] = (int32_t)i;
     }
-    PyBuffer_Release(&values);
-    PyBuffer_Release(&slots);
-    return none_if(fits);
+    Py_RETURN_NONE;
 }
 
 /* find_int64(values, seed, slots, wanted, out): the ids of int64 values, int32; -1 of one that is not there. */
-PyObject *kernel_find_int64(PyObject *module, PyObject *arguments) {
-    Py_buffer values, slots, wanted, out;
-    unsigned long long seed;
-    if (!PyArg_ParseTuple(arguments, "y*Ky*y*w*", &values, &seed, &slots, &wanted, &out)) return NULL;
-    Py_ssize_t n = count_of(&values, 8), m = count_of(&wanted, 8);
-    int fits = n >= 0 && m >= 0 && out.len == 4 * m && is_index_of(&slots, n);
-    if (fits) {
-        const int32_t *slot = slots.buf;
-        const uint64_t *known = values.buf;
-        uint64_t last = (uint64_t)slots.len / 4 - 1, places[FIND_AT_ONCE];
-        PyThreadState *state = m * 10 > WORTH_RELEASING_GIL ? PyEval_SaveThread() : NULL;
-        for (Py_ssize_t first = 0; first < m; first += FIND_AT_ONCE) {
-            const uint64_t *value = (const uint64_t *)wanted.buf + first;
-            Py_ssize_t count = m - first < FIND_AT_ONCE ? m - first : FIND_AT_ONCE;
-            for (Py_ssize_t i = 0; i < count; i++) {
-                places[i] = mix(value[i] ^ seed) & last;
-                PREFETCH(slot + places[i]);
-            }
-            for (Py_ssize_t i = 0; i < count; i++)
-                if (slot[places[i]] >= 0 && slot[places[i]] < n) PREFETCH(known + slot[places[i]]);
-            for (Py_ssize_t i = 0; i < count; i++) {
-                uint64_t place = places[i];
-                int32_t id;
-                for (; (id = slot[place]) >= 0; place = (place + 1) & last)
-                    if (id < n && known[id] == value[i]) break;
-                ((int32_t *)out.buf)[first + i] = id;
-            }
+KERNEL_FUNCTION(find_int64) {
+    Array values, slots, wanted, out;
+    uint64_t seed;
+    if (take(call, "8w484!.", &values, &seed, &slots, &wanted, &out) < 0) return NULL;
+    Py_ssize_t n = values.length, m = wanted.length;
+    if (out.length != m || !is_index_of(&slots, n)) return refuse(DO_NOT_FIT);
+    const int32_t *slot = slots.data;
+    const uint64_t *known = values.data;
+    uint64_t last = (uint64_t)slots.length - 1, places[FIND_AT_ONCE];
+    PyThreadState *state = m * 10 > WORTH_RELEASING_GIL ? PyEval_SaveThread() : NULL;
+    for (Py_ssize_t first = 0; first < m; first += FIND_AT_ONCE) {
+        const uint64_t *value = (const uint64_t *)wanted.data + first;
+        Py_ssize_t count = m - first < FIND_AT_ONCE ? m - first : FIND_AT_ONCE;
+        for (Py_ssize_t i = 0; i < count; i++) {
+            places[i] = mix(value[i] ^ seed) & last;
+            PREFETCH(slot + places[i]);
         }
-        if (state) PyEval_RestoreThread(state);
+        for (Py_ssize_t i = 0; i < count; i++)
+            if (slot[places[i]] >= 0 && slot[places[i]] < n) PREFETCH(known + slot[places[i]]);
+        for (Py_ssize_t i = 0; i < count; i++) {
+            uint64_t place = places[i];
+            int32_t id;
+            for (; (id = slot[place]) >= 0; place = (place + 1) & last)
+                if (id < n && known[id] == value[i]) break;
+            ((int32_t *)out.data)[first + i] = id;
+        }
     }
-    PyBuffer_Release(&values);
-    PyBuffer_Release(&slots);
-    PyBuffer_Release(&wanted);
-    PyBuffer_Release(&out);
-    return none_if(fits);
+    if (state) PyEval_RestoreThread(state);
+    Py_RETURN_NONE;
 }
 
 /* index_bytes(offsets, data, seed, slots): fill int32 slots, all -1, with the ids of distinct binary values. */
-PyObject *kernel_index_bytes(PyObject *module, PyObject *arguments) {
-    Py_buffer offsets, data, slots;
-    unsigned long long seed;
-    if (!PyArg_ParseTuple(arguments, "y*y*Kw*", &offsets, &data, &seed, &slots)) return NULL;
+KERNEL_FUNCTION(index_bytes) {
+    Array offsets, data, slots;
+    uint64_t seed;
     Strings values;
-    int fits = as_strings(&values, &offsets, &data) && is_index_of(&slots, values.length);
-    int32_t *slot = slots.buf;
-    uint64_t last = (uint64_t)slots.len / 4 - 1;
-    for (Py_ssize_t i = 0; fits && i < values.length; i++) {
+    if (take(call, "81w4!.", &offsets, &data, &seed, &slots) < 0) return NULL;
+    if (!as_strings(&values, &offsets, &data) || !is_index_of(&slots, values.length)) return refuse(DO_NOT_FIT);
+    int32_t *slot = slots.data;
+    uint64_t last = (uint64_t)slots.length - 1;
+    for (Py_ssize_t i = 0; i < values.length; i++) {
         uint64_t place = hash_bytes(values.data + values.offsets[i], length_of(&values, i), seed) & last;
         while (slot[place] >= 0) place = (place + 1) & last;
         slot[place] = (int32_t)i;
     }
-    PyBuffer_Release(&offsets);
-    PyBuffer_Release(&data);
-    PyBuffer_Release(&slots);
-    return none_if(fits);
+    Py_RETURN_NONE;
 }
 
 /* find_bytes(offsets, data, seed, slots, wanted_offsets, wanted_data, out): as find_int64. */
-PyObject *kernel_find_bytes(PyObject *module, PyObject *arguments) {
-    Py_buffer offsets, data, slots, wanted_offsets, wanted_data, out;
-    unsigned long long seed;
-    if (!PyArg_ParseTuple(arguments, "y*y*Ky*y*y*w*", &offsets, &data, &seed, &slots, &wanted_offsets, &wanted_data,
-                          &out))
-        return NULL;
+KERNEL_FUNCTION(find_bytes) {
+    Array offsets, data, slots, wanted_offsets, wanted_data, out;
+    uint64_t seed;
     Strings wanted;
-    const int64_t *starts = offsets.buf; /* of values; those were checked when they were indexed, or are below */
-    Py_ssize_t num_values = count_of(&offsets, 8) - 1;
-    int fits = num_values >= 0 && as_strings(&wanted, &wanted_offsets, &wanted_data) &&
-               out.len == 4 * wanted.length && is_index_of(&slots, num_values);
-    if (fits) {
-        const int32_t *slot = slots.buf;
-        uint64_t last = (uint64_t)slots.len / 4 - 1;
-        PyThreadState *state = wanted.length * 30 > WORTH_RELEASING_GIL ? PyEval_SaveThread() : NULL;
-        uint64_t places[FIND_AT_ONCE];
-        for (Py_ssize_t first = 0; first < wanted.length; first += FIND_AT_ONCE) {
-            Py_ssize_t count = wanted.length - first < FIND_AT_ONCE ? wanted.length - first : FIND_AT_ONCE;
-            for (Py_ssize_t i = 0; i < count; i++) {
-                const uint8_t *value = wanted.data + wanted.offsets[first + i];
-                places[i] = hash_bytes(value, length_of(&wanted, first + i), seed) & last;
-                PREFETCH(slot + places[i]);
-            }
-            for (Py_ssize_t i = 0; i < count; i++)
-                if (slot[places[i]] >= 0 && slot[places[i]] < num_values) PREFETCH(starts + slot[places[i]]);
-            for (Py_ssize_t i = 0; i < count; i++) {
-                const uint8_t *value = wanted.data + wanted.offsets[first + i];
-                int64_t length = length_of(&wanted, first + i);
-                uint64_t place = places[i];
-                int32_t id;
-                for (; (id = slot[place]) >= 0; place = (place + 1) & last) {
-                    if (id >= num_values || starts[id + 1] - starts[id] != length) continue;
-                    if (starts[id] < 0 || starts[id] > data.len - length) continue;
-                    if (are_equal((const uint8_t *)data.buf + starts[id], value, length)) break;
-                }
-                ((int32_t *)out.buf)[first + i] = id;
-            }
+    if (take(call, "81w4814!.", &offsets, &data, &seed, &slots, &wanted_offsets, &wanted_data, &out) < 0) return NULL;
+    const int64_t *starts = offsets.data; /* of values; those were checked when they were indexed, or are below */
+    Py_ssize_t num_values = offsets.length - 1;
+    int fits = num_values >= 0 && as_strings(&wanted, &wanted_offsets, &wanted_data) && out.length == wanted.length &&
+               is_index_of(&slots, num_values);
+    if (!fits) return refuse(DO_NOT_FIT);
+    const int32_t *slot = slots.data;
+    uint64_t last = (uint64_t)slots.length - 1;
+    PyThreadState *state = wanted.length * 30 > WORTH_RELEASING_GIL ? PyEval_SaveThread() : NULL;
+    uint64_t places[FIND_AT_ONCE];
+    for (Py_ssize_t first = 0; first < wanted.length; first += FIND_AT_ONCE) {
+        Py_ssize_t count = wanted.length - first < FIND_AT_ONCE ? wanted.length - first : FIND_AT_ONCE;
+        for (Py_ssize_t i = 0; i < count; i++) {
+            const uint8_t *value = wanted.data + wanted.offsets[first + i];
+            places[i] = hash_bytes(value, length_of(&wanted, first + i), seed) & last;
+            PREFETCH(slot + places[i]);
         }
-        if (state) PyEval_RestoreThread(state);
+        for (Py_ssize_t i = 0; i < count; i++)
+            if (slot[places[i]] >= 0 && slot[places[i]] < num_values) PREFETCH(starts + slot[places[i]]);
+        for (Py_ssize_t i = 0; i < count; i++) {
+            const uint8_t *value = wanted.data + wanted.offsets[first + i];
+            int64_t length = length_of(&wanted, first + i);
+            uint64_t place = places[i];
+            int32_t id;
+            for (; (id = slot[place]) >= 0; place = (place + 1) & last) {
+                if (id >= num_values || starts[id + 1] - starts[id] != length) continue;
+                if (starts[id] < 0 || starts[id] > data.length - length) continue;
+                if (are_equal((const uint8_t *)data.data + starts[id], value, length)) break;
+            }
+            ((int32_t *)out.data)[first + i] = id;
+        }
     }
-    PyBuffer_Release(&offsets);
-    PyBuffer_Release(&data);
-    PyBuffer_Release(&slots);
-    PyBuffer_Release(&wanted_offsets);
-    PyBuffer_Release(&wanted_data);
-    PyBuffer_Release(&out);
-    return none_if(fits);
+    if (state) PyEval_RestoreThread(state);
+    Py_RETURN_NONE;
 }
 
 /* -- rows of ids ------------------------------------------------------------------------------------- */
@@ -231,29 +204,26 @@ static void sort_ids(int32_t *ids, int64_t count) {
 
 /* sort_rows(indptr, ids): sort each row of ids, int32, in place and drop repetitions; indptr, int64[n + 1], becomes
  * that of what is left. */
-PyObject *kernel_sort_rows(PyObject *module, PyObject *arguments) {
-    Py_buffer indptr, ids;
-    if (!PyArg_ParseTuple(arguments, "w*w*", &indptr, &ids)) return NULL;
-    Py_ssize_t n = count_of(&indptr, 8) - 1, m = count_of(&ids, 4);
-    int64_t *ends = indptr.buf;
-    int32_t *id = ids.buf;
-    int fits = n >= 0 && m >= 0 && ends[0] == 0 && ends[n] == m;
+KERNEL_FUNCTION(sort_rows) {
+    Array indptr, ids;
+    if (take(call, "8!4!.", &indptr, &ids) < 0) return NULL;
+    Py_ssize_t n = indptr.length - 1;
+    int64_t *ends = indptr.data;
+    int32_t *id = ids.data;
+    int fits = n >= 0 && ends[0] == 0 && ends[n] == ids.length;
     for (Py_ssize_t i = 0; fits && i < n; i++) fits = ends[i] <= ends[i + 1];
-    if (fits) {
-        Py_BEGIN_ALLOW_THREADS
-        int64_t start = 0, kept = 0;
-        for (Py_ssize_t row = 0; row < n; row++) {
-            int64_t stop = ends[row + 1], first = kept;
-            sort_ids(id + start, stop - start);
-            for (; start < stop; start++)
-                if (kept == first || id[start] != id[kept - 1]) id[kept++] = id[start];
-            ends[row + 1] = kept;
-        }
-        Py_END_ALLOW_THREADS
+    if (!fits) return refuse(DO_NOT_FIT);
+    Py_BEGIN_ALLOW_THREADS
+    int64_t start = 0, kept = 0;
+    for (Py_ssize_t row = 0; row < n; row++) {
+        int64_t stop = ends[row + 1], first = kept;
+        sort_ids(id + start, stop - start);
+        for (; start < stop; start++)
+            if (kept == first || id[start] != id[kept - 1]) id[kept++] = id[start];
+        ends[row + 1] = kept;
     }
-    PyBuffer_Release(&indptr);
-    PyBuffer_Release(&ids);
-    return none_if(fits);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
 }
 
 /* -- Feast values in wire format; codecs.py has the layout ------------------------------------------- */
@@ -308,48 +278,47 @@ static uint8_t *write_head(uint8_t *place, const Field *field, int64_t size) {
  *
  * The elements of row i are `data[offsets[id]:offsets[id + 1]]` of its ids, int32; a row that is not present,
  * uint8[n], is an empty Value. `ends`, int64[n + 1], receives where the rows begin and end. */
-PyObject *kernel_encode_values(PyObject *module, PyObject *arguments) {
-    Py_buffer tag, is_present, indptr, ids, offsets, data, ends;
-    Field field;
-    PyObject *message = NULL;
-    if (!PyArg_ParseTuple(arguments, "y*ppy*y*y*y*y*w*", &tag, &field.is_collection, &field.is_packed, &is_present,
-                          &indptr, &ids, &offsets, &data, &ends))
+KERNEL_FUNCTION(encode_values) {
+    Array tag, is_present, indptr, ids, offsets, data, ends;
+    Py_ssize_t is_collection, is_packed;
+    if (take(call, "1nn184818!.", &tag, &is_collection, &is_packed, &is_present, &indptr, &ids, &offsets, &data,
+             &ends) < 0)
         return NULL;
-    field.tag = tag.buf;
-    field.tag_size = tag.len;
-    Strings fragments = {offsets.buf, data.buf, count_of(&offsets, 8) - 1};
-    Py_ssize_t n = is_present.len, m = count_of(&ids, 4);
-    const int64_t *starts = indptr.buf;
-    const int32_t *id = ids.buf;
-    int64_t *end = ends.buf;
-    int fits = fragments.length >= 0 && m >= 0 && indptr.len == 8 * (n + 1) && ends.len == 8 * (n + 1) &&
-               starts[0] >= 0 && starts[n] <= m;
+    Field field = {tag.data, tag.length, is_collection != 0, is_packed != 0};
+    Strings fragments = {offsets.data, data.data, offsets.length - 1};
+    Py_ssize_t n = is_present.length;
+    const uint8_t *present = is_present.data;
+    const int64_t *starts = indptr.data;
+    const int32_t *id = ids.data;
+    int64_t *end = ends.data;
+    int fits = fragments.length >= 0 && indptr.length == n + 1 && ends.length == n + 1 && starts[0] >= 0 &&
+               starts[n] <= ids.length;
     for (Py_ssize_t i = 0; fits && i < n; i++) fits = starts[i] <= starts[i + 1];
     /* Only the fragments that are used are checked: there may be a million. */
     for (int64_t i = fits ? starts[0] : 0; fits && i < starts[n]; i++)
         fits = id[i] >= 0 && id[i] < fragments.length && fragments.offsets[id[i]] >= 0 &&
-               length_of(&fragments, id[i]) >= 0 && fragments.offsets[id[i] + 1] <= data.len;
-    if (!fits) goto end;
+               length_of(&fragments, id[i]) >= 0 && fragments.offsets[id[i] + 1] <= data.length;
+    if (!fits) return refuse(DO_NOT_FIT);
 
     int64_t total = 0;
     end[0] = 0;
     for (Py_ssize_t row = 0; row < n; row++) {
         int64_t size = 0, of_value = 0;
-        if (((const uint8_t *)is_present.buf)[row]) {
+        if (present[row]) {
             for (int64_t i = starts[row]; i < starts[row + 1]; i++) size += length_of(&fragments, id[i]);
             of_value = value_size(&field, size);
         }
         total += 1 + size_of_varint((uint64_t)of_value) + of_value;
         end[row + 1] = total;
     }
-    message = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)total);
-    if (!message) goto end;
+    PyObject *message = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)total);
+    if (!message) return NULL;
     uint8_t *content = (uint8_t *)PyBytes_AsString(message), *stop = content + total;
-    const uint8_t *data_stop = (const uint8_t *)data.buf + data.len;
+    const uint8_t *data_stop = fragments.data + data.length;
     PyThreadState *state = total / 4 > WORTH_RELEASING_GIL ? PyEval_SaveThread() : NULL;
     for (Py_ssize_t row = 0; row < n; row++) {
         uint8_t *place = content + end[row];
-        if (!((const uint8_t *)is_present.buf)[row]) {
+        if (!present[row]) {
             *place++ = 0x0a;
             *place = 0;
             continue;
@@ -368,14 +337,5 @@ PyObject *kernel_encode_values(PyObject *module, PyObject *arguments) {
         }
     }
     if (state) PyEval_RestoreThread(state);
-end:
-    PyBuffer_Release(&tag);
-    PyBuffer_Release(&is_present);
-    PyBuffer_Release(&indptr);
-    PyBuffer_Release(&ids);
-    PyBuffer_Release(&offsets);
-    PyBuffer_Release(&data);
-    PyBuffer_Release(&ends);
-    if (!message) return none_if(fits);
     return message;
 }

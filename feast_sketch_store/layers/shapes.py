@@ -15,11 +15,12 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from feast_sketch_store.kernel import MAX_NUM_HASHES
 from feast_sketch_store.rows.codecs import VALUE
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP
 from feast_sketch_store.structures.answer import FoundRows
 from feast_sketch_store.structures.columns import Arrays, checked
-from feast_sketch_store.structures.sizing import MAX_NUM_HASHES, AnyFacts, FactClass, Hashes, TieredFacts
+from feast_sketch_store.structures.sizing import AnyFacts, FactClass, Hashes, TieredFacts
 from feast_sketch_store.succinct import Asked, ShiftingBloomFilter
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)

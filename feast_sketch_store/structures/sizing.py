@@ -33,7 +33,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-MAX_NUM_HASHES = 64
+from feast_sketch_store.kernel import MAX_NUM_HASHES
 
 # The optimum lies near one half; only rates above one half, at a fraction of a bit per fact, need more.
 _MIN_FILL, _MAX_FILL = 0.3, 0.999

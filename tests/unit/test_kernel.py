@@ -14,6 +14,8 @@ if not kernel.IS_COMPILED:
 
 import feast_sketch_store.kernel._compiled as compiled
 
+from feast_sketch_store.structures import sizing
+
 WORDS, HASHES, SALT = np.zeros(12, np.uint64), np.zeros((3, 2), np.uint64), (1, 2)
 READ = (WORDS, 10, *SALT, HASHES, 0, 128, 3, None)  # a window of 2 words
 FOUND = np.zeros(2, np.uint64), np.zeros(2, np.int64)
@@ -44,8 +46,6 @@ def replaced(arguments, place, value):
         (6, 0),
         (6, 129),
         (6, 2**62),
-        (7, 0),
-        (7, 129),
         (8, np.array([0, 5])),  # of fewer hashes
         (8, np.array([1, 5, 9])),  # no hash for the first symbol
         (8, np.array([0, 9, 5])),
@@ -89,15 +89,23 @@ MISFITS = {
     ),
     "facts": lambda: compiled.add_facts(
         np.zeros(5, np.uint64), 0, 3, 3, *SALT, HASHES, np.array([0], np.int32), np.array([0, 1]),
-        np.array([128], np.int32), 4, 0, 3, None,
+        None, np.array([128], np.int32), 0, 3, None,
     ),
     "places": lambda: compiled.add_facts(
         np.zeros(5, np.uint64), 0, 3, 3, *SALT, HASHES, np.array([3], np.int32), np.array([0, 1]),
-        np.array([1], np.int32), 4, 0, 3, None,
+        None, np.array([1], np.int32), 0, 3, None,
+    ),
+    "no symbols": lambda: compiled.add_facts(
+        np.zeros(5, np.uint64), 0, 3, 3, *SALT, HASHES, np.array([0], np.int32), np.array([0, 1]),
+        None, None, 0, 3, None,
+    ),
+    "symbols twice": lambda: compiled.add_facts(
+        np.zeros(5, np.uint64), 0, 3, 3, *SALT, HASHES, np.array([0], np.int32), np.array([0, 1]),
+        np.array([1], np.uint16), np.array([1], np.int32), 0, 3, None,
     ),
     "hashes of facts": lambda: compiled.add_facts(
         np.zeros(5, np.uint64), 0, 3, 3, *SALT, HASHES, np.array([0], np.int32), np.array([0, 1]),
-        np.array([1], np.int32), 4, 0, 3, np.array([1, 2, 3]),
+        None, np.array([1], np.int32), 0, 3, np.array([1, 2, 3]),
     ),
     "packed": lambda: compiled.take_packed(WORDS, 9, 200, np.array([3]), ENDS[:1].copy()),
     "packed out": lambda: compiled.take_packed(WORDS, 9, 8, np.array([3]), ENDS.copy()),
@@ -140,6 +148,111 @@ def test_arrays_that_do_not_fit_are_refused(misfit):
 def test_sets_of_rows_that_do_not_exist_are_refused(row):
     with pytest.raises(ValueError, match="cannot be read"):
         compiled.read_sets(*CODES, *OFFSETS, np.array([row]), 0, 0, *ONE_SET)
+
+
+# Of each function, arguments that it takes, made of arrays alone that are given up to be replaced.
+FACTS = (
+    *(np.zeros(5, np.uint64), 0, 3, 3, *SALT, HASHES, np.zeros(1, np.int32), np.array([0, 1])),
+    *(None, np.array([1], np.int32), 0, 3, None),
+)
+TEXT = np.array([0, 1, 3]), np.frombuffer(b"abc", np.uint8)
+SLOTS = np.full(8, -1, np.int32)
+CALLS = {
+    "possible_symbols": (*READ[:-1], np.array([0, 5, 9]), np.ones(3, np.bool_), 0, INDPTR, IDS),
+    "windows": (*READ, np.zeros((3, 2), np.uint64)),
+    "contains": (*READ, None, IDS[:5], 5, np.zeros((3, 5), np.bool_)),
+    "scores": (*READ, None, np.zeros(128), np.zeros(3)),
+    "touch_blocks": (*READ, 4, np.ones(3, np.uint8), np.zeros(3, np.uint8)),
+    "add_facts": FACTS,
+    "add_facts, narrow": (*FACTS[:9], np.array([1], np.uint16), None, *FACTS[11:13], np.array([0, 0, 1])),
+    "hash_int64_keys": (b"x", np.zeros(2, np.int64), np.zeros((2, 2), np.uint64)),
+    "parse_int64_keys": (b"xy", np.array([1, 1]), np.zeros(2, np.int64)),
+    "hash_keys": (*TEXT, np.zeros((2, 2), np.uint64)),
+    "index_int64": (np.arange(2), 1, SLOTS),
+    "find_int64": (np.arange(2), 1, SLOTS, np.arange(3), np.zeros(3, np.int32)),
+    "index_bytes": (*TEXT, 1, SLOTS),
+    "find_bytes": (*TEXT, 1, SLOTS, *TEXT, np.zeros(2, np.int32)),
+    "sort_rows": (np.array([0, 2]), np.array([3, 1], np.int32)),
+    "encode_values": (
+        *(b"x", True, True, np.ones(1, np.bool_), np.array([0, 1]), np.array([1], np.int32)),
+        *(*TEXT, np.zeros(2, np.int64)),
+    ),
+    "take_packed": (WORDS, 9, 8, np.array([3]), np.zeros(1, np.uint64)),
+    "row_hashes": (HASHES, *SALT, np.zeros(3, np.uint64)),
+    "find_rows": (WORDS, 8, 9, WORDS, 9, 3, *FOUND),
+    "write_sets": (PARAMETERS, STARTS, LEVELS, *SETS, WORDS, ENDS),
+    "read_sets": (*CODES, *OFFSETS, np.array([0]), 0, 0, *ONE_SET),
+}
+
+
+def call(name, arguments):
+    """Call a function with copies of its arrays, so that no call sees what another one wrote."""
+    copies = [
+        argument.copy() if isinstance(argument, np.ndarray) and argument.flags.aligned else argument
+        for argument in arguments
+    ]
+    return getattr(compiled, name.partition(",")[0])(*copies)
+
+
+def misaligned(array):
+    """The same array one byte behind where its elements may begin."""
+    content = np.zeros(array.nbytes + 17, np.uint8)
+    first = 9 - content.ctypes.data % 8
+    moved = content[first : first + array.nbytes].view(array.dtype).reshape(array.shape)
+    moved[...] = array
+    assert not moved.flags.aligned
+    return moved
+
+
+def test_the_limit_of_hashes_is_one():
+    assert compiled.MAX_NUM_HASHES == kernel.MAX_NUM_HASHES == sizing.MAX_NUM_HASHES
+
+
+def test_every_function_is_among_the_calls():
+    functions = {name for name in dir(compiled) if callable(getattr(compiled, name)) and name[0] != "_"}
+    assert functions == {name.partition(",")[0] for name in CALLS}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_misaligned_arrays_are_refused(name):
+    arguments = CALLS[name]
+    call(name, arguments)
+    wide = [n for n, a in enumerate(arguments) if isinstance(a, np.ndarray) and a.itemsize > 1]
+    assert wide
+    for place in wide:
+        with pytest.raises(ValueError, match="misaligned or of another type"):
+            call(name, replaced(arguments, place, misaligned(arguments[place])))
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_arrays_of_another_type_are_refused(name):
+    arguments = CALLS[name]
+    for place, argument in enumerate(arguments):
+        if isinstance(argument, np.ndarray):
+            other = argument.view(np.uint8) if argument.itemsize > 1 else np.zeros(argument.size, np.int16)
+            with pytest.raises(ValueError, match="misaligned or of another type"):
+                call(name, replaced(arguments, place, other))
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_wrong_number_of_arguments_is_refused(name):
+    with pytest.raises(TypeError, match="too few arguments"):
+        call(name, CALLS[name][:-1])
+    with pytest.raises(TypeError, match="too many arguments"):
+        call(name, (*CALLS[name], 5))
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_arrays_are_given_back(name):
+    """Whether a call succeeds or fails, after any number of its arguments."""
+    arguments = [a.copy() if isinstance(a, np.ndarray) else a for a in CALLS[name]]
+    arrays = [argument for argument in arguments if isinstance(argument, np.ndarray)]
+    before = [sys.getrefcount(array) for array in arrays]
+    for failing in range(len(arguments)):
+        with pytest.raises(TypeError):
+            getattr(compiled, name.partition(",")[0])(*replaced(arguments, failing, "text"))
+    getattr(compiled, name.partition(",")[0])(*arguments)
+    assert [sys.getrefcount(array) for array in arrays] == before
 
 
 def test_read_only_output_is_refused():

@@ -1,9 +1,12 @@
 """The shifting Bloom filter: layout, wrapping, limits."""
 
+from importlib import import_module
+
 import numpy as np
 import pytest
 
-from feast_sketch_store.kernel import reference
+from feast_sketch_store import kernel
+from feast_sketch_store.kernel import MAX_NUM_HASHES, Table, reference
 from feast_sketch_store.kernel.reference import set_bits
 from feast_sketch_store.succinct import Asked, ShiftingBloomFilter, ShiftingBloomFilterBuilder, new_salt
 
@@ -196,3 +199,28 @@ def test_a_window_without_words_is_refused():
 def test_a_table_beyond_32_bit_offsets_is_refused():
     with pytest.raises(ValueError, match="split the view"):
         ShiftingBloomFilterBuilder(64 * 2**32, 1, SALT)
+
+
+@pytest.mark.parametrize("num_hashes", [-1, 0, MAX_NUM_HASHES + 1, 128, 2**40])
+@pytest.mark.parametrize("num_entities", [0, 2])
+@pytest.mark.parametrize("side", ["reference", "compiled"])
+def test_a_number_of_hashes_that_cannot_be_is_refused(side, num_hashes, num_entities):
+    """The same limit, in the same words, whichever kernel is used and whatever is asked."""
+    if side == "compiled" and not kernel.IS_COMPILED:
+        pytest.skip("the kernel is not compiled here, or not wanted")
+    functions = import_module(f"feast_sketch_store.kernel.{side}")
+    words, hashes = np.zeros(12, np.uint64), random_hashes(num_entities)
+    read = Table(words, 10, SALT), Asked(0, 128, num_hashes), hashes
+    rows = np.zeros(0, np.int32), np.zeros(1, np.int64), np.zeros(0, np.int32)
+    for refused in (
+        lambda: functions.windows(*read),
+        lambda: functions.possible_symbols(*read),
+        lambda: functions.contains(*read, np.zeros(3, np.int32)),
+        lambda: functions.scores(*read, np.zeros(128)),
+        lambda: functions.touched_blocks(*read, 4, np.ones(3, np.uint8)),
+        lambda: functions.add_facts(words, 0, (10, 2, SALT), hashes, rows, 0, num_hashes),
+    ):
+        with pytest.raises(ValueError, match=f"^{num_hashes} hashes; a fact has 1 to {MAX_NUM_HASHES}$"):
+            refused()
+    most = Table(words, 10, SALT), Asked(0, 128, MAX_NUM_HASHES), hashes
+    assert not functions.windows(*most).any()
