@@ -2,14 +2,14 @@
 
     8 bytes   N, unsigned little-endian: length of the header
     N bytes   header, JSON in UTF-8, padded with spaces to a multiple of 64 less 8
-    the rest  the arrays, little-endian, back to back, widest element first (so all are aligned)
+    the rest  the arrays, little-endian, back to back, widest element first (so all are aligned), then by name
 
 The header is what any safetensors reader expects, ``{"__metadata__": {...}, "<array>": {"dtype",
 "shape", "data_offsets"}}``. The metadata holds two strings: ``feast_sketch_store``, a JSON object with
 the format version, the description of the content and a checksum for each array, and ``checksum``, that
 object's own. Everything else in the header can be derived from them and must match to the byte, so a
-changed byte anywhere is found. Checksums are MurmurHash3 x64 128 in hexadecimal: they find damage,
-they do not prove who wrote a file.
+changed byte anywhere is found; arrays in another order are refused as damaged. Checksums are
+MurmurHash3 x64 128 in hexadecimal: they find damage, they do not prove who wrote a file.
 
 Nothing is executed and nothing is allocated from an unchecked number.
 
@@ -36,6 +36,7 @@ _ALIGNMENT = 64
 _OWN_KEY = "feast_sketch_store"
 _DTYPES = {"U64": "<u8", "I64": "<i8", "I32": "<i4", "U8": "|u1"}
 _DTYPE_NAMES = {np.dtype(code): name for name, code in _DTYPES.items()}
+_WIDEST = max(dtype.itemsize for dtype in _DTYPE_NAMES)
 
 Arrays = dict[str, NDArray[np.generic]]
 
@@ -52,7 +53,7 @@ def encode(description: Mapping[str, Any], arrays: Mapping[str, NDArray[np.gener
     ------
     KeyError : an array has another type.
     """
-    ordered = sorted(arrays.items(), key=lambda item: (-item[1].dtype.itemsize, item[0]))
+    ordered = sorted(arrays.items(), key=lambda item: _rank(item[1].dtype, item[0]))
     contiguous = [(name, np.ascontiguousarray(array)) for name, array in ordered]
     own = {
         "format_version": FORMAT_VERSION,
@@ -78,14 +79,17 @@ def decode(content: NDArray[np.uint8], source: str) -> tuple[dict[str, Any], Arr
 
     Parameters
     ----------
-    content : uint8[size_bytes], may be memory-mapped.
+    content : uint8[size_bytes], at a multiple of 8; may be memory-mapped.
     source : the file's name, for error messages.
 
     Raises
     ------
     DamagedFileError : the content is truncated, altered, or of another kind or version.
+    ValueError : the content is misaligned in memory, so its arrays would be.
     """
     own, start = _read_header(content, source)
+    if content.ctypes.data % _WIDEST:
+        raise ValueError(f"{source}: its content begins at an address that is no multiple of {_WIDEST}")
     arrays = {}
     for entry in own["arrays"]:
         dtype = np.dtype(_DTYPES[entry["dtype"]])
@@ -165,12 +169,20 @@ def _read_header(content: NDArray[np.uint8], source: str) -> tuple[dict[str, Any
 
 
 def _check_entries(own: Mapping[str, Any]) -> None:
-    """Check that all parts are there and that arrays have distinct names."""
+    """Check that all parts are there, and that arrays have distinct names and lie as they are written."""
     names = [entry["name"] for entry in own["arrays"]]
     if not all(type(name) is str for name in names) or len(set(names)) < len(names):
         raise ValueError("the arrays do not have distinct names")
+    ranks = [_rank(np.dtype(_DTYPES[entry["dtype"]]), entry["name"]) for entry in own["arrays"]]
+    if ranks != sorted(ranks):
+        raise ValueError("the arrays are not in the order in which they are written")
     if "description" not in own or not all("checksum" in entry for entry in own["arrays"]):
         raise ValueError("a part is missing")
+
+
+def _rank(dtype: np.dtype[Any], name: str) -> tuple[int, str]:
+    """What arrays are ordered by. Behind wider elements, and a header of whole 64 bytes, all are aligned."""
+    return -dtype.itemsize, name
 
 
 def _size_bytes(entry: Mapping[str, Any]) -> int:

@@ -1,5 +1,6 @@
 """Whatever was changed in a file, it is refused with `DamagedFileError`, and at no cost in memory."""
 
+import itertools
 import json
 import os
 import re
@@ -253,6 +254,50 @@ def test_array_places_that_are_not_back_to_back_are_refused(forge, tensors):
     pair = {"shape": [3]}, {"name": "b", "shape": [3]}
     decode(forge(*pair, payload=b"xyzxyz"), "some file")
     refused(forge(*pair, payload=b"xyzxyz", tensors=tensors), "altered")
+
+
+# In the order in which they are written: the widest elements first, then by name.
+WRITTEN = [
+    {"name": "b", "dtype": "I64", "shape": [1]},
+    {"name": "c", "dtype": "U64", "shape": [2]},
+    {"name": "a", "dtype": "I32", "shape": [1]},
+    {"name": "d", "dtype": "I32", "shape": [0]},
+    {"name": "e", "dtype": "U8", "shape": [3]},
+]
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(5))), ids=lambda o: "".join(map(str, o)))
+def test_only_the_order_of_the_writer_is_read(forge, order):
+    content = forge(*(WRITTEN[number] for number in order), payload=bytes(31))
+    if order == (0, 1, 2, 3, 4):
+        decode(content, "some file")
+    else:
+        refused(content, "some file: .* the arrays are not in the order in which they are written")
+
+
+def test_a_file_whose_arrays_are_misaligned_is_refused(forge):
+    """Before it was checked, the uint64 array began at byte 3 of the arrays, and was read there."""
+    arrays = {"dtype": "U8", "shape": [3]}, {"name": "b", "dtype": "U64", "shape": [1]}
+    refused(forge(*arrays, payload=bytes(11)), "not in the order in which they are written")
+
+
+def test_no_array_of_a_file_that_is_read_is_misaligned(small, golden_base):
+    for content in (small, golden_base):
+        _, arrays = decode(np.frombuffer(content, np.uint8), "some file")
+        assert all(array.flags.aligned for array in arrays.values())
+
+
+@pytest.mark.parametrize("first", range(1, 8))
+def test_content_at_an_odd_address_is_not_read(small, first):
+    """What is no damage of the file, but would make every read of an array undefined."""
+    memory = np.zeros(len(small) + 16, np.uint8)
+    first += -memory.ctypes.data % 8
+    content = memory[first : first + len(small)]
+    content[:] = np.frombuffer(small, np.uint8)
+    with pytest.raises(
+        ValueError, match="some file: its content begins at an address that is no multiple of 8"
+    ):
+        decode(content, "some file")
 
 
 def test_a_repeated_key_is_refused(raw_file, small):
