@@ -126,29 +126,6 @@ class ShiftingBloomFilterBuilder:
         ]
         _run_all(fills)
 
-    def add_many(
-        self,
-        entity_hashes: NDArray[np.uint64],
-        entity_index: NDArray[np.integer],
-        symbols: NDArray[np.integer],
-        num_hashes: int,
-    ) -> None:
-        """Add facts one by one.
-
-        Parameters
-        ----------
-        entity_hashes : uint64[n, 2]
-        entity_index : int[m], the row of ``entity_hashes`` that a fact belongs to.
-        symbols : int[m], in ``[0, 64 * window_words)``.
-        num_hashes : k of these facts, at least 1.
-
-        Raises
-        ------
-        IndexError : a symbol id does not fit the window.
-        """
-        places, indptr = entity_index.astype(np.int32), np.arange(len(symbols) + 1)
-        self.add_rows(entity_hashes, places, indptr, symbols.astype(np.int32), num_hashes)
-
     def build(self) -> "ShiftingBloomFilter":
         """The filter of all facts added so far; to be called once."""
         words = np.zeros(self._num_words + self._window_words, np.uint64)
@@ -191,10 +168,6 @@ class ShiftingBloomFilter:
     def num_bits(self) -> int:
         """Bits of the table, the repeated head not counted."""
         return self.num_words * 64
-
-    def measured_fill(self) -> float:
-        """Share of ones in the table: reads all of it."""
-        return float(np.bitwise_count(self.words[: self.num_words]).sum(dtype=np.int64)) / self.num_bits
 
     def windows(self, entity_hashes: NDArray[np.uint64], asked: Asked) -> NDArray[np.uint64]:
         """The answers for consecutive symbols of each entity.
@@ -278,23 +251,6 @@ class ShiftingBloomFilter:
             return np.zeros(len(entity_hashes))
         self._check_blocks(entity_hashes, asked)
         return kernel.scores(self._table, asked, entity_hashes, weights, wanted)
-
-    def contains_many(
-        self,
-        entity_hashes: NDArray[np.uint64],
-        symbols: NDArray[np.integer],
-        num_hashes: int,
-    ) -> NDArray[np.bool_]:
-        """Ask about one symbol per entity: bool[n], True for "possibly present".
-
-        Parameters
-        ----------
-        entity_hashes : uint64[n, 2]
-        symbols : int[n]
-        num_hashes : the k these symbols were added with.
-        """
-        asked = Asked(0, (len(self.words) - self.num_words) * 64, num_hashes)
-        return self.contains(entity_hashes, asked, symbols.astype(np.int32)[:, None])[:, 0]
 
     def _check_blocks(self, entity_hashes: NDArray[np.uint64], asked: Asked) -> None:
         check = self._check

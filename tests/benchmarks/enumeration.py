@@ -65,9 +65,11 @@ class Table:
         self._asked = Asked(0, vocabulary, NUM_HASHES)
         num_bits = int(facts.size * BITS_PER_FACT)
         builder = ShiftingBloomFilterBuilder(num_bits, self._asked.num_words, new_salt())
-        entities = np.repeat(np.arange(len(facts), dtype=np.int32), facts.shape[1])
-        builder.add_many(self.hashes(range(len(facts))), entities, facts.reshape(-1), NUM_HASHES)
+        users, indptr = np.arange(len(facts), dtype=np.int32), np.arange(len(facts) + 1) * facts.shape[1]
+        symbols = facts.reshape(-1).astype(np.int32)
+        builder.add_rows(self.hashes(range(len(facts))), users, indptr, symbols, NUM_HASHES)
         self.bloom: ShiftingBloomFilter = builder.build()
+        self.fill = float(np.bitwise_count(self.bloom.words[: self.bloom.num_words]).mean()) / 64
 
     @staticmethod
     def hashes(users: Users) -> NDArray[np.uint64]:
@@ -126,7 +128,7 @@ def _compare(num_users: int, vocabulary: int, rounds: int) -> None:
     per_user = {name: t / (BATCH if name in batches else LOOP_USERS) * 1e6 for name, t in times.items()}
     print_set_up(
         f"{num_users:,} entities, V = {vocabulary:,}, {FACTS_PER_ENTITY} facts per entity, k = {NUM_HASHES}, "
-        f"{BITS_PER_FACT:.2f} bits per fact, fill {table.bloom.measured_fill():.3f} (pure Python: "
+        f"{BITS_PER_FACT:.2f} bits per fact, fill {table.fill:.3f} (pure Python: "
         f"{len(few):,} entities at as many bits per fact); batches of {BATCH:,} entities (the others: "
         f"{LOOP_USERS}), {rounds} turns",
         "numpy",

@@ -141,8 +141,8 @@ def _filter(shape: Shape) -> tuple[ShiftingBloomFilter, NDArray[np.uint64]]:
 def _filled(shape: Shape, hashes: NDArray[np.uint64]) -> ShiftingBloomFilter:
     facts = draw_facts(len(hashes), shape.vocabulary)
     builder = ShiftingBloomFilterBuilder(shape.num_bits, shape.num_words, new_salt())
-    entities = np.repeat(np.arange(len(hashes), dtype=np.int32), FACTS_PER_ENTITY)
-    builder.add_many(hashes, entities, facts.reshape(-1), shape.num_hashes)
+    entities, indptr = np.arange(len(hashes), dtype=np.int32), np.arange(len(hashes) + 1) * FACTS_PER_ENTITY
+    builder.add_rows(hashes, entities, indptr, facts.reshape(-1).astype(np.int32), shape.num_hashes)
     return builder.build()
 
 

@@ -24,15 +24,15 @@ def enlarge(store: Backend, rows: UserRows, size_bytes: int) -> SnapshotFile:
     window_words = len(arrays["table"]) - layer.bloom.num_words
     builder = ShiftingBloomFilterBuilder(size_bytes * 8, window_words, layer.bloom.salt)
 
-    users = np.repeat(np.arange(rows.num_users), rows.facts.shape[1])
+    users = np.arange(rows.num_users, dtype=np.int32)
     viewed, vocabulary = layer.ranges["viewed"], layer.vocabularies["viewed"].values
     elements = rows.table["viewed"].combine_chunks().flatten().cast(vocabulary.type)
     symbols = pc.index_in(elements, vocabulary).to_numpy()
-    builder.add_many(hashes, users, symbols + 64 * viewed.first_word, viewed.num_hashes)
+    indptr = np.arange(rows.num_users + 1) * rows.facts.shape[1]
+    builder.add_rows(hashes, users, indptr, symbols, viewed.num_hashes, 64 * viewed.first_word)
     for shapes in layer.shape_ranges:
         indptr, symbols = layer.bloom.possible_symbols(hashes, shapes.asked)
-        users = np.repeat(np.arange(rows.num_users), np.diff(indptr))
-        builder.add_many(hashes, users, symbols + 64 * shapes.first_word, shapes.num_hashes)
+        builder.add_rows(hashes, users, indptr, symbols, shapes.num_hashes, 64 * shapes.first_word)
     bloom = builder.build()
     words = bloom.words | np.random.default_rng(1).integers(0, 2**64, len(bloom.words), np.uint64)
     words[bloom.num_words :] = words[:window_words]

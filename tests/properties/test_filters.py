@@ -1,6 +1,7 @@
 """The filter against a set of facts; positions of bits against numpy.unpackbits."""
 
 import numpy as np
+from filters import add_facts, contains_facts, measured_fill
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -24,7 +25,7 @@ def filters(draw):
         draw(st.integers(0, 3000)), window_words, (draw(HALVES), draw(HALVES))
     )
     entities, symbols = np.array(sorted(facts), np.int64).reshape(-1, 2).T
-    builder.add_many(hashes, entities, symbols, num_hashes)
+    add_facts(builder, hashes, entities, symbols, num_hashes)
     return facts, hashes, num_hashes, window_words, builder.build()
 
 
@@ -49,7 +50,7 @@ def test_a_window_answers_as_single_questions_do(drawn, data):
     num_words = data.draw(st.integers(1, window_words - first_word))
     entities = np.repeat(np.arange(NUM_ENTITIES), 64 * num_words)
     symbols = np.tile(np.arange(64 * num_words), NUM_ENTITIES)
-    single = bloom.contains_many(hashes[entities], 64 * first_word + symbols, num_hashes)
+    single = contains_facts(bloom, hashes[entities], 64 * first_word + symbols, num_hashes)
     windows = bloom.windows(hashes, Asked(first_word, 64 * num_words, num_hashes))
     assert facts_in(windows) == set(zip(entities[single].tolist(), symbols[single].tolist(), strict=True))
 
@@ -58,7 +59,7 @@ def test_a_window_answers_as_single_questions_do(drawn, data):
 @given(filters())
 def test_a_filter_has_no_more_ones_than_were_set(drawn):
     facts, _, num_hashes, _, bloom = drawn
-    ones = round(bloom.measured_fill() * bloom.num_bits)
+    ones = round(measured_fill(bloom) * bloom.num_bits)
     assert min(1, len(facts)) <= ones <= num_hashes * len(facts)
 
 

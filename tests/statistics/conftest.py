@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from filters import add_facts
 from numpy.typing import NDArray
 
 from feast_sketch_store.succinct import ShiftingBloomFilter, ShiftingBloomFilterBuilder
@@ -82,7 +83,7 @@ def build_filter() -> Callable[..., ShiftingBloomFilter]:
     def build(facts: Facts, vocabulary: int, num_hashes: int) -> ShiftingBloomFilter:
         num_bits = math.ceil(len(facts.symbols) * num_hashes / math.log(2))
         builder = ShiftingBloomFilterBuilder(num_bits, -(-vocabulary // 64), SALT)
-        builder.add_many(facts.hashes, facts.entities, facts.symbols, num_hashes)
+        add_facts(builder, facts.hashes, facts.entities, facts.symbols, num_hashes)
         return builder.build()
 
     return build

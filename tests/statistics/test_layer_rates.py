@@ -4,6 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from filters import contains_facts, measured_fill
 
 from feast_sketch_store.layers import FeatureBudget, build_layer
 from feast_sketch_store.rows.codecs import EMPTY, NULL, VALUE, FeatureCodec
@@ -56,7 +57,7 @@ def test_presence_rate_of_one_shape(make_facts, random_hashes, binomial_interval
     layer = build_layer(rows_of(facts, {"viewed": feature}), FeatureBudget(rate, {"viewed": 0.05}))
     (shapes,) = layer.shape_ranges
     found = layer.read(random_hashes(UNKNOWN, 5), []).found
-    low, high = binomial_interval(UNKNOWN, layer.bloom.measured_fill() ** shapes.num_hashes)
+    low, high = binomial_interval(UNKNOWN, measured_fill(layer.bloom) ** shapes.num_hashes)
     assert shapes.num_symbols == 1
     assert low <= len(found) <= high
     assert len(found) <= binomial_interval(UNKNOWN, rate)[1]
@@ -88,14 +89,14 @@ def test_membership_rate(make_facts, random_hashes, binomial_interval, rate):
     facts_as_numbers = facts.entities * 5000 + facts.symbols
     absent = np.flatnonzero(~np.isin(np.arange(50_000) * 5000 + asked, facts_as_numbers))
     symbols = layer.ranges["viewed"]
-    hits = layer.bloom.contains_many(
-        facts.hashes[absent], 64 * symbols.first_word + asked[absent], symbols.num_hashes
+    hits = contains_facts(
+        layer.bloom, facts.hashes[absent], 64 * symbols.first_word + asked[absent], symbols.num_hashes
     )
-    low, high = binomial_interval(len(absent), layer.bloom.measured_fill() ** symbols.num_hashes)
+    low, high = binomial_interval(len(absent), measured_fill(layer.bloom) ** symbols.num_hashes)
     assert low <= hits.sum() <= high
     assert hits.sum() <= binomial_interval(len(absent), rate)[1]
     assert symbols.false_positive_rate == pytest.approx(
-        layer.bloom.measured_fill() ** symbols.num_hashes, rel=0.05
+        measured_fill(layer.bloom) ** symbols.num_hashes, rel=0.05
     )
 
 
@@ -147,4 +148,4 @@ def test_a_layer_of_a_million_facts_takes_at_most_3_percent_more_than_the_ideal(
     # The fill of m bits deviates by at most 0.5 / sqrt(m) from its expectation (standard deviation), which
     # is 0.2 % of the rate here.
     viewed = layer.ranges["viewed"]
-    assert layer.bloom.measured_fill() ** viewed.num_hashes == pytest.approx(0.01, rel=4 * 0.002)
+    assert measured_fill(layer.bloom) ** viewed.num_hashes == pytest.approx(0.01, rel=4 * 0.002)

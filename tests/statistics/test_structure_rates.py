@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pyarrow as pa
 import pytest
+from filters import measured_fill
 
 from feast_sketch_store.layers import FeatureBudget, Target, build_layer
 from feast_sketch_store.rows.codecs import EMPTY, VALUE, FeatureCodec
@@ -62,7 +63,7 @@ def test_false_symbols_per_read(zipf, measure, amount):
     layer = layer_of(zipf, Target(measure, amount, "tiers"))
     answer = layer.read(zipf.hashes, ["viewed"]).features["viewed"]
     own = np.bincount(zipf.entities, minlength=NUM_ROWS)
-    symbols, fill = layer.ranges["viewed"], layer.bloom.measured_fill()
+    symbols, fill = layer.ranges["viewed"], measured_fill(layer.bloom)
     rates = fill ** hashes_per_symbol(symbols)
     # What a row lacks differs from row to row: its expectation is the sum over just these symbols.
     ids = np.argsort(layer.vocabularies["viewed"].values.to_numpy())
@@ -82,7 +83,7 @@ def test_false_symbols_per_read(zipf, measure, amount):
 def test_rate_of_each_tier(zipf, random_hashes, binomial_interval):
     """One symbol of each unknown entity, so that the trials are independent."""
     layer = layer_of(zipf, Target("false_per_read", 3.0, "tiers"))
-    symbols, fill = layer.ranges["viewed"], layer.bloom.measured_fill()
+    symbols, fill = layer.ranges["viewed"], measured_fill(layer.bloom)
     num_hashes = hashes_per_symbol(symbols)
     assert len(set(num_hashes)) >= 5
     assert (np.diff(num_hashes) >= 0).all()
@@ -111,7 +112,7 @@ def test_bits_of_tiers_are_those_of_the_formula(zipf, measure, amount):
     counts = np.sort(np.bincount(zipf.symbols, minlength=VOCABULARY))[::-1]
     num_hashes = hashes_per_symbol(layer.ranges["viewed"])
     num_ones = int((counts[: len(num_hashes)] * num_hashes).sum()) + shape.num_facts * shape.num_hashes
-    fill = layer.bloom.measured_fill()
+    fill = measured_fill(layer.bloom)
     assert layer.bloom.num_bits == pytest.approx(num_ones / -math.log1p(-fill), rel=0.03)
     assert sum(layer.ranges["viewed"].facts_per_hash) + sum(shape.facts_per_hash) == num_ones
     assert layer.bloom.num_bits <= 1.03 * layer.ideal_bits
@@ -151,7 +152,7 @@ def test_so_does_a_layer(make_facts):
     ]
     num_ones = [sum(layer.ranges["viewed"].facts_per_hash) for layer in layers]
     per_fact = [
-        bits / -math.log1p(-layer.bloom.measured_fill()) / len(facts.symbols)
+        bits / -math.log1p(-measured_fill(layer.bloom)) / len(facts.symbols)
         for bits, layer in zip(num_ones, layers, strict=True)
     ]
     own = np.bincount(facts.entities, minlength=8000)

@@ -4,6 +4,7 @@ from importlib import import_module
 
 import numpy as np
 import pytest
+from filters import add_facts, contains_facts, measured_fill
 
 from feast_sketch_store import kernel
 from feast_sketch_store.kernel import MAX_NUM_HASHES, Table, reference
@@ -20,7 +21,7 @@ def random_hashes(n, seed=1):
 
 def build(hashes, entities, symbols, *, num_bits, window_words, num_hashes, salt=SALT):
     builder = ShiftingBloomFilterBuilder(num_bits, window_words, salt)
-    builder.add_many(hashes, np.asarray(entities), np.asarray(symbols), num_hashes)
+    add_facts(builder, hashes, np.asarray(entities), np.asarray(symbols), num_hashes)
     return builder.build()
 
 
@@ -70,16 +71,16 @@ def test_added_facts_are_possibly_present(num_words, num_hashes):
     hashes = random_hashes(20)
     entities, symbols = rng.integers(0, 20, 60), rng.integers(0, 192, 60)
     bloom = build(hashes, entities, symbols, num_bits=64 * num_words, window_words=3, num_hashes=num_hashes)
-    assert bloom.contains_many(hashes[entities], symbols, num_hashes).all()
+    assert contains_facts(bloom, hashes[entities], symbols, num_hashes).all()
     windows = bloom.windows(hashes, Asked(0, 64 * 3, num_hashes))
     assert ((windows[entities, symbols // 64] >> (symbols % 64).astype(np.uint64)) & np.uint64(1)).all()
 
 
 def test_a_table_without_facts_holds_nothing():
     bloom = build(random_hashes(1), [], np.zeros(0, np.int64), num_bits=640, window_words=2, num_hashes=3)
-    assert bloom.measured_fill() == 0
+    assert measured_fill(bloom) == 0
     assert not bloom.windows(random_hashes(9), Asked(0, 64 * 2, 3)).any()
-    assert not bloom.contains_many(random_hashes(9), np.arange(9), 3).any()
+    assert not contains_facts(bloom, random_hashes(9), np.arange(9), 3).any()
 
 
 # Windows of at most 4 words are gathered in another way than wider ones.
@@ -129,7 +130,7 @@ def test_possible_symbols_are_the_ones_of_the_window(monkeypatch, num_symbols, c
     facts = rng.integers(0, 40, 2000), rng.integers(0, 640, 2000)
     bloom = build(hashes, *facts, num_bits=8000, window_words=10, num_hashes=3)
     entities, symbols = np.divmod(np.arange(40 * num_symbols), max(1, num_symbols))
-    possible = bloom.contains_many(hashes[entities], 3 * 64 + symbols, 3)
+    possible = contains_facts(bloom, hashes[entities], 3 * 64 + symbols, 3)
     for mask in (None, wanted, np.zeros(40, bool)):
         indptr, ids = bloom.possible_symbols(hashes, Asked(3, num_symbols, 3), mask)
         kept = possible if mask is None else possible & mask[entities]
@@ -143,14 +144,14 @@ def test_no_entities_have_no_answers():
     for num_words in (1, 6):
         assert bloom.windows(random_hashes(0), Asked(0, 64 * num_words, 3)).shape == (0, num_words)
         assert [a.tolist() for a in bloom.possible_symbols(random_hashes(0), Asked(0, 64, 3))] == [[0], []]
-    assert bloom.contains_many(random_hashes(0), np.zeros(0, np.int64), 3).shape == (0,)
+    assert contains_facts(bloom, random_hashes(0), np.zeros(0, np.int64), 3).shape == (0,)
 
 
 def test_facts_added_in_parts_make_the_same_table():
     hashes, entities, symbols = random_hashes(10), np.arange(100) % 10, np.arange(100) % 64
     builder = ShiftingBloomFilterBuilder(1000, 1, SALT)
     for half in (slice(0, 50), slice(50, 100)):
-        builder.add_many(hashes, entities[half], symbols[half], 3)
+        add_facts(builder, hashes, entities[half], symbols[half], 3)
     whole = build(hashes, entities, symbols, num_bits=1000, window_words=1, num_hashes=3)
     assert builder.build().words.tolist() == whole.words.tolist()
 
@@ -173,7 +174,7 @@ def test_salts_are_two_random_64_bit_integers():
 
 def test_measured_fill_leaves_the_repeated_head_out():
     words = np.array([MASK, 0, 0, 0, MASK], np.uint64)
-    assert ShiftingBloomFilter(words, 4, SALT).measured_fill() == 0.25
+    assert measured_fill(ShiftingBloomFilter(words, 4, SALT)) == 0.25
 
 
 def test_a_read_only_table_can_be_read():
@@ -188,7 +189,7 @@ def test_a_read_only_table_can_be_read():
 def test_a_symbol_outside_the_window_is_refused(symbol):
     builder = ShiftingBloomFilterBuilder(6400, 2, SALT)
     with pytest.raises(IndexError, match="window of 2 words holds 128"):
-        builder.add_many(random_hashes(1), np.zeros(2, np.int64), np.array([0, symbol]), 1)
+        add_facts(builder, random_hashes(1), np.zeros(2, np.int64), np.array([0, symbol]), 1)
 
 
 def test_a_window_without_words_is_refused():

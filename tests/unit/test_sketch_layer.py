@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from feast.protos.feast.types.Value_pb2 import Int64Set, StringSet, Value
+from filters import contains_facts
 
 from feast_sketch_store.layers import FeatureBudget, SketchLayer, build_layer
 from feast_sketch_store.layers.build import MAX_SHAPES, MAX_TIMESTAMP_BUCKETS
@@ -166,8 +167,11 @@ def test_a_scalar_reads_as_the_most_popular_candidate(layer_of, read, make_rows,
     users, symbols = list(range(len(sizes))), layer.ranges["size"]
     found = read(layer, users, ["size"])
     one_by_one = [
-        layer.bloom.contains_many(
-            hashes_of(users), np.full(len(users), 64 * symbols.first_word + v), symbols.num_hashes
+        contains_facts(
+            layer.bloom,
+            hashes_of(users),
+            np.full(len(users), 64 * symbols.first_word + v),
+            symbols.num_hashes,
         )
         for v in range(50)
     ]

@@ -1,0 +1,53 @@
+"""Facts one by one, where the package itself adds and asks rows of them."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feast_sketch_store.succinct import Asked, ShiftingBloomFilter, ShiftingBloomFilterBuilder
+
+
+def add_facts(
+    builder: ShiftingBloomFilterBuilder,
+    entity_hashes: NDArray[np.uint64],
+    entity_index: NDArray[np.integer],
+    symbols: NDArray[np.integer],
+    num_hashes: int,
+) -> None:
+    """Add facts one by one.
+
+    Parameters
+    ----------
+    entity_hashes : uint64[n, 2]
+    entity_index : int[m], the row of ``entity_hashes`` that a fact belongs to.
+    symbols : int[m], in ``[0, 64 * window_words)``.
+    num_hashes : k of these facts, at least 1.
+
+    Raises
+    ------
+    IndexError : a symbol id does not fit the window.
+    """
+    places, indptr = entity_index.astype(np.int32), np.arange(len(symbols) + 1)
+    builder.add_rows(entity_hashes, places, indptr, symbols.astype(np.int32), num_hashes)
+
+
+def contains_facts(
+    bloom: ShiftingBloomFilter,
+    entity_hashes: NDArray[np.uint64],
+    symbols: NDArray[np.integer],
+    num_hashes: int,
+) -> NDArray[np.bool_]:
+    """Ask about one symbol per entity: bool[n], True for "possibly present".
+
+    Parameters
+    ----------
+    entity_hashes : uint64[n, 2]
+    symbols : int[n]
+    num_hashes : the k these symbols were added with.
+    """
+    asked = Asked(0, (len(bloom.words) - bloom.num_words) * 64, num_hashes)
+    return bloom.contains(entity_hashes, asked, symbols.astype(np.int32)[:, None])[:, 0]
+
+
+def measured_fill(bloom: ShiftingBloomFilter) -> float:
+    """Share of ones in the table, the repeated head not counted."""
+    return float(np.bitwise_count(bloom.words[: bloom.num_words]).sum(dtype=np.int64)) / bloom.num_bits
