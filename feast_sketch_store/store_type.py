@@ -5,6 +5,9 @@ Feast has no entry point for online stores: it looks short names up in a diction
 ``feast_sketch_store.pth`` makes Python import this module at start-up, and the module waits for
 ``feast.repo_config`` to be imported, then adds the name. An interpreter that never imports Feast pays for
 one small module and for a string comparison per import.
+
+Whatever is wrong with the installed package, ``feast_sketch_store.pth`` keeps quiet about it: no interpreter
+may be troubled by a package that it does not use. Feast then says that it does not know the name.
 """
 
 import sys

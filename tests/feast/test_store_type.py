@@ -135,3 +135,118 @@ def test_installed_from_a_wheel_and_uninstalled_again(wheel, tmp_path):
     shutil.copy(ROOT / "feast_sketch_store" / "feast_sketch_store.pth", site)
     done = _run(python, "-c", "print('fine')")
     assert (done.stdout, done.stderr) == ("fine\n", "")
+
+
+@pytest.fixture(scope="module")
+def bare_environment(tmp_path_factory) -> tuple[str, Path]:
+    """An environment with nothing but a copy of the package's own files: its Python, and site-packages."""
+    environment = tmp_path_factory.mktemp("bare") / "environment"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
+    site = next(environment.glob("lib/python*/site-packages"))
+    package = ROOT / "feast_sketch_store"
+    shutil.copy(package / "feast_sketch_store.pth", site)
+    (site / "feast_sketch_store").mkdir()
+    for name in ("__init__.py", "store_type.py", "errors.py"):
+        shutil.copy(package / name, site / "feast_sketch_store")
+    return str(environment / "bin" / "python"), site / "feast_sketch_store"
+
+
+@pytest.fixture
+def damaged(bare_environment):
+    """Gives the environment, whose package is put back afterwards."""
+    python, package = bare_environment
+    kept = package.with_name("kept")
+    shutil.copytree(package, kept)
+    yield python, package
+    shutil.rmtree(package)
+    kept.rename(package)
+
+
+REGISTERED = "import sys; print([f.__name__ for f in sys.meta_path if f.__module__.startswith('feast')])"
+
+
+def _is_quiet(python) -> bool:
+    done = _run(python, "-c", "print('fine')")
+    return (done.returncode, done.stdout, done.stderr) == (0, "fine\n", "")
+
+
+def test_the_bare_environment_has_the_hook(bare_environment):
+    assert _run(bare_environment[0], "-c", REGISTERED).stdout == "['_Finder']\n"
+
+
+# At the end of every line, and within some.
+SOURCE = (ROOT / "feast_sketch_store" / "store_type.py").read_bytes()
+ENDS = [place for place, byte in enumerate(SOURCE) if byte == ord("\n")]
+LENGTHS = sorted({0, 1, len(SOURCE) - 1, *ENDS[::4], *(place + 9 for place in ENDS[2::5]), *ENDS[-6:]})
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_a_truncated_hook_is_silent(damaged, length):
+    python, package = damaged
+    os.truncate(package / "store_type.py", length)
+    assert _is_quiet(python)
+
+
+@pytest.mark.parametrize("module", ["store_type", "__init__"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\x00" * 100,
+        b"\xff\xfe\xfa",
+        b"(" * 10_000,
+        b"raise RuntimeError('damaged')",
+        b"1 / 0",
+        b"register = None",
+        b"def register(): raise OSError('damaged')",
+        b"import sys; sys.exit('damaged')",
+        b"import a_module_that_is_not_there",
+    ],
+    ids=lambda content: repr(content[:30]),
+)
+def test_a_hook_of_any_content_is_silent(damaged, module, content):
+    python, package = damaged
+    (package / f"{module}.py").write_bytes(content)
+    assert _is_quiet(python)
+
+
+def test_a_hook_that_cannot_be_read_is_silent(damaged):
+    python, package = damaged
+    hook = package / "store_type.py"
+    hook.unlink()
+    hook.mkdir()
+    assert _is_quiet(python)
+    hook.rmdir()
+    hook.symlink_to(hook)  # too many links: an OSError, whoever runs the tests
+    assert _is_quiet(python)
+
+
+def test_a_damaged_bytecode_file_is_silent(damaged):
+    python, package = damaged
+    assert _run(python, "-m", "compileall", "-q", package).returncode == 0
+    (bytecode,) = (package / "__pycache__").glob("store_type.*.pyc")
+    size = bytecode.stat().st_size
+    for length in (size - 1, size // 2, 17, 16, 5, 0):
+        os.truncate(bytecode, length)
+        assert _is_quiet(python)
+
+
+def test_a_package_without_its_hook_is_silent(damaged):
+    python, package = damaged
+    shutil.rmtree(package)
+    assert _is_quiet(python)
+    package.mkdir()
+    assert _is_quiet(python)
+    package.rmdir()
+    package.write_text("no folder")
+    assert _is_quiet(python)
+    package.unlink()
+    package.mkdir()  # for what puts it back
+
+
+def test_what_else_the_site_has_is_run_after_a_damaged_hook(damaged):
+    python, package = damaged
+    (package / "store_type.py").write_bytes(b"1 / 0")
+    after = package.with_name("zz.pth")
+    after.write_text("import sys; sys.was_run = True\n")
+    assert _run(python, "-c", "import sys; print(sys.was_run)").stdout == "True\n"
+    after.unlink()
