@@ -1,4 +1,4 @@
-"""A Feast online store that keeps features in Bloom filters inside the serving process.
+"""A Feast online store that keeps features in Bloom filters and compressed sets inside the serving process.
 
 Importing the package costs nothing: its names are loaded when they are first used, because the
 interpreter imports it at every start to register ``type: sketch`` (see `feast_sketch_store.store_type`).

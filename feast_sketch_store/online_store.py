@@ -139,7 +139,7 @@ class SketchOnlineStoreConfig(FeastConfigBaseModel):
 
 
 class SketchOnlineStore(OnlineStore):
-    """Keeps features in Bloom filters inside the serving process, and exact rows on disk.
+    """Keeps features in Bloom filters and compressed sets inside the serving process, and exact rows on disk.
 
     Layout of the folder ``path``::
 

@@ -22,7 +22,7 @@ _ONE = np.uint64(1)
 
 
 class Table(NamedTuple):
-    """The table of a shifting Bloom filter, whose formulas `filters.shifting_bloom` has.
+    """The table of a shifting Bloom filter, whose formulas `succinct.shifting_bloom` has.
 
     ``words`` is uint64[num_words + window_words], C-contiguous; the last ``window_words`` repeat the first.
     """
@@ -547,7 +547,7 @@ _MAX_WIDTH = 30
 
 
 class SetCodes(NamedTuple):
-    """How the sets of each of F features are coded; `filters.golomb_sets` has the formulas.
+    """How the sets of each of F features are coded; `succinct.golomb_sets` has the formulas.
 
     ``parameters`` is int64[F, 2]: the width of headers, and how many headers stand for rows without a set.
     Feature ``f`` has the levels ``levels[level_starts[f]:level_starts[f + 1]]``, uint8, one per symbol.

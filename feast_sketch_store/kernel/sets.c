@@ -1,4 +1,4 @@
-/* Sets of ids in Golomb-Rice codes, and the rows that they belong to; filters/golomb_sets.py has the formulas. */
+/* Sets of ids in Golomb-Rice codes, and the rows that they belong to; succinct/golomb_sets.py has the formulas. */
 
 #include "kernel.h"
 

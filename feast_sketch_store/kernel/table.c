@@ -1,4 +1,4 @@
-/* Reading and filling the table of a shifting Bloom filter; filters/shifting_bloom.py has the formulas. */
+/* Reading and filling the table of a shifting Bloom filter; succinct/shifting_bloom.py has the formulas. */
 
 #include "kernel.h"
 

@@ -1,12 +1,13 @@
-"""The sketch layer: sealed rows as one shifting Bloom filter and its vocabularies.
+"""The sketch layer: sealed rows as a shifting Bloom filter or compressed sets, with their vocabularies.
 
-The symbols of a layer are numbered through one window of the filter, in ranges that begin on a word:
+The symbols of the features in the filter are numbered through one window, in ranges that begin on a word:
 
     | first feature | ... | last feature | shapes |
 
-A row inserts its values as symbols of their features. What else there is to tell of it is known in one of
-two ways: by its shape, one symbol more (`ShapedRows`), or from a list of all rows (`ListedRows`), which a
-layer has if a feature of it is to come back exactly as it was written, or takes fewer bits in sets.
+A row inserts its values as symbols of these features; values of the others are in sets and columns. What
+else there is to tell of it is known in one of two ways: by its shape, one symbol more (`ShapedRows`), or
+from a list of all rows (`ListedRows`), which a layer has if a feature of it is to come back exactly as it
+was written, or takes fewer bits in sets.
 """
 
 import math
