@@ -32,7 +32,7 @@ from feast_sketch_store.rows.codecs import EXACT
 from feast_sketch_store.rows.encoding import FeastRow, deletions
 from feast_sketch_store.rows.entity_keys import JoinKeys, hash_entity_keys, join_keys_text
 from feast_sketch_store.storage.base import Storage
-from feast_sketch_store.storage.names import project_storage, store_path, view_storage
+from feast_sketch_store.storage.names import remove_project, store_path, view_storage
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.settings import (
     DEFAULT_PATH,
@@ -379,8 +379,7 @@ class SketchOnlineStore(OnlineStore):
         for _, view in self._views.values():
             view.settle()
         self._forget_views()
-        path = store_path(config.repo_path, config.online_store.path)
-        project_storage(path, config.project).delete_all()
+        remove_project(store_path(config.repo_path, config.online_store.path), config.project)
 
     def delete(self, config: RepoConfig, table: FeatureView, entity_keys: list[EntityKeyProto]) -> None:
         """Delete what was written of some entities; rows that are written later count again.

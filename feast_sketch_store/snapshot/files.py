@@ -31,7 +31,7 @@ from feast_sketch_store.snapshot.manifest import (
     PartFile,
     checksum_of,
 )
-from feast_sketch_store.storage.base import MissingFileError, Storage
+from feast_sketch_store.storage.base import FileExistsAlreadyError, MissingFileError, Storage
 
 _MANIFEST_SUFFIX = ".json"
 _MANIFEST_NAME = re.compile(r"((\d{20})-(\d{4,})-[0-9a-f]{8})" + re.escape(_MANIFEST_SUFFIX))
@@ -156,17 +156,16 @@ class SnapshotFolder:
         name = f"{version:020d}-{number:04d}-{secrets.token_hex(4)}"
         snapshot = SnapshotFile(version, number, name, self.storage)
         contents = {"order": ({}, order), "base": (description, arrays)}
+        files: dict[str, PartFile] = {}
         try:
-            files = {
-                part: _write(self.storage, _part_name(name, part), *content)
-                for part, content in contents.items()
-            }
+            for part, content in contents.items():
+                files[part] = _write(self.storage, _part_name(name, part), *content)
         except BaseException as error:
-            self.discard(snapshot)
+            with suppress(StorageError):
+                self.storage.delete(file.name for file in files.values())
             if isinstance(error, StorageError):
-                raise StorageError(
-                    f"{self.storage.location}: a snapshot cannot be written: {error}"
-                ) from error
+                where = self.storage.location
+                raise StorageError(f"{where}: a snapshot cannot be written: {error}") from error
             raise
         return Draft(snapshot, Manifest(version, number, created_by(), files))
 
@@ -177,12 +176,19 @@ class SnapshotFolder:
         ------
         StorageError : the storage cannot be written; the snapshot is gone.
         """
+        name, content = draft.snapshot.manifest_name, draft.manifest.encode()
         try:
-            with self.storage.create(draft.snapshot.manifest_name) as file:
-                file.write(draft.manifest.encode())
+            try:
+                with self.storage.create(name) as file:
+                    file.write(content)
+            except FileExistsAlreadyError:
+                # Ours, if the answer to a first try was lost on the way.
+                if self.storage.read(name) != content:
+                    raise
         except StorageError as error:
             self.discard(draft.snapshot)
-            raise StorageError(f"{self.storage.location}: a snapshot cannot be published: {error}") from error
+            where = self.storage.location
+            raise StorageError(f"{where}: a snapshot cannot be published: {error}") from error
         return draft.snapshot
 
     def discard(self, snapshot: SnapshotFile) -> None:

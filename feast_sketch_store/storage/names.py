@@ -54,14 +54,23 @@ def view_path(store_path: Path, project: str, view: str) -> Path:
     return project_path(store_path, project) / folder_name(view)
 
 
-def project_storage(store_path: Path, project: str) -> LocalStorage:
-    """All that the store keeps for a project."""
-    return LocalStorage(project_path(store_path, project))
-
-
 def view_storage(store_path: Path, project: str, view: str) -> LocalStorage:
     """All that the store keeps for one feature view."""
     return LocalStorage(view_path(store_path, project, view))
+
+
+def remove_project(store_path: Path, project: str) -> None:
+    """Remove all that the store keeps for a project.
+
+    Raises
+    ------
+    StorageError : a file cannot be removed.
+    """
+    path = project_path(store_path, project)
+    # Links inside are not followed, but a view may be one: to another disk, say.
+    links = [entry for entry in path.iterdir() if entry.is_symlink()] if path.is_dir() else []
+    for storage in map(LocalStorage, [*links, path]):
+        storage.delete_all()
 
 
 def find_view(store_path: Path, project: str | None, view: str) -> LocalStorage:

@@ -6,7 +6,7 @@ from stores import Backend, UserRows, entity_keys
 
 from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_entity_keys
 from feast_sketch_store.snapshot.blocks import block_checksums
-from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder, load
+from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder
 from feast_sketch_store.succinct import ShiftingBloomFilterBuilder
 
 
@@ -20,7 +20,7 @@ def enlarge(store: Backend, rows: UserRows, size_bytes: int) -> SnapshotFile:
     view.refresh()
     layer, small = view.sealed()
     hashes = hash_serialized_keys(serialize_entity_keys(entity_keys(list(range(rows.num_users)))))
-    description, arrays = load(small.path)
+    description, arrays = small.open("base")
     window_words = len(arrays["table"]) - layer.bloom.num_words
     builder = ShiftingBloomFilterBuilder(size_bytes * 8, window_words, layer.bloom.salt)
 
@@ -39,9 +39,8 @@ def enlarge(store: Backend, rows: UserRows, size_bytes: int) -> SnapshotFile:
 
     description["layer"]["num_words"] = bloom.num_words
     arrays |= {"table": words, "table.checksums": block_checksums(words)}
-    _, order = load(small.order_path)
-    folder = SnapshotFolder(small.path.parent)
-    large = folder.write(small.version, description, arrays, order)
-    folder.publish(large)
+    _, order = small.open("order")
+    folder = SnapshotFolder(small.storage)
+    large = folder.publish(folder.write(small.version, description, arrays, order))
     folder.prune(1)
     return large

@@ -16,7 +16,9 @@ from measure import interleaved, number, print_set_up, print_table, seconds
 from stores import Backend, UserRows, entity_keys, set_up_of, sketch, temporary_folder
 
 from feast_sketch_store.snapshot.blocks import block_checksums
-from feast_sketch_store.snapshot.files import SnapshotFolder, load
+from feast_sketch_store.snapshot.files import SnapshotFolder
+from feast_sketch_store.storage.local import LocalStorage
+from feast_sketch_store.storage.names import SNAPSHOTS_FOLDER
 from feast_sketch_store.succinct import ShiftingBloomFilter
 from feast_sketch_store.view.view import View
 
@@ -39,14 +41,16 @@ def run(*, quick: bool) -> None:
 def _open(store: Backend, gigabytes: float, rounds: int) -> None:
     view: View = store.online.view(store.config, store.view)  # type: ignore[attr-defined]
     view.refresh()
-    path = view.path.parent / "large"
-    shutil.copytree(view.path, path)
-    size = _enlarge(SnapshotFolder(path / "snapshots"), int(gigabytes * 1e9))
+    large_folder = Path(view.storage.location).with_name("large")
+    shutil.copytree(view.storage.location, large_folder)
+    storage = LocalStorage(large_folder)
+    snapshots = SnapshotFolder(storage.within(SNAPSHOTS_FOLDER))
+    size = _enlarge(snapshots, int(gigabytes * 1e9))
     codecs = view._codecs
     hashes = np.random.default_rng(1).integers(0, 2**64, (BATCH, 2), np.uint64)
 
     def open_it(_: int) -> View:
-        opened = View(path, codecs)
+        opened = View(storage, codecs)
         opened.refresh()
         return opened
 
@@ -54,8 +58,8 @@ def _open(store: Backend, gigabytes: float, rounds: int) -> None:
         open_it(0).read(hashes, ["viewed"])
 
     def check_all(_: int) -> None:
-        for file in (path / "snapshots").glob("*.base.*"):
-            load(file)
+        for snapshot in snapshots.list():
+            snapshot.open("base")
 
     large = open_it(0)
     times = interleaved(
@@ -74,7 +78,7 @@ def _open(store: Backend, gigabytes: float, rounds: int) -> None:
 def _enlarge(folder: SnapshotFolder, size_bytes: int) -> int:
     """Replace the newest snapshot by one with a larger table of random words: its size in bytes."""
     (snapshot,) = folder.list()
-    description, arrays = load(snapshot.path)
+    description, arrays = snapshot.open("base")
     layer = description["layer"]
     head = len(arrays["table"]) - layer["num_words"]
     layer["num_words"] = size_bytes // 8
@@ -82,11 +86,10 @@ def _enlarge(folder: SnapshotFolder, size_bytes: int) -> int:
     words[-head:] = words[:head]
     bloom = ShiftingBloomFilter(words, layer["num_words"], (0, 0))
     arrays |= {"table": bloom.words, "table.checksums": block_checksums(words)}
-    _, order = load(snapshot.order_path)
-    larger = folder.write(snapshot.version, description, arrays, order)
-    folder.publish(larger)
+    _, order = snapshot.open("order")
+    larger = folder.publish(folder.write(snapshot.version, description, arrays, order))
     folder.prune(1)
-    return larger.path.stat().st_size
+    return larger.size_bytes()
 
 
 def _tail(store: Backend, rows: UserRows, turns: int, turn_seconds: float) -> None:
@@ -151,8 +154,8 @@ def _write(folder: Path, num_users: int, mode: Any, counts: Any) -> None:
             later = [(k, v, event + timedelta(days=40), c) for k, v, event, c in rows.to_feast(first, BATCH)]
             stores[now].write(later)
         if now == _SAME_ROWS:
-            view = stores[now].online.folder(stores[now].config, rows.view)  # type: ignore[attr-defined]
-            names = {path.name for path in (view / "snapshots").glob("*.base.*")}
+            view = stores[now].online.storage(stores[now].config, rows.view)  # type: ignore[attr-defined]
+            names = {snapshot.name for snapshot in SnapshotFolder(view.within(SNAPSHOTS_FOLDER)).list()}
             counts[1] += bool(names - seen)
             seen |= names
         counts[0] += now == _SAME_ROWS or not counts[0]

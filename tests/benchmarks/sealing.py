@@ -18,6 +18,7 @@ from measure import number, print_set_up, print_table, seconds
 from stores import UserRows, set_up_of, sketch, sqlite, temporary_folder
 
 from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
 from feast_sketch_store.view.view import View
 
@@ -48,7 +49,8 @@ def run(*, quick: bool) -> None:
             for first in range(0, num_users, BATCH):
                 ours += seconds(store.write, rows.to_feast(first, BATCH))[0]
                 theirs += seconds(peer.write, rows.to_feast(first, BATCH))[0]
-            path = store.online.folder(store.config, store.view)  # type: ignore[attr-defined]
+            storage = store.online.storage(store.config, store.view)  # type: ignore[attr-defined]
+            path = Path(storage.location)
             seals = [_seal(path, element) for _ in range(rounds)]
             for first in range(0, int(num_users * OVERWRITTEN), BATCH):
                 store.write(rows.to_feast(first, BATCH))
@@ -94,7 +96,7 @@ def _memory(name: str) -> int:
 
 def _seal_here(path: Path, element: FeastType) -> None:
     codec = FeatureCodec.for_feature("viewed", Array(element))
-    view = View(path, [codec])
+    view = View(LocalStorage(path), [codec])
     settings = ViewSettings("history", 1e-5, {"viewed": FeatureSettings(codec, 0.01, 10**6)})
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
     before = _memory("VmRSS")
@@ -102,7 +104,7 @@ def _seal_here(path: Path, element: FeastType) -> None:
     sealed = view.sealed()
     assert sealed is not None
     layer, snapshot = sealed
-    memory = _memory("VmHWM") - before - snapshot.path.stat().st_size
+    memory = _memory("VmHWM") - before - snapshot.size_bytes()
     print(json.dumps({"seconds": duration, "facts": layer.num_facts, "memory": memory}))
 
 

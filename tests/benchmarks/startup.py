@@ -66,7 +66,7 @@ def run(*, quick: bool) -> None:
         rows = UserRows(num_users)
         store = sketch(folder, rows, seal_min_rows=0)
         store.write(rows.to_feast())
-        snapshot = enlarge(store, rows, int(gigabytes * 1e9)).path
+        snapshot = Path(enlarge(store, rows, int(gigabytes * 1e9)).where())
         size = f"{snapshot.stat().st_size / 1e9:.2f} GB"
         _first_reads(store, rows, size, rounds=1 if quick else 5)
         _shared_pages(store, rows, snapshot, size, (1, 2) if quick else (1, 2, 4))
@@ -155,7 +155,7 @@ def _peak_megabytes(statement: str, bytecode: Path) -> float:
 def _first_reads(store: Backend, rows: UserRows, size: str, rounds: int) -> None:
     caches = {"cold": _drop_pages, "warm": lambda _: None}
     samples: dict[str, list[list[tuple[float, int, int]]]] = {cache: [] for cache in caches}
-    folder = store.online.folder(store.config, rows.view)  # type: ignore[attr-defined]
+    folder = Path(store.online.storage(store.config, rows.view).location)  # type: ignore[attr-defined]
     for turn in range(rounds):
         for cache, prepare in caches.items():
             first, *others = rows.users(1 + BATCH, seed=turn)

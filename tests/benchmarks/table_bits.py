@@ -33,7 +33,8 @@ from stores import (
 )
 
 from feast_sketch_store.layers import SketchLayer
-from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder, load
+from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder
+from feast_sketch_store.storage.names import SNAPSHOTS_FOLDER
 from feast_sketch_store.structures.sizing import FactClass, ideal_bits
 from feast_sketch_store.view.settings import resolve
 
@@ -102,8 +103,8 @@ def _sealed(rows: UserRows) -> Iterator[tuple[float, float, SnapshotFile, Sketch
             )
             view = backend.online.view(backend.config, rows.view)  # type: ignore[attr-defined]
             seal_seconds, _ = seconds(view.seal, resolve(backend.config.online_store, rows.view))
-            (snapshot,) = SnapshotFolder(view.path / "snapshots").list()
-            description, arrays = load(snapshot.path)
+            (snapshot,) = SnapshotFolder(view.storage.within(SNAPSHOTS_FOLDER)).list()
+            description, arrays = snapshot.open("base")
             yield rate, seal_seconds, snapshot, SketchLayer.from_snapshot(description["layer"], arrays)
 
 
@@ -122,10 +123,10 @@ def _bits(layer: SketchLayer, rate: float) -> list[str]:
 
 
 def _parts(snapshot: SnapshotFile, layer: SketchLayer) -> dict[str, int]:
-    content = snapshot.path.read_bytes()
+    content = Path(snapshot.where()).read_bytes()
     header_bytes = 8 + int.from_bytes(content[:8], "little")
     header = content[:header_bytes]
-    _, arrays = load(snapshot.path)
+    _, arrays = snapshot.open("base")
     table_bytes = layer.bloom.num_bits // 8
     padding = header_bytes - len(header.rstrip(b" "))
     checksums = 32 * (len(arrays) + 1)
@@ -138,7 +139,7 @@ def _parts(snapshot: SnapshotFile, layer: SketchLayer) -> dict[str, int]:
         "checksums": checksums,
         "padding": padding,
         "whole snapshot file": len(content),
-        "order file, not kept in memory": snapshot.order_path.stat().st_size,
+        "order file, not kept in memory": snapshot.size_bytes("order"),
     }
 
 

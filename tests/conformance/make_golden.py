@@ -2,7 +2,8 @@
 
     python tests/conformance/make_golden.py
 
-It writes `golden/v<format version>.{base,order,listed,sets}.safetensors` and replaces no file. See README.md.
+It writes `golden/v<format version>.{base,order,listed,sets}.safetensors` and
+`golden/v<manifest version>.manifest.json`, and replaces no file. See README.md.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -17,9 +18,11 @@ from feast_sketch_store.rows.binning import Quantiles
 from feast_sketch_store.rows.codecs import BINNED, EXACT, FeatureCodec
 from feast_sketch_store.rows.encoding import EncodedRows, encode, newest_rows, to_arrow
 from feast_sketch_store.snapshot import format as snapshot_format
+from feast_sketch_store.snapshot.manifest import MANIFEST_VERSION, Manifest, PartFile, checksum_of
 from feast_sketch_store.snapshot.sealed import layer_arrays
 
 FOLDER = Path(__file__).parent / "golden"
+SNAPSHOT = f"{3:020d}-0001-5a17c0de"
 SALT = (0x0123456789ABCDEF, 0xFEDCBA9876543210)
 FIRST_EVENT = datetime(2026, 5, 1, 12, tzinfo=UTC)
 
@@ -134,12 +137,23 @@ def contents() -> dict[str, bytes]:
         for name in ("entity_hashes", "event_timestamps", "created_timestamps")
     }
     version = f"v{snapshot_format.FORMAT_VERSION}"
+    sealed = base(encoded, BUDGET), b"".join(snapshot_format.encode({}, order))
     return {
-        f"{version}.base.safetensors": base(encoded, BUDGET),
+        f"{version}.base.safetensors": sealed[0],
         f"{version}.listed.safetensors": base(listed_rows(), LISTED_BUDGET),
         f"{version}.sets.safetensors": base(sets_rows(), SETS_BUDGET),
-        f"{version}.order.safetensors": b"".join(snapshot_format.encode({}, order)),
+        f"{version}.order.safetensors": sealed[1],
+        f"v{MANIFEST_VERSION}.manifest.json": manifest(*sealed),
     }
+
+
+def manifest(base: bytes, order: bytes) -> bytes:
+    """What publishes the two files as a snapshot, under the names that they have there."""
+    files = {}
+    for part, content in (("base", base), ("order", order)):
+        header = content[: 8 + int.from_bytes(content[:8], "little")]
+        files[part] = PartFile(f"{SNAPSHOT}.{part}.safetensors", len(content), checksum_of(header))
+    return Manifest(3, 1, "make_golden", files).encode()
 
 
 if __name__ == "__main__":

@@ -1,12 +1,17 @@
 """`update` and `teardown` make and remove exactly what they should."""
 
+import itertools
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
 import pytest
 from feast import Entity, FeatureView, Field, ValueType
 from feast.protos.feast.types.Value_pb2 import StringSet, Value
 from feast.types import Array, Float32, Float64, Int64, Json, Set, String, UnixTimestamp
 
-from feast_sketch_store import SketchOnlineStore
-from feast_sketch_store.errors import RowError, SettingsError, UnsupportedFeatureError
+from feast_sketch_store import SketchOnlineStore, SketchReader
+from feast_sketch_store.errors import RowError, SettingsError, SketchStoreError, UnsupportedFeatureError
 
 FRANCE = {"country": Value(string_val="FR")}
 
@@ -222,3 +227,91 @@ def test_a_changed_error_rate_serves_the_old_rows_and_holds_from_the_next_seal_o
     assert 0.1 < rate() <= 0.201
     for user, (_, values) in enumerate(harness.reopened().read(*range(200))):
         assert set(values["viewed"].string_set_val.val) >= wanted[user]
+
+
+# -- drops that others are in the way of -----------------------------------------------------------
+
+
+def test_a_view_can_be_dropped_while_it_is_written(make_harness):
+    """Whatever writers do meanwhile: nothing of what was written before a drop comes back."""
+    harness = make_harness({"country": String}, seal_min_rows=0)
+    for round_ in range(10):
+        old, new = range(round_ * 1000, round_ * 1000 + 5), range(round_ * 1000 + 500, round_ * 1000 + 510)
+        for user in old:
+            harness.write(user, FRANCE)
+        done, writing = threading.Event(), threading.Barrier(3)
+
+        def write(writer, users=new, done=done, writing=writing):
+            for number in itertools.count():
+                # A writer who is hit in the middle is told so.
+                with suppress(SketchStoreError):
+                    writer.write(users[number % len(users)], FRANCE)
+                if not number:
+                    writing.wait()
+                if done.is_set():
+                    return
+
+        with ThreadPoolExecutor(2) as pool:
+            writers = [pool.submit(write, harness.reopened()) for _ in range(2)]
+            writing.wait()
+            harness.store.update(harness.config, [harness.view], [], [], [], False)
+            done.set()
+            for writer in writers:
+                writer.result()
+        assert harness.reopened().read(*old) == [(None, None)] * len(old)
+        harness.write(1, FRANCE)
+        assert harness.reopened().read(1)[0][1] == FRANCE
+    harness.store.update(harness.config, [harness.view], [], [], [], False)
+    assert list(harness.folder.parent.iterdir()) == []
+
+
+def test_what_a_killed_drop_left_is_removed_by_the_next(make_harness, monkeypatch):
+    harness = make_harness({"country": String})
+    harness.write(1, FRANCE)
+
+    def kill(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("shutil.rmtree", kill)
+    with pytest.raises(KeyboardInterrupt):
+        harness.store.update(harness.config, [harness.view], [], [], [], False)
+    monkeypatch.undo()
+    assert harness.reopened().read(1) == [(None, None)]
+    assert len(list(harness.folder.parent.iterdir())) == 1
+    with pytest.raises(SettingsError, match=r"no feature view 'history'; there are \[\]"):
+        SketchReader(harness.folder.parents[1], "history")
+    harness.store.update(harness.config, [harness.view], [], [], [], False)
+    assert list(harness.folder.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("how", ["update", "teardown"])
+def test_the_rows_of_a_linked_view_are_removed_too(make_harness, tmp_path, how):
+    harness = make_harness({"country": String}, seal_min_rows=0)
+    elsewhere = tmp_path / "large disk" / "history"
+    elsewhere.mkdir(parents=True)
+    harness.folder.rmdir()  # which was made by the first apply
+    harness.folder.symlink_to(elsewhere)
+    harness.write(1, FRANCE)
+    assert any(elsewhere.rglob("*.safetensors"))
+    if how == "update":
+        harness.store.update(harness.config, [harness.view], [], [], [], False)
+    else:
+        harness.store.teardown(harness.config, [], [])
+    assert [path.name for path in tmp_path.rglob("*") if not path.is_dir()] == []
+    assert not harness.folder.is_symlink()
+    assert harness.read(1) == [(None, None)]
+    harness.write(1, FRANCE)
+    assert harness.read(1)[0][1] == FRANCE
+
+
+def test_a_linked_project_is_torn_down(make_harness, tmp_path):
+    harness = make_harness({"country": String})
+    elsewhere = tmp_path / "large disk"
+    elsewhere.mkdir()
+    harness.folder.rmdir()
+    harness.folder.parent.rmdir()
+    harness.folder.parent.symlink_to(elsewhere)
+    harness.write(1, FRANCE)
+    harness.store.teardown(harness.config, [], [])
+    assert [path.name for path in tmp_path.rglob("*") if not path.is_dir()] == []
+    assert not harness.folder.parent.is_symlink()

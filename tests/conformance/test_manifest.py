@@ -1,0 +1,145 @@
+"""Manifests: read and written as ever; a changed one is refused with `DamagedFileError`."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import mmh3
+import pytest
+
+from feast_sketch_store.errors import DamagedFileError
+from feast_sketch_store.snapshot.files import SnapshotFolder
+from feast_sketch_store.snapshot.manifest import MAX_MANIFEST_BYTES, Manifest, PartFile
+from feast_sketch_store.snapshot.order import load_order
+from feast_sketch_store.snapshot.sealed import open_layer
+from feast_sketch_store.storage.local import LocalStorage
+
+GOLDEN = Path(__file__).parent / "golden"
+CONTENT = (GOLDEN / "v1.manifest.json").read_bytes()
+NAME = "00000000000000000003-0001-5a17c0de"
+HUGE = 1 << 60
+
+
+def refused(content, match="some file"):
+    with pytest.raises(DamagedFileError, match=match):
+        Manifest.decode(content, "some file")
+
+
+def forged(**changes):
+    """A manifest with changed fields and the checksum that fits, computed without the package's help."""
+    fields = {**json.loads(CONTENT), **changes}
+    del fields["checksum"]
+    text = json.dumps(fields, separators=(",", ":"), sort_keys=True)
+    fields["checksum"] = mmh3.hash_bytes(f"{text}\n").hex()
+    return json.dumps(fields, separators=(",", ":"), sort_keys=True).encode() + b"\n"
+
+
+def files(**changes):
+    base = {"name": f"{NAME}.base.safetensors", "size_bytes": 10, "header_checksum": "0" * 32}
+    return {"base": {**base, **changes}, "order": {**base, "name": f"{NAME}.order.safetensors"}}
+
+
+def test_the_file_is_the_one_of_the_readme():
+    readme = (Path(__file__).parent / "README.md").read_text()
+    assert f"{hashlib.sha256(CONTENT).hexdigest()}  v1.manifest.json" in readme
+
+
+def test_it_is_read_and_written_as_ever():
+    manifest = Manifest.decode(CONTENT, "some file")
+    base, order = GOLDEN / "v1.base.safetensors", GOLDEN / "v1.order.safetensors"
+    assert manifest == Manifest(
+        3,
+        1,
+        "make_golden",
+        {
+            "base": PartFile(f"{NAME}.base.safetensors", base.stat().st_size, header_checksum(base)),
+            "order": PartFile(f"{NAME}.order.safetensors", order.stat().st_size, header_checksum(order)),
+        },
+    )
+    assert manifest.encode() == CONTENT
+
+
+def header_checksum(path):
+    content = path.read_bytes()
+    return mmh3.hash_bytes(content[: 8 + int.from_bytes(content[:8], "little")]).hex()
+
+
+def test_it_publishes_its_files(tmp_path):
+    for part in ("base", "order"):
+        content = (GOLDEN / f"v1.{part}.safetensors").read_bytes()
+        (tmp_path / f"{NAME}.{part}.safetensors").write_bytes(content)
+    snapshots = SnapshotFolder(LocalStorage(tmp_path))
+    assert snapshots.list() == []
+    (tmp_path / f"{NAME}.json").write_bytes(CONTENT)
+    (snapshot,) = snapshots.list()
+    assert (snapshot.version, snapshot.number, snapshot.name) == (3, 1, NAME)
+    assert open_layer(snapshot, check_all=True).num_entities == len(load_order(snapshot)) == 6
+
+
+def test_every_changed_bit_is_found():
+    for place in range(len(CONTENT)):
+        for bit in range(8):
+            content = bytearray(CONTENT)
+            content[place] ^= 1 << bit
+            refused(bytes(content))
+
+
+def test_every_truncation_and_extension_is_found():
+    for length in range(len(CONTENT)):
+        refused(CONTENT[:length])
+    for extra in (b" ", b"\n", b"\0", CONTENT):
+        refused(CONTENT + extra)
+
+
+def test_what_means_the_same_and_is_written_otherwise_is_refused():
+    fields = json.loads(CONTENT)
+    refused(json.dumps(fields).encode(), "altered")
+    refused(CONTENT.replace(b'"number":1', b'"number":1,"number":1'), "altered")
+    refused(forged(more="x"), "altered")
+    refused(forged(files={**files(), "third": files()["base"]}), "altered")
+
+
+def test_a_forged_manifest_is_taken_if_nothing_is_wrong_with_it():
+    assert Manifest.decode(forged(number=2**40), "some file").number == 2**40
+    assert Manifest.decode(forged(files=files()), "some file").files["base"].size_bytes == 10
+
+
+def test_a_newer_version_says_what_to_do():
+    refused(forged(format_version=2), "has manifest version 2, this release reads 1; upgrade")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *(
+            {field: value}
+            for field in ("row_log_version", "number")
+            for value in (-1, "1", 1.0, True, None, [])
+        ),
+        *({"files": files(size_bytes=value)} for value in (-1, "1", 1.5, True, None)),
+        *({"files": files(header_checksum=value)} for value in ("", "0" * 31, "G" * 32, 0, None)),
+        *(
+            {"files": files(name=value)}
+            for value in ("", ".", "..", "../x", "/etc/passwd", "a/b", "a\0", 7, None)
+        ),
+        *({"files": value} for value in ({}, [], None, "x", {"base": files()["base"]}, files(more=1))),
+        *({"created_by": value} for value in (None, 1, [])),
+        *({"format_version": value} for value in (None, "1", 0, HUGE)),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_is_refused(changes):
+    refused(forged(**changes))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(b"", b"{", b"[]", b"null", b"1", b'"x"', b"{}", b"\xff\xfe", b"[" * 60_000, b"PAR1" * 100),
+        b" " * (MAX_MANIFEST_BYTES + 1),
+        b'{"format_version":1,"number":' + b"9" * 10_000 + b"}",
+    ],
+    ids=lambda content: repr(content[:10]),
+)
+def test_another_file_is_no_manifest(content):
+    refused(content)
