@@ -198,27 +198,37 @@ def _damage(path: Path, how: str) -> None:
         content[len(content) // 2] ^= 1
     elif how == "truncate":
         del content[len(content) // 2 :]
+    elif how == "gone":
+        path.unlink()
+        return
     else:
         content.clear()
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize("how", ["flip", "truncate", "empty"])
-def test_a_damaged_snapshot_falls_back_to_the_one_before(make_harness, how, caplog):
+DAMAGED_SNAPSHOTS = pytest.mark.parametrize(
+    ("file", "how"),
+    [(file, how) for file in ("base.safetensors", "json") for how in ("flip", "truncate", "empty")]
+    + [("base.safetensors", "gone")],
+)
+
+
+@DAMAGED_SNAPSHOTS
+def test_a_damaged_snapshot_falls_back_to_the_one_before(make_harness, file, how, caplog):
     harness = make_harness(refresh_interval_seconds=0, **SEAL_AT_ONCE)
     for user in range(3):
         harness.write(user, items(f"i{user}"))
-    newest = sorted((harness.folder / "snapshots").glob("*.base.*"))[-1]
+    newest = sorted((harness.folder / "snapshots").glob(f"*.{file}"))[-1]
     _damage(newest, how)
     assert [values for _, values in harness.reopened().read(0, 1, 2)] == [items(f"i{u}") for u in range(3)]
     assert newest.name in caplog.text
 
 
-@pytest.mark.parametrize("how", ["flip", "truncate", "empty"])
-def test_when_every_snapshot_is_damaged_the_error_names_the_file_and_the_way_out(make_harness, how):
+@DAMAGED_SNAPSHOTS
+def test_when_every_snapshot_is_damaged_the_error_names_the_file_and_the_way_out(make_harness, file, how):
     harness = make_harness(refresh_interval_seconds=0, **SEAL_AT_ONCE)
     harness.write(1, items("a"))
-    (snapshot,) = (harness.folder / "snapshots").glob("*.base.*")
+    (snapshot,) = (harness.folder / "snapshots").glob(f"*.{file}")
     _damage(snapshot, how)
     with pytest.raises(DamagedFileError) as caught:
         harness.reopened().read(1)
@@ -230,6 +240,17 @@ def test_when_every_snapshot_is_damaged_the_error_names_the_file_and_the_way_out
     assert healer.store.seal(healer.config, healer.view)
     assert healer.read(1)[0][1] == items("a")
     assert harness.reopened().read(1)[0][1] == items("a")
+
+
+def test_a_snapshot_whose_manifest_is_gone_is_none(make_harness):
+    """Readers know manifests only; the rows are in the row log all the same."""
+    harness = make_harness(refresh_interval_seconds=0, **SEAL_AT_ONCE)
+    harness.write(1, items("a"))
+    (manifest,) = (harness.folder / "snapshots").glob("*.json")
+    manifest.unlink()
+    assert harness.reopened().read(1)[0][1] == items("a")
+    assert harness.store.view(harness.config, harness.view).vacuum() >= 2
+    assert list((harness.folder / "snapshots").iterdir()) == []
 
 
 @pytest.mark.parametrize("how", ["truncate", "empty"])

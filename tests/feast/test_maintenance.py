@@ -1,6 +1,9 @@
 """Maintenance through Python and through ``feast-sketch``."""
 
 import json
+import signal
+import subprocess
+import sys
 import threading
 from datetime import UTC, datetime, timedelta
 
@@ -78,6 +81,24 @@ def countries(store, *users):
 def another(store):
     """The same repository as another process opens it."""
     return FeatureStore(repo_path=str(store.repo_path))
+
+
+# Killed when the new rows are in the staging folder, or while that is being removed.
+KILLED_REBUILD = """
+import os, shutil, signal, sys
+from feast import FeatureStore
+from feast_sketch_store.operations import maintenance
+
+def kill(*_, **__):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+materialize = FeatureStore.materialize
+if sys.argv[2] == "before":
+    FeatureStore.materialize = lambda *a, **o: (materialize(*a, **o), kill())
+else:
+    shutil.rmtree = kill
+maintenance.rebuild(FeatureStore(repo_path=sys.argv[1]), "history")
+"""
 
 
 class TestInspect:
@@ -278,6 +299,36 @@ class TestRebuild:
         assert "No space left" in caplog.text
         for each in (store, another(store)):
             assert countries(each, 1, 250) == ["DE", None]
+
+    @pytest.mark.parametrize("when", ["before", "after"])
+    def test_what_a_killed_one_leaves_is_told_and_removed(self, run, store, when):
+        """Between a rebuild that is killed and a vacuum, people may be deleted who are in what it left."""
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", KILLED_REBUILD, str(store.repo_path), when],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == -signal.SIGKILL, done.stderr
+        found = maintenance.verify(store, "history")
+        assert any(name.endswith(".parquet") for name in found.leftovers)
+        assert found.is_sound
+        status, table, error = run("verify", "history")
+        assert (status, "leftovers" in table) == (0, True)
+        assert f"history: {len(found.leftovers)} files were left by killed" in error
+        assert "feast-sketch vacuum history" in error
+        assert json.loads(run("vacuum", "history", "--json")[1])[0]["files_removed"] >= len(found.leftovers)
+        assert maintenance.verify(store, "history").leftovers == []
+        tops = {path.name for path in open_view(store, "history").storage.path.iterdir()}
+        assert tops <= {"rows", "fresh", "snapshots", "seal.lock"}
+        assert countries(another(store), 1) == ["FR"]
+
+    def test_the_first_one_of_a_view_may_be_killed(self, store):
+        staged = open_view(store, "empty").storage.within("rebuild/")
+        staged.replace("shop/empty/rows/x.parquet", b"x")
+        assert maintenance.verify(store, "empty").leftovers == ["rebuild/shop/empty/rows/x.parquet"]
+        assert maintenance.vacuum(store, "empty") == 1
+        assert maintenance.verify(store, "empty").leftovers == []
 
     def test_two_at_once(self, store, monkeypatch):
         materialize, errors = FeatureStore.materialize, []

@@ -2,6 +2,8 @@
 
 import fcntl
 import os
+import resource
+import shutil
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -181,3 +183,25 @@ def test_stats_add_up(make_view, tmp_path):
     assert stats.unsealed_bytes > 0
     (snapshot,) = (tmp_path / "view" / "snapshots").glob("*.base.*")
     assert stats.snapshot_bytes == snapshot.stat().st_size > stats.table_bytes
+
+
+def test_an_open_view_holds_no_descriptor(make_view, tmp_path):
+    """A server has hundreds of views, and often no more than 1,024 descriptors for all it does."""
+    made = make_view()
+    made.put(1, "old", second=2, policy=ALWAYS)
+    made.put(1, "late", second=1)  # makes readers map the order index, too
+    made.put(2, "unsealed")
+    folders = [tmp_path / f"view {number}" for number in range(200)]
+    for folder in folders:
+        shutil.copytree(tmp_path / "view", folder)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    before = set(os.listdir("/proc/self/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, before)) + 101, hard))
+    try:
+        views = [View(LocalStorage(folder), [CODEC], 0.0) for folder in folders]
+        for view in views:
+            assert [len(answer.found) for answer in view.read(hashes(1, 2), ["viewed"])] == [1, 1]
+            assert view._loader._order is not None
+        assert len(os.listdir("/proc/self/fd")) <= len(before) + 20
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
