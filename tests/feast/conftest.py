@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from feast import Entity, FeatureView, Field, FileSource, ValueType
+from feast import Entity, FeatureView, Field, FileSource
 from feast.infra.online_stores.online_store import OnlineStore
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import Value
@@ -104,23 +104,34 @@ def make_config(tmp_path: Path) -> Callable[..., RepoConfig]:
 
 @pytest.fixture
 def make_view() -> Callable[..., FeatureView]:
-    """Makes a feature view over ``user_id``; features default to a set of strings."""
+    """Makes a feature view, by default over ``user_id``, an Int64; features default to a set of strings."""
 
     def make(
         features: dict[str, FeastType] | list[Field] | None = None,
         name: str = "history",
         entities: list[Entity] | None = None,
         tags: dict[str, str] | None = None,
+        join_keys: dict[str, FeastType] | None = None,
     ) -> FeatureView:
         if features is None:
             features = {"viewed": Set(String)}
         if isinstance(features, dict):
             features = [Field(name=name, dtype=dtype) for name, dtype in features.items()]
-        user = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
+        if entities is None:
+            columns = [
+                Field(name=key, dtype=dtype) for key, dtype in (join_keys or {"user_id": Int64}).items()
+            ]
+            entities = [
+                Entity(
+                    name=c.name.removesuffix("_id"), join_keys=[c.name], value_type=c.dtype.to_value_type()
+                )
+                for c in columns
+            ]
+            features = [*features, *columns]
         return FeatureView(
             name=name,
-            entities=[user] if entities is None else entities,
-            schema=[*features, Field(name="user_id", dtype=Int64)] if entities is None else features,
+            entities=entities,
+            schema=features,
             source=FileSource(path="rows.parquet", timestamp_field="event_timestamp"),
             ttl=timedelta(0),
             tags=tags or {},

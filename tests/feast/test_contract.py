@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from feast import Entity, FeatureView, Field, FileSource, ValueType
 from feast.protos.feast.types.Value_pb2 import Int64List, StringList, StringSet, Value
-from feast.types import Array, Bool, Bytes, Int32, Int64, Set, String, Uuid
+from feast.types import Array, Bool, Bytes, Int32, Int64, Set, String, UnixTimestamp, Uuid
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 SEAL_AT_ONCE = {"seal_min_rows": 0, "seal_share": 1e-9}
@@ -145,18 +145,23 @@ class TestBeyondSqlite:
 
 
 KEY_VALUES = [
-    pytest.param([Value(int64_val=v) for v in (0, -1, 2**63 - 1, -(2**63))], id="int64"),
-    pytest.param([Value(int32_val=v) for v in (0, -1, 2**31 - 1, -(2**31))], id="int32"),
-    pytest.param([Value(string_val=v) for v in ("", "a", "\u00e9", "e\u0301", "x" * 10_000)], id="string"),
-    pytest.param([Value(bytes_val=v) for v in (b"", b"\0", b"\0\0", b"\xff")], id="bytes"),
-    pytest.param([Value(unix_timestamp_val=v) for v in (0, -1, 1_800_000_000)], id="timestamp"),
+    pytest.param(Int64, [Value(int64_val=v) for v in (0, -1, 2**63 - 1, -(2**63))], id="int64"),
+    pytest.param(Int32, [Value(int32_val=v) for v in (0, -1, 2**31 - 1, -(2**31))], id="int32"),
+    pytest.param(
+        String, [Value(string_val=v) for v in ("", "a", "\u00e9", "e\u0301", "x" * 10_000)], id="string"
+    ),
+    pytest.param(Bytes, [Value(bytes_val=v) for v in (b"", b"\0", b"\0\0", b"\xff")], id="bytes"),
+    pytest.param(
+        UnixTimestamp, [Value(unix_timestamp_val=v) for v in (0, -1, 1_800_000_000)], id="timestamp"
+    ),
 ]
 
 
 @pytest.mark.parametrize("options", STORES)
-@pytest.mark.parametrize("key_values", KEY_VALUES)
-def test_join_keys_of_every_type(make_harness, options, key_values):
-    harness = make_harness({"country": String}, **options)
+@pytest.mark.parametrize(("key_type", "key_values"), KEY_VALUES)
+def test_join_keys_of_every_type(make_harness, make_view, options, key_type, key_values):
+    view = make_view({"country": String}, join_keys={"user_id": key_type})
+    harness = make_harness(view=view, **options)
     for number, value in enumerate(key_values):
         harness.write(value, {"country": Value(string_val=f"c{number}")})
     read = [values["country"].string_val for _, values in harness.read(*key_values)]
@@ -164,8 +169,9 @@ def test_join_keys_of_every_type(make_harness, options, key_values):
 
 
 @pytest.mark.parametrize("options", STORES)
-def test_composite_keys_in_any_order(make_harness, options):
-    harness = make_harness({"country": String}, **options)
+def test_composite_keys_in_any_order(make_harness, make_view, options):
+    view = make_view({"country": String}, join_keys={"user_id": Int64, "shop": String})
+    harness = make_harness(view=view, **options)
     for user in range(3):
         for shop in ("a", "b"):
             key = harness.key(user_id=user, shop=shop)

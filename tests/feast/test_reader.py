@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from feast import Entity, Field, ValueType
 from feast.protos.feast.types.Value_pb2 import Int64Set, StringList, StringSet, Value
-from feast.types import Array, Float64, Int64, Set, String, UnixTimestamp
+from feast.types import Array, Bytes, Float64, Int32, Int64, Set, String, UnixTimestamp
 
 from feast_sketch_store import SketchReader, SketchStoreError
 from feast_sketch_store.errors import RowError, SettingsError, UnsupportedFeatureError
@@ -200,14 +200,16 @@ def test_rows_older_than_the_ttl_are_not_there(make_harness):
 
 TEXTS, NUMBERS = ["ada", "", "ü"], [1, -1, 9]
 KEYS = {
-    "strings": ([Value(string_val=v) for v in TEXTS], [TEXTS, pa.array(TEXTS), np.array(TEXTS)]),
+    "strings": (String, [Value(string_val=v) for v in TEXTS], [TEXTS, pa.array(TEXTS), np.array(TEXTS)]),
     "int64": (
+        Int64,
         [Value(int64_val=v) for v in NUMBERS],
         [NUMBERS, np.array(NUMBERS), np.array(NUMBERS, np.int8)],
     ),
-    "int32": ([Value(int32_val=v) for v in NUMBERS], [NUMBERS, np.array(NUMBERS, np.int16)]),
-    "bytes": ([Value(bytes_val=v) for v in (b"x", b"")], [[b"x", b""], pa.array([b"x", b""])]),
+    "int32": (Int32, [Value(int32_val=v) for v in NUMBERS], [NUMBERS, np.array(NUMBERS, np.int16)]),
+    "bytes": (Bytes, [Value(bytes_val=v) for v in (b"x", b"")], [[b"x", b""], pa.array([b"x", b""])]),
     "timestamps": (
+        UnixTimestamp,
         [Value(unix_timestamp_val=v) for v in (0, 1_700_000_000)],
         [[0, 1_700_000_000], np.array([0, 1_700_000_000], "datetime64[s]"), pa.array([0, 1_700_000_000])],
     ),
@@ -215,9 +217,9 @@ KEYS = {
 
 
 @pytest.mark.parametrize("name", KEYS)
-def test_entities_of_every_type(make_harness, name):
-    keys, forms = KEYS[name]
-    harness = make_harness({"country": String})
+def test_entities_of_every_type(make_harness, make_view, name):
+    key_type, keys, forms = KEYS[name]
+    harness = make_harness(view=make_view({"country": String}, join_keys={"user_id": key_type}))
     for number, key in enumerate(keys):
         harness.write(key, {"country": Value(string_val=str(number))})
     reader = reader_of(harness)
