@@ -35,10 +35,12 @@ from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.names import remove_project, store_path, view_storage
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.settings import (
+    DEFAULT_EXPIRED_KEPT_FOR,
     DEFAULT_PATH,
     DEFAULT_REFRESH_INTERVAL_SECONDS,
     VocabularySetting,
     declared_join_keys,
+    duration,
     error_rate,
     error_rate_or_auto,
     resolve,
@@ -99,6 +101,10 @@ class SketchOnlineStoreConfig(FeastConfigBaseModel):
     """Whether a view's ttl applies to reads and seals. Where it does not, rows stay until they are replaced,
     as in Feast's SQLite store."""
 
+    expired_kept_for: timedelta = DEFAULT_EXPIRED_KEPT_FOR
+    """How long rows stay on disk after they expired, such as ``7d``. Reads hide them meanwhile, so
+    neither a wrong clock nor a wrong ttl destroys anything."""
+
     refresh_interval_seconds: float = Field(DEFAULT_REFRESH_INTERVAL_SECONDS, ge=0)
     """Longest time, in seconds, until a read sees what another process wrote."""
 
@@ -118,6 +124,11 @@ class SketchOnlineStoreConfig(FeastConfigBaseModel):
     @classmethod
     def _check_error_rate(cls, rate: float) -> float:
         return error_rate(rate)
+
+    @field_validator("expired_kept_for", mode="before")
+    @classmethod
+    def _check_duration(cls, given: Any) -> timedelta:
+        return duration(given)
 
     @field_validator("vocabulary", mode="before")
     @classmethod

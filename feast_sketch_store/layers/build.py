@@ -385,7 +385,8 @@ def _bucket_timestamps(
     """Split rows into at most ``MAX_TIMESTAMP_BUCKETS`` buckets.
 
     Up to that many different timestamps are kept exactly. More of them share buckets: of equal time, so
-    that rows expire in steps of a fifteenth of their time to live, or else equally full.
+    that rows expire in steps of a fifteenth of their time to live, or else equally full. What is older than
+    the newest row by more than the time to live has a bucket of its own, so it shows with none that lives.
 
     Returns
     -------
@@ -395,13 +396,13 @@ def _bucket_timestamps(
     ordered = np.sort(timestamps)
     edges = ordered[np.flatnonzero(np.diff(ordered, prepend=NO_TIMESTAMP))]
     if len(edges) > MAX_TIMESTAMP_BUCKETS:
-        steps = np.arange(MAX_TIMESTAMP_BUCKETS)
+        num_steps = MAX_TIMESTAMP_BUCKETS - 1
         if ttl_microseconds:
-            width = -(-ttl_microseconds // (MAX_TIMESTAMP_BUCKETS - 1))
-            edges = edges[-1] - width * steps[::-1]
-        else:
-            edges = ordered[steps * len(timestamps) // MAX_TIMESTAMP_BUCKETS]
-    places = np.searchsorted(edges, timestamps, side="right").clip(1) - 1
+            width, newest = -(-ttl_microseconds // num_steps), int(edges[-1])
+            edges = np.array([max(newest - width * n, NO_TIMESTAMP) for n in range(num_steps, 0, -1)])
+        else:  # the first bucket has the rows before the first edge
+            edges = ordered[np.arange(1, MAX_TIMESTAMP_BUCKETS) * len(timestamps) // MAX_TIMESTAMP_BUCKETS]
+    places = np.searchsorted(edges, timestamps, side="right")
     used, buckets = np.unique(places, return_inverse=True)
     bounds = np.empty((len(used), 2), np.int64)
     bounds[:, 0], bounds[:, 1] = np.iinfo(np.int64).max, NO_TIMESTAMP

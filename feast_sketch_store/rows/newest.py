@@ -30,7 +30,9 @@ class NewestRows:
     Parameters
     ----------
     batches : reads the log; it is called several times and gives the same rows each time.
-    expire_before : microseconds since 1970; rows with an older event timestamp do not count.
+    expire_before : microseconds since 1970; rows with an older event timestamp do not count ...
+    kept_microseconds : ... unless they are at most so much older than the newest event of the log. So a clock
+        that is ahead expires nothing. None to go by ``expire_before`` alone.
 
     Attributes
     ----------
@@ -39,10 +41,16 @@ class NewestRows:
     has_dead : whether deleted or expired rows were left out.
     """
 
-    def __init__(self, batches: Batches, expire_before: int = NO_TIMESTAMP):
+    def __init__(
+        self, batches: Batches, expire_before: int = NO_TIMESTAMP, kept_microseconds: int | None = None
+    ):
         self._batches = batches
         all_keys = RowKeys.concatenate([row_keys(batch) for batch in batches(KEY_COLUMNS)])
         self.num_rows = len(all_keys)
+        if kept_microseconds is not None:
+            # The time of a deletion is no event, but the clock's.
+            newest = all_keys.event_timestamps.max(where=~all_keys.deleted, initial=NO_TIMESTAMP)
+            expire_before = min(expire_before, int(newest) - kept_microseconds)
         winners, keys = all_keys.newest()
         del all_keys
         alive = ~keys.deleted & (keys.event_timestamps >= expire_before)

@@ -60,7 +60,9 @@ class RowSemantics(ABC):
     name: str
 
     @abstractmethod
-    def fold(self, batches: Batches, expire_before: int = NO_TIMESTAMP) -> FoldedRows:
+    def fold(
+        self, batches: Batches, expire_before: int = NO_TIMESTAMP, kept_microseconds: int | None = None
+    ) -> FoldedRows:
         """The rows of a log that count; parameters as those of `NewestRows`."""
 
     @abstractmethod
@@ -98,9 +100,11 @@ class Replace(RowSemantics):
 
     name = "replace"
 
-    def fold(self, batches: Batches, expire_before: int = NO_TIMESTAMP) -> FoldedRows:
+    def fold(
+        self, batches: Batches, expire_before: int = NO_TIMESTAMP, kept_microseconds: int | None = None
+    ) -> FoldedRows:
         """The newest row of each entity that is neither deleted nor expired."""
-        return NewestRows(batches, expire_before)
+        return NewestRows(batches, expire_before, kept_microseconds)
 
     def encode(self, table: pa.Table, codecs: Sequence[FeatureCodec]) -> EncodedRows:
         """The newest row of each entity."""

@@ -39,7 +39,10 @@ if TYPE_CHECKING:
 DEFAULT_PATH = "data/sketch"
 DEFAULT_REFRESH_INTERVAL_SECONDS = 1.0
 
+DEFAULT_EXPIRED_KEPT_FOR = timedelta(days=7)
+
 TAG_PREFIX = "sketch."
+EXPIRED_KEPT_FOR = "expired_kept_for"
 
 # What `default_codec` may be: a sketch where the type is made for it, or exact for all but Sets.
 SKETCH = "sketch"
@@ -58,6 +61,7 @@ _CATEGORICAL_FIELDS = (
 )
 
 
+_DURATIONS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 
@@ -72,6 +76,7 @@ class StoreOptions(Protocol):
     max_vocabulary: int
     default_codec: str
     expire_rows: bool
+    expired_kept_for: timedelta
 
 
 @dataclass(frozen=True)
@@ -107,6 +112,7 @@ class ViewSettings:
     ttl_microseconds: int | None = None
     folder: Path | None = None  # that paths in settings are relative to
     join_keys: JoinKeys | None = None  # None if the view does not say
+    expired_kept_microseconds: int = 0  # how long seals keep rows that have expired
     semantics: str = "replace"  # how rows of an entity come together, see `view.semantics`
 
     @property
@@ -118,6 +124,13 @@ class ViewSettings:
     def lists_rows(self) -> bool:
         """Whether sealed layers list their rows: scalars are columns then, which have no vocabulary."""
         return any(codec.is_exact for codec in self.codecs)
+
+    @property
+    def retention_microseconds(self) -> int | None:
+        """How long seals keep rows after their event; None for ever."""
+        if self.ttl_microseconds is None:
+            return None
+        return self.ttl_microseconds + self.expired_kept_microseconds
 
     @property
     def budget(self) -> FeatureBudget:
@@ -171,6 +184,7 @@ def resolve(options: StoreOptions, table: "FeatureView", folder: Path | None = N
         ttl_microseconds(options, table),
         folder,
         join_keys,
+        view_tags.get(EXPIRED_KEPT_FOR, options.expired_kept_for) // timedelta(microseconds=1),
     )
 
 
@@ -282,6 +296,25 @@ def byte_count(text: Any) -> float:
     return positive_number(found[1]) * _UNITS[(found[2] or "B").upper()]
 
 
+def duration(text: Any) -> timedelta:
+    """Read a duration such as ``7d``.
+
+    Raises
+    ------
+    ValueError : it is none, or below 0.
+    """
+    if isinstance(text, timedelta) and text >= timedelta(0):
+        return text
+    found = re.fullmatch(r"\s*(0|[0-9.]+\s*(s|min|h|d))\s*", str(text))
+    try:
+        if found is not None:
+            number = found[1].removesuffix(found[2] or "")
+            return timedelta(seconds=float(number) * _DURATIONS[found[2] or "s"])
+    except (ValueError, OverflowError):
+        pass
+    raise ValueError("a duration is 0, or a number and one of s, min, h and d, such as 7d")
+
+
 def vocabulary_setting(given: Any) -> VocabularySetting:
     """Read which values are kept: ``{top: 900}``, ``{min_share: 0.001}``, ``{file: PATH}`` or a list.
 
@@ -358,6 +391,7 @@ _VIEW_TAGS: Mapping[str, Callable[[Any], Any]] = {
     "scalar_error_rate": error_rate,
     "presence_error_rate": error_rate,
     "max_vocabulary": positive_count,
+    EXPIRED_KEPT_FOR: duration,
     "default_codec": _one_of(*DEFAULT_CODECS),
 }
 

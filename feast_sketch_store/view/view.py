@@ -248,7 +248,9 @@ class View(LiveView):
                 _logger.warning("%s; the rows are kept, a later write seals them", error)
 
     def _fold(self, log: LogRead) -> FoldedRows:
-        return self._semantics.fold(log.batches, expire_before_of(self.settings.ttl_microseconds))
+        """The rows that a seal keeps: those that expired only lately, too, which reads hide."""
+        kept = self.settings.retention_microseconds
+        return self._semantics.fold(log.batches, expire_before_of(kept), kept)
 
     def _draft(self, rows: FoldedRows, through: Position) -> Draft:
         """Fold rows into a layer and write it as a snapshot of the log up to a commit, yet unpublished."""

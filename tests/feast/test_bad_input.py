@@ -38,6 +38,7 @@ def items(*values):
         ({"presence_error_rate": 0}, "presence_error_rate"),
         ({"max_vocabulary": 0}, "max_vocabulary"),
         ({"refresh_interval_seconds": -1}, "refresh_interval_seconds"),
+        ({"expired_kept_for": "a while"}, "duration"),
         ({"path": ""}, "path"),
         ({"path": "s3://bucket/x"}, "local file system"),
         ({"path": "50%"}, "%"),

@@ -1,5 +1,6 @@
 """The life of a row: overwritten, deleted, expired, compacted away."""
 
+import time
 from datetime import UTC, datetime, timedelta
 
 import pyarrow.parquet as pq
@@ -91,8 +92,9 @@ class TestDeletes:
         delete(harness, 1)
         assert countries(harness, 1) == [None]
 
-    def test_seal_and_vacuum_leave_no_trace(self, make_harness, options):
-        harness = make_harness({"country": String, "viewed": Set(String)}, **options)
+    def test_seal_and_vacuum_leave_no_trace(self, make_harness, make_view, options):
+        features = {"country": String, "viewed": Set(String)}
+        harness = make_harness(view=make_view(features, join_keys={"user_id": String}), **options)
         secret = {
             "country": Value(string_val="Atlantis"),
             "viewed": Value(string_set_val=StringSet(val=["Xyzzy"])),
@@ -223,9 +225,127 @@ class TestTimeToLive:
                 assert values is None
 
     def test_a_seal_drops_expired_rows(self, harness):
-        harness.write(1, country("old"), datetime.now(UTC) - timedelta(days=30))
+        harness.write(1, country("old"), datetime.now(UTC) - timedelta(days=30))  # 15 past its end
         harness.write(2, country("young"), datetime.now(UTC))
         seal(harness)
         assert harness.store.view(harness.config, harness.view).stats().sealed_entities == 1
         harness.view.ttl = timedelta(0)
         assert countries(harness, 1, 2) == [None, "young"]
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Sets the wall clock that expiry is told by: an offset to the real one."""
+    real, offset = time.time_ns, timedelta(0)
+
+    def now_ns():
+        return real() + offset // timedelta(microseconds=1) * 1000
+
+    monkeypatch.setattr("feast_sketch_store.view.view.time.time_ns", now_ns)
+
+    def set_offset(to):
+        nonlocal offset
+        offset = to
+
+    return set_offset
+
+
+class TestExpiredRowsAreKeptForAWhile:
+    """A wrong clock or a wrong ttl hides rows, and does not destroy them."""
+
+    @pytest.fixture(params=["filter", "sets", "exact"])
+    def make(self, request, make_harness, make_view):
+        def make(ttl=timedelta(days=2), **options):
+            features = {"country": String}
+            if request.param == "exact":
+                options["default_codec"] = "exact"
+            if request.param == "sets":  # which list their rows, by steps of time
+                features, options["error_rate"] = {**features, "viewed": Set(String)}, "auto"
+            view = make_view(features)
+            view.ttl = ttl
+            return make_harness(view=view, seal_min_rows=10**9, **options)
+
+        return make
+
+    AGES = tuple(timedelta(hours=h) for h in range(0, 47, 2))
+
+    def write(self, harness, ages):
+        now = datetime.now(UTC)
+        values = {**country("FR"), "viewed": Value(string_set_val=StringSet(val=["a"]))}
+        values = {
+            name: value
+            for name, value in values.items()
+            if name in [field.name for field in harness.view.features]
+        }
+        rows = [(harness.key(user_id=n), values, now - age, None) for n, age in enumerate(ages)]
+        harness.write_many(rows)
+
+    @pytest.mark.parametrize(
+        "ahead", [timedelta(days=1), timedelta(days=30), timedelta(days=36_500)], ids=str
+    )
+    def test_a_seal_while_the_clock_is_ahead_loses_nothing(self, make, clock, ahead):
+        harness = make()
+        self.write(harness, self.AGES)
+        clock(ahead)
+        seal(harness)
+        clock(timedelta(0))
+        assert countries(harness.reopened(), *range(len(self.AGES))) == ["FR"] * len(self.AGES)
+
+    def test_reads_hide_what_a_seal_keeps(self, make, clock):
+        harness = make()
+        self.write(harness, [timedelta(days=d) for d in (0, 1, 3, 8)])
+        assert countries(harness, *range(4)) == ["FR", "FR", None, None]
+        seal(harness)
+        assert harness.store.view(harness.config, harness.view).stats().sealed_entities == 4
+        assert countries(harness.reopened(), *range(4)) == ["FR", "FR", None, None]
+
+    def test_a_corrected_ttl_brings_rows_back(self, make):
+        harness = make()
+        self.write(harness, [timedelta(days=d) for d in (0, 1, 3, 8)])
+        seal(harness)
+        harness.view.ttl = timedelta(days=5)
+        assert countries(harness.reopened(), *range(3)) == ["FR", "FR", "FR"]
+        seal(harness)
+        assert countries(harness.reopened(), *range(4)) == ["FR", "FR", "FR", None]
+
+    @pytest.mark.parametrize(
+        ("options", "kept"),
+        [({}, 4), ({"expired_kept_for": "0"}, 2), ({"expired_kept_for": "36h"}, 3)],
+        ids=["a week by default", "not at all", "36 hours"],
+    )
+    def test_rows_leave_the_disk_when_they_expired_long_ago(self, make, options, kept):
+        harness = make(**options)
+        self.write(harness, [timedelta(days=d) for d in (0, 1, 3, 8, 10)])
+        seal(harness)
+        harness.store.view(harness.config, harness.view).vacuum()
+        assert harness.store.view(harness.config, harness.view).stats().sealed_entities == kept
+        rows = [
+            row
+            for path in (harness.folder / "rows").glob("*.parquet")
+            for row in pq.read_table(path).to_pylist()
+        ]
+        assert sorted(row["user_id"] for row in rows) == list(range(kept))
+
+    def test_a_tag_of_the_view_counts_before_the_option(self, make):
+        harness = make(expired_kept_for="1d")
+        harness.view.tags["sketch.expired_kept_for"] = "0"
+        self.write(harness, [timedelta(days=d) for d in (0, 2.5)])
+        seal(harness)
+        assert harness.store.view(harness.config, harness.view).stats().sealed_entities == 1
+
+    def test_a_row_from_the_future_drops_no_other(self, make):
+        harness = make(expired_kept_for="0")
+        self.write(harness, [timedelta(days=-3650), *self.AGES])
+        seal(harness)
+        assert countries(harness.reopened(), *range(25)) == ["FR"] * 25
+
+    def test_a_deletion_does_not_count_as_an_event(self, make, clock):
+        """Its time is the clock's, which may be ahead."""
+        harness = make()
+        self.write(harness, self.AGES)
+        clock(timedelta(days=365))
+        harness.store.delete(harness.config, harness.view, [harness.key(user_id=0)])
+        seal(harness)
+        clock(timedelta(0))
+        rest = len(self.AGES) - 1
+        assert countries(harness.reopened(), *range(rest + 1)) == [None, *["FR"] * rest]

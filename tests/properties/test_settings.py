@@ -1,5 +1,6 @@
 """Settings read any text either as a value that can work or not at all."""
 
+from datetime import timedelta
 from types import SimpleNamespace
 
 import pytest
@@ -21,6 +22,7 @@ OPTIONS = SimpleNamespace(
     max_vocabulary=1000,
     default_codec="sketch",
     expire_rows=True,
+    expired_kept_for=timedelta(days=7),
 )
 NUMBERS = st.one_of(st.floats().map(repr), st.integers().map(str), st.floats(1e-9, 0.5).map(repr), st.text())
 

@@ -29,7 +29,7 @@ from feast_sketch_store.layers import Cut, Target
 from feast_sketch_store.rows.codecs import CATEGORICAL, MEMBERSHIP
 from feast_sketch_store.rows.encoding import OWN_COLUMNS
 from feast_sketch_store.structures.choice import AUTO, ERROR_RATE, FALSE_PER_READ, MEMORY, NOISE_RATIO
-from feast_sketch_store.view.settings import VocabularySetting, resolve
+from feast_sketch_store.view.settings import VocabularySetting, duration, resolve
 
 OPTIONS = SimpleNamespace(
     error_rate=0.01,
@@ -40,6 +40,7 @@ OPTIONS = SimpleNamespace(
     max_vocabulary=1000,
     default_codec="sketch",
     expire_rows=True,
+    expired_kept_for=timedelta(days=7),
 )
 
 
@@ -221,6 +222,39 @@ def test_names_that_differ_only_by_case_are_refused_with_both(names):
 def test_names_that_are_alike_but_not_the_same_are_taken():
     names = ["straße", "strasse", "color", "colour", "e\u0301", "é"]
     assert list(resolve(OPTIONS, view_of(*(Field(name=n, dtype=String) for n in names))).features) == names
+
+
+def test_expired_rows_are_kept_as_the_option_or_a_tag_of_the_view_says():
+    def kept(tags=None, ttl=timedelta(days=1)):
+        settings = resolve(OPTIONS, view_of(Field(name="x", dtype=String), tags=tags, ttl=ttl))
+        return settings.retention_microseconds
+
+    day = 86_400_000_000
+    assert kept() == 8 * day
+    assert kept({"sketch.expired_kept_for": "12h"}) == 1.5 * day
+    assert kept(ttl=timedelta(0)) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("7d", timedelta(7)),
+        (" 1.5 h ", timedelta(minutes=90)),
+        ("90min", timedelta(minutes=90)),
+        ("30 s", timedelta(seconds=30)),
+        ("0", timedelta(0)),
+        (0, timedelta(0)),
+        (timedelta(3), timedelta(3)),
+    ],
+)
+def test_durations(text, wanted):
+    assert duration(text) == wanted
+
+
+@pytest.mark.parametrize("text", ["7", 7, "d", "-1d", "7 weeks", "", None, "1e999d", timedelta(-1), "nan d"])
+def test_what_is_no_duration_is_refused(text):
+    with pytest.raises(ValueError, match="duration"):
+        duration(text)
 
 
 @pytest.mark.parametrize(

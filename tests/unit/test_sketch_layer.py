@@ -244,6 +244,17 @@ def test_rows_expire_at_most_a_fifteenth_of_the_ttl_late_and_never_early(layer_o
         assert set(found) <= {user for user, _, event in rows if event >= limit - ttl / 15}
 
 
+def test_rows_that_are_long_expired_share_no_bucket_with_others(layer_of, read):
+    """So what a seal keeps of them does not show, however many there are."""
+    ttl = 1500
+    rows = [(user, {}, user * 10) for user in range(1001)]
+    layer = layer_of(rows, ttl=ttl)
+    for limit in range(8501, 10_001, 100):
+        found = read(layer, list(range(1001)), [], expire_before=limit)
+        assert min(event for user, _, event in rows if user in found) >= max(limit - ttl / 15, 8500)
+        assert set(found) >= {user for user, _, event in rows if event >= limit}
+
+
 def test_loose_rates_let_no_row_expire_early(layer_of, read):
     """An entity with several possible timestamps lives as long as the newest of them."""
     rows = [(user, {}, user) for user in range(1000)]
