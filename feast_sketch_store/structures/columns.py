@@ -30,6 +30,9 @@ _T = TypeVar("_T")
 # Values of a dictionary that each reading process keeps ready to be put into answers.
 _MAX_DECODED = 1 << 16
 
+# Rows that are read together where all are, which bounds the memory that it takes.
+_ROWS_AT_A_TIME = 1 << 18
+
 # Ends of names of arrays that are not checked as a whole when a snapshot is opened.
 PACKED = "words"
 
@@ -227,6 +230,20 @@ class Column:
             self.codec.check_storage(vocabulary.values)
             decoder = Decoder(self.codec, vocabulary)
         return FeatureAnswer(decoder, states, indptr, symbols)
+
+    def distinct(self) -> Vocabulary:
+        """The different values of all rows.
+
+        Raises
+        ------
+        ValueError : the parts, which came from a file, contradict each other.
+        """
+        parts = [Vocabulary(pa.array([], self.codec.storage_type))]
+        for first in range(0, len(self), _ROWS_AT_A_TIME):
+            answer = self.read(np.arange(first, min(first + _ROWS_AT_A_TIME, len(self))))
+            values = answer.decoder.vocabulary.values
+            parts.append(Vocabulary(values.take(pa.array(np.unique(answer.symbols)))))
+        return Vocabulary.union(parts)[0]
 
     @cached_property
     def _decoder(self) -> Decoder | None:

@@ -23,12 +23,12 @@ from feast_sketch_store.snapshot.sealed import write_layer
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.names import REBUILD_FOLDER, SEAL_LOCK, staged_files
 from feast_sketch_store.view.group_commit import GroupCommit
-from feast_sketch_store.view.limits import check_vocabularies
 from feast_sketch_store.view.live import LiveView, expire_before_of
 from feast_sketch_store.view.process_writes import note_write
 from feast_sketch_store.view.sealing import SealPolicy, fold
 from feast_sketch_store.view.semantics import SEMANTICS, FoldedRows
 from feast_sketch_store.view.settings import ViewSettings
+from feast_sketch_store.view.vocabulary_limit import VocabularyLimit
 
 _logger = logging.getLogger(__name__)
 
@@ -67,6 +67,7 @@ class View(LiveView):
         self.settings = settings
         self.policy = policy or SealPolicy()
         self._semantics = semantics
+        self._vocabulary_limit = VocabularyLimit()
         self.reset_locks()
 
     def reset_locks(self) -> None:
@@ -130,7 +131,7 @@ class View(LiveView):
         self.refresh()
         try:
             table = self._to_table(batches)
-            check_vocabularies(table, self.settings, self._state)
+            self.with_state(lambda state: self._vocabulary_limit.check(table, state, self.settings))
         except (RowError, VocabularyOverflowError) as error:
             if len(batches) == 1:
                 return [error]

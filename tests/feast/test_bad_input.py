@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from feast import Field
 from feast.protos.feast.types.Value_pb2 import Int64List, StringSet, Value
 from feast.repo_config import FeastConfigError, load_repo_config
 from feast.types import Array, Int64, Set, String
@@ -23,6 +24,7 @@ from feast_sketch_store.errors import (
 )
 
 SEAL_AT_ONCE = {"seal_min_rows": 0, "seal_share": 1e-9}
+SETS = {"error_rate": "auto", "filter": "sets"}  # what the default makes of all but the smallest views
 
 
 def items(*values):
@@ -117,6 +119,91 @@ class TestRefusedWrites:
         harness.write(1, {**items("a", "b"), "liked": Value(int64_list_val=Int64List(val=[1, 2, 1, 2]))})
         with pytest.raises(VocabularyOverflowError, match="'liked'"):
             harness.write(1, {**items("a", "b"), "liked": Value(int64_list_val=Int64List(val=[3]))})
+
+
+class TestTheLimitOfValues:
+    """``max_vocabulary`` holds whatever structure a seal chose."""
+
+    FEATURES = {"country": String, "viewed": Set(String)}
+
+    def write(self, harness, first, count, values=None):
+        rows = []
+        for number in range(first, first + count):
+            value = Value(string_val=f"c{number}") if values is None else values[number - first]
+            row = {"country": value, "viewed": Value(string_set_val=StringSet(val=["a"]))}
+            rows.append((harness.key(user_id=number), row, harness.noon(), None))
+        harness.write_many(rows)
+
+    @pytest.mark.parametrize(
+        ("options", "structures"),
+        [
+            ({}, {"country": "uniform", "viewed": "uniform"}),
+            (SETS, {"country": "column", "viewed": "sets"}),
+        ],
+    )
+    @pytest.mark.parametrize("interval", [0, 10**6])
+    def test_of_scalars_beside_filters_and_sets(self, make_harness, options, structures, interval):
+        options = {**options, **SEAL_AT_ONCE, "refresh_interval_seconds": interval}
+        harness = make_harness(self.FEATURES, max_vocabulary=10, **options)
+        self.write(harness, 0, 8)
+        assert harness.store.view(harness.config, harness.view).stats().structures == structures
+        for writer in (harness, harness.reopened()):
+            with pytest.raises(VocabularyOverflowError, match=r"'country'.* 16 distinct values.* = 10"):
+                self.write(writer, 8, 8)
+        self.write(harness, 100, 8, [Value(string_val=f"c{n}") for n in range(8)])  # nothing new
+        self.write(harness, 200, 2)  # up to the limit
+        with pytest.raises(VocabularyOverflowError, match=" 11 distinct"):
+            self.write(harness, 300, 1)
+        self.write(harness, 300, 1, [Value()])  # a null is no value
+        assert [row and row["country"].string_val for _, row in harness.read(0, 200, 8, 300)] == [
+            "c0",
+            "c200",
+            None,
+            "",
+        ]
+
+    def test_rows_without_a_value_do_not_count(self, make_harness):
+        """Where rows have none, a column holds a filler, which nobody wrote."""
+        harness = make_harness(self.FEATURES, max_vocabulary=3, **SETS, **SEAL_AT_ONCE)
+        self.write(harness, 0, 3, [Value(string_val="x"), Value(), Value(string_val="y")])
+        self.write(harness, 3, 1, [Value(string_val="z")])
+        with pytest.raises(VocabularyOverflowError, match=" 4 distinct"):
+            self.write(harness, 4, 1, [Value(string_val="")])
+
+    def test_of_rounded_numbers_beside_sets(self, make_harness, make_view):
+        price = Field(name="price", dtype=Int64, tags={"sketch.precision": "10"})
+        harness = make_harness(
+            view=make_view([price, Field(name="viewed", dtype=Set(String))]),
+            max_vocabulary=5,
+            **SETS,
+            **SEAL_AT_ONCE,
+        )
+
+        def write(first, *prices):
+            for user, number in enumerate(prices, first):
+                harness.write(user, {"price": Value(int64_val=number), **items("a")})
+
+        write(0, 0, 1, 9, 20, 21, 40, 42, 60)  # 5 steps
+        structures = harness.store.view(harness.config, harness.view).stats().structures
+        assert structures == {"price": "column", "viewed": "sets"}
+        write(10, 3, 19, 61)
+        with pytest.raises(VocabularyOverflowError, match=r"'price'.* 6 distinct"):
+            write(20, 100)
+
+    def test_a_damaged_column_falls_back_to_the_snapshot_before(self, make_harness, caplog):
+        harness = make_harness(
+            self.FEATURES, max_vocabulary=10, refresh_interval_seconds=0, **SETS, **SEAL_AT_ONCE
+        )
+        self.write(harness, 0, 6)
+        self.write(harness, 6, 3)
+        newest = sorted((harness.folder / "snapshots").glob("*.base.*"))[-1]
+        _damage_words(newest)
+        writer = harness.reopened()
+        with pytest.raises(VocabularyOverflowError, match=" 14 distinct"):
+            self.write(writer, 9, 5)
+        assert newest.name in caplog.text
+        self.write(writer, 9, 1)
+        assert writer.read(9)[0][1]["country"].string_val == "c9"
 
 
 ODD_NAMES = ["../x", "a b", "Größe", "x" * 300, "CON", "a/b", "History", ".", "..", "%41", "a\nb", "~"]
@@ -308,6 +395,18 @@ def test_no_value_of_the_store_is_ever_pickled_or_executed():
 def test_the_interpreter_starts_clean():
     done = subprocess.run([sys.executable, "-c", "pass"], capture_output=True, env={**os.environ}, check=True)
     assert (done.stdout, done.stderr) == (b"", b"")
+
+
+def _damage_words(path):
+    """Flip a bit of every word of a snapshot's packed arrays, which are checked where they are read."""
+    content = bytearray(path.read_bytes())
+    start = 8 + int.from_bytes(content[:8], "little")
+    for name, array in json.loads(content[8:start]).items():
+        if name.endswith("words"):
+            first, last = array["data_offsets"]
+            for place in range(start + first, start + last, 8):
+                content[place] ^= 1
+    path.write_bytes(content)
 
 
 def _damage_table(path):

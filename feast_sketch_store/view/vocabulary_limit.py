@@ -1,0 +1,142 @@
+"""Holds ``max_vocabulary``: counts the values that a batch would add to those that a view has.
+
+What a view has is counted once for each layer. A check costs what the batch costs, whether a feature has ten
+values or a million.
+"""
+
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from feast_sketch_store.errors import DamagedFileError, VocabularyOverflowError
+from feast_sketch_store.layers.listed import ListedRows
+from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.rows.vocabulary import Vocabulary
+from feast_sketch_store.structures.columns import Column
+from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
+from feast_sketch_store.view.state import State
+
+# Where the values of a feature stand in a layer.
+_Source = Vocabulary | Column
+
+
+@dataclass(frozen=True)
+class _Counted:
+    """The values of one layer, and how many different ones it and all older layers have.
+
+    ``own`` are the values if they are not those of the source itself. The source is not held: it may be
+    mapped from a snapshot that is of no use any more.
+    """
+
+    source: "weakref.ref[_Source]"
+    codec: FeatureCodec
+    own: Vocabulary | None
+    total: int
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The values as a seal would keep them."""
+        vocabulary = self.source() if self.own is None else self.own
+        assert isinstance(vocabulary, Vocabulary)
+        return vocabulary
+
+
+class VocabularyLimit:
+    """Checks the batches of one view. Not safe to use from several threads at once."""
+
+    def __init__(self) -> None:
+        self._counted: dict[str, list[_Counted]] = {}  # per feature, from the oldest layer on
+
+    def check(self, rows: pa.Table, state: State, settings: ViewSettings) -> None:
+        """Refuse rows that would take a feature past its limit.
+
+        Parameters
+        ----------
+        rows : with the columns of all features.
+        state : what the view has.
+
+        Raises
+        ------
+        VocabularyOverflowError : names the feature.
+        DamagedFileError : a part of the snapshot that was not used before is damaged.
+        """
+        for name, feature in settings.features.items():
+            if feature.codec.is_bounded or (settings.lists_rows and not feature.codec.is_collection):
+                continue
+            column = rows[name].combine_chunks()
+            elements = pc.list_flatten(column) if feature.codec.is_collection else column.drop_null()
+            sources = list(_sources(state, name))
+            most = sum(len(s) if isinstance(s, Vocabulary) else len(s.elements) for s in sources)
+            if most + len(elements) <= feature.max_vocabulary:
+                continue  # cannot overflow, whatever the elements are
+            try:
+                counted = self._count(name, feature.codec, sources)
+            except ValueError as error:
+                path = state.snapshot.where() if state.snapshot is not None else settings.view
+                raise DamagedFileError(f"{path}: {error}") from error
+            # What the next seal keeps of them: with a precision, fewer than there are.
+            values = pc.unique(feature.codec.rounded(feature.codec.to_storage(elements)))
+            num_new = len(_not_in(values, counted))
+            if num_new:
+                size = num_new + (counted[-1].total if counted else 0)
+                _check_size(size, name, feature, settings.view)
+
+    def _count(self, name: str, codec: FeatureCodec, sources: list[_Source]) -> list[_Counted]:
+        """Count the values of layers, from the first one on that was not there before.
+
+        Raises
+        ------
+        ValueError : parts of the sealed layer, which came from a file, contradict each other.
+        """
+        counted = self._counted.get(name, [])
+        known = 0
+        for entry, source in zip(counted, sources, strict=False):
+            if entry.source() is not source or entry.codec != codec:
+                break
+            known += 1
+        counted = counted[:known]
+        for source in sources[known:]:
+            own = None
+            vocabulary = source.distinct() if isinstance(source, Column) else source
+            rounded = codec.rounded(vocabulary.values)
+            if rounded is not vocabulary.values:
+                vocabulary = Vocabulary(pc.unique(rounded))
+            if vocabulary is not source:
+                own = vocabulary
+            total = (counted[-1].total if counted else 0) + len(_not_in(vocabulary.values, counted))
+            counted.append(_Counted(weakref.ref(source), codec, own, total))
+        self._counted[name] = counted
+        return counted
+
+
+def _sources(state: State, feature: str) -> Iterator[_Source]:
+    """Where the values of a feature stand, from the oldest layer on."""
+    base = state.base
+    if base is not None and feature in base.vocabularies:
+        yield base.vocabularies[feature]
+    elif base is not None and isinstance(base.presence, ListedRows) and feature in base.presence.columns:
+        yield base.presence.columns[feature]
+    for layer in state.exact:
+        if feature in layer.rows.features:
+            yield layer.rows.features[feature].vocabulary
+
+
+def _not_in(values: pa.Array, counted: list[_Counted]) -> pa.Array:
+    """The values that no layer has."""
+    for entry in counted:
+        values = values.filter(pa.array(np.asarray(entry.vocabulary.find(values)) < 0))
+    return values
+
+
+def _check_size(size: int, name: str, feature: FeatureSettings, view: str) -> None:
+    if size > feature.max_vocabulary:
+        raise VocabularyOverflowError(
+            f"feature {name!r} of view {view!r} would have {size} distinct values, more than "
+            f"max_vocabulary = {feature.max_vocabulary}; nothing of this batch was written. Raise "
+            "max_vocabulary (reads enumerate the vocabulary, so they slow down with it), or give the feature "
+            'the tag "sketch.codec": "exact", which has no vocabulary'
+        )
