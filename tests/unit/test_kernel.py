@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from feast_sketch_store import kernel
+from feast_sketch_store.kernel import Asked, Table, reference
 
 if not kernel.IS_COMPILED:
     pytest.skip("the kernel is not compiled here, or not wanted", allow_module_level=True)
@@ -253,6 +254,22 @@ def test_arrays_are_given_back(name):
             getattr(compiled, name.partition(",")[0])(*replaced(arguments, failing, "text"))
     getattr(compiled, name.partition(",")[0])(*arguments)
     assert [sys.getrefcount(array) for array in arrays] == before
+
+
+@pytest.mark.parametrize("room", range(8))
+@pytest.mark.parametrize("num_ones", [0, 1, 2, 3, 5])
+def test_no_id_is_written_behind_the_room_for_them(num_ones, room):
+    """Two more are written than there are in the end: an entity is only read if they, too, have room."""
+    words = np.full(12, 2**num_ones - 1, np.uint64)
+    asked, hashes = Asked(0, 64, 1), HASHES[:1].copy()
+    _, expected = reference.possible_symbols(Table(words, 11, SALT), asked, hashes)
+    assert len(expected) == num_ones
+    guarded, indptr = np.full(room + 4, -7, np.int32), np.zeros(2, np.int64)
+    done = compiled.possible_symbols(words, 11, *SALT, hashes, *asked, None, 0, indptr, guarded[:room])
+    assert done == (num_ones + 2 <= room)
+    assert guarded[room:].tolist() == [-7] * 4
+    if done:
+        assert guarded[: indptr[1]].tolist() == expected.tolist()
 
 
 def test_read_only_output_is_refused():
