@@ -397,9 +397,10 @@ def mutate_commit(content: bytes, paths: list[str], chance: random.Random) -> tu
 def mutate_store(store: Store, outside: Path, chance: random.Random) -> tuple[str, Files, bool]:
     """Change one file: the kind of change, the files as they are now, and whether checksums were forged."""
     names = list(store.files)
-    commits = [name for name in names if name.endswith(".json")]
+    manifests = [name for name in names if name.startswith("snapshots/") and name.endswith(".json")]
+    commits = [name for name in names if name.endswith(".json") and name not in manifests]
     data = [name for name in names if name.endswith(".parquet")]
-    sealed = [name for name in names if name.endswith(".safetensors")]
+    sealed = [name for name in names if name.endswith(".safetensors")] + manifests
     kind = chance.choice(("commit", "commit", "data", "data", "sealed"))
     if kind == "sealed" and sealed:
         name = chance.choice(sealed)
