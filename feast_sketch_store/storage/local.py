@@ -182,7 +182,8 @@ class LocalStorage(Storage):
                         "the file is damaged"
                     )
                 try:
-                    os.ftruncate(descriptor, at)
+                    if status.st_size > at:
+                        os.ftruncate(descriptor, at)
                     _write_at(descriptor, at, pieces)
                     fdatasync(descriptor)
                     if at == 0 or self._durable.get(path) != status.st_ino:

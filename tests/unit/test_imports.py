@@ -80,6 +80,9 @@ HARMLESS = {
     "secrets",
     "typing",
 }
+# What sees a view's files through a `Storage` only.
+NO_PATHS = ["operations", "planning.source", "snapshot", "view.state", "view.view"]
+KNOWS_PATHS = {"fcntl", "glob", "io", "mmap", "pathlib", "shutil", "tempfile"}
 READS_FILES = {"pyarrow.parquet", "pyarrow.dataset", "pyarrow.fs", "pyarrow.feather", "pyarrow.ipc"}
 
 
@@ -139,6 +142,11 @@ def test_layers_do_not_know_the_disk(room):
     for module in MODULES:
         if room_of(module) == room:
             assert not {room_of(name) for name in own_imports_of(module)} & {"storage", "snapshot", "row_log"}
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if m in NO_PATHS or room_of(m) in NO_PATHS])
+def test_views_know_storages_and_no_paths(module):
+    assert not {name.split(".")[0] for name in imports_of(module)} & KNOWS_PATHS
 
 
 def test_only_the_edges_import_feast():
