@@ -10,7 +10,7 @@ import secrets
 import shutil
 import stat
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -33,6 +33,8 @@ _UNFINISHED = ".tmp"  # ends the hidden name of a file that is being written
 _DROPPED = ".dropped"  # ends the hidden name of a folder that is being removed
 _TRIES = 100  # to make, or to remove, a folder that others remove or fill at the same time
 
+_Identity = tuple[int, int]  # of a file or folder: inode and time of birth
+
 
 class LocalStorage(Storage):
     """A folder and all that is in it.
@@ -52,8 +54,8 @@ class LocalStorage(Storage):
         self.path = path
         self.location = str(path)
         self.read_only = read_only
-        # Inodes of folders and of appended files whose entries this object knows to be durable.
-        self._durable: dict[Path, int] = {}
+        # Folders and appended files whose entries this object knows to be durable.
+        self._durable: dict[Path, _Identity] = {}
 
     def __repr__(self) -> str:
         return f"LocalStorage({self.location!r})"
@@ -186,9 +188,9 @@ class LocalStorage(Storage):
                         os.ftruncate(descriptor, at)
                     _write_at(descriptor, at, pieces)
                     fdatasync(descriptor)
-                    if at == 0 or self._durable.get(path) != status.st_ino:
+                    if not self._is_durable(path):
                         fsync_path(path.parent)
-                        self._durable[path] = status.st_ino
+                        self._durable[path] = _identity_of(path)
                 except BaseException:
                     with suppress(OSError):
                         os.ftruncate(descriptor, at)
@@ -202,6 +204,7 @@ class LocalStorage(Storage):
         with self._writing(self.path):
             changed = set()
             for path in paths:
+                self._durable.pop(path, None)
                 with suppress(FileNotFoundError, NotADirectoryError):
                     path.unlink()
                     changed.add(path.parent)
@@ -269,25 +272,33 @@ class LocalStorage(Storage):
 
         Whoever made a folder may have died before it was durable, so each object makes sure once.
         """
-        with suppress(FileNotFoundError):
-            if self._durable.get(folder) == folder.stat().st_ino:
-                return
+        if self._is_durable(folder):
+            return
         highest = self.path
         while not highest.parent.exists() and highest != highest.parent:
             highest = highest.parent
+        above = {self.path, *self.path.parents}
         for _ in range(_TRIES):
             try:
                 folder.mkdir(parents=True, exist_ok=True)
-                inode = folder.stat().st_ino
-                step = folder
-                while step not in (highest.parent, step.parent):
-                    fsync_path(step.parent)
-                    step = step.parent
+                identity = _identity_of(folder)
+                for made in (folder, *folder.parents):
+                    if made == highest.parent:
+                        break
+                    # Folders above the storage may be such that we may pass and not read.
+                    with suppress(PermissionError) if made in above else nullcontext():
+                        fsync_path(made.parent)
             except FileNotFoundError:  # somebody removes one of them at the same time
                 continue
-            self._durable[folder] = inode
+            self._durable[folder] = identity
             return
         raise StorageError(f"{folder}: is being removed")
+
+    def _is_durable(self, path: Path) -> bool:
+        known = self._durable.get(path)
+        with suppress(FileNotFoundError):
+            return known is not None and known == _identity_of(path)
+        return False
 
     # -- order ---------------------------------------------------------------------------------
 
@@ -318,14 +329,22 @@ class LocalStorage(Storage):
 
 
 def _info_of(name: str, path: Path) -> FileInfo | None:
+    status, (inode, born) = _status_of(path)
+    if not stat.S_ISREG(status.st_mode):
+        return None
+    return FileInfo(name, status.st_size, f"{inode:x}-{born:x}", status.st_mtime_ns / 1e9)
+
+
+def _identity_of(path: Path) -> _Identity:
+    return _status_of(path)[1]
+
+
+def _status_of(path: Path) -> tuple[os.stat_result, _Identity]:
     while True:
         status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            return None
         born = born_at(path, status.st_ino)
         if born is not None:  # otherwise it was replaced meanwhile
-            token = f"{status.st_ino:x}-{born:x}"
-            return FileInfo(name, status.st_size, token, status.st_mtime_ns / 1e9)
+            return status, (status.st_ino, born)
 
 
 def _is_unfinished(name: str) -> bool:

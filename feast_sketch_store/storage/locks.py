@@ -64,10 +64,8 @@ def unlock(descriptor: int) -> None:
 def _open(path: Path, make_folder: Callable[[Path], None]) -> int:
     while True:
         with suppress(FileNotFoundError), _held_lock:
-            try:
-                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            except PermissionError:  # another user made it; who may read it may lock it too
-                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            # The umask decides which other users may lock it: those who may write the other files.
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             _held.add(descriptor)
             return descriptor
         make_folder(path.parent)

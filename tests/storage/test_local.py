@@ -2,10 +2,12 @@
 
 import os
 import resource
+import shutil
 import signal
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +18,8 @@ from feast_sketch_store.errors import StorageError
 from feast_sketch_store.storage.base import MissingFileError
 from feast_sketch_store.storage.local import LocalStorage
 from tests.storage.contract import StorageContract, names_of, put
+
+NOBODY = 65534
 
 
 class TestLocalStorage(StorageContract):
@@ -43,6 +47,35 @@ def umask():
     before = os.umask(0o022)
     yield os.umask
     os.umask(before)
+
+
+@pytest.fixture
+def public_folder():
+    """A folder that other users may look into; what pytest makes is private."""
+    folder = Path(tempfile.mkdtemp(prefix="storage-"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def become_nobody():
+    os.setgroups([])
+    os.setgid(NOBODY)
+    os.setuid(NOBODY)
+
+
+def in_child(function):
+    """What a function says in a forked child: True or False."""
+    child = os.fork()
+    if not child:
+        status = 2
+        try:
+            status = 0 if function() else 1
+        finally:
+            os._exit(status)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert status in (0, 1)
+    return not status
 
 
 @contextmanager
@@ -87,10 +120,7 @@ def test_a_map_is_let_go_with_its_last_array(storage):
 def test_a_map_is_readable_in_a_forked_child(storage):
     put(storage, "a", b"x" * 5000)
     mapped = storage.map("a")
-    child = os.fork()
-    if not child:
-        os._exit(0 if mapped.tobytes() == b"x" * 5000 else 1)
-    assert os.waitpid(child, 0)[1] == 0
+    assert in_child(lambda: mapped.tobytes() == b"x" * 5000)
 
 
 def test_calls_leave_no_descriptor_open(storage):
@@ -121,21 +151,46 @@ def test_all_files_follow_the_umask(storage, umask, mask):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs to be another user")
-def test_a_lock_of_another_user_can_be_held(tmp_path, umask):
-    """Who may read the lock file may hold it: its mode is that of the user who came first."""
-    umask(0o022)
-    storage = LocalStorage(tmp_path / "storage")
+@pytest.mark.parametrize(("mask", "is_allowed"), [(0o002, True), (0o022, False)])
+def test_a_group_shares_a_folder(public_folder, umask, mask, is_allowed):
+    """In a folder with the set-group-id bit, the umask decides for the lock as for all other files."""
+    umask(mask)
+    path = public_folder / "storage"
+    path.mkdir()
+    os.chown(path, 0, NOBODY)
+    path.chmod(0o2775)
+    storage = LocalStorage(path)
     with storage.lease("seal.lock"):
         pass
-    for folder in (storage.path, *storage.path.parents):
-        if folder.stat().st_uid == 0 and folder.stat().st_mode & 0o001 == 0:
-            folder.chmod(folder.stat().st_mode | 0o055)
-    child = os.fork()
-    if not child:
-        os.setuid(65534)
-        with storage.lease("seal.lock") as is_mine:
-            os._exit(0 if is_mine else 1)
-    assert os.waitpid(child, 0)[1] == 0
+    storage.append("log", 0, [b"x"])
+
+    def locks_and_appends():
+        become_nobody()
+        try:
+            storage.append("log", 1, [b"y"])
+            with storage.lease("seal.lock") as is_mine:
+                return is_mine
+        except StorageError:
+            return False
+
+    assert in_child(locks_and_appends) is is_allowed
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs to be another user")
+def test_a_folder_may_lie_in_one_that_cannot_be_read(public_folder):
+    (public_folder / "passed").mkdir()
+    (public_folder / "passed").chmod(0o711)
+    path = public_folder / "passed" / "storage"
+    path.mkdir()
+    os.chown(path, NOBODY, NOBODY)
+
+    def writes():
+        become_nobody()
+        put(LocalStorage(path), "rows/a")
+        return True
+
+    assert in_child(writes)
+    assert LocalStorage(path).list("rows/") == ["a"]
 
 
 # -- what comes to the disk, and in which order ----------------------------------------------------
@@ -311,45 +366,45 @@ def test_a_lease_goes_with_its_process(storage):
 
 def test_a_forked_child_does_not_hold_the_lease_of_its_parent(storage):
     """A server that forks during a seal would otherwise keep the lock until its last worker ended."""
-    asked, answer = os.pipe(), os.pipe()
-    with storage.lease("lock"):
-        parent = os.fork()
-        if not parent:  # a process in between, which holds the lock that its own child must not have
-            with storage.lease("second"):
-                child = os.fork()
-                if not child:
-                    os.write(answer[1], b"x")
-                    os.read(asked[0], 1)
-                    os._exit(0)
-                os._exit(0)
-        os.waitpid(parent, 0)
-        os.read(answer[0], 1)
-        with storage.lease("second") as is_mine:  # its holder is dead, the copy lives
-            assert is_mine
-    os.write(asked[1], b"x")
+    to_grandchild, from_grandchild = os.pipe(), os.pipe()
+
+    def hold_fork_and_die():
+        with storage.lease("lock"):
+            if os.fork():
+                os._exit(0)  # without letting go
+            os.write(from_grandchild[1], b"x")
+            os.read(to_grandchild[0], 1)
+            os._exit(0)
+
+    assert in_child(hold_fork_and_die)
+    os.read(from_grandchild[0], 1)  # it lives, and was forked while the lease was held
     with storage.lease("lock") as is_mine:
         assert is_mine
-    for descriptor in (*asked, *answer):
+    os.write(to_grandchild[1], b"x")
+    for descriptor in (*to_grandchild, *from_grandchild):
         os.close(descriptor)
 
 
 def test_the_end_of_a_lease_in_a_child_leaves_it_to_the_parent(storage):
-    child = 1
+    def is_held():
+        with storage.lease("lock") as is_mine:
+            return not is_mine
+
     with storage.lease("lock"):
         child = os.fork()
         if not child:
             # The number of the descriptor is free now; what is opened under it must stay.
             other = os.open(storage.where("lock"), os.O_RDONLY)
+        else:
+            assert os.waitpid(child, 0)[1] == 0
+            assert in_child(is_held)
+            assert is_held()
     if not child:
-        os._exit(0 if os.fstat(other).st_size == 0 else 1)
-    assert os.waitpid(child, 0)[1] == 0
-    with storage.lease("lock"):
-        child = os.fork()
-        if not child:
-            os._exit(0)
-        os.waitpid(child, 0)
-        with storage.lease("lock") as is_mine:
-            assert not is_mine
+        status = 2
+        try:
+            status = 0 if os.fstat(other).st_size == 0 else 1
+        finally:
+            os._exit(status)
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # which Python 3.12 warns of
@@ -363,16 +418,16 @@ def test_calls_work_in_a_child_that_was_forked_among_threads(storage):
 
     holder = threading.Thread(target=hold)
     holder.start()
-    children = []
-    for _ in range(5):
-        child = os.fork()
-        if not child:
-            with storage.lease("lock", wait=True):
-                storage.replace("a", b"child")
-            os._exit(0)
-        children.append(child)
-    assert [os.waitpid(child, 0)[1] for child in children] == [0] * 5
-    done.set()
+
+    def replace():
+        with storage.lease("lock", wait=True):
+            storage.replace("a", b"child")
+        return True
+
+    try:
+        assert [in_child(replace) for _ in range(5)] == [True] * 5
+    finally:
+        done.set()
     holder.join()
 
 
