@@ -10,7 +10,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from unittest import mock
 
-from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import Int64List, Int64Set, StringSet, Value
 
 from feast_sketch_store.layers import Cut, FeatureBudget, Target, build_layer
@@ -20,6 +19,7 @@ from feast_sketch_store.rows.encoding import EncodedRows, encode, newest_rows, t
 from feast_sketch_store.snapshot import format as snapshot_format
 from feast_sketch_store.snapshot.manifest import MANIFEST_VERSION, Manifest, PartFile, checksum_of
 from feast_sketch_store.snapshot.sealed import layer_arrays
+from tests.keys import user_key
 
 FOLDER = Path(__file__).parent / "golden"
 SNAPSHOT = f"{3:020d}-0001-5a17c0de"
@@ -52,9 +52,10 @@ def rows() -> EncodedRows:
     ]
     feast_rows = []
     for user, features in enumerate(values):
-        key = EntityKey(join_keys=["user_id"], entity_values=[Value(int64_val=user)])
         event = FIRST_EVENT + timedelta(hours=user)
-        feast_rows.append((key, features, event, event + timedelta(minutes=1) if user % 2 else None))
+        feast_rows.append(
+            (user_key(user), features, event, event + timedelta(minutes=1) if user % 2 else None)
+        )
     return encode(*newest_rows(to_arrow(feast_rows, CODECS)), CODECS)
 
 
@@ -79,8 +80,9 @@ def listed_rows() -> EncodedRows:
             "country": Value(string_val="DE" if user % 5 else "FR") if user % 6 else Value(),
             "weight": Value(double_val=user / 4),
         }
-        key = EntityKey(join_keys=["user_id"], entity_values=[Value(int64_val=user)])
-        feast_rows.append((key, values if user % 7 else {}, FIRST_EVENT + timedelta(hours=user), None))
+        feast_rows.append(
+            (user_key(user), values if user % 7 else {}, FIRST_EVENT + timedelta(hours=user), None)
+        )
     return encode(*newest_rows(to_arrow(feast_rows, LISTED_CODECS)), LISTED_CODECS)
 
 
@@ -116,8 +118,7 @@ def sets_rows() -> EncodedRows:
         if user % 6:
             content = StringSet(val=["tea", "coffee", "naïve ☕", ""][: user % 5])
             values["viewed"] = Value(string_set_val=content) if user % 7 else Value()
-        key = EntityKey(join_keys=["user_id"], entity_values=[Value(int64_val=user)])
-        feast_rows.append((key, values, FIRST_EVENT + timedelta(hours=user), None))
+        feast_rows.append((user_key(user), values, FIRST_EVENT + timedelta(hours=user), None))
     return encode(*newest_rows(to_arrow(feast_rows, SETS_CODECS)), SETS_CODECS)
 
 

@@ -6,12 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import safetensors.numpy
-from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import Value
 
 from feast_sketch_store.layers import SketchLayer
-from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_entity_keys
 from feast_sketch_store.snapshot import encode
+from tests.keys import user_hashes
 from tests.snapshots import load
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -36,11 +35,6 @@ NAMES = ["viewed", "sizes", "country", "member"]
 VALUE_FIELDS = ["string_set_val", "int64_list_val", "string_val", "bool_val"]
 
 
-def hashes_of(users):
-    keys = [EntityKey(join_keys=["user_id"], entity_values=[Value(int64_val=user)]) for user in users]
-    return hash_serialized_keys(serialize_entity_keys(keys))
-
-
 def plain(value, field):
     if value is None or value == Value():
         return value and "null"
@@ -63,7 +57,7 @@ def test_encoding_again_gives_the_same_bytes(path):
 def test_rows_read_as_they_were_written():
     description, arrays = load(BASE)
     layer = SketchLayer.from_snapshot(description["layer"], arrays)
-    answer = layer.read(hashes_of(range(1000)), NAMES)
+    answer = layer.read(user_hashes(range(1000)), NAMES)
     assert answer.found.tolist() == list(ROWS)
     assert answer.event_timestamps.tolist() == [NOON + HOUR * user for user in ROWS]
     for column, (name, field) in enumerate(zip(NAMES, VALUE_FIELDS, strict=True)):
@@ -138,7 +132,7 @@ def test_listed_rows_read_as_they_were_written():
     description, arrays = load(LISTED)
     layer = SketchLayer.from_snapshot(description["layer"], arrays)
     names = ["viewed", "sizes", "note", "country", "weight"]
-    answer = layer.read(hashes_of(range(1000)), names)
+    answer = layer.read(user_hashes(range(1000)), names)
     assert answer.found.tolist() == list(range(70))
     assert answer.event_timestamps.tolist() == [NOON + HOUR * user for user in range(70)]
     columns = [answer.features[name] for name in names]
@@ -177,7 +171,7 @@ def test_sets_read_as_they_were_written():
     description, arrays = load(SETS)
     layer = SketchLayer.from_snapshot(description["layer"], arrays)
     names = ["viewed", "sizes", "topics", "country"]
-    answer = layer.read(hashes_of(range(1000)), names)
+    answer = layer.read(user_hashes(range(1000)), names)
     assert answer.found.tolist() == list(range(70))
     assert (answer.event_timestamps <= NOON + HOUR * np.arange(70)).all()
     columns = [answer.features[name] for name in names]
@@ -225,7 +219,7 @@ def test_the_file_of_sets_has_each_structure():
 def test_the_order_file_lists_hashes_and_timestamps():
     description, arrays = load(ORDER)
     assert description == {}
-    hashes = hashes_of(ROWS)
+    hashes = user_hashes(ROWS)
     order = np.lexsort((hashes[:, 1], hashes[:, 0]))
     assert arrays["entity_hashes"].tolist() == hashes[order].tolist()
     assert arrays["event_timestamps"].tolist() == [NOON + HOUR * int(user) for user in order]

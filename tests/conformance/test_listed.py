@@ -10,13 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from feast.protos.feast.types.EntityKey_pb2 import EntityKey
-from feast.protos.feast.types.Value_pb2 import Value
 
 from feast_sketch_store.errors import DamagedFileError
 from feast_sketch_store.layers import SketchLayer, is_checked_where_read
-from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_entity_keys
 from feast_sketch_store.snapshot.sealed import open_layer
+from tests.keys import user_hashes
 from tests.snapshots import load, published
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -40,8 +38,7 @@ def parts_of(file):
 
 def read_all(layer, file):
     """Everything of the 70 rows, as bytes; the decoders must not fail."""
-    keys = [EntityKey(join_keys=["user_id"], entity_values=[Value(int64_val=n)]) for n in range(90)]
-    answer = layer.read(hash_serialized_keys(serialize_entity_keys(keys)), NAMES[file])
+    answer = layer.read(user_hashes(range(90)), NAMES[file])
     values = [
         [v and v.SerializeToString() for v in f.decoder.values(f.states, f.indptr, f.symbols)]
         for f in answer.features.values()

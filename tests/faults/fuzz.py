@@ -49,17 +49,17 @@ import workload
 from feast.protos.feast.types.Value_pb2 import FloatList, Int64List, StringSet, Value
 from kill import NUM_ENTITIES, PACKAGE, Reference, Write, matches
 from numpy.typing import NDArray
-from workload import POLICY, SETTINGS, START, in_child, key
+from workload import POLICY, SETTINGS, START, in_child
 
 from feast_sketch_store.errors import DamagedFileError, SketchStoreError
 from feast_sketch_store.layers import Cut, FeatureBudget, SketchLayer, Target, build_layer
 from feast_sketch_store.rows.codecs import EXACT, FeatureCodec
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP, encode, newest_rows, to_arrow
-from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_entity_keys
 from feast_sketch_store.snapshot import decode, verify
 from feast_sketch_store.snapshot import encode as encode_snapshot
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.view import SealPolicy, View
+from tests.keys import user_hashes, user_key
 
 INPUTS_PER_CHILD = 500
 SECONDS_PER_INPUT = 10
@@ -125,7 +125,7 @@ def snapshot_of(codecs: list[FeatureCodec], users: int, *targets: Target) -> byt
 
     rows = [
         (
-            key(user),
+            user_key(user),
             {c.feature: value(c.value_field, user) for c in codecs if (user + len(c.feature)) % 7},
             START + timedelta(hours=user),
             None,
@@ -439,7 +439,7 @@ def mutate_store(store: Store, outside: Path, chance: random.Random) -> tuple[st
 @cache
 def hashes() -> NDArray[np.uint64]:
     """Entities that are in the snapshots and others: uint64[32, 2]."""
-    return hash_serialized_keys(serialize_entity_keys([key(user) for user in range(-8, 24)]))
+    return user_hashes(range(-8, 24))
 
 
 def read_snapshot(content: bytes) -> str:

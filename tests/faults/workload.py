@@ -5,15 +5,14 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 
-from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import StringSet, Value
 
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import deletions
-from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_entity_keys
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
 from feast_sketch_store.view.view import View
+from tests.keys import user_hashes, user_key
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -22,10 +21,6 @@ CODECS = [FeatureCodec("viewed", "string_set_val"), FeatureCodec("write", "strin
 SETTINGS = ViewSettings("history", 1e-9, {c.feature: FeatureSettings(c, 1e-9, 10**6) for c in CODECS})
 POLICY = SealPolicy(share=0.5, min_rows=5)
 NEVER = SealPolicy(share=1.0, min_rows=10**9)
-
-
-def key(entity: int) -> EntityKey:
-    return EntityKey(join_keys=["user_id"], entity_values=[Value(int64_val=entity)])
 
 
 def items_of(entity: int, number: int) -> list[str]:
@@ -38,7 +33,7 @@ def write_rows(
     """Write one row per entity, all of whose values tell the number of the write."""
     rows = [
         (
-            key(entity),
+            user_key(entity),
             {
                 "viewed": Value(string_set_val=StringSet(val=items_of(entity, number))),
                 "write": Value(string_val=str(number)),
@@ -54,14 +49,13 @@ def write_rows(
 
 def delete_rows(view: View, entities: Iterable[int]) -> None:
     """Delete entities as the online store does."""
-    view.delete(deletions([key(entity) for entity in entities], START))
+    view.delete(deletions([user_key(entity) for entity in entities], START))
 
 
 def read_rows(view: View, num_entities: int) -> dict[int, tuple[int, set[str]]]:
     """Per entity its ``write`` and its ``viewed``; -1 if its ``write`` is no number."""
     rows = {}
-    keys = [key(entity) for entity in range(num_entities)]
-    for answer in view.read(hash_serialized_keys(serialize_entity_keys(keys)), ["viewed", "write"]):
+    for answer in view.read(user_hashes(range(num_entities)), ["viewed", "write"]):
         viewed, write = (f.decoder.values(f.states, f.indptr, f.symbols) for f in answer.features.values())
         for position, items, number in zip(answer.found.tolist(), viewed, write, strict=True):
             text = number.string_val if number is not None else ""

@@ -17,6 +17,7 @@ from feast.repo_config import RepoConfig
 from feast.types import FeastType, Int64, Set, String
 
 from feast_sketch_store import SketchOnlineStore
+from tests.keys import entity_key
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 
@@ -43,10 +44,7 @@ class Harness:
     @staticmethod
     def key(**join_keys: Any) -> EntityKey:
         """An entity key; plain ints are int64, strings are strings, a ``Value`` is taken as it is."""
-        return EntityKey(
-            join_keys=list(join_keys),
-            entity_values=[v if isinstance(v, Value) else _key_value(v) for v in join_keys.values()],
-        )
+        return entity_key(**join_keys)
 
     def write(
         self,
@@ -75,10 +73,6 @@ class Harness:
         """The view's folder."""
         assert isinstance(self.store, SketchOnlineStore)
         return self.store.storage(self.config, self.view).path
-
-
-def _key_value(value: Any) -> Value:
-    return Value(int64_val=value) if isinstance(value, int) else Value(string_val=value)
 
 
 @pytest.fixture

@@ -5,11 +5,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from feast import Entity, FeatureStore, Field, ValueType
-from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.types import Array, Float32, Float64, Int64, Set, String
 
 from feast_sketch_store import online_store
 from feast_sketch_store.operations import maintenance
+from tests.keys import user_key
 
 SEALED = {"seal_min_rows": 0, "seal_share": 1e-9}
 
@@ -131,13 +131,12 @@ def test_inspect_tells_what_exact_and_binned_features_take(make_config, make_vie
     sketch = online_store.online_store_of(store)
     rows = []
     for n in range(300):
-        key = EntityKey(join_keys=["user_id"], entity_values=[make_value("int64_val", n)])
         values = {
             "viewed": make_value("int64_set_val", [n % 40, n % 7]),
             "price": make_value("double_val", n / 7),
             "age": make_value("int64_val", n % 100),
         }
-        rows.append((key, values, view_time(n), None))
+        rows.append((user_key(n), values, view_time(n), None))
     sketch.online_write_batch(store.config, view, rows, None)
     report = maintenance.inspect(store, "history")
     viewed, price, age = sorted(report.features, key=lambda f: ["viewed", "price", "age"].index(f.name))

@@ -4,12 +4,12 @@ from datetime import timedelta
 
 import pytest
 from feast import Entity, FeatureStore, FeatureView, Field, FileSource, ValueType
-from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import Value
 from feast.types import Int32, Int64, String
 
 from feast_sketch_store.errors import RowError
 from feast_sketch_store.online_store import online_store_of
+from tests.keys import entity_key
 
 FRANCE = {"country": Value(string_val="FR")}
 MODES = [
@@ -104,7 +104,7 @@ def test_keys_of_several_entities_are_taken_in_any_order(make_harness, make_appl
 
 def test_a_view_without_entities_takes_feasts_own_key_only(make_harness, make_applied):
     harness = make_applied(make_harness, [], [])
-    key = EntityKey(join_keys=["__dummy_id"], entity_values=[Value(string_val="")])
+    key = entity_key(__dummy_id="")
     with pytest.raises(RowError, match="user_id"):
         harness.write(1, FRANCE)
     harness.write_many([(key, FRANCE, harness.noon(), None)])

@@ -6,12 +6,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from feast import Entity, FeatureStore, FeatureView, Field, FileSource, ValueType
 from feast.infra.online_stores.online_store import OnlineStore
-from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import Int64Set, StringList, Value
 from feast.repo_config import RepoConfig
 from feast.types import Array, Int64, Set, String
 
 from feast_sketch_store import SketchOnlineStore
+from tests.keys import entity_key
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 ENTITIES = {
@@ -54,12 +54,9 @@ def rows_of(view, first, count):
             "sold": Value(int64_set_val=Int64Set(val=[number])),
         }
         names = [field.name for field in view.features]
-        join_keys = sorted(view.join_keys)
         row = {name: values[name] for name in names if number % 7 != 3 or name != "tags"}
         moment = NOON + timedelta(hours=number, microseconds=number)
-        rows.append(
-            (EntityKey(join_keys=join_keys, entity_values=[key[k] for k in join_keys]), row, moment, None)
-        )
+        rows.append((entity_key(**{name: key[name] for name in sorted(view.join_keys)}), row, moment, None))
     return rows
 
 

@@ -11,7 +11,6 @@ import pytest
 from feast import Entity, FeatureService, FeatureStore, FeatureView, Field, FileSource, PushSource, ValueType
 from feast.data_source import PushMode
 from feast.protos.feast.core.PrecomputedFeatureVector_pb2 import PrecomputedFeatureVector
-from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import Value
 from feast.repo_config import RepoConfig
 from feast.types import Int64, String
@@ -19,6 +18,7 @@ from feast.types import Int64, String
 from feast_sketch_store import SketchOnlineStore, online_store
 from feast_sketch_store.errors import RowError, VocabularyOverflowError
 from feast_sketch_store.view.live import LiveView
+from tests.keys import user_key
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 NEVER = 10**6  # seconds: a refresh interval that no test reaches
@@ -87,10 +87,6 @@ def ask(store, *users, features=COUNTRIES) -> list:
 async def ask_async(store, *users, features=COUNTRIES) -> list:
     answer = await store.get_online_features_async(features, entity_rows(*users))
     return answer.to_dict()["country"]
-
-
-def key(user) -> EntityKey:
-    return EntityKey(join_keys=["user_id"], entity_values=[Value(int64_val=user)])
 
 
 @pytest.mark.parametrize("kind", SKETCH)
@@ -313,10 +309,10 @@ def test_projects_share_a_path_and_nothing_else(kind, make_store, make_history):
 def test_without_a_registry_and_without_apply(kind, make_config, make_view):
     """SQLite wants its tables made first."""
     config, view = make_config(**STORES[kind]), make_view({"country": String})
-    rows = [(key(1), {"country": Value(string_val="FR")}, NOON, None)]
-    assert SketchOnlineStore().online_read(config, view, [key(1)]) == [(None, None)]
+    rows = [(user_key(1), {"country": Value(string_val="FR")}, NOON, None)]
+    assert SketchOnlineStore().online_read(config, view, [user_key(1)]) == [(None, None)]
     SketchOnlineStore().online_write_batch(config, view, rows, None)
-    assert SketchOnlineStore().online_read(config, view, [key(1)]) == [(NOON, rows[0][1])]
+    assert SketchOnlineStore().online_read(config, view, [user_key(1)]) == [(NOON, rows[0][1])]
 
 
 def test_hybrid_beside_sqlite(make_store, make_history, tmp_path):
@@ -346,19 +342,19 @@ class TestPrecomputedVectors:
     refuses; so they are written here by hand."""
 
     def write(self, store, user, vector):
-        arguments = (store.config, "fast", "shop", key(user), vector)
+        arguments = (store.config, "fast", "shop", user_key(user), vector)
         store._get_provider().online_store.write_precomputed_vector(*arguments)
 
     def test_written_and_read_back(self, kind, make_store):
         store = make_store(kind)
         for user, vector in [(1, b"old"), (2, b"\0\xff"), (1, b"new")]:
             self.write(store, user, vector)
-        arguments = (store.config, "fast", "shop", [key(user) for user in (2, 9, 1)])
+        arguments = (store.config, "fast", "shop", [user_key(user) for user in (2, 9, 1)])
         online_store = store._get_provider().online_store
         assert online_store.read_precomputed_vectors(*arguments) == [b"\0\xff", None, b"new"]
         read = online_store.read_precomputed_vectors_async
         assert asyncio.run(read(*arguments)) == [b"\0\xff", None, b"new"]
-        assert online_store.read_precomputed_vectors(store.config, "slow", "shop", [key(1)]) == [None]
+        assert online_store.read_precomputed_vectors(store.config, "slow", "shop", [user_key(1)]) == [None]
 
     def test_a_feature_service_is_answered_from_them(self, kind, make_store, make_history):
         store = make_store(kind)

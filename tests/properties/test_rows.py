@@ -4,7 +4,6 @@ from datetime import UTC, datetime, timedelta
 from unittest import mock
 
 import pyarrow as pa
-from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import StringSet, Value
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 from feast_sketch_store.layers import ExactLayer, FeatureBudget, build_layer
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import deletions, encode, newest_rows, to_arrow
-from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_entity_keys
+from tests.keys import user_hashes, user_key
 
 REPEATABLE = settings(derandomize=True, deadline=None, database=None)
 CODECS = [FeatureCodec("viewed", "string_set_val"), FeatureCodec("name", "string_val")]
@@ -42,19 +41,15 @@ DELETIONS = st.tuples(st.sampled_from(USERS), st.none(), st.integers(-2, 2), st.
 BATCHES = st.lists(st.lists(st.one_of(WRITES, WRITES, WRITES, DELETIONS), max_size=6), max_size=5)
 
 
-def key(user):
-    return EntityKey(join_keys=["user_id"], entity_values=[Value(int64_val=user)])
-
-
 def table_of(batch):
     parts = [to_arrow([], CODECS)]
     for user, values, event, created in batch:
         at = EPOCH + timedelta(microseconds=event)
         if values is None:
-            parts.append(deletions([key(user)], at))
+            parts.append(deletions([user_key(user)], at))
         else:
             created_at = None if created is None else EPOCH + timedelta(microseconds=created)
-            parts.append(to_arrow([(key(user), values, at, created_at)], CODECS))
+            parts.append(to_arrow([(user_key(user), values, at, created_at)], CODECS))
     return pa.concat_tables(parts, promote_options="default")
 
 
@@ -86,7 +81,7 @@ def plain(value):
 
 
 def read(layer):
-    answer = layer.read(hash_serialized_keys(serialize_entity_keys(map(key, USERS))), NAMES)
+    answer = layer.read(user_hashes(USERS), NAMES)
     values = {n: f.decoder.values(f.states, f.indptr, f.symbols) for n, f in answer.features.items()}
     return {
         position: (int(answer.event_timestamps[row]), {n: plain(values[n][row]) for n in NAMES})

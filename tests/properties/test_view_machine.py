@@ -5,7 +5,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import StringSet, Value
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -14,11 +13,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from feast_sketch_store.layers import Target
 from feast_sketch_store.rows.codecs import EXACT, FeatureCodec
 from feast_sketch_store.rows.encoding import deletions
-from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_entity_keys
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
 from feast_sketch_store.view.view import View
+from tests.keys import user_hashes, user_key
 
 CODECS = [FeatureCodec("viewed", "string_set_val"), FeatureCodec("name", "string_val")]
 NAMES = [codec.feature for codec in CODECS]
@@ -76,10 +75,6 @@ PROCESS = st.sampled_from(["writer", "reader"])
 SEALED = st.sampled_from(list(SETTINGS))
 
 
-def key(user):
-    return EntityKey(join_keys=["user_id"], entity_values=[Value(int64_val=user)])
-
-
 def at(microseconds):
     return None if microseconds is None else EPOCH + timedelta(microseconds=microseconds)
 
@@ -95,7 +90,7 @@ def plain(value):
 def read(view):
     """``{user: (event in microseconds, {feature: plain value or None})}``."""
     rows = {}
-    for answer in view.read(hash_serialized_keys(serialize_entity_keys(map(key, USERS))), NAMES):
+    for answer in view.read(user_hashes(USERS), NAMES):
         values = {n: f.decoder.values(f.states, f.indptr, f.symbols) for n, f in answer.features.items()}
         for row, user in enumerate(answer.found.tolist()):
             assert user not in rows
@@ -128,7 +123,7 @@ class ViewMachine(RuleBasedStateMachine):
 
     @rule(process=PROCESS, batch=BATCH)
     def write(self, process, batch, seals=None):
-        rows = [(key(user), values, at(event), at(created)) for user, values, event, created in batch]
+        rows = [(user_key(user), values, at(event), at(created)) for user, values, event, created in batch]
         policy = ALWAYS if seals else NEVER
         view = self.views[process]
         view.settings, view.policy = SETTINGS[seals or "exact"], policy
@@ -145,7 +140,7 @@ class ViewMachine(RuleBasedStateMachine):
 
     @rule(process=PROCESS, users=st.sets(USER, min_size=1, max_size=3), time=TIMES)
     def delete(self, process, users, time):
-        self.views[process].delete(deletions([key(user) for user in sorted(users)], at(time)))
+        self.views[process].delete(deletions([user_key(user) for user in sorted(users)], at(time)))
         for user in users:
             self.newest.pop(user, None)
 

@@ -3,11 +3,9 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from feast.protos.feast.types.EntityKey_pb2 import EntityKey
-from feast.protos.feast.types.Value_pb2 import Value
 
 from feast_sketch_store.rows.encoding import encode, newest_rows, to_arrow
-from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_entity_keys
+from tests.keys import user_hashes, user_key
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -15,21 +13,13 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 @pytest.fixture(scope="session")
 def key_of():
     """Makes the entity key of a user."""
-
-    def make(user):
-        return EntityKey(join_keys=["user_id"], entity_values=[Value(int64_val=user)])
-
-    return make
+    return user_key
 
 
 @pytest.fixture(scope="session")
-def hashes_of(key_of):
+def hashes_of():
     """Makes the hashes of users: uint64[n, 2]."""
-
-    def make(users):
-        return hash_serialized_keys(serialize_entity_keys([key_of(user) for user in users]))
-
-    return make
+    return user_hashes
 
 
 @pytest.fixture(scope="session")

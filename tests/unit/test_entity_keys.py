@@ -21,11 +21,7 @@ from feast_sketch_store.rows.entity_keys import (
     serialize_columns,
     serialize_entity_keys,
 )
-
-
-def key(**values):
-    return EntityKey(join_keys=list(values), entity_values=list(values.values()))
-
+from tests.keys import entity_key as key
 
 KEYS = {
     "int64": key(user_id=Value(int64_val=1)),

@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import Int64List, StringSet, Value
 
 from feast_sketch_store.errors import RowError
@@ -24,6 +23,7 @@ from feast_sketch_store.rows.encoding import (
     take_csr,
     to_arrow,
 )
+from tests.keys import entity_key
 
 VIEWED, SIZE = FeatureCodec("viewed", "string_set_val"), FeatureCodec("size", "int64_val")
 CODECS = [VIEWED, SIZE]
@@ -119,19 +119,19 @@ def test_a_value_of_another_type_is_refused(key_of):
 
 
 def test_join_keys_of_two_types_in_a_batch_are_refused(key_of):
-    other = EntityKey(join_keys=["user_id"], entity_values=[Value(string_val="1")])
+    other = entity_key(user_id="1")
     with pytest.raises(RowError, match=r"join key 'user_id' is carried by \['int64_val', 'string_val'\]"):
         to_arrow([(key_of(1), {}, NOON, None), (other, {}, NOON, None)], CODECS)
 
 
 def test_a_join_key_without_value_is_refused():
-    key = EntityKey(join_keys=["user_id"], entity_values=[Value()])
+    key = entity_key(user_id=Value())
     with pytest.raises(RowError, match="join key 'user_id'"):
         to_arrow([(key, {}, NOON, None)], CODECS)
 
 
 def test_the_entityless_key_has_no_column():
-    key = EntityKey(join_keys=["__dummy_id"], entity_values=[Value(string_val="")])
+    key = entity_key(__dummy_id="")
     table = to_arrow([(key, viewed("a"), NOON, None)], CODECS)
     assert "__dummy_id" not in table.column_names
     assert len(table[ENTITY_KEY][0].as_py()) > 0
@@ -149,7 +149,7 @@ def test_the_entityless_key_has_no_column():
     ],
 )
 def test_join_keys_have_a_column_of_their_values(field, values):
-    keys = [EntityKey(join_keys=["id"], entity_values=[Value(**{field: value})]) for value in values]
+    keys = [entity_key(id=Value(**{field: value})) for value in values]
     table = to_arrow([(key, {}, NOON, None) for key in keys], [])
     expected, _ = FeatureCodec("id", field).to_arrow([key.entity_values[0] for key in keys])
     assert table["id"].combine_chunks().equals(expected)
@@ -157,18 +157,18 @@ def test_join_keys_have_a_column_of_their_values(field, values):
 
 
 def test_join_keys_of_two_names_have_a_column_each():
-    keys = [EntityKey(join_keys=[name], entity_values=[Value(int64_val=5)]) for name in "ab"]
+    keys = [entity_key(**{name: 5}) for name in "ab"]
     table = to_arrow([(key, {}, NOON, None) for key in keys], [])
     assert table.select(["a", "b"]).to_pylist() == [{"a": 5, "b": None}, {"a": None, "b": 5}]
 
 
 def test_a_key_without_join_keys_has_no_column():
-    table = to_arrow([(EntityKey(), {}, NOON, None)], [])
+    table = to_arrow([(entity_key(), {}, NOON, None)], [])
     assert table.column_names == list(OWN_COLUMNS)
 
 
 def test_composite_join_keys_have_a_column_each():
-    key = EntityKey(join_keys=["user", "day"], entity_values=[Value(int64_val=1), Value(string_val="mon")])
+    key = entity_key(user=1, day="mon")
     table = to_arrow([(key, {}, NOON, None)], [])
     assert table.select(["day", "user"]).to_pylist() == [{"day": "mon", "user": 1}]
 

@@ -5,7 +5,6 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
-from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import StringSet, Value
 
 from feast_sketch_store.errors import SettingsError, SketchStoreError
@@ -13,11 +12,11 @@ from feast_sketch_store.layers import Target
 from feast_sketch_store.operations.verification import verify_view
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import deletions, to_arrow
-from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_entity_keys
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.settings import FeatureSettings, ViewSettings, VocabularySetting
 from feast_sketch_store.view.view import View
+from tests.keys import user_hashes, user_key
 
 CODECS = [FeatureCodec("viewed", "string_set_val"), FeatureCodec("name", "string_val")]
 NEVER = SealPolicy(1.0, 10**9)
@@ -43,16 +42,12 @@ def seal(view, settings):
     return view.seal()
 
 
-def key(user):
-    return EntityKey(join_keys=["user_id"], entity_values=[Value(int64_val=user)])
-
-
 def write(view, rows, settings, second=0, policy=NEVER):
     """Write ``{user: items}``; None as items is a null."""
     table = to_arrow(
         [
             (
-                key(user),
+                user_key(user),
                 {
                     "viewed": Value() if items is None else Value(string_set_val=StringSet(val=items)),
                     "name": Value(string_val=f"user {user}"),
@@ -71,8 +66,7 @@ def write(view, rows, settings, second=0, policy=NEVER):
 def read(view, *users):
     """Per user the items, or None of a null; users that are not found are left out."""
     found = {}
-    hashes = hash_serialized_keys(serialize_entity_keys([key(user) for user in users]))
-    for answer in view.read(hashes, ["viewed", "name"]):
+    for answer in view.read(user_hashes(users), ["viewed", "name"]):
         viewed, names = (f.decoder.values(f.states, f.indptr, f.symbols) for f in answer.features.values())
         for position, items, name in zip(answer.found, viewed, names, strict=True):
             assert name.string_val == f"user {users[position]}"
@@ -129,7 +123,7 @@ def test_a_sealed_view_is_sound(view, structure, cut):
     write(view, {**popular_rows(), 30: [], 31: None}, settings)
     seal(view, settings)
     write(view, {1: ["late"], 60: ["tea"]}, settings, 1)
-    view.delete(deletions([key(2)], EPOCH))
+    view.delete(deletions([user_key(2)], EPOCH))
     found = verify_view(view.storage, CODECS)
     assert found.problems == []
     assert found.compared_entities == 32
@@ -140,7 +134,7 @@ def test_a_sealed_view_is_sound(view, structure, cut):
 def test_a_view_whose_rows_were_all_deleted_goes_on(view, structure):
     settings = settings_of(structure, VocabularySetting(top=2))
     write(view, popular_rows(), settings)
-    view.delete(deletions([key(user) for user in range(30)], EPOCH))
+    view.delete(deletions([user_key(user) for user in range(30)], EPOCH))
     seal(view, settings)
     another = View(view.storage, settings_of("sets"), NEVER, 0.0)
     write(another, {5: ["tea"]}, settings, 1)

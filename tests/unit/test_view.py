@@ -9,16 +9,15 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import StringSet, Value
 
 from feast_sketch_store.errors import StorageError
 from feast_sketch_store.rows.codecs import FeatureCodec
-from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_entity_keys
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
 from feast_sketch_store.view.view import View
+from tests.keys import user_hashes, user_key
 
 CODEC = FeatureCodec("viewed", "string_set_val")
 SETTINGS = ViewSettings("history", 1e-5, {"viewed": FeatureSettings(CODEC, 0.01, 1000)})
@@ -28,14 +27,6 @@ NEVER, ALWAYS = SealPolicy(1.0, 10**9), SealPolicy(1e-9, 0)
 def seal(view, settings):
     view.view.settings = settings
     return view.view.seal()
-
-
-def key(user):
-    return EntityKey(join_keys=["user_id"], entity_values=[Value(int64_val=user)])
-
-
-def hashes(*users):
-    return hash_serialized_keys(serialize_entity_keys([key(user) for user in users]))
 
 
 @pytest.fixture
@@ -51,11 +42,11 @@ def make_view(tmp_path):
             value = {"viewed": Value(string_set_val=StringSet(val=items))}
             event = datetime.datetime(2026, 1, 1, 0, 0, second)
             view.policy = policy
-            view.write([(key(user), value, event, None)])
+            view.write([(user_key(user), value, event, None)])
 
         def get(*users):
             found = {}
-            for answer in view.read(hashes(*users), ["viewed"]):
+            for answer in view.read(user_hashes(users), ["viewed"]):
                 feature = answer.features["viewed"]
                 values = feature.decoder.values(feature.states, feature.indptr, feature.symbols)
                 for position, value in zip(answer.found, values, strict=True):
@@ -82,7 +73,7 @@ def test_an_entity_is_answered_once_and_by_its_newest_layer(make_view):
     view.put(2, "sealed", policy=ALWAYS)
     view.put(1, "newer", second=1)
     view.put(3, "unsealed")
-    answers = view.view.read(hashes(3, 2, 1, 4, 1), ["viewed"])
+    answers = view.view.read(user_hashes([3, 2, 1, 4, 1]), ["viewed"])
     found = np.concatenate([answer.found for answer in answers])
     assert sorted(found.tolist()) == [0, 1, 2, 4]
     assert view.get(1, 2, 3, 4) == {1: {"newer"}, 2: {"sealed"}, 3: {"unsealed"}}
@@ -200,7 +191,7 @@ def test_an_open_view_holds_no_descriptor(make_view, tmp_path):
     try:
         views = [View(LocalStorage(folder), [CODEC], 0.0) for folder in folders]
         for view in views:
-            assert [len(answer.found) for answer in view.read(hashes(1, 2), ["viewed"])] == [1, 1]
+            assert [len(answer.found) for answer in view.read(user_hashes([1, 2]), ["viewed"])] == [1, 1]
             assert view._loader._order is not None
         assert len(os.listdir("/proc/self/fd")) <= len(before) + 20
     finally:
