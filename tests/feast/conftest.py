@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from feast.repo_config import RepoConfig
 from feast.types import FeastType, Int64, Set, String
 
 from feast_sketch_store import SketchOnlineStore
+from tests.feast.processes import run_feast, warm_context
 from tests.keys import entity_key
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -156,9 +158,31 @@ def make_harness(
     return make
 
 
+@pytest.fixture(scope="session")
+def warm() -> ForkServerContext:
+    """Starts processes that begin with Feast imported."""
+    return warm_context()
+
+
+@pytest.fixture
+def warm_feast_cli(warm: ForkServerContext, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
+    """Runs the ``feast`` command in a folder, in a process that begins with Feast imported."""
+    log = tmp_path_factory.mktemp("feast") / "output"
+
+    def run(folder: Path, *arguments: str, expect_failure: bool = False) -> str:
+        process = warm.Process(target=run_feast, args=(folder, arguments, log))
+        process.start()
+        process.join()
+        output = log.read_text()
+        assert (process.exitcode != 0) == expect_failure, output
+        return output
+
+    return run
+
+
 @pytest.fixture
 def feast_cli() -> Callable[..., str]:
-    """Runs the plain ``feast`` command in a folder and gives what it printed."""
+    """Runs the plain ``feast`` command in a folder, in a new interpreter, and gives what it printed."""
 
     def run(folder: Path, *arguments: str, expect_failure: bool = False) -> str:
         done = subprocess.run(

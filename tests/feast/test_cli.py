@@ -14,9 +14,13 @@ import urllib.request
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from feast import FeatureStore
+
+from tests.feast.processes import answering
 
 FEATURES = """
 from feast import Entity, FeatureService, FeatureView, Field, FileSource, ValueType
@@ -129,34 +133,37 @@ def test_apply_materialize_read_teardown(repo, feast_cli):
     assert not (repo / "data/sketch/shop").exists()
 
 
-def test_a_refused_feature_fails_apply_with_one_clear_error(repo, feast_cli):
+def test_a_refused_feature_fails_apply_with_one_clear_error(repo, warm_feast_cli):
     features = (repo / "features.py").read_text()
     (repo / "features.py").write_text(
         features.replace('"country", dtype=String', '"price", dtype=Float64').replace(
             "import Array", "import Array, Float64"
         )
     )
-    output = feast_cli(repo, "apply", expect_failure=True)
+    output = warm_feast_cli(repo, "apply", expect_failure=True)
     assert "'price'" in output
     assert "Float64" in output
     assert "sketch.codec" in output
 
 
-def test_an_unknown_option_fails_with_its_name(repo, feast_cli):
+def test_an_unknown_option_fails_with_its_name(repo, warm_feast_cli):
     text = (repo / "feature_store.yaml").read_text()
     (repo / "feature_store.yaml").write_text(text.replace("seal_min_rows", "seal_min_row"))
-    assert "seal_min_row" in feast_cli(repo, "apply", expect_failure=True)
+    assert "seal_min_row" in warm_feast_cli(repo, "apply", expect_failure=True)
 
 
-WRITER = """
-import pandas as pd
-from feast import FeatureStore
-rows = pd.read_parquet("data/rows.parquet")
-FeatureStore(repo_path=".").write_to_online_store("history", df=rows)
-"""
+def _write_rows(repo):
+    rows = pd.read_parquet(repo / "data/rows.parquet")
+    FeatureStore(repo_path=str(repo)).write_to_online_store("history", df=rows)
 
 
-def test_inside_the_hybrid_store(repo, feast_cli):
+def _reader_of(repo):
+    store = FeatureStore(repo_path=str(repo))
+    service = store.get_feature_service("recommender")
+    return lambda users: store.get_online_features(service, {"user_id": users}).to_dict()
+
+
+def test_inside_the_hybrid_store(repo, warm, warm_feast_cli):
     """Feast 0.67 cannot materialize into its hybrid store, whatever stores are inside: it calls
     `online_write_batch(data=...)`, where the hybrid store names the parameter `odata`."""
     (repo / "feature_store.yaml").write_text(
@@ -165,18 +172,21 @@ def test_inside_the_hybrid_store(repo, feast_cli):
         "    - type: sketch\n      conf: {path: data/sketch, seal_min_rows: 100}\n"
         "entity_key_serialization_version: 3\n"
     )
-    feast_cli(repo, "apply")
-    subprocess.run([sys.executable, "-W", "ignore", "-c", WRITER], cwd=repo, check=True)
-    with Reader(repo) as reader:
-        answer = reader.ask(7, 10**6)
+    warm_feast_cli(repo, "apply")
+    writer = warm.Process(target=_write_rows, args=(repo,))
+    writer.start()
+    writer.join()
+    assert writer.exitcode == 0
+    with answering(warm, _reader_of, repo) as ask:
+        answer = ask([7, 10**6])
     assert {"a7", "a8"} <= set(answer["viewed"][0])
     assert answer["country"] == ["FR", None]
     assert list((repo / "data/sketch/shop/history/snapshots").glob("*.base.*"))
 
 
-def test_the_feature_server_serves_from_two_workers(repo, feast_cli):
-    feast_cli(repo, "apply")
-    feast_cli(repo, "materialize", "2026-04-01T00:00:00", "2026-05-02T00:00:00")
+def test_the_feature_server_serves_from_two_workers(repo, warm_feast_cli):
+    warm_feast_cli(repo, "apply")
+    warm_feast_cli(repo, "materialize", "2026-04-01T00:00:00", "2026-05-02T00:00:00")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -204,7 +214,7 @@ def test_the_feature_server_serves_from_two_workers(repo, feast_cli):
 
         # Another process materializes, then a worker writes: both workers serve it an interval later.
         write_source(repo / "data" / "rows.parquet", 300, "DE", 3)
-        feast_cli(repo, "materialize", "2026-05-02T00:00:00", "2026-05-04T00:00:00")
+        warm_feast_cli(repo, "materialize", "2026-05-02T00:00:00", "2026-05-04T00:00:00")
         assert _countries_of_all_workers(base) == {"DE"}
         moment = "2026-05-05T00:00:00Z"
         row = {"user_id": [5], "viewed": [["z"]], "liked": [[1]], "country": ["IT"]}

@@ -1,6 +1,5 @@
 """The example repository does what its README says, in a copy of its folder."""
 
-import ast
 import re
 import shutil
 import subprocess
@@ -12,6 +11,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
+from feast import FeatureStore
+
+from tests.feast.processes import answering
 
 EXAMPLE = Path(__file__).parents[2] / "feature_repo_example"
 
@@ -106,48 +108,33 @@ def test_the_code_of_a_page_runs(output, copy, page, num_blocks):
     assert done.returncode == 0, done.stderr
 
 
-READER = """
-import sys
-from feast import FeatureStore
-store = FeatureStore(repo_path=".")
-for line in sys.stdin:
-    answer = store.get_online_features(
-        features=store.get_feature_service("recommender"), entity_rows=[{"customer_id": int(line)}]
-    ).to_dict()
-    products = answer["products"][0]
-    print((products and sorted(products), answer["country"][0]), flush=True)
-"""
+def _reader_of(repo):
+    store = FeatureStore(repo_path=str(repo))
+
+    def read(customer):
+        answer = store.get_online_features(
+            features=store.get_feature_service("recommender"), entity_rows=[{"customer_id": customer}]
+        ).to_dict()
+        return answer["products"][0], answer["country"][0]
+
+    return read
 
 
-def test_plain_feast_commands_reach_a_reader_that_was_there_before(tmp_path, feast_cli):
+def test_feast_commands_reach_a_reader_that_was_there_before(tmp_path, warm, warm_feast_cli):
     repo = tmp_path / "repo"
     shutil.copytree(EXAMPLE, repo, ignore=shutil.ignore_patterns("sketch", "registry.db", "__pycache__"))
     assert "feast_sketch_store" not in (repo / "features.py").read_text()
     settings = repo / "feature_store.yaml"
     at_once = "type: sketch\n  refresh_interval_seconds: 0"  # so that nothing here depends on time
     settings.write_text(settings.read_text().replace("type: sketch", at_once))
-    feast_cli(repo, "apply")
-    with subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-c", READER],
-        cwd=repo,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as reader:
-
-        def ask(customer):
-            reader.stdin.write(f"{customer}\n")
-            reader.stdin.flush()
-            return ast.literal_eval(reader.stdout.readline())
-
+    warm_feast_cli(repo, "apply")
+    with answering(warm, _reader_of, repo) as ask:
         assert ask(12347) == (None, None)
         # Without a materialization before, Feast's incremental one begins a year before today.
-        feast_cli(repo, "materialize", "2010-12-01T00:00:00", "2011-07-01T00:00:00")
+        warm_feast_cli(repo, "materialize", "2010-12-01T00:00:00", "2011-07-01T00:00:00")
         in_july = ask(12347)
-        feast_cli(repo, "materialize-incremental", "2011-12-31T00:00:00")
+        warm_feast_cli(repo, "materialize-incremental", "2011-12-31T00:00:00")
         in_december = ask(12347)
-        reader.stdin.close()
-        assert reader.wait(60) == 0
     rows = pq.read_table(repo / "data/online_retail_purchases.parquet").to_pylist()
     rows = sorted((r for r in rows if r["customer_id"] == 12347), key=lambda r: r["event_timestamp"])
     until_july = [r for r in rows if r["event_timestamp"].month < 7 or r["event_timestamp"].year < 2011]

@@ -365,7 +365,7 @@ def test_the_remote_online_store_of_another_repository(server, tmp_path):
         asyncio.run(client.close())
 
 
-def test_reads_go_on_while_another_process_materializes(server):
+def test_reads_go_on_while_another_process_materializes(server, warm_feast_cli):
     """Each answer is one of before or of after, none is missing, and in the end all are of after."""
     if server.kind == "sqlite":
         pytest.skip("Feast's SQLite store locks its file meanwhile")
@@ -391,7 +391,8 @@ def test_reads_go_on_while_another_process_materializes(server):
     with ThreadPoolExecutor(2) as readers:
         reading = [readers.submit(read, first) for first in (0, 10)]
         try:
-            _materialize_in_a_process(server)
+            moments = ("2026-05-02T00:00:00", "2026-05-04T00:00:00")
+            warm_feast_cli(server.repo, "materialize", "--views", "large", *moments)
             server.await_countries(["DE"] * 4, 0, 999, 1_000, LARGE - 1, features=features)
         finally:
             ended.set()
@@ -402,14 +403,3 @@ def test_reads_go_on_while_another_process_materializes(server):
     store = FeatureStore(repo_path=str(server.repo))
     answer = store.get_online_features(["large:country"], {"user_id": list(range(LARGE))}).to_dict()
     assert answer["country"] == ["DE"] * LARGE
-
-
-def _materialize_in_a_process(server: Server) -> None:
-    done = subprocess.run(
-        [FEAST, "materialize", "--views", "large", "2026-05-02T00:00:00", "2026-05-04T00:00:00"],
-        cwd=server.repo,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr

@@ -1,8 +1,8 @@
 """Who sees a write, and when: this object, this process, other processes."""
 
-import multiprocessing
 import os
 import threading
+from contextlib import ExitStack
 from datetime import timedelta
 
 import pytest
@@ -11,6 +11,7 @@ from feast.types import Set, String
 
 from feast_sketch_store.view import view as view_module
 from feast_sketch_store.view.live import LiveView
+from tests.feast.processes import answering
 
 NEVER = 10**6  # seconds: a refresh interval that no test reaches
 SEAL_AT_ONCE = {"seal_min_rows": 0, "seal_share": 1e-9}
@@ -55,36 +56,17 @@ def test_a_process_reads_its_own_write_whichever_way_leads_to_the_folder(make_ha
     assert countries(reader, 1) == ["FR"]
 
 
-def _serve(harness, requests, answers):
+def _reader_of(harness):
     """Another process: opens the store, then answers reads."""
     reader = harness.reopened()
-    for user in iter(requests.get, "stop"):
-        answers.put(countries(reader, user)[0])
+    return lambda user: countries(reader, user)[0]
 
 
 @pytest.fixture
-def other_process():
+def other_process(warm):
     """Starts a reader process for a harness; gives a function that asks it about a user."""
-    context = multiprocessing.get_context("spawn")
-    started = []
-
-    def start(harness):
-        requests, answers = context.Queue(), context.Queue()
-        process = context.Process(target=_serve, args=(harness, requests, answers))
-        process.start()
-        started.append((process, requests))
-
-        def ask(user):
-            requests.put(user)
-            return answers.get(timeout=60)
-
-        return ask
-
-    yield start
-    for process, requests in started:
-        requests.put("stop")
-        process.join(60)
-        assert process.exitcode == 0
+    with ExitStack() as started:
+        yield lambda harness: started.enter_context(answering(warm, _reader_of, harness))
 
 
 @pytest.mark.parametrize("options", [{}, SEAL_AT_ONCE], ids=["unsealed", "sealed"])
@@ -125,10 +107,9 @@ def _write_many(harness, number, rows):
 
 
 @pytest.mark.parametrize("options", [{}, {"seal_min_rows": 7}], ids=["unsealed", "sealing"])
-def test_several_processes_write_at_once(make_harness, options):
+def test_several_processes_write_at_once(make_harness, warm, options):
     harness = make_harness({"country": String}, refresh_interval_seconds=0, **options)
-    context = multiprocessing.get_context("spawn")
-    writers = [context.Process(target=_write_many, args=(harness, n, 10)) for n in range(3)]
+    writers = [warm.Process(target=_write_many, args=(harness, n, 10)) for n in range(3)]
     for writer in writers:
         writer.start()
     for writer in writers:
