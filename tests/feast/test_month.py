@@ -1,4 +1,4 @@
-"""A month in the life of a view: 100,000 entities, a part of them overwritten every day."""
+"""A month in the life of a view: 25,000 entities, a part of them overwritten every day."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -12,8 +12,8 @@ from feast.types import Array, Int64
 from feast_sketch_store import open_view
 from feast_sketch_store.operations import maintenance
 
-NUM_USERS = 100_000
-USERS_PER_DAY = 4_000
+NUM_USERS = 25_000
+USERS_PER_DAY = 1_000
 DAYS = 30
 FIRST_DAY = datetime(2026, 4, 1, tzinfo=UTC)
 VOCABULARY = 2_000

@@ -1,5 +1,6 @@
 """Data files of the row log: what is written is read, in pieces of bounded size."""
 
+import math
 import subprocess
 import sys
 
@@ -84,15 +85,20 @@ def test_every_flipped_byte_is_found(tmp_path):
 
 
 def bomb(path, num_rows, values_per_row):
-    """A file of a few kilobytes that unpacks to gigabytes of zeros."""
+    """A small file that unpacks to a gigabyte of zeros, the first row group alone to a quarter of one.
+
+    Gives the number of its rows.
+    """
     items = pa.ListArray.from_arrays(
         np.arange(num_rows + 1, dtype=np.int32) * values_per_row,
         np.zeros(num_rows * values_per_row, np.int64),
     )
     table = pa.table({"row": range(num_rows), "items": items})
+    num_groups = math.ceil(2**30 / table.nbytes)
     with pq.ParquetWriter(path, table.schema, compression="zstd", write_statistics=False) as writer:
-        for _ in range(20):  # row groups
+        for _ in range(num_groups):
             writer.write_table(table, row_group_size=num_rows)
+    return num_groups * num_rows
 
 
 READ = """
@@ -119,7 +125,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 )
 def test_a_bomb_is_refused_before_it_goes_off(tmp_path, num_rows, values_per_row):
     path = tmp_path / "bomb.parquet"
-    bomb(path, num_rows, values_per_row)
+    total_rows = bomb(path, num_rows, values_per_row)
     assert path.stat().st_size < 300_000
     done = subprocess.run(
         [
@@ -127,7 +133,7 @@ def test_a_bomb_is_refused_before_it_goes_off(tmp_path, num_rows, values_per_row
             "-c",
             READ,
             path,
-            str(20 * num_rows),
+            str(total_rows),
             mmh3.mmh3_x64_128_digest(path.read_bytes()).hex(),
         ],
         capture_output=True,
