@@ -9,7 +9,7 @@ import pytest
 @pytest.fixture(scope="session")
 def elements_of():
     """Gives the elements of a codec's type that are easily lost or mistaken for another."""
-    from tests.values import elements_of
+    from tests.helpers.values import elements_of
 
     return elements_of
 
@@ -17,7 +17,7 @@ def elements_of():
 @pytest.fixture(scope="session")
 def make_value():
     """Makes a ``Value`` with the content in the field; a list is put into its ``val``."""
-    from tests.values import make_value
+    from tests.helpers.values import make_value
 
     return make_value
 
@@ -25,6 +25,6 @@ def make_value():
 @pytest.fixture(scope="session")
 def exact():
     """Gives what tells an element from all others: NaN equals itself, and -0.0 differs from 0.0."""
-    from tests.values import exact
+    from tests.helpers.values import exact
 
     return exact

@@ -19,7 +19,7 @@ from feast_sketch_store.rows.encoding import EncodedRows, encode, newest_rows, t
 from feast_sketch_store.snapshot import format as snapshot_format
 from feast_sketch_store.snapshot.manifest import MANIFEST_VERSION, Manifest, PartFile, checksum_of
 from feast_sketch_store.snapshot.sealed import layer_arrays
-from tests.keys import user_key
+from tests.helpers.keys import user_key
 
 FOLDER = Path(__file__).parent / "golden"
 SNAPSHOT = f"{3:020d}-0001-5a17c0de"

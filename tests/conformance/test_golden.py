@@ -10,7 +10,7 @@ from feast.protos.feast.types.Value_pb2 import Value
 
 from feast_sketch_store.layers import SketchLayer
 from feast_sketch_store.snapshot import encode
-from tests.keys import user_hashes
+from tests.helpers.keys import user_hashes
 from tests.snapshots import load
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -14,7 +14,7 @@ import pytest
 from feast_sketch_store.errors import DamagedFileError
 from feast_sketch_store.layers import SketchLayer, is_checked_where_read
 from feast_sketch_store.snapshot.sealed import open_layer
-from tests.keys import user_hashes
+from tests.helpers.keys import user_hashes
 from tests.snapshots import load, published
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -59,7 +59,7 @@ from feast_sketch_store.snapshot import decode, verify
 from feast_sketch_store.snapshot import encode as encode_snapshot
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.view import SealPolicy, View
-from tests.keys import user_hashes, user_key
+from tests.helpers.keys import user_hashes, user_key
 
 INPUTS_PER_CHILD = 500
 SECONDS_PER_INPUT = 10

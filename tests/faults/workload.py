@@ -12,7 +12,7 @@ from feast_sketch_store.rows.encoding import deletions
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
 from feast_sketch_store.view.view import View
-from tests.keys import user_hashes, user_key
+from tests.helpers.keys import user_hashes, user_key
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -18,8 +18,8 @@ from feast.repo_config import RepoConfig
 from feast.types import FeastType, Int64, Set, String
 
 from feast_sketch_store import SketchOnlineStore
-from tests.feast.processes import run_feast, warm_context
-from tests.keys import entity_key
+from tests.helpers.keys import entity_key
+from tests.helpers.processes import run_feast, warm_context
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 

@@ -9,7 +9,7 @@ from feast.types import Array, Float32, Float64, Int64, Set, String
 
 from feast_sketch_store import online_store
 from feast_sketch_store.operations import maintenance
-from tests.keys import user_key
+from tests.helpers.keys import user_key
 
 SEALED = {"seal_min_rows": 0, "seal_share": 1e-9}
 

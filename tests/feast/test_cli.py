@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 from feast import FeatureStore
 
-from tests.feast.processes import answering
+from tests.helpers.processes import answering
 
 FEATURES = """
 from feast import Entity, FeatureService, FeatureView, Field, FileSource, ValueType

@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable
 from feast import FeatureStore
 
-from tests.feast.processes import answering
+from tests.helpers.processes import answering
 
 EXAMPLE = Path(__file__).parents[2] / "feature_repo_example"
 

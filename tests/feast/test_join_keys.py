@@ -9,7 +9,7 @@ from feast.types import Int32, Int64, String
 
 from feast_sketch_store.errors import RowError
 from feast_sketch_store.online_store import online_store_of
-from tests.keys import entity_key
+from tests.helpers.keys import entity_key
 
 FRANCE = {"country": Value(string_val="FR")}
 MODES = [

@@ -11,7 +11,7 @@ from feast.repo_config import RepoConfig
 from feast.types import Array, Int64, Set, String
 
 from feast_sketch_store import SketchOnlineStore
-from tests.keys import entity_key
+from tests.helpers.keys import entity_key
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 ENTITIES = {

@@ -18,7 +18,7 @@ from feast.types import Int64, String
 from feast_sketch_store import SketchOnlineStore, online_store
 from feast_sketch_store.errors import RowError, VocabularyOverflowError
 from feast_sketch_store.view.live import LiveView
-from tests.keys import user_key
+from tests.helpers.keys import user_key
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 NEVER = 10**6  # seconds: a refresh interval that no test reaches

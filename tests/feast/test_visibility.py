@@ -11,7 +11,7 @@ from feast.types import Set, String
 
 from feast_sketch_store.view import view as view_module
 from feast_sketch_store.view.live import LiveView
-from tests.feast.processes import answering
+from tests.helpers.processes import answering
 
 NEVER = 10**6  # seconds: a refresh interval that no test reaches
 SEAL_AT_ONCE = {"seal_min_rows": 0, "seal_share": 1e-9}

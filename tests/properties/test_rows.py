@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from feast_sketch_store.layers import ExactLayer, FeatureBudget, build_layer
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import deletions, encode, newest_rows, to_arrow
-from tests.keys import user_hashes, user_key
+from tests.helpers.keys import user_hashes, user_key
 
 REPEATABLE = settings(derandomize=True, deadline=None, database=None)
 CODECS = [FeatureCodec("viewed", "string_set_val"), FeatureCodec("name", "string_val")]

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from feast_sketch_store.rows.encoding import encode, newest_rows, to_arrow
-from tests.keys import user_hashes, user_key
+from tests.helpers.keys import user_hashes, user_key
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

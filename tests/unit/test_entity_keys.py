@@ -21,7 +21,7 @@ from feast_sketch_store.rows.entity_keys import (
     serialize_columns,
     serialize_entity_keys,
 )
-from tests.keys import entity_key as key
+from tests.helpers.keys import entity_key as key
 
 KEYS = {
     "int64": key(user_id=Value(int64_val=1)),

@@ -23,7 +23,7 @@ from feast_sketch_store.rows.encoding import (
     take_csr,
     to_arrow,
 )
-from tests.keys import entity_key
+from tests.helpers.keys import entity_key
 
 VIEWED, SIZE = FeatureCodec("viewed", "string_set_val"), FeatureCodec("size", "int64_val")
 CODECS = [VIEWED, SIZE]

@@ -16,7 +16,7 @@ from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
 
-_PRELOADED = ["pytest", "feast.cli.cli", "feast_sketch_store.online_store", "tests.keys"]
+_PRELOADED = ["pytest", "feast.cli.cli", "feast_sketch_store.online_store", "tests.helpers.keys"]
 PATIENCE_SECONDS = 120  # with a process that does not answer or end
 
 
