@@ -6,6 +6,7 @@ reports as a damaged file.
 
 import copy
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,7 @@ LOADED = {file: load(path) for file, path in FILES.items()}
 ARRAYS = [
     (file, name) for file, (_, arrays) in LOADED.items() for name in arrays if not name.endswith(".checksums")
 ]
+HASHES = user_hashes(range(90))
 REFUSALS = (ValueError, KeyError, TypeError)
 
 
@@ -38,7 +40,7 @@ def parts_of(file):
 
 def read_all(layer, file):
     """Everything of the 70 rows, as bytes; the decoders must not fail."""
-    answer = layer.read(user_hashes(range(90)), NAMES[file])
+    answer = layer.read(HASHES, NAMES[file])
     values = [
         [v and v.SerializeToString() for v in f.decoder.values(f.states, f.indptr, f.symbols)]
         for f in answer.features.values()
@@ -239,22 +241,23 @@ def test_strings_that_are_none_are_refused_when_they_are_read():
 @pytest.mark.parametrize("file", FILES)
 def test_every_changed_byte_is_found_at_the_latest_when_it_is_read(tmp_path, truth, file):
     """Headers and small arrays when the file is opened, blocks of packed arrays when they are used."""
-    content = bytearray(FILES[file].read_bytes())
-    snapshot = published(tmp_path, 3, bytes(content))
+    content = FILES[file].read_bytes()
+    snapshot = published(tmp_path, 3, content)
     length = int.from_bytes(content[:8], "little")
     entries = json.loads(content[8 : 8 + length])
     start, end = 8 + length, len(content)
     first_packed = min(entries[n]["data_offsets"][0] for n in entries if is_checked_where_read(n))
     found = 0
-    for place in [*range(0, start, 97), *range(start + first_packed, end)]:
-        content[place] ^= 0xFF
-        Path(snapshot.where()).write_bytes(content)
-        try:
-            assert read_all(open_layer(snapshot), file) == truth[file]
-        except DamagedFileError:
-            found += 1
-        with pytest.raises(DamagedFileError, match=str(tmp_path)):
-            open_layer(snapshot, check_all=True)
-        content[place] ^= 0xFF
+    with Path(snapshot.where()).open("r+b", buffering=0) as opened:
+        for place in [*range(0, start, 97), *range(start + first_packed, end)]:
+            os.pwrite(opened.fileno(), bytes([content[place] ^ 0xFF]), place)
+            try:
+                assert read_all(open_layer(snapshot), file) == truth[file]
+            except DamagedFileError:
+                found += 1
+            with pytest.raises(DamagedFileError, match=str(tmp_path)):
+                open_layer(snapshot, check_all=True)
+            os.pwrite(opened.fileno(), content[place : place + 1], place)
+    assert Path(snapshot.where()).read_bytes() == content
     # The table is read in part only: of 10 words the 70 entities use most.
     assert found >= (end - start - first_packed) - 80
