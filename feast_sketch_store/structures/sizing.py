@@ -20,6 +20,9 @@ symbol with probability ``(1 - d_s) * rate_s * (1 - rho)``; so they are fewest w
 proportional to ``d_s / (1 - d_s)``: all symbols show the same noise relative to their signal, and popular
 ones need few hashes.
 
+A fill at which a class would miss its target with ``MAX_NUM_HASHES`` hashes does not count among the choices:
+what a sizing gives keeps every target, or it raises.
+
 Source: Broder & Mitzenmacher, "Network Applications of Bloom Filters: A Survey", section 2; Bruck, Gao &
 Jiang, "Weighted Bloom filter", ISIT 2006.
 """
@@ -38,8 +41,13 @@ from feast_sketch_store.kernel import MAX_NUM_HASHES
 # The optimum lies near one half; only rates above one half, at a fraction of a bit per fact, need more.
 _MIN_FILL, _MAX_FILL = 0.3, 0.999
 
-# Tried for tiers, whose hashes adapt to any fill.
-_TIER_FILLS = (*np.linspace(0.3, 0.7, 41).tolist(), *np.linspace(0.72, 0.98, 14).tolist())
+# Tried for tiers, whose hashes adapt to any fill, and for classes of many rates.
+_TIER_FILLS = (*np.linspace(0.3, 0.7, 21).tolist(), 0.75, 0.8, 0.85, 0.9, 0.94, 0.98)
+
+_MAX_EXACT_RATES = 8  # that get fills of their own
+_NEAR_HALF = 2  # hashes more or less than a rate takes at a fill of one half, which are tried beside tiers
+_NOISE_STEPS = 26  # of a search for the noise of a symbol, to two parts in a million
+_MEMORY_STEPS = 18  # of a search for false symbols that fit in so many bits
 
 AUTO_NOISE_RATIO = 0.1  # false symbols for each true one: what the setting `error_rate: auto` means
 
@@ -68,10 +76,33 @@ class FactClass:
                 f"false_positive_rate is {self.false_positive_rate}; it must lie between 0 and 1"
             )
 
+    @property
+    def uniform_rate(self) -> float:
+        """The rate at which equal hashes for all facts meet the target."""
+        return self.false_positive_rate
+
     def hashes_at(self, fill: float) -> Hashes:
-        """The hashes that keep the rate in a table of so many ones."""
+        """The hashes that keep the rate in a table of so many ones.
+
+        Raises
+        ------
+        ValueError : it takes more than ``MAX_NUM_HASHES``.
+        """
         # The tolerance keeps a fill that was made for exactly k hashes from asking for k + 1.
-        return (0,) * max(1, math.ceil(math.log(self.false_positive_rate) / math.log(fill) - 1e-9))
+        num_hashes = max(1, math.ceil(math.log(self.false_positive_rate) / math.log(fill) - 1e-9))
+        if num_hashes > MAX_NUM_HASHES:
+            raise ValueError(
+                f"false_positive_rate {self.false_positive_rate:g} would take more than "
+                f"{MAX_NUM_HASHES} hashes"
+            )
+        return (0,) * num_hashes
+
+    def prepare(self, fills: Sequence[float]) -> None:
+        """Nothing: hashes are found in no time."""
+
+    def excess(self, hashes: Hashes, fill: float) -> float:
+        """The rate in a table of so many ones, relative to the wanted one: at most 1 if it is kept."""
+        return float(fill ** len(hashes) / self.false_positive_rate)
 
     def facts_per_hash(self, hashes: Hashes) -> tuple[int, ...]:
         """How many facts each hash is used for."""
@@ -110,31 +141,55 @@ class TieredFacts:
         """The number of facts."""
         return int(self.counts.sum())
 
+    @property
+    def uniform_rate(self) -> float:
+        """The rate at which equal hashes for all symbols meet the target; more than 1 if any hash does."""
+        return self.false_per_read / max(float(self._absent_behind[0]), 1e-300)
+
     def hashes_at(self, fill: float) -> Hashes:
-        """The fewest hashes that keep the false symbols of a read in a table of so many ones."""
-        first, densities, sizes = self._groups
+        """The fewest hashes that keep the false symbols of a read in a table of so many ones.
+
+        Raises
+        ------
+        ValueError : it takes more than ``MAX_NUM_HASHES`` for a symbol.
+        """
+        self.prepare((fill,))
+        if (hashes := self._known_hashes[fill]) is None:
+            raise ValueError(
+                f"{self.false_per_read:g} false symbols per read would take more than {MAX_NUM_HASHES} hashes"
+            )
+        return hashes
+
+    def prepare(self, fills: Sequence[float]) -> None:
+        """Find the hashes at some fills together, which takes less time than one by one."""
+        unknown = [fill for fill in fills if fill not in self._known_hashes]
+        if not unknown:
+            return
+        log_fills = np.log(unknown)[:, None]
+        _, densities, sizes = self._groups
         odds = np.log(np.maximum(densities, 0.5 / max(1, self.num_entities)))
         odds -= np.log1p(-np.minimum(densities, 1 - 1e-9))
         absent = sizes * (1 - densities)
 
-        def at(noise: float) -> NDArray[np.int64]:
-            return np.clip(np.ceil((noise + odds) / math.log(fill)), 1, MAX_NUM_HASHES).astype(np.int64)
+        def at(noise: NDArray[np.float64]) -> NDArray[np.float64]:
+            return np.clip(np.ceil((noise[:, None] + odds) / log_fills), 1, MAX_NUM_HASHES)
 
-        low, high = -60.0, 60.0  # of the logarithm of the noise of a symbol relative to its signal
-        for _ in range(36):
+        # Logarithms of the noise of a symbol relative to its signal: at each fill the target is kept at low.
+        low, high = np.full(len(unknown), -60.0), np.full(len(unknown), 60.0)
+        is_possible = np.exp(log_fills * at(low)) @ absent <= self.false_per_read
+        for _ in range(_NOISE_STEPS):
             middle = (low + high) / 2
-            if absent @ fill ** at(middle) <= self.false_per_read:
-                low = middle
-            else:
-                high = middle
-        per_group = at(low)
-        starts = np.searchsorted(per_group, np.arange(1, per_group.max(initial=1) + 1))
-        return tuple(first[starts].tolist())
+            is_kept = np.exp(log_fills * at(middle)) @ absent <= self.false_per_read
+            low, high = np.where(is_kept, middle, low), np.where(is_kept, high, middle)
+        more, fewer = at(low).astype(np.int64), at(high).astype(np.int64)
+        for place, fill in enumerate(unknown):
+            self._known_hashes[fill] = (
+                self._between(fill, more[place], fewer[place]) if is_possible[place] else None
+            )
 
     def facts_per_hash(self, hashes: Hashes) -> tuple[int, ...]:
         """How many facts each hash is used for."""
-        behind = np.concatenate((np.cumsum(self.counts[::-1])[::-1], [0]))
-        return tuple(behind[list(hashes)].tolist())
+        return tuple(self._facts_behind[list(hashes)].tolist())
 
     def num_ones(self, hashes: Hashes) -> int:
         """How many bits the facts set."""
@@ -147,8 +202,49 @@ class TieredFacts:
 
     def expected_false(self, hashes: Hashes, fill: float) -> float:
         """How many symbols a read shows too many, on average, in a table of so many ones."""
+        behind = self._absent_behind[[*hashes, len(self.counts)]]
+        return float((behind[:-1] - behind[1:]) @ np.power(fill, np.arange(1, len(hashes) + 1)))
+
+    def excess(self, hashes: Hashes, fill: float) -> float:
+        """The false symbols of a read in a table of so many ones, relative to the wanted ones."""
+        return self.expected_false(hashes, fill) / self.false_per_read
+
+    def _between(self, fill: float, more: NDArray[np.int64], fewer: NDArray[np.int64]) -> Hashes:
+        """Hashes of which as many symbols as may have ``fewer``, the others ``more``: int64[groups].
+
+        Symbols of equal counts change their hashes together, as noise grows. The first of them may do with
+        fewer than the last.
+        """
+        first, densities, sizes = self._groups
+        few, many = np.power(fill, fewer), np.power(fill, more)
+        spare = self.false_per_read * (1 - 1e-9) - float((sizes * (1 - densities)) @ many)
+        added = (1 - densities) * (few - many)  # by each symbol
+        is_whole = np.cumsum(sizes * added) <= spare
+        spare -= float((sizes * added)[is_whole].sum())
+        starts, per_run = first, np.where(is_whole, fewer, more)
+        if not is_whole.all() and added[split := int(np.argmin(is_whole))] > 0:
+            num_fewer = min(int(spare / added[split]), int(sizes[split]) - 1)
+            if num_fewer > 0:
+                per_run = np.insert(per_run, split, fewer[split])
+                starts = np.insert(first, split + 1, first[split] + num_fewer)
+        runs = np.searchsorted(per_run, np.arange(1, per_run.max(initial=1) + 1))
+        return tuple(starts[runs].tolist())
+
+    @cached_property
+    def _known_hashes(self) -> dict[float, Hashes | None]:
+        """What `prepare` has found, by the fill; None of one at which the target cannot be kept."""
+        return {}
+
+    @cached_property
+    def _facts_behind(self) -> NDArray[np.int64]:
+        """The facts of each symbol and those behind it: int64[V + 1]."""
+        return np.concatenate((np.cumsum(self.counts[::-1])[::-1], [0]))
+
+    @cached_property
+    def _absent_behind(self) -> NDArray[np.float64]:
+        """How many of each symbol and those behind it a row lacks, on average: float64[V + 1]."""
         absent = 1 - self.counts / max(1, self.num_entities)
-        return float(absent @ self.symbol_rates(hashes, fill))
+        return np.concatenate((np.cumsum(absent[::-1])[::-1], [0.0]))
 
     @cached_property
     def _groups(self) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
@@ -195,23 +291,40 @@ def size_for_rates(classes: Sequence[AnyFacts]) -> Geometry:
 
     Raises
     ------
-    ValueError : there is no class, or a rate asks for more than ``MAX_NUM_HASHES`` hashes.
+    ValueError : there is no class, or at every fill some class takes more than ``MAX_NUM_HASHES`` hashes.
     """
     if not classes:
         raise ValueError("sizing needs at least one class of facts")
     best: Geometry | None = None
-    for fill in _candidate_fills(classes):
-        hashes = tuple(c.hashes_at(fill) for c in classes)
-        if max(map(len, hashes)) > MAX_NUM_HASHES:
+    reason = ""
+    fills = candidate_fills(classes)
+    for c in classes:
+        c.prepare(fills)
+    for fill in fills:
+        try:
+            hashes = tuple(c.hashes_at(fill) for c in classes)
+        except ValueError as error:
+            reason = str(error)
             continue
         num_ones = sum(c.num_ones(h) for c, h in zip(classes, hashes, strict=True))
         num_bits = max(1, math.ceil(num_ones / -math.log1p(-fill)))
         if best is None or num_bits < best.num_bits:
             best = Geometry(num_bits, hashes, fill)
     if best is None:
-        rate = min(c.false_positive_rate for c in classes if isinstance(c, FactClass))
-        raise ValueError(f"false_positive_rate {rate} would take more than {MAX_NUM_HASHES} hashes")
+        raise ValueError(reason)
     return best
+
+
+def fill_limit(classes: Sequence[AnyFacts], hashes: Sequence[Hashes]) -> float:
+    """The largest fill of a table, in (0, 1), at which such hashes keep every target."""
+    low, high = 0.0, 1.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        if max(c.excess(h, middle) for c, h in zip(classes, hashes, strict=True)) <= 1:
+            low = middle
+        else:
+            high = middle
+    return low
 
 
 def size_for_bits(classes: Sequence[FactClass], num_bits: int) -> Geometry:
@@ -247,10 +360,10 @@ def tiers_for_bits(counts: NDArray[np.int64], num_entities: int, num_bits: int) 
     """
     least, most = math.log(1e-9), math.log(max(1, len(counts)))
     best: TieredFacts | None = None
-    for _ in range(24):
+    for _ in range(_MEMORY_STEPS):
         middle = (least + most) / 2
         facts = TieredFacts(counts, num_entities, math.exp(middle))
-        if size_for_rates([facts]).num_bits <= num_bits:
+        if _bits_of(facts) <= num_bits:
             best, most = facts, middle
         else:
             least = middle
@@ -273,13 +386,30 @@ def _try_exponent(classes: Sequence[FactClass], exponent: float) -> Geometry | N
         return None
 
 
-def _candidate_fills(classes: Sequence[AnyFacts]) -> list[float]:
+def _bits_of(facts: AnyFacts) -> float:
+    """Bits of a table of its own, infinitely many if it cannot be."""
+    try:
+        return size_for_rates([facts]).num_bits
+    except ValueError:
+        return math.inf
+
+
+def candidate_fills(classes: Sequence[AnyFacts]) -> list[float]:
     """Fills at which some class needs an integer number of hashes: the optimum is one of them.
 
-    Tiers have no such fills: they are tried at many.
+    Tiers adapt to any fill and are tried at many, and so are classes of more than a few rates, of which only
+    the heaviest are worth fills of their own: bits are flat around the optimum.
     """
-    rates = {c.false_positive_rate for c in classes if isinstance(c, FactClass)}
-    fills = {rate ** (1.0 / k) for rate in rates for k in range(1, MAX_NUM_HASHES + 1)}
-    if any(isinstance(c, TieredFacts) for c in classes):
-        fills.update(_TIER_FILLS)
+    weights: dict[float, float] = {}
+    for c in classes:
+        if 0.0 < (rate := c.uniform_rate) < 1.0:
+            weights[rate] = weights.get(rate, 0.0) - c.num_items * math.log(rate)
+    rates = sorted(weights, key=lambda rate: -weights[rate])[:_MAX_EXACT_RATES]
+    has_tiers = any(isinstance(c, TieredFacts) for c in classes)
+    fills = set(_TIER_FILLS) if has_tiers or len(weights) > len(rates) else set()
+    for rate in rates:
+        rate *= 1 - 2e-9  # lest rounding asks for a hash more
+        half = max(1, round(-math.log2(rate)))
+        least, most = (half - _NEAR_HALF, half + _NEAR_HALF) if has_tiers else (1, MAX_NUM_HASHES)
+        fills |= {rate ** (1.0 / k) for k in range(max(1, least), min(most, MAX_NUM_HASHES) + 1)}
     return sorted(fill for fill in fills if _MIN_FILL <= fill <= _MAX_FILL) or [0.5]

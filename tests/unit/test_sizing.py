@@ -11,6 +11,7 @@ from feast_sketch_store.structures.sizing import (
     Geometry,
     TieredFacts,
     expected_fill,
+    fill_limit,
     ideal_bits,
     size_for_bits,
     size_for_rates,
@@ -156,6 +157,99 @@ def test_tiers_for_bits_fit_and_use_them():
     assert 0.98 * num_bits <= size_for_rates([facts]).num_bits <= num_bits
     with pytest.raises(ValueError, match="100 bits are too few"):
         tiers_for_bits(COUNTS, 1000, 100)
+
+
+# 5,000 symbols that are as rare as can be, and a few that all have.
+SHAPES_OF_COUNTS = {
+    "rare": np.ones(5000, np.int64),
+    "equal": np.full(300, 20),
+    "popular": np.sort(np.random.default_rng(1).zipf(1.3, 2000).clip(max=5000))[::-1],
+    "one": np.array([7]),
+    "everywhere": np.array([5000, 5000, 3]),
+}
+
+
+@pytest.mark.parametrize("noise", [1e-14, 1e-9, 1e-5, 0.01, 1.0, 100.0])
+@pytest.mark.parametrize("counts", SHAPES_OF_COUNTS.values(), ids=SHAPES_OF_COUNTS)
+def test_tiers_keep_their_noise_at_every_fill_they_have_hashes_for(counts, noise):
+    facts = TieredFacts(counts, 5000, noise)
+    for fill in (0.1, 0.3, 0.5, 0.7, 0.9, 0.98, 0.999):
+        if facts.expected_false((0,) * MAX_NUM_HASHES, fill) > noise:
+            with pytest.raises(ValueError, match="more than 64 hashes"):
+                facts.hashes_at(fill)
+            continue
+        hashes = facts.hashes_at(fill)
+        assert facts.expected_false(hashes, fill) <= noise
+        assert facts.excess(hashes, fill) <= 1
+        assert 1 <= len(hashes) <= MAX_NUM_HASHES
+        if len(hashes) > 1:  # none is idle: without the last one a read would show too many
+            fewer = np.searchsorted(hashes, np.arange(len(counts)), side="right")
+            assert fewer[-1] == len(hashes)
+    geometry = size_for_rates([facts])
+    fill = expected_fill([facts], geometry.hashes, geometry.num_bits)
+    assert facts.expected_false(geometry.hashes[0], fill) <= noise * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("noise", [1e-6, 0.01, 1.0])
+@pytest.mark.parametrize("counts", SHAPES_OF_COUNTS.values(), ids=SHAPES_OF_COUNTS)
+def test_tiers_never_take_more_than_equal_hashes(counts, noise):
+    facts = TieredFacts(counts, 5000, noise)
+    rate = noise / (1 - counts / 5000).sum()
+    uniform = size_for_rates([FactClass(int(counts.sum()), min(0.5, rate))])
+    assert size_for_rates([facts]).num_bits <= uniform.num_bits * 1.0001 + 3
+
+
+def test_expected_false_is_the_sum_over_symbols():
+    facts = TieredFacts(COUNTS, 1000, 0.5)
+    hashes = facts.hashes_at(0.6)
+    rates = facts.symbol_rates(hashes, 0.6)
+    assert facts.expected_false(hashes, 0.6) == pytest.approx(float((1 - COUNTS / 1000) @ rates))
+
+
+def test_equal_symbols_may_have_different_hashes():
+    """Between the fills at which whole hashes would do, the target is met by a mixture."""
+    facts = TieredFacts(np.full(1000, 20), 5000, 3.0)
+    hashes = facts.hashes_at(0.5)
+    assert len(set(hashes)) == 2
+    assert 0.999 * 3.0 <= facts.expected_false(hashes, 0.5) <= 3.0
+
+
+@pytest.mark.parametrize("noise", [1e-40, 1e-300])
+def test_noise_that_no_table_keeps_is_refused(noise):
+    with pytest.raises(ValueError, match="more than 64 hashes"):
+        size_for_rates([TieredFacts(COUNTS, 1000, noise)])
+
+
+def test_a_fill_at_which_a_rate_takes_too_many_hashes_is_refused():
+    assert len(FactClass(10, 1e-9).hashes_at(0.5)) == 30
+    with pytest.raises(ValueError, match="1e-09 would take more than 64 hashes"):
+        FactClass(10, 1e-9).hashes_at(0.9)
+
+
+def test_strict_classes_keep_others_from_fills_that_they_cannot_use():
+    loose, strict = TieredFacts(COUNTS, 1000, 30.0), FactClass(10, 1e-15)
+    alone, both = size_for_rates([loose]), size_for_rates([loose, strict])
+    assert alone.fill > 0.6
+    assert both.fill < 0.6
+    assert max(both.num_hashes) <= MAX_NUM_HASHES
+
+
+@pytest.mark.parametrize("rate", [0.3, 0.01, 1e-9])
+def test_the_fill_limit_is_where_the_first_target_is_missed(rate):
+    classes = [FactClass(1000, rate), TieredFacts(COUNTS, 1000, 0.5)]
+    hashes = [c.hashes_at(0.5) for c in classes]
+    limit = fill_limit(classes, hashes)
+    assert max(c.excess(h, limit) for c, h in zip(classes, hashes, strict=True)) == pytest.approx(1)
+    assert limit >= 0.5
+
+
+def test_many_rates_are_sized_in_as_few_bits():
+    """Only the heaviest have fills of their own."""
+    rng = np.random.default_rng(2)
+    classes = [FactClass(int(n), float(10**r)) for n, r in rng.uniform((1e3, -6), (1e5, -0.5), (60, 2))]
+    geometry = size_for_rates(classes)
+    assert geometry.num_bits <= 1.1 * ideal_bits(classes)
+    assert all(c.excess(h, geometry.fill) <= 1 + 1e-6 for c, h in zip(classes, geometry.hashes, strict=True))
 
 
 @pytest.mark.parametrize(
