@@ -25,6 +25,9 @@ from feast_sketch_store.succinct import Asked, ShiftingBloomFilter
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 
+MAX_SHAPES = 256
+MAX_TIMESTAMP_BUCKETS = 16
+
 
 @dataclass(frozen=True)
 class SymbolRange:
@@ -242,6 +245,74 @@ class ShapedRows:
         if bounds.ndim != 2 or bounds.shape[1] != 2 or len(bounds) < num_buckets:
             raise ValueError("the bounds of the timestamp buckets do not fit the shapes")
         return cls(bloom, shapes, ranges, bounds)
+
+
+def bucket_timestamps(
+    timestamps: NDArray[np.int64], ttl_microseconds: int | None
+) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+    """Split rows into at most ``MAX_TIMESTAMP_BUCKETS`` buckets.
+
+    Up to that many different timestamps are kept exactly. More of them share buckets: of equal time, so
+    that rows expire in steps of a fifteenth of their time to live, or else equally full. What is older than
+    the newest row by more than the time to live has a bucket of its own, so it shows with none that lives.
+
+    Returns
+    -------
+    The oldest and newest timestamp of each bucket, ascending: int64[b, 2], and the bucket of each row:
+    uint8[n].
+    """
+    ordered = np.sort(timestamps)
+    edges = ordered[np.flatnonzero(np.diff(ordered, prepend=NO_TIMESTAMP))]
+    if len(edges) > MAX_TIMESTAMP_BUCKETS:
+        num_steps = MAX_TIMESTAMP_BUCKETS - 1
+        if ttl_microseconds:
+            width, newest = -(-ttl_microseconds // num_steps), int(edges[-1])
+            edges = np.array([max(newest - width * n, NO_TIMESTAMP) for n in range(num_steps, 0, -1)])
+        else:  # the first bucket has the rows before the first edge
+            edges = ordered[np.arange(1, MAX_TIMESTAMP_BUCKETS) * len(timestamps) // MAX_TIMESTAMP_BUCKETS]
+    places = np.searchsorted(edges, timestamps, side="right")
+    used, buckets = np.unique(places, return_inverse=True)
+    bounds = np.empty((len(used), 2), np.int64)
+    bounds[:, 0], bounds[:, 1] = np.iinfo(np.int64).max, NO_TIMESTAMP
+    np.minimum.at(bounds[:, 0], buckets, timestamps)
+    np.maximum.at(bounds[:, 1], buckets, timestamps)
+    return bounds, buckets.astype(np.uint8)
+
+
+def number_shapes(
+    states_of: Mapping[str, NDArray[np.uint8]], buckets: NDArray[np.uint8]
+) -> tuple[list[Shapes], list[NDArray[np.int64]]]:
+    """The distinct shapes of the rows, in as few ranges as ``MAX_SHAPES`` allows.
+
+    Returns
+    -------
+    The ranges, and per range the shape of each row: int64[n].
+    """
+    ranges: list[Shapes] = []
+    ids_per_range: list[NDArray[np.int64]] = []
+    names: list[str] = []
+    ids = buckets.astype(np.int64)
+
+    def close_range() -> None:
+        _, first_rows, shape_ids = np.unique(ids, return_index=True, return_inverse=True)
+        states = np.zeros((len(first_rows), len(names)), np.uint8)
+        for column, name in enumerate(names):
+            states[:, column] = states_of[name][first_rows]
+        ranges.append(Shapes(tuple(names), states, buckets[first_rows]))
+        ids_per_range.append(shape_ids)
+
+    for name, feature_states in states_of.items():
+        joint = ids * (VALUE + 1) + feature_states
+        distinct, joint_ids = np.unique(joint, return_inverse=True)
+        if len(distinct) > MAX_SHAPES:
+            close_range()
+            # Timestamps stand in the first range only.
+            names, buckets = [], np.zeros_like(buckets)
+            joint_ids = np.unique(feature_states, return_inverse=True)[1]
+        names.append(name)
+        ids = joint_ids
+    close_range()
+    return ranges, ids_per_range
 
 
 def words_for(num_symbols: int) -> int:

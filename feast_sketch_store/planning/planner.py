@@ -31,6 +31,7 @@ from feast_sketch_store.planning.sample import Kept, Sample
 from feast_sketch_store.planning.source import PlannedView, sample_view
 from feast_sketch_store.storage.names import folder_name
 from feast_sketch_store.structures import choice as structures
+from feast_sketch_store.structures.costs import Popularity
 from feast_sketch_store.structures.sizing import FactClass
 
 DEFAULT_SAMPLE = 100_000
@@ -227,7 +228,7 @@ def _limits(view: PlannedView, sample: Sample, found: Sequence[Candidate]) -> It
 def _current_false_values(view: PlannedView, sample: Sample) -> float:
     """How many values a read shows too many with the settings that the view has."""
     targets: dict[str, structures.Target] = {}
-    popularity: dict[str, structures.Popularity] = {}
+    popularity: dict[str, Popularity] = {}
     filled = sample.num_filled(sample.everything)
     for name, counts in sample.full_counts.items():
         target = view.settings.features[name].target
@@ -236,11 +237,11 @@ def _current_false_values(view: PlannedView, sample: Sample) -> float:
         whole = np.minimum(counts, num_filled)
         targets[name], popularity[name] = (
             target,
-            structures.Popularity(whole, sample.num_entities, sample.num_entities - num_filled),
+            Popularity(whole, sample.num_entities, sample.num_entities - num_filled),
         )
-    facts = structures.choose(
-        targets, popularity, view.settings.presence_error_rate, view.settings.lists_rows
-    )
+    settings = view.settings
+    beside = structures.Beside.rows(sample.num_entities, settings.presence_error_rate, settings.lists_rows)
+    facts = structures.choose(targets, popularity, beside)
     shown = 0.0
     for name, kept in facts.items():
         if kept is not None:

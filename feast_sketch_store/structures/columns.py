@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from feast_sketch_store.rows.codecs import MISSING, VALUE, Decoder, FeatureCodec
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures.answer import FeatureAnswer
+from feast_sketch_store.structures.costs import packed_bytes
 from feast_sketch_store.succinct import Check, PackedInts
 
 Arrays = Mapping[str, NDArray[np.generic]]
@@ -153,6 +154,40 @@ def smallest(vocabulary: Vocabulary, symbols: NDArray[np.integer]) -> Elements:
     return min(plain, dictionary, key=lambda form: form.size_bytes)
 
 
+def scalar_bytes(
+    codec: FeatureCodec, states: NDArray[np.uint8], vocabulary: Vocabulary, counts: NDArray[np.int64]
+) -> int:
+    """Bytes that the column of a scalar will take.
+
+    Parameters
+    ----------
+    states : of n rows.
+    vocabulary, counts : the values of the rows, and how many rows have each: int64[V].
+    """
+    num_rows, size = len(states), packed_bytes(len(states), states_width(states))
+    num_values, is_binary = len(vocabulary), codec.storage_type == pa.large_binary()
+    if num_rows > counts.sum() and (is_binary or not num_values):  # as in `Column.build`
+        vocabulary, _ = Vocabulary.union([vocabulary, _filler(codec)])
+    numbered = packed_bytes(num_rows, max(1, (len(vocabulary) - 1).bit_length())) + vocabulary.size_bytes
+    if not is_binary:
+        values = vocabulary.values.to_numpy()
+        span = int(values.max()) - int(values.min()) if len(values) else 0
+        return size + min(numbered, packed_bytes(num_rows, max(1, span.bit_length())))
+    num_bytes = int(np.diff(_offsets_of(vocabulary.values))[: len(counts)] @ counts)
+    offsets = packed_bytes(num_rows + 1, max(1, num_bytes.bit_length()))
+    return size + min(numbered, offsets + 8 * -(-num_bytes // 8))
+
+
+def states_width(states: NDArray[np.uint8]) -> int:
+    """Bits that a state takes in a column."""
+    return int(states.max() - states.min()).bit_length() if len(states) else 0
+
+
+def _filler(codec: FeatureCodec) -> Vocabulary:
+    """What stands in a column where a row has no value."""
+    return Vocabulary(pa.array([b"" if codec.storage_type == pa.large_binary() else 0], codec.storage_type))
+
+
 @dataclass(frozen=True)
 class Column:
     """One feature of n rows.
@@ -183,9 +218,7 @@ class Column:
             has_value = states == VALUE
             filler = 0  # of rows without a value: a number costs the same whichever it is
             if not has_value.all() and (not len(vocabulary) or codec.storage_type == pa.large_binary()):
-                nothing = [b""] if codec.storage_type == pa.large_binary() else [0]
-                empty = Vocabulary(pa.array(nothing, codec.storage_type))
-                vocabulary, (_, (filler,)) = Vocabulary.union([vocabulary, empty])
+                vocabulary, (_, (filler,)) = Vocabulary.union([vocabulary, _filler(codec)])
             dense = np.full(len(states), filler)
             dense[has_value] = symbols
             symbols = dense

@@ -60,13 +60,23 @@ class SetColumns:
         headers = np.empty((len(states[0]), len(features)), np.int32)
         codes = []
         for number, (state, count) in enumerate(zip(states, counts, strict=True)):
-            has_set = state >= EMPTY
-            no_set = 0 if has_set.all() else _NO_SET
-            sizes = np.diff(indptr)[number :: len(features)]
-            headers[:, number] = np.where(has_set, sizes + no_set, state)
+            headers[:, number], no_set = _headers(state, np.diff(indptr)[number :: len(features)])
             codes.append(SetCode.fit(count, headers[:, number], no_set))
         indptr, symbols = kernel.distinct_per_row(indptr, symbols)
         return cls(features, GolombSets.build(codes, headers, indptr, symbols))
+
+    @staticmethod
+    def row_bits(
+        counts: NDArray[np.int64],
+        states: NDArray[np.uint8],
+        indptr: NDArray[np.int64],
+        symbols: NDArray[np.int32],
+    ) -> NDArray[np.int64]:
+        """The bits that the sets of one feature take in n rows: int64[n]; parameters as of `build`."""
+        headers, no_set = _headers(states, np.diff(indptr))
+        code = SetCode.fit(counts, headers, no_set)
+        indptr, symbols = kernel.distinct_per_row(indptr, symbols)
+        return GolombSets.lengths(code, headers, indptr, symbols)
 
     def __len__(self) -> int:
         return self.sets.num_rows
@@ -166,3 +176,10 @@ class SetColumns:
         if len({feature.codec.feature for feature in features}) != len(features):
             raise ValueError("two set columns bear the same name")
         return cls(features, sets)
+
+
+def _headers(states: NDArray[np.uint8], sizes: NDArray[np.int64]) -> tuple[NDArray[np.int32], int]:
+    """The header of each row's set, and how many headers stand for rows without one."""
+    has_set = states >= EMPTY
+    no_set = 0 if has_set.all() else _NO_SET
+    return np.where(has_set, sizes + no_set, states).astype(np.int32), no_set

@@ -173,6 +173,14 @@ class GolombSets:
         num_bits = int(ends[-1]) if len(ends) else 0
         return cls(codes, words, num_bits, PackedInts.pack(anchors, base=0), PackedInts.pack(deltas, base=0))
 
+    @staticmethod
+    def lengths(
+        code: SetCode, headers: NDArray[np.int32], indptr: NDArray[np.int64], ids: NDArray[np.int32]
+    ) -> NDArray[np.int64]:
+        """The bits that the sets of one feature take in n rows: int64[n]; parameters as of `build`."""
+        _, ends = kernel.write_sets(_joint([code]), headers[:, None], indptr, ids)
+        return np.diff(ends, prepend=0)
+
     def read(
         self, rows: NDArray[np.int64], feature: int
     ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]]:

@@ -42,6 +42,7 @@ from feast_sketch_store.succinct.packed import Check
 # offset_j uses the upper 32 bits of a mixed hash, so a table has fewer than 2**32 words (32 GiB).
 MAX_NUM_WORDS = 2**32 - 1
 
+_WORDS_PER_COUNT = 1 << 20
 _MIN_WORDS_PER_PART = 1 << 16  # below that a thread costs more than it saves
 
 
@@ -128,10 +129,13 @@ class ShiftingBloomFilterBuilder:
 
     def build(self) -> "ShiftingBloomFilter":
         """The filter of all facts added so far; to be called once."""
-        words = np.zeros(self._num_words + self._window_words, np.uint64)
-        for first in self._firsts:
-            part = self._parts.pop(0)  # each is let go when it has been used
-            words[first : first + len(part)] |= part
+        if len(self._parts) == 1:
+            words = self._parts.pop()
+        else:
+            words = np.zeros(self._num_words + self._window_words, np.uint64)
+            for first in self._firsts:
+                part = self._parts.pop(0)  # each is let go when it has been used
+                words[first : first + len(part)] |= part
         table, tail = words[: self._num_words], words[self._num_words :]
         table[: self._window_words] |= tail
         # Repeating the head behind the end keeps every window one contiguous slice.
@@ -168,6 +172,14 @@ class ShiftingBloomFilter:
     def num_bits(self) -> int:
         """Bits of the table, the repeated head not counted."""
         return self.num_words * 64
+
+    def measured_fill(self) -> float:
+        """Share of ones in the table: reads all of it."""
+        num_ones = 0
+        for first in range(0, self.num_words, _WORDS_PER_COUNT):
+            words = self.words[first : min(first + _WORDS_PER_COUNT, self.num_words)]
+            num_ones += int(np.bitwise_count(words).sum(dtype=np.int64))
+        return num_ones / self.num_bits
 
     def windows(self, entity_hashes: NDArray[np.uint64], asked: Asked) -> NDArray[np.uint64]:
         """The answers for consecutive symbols of each entity.

@@ -1,5 +1,6 @@
 """When a view is sealed, and what a seal makes of its rows."""
 
+import logging
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -7,6 +8,8 @@ import pyarrow as pa
 from feast_sketch_store.layers import SketchLayer, SketchLayerBuilder
 from feast_sketch_store.view.semantics import FoldedRows
 from feast_sketch_store.view.settings import ViewSettings
+
+_logger = logging.getLogger(__name__)
 
 # A seal rewrites the row log when rows were deleted or expired, or when so much of it is outdated.
 _SUPERSEDED_SHARE = 0.25
@@ -45,4 +48,7 @@ def fold(rows: FoldedRows, settings: ViewSettings) -> SketchLayer:
     for places, encoded in rows.encoded(settings.codecs):
         builder.add(places, encoded)
     pa.default_memory_pool().release_unused()  # what reading took, before the table is allocated
-    return builder.build(settings.budget)
+    layer = builder.build(settings.budget)
+    for name, reason in builder.failed_over.items():
+        _logger.warning("feature %r of view %r is kept exactly: %s", name, settings.view, reason)
+    return layer

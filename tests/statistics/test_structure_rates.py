@@ -11,7 +11,7 @@ from feast_sketch_store.layers import FeatureBudget, Target, build_layer
 from feast_sketch_store.rows.codecs import EMPTY, VALUE, FeatureCodec
 from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKeys
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from feast_sketch_store.structures.choice import Popularity, listing_bits, set_bits
+from feast_sketch_store.structures.costs import Popularity, index_bytes, set_bits, sets_bytes
 from feast_sketch_store.structures.sizing import FactClass, TieredFacts, size_for_rates
 from feast_sketch_store.succinct import FingerprintIndex, GolombSets, SetCode
 from feast_sketch_store.succinct.fingerprints import width_for
@@ -250,13 +250,16 @@ def test_bits_of_the_index_of_fingerprints(random_hashes, num_rows):
     assert 8 * index.size_bytes / num_rows == pytest.approx(width - math.log2(num_rows) + 3 + 2, rel=0.03)
 
 
-def test_bits_of_a_list_of_rows_are_those_of_its_estimate(zipf):
-    """What the choice goes by: offsets of sets take 8 to 12 bits a row, 16 are reckoned with."""
+def test_bytes_of_a_list_of_rows_are_those_of_its_estimate(zipf):
+    """What the choice goes by; offsets are guessed to a bit per row."""
     layer = layer_of(zipf, Target("error_rate", 0.01, "sets"))
     index, sets = layer.presence.index, layer.presence.sets.sets
+    assert index.size_bytes == pytest.approx(index_bytes(NUM_ROWS, 1e-5), rel=0.01)
+    counts = np.sort(np.bincount(zipf.symbols, minlength=VOCABULARY))[::-1]
     offsets = sets.anchors.size_bytes + sets.deltas.size_bytes
-    extra = 8 * (index.size_bytes + offsets) - NUM_ROWS * math.log2(1 / 1e-5) / math.log(2)
-    assert extra <= listing_bits(NUM_ROWS, 1e-5) <= extra + 8 * NUM_ROWS
+    estimated = Popularity(counts, NUM_ROWS)
+    guessed = sets_bytes([estimated]) - set_bits(estimated) / 8
+    assert abs(8 * (offsets - guessed)) <= 1.2 * NUM_ROWS
 
 
 @pytest.mark.parametrize(("vocabulary", "exponent"), [(2000, 1.05), (300, 0.0)])

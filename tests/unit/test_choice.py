@@ -1,6 +1,7 @@
 """Which structure a membership feature is kept in, and for how many false symbols."""
 
-import math
+import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,15 +12,18 @@ from feast_sketch_store.structures.choice import (
     FALSE_PER_READ,
     MEMORY,
     NOISE_RATIO,
-    Popularity,
+    Beside,
     Target,
     choose,
-    filter_bits,
-    listing_bits,
-    set_bits,
+)
+from feast_sketch_store.structures.costs import (
+    Popularity,
+    index_bytes,
+    packed_bytes,
+    sets_bytes,
+    table_bytes,
 )
 from feast_sketch_store.structures.sizing import FactClass, TieredFacts, expected_fill, size_for_rates
-from feast_sketch_store.succinct.fingerprints import expected_bits
 
 RATE = 1e-5
 NUM_ROWS, VOCABULARY = 2000, 100
@@ -28,6 +32,8 @@ COUNTS = 1000 // np.arange(1, VOCABULARY + 1)
 KNOWN = Popularity(COUNTS, NUM_ROWS)
 FACTS = int(COUNTS.sum())
 PER_ROW = FACTS / NUM_ROWS
+TWO = dict.fromkeys("ab", KNOWN)
+BESIDE = Beside.rows(NUM_ROWS, RATE, False)
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +43,13 @@ def _few_fills(monkeypatch):
 
 
 def choice(measure, amount, structure="auto", known=KNOWN, is_listed=False):
-    return choose({"x": Target(measure, amount, structure)}, {"x": known}, RATE, is_listed)["x"]
+    beside = Beside.rows(known.num_rows, RATE, is_listed)
+    return choose({"x": Target(measure, amount, structure)}, {"x": known}, beside)["x"]
+
+
+def filter_bits(facts):
+    """Bits of a table of its own."""
+    return size_for_rates([facts]).num_bits
 
 
 def false_per_read(facts, known=KNOWN):
@@ -77,7 +89,7 @@ def test_an_error_rate_makes_a_uniform_filter_by_default():
 @pytest.mark.parametrize("structure", ["uniform", "tiers"])
 @pytest.mark.parametrize("num_bytes", [FACTS / 4, FACTS, 1.5 * FACTS])
 def test_a_filter_fits_in_the_memory_and_uses_it(structure, num_bytes):
-    facts = choice(MEMORY, num_bytes, structure)
+    facts = choice(MEMORY, num_bytes, structure, is_listed=True)
     assert 0.97 * 8 * num_bytes <= filter_bits(facts) <= 8 * num_bytes + 1
 
 
@@ -99,46 +111,121 @@ def test_memory_that_holds_no_filter_is_refused(structure):
 
 
 def test_sets_are_chosen_if_they_fit_in_the_memory_with_their_list_of_rows():
-    size = set_bits(KNOWN) / 8
-    assert choice(MEMORY, size + 1, is_listed=True) is None
+    size, index = sets_bytes([KNOWN]), index_bytes(NUM_ROWS, RATE)
+    assert choice(MEMORY, size, is_listed=True) is None
     assert isinstance(choice(MEMORY, size - 1, is_listed=True), TieredFacts)
-    # A filter needs a symbol of each row, so a list may take as much more.
-    assert choice(MEMORY, size + expected_bits(NUM_ROWS, RATE) / 8 + 2 * NUM_ROWS + 1) is None
-    assert isinstance(choice(MEMORY, size + listing_bits(NUM_ROWS, RATE) / 8 - 1), TieredFacts)
+    assert choice(MEMORY, size + index) is None
+    assert isinstance(choice(MEMORY, size + index - 1), TieredFacts)
 
 
+def test_sets_fit_in_the_memory_without_the_list_that_others_pay():
+    amount = sets_bytes([KNOWN]) + 1
+    alone = {"a": Target(MEMORY, amount)}
+    assert isinstance(choose(alone, {"a": KNOWN}, BESIDE, 1.0)["a"], TieredFacts)
+    both = {**alone, "b": Target(ERROR_RATE, 0.1, "sets")}
+    assert choose(both, dict.fromkeys("ab", KNOWN), BESIDE) == {"a": None, "b": None}
+
+
+def layer_bytes(*facts, sets=0, is_listed=False):
+    """Bytes of a layer with facts in its filter and features like KNOWN in sets, worked out anew."""
+    symbols = 2 * len(facts)  # words of the windows of 100 symbols
+    if is_listed or sets:
+        num_bits = size_for_rates(facts).num_bits if facts else 1
+        listed = 0 if is_listed else index_bytes(NUM_ROWS, RATE) + packed_bytes(NUM_ROWS, 1)
+        return table_bytes(num_bits, symbols) + listed + sets_bytes([KNOWN] * sets)
+    return table_bytes(size_for_rates([*facts, FactClass(NUM_ROWS, RATE)]).num_bits, symbols + 1)
+
+
+@pytest.mark.parametrize("is_listed", [False, True])
 @pytest.mark.parametrize("measure", [NOISE_RATIO, FALSE_PER_READ])
-def test_sets_are_chosen_exactly_where_they_are_smaller_with_the_list(measure):
-    listing, chosen = listing_bits(NUM_ROWS, RATE), []
-    assert listing > 0
+def test_sets_are_chosen_exactly_where_the_layer_is_smaller(measure, is_listed):
+    chosen = []
     for amount in np.geomspace(1e-6, 10, 12):
-        in_filter, in_sets = filter_bits(choice(measure, amount, "tiers")), set_bits(KNOWN)
-        is_set = choice(measure, amount) is None
-        assert is_set == (in_sets + listing < in_filter)
-        # In a layer that lists its rows anyway, the list costs nothing.
-        assert (choice(measure, amount, is_listed=True) is None) == (in_sets < in_filter)
-        chosen.append(is_set)
+        in_filter = layer_bytes(choice(measure, amount, "tiers"), is_listed=is_listed)
+        in_sets = layer_bytes(sets=1, is_listed=is_listed)
+        chosen.append(choice(measure, amount, is_listed=is_listed) is None)
+        if not 0.995 <= in_sets / in_filter <= 1.005:
+            assert chosen[-1] == (in_sets < in_filter)
     assert True in chosen
     assert False in chosen
+    assert chosen == sorted(chosen, reverse=True)
 
 
 def test_features_share_the_cost_of_the_list():
-    listing = listing_bits(NUM_ROWS, RATE)
-    amount = next(
-        amount
-        for amount in np.geomspace(10, 1e-9, 50)
-        if set_bits(KNOWN) + 0.6 * listing < filter_bits(choice(NOISE_RATIO, amount, "tiers"))
-    )
-    target = Target(NOISE_RATIO, float(amount))
-    assert choice(NOISE_RATIO, float(amount)) is not None
-    both = choose(dict.fromkeys("ab", target), dict.fromkeys("ab", KNOWN), RATE, False)
-    assert both == {"a": None, "b": None}
-    beside = choose(
-        {"a": target, "b": Target(ERROR_RATE, 0.1, "sets")}, dict.fromkeys("ab", KNOWN), RATE, False
-    )
-    assert beside == {"a": None, "b": None}
-    fixed = choose({"a": target, "b": Target(ERROR_RATE, 0.1)}, dict.fromkeys("ab", KNOWN), RATE, True)
+    def chosen(amount, **beside):
+        targets = {"a": Target(NOISE_RATIO, amount), **beside}
+        return choose(targets, dict.fromkeys(targets, KNOWN), BESIDE)["a"]
+
+    def together(amount):
+        return chosen(amount, b=Target(NOISE_RATIO, amount))
+
+    amounts = np.geomspace(10, 1e-9, 60).tolist()
+    alone, both = ([a for a in amounts if how(a) is None] for how in (chosen, together))
+    with_sets = [a for a in amounts if chosen(a, b=Target(ERROR_RATE, 0.1, "sets")) is None]
+    assert len(alone) < len(both) < len(with_sets)
+    assert set(alone) < set(both) < set(with_sets)
+
+
+def test_a_uniform_filter_stays_one_beside_sets():
+    listed = Beside.rows(NUM_ROWS, RATE, True)
+    fixed = choose({"a": Target(NOISE_RATIO, 1e-4), "b": Target(ERROR_RATE, 0.1)}, TWO, listed)
     assert fixed == {"a": None, "b": FactClass(FACTS, 0.1)}
+
+
+def test_of_several_features_those_are_in_sets_that_gain_most():
+    """No other choice of sets makes a smaller layer; their tables and offsets are shared."""
+    amounts = {"a": 1e-6, "b": 0.03, "c": 0.3, "d": 3.0, "e": 30.0}
+    targets = {name: Target(NOISE_RATIO, amount) for name, amount in amounts.items()}
+    popularity = dict.fromkeys(targets, KNOWN)
+    for is_listed in (False, True):
+        chosen = choose(targets, popularity, Beside.rows(NUM_ROWS, RATE, is_listed))
+        filters = {name: choice(NOISE_RATIO, amount, "tiers") for name, amount in amounts.items()}
+        sizes = {
+            left: layer_bytes(*(filters[n] for n in left), sets=len(targets) - len(left), is_listed=is_listed)
+            for size in range(len(targets) + 1)
+            for left in itertools.combinations(targets, size)
+        }
+        kept = tuple(name for name, facts in chosen.items() if facts is not None)
+        assert sizes[kept] <= 1.005 * min(sizes.values())
+        assert 0 < len(kept) < len(targets)
+
+
+def test_scalars_that_are_smaller_as_columns_weigh_in():
+    amount = next(a for a in np.geomspace(10, 1e-9, 50) if choice(NOISE_RATIO, float(a)) is None) * 30
+    assert choice(NOISE_RATIO, float(amount)) is not None
+    scalars = [FactClass(NUM_ROWS, 1e-8)] * 5
+    beside = replace(BESIDE, facts=[*BESIDE.facts, *scalars], columns_bytes=5 * packed_bytes(NUM_ROWS, 8))
+    assert choose({"x": Target(NOISE_RATIO, float(amount))}, {"x": KNOWN}, beside)["x"] is None
+
+
+@pytest.mark.parametrize("structure", ["auto", "uniform", "tiers"])
+@pytest.mark.parametrize(
+    ("measure", "amount"), [(NOISE_RATIO, 1e-34), (FALSE_PER_READ, 1e-40), (FALSE_PER_READ, 1e-320)]
+)
+def test_what_no_filter_keeps_is_in_sets(measure, amount, structure):
+    assert choice(measure, amount, structure) is None
+    assert choice(measure, amount, structure, is_listed=True) is None
+
+
+def test_what_no_table_keeps_together_is_in_sets():
+    kept = {
+        rate: choose(
+            {"x": Target(ERROR_RATE, 0.1)}, {"x": KNOWN}, replace(BESIDE, facts=[FactClass(10, rate)])
+        )["x"]
+        for rate in (1e-9, 1e-33, 1e-40)
+    }
+    assert kept == {1e-9: FactClass(FACTS, 0.1), 1e-33: FactClass(FACTS, 0.1), 1e-40: None}
+
+
+@pytest.mark.parametrize("growth", [1.0, 1.5, 3.0])
+def test_tables_that_have_to_be_larger_are_chosen_less(growth):
+    chosen = [
+        choose({"x": Target(NOISE_RATIO, float(amount))}, {"x": KNOWN}, BESIDE, growth)["x"] is None
+        for amount in np.geomspace(1e-6, 100, 30)
+    ]
+    plain = [choice(NOISE_RATIO, float(amount)) is None for amount in np.geomspace(1e-6, 100, 30)]
+    assert sum(chosen) > sum(plain) or growth == 1
+    assert all(now or not before for now, before in zip(chosen, plain, strict=True))
 
 
 EDGES = {
@@ -182,13 +269,4 @@ def test_a_symbol_that_all_rows_have_takes_one_hash():
 
 
 def test_nothing_is_chosen_for_no_features():
-    assert choose({}, {}, RATE, False) == {}
-
-
-def test_bits_of_a_list_grow_with_what_an_unknown_entity_may_cost_less():
-    assert listing_bits(0, RATE) == 0
-    per_row = listing_bits(10**6, 1e-5) / 10**6
-    # Its fingerprint and offset, less log2(1 / rate) / ln 2 of a shape.
-    fingerprint = expected_bits(10**6, 1e-5) / 10**6
-    assert 17 < fingerprint < 25
-    assert per_row == pytest.approx(fingerprint + 16 - math.log2(1e5) / math.log(2))
+    assert choose({}, {}, BESIDE) == {}

@@ -36,13 +36,19 @@ def make_view(tmp_path):
     def make(interval=0.0):
         view = View(LocalStorage(tmp_path / "view"), SETTINGS, NEVER, interval)
 
-        def put(user, *items, second=0, policy=NEVER):
+        def put(user, *items, **how):
+            put_all({user: items}, **how)
+
+        def put_all(users, second=0, policy=NEVER):
             import datetime
 
-            value = {"viewed": Value(string_set_val=StringSet(val=items))}
             event = datetime.datetime(2026, 1, 1, 0, 0, second)
+            rows = [
+                (user_key(user), {"viewed": Value(string_set_val=StringSet(val=items))}, event, None)
+                for user, items in users.items()
+            ]
             view.policy = policy
-            view.write([(user_key(user), value, event, None)])
+            view.write(rows)
 
         def get(*users):
             found = {}
@@ -53,7 +59,7 @@ def make_view(tmp_path):
                     found[users[position]] = set(value.string_set_val.val)
             return found
 
-        return SimpleNamespace(view=view, put=put, get=get)
+        return SimpleNamespace(view=view, put=put, put_all=put_all, get=get)
 
     return make
 
@@ -99,7 +105,8 @@ def test_two_snapshots_are_kept(make_view, tmp_path):
 
 def test_sealing_the_same_rows_anew_takes_the_newest_settings(make_view):
     view = make_view()
-    view.put(1, *(f"item {n}" for n in range(100)))
+    # Many rows fill a table evenly.
+    view.put_all({user: [f"item {user * 7 % 100}", f"item {user * 3 % 97}"] for user in range(1000)})
     other = make_view()
     assert other.get(1)
     for rate in (0.1, 0.05, 0.01, 0.001):

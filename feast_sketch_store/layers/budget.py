@@ -1,0 +1,62 @@
+"""Budgets: what a sealed layer is built for."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from feast_sketch_store.rows.vocabulary import Vocabulary
+from feast_sketch_store.structures.choice import Target
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The values of a membership feature that are kept. The others cost nothing, and are never read.
+
+    Parameters
+    ----------
+    top : so many of the most frequent ones.
+    min_share : those that at least such a share of the rows has.
+    values : these, of the storage type; in ascending order.
+    """
+
+    top: int | None = None
+    min_share: float = 0.0
+    values: pa.Array | None = None
+
+    def kept(self, vocabulary: Vocabulary, counts: NDArray[np.int64], num_rows: int) -> NDArray[np.bool_]:
+        """Which values of a vocabulary, of which so many rows have each: bool[V].
+
+        Parameters
+        ----------
+        vocabulary, counts : from the most frequent value on.
+        """
+        is_kept = counts >= self.min_share * num_rows
+        if self.top is not None:
+            is_kept[self.top :] = False
+        if self.values is not None:
+            is_kept &= pc.is_in(vocabulary.values, self.values).to_numpy(zero_copy_only=False)
+        return is_kept
+
+
+@dataclass(frozen=True)
+class FeatureBudget:
+    """What a layer is built for.
+
+    Parameters
+    ----------
+    presence_error_rate : probability that an entity that was never written reads as a row.
+    targets : per feature; for a membership feature see `Target`, where a number is an error rate; for a
+        categorical one the probability that a read meets a second value.
+    ttl_microseconds : how long rows live, if they expire; timestamps are then kept in steps of a
+        fifteenth of it.
+    cuts : of membership features of which not all values are kept.
+    """
+
+    presence_error_rate: float
+    targets: Mapping[str, Target | float]
+    ttl_microseconds: int | None = None
+    cuts: Mapping[str, Cut] = field(default_factory=dict)

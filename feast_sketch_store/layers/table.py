@@ -1,0 +1,114 @@
+"""The table of a layer: filled with facts of features and shapes, and held to what they are wanted for.
+
+A sizing reckons with the ones that a table is expected to have. The table as it is has some more or fewer:
+few in a large one, but windows of entities with many values move the fill of a small one by percents. So the
+ones are counted, and a table that would show more than it may is filled again, a little larger.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feast_sketch_store.layers.shapes import SymbolRange, words_for
+from feast_sketch_store.structures.sizing import (
+    AnyFacts,
+    Geometry,
+    TieredFacts,
+    fill_limit,
+    size_for_rates,
+)
+from feast_sketch_store.succinct import ShiftingBloomFilter, ShiftingBloomFilterBuilder
+from feast_sketch_store.threads import NUM_THREADS
+
+# By how much the noise that a finished table is expected to show may exceed what is wanted.
+TOLERANCE = 0.001
+
+_HEADROOM = 1.002  # of a larger table: its ones will not be quite the same
+_MAX_GROWTH = 2.0  # at a time
+
+# Per part the places of its rows, and their symbols as indptr and ids of a CSR matrix.
+Rows = Iterator[tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.integer]]]
+
+
+@dataclass(frozen=True)
+class TablePart:
+    """Facts of consecutive symbols.
+
+    Parameters
+    ----------
+    facts : for how many hashes each symbol has.
+    num_symbols : how many they are.
+    rows : gives the facts, as often as it is called.
+    is_held : whether the target of the facts must be kept; a feature for so many bytes has none.
+    """
+
+    facts: AnyFacts
+    num_symbols: int
+    rows: Callable[[], Rows]
+    is_held: bool = True
+
+
+@dataclass(frozen=True)
+class FilledTable:
+    """A table and what it does to the targets.
+
+    Parameters
+    ----------
+    bloom : the filter.
+    ranges : of the symbols of each part.
+    excess : the noise that the table is expected to show with the ones that it has, relative to what is
+        wanted, of the part with the most; at most 1 if all are kept.
+    growth : how much larger a table would keep them.
+    """
+
+    bloom: ShiftingBloomFilter
+    ranges: Sequence[SymbolRange]
+    excess: float
+    growth: float
+
+    @property
+    def keeps_targets(self) -> bool:
+        """Whether no part shows more noise than it may."""
+        return self.excess <= 1 + TOLERANCE
+
+
+def fill_table(
+    entity_hashes: NDArray[np.uint64], parts: Sequence[TablePart], salt: tuple[int, int], growth: float
+) -> FilledTable:
+    """Fold facts into a table that is so much larger than its sizing says.
+
+    Parameters
+    ----------
+    entity_hashes : uint64[n, 2], that the places of the rows refer to.
+    """
+    classes = [part.facts for part in parts]
+    geometry = size_for_rates(classes) if classes else Geometry(1, (), 0.5)
+    num_bits = math.ceil(geometry.num_bits * growth)
+    ends = np.cumsum([0, *(words_for(part.num_symbols) for part in parts)]).tolist()
+    builder = ShiftingBloomFilterBuilder(num_bits, max(1, ends[-1]), salt, NUM_THREADS)
+    for part, hashes, first_word in zip(parts, geometry.hashes, ends, strict=False):
+        firsts = np.array(hashes) if isinstance(part.facts, TieredFacts) else None
+        for places, indptr, symbols in part.rows():
+            builder.add_rows(entity_hashes, places, indptr, symbols, len(hashes), first_word * 64, firsts)
+    bloom = builder.build()
+
+    # A rate below 1 even if all bits are ones.
+    fill = min(bloom.measured_fill(), 1 - 0.5 / bloom.num_bits)
+    ranges = [
+        SymbolRange.build(first_word, part.num_symbols, part.facts, hashes, fill)
+        for part, hashes, first_word in zip(parts, geometry.hashes, ends, strict=False)
+    ]
+    held = [(p.facts, h) for p, h in zip(parts, geometry.hashes, strict=True) if p.is_held and p.num_symbols]
+    return FilledTable(bloom, ranges, *_compared(held, fill))
+
+
+def _compared(held: Sequence[tuple[AnyFacts, tuple[int, ...]]], fill: float) -> tuple[float, float]:
+    """The largest excess in a table of so many ones, and how much larger a table would have none."""
+    excess = max((facts.excess(hashes, fill) for facts, hashes in held), default=0.0)
+    if excess <= 1:
+        return excess, 1.0
+    limit = fill_limit([facts for facts, _ in held], [hashes for _, hashes in held])
+    return excess, min(_MAX_GROWTH, _HEADROOM * math.log1p(-fill) / math.log1p(-limit))

@@ -1,0 +1,116 @@
+"""What the parts of a sealed layer take in memory, told before they are built: what a choice goes by.
+
+Tables, packed integers and columns are as large as told here, to the word. Sets are coded on trial for some
+of the rows; without such rows their bits are estimated by the entropy of independent symbols.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feast_sketch_store.succinct import golomb_sets
+from feast_sketch_store.succinct.fingerprints import expected_bits
+from feast_sketch_store.succinct.packed import num_words_for
+
+_WORD_BITS = 64
+_ROWS_OF_UNEQUAL_SIZE = 1.5  # by which the largest block of rows exceeds the mean one, about
+
+
+@dataclass(frozen=True, eq=False)
+class Popularity:
+    """How often each symbol of a feature occurs.
+
+    Parameters
+    ----------
+    counts : int64[V], rows that have each symbol, from the most popular one on.
+    num_rows : of all rows.
+    num_empty : of rows that have none, whose reads show none either.
+    coded : int64[m], bits of the sets of some of the rows, coded on trial; None if there are none.
+    state_width : bits of the state of a row in a column; None for one if there are rows without symbols.
+    """
+
+    counts: NDArray[np.int64]
+    num_rows: int
+    num_empty: int = 0
+    coded: NDArray[np.int64] | None = None
+    state_width: int | None = None
+
+    @property
+    def num_filled(self) -> int:
+        """Rows that have some."""
+        return max(1, self.num_rows - self.num_empty)
+
+    @property
+    def num_facts(self) -> int:
+        """All facts."""
+        return int(self.counts.sum())
+
+    @property
+    def mean_absent(self) -> float:
+        """How many symbols a row that has some lacks, on average."""
+        return max(0.0, len(self.counts) - self.num_facts / self.num_filled)
+
+    @property
+    def window_words(self) -> int:
+        """Words of a window of a filter that the symbols take up."""
+        return -(-len(self.counts) // _WORD_BITS)
+
+    @property
+    def states_bytes(self) -> int:
+        """Bytes of a column of the states of the rows."""
+        width = int(self.num_empty > 0) if self.state_width is None else self.state_width
+        return packed_bytes(self.num_rows, width)
+
+
+def packed_bytes(length: int, width: int) -> int:
+    """Bytes of so many packed integers."""
+    return 8 * num_words_for(length, width)
+
+
+def table_bytes(num_bits: float, window_words: int) -> float:
+    """Bytes of a filter's table, which is no shorter than its window, and of the head that it repeats."""
+    window_words = max(1, window_words)
+    return 8 * (max(math.ceil(num_bits / _WORD_BITS), window_words) + window_words)
+
+
+def index_bytes(num_rows: int, presence_error_rate: float) -> float:
+    """Bytes of the fingerprints of a list of rows."""
+    return expected_bits(num_rows, presence_error_rate) / 8 + 16
+
+
+def timestamps_bytes(num_rows: int, distinct: NDArray[np.int64]) -> int:
+    """Bytes of a column of timestamps, of which there are so many different ones, ascending."""
+    if not len(distinct):
+        return 0
+    numbered = packed_bytes(num_rows, max(1, (len(distinct) - 1).bit_length())) + 8 * len(distinct)
+    return min(numbered, packed_bytes(num_rows, max(1, int(distinct[-1] - distinct[0]).bit_length())))
+
+
+def set_bits(popularity: Popularity) -> float:
+    """Bits of the codes of sets: as on trial, or else about those of their symbols and of their sizes."""
+    coded, num_facts, num_rows = popularity.coded, popularity.num_facts, popularity.num_rows
+    if coded is not None and len(coded):
+        return float(coded.sum()) * num_rows / len(coded)
+    mean = num_facts / max(1, num_rows)
+    least = golomb_sets.ideal_bits(popularity.counts, popularity.num_filled)
+    return least + num_rows * (1 + math.log2(1 + mean))
+
+
+def sets_bytes(parts: Sequence[Popularity]) -> float:
+    """Bytes of the sets of some features of the same rows, and of where those of each row begin."""
+    if not parts:
+        return 0.0
+    num_rows, block = parts[0].num_rows, golomb_sets.BLOCK_ROWS
+    num_bits = sum(map(set_bits, parts))
+    coded = [part.coded for part in parts if part.coded is not None]
+    if len(coded) == len(parts) and len(coded[0]):
+        row_bits = np.sum(coded, axis=0)
+        behind = np.concatenate((np.zeros(1, np.int64), np.cumsum(row_bits)))[:-1]
+        longest = float((behind - np.repeat(behind[::block], block)[: len(behind)]).max())
+    else:
+        longest = _ROWS_OF_UNEQUAL_SIZE * block * num_bits / max(1, num_rows)
+    starts = packed_bytes(-(-num_rows // block), int(num_bits).bit_length())
+    return 8 * (num_bits // _WORD_BITS + 3) + starts + packed_bytes(num_rows, int(longest).bit_length())

@@ -1,0 +1,160 @@
+"""Costs that are told before anything is built are those of what is built."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from feast_sketch_store.layers.listed import ListedRows
+from feast_sketch_store.rows.codecs import EMPTY, MISSING, NULL, VALUE, FeatureCodec
+from feast_sketch_store.rows.vocabulary import Vocabulary
+from feast_sketch_store.structures.columns import Column, scalar_bytes
+from feast_sketch_store.structures.costs import (
+    Popularity,
+    index_bytes,
+    packed_bytes,
+    set_bits,
+    sets_bytes,
+    table_bytes,
+    timestamps_bytes,
+)
+from feast_sketch_store.structures.set_columns import SetColumns, SetFeature
+from feast_sketch_store.succinct import FingerprintIndex, PackedInts, ShiftingBloomFilterBuilder
+from feast_sketch_store.succinct.fingerprints import width_for
+
+LENGTHS = [0, 1, 63, 64, 65, 1000]
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("largest", [0, 1, 2, 1000, 2**40])
+def test_packed_integers(length, largest):
+    numbers = np.arange(length) % (largest + 1)
+    numbers[-1:] = largest
+    packed = PackedInts.pack(numbers, base=0)
+    assert packed_bytes(length, packed.width) == packed.size_bytes
+
+
+@pytest.mark.parametrize(("num_bits", "window_words"), [(1, 1), (64, 1), (65, 1), (1000, 3), (10, 40)])
+def test_a_table_is_no_shorter_than_its_window(num_bits, window_words):
+    bloom = ShiftingBloomFilterBuilder(num_bits, window_words, (1, 2)).build()
+    assert table_bytes(num_bits, window_words) == bloom.words.nbytes
+
+
+def test_a_table_without_symbols_has_a_window_of_a_word():
+    assert table_bytes(1, 0) == 16
+
+
+@pytest.mark.parametrize("num_rows", [10, 1000, 8192, 50_000])
+@pytest.mark.parametrize("rate", [0.1, 1e-5, 1e-9])
+def test_the_list_of_rows(num_rows, rate):
+    width = width_for(num_rows, rate)
+    hashes = np.sort(np.random.default_rng(1).integers(0, 2**64, num_rows, np.uint64))
+    index = FingerprintIndex.build(hashes, width)
+    assert index_bytes(num_rows, rate) == pytest.approx(index.size_bytes, rel=0.001, abs=24)
+
+
+@pytest.mark.parametrize(
+    "timestamps",
+    [[], [5], [5] * 100, [1, 10**15] * 50, list(range(100)), [0, 1, 2] * 30],
+    ids=["none", "one row", "one time", "far apart", "all different", "three"],
+)
+def test_timestamps(timestamps):
+    events = np.array(timestamps, np.int64)
+    width = width_for(len(events), 1e-5)
+    hashes = np.sort(np.random.default_rng(1).integers(0, 2**64, len(events), np.uint64))
+    index = FingerprintIndex.build(hashes, width)
+    listed = ListedRows.build((1, 2), index, events, np.zeros((0, 2), np.int64), {}, {}, None)
+    assert timestamps_bytes(len(events), np.unique(events)) == listed.size_bytes - index.size_bytes
+
+
+SCALARS = {
+    "few numbers": ("int64_val", [7, 7_000_000, 9] * 40),
+    "many numbers": ("int64_val", list(range(10**12, 10**12 + 100))),
+    "one number": ("int64_val", [3] * 50),
+    "any numbers": ("int64_val", [-(2**63), 2**63 - 1, 0]),
+    "few words": ("string_val", [b"a long word that is repeated", b"b", b""] * 30),
+    "many words": ("string_val", [f"word {n}".encode() for n in range(200)]),
+    "no word": ("string_val", []),
+    "no number": ("int64_val", []),
+}
+
+
+@pytest.mark.parametrize("without", [0, 1, 30], ids=lambda n: f"{n} rows without a value")
+@pytest.mark.parametrize(("field", "values"), SCALARS.values(), ids=SCALARS)
+def test_columns_of_scalars(field, values, without):
+    codec = FeatureCodec("size", field)
+    distinct, ids, counts = np.unique(np.array(values, object), return_inverse=True, return_counts=True)
+    vocabulary = Vocabulary(pa.array(distinct.tolist(), codec.storage_type))
+    states = np.array([VALUE] * len(values) + [MISSING, NULL, NULL] * (without // 3) + [NULL] * (without % 3))
+    states = states.astype(np.uint8)
+    indptr = np.concatenate(([0], np.cumsum(states == VALUE)))
+    column = Column.build(codec, states, indptr, vocabulary, ids.astype(np.int32))
+    assert scalar_bytes(codec, states, vocabulary, counts.astype(np.int64)) == column.size_bytes
+
+
+def some_sets(seed, num_rows, num_symbols, density, with_nulls):
+    """States, a CSR matrix of symbols in the order of popularity, and their counts."""
+    rng = np.random.default_rng(seed)
+    has = rng.random((num_rows, num_symbols)) < density / np.arange(1, num_symbols + 1) ** 0.5
+    has = has[:, np.argsort(-has.sum(axis=0), kind="stable")]
+    states = np.where(has.any(axis=1), VALUE, EMPTY).astype(np.uint8)
+    if with_nulls:
+        states[states == EMPTY] = NULL
+    rows, symbols = np.nonzero(has)
+    indptr = np.concatenate(([0], np.cumsum(np.bincount(rows, minlength=num_rows))))
+    return states, indptr, symbols.astype(np.int32), has.sum(axis=0)
+
+
+@pytest.mark.parametrize("with_nulls", [False, True])
+@pytest.mark.parametrize(("num_rows", "num_symbols", "density"), [(1, 5, 1), (40, 3, 0.2), (3000, 200, 0.5)])
+def test_sets_that_are_coded_on_trial(num_rows, num_symbols, density, with_nulls):
+    """Offsets may take a bit per row more or less, as the order of the rows is another one."""
+    codecs = [FeatureCodec(name, "int64_set_val") for name in "ab"]
+    sets = [some_sets(seed, num_rows, num_symbols, density, with_nulls) for seed in (1, 2)]
+    vocabulary = Vocabulary(pa.array(np.arange(num_symbols)))
+    joined = np.stack([np.diff(indptr) for _, indptr, _, _ in sets], axis=1)
+    indptr = np.concatenate(([0], np.cumsum(joined)))
+    ids = np.concatenate(
+        [part[row_indptr[r] : row_indptr[r + 1]] for r in range(num_rows) for _, row_indptr, part, _ in sets]
+    )
+    built = SetColumns.build(
+        [
+            SetFeature(codec, vocabulary, len(part))
+            for codec, (_, _, part, _) in zip(codecs, sets, strict=True)
+        ],
+        [counts for _, _, _, counts in sets],
+        [states for states, _, _, _ in sets],
+        indptr,
+        ids.astype(np.int32),
+    )
+    parts = [
+        Popularity(
+            counts,
+            num_rows,
+            int((states != VALUE).sum()),
+            SetColumns.row_bits(counts, states, row_indptr, part),
+        )
+        for states, row_indptr, part, counts in sets
+    ]
+    assert sum(map(set_bits, parts)) == built.sets.num_bits
+    assert sets_bytes(parts) == pytest.approx(built.size_bytes, abs=num_rows / 8 + 24)
+
+
+def test_bits_of_some_rows_stand_for_all():
+    states, indptr, symbols, counts = some_sets(3, 4000, 300, 0.5, False)
+    coded = SetColumns.row_bits(counts, states, indptr, symbols)
+    some = Popularity(counts, 4000, 0, coded[:1000])
+    assert set_bits(some) == pytest.approx(coded.sum(), rel=0.03)
+    assert sets_bytes([some]) == pytest.approx(sets_bytes([Popularity(counts, 4000, 0, coded)]), rel=0.05)
+
+
+def test_bits_of_sets_are_guessed_without_any_rows():
+    states, indptr, symbols, counts = some_sets(3, 4000, 300, 0.5, False)
+    coded = SetColumns.row_bits(counts, states, indptr, symbols)
+    guessed = Popularity(counts, 4000)
+    assert set_bits(guessed) == pytest.approx(coded.sum(), rel=0.1)
+    assert sets_bytes([guessed]) == pytest.approx(sets_bytes([Popularity(counts, 4000, 0, coded)]), rel=0.1)
+
+
+def test_no_sets_take_nothing():
+    assert sets_bytes([]) == 0
+    assert sets_bytes([Popularity(np.zeros(0, np.int64), 0)]) < 64

@@ -1,0 +1,205 @@
+"""Tables are held to what their facts are wanted for: a larger one takes the place of one that shows more, or
+sets and columns do.
+"""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import numpy as np
+import pytest
+from feast.protos.feast.types.EntityKey_pb2 import EntityKey
+from feast.protos.feast.types.Value_pb2 import StringSet, Value
+
+from feast_sketch_store.layers import FeatureBudget, SketchLayer, Target, build_layer, table
+from feast_sketch_store.layers.table import TOLERANCE, TablePart, fill_table
+from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.rows.encoding import to_arrow
+from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_entity_keys
+from feast_sketch_store.structures.sizing import FactClass, TieredFacts, size_for_rates
+from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
+from feast_sketch_store.view.view import SealPolicy, View
+
+CODECS = [FeatureCodec("viewed", "string_set_val"), FeatureCodec("name", "string_val")]
+PER_ENTITY, NUM_SYMBOLS = 150, 300
+
+
+def large_entities(num_entities=6):
+    """Entities with half of all symbols each, whose windows move the fill of a table by percents."""
+    rng = np.random.default_rng(3)
+    ids = [np.sort(rng.permutation(NUM_SYMBOLS)[:PER_ENTITY]) for _ in range(num_entities)]
+    indptr = np.arange(num_entities + 1) * PER_ENTITY
+    places = np.arange(num_entities, dtype=np.int32)
+    rows = (places, indptr, np.concatenate(ids).astype(np.int32))
+    return rng.integers(0, 2**64, (num_entities, 2), np.uint64), lambda: iter([rows])
+
+
+def facts_of(structure, num_entities=6, rate=0.01):
+    if structure == "uniform":
+        return FactClass(num_entities * PER_ENTITY, rate)
+    counts = np.full(NUM_SYMBOLS, num_entities * PER_ENTITY // NUM_SYMBOLS)
+    return TieredFacts(counts, num_entities, rate * (NUM_SYMBOLS - PER_ENTITY))
+
+
+@pytest.mark.parametrize("structure", ["uniform", "tiers"])
+def test_the_ones_of_a_table_tell_what_it_shows(structure):
+    hashes, rows = large_entities()
+    facts, excesses = facts_of(structure), []
+    for salt in range(60):
+        filled = fill_table(hashes, [TablePart(facts, NUM_SYMBOLS, rows)], (salt, 99), 1.0)
+        (symbols,) = filled.ranges
+        fill = filled.bloom.measured_fill()
+        assert filled.excess == pytest.approx(facts.excess(size_for_rates([facts]).hashes[0], fill))
+        assert symbols.false_positive_rate == pytest.approx(0.01 * filled.excess, rel=0.01)
+        excesses.append(filled.excess)
+        assert filled.keeps_targets == (filled.excess <= 1 + TOLERANCE)
+        growth = filled.growth
+        for _ in range(11):  # the windows of a larger table lie elsewhere
+            if filled.keeps_targets:
+                break
+            filled = fill_table(hashes, [TablePart(facts, NUM_SYMBOLS, rows)], (salt, 99), growth)
+            growth *= filled.growth
+        assert filled.keeps_targets
+        assert growth < 1.3
+    assert min(excesses) < 0.9
+    assert max(excesses) > 1.1
+
+
+def test_what_is_not_held_may_show_more():
+    hashes, rows = large_entities()
+    part = TablePart(facts_of("uniform"), NUM_SYMBOLS, rows, is_held=False)
+    assert all(fill_table(hashes, [part], (salt, 99), 1.0).keeps_targets for salt in range(20))
+
+
+def test_a_table_without_parts():
+    empty = fill_table(np.zeros((3, 2), np.uint64), [], (1, 2), 1.0)
+    assert empty.keeps_targets
+    assert empty.bloom.words.shape == (2,)
+
+
+@pytest.fixture
+def sizing_of(monkeypatch):
+    """Changes the sizes of tables behind the back of their builder."""
+
+    def change(factor):
+        def sized(classes):
+            geometry = size_for_rates(classes)
+            return replace(geometry, num_bits=max(1, int(geometry.num_bits * factor)))
+
+        monkeypatch.setattr(table, "size_for_rates", sized)
+
+    return change
+
+
+def rows_of(make_rows, num_users=200):
+    return make_rows(
+        [
+            (
+                user,
+                {
+                    "viewed": Value(
+                        string_set_val=StringSet(val=[f"item {user % 40}", f"item {user % 23}", "tea"])
+                    ),
+                    "name": Value(string_val=f"user {user % 50}"),
+                },
+                user % 3,
+            )
+            for user in range(num_users)
+        ],
+        CODECS,
+    )
+
+
+TARGETS = {
+    "uniform": Target("error_rate", 0.01),
+    "tiers": Target("false_per_read", 0.5, "tiers"),
+}
+
+
+@pytest.mark.parametrize("structure", TARGETS)
+def test_a_table_that_is_too_small_is_filled_again(make_rows, sizing_of, structure):
+    rows = rows_of(make_rows)
+    budget = FeatureBudget(1e-4, {"viewed": TARGETS[structure], "name": 1e-4})
+    honest = build_layer(rows, budget)
+    sizing_of(0.4)
+    layer = build_layer(rows, budget)
+    assert layer.structure_of("viewed") == structure
+    assert 0.95 <= layer.bloom.num_bits / honest.bloom.num_bits <= 1.1
+    assert layer.ranges["viewed"].false_positive_rate <= honest.ranges["viewed"].false_positive_rate * 1.05
+
+
+EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def key(user):
+    return EntityKey(join_keys=["user_id"], entity_values=[Value(int64_val=user)])
+
+
+@pytest.mark.parametrize("structure", TARGETS)
+@pytest.mark.parametrize("has_scalar", [False, True], ids=["set", "set and scalar"])
+def test_what_no_table_keeps_is_sealed_exactly_and_told(tmp_path, sizing_of, caplog, structure, has_scalar):
+    """However large the table gets, it shows more than it may."""
+    codecs = CODECS[: 1 + has_scalar]
+    users = range(100)
+    written = {user: {f"item {user % 40}", f"item {user % 23}", "tea"} for user in users}
+    rows = [
+        (
+            key(user),
+            {
+                "viewed": Value(string_set_val=StringSet(val=sorted(written[user]))),
+                **({"name": Value(string_val=f"user {user % 50}")} if has_scalar else {}),
+            },
+            EPOCH,
+            None,
+        )
+        for user in users
+    ]
+    features = {"viewed": FeatureSettings(CODECS[0], TARGETS[structure], 1000)}
+    if has_scalar:
+        features["name"] = FeatureSettings(CODECS[1], 1e-4, 1000)
+    settings = ViewSettings("history", 1e-4, features)
+    view = View(tmp_path / "view", codecs, 0.0)
+    view.write(to_arrow(rows, codecs), settings, SealPolicy(1.0, 10**9))
+    sizing_of(1e-6)
+    assert view.seal(settings)
+    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(told) == len(codecs)
+    assert "feature 'viewed' of view 'history' is kept exactly: a table of " in told[0]
+    names = [codec.feature for codec in codecs]
+    (answer,) = view.read(hash_serialized_keys(serialize_entity_keys([key(user) for user in users])), names)
+    found = answer.features["viewed"]
+    shown = found.decoder.values(found.states, found.indptr, found.symbols)
+    assert [set(value.string_set_val.val) for value in shown] == list(written.values())
+    layer, _ = view.sealed()
+    assert isinstance(layer, SketchLayer)
+    assert [layer.structure_of(name) for name in names] == ["sets", "column"][: len(names)]
+    assert not layer.ranges
+
+
+def test_what_no_filter_can_keep_is_told(tmp_path, caplog):
+    settings = ViewSettings(
+        "history", 1e-4, {"viewed": FeatureSettings(CODECS[0], Target("noise_ratio", 1e-40, "tiers"), 1000)}
+    )
+    view = View(tmp_path / "view", CODECS[:1], 0.0)
+    rows = [
+        (key(user), {"viewed": Value(string_set_val=StringSet(val=[f"item {user}"]))}, EPOCH, None)
+        for user in range(50)
+    ]
+    view.write(to_arrow(rows, CODECS[:1]), settings, SealPolicy(1.0, 10**9))
+    assert view.seal(settings)
+    assert "'viewed' of view 'history' is kept exactly: no filter keeps a noise_ratio of 1e-40" in caplog.text
+    assert view.sealed()[0].structure_of("viewed") == "sets"
+
+
+def test_a_choice_of_sets_is_no_news(tmp_path, caplog):
+    settings = ViewSettings(
+        "history", 1e-4, {"viewed": FeatureSettings(CODECS[0], Target("noise_ratio", 1e-3), 1000)}
+    )
+    view = View(tmp_path / "view", CODECS[:1], 0.0)
+    rows = [
+        (key(user), {"viewed": Value(string_set_val=StringSet(val=[f"item {user % 30}"]))}, EPOCH, None)
+        for user in range(500)
+    ]
+    view.write(to_arrow(rows, CODECS[:1]), settings, SealPolicy(1.0, 10**9))
+    assert view.seal(settings)
+    assert view.sealed()[0].structure_of("viewed") == "sets"
+    assert not caplog.records
