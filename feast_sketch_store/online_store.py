@@ -32,7 +32,7 @@ from feast_sketch_store.rows.codecs import EXACT
 from feast_sketch_store.rows.encoding import FeastRow, deletions
 from feast_sketch_store.rows.entity_keys import JoinKeys, hash_entity_keys, join_keys_text
 from feast_sketch_store.storage.base import Storage
-from feast_sketch_store.storage.names import remove_project, store_path, view_storage
+from feast_sketch_store.storage.names import SEAL_LOCK, remove_project, store_path, view_storage
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.settings import (
     DEFAULT_EXPIRED_KEPT_FOR,
@@ -379,7 +379,8 @@ class SketchOnlineStore(OnlineStore):
                 if (known := self._views.pop(storage.location, None)) is not None:
                     known[1].settle()  # a seal beside the writes would go on
                 self._settings.pop(storage.location, None)
-                storage.delete_all()
+                with storage.lease(SEAL_LOCK, wait=True):  # no other process seals what is gone
+                    storage.delete_all()
 
     def plan(self, config: RepoConfig, desired_registry_proto: RegistryProto) -> list[InfraObject]:
         """Nothing: the store has no infrastructure outside its folder."""
@@ -437,24 +438,31 @@ class SketchOnlineStore(OnlineStore):
         if known is None or known[0] != declaration:
             known = (copy.deepcopy(declaration), self._open(config, table))
             self._views[storage.location] = known
+            self._settings[storage.location] = copy.deepcopy(_key(config, table))
         return known[1]
 
     def writer(self, config: RepoConfig, table: FeatureView) -> View:
         """The same with the settings of now, which are read out of tags when something changes."""
-        view, options = self.view(config, table), config.online_store
-        join_keys = [(column.name, column.dtype) for column in getattr(table, "entity_columns", None) or []]
-        circumstances = join_keys, getattr(table, "ttl", None), config.repo_path, options
-        key = _declaration(config, table), circumstances
+        view, key = self.view(config, table), _key(config, table)
         if self._settings.get(view.storage.location) != key:
+            options = config.online_store
             view.settings = resolve(options, table, config.repo_path)
             view.policy = SealPolicy(options.seal_share, options.seal_min_rows)
             self._settings[view.storage.location] = copy.deepcopy(key)
         return view
 
     def _open(self, config: RepoConfig, table: FeatureView) -> View:
-        settings = resolve(config.online_store, table, config.repo_path)
-        interval = config.online_store.refresh_interval_seconds
-        return View(self.storage(config, table), settings, refresh_interval_seconds=interval)
+        options = config.online_store
+        settings = resolve(options, table, config.repo_path)
+        policy = SealPolicy(options.seal_share, options.seal_min_rows)
+        return View(self.storage(config, table), settings, policy, options.refresh_interval_seconds)
+
+
+def _key(config: RepoConfig, table: FeatureView) -> tuple[_Declaration, _Circumstances]:
+    """All that the settings of a view depend on."""
+    join_keys = [(column.name, column.dtype) for column in getattr(table, "entity_columns", None) or []]
+    circumstances = join_keys, getattr(table, "ttl", None), config.repo_path, config.online_store
+    return _declaration(config, table), circumstances
 
 
 def _declaration(config: RepoConfig, table: FeatureView) -> _Declaration:

@@ -182,7 +182,7 @@ class FreshLog:
         commits: list[Commit] = []
         while True:
             info = self._storage.info(cursor.segment)
-            if info is None or info.token != cursor.token:
+            if info is None or info.token != cursor.token or info.size_bytes < cursor.offset:
                 return None
             if info.size_bytes > cursor.offset:
                 try:
@@ -290,8 +290,12 @@ class FreshLog:
                 tail = replace(tail, is_closed=True)
             if tail.is_closed:
                 # A writer that dies before this leaves it to the next one.
-                tail, pieces = _ready(tail)
+                closed, (tail, pieces) = tail, _ready(tail)
                 self._append(tail, pieces, tail.next_number)
+                if self._storage.info(closed.segment) is None:
+                    self._tail = None
+                    self._storage.delete([tail.segment])
+                    raise StorageError(f"{self.where}: the view was dropped meanwhile")
             return tail.next_number - 1
 
     def drop_before(self, number: int) -> None:

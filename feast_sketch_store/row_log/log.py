@@ -1,5 +1,6 @@
 """The row log itself: append, read what is new, absorb fresh rows into the table, compact, vacuum."""
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,8 @@ from feast_sketch_store.row_log.fresh import Commit, Cursor, FreshLog, Tail
 from feast_sketch_store.row_log.table import Table, TableState, grouped, new_columns
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.names import FRESH_FOLDER, ROWS_FOLDER
+
+_logger = logging.getLogger(__name__)
 
 # A batch of more goes into a data file at once, of which the fresh log has the name.
 _MAX_FRESH_BYTES = 1 << 23
@@ -146,7 +149,14 @@ class RowLog:
             if state.commits:
                 raise self._lost()
             return LogRead(starts_over=known.number >= 0)
-        if known.identity not in (None, cursor.identity):
+        is_other = known.identity not in (None, cursor.identity)
+        if is_other or cursor.next_number <= known.number:
+            if not is_other:
+                _logger.warning(
+                    "%s: ends before commit %s, which was read: its write failed, or the file was cut",
+                    self._fresh.where,
+                    known.number,
+                )
             known, snapshot = START, ""
             commits, cursor = self._fresh_behind(-1)
             assert cursor is not None

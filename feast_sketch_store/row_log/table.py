@@ -24,6 +24,7 @@ import pyarrow as pa
 from feast_sketch_store.errors import DamagedFileError, RowError, StorageError
 from feast_sketch_store.row_log import delta
 from feast_sketch_store.row_log.data_file import SUFFIX, DataFile
+from feast_sketch_store.rows.column_names import check_new_columns
 from feast_sketch_store.storage.base import FileExistsAlreadyError, MissingFileError, Storage
 
 _logger = logging.getLogger(__name__)
@@ -360,7 +361,7 @@ class Table:
         if is_first or commit.is_compaction:
             actions.append(delta.protocol())
         if commit.columns is not None:
-            _check_names(commit.columns)
+            check_new_columns((), commit.columns)
             actions.append(delta.metadata(identity, commit.columns, time.time_ns() // 1_000_000))
         actions += [delta.remove(name) for name in sorted(commit.removed)]
         actions += [delta.add(file.name, file.size_bytes, file.num_rows) for file in commit.files]
@@ -407,7 +408,8 @@ def new_columns(known: Mapping[str, Any], schema: pa.Schema) -> dict[str, Any]:
 
     Raises
     ------
-    RowError : a column has another type than it is known with, or a name that differs from another's in case.
+    RowError : a column has another type than it is known with.
+    UnsupportedFeatureError : a name differs from that of another column only by case.
     """
     wanted = {f.name: delta.delta_type(f.type) for f in schema}
     changed = [
@@ -422,19 +424,8 @@ def new_columns(known: Mapping[str, Any], schema: pa.Schema) -> dict[str, Any]:
         )
     new = {name: kind for name, kind in wanted.items() if name not in known}
     if new:
-        _check_names({**known, **new})
+        check_new_columns(known, new)
     return new
-
-
-def _check_names(columns: Mapping[str, Any]) -> None:
-    by_folded: dict[str, str] = {}
-    for name in columns:
-        other = by_folded.setdefault(name.casefold(), name)
-        if other != name:
-            raise RowError(
-                f"columns {other!r} and {name!r} differ in case alone, which Delta tables do not tell apart; "
-                "rename one of them"
-            )
 
 
 def _text(kind: Any) -> str:

@@ -2,9 +2,11 @@
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 T = TypeVar("T")
+
+Commit: TypeAlias = Callable[[Sequence[T]], Sequence[BaseException | None]]
 
 
 class _Waiting(Generic[T]):
@@ -22,21 +24,20 @@ class GroupCommit(Generic[T]):
 
     The first thread commits its item at once. Those that come meanwhile wait; when it is done, one of them
     commits all of theirs.
-
-    Parameters
-    ----------
-    commit : makes items durable, in their order; gives for each None, or why it was refused. What it raises
-        counts for all of them.
     """
 
-    def __init__(self, commit: Callable[[Sequence[T]], Sequence[BaseException | None]]):
-        self._commit = commit
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._queue: list[_Waiting[T]] = []
         self._is_led = False
 
-    def submit(self, item: T) -> None:
+    def submit(self, item: T, commit: Commit[T]) -> None:
         """Commit an item; it is durable when this returns.
+
+        Parameters
+        ----------
+        commit : makes items durable, in their order; gives for each None, or why it was refused. What it
+            raises counts for all of them. The same for all items.
 
         Raises
         ------
@@ -50,16 +51,16 @@ class GroupCommit(Generic[T]):
             waiting.woken.wait()
             leads = waiting.leads
         if leads:
-            self._lead()
+            self._lead(commit)
         if waiting.error is not None:
             raise waiting.error
 
-    def _lead(self) -> None:
+    def _lead(self, commit: Commit[T]) -> None:
         """Commit what is waiting, then let the first of those that came meanwhile do the same."""
         with self._lock:
             batch, self._queue = self._queue, []
         try:
-            refused = self._commit([waiting.item for waiting in batch])
+            refused = commit([waiting.item for waiting in batch])
             for waiting, error in zip(batch, refused, strict=True):
                 waiting.error = error
         except BaseException as error:

@@ -15,7 +15,13 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from feast_sketch_store.errors import RowError, SketchStoreError, StorageError, VocabularyOverflowError
+from feast_sketch_store.errors import (
+    RowError,
+    SketchStoreError,
+    StorageError,
+    UnsupportedFeatureError,
+    VocabularyOverflowError,
+)
 from feast_sketch_store.row_log import LogRead, Position, RowLog
 from feast_sketch_store.rows.encoding import FeastRow, to_arrow
 from feast_sketch_store.snapshot.files import Draft
@@ -73,7 +79,7 @@ class View(LiveView):
     def reset_locks(self) -> None:
         """Make locks anew that another thread of the parent process may have held when it forked."""
         super().reset_locks()
-        self._commits: GroupCommit[Batch] = GroupCommit(self._commit)
+        self._commits: GroupCommit[Batch] = GroupCommit()
         self._seal_lock = threading.RLock()  # one seal, rebuild or vacuum at a time in this process
         self._sealer_lock = threading.Lock()
         self._sealer: threading.Thread | None = None
@@ -105,7 +111,7 @@ class View(LiveView):
         ------
         VocabularyOverflowError, RowError, StorageError : nothing of the rows was written.
         """
-        self._commits.submit(rows)
+        self._commits.submit(rows, self._commit)
         if not self._wants_seal() and not self.policy.wants_absorption(self._state.unsealed_commits):
             return
         base = self._state.base
@@ -132,7 +138,7 @@ class View(LiveView):
         try:
             table = self._to_table(batches)
             self.with_state(lambda state: self._vocabulary_limit.check(table, state, self.settings))
-        except (RowError, VocabularyOverflowError) as error:
+        except (RowError, VocabularyOverflowError, UnsupportedFeatureError) as error:
             if len(batches) == 1:
                 return [error]
             # Each is told what is wrong with its own rows, and the others are written.

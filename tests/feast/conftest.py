@@ -38,6 +38,10 @@ class Harness:
         """The same store as another process would open it."""
         return Harness(self.config, self.view, type(self.store)())
 
+    def absorb(self) -> None:
+        """Move fresh rows into the table of the row log."""
+        self.store.view(self.config, self.view).absorb()
+
     @staticmethod
     def noon(hours: int = 0) -> datetime:
         """The event timestamp of a row, so many hours after the first."""

@@ -342,11 +342,12 @@ def test_a_snapshot_whose_manifest_is_gone_is_none(make_harness):
 
 
 @pytest.mark.parametrize("how", ["truncate", "empty"])
-@pytest.mark.parametrize("pattern", ["_delta_log/*1.json", "*.parquet"])
+@pytest.mark.parametrize("pattern", ["_delta_log/*0.json", "*.parquet"])
 def test_a_damaged_row_log_is_named_and_a_running_reader_goes_on(make_harness, how, pattern, caplog):
     harness = make_harness(refresh_interval_seconds=0)
     harness.write(1, items("a"))
     assert harness.read(1)[0][1] == items("a")
+    harness.reopened().absorb()
     (damaged,) = (harness.folder / "rows").glob(pattern)
     _damage(damaged, how)
     with pytest.raises(DamagedFileError, match=damaged.name):
@@ -358,7 +359,9 @@ def test_a_running_reader_warns_once_of_a_damaged_commit(make_harness, caplog):
     harness = make_harness(refresh_interval_seconds=0)
     harness.write(1, items("a"))
     assert harness.read(1)[0][1] == items("a")
-    (harness.folder / "rows" / "_delta_log" / f"{2:020d}.json").write_text("{")
+    (segment,) = (harness.folder / "fresh").glob("*.log")
+    with segment.open("ab") as file:
+        file.write(b"{" * 100)
     for _ in range(3):
         assert harness.read(1)[0][1] == items("a")
     assert caplog.text.count("serving what was read before") == 1

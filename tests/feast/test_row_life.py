@@ -156,6 +156,7 @@ def test_a_vacuum_between_looking_and_reading_is_survived(make_harness, monkeypa
     writer = make_harness({"country": String}, seal_min_rows=10**9)
     for user in range(3):
         writer.write(user, country(f"c{user}"))
+    writer.absorb()
     read_file = DataFile.batches
 
     def read_file_after_a_vacuum(file, *arguments):
@@ -186,6 +187,7 @@ def test_when_the_newest_snapshot_is_damaged_deleted_rows_do_not_come_back(make_
 def test_vacuum_keeps_young_orphans_and_live_files(make_harness):
     harness = make_harness({"country": String})
     harness.write(1, country("FR"))
+    seal(harness)
     orphan = harness.folder / "rows" / "part-of-a-writer-that-is-not-done.parquet"
     orphan.write_bytes(b"not committed yet")
     view = harness.store.view(harness.config, harness.view)
@@ -241,7 +243,7 @@ def clock(monkeypatch):
     def now_ns():
         return real() + offset // timedelta(microseconds=1) * 1000
 
-    monkeypatch.setattr("feast_sketch_store.view.view.time.time_ns", now_ns)
+    monkeypatch.setattr("feast_sketch_store.view.live.time.time_ns", now_ns)
 
     def set_offset(to):
         nonlocal offset

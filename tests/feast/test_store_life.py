@@ -164,7 +164,7 @@ class TestAsync:
 
     def test_a_write_that_waits_does_not_hold_up_the_loop(self, store):
         view = store.registry.get_feature_view("history", "shop")
-        lock = store._get_provider().online_store.view(store.config, view)._write_lock
+        lock = store._get_provider().online_store.view(store.config, view)._commits._lock
 
         async def run():
             with lock:  # as another thread that writes or seals
@@ -331,7 +331,7 @@ def test_hybrid_beside_sqlite(make_store, make_history, tmp_path):
     assert (answer["in_sketch__country"], answer["in_sqlite__country"]) == (["FR", None], ["DE", None])
     store.push("events", countries(["IT"], moment=NOON + timedelta(1)))
     assert [ask(store, 1, features=[feature]) for feature in features] == [["IT"], ["IT"]]
-    assert (tmp_path / "data" / "sketch" / "shop" / "in_sketch" / "rows").is_dir()
+    assert (tmp_path / "data" / "sketch" / "shop" / "in_sketch" / "fresh").is_dir()
     assert not (tmp_path / "data" / "sketch" / "shop" / "in_sqlite").exists()
 
 

@@ -183,7 +183,7 @@ def test_a_forked_worker_reads_on_whatever_its_parent_was_doing(make_harness, op
     harness.write(1, country("FR"))
     assert countries(harness, 1) == ["FR"]
     view = harness.store.view(harness.config, harness.view)
-    with view._write_lock, view._refresh_lock:  # another thread of the parent is at work
+    with view._seal_lock, view._commits._lock, view._refresh_lock:  # another thread of the parent is at work
         assert _in_a_fork(lambda: countries(harness, 1, 2)) == "['FR', None]"
     ready, go = os.pipe()
 
