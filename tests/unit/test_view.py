@@ -196,7 +196,7 @@ def test_an_open_view_holds_no_descriptor(make_view, tmp_path):
     before = set(os.listdir("/proc/self/fd"))
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, before)) + 101, hard))
     try:
-        views = [View(LocalStorage(folder), [CODEC], 0.0) for folder in folders]
+        views = [View(LocalStorage(folder), SETTINGS, NEVER, 0.0) for folder in folders]
         for view in views:
             assert [len(answer.found) for answer in view.read(user_hashes([1, 2]), ["viewed"])] == [1, 1]
             assert view._loader._order is not None
