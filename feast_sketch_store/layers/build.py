@@ -76,16 +76,17 @@ class SketchLayerBuilder:
         # Beside a list of rows a scalar takes log2(V) bits, in the filter log2(V / error rate) / ln 2.
         sketched = {n: f for n, f in features.items() if n in kept.facts}
         sets = {n: f for n, f in features.items() if n in plan.targets and n not in sketched}
+        for feature in sketched.values():
+            feature.release()
+        bloom = table.builder.build()
         presence: ShapedRows | ListedRows
         if order is None:
-            presence = ShapedRows(table.bloom, plan.shapes, table.ranges[len(sketched) :], plan.bounds)
+            presence = ShapedRows(bloom, plan.shapes, table.ranges[len(sketched) :], plan.bounds)
         else:
-            for feature in sketched.values():
-                feature.release()
             columns = {n: f for n, f in features.items() if n not in sketched and n not in sets}
             presence = _list_rows(plan, order, sketched, columns, sets)
         return SketchLayer(
-            table.bloom,
+            bloom,
             {name: feature.sealed_codec for name, feature in features.items()},
             {name: feature.vocabulary for name, feature in (sketched | sets).items()},
             dict(zip(sketched, table.ranges, strict=False)),
@@ -116,7 +117,10 @@ class SketchLayerBuilder:
                 }
                 return kept, table, order if kept.is_listed else None
             growth *= table.growth
-        reason = f"a table of {table.bloom.num_bits} bits would show {table.excess:.3g} times what it may"
+            reason = (
+                f"a table of {table.builder.num_bits} bits would show {table.excess:.3g} times what it may"
+            )
+            del table  # before the next one takes memory
         self._failed_over = dict.fromkeys(kept.facts, reason)
         order = order or _Order.find(self._keys, plan.budget.presence_error_rate)
         return Kept({}, True), fill_table(self._keys.entity_hashes, [], order.salt, 1.0), order

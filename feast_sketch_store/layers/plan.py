@@ -17,7 +17,7 @@ from feast_sketch_store.structures.costs import Popularity, index_bytes, timesta
 from feast_sketch_store.structures.sizing import AnyFacts, FactClass
 
 # Sets are coded on trial for as many rows as have about so many facts, and for some thousand at least.
-_TRIAL_FACTS = 1 << 22
+_TRIAL_FACTS = 1 << 20
 _TRIAL_ROWS = 1 << 12
 
 

@@ -20,7 +20,7 @@ from feast_sketch_store.structures.sizing import (
     fill_limit,
     size_for_rates,
 )
-from feast_sketch_store.succinct import ShiftingBloomFilter, ShiftingBloomFilterBuilder
+from feast_sketch_store.succinct import ShiftingBloomFilterBuilder
 from feast_sketch_store.threads import NUM_THREADS
 
 # By how much the noise that a finished table is expected to show may exceed what is wanted.
@@ -57,14 +57,14 @@ class FilledTable:
 
     Parameters
     ----------
-    bloom : the filter.
+    builder : of the filter.
     ranges : of the symbols of each part.
     excess : the noise that the table is expected to show with the ones that it has, relative to what is
         wanted, of the part with the most; at most 1 if all are kept.
     growth : how much larger a table would keep them.
     """
 
-    bloom: ShiftingBloomFilter
+    builder: ShiftingBloomFilterBuilder
     ranges: Sequence[SymbolRange]
     excess: float
     growth: float
@@ -93,16 +93,14 @@ def fill_table(
         firsts = np.array(hashes) if isinstance(part.facts, TieredFacts) else None
         for places, indptr, symbols in part.rows():
             builder.add_rows(entity_hashes, places, indptr, symbols, len(hashes), first_word * 64, firsts)
-    bloom = builder.build()
-
     # A rate below 1 even if all bits are ones.
-    fill = min(bloom.measured_fill(), 1 - 0.5 / bloom.num_bits)
+    fill = min(builder.measured_fill(), 1 - 0.5 / builder.num_bits)
     ranges = [
         SymbolRange.build(first_word, part.num_symbols, part.facts, hashes, fill)
         for part, hashes, first_word in zip(parts, geometry.hashes, ends, strict=False)
     ]
     held = [(p.facts, h) for p, h in zip(parts, geometry.hashes, strict=True) if p.is_held and p.num_symbols]
-    return FilledTable(bloom, ranges, *_compared(held, fill))
+    return FilledTable(builder, ranges, *_compared(held, fill))
 
 
 def _compared(held: Sequence[tuple[AnyFacts, tuple[int, ...]]], fill: float) -> tuple[float, float]:

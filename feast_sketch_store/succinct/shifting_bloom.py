@@ -26,6 +26,7 @@ Source: Yang et al., "A Shifting Bloom Filter Framework for Set Queries", PVLDB 
 that carry auxiliary information); Goodwin et al., "BitFunnel", SIGIR 2017 (AND of rows).
 """
 
+import bisect
 import itertools
 import secrets
 from collections.abc import Callable, Sequence
@@ -85,6 +86,11 @@ class ShiftingBloomFilterBuilder:
             np.zeros(stop - first + window_words, np.uint64) for first, stop in itertools.pairwise(bounds)
         ]
 
+    @property
+    def num_bits(self) -> int:
+        """Bits of the table."""
+        return self._num_words * 64
+
     def add_rows(
         self,
         entity_hashes: NDArray[np.uint64],
@@ -127,20 +133,38 @@ class ShiftingBloomFilterBuilder:
         ]
         _run_all(fills)
 
+    def measured_fill(self) -> float:
+        """Share of ones in the table of all facts added so far."""
+        self._fold()
+        num_ones = sum(_num_ones(part[: -self._window_words]) for part in self._parts)
+        return num_ones / (64 * self._num_words)
+
     def build(self) -> "ShiftingBloomFilter":
         """The filter of all facts added so far; to be called once."""
+        self._fold()
         if len(self._parts) == 1:
             words = self._parts.pop()
         else:
-            words = np.zeros(self._num_words + self._window_words, np.uint64)
+            words = np.empty(self._num_words + self._window_words, np.uint64)
             for first in self._firsts:
-                part = self._parts.pop(0)  # each is let go when it has been used
-                words[first : first + len(part)] |= part
-        table, tail = words[: self._num_words], words[self._num_words :]
-        table[: self._window_words] |= tail
+                own = self._parts.pop(0)[: -self._window_words]  # each is let go when it has been used
+                words[first : first + len(own)] = own
         # Repeating the head behind the end keeps every window one contiguous slice.
-        tail[:] = table[: self._window_words]
+        words[self._num_words :] = words[: self._window_words]
         return ShiftingBloomFilter(words, self._num_words, self._salt)
+
+    def _fold(self) -> None:
+        """Move what runs on behind the parts into the words where it belongs."""
+        own = [part[: -self._window_words] for part in self._parts]
+        for first, words, part in zip(self._firsts, own, self._parts, strict=True):
+            tail, place = part[len(words) :], first + len(words)
+            while len(tail):  # it may run through parts that are shorter
+                place %= self._num_words
+                number = bisect.bisect_right(self._firsts, place) - 1
+                into = own[number][place - self._firsts[number] :][: len(tail)]
+                into |= tail[: len(into)]
+                tail[: len(into)] = 0
+                tail, place = tail[len(into) :], place + len(into)
 
 
 class ShiftingBloomFilter:
@@ -175,11 +199,7 @@ class ShiftingBloomFilter:
 
     def measured_fill(self) -> float:
         """Share of ones in the table: reads all of it."""
-        num_ones = 0
-        for first in range(0, self.num_words, _WORDS_PER_COUNT):
-            words = self.words[first : min(first + _WORDS_PER_COUNT, self.num_words)]
-            num_ones += int(np.bitwise_count(words).sum(dtype=np.int64))
-        return num_ones / self.num_bits
+        return _num_ones(self.words[: self.num_words]) / self.num_bits
 
     def windows(self, entity_hashes: NDArray[np.uint64], asked: Asked) -> NDArray[np.uint64]:
         """The answers for consecutive symbols of each entity.
@@ -270,6 +290,12 @@ class ShiftingBloomFilter:
             check.check_blocks(
                 kernel.touched_blocks(self._table, asked, entity_hashes, check.block_words, check.unchecked)
             )
+
+
+def _num_ones(words: NDArray[np.uint64]) -> int:
+    """The ones in all words."""
+    chunks = (words[first : first + _WORDS_PER_COUNT] for first in range(0, len(words), _WORDS_PER_COUNT))
+    return sum(int(np.bitwise_count(chunk).sum(dtype=np.int64)) for chunk in chunks)
 
 
 def _run_all(tasks: Sequence[Callable[[], None]]) -> None:

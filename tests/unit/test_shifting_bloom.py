@@ -156,6 +156,23 @@ def test_facts_added_in_parts_make_the_same_table():
     assert builder.build().words.tolist() == whole.words.tolist()
 
 
+@pytest.mark.parametrize("window_words", [1, 3, 10, 25, 40])
+@pytest.mark.parametrize("num_threads", [1, 2, 3, 7])
+def test_threads_make_the_same_table(monkeypatch, num_threads, window_words):
+    """Each fills a part, which a window may run through to its end and beyond that of the table."""
+    monkeypatch.setattr("feast_sketch_store.succinct.shifting_bloom._MIN_WORDS_PER_PART", 5)
+    hashes, entities = random_hashes(30), np.repeat(np.arange(30), 20)
+    symbols = np.random.default_rng(2).integers(0, 64 * window_words, len(entities))
+    builder = ShiftingBloomFilterBuilder(64 * 40, window_words, SALT, num_threads)
+    builder.add_many(hashes, entities[:300], symbols[:300], 3)
+    builder.measured_fill()  # and more may be added
+    builder.add_many(hashes, entities[300:], symbols[300:], 3)
+    whole = build(hashes, entities, symbols, num_bits=64 * 40, window_words=window_words, num_hashes=3)
+    assert builder.num_bits == whole.num_bits
+    assert builder.measured_fill() == whole.measured_fill() > 0.3
+    assert builder.build().words.tolist() == whole.words.tolist()
+
+
 def test_another_salt_makes_another_table():
     tables = [
         build(

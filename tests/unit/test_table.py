@@ -47,7 +47,7 @@ def test_the_ones_of_a_table_tell_what_it_shows(structure):
     for salt in range(60):
         filled = fill_table(hashes, [TablePart(facts, NUM_SYMBOLS, rows)], (salt, 99), 1.0)
         (symbols,) = filled.ranges
-        fill = filled.bloom.measured_fill()
+        fill = filled.builder.build().measured_fill()
         assert filled.excess == pytest.approx(facts.excess(size_for_rates([facts]).hashes[0], fill))
         assert symbols.false_positive_rate == pytest.approx(0.01 * filled.excess, rel=0.01)
         excesses.append(filled.excess)
@@ -73,7 +73,7 @@ def test_what_is_not_held_may_show_more():
 def test_a_table_without_parts():
     empty = fill_table(np.zeros((3, 2), np.uint64), [], (1, 2), 1.0)
     assert empty.keeps_targets
-    assert empty.bloom.words.shape == (2,)
+    assert empty.builder.build().words.shape == (2,)
 
 
 @pytest.fixture
