@@ -18,6 +18,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from numpy.typing import NDArray
 
 from feast_sketch_store import kernel
+from feast_sketch_store.errors import SketchStoreError
 from feast_sketch_store.layers import LayerAnswer
 from feast_sketch_store.rows.codecs import MISSING
 from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, hash_columns, hash_int64_keys
@@ -29,6 +30,9 @@ _PRESENT, _NOT_FOUND = bytes([FieldStatus.PRESENT]), bytes([FieldStatus.NOT_FOUN
 _STATUSES = bytes([FieldStatus.NOT_FOUND, *[FieldStatus.PRESENT] * 255])  # of a feature, by its state
 _EMPTY_VALUE = b"\x0a\x00"
 _NO_TIMESTAMP = b"\x1a\x00"
+_MAX_VECTOR_BYTES = (
+    2_000_000_000  # protobuf parses no message of 2 GiB; what else there is stays below the rest
+)
 
 
 def to_rows(answers: Sequence[LayerAnswer], num_entities: int) -> list[Row]:
@@ -102,6 +106,10 @@ def add_vectors(
     Returns
     -------
     The number of values that are present.
+
+    Raises
+    ------
+    SketchStoreError : a feature takes more bytes than a response can hold.
     """
     timestamps = _timestamps(answers, num_distinct, places)
     num_present = 0
@@ -109,6 +117,11 @@ def add_vectors(
         values, statuses = _vector(name, answers, num_distinct, places)
         num_present += statuses.count(_PRESENT)
         head = b"\x12" + kernel.varint(len(statuses))
+        if len(values) > _MAX_VECTOR_BYTES:
+            raise SketchStoreError(
+                f"feature {name!r} of {len(statuses)} entities takes {len(values)} bytes, and a response of "
+                f"Feast holds {_MAX_VECTOR_BYTES}; ask for fewer entities at a time"
+            )
         response.results.add().MergeFromString(b"".join((values, head, statuses, timestamps)))
     return num_present
 

@@ -7,19 +7,14 @@ from dataclasses import dataclass
 import mmh3
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from feast_sketch_store.errors import DamagedFileError
+from feast_sketch_store.rows.large_types import large_schema, with_large_types
+from feast_sketch_store.rows.limits import GROUP_ELEMENTS, GROUP_ROWS, MAX_ELEMENTS, groups
 from feast_sketch_store.storage.base import MissingFileError, Storage
 
 SUFFIX = ".zstd.parquet"
-
-# A row group is what is decoded at a time, so its size bounds the memory of a reader, whoever made the file.
-_ROWS_PER_GROUP = 1 << 16
-_VALUES_PER_GROUP = 1 << 17  # of the widest column; a longer row has a group of its own
-_BYTES_PER_GROUP = 1 << 26  # so that no column of strings comes near the 2 GiB of a 32-bit offset
-_VALUES_PER_ROW = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -49,14 +44,14 @@ class DataFile:
         ------
         StorageError : it cannot be written; nothing is left behind.
         """
-        name, num_rows = f"{uuid.uuid4()}{SUFFIX}", 0
+        schema, name, num_rows = large_schema(schema), f"{uuid.uuid4()}{SUFFIX}", 0
         with (
             storage.create(name) as file,
             # Statistics would repeat values of rows that may have to be forgotten.
             pq.ParquetWriter(file, schema, compression="zstd", write_statistics=False) as writer,
         ):
             for batch in batches:
-                for group in _groups(_with_all_columns(batch, schema)):
+                for group in groups(_with_all_columns(batch, schema)):
                     writer.write_table(group)
                 num_rows += len(batch)
         return cls(storage, name, num_rows, mmh3.mmh3_x64_128_digest(storage.map(name).data).hex())
@@ -99,12 +94,12 @@ class DataFile:
         DamagedFileError : the file is missing or damaged.
         """
         try:
-            return _usual_schema(pq.read_schema(pa.BufferReader(self._content())).remove_metadata())
+            return large_schema(pq.read_schema(pa.BufferReader(self._content())).remove_metadata())
         except (OSError, ValueError, pa.ArrowException) as error:
             raise DamagedFileError(f"{self.where}: a data file of the row log is damaged: {error}") from error
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-        """The rows in batches of bounded size.
+        """The rows in batches of bounded size, with large types.
 
         Parameters
         ----------
@@ -129,8 +124,7 @@ class DataFile:
                     if self.checksum is not None:
                         self._check_size(file.metadata.row_group(number))
                     group = file.read_row_group(number, columns=columns, use_threads=False)
-                    # Only other clients write other types.
-                    yield group if self.checksum is not None else group.cast(_usual_schema(group.schema))
+                    yield with_large_types(group)
         except (OSError, ValueError, pa.ArrowException) as error:
             raise DamagedFileError(f"{self.where}: a data file of the row log is damaged: {error}") from error
 
@@ -144,27 +138,12 @@ class DataFile:
         """Refuse what the store does not write: a small file can claim any number of values."""
         columns = range(group.num_columns)
         num_values = max((group.column(number).num_values for number in columns), default=0)
-        limit = _VALUES_PER_ROW if group.num_rows == 1 else _VALUES_PER_GROUP
-        if group.num_rows > _ROWS_PER_GROUP or num_values > limit:
+        limit = MAX_ELEMENTS if group.num_rows == 1 else GROUP_ELEMENTS
+        if group.num_rows > GROUP_ROWS or num_values > limit:
             raise DamagedFileError(
                 f"{self.where}: a row group claims {group.num_rows} rows and {num_values} values; the store "
                 "writes none so large"
             )
-
-
-def _usual_schema(schema: pa.Schema) -> pa.Schema:
-    """A schema with the types that the store writes in place of others for the same values."""
-    return pa.schema([pa.field(f.name, _usual_type(f.type), f.nullable) for f in schema])
-
-
-def _usual_type(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_string_view(kind):
-        return pa.string()
-    if pa.types.is_binary_view(kind):
-        return pa.binary()
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return pa.list_(_usual_type(kind.value_type))
-    return kind
 
 
 def _with_all_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -175,23 +154,3 @@ def _with_all_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
         for f in schema
     ]
     return pa.Table.from_arrays(columns, schema=schema)
-
-
-def _groups(table: pa.Table) -> Iterator[pa.Table]:
-    """Split a table into row groups."""
-    if not len(table):
-        return
-    values = np.ones(len(table), np.int64)
-    for field in table.schema:
-        if pa.types.is_list(field.type) or pa.types.is_large_list(field.type):
-            lengths = pc.list_value_length(table[field.name]).fill_null(0).to_numpy()
-            values = np.maximum(values, lengths)
-    ends = np.cumsum(values)
-    max_rows = max(1, min(_ROWS_PER_GROUP, len(table) * _BYTES_PER_GROUP // max(1, table.nbytes)))
-    first = 0
-    while first < len(table):
-        before = ends[first] - values[first]
-        stop = int(np.searchsorted(ends, before + _VALUES_PER_GROUP, side="right"))
-        stop = max(first + 1, min(stop, first + max_rows))
-        yield table.slice(first, stop - first)
-        first = stop

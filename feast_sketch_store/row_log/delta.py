@@ -53,8 +53,8 @@ _ARROW_TYPES = {
     "long": pa.int64(),
     "float": pa.float32(),
     "double": pa.float64(),
-    "string": pa.string(),
-    "binary": pa.binary(),
+    "string": pa.large_string(),
+    "binary": pa.large_binary(),
     "timestamp": pa.timestamp("us", tz="UTC"),
 }
 
@@ -94,7 +94,7 @@ def arrow_type(delta: Any) -> pa.DataType:
     ValueError : no column of a row log has the type.
     """
     if isinstance(delta, dict) and delta.get("type") == "array":
-        return pa.list_(arrow_type(delta["elementType"]))
+        return pa.large_list(arrow_type(delta["elementType"]))
     if not isinstance(delta, str) or delta not in _ARROW_TYPES:
         raise ValueError(f"a column has the type {delta!r}, which the row log does not know")
     return _ARROW_TYPES[delta]

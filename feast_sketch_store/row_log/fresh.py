@@ -35,6 +35,7 @@ from feast_sketch_store.row_log.records import (
     encode_record,
     encode_segment_head,
 )
+from feast_sketch_store.rows.large_types import with_large_types
 from feast_sketch_store.storage.base import MissingFileError, Storage
 
 _LOCK = "lock"
@@ -230,7 +231,7 @@ class FreshLog:
         try:
             if record.kind == ROWS:
                 with pa.ipc.open_stream(pa.py_buffer(record.payload)) as stream:
-                    return stream.read_all()
+                    return with_large_types(stream.read_all())
             if record.kind == FILE:
                 return DataFile.from_entry(self._table, json.loads(bytes(record.payload)))
         except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:

@@ -29,6 +29,7 @@ from feast_sketch_store import kernel
 from feast_sketch_store.errors import RowError, UnsupportedFeatureError
 from feast_sketch_store.kernel.binary import Parts, parts_of
 from feast_sketch_store.rows.binning import Binning, Edges, Numbers, Precision, Quantiles, fit
+from feast_sketch_store.rows.large_types import large_type
 from feast_sketch_store.rows.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -59,9 +60,9 @@ _ARROW_TYPES: Final = {
     "timestamp": pa.timestamp("us", tz="UTC"),
     "float": pa.float32(),
     "double": pa.float64(),
-    "string": pa.string(),
-    "bytes": pa.binary(),
-    "message": pa.binary(),
+    "string": pa.large_string(),
+    "bytes": pa.large_binary(),
+    "message": pa.large_binary(),
 }
 _VARINT_KINDS: Final = ("bool", "int32", "int64", "timestamp")
 _NUMBER_KINDS: Final = ("int32", "int64", "timestamp", "float", "double")
@@ -116,6 +117,7 @@ _VALUE_FIELDS: Final = {
 }
 
 _ENTITIES_PER_MESSAGE: Final = 128  # few enough to stay in the cache
+_BYTES_PER_MESSAGE: Final = 1 << 26  # but for one larger value; protobuf parses no more than 2 GiB
 
 _WIRE_VARINT, _WIRE_FIXED64, _WIRE_DELIMITED, _WIRE_FIXED32 = 0, 1, 2, 5
 
@@ -174,7 +176,8 @@ class FeatureCodec:
     @staticmethod
     def field_of(arrow_type: pa.DataType) -> str | None:
         """A field of ``Value`` that has columns of an Arrow type in the row log; None if no feature has."""
-        is_list = pa.types.is_list(arrow_type)
+        arrow_type = large_type(arrow_type)
+        is_list = pa.types.is_large_list(arrow_type)
         element = arrow_type.value_type if is_list else arrow_type
         kinds = [kind for kind, known in _ARROW_TYPES.items() if known == element]
         if not kinds:
@@ -218,7 +221,7 @@ class FeatureCodec:
     def arrow_type(self) -> pa.DataType:
         """The type of the feature's column in the row log."""
         element = _ARROW_TYPES[self.element_kind]
-        return pa.list_(element) if self.is_collection else element
+        return pa.large_list(element) if self.is_collection else element
 
     @property
     def storage_type(self) -> pa.DataType:
@@ -242,7 +245,7 @@ class FeatureCodec:
             be held by the column.
         """
         absent = np.zeros(len(values), np.bool_)
-        lengths = np.zeros(len(values) + 1, np.int32)
+        ends = np.zeros(len(values) + 1, np.int64)
         elements: list[object] = []
         null_rows = []
         for row, value in enumerate(values):
@@ -264,11 +267,11 @@ class FeatureCodec:
                     f"feature {self.feature!r} takes {self.value_field}, but row {row} of the batch "
                     f"has {field}; correct the feature's type or the source's column"
                 )
-            lengths[row + 1] = len(elements)
+            ends[row + 1] = len(elements)
         column = self._elements_to_arrow(elements)
         if self.is_collection:
-            column = pa.ListArray.from_arrays(
-                pa.array(lengths), column, mask=pa.array(absent) if absent.any() else None
+            column = pa.LargeListArray.from_arrays(
+                pa.array(ends), column, mask=pa.array(absent) if absent.any() else None
             )
         return column, null_rows
 
@@ -438,7 +441,7 @@ class Decoder:
 
         message, ends = self.encode(states, indptr, symbols)
         built: list[Value | None] = []
-        for bounds in itertools.pairwise([*ends[:-1:_ENTITIES_PER_MESSAGE].tolist(), len(message)]):
+        for bounds in itertools.pairwise(_message_bounds(ends)):
             built += RepeatedValue.FromString(message[slice(*bounds)]).val[:]
         for row in np.flatnonzero(states == MISSING).tolist():
             built[row] = None
@@ -470,6 +473,18 @@ class Decoder:
         groups = ((unsigned[:, None] >> shifts) & np.uint64(0x7F)).astype(np.uint8)
         groups[:, :-1] |= 0x80
         return groups
+
+
+def _message_bounds(ends: NDArray[np.int64]) -> list[int]:
+    """Where to cut values, which begin and end at ``ends``, into messages that are parsed one by one."""
+    if ends[-1] <= _BYTES_PER_MESSAGE:
+        return [*ends[:-1:_ENTITIES_PER_MESSAGE].tolist(), int(ends[-1])]
+    bounds, first = [0], 0
+    while first < len(ends) - 1:
+        stop = int(np.searchsorted(ends, ends[first] + _BYTES_PER_MESSAGE, side="right")) - 1
+        first = min(max(stop, first + 1), first + _ENTITIES_PER_MESSAGE, len(ends) - 1)
+        bounds.append(int(ends[first]))
+    return bounds
 
 
 def _element_wire_type(codec: FeatureCodec) -> int:

@@ -4,7 +4,8 @@ Arrow rows (exact, as they lie in the row log) become *encoded rows*: hashes for
 for values, one CSR matrix per feature. Every layer is built from encoded rows.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeAlias
@@ -26,6 +27,7 @@ from feast_sketch_store.rows.entity_keys import (
     serialize_columns,
     serialize_entity_keys,
 )
+from feast_sketch_store.rows.limits import check_rows
 from feast_sketch_store.rows.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -44,6 +46,7 @@ OWN_COLUMNS = (ENTITY_KEY, EVENT_TIMESTAMP, CREATED_TIMESTAMP, NULLS, DELETED)
 KEY_COLUMNS = (ENTITY_KEY, EVENT_TIMESTAMP, CREATED_TIMESTAMP, DELETED)
 
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
+_NAMES = pa.large_list(pa.large_string())
 NO_TIMESTAMP = np.iinfo(np.int64).min  # of a row without a created timestamp: older than any other
 
 _ENTITYLESS_JOIN_KEY = "__dummy_id"
@@ -66,8 +69,8 @@ def to_arrow(
 
     Raises
     ------
-    RowError : a row has other join keys than the view, names a feature that the view lacks, or has a value of
-        another type.
+    RowError : a row has other join keys than the view, names a feature that the view lacks, has a value of
+        another type, or is too large.
     """
     known = {codec.feature for codec in codecs}
     for number, (key, values, _, _) in enumerate(rows):
@@ -89,11 +92,13 @@ def to_arrow(
     columns[CREATED_TIMESTAMP] = _timestamps([row[3] for row in rows])
     columns[NULLS] = pa.array(
         [nulls.get(row) for row in range(len(rows))] if nulls else [None] * len(rows),
-        pa.list_(pa.string()),
+        _NAMES,
     )
     # From the first row on: a column that came with a deletion would make a compaction under way void.
     columns[DELETED] = pa.nulls(len(rows), pa.bool_())
-    return pa.table(columns)
+    table = pa.table(columns)
+    check_rows(table)
+    return table
 
 
 def deletions(
@@ -112,7 +117,7 @@ def deletions(
     columns, columns[ENTITY_KEY] = _key_columns(entity_keys, join_keys)
     columns[EVENT_TIMESTAMP] = _timestamps([now] * len(entity_keys))
     columns[CREATED_TIMESTAMP] = pa.nulls(len(entity_keys), _TIMESTAMP)
-    columns[NULLS] = pa.nulls(len(entity_keys), pa.list_(pa.string()))
+    columns[NULLS] = pa.nulls(len(entity_keys), _NAMES)
     columns[DELETED] = pa.array([True] * len(entity_keys), pa.bool_())
     return pa.table(columns)
 
@@ -126,13 +131,13 @@ def _key_columns(
         check_join_keys(entity_keys, join_keys)
     if usual is not None:
         columns = {usual[0]: pa.array(usual[1])}
-        return columns, serialize_columns(columns).cast(pa.binary())
+        return columns, serialize_columns(columns)
     try:
         serialized_keys = serialize_entity_keys(entity_keys)
     except ValueError as error:
         names = ", ".join(map(repr, entity_keys[0].join_keys))
         raise RowError(f"a value of join key {names} cannot be kept: {error}") from error
-    return _join_key_columns(entity_keys), pa.array(serialized_keys, pa.binary())
+    return _join_key_columns(entity_keys), pa.array(serialized_keys, pa.large_binary())
 
 
 def _join_key_columns(entity_keys: "Sequence[EntityKey]") -> dict[str, pa.Array]:
@@ -315,6 +320,20 @@ class EncodedRows:
         return replace(both.take(winners), keys=keys)
 
 
+@contextmanager
+def as_damage() -> Iterator[None]:
+    """Raise a `DamagedFileError` where rows of the row log are not as the store writes them."""
+    try:
+        yield
+    except pa.ArrowMemoryError:
+        raise
+    except pa.ArrowException as error:
+        raise DamagedFileError(
+            f"rows of the row log are not as the store writes them; another program did: {error}"
+        ) from error
+
+
+@as_damage()
 def row_keys(table: pa.Table) -> RowKeys:
     """The keys of rows of the row log; of its columns only ``KEY_COLUMNS`` are looked at.
 
@@ -337,14 +356,21 @@ def row_keys(table: pa.Table) -> RowKeys:
     )
 
 
+@as_damage()
 def newest_rows(table: pa.Table) -> tuple[pa.Table, RowKeys]:
     """The newest row of each entity, ordered by entity hash; the table's rows stand in commit order."""
     winners, keys = row_keys(table).newest()
     return table.take(pa.array(winners)).combine_chunks(), keys
 
 
+@as_damage()
 def encode(table: pa.Table, keys: RowKeys, codecs: Sequence[FeatureCodec]) -> EncodedRows:
-    """Encode the features of rows; one without a column was never written: all its states are MISSING."""
+    """Encode the features of rows; one without a column was never written: all its states are MISSING.
+
+    Raises
+    ------
+    DamagedFileError : a column is of another type than the store writes.
+    """
     nulls = _null_features(table)
     features = {codec.feature: _encode_feature(table, codec, nulls) for codec in codecs}
     return EncodedRows(keys, features)

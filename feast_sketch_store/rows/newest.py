@@ -15,6 +15,7 @@ from feast_sketch_store.rows.encoding import (
     NO_TIMESTAMP,
     EncodedRows,
     RowKeys,
+    as_damage,
     encode,
     row_keys,
 )
@@ -79,5 +80,7 @@ class NewestRows:
         for batch in self._batches(None):
             start, stop = np.searchsorted(self._winners, [first, first + len(batch)])
             if start < stop:
-                yield self._places[start:stop], batch.take(pa.array(self._winners[start:stop] - first))
+                with as_damage():
+                    taken = batch.take(pa.array(self._winners[start:stop] - first))
+                yield self._places[start:stop], taken
             first += len(batch)

@@ -36,7 +36,7 @@ def lists(*lengths):
     ids=["no row", "short", "full and one", "just full", "one long row", "halves", "many rows"],
 )
 def test_rows_come_back_in_groups_of_bounded_size(tmp_path, table, groups):
-    table = table.cast(pa.schema([("row", pa.int64()), ("items", pa.list_(pa.int64()))]))
+    table = table.cast(pa.schema([("row", pa.int64()), ("items", pa.large_list(pa.int64()))]))
     file = DataFile.write(LocalStorage(tmp_path), table.schema, [table])
     batches = list(file.batches())
     assert len(batches) == groups

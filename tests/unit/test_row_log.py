@@ -105,7 +105,7 @@ def test_every_type_of_a_column_is_read_by_delta_readers(log, storage):
     found = delta(storage).to_pyarrow_table()
     for name, column in columns.items():
         assert found[name].to_pylist() == column.to_pylist(), name
-    assert log.columns()["list"] == pa.list_(pa.string())
+    assert log.columns()["list"] == pa.large_list(pa.large_string())
 
 
 @pytest.mark.parametrize("name", ["a\u2028b", "a\u0085b", "a b", "%20", "a\nb", '"', "\\", "ü", "a/b"])

@@ -1,0 +1,112 @@
+"""How large a row may be, and how many rows are taken in hand together.
+
+A row is measured where it is written: whatever is acknowledged can be read. Readers refuse larger ones, as a
+small file can claim any number of values.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from feast_sketch_store.errors import RowError
+from feast_sketch_store.rows.large_types import large_type
+
+# Of one row.
+MAX_ELEMENTS = 1 << 26  # of one feature
+MAX_BYTES = 1 << 30  # of all columns; protobuf holds no value of twice as many
+
+# Of rows that are written and decoded together. A row that is larger by itself is a group of its own.
+GROUP_ROWS = 1 << 16
+GROUP_ELEMENTS = 1 << 17  # of the widest column
+GROUP_BYTES = 1 << 26
+
+
+def check_rows(table: pa.Table) -> None:
+    """Check rows before they are written.
+
+    Raises
+    ------
+    RowError : names the first row that is too large, and its feature.
+    """
+    if 8 * table.nbytes <= min(MAX_ELEMENTS, 8 * MAX_BYTES):
+        return  # an element takes a bit at least
+    for name in table.column_names:
+        elements = _num_elements(table[name])
+        if elements.max(initial=0) > MAX_ELEMENTS:
+            row = int((elements > MAX_ELEMENTS).argmax())
+            raise RowError(
+                f"row {row} of the batch has {elements[row]} elements in feature {name!r}; a row holds at "
+                f"most {MAX_ELEMENTS} of a feature. Keep fewer, or spread them over several entities"
+            )
+    if table.nbytes <= MAX_BYTES:
+        return
+    sizes = {name: _num_bytes(table[name]) for name in table.column_names}
+    total = sum(sizes.values(), np.zeros(len(table), np.int64))
+    if total.max(initial=0) > MAX_BYTES:
+        row = int((total > MAX_BYTES).argmax())
+        largest = max(sizes, key=lambda name: sizes[name][row])
+        raise RowError(
+            f"row {row} of the batch takes {total[row]} bytes, most of them ({sizes[largest][row]}) in "
+            f"feature {largest!r}; a row takes at most {MAX_BYTES}. Keep large objects elsewhere, and their "
+            "addresses here"
+        )
+
+
+def groups(table: pa.Table) -> Iterator[pa.Table]:
+    """Split rows into groups that can be decoded at a time: slices of the table, in its order."""
+    if len(table) <= GROUP_ROWS and 8 * table.nbytes <= min(GROUP_ELEMENTS, 8 * GROUP_BYTES):
+        if len(table):
+            yield table
+        return
+    elements, num_bytes = np.ones(len(table), np.int64), np.zeros(len(table), np.int64)
+    for column in table.columns:
+        elements = np.maximum(elements, _num_elements(column))
+        num_bytes += _num_bytes(column)
+    ends = [np.cumsum(elements), np.cumsum(num_bytes)]
+    first = 0
+    while first < len(table):
+        stop = first + GROUP_ROWS
+        for of_row, end, limit in zip(
+            (elements, num_bytes), ends, (GROUP_ELEMENTS, GROUP_BYTES), strict=True
+        ):
+            before = end[first] - of_row[first]
+            stop = min(stop, int(np.searchsorted(end, before + limit, side="right")))
+        stop = max(first + 1, min(stop, len(table)))
+        yield table.slice(first, stop - first)
+        first = stop
+
+
+def _num_elements(column: pa.ChunkedArray) -> NDArray[np.int64]:
+    """How many elements each row has, 1 if it is no list: int64[n]."""
+    if not _is_list(column.type):
+        return np.ones(len(column), np.int64)
+    return np.asarray(pc.list_value_length(column).fill_null(0).to_numpy(), np.int64)
+
+
+def _num_bytes(column: pa.ChunkedArray) -> NDArray[np.int64]:
+    """How many bytes the values of each row take: int64[n]."""
+    sizes = [_num_bytes_of(chunk) for chunk in column.chunks]
+    return np.concatenate(sizes) if sizes else np.zeros(0, np.int64)
+
+
+def _num_bytes_of(array: pa.Array) -> NDArray[np.int64]:
+    if _is_list(array.type):
+        of_elements = np.concatenate(([0], np.cumsum(_num_bytes_of(pc.list_flatten(array)))))
+        lengths = np.asarray(pc.list_value_length(array).fill_null(0), np.int64)
+        ends = np.cumsum(lengths)
+        return np.asarray(of_elements[ends] - of_elements[ends - lengths])
+    if _has_bytes(array.type):
+        return np.asarray(pc.binary_length(array).fill_null(0), np.int64)
+    width = 0 if pa.types.is_null(array.type) else -(-array.type.bit_width // 8)
+    return np.full(len(array), width)
+
+
+def _has_bytes(kind: pa.DataType) -> bool:
+    return large_type(kind) in (pa.large_string(), pa.large_binary())
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
