@@ -11,7 +11,7 @@ import pytest
 
 from feast_sketch_store.errors import DamagedFileError, StorageError
 from feast_sketch_store.snapshot import BlockChecks, block_checksums, decode, encode, verify
-from tests.snapshots import load
+from tests.helpers.snapshots import load
 
 HUGE = 1 << 60
 

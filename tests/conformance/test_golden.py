@@ -11,7 +11,7 @@ from feast.protos.feast.types.Value_pb2 import Value
 from feast_sketch_store.layers import SketchLayer
 from feast_sketch_store.snapshot import encode
 from tests.helpers.keys import user_hashes
-from tests.snapshots import load
+from tests.helpers.snapshots import load
 
 GOLDEN = Path(__file__).parent / "golden"
 BASE, ORDER = GOLDEN / "v1.base.safetensors", GOLDEN / "v1.order.safetensors"

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from feast_sketch_store.layers import SketchLayer
-from tests.snapshots import load
+from tests.helpers.snapshots import load
 
 REFUSALS = (ValueError, KeyError, TypeError)
 GOLDEN = Path(__file__).parent / "golden" / "v1.base.safetensors"

@@ -16,7 +16,7 @@ from feast_sketch_store.errors import DamagedFileError
 from feast_sketch_store.layers import SketchLayer, is_checked_where_read
 from feast_sketch_store.snapshot.sealed import open_layer
 from tests.helpers.keys import user_hashes
-from tests.snapshots import load, published
+from tests.helpers.snapshots import load, published
 
 GOLDEN = Path(__file__).parent / "golden"
 FILES = {"listed": GOLDEN / "v1.listed.safetensors", "sets": GOLDEN / "v1.sets.safetensors"}

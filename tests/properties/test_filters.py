@@ -1,13 +1,13 @@
 """The filter against a set of facts; positions of bits against numpy.unpackbits."""
 
 import numpy as np
-from filters import add_facts, contains_facts, measured_fill
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from feast_sketch_store.kernel.reference import set_bits
 from feast_sketch_store.succinct import Asked, ShiftingBloomFilterBuilder
+from tests.helpers.filters import add_facts, contains_facts, measured_fill
 
 REPEATABLE = settings(derandomize=True, deadline=None, database=None)
 NUM_ENTITIES = 8

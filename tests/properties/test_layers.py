@@ -16,7 +16,7 @@ from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKey
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.snapshot import encode
 from feast_sketch_store.snapshot.sealed import layer_arrays, open_layer
-from tests.snapshots import published
+from tests.helpers.snapshots import published
 
 REPEATABLE = settings(derandomize=True, deadline=None, database=None, max_examples=250)
 # Salts are random. A false positive at this rate would be a bug, not chance.

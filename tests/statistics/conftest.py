@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from filters import add_facts
 from numpy.typing import NDArray
 
 from feast_sketch_store.succinct import ShiftingBloomFilter, ShiftingBloomFilterBuilder
+from tests.helpers.filters import add_facts
 
 SALT = (0x243F6A8885A308D3, 0x13198A2E03707344)
 STANDARD_DEVIATIONS = 4

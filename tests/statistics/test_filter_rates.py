@@ -7,11 +7,11 @@ rate ``measured_fill(bloom) ** k`` exactly, whatever facts the table holds.
 
 import numpy as np
 import pytest
-from filters import contains_facts, measured_fill
 
 from feast_sketch_store.kernel import reference
 from feast_sketch_store.kernel.reference import set_bits
 from feast_sketch_store.succinct import Asked, shifting_bloom
+from tests.helpers.filters import contains_facts, measured_fill
 
 VOCABULARIES = [1, 63, 64, 65, 10_000, 1_000_000]
 UNIFORM, MILD, STEEP, ZIPF = 0.0, 0.7, 1.5, 1.05

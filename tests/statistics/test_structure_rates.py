@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pyarrow as pa
 import pytest
-from filters import measured_fill
 
 from feast_sketch_store.layers import FeatureBudget, Target, build_layer
 from feast_sketch_store.rows.codecs import EMPTY, VALUE, FeatureCodec
@@ -16,6 +15,7 @@ from feast_sketch_store.structures.sizing import FactClass, TieredFacts, size_fo
 from feast_sketch_store.succinct import FingerprintIndex, GolombSets, SetCode
 from feast_sketch_store.succinct.fingerprints import width_for
 from feast_sketch_store.succinct.golomb_sets import ideal_bits
+from tests.helpers.filters import measured_fill
 
 NUM_ROWS, VOCABULARY = 10_000, 2000
 TRIALS = 200_000

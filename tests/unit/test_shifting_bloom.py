@@ -4,12 +4,12 @@ from importlib import import_module
 
 import numpy as np
 import pytest
-from filters import add_facts, contains_facts, measured_fill
 
 from feast_sketch_store import kernel
 from feast_sketch_store.kernel import MAX_NUM_HASHES, Table, reference
 from feast_sketch_store.kernel.reference import set_bits
 from feast_sketch_store.succinct import Asked, ShiftingBloomFilter, ShiftingBloomFilterBuilder, new_salt
+from tests.helpers.filters import add_facts, contains_facts, measured_fill
 
 SALT = (0x0123456789ABCDEF, 0xFEDCBA9876543210)
 MASK = 2**64 - 1
