@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 from feast import FeatureStore
 
-from tests.helpers.processes import answering
+from tests.helpers.processes import PATIENCE_SECONDS, answering
 
 FEATURES = """
 from feast import Entity, FeatureService, FeatureView, Field, FileSource, ValueType
@@ -108,7 +108,7 @@ class Reader:
 
     def __exit__(self, *_):
         self.process.stdin.close()
-        assert self.process.wait(60) == 0
+        assert self.process.wait(PATIENCE_SECONDS) == 0
         self.process.stdout.close()
 
 
@@ -223,7 +223,7 @@ def test_the_feature_server_serves_from_two_workers(repo, warm_feast_cli):
         assert _countries_of_all_workers(base) == {"IT"}
     finally:
         os.killpg(server.pid, signal.SIGTERM)
-        server.wait(30)
+        server.wait(PATIENCE_SECONDS)
         log.close()
 
 
@@ -240,7 +240,7 @@ def _countries_of_all_workers(base):
 
 def _await_health(base, server):
     server_is_starting = threading.Event()  # never set: paces the polling of a port
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline:
         assert server.poll() is None, "the server ended"
         try:
@@ -253,5 +253,5 @@ def _await_health(base, server):
 
 def _post(url, body):
     request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=60) as response:
+    with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as response:
         return json.load(response)

@@ -25,6 +25,8 @@ from feast.repo_config import RepoConfig
 from feast.types import Int64, Set, String
 from requests import RequestException
 
+from tests.helpers.processes import PATIENCE_SECONDS
+
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds the workers in /proc")
 
 FEAST = Path(sys.executable).parent / "feast"
@@ -74,7 +76,7 @@ class Server:
             body = json.dumps(body, default=str).encode()
         request = urllib.request.Request(self.url + path, body, {"Content-Type": "application/json"})
         try:
-            with urllib.request.urlopen(request, timeout=60) as response:
+            with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as response:
                 return response.status, response.read().decode()
         except urllib.error.HTTPError as error:
             with error:
@@ -129,10 +131,10 @@ class Server:
         assert _soon(lambda: ask_both() == [wanted, wanted]), ask_both()
 
 
-def _soon(is_so, seconds=30.0) -> bool:
-    """Whether something becomes so."""
+def _soon(is_so) -> bool:
+    """Whether something becomes so, with patience for a loaded machine."""
     pause = threading.Event()  # never set: paces the polling of another process
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while not is_so():
         if time.monotonic() > deadline:
             return False
@@ -163,11 +165,11 @@ def server(request, tmp_path_factory):
         )
         server = Server(repo, request.param, port, process)
         try:
-            assert _soon(lambda: _is_healthy(server), 120), (repo / "server.log").read_text()
+            assert _soon(lambda: _is_healthy(server)), (repo / "server.log").read_text()
             yield server
         finally:
             os.killpg(process.pid, signal.SIGTERM)
-            process.wait(30)
+            process.wait(PATIENCE_SECONDS)
 
 
 def _features(folder: Path) -> list:

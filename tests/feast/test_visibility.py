@@ -11,7 +11,7 @@ from feast.types import Set, String
 
 from feast_sketch_store.view import view as view_module
 from feast_sketch_store.view.live import LiveView
-from tests.helpers.processes import answering
+from tests.helpers.processes import PATIENCE_SECONDS, answering
 
 NEVER = 10**6  # seconds: a refresh interval that no test reaches
 SEAL_AT_ONCE = {"seal_min_rows": 0, "seal_share": 1e-9}
@@ -113,7 +113,7 @@ def test_several_processes_write_at_once(make_harness, warm, options):
     for writer in writers:
         writer.start()
     for writer in writers:
-        writer.join(120)
+        writer.join(PATIENCE_SECONDS)
     assert [writer.exitcode for writer in writers] == [0, 0, 0]
     users = [n * 1000 + row for n in range(3) for row in range(10)]
     assert countries(harness.reopened(), *users) == [f"w{u // 1000}r{u % 1000}" for u in users]
@@ -143,7 +143,7 @@ def test_threads_read_while_one_writes(make_harness):
         harness.write(user, {"viewed": Value(string_set_val=StringSet(val=[f"item-{user}"]))})
     stop.set()
     for thread in threads:
-        thread.join(60)
+        thread.join()
     assert not failures
 
 
@@ -215,7 +215,7 @@ def test_reads_go_on_while_news_is_taken_up_beside_them(make_harness, monkeypatc
     refresh = LiveView._refresh
 
     def slow_refresh(self, *arguments):
-        assert may_go_on.wait(60)
+        assert may_go_on.wait(PATIENCE_SECONDS)
         refresh(self, *arguments)
         refreshed.set()
 
@@ -224,5 +224,5 @@ def test_reads_go_on_while_news_is_taken_up_beside_them(make_harness, monkeypatc
     assert countries(reader, 1) == ["FR"]
     assert countries(reader, 1) == ["FR"]
     may_go_on.set()
-    assert refreshed.wait(60)
+    assert refreshed.wait(PATIENCE_SECONDS)
     assert countries(reader, 1) == ["DE"]

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 _PRELOADED = ["pytest", "feast.cli.cli", "feast_sketch_store.online_store", "tests.helpers.keys"]
-PATIENCE_SECONDS = 120  # with a process that does not answer or end
+PATIENCE_SECONDS = 300  # with a process that does not answer or end: the machine may be loaded
 
 
 def warm_context() -> ForkServerContext:
