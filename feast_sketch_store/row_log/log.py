@@ -147,7 +147,9 @@ class RowLog:
         state = self._table.state()
         if cursor is None:
             if state.commits:
-                raise self._lost()
+                if not self._fresh.first_numbers():
+                    raise self._lost()
+                return self._read_anew(known, snapshot)  # another process began the log between the two looks
             return LogRead(starts_over=known.number >= 0)
         is_other = known.identity not in (None, cursor.identity)
         if is_other or cursor.next_number <= known.number:

@@ -11,6 +11,7 @@ from deltalake import DeltaTable
 from feast_sketch_store.errors import DamagedFileError, RowError, StorageError, UnsupportedFeatureError
 from feast_sketch_store.row_log import START, LogRead, RowLog
 from feast_sketch_store.row_log import log as log_module
+from feast_sketch_store.row_log.table import Table
 from feast_sketch_store.storage.local import LocalStorage
 
 
@@ -395,6 +396,20 @@ def test_every_flipped_byte_of_a_segment_is_found(log, storage):
             RowLog(storage).read()
         with pytest.raises(DamagedFileError, match=name):
             RowLog(storage).append(rows("more"))
+
+
+def test_a_log_that_begins_between_two_looks_is_not_damaged(log, storage, monkeypatch):
+    state = Table.state
+
+    def another_process_comes_first(self):
+        monkeypatch.setattr(Table, "state", state)
+        other = RowLog(storage)
+        other.append(rows("theirs"))
+        other.absorb()
+        return self.state()
+
+    monkeypatch.setattr(Table, "state", another_process_comes_first)
+    assert names_of(log.read()) == ["theirs"]
 
 
 def test_a_lost_fresh_log_is_told(log, storage):
