@@ -20,6 +20,7 @@ BENCHMARKS = (
     "peers",
     "online_read",
     "online_write",
+    "streaming",
     "table_bits",
     "sealing",
     "materialize",
