@@ -142,10 +142,6 @@ class SketchOnlineStoreConfig(FeastConfigBaseModel):
             raise ValueError("path is empty; name a folder")
         if "://" in path:
             raise ValueError(f"path {path!r} is a URL; name a folder on a local file system")
-        if "%" in path:
-            raise ValueError(
-                f"path {path!r} contains '%', which Delta Lake cannot hold; choose another folder"
-            )
         return path
 
 
@@ -154,7 +150,8 @@ class SketchOnlineStore(OnlineStore):
 
     Layout of the folder ``path``::
 
-        <project>/<feature view>/rows/        Delta Lake table of exact rows: the row log
+        <project>/<feature view>/fresh/       log of exact rows that were written lately
+        <project>/<feature view>/rows/        Delta Lake table of the exact rows before them
         <project>/<feature view>/snapshots/   sealed sketch layers, one mapped file each
         <project>/<feature view>/seal.lock    held by the process that seals
 

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import mmh3
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 

@@ -28,7 +28,6 @@ def run(*, quick: bool) -> None:
         "feast",
         "protobuf",
         "pyarrow",
-        "deltalake",
         "redis",
         "hiredis",
     )

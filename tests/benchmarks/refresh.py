@@ -33,7 +33,7 @@ def run(*, quick: bool) -> None:
         rows = UserRows(num_users)
         store = _store(folder, rows)
         store.write(rows.to_feast())
-        print_set_up(f"{set_up_of(num_users)}, sealed", "numpy", "pyarrow", "deltalake")
+        print_set_up(f"{set_up_of(num_users)}, sealed", "numpy", "pyarrow")
         _open(store, gigabytes=0.05 if quick else 1.0, rounds=3 if quick else 15)
         _tail(store, rows, turns=1 if quick else 5, turn_seconds=2.0 if quick else 12.0)
 

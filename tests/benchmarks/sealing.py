@@ -37,7 +37,6 @@ def run(*, quick: bool) -> None:
         "numpy",
         "feast",
         "pyarrow",
-        "deltalake",
     )
     lines, comparison = [], []
     for element in (Int64, String):

@@ -42,7 +42,7 @@ from feast_sketch_store.rows.encoding import (
     take_csr,
 )
 from feast_sketch_store.rows.entity_keys import serialize_columns
-from feast_sketch_store.storage.names import view_path
+from feast_sketch_store.storage.names import view_storage
 
 NUM_PEOPLE = 2_300_000
 ROWS_PER_COMMIT = 100_000
@@ -91,7 +91,7 @@ def measure(task: Task, num_people: int, tags: dict[str, str]) -> dict[str, Any]
 
 
 def _append(task: Task, sources: NDArray[np.int64], repository: Path) -> int:
-    log = RowLog(view_path(repository / "sketch", PROJECT, VIEW) / "rows")
+    log = RowLog(view_storage(repository / "sketch", PROJECT, VIEW))
     facts = 0
     for first in range(0, len(sources), ROWS_PER_COMMIT):
         rows, count = _rows(task, first, sources[first : first + ROWS_PER_COMMIT])
