@@ -1,0 +1,129 @@
+"""Repositories and stores in folders whose names mean something in URLs, patterns or shells."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from feast import Entity, FeatureStore, FeatureView, Field, FileSource, ValueType
+from feast.protos.feast.types.EntityKey_pb2 import EntityKey
+from feast.protos.feast.types.Value_pb2 import Value
+from feast.repo_config import RepoConfig
+from feast.types import Int64, String
+
+from feast_sketch_store import SketchReader
+from feast_sketch_store.online_store import online_store_of
+from feast_sketch_store.operations import maintenance
+
+NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
+NAMES = [
+    "with space",
+    " leading and trailing ",
+    "a%20b",
+    "50%",
+    "%",
+    "%2e%2e",
+    "%zz",
+    "back\\slash",
+    "\\",
+    "a#b",
+    "a?b=c&d",
+    "größe",
+    "e\u0301",
+    "日本語",
+    "🛒",
+    "new\nline",
+    "tab\there",
+    "a\u2028b\u0085c",
+    "*",
+    "[a-z]",
+    "{a,b}",
+    "~",
+    "$HOME",
+    "'\"",
+    "a:b",
+    "-rf",
+    "a@b",
+    "_delta_log",
+    "x" * 255,
+]
+
+
+def country(name):
+    return {"country": Value(string_val=name)}
+
+
+def key(user):
+    return EntityKey(join_keys=["user_id"], entity_values=[Value(int64_val=user)])
+
+
+def make_store(repo: Path, path: str) -> FeatureStore:
+    """A Feast repository in a folder, with one view."""
+    repo.mkdir(parents=True, exist_ok=True)
+    config = RepoConfig(
+        project="shop",
+        provider="local",
+        registry=str(repo / "registry.db"),
+        online_store={"type": "sketch", "path": path, "seal_min_rows": 10**9, "refresh_interval_seconds": 0},
+        entity_key_serialization_version=3,
+        repo_path=repo,
+    )
+    user = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
+    view = FeatureView(
+        name="history",
+        entities=[user],
+        schema=[Field(name="country", dtype=String), Field(name="user_id", dtype=Int64)],
+        source=FileSource(path="rows.parquet", timestamp_field="event_timestamp"),
+    )
+    store = FeatureStore(config=config)
+    store.apply([user, view])
+    return store
+
+
+def write(store: FeatureStore, **countries: str) -> None:
+    rows = [(key(int(user[1:])), country(name), NOON, None) for user, name in countries.items()]
+    view = store.get_feature_view("history")
+    online_store_of(store).online_write_batch(store.config, view, rows, None)
+
+
+def read(store: FeatureStore) -> list[str | None]:
+    rows = [{"user_id": user} for user in (1, 2, 3)]
+    return store.get_online_features(["history:country"], rows).to_dict()["country"]
+
+
+CASES = [("of the repository", name) for name in NAMES] + [
+    (where, name)
+    for where in ("of the store", "absolute")
+    for name in ("a%20b", "back\\slash", "a#b?c", "new\nü")
+]
+
+
+@pytest.mark.parametrize(
+    ("where", "name"), CASES, ids=[ascii(where + " " + name)[:40] for where, name in CASES]
+)
+def test_a_folder_of_any_name(tmp_path, where, name):
+    """Several writes, a seal, a deletion, a compaction, a vacuum, and readers of each kind."""
+    repo, path = {
+        "of the repository": (tmp_path / name, "data/sketch"),
+        "of the store": (tmp_path / "repo", f"data/{name}"),
+        "absolute": (tmp_path / "repo", str(tmp_path / name / "sketch")),
+    }[where]
+    store = make_store(repo, path)
+    write(store, u1="FR")
+    write(store, u2="DE", u3="IT")
+    other = make_store(repo, path)
+    assert read(store) == read(other) == ["FR", "DE", "IT"]
+    assert maintenance.seal(store, "history")
+    write(store, u1="PT")
+    assert maintenance.delete(store, "history", [{"user_id": 2}]) == 1
+    assert read(store) == read(other) == ["PT", None, "IT"]
+    assert maintenance.seal(other, "history")
+    write(other, u2="ES")
+    assert maintenance.verify(store, "history").problems == []
+    maintenance.vacuum(store, "history")
+    assert read(store) == read(make_store(repo, path)) == ["PT", "ES", "IT"]
+    reader = SketchReader(repo / path, "history", project="shop")
+    assert reader.arrow("country", [1, 2, 3]).to_pylist() == ["PT", "ES", "IT"]
+    folder = repo / path / "shop" / "history"
+    assert folder.is_dir()
+    store.teardown()
+    assert not folder.exists()
