@@ -121,6 +121,16 @@ class Table:
         DamagedFileError : a commit is missing or damaged.
         """
         versions = self.versions()
+        while True:
+            try:
+                return self._state_of(versions)
+            except DamagedFileError:
+                seen, versions = versions, self.versions()
+                if versions == seen:
+                    raise
+                # A compaction came between, and what it made needless is gone.
+
+    def _state_of(self, versions: Sequence[int]) -> TableState:
         if not versions:
             return TableState()
         found: list[TableCommit] = []

@@ -174,6 +174,7 @@ def build_stores(folder: Path) -> list[Store]:
         with (
             mock.patch("feast_sketch_store.layers.build.new_salt", return_value=SALT),
             mock.patch("secrets.token_hex", return_value="0" * 8),
+            mock.patch("secrets.token_bytes", return_value=bytes(16)),
             mock.patch("uuid.uuid4", side_effect=data_file_names()),
         ):
             for name, (writes, sealed_before) in plans.items():
@@ -182,10 +183,12 @@ def build_stores(folder: Path) -> list[Store]:
                     if number == sealed_before:
                         view.seal()
                     kill.apply_write(view, write)
+                    if not number and sealed_before is None:
+                        view.absorb()
         shutil.rmtree(folder / "compacted" / "snapshots")
         os.write(pipe, b"built")
 
-    # In a child, because the threads of the Rust library would not survive the forks that follow.
+    # In a child, because threads would not survive the forks that follow.
     pid, lines = in_child(build)
     if list(lines) != ["built"]:
         raise RuntimeError("the stores could not be built")
@@ -394,14 +397,24 @@ def mutate_commit(content: bytes, paths: list[str], chance: random.Random) -> tu
     return kind, b"".join(json.dumps(action).encode() + b"\n" for action in actions)
 
 
+def mutate_fresh(content: bytes, chance: random.Random) -> bytes:
+    """Change bytes of a segment of fresh rows, but cut none off: that is what a killed writer leaves."""
+    while len(changed := mutate_bytes(content, chance)) < len(content) or content.startswith(changed):
+        pass
+    return changed
+
+
 def mutate_store(store: Store, outside: Path, chance: random.Random) -> tuple[str, Files, bool]:
     """Change one file: the kind of change, the files as they are now, and whether checksums were forged."""
     names = list(store.files)
     manifests = [name for name in names if name.startswith("snapshots/") and name.endswith(".json")]
     commits = [name for name in names if name.endswith(".json") and name not in manifests]
+    fresh = [name for name in names if name.endswith(".log")]
     data = [name for name in names if name.endswith(".parquet")]
     sealed = [name for name in names if name.endswith(".safetensors")] + manifests
-    kind = chance.choice(("commit", "commit", "data", "data", "sealed"))
+    kind = chance.choice(("commit", "commit", "data", "data", "sealed", "fresh", "fresh"))
+    if kind == "fresh" or not commits:
+        return "fresh bytes", {(name := chance.choice(fresh)): mutate_fresh(store.files[name], chance)}, False
     if kind == "sealed" and sealed:
         name = chance.choice(sealed)
         if ".order." in name and chance.randrange(2):

@@ -27,8 +27,10 @@ from feast.protos.feast.types.Value_pb2 import StringList, Value
 from feast_sketch_store.rows.codecs import EXACT, FeatureCodec
 from feast_sketch_store.rows.encoding import FeastRow, to_arrow
 from feast_sketch_store.rows.entity_keys import hash_int64_keys
+from feast_sketch_store.storage.local import LocalStorage
+from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
-from feast_sketch_store.view.view import SealPolicy, View
+from feast_sketch_store.view.view import View
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 CODECS = [FeatureCodec("text", "string_val", EXACT), FeatureCodec("parts", "string_list_val", EXACT)]
@@ -76,11 +78,11 @@ class Campaign:
 
     def open(self) -> View:
         """The view, as another process would open it."""
-        return View(self.folder / "view", CODECS, 0.0)
+        return View(LocalStorage(self.folder / "view"), SETTINGS, NEVER, 0.0)
 
     def write(self, view: View, users: range) -> None:
         """Write users as one batch."""
-        view.write(table_of(users, self.num_bytes, self.in_lists), SETTINGS, NEVER)
+        view.write(table_of(users, self.num_bytes, self.in_lists))
 
     def check(self, view: View, users: range) -> None:
         """Read users, some at a time, and compare every byte."""
@@ -117,7 +119,7 @@ class Campaign:
         view = self.open()
         self.check(view, users)
         step("read by another view")
-        assert view.seal(SETTINGS)
+        assert view.seal()
         step("sealed")
         self.check(view, range(more.stop))
         step("read sealed")

@@ -63,6 +63,7 @@ PURE = [
     "structures.sizing",
 ]
 HARMLESS = {
+    "bisect",
     "collections",
     "concurrent",
     "dataclasses",

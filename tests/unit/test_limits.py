@@ -14,6 +14,7 @@ from feast_sketch_store.rows.codecs import EXACT, Decoder, FeatureCodec
 from feast_sketch_store.rows.encoding import deletions, encode, newest_rows, row_keys
 from feast_sketch_store.rows.large_types import large_schema, with_large_types
 from feast_sketch_store.rows.newest import NewestRows
+from feast_sketch_store.storage.local import LocalStorage
 
 CODECS = [
     FeatureCodec("numbers", "int64_list_val"),
@@ -129,7 +130,7 @@ class TestGroups:
             for user in range(300)
         ]
         table = make_table(rows, CODECS)
-        file = DataFile.write(tmp_path, table.schema, [table])
+        file = DataFile.write(LocalStorage(tmp_path), table.schema, [table])
         batches = list(file.batches())
         assert pa.concat_tables(batches).equals(table)
         for batch in batches:
@@ -176,7 +177,7 @@ def test_nothing_that_is_written_or_read_has_offsets_of_32_bits(make_table, key_
     )
     assert narrow_types(narrow) != []
     for schema in (table.schema, narrow):
-        file = DataFile.write(tmp_path, schema, [table, gone])
+        file = DataFile.write(LocalStorage(tmp_path), schema, [table, gone])
         assert narrow_types(file.schema()) == []
         batches = list(file.batches())
         rows = NewestRows(file.batches)
@@ -193,7 +194,7 @@ def test_files_with_narrow_types_are_read_with_large_ones(tmp_path):
         }
     )
     pq.write_table(table, tmp_path / "a.parquet")
-    file = DataFile(tmp_path / "a.parquet", None, None)
+    file = DataFile(LocalStorage(tmp_path), "a.parquet", None, None)
     (read,) = file.batches()
     assert read.to_pydict() == table.to_pydict()
     assert read.schema == large_schema(table.schema) == file.schema()

@@ -164,9 +164,9 @@ def test_threads_make_the_same_table(monkeypatch, num_threads, window_words):
     hashes, entities = random_hashes(30), np.repeat(np.arange(30), 20)
     symbols = np.random.default_rng(2).integers(0, 64 * window_words, len(entities))
     builder = ShiftingBloomFilterBuilder(64 * 40, window_words, SALT, num_threads)
-    builder.add_many(hashes, entities[:300], symbols[:300], 3)
+    add_facts(builder, hashes, entities[:300], symbols[:300], 3)
     builder.measured_fill()  # and more may be added
-    builder.add_many(hashes, entities[300:], symbols[300:], 3)
+    add_facts(builder, hashes, entities[300:], symbols[300:], 3)
     whole = build(hashes, entities, symbols, num_bits=64 * 40, window_words=window_words, num_hashes=3)
     assert builder.num_bits == whole.num_bits
     assert builder.measured_fill() == whole.measured_fill() > 0.3

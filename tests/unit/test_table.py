@@ -13,11 +13,12 @@ from feast.protos.feast.types.Value_pb2 import StringSet, Value
 from feast_sketch_store.layers import FeatureBudget, SketchLayer, Target, build_layer, table
 from feast_sketch_store.layers.table import TOLERANCE, TablePart, fill_table
 from feast_sketch_store.rows.codecs import FeatureCodec
-from feast_sketch_store.rows.encoding import to_arrow
 from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_entity_keys
+from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.structures.sizing import FactClass, TieredFacts, size_for_rates
+from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
-from feast_sketch_store.view.view import SealPolicy, View
+from feast_sketch_store.view.view import View
 
 CODECS = [FeatureCodec("viewed", "string_set_val"), FeatureCodec("name", "string_val")]
 PER_ENTITY, NUM_SYMBOLS = 150, 300
@@ -157,10 +158,10 @@ def test_what_no_table_keeps_is_sealed_exactly_and_told(tmp_path, sizing_of, cap
     if has_scalar:
         features["name"] = FeatureSettings(CODECS[1], 1e-4, 1000)
     settings = ViewSettings("history", 1e-4, features)
-    view = View(tmp_path / "view", codecs, 0.0)
-    view.write(to_arrow(rows, codecs), settings, SealPolicy(1.0, 10**9))
+    view = View(LocalStorage(tmp_path / "view"), settings, SealPolicy(1.0, 10**9), 0.0)
+    view.write(rows)
     sizing_of(1e-6)
-    assert view.seal(settings)
+    assert view.seal()
     told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert len(told) == len(codecs)
     assert "feature 'viewed' of view 'history' is kept exactly: a table of " in told[0]
@@ -179,13 +180,13 @@ def test_what_no_filter_can_keep_is_told(tmp_path, caplog):
     settings = ViewSettings(
         "history", 1e-4, {"viewed": FeatureSettings(CODECS[0], Target("noise_ratio", 1e-40, "tiers"), 1000)}
     )
-    view = View(tmp_path / "view", CODECS[:1], 0.0)
+    view = View(LocalStorage(tmp_path / "view"), settings, SealPolicy(1.0, 10**9), 0.0)
     rows = [
         (key(user), {"viewed": Value(string_set_val=StringSet(val=[f"item {user}"]))}, EPOCH, None)
         for user in range(50)
     ]
-    view.write(to_arrow(rows, CODECS[:1]), settings, SealPolicy(1.0, 10**9))
-    assert view.seal(settings)
+    view.write(rows)
+    assert view.seal()
     assert "'viewed' of view 'history' is kept exactly: no filter keeps a noise_ratio of 1e-40" in caplog.text
     assert view.sealed()[0].structure_of("viewed") == "sets"
 
@@ -194,12 +195,12 @@ def test_a_choice_of_sets_is_no_news(tmp_path, caplog):
     settings = ViewSettings(
         "history", 1e-4, {"viewed": FeatureSettings(CODECS[0], Target("noise_ratio", 1e-3), 1000)}
     )
-    view = View(tmp_path / "view", CODECS[:1], 0.0)
+    view = View(LocalStorage(tmp_path / "view"), settings, SealPolicy(1.0, 10**9), 0.0)
     rows = [
         (key(user), {"viewed": Value(string_set_val=StringSet(val=[f"item {user % 30}"]))}, EPOCH, None)
         for user in range(500)
     ]
-    view.write(to_arrow(rows, CODECS[:1]), settings, SealPolicy(1.0, 10**9))
-    assert view.seal(settings)
+    view.write(rows)
+    assert view.seal()
     assert view.sealed()[0].structure_of("viewed") == "sets"
     assert not caplog.records
