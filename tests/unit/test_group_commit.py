@@ -1,0 +1,88 @@
+"""Group commit: writes of several threads share a commit, and each is told how its own ended."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from feast_sketch_store.view.group_commit import GroupCommit
+
+
+class Commits:
+    """Commits that wait until they are let go, and what was in each."""
+
+    def __init__(self):
+        self.batches, self.begun, self.may_end = [], threading.Semaphore(0), threading.Event()
+
+    def __call__(self, items):
+        self.batches.append(list(items))
+        self.begun.release()
+        assert self.may_end.wait(30)
+        return [ValueError(item) if item < 0 else None for item in items]
+
+
+def waiting(group, number):
+    """Whether so many items wait for the commit that runs."""
+    while len(group._queue) < number:
+        threading.Event().wait(0.001)
+
+
+def test_one_writer_commits_at_once():
+    group, commits = GroupCommit(), Commits()
+    commits.may_end.set()
+    for item in range(3):
+        group.submit(item, commits)
+    assert commits.batches == [[0], [1], [2]]
+
+
+def test_those_who_come_during_a_commit_share_the_next():
+    group, commits = GroupCommit(), Commits()
+    with ThreadPoolExecutor(9) as pool:
+        first = pool.submit(group.submit, 0, commits)
+        commits.begun.acquire()
+        others = [pool.submit(group.submit, item, commits) for item in range(1, 9)]
+        waiting(group, 8)
+        commits.may_end.set()
+        for done in (first, *others):
+            done.result(30)
+    assert commits.batches[0] == [0]
+    assert sorted(commits.batches[1]) == list(range(1, 9))
+    assert len(commits.batches) == 2
+
+
+def test_each_is_told_of_its_own_refusal():
+    group, commits = GroupCommit(), Commits()
+    with ThreadPoolExecutor(4) as pool:
+        first = pool.submit(group.submit, 0, commits)
+        commits.begun.acquire()
+        others = {item: pool.submit(group.submit, item, commits) for item in (1, -2, 3)}
+        waiting(group, 3)
+        commits.may_end.set()
+        first.result(30)
+        with pytest.raises(ValueError, match="-2"):
+            others.pop(-2).result(30)
+        for done in others.values():
+            done.result(30)
+
+
+def test_a_failed_commit_is_told_to_all_and_the_next_one_goes_on():
+    group = GroupCommit()
+
+    def fail(items):
+        raise OSError("no space")
+
+    with pytest.raises(OSError, match="no space"):
+        group.submit(1, fail)
+    group.submit(2, lambda items: [None])
+
+
+def test_many_threads_lose_nothing():
+    group, seen = GroupCommit(), []
+
+    def commit(items):
+        seen.append(list(items))
+        return [None] * len(items)
+
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(lambda item: group.submit(item, commit), range(2_000)))
+    assert sorted(item for batch in seen for item in batch) == list(range(2_000))

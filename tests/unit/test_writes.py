@@ -1,0 +1,150 @@
+"""Writes of a view: commits that are shared, seals beside them, children that were forked."""
+
+import multiprocessing
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+
+import pytest
+from feast.protos.feast.types.Value_pb2 import StringSet, Value
+
+from feast_sketch_store.errors import RowError
+from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.storage.local import LocalStorage
+from feast_sketch_store.view import sealing
+from feast_sketch_store.view.sealing import SealPolicy
+from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
+from feast_sketch_store.view.view import View
+from tests.helpers.keys import user_hashes, user_key
+
+CODEC = FeatureCodec("viewed", "string_set_val")
+SETTINGS = ViewSettings("history", 1e-5, {"viewed": FeatureSettings(CODEC, 0.01, 1000)})
+NEVER = SealPolicy(1.0, 10**9)
+MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def row(user, *items):
+    return (user_key(user), {"viewed": Value(string_set_val=StringSet(val=items))}, MOMENT, None)
+
+
+def found(view, *users):
+    return sorted(users[p] for answer in view.read(user_hashes(users), ["viewed"]) for p in answer.found)
+
+
+@pytest.fixture
+def make_view(tmp_path):
+    return lambda policy=NEVER: View(LocalStorage(tmp_path / "view"), SETTINGS, policy, 0.0)
+
+
+def test_writes_of_threads_share_commits(make_view, monkeypatch):
+    view, first = make_view(), threading.Event()
+    append, tables = view._row_log.append, []
+
+    def slow_append(table):
+        tables.append(len(table))
+        while len(tables) == 1 and len(view._commits._queue) < 15:
+            first.wait(0.001)
+        return append(table)
+
+    monkeypatch.setattr(view._row_log, "append", slow_append)
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(lambda user: view.write([row(user, "x")]), range(16)))
+    assert tables == [1, 15]
+    assert found(make_view(), *range(16)) == list(range(16))
+
+
+def test_a_bad_row_is_refused_alone(make_view, monkeypatch):
+    view = make_view()
+    bad = (user_key(7), {"viewed": Value(int64_val=1)}, MOMENT, None)
+    append, tables = view._row_log.append, []
+
+    def slow_append(table):
+        tables.append(len(table))
+        while len(tables) == 1 and len(view._commits._queue) < 3:
+            threading.Event().wait(0.001)
+        return append(table)
+
+    monkeypatch.setattr(view._row_log, "append", slow_append)
+    with ThreadPoolExecutor(4) as pool:
+        begun = [pool.submit(view.write, [row(1, "x")])]
+        while not tables:
+            threading.Event().wait(0.001)
+        begun += [pool.submit(view.write, [written]) for written in (row(2, "x"), bad, row(3, "x"))]
+        begun[0].result(30)
+        with pytest.raises(RowError, match="feature 'viewed' takes string_set_val, but row 0"):
+            begun[2].result(30)
+        for done in (begun[1], begun[3]):
+            done.result(30)
+    assert found(make_view(), 1, 2, 3, 7) == [1, 2, 3]
+
+
+def test_small_writes_are_sealed_beside_them(make_view):
+    view = make_view(SealPolicy(0.5, 20))
+    view.write([row(user, "x") for user in range(100)])
+    assert view.stats().sealed_entities == 100, "a large batch is sealed before its write returns"
+    for user in range(100, 160):
+        view.write([row(user, "y")])
+    view.settle()
+    assert view.stats().sealed_entities > 100
+    assert found(view, *range(160)) == list(range(160))
+
+
+def test_writes_go_on_while_a_view_is_sealed(make_view, monkeypatch):
+    view = make_view()
+    view.write([row(1, "x")])
+    publishing, may_publish = threading.Event(), threading.Event()
+    publish = view._snapshots.publish
+
+    def slow_publish(draft):
+        publishing.set()
+        assert may_publish.wait(30)
+        return publish(draft)
+
+    monkeypatch.setattr(view._snapshots, "publish", slow_publish)
+    sealer = threading.Thread(target=view.seal)
+    sealer.start()
+    assert publishing.wait(30)
+    view.write([row(2, "y")])
+    assert found(view, 1, 2) == [1, 2]
+    may_publish.set()
+    sealer.join()
+    assert found(view, 1, 2) == [1, 2]
+    assert found(make_view(), 1, 2) == [1, 2]
+
+
+def test_many_small_commits_are_absorbed(make_view, monkeypatch):
+    monkeypatch.setattr(sealing, "_MAX_FRESH_COMMITS", 10)
+    view = make_view()
+    for user in range(50):
+        view.write([row(user, "x")])
+        view.settle()
+    files = list((view.storage.path / "rows").glob("*.parquet"))
+    assert 3 <= len(files) <= 5, "in few files"
+    assert found(view, *range(50)) == found(make_view(), *range(50)) == list(range(50))
+
+
+def test_a_forked_child_writes_and_seals_after_its_parent(make_view):
+    view = make_view()
+    view.write([row(1, "x")])
+    view.seal()
+
+    def work():
+        view.write([row(2, "y")])
+        assert view.seal()
+
+    child = multiprocessing.get_context("fork").Process(target=work)
+    child.start()
+    child.join(60)
+    assert child.exitcode == 0
+    view.write([row(3, "z")])
+    assert found(view, 1, 2, 3) == [1, 2, 3]
+
+
+def test_a_write_does_not_read_back_what_it_wrote(make_view, monkeypatch):
+    view = make_view()
+    view.write([row(1, "x")])
+    monkeypatch.setattr(
+        "feast_sketch_store.row_log.fresh.FreshLog._payload_of", lambda *_: pytest.fail("read")
+    )
+    view.write([row(2, "y")])
+    assert found(view, 1, 2) == [1, 2]
