@@ -62,6 +62,7 @@ class ExactLayer:
         decided, rows = self.find(entity_hashes)
         keys = self.rows.keys
         alive = ~keys.deleted[rows] & (keys.event_timestamps[rows] >= expire_before)
+        fenced = decided[keys.fences[rows]]
         found, rows = decided[alive], rows[alive]
         answers: dict[str, AnyAnswer] = {}
         for name in features:
@@ -69,7 +70,7 @@ class ExactLayer:
             if feature is not None:
                 indptr, symbols = take_csr(feature.indptr, feature.symbols, rows)
                 answers[name] = FeatureAnswer(self._decoders[name], feature.states[rows], indptr, symbols)
-        return LayerAnswer(decided, found, keys.event_timestamps[rows], answers)
+        return LayerAnswer(decided, found, keys.event_timestamps[rows], answers, fenced)
 
     @cached_property
     def _decoders(self) -> dict[str, Decoder]:

@@ -25,6 +25,7 @@ from feast_sketch_store.operations.verification import Verification, size_of, ve
 from feast_sketch_store.rows.codecs import BINNED
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.view.live import expire_before_of
+from feast_sketch_store.view.semantics import SEMANTICS
 from feast_sketch_store.view.settings import resolve
 
 _SAMPLES = 200_000
@@ -184,7 +185,11 @@ def verify(
 
     with opened.unchanging():
         return verify_view(
-            opened.storage, settings.codecs, expire_before_of(settings.ttl_microseconds), count
+            opened.storage,
+            settings.codecs,
+            expire_before_of(settings.ttl_microseconds),
+            count,
+            SEMANTICS[settings.semantics],
         )
 
 

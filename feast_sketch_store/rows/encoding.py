@@ -45,11 +45,11 @@ DELETED = "__deleted"  # true in a row that deletes what was written of its enti
 OWN_COLUMNS = (ENTITY_KEY, EVENT_TIMESTAMP, CREATED_TIMESTAMP, NULLS, DELETED)
 KEY_COLUMNS = (ENTITY_KEY, EVENT_TIMESTAMP, CREATED_TIMESTAMP, DELETED)
 
-_TIMESTAMP = pa.timestamp("us", tz="UTC")
-_NAMES = pa.large_list(pa.large_string())
+TIMESTAMP = pa.timestamp("us", tz="UTC")
+NAMES = pa.large_list(pa.large_string())
 NO_TIMESTAMP = np.iinfo(np.int64).min  # of a row without a created timestamp: older than any other
 
-_ENTITYLESS_JOIN_KEY = "__dummy_id"
+ENTITYLESS_JOIN_KEY = "__dummy_id"
 
 
 def to_arrow(
@@ -92,7 +92,7 @@ def to_arrow(
     columns[CREATED_TIMESTAMP] = _timestamps([row[3] for row in rows])
     columns[NULLS] = pa.array(
         [nulls.get(row) for row in range(len(rows))] if nulls else [None] * len(rows),
-        _NAMES,
+        NAMES,
     )
     # From the first row on: a column that came with a deletion would make a compaction under way void.
     columns[DELETED] = pa.nulls(len(rows), pa.bool_())
@@ -116,8 +116,8 @@ def deletions(
     """
     columns, columns[ENTITY_KEY] = _key_columns(entity_keys, join_keys)
     columns[EVENT_TIMESTAMP] = _timestamps([now] * len(entity_keys))
-    columns[CREATED_TIMESTAMP] = pa.nulls(len(entity_keys), _TIMESTAMP)
-    columns[NULLS] = pa.nulls(len(entity_keys), _NAMES)
+    columns[CREATED_TIMESTAMP] = pa.nulls(len(entity_keys), TIMESTAMP)
+    columns[NULLS] = pa.nulls(len(entity_keys), NAMES)
     columns[DELETED] = pa.array([True] * len(entity_keys), pa.bool_())
     return pa.table(columns)
 
@@ -148,7 +148,7 @@ def _join_key_columns(entity_keys: "Sequence[EntityKey]") -> dict[str, pa.Array]
             if name not in by_name:
                 by_name[name] = [None] * len(entity_keys)
             by_name[name][row] = value
-    by_name.pop(_ENTITYLESS_JOIN_KEY, None)
+    by_name.pop(ENTITYLESS_JOIN_KEY, None)
     columns = {}
     for name, values in sorted(by_name.items()):
         fields = sorted({str(value.WhichOneof("val")) for value in values if value is not None})
@@ -163,7 +163,7 @@ def _join_key_columns(entity_keys: "Sequence[EntityKey]") -> dict[str, pa.Array]
 def _timestamps(timestamps: Sequence[datetime | None]) -> pa.Array:
     """A timestamp column; pandas' NaT, which differs from itself, is a null like None."""
     try:
-        return pa.array([t if t == t else None for t in timestamps], _TIMESTAMP)
+        return pa.array([t if t == t else None for t in timestamps], TIMESTAMP)
     except (pa.ArrowException, ValueError, TypeError) as error:
         raise RowError(f"a timestamp cannot be kept: {error}") from error
 
@@ -212,7 +212,7 @@ class RowKeys:
         -------
         The winners, int64[entities], and their keys.
         """
-        rows, fenced = self._behind_fences()
+        rows, fenced = self.behind_fences()
         keys = self.take(rows) if len(rows) < len(self) else self
         order = np.lexsort(
             (
@@ -229,7 +229,7 @@ class RowKeys:
         winners = rows[order[is_last]]
         return winners, replace(self.take(winners), fences=fenced[winners])
 
-    def _behind_fences(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    def behind_fences(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """The rows that no later fence of their entity hides, and whether each row's entity has a fence."""
         everything = np.arange(len(self))
         if not self.fences.any():
@@ -309,13 +309,17 @@ class EncodedRows:
         }
         return replace(self, features={**self.features, **cut}) if cut else self
 
-    def merged_with(self, newer: "EncodedRows") -> "EncodedRows":
-        """The newest row of each entity of both, ordered by entity hash, with common vocabularies."""
+    def followed_by(self, newer: "EncodedRows") -> "EncodedRows":
+        """The rows of both, one behind the other, with common vocabularies."""
         names = {**newer.features, **self.features}
-        both = EncodedRows(
+        return EncodedRows(
             RowKeys.concatenate([self.keys, newer.keys]),
             {name: _concatenate_feature(self, newer, name) for name in names},
         )
+
+    def merged_with(self, newer: "EncodedRows") -> "EncodedRows":
+        """The newest row of each entity of both, ordered by entity hash, with common vocabularies."""
+        both = self.followed_by(newer)
         winners, keys = both.keys.newest()
         return replace(both.take(winners), keys=keys)
 
@@ -385,6 +389,16 @@ def take_csr(
     np.cumsum(lengths, out=taken[1:])
     source = np.repeat(indptr[rows] - taken[:-1], lengths) + np.arange(taken[-1])
     return taken, values[source]
+
+
+def unite_csr(
+    indptr: NDArray[np.int64], values: NDArray[np.int32], owners: NDArray[np.int64], num_owners: int
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Rows of a CSR matrix united by owner, int64[n] below ``num_owners``: distinct ascending values each."""
+    order = np.argsort(owners, kind="stable")
+    lengths = np.bincount(owners, np.diff(indptr), num_owners).astype(np.int64)
+    _, taken = take_csr(indptr, values, order)
+    return kernel.distinct_per_row(np.concatenate(([0], np.cumsum(lengths))), taken)
 
 
 def put_csr(

@@ -92,7 +92,7 @@ class RowSemantics(ABC):
 
     @abstractmethod
     def combine(self, answers: Sequence[LayerAnswer]) -> list[LayerAnswer]:
-        """Answers of layers, newest first, so that no entity is found twice."""
+        """Answers of layers, newest first, so that no entity is found twice. `stack` puts them together."""
 
 
 class Replace(RowSemantics):
