@@ -1,6 +1,6 @@
 """Samples of a view of a Feast repository: from its row log, or from its offline source."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from feast import FeatureStore
 from feast.feature_view import FeatureView
-from feast.utils import _convert_arrow_to_proto, _get_column_names
+from feast.utils import _get_column_names
 from numpy.typing import NDArray
 
 from feast_sketch_store.errors import PlanError
@@ -19,15 +19,14 @@ from feast_sketch_store.layers.exact import find_sorted
 from feast_sketch_store.online_store import any_feature_view, online_store_of
 from feast_sketch_store.planning.sample import FeatureSample, Sample
 from feast_sketch_store.row_log import RowLog
+from feast_sketch_store.rows.arrow_rows import from_columns
 from feast_sketch_store.rows.codecs import MEMBERSHIP, FeatureCodec
-from feast_sketch_store.rows.encoding import EncodedFeature, FeastRow, encode, take_csr, to_arrow
+from feast_sketch_store.rows.encoding import EncodedFeature, encode, take_csr
 from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, hash_columns
 from feast_sketch_store.rows.newest import NewestRows
 from feast_sketch_store.rows.vocabulary import Vocabulary, VocabularyBuilder
 from feast_sketch_store.view.live import expire_before_of
 from feast_sketch_store.view.settings import ViewSettings, resolve
-
-_ROWS_PER_BATCH = 10_000  # that become Feast's protos at once
 
 
 @dataclass(frozen=True)
@@ -133,7 +132,7 @@ def sample_view(
     chosen[np.lexsort((hashes[:, 1], hashes[:, 0]))[:max_entities]] = True
     if labelled is not None:
         chosen |= _is_among(hashes, labelled)
-    arrow = pa.concat_tables(_as_logged(view, table.filter(pa.array(chosen))))
+    arrow = _as_logged(view, table.filter(pa.array(chosen)))
     return _sample(view, NewestRows(lambda columns: iter([arrow])), len(table), max_entities, labelled)
 
 
@@ -244,9 +243,21 @@ def _offline_rows(view: PlannedView) -> pa.Table:
     return rows.rename_columns([mapping.get(name, name) for name in rows.column_names])
 
 
-def _as_logged(view: PlannedView, table: pa.Table) -> Iterator[pa.Table]:
+def _as_logged(view: PlannedView, table: pa.Table) -> pa.Table:
     """Rows of an offline source as they would stand in the row log."""
-    types = {field.name: field.dtype.to_value_type() for field in view.table.entity_columns}
-    for batch in table.combine_chunks().to_batches(max_chunksize=_ROWS_PER_BATCH):
-        rows: list[FeastRow] = _convert_arrow_to_proto(batch, view.table, types)
-        yield to_arrow(rows, view.settings.codecs)
+    source: Any = view.table.batch_source  # there is one, or there were no rows
+    created = source.created_timestamp_column or None
+    fields = {
+        field.name: FeatureCodec.for_feature(field.name, field.dtype).value_field
+        for field in view.table.entity_columns
+    }
+    codecs = view.settings.codecs
+    names = [
+        *fields,
+        *(codec.feature for codec in codecs),
+        source.timestamp_field,
+        *([created] * bool(created)),
+    ]
+    # Some offline stores give columns of their own beside those they were asked for.
+    table = table.select([name for name in table.column_names if name in names])
+    return from_columns(table, codecs, fields, source.timestamp_field, created)

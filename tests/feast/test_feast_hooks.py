@@ -39,7 +39,6 @@ FUNCTIONS = {  # with their parameters, in order: the package passes most of the
         utils._get_table_entity_values,
         ["table", "entity_name_to_join_key_map", "join_key_proto_values"],
     ),
-    "_convert_arrow_to_proto": (utils._convert_arrow_to_proto, ["table", "feature_view", "join_keys"]),
     "_get_column_names": (utils._get_column_names, ["feature_view", "entities"]),
     "_get_provider": (FeatureStore._get_provider, ["self"]),
     "_read_features_per_fv": (OnlineStore._read_features_per_fv, READ_PARAMETERS),

@@ -41,6 +41,7 @@ MAY_IMPORT_FEAST = {
     "operations.maintenance",
     "planning.planner",
     "planning.source",
+    "rows.arrow_rows",
     "rows.codecs",
     "rows.encoding",
     "rows.entity_keys",

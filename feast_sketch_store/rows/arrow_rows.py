@@ -1,0 +1,330 @@
+"""Rows that come in as Arrow columns, as an offline store gives them, become a table of the row log.
+
+The table is the one that `encoding.to_arrow` makes of the same rows after Feast has turned them into protos,
+without a Python object per value. Types that have no column of their own (maps, structs, JSON, nested lists)
+go through Feast's conversion of single values.
+
+Where Feast would write something that nobody can have meant, a row is refused, or taken as it was meant:
+
+                                     Feast                      here
+    int64 beside nulls               rounded through float64    exact
+    null timestamp                   a time before all others   null
+    empty bytes, if all are empty    null                       empty
+    5.7 for an integer               5                          refused
+    list for a scalar                null                       refused
+    string for an Array or Set       its characters             refused
+    nanosecond timestamps in a list  taken for seconds          seconds
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from feast_sketch_store.errors import RowError
+from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.rows.encoding import (
+    CREATED_TIMESTAMP,
+    DELETED,
+    ENTITY_KEY,
+    ENTITYLESS_JOIN_KEY,
+    EVENT_TIMESTAMP,
+    NAMES,
+    NULLS,
+    TIMESTAMP,
+)
+from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, serialize_columns
+from feast_sketch_store.rows.large_types import large_type
+from feast_sketch_store.rows.limits import check_rows
+
+# What a null among the elements of an Array becomes, as in Feast; other kinds of elements have no nulls.
+_NULL_ELEMENTS = {"string": "", "bytes": b"", "bool": False, "float": np.nan, "double": np.nan}
+_NULL_SET_ELEMENTS = {kind: _NULL_ELEMENTS[kind] for kind in ("bool", "float", "double")}
+
+_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+_MAX_SHOWN = 80  # characters of a value in a message
+
+# What may go wrong in Feast's conversion of a value.
+_FEAST_ERRORS = (TypeError, ValueError, AssertionError, AttributeError, KeyError, OverflowError)
+
+
+def from_columns(
+    table: pa.Table,
+    codecs: Sequence[FeatureCodec],
+    join_keys: Mapping[str, str],
+    event_timestamp: str = "event_timestamp",
+    created_timestamp: str | None = None,
+) -> pa.Table:
+    """Turn rows of an offline store into a table of the row log.
+
+    Parameters
+    ----------
+    table : has a column per join key, feature and timestamp, and no others.
+    codecs : one per feature of the view.
+    join_keys : of the view, each with the field of Feast's ``Value`` that carries it.
+    event_timestamp, created_timestamp : names of columns with timestamps of any unit and time zone, naive
+        ones in UTC; None if rows have no created timestamp.
+
+    Returns
+    -------
+    As `encoding.to_arrow`. A null in a feature, and a NaN in a scalar one, was written as null.
+
+    Raises
+    ------
+    RowError : a column is missing, unknown or there twice; a value cannot be kept as the type of its feature
+        (names the row), a join key or event timestamp is null, or a row is too large.
+    """
+    timestamps = [event_timestamp] if created_timestamp is None else [event_timestamp, created_timestamp]
+    _check_names(table.column_names, [*join_keys, *(codec.feature for codec in codecs), *timestamps])
+    keys = {name: _join_key(name, join_keys[name], table[name]) for name in sorted(join_keys)}
+    features = {codec.feature: _column(table[codec.feature], codec) for codec in codecs}
+    columns = {name: values for name, values in keys.items() if name != ENTITYLESS_JOIN_KEY} | features
+    columns[ENTITY_KEY] = serialize_columns(keys)
+    columns[EVENT_TIMESTAMP] = _timestamps(table[event_timestamp], event_timestamp)
+    if columns[EVENT_TIMESTAMP].null_count:
+        row = columns[EVENT_TIMESTAMP].is_null().index(True).as_py()
+        raise RowError(f"row {row} of the batch has no event timestamp")
+    columns[CREATED_TIMESTAMP] = (
+        pa.nulls(len(table), TIMESTAMP)
+        if created_timestamp is None
+        else _timestamps(table[created_timestamp], created_timestamp)
+    )
+    columns[NULLS] = _null_names(features, len(table))
+    columns[DELETED] = pa.nulls(len(table), pa.bool_())
+    rows = pa.table(columns)
+    check_rows(rows)
+    return rows
+
+
+def _check_names(given: Sequence[str], wanted: Sequence[str]) -> None:
+    """Check that a table has just the columns that are wanted."""
+    if missing := sorted({*wanted} - {*given}):
+        raise RowError(f"the table lacks the columns {missing}; it has {sorted(given)}")
+    if unknown := sorted({*given} - {*wanted}):
+        raise RowError(f"the table has columns {unknown}, features that the view lacks")
+    if twice := sorted({name for name in given if given.count(name) > 1}):
+        raise RowError(f"the table has columns {twice} more than once")
+
+
+def _join_key(name: str, field: str, column: pa.ChunkedArray) -> pa.Array:
+    if field not in JOIN_KEY_TYPES:
+        raise RowError(
+            f"join key {name!r} is carried by {field}; a batch takes one of {list(JOIN_KEY_TYPES)}"
+        )
+    values = _column(column, FeatureCodec(name, field), what="join key")
+    if values.null_count:
+        row = values.is_null().index(True).as_py()
+        raise RowError(f"join key {name!r} is null in row {row} of the batch; every entity needs a value")
+    return values
+
+
+def _column(column: pa.ChunkedArray, codec: FeatureCodec, what: str = "feature") -> pa.Array:
+    """A column of the codec's Arrow type, null where the feature was written as null."""
+    values = _in_one(column)
+    convert = _conversion(values.type, codec)
+    try:
+        return convert(values)
+    except (_Refused, RowError, pa.ArrowException, *_FEAST_ERRORS) as error:
+        row = _first_refused(convert, values)
+        raise RowError(
+            f"{what} {codec.feature!r} takes {codec.value_field}, but row {row} of the batch has "
+            f"{_shown(values[row])} "
+            f"({values.type}): {error}; correct the {what}'s type or the source's column"
+        ) from error
+
+
+def _shown(value: pa.Scalar) -> str:
+    try:
+        text = str(value)
+    except (OverflowError, ValueError):  # a time that Python cannot tell
+        text = str(getattr(value, "value", "?"))
+    return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "..."
+
+
+class _Refused(Exception):
+    """A value cannot be kept."""
+
+
+def _first_refused(convert: Callable[[pa.Array], pa.Array], values: pa.Array) -> int:
+    """The first row that cannot be converted; there is one."""
+
+    def is_refused(num_rows: int) -> bool:
+        try:
+            convert(values.slice(0, num_rows))
+        except (_Refused, RowError, pa.ArrowException, *_FEAST_ERRORS):
+            return True
+        return False
+
+    return max(0, bisect_left(range(len(values)), True, key=is_refused) - 1)
+
+
+def _in_one(column: pa.ChunkedArray) -> pa.Array:
+    """The column in one array with 64-bit offsets, decoded if it has a dictionary."""
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    kind = large_type(column.type)
+    return (column if kind == column.type else column.cast(kind)).combine_chunks()
+
+
+# -- values ------------------------------------------------------------------------------------
+
+
+def _conversion(source: pa.DataType, codec: FeatureCodec) -> Callable[[pa.Array], pa.Array]:
+    """How columns of a type become columns of a feature."""
+    if pa.types.is_null(source):
+        return lambda values: pa.nulls(len(values), codec.arrow_type)
+    is_list = _is_list(source)
+    element = source.value_type if is_list else source
+    if pa.types.is_dictionary(element):
+        element = element.value_type
+    if is_list == codec.is_collection and _casts(element, codec):
+        if not is_list:
+            return lambda values: _elements(_nan_as_null(values), codec)
+        return lambda values: _lists(values, codec)
+    if is_list and not codec.is_collection and codec.element_kind != "message":
+        return lambda values: _refuse("a list is no scalar")
+    if pa.types.is_large_string(source) and codec.is_collection and codec.element_kind != "message":
+        return lambda values: _refuse("a string is no list")  # Feast takes its characters
+    return lambda values: _by_feast(values, codec)
+
+
+def _refuse(reason: str) -> pa.Array:
+    raise _Refused(reason)
+
+
+def _casts(source: pa.DataType, codec: FeatureCodec) -> bool:
+    """Whether elements of a type can be cast."""
+    kind, types = codec.element_kind, pa.types
+    if kind == "string":
+        # Feast looks whether JSON is JSON.
+        return bool(types.is_large_string(source)) and not codec.value_field.startswith("json")
+    if kind == "bytes":
+        return bool(types.is_large_binary(source) or types.is_fixed_size_binary(source))
+    if kind == "timestamp":
+        return bool(types.is_timestamp(source) or types.is_date(source))
+    if kind == "bool":
+        return bool(types.is_boolean(source))
+    return kind != "message" and bool(types.is_integer(source) or types.is_floating(source))
+
+
+def _nan_as_null(values: pa.Array) -> pa.Array:
+    """Feast takes a NaN in a column of scalars for a null."""
+    if not pa.types.is_floating(values.type):
+        return values
+    return pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
+
+
+def _elements(values: pa.Array, codec: FeatureCodec) -> pa.Array:
+    """Elements of the row log."""
+    if pa.types.is_dictionary(values.type):
+        values = values.cast(large_type(values.type.value_type))
+    kind = codec.arrow_type.value_type if codec.is_collection else codec.arrow_type
+    if codec.element_kind == "timestamp":
+        # In an Array Feast cuts the fraction off, elsewhere it takes the second that has begun.
+        is_cut = codec.is_collection and not codec.is_set
+        return _seconds(values, is_cut).cast(pa.timestamp("s", "UTC")).cast(kind)
+    if pa.types.is_floating(kind) and pa.types.is_integer(values.type):
+        values = values.cast(pa.float64(), safe=False)  # to the nearest one, as Python does
+    return values.cast(kind)
+
+
+def _seconds(values: pa.Array, is_cut: bool) -> pa.Array:
+    """Whole seconds since 1970: int64."""
+    if pa.types.is_date(values.type):
+        values = values.cast(pa.timestamp("s" if pa.types.is_date32(values.type) else "ms"))
+    return _divided(values.cast(pa.int64()), _PER_SECOND[values.type.unit], is_cut)
+
+
+def _divided(numbers: pa.Array, divisor: int, is_cut: bool = False) -> pa.Array:
+    """Integers divided, rounded down, or towards zero where the fraction is cut off."""
+    if divisor == 1:
+        return numbers
+    if is_cut:
+        return pc.divide(numbers, divisor)
+    filled = numbers.fill_null(0).to_numpy() // divisor
+    return pa.array(filled, pa.int64(), mask=numbers.is_null().to_numpy(zero_copy_only=False))
+
+
+def _lists(values: pa.Array, codec: FeatureCodec) -> pa.Array:
+    """Lists of the row log."""
+    lengths = np.asarray(pc.list_value_length(values).fill_null(0), np.int64)
+    elements = _elements(pc.list_flatten(values), codec)
+    if elements.null_count:
+        known = _NULL_SET_ELEMENTS if codec.is_set else _NULL_ELEMENTS
+        if codec.element_kind not in known:
+            raise _Refused("no element may be null")
+        elements = elements.fill_null(pa.scalar(known[codec.element_kind], elements.type))
+    if codec.is_set:
+        lengths, elements = _distinct(lengths, elements)
+    mask = values.is_null() if values.null_count else None
+    return pa.LargeListArray.from_arrays(_ends(lengths), elements, mask=mask)
+
+
+def _distinct(lengths: NDArray[np.int64], elements: pa.Array) -> tuple[NDArray[np.int64], pa.Array]:
+    """Each element once in its row, where it first stands; -0.0 and 0.0 are one, as in Python's sets."""
+    equal = pc.add(elements, pa.scalar(0, elements.type)) if pa.types.is_floating(elements.type) else elements
+    encoded = equal.dictionary_encode()
+    owners = np.repeat(np.arange(len(lengths)), lengths)
+    facts = owners * max(1, len(encoded.dictionary)) + encoded.indices.to_numpy()
+    _, first = np.unique(facts, return_index=True)
+    if len(first) == len(elements):
+        return lengths, elements
+    first.sort()
+    return np.bincount(owners[first], minlength=len(lengths)), elements.take(pa.array(first))
+
+
+def _by_feast(values: pa.Array, codec: FeatureCodec) -> pa.Array:
+    """The column as Feast's conversion of single values makes it."""
+    from feast.type_map import PROTO_VALUE_TO_VALUE_TYPE_MAP, python_values_to_proto_values
+    from feast.value_type import ValueType
+
+    value_type = PROTO_VALUE_TO_VALUE_TYPE_MAP.get(codec.value_field)
+    if value_type is None:
+        value_type = ValueType[codec.value_field.removesuffix("_val").upper()]
+    protos = python_values_to_proto_values(values.to_numpy(zero_copy_only=False), value_type)
+    return codec.to_arrow(protos)[0]
+
+
+# -- the store's own columns -------------------------------------------------------------------
+
+
+def _timestamps(column: pa.ChunkedArray, name: str) -> pa.Array:
+    """Microseconds in UTC; nanoseconds are rounded down."""
+    values = _in_one(column)
+    if pa.types.is_null(values.type):
+        return pa.nulls(len(values), TIMESTAMP)
+    if not pa.types.is_timestamp(values.type) and not pa.types.is_date(values.type):
+        raise RowError(f"column {name!r} has type {values.type}; give timestamps")
+    if pa.types.is_timestamp(values.type) and values.type.unit == "ns":
+        return _divided(values.cast(pa.int64()), 1_000).cast(TIMESTAMP)
+    try:
+        return (
+            values.cast(pa.timestamp("us")).cast(TIMESTAMP) if _is_naive(values) else values.cast(TIMESTAMP)
+        )
+    except pa.ArrowException as error:
+        raise RowError(f"column {name!r}: a timestamp cannot be kept: {error}") from error
+
+
+def _is_naive(values: pa.Array) -> bool:
+    return bool(pa.types.is_date(values.type) or values.type.tz is None)
+
+
+def _null_names(features: Mapping[str, pa.Array], num_rows: int) -> pa.Array:
+    """Per row the names of the features that are null, in the order of the features; null if none is."""
+    if not any(values.null_count for values in features.values()):
+        return pa.nulls(num_rows, NAMES)
+    is_null = np.column_stack([v.is_null().to_numpy(zero_copy_only=False) for v in features.values()])
+    lengths = is_null.sum(axis=1)
+    names = pa.array([*features], pa.large_string()).take(pa.array(np.nonzero(is_null)[1]))
+    return pa.LargeListArray.from_arrays(_ends(lengths), names, mask=pa.array(lengths == 0))
+
+
+def _ends(lengths: NDArray[np.int64]) -> pa.Array:
+    return pa.array(np.concatenate(([0], np.cumsum(lengths))), pa.int64())
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
