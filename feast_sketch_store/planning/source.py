@@ -119,9 +119,10 @@ def sample_view(
     if not offline:
         with opened.unchanging():
             read = RowLog(opened.storage).read()
-            rows = NewestRows(read.batches, expire_before_of(view.settings.ttl_microseconds))
-            if len(rows):
-                return _sample(view, rows, len(rows), max_entities, labelled)
+            if read:
+                rows = NewestRows(read.batches, expire_before_of(view.settings.ttl_microseconds))
+                if len(rows):
+                    return _sample(view, rows, len(rows), max_entities, labelled)
     table = _offline_rows(view)
     if not len(table):
         raise PlanError(
