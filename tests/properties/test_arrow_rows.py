@@ -237,7 +237,7 @@ def codecs_of(types, name=""):
     return [FeatureCodec.for_feature(feature, dtype, name) for feature, dtype in types.items()]
 
 
-@settings(REPEATABLE, max_examples=200)
+@settings(REPEATABLE, max_examples=60)
 @given(tables(), st.sampled_from(ALL_CODECS))
 def test_columns_become_the_rows_that_protos_become(drawn, codec):
     types, names, table = drawn
