@@ -191,6 +191,7 @@ def test_threads_may_create_and_append_at_once(storage):
     assert sorted(names_of(RowLog(storage).read())) == expected
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 def test_a_forked_child_may_append_after_its_parent(log, storage):
     log.append(rows("parent"))
 

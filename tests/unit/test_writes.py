@@ -123,6 +123,7 @@ def test_many_small_commits_are_absorbed(make_view, monkeypatch):
     assert found(view, *range(50)) == found(make_view(), *range(50)) == list(range(50))
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 def test_a_forked_child_writes_and_seals_after_its_parent(make_view):
     view = make_view()
     view.write([row(1, "x")])
