@@ -115,7 +115,9 @@ class View(LiveView):
         if not self._wants_seal() and not self.policy.wants_absorption(self._state.unsealed_commits):
             return
         base = self._state.base
-        if len(rows) > self.policy.share * (base.num_entities if base else 0):
+        sealed_rows = base.num_entities if base else 0
+        # A load may wait for its seal; a small write must not.
+        if len(rows) >= min(self.policy.min_rows, self.policy.share * sealed_rows):
             self._maintain()
         else:
             self._maintain_beside()

@@ -132,7 +132,8 @@ def test_a_daily_overwrite_returns_the_latest_rows_and_does_not_grow(make_harnes
         stats = harness.store.view(harness.config, harness.view).stats()
         sizes.append((stats.snapshot_bytes, len(list((harness.folder / "rows").glob("*.parquet")))))
         assert stats.vocabulary_sizes == {"viewed": 7}, "values of earlier days are retired"
-    assert sizes[-1][0] == sizes[0][0]
+    # A table that shows too much under its salt is made anew a little larger.
+    assert abs(sizes[-1][0] - sizes[0][0]) <= 0.02 * sizes[0][0]
     assert sizes[-1][1] <= 2
     read = harness.reopened().read(*range(300))
     for user, (_, values) in enumerate(read):

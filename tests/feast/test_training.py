@@ -125,7 +125,7 @@ def test_what_is_refused(filled):
         through_sketch(pd.DataFrame({"liked": [[1]]}), reader, ["liked"])
     with pytest.raises(RowError, match=r"no column 'viewed' or history__viewed; it has \['seen'\]"):
         through_sketch(pd.DataFrame({"seen": [[1]]}), reader, ["viewed"])
-    with pytest.raises(RowError, match="column 'viewed' is not of the feature's type, list<"):
+    with pytest.raises(RowError, match="column 'viewed' is not of the feature's type, large_list<"):
         through_sketch(pd.DataFrame({"viewed": [["tea"]]}), reader)
 
 

@@ -27,8 +27,10 @@ from feast_sketch_store.rows.codecs import EMPTY, EXACT, VALUE, FeatureCodec
 from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKeys, to_arrow
 from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_entity_keys
 from feast_sketch_store.rows.vocabulary import Vocabulary
+from feast_sketch_store.storage.local import LocalStorage
+from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
-from feast_sketch_store.view.view import SealPolicy, View
+from feast_sketch_store.view.view import View
 
 NUM_SHAPES = int(os.environ.get("FEAST_SKETCH_STORE_SHAPES", "30"))
 MAX_FACTS = 20_000 if NUM_SHAPES <= 30 else 200_000
@@ -339,14 +341,14 @@ def test_through_a_view(fixed_salts, tmp_path, shape, has_exact):
         codecs,
     )
     for structure in STRUCTURES:
-        view = View(tmp_path / structure, codecs, 0.0)
         features = {
             "viewed": FeatureSettings(VIEWED, Target(shape.measure, shape.amount, structure), 10**6),
             "size": FeatureSettings(codecs[1], 1e-9, 10**6),
         }
         settings = ViewSettings("history", PRESENCE, features)
-        view.write(table, settings, SealPolicy(1.0, 10**9))
-        assert view.seal(settings)
+        view = View(LocalStorage(tmp_path / structure), settings, SealPolicy(1.0, 10**9), 0.0)
+        view.write(table)
+        assert view.seal()
         (answer,) = view.read(hash_serialized_keys(serialize_entity_keys(keys)), ["viewed", "size"])
         found = answer.features["viewed"]
         shown = [
