@@ -44,6 +44,7 @@ from feast_sketch_store.view.settings import (
     error_rate,
     error_rate_or_auto,
     resolve,
+    structure_name,
     ttl_microseconds,
     vocabulary_setting,
 )
@@ -129,6 +130,11 @@ class SketchOnlineStoreConfig(FeastConfigBaseModel):
     @classmethod
     def _check_duration(cls, given: Any) -> timedelta:
         return duration(given)
+
+    @field_validator("filter")
+    @classmethod
+    def _check_filter(cls, name: str) -> str:
+        return structure_name(name)
 
     @field_validator("vocabulary", mode="before")
     @classmethod

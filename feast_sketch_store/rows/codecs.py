@@ -402,14 +402,14 @@ class Decoder:
     """
 
     def __init__(self, codec: FeatureCodec, vocabulary: Vocabulary):
-        self._codec = codec
+        self.codec = codec
         self.vocabulary = vocabulary
         is_packed = codec.is_collection and codec.element_kind not in _DELIMITED_KINDS
         wire_type = _WIRE_DELIMITED if codec.is_collection else _element_wire_type(codec)
         tag = kernel.varint(_VALUE_FIELDS[codec.value_field][0] << 3 | wire_type)
         self._field = tag, codec.is_collection, is_packed
 
-    def encode(
+    def to_wire(
         self, states: NDArray[np.uint8], indptr: NDArray[np.int64], symbols: Symbols
     ) -> tuple[bytes, NDArray[np.int64]]:
         """One value per entity in wire format, each as an element of field 1; an empty one if it has none.
@@ -430,7 +430,7 @@ class Decoder:
     def values(
         self, states: NDArray[np.uint8], indptr: NDArray[np.int64], symbols: Symbols
     ) -> "list[Value | None]":
-        """One value per entity; parameters as those of `encode`.
+        """One value per entity; parameters as those of `to_wire`.
 
         Returns
         -------
@@ -439,7 +439,7 @@ class Decoder:
         """
         from feast.protos.feast.types.Value_pb2 import RepeatedValue
 
-        message, ends = self.encode(states, indptr, symbols)
+        message, ends = self.to_wire(states, indptr, symbols)
         built: list[Value | None] = []
         for bounds in itertools.pairwise(_message_bounds(ends)):
             built += RepeatedValue.FromString(message[slice(*bounds)]).val[:]
@@ -451,11 +451,11 @@ class Decoder:
     def _fragments(self) -> Parts:
         """The encoded elements: offsets and data, as Arrow lays out large binary values."""
         values = self.vocabulary.values
-        if self._codec.element_kind not in _DELIMITED_KINDS:
+        if self.codec.element_kind not in _DELIMITED_KINDS:
             fragments = self._number_fragments()
             return np.arange(len(fragments) + 1) * fragments.shape[1], fragments.reshape(-1)
         # Elements with their length, in a collection behind their tag.
-        tag = b"\x0a" if self._codec.is_collection else b""
+        tag = b"\x0a" if self.codec.is_collection else b""
         lengths = pc.binary_length(values).dictionary_encode()
         heads = [tag + kernel.varint(length) for length in lengths.dictionary.to_pylist()]
         heads = pa.array(heads, pa.large_binary()).take(lengths.indices)
@@ -464,8 +464,8 @@ class Decoder:
     def _number_fragments(self) -> NDArray[np.uint8]:
         """uint8[V, width]; varints are padded with continuation bytes, which every parser accepts."""
         numbers = self.vocabulary.values.to_numpy()
-        if self._codec.element_kind in _FLOAT_BITS:
-            bits = numbers.astype(_FLOAT_BITS[self._codec.element_kind])
+        if self.codec.element_kind in _FLOAT_BITS:
+            bits = numbers.astype(_FLOAT_BITS[self.codec.element_kind])
             return np.asarray(bits.view(np.uint8).reshape(len(bits), bits.itemsize))
         unsigned: NDArray[np.uint64] = numbers.view(np.uint64)
         width = max(1, -(-int(unsigned.max(initial=0)).bit_length() // 7))

@@ -56,6 +56,7 @@ PURE = [
     "planning.report",
     "planning.sample",
     "rows.binning",
+    "rows.csr",
     "rows.vocabulary",
     "snapshot.blocks",
     "snapshot.format",
