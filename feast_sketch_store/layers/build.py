@@ -26,6 +26,8 @@ from feast_sketch_store.succinct.fingerprints import width_for
 __all__ = ["Cut", "FeatureBudget", "SketchLayerBuilder", "build_layer"]
 
 _MAX_TABLES = 12  # that are filled until one keeps every target
+_MAX_GROWTH = 4.0  # of a table; what lacks more is not due to chance
+_SMALL_TABLE = 1 << 16  # bits; of smaller ones chance may ask for any growth
 
 
 class SketchLayerBuilder:
@@ -116,11 +118,13 @@ class SketchLayerBuilder:
                     if name not in kept.facts and plan.wanted_in_filter(name)
                 }
                 return kept, table, order if kept.is_listed else None
-            growth *= table.growth
+            growth, num_bits = table.growth, table.builder.num_bits
             reason = (
                 f"a table of {table.builder.num_bits} bits would show {table.excess:.3g} times what it may"
             )
             del table  # before the next one takes memory
+            if growth > _MAX_GROWTH and num_bits > _SMALL_TABLE:
+                break
         self._failed_over = dict.fromkeys(kept.facts, reason)
         order = order or _Order.find(self._keys, plan.budget.presence_error_rate)
         return Kept({}, True), fill_table(self._keys.entity_hashes, [], order.salt, 1.0), order

@@ -49,7 +49,8 @@ MEMORY: Final = "memory"
 _MAX_RATE = 0.5
 _LEAST_BOUGHT_RATE = 1e-9  # with memory; more of it is not taken
 _LEAST = 1e-300  # above 0: of what no table can keep
-_MEMORY_ROUNDS = 16
+_LEAST_STEP = 0.002  # by which a budget is lowered
+_REFINEMENTS = 2
 _WORD_BYTES = 8  # to which tables are rounded up
 _TRIAL_ERROR = 0.01  # about, of the bits of sets that were coded for some of the rows
 
@@ -231,22 +232,36 @@ class _Layer:
         """
         facts = dict(in_filter)
         limits = {name: targets[name].amount for name in facts if targets[name].measure == MEMORY}
-        budgets = dict(limits)
-        for tried in range(_MEMORY_ROUNDS if limits else 0):
-            shares = self._shares(facts, growth)
-            over = {n: shares[n] - limit for n, limit in limits.items() if shares[n] > limit + _WORD_BYTES}
-            if not over:
-                return facts
-            for name, excess in over.items():
-                # Sizes change in steps, of which a small change may make none.
-                budgets[name] -= excess * 1.5**tried
-                if budgets[name] <= 0:
-                    raise _too_little(name, targets[name], f"a table takes {shares[name]:.0f} bytes")
-                facts[name] = _of_memory(name, targets[name], self.popularity[name], budgets[name])
-        if limits:
-            name = next(iter(over))
-            raise _too_little(name, targets[name], f"a table takes {shares[name]:.0f} bytes")
-        return facts
+
+        def with_less(less: float) -> dict[str, AnyFacts]:
+            known = self.popularity
+            return facts | {
+                name: _of_memory(name, targets[name], known[name], limit * (1 - less))
+                for name, limit in limits.items()
+            }
+
+        def over(tried: Mapping[str, AnyFacts]) -> dict[str, float]:
+            shares = self._shares(tried, growth) if limits else {}
+            return {
+                name: shares[name] for name, limit in limits.items() if shares[name] > limit + _WORD_BYTES
+            }
+
+        # Sizes change in steps, of which a small change may make none.
+        best, less = facts, 0.0
+        while too_much := over(best):
+            name, size = next(iter(too_much.items()))
+            less = 1.5 * less or _LEAST_STEP
+            if less >= 1:
+                raise _too_little(name, targets[name], f"a table takes {size:.0f} bytes")
+            best = with_less(less)
+        low, high = less / 1.5, less
+        for _ in range(_REFINEMENTS if less > _LEAST_STEP else 0):
+            middle = (low + high) / 2
+            if over(tried := with_less(middle)):
+                low = middle
+            else:
+                best, high = tried, middle
+        return best
 
     def _shares(self, facts: Mapping[str, AnyFacts], growth: float) -> dict[str, float]:
         """Bytes of each feature's part of the table."""

@@ -24,9 +24,10 @@ from feast.protos.feast.types.Value_pb2 import Int64Set, Value
 from feast_sketch_store.layers import FeatureBudget, Target, build_layer
 from feast_sketch_store.layers.table import TOLERANCE
 from feast_sketch_store.rows.codecs import EMPTY, EXACT, VALUE, FeatureCodec
-from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKeys, to_arrow
+from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKeys
 from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_entity_keys
 from feast_sketch_store.rows.vocabulary import Vocabulary
+from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
 from feast_sketch_store.view.view import SealPolicy, View
 
@@ -35,7 +36,7 @@ MAX_FACTS = 20_000 if NUM_SHAPES <= 30 else 200_000
 NUM_SALTS = 25
 STRUCTURES = ("auto", "uniform", "tiers", "sets")
 LIMIT = 6.0
-PRESENCE = 1e-5
+PRESENCE = 1e-9  # lest a row without values reads as one with some
 
 
 @dataclass(frozen=True)
@@ -326,27 +327,24 @@ def test_through_a_view(fixed_salts, tmp_path, shape, has_exact):
         for user in range(len(written))
     ]
     codecs = [VIEWED, SIZE[has_exact]]
-    table = to_arrow(
-        [
-            (
-                key,
-                {"viewed": Value(int64_set_val=Int64Set(val=ids)), "size": Value(int64_val=user % 9)},
-                EPOCH,
-                None,
-            )
-            for user, (key, ids) in enumerate(zip(keys, written, strict=True))
-        ],
-        codecs,
-    )
+    rows = [
+        (
+            key,
+            {"viewed": Value(int64_set_val=Int64Set(val=ids)), "size": Value(int64_val=user % 9)},
+            EPOCH,
+            None,
+        )
+        for user, (key, ids) in enumerate(zip(keys, written, strict=True))
+    ]
     for structure in STRUCTURES:
-        view = View(tmp_path / structure, codecs, 0.0)
         features = {
             "viewed": FeatureSettings(VIEWED, Target(shape.measure, shape.amount, structure), 10**6),
             "size": FeatureSettings(codecs[1], 1e-9, 10**6),
         }
         settings = ViewSettings("history", PRESENCE, features)
-        view.write(table, settings, SealPolicy(1.0, 10**9))
-        assert view.seal(settings)
+        view = View(LocalStorage(tmp_path / structure), settings, SealPolicy(1.0, 10**9), 0.0)
+        view.write(rows)
+        assert view.seal()
         (answer,) = view.read(hash_serialized_keys(serialize_entity_keys(keys)), ["viewed", "size"])
         found = answer.features["viewed"]
         shown = [
