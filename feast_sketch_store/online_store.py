@@ -33,6 +33,7 @@ from feast_sketch_store.rows.encoding import FeastRow, deletions
 from feast_sketch_store.rows.entity_keys import JoinKeys, hash_entity_keys, join_keys_text
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.names import SEAL_LOCK, remove_project, store_path, view_storage
+from feast_sketch_store.structures.goals import AUTO
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.settings import (
     DEFAULT_EXPIRED_KEPT_FOR,
@@ -44,6 +45,7 @@ from feast_sketch_store.view.settings import (
     error_rate,
     error_rate_or_auto,
     resolve,
+    structure_name,
     ttl_microseconds,
     vocabulary_setting,
 )
@@ -78,8 +80,9 @@ class SketchOnlineStoreConfig(FeastConfigBaseModel):
     """Probability that a value which an Array or Set lacks is reported as its element; `auto` for the
     smallest structure that reports at most a tenth as many wrong elements as right ones."""
 
-    filter: Literal["auto", "uniform", "tiers", "sets"] = "auto"
-    """How Arrays and Sets are kept: as one of these, or whichever fits what they are kept for."""
+    filter: str = AUTO
+    """How Arrays and Sets are kept: `uniform`, `tiers`, `sets`, another structure that is registered, or
+    `auto` for whichever fits what they are kept for."""
 
     vocabulary: Any = None
     """Values of Arrays and Sets that are kept; None for all. See `settings.vocabulary_setting`."""
@@ -129,6 +132,11 @@ class SketchOnlineStoreConfig(FeastConfigBaseModel):
     @classmethod
     def _check_duration(cls, given: Any) -> timedelta:
         return duration(given)
+
+    @field_validator("filter")
+    @classmethod
+    def _check_filter(cls, name: str) -> str:
+        return structure_name(name)
 
     @field_validator("vocabulary", mode="before")
     @classmethod

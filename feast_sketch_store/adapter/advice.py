@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from feast.feature_view import FeatureView
 
 from feast_sketch_store.layers import SketchLayer
-from feast_sketch_store.layers.shapes import ShapedRows
 from feast_sketch_store.rows.codecs import MEMBERSHIP
-from feast_sketch_store.succinct.fingerprints import expected_bits
+from feast_sketch_store.structures.columns import expected_bytes
 from feast_sketch_store.view.settings import TAG_PREFIX, ViewSettings
 
 # Shares: of max_vocabulary from which a vocabulary is near it, and of its bytes that a change must save.
@@ -90,9 +89,9 @@ def _array_hints(table: FeatureView, settings: ViewSettings) -> Iterator[Hint]:
 
 
 def _vocabulary_hints(table: FeatureView, settings: ViewSettings, sealed: SketchLayer) -> Iterator[Hint]:
-    for name, vocabulary in sealed.vocabularies.items():
-        feature = settings.features.get(name)
-        if feature is None or feature.codec.is_bounded:
+    for name in sealed.features:
+        feature, vocabulary = settings.features.get(name), sealed.numbering(name)
+        if feature is None or feature.codec.is_bounded or vocabulary is None:
             continue
         if len(vocabulary) > _NEARLY_FULL * feature.max_vocabulary:
             yield Hint(
@@ -105,8 +104,8 @@ def _vocabulary_hints(table: FeatureView, settings: ViewSettings, sealed: Sketch
 
 
 def _scalar_hints(table: FeatureView, settings: ViewSettings, sealed: SketchLayer) -> Iterator[Hint]:
-    has_scalars = any(not sealed.codecs[name].is_collection for name in sealed.ranges)
-    if settings.lists_rows or not has_scalars or not isinstance(sealed.presence, ShapedRows):
+    has_scalars = any(not codec.is_collection for codec in sealed.codecs.values())
+    if settings.lists_rows or not has_scalars or sealed.presence.num_listed is not None:
         return
     size, listed = sealed.size_bytes, round(_size_if_listed(sealed, settings.presence_error_rate))
     if size - listed > max(_WORTH_SAVING * size, _WORTH_SAVING_BYTES):
@@ -120,22 +119,10 @@ def _scalar_hints(table: FeatureView, settings: ViewSettings, sealed: SketchLaye
 
 def _size_if_listed(layer: SketchLayer, presence_error_rate: float) -> float:
     """About the bytes of the layer if its rows were listed and its scalars columns."""
-    size = expected_bits(layer.num_entities, presence_error_rate) / 8
-    size += _timestamp_bits(layer) * layer.num_entities / 8
-    for name, symbols in layer.ranges.items():
-        if layer.codecs[name].is_collection:
+    size = layer.presence.size_if_listed(layer.num_entities, presence_error_rate)
+    for name, feature in layer.features.items():
+        if feature.codec.is_collection or feature.vocabulary is None:
             size += layer.size_bytes_of(name)
         else:
-            bits = max(1, symbols.num_symbols - 1).bit_length() + 2
-            size += layer.num_entities * bits / 8 + layer.vocabularies[name].size_bytes
+            size += expected_bytes(feature.vocabulary, layer.num_entities)
     return size
-
-
-def _timestamp_bits(layer: SketchLayer) -> int:
-    """Bits that a timestamp takes in a column: of a few different ones a number, or those of their range."""
-    if not isinstance(layer.presence, ShapedRows) or not len(layer.presence.bucket_bounds):
-        return 0
-    oldest, newest = layer.presence.bucket_bounds.T
-    if (oldest == newest).all():
-        return (len(oldest) - 1).bit_length()
-    return int(newest.max() - oldest.min()).bit_length()

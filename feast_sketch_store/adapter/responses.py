@@ -136,7 +136,7 @@ def _vector(
         if feature is None:
             continue
         of_found = feature.states.tobytes().translate(_STATUSES)
-        message, ends = feature.decoder.encode(feature.states, feature.indptr, feature.symbols)
+        message, ends = feature.decoder.to_wire(feature.states, feature.indptr, feature.symbols)
         if len(of_found) == num_distinct and places is None:
             return message, of_found
         bounds = itertools.pairwise(ends.tolist())

@@ -1,21 +1,29 @@
 """Layers: immutable answers for a set of rows, exact (unsealed) or sketched (sealed)."""
 
-from feast_sketch_store.layers.build import Cut, FeatureBudget, SketchLayerBuilder, build_layer
+from feast_sketch_store.layers.answer import LayerAnswer
+from feast_sketch_store.layers.build import (
+    Cut,
+    FeatureBudget,
+    SealedLayer,
+    SketchLayerBuilder,
+    build_layer,
+    seal,
+)
 from feast_sketch_store.layers.exact import ExactLayer
-from feast_sketch_store.layers.sketch import SketchLayer, is_checked_where_read
-from feast_sketch_store.structures.answer import FeatureAnswer, LayerAnswer
-from feast_sketch_store.structures.choice import STRUCTURES, Target
+from feast_sketch_store.layers.sketch import SketchLayer
+from feast_sketch_store.structures.goals import Goal
+from feast_sketch_store.structures.parts import is_checked_where_read
 
 __all__ = [
-    "STRUCTURES",
     "Cut",
     "ExactLayer",
-    "FeatureAnswer",
     "FeatureBudget",
+    "Goal",
     "LayerAnswer",
+    "SealedLayer",
     "SketchLayer",
     "SketchLayerBuilder",
-    "Target",
     "build_layer",
     "is_checked_where_read",
+    "seal",
 ]

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from feast_sketch_store.structures.choice import Target
+from feast_sketch_store.structures.goals import Goal
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class FeatureBudget:
     Parameters
     ----------
     presence_error_rate : probability that an entity that was never written reads as a row.
-    targets : per feature; for a membership feature see `Target`, where a number is an error rate; for a
+    targets : per feature; for a membership feature see `Goal`, where a number is an error rate; for a
         categorical one the probability that a read meets a second value.
     ttl_microseconds : how long rows live, if they expire; timestamps are then kept in steps of a
         fifteenth of it.
@@ -57,6 +57,6 @@ class FeatureBudget:
     """
 
     presence_error_rate: float
-    targets: Mapping[str, Target | float]
+    targets: Mapping[str, Goal | float]
     ttl_microseconds: int | None = None
     cuts: Mapping[str, Cut] = field(default_factory=dict)

@@ -1,31 +1,90 @@
-"""Building a sketch layer: rows are taken in parts, so that only ids and keys are in memory together.
+"""Sealing rows into a sketch layer: they are taken in parts, so that only ids and keys are in memory at once.
 
-While a layer is built a fact takes 2 or 4 bytes (its symbol) beside its bits in the table.
+While a layer is built a fact takes 2 or 4 bytes (its symbol) beside its bits in the structures.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from feast_sketch_store.kernel import row_hashes
 from feast_sketch_store.layers.budget import Cut, FeatureBudget
-from feast_sketch_store.layers.collect import CollectedFeature, in_order
+from feast_sketch_store.layers.collect import CollectedFeature
 from feast_sketch_store.layers.listed import ListedRows
 from feast_sketch_store.layers.plan import Kept, LayerPlan
+from feast_sketch_store.layers.presence import Presence
 from feast_sketch_store.layers.shapes import ShapedRows
 from feast_sketch_store.layers.sketch import SketchLayer
-from feast_sketch_store.layers.table import FilledTable, fill_table
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedRows, RowKeys
-from feast_sketch_store.structures.set_columns import SetColumns, SetFeature
+from feast_sketch_store.rows.vocabulary import Vocabulary
+from feast_sketch_store.structures import registry
+from feast_sketch_store.structures.base import RowsToSeal, Shortfall, Structure
+from feast_sketch_store.structures.bloom import BloomTable
 from feast_sketch_store.succinct import FingerprintIndex, new_salt
 from feast_sketch_store.succinct.fingerprints import width_for
 
-__all__ = ["Cut", "FeatureBudget", "SketchLayerBuilder", "build_layer"]
+__all__ = ["Cut", "FeatureBudget", "SealedLayer", "SketchLayerBuilder", "build_layer", "seal"]
 
-_MAX_TABLES = 12  # that are filled until one keeps every target
+_MAX_TRIES = 12  # of structures that fall short of what is asked of them; then there are sets and columns
+
+
+class SealedLayer(NamedTuple):
+    """A layer as a snapshot holds it.
+
+    Parameters
+    ----------
+    description : JSON-serializable.
+    arrays : by the names that the description gives them.
+    failed_over : why features are not kept as they are wanted, by name.
+    """
+
+    description: dict[str, Any]
+    arrays: dict[str, NDArray[np.generic]]
+    failed_over: Mapping[str, str]
+
+
+def seal(
+    keys: RowKeys,
+    batches: Iterable[tuple[NDArray[np.integer], EncodedRows]],
+    codecs: Sequence[FeatureCodec],
+    budget: FeatureBudget,
+    vocabularies: Mapping[str, Vocabulary] | None = None,
+) -> SealedLayer:
+    """Seal rows. Reads and writes no files, so it may run in any thread, process or task.
+
+    Parameters
+    ----------
+    keys : of all rows, one per entity, ordered by entity hash.
+    batches : of rows with all features, and which of the keys each row belongs to, int[n].
+    codecs : of the features.
+    budget : what the layer is sized for.
+    vocabularies : of some features, the values in the order of the ids that they are to get: all that rows
+        have, or those that a cut leaves. By default a layer numbers its own values, from the most popular
+        one on.
+
+    Raises
+    ------
+    SettingsError : the memory that a feature may take is too little for its facts.
+    ValueError : a row has a value outside of the vocabulary that was given.
+    """
+    builder = SketchLayerBuilder(keys, codecs)
+    for places, rows in batches:
+        builder.add(places, rows)
+    pa.default_memory_pool().release_unused()  # what reading took, before tables are allocated
+    layer = builder.build(budget, vocabularies)
+    return SealedLayer(*layer.to_snapshot(), builder.failed_over)
+
+
+def build_layer(rows: EncodedRows, budget: FeatureBudget) -> SketchLayer:
+    """Fold rows, one per entity, into a layer sized for ``budget``."""
+    builder = SketchLayerBuilder(rows.keys, [feature.codec for feature in rows.features.values()])
+    builder.add(np.arange(len(rows)), rows)
+    return builder.build(budget)
 
 
 class SketchLayerBuilder:
@@ -44,7 +103,7 @@ class SketchLayerBuilder:
 
     @property
     def failed_over(self) -> Mapping[str, str]:
-        """Why features that are wanted in a filter are in sets or columns in the layer that was built."""
+        """Why features are not kept as they are wanted in the layer that was built, by name."""
         return self._failed_over
 
     def add(self, places: NDArray[np.integer], rows: EncodedRows) -> None:
@@ -58,72 +117,61 @@ class SketchLayerBuilder:
         for name, feature in self._features.items():
             feature.add(places.astype(np.int32), rows.features[name])
 
-    def build(self, budget: FeatureBudget) -> SketchLayer:
+    def build(
+        self, budget: FeatureBudget, vocabularies: Mapping[str, Vocabulary] | None = None
+    ) -> SketchLayer:
         """The layer of all rows, sized for ``budget``; to be called once, as the rows are used up.
 
-        A table that would show more than it may is not kept: a larger one takes its place, or else sets and
-        columns do.
-
-        Raises
-        ------
-        SettingsError : the memory that a feature may take is too little for its facts.
+        A structure that would show more than it may is not kept: a larger one takes its place, or else sets
+        and columns do. Parameters and errors are those of `seal`.
         """
         keys, features = self._keys, self._features
         for name, feature in features.items():
-            feature.finish(budget.cuts.get(name))
+            feature.finish(budget.cuts.get(name), (vocabularies or {}).get(name))
         plan = LayerPlan(keys, features, budget)
-        kept, table, order = self._fill(plan)
-        # Beside a list of rows a scalar takes log2(V) bits, in the filter log2(V / error rate) / ln 2.
-        sketched = {n: f for n, f in features.items() if n in kept.facts}
-        sets = {n: f for n, f in features.items() if n in plan.targets and n not in sketched}
-        for feature in sketched.values():
-            feature.release()
-        bloom = table.builder.build()
-        presence: ShapedRows | ListedRows
-        if order is None:
-            presence = ShapedRows(bloom, plan.shapes, table.ranges[len(sketched) :], plan.bounds)
-        else:
-            columns = {n: f for n, f in features.items() if n not in sketched and n not in sets}
-            presence = _list_rows(plan, order, sketched, columns, sets)
+        presence, structures, kept = self._presence_and_structures(plan)
+        self._failed_over = {name: offer.failed for name, offer in kept.offers.items() if offer.failed}
         return SketchLayer(
-            bloom,
-            {name: feature.sealed_codec for name, feature in features.items()},
-            {name: feature.vocabulary for name, feature in (sketched | sets).items()},
-            dict(zip(sketched, table.ranges, strict=False)),
             presence,
+            structures,
             len(keys),
             int(keys.event_timestamps.max(initial=NO_TIMESTAMP)),
             {name: f.rounding for name, f in features.items() if f.rounding is not None},
             {name: f.num_cut for name, f in features.items() if name in budget.cuts},
         )
 
-    def _fill(self, plan: LayerPlan) -> "tuple[Kept, FilledTable, _Order | None]":
-        """What is kept how, the first table that keeps every target, and the order of rows if listed."""
-        order, salt, growth = None, None, 1.0
-        for _ in range(_MAX_TABLES):
-            kept = plan.choose(growth)
+    def _presence_and_structures(self, plan: LayerPlan) -> tuple[Presence, list[Structure], Kept]:
+        """The first structures that keep all that is asked of them."""
+        hashes, order, salt, growth = self._keys.entity_hashes, None, None, 1.0
+        kept = plan.choose(growth)
+        for tried in range(1, _MAX_TRIES + 2):
             if kept.is_listed:
                 order = order or _Order.find(self._keys, plan.budget.presence_error_rate)
+                rows = RowsToSeal(hashes, order.salt, order.rows, growth=growth)
             else:
                 salt = salt or new_salt()
-            used = order.salt if kept.is_listed and order else salt
-            assert used is not None
-            table = fill_table(self._keys.entity_hashes, plan.table_parts(kept), used, growth)
-            if table.keeps_targets:
-                self._failed_over = {
-                    name: f"no filter keeps a {target.measure} of {target.amount:g}"
-                    for name, target in plan.targets.items()
-                    if name not in kept.facts and plan.wanted_in_filter(name)
-                }
-                return kept, table, order if kept.is_listed else None
-            growth *= table.growth
-            reason = (
-                f"a table of {table.builder.num_bits} bits would show {table.excess:.3g} times what it may"
-            )
-            del table  # before the next one takes memory
-        self._failed_over = dict.fromkeys(kept.facts, reason)
-        order = order or _Order.find(self._keys, plan.budget.presence_error_rate)
-        return Kept({}, True), fill_table(self._keys.entity_hashes, [], order.salt, 1.0), order
+                rows = RowsToSeal(hashes, salt, None, plan.row_symbols, growth)
+            structures = self._structures(kept, rows)
+            if not isinstance(structures, Shortfall):
+                break
+            growth *= structures.growth
+            kept = plan.choose(growth) if tried < _MAX_TRIES else plan.exactly(kept, structures.reason)
+        assert not isinstance(structures, Shortfall), "sets and columns keep what they are given"
+        if kept.is_listed and order is not None:
+            return _list_rows(plan, order, structures), structures, kept
+        return ShapedRows(BloomTable.among(structures), plan.shapes, plan.bounds), structures, kept
+
+    def _structures(self, kept: Kept, rows: RowsToSeal) -> list[Structure] | Shortfall:
+        """A structure of each kind that is wanted, unless one of them falls short."""
+        structures = []
+        for kind in registry.kinds():
+            features = [(self._features[n], o.plan) for n, o in kept.offers.items() if o.kind == kind.kind]
+            if features or (kind.holds_rows and rows.symbols):
+                built = kind.build(features, rows)
+                if isinstance(built, Shortfall):
+                    return built
+                structures.append(built)
+        return structures
 
 
 @dataclass(frozen=True)
@@ -154,39 +202,16 @@ class _Order:
             width = min(63, width + 1)  # of many rows, some always collide at the width that would do
 
 
-def build_layer(rows: EncodedRows, budget: FeatureBudget) -> SketchLayer:
-    """Fold rows, one per entity, into a layer sized for ``budget``."""
-    builder = SketchLayerBuilder(rows.keys, [feature.codec for feature in rows.features.values()])
-    builder.add(np.arange(len(rows)), rows)
-    return builder.build(budget)
-
-
-def _list_rows(
-    plan: LayerPlan,
-    order: _Order,
-    sketched: Mapping[str, CollectedFeature],
-    columns: Mapping[str, CollectedFeature],
-    sets: Mapping[str, CollectedFeature],
-) -> ListedRows:
-    """List all rows with what is not in the filter."""
+def _list_rows(plan: LayerPlan, order: _Order, structures: Sequence[Structure]) -> ListedRows:
+    """List all rows, with the states that structures do not tell."""
     # Beside an exact feature timestamps are exact, too.
     bounds = plan.bounds[:0] if plan.has_exact else plan.bounds
     timestamps = plan.keys.event_timestamps if plan.has_exact else plan.bounds[plan.buckets, 0]
-    set_columns = None
-    if sets:
-        features = list(sets.values())
-        set_columns = SetColumns.build(
-            [SetFeature(f.codec, f.vocabulary, f.num_facts) for f in features],
-            [f.counts for f in features],
-            [f.states[order.rows] for f in features],
-            *in_order(features, order.rows),
-        )
+    stateless = [name for s in structures if not s.tells_states for name in s.features]
     return ListedRows.build(
         order.salt,
         FingerprintIndex.build(order.hashes, order.width),
         timestamps[order.rows],
         bounds,
-        {name: feature.states[order.rows] for name, feature in sketched.items()},
-        {name: feature.to_column(order.rows) for name, feature in columns.items()},
-        set_columns,
+        {name: plan.features[name].states[order.rows] for name in stateless},
     )

@@ -4,15 +4,18 @@ Unsealed rows are few beside the sealed ones, so their bytes matter little; bein
 merged in memory and compared by timestamp, which a sketch cannot.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feast_sketch_store.rows.codecs import Decoder
-from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedRows, take_csr
-from feast_sketch_store.structures.answer import AnyAnswer, FeatureAnswer, LayerAnswer
+from feast_sketch_store.layers.answer import LayerAnswer
+from feast_sketch_store.rows.codecs import Decoder, FeatureCodec
+from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedRows
+from feast_sketch_store.rows.entity_keys import find_sorted
+from feast_sketch_store.rows.vocabulary import Vocabulary
+from feast_sketch_store.structures.answer import Answer, CsrAnswer
 
 
 class ExactLayer:
@@ -28,6 +31,15 @@ class ExactLayer:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    @cached_property
+    def codecs(self) -> Mapping[str, FeatureCodec]:
+        """The codecs of all features, by name."""
+        return {name: feature.codec for name, feature in self.rows.features.items()}
+
+    def numbering(self, feature: str) -> Vocabulary | None:
+        """The values of a feature in the order of their ids, which unsealed rows have whatever the codec."""
+        return self.rows.features[feature].vocabulary
 
     @property
     def size_bytes(self) -> int:
@@ -64,12 +76,12 @@ class ExactLayer:
         alive = ~keys.deleted[rows] & (keys.event_timestamps[rows] >= expire_before)
         fenced = decided[keys.fences[rows]]
         found, rows = decided[alive], rows[alive]
-        answers: dict[str, AnyAnswer] = {}
+        answers: dict[str, Answer] = {}
         for name in features:
             feature = self.rows.features.get(name)
             if feature is not None:
-                indptr, symbols = take_csr(feature.indptr, feature.symbols, rows)
-                answers[name] = FeatureAnswer(self._decoders[name], feature.states[rows], indptr, symbols)
+                csr = feature.csr.take(rows)
+                answers[name] = CsrAnswer(self._decoders[name], feature.states[rows], csr)
         return LayerAnswer(decided, found, keys.event_timestamps[rows], answers, fenced)
 
     @cached_property
@@ -77,36 +89,3 @@ class ExactLayer:
         return {
             name: Decoder(feature.codec, feature.vocabulary) for name, feature in self.rows.features.items()
         }
-
-
-def find_sorted(
-    listed: NDArray[np.uint64], wanted: NDArray[np.uint64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Look up 128-bit hashes in a sorted list.
-
-    Parameters
-    ----------
-    listed : uint64[m, 2], ordered by the first, then the second half.
-    wanted : uint64[n, 2]
-
-    Returns
-    -------
-    Positions in ``wanted`` that are listed, ascending, and where they are listed: int64[p] each.
-    """
-    places = np.searchsorted(listed[:, 0], wanted[:, 0])
-    unsettled = np.arange(len(wanted))
-    positions, rows = [], []
-    # One round settles all but entities that share the first 64 bits with another one.
-    while unsettled.size:
-        unsettled = unsettled[places[unsettled] < len(listed)]
-        at_place = listed[places[unsettled]]
-        same_first = at_place[:, 0] == wanted[unsettled, 0]
-        same = same_first & (at_place[:, 1] == wanted[unsettled, 1])
-        positions.append(unsettled[same])
-        rows.append(places[unsettled[same]])
-        unsettled = unsettled[same_first & ~same]
-        places[unsettled] += 1
-    if not positions:
-        return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    order = np.argsort(found := np.concatenate(positions), kind="stable")
-    return found[order], np.concatenate(rows)[order]

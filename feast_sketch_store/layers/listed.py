@@ -1,41 +1,41 @@
-"""Listed rows: the entities of a layer one by one, with what a filter cannot keep.
+"""Listed rows: the entities of a layer one by one, for structures that are read by numbers of rows.
 
-A layer with exact features or sets has to find the row of an entity, so it lists its entities by
-fingerprints, all distinct and in ascending order. In the same order stand timestamps, the columns of exact
-features and of scalars, which take fewer bits there than in the filter, the sets, and the states of the
-features that are in the filter.
+The entities are listed by fingerprints, all distinct and in ascending order. In the same order stand
+timestamps, the states of features whose structure does not tell them, and what structures keep of each row.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store.kernel import row_hashes
+from feast_sketch_store.layers.presence import Presence
 from feast_sketch_store.rows.codecs import EXACT, VALUE, FeatureCodec
+from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from feast_sketch_store.structures.answer import FeatureAnswer, FoundRows
-from feast_sketch_store.structures.columns import (
-    PACKED,
-    Arrays,
-    Checks,
-    Column,
-    DictionaryElements,
+from feast_sketch_store.structures.base import FoundRows, Structure
+from feast_sketch_store.structures.columns import Column
+from feast_sketch_store.structures.parts import (
+    WORDS,
+    Described,
     Parts,
     checked,
-    describe,
+    describe_packed,
+    describe_salt,
+    prefixed,
+    salt_from,
 )
-from feast_sketch_store.structures.set_columns import SetColumns
 from feast_sketch_store.succinct import FingerprintIndex, PackedInts
 
 _TIMESTAMPS = FeatureCodec("event timestamps", "int64_val", EXACT)
 
 
 @dataclass(frozen=True)
-class ListedRows:
+class ListedRows(Presence):
     """n rows in the order of their fingerprints.
 
     Parameters
@@ -45,9 +45,7 @@ class ListedRows:
     timestamps : event timestamps in microseconds since 1970, or else of each row's bucket the oldest.
     bucket_bounds : int64[b, 2], the oldest and newest timestamp of each bucket, ascending; of none if
         timestamps are those of the rows.
-    states : of the features in the filter.
-    columns : of scalars and exact features.
-    sets : of the others, if there are any.
+    states : of features whose structure does not tell them.
 
     Raises
     ------
@@ -59,20 +57,15 @@ class ListedRows:
     timestamps: Column
     bucket_bounds: NDArray[np.int64]
     states: Mapping[str, PackedInts]
-    columns: Mapping[str, Column]
-    sets: SetColumns | None = None
+
+    kind = "list"
 
     def __post_init__(self) -> None:
-        lengths = [
-            *(states.length for states in self.states.values()),
-            *(len(column) for column in (self.timestamps, *self.columns.values())),
-            *([] if self.sets is None else [len(self.sets)]),
-        ]
+        lengths = [len(self.timestamps), *(states.length for states in self.states.values())]
         if any(length != len(self) for length in lengths):
             raise ValueError(f"the columns of {len(self)} listed rows have {lengths} rows")
-        elements = self.timestamps.elements
-        if isinstance(elements, DictionaryElements):
-            self._newest(elements.vocabulary.values.to_numpy())
+        if self.timestamps.dictionary is not None:
+            self._newest(self.timestamps.dictionary.values.to_numpy())
 
     def __len__(self) -> int:
         return len(self.index)
@@ -85,33 +78,39 @@ class ListedRows:
         event_timestamps: NDArray[np.int64],
         bucket_bounds: NDArray[np.int64],
         states: Mapping[str, NDArray[np.uint8]],
-        columns: Mapping[str, Column],
-        sets: SetColumns | None,
     ) -> "ListedRows":
         """List rows that are already in order; parameters as those of the class."""
         vocabulary, symbols = Vocabulary.of_numbers(event_timestamps)
         everywhere = np.full(len(index), VALUE, np.uint8)
-        timestamps = Column.build(_TIMESTAMPS, everywhere, np.arange(0), vocabulary, symbols)
+        timestamps = Column.build(_TIMESTAMPS, everywhere, vocabulary, Csr(np.arange(0), symbols))
         packed = {name: PackedInts.pack(feature) for name, feature in states.items()}
-        return cls(salt, index, timestamps, bucket_bounds, packed, columns, sets)
+        return cls(salt, index, timestamps, bucket_bounds, packed)
+
+    @property
+    def num_listed(self) -> int:
+        """See `Presence`."""
+        return len(self)
+
+    @property
+    def features(self) -> Collection[str]:
+        """See `Presence`."""
+        return self.states.keys()
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all parts, the vocabularies of sets not counted."""
-        size = self.index.size_bytes + self.timestamps.size_bytes
-        size += sum(states.size_bytes for states in self.states.values())
-        size += sum(column.size_bytes for column in self.columns.values())
-        return size + (0 if self.sets is None else self.sets.size_bytes)
+        """See `Presence`."""
+        states = sum(states.size_bytes for states in self.states.values())
+        return self.index.size_bytes + self.timestamps.size_bytes + states
+
+    @property
+    def index_bytes(self) -> int:
+        """See `Presence`."""
+        return self.index.size_bytes
 
     def find(
         self, entity_hashes: NDArray[np.uint64], features: Sequence[str], expire_before: int
     ) -> FoundRows:
-        """The rows of a batch of entities; see `SketchLayer.read` for the parameters.
-
-        Raises
-        ------
-        ValueError : the parts, which came from a file, contradict each other.
-        """
+        """See `Presence.find`."""
         rows = self.index.find(row_hashes(entity_hashes, self.salt))
         positions = np.flatnonzero(rows >= 0)
         rows = rows[positions]
@@ -121,25 +120,15 @@ class ListedRows:
         states = {
             name: _checked_states(self.states[name].take(rows)) for name in features if name in self.states
         }
-        return FoundRows(positions, timestamps, states, rows)
-
-    def read(self, name: str, rows: NDArray[np.int64]) -> FeatureAnswer:
-        """One feature that is not in the filter, of some rows.
-
-        Raises
-        ------
-        ValueError : the parts, which came from a file, contradict each other.
-        """
-        if name in self.columns:
-            return self.columns[name].read(rows)
-        assert self.sets is not None
-        return self.sets.read(name, rows)
+        if len(positions) < len(entity_hashes):
+            entity_hashes = entity_hashes[positions]
+        return FoundRows(positions, timestamps, entity_hashes, states, rows)
 
     def _timestamps_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        elements = self.timestamps.elements
-        if isinstance(elements, DictionaryElements) and len(elements.vocabulary) == 1:
-            return np.full(len(rows), elements.vocabulary.values[0].as_py())
-        vocabulary, symbols = elements.take(rows)
+        distinct = self.timestamps.dictionary
+        if distinct is not None and len(distinct) == 1:
+            return np.full(len(rows), distinct.values[0].as_py())
+        vocabulary, symbols = self.timestamps.elements.take(rows)
         return np.asarray(vocabulary.values.to_numpy()[symbols])
 
     def _newest(self, timestamps: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -152,73 +141,49 @@ class ListedRows:
             raise ValueError("a row has the timestamp of no bucket")
         return np.asarray(newest)
 
-    def to_snapshot(self) -> tuple[dict[str, Any], dict[str, NDArray[np.generic]]]:
-        """The rows as a JSON-serializable description and named arrays."""
+    def to_snapshot(self) -> Described:
+        """See `Presence.to_snapshot`."""
+        timestamps, parts = self.timestamps.to_snapshot()
         arrays: dict[str, NDArray[np.generic]] = {
-            f"fingerprints.starts.{PACKED}": self.index.starts.words,
-            f"fingerprints.rests.{PACKED}": self.index.rests.words,
+            f"starts.{WORDS}": self.index.starts.words,
+            f"rests.{WORDS}": self.index.rests.words,
             "bucket_bounds": self.bucket_bounds,
+            **prefixed("timestamps", parts),
         }
-        columns = []
-        for number, column in enumerate((self.timestamps, *self.columns.values())):
-            entry, parts = column.to_snapshot()
-            columns.append(entry)
-            arrays |= {f"columns.{number}.{name}": array for name, array in parts.items()}
         states = []
         for number, (name, packed) in enumerate(self.states.items()):
-            states.append({"name": name, **describe(packed)})
-            arrays[f"states.{number}.{PACKED}"] = packed.words
-        description: dict[str, Any] = {
-            "starts": describe(self.index.starts),
-            "rests": describe(self.index.rests),
-            "columns": columns,
+            states.append({"name": name, **describe_packed(packed)})
+            arrays[f"states.{number}.{WORDS}"] = packed.words
+        description = {
+            "salt": describe_salt(self.salt),
+            "starts": describe_packed(self.index.starts),
+            "rests": describe_packed(self.index.rests),
+            "timestamps": timestamps,
             "states": states,
         }
-        if self.sets is not None:
-            description["sets"], parts = self.sets.to_snapshot()
-            arrays |= {f"sets.{name}": array for name, array in parts.items()}
         return description, arrays
 
     @classmethod
     def from_snapshot(
-        cls, description: Mapping[str, Any], salt: tuple[int, int], arrays: Arrays, checks: Checks
-    ) -> "ListedRows":
-        """The reverse of `to_snapshot`.
-
-        Raises
-        ------
-        ValueError, KeyError, TypeError : the parts do not fit each other.
-        """
-        timestamps, *columns = (
-            Column.from_snapshot(entry, Parts(arrays, checks, f"columns.{number}."))
-            for number, entry in enumerate(description["columns"])
-        )
-        parts = Parts(arrays, checks, "states.")
+        cls, description: Mapping[str, Any], parts: Parts, structures: Sequence[Structure]
+    ) -> Self:
+        """See `Presence.from_snapshot`."""
+        timestamps = Column.from_snapshot(description["timestamps"], parts.at("timestamps"))
         states = {
-            checked(entry["name"], str): parts.packed(str(number), entry)
+            checked(entry["name"], str): parts.at("states").packed(str(number), entry)
             for number, entry in enumerate(description["states"])
         }
-        by_name = {column.codec.feature: column for column in columns}
-        sets = None
-        if "sets" in description:
-            sets = SetColumns.from_snapshot(description["sets"], Parts(arrays, checks, "sets."))
-        set_names = {} if sets is None else sets.numbers
-        num_names = len(description["states"]) + len(columns) + len(set_names)
-        if timestamps.codec != _TIMESTAMPS or num_names != len(
-            states.keys() | by_name.keys() | set_names.keys()
-        ):
+        if timestamps.codec != _TIMESTAMPS or len(states) != len(description["states"]):
             raise ValueError("the columns of the listed rows are not those of distinct features")
-        parts = Parts(arrays, checks, "fingerprints.")
         index = FingerprintIndex(*(parts.packed(part, description[part]) for part in ("starts", "rests")))
-        bounds: Any = arrays["bucket_bounds"]
+        bounds = parts.array("bucket_bounds", np.int64, 2)
         if (
-            bounds.ndim != 2
-            or bounds.shape[1] != 2
+            bounds.shape[1] != 2
             or (bounds[:, 0] > bounds[:, 1]).any()
             or (bounds[:-1, 1] >= bounds[1:, 0]).any()
         ):
             raise ValueError("the bounds of the timestamp buckets do not ascend")
-        return cls(salt, index, timestamps, bounds, states, by_name, sets)
+        return cls(salt_from(description["salt"]), index, timestamps, bounds, states)
 
 
 def _checked_states(states: NDArray[np.int64]) -> NDArray[np.uint8]:

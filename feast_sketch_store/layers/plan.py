@@ -2,19 +2,26 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store.layers.budget import FeatureBudget
 from feast_sketch_store.layers.collect import CollectedFeature
-from feast_sketch_store.layers.shapes import Shapes, bucket_timestamps, number_shapes, words_for
-from feast_sketch_store.layers.table import TablePart
+from feast_sketch_store.layers.shapes import Shapes, bucket_timestamps, number_shapes
 from feast_sketch_store.rows.encoding import RowKeys
-from feast_sketch_store.structures.choice import ERROR_RATE, MEMORY, SETS, Beside, Choice, Target
+from feast_sketch_store.structures import registry
+from feast_sketch_store.structures.base import RowSymbols
+from feast_sketch_store.structures.bloom import BloomTable
+from feast_sketch_store.structures.choice import Beside, Choice
+from feast_sketch_store.structures.columns import Columns
 from feast_sketch_store.structures.costs import Popularity, index_bytes, timestamps_bytes
-from feast_sketch_store.structures.sizing import AnyFacts, FactClass
+from feast_sketch_store.structures.filter_offers import FilterPlan
+from feast_sketch_store.structures.goals import AUTO, ERROR_RATE, Goal, Offer
+from feast_sketch_store.structures.set_columns import SetColumns
+from feast_sketch_store.structures.sizing import FactClass
+from feast_sketch_store.structures.symbols import words_for
 
 # Sets are coded on trial for as many rows as have about so many facts, and for some thousand at least.
 _TRIAL_FACTS = 1 << 20
@@ -23,15 +30,9 @@ _TRIAL_ROWS = 1 << 12
 
 @dataclass(frozen=True)
 class Kept:
-    """How features are kept.
+    """How features are kept: the offer that is taken of each, and whether the rows are listed."""
 
-    Parameters
-    ----------
-    facts : of the features in the filter, in the order of all features.
-    is_listed : whether the rows are listed; the other features are then in sets and columns.
-    """
-
-    facts: Mapping[str, AnyFacts]
+    offers: Mapping[str, Offer]
     is_listed: bool
 
 
@@ -49,8 +50,8 @@ class LayerPlan:
         self.budget = budget
         self.has_exact = any(feature.codec.is_exact for feature in features.values())
         self.bounds, self.buckets = bucket_timestamps(keys.event_timestamps, budget.ttl_microseconds)
-        self.targets = {
-            name: target if isinstance(target := budget.targets[name], Target) else Target(ERROR_RATE, target)
+        self._goals = {
+            name: _as_goal(budget.targets[name])
             for name, feature in features.items()
             if feature.codec.is_collection and not feature.codec.is_exact
         }
@@ -62,30 +63,42 @@ class LayerPlan:
         ------
         SettingsError : the memory that a feature may take is too little for its facts.
         """
-        facts = self._choice.facts(growth)
-        is_listed = self.has_exact or None in facts.values()
+        offers = self._choice.offers(growth)
+        is_listed = self.has_exact or any(registry.kind(offer.kind).lists_rows for offer in offers.values())
+        return self._with_scalars(offers, is_listed)
+
+    def exactly(self, kept: Kept, reason: str) -> Kept:
+        """The same with sets and columns in place of a filter, because of a reason."""
+        offers = {
+            name: offer if offer.kind != BloomTable.kind else Offer(SetColumns.kind, failed=reason)
+            for name, offer in kept.offers.items()
+            if name in self._goals
+        }
+        exact = self._with_scalars(offers, True)
+        scalars = {
+            name: offer._replace(failed=reason)
+            for name, offer in exact.offers.items()
+            if name not in offers and kept.offers[name].kind == BloomTable.kind
+        }
+        return Kept({**exact.offers, **scalars}, True)
+
+    def _with_scalars(self, offers: Mapping[str, Offer], is_listed: bool) -> Kept:
+        """With offers for all other features, in the order of the view.
+
+        Beside a list of rows a scalar takes log2(V) bits, in the filter log2(V / error rate) / ln 2.
+        """
+        others = {name: Offer(Columns.kind) for name in self.features}
         if not is_listed:
-            facts |= self._scalar_facts
-        return Kept({n: known for n in self.features if (known := facts.get(n)) is not None}, is_listed)
+            others = {n: Offer(BloomTable.kind, FilterPlan(facts)) for n, facts in self._scalar_facts.items()}
+        return Kept({name: offers.get(name) or others[name] for name in self.features}, is_listed)
 
-    def table_parts(self, kept: Kept) -> list[TablePart]:
-        """What a table has to hold: features, and the shapes of the rows if they are not listed."""
-        parts = []
-        for name, facts in kept.facts.items():
-            is_held = name not in self.targets or self.targets[name].measure != MEMORY
-            feature = self.features[name]
-            parts.append(TablePart(facts, len(feature.vocabulary), feature.kept_rows, is_held))
-        if not kept.is_listed:
-            places, one_each = np.arange(len(self.keys), dtype=np.int32), np.arange(len(self.keys) + 1)
-            for shapes, facts, ids in zip(self.shapes, self._shape_facts, self._shapes[1], strict=True):
-                rows = (places, one_each, ids.astype(np.int32))
-                parts.append(TablePart(facts, len(shapes), partial(iter, (rows,))))
-        return parts
-
-    def wanted_in_filter(self, name: str) -> bool:
-        """Whether a membership feature is in sets only if no filter can keep its target."""
-        target = self.targets[name]
-        return target.structure != SETS and not target.may_choose
+    @property
+    def row_symbols(self) -> list[RowSymbols]:
+        """The shapes of the rows, of which a filter holds one for each."""
+        return [
+            RowSymbols(len(shapes), facts, ids)
+            for shapes, facts, ids in zip(self.shapes, self._shape_facts, self._shapes[1], strict=True)
+        ]
 
     @property
     def shapes(self) -> Sequence[Shapes]:
@@ -114,22 +127,23 @@ class LayerPlan:
 
     @cached_property
     def _choice(self) -> Choice:
-        return Choice(self.targets, self._popularity, self._beside)
+        return Choice(self._goals, self._popularity, self._beside)
 
     @cached_property
     def _popularity(self) -> dict[str, Popularity]:
         """Of the membership features, with sets coded on trial if any may be in sets."""
         num_coded = 0
-        if any(target.may_choose for target in self.targets.values()):
-            num_facts = sum(self.features[name].num_facts for name in self.targets)
+        if any(goal.may_choose for goal in self._goals.values()):
+            num_facts = sum(self.features[name].num_facts for name in self._goals)
             share = min(1.0, _TRIAL_FACTS / max(1, num_facts))
             num_coded = min(len(self.keys), max(_TRIAL_ROWS, int(len(self.keys) * share)))
-        return {name: self.features[name].popularity(num_coded) for name in self.targets}
+        return {name: self.features[name].popularity(num_coded) for name in self._goals}
 
     @cached_property
     def _beside(self) -> Beside:
         num_rows, index = len(self.keys), index_bytes(len(self.keys), self.budget.presence_error_rate)
-        if self.has_exact or any(target.structure == SETS for target in self.targets.values()):
+        named = [registry.named(goal.structure) for goal in self._goals.values() if goal.structure != AUTO]
+        if self.has_exact or any(kind.lists_rows for kind in named):
             # The list, columns and timestamps are the same whatever is chosen.
             return Beside(self.has_exact, (), 0, 0.0, index, 0.0)
         scalars = [self.features[name] for name in self._scalar_facts]
@@ -142,3 +156,8 @@ class LayerPlan:
             index,
             columns + timestamps_bytes(num_rows, self.bounds[:, 0]),
         )
+
+
+def _as_goal(target: Goal | float) -> Goal:
+    """What a membership feature is wanted for, of which a number is an error rate."""
+    return target if isinstance(target, Goal) else Goal(ERROR_RATE, target)

@@ -6,114 +6,27 @@ together. A view whose features make more than ``MAX_SHAPES`` different shapes h
 for some of its features, and then as many facts per entity.
 """
 
-import itertools
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feast_sketch_store.kernel import MAX_NUM_HASHES
+from feast_sketch_store.layers.presence import Presence
 from feast_sketch_store.rows.codecs import VALUE
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP
-from feast_sketch_store.structures.answer import FoundRows
-from feast_sketch_store.structures.columns import Arrays, checked
-from feast_sketch_store.structures.sizing import AnyFacts, FactClass, Hashes, TieredFacts
-from feast_sketch_store.succinct import Asked, ShiftingBloomFilter
+from feast_sketch_store.structures.base import FoundRows, Structure
+from feast_sketch_store.structures.bloom import BloomTable
+from feast_sketch_store.structures.parts import Described, Parts, checked
+from feast_sketch_store.structures.symbols import SymbolRange
+from feast_sketch_store.succinct.fingerprints import expected_bits
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 
 MAX_SHAPES = 256
 MAX_TIMESTAMP_BUCKETS = 16
-
-
-@dataclass(frozen=True)
-class SymbolRange:
-    """Consecutive symbols of a layer that are in its filter.
-
-    Parameters
-    ----------
-    first_word : of a window, where the first of them stands.
-    num_symbols : how many they are.
-    facts_per_hash : how many of their facts each hash was used for, falling; the first was for all.
-    first_symbols : the first symbol that each hash is used for; of none if all are for all symbols.
-    false_positive_rate : of a symbol, on average over all of them.
-    """
-
-    first_word: int
-    num_symbols: int
-    facts_per_hash: tuple[int, ...]
-    first_symbols: tuple[int, ...]
-    false_positive_rate: float
-
-    @classmethod
-    def build(
-        cls, first_word: int, num_symbols: int, facts: AnyFacts, hashes: Hashes, fill: float
-    ) -> "SymbolRange":
-        """The range of facts in a table of which a share ``fill`` is ones."""
-        first_symbols: Hashes = ()
-        rate = fill ** len(hashes)
-        if isinstance(facts, TieredFacts):
-            first_symbols, rate = hashes, float(facts.symbol_rates(hashes, fill).mean())
-        return cls(first_word, num_symbols, facts.facts_per_hash(hashes), first_symbols, rate)
-
-    @property
-    def num_facts(self) -> int:
-        """How many facts they have."""
-        return self.facts_per_hash[0]
-
-    @property
-    def num_hashes(self) -> int:
-        """The most hashes that one of them has."""
-        return len(self.facts_per_hash)
-
-    @property
-    def num_words(self) -> int:
-        """Words of a window that the range takes up."""
-        return words_for(self.num_symbols)
-
-    @cached_property
-    def asked(self) -> Asked:
-        """The range as the filter takes it."""
-        firsts = np.array(self.first_symbols, np.int64) if self.first_symbols else None
-        return Asked(self.first_word, self.num_symbols, self.num_hashes, firsts)
-
-    def fact_classes(self, fill: float) -> list[FactClass]:
-        """Its facts by their number of hashes."""
-        behind = (*self.facts_per_hash, 0)
-        numbers = [behind[k] - behind[k + 1] for k in range(self.num_hashes)]
-        return [FactClass(number, fill ** (k + 1)) for k, number in enumerate(numbers) if number]
-
-    @classmethod
-    def from_snapshot(cls, entry: Mapping[str, Any]) -> "SymbolRange":
-        """The range that an entry of a description tells.
-
-        Raises
-        ------
-        ValueError, KeyError, TypeError : there can be no such range.
-        """
-        symbols = cls(
-            checked(entry["first_word"], int),
-            checked(entry["num_symbols"], int),
-            tuple(checked(number, int) for number in entry["facts_per_hash"]),
-            tuple(checked(number, int) for number in entry["first_symbols"]),
-            checked(entry["false_positive_rate"], float),
-        )
-        facts, firsts = symbols.facts_per_hash, symbols.first_symbols
-        if (
-            min(symbols.first_word, symbols.num_symbols) < 0
-            or not 1 <= len(facts) <= MAX_NUM_HASHES
-            or any(fewer > more for more, fewer in itertools.pairwise((*facts, 0)))
-            or (firsts and (len(firsts) != len(facts) or firsts[0] or firsts[-1] >= symbols.num_symbols))
-            or any(later < first for first, later in itertools.pairwise(firsts))
-            or (not firsts and facts[-1] != facts[0])
-            or not 0.0 <= symbols.false_positive_rate <= 1.0
-            or (symbols.num_facts and not 0.0 < symbols.false_positive_rate < 1.0)
-        ):
-            raise ValueError(f"{symbols} cannot be")
-        return symbols
 
 
 @dataclass(frozen=True)
@@ -132,40 +45,74 @@ class Shapes:
 
 
 @dataclass(frozen=True)
-class ShapedRows:
+class ShapedRows(Presence):
     """Rows that a filter knows by their shapes.
 
     Parameters
     ----------
-    bloom : the filter.
+    table : whose symbols of rows the shapes are.
     shapes : of all features; timestamp buckets stand in the first ones.
-    ranges : the symbols of each.
     bucket_bounds : int64[b, 2], the oldest and newest timestamp of each bucket.
+
+    Raises
+    ------
+    ValueError : the shapes are not as many as the symbols.
     """
 
-    bloom: ShiftingBloomFilter
+    table: BloomTable
     shapes: Sequence[Shapes]
-    ranges: Sequence[SymbolRange]
     bucket_bounds: NDArray[np.int64]
+
+    kind = "shapes"
+    num_listed = None
+    size_bytes = index_bytes = 0  # all of it stands in the table
+
+    def __post_init__(self) -> None:
+        if not self.shapes or [len(s) for s in self.shapes] != [r.num_symbols for r in self.ranges]:
+            raise ValueError("the shapes of the rows are not those of the filter")
+
+    @property
+    def ranges(self) -> Sequence[SymbolRange]:
+        """The symbols of each range of shapes."""
+        return self.table.rows
+
+    @property
+    def features(self) -> Collection[str]:
+        """See `Presence`."""
+        return [name for shapes in self.shapes for name in shapes.features]
+
+    def size_if_listed(self, num_rows: int, presence_error_rate: float) -> float:
+        """See `Presence`."""
+        return (expected_bits(num_rows, presence_error_rate) + self._timestamp_bits * num_rows) / 8
+
+    @property
+    def _timestamp_bits(self) -> int:
+        """Bits of a timestamp in a column: of a few different ones a number, or those of their range."""
+        if not len(self.bucket_bounds):
+            return 0
+        oldest, newest = self.bucket_bounds.T
+        if (oldest == newest).all():
+            return (len(oldest) - 1).bit_length()
+        return int(newest.max() - oldest.min()).bit_length()
 
     def find(
         self, entity_hashes: NDArray[np.uint64], features: Sequence[str], expire_before: int
     ) -> FoundRows:
-        """The possibly-present rows of a batch of entities; see `SketchLayer.read` for the parameters."""
+        """See `Presence.find`."""
         if len(self.shapes) == 1:
             symbols = self.ranges[0]
-            possible, ids = self.bloom.possible_symbols(entity_hashes, symbols.asked)
+            possible, ids = self.table.filter.possible_symbols(entity_hashes, symbols.asked)
             num_entities = len(entity_hashes)
             if len(ids) == num_entities and (num_entities == 1 or (possible[1:] > possible[:-1]).all()):
                 # As usual, every entity has one shape.
-                return self._with_shapes(ids, features, expire_before)
+                return self._with_shapes(entity_hashes, ids, features, expire_before)
         found = np.arange(len(entity_hashes))
         states: dict[str, NDArray[np.uint8]] = {}
         timestamps = np.zeros(0, np.int64)
         for number, (shapes, symbols) in enumerate(zip(self.shapes, self.ranges, strict=True)):
             if number and not set(features).intersection(shapes.features):
                 continue
-            possible, ids = self.bloom.possible_symbols(entity_hashes[found], symbols.asked)
+            possible, ids = self.table.filter.possible_symbols(entity_hashes[found], symbols.asked)
             is_present = np.diff(possible) > 0
             starts = possible[:-1][is_present]
             # Of several possible shapes the one counts that hides least (see codecs.VALUE): the highest
@@ -186,15 +133,21 @@ class ShapedRows:
             states = {name: known[is_alive] for name, known in states.items()}
             timestamps = timestamps[is_alive]
             found = found[is_present][is_alive]
-        return FoundRows(found, timestamps, states)
+        return FoundRows(found, timestamps, entity_hashes[found], states)
 
-    def _with_shapes(self, ids: NDArray[np.int32], features: Sequence[str], expire_before: int) -> FoundRows:
+    def _with_shapes(
+        self,
+        entity_hashes: NDArray[np.uint64],
+        ids: NDArray[np.int32],
+        features: Sequence[str],
+        expire_before: int,
+    ) -> FoundRows:
         """What `find` finds if each entity has one shape of the first range."""
         found, (oldest, newest) = np.arange(len(ids)), self._bounds
         if expire_before > NO_TIMESTAMP and not (is_alive := newest[ids] >= expire_before).all():
-            found, ids = found[is_alive], ids[is_alive]
+            found, ids, entity_hashes = found[is_alive], ids[is_alive], entity_hashes[is_alive]
         states = {name: self._states[name].take(ids) for name in features if name in self._states}
-        return FoundRows(found, oldest.take(ids), states)
+        return FoundRows(found, oldest.take(ids), entity_hashes, states)
 
     @cached_property
     def _states(self) -> dict[str, NDArray[np.uint8]]:
@@ -208,43 +161,31 @@ class ShapedRows:
         bounds = self.bucket_bounds[self.shapes[0].buckets]
         return bounds[:, 0].copy(), bounds[:, 1].copy()
 
-    def to_snapshot(self) -> tuple[list[dict[str, Any]], dict[str, NDArray[np.generic]]]:
-        """The shapes as a JSON-serializable description and named arrays."""
+    def to_snapshot(self) -> Described:
+        """See `Presence.to_snapshot`."""
         arrays: dict[str, NDArray[np.generic]] = {"bucket_bounds": self.bucket_bounds}
-        entries = []
-        for number, (shape, symbols) in enumerate(zip(self.shapes, self.ranges, strict=True)):
-            entries.append({"features": list(shape.features), **asdict(symbols)})
-            arrays[f"shapes.{number}.states"] = shape.states
-            arrays[f"shapes.{number}.buckets"] = shape.buckets
-        return entries, arrays
+        for number, shapes in enumerate(self.shapes):
+            arrays[f"{number}.states"], arrays[f"{number}.buckets"] = shapes.states, shapes.buckets
+        return {"shapes": [list(shapes.features) for shapes in self.shapes]}, arrays
 
     @classmethod
     def from_snapshot(
-        cls, entries: Sequence[Mapping[str, Any]], bloom: ShiftingBloomFilter, arrays: Arrays
-    ) -> "ShapedRows":
-        """The reverse of `to_snapshot`.
-
-        Raises
-        ------
-        ValueError, KeyError, TypeError : the parts do not fit each other.
-        """
-        shapes, ranges = [], []
-        for number, entry in enumerate(entries):
-            states, buckets = arrays[f"shapes.{number}.states"], arrays[f"shapes.{number}.buckets"]
-            symbols, names = SymbolRange.from_snapshot(entry), tuple(entry["features"])
-            if (
-                states.shape != (symbols.num_symbols, len(names))
-                or buckets.shape != (symbols.num_symbols,)
-                or np.any(states > VALUE)  # type: ignore[operator]
-            ):
+        cls, description: Mapping[str, Any], parts: Parts, structures: Sequence[Structure]
+    ) -> Self:
+        """See `Presence.from_snapshot`."""
+        shapes = []
+        for number, names in enumerate(description["shapes"]):
+            features = tuple(checked(name, str) for name in names)
+            states = parts.array(f"{number}.states", np.uint8, 2)
+            buckets = parts.array(f"{number}.buckets", np.uint8)
+            if states.shape != (len(buckets), len(features)) or np.any(states > VALUE):
                 raise ValueError(f"shape range {number} does not fit its arrays")
-            shapes.append(Shapes(names, states, buckets))  # type: ignore[arg-type]
-            ranges.append(symbols)
-        bounds: Any = arrays["bucket_bounds"]
+            shapes.append(Shapes(features, states, buckets))
+        bounds = parts.array("bucket_bounds", np.int64, 2)
         num_buckets = max((int(s.buckets.max()) + 1 for s in shapes if len(s)), default=0)
-        if bounds.ndim != 2 or bounds.shape[1] != 2 or len(bounds) < num_buckets:
+        if bounds.shape[1] != 2 or len(bounds) < num_buckets:
             raise ValueError("the bounds of the timestamp buckets do not fit the shapes")
-        return cls(bloom, shapes, ranges, bounds)
+        return cls(BloomTable.among(structures), shapes, bounds)
 
 
 def bucket_timestamps(
@@ -313,11 +254,6 @@ def number_shapes(
         ids = joint_ids
     close_range()
     return ranges, ids_per_range
-
-
-def words_for(num_symbols: int) -> int:
-    """Words of a window with so many symbols."""
-    return -(-num_symbols // 64)
 
 
 def _reduce(combine: np.ufunc, values: NDArray[_Scalar], starts: NDArray[np.int64]) -> NDArray[_Scalar]:

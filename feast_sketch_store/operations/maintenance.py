@@ -36,13 +36,13 @@ _NO_SEAL = 2**62  # rows: a rebuild folds once, at its end
 class FeatureReport:
     """One feature of a sealed view.
 
-    ``structure`` is one of uniform, tiers (a filter each), sets and column. ``facts`` are those kept,
-    ``facts_cut`` those of values outside the vocabulary. ``size_bytes`` is what it takes of the snapshot: its
-    column, or its vocabulary and share of the table or the sets. ``expected_rate`` is what the table is sized
-    for, ``sampled_rate`` was measured just now: the share of random values of the vocabulary that random
-    unknown entities seem to have; both are 0 without a filter. ``vocabulary`` is None for a column. Of a
-    binned feature ``max_error`` and ``mean_error`` tell how far numbers were from what stands for them, when
-    the view was sealed.
+    ``structure`` is one of uniform, tiers (a filter each), sets, column and those that were registered.
+    ``facts`` are those kept, ``facts_cut`` those of values outside the vocabulary. ``size_bytes`` is what it
+    takes of the snapshot: its column, or its vocabulary and share of the table or the sets. ``expected_rate``
+    is what the table is sized for, ``sampled_rate`` was measured just now: the share of random values of the
+    vocabulary that random unknown entities seem to have; both are 0 without a filter. ``vocabulary`` is None
+    for a column. Of a binned feature ``max_error`` and ``mean_error`` tell how far numbers were from what
+    stands for them, when the view was sealed.
     """
 
     name: str
@@ -110,22 +110,21 @@ def inspect(store: FeatureStore, view: str) -> ViewReport:
         max(0.0, time.time() - snapshot.published_at()),
         newest.isoformat() if base.num_entities else None,
         presence,
-        [_feature_report(base, name, rates.get(name, 0.0)) for name in base.codecs],
+        [_feature_report(base, name, rates[name]) for name in base.features],
     )
 
 
 def _feature_report(layer: SketchLayer, name: str, sampled_rate: float) -> FeatureReport:
-    symbols, rounding = layer.ranges.get(name), layer.roundings.get(name)
-    vocabulary = layer.vocabularies.get(name)
+    feature, rounding = layer.features[name], layer.roundings.get(name)
     return FeatureReport(
         name,
-        layer.codecs[name].name if rounding is None else BINNED,
-        layer.structure_of(name),
-        None if vocabulary is None else len(vocabulary),
-        layer.num_facts_of.get(name, layer.num_entities),
+        feature.codec.name if rounding is None else BINNED,
+        feature.structure,
+        None if feature.vocabulary is None else len(feature.vocabulary),
+        feature.num_facts,
         layer.cut.get(name, 0),
         round(layer.size_bytes_of(name)),
-        symbols.false_positive_rate if symbols else 0.0,
+        feature.false_positive_rate or 0.0,
         sampled_rate,
         rounding.max_error if rounding else None,
         rounding.mean_error if rounding else None,
@@ -141,10 +140,7 @@ def sampled_rates(layer: SketchLayer, num_samples: int = _SAMPLES) -> tuple[floa
     """
     chance = np.random.default_rng()
     hashes = chance.integers(0, 2**64, (num_samples, 2), np.uint64)
-    rates = {}
-    for name, symbols in layer.ranges.items():
-        ids = chance.integers(0, max(1, symbols.num_symbols), (num_samples, 1)).astype(np.int32)
-        rates[name] = float(layer.bloom.contains(hashes, symbols.asked, ids).mean())
+    rates = {name: feature.sampled_rate(hashes, chance) for name, feature in layer.features.items()}
     return len(layer.read(hashes, []).found) / num_samples, rates
 
 

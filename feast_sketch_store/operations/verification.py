@@ -1,17 +1,16 @@
 """Checks everything that must hold of a view on disk, without trusting any of it."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import pyarrow as pa
 
 from feast_sketch_store.errors import DamagedFileError, StorageError
 from feast_sketch_store.layers import SketchLayer
-from feast_sketch_store.layers.exact import find_sorted
 from feast_sketch_store.row_log import RowLog
-from feast_sketch_store.rows.codecs import EMPTY, VALUE, FeatureCodec
-from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedRows, RowKeys
+from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.rows.encoding import NO_TIMESTAMP, RowKeys
+from feast_sketch_store.rows.entity_keys import find_sorted
 from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder
 from feast_sketch_store.snapshot.manifest import PARTS
 from feast_sketch_store.snapshot.order import load_order
@@ -178,45 +177,5 @@ def _compare(
     for places, encoded in rows.encoded(sealed):
         encoded = encoded.take(np.flatnonzero(is_sealed[places]))
         found.compared_facts += encoded.num_facts
-        for text in _missing_facts(layer, encoded):
+        for text in layer.missing(encoded):
             problem(text)
-
-
-def _missing_facts(layer: SketchLayer, rows: EncodedRows) -> Iterator[str]:
-    """What the layer should report of the rows and does not."""
-    answer = layer.read(rows.keys.entity_hashes, list(rows.features))
-    if len(answer.found) != len(rows):
-        yield f"does not find {len(rows) - len(answer.found)} of its entities"
-        return
-    if (answer.event_timestamps > rows.keys.event_timestamps).any():
-        yield "reports event timestamps that are newer than the rows"
-    for name, feature in rows.features.items():
-        found = answer.features[name]
-        states = np.minimum(feature.states, EMPTY) if name in layer.cut else feature.states
-        if (found.states < states).any():
-            yield f"hides values of feature {name!r}"
-        values = layer.rounded(name, feature.vocabulary.values)
-        if name not in layer.vocabularies:
-            written = values.take(pa.array(feature.symbols))
-            stored = found.decoder.vocabulary.values.take(pa.array(found.symbols))
-            if not np.array_equal(feature.indptr, found.indptr) or not written.equals(stored):
-                yield f"has other values of feature {name!r} than the row log"
-            continue
-        known = layer.vocabularies[name].find(values)
-        if (known < 0).any() and name not in layer.cut:
-            yield f"lacks {int((known < 0).sum())} values of feature {name!r} in its vocabulary"
-            continue
-        ids = known[feature.symbols]
-        entities, ids = np.repeat(np.arange(len(rows)), np.diff(feature.indptr))[ids >= 0], ids[ids >= 0]
-        if name in layer.ranges:
-            asked, hashes = layer.ranges[name].asked, rows.keys.entity_hashes[entities]
-            is_read = found.states[entities] == VALUE  # else the filter is not asked
-            num_lost = int((~layer.bloom.contains(hashes, asked, ids[:, None], is_read)).sum())
-        else:
-            width = len(layer.vocabularies[name])
-            stored = np.repeat(np.arange(len(rows)), np.diff(found.indptr)) * width + found.symbols
-            num_lost = len(np.setdiff1d(entities * width + ids, stored))
-            if len(stored) - (len(ids) - num_lost):
-                yield f"has values of feature {name!r} that were never written"
-        if num_lost:
-            yield f"has lost {num_lost} facts of feature {name!r}"

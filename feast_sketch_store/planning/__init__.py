@@ -3,6 +3,7 @@
 sample.py    sampled entities, and what they say of the whole view
 source.py    where they come from: the row log, or the offline source
 curves.py    bytes and false values of each structure, by theory
+registered.py  the same of structures that were registered
 labels.py    what they cost a model, measured
 report.py    the page that shows them
 choice.py    the point that meets a target, and the knee

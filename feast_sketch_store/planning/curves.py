@@ -104,7 +104,7 @@ def uniform(
     kept = sample.everything if threshold is None else sample.at_least(threshold * len(sample))
     counts = sample.kept_counts(kept)
     classes: list[AnyFacts] = [FactClass(int(c.sum()), error_rate) for c in counts.values()]
-    geometry = size_for_rates([*classes, _shapes(sample, kept, presence_error_rate)])
+    geometry = size_for_rates([*classes, shapes_of(sample, kept, presence_error_rate)])
     rates = {
         name: np.full(len(c), rate)
         for (name, c), rate in zip(counts.items(), geometry.false_positive_rates, strict=False)
@@ -115,7 +115,7 @@ def uniform(
         tags["sketch.vocabulary"] = _min_share(threshold)
         label = f"{kept_text(sample, kept)}, {label}"
     curve = UNIFORM if threshold is None else POPULAR_UNIFORM
-    return _candidate(sample, curve, label, geometry.num_bits / 8, kept, rates, tags)
+    return as_candidate(sample, curve, label, geometry.num_bits / 8, kept, rates, tags)
 
 
 def tiers(sample: Sample, presence_error_rate: float, noise_ratio: float) -> Candidate:
@@ -130,14 +130,14 @@ def tiers(sample: Sample, presence_error_rate: float, noise_ratio: float) -> Can
         )
         for name, c in counts.items()
     }
-    geometry = size_for_rates([*facts.values(), _shapes(sample, sample.everything, presence_error_rate)])
+    geometry = size_for_rates([*facts.values(), shapes_of(sample, sample.everything, presence_error_rate)])
     rates = {
         name: tiered.symbol_rates(hashes, geometry.fill)
         for (name, tiered), hashes in zip(facts.items(), geometry.hashes, strict=False)
     }
     tags = {"sketch.filter": "tiers", "sketch.noise_ratio": f"{noise_ratio:g}"}
     label = f"noise ratio {noise_ratio:g}"
-    return _candidate(sample, TIERS, label, geometry.num_bits / 8, sample.everything, rates, tags)
+    return as_candidate(sample, TIERS, label, geometry.num_bits / 8, sample.everything, rates, tags)
 
 
 def sets(sample: Sample, presence_error_rate: float, threshold: float | None = None) -> Candidate:
@@ -162,7 +162,7 @@ def sets_of(
     """Exact sets of some values; the tags are those of every feature, or per feature."""
     rates = {name: np.zeros(len(counts)) for name, counts in sample.kept_counts(kept).items()}
     size = _sets_bytes(sample, kept, presence_error_rate)
-    return _candidate(sample, curve, label, size, kept, rates, tags)
+    return as_candidate(sample, curve, label, size, kept, rates, tags)
 
 
 def other_stores(sample: Sample) -> list[Point]:
@@ -209,7 +209,7 @@ def _popular_uniform(
             yield uniform(sample, presence_error_rate, rate, threshold)
 
 
-def _candidate(
+def as_candidate(
     sample: Sample,
     curve: str,
     label: str,
@@ -218,6 +218,14 @@ def _candidate(
     rates: Mapping[str, NDArray[np.float64]],
     tags: Mapping[str, str] | Mapping[str, Mapping[str, str]],
 ) -> Candidate:
+    """A point of a curve.
+
+    Parameters
+    ----------
+    structure_bytes : of all entities, vocabulary and header not counted.
+    kept, rates : as those of a `Candidate`.
+    tags : those of every feature, or per feature.
+    """
     counts = sample.kept_counts(kept)
     num_entities = sample.num_entities
     num_filled = sample.num_filled(kept)
@@ -241,7 +249,7 @@ def _candidate(
     return Candidate(point, kept, rates)
 
 
-def _shapes(sample: Sample, kept: Kept, presence_error_rate: float) -> FactClass:
+def shapes_of(sample: Sample, kept: Kept, presence_error_rate: float) -> FactClass:
     """One symbol of each entity: which of its features have a value."""
     has_value = [np.diff(f.cut(kept[name]).indptr) > 0 for name, f in sample.features.items()]
     num_shapes = len(np.unique(np.stack(has_value, axis=1), axis=0))

@@ -24,9 +24,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from feast_sketch_store.errors import PlanError
-from feast_sketch_store.layers.exact import find_sorted
 from feast_sketch_store.planning.plan import Estimate
 from feast_sketch_store.planning.sample import Kept, Sample
+from feast_sketch_store.rows.entity_keys import find_sorted
 
 LABEL, SPLIT = "label", "split"
 _TRAIN, _TEST = "train", "test"

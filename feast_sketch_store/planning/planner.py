@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from feast import FeatureStore
 
 from feast_sketch_store.errors import PlanError
+from feast_sketch_store.planning import registered
 from feast_sketch_store.planning.choice import Target, choose, knee, largest, made_to_measure
 from feast_sketch_store.planning.curves import (
     CHOSEN_SETS,
@@ -30,9 +31,9 @@ from feast_sketch_store.planning.plan import Plan, Point
 from feast_sketch_store.planning.sample import Kept, Sample
 from feast_sketch_store.planning.source import PlannedView, sample_view
 from feast_sketch_store.storage.names import folder_name
-from feast_sketch_store.structures import choice as structures
+from feast_sketch_store.structures.choice import Beside, Choice
 from feast_sketch_store.structures.costs import Popularity
-from feast_sketch_store.structures.sizing import FactClass
+from feast_sketch_store.structures.goals import Goal
 
 DEFAULT_SAMPLE = 100_000
 LISTS_FOLDER = "plans"  # in the feature repository
@@ -83,7 +84,8 @@ def plan_view(
         raise PlanError(f"the membership features of view {view!r} have no values in any row yet")
     tell("Sizing")
     presence = planned.settings.presence_error_rate
-    found = candidates(sample, presence, Grid() if read is None else COARSE)
+    grid = Grid() if read is None else COARSE
+    found = candidates(sample, presence, grid) + registered.candidates(sample, presence, grid.noise_ratios)
     found = _merged(found, made_to_measure(sample, presence, target))
     task = None if read is None else Task(read, sample, labelled)
     limits = list(_limits(planned, sample, found))
@@ -227,30 +229,17 @@ def _limits(view: PlannedView, sample: Sample, found: Sequence[Candidate]) -> It
 
 def _current_false_values(view: PlannedView, sample: Sample) -> float:
     """How many values a read shows too many with the settings that the view has."""
-    targets: dict[str, structures.Target] = {}
-    popularity: dict[str, Popularity] = {}
-    filled = sample.num_filled(sample.everything)
+    settings, filled = view.settings, sample.num_filled(sample.everything)
+    goals, popularity = {}, {}
     for name, counts in sample.full_counts.items():
-        target = view.settings.features[name].target
-        assert isinstance(target, structures.Target)  # of collections
-        num_filled = filled[name]
-        whole = np.minimum(counts, num_filled)
-        targets[name], popularity[name] = (
-            target,
-            Popularity(whole, sample.num_entities, sample.num_entities - num_filled),
-        )
-    settings = view.settings
-    beside = structures.Beside.rows(sample.num_entities, settings.presence_error_rate, settings.lists_rows)
-    facts = structures.choose(targets, popularity, beside)
-    shown = 0.0
-    for name, kept in facts.items():
-        if kept is not None:
-            if isinstance(kept, FactClass):
-                per_filled = kept.false_positive_rate * popularity[name].mean_absent
-            else:
-                per_filled = kept.false_per_read
-            shown += per_filled * filled[name] / sample.num_entities
-    return shown
+        target = settings.features[name].target
+        assert isinstance(target, Goal)  # of collections
+        whole = np.minimum(counts, filled[name])
+        goals[name] = target
+        popularity[name] = Popularity(whole, sample.num_entities, sample.num_entities - filled[name])
+    beside = Beside.rows(sample.num_entities, settings.presence_error_rate, settings.lists_rows)
+    offers = Choice(goals, popularity, beside).offers()
+    return sum(offer.false_per_read * filled[name] for name, offer in offers.items()) / sample.num_entities
 
 
 def _limits_of_labels(task: Task, found: Sequence[Candidate]) -> Iterator[str]:

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.vocabulary import Vocabulary
 
 Kept = Mapping[str, NDArray[np.bool_]]  # per feature, which of its values a structure keeps: bool[V]
@@ -42,11 +43,10 @@ class FeatureSample:
         """The feature with some of its values only; ids are numbered anew."""
         if kept.all():
             return self
-        is_kept = kept[self.ids]
-        new_ids = (np.cumsum(kept) - 1).astype(np.int32)
-        facts_before = np.concatenate(([0], np.cumsum(is_kept)))
+        new_ids = np.where(kept, np.cumsum(kept) - 1, -1).astype(np.int32)
+        rows = Csr(self.indptr, self.ids).mapped(new_ids)
         values = Vocabulary(self.vocabulary.values.filter(pa.array(kept)))
-        return FeatureSample(values, facts_before[self.indptr], new_ids[self.ids[is_kept]])
+        return FeatureSample(values, rows.indptr, rows.ids)
 
     def full_counts(self, num_sampled: int, num_entities: int) -> NDArray[np.int64]:
         """How many entities of the whole view have each value, estimated, from the most popular one on.

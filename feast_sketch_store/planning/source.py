@@ -15,14 +15,14 @@ from feast.utils import _get_column_names
 from numpy.typing import NDArray
 
 from feast_sketch_store.errors import PlanError
-from feast_sketch_store.layers.exact import find_sorted
 from feast_sketch_store.online_store import any_feature_view, online_store_of
 from feast_sketch_store.planning.sample import FeatureSample, Sample
 from feast_sketch_store.row_log import RowLog
 from feast_sketch_store.rows.arrow_rows import from_columns
 from feast_sketch_store.rows.codecs import MEMBERSHIP, FeatureCodec
-from feast_sketch_store.rows.encoding import EncodedFeature, encode, take_csr
-from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, hash_columns
+from feast_sketch_store.rows.csr import Csr
+from feast_sketch_store.rows.encoding import EncodedFeature, encode
+from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, find_sorted, hash_columns
 from feast_sketch_store.rows.newest import NewestRows
 from feast_sketch_store.rows.vocabulary import Vocabulary, VocabularyBuilder
 from feast_sketch_store.view.live import expire_before_of
@@ -188,31 +188,20 @@ class _Collector:
     def add(self, feature: EncodedFeature) -> None:
         """Take up some rows."""
         self._vocabulary.add(feature.vocabulary, feature.symbols)
-        self._lengths.append(np.diff(feature.indptr))
+        self._lengths.append(feature.csr.lengths)
 
     def finish(self, samples: Sequence[NDArray[np.int64]]) -> list[FeatureSample]:
         """The feature of the rows of each sample, with the vocabulary of the first one."""
         vocabulary, _, parts = self._vocabulary.finish()
         symbols = np.concatenate([np.zeros(0, np.int32), *(part.astype(np.int32) for part in parts)])
-        indptr = np.concatenate(([0], np.cumsum(np.concatenate(self._lengths))))
-        own = take_csr(indptr, symbols, samples[0])[1]
-        counts = np.bincount(own, minlength=len(vocabulary))
+        collected = Csr.of_lengths(np.concatenate(self._lengths), symbols)
+        counts = np.bincount(collected.take(samples[0]).ids, minlength=len(vocabulary))
         ordered, new_ids = vocabulary.reordered(counts)
         num_values = int((counts > 0).sum())
         kept = Vocabulary(ordered.values.slice(0, num_values))
-        return [_rows_of(indptr, new_ids[symbols], kept, rows) for rows in samples]
-
-
-def _rows_of(
-    indptr: NDArray[np.int64], ids: NDArray[np.int32], vocabulary: Vocabulary, rows: NDArray[np.int64]
-) -> FeatureSample:
-    starts, taken = take_csr(indptr, ids, rows)
-    owners = np.repeat(np.arange(len(rows)), np.diff(starts))
-    order = np.lexsort((taken, owners))
-    taken, owners = taken[order], owners[order]
-    known = taken < len(vocabulary)
-    lengths = np.bincount(owners[known], minlength=len(rows))
-    return FeatureSample(vocabulary, np.concatenate(([0], np.cumsum(lengths))), taken[known])
+        new_ids[new_ids >= num_values] = -1
+        numbered = [collected.take(rows).mapped(new_ids).distinct() for rows in samples]
+        return [FeatureSample(kept, rows.indptr, rows.ids) for rows in numbered]
 
 
 def _offline_rows(view: PlannedView) -> pa.Table:

@@ -24,13 +24,13 @@ from numpy.typing import ArrayLike, NDArray
 from feast_sketch_store import kernel
 from feast_sketch_store.errors import RowError, SettingsError, UnsupportedFeatureError
 from feast_sketch_store.layers import LayerAnswer, SketchLayer
-from feast_sketch_store.rows.codecs import Decoder, FeatureCodec
-from feast_sketch_store.rows.encoding import put_csr
+from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, hash_columns, hash_int64_keys
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.names import find_view, store_path
-from feast_sketch_store.structures.answer import AnyAnswer, FeatureAnswer
+from feast_sketch_store.structures.answer import Answer, weighted_sums
 from feast_sketch_store.view.live import LiveView, expire_before_of
 from feast_sketch_store.view.settings import DEFAULT_PATH, DEFAULT_REFRESH_INTERVAL_SECONDS
 from feast_sketch_store.view.state import State
@@ -42,7 +42,7 @@ _YAML = "feature_store.yaml"
 
 
 @dataclass(frozen=True)
-class Csr:
+class CsrMatrix:
     """A sparse matrix of ones with a row per entity: ``scipy.sparse.csr_matrix((ones, ids, indptr))``.
 
     ``indptr`` is int64[n + 1] and ``ids`` int32[nnz]: entity ``i`` has the values
@@ -184,7 +184,7 @@ class SketchReader:
         self._view.with_state(read)
         return found
 
-    def csr(self, feature: str, entities: Entities) -> Csr:
+    def csr(self, feature: str, entities: Entities) -> CsrMatrix:
         """The possibly-present values of each entity, as a sparse matrix.
 
         Raises
@@ -195,12 +195,14 @@ class SketchReader:
         """
         hashes = self.hash(entities)
 
-        def read(state: State) -> Csr:
+        def read(state: State) -> CsrMatrix:
             numbering = self._numbering(feature, state)
-            parts = []
-            for answer, values in self._parts(state, hashes, feature):
-                parts.append((answer.found, *numbering.translate(values)))
-            return Csr(*_in_order(parts, len(hashes)), numbering.values)
+            parts = [
+                (answer.found, numbering.translate(values))
+                for answer, values in self._parts(state, hashes, feature)
+            ]
+            rows = Csr.placed(parts, len(hashes))
+            return CsrMatrix(rows.indptr, rows.ids, numbering.values)
 
         return self._view.with_state(read)
 
@@ -218,7 +220,7 @@ class SketchReader:
                 if numbering.is_same(values.decoder.vocabulary):
                     found = values.bits()  # without a look at each value
                 else:
-                    found = numbering.bits(*numbering.translate(values))
+                    found = numbering.bits(numbering.translate(values))
                 if len(found) == len(words) and found.shape == words.shape:
                     return found
                 words[answer.found, : found.shape[1]] = found
@@ -276,13 +278,8 @@ class SketchReader:
 
         def read(state: State) -> NDArray[np.bool_]:
             found = None
-            for answer, parts in self._parts(state, hashes, feature):
-                if _is_column(state, feature) and isinstance(parts, FeatureAnswer):
-                    # A column may give each element a symbol of its own.
-                    union, (ids,) = Vocabulary.union([parts.decoder.vocabulary])
-                    parts = FeatureAnswer(
-                        Decoder(codec, union), parts.states, parts.indptr, ids[parts.symbols]
-                    )
+            for answer, part in self._parts(state, hashes, feature):
+                parts = part.numbered()
                 symbols = parts.decoder.vocabulary.find(wanted).reshape(shape)
                 if len(answer.found) == len(hashes):
                     return parts.contains(symbols)
@@ -316,7 +313,7 @@ class SketchReader:
         def read(state: State) -> NDArray[np.float64]:
             numbering = self._numbering(feature, state)
             if np.shape(weights) != (len(numbering),):
-                raise _WeightsError(
+                raise ValueError(
                     f"weights have the shape {np.shape(weights)}, but {feature!r} has {len(numbering)} values"
                 )
             scores = np.zeros(len(hashes))
@@ -324,10 +321,7 @@ class SketchReader:
                 scores[answer.found] = numbering.scores(values, np.asarray(weights, np.float64))
             return scores
 
-        try:
-            return self._view.with_state(read)
-        except _WeightsError as error:
-            raise ValueError(str(error)) from None
+        return self._view.with_state(read)
 
     def arrow(self, feature: str, entities: Entities) -> pa.Array:
         """The values of each entity as an Arrow array: of lists if the feature is an Array or a Set.
@@ -341,14 +335,14 @@ class SketchReader:
             first = 0
             for answer, part in self._parts(state, hashes, feature):
                 states[answer.found] = part.states
-                parts.append((answer.found, part.indptr, np.arange(len(part.symbols)) + first))
+                parts.append((answer.found, Csr(part.indptr, np.arange(len(part.symbols)) + first)))
                 values.append(part.decoder.vocabulary.values.take(pa.array(part.symbols)))
                 first += len(part.symbols)
-            indptr, places = _in_order(parts, len(hashes))
+            rows = Csr.placed(parts, len(hashes))
             storage = pa.concat_arrays(values) if values else pa.array([], codec.storage_type)
             if len(parts) > 1:
-                storage = storage.take(pa.array(places))
-            return codec.to_column(states, indptr, storage)
+                storage = storage.take(pa.array(rows.ids))
+            return codec.to_column(states, rows.indptr, storage)
 
         return self._view.with_state(read)
 
@@ -373,7 +367,7 @@ class SketchReader:
 
     def _parts(
         self, state: State, hashes: NDArray[np.uint64], feature: str
-    ) -> list[tuple[LayerAnswer, AnyAnswer]]:
+    ) -> list[tuple[LayerAnswer, Answer]]:
         """The answers of layers that know the feature."""
         answers = self._answers(state, hashes, (feature,))
         return [(answer, answer.features[feature]) for answer in answers if feature in answer.features]
@@ -383,25 +377,19 @@ class SketchReader:
         codec = self._codec(feature)
         if feature in self._vocabularies:
             return self._vocabularies[feature]
-        base = state.base
-        if _is_column(state, feature):
+        numberings = tuple(layer.numbering(feature) for layer in state.layers if feature in layer.codecs)
+        vocabularies = tuple(vocabulary for vocabulary in numberings if vocabulary is not None)
+        if len(vocabularies) < len(numberings):
             raise UnsupportedFeatureError(
                 f"feature {feature!r} of view {self._name!r} is kept exactly, so its values have no ids; "
                 "read it with `arrow`, or give the reader a list of its values as `vocabularies`"
             )
-        layers = [base.vocabularies.get(feature)] if base else []
-        layers += [e.rows.features[feature].vocabulary for e in state.exact if feature in e.rows.features]
-        vocabularies = tuple(vocabulary for vocabulary in layers if vocabulary is not None)
         known = self._unions.get(feature)
         # Identity, not equality: comparing a million values would take longer than the read.
         if known is None or len(known[0]) != len(vocabularies) or any(map(_differ, known[0], vocabularies)):
             known = vocabularies, _Numbering.of_all(codec, vocabularies)
             self._unions[feature] = known
         return known[1]
-
-
-class _WeightsError(Exception):
-    """As ValueError, which a layer raises if it is damaged."""
 
 
 class _Numbering:
@@ -454,54 +442,31 @@ class _Numbering:
             self._maps[id(vocabulary)] = known
         return known[1]
 
-    def translate(self, values: AnyAnswer) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-        """The ids of an answer's symbols: a CSR matrix without those that have none."""
-        indptr, ids = values.indptr, values.symbols.astype(np.int32, copy=False)
-        if not self.is_same(values.decoder.vocabulary):
-            ids = self.map_of(values.decoder.vocabulary)[ids]
-            if not (has_id := ids >= 0).all():
-                indptr, ids = np.concatenate(([0], np.cumsum(has_id)))[indptr], ids[has_id]
-        return kernel.distinct_per_row(indptr, ids) if self._has_repetitions else (indptr, ids)
+    def translate(self, values: Answer) -> Csr:
+        """The ids of an answer's symbols, int32; those that have none are left out."""
+        rows = values.csr
+        if self.is_same(values.decoder.vocabulary):
+            rows = Csr(rows.indptr, rows.ids.astype(np.int32, copy=False), rows.weights)
+        else:
+            rows = rows.mapped(self.map_of(values.decoder.vocabulary))
+        return rows.distinct() if self._has_repetitions else rows
 
-    def bits(self, indptr: NDArray[np.int64], ids: NDArray[np.int32]) -> NDArray[np.uint64]:
+    def bits(self, rows: Csr) -> NDArray[np.uint64]:
         """Ids as bits of words: uint64[p, ceil(V / 64)]."""
-        return kernel.to_bits(indptr, ids, len(self))
+        return kernel.to_bits(rows.indptr, rows.ids, len(self))
 
-    def scores(self, values: AnyAnswer, weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    def scores(self, values: Answer, weights: NDArray[np.float64]) -> NDArray[np.float64]:
         """The sums of weights by id of an answer's values: float64[p]."""
         if self._has_repetitions:
-            indptr, ids = self.translate(values)
-            return kernel.row_sums(indptr, np.asarray(weights[ids], np.float64))
+            return weighted_sums(self.translate(values), weights)
         if not self.is_same(values.decoder.vocabulary):
             # By the symbols of the layer; 0 for those that have no id.
             weights = np.append(weights, 0.0)[self.map_of(values.decoder.vocabulary)]
         return values.scores(weights)
 
 
-def _is_column(state: State, feature: str) -> bool:
-    """Whether the sealed values of a feature are in a column, not in the filter."""
-    base = state.base
-    return base is not None and feature in base.codecs and feature not in base.vocabularies
-
-
 def _differ(one: object, other: object) -> bool:
     return one is not other
-
-
-def _in_order(
-    parts: Sequence[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[Any]]], num_rows: int
-) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """Put rows of CSR matrices in their places: positions, indptr and values each, none in two of them."""
-    if len(parts) == 1 and len(parts[0][0]) == num_rows:
-        return parts[0][1:]
-    indptr = np.zeros(num_rows + 1, np.int64)
-    for positions, starts, _ in parts:
-        indptr[positions + 1] = np.diff(starts)
-    np.cumsum(indptr, out=indptr)
-    values = np.zeros(indptr[-1], parts[0][2].dtype if parts else np.int32)
-    for positions, starts, part in parts:
-        put_csr(indptr, values, positions, starts, part)
-    return indptr, values
 
 
 def _as_array(values: Any, kind: pa.DataType) -> pa.Array:

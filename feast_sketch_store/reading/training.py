@@ -69,11 +69,11 @@ def through_sketch(
             raise RowError(
                 f"the dataframe has no column {name!r} or {view.name}__{name}; it has {list(dataframe)}"
             )
-        values = _as_column(dataframe[column], layer.codecs[name], column)
-        feature = encode_column(values, layer.codecs[name])
+        codec = layer.codecs[name]
+        feature = encode_column(_as_column(dataframe[column], codec, column), codec)
         shown = layer.shown(feature, hashes)
         storage = shown.decoder.vocabulary.values.take(pa.array(shown.symbols))
-        arrow = layer.codecs[name].to_column(shown.states, shown.indptr, storage)
+        arrow = codec.to_column(shown.states, shown.indptr, storage)
         result[column] = arrow.to_pandas().to_numpy()
     return result
 

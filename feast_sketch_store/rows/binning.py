@@ -43,6 +43,19 @@ class Bins:
 
 
 @dataclass(frozen=True)
+class Rounding:
+    """How the numbers of a binned feature were rounded: what stands for them, and how far off it is.
+
+    ``bins.representatives`` are what a read gives. The errors are of the numbers at the seal, NaN and
+    infinities left out.
+    """
+
+    bins: Bins
+    max_error: float
+    mean_error: float
+
+
+@dataclass(frozen=True)
 class Quantiles:
     """Bins that hold about ``1 / count`` of the rows each; a value that more rows share has its own."""
 

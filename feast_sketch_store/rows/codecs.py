@@ -409,7 +409,7 @@ class Decoder:
         tag = kernel.varint(_VALUE_FIELDS[codec.value_field][0] << 3 | wire_type)
         self._field = tag, codec.is_collection, is_packed
 
-    def encode(
+    def to_wire(
         self, states: NDArray[np.uint8], indptr: NDArray[np.int64], symbols: Symbols
     ) -> tuple[bytes, NDArray[np.int64]]:
         """One value per entity in wire format, each as an element of field 1; an empty one if it has none.
@@ -430,7 +430,7 @@ class Decoder:
     def values(
         self, states: NDArray[np.uint8], indptr: NDArray[np.int64], symbols: Symbols
     ) -> "list[Value | None]":
-        """One value per entity; parameters as those of `encode`.
+        """One value per entity; parameters as those of `to_wire`.
 
         Returns
         -------
@@ -439,7 +439,7 @@ class Decoder:
         """
         from feast.protos.feast.types.Value_pb2 import RepeatedValue
 
-        message, ends = self.encode(states, indptr, symbols)
+        message, ends = self.to_wire(states, indptr, symbols)
         built: list[Value | None] = []
         for bounds in itertools.pairwise(_message_bounds(ends)):
             built += RepeatedValue.FromString(message[slice(*bounds)]).val[:]

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from feast_sketch_store import kernel
 from feast_sketch_store.errors import DamagedFileError, RowError
 from feast_sketch_store.rows.codecs import EMPTY, MISSING, NULL, VALUE, FeatureCodec
+from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.entity_keys import (
     JOIN_KEY_TYPES,
     JoinKeys,
@@ -269,17 +270,30 @@ class EncodedFeature:
     indptr: NDArray[np.int64]
     symbols: NDArray[np.int32]
 
+    @property
+    def csr(self) -> Csr:
+        """The symbols of each row."""
+        return Csr(self.indptr, self.symbols)
+
+    @property
+    def num_values(self) -> int:
+        """How many different values there are at most."""
+        return len(self.vocabulary)
+
+    def distinct(self) -> Vocabulary:
+        """The values; some may be in no row."""
+        return self.vocabulary
+
     def take(self, rows: NDArray[np.int64]) -> "EncodedFeature":
         """The given rows, in the order given."""
-        indptr, symbols = take_csr(self.indptr, self.symbols, rows)
-        return replace(self, states=self.states[rows], indptr=indptr, symbols=symbols)
+        taken = self.csr.take(rows)
+        return replace(self, states=self.states[rows], indptr=taken.indptr, symbols=taken.ids)
 
     def within(self, vocabulary: Vocabulary) -> "EncodedFeature":
         """The rows with only those values that are in a vocabulary; a set of which none is left is empty."""
-        is_kept = (vocabulary.find(self.vocabulary.values) >= 0)[self.symbols]
-        indptr = np.concatenate(([0], np.cumsum(is_kept)))[self.indptr]
-        states = np.where((self.states == VALUE) & (np.diff(indptr) == 0), np.uint8(EMPTY), self.states)
-        return replace(self, states=states, indptr=indptr, symbols=self.symbols[is_kept])
+        kept = self.csr.masked((vocabulary.find(self.vocabulary.values) >= 0)[self.symbols])
+        states = np.where((self.states == VALUE) & (kept.lengths == 0), np.uint8(EMPTY), self.states)
+        return replace(self, states=states, indptr=kept.indptr, symbols=kept.ids)
 
 
 @dataclass(frozen=True)
@@ -378,39 +392,6 @@ def encode(table: pa.Table, keys: RowKeys, codecs: Sequence[FeatureCodec]) -> En
     nulls = _null_features(table)
     features = {codec.feature: _encode_feature(table, codec, nulls) for codec in codecs}
     return EncodedRows(keys, features)
-
-
-def take_csr(
-    indptr: NDArray[np.int64], values: NDArray[np.int32], rows: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """The given rows of a CSR matrix: its ``indptr`` and values."""
-    lengths = (indptr[1:] - indptr[:-1])[rows]
-    taken = np.zeros(len(rows) + 1, np.int64)
-    np.cumsum(lengths, out=taken[1:])
-    source = np.repeat(indptr[rows] - taken[:-1], lengths) + np.arange(taken[-1])
-    return taken, values[source]
-
-
-def unite_csr(
-    indptr: NDArray[np.int64], values: NDArray[np.int32], owners: NDArray[np.int64], num_owners: int
-) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Rows of a CSR matrix united by owner, int64[n] below ``num_owners``: distinct ascending values each."""
-    order = np.argsort(owners, kind="stable")
-    lengths = np.bincount(owners, np.diff(indptr), num_owners).astype(np.int64)
-    _, taken = take_csr(indptr, values, order)
-    return kernel.distinct_per_row(np.concatenate(([0], np.cumsum(lengths))), taken)
-
-
-def put_csr(
-    indptr: NDArray[np.int64],
-    values: NDArray[np.generic],
-    rows: NDArray[np.int64],
-    part_indptr: NDArray[np.int64],
-    part_values: NDArray[np.generic],
-) -> None:
-    """The reverse of `take_csr`: write the rows of a part into the places that a CSR matrix has for them."""
-    shifts = indptr[rows] - part_indptr[:-1]
-    values[np.repeat(shifts, np.diff(part_indptr)) + np.arange(len(part_values))] = part_values
 
 
 def _microseconds(column: pa.ChunkedArray) -> NDArray[np.int64]:

@@ -229,3 +229,36 @@ def _fixed_width(numbers: NDArray[np.generic]) -> pa.Array:
     width = numbers.dtype.itemsize * (numbers.shape[1] if numbers.ndim > 1 else 1)
     data = np.frombuffer(np.ascontiguousarray(numbers).tobytes(), np.uint8)
     return from_parts(np.arange(len(numbers) + 1) * width, data)
+
+
+def find_sorted(
+    listed: NDArray[np.uint64], wanted: NDArray[np.uint64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Look up 128-bit hashes in a sorted list.
+
+    Parameters
+    ----------
+    listed : uint64[m, 2], ordered by the first, then the second half.
+    wanted : uint64[n, 2]
+
+    Returns
+    -------
+    Positions in ``wanted`` that are listed, ascending, and where they are listed: int64[p] each.
+    """
+    places = np.searchsorted(listed[:, 0], wanted[:, 0])
+    unsettled = np.arange(len(wanted))
+    positions, rows = [], []
+    # One round settles all but entities that share the first 64 bits with another one.
+    while unsettled.size:
+        unsettled = unsettled[places[unsettled] < len(listed)]
+        at_place = listed[places[unsettled]]
+        same_first = at_place[:, 0] == wanted[unsettled, 0]
+        same = same_first & (at_place[:, 1] == wanted[unsettled, 1])
+        positions.append(unsettled[same])
+        rows.append(places[unsettled[same]])
+        unsettled = unsettled[same_first & ~same]
+        places[unsettled] += 1
+    if not positions:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    order = np.argsort(found := np.concatenate(positions), kind="stable")
+    return found[order], np.concatenate(rows)[order]

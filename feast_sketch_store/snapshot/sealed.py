@@ -1,12 +1,12 @@
 """Sealed layers in snapshot files: written with checksums of blocks, opened without reading them all."""
 
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store.errors import DamagedFileError
-from feast_sketch_store.layers import SketchLayer, is_checked_where_read
+from feast_sketch_store.layers import SealedLayer, SketchLayer, is_checked_where_read
 from feast_sketch_store.rows.encoding import RowKeys
 from feast_sketch_store.snapshot.blocks import CHECKSUMS, BlockChecks, block_checksums
 from feast_sketch_store.snapshot.files import Draft, SnapshotFile, SnapshotFolder, created_by
@@ -14,7 +14,7 @@ from feast_sketch_store.snapshot.order import order_arrays
 
 
 def write_layer(
-    snapshots: SnapshotFolder, layer: SketchLayer, keys: RowKeys, view: str, version: int
+    snapshots: SnapshotFolder, layer: SealedLayer, keys: RowKeys, view: str, version: int
 ) -> Draft:
     """Write the layer of all rows up to a version of the row log as a snapshot, yet unpublished.
 
@@ -26,20 +26,19 @@ def write_layer(
         "created_by": created_by(),
         "view": view,
         "row_log_version": version,
+        "layer": layer.description,
     }
-    description["layer"], arrays = layer_arrays(layer)
-    return snapshots.write(version, description, arrays, order_arrays(keys))
+    return snapshots.write(version, description, with_checksums(layer.arrays), order_arrays(keys))
 
 
-def layer_arrays(layer: SketchLayer) -> tuple[Any, dict[str, NDArray[np.generic]]]:
-    """The description and the arrays of a layer, with the checksums of those that are checked where read."""
-    description, arrays = layer.to_snapshot()
+def with_checksums(arrays: Mapping[str, NDArray[np.generic]]) -> dict[str, NDArray[np.generic]]:
+    """The arrays of a layer, with the checksums of those that are checked where they are read."""
     checksums = {
         name + CHECKSUMS: block_checksums(array)  # type: ignore[arg-type]
         for name, array in arrays.items()
         if is_checked_where_read(name)
     }
-    return description, {**arrays, **checksums}
+    return {**arrays, **checksums}
 
 
 def open_layer(snapshot: SnapshotFile, check_all: bool = False) -> SketchLayer:

@@ -6,76 +6,28 @@ a rate of about ``n / (3 * V)`` the set is smaller. It needs a list of rows, tho
 share, where a filter tells of a row in one symbol more. Beside a list scalars are columns.
 
 What is compared is what would be sealed: whole layers, with one table for all that is in a filter. Either
-nothing is listed, or those features are in sets that gain most from it: of F features, F + 1 layers.
+nothing is listed, or those features are in sets that gain most from it: of F features, F + 1 layers. What is
+said of sets here holds of every structure that lists rows and offers itself.
 """
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store.errors import SettingsError
-from feast_sketch_store.structures.costs import (
-    Popularity,
-    index_bytes,
-    packed_bytes,
-    sets_bytes,
-    table_bytes,
-)
-from feast_sketch_store.structures.sizing import (
-    AnyFacts,
-    FactClass,
-    TieredFacts,
-    candidate_fills,
-    size_for_bits,
-    size_for_rates,
-    tiers_for_bits,
-)
+from feast_sketch_store.structures import registry
+from feast_sketch_store.structures.bloom import BloomTable
+from feast_sketch_store.structures.costs import Popularity, index_bytes, packed_bytes, table_bytes
+from feast_sketch_store.structures.filter_offers import offer_of_memory
+from feast_sketch_store.structures.goals import AUTO, MEMORY, Goal, Offer
+from feast_sketch_store.structures.set_columns import SETS, SetColumns
+from feast_sketch_store.structures.sizing import AnyFacts, FactClass, candidate_fills, size_for_rates
 
-AUTO: Final = "auto"
-UNIFORM: Final = "uniform"
-TIERS: Final = "tiers"
-SETS: Final = "sets"
-STRUCTURES: Final = (AUTO, UNIFORM, TIERS, SETS)
-
-ERROR_RATE: Final = "error_rate"
-NOISE_RATIO: Final = "noise_ratio"
-FALSE_PER_READ: Final = "false_per_read"
-MEMORY: Final = "memory"
-
-_MAX_RATE = 0.5
-_LEAST_BOUGHT_RATE = 1e-9  # with memory; more of it is not taken
-_LEAST = 1e-300  # above 0: of what no table can keep
 _MEMORY_ROUNDS = 16
 _WORD_BYTES = 8  # to which tables are rounded up
-_TRIAL_ERROR = 0.01  # about, of the bits of sets that were coded for some of the rows
-
-
-@dataclass(frozen=True)
-class Target:
-    """What a membership feature is wanted for.
-
-    Parameters
-    ----------
-    measure : ``error_rate``, the probability that an absent value reads as present; ``false_per_read``, how
-        many values a read shows too many, on average; ``noise_ratio``, how many of these for each true one;
-        ``memory``, bytes at most.
-    amount : of it.
-    structure : one of ``STRUCTURES``. Left to choose, an error rate makes a uniform filter, another measure
-        whichever of tiers and sets is smaller.
-    """
-
-    measure: str
-    amount: float
-    structure: str = AUTO
-
-    @property
-    def may_choose(self) -> bool:
-        """Whether the structure is the one that is smaller; an error rate asks for a uniform filter."""
-        return self.structure == AUTO and self.measure != ERROR_RATE
 
 
 @dataclass(frozen=True)
@@ -111,161 +63,185 @@ class Choice:
 
     Parameters
     ----------
-    targets, popularity : of each feature.
+    goals, popularity : of each feature.
     beside : what else there is in the layer.
 
     Raises
     ------
-    SettingsError : the memory that a feature may take is too little for its facts.
+    SettingsError : the memory that a feature may take is too little for its facts, or the structure that is
+        named cannot keep it.
     """
 
-    def __init__(self, targets: Mapping[str, Target], popularity: Mapping[str, Popularity], beside: Beside):
-        self._targets = targets
-        self._filters = {n: _filter_for(n, target, popularity[n], beside) for n, target in targets.items()}
-        tables = _Tables(self._filters, beside.facts)
+    def __init__(self, goals: Mapping[str, Goal], popularity: Mapping[str, Popularity], beside: Beside):
+        self._goals, self._popularity = goals, popularity
+        self._fixed: dict[str, Offer] = {}  # not in the filter whatever the layer
+        self._filters: dict[str, Offer] = {}
+        self._others: dict[str, Offer] = {}  # of some of these, the best of what is read by numbers of rows
+        for name, goal in goals.items():
+            self._ask(name, goal, popularity[name], beside)
+        lists = beside.is_listed or any(registry.kind(o.kind).lists_rows for o in self._fixed.values())
+        tables = _Tables({name: offer.plan.facts for name, offer in self._filters.items()}, beside.facts)
         self._layers = [
-            _Layer(sets, is_listed, popularity, tables, beside)
-            for sets, is_listed in _ways(targets, popularity, self._filters, beside)
+            _Layer({**self._fixed, **moved}, self._filters, is_listed, popularity, tables, beside)
+            for moved, is_listed in self._ways(lists)
         ]
 
-    def facts(self, growth: float = 1.0) -> dict[str, AnyFacts | None]:
-        """The best choice.
+    def offers(self, growth: float = 1.0) -> dict[str, Offer]:
+        """The best offer for each feature.
 
         Parameters
         ----------
         growth : how much larger a table has to be than its sizing says.
 
-        Returns
-        -------
-        Per feature the facts that its filter is to hold, or None if it is to be kept in sets: since these
-        are wanted or smaller, or no filter can keep the target.
-
         Raises
         ------
         SettingsError : the memory that a feature may take is too little for its facts.
         """
-        nothing: dict[str, AnyFacts | None] = dict.fromkeys(self._targets)
         best = min(self._layers, key=lambda layer: layer.size_bytes(growth))
-        if best.size_bytes(growth) == math.inf:  # no table can keep the targets of all that has to share it
-            return nothing
-        in_filter = {n: f for n, f in self._filters.items() if f is not None and n not in best.sets}
-        return {**nothing, **best.within_memory(in_filter, self._targets, growth)}
+        if best.size_bytes(growth) == math.inf:  # no table can keep the goals of all that has to share it
+            filters = {n: in_sets(self._goals[n], self._popularity[n]) for n in self._filters}
+        else:
+            filters = best.within_memory(self._goals, growth)
+        return {name: filters.get(name) or best.others[name] for name in self._goals}
+
+    def _ask(self, name: str, goal: Goal, popularity: Popularity, beside: Beside) -> None:
+        """Take the offers for a feature."""
+        if goal.structure != AUTO and (kind := registry.named(goal.structure)) is not BloomTable:
+            offer = kind.offer(goal, popularity)
+            if offer is None:
+                raise _impossible(name, goal, f"no structure {goal.structure!r} does it")
+            self._fixed[name] = offer
+            return
+        other = _best_listed(goal, popularity) if goal.may_choose else None
+        list_bytes = 0.0 if beside.is_listed else beside.index_bytes
+        if other is not None and goal.measure == MEMORY and other.num_bytes + list_bytes <= goal.amount:
+            self._fixed[name] = other
+            return
+        try:
+            in_filter = BloomTable.offer(goal, popularity)
+        except ValueError as error:
+            raise _impossible(name, goal, error) from error
+        if in_filter is None:
+            self._fixed[name] = in_sets(goal, popularity)
+            return
+        self._filters[name] = in_filter
+        if other is not None:
+            self._others[name] = other
+
+    def _ways(self, lists_rows: bool) -> Iterator[tuple[dict[str, Offer], bool]]:
+        """What is moved out of the filter in each layer to compare, and whether it has a list."""
+        if not lists_rows:
+            yield {}, False
+        gains: dict[str, float] = {}
+        moved = {}
+        for name, other in self._others.items():
+            if self._goals[name].measure != MEMORY:
+                gains[name] = self._bytes_alone(name, self._filters[name]) - self._bytes_alone(name, other)
+            elif other.num_bytes <= self._goals[name].amount:
+                moved[name] = other  # as soon as others pay for the list
+        if lists_rows:
+            yield dict(moved), True
+        for name in sorted(gains, key=lambda name: (-gains[name], name)):
+            moved[name] = self._others[name]
+            yield dict(moved), True
+
+    def _bytes_alone(self, name: str, offer: Offer) -> float:
+        """Bytes of a feature in a layer with a list, were it the only one of its structure."""
+        states = 0 if registry.kind(offer.kind).tells_states else self._popularity[name].states_bytes
+        return offer.num_bytes + states
 
 
-def choose(
-    targets: Mapping[str, Target], popularity: Mapping[str, Popularity], beside: Beside, growth: float = 1.0
-) -> dict[str, AnyFacts | None]:
-    """How to keep membership features; parameters of `Choice` and of `Choice.facts`, whose result it is."""
-    return Choice(targets, popularity, beside).facts(growth)
+def in_sets(goal: Goal, popularity: Popularity) -> Offer:
+    """The offer of sets for what no filter keeps."""
+    offer = SetColumns.offer(replace(goal, structure=SETS), popularity)
+    assert offer is not None
+    is_welcome = goal.structure == SETS or goal.may_choose
+    return offer._replace(failed="" if is_welcome else f"no filter keeps a {goal.measure} of {goal.amount:g}")
 
 
-def own_table_bytes(facts: AnyFacts, popularity: Popularity) -> float:
-    """Bytes of a filter of its own for the facts.
-
-    Raises
-    ------
-    ValueError : no table can keep their target.
-    """
-    return table_bytes(size_for_rates([facts]).num_bits, popularity.window_words)
-
-
-def _ways(
-    targets: Mapping[str, Target],
-    popularity: Mapping[str, Popularity],
-    filters: Mapping[str, AnyFacts | None],
-    beside: Beside,
-) -> Iterator[tuple[frozenset[str], bool]]:
-    """The features in sets of each layer to compare, and whether it lists its rows."""
-    sets = frozenset(name for name, facts in filters.items() if facts is None)
-    if not sets and not beside.is_listed:
-        yield frozenset(), False
-    gains, fitting = {}, set()
-    for name, facts in filters.items():
-        if facts is None or not targets[name].may_choose:
-            continue
-        if targets[name].measure != MEMORY:
-            in_filter = own_table_bytes(facts, popularity[name]) + popularity[name].states_bytes
-            gains[name] = in_filter - sets_bytes([popularity[name]])
-        elif _fits(targets[name], popularity[name]):
-            fitting.add(name)  # as soon as others pay for the list
-    if sets or beside.is_listed:
-        yield sets | fitting, True
-    for name in sorted(gains, key=lambda name: (-gains[name], name)):
-        sets |= {name}
-        yield sets | fitting, True
+def _best_listed(goal: Goal, popularity: Popularity) -> Offer | None:
+    """The smallest offer of structures that are read by numbers of rows."""
+    offers = (kind.offer(goal, popularity) for kind in registry.kinds() if kind.lists_rows)
+    return min((offer for offer in offers if offer is not None), key=lambda o: o.num_bytes, default=None)
 
 
 @dataclass(frozen=True)
 class _Layer:
-    """A layer that might be sealed: which features are in sets, and whether its rows are listed."""
+    """A layer that might be sealed: what is not in its filter, and whether its rows are listed."""
 
-    sets: frozenset[str]
+    others: Mapping[str, Offer]
+    filters: Mapping[str, Offer]
     is_listed: bool
     popularity: Mapping[str, Popularity]
     tables: "_Tables"
     beside: Beside
 
+    @property
+    def in_filter(self) -> list[str]:
+        """The features in the filter."""
+        return [name for name in self.filters if name not in self.others]
+
     def size_bytes(self, growth: float) -> float:
         """Bytes of the layer, vocabularies of memberships not counted; infinitely many if it cannot be."""
-        in_filter = [name for name in self.popularity if name not in self.sets]
-        num_bits = growth * self.tables.num_bits(in_filter, self.is_listed)
+        num_bits = growth * self.tables.num_bits(self.in_filter, self.is_listed)
         if num_bits == math.inf:
             return math.inf
-        size = table_bytes(num_bits, self._window_words(in_filter))
-        if self.is_listed:
-            size += self.beside.index_bytes + self.beside.columns_bytes
-            size += sum(self.popularity[name].states_bytes for name in in_filter)
-            size += sets_bytes([known for name, known in self.popularity.items() if name in self.sets])
-        else:
-            size += self.beside.vocabulary_bytes
-        return size
+        size = table_bytes(num_bits, self._window_words)
+        for kind in registry.kinds():
+            size += kind.joint_bytes([offer for offer in self.others.values() if offer.kind == kind.kind])
+        if not self.is_listed:
+            return size + self.beside.vocabulary_bytes
+        stateless = [n for n, offer in self.others.items() if not registry.kind(offer.kind).tells_states]
+        size += sum(self.popularity[name].states_bytes for name in (*self.in_filter, *stateless))
+        return size + self.beside.index_bytes + self.beside.columns_bytes
 
-    def within_memory(
-        self, in_filter: Mapping[str, AnyFacts], targets: Mapping[str, Target], growth: float
-    ) -> dict[str, AnyFacts]:
-        """The facts of the filter, those of features for so much memory such that they fit beside the others.
+    def within_memory(self, goals: Mapping[str, Goal], growth: float) -> dict[str, Offer]:
+        """The offers of the filter; those for so much memory are made to fit beside the others.
 
         Raises
         ------
         SettingsError : they do not fit.
         """
-        facts = dict(in_filter)
-        limits = {name: targets[name].amount for name in facts if targets[name].measure == MEMORY}
+        offers = {name: self.filters[name] for name in self.in_filter}
+        limits = {name: goals[name].amount for name in offers if goals[name].measure == MEMORY}
         budgets = dict(limits)
         for tried in range(_MEMORY_ROUNDS if limits else 0):
-            shares = self._shares(facts, growth)
+            shares = self._shares(offers, growth)
             over = {n: shares[n] - limit for n, limit in limits.items() if shares[n] > limit + _WORD_BYTES}
             if not over:
-                return facts
+                return offers
             for name, excess in over.items():
                 # Sizes change in steps, of which a small change may make none.
                 budgets[name] -= excess * 1.5**tried
-                if budgets[name] <= 0:
-                    raise _too_little(name, targets[name], f"a table takes {shares[name]:.0f} bytes")
-                facts[name] = _of_memory(name, targets[name], self.popularity[name], budgets[name])
+                try:
+                    offers[name] = offer_of_memory(goals[name], self.popularity[name], budgets[name])
+                except ValueError as error:
+                    reason = f"a table takes {shares[name]:.0f} bytes" if budgets[name] <= 0 else error
+                    raise _impossible(name, goals[name], reason) from error
         if limits:
             name = next(iter(over))
-            raise _too_little(name, targets[name], f"a table takes {shares[name]:.0f} bytes")
-        return facts
+            raise _impossible(name, goals[name], f"a table takes {shares[name]:.0f} bytes")
+        return offers
 
-    def _shares(self, facts: Mapping[str, AnyFacts], growth: float) -> dict[str, float]:
+    def _shares(self, offers: Mapping[str, Offer], growth: float) -> dict[str, float]:
         """Bytes of each feature's part of the table."""
-        classes = [*facts.values(), *(() if self.is_listed else self.beside.facts)]
+        classes = [offer.plan.facts for offer in offers.values()]
+        classes += [] if self.is_listed else self.beside.facts
         geometry = size_for_rates(classes)
         ones = [c.num_ones(h) for c, h in zip(classes, geometry.hashes, strict=True)]
-        size = table_bytes(geometry.num_bits * growth, self._window_words(facts))
-        return {name: size * own / max(1, sum(ones)) for name, own in zip(facts, ones, strict=False)}
+        size = table_bytes(geometry.num_bits * growth, self._window_words)
+        return {name: size * own / max(1, sum(ones)) for name, own in zip(offers, ones, strict=False)}
 
-    def _window_words(self, in_filter: Iterable[str]) -> int:
+    @property
+    def _window_words(self) -> int:
         beside = 0 if self.is_listed else self.beside.window_words
-        return beside + sum(self.popularity[name].window_words for name in in_filter)
+        return beside + sum(self.popularity[name].window_words for name in self.in_filter)
 
 
 class _Tables:
     """The bits of tables that any of some facts share, at a number of fills that would suit them all."""
 
-    def __init__(self, filters: Mapping[str, AnyFacts | None], beside: Sequence[FactClass]):
-        facts = {name: f for name, f in filters.items() if f is not None}
+    def __init__(self, facts: Mapping[str, AnyFacts], beside: Sequence[FactClass]):
         fills = candidate_fills([*facts.values(), *beside])
         self._ones_per_bit = -np.log1p(-np.array(fills))
         self._ones = {name: _ones_at(f, fills) for name, f in facts.items()}
@@ -290,70 +266,5 @@ def _ones_at(facts: AnyFacts, fills: Sequence[float]) -> NDArray[np.float64]:
     return ones
 
 
-def _filter_for(name: str, target: Target, popularity: Popularity, beside: Beside) -> AnyFacts | None:
-    """The facts of a filter that meets a target; None if sets do, or if no filter can.
-
-    Raises
-    ------
-    SettingsError : the memory that the feature may take is too little for its facts.
-    """
-    if target.structure == SETS:
-        return None
-    counts, num_rows, num_facts = popularity.counts, popularity.num_filled, popularity.num_facts
-    if not num_facts:
-        return FactClass(0, target.amount if target.measure == ERROR_RATE else _MAX_RATE)
-    if target.measure == MEMORY:
-        list_bytes = 0.0 if beside.is_listed else beside.index_bytes
-        if target.structure == AUTO and _fits(target, popularity, list_bytes):
-            return None
-        return _of_memory(name, target, popularity, target.amount)
-    false_per_read = {
-        ERROR_RATE: target.amount * popularity.mean_absent,
-        NOISE_RATIO: target.amount * num_facts / num_rows,
-        FALSE_PER_READ: target.amount,
-    }[target.measure]
-    facts: AnyFacts
-    if target.structure == TIERS or target.may_choose:
-        # Where nothing is absent there is nothing to show; any hashes do.
-        facts = TieredFacts(counts, num_rows, max(false_per_read if popularity.mean_absent else 1.0, _LEAST))
-    elif target.measure == ERROR_RATE:
-        facts = FactClass(num_facts, target.amount)
-    else:
-        rate = false_per_read / max(popularity.mean_absent, _LEAST)
-        facts = FactClass(num_facts, min(_MAX_RATE, max(rate, _LEAST)))
-    try:
-        size_for_rates([facts])
-    except ValueError:
-        return None
-    return facts
-
-
-def _of_memory(name: str, target: Target, popularity: Popularity, num_bytes: float) -> AnyFacts:
-    """The facts of a filter of at most so many bytes.
-
-    Raises
-    ------
-    SettingsError : there is none.
-    """
-    num_bits, num_facts = int(8 * num_bytes), popularity.num_facts
-    try:
-        if target.structure != UNIFORM:
-            return tiers_for_bits(popularity.counts, popularity.num_filled, num_bits)
-        rate = size_for_bits([FactClass(num_facts, 0.01)], num_bits).false_positive_rates[0]
-        return FactClass(num_facts, max(_LEAST_BOUGHT_RATE, rate))
-    except ValueError as error:
-        raise _too_little(name, target, error) from error
-
-
-def _fits(target: Target, popularity: Popularity, list_bytes: float = 0.0) -> bool:
-    """Whether sets, and what is given of their list of rows, fit in the memory of a target."""
-    coded = popularity.coded
-    is_exact = coded is None or len(coded) == popularity.num_rows
-    error = 1.0 if is_exact else 1 + _TRIAL_ERROR
-    return sets_bytes([popularity]) * error + list_bytes <= target.amount
-
-
-def _too_little(name: str, target: Target, reason: object) -> SettingsError:
-    return SettingsError(
-        f"feature {name!r} cannot be kept for a {target.measure} of {target.amount:g}: {reason}"
-    )
+def _impossible(name: str, goal: Goal, reason: object) -> SettingsError:
+    return SettingsError(f"feature {name!r} cannot be kept for a {goal.measure} of {goal.amount:g}: {reason}")

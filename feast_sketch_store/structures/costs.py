@@ -65,6 +65,29 @@ class Popularity:
         return packed_bytes(self.num_rows, width)
 
 
+def descending(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The counts of symbols, none more than the one before it: int64[V], in the order of the symbols.
+
+    Neighbours that stand in another order share their facts evenly. So they do in tiers, where they have the
+    same hashes: what these show, of all of them together, depends on the sum of their facts alone.
+    """
+    if (np.diff(counts) <= 0).all():
+        return counts
+    sums: list[int] = []
+    sizes: list[int] = []
+    for count in counts.tolist():
+        size = 1
+        # The last symbol of the run before has less than the first of this one.
+        while sums and sums[-1] // sizes[-1] < -(-count // size):
+            count, size = count + sums.pop(), size + sizes.pop()
+        sums.append(count)
+        sizes.append(size)
+    shares, rests = np.divmod(np.array(sums), np.array(sizes))
+    ends = np.cumsum(sizes)
+    places = np.arange(len(counts)) - np.repeat(ends - np.array(sizes), sizes)
+    return np.asarray(np.repeat(shares, sizes) + (places < np.repeat(rests, sizes)))
+
+
 def packed_bytes(length: int, width: int) -> int:
     """Bytes of so many packed integers."""
     return 8 * num_words_for(length, width)

@@ -54,7 +54,7 @@ class ViewStats:
     ``table_bytes`` is the filter, ``ideal_bits`` what a standard Bloom filter would take for the same
     facts at the same expected rates, ``fact_bytes`` the filter and the sets with what it takes to find them,
     ``snapshot_bytes`` the whole file that readers map. ``structures`` tells how each feature is kept, see
-    `SketchLayer.structure_of`.
+    `SealedFeature.structure`.
     """
 
     sealed_entities: int
@@ -149,8 +149,7 @@ class LiveView:
         def read(state: State) -> list[LayerAnswer]:
             answers = state.read(entity_hashes, features, expire_before)
             for answer in answers:
-                for feature in answer.features.values():
-                    _ = feature.symbols  # asked for here, where a damaged block can be coped with
+                answer.load()  # here, where a damaged block can be coped with
             return answers
 
         return self.with_state(read)
@@ -315,14 +314,14 @@ class LiveView:
             base.num_facts,
             state.unsealed_rows,
             unsealed,
-            base.bloom.num_bits // 8,
+            base.table_bytes,
             base.ideal_bits,
-            sum(v.size_bytes for v in base.vocabularies.values()),
+            base.vocabulary_bytes,
             state.snapshot.size_bytes(),
-            {name: r.false_positive_rate for name, r in base.ranges.items()},
-            {name: len(v) for name, v in base.vocabularies.items()},
+            {n: rate for n, f in base.features.items() if (rate := f.false_positive_rate) is not None},
+            {n: len(f.vocabulary) for n, f in base.features.items() if f.vocabulary is not None},
             -(-base.fact_bits // 8),
-            {name: base.structure_of(name) for name in base.codecs},
+            {name: feature.structure for name, feature in base.features.items()},
         )
 
 

@@ -3,9 +3,7 @@
 import logging
 from dataclasses import dataclass
 
-import pyarrow as pa
-
-from feast_sketch_store.layers import SketchLayer, SketchLayerBuilder
+from feast_sketch_store.layers import SealedLayer, seal
 from feast_sketch_store.view.semantics import FoldedRows
 from feast_sketch_store.view.settings import ViewSettings
 
@@ -42,13 +40,9 @@ class SealPolicy:
         return rows.has_dead or superseded > _SUPERSEDED_SHARE * rows.num_rows or num_files > _MAX_FILES
 
 
-def fold(rows: FoldedRows, settings: ViewSettings) -> SketchLayer:
+def fold(rows: FoldedRows, settings: ViewSettings) -> SealedLayer:
     """Fold rows into a layer. Touches no storage."""
-    builder = SketchLayerBuilder(rows.keys, settings.codecs)
-    for places, encoded in rows.encoded(settings.codecs):
-        builder.add(places, encoded)
-    pa.default_memory_pool().release_unused()  # what reading took, before the table is allocated
-    layer = builder.build(settings.budget)
-    for name, reason in builder.failed_over.items():
+    layer = seal(rows.keys, rows.encoded(settings.codecs), settings.codecs, settings.budget)
+    for name, reason in layer.failed_over.items():
         _logger.warning("feature %r of view %r is kept exactly: %s", name, settings.view, reason)
     return layer

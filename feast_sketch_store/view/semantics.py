@@ -19,9 +19,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from feast_sketch_store.layers import ExactLayer, LayerAnswer
-from feast_sketch_store.layers.exact import find_sorted
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedRows, RowKeys, encode, newest_rows
+from feast_sketch_store.rows.entity_keys import find_sorted
 from feast_sketch_store.rows.newest import Batches, NewestRows
 
 

@@ -21,14 +21,15 @@ import pyarrow as pa
 import yaml
 
 from feast_sketch_store.errors import SettingsError, UnsupportedFeatureError
-from feast_sketch_store.layers import STRUCTURES, Cut, FeatureBudget, Target
+from feast_sketch_store.layers import Cut, FeatureBudget, Goal
 from feast_sketch_store.rows.binning import Binning, Edges, Precision, Quantiles
 from feast_sketch_store.rows.codecs import BINNED, CATEGORICAL, EXACT, MEMBERSHIP, FeatureCodec
 from feast_sketch_store.rows.column_names import clash
 from feast_sketch_store.rows.encoding import OWN_COLUMNS
 from feast_sketch_store.rows.entity_keys import JoinKeys
-from feast_sketch_store.structures.choice import ERROR_RATE, FALSE_PER_READ, MEMORY, NOISE_RATIO
-from feast_sketch_store.structures.columns import checked
+from feast_sketch_store.structures import registry
+from feast_sketch_store.structures.goals import AUTO, ERROR_RATE, FALSE_PER_READ, MEMORY, NOISE_RATIO
+from feast_sketch_store.structures.parts import checked
 from feast_sketch_store.structures.sizing import AUTO_NOISE_RATIO
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ class FeatureSettings:
     """
 
     codec: FeatureCodec
-    target: Target | float
+    target: Goal | float
     max_vocabulary: int
     vocabulary: VocabularySetting | None = None
 
@@ -352,6 +353,16 @@ def vocabulary_setting(given: Any) -> VocabularySetting:
     )
 
 
+def structure_name(text: Any) -> str:
+    """Read the name of a structure.
+
+    Raises
+    ------
+    ValueError : it is neither ``auto`` nor a name that a registered structure goes by.
+    """
+    return _one_of(AUTO, *registry.tag_names())(text)
+
+
 def _one_of(*names: str) -> Callable[[Any], str]:
     def read(text: Any) -> str:
         if text not in names:
@@ -373,7 +384,7 @@ _MEASURES: Mapping[str, Callable[[Any], Any]] = {
 }
 _TARGET_TAGS: Mapping[str, Callable[[Any], Any]] = {
     **_MEASURES,
-    "filter": _one_of(*STRUCTURES),
+    "filter": structure_name,
     "vocabulary": vocabulary_setting,
 }
 _FEATURE_TAGS: Mapping[str, Callable[[Any], Any]] = {
@@ -452,7 +463,7 @@ def _target(
     view_tags: Mapping[str, Any],
     tags: Mapping[str, Any],
     where: str,
-) -> Target | float:
+) -> Goal | float:
     """What a feature is kept for; the nearest of its own tags, its view's and the store's options counts."""
     if not codec.is_collection:
         # On the feature itself there is only one rate to mean.
@@ -479,7 +490,7 @@ def _target(
         measure, amount = ERROR_RATE, options.error_rate
     if amount == "auto":
         measure, amount = NOISE_RATIO, AUTO_NOISE_RATIO
-    return Target(measure, amount, structure)
+    return Goal(measure, amount, structure)
 
 
 def _cut(feature: FeatureSettings, where: str, folder: Path | None) -> Cut:

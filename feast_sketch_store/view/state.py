@@ -42,6 +42,11 @@ class State:
     newest_seen: SnapshotFile | None = None  # the newest there was, readable or not
 
     @property
+    def layers(self) -> list[SketchLayer | ExactLayer]:
+        """All layers, the sealed one first, then from the oldest to the newest."""
+        return [*([] if self.base is None else [self.base]), *self.exact]
+
+    @property
     def unsealed_bytes(self) -> int:
         """Bytes of the exact layers."""
         return sum(layer.size_bytes for layer in self.exact)
@@ -58,10 +63,7 @@ class State:
         """
         answers = []
         remaining: NDArray[np.int64] | None = None  # positions of entities; None for all
-        layers: list[ExactLayer | SketchLayer] = [*reversed(self.exact)]
-        if self.base is not None:
-            layers.append(self.base)
-        for layer in layers:
+        for layer in reversed(self.layers):
             try:
                 answer = layer.read(entity_hashes, features, expire_before)
             except ValueError as error:
@@ -217,7 +219,7 @@ class StateLoader:
         rows = state.semantics.encode(table, self.codecs)
         if state.base is not None:
             # What a seal would cut is not shown until then either: models know the values that were kept.
-            rows = rows.within({name: state.base.vocabularies[name] for name in state.base.cut})
+            rows = rows.within(state.base.cut_vocabularies)
         late = state.semantics.late(rows.keys, state.exact, lambda: self._order_of(state, rows.keys))
         rows = rows.take(np.flatnonzero(~late))
         layers = list(state.exact)

@@ -13,22 +13,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from feast_sketch_store.errors import DamagedFileError, VocabularyOverflowError
-from feast_sketch_store.layers.listed import ListedRows
 from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.rows.encoding import EncodedFeature
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from feast_sketch_store.structures.columns import Column
+from feast_sketch_store.structures.base import SealedFeature
 from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
 from feast_sketch_store.view.state import State
 
-# Where the values of a feature stand in a layer.
-_Source = Vocabulary | Column
+_Source = SealedFeature | EncodedFeature  # one feature of a layer, sealed or not
 
 
 @dataclass(frozen=True)
 class _Counted:
     """The values of one layer, and how many different ones it and all older layers have.
 
-    ``own`` are the values if they are not those of the source itself. The source is not held: it may be
+    ``own`` are the values if they are not those of the source's vocabulary. The source is not held: it may be
     mapped from a snapshot that is of no use any more.
     """
 
@@ -40,9 +39,11 @@ class _Counted:
     @property
     def vocabulary(self) -> Vocabulary:
         """The values as a seal would keep them."""
-        vocabulary = self.source() if self.own is None else self.own
-        assert isinstance(vocabulary, Vocabulary)
-        return vocabulary
+        if self.own is not None:
+            return self.own
+        source = self.source()
+        assert source is not None
+        return source.distinct()
 
 
 class VocabularyLimit:
@@ -70,8 +71,7 @@ class VocabularyLimit:
             column = rows[name].combine_chunks()
             elements = pc.list_flatten(column) if feature.codec.is_collection else column.drop_null()
             sources = list(_sources(state, name))
-            most = sum(len(s) if isinstance(s, Vocabulary) else len(s.elements) for s in sources)
-            if most + len(elements) <= feature.max_vocabulary:
+            if sum(source.num_values for source in sources) + len(elements) <= feature.max_vocabulary:
                 continue  # cannot overflow, whatever the elements are
             try:
                 counted = self._count(name, feature.codec, sources)
@@ -100,12 +100,11 @@ class VocabularyLimit:
             known += 1
         counted = counted[:known]
         for source in sources[known:]:
-            own = None
-            vocabulary = source.distinct() if isinstance(source, Column) else source
+            own, vocabulary = None, source.distinct()
             rounded = codec.rounded(vocabulary.values)
             if rounded is not vocabulary.values:
                 vocabulary = Vocabulary(pc.unique(rounded))
-            if vocabulary is not source:
+            if vocabulary is not source.vocabulary:
                 own = vocabulary
             total = (counted[-1].total if counted else 0) + len(_not_in(vocabulary.values, counted))
             counted.append(_Counted(weakref.ref(source), codec, own, total))
@@ -114,15 +113,12 @@ class VocabularyLimit:
 
 
 def _sources(state: State, feature: str) -> Iterator[_Source]:
-    """Where the values of a feature stand, from the oldest layer on."""
-    base = state.base
-    if base is not None and feature in base.vocabularies:
-        yield base.vocabularies[feature]
-    elif base is not None and isinstance(base.presence, ListedRows) and feature in base.presence.columns:
-        yield base.presence.columns[feature]
+    """A feature of all layers, from the oldest one on."""
+    if state.base is not None and feature in state.base.features:
+        yield state.base.features[feature]
     for layer in state.exact:
         if feature in layer.rows.features:
-            yield layer.rows.features[feature].vocabulary
+            yield layer.rows.features[feature]
 
 
 def _not_in(values: pa.Array, counted: list[_Counted]) -> pa.Array:

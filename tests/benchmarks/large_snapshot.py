@@ -5,8 +5,8 @@ import pyarrow.compute as pc
 from stores import Backend, UserRows, entity_keys
 
 from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_entity_keys
-from feast_sketch_store.snapshot.blocks import block_checksums
 from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder
+from feast_sketch_store.snapshot.sealed import with_checksums
 from feast_sketch_store.succinct import ShiftingBloomFilterBuilder
 
 
@@ -21,24 +21,25 @@ def enlarge(store: Backend, rows: UserRows, size_bytes: int) -> SnapshotFile:
     layer, small = view.sealed()
     hashes = hash_serialized_keys(serialize_entity_keys(entity_keys(list(range(rows.num_users)))))
     description, arrays = small.open("base")
-    window_words = len(arrays["table"]) - layer.bloom.num_words
-    builder = ShiftingBloomFilterBuilder(size_bytes * 8, window_words, layer.bloom.salt)
+    feature = layer.features["viewed"]
+    window_words = len(feature.filter.words) - feature.filter.num_words
+    builder = ShiftingBloomFilterBuilder(size_bytes * 8, window_words, feature.filter.salt)
 
     users = np.arange(rows.num_users, dtype=np.int32)
-    viewed, vocabulary = layer.ranges["viewed"], layer.vocabularies["viewed"].values
+    viewed, vocabulary = feature.symbols, feature.vocabulary.values
     elements = rows.table["viewed"].combine_chunks().flatten().cast(vocabulary.type)
     symbols = pc.index_in(elements, vocabulary).to_numpy()
     indptr = np.arange(rows.num_users + 1) * rows.facts.shape[1]
     builder.add_rows(hashes, users, indptr, symbols, viewed.num_hashes, 64 * viewed.first_word)
-    for shapes in layer.shape_ranges:
-        indptr, symbols = layer.bloom.possible_symbols(hashes, shapes.asked)
+    for shapes in layer.presence.ranges:
+        indptr, symbols = feature.filter.possible_symbols(hashes, shapes.asked)
         builder.add_rows(hashes, users, indptr, symbols, shapes.num_hashes, 64 * shapes.first_word)
     bloom = builder.build()
     words = bloom.words | np.random.default_rng(1).integers(0, 2**64, len(bloom.words), np.uint64)
     words[bloom.num_words :] = words[:window_words]
 
-    description["layer"]["num_words"] = bloom.num_words
-    arrays |= {"table": words, "table.checksums": block_checksums(words)}
+    description["layer"]["structures"][0]["num_words"] = bloom.num_words
+    arrays |= with_checksums({"bloom.table.words": words})
     _, order = small.open("order")
     folder = SnapshotFolder(small.storage)
     large = folder.publish(folder.write(small.version, description, arrays, order))

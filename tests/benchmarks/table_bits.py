@@ -110,14 +110,15 @@ def _sealed(rows: UserRows) -> Iterator[tuple[float, float, SnapshotFile, Sketch
 
 def _bits(layer: SketchLayer, rate: float) -> list[str]:
     asked, per_symbol = [], []
-    for name, symbols in layer.ranges.items():
+    for name, feature in layer.features.items():
+        symbols = feature.symbols  # type: ignore[attr-defined]
         own_rate, others = (rate, 1) if name == "viewed" else (SCALAR_RATE, symbols.num_symbols - 1)
         asked.append(FactClass(symbols.num_facts, own_rate))
         per_symbol.append(FactClass(symbols.num_facts, own_rate / others))
-    for symbols in layer.shape_ranges:
+    for symbols in layer.presence.ranges:  # type: ignore[attr-defined]
         asked.append(FactClass(symbols.num_facts, PRESENCE_RATE))
         per_symbol.append(FactClass(symbols.num_facts, PRESENCE_RATE / symbols.num_symbols))
-    table = layer.bloom.num_bits
+    table = 8 * layer.table_bytes
     ideals = (ideal_bits(asked), ideal_bits(per_symbol), layer.ideal_bits)
     return [f"{layer.num_facts:,}", f"{table / layer.num_facts:.2f}", *(f"{table / i:.3f}" for i in ideals)]
 
@@ -127,14 +128,14 @@ def _parts(snapshot: SnapshotFile, layer: SketchLayer) -> dict[str, int]:
     header_bytes = 8 + int.from_bytes(content[:8], "little")
     header = content[:header_bytes]
     _, arrays = snapshot.open("base")
-    table_bytes = layer.bloom.num_bits // 8
+    table_bytes = layer.table_bytes
     padding = header_bytes - len(header.rstrip(b" "))
     checksums = 32 * (len(arrays) + 1)
     return {
         "table": table_bytes,
-        "its repeated head": layer.bloom.words.nbytes - table_bytes,
-        "vocabularies": _bytes_of(arrays, "vocabulary."),
-        "shapes and timestamp buckets": _bytes_of(arrays, "shapes.") + _bytes_of(arrays, "bucket_bounds"),
+        "its repeated head": arrays["bloom.table.words"].nbytes - table_bytes,
+        "vocabularies": layer.vocabulary_bytes,
+        "shapes and timestamp buckets": _bytes_of(arrays, "presence."),
         "header without checksums and padding": header_bytes - checksums - padding,
         "checksums": checksums,
         "padding": padding,

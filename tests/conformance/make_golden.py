@@ -10,16 +10,16 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from unittest import mock
 
+from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import Int64List, Int64Set, StringSet, Value
 
-from feast_sketch_store.layers import Cut, FeatureBudget, Target, build_layer
+from feast_sketch_store.layers import Cut, FeatureBudget, Goal, build_layer
 from feast_sketch_store.rows.binning import Quantiles
 from feast_sketch_store.rows.codecs import BINNED, EXACT, FeatureCodec
 from feast_sketch_store.rows.encoding import EncodedRows, encode, newest_rows, to_arrow
 from feast_sketch_store.snapshot import format as snapshot_format
 from feast_sketch_store.snapshot.manifest import MANIFEST_VERSION, Manifest, PartFile, checksum_of
-from feast_sketch_store.snapshot.sealed import layer_arrays
-from tests.helpers.keys import user_key
+from feast_sketch_store.snapshot.sealed import with_checksums
 
 FOLDER = Path(__file__).parent / "golden"
 SNAPSHOT = f"{3:020d}-0001-5a17c0de"
@@ -33,6 +33,11 @@ CODECS = [
     FeatureCodec("member", "bool_val"),
 ]
 BUDGET = FeatureBudget(1e-9, {"viewed": 0.01, "sizes": 0.01, "country": 1e-5, "member": 1e-5})
+
+
+def user_key(user: int) -> EntityKey:
+    """The key of a user; `tests.helpers` is known to pytest alone."""
+    return EntityKey(join_keys=["user_id"], entity_values=[Value(int64_val=user)])
 
 
 def rows() -> EncodedRows:
@@ -95,9 +100,9 @@ SETS_CODECS = [
 SETS_BUDGET = FeatureBudget(
     1e-9,
     {
-        "viewed": Target("error_rate", 0.01, "sets"),
-        "sizes": Target("error_rate", 0.01, "sets"),
-        "topics": Target("noise_ratio", 1.0, "tiers"),
+        "viewed": Goal("error_rate", 0.01, "sets"),
+        "sizes": Goal("error_rate", 0.01, "sets"),
+        "topics": Goal("noise_ratio", 1.0, "tiers"),
         "country": 1e-5,
     },
     cuts={"sizes": Cut(top=3)},
@@ -125,9 +130,9 @@ def sets_rows() -> EncodedRows:
 def base(encoded: EncodedRows, budget: FeatureBudget) -> bytes:
     """A snapshot of rows."""
     with mock.patch("feast_sketch_store.layers.build.new_salt", return_value=SALT):
-        description, arrays = layer_arrays(build_layer(encoded, budget))
+        description, arrays = build_layer(encoded, budget).to_snapshot()
     description = {"created_by": "make_golden", "view": "history", "row_log_version": 3, "layer": description}
-    return b"".join(snapshot_format.encode(description, arrays))
+    return b"".join(snapshot_format.encode(description, with_checksums(arrays)))
 
 
 def contents() -> dict[str, bytes]:

@@ -70,18 +70,17 @@ def test_the_description_is_as_it_was():
     description, arrays = load(BASE)
     layer = description.pop("layer")
     assert description == {"created_by": "make_golden", "view": "history", "row_log_version": 3}
-    assert (layer["num_words"], layer["num_entities"], layer["max_event_timestamp"]) == (
-        9,
-        6,
-        NOON + 5 * HOUR,
-    )
-    assert layer["salt"] == ["0123456789abcdef", "fedcba9876543210"]
-    assert [(f["name"], f["value_field"]) for f in layer["features"]] == list(
+    assert (layer["num_entities"], layer["max_event_timestamp"]) == (6, NOON + 5 * HOUR)
+    assert layer["presence"] == {"kind": "shapes", "shapes": [NAMES]}
+    (bloom,) = layer["structures"]
+    assert (bloom["kind"], bloom["num_words"]) == ("bloom", 9)
+    assert bloom["salt"] == ["0123456789abcdef", "fedcba9876543210"]
+    assert [(f["name"], f["value_field"]) for f in bloom["features"]] == list(
         zip(NAMES, VALUE_FIELDS, strict=True)
     )
     assert [
         [each[part] for part in ("first_word", "num_symbols", "facts_per_hash", "first_symbols")]
-        for each in (*layer["features"], *layer["shapes"])
+        for each in (*bloom["features"], *bloom["rows"])
     ] == [
         [0, 4, [6] * 7, []],
         [1, 3, [3] * 7, []],
@@ -90,32 +89,32 @@ def test_the_description_is_as_it_was():
         [4, 6, [6] * 33, []],
     ]
     assert {name: (array.dtype.str, array.shape) for name, array in arrays.items()} == {
-        "bucket_bounds": ("<i8", (6, 2)),
-        "table": ("<u8", (14,)),
-        "table.checksums": ("|u1", (1, 16)),
-        "vocabulary.0.offsets": ("<i8", (5,)),
-        "vocabulary.0.data": ("|u1", (19,)),
-        "vocabulary.1.values": ("<i8", (3,)),
-        "vocabulary.2.offsets": ("<i8", (4,)),
-        "vocabulary.2.data": ("|u1", (4,)),
-        "vocabulary.3.values": ("<i8", (2,)),
-        "shapes.0.buckets": ("|u1", (6,)),
-        "shapes.0.states": ("|u1", (6, 4)),
+        "presence.bucket_bounds": ("<i8", (6, 2)),
+        "presence.0.buckets": ("|u1", (6,)),
+        "presence.0.states": ("|u1", (6, 4)),
+        "bloom.table.words": ("<u8", (14,)),
+        "bloom.table.words.checksums": ("|u1", (1, 16)),
+        "bloom.0.vocabulary.offsets": ("<i8", (5,)),
+        "bloom.0.vocabulary.data": ("|u1", (19,)),
+        "bloom.1.vocabulary.values": ("<i8", (3,)),
+        "bloom.2.vocabulary.offsets": ("<i8", (4,)),
+        "bloom.2.vocabulary.data": ("|u1", (4,)),
+        "bloom.3.vocabulary.values": ("<i8", (2,)),
     }
 
 
 def test_arrays_are_as_they_were():
     _, arrays = load(BASE)
-    assert arrays["bucket_bounds"].tolist() == [[NOON + HOUR * user] * 2 for user in range(6)]
+    assert arrays["presence.bucket_bounds"].tolist() == [[NOON + HOUR * user] * 2 for user in range(6)]
     # Most popular first, equals ascending.
-    assert arrays["vocabulary.0.data"].tobytes().decode() == "tea" + "" + "coffee" + "naïve ☕"
-    assert arrays["vocabulary.0.offsets"].tolist() == [0, 3, 3, 9, 19]
-    assert arrays["vocabulary.1.values"].tolist() == [-1, 0, 2**62]
-    assert arrays["vocabulary.2.data"].tobytes() == b"DEFR"
-    assert arrays["vocabulary.2.offsets"].tolist() == [0, 2, 2, 4]
-    assert arrays["vocabulary.3.values"].tolist() == [0, 1]
+    assert arrays["bloom.0.vocabulary.data"].tobytes().decode() == "tea" + "" + "coffee" + "naïve ☕"
+    assert arrays["bloom.0.vocabulary.offsets"].tolist() == [0, 3, 3, 9, 19]
+    assert arrays["bloom.1.vocabulary.values"].tolist() == [-1, 0, 2**62]
+    assert arrays["bloom.2.vocabulary.data"].tobytes() == b"DEFR"
+    assert arrays["bloom.2.vocabulary.offsets"].tolist() == [0, 2, 2, 4]
+    assert arrays["bloom.3.vocabulary.values"].tolist() == [0, 1]
     # Rows of the array, in any order: 0 missing, 1 null, 2 empty, 3 a value; then the user's own bucket.
-    shapes = np.column_stack((arrays["shapes.0.states"], arrays["shapes.0.buckets"]))
+    shapes = np.column_stack((arrays["presence.0.states"], arrays["presence.0.buckets"]))
     assert sorted(shapes.tolist()) == sorted(
         [
             [3, 3, 3, 3, 0],
@@ -152,8 +151,11 @@ def test_listed_rows_read_as_they_were_written():
 def test_the_listed_file_has_each_form_of_a_column():
     description, arrays = load(LISTED)
     layer = description["layer"]
-    assert [entry["name"] for entry in layer["features"]] == ["viewed"]
-    assert [(c["name"], c["codec"], c["elements"]["form"]) for c in layer["listed"]["columns"]] == [
+    bloom, columns = layer["structures"]
+    assert (bloom["kind"], [entry["name"] for entry in bloom["features"]]) == ("bloom", ["viewed"])
+    assert (columns["kind"], layer["presence"]["kind"]) == ("columns", "list")
+    listed = [layer["presence"]["timestamps"], *columns["features"]]
+    assert [(c["name"], c["codec"], c["elements"]["form"]) for c in listed] == [
         ("event timestamps", "exact", "numbers"),
         ("sizes", "exact", "numbers"),
         ("note", "exact", "bytes"),
@@ -161,10 +163,10 @@ def test_the_listed_file_has_each_form_of_a_column():
         ("weight", "categorical", "dictionary"),
     ]
     assert layer["roundings"] == [{"name": "weight", "max_error": 4.25, "mean_error": 2.175}]
-    assert arrays["bucket_bounds"].shape == (0, 2)  # timestamps are those of the rows
+    assert arrays["presence.bucket_bounds"].shape == (0, 2)  # timestamps are those of the rows
     packed = [name for name in arrays if name.endswith("words")]
-    assert len(packed) == 15
-    assert all(f"{name}.checksums" in arrays for name in [*packed, "table"])
+    assert len(packed) == 16
+    assert all(f"{name}.checksums" in arrays for name in packed)
 
 
 def test_sets_read_as_they_were_written():
@@ -193,16 +195,17 @@ def test_sets_read_as_they_were_written():
 def test_the_file_of_sets_has_each_structure():
     description, arrays = load(SETS)
     layer = SketchLayer.from_snapshot(description["layer"], arrays)
-    assert {name: layer.structure_of(name) for name in layer.codecs} == {
+    assert {name: layer.features[name].structure for name in layer.codecs} == {
         "topics": "tiers",
         "country": "column",
         "viewed": "sets",
         "sizes": "sets",
     }
-    (topics,) = description["layer"]["features"]
-    assert (topics["facts_per_hash"], topics["first_symbols"]) == ([192, 45, 45, 19], [0, 4, 4, 6])
+    bloom, columns, sets = description["layer"]["structures"]
+    assert [entry["kind"] for entry in (bloom, columns, sets)] == ["bloom", "columns", "sets"]
+    (topics,) = bloom["features"]
+    assert (topics["facts_per_hash"], topics["first_symbols"]) == ([192, 45, 19], [0, 4, 6])
     assert description["layer"]["cut"] == {"sizes": 36}
-    sets = description["layer"]["listed"]["sets"]
     assert [list(entry.values()) for entry in sets["features"]] == [
         ["viewed", "string_set_val", 101, 1, 2],
         ["sizes", "int64_list_val", 77, 0, 0],
@@ -210,10 +213,10 @@ def test_the_file_of_sets_has_each_structure():
     assert sets["num_bits"] == 620
     assert arrays["sets.0.level_ends"].tolist()[-1] == 4
     assert arrays["sets.1.vocabulary.values"].tolist() == [0, 1, 2]
-    assert arrays["bucket_bounds"].shape == (16, 2)
+    assert arrays["presence.bucket_bounds"].shape == (16, 2)
     packed = [name for name in arrays if name.endswith("words")]
-    assert len(packed) == 10
-    assert all(f"{name}.checksums" in arrays for name in [*packed, "table"])
+    assert len(packed) == 11
+    assert all(f"{name}.checksums" in arrays for name in packed)
 
 
 def test_the_order_file_lists_hashes_and_timestamps():

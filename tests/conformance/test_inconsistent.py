@@ -16,8 +16,18 @@ from tests.helpers.snapshots import load
 REFUSALS = (ValueError, KeyError, TypeError)
 GOLDEN = Path(__file__).parent / "golden" / "v1.base.safetensors"
 # The checksums of the table are for `BlockChecks`; a layer does not look at them.
-ARRAYS = [name for name in load(GOLDEN)[1] if name != "table.checksums"]
+ARRAYS = [name for name in load(GOLDEN)[1] if not name.endswith(".checksums")]
 ORDER = Path(__file__).parent / "golden" / "v1.order.safetensors"
+
+
+BLOOM = ["structures", 0]
+
+
+def inside(description, path):
+    """The part of a description at a path."""
+    for step in path:
+        description = description[step]
+    return description
 
 
 @pytest.fixture
@@ -32,20 +42,30 @@ def test_the_parts_fit_as_they_are(parts):
 
 
 @pytest.mark.parametrize(
-    "key", ["num_words", "salt", "num_entities", "max_event_timestamp", "features", "shapes"]
+    "path",
+    [
+        ["num_entities"],
+        ["max_event_timestamp"],
+        ["presence"],
+        ["presence", "kind"],
+        ["presence", "shapes"],
+        ["structures"],
+        *([*BLOOM, key] for key in ("kind", "num_words", "salt", "features", "rows")),
+    ],
+    ids=str,
 )
-def test_a_missing_entry_is_refused(parts, key):
-    del parts[0][key]
+def test_a_missing_entry_is_refused(parts, path):
+    del inside(parts[0], path[:-1])[path[-1]]
     with pytest.raises(KeyError):
         SketchLayer.from_snapshot(*parts)
 
 
-@pytest.mark.parametrize("where", ["features", "shapes"])
+@pytest.mark.parametrize("where", ["features", "rows"])
 @pytest.mark.parametrize(
     "key", ["first_word", "num_symbols", "facts_per_hash", "first_symbols", "false_positive_rate"]
 )
 def test_a_missing_entry_of_a_range_is_refused(parts, where, key):
-    del parts[0][where][0][key]
+    del inside(parts[0], BLOOM)[where][0][key]
     with pytest.raises(KeyError):
         SketchLayer.from_snapshot(*parts)
 
@@ -68,7 +88,7 @@ def test_a_missing_array_is_refused(parts, name):
             ("another dimension", lambda array: array[None]),
         ]
         # A bucket that no shape names does no harm.
-        if (name, how) != ("bucket_bounds", "longer")
+        if (name, how) != ("presence.bucket_bounds", "longer")
     ],
 )
 def test_an_array_of_another_shape_is_refused(parts, name, resized):
@@ -80,12 +100,12 @@ def test_an_array_of_another_shape_is_refused(parts, name, resized):
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [
-        ("table", np.uint8),
-        ("table", np.int32),
-        ("table", np.int64),
-        ("vocabulary.0.offsets", np.uint8),
-        ("vocabulary.0.offsets", np.int32),
-        ("shapes.0.states", np.int64),
+        ("bloom.table.words", np.uint8),
+        ("bloom.table.words", np.int32),
+        ("bloom.table.words", np.int64),
+        ("bloom.0.vocabulary.offsets", np.uint8),
+        ("bloom.0.vocabulary.offsets", np.int32),
+        ("presence.0.states", np.int64),
     ],
 )
 def test_an_array_of_another_type_is_refused(parts, name, dtype):
@@ -103,87 +123,111 @@ def change(path, value):
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        change(["num_words"], 8),
-        change(["num_words"], 10),
-        change(["num_words"], 0),
-        change(["num_words"], -9),
-        change(["num_words"], 9.0),
-        change(["num_words"], "9"),
-        change(["num_words"], None),
-        change(["salt"], []),
-        change(["salt"], ["0"]),
-        change(["salt"], ["0", "0", "0"]),
-        change(["salt"], ["x", "0"]),
-        change(["salt"], [0, 0]),
-        change(["salt"], ["-1", "0"]),
-        change(["salt"], ["1" + "0" * 16, "0"]),
+        change([*BLOOM, "num_words"], 8),
+        change([*BLOOM, "num_words"], 10),
+        change([*BLOOM, "num_words"], 0),
+        change([*BLOOM, "num_words"], -9),
+        change([*BLOOM, "num_words"], 9.0),
+        change([*BLOOM, "num_words"], "9"),
+        change([*BLOOM, "num_words"], None),
+        change([*BLOOM, "salt"], []),
+        change([*BLOOM, "salt"], ["0"]),
+        change([*BLOOM, "salt"], ["0", "0", "0"]),
+        change([*BLOOM, "salt"], ["x", "0"]),
+        change([*BLOOM, "salt"], [0, 0]),
+        change([*BLOOM, "salt"], ["-1", "0"]),
+        change([*BLOOM, "salt"], ["1" + "0" * 16, "0"]),
         change(["num_entities"], "6"),
         change(["max_event_timestamp"], "now"),
         change(["max_event_timestamp"], None),
-        change(["features"], None),
-        change(["features"], {}),
-        change(["features"], []),
-        change(["features", 0], None),
-        change(["features", 0, "name"], []),
-        change(["features", 0, "name"], "sizes"),
-        change(["features", 0, "value_field"], "nonsense_val"),
-        change(["features", 0, "value_field"], "int64_set_val"),  # of a vocabulary of strings
-        change(["features", 1, "value_field"], "string_set_val"),  # of a vocabulary of numbers
-        change(["features", 0, "value_field"], None),
-        change(["features", 0, "first_word"], -1),
-        change(["features", 0, "first_word"], 5),
-        change(["features", 0, "first_word"], 2**60),
-        change(["features", 0, "first_word"], 1.5),
-        change(["features", 0, "first_word"], "0"),
-        change(["features", 0, "num_symbols"], 3),
-        change(["features", 0, "num_symbols"], 2**60),
-        change(["features", 0, "facts_per_hash"], []),
-        change(["features", 0, "facts_per_hash"], [6] * 65),
-        change(["features", 0, "facts_per_hash"], [5, 6]),
-        change(["features", 0, "facts_per_hash"], [6, -1]),
-        change(["features", 0, "facts_per_hash"], [6, 1.5]),
-        change(["features", 0, "facts_per_hash"], ["6"]),
-        change(["features", 0, "facts_per_hash"], 7),
-        change(["features", 0, "first_symbols"], [0]),
-        change(["features", 0, "first_symbols"], [1] * 7),
-        change(["features", 0, "first_symbols"], [0, 0, 0, 0, 0, 0, 4]),
-        change(["features", 0, "first_symbols"], [0, 0, 0, 0, 2, 1, 3]),
-        change(["features", 0, "first_symbols"], [0, 0, 0, 0, 0, 0, -1]),
-        change(["features", 0, "first_symbols"], [0, 0, 0, 0, 0, 0, 1.0]),
-        change(["features", 0, "first_symbols"], None),
-        change(["features", 0, "false_positive_rate"], 0.0),
-        change(["features", 0, "false_positive_rate"], 1.5),
+        change([*BLOOM, "features"], None),
+        change([*BLOOM, "features"], {}),
+        change([*BLOOM, "features"], []),
+        change([*BLOOM, "features", 0], None),
+        change([*BLOOM, "features", 0, "name"], []),
+        change([*BLOOM, "features", 0, "name"], "sizes"),
+        change([*BLOOM, "features", 0, "value_field"], "nonsense_val"),
+        change([*BLOOM, "features", 0, "value_field"], "int64_set_val"),  # of a vocabulary of strings
+        change([*BLOOM, "features", 1, "value_field"], "string_set_val"),  # of a vocabulary of numbers
+        change([*BLOOM, "features", 0, "value_field"], None),
+        change([*BLOOM, "features", 0, "first_word"], -1),
+        change([*BLOOM, "features", 0, "first_word"], 5),
+        change([*BLOOM, "features", 0, "first_word"], 2**60),
+        change([*BLOOM, "features", 0, "first_word"], 1.5),
+        change([*BLOOM, "features", 0, "first_word"], "0"),
+        change([*BLOOM, "features", 0, "num_symbols"], 3),
+        change([*BLOOM, "features", 0, "num_symbols"], 2**60),
+        change([*BLOOM, "features", 0, "facts_per_hash"], []),
+        change([*BLOOM, "features", 0, "facts_per_hash"], [6] * 65),
+        change([*BLOOM, "features", 0, "facts_per_hash"], [5, 6]),
+        change([*BLOOM, "features", 0, "facts_per_hash"], [6, -1]),
+        change([*BLOOM, "features", 0, "facts_per_hash"], [6, 1.5]),
+        change([*BLOOM, "features", 0, "facts_per_hash"], ["6"]),
+        change([*BLOOM, "features", 0, "facts_per_hash"], 7),
+        change([*BLOOM, "features", 0, "first_symbols"], [0]),
+        change([*BLOOM, "features", 0, "first_symbols"], [1] * 7),
+        change([*BLOOM, "features", 0, "first_symbols"], [0, 0, 0, 0, 0, 0, 4]),
+        change([*BLOOM, "features", 0, "first_symbols"], [0, 0, 0, 0, 2, 1, 3]),
+        change([*BLOOM, "features", 0, "first_symbols"], [0, 0, 0, 0, 0, 0, -1]),
+        change([*BLOOM, "features", 0, "first_symbols"], [0, 0, 0, 0, 0, 0, 1.0]),
+        change([*BLOOM, "features", 0, "first_symbols"], None),
+        change([*BLOOM, "features", 0, "false_positive_rate"], 0.0),
+        change([*BLOOM, "features", 0, "false_positive_rate"], 1.5),
         change(["cut"], None),
         change(["cut"], ["viewed"]),
         change(["cut"], {"unknown": 1}),
         change(["cut"], {"viewed": -1}),
         change(["cut"], {"viewed": "1"}),
-        change(["shapes"], []),
-        change(["shapes"], None),
-        change(["shapes", 0, "features"], []),
-        change(["shapes", 0, "features"], ["viewed", "sizes", "country", "unknown"]),
-        change(["shapes", 0, "features"], ["viewed", "viewed", "country", "member"]),
-        change(["shapes", 0, "num_symbols"], 5),
-        change(["shapes", 0, "num_symbols"], -6),
-        change(["shapes", 0, "facts_per_hash"], []),
-        change(["shapes", 0, "first_word"], 99),
+        change(["structures"], None),
+        change(["structures"], []),
+        change(["structures"], {}),
+        change([*BLOOM], None),
+        change([*BLOOM, "kind"], None),
+        change([*BLOOM, "kind"], "bitmap"),
+        change([*BLOOM, "kind"], "sets"),
+        change([*BLOOM, "kind"], ["bloom"]),
+        change(["presence"], None),
+        change(["presence", "kind"], "list"),
+        change(["presence", "kind"], "bloom"),
+        change(["presence", "kind"], None),
+        change(["presence", "kind"], ["shapes"]),
+        change(["presence", "shapes"], []),
+        change(["presence", "shapes"], None),
+        change(["presence", "shapes", 0], []),
+        change(["presence", "shapes", 0], ["viewed", "sizes", "country", "unknown"]),
+        change(["presence", "shapes", 0], ["viewed", "viewed", "country", "member"]),
+        change([*BLOOM, "rows"], []),
+        change([*BLOOM, "rows"], None),
+        change([*BLOOM, "rows", 0, "num_symbols"], 5),
+        change([*BLOOM, "rows", 0, "num_symbols"], -6),
+        change([*BLOOM, "rows", 0, "facts_per_hash"], []),
+        change([*BLOOM, "rows", 0, "first_word"], 99),
     ],
 )
 def test_a_description_that_does_not_fit_is_refused(parts, path, value):
     description, arrays = parts
-    *parents, last = path
-    place = description
-    for step in parents:
-        place = place[step]
-    place[last] = value
+    inside(description, path[:-1])[path[-1]] = value
     with pytest.raises(REFUSALS):
         SketchLayer.from_snapshot(description, arrays)
 
 
+def test_an_unknown_kind_of_structure_is_refused_by_its_name(parts):
+    inside(parts[0], BLOOM)["kind"] = "weighted bloom"
+    with pytest.raises(ValueError, match="a structure of the kind 'weighted bloom', which this process does"):
+        SketchLayer.from_snapshot(*parts)
+
+
+@pytest.mark.parametrize("twice", [[0, 0], [0, 0, 0]], ids=str)
+def test_a_structure_that_is_there_twice_is_refused(parts, twice):
+    parts[0]["structures"] = [copy.deepcopy(parts[0]["structures"][number]) for number in twice]
+    with pytest.raises(ValueError, match="kept twice, or there are two structures of one kind"):
+        SketchLayer.from_snapshot(*parts)
+
+
 def test_states_that_do_not_exist_are_refused(parts):
-    states = parts[1]["shapes.0.states"].copy()
+    states = parts[1]["presence.0.states"].copy()
     states[0, 0] = 4
-    parts[1]["shapes.0.states"] = states
+    parts[1]["presence.0.states"] = states
     with pytest.raises(REFUSALS):
         SketchLayer.from_snapshot(*parts)
 
@@ -204,10 +248,7 @@ def test_any_other_content_is_refused_or_safe_to_read(parts, path):
     hashes = load(ORDER)[1]["entity_hashes"]
     for junk in (None, True, False, 0, 1, -1, 65, 1000, 1.5, "", "x", [], [0], {}, {"a": 1}):
         description = copy.deepcopy(parts[0])
-        place = description
-        for step in path[:-1]:
-            place = place[step]
-        place[path[-1]] = junk
+        inside(description, path[:-1])[path[-1]] = junk
         try:
             layer = SketchLayer.from_snapshot(description, parts[1])
         except REFUSALS:

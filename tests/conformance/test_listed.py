@@ -68,14 +68,14 @@ def test_a_missing_array_is_refused(file, name):
         SketchLayer.from_snapshot(description, arrays)
 
 
-# What no other part names does no harm: the last value of column 3 stands for rows without one.
+# What no other part names does no harm: the last value of column 2 stands for rows without one.
 HARMLESS = {
-    ("listed", "columns.2.content.words", "longer"),
-    ("listed", "columns.3.vocabulary.offsets", "longer"),
-    ("listed", "columns.3.vocabulary.offsets", "shorter"),
-    ("listed", "columns.4.vocabulary.values", "longer"),
-    ("sets", "columns.0.vocabulary.values", "longer"),
-    ("sets", "columns.1.vocabulary.offsets", "longer"),
+    ("listed", "columns.1.content.words", "longer"),
+    ("listed", "columns.2.vocabulary.offsets", "longer"),
+    ("listed", "columns.2.vocabulary.offsets", "shorter"),
+    ("listed", "columns.3.vocabulary.values", "longer"),
+    ("sets", "presence.timestamps.vocabulary.values", "longer"),
+    ("sets", "columns.0.vocabulary.offsets", "longer"),
     ("sets", "sets.codes.words", "longer"),
     ("sets", "sets.0.level_ends", "longer"),  # one more level, of no symbols
     ("sets", "sets.1.level_ends", "longer"),
@@ -161,48 +161,55 @@ def test_any_other_content_is_refused_or_safe_to_read(file, path):
 @pytest.mark.parametrize(
     ("file", "path", "value"),
     [
-        ("listed", ["listed", "columns", 1, "bounds", "base"], 1),
-        ("listed", ["listed", "columns", 1, "bounds", "base"], -1),
-        ("listed", ["listed", "columns", 1, "states", "base"], 1),
-        ("listed", ["listed", "columns", 1, "elements", "numbers", "width"], 0),
-        ("listed", ["listed", "columns", 2, "elements", "offsets", "base"], 2**40),
-        ("listed", ["listed", "columns", 2, "elements", "form"], "dictionary"),
-        ("listed", ["listed", "columns", 3, "elements", "ids", "base"], 2),
-        ("listed", ["listed", "columns", 3, "value_field"], "int64_val"),
-        ("listed", ["listed", "columns", 3, "name"], "note"),
-        ("listed", ["listed", "columns", 0, "name"], "something else"),
-        ("listed", ["listed", "states", 0, "name"], "note"),
-        ("listed", ["listed", "states", 0, "base"], 3),
-        ("listed", ["listed", "states"], []),
+        ("listed", ["structures", 1, "features", 0, "bounds", "base"], 1),
+        ("listed", ["structures", 1, "features", 0, "bounds", "base"], -1),
+        ("listed", ["structures", 1, "features", 0, "states", "base"], 1),
+        ("listed", ["structures", 1, "features", 0, "elements", "numbers", "width"], 0),
+        ("listed", ["structures", 1, "features", 1, "elements", "offsets", "base"], 2**40),
+        ("listed", ["structures", 1, "features", 1, "elements", "form"], "dictionary"),
+        ("listed", ["structures", 1, "features", 2, "elements", "ids", "base"], 2),
+        ("listed", ["structures", 1, "features", 2, "value_field"], "int64_val"),
+        ("listed", ["structures", 1, "features", 2, "name"], "note"),
+        ("listed", ["presence", "timestamps", "name"], "something else"),
+        ("listed", ["presence", "states", 0, "name"], "note"),
+        ("listed", ["presence", "states", 0, "base"], 3),
+        ("listed", ["presence", "states"], []),
         ("listed", ["num_entities"], 69),
         ("listed", ["roundings", 0, "name"], "viewing"),
-        ("listed", ["listed", "starts", "length"], 10),
-        ("listed", ["listed", "starts", "base"], 1),
-        ("listed", ["listed", "rests", "base"], 1),
-        ("listed", ["listed", "rests", "width"], 33),
+        ("listed", ["presence", "starts", "length"], 10),
+        ("listed", ["presence", "starts", "base"], 1),
+        ("listed", ["presence", "rests", "base"], 1),
+        ("listed", ["presence", "rests", "width"], 33),
         ("sets", ["cut"], {"country": 1}),
         ("sets", ["cut"], {"sizes": -1}),
-        ("sets", ["listed", "sets", "features"], []),
-        ("sets", ["listed", "sets", "features", 0, "name"], "sizes"),
-        ("sets", ["listed", "sets", "features", 0, "name"], "topics"),
-        ("sets", ["listed", "sets", "features", 0, "name"], "country"),
-        ("sets", ["listed", "sets", "features", 0, "value_field"], "string_val"),
-        ("sets", ["listed", "sets", "features", 0, "value_field"], "int64_set_val"),
-        ("sets", ["listed", "sets", "features", 0, "no_set"], 1),
-        ("sets", ["listed", "sets", "features", 0, "no_set"], 3),
-        ("sets", ["listed", "sets", "features", 0, "no_set"], -1),
-        ("sets", ["listed", "sets", "features", 0, "header_width"], 31),
-        ("sets", ["listed", "sets", "features", 0, "header_width"], -1),
-        ("sets", ["listed", "sets", "features", 0, "num_facts"], -1),
-        ("sets", ["listed", "sets", "num_bits"], -1),
-        ("sets", ["listed", "sets", "num_bits"], 1000),
-        ("sets", ["listed", "sets", "num_bits"], 100),
-        ("sets", ["listed", "sets", "anchors", "base"], 1),
-        ("sets", ["listed", "sets", "deltas", "base"], 1),
-        ("sets", ["listed", "sets", "deltas", "length"], 69),
-        ("sets", ["listed", "states"], []),
-        ("sets", ["features", 0, "first_symbols"], []),
-        ("sets", ["features", 0, "first_symbols"], [0, 4, 4, 8]),
+        ("sets", ["structures", 2, "features"], []),
+        ("sets", ["structures", 2, "features", 0, "name"], "sizes"),
+        ("sets", ["structures", 2, "features", 0, "name"], "topics"),
+        ("sets", ["structures", 2, "features", 0, "name"], "country"),
+        ("sets", ["structures", 2, "features", 0, "value_field"], "string_val"),
+        ("sets", ["structures", 2, "features", 0, "value_field"], "int64_set_val"),
+        ("sets", ["structures", 2, "features", 0, "no_set"], 1),
+        ("sets", ["structures", 2, "features", 0, "no_set"], 3),
+        ("sets", ["structures", 2, "features", 0, "no_set"], -1),
+        ("sets", ["structures", 2, "features", 0, "header_width"], 31),
+        ("sets", ["structures", 2, "features", 0, "header_width"], -1),
+        ("sets", ["structures", 2, "features", 0, "num_facts"], -1),
+        ("sets", ["structures", 2, "num_bits"], -1),
+        ("sets", ["structures", 2, "num_bits"], 1000),
+        ("sets", ["structures", 2, "num_bits"], 100),
+        ("sets", ["structures", 2, "anchors", "base"], 1),
+        ("sets", ["structures", 2, "deltas", "base"], 1),
+        ("sets", ["structures", 2, "deltas", "length"], 69),
+        ("sets", ["presence", "states"], []),
+        ("listed", ["presence", "salt"], ["0"]),
+        ("listed", ["presence", "salt"], ["-1", "0"]),
+        ("listed", ["structures"], []),
+        ("listed", ["presence", "kind"], "shapes"),
+        ("sets", ["structures", 1, "kind"], "sets"),
+        ("sets", ["structures", 1, "features"], []),
+        ("sets", ["structures", 0, "features", 0, "name"], "viewed"),
+        ("sets", ["structures", 0, "features", 0, "first_symbols"], []),
+        ("sets", ["structures", 0, "features", 0, "first_symbols"], [0, 4, 8]),
     ],
     ids=str,
 )
@@ -220,19 +227,21 @@ def test_a_description_that_does_not_fit_is_refused(file, path, value):
 def test_buckets_of_timestamps_that_the_rows_do_not_have_are_refused():
     """Rows would expire by the newest timestamp of another bucket."""
     description, arrays = parts_of("sets")
-    true = arrays["bucket_bounds"]
+    true = arrays["presence.bucket_bounds"]
     swapped, joined, missing = true[:, ::-1].copy(), true.copy(), np.delete(true, 5, axis=0)
     joined[:-1, 1] = true[1:, 0]
     for bounds in (swapped, joined, missing, true[:-1], true + 1, true[:0, :1]):
         with pytest.raises(REFUSALS):
-            read_all(SketchLayer.from_snapshot(description, arrays | {"bucket_bounds": bounds}), "sets")
+            read_all(
+                SketchLayer.from_snapshot(description, arrays | {"presence.bucket_bounds": bounds}), "sets"
+            )
 
 
 def test_strings_that_are_none_are_refused_when_they_are_read():
     description, arrays = parts_of("listed")
-    content = arrays["columns.2.content.words"].copy()
+    content = arrays["columns.1.content.words"].copy()
     content.view(np.uint8)[:] = 0xFF
-    arrays["columns.2.content.words"] = content
+    arrays["columns.1.content.words"] = content
     layer = SketchLayer.from_snapshot(description, arrays)
     with pytest.raises(ValueError, match="UTF8"):
         read_all(layer, "listed")

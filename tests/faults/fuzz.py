@@ -52,7 +52,7 @@ from numpy.typing import NDArray
 from workload import POLICY, SETTINGS, START, in_child
 
 from feast_sketch_store.errors import DamagedFileError, SketchStoreError
-from feast_sketch_store.layers import Cut, FeatureBudget, SketchLayer, Target, build_layer
+from feast_sketch_store.layers import Cut, FeatureBudget, Goal, SketchLayer, build_layer
 from feast_sketch_store.rows.codecs import EXACT, FeatureCodec
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP, encode, newest_rows, to_arrow
 from feast_sketch_store.snapshot import decode, verify
@@ -96,7 +96,7 @@ def snapshots() -> list[bytes]:
         *(FeatureCodec("seen", "unix_timestamp_val"), FeatureCodec("photo", "bytes_val")),
     ]
     exact = [*membership, *(FeatureCodec(c.feature, c.value_field, EXACT) for c in several[1:])]
-    tiers, sets = Target("noise_ratio", 1.0, "tiers"), Target("error_rate", 1e-2, "sets")
+    tiers, sets = Goal("noise_ratio", 1.0, "tiers"), Goal("error_rate", 1e-2, "sets")
     return [
         snapshot_of(codecs, users, *targets)
         for codecs, users, *targets in (
@@ -107,7 +107,7 @@ def snapshots() -> list[bytes]:
     ]
 
 
-def snapshot_of(codecs: list[FeatureCodec], users: int, *targets: Target) -> bytes:
+def snapshot_of(codecs: list[FeatureCodec], users: int, *targets: Goal) -> bytes:
     """A snapshot of users; collections are kept for the targets in turn, and one of them is cut."""
 
     def value(field: str, user: int) -> Value:
@@ -476,7 +476,7 @@ def read_snapshot(content: bytes) -> str:
             for answer in answers.values():
                 answer.decoder.values(answer.states, answer.indptr, answer.symbols)
                 answer.bits()
-    assert all(layer.structure_of(name) and layer.size_bytes_of(name) >= 0 for name in layer.codecs)
+    assert all(layer.features[name].structure and layer.size_bytes_of(name) >= 0 for name in layer.codecs)
     assert min(layer.num_facts, layer.fact_bits) >= 0
     assert layer.ideal_bits >= 0
     return "snapshots read"

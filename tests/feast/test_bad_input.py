@@ -417,7 +417,7 @@ def _damage_table(path):
     """Flip a bit of every word of a snapshot's table."""
     content = bytearray(path.read_bytes())
     start = 8 + int.from_bytes(content[:8], "little")
-    first, last = json.loads(content[8:start])["table"]["data_offsets"]
+    first, last = json.loads(content[8:start])["bloom.table.words"]["data_offsets"]
     for place in range(start + first, start + last, 8):
         content[place] ^= 1
     path.write_bytes(content)

@@ -327,7 +327,7 @@ def test_a_damaged_snapshot_is_passed_over(make_harness, caplog):
     view.refresh()
     layer, newest = view.sealed()
     path = Path(newest.where())
-    content, table = path.read_bytes(), layer.bloom.words.tobytes()
+    content, table = path.read_bytes(), layer.features["viewed"].filter.words.tobytes()
     place = content.index(table)
     path.write_bytes(content[:place] + bytes(len(table)) + content[place + len(table) :])
     # Users are asked for first, so each form meets the damage by itself.

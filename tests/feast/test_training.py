@@ -98,6 +98,22 @@ def test_sets_show_what_there_is_of_the_kept_values(filled):
     assert [set(values) for values in shown[NUM_USERS + 1 :]] == [set(), kept & {1, 2, 3}, set()]
 
 
+def test_a_row_of_which_a_cut_leaves_nothing_shows_nothing(filled):
+    """As reads of such a row do: the filter is not asked about it."""
+    reader = filled({"sketch.error_rate": "0.2", "sketch.vocabulary": "{top: 50}"})
+    kept = set(reader.vocabulary("viewed").to_pylist())
+    nothing_left = [user for user, viewed in enumerate(history()) if not kept & set(viewed)]
+    others = np.setdiff1d(np.arange(NUM_USERS), nothing_left)
+    served = reader.arrow("viewed", np.arange(NUM_USERS)).to_pylist()
+    shown = through_sketch(pd.DataFrame({"viewed": history()}), reader)["viewed"]
+    assert nothing_left
+    for user in nothing_left:
+        assert (served[user], len(shown[user])) == ([], 0)
+    written = history()
+    wrong = sum(len(set(shown[user]) - set(written[user])) for user in others[:200])
+    assert wrong > 200 * 45 * 0.15, "the others have the noise of the filter"
+
+
 @pytest.mark.parametrize("codec", ["binned", "exact"])
 def test_scalars(filled, codec):
     tags = {"sketch.codec": codec} | ({"sketch.bins": "8"} if codec == "binned" else {})

@@ -9,13 +9,13 @@ import pyarrow as pa
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from feast_sketch_store.layers import Cut, FeatureBudget, Target, build_layer
+from feast_sketch_store.layers import Cut, FeatureBudget, Goal, build_layer
 from feast_sketch_store.layers.shapes import MAX_TIMESTAMP_BUCKETS
 from feast_sketch_store.rows.codecs import EMPTY, EXACT, MISSING, NULL, VALUE, FeatureCodec
 from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKeys
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.snapshot import encode
-from feast_sketch_store.snapshot.sealed import layer_arrays, open_layer
+from feast_sketch_store.snapshot.sealed import open_layer, with_checksums
 from tests.helpers.snapshots import published
 
 REPEATABLE = settings(derandomize=True, deadline=None, database=None, max_examples=250)
@@ -44,19 +44,19 @@ ROW = st.fixed_dictionaries(
 )
 TARGET = st.one_of(
     st.builds(
-        Target,
+        Goal,
         st.just("error_rate"),
         st.sampled_from([NEVER, 0.01, 0.5]),
         st.sampled_from(["auto", "uniform", "tiers", "sets"]),
     ),
     st.builds(
-        Target,
+        Goal,
         st.sampled_from(["noise_ratio", "false_per_read"]),
         st.sampled_from([1e-6, 0.1, 2.0]),
         st.sampled_from(["auto", "uniform", "tiers", "sets"]),
     ),
     st.builds(
-        Target,
+        Goal,
         st.just("memory"),
         st.sampled_from([3000, 10**6]),
         st.sampled_from(["auto", "uniform", "sets"]),
@@ -177,8 +177,8 @@ def assert_agrees(answer):
 
 @REPEATABLE
 @given(cases())
-@example((["words"], [], FeatureBudget(NEVER, {"words": Target("noise_ratio", 0.1)}), 1, 0))
-@example((["numbers"], [], FeatureBudget(NEVER, {"numbers": Target("error_rate", 0.1, "sets")}), 1, 0))
+@example((["words"], [], FeatureBudget(NEVER, {"words": Goal("noise_ratio", 0.1)}), 1, 0))
+@example((["numbers"], [], FeatureBudget(NEVER, {"numbers": Goal("error_rate", 0.1, "sets")}), 1, 0))
 def test_what_a_layer_gives_is_what_was_written(case):
     names, rows, budget, times, seed = case
     given_rows, truth = encoded(names, rows, times, seed)
@@ -194,7 +194,7 @@ def test_what_a_layer_gives_is_what_was_written(case):
         found = answer.features[name]
         if name in SETS:
             kept = kept_values(budget.cuts.get(name), lists, len(rows))
-            assert set(layer.vocabularies[name].values.to_pylist()) == kept
+            assert set(layer.features[name].vocabulary.values.to_pylist()) == kept
             assert layer.cut.get(name, 0) == sum(value not in kept for values in lists for value in values)
             lists = [[value for value in values if value in kept] for values in lists]
             states = [
@@ -209,9 +209,9 @@ def test_what_a_layer_gives_is_what_was_written(case):
         assert_agrees(found)
         assert all(set(values) <= set(shown) for values, shown in zip(lists, got, strict=True))
         assert all(not shown for state, shown in zip(states, got, strict=True) if state != VALUE)
-        if layer.structure_of(name) == "sets":
+        if layer.features[name].structure == "sets":
             assert [sorted(shown) for shown in got] == [sorted(values) for values in lists]
-            assert layer.num_facts_of[name] == sum(map(len, lists))
+            assert layer.features[name].num_facts == sum(map(len, lists))
 
 
 @REPEATABLE
@@ -249,7 +249,8 @@ def test_a_snapshot_answers_as_the_layer_does(case):
     names, rows, budget, times, seed = case
     given_rows, _ = encoded(names, rows, times, seed)
     layer = build_layer(given_rows, budget)
-    description, arrays = layer_arrays(layer)
+    description, arrays = layer.to_snapshot()
+    arrays = with_checksums(arrays)
     with tempfile.TemporaryDirectory() as folder:
         content = b"".join(encode({"row_log_version": 3, "layer": description}, arrays))
         snapshot = published(Path(folder), 3, content)
@@ -264,7 +265,8 @@ def test_a_snapshot_answers_as_the_layer_does(case):
                 a, b = ours.features[name], theirs.features[name]
                 assert a.states.tolist() == b.states.tolist()
                 assert rows_of(a) == rows_of(b)
-                assert opened.structure_of(name) == layer.structure_of(name)
+                assert opened.features[name].structure == layer.features[name].structure
             assert opened.cut == layer.cut
-            assert opened.num_facts_of == layer.num_facts_of
+            for name, feature in layer.features.items():
+                assert opened.features[name].num_facts == feature.num_facts
             assert opened.fact_bits == layer.fact_bits

@@ -21,13 +21,13 @@ import pytest
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import Int64Set, Value
 
-from feast_sketch_store.layers import FeatureBudget, Target, build_layer
-from feast_sketch_store.layers.table import TOLERANCE
+from feast_sketch_store.layers import FeatureBudget, Goal, build_layer
 from feast_sketch_store.rows.codecs import EMPTY, EXACT, VALUE, FeatureCodec
 from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKeys, to_arrow
 from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_entity_keys
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.storage.local import LocalStorage
+from feast_sketch_store.structures.table import TOLERANCE
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
 from feast_sketch_store.view.view import View
@@ -138,7 +138,7 @@ def target_of(shape, feature, structure):
     amount = shape.amount
     if shape.measure == "memory":
         amount = max(500.0, amount * len(feature.symbols) + len(feature.vocabulary))
-    return Target(shape.measure, amount, structure)
+    return Goal(shape.measure, amount, structure)
 
 
 def layer_of(shape, rows, structure):
@@ -163,15 +163,15 @@ def wanted_of(shape, feature):
 
 def expected_of(layer, feature):
     """How many wrong values such a read shows by the ones of the table and the hashes of each symbol."""
-    name = feature.codec.feature
-    if name not in layer.ranges:
+    sealed = layer.features[feature.codec.feature]
+    if sealed.false_positive_rate is None:
         return 0.0
-    symbols = layer.ranges[name]
+    symbols = sealed.symbols
     firsts = symbols.first_symbols or (0,) * symbols.num_hashes
     hashes = np.searchsorted(firsts, np.arange(symbols.num_symbols), side="right")
     num_filled = max(1, int((feature.states == VALUE).sum()))
     counts = -np.sort(-np.bincount(feature.symbols, minlength=len(feature.vocabulary)))
-    return float((1 - counts / num_filled) @ layer.bloom.measured_fill() ** hashes)
+    return float((1 - counts / num_filled) @ sealed.filter.measured_fill() ** hashes)
 
 
 def wrong_values(layer, rows, name):
@@ -224,12 +224,12 @@ def test_any_shape_in_any_structure(fixed_salts, seed):
         for name in {"a", "b"} & set(rows.features):
             feature = rows.features[name]
             wrong, wanted = wrong_values(layer, rows, name), wanted_of(shape, feature)
-            kept = layer.structure_of(name)
+            kept = layer.features[name].structure
             assert kept == structure or structure == "auto" or not len(feature.symbols), shape
             if kept == "sets":
                 assert not wrong.any(), shape
             elif shape.measure == "memory":
-                share = layer.size_bytes_of(name) - layer.vocabularies[name].size_bytes
+                share = layer.size_bytes_of(name) - layer.features[name].vocabulary.size_bytes
                 # Tables are rounded up to words.
                 assert share <= target_of(shape, feature, structure).amount * (1 + TOLERANCE) + 8, shape
             else:
@@ -240,7 +240,7 @@ def test_any_shape_in_any_structure(fixed_salts, seed):
         # Chance makes offsets of listed rows a bit wider, and tables of few words larger.
         assert sizes["auto"] <= 1.02 * min(sizes.values()) + shape.num_rows / 8 + 64, (sizes, shape)
     if shape.measure == "error_rate":
-        assert layers["auto"].structure_of("a") == "uniform" or not len(rows.features["a"].symbols)
+        assert layers["auto"].features["a"].structure == "uniform" or not len(rows.features["a"].symbols)
 
 
 SMALL = {
@@ -342,7 +342,7 @@ def test_through_a_view(fixed_salts, tmp_path, shape, has_exact):
     )
     for structure in STRUCTURES:
         features = {
-            "viewed": FeatureSettings(VIEWED, Target(shape.measure, shape.amount, structure), 10**6),
+            "viewed": FeatureSettings(VIEWED, Goal(shape.measure, shape.amount, structure), 10**6),
             "size": FeatureSettings(codecs[1], 1e-9, 10**6),
         }
         settings = ViewSettings("history", PRESENCE, features)

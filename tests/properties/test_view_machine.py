@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from feast_sketch_store.layers import Target
+from feast_sketch_store.layers import Goal
 from feast_sketch_store.rows.codecs import EXACT, FeatureCodec
 from feast_sketch_store.rows.encoding import deletions
 from feast_sketch_store.storage.local import LocalStorage
@@ -50,7 +50,7 @@ for _structure, _measure in [("sets", "error_rate"), ("tiers", "false_per_read")
         "history",
         1e-12,
         {
-            "viewed": FeatureSettings(CODECS[0], Target(_measure, 1e-9, _structure), 10**6),
+            "viewed": FeatureSettings(CODECS[0], Goal(_measure, 1e-9, _structure), 10**6),
             "name": FeatureSettings(CODECS[1], 1e-12, 10**6),
         },
     )

@@ -48,6 +48,14 @@ def categorical(num_rows, vocabulary, seed, null_share=0.0):
     return EncodedFeature(FeatureCodec(f"size{seed}", "int64_val"), values, states, indptr, symbols)
 
 
+def filter_of(layer):
+    return layer.features["viewed"].filter
+
+
+def symbols_of(layer):
+    return layer.features["viewed"].symbols
+
+
 @pytest.mark.parametrize("rate", [0.1, 0.01, 0.001])
 def test_presence_rate_of_one_shape(make_facts, random_hashes, binomial_interval, rate):
     """With one shape an unknown entity is found exactly if the shape is a false positive."""
@@ -55,9 +63,9 @@ def test_presence_rate_of_one_shape(make_facts, random_hashes, binomial_interval
     feature = membership(facts, 64)
     feature.states[:] = VALUE
     layer = build_layer(rows_of(facts, {"viewed": feature}), FeatureBudget(rate, {"viewed": 0.05}))
-    (shapes,) = layer.shape_ranges
+    (shapes,) = layer.presence.ranges
     found = layer.read(random_hashes(UNKNOWN, 5), []).found
-    low, high = binomial_interval(UNKNOWN, measured_fill(layer.bloom) ** shapes.num_hashes)
+    low, high = binomial_interval(UNKNOWN, measured_fill(filter_of(layer)) ** shapes.num_hashes)
     assert shapes.num_symbols == 1
     assert low <= len(found) <= high
     assert len(found) <= binomial_interval(UNKNOWN, rate)[1]
@@ -70,7 +78,7 @@ def test_presence_rate_of_many_shapes_is_kept(make_facts, random_hashes, binomia
     features = {"viewed": membership(facts, 64), "size2": categorical(20_000, 50, 2, null_share=0.3)}
     budget = FeatureBudget(rate, {"viewed": 0.05, "size2": 0.05})
     layer = build_layer(rows_of(facts, features, num_timestamps=16), budget)
-    (shapes,) = layer.shape_ranges
+    (shapes,) = layer.presence.ranges
     found = layer.read(random_hashes(UNKNOWN, 5), []).found
     assert shapes.num_symbols >= 32
     assert len(found) <= binomial_interval(UNKNOWN, rate)[1]
@@ -88,21 +96,21 @@ def test_membership_rate(make_facts, random_hashes, binomial_interval, rate):
     asked = np.random.default_rng(3).integers(0, 5000, 50_000)
     facts_as_numbers = facts.entities * 5000 + facts.symbols
     absent = np.flatnonzero(~np.isin(np.arange(50_000) * 5000 + asked, facts_as_numbers))
-    symbols = layer.ranges["viewed"]
+    symbols = symbols_of(layer)
     hits = contains_facts(
-        layer.bloom, facts.hashes[absent], 64 * symbols.first_word + asked[absent], symbols.num_hashes
+        filter_of(layer), facts.hashes[absent], 64 * symbols.first_word + asked[absent], symbols.num_hashes
     )
-    low, high = binomial_interval(len(absent), measured_fill(layer.bloom) ** symbols.num_hashes)
+    low, high = binomial_interval(len(absent), measured_fill(filter_of(layer)) ** symbols.num_hashes)
     assert low <= hits.sum() <= high
     assert hits.sum() <= binomial_interval(len(absent), rate)[1]
     assert symbols.false_positive_rate == pytest.approx(
-        measured_fill(layer.bloom) ** symbols.num_hashes, rel=0.05
+        measured_fill(filter_of(layer)) ** symbols.num_hashes, rel=0.05
     )
 
 
 def layer_ids(layer, name, feature):
     """The ids that the layer, which numbers by popularity, gave to a feature's symbols."""
-    ids = pc.index_in(feature.vocabulary.values, layer.vocabularies[name].values).to_numpy()
+    ids = pc.index_in(feature.vocabulary.values, layer.features[name].vocabulary.values).to_numpy()
     return ids[feature.symbols]
 
 
@@ -137,15 +145,15 @@ def test_a_layer_of_a_million_facts_takes_at_most_3_percent_more_than_the_ideal(
         rows_of(facts, features, num_timestamps=16), FeatureBudget(1e-5, {"viewed": 0.01, "size6": 1e-5})
     )
     assert layer.num_facts >= 1_000_000
-    assert 1 - 1e-3 <= layer.bloom.num_bits / layer.ideal_bits <= 1.03
+    assert 1 - 1e-3 <= filter_of(layer).num_bits / layer.ideal_bits <= 1.03
     # The same against the rates that were asked for, of which each scalar's and each shape's is a share.
     asked = [
-        FactClass(layer.ranges["viewed"].num_facts, 0.01),
-        FactClass(layer.ranges["size6"].num_facts, 1e-5 / 49),
-        *(FactClass(r.num_facts, 1e-5 / r.num_symbols) for r in layer.shape_ranges),
+        FactClass(symbols_of(layer).num_facts, 0.01),
+        FactClass(layer.features["size6"].symbols.num_facts, 1e-5 / 49),
+        *(FactClass(r.num_facts, 1e-5 / r.num_symbols) for r in layer.presence.ranges),
     ]
-    assert layer.bloom.num_bits / ideal_bits(asked) <= 1.03
+    assert filter_of(layer).num_bits / ideal_bits(asked) <= 1.03
     # The fill of m bits deviates by at most 0.5 / sqrt(m) from its expectation (standard deviation), which
     # is 0.2 % of the rate here.
-    viewed = layer.ranges["viewed"]
-    assert measured_fill(layer.bloom) ** viewed.num_hashes == pytest.approx(0.01, rel=4 * 0.002)
+    viewed = symbols_of(layer)
+    assert measured_fill(filter_of(layer)) ** viewed.num_hashes == pytest.approx(0.01, rel=4 * 0.002)

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from feast_sketch_store.layers import FeatureBudget, Target, build_layer
+from feast_sketch_store.layers import FeatureBudget, Goal, build_layer
 from feast_sketch_store.rows.codecs import EMPTY, VALUE, FeatureCodec
 from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKeys
 from feast_sketch_store.rows.vocabulary import Vocabulary
@@ -50,6 +50,14 @@ def layer_of(facts, target, vocabulary=VOCABULARY, presence_error_rate=1e-5):
     return build_layer(rows_of(facts, vocabulary), FeatureBudget(presence_error_rate, {"viewed": target}))
 
 
+def filter_of(layer):
+    return layer.features["viewed"].filter
+
+
+def symbols_of(layer):
+    return layer.features["viewed"].symbols
+
+
 def hashes_per_symbol(symbols):
     firsts = symbols.first_symbols or (0,) * symbols.num_hashes
     return np.searchsorted(firsts, np.arange(symbols.num_symbols), side="right")
@@ -60,13 +68,13 @@ def hashes_per_symbol(symbols):
 )
 def test_false_symbols_per_read(zipf, measure, amount):
     """Interval: 4 standard errors of the rows' own excess over its expectation. Rows are independent."""
-    layer = layer_of(zipf, Target(measure, amount, "tiers"))
+    layer = layer_of(zipf, Goal(measure, amount, "tiers"))
     answer = layer.read(zipf.hashes, ["viewed"]).features["viewed"]
     own = np.bincount(zipf.entities, minlength=NUM_ROWS)
-    symbols, fill = layer.ranges["viewed"], measured_fill(layer.bloom)
+    symbols, fill = symbols_of(layer), measured_fill(filter_of(layer))
     rates = fill ** hashes_per_symbol(symbols)
     # What a row lacks differs from row to row: its expectation is the sum over just these symbols.
-    ids = np.argsort(layer.vocabularies["viewed"].values.to_numpy())
+    ids = np.argsort(layer.features["viewed"].vocabulary.values.to_numpy())
     present = np.bincount(
         zipf.entities, rates[ids[np.unique(zipf.symbols, return_inverse=True)[1]]], NUM_ROWS
     )
@@ -82,40 +90,42 @@ def test_false_symbols_per_read(zipf, measure, amount):
 
 def test_rate_of_each_tier(zipf, random_hashes, binomial_interval):
     """One symbol of each unknown entity, so that the trials are independent."""
-    layer = layer_of(zipf, Target("false_per_read", 3.0, "tiers"))
-    symbols, fill = layer.ranges["viewed"], measured_fill(layer.bloom)
+    layer = layer_of(zipf, Goal("false_per_read", 3.0, "tiers"))
+    symbols, fill = symbols_of(layer), measured_fill(filter_of(layer))
     num_hashes = hashes_per_symbol(symbols)
     assert len(set(num_hashes)) >= 5
     assert (np.diff(num_hashes) >= 0).all()
     rng = np.random.default_rng(5)
     for k in sorted(set(num_hashes)):
         asked = rng.choice(np.flatnonzero(num_hashes == k), TRIALS).astype(np.int32)
-        hits = layer.bloom.contains(random_hashes(TRIALS, 50 + k), symbols.asked, asked[:, None]).sum()
+        hits = filter_of(layer).contains(random_hashes(TRIALS, 50 + k), symbols.asked, asked[:, None]).sum()
         low, high = binomial_interval(TRIALS, fill**k)
         assert low <= hits <= high
     assert symbols.false_positive_rate == pytest.approx((fill**num_hashes).mean(), rel=0.05)
 
 
 def test_no_tier_loses_a_fact(zipf):
-    layer = layer_of(zipf, Target("noise_ratio", 2.0, "tiers"))
+    layer = layer_of(zipf, Goal("noise_ratio", 2.0, "tiers"))
     ids = np.empty(VOCABULARY, np.int32)
-    ids[layer.vocabularies["viewed"].values.to_numpy()] = np.arange(len(layer.vocabularies["viewed"]))
-    asked = layer.ranges["viewed"].asked
-    assert layer.bloom.contains(zipf.hashes[zipf.entities], asked, ids[zipf.symbols][:, None]).all()
+    ids[layer.features["viewed"].vocabulary.values.to_numpy()] = np.arange(
+        len(layer.features["viewed"].vocabulary)
+    )
+    asked = symbols_of(layer).asked
+    assert filter_of(layer).contains(zipf.hashes[zipf.entities], asked, ids[zipf.symbols][:, None]).all()
 
 
 @pytest.mark.parametrize(("measure", "amount"), [("false_per_read", 3.0), ("noise_ratio", 0.5)])
 def test_bits_of_tiers_are_those_of_the_formula(zipf, measure, amount):
     """``sum_s n_s * k_s / -ln(1 - fill)``, the shapes of the rows included, and the fill that was planned."""
-    layer = layer_of(zipf, Target(measure, amount, "tiers"))
-    (shape,) = layer.shape_ranges
+    layer = layer_of(zipf, Goal(measure, amount, "tiers"))
+    (shape,) = layer.presence.ranges
     counts = np.sort(np.bincount(zipf.symbols, minlength=VOCABULARY))[::-1]
-    num_hashes = hashes_per_symbol(layer.ranges["viewed"])
+    num_hashes = hashes_per_symbol(symbols_of(layer))
     num_ones = int((counts[: len(num_hashes)] * num_hashes).sum()) + shape.num_facts * shape.num_hashes
-    fill = measured_fill(layer.bloom)
-    assert layer.bloom.num_bits == pytest.approx(num_ones / -math.log1p(-fill), rel=0.03)
-    assert sum(layer.ranges["viewed"].facts_per_hash) + sum(shape.facts_per_hash) == num_ones
-    assert layer.bloom.num_bits <= 1.03 * layer.ideal_bits
+    fill = measured_fill(filter_of(layer))
+    assert filter_of(layer).num_bits == pytest.approx(num_ones / -math.log1p(-fill), rel=0.03)
+    assert sum(symbols_of(layer).facts_per_hash) + sum(shape.facts_per_hash) == num_ones
+    assert filter_of(layer).num_bits <= 1.03 * layer.ideal_bits
 
 
 def zipf_counts(vocabulary, num_rows, per_row, exponent):
@@ -148,11 +158,14 @@ def test_so_does_a_layer(make_facts):
     facts = make_facts(8000, 10_000, 24 * 8000, symbol_exponent=1.05)
     layers = [
         layer_of(facts, target, 10_000, presence_error_rate=0.01)
-        for target in (Target("error_rate", 0.01, "tiers"), Target("error_rate", 0.01, "uniform"))
+        for target in (
+            Goal("error_rate", 0.01, "tiers"),
+            Goal("error_rate", 0.01, "uniform"),
+        )
     ]
-    num_ones = [sum(layer.ranges["viewed"].facts_per_hash) for layer in layers]
+    num_ones = [sum(symbols_of(layer).facts_per_hash) for layer in layers]
     per_fact = [
-        bits / -math.log1p(-measured_fill(layer.bloom)) / len(facts.symbols)
+        bits / -math.log1p(-measured_fill(filter_of(layer))) / len(facts.symbols)
         for bits, layer in zip(num_ones, layers, strict=True)
     ]
     own = np.bincount(facts.entities, minlength=8000)
@@ -237,7 +250,7 @@ def test_unknown_entities_share_the_fingerprint_of_a_row_as_often_as_they_may(
 
 
 def test_unknown_entities_are_rows_of_a_list_at_most_at_the_rate(zipf, random_hashes, binomial_interval):
-    layer = layer_of(zipf, Target("error_rate", 0.01, "sets"), presence_error_rate=1e-3)
+    layer = layer_of(zipf, Goal("error_rate", 0.01, "sets"), presence_error_rate=1e-3)
     found = len(layer.read(random_hashes(TRIALS, 9), []).found)
     assert found <= binomial_interval(TRIALS, 1e-3)[1]
 
@@ -252,8 +265,8 @@ def test_bits_of_the_index_of_fingerprints(random_hashes, num_rows):
 
 def test_bytes_of_a_list_of_rows_are_those_of_its_estimate(zipf):
     """What the choice goes by; offsets are guessed to a bit per row."""
-    layer = layer_of(zipf, Target("error_rate", 0.01, "sets"))
-    index, sets = layer.presence.index, layer.presence.sets.sets
+    layer = layer_of(zipf, Goal("error_rate", 0.01, "sets"))
+    index, sets = layer.presence.index, layer.features["viewed"].sets
     assert index.size_bytes == pytest.approx(index_bytes(NUM_ROWS, 1e-5), rel=0.01)
     counts = np.sort(np.bincount(zipf.symbols, minlength=VOCABULARY))[::-1]
     offsets = sets.anchors.size_bytes + sets.deltas.size_bytes
@@ -270,10 +283,10 @@ def test_what_is_chosen_is_the_smaller_of_both(make_facts, vocabulary, exponent)
     chosen = []
     for ratio in (0.003, 0.03, 0.1, 0.3, 1.0, 3.0):
         layers = [
-            layer_of(facts, Target("noise_ratio", ratio, s), vocabulary) for s in ("auto", "tiers", "sets")
+            layer_of(facts, Goal("noise_ratio", ratio, s), vocabulary) for s in ("auto", "tiers", "sets")
         ]
         auto, *others = (layer.fact_bits for layer in layers)
         assert auto <= 1.1 * min(others)
-        chosen.append(layers[0].structure_of("viewed"))
+        chosen.append(layers[0].features["viewed"].structure)
     assert chosen == sorted(chosen)  # sets while little noise is wanted, then tiers
     assert len(set(chosen)) == 2

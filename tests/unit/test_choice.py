@@ -7,15 +7,7 @@ import numpy as np
 import pytest
 
 from feast_sketch_store.errors import SettingsError
-from feast_sketch_store.structures.choice import (
-    ERROR_RATE,
-    FALSE_PER_READ,
-    MEMORY,
-    NOISE_RATIO,
-    Beside,
-    Target,
-    choose,
-)
+from feast_sketch_store.structures.choice import Beside, Choice
 from feast_sketch_store.structures.costs import (
     Popularity,
     index_bytes,
@@ -23,6 +15,7 @@ from feast_sketch_store.structures.costs import (
     sets_bytes,
     table_bytes,
 )
+from feast_sketch_store.structures.goals import ERROR_RATE, FALSE_PER_READ, MEMORY, NOISE_RATIO, Goal
 from feast_sketch_store.structures.sizing import FactClass, TieredFacts, expected_fill, size_for_rates
 
 RATE = 1e-5
@@ -42,9 +35,16 @@ def _few_fills(monkeypatch):
     monkeypatch.setattr("feast_sketch_store.structures.sizing._TIER_FILLS", (0.4, 0.5, 0.6, 0.7))
 
 
+def choose(goals, popularity, beside, growth=1.0):
+    """Per feature the facts of its filter, or None if it is in sets."""
+    offers = Choice(goals, popularity, beside).offers(growth)
+    assert {offer.kind for offer in offers.values()} <= {"bloom", "sets"}
+    return {name: offer.plan.facts if offer.kind == "bloom" else None for name, offer in offers.items()}
+
+
 def choice(measure, amount, structure="auto", known=KNOWN, is_listed=False):
     beside = Beside.rows(known.num_rows, RATE, is_listed)
-    return choose({"x": Target(measure, amount, structure)}, {"x": known}, beside)["x"]
+    return choose({"x": Goal(measure, amount, structure)}, {"x": known}, beside)["x"]
 
 
 def filter_bits(facts):
@@ -120,9 +120,9 @@ def test_sets_are_chosen_if_they_fit_in_the_memory_with_their_list_of_rows():
 
 def test_sets_fit_in_the_memory_without_the_list_that_others_pay():
     amount = sets_bytes([KNOWN]) + 1
-    alone = {"a": Target(MEMORY, amount)}
+    alone = {"a": Goal(MEMORY, amount)}
     assert isinstance(choose(alone, {"a": KNOWN}, BESIDE, 1.0)["a"], TieredFacts)
-    both = {**alone, "b": Target(ERROR_RATE, 0.1, "sets")}
+    both = {**alone, "b": Goal(ERROR_RATE, 0.1, "sets")}
     assert choose(both, dict.fromkeys("ab", KNOWN), BESIDE) == {"a": None, "b": None}
 
 
@@ -153,29 +153,29 @@ def test_sets_are_chosen_exactly_where_the_layer_is_smaller(measure, is_listed):
 
 def test_features_share_the_cost_of_the_list():
     def chosen(amount, **beside):
-        targets = {"a": Target(NOISE_RATIO, amount), **beside}
+        targets = {"a": Goal(NOISE_RATIO, amount), **beside}
         return choose(targets, dict.fromkeys(targets, KNOWN), BESIDE)["a"]
 
     def together(amount):
-        return chosen(amount, b=Target(NOISE_RATIO, amount))
+        return chosen(amount, b=Goal(NOISE_RATIO, amount))
 
     amounts = np.geomspace(10, 1e-9, 60).tolist()
     alone, both = ([a for a in amounts if how(a) is None] for how in (chosen, together))
-    with_sets = [a for a in amounts if chosen(a, b=Target(ERROR_RATE, 0.1, "sets")) is None]
+    with_sets = [a for a in amounts if chosen(a, b=Goal(ERROR_RATE, 0.1, "sets")) is None]
     assert len(alone) < len(both) < len(with_sets)
     assert set(alone) < set(both) < set(with_sets)
 
 
 def test_a_uniform_filter_stays_one_beside_sets():
     listed = Beside.rows(NUM_ROWS, RATE, True)
-    fixed = choose({"a": Target(NOISE_RATIO, 1e-4), "b": Target(ERROR_RATE, 0.1)}, TWO, listed)
+    fixed = choose({"a": Goal(NOISE_RATIO, 1e-4), "b": Goal(ERROR_RATE, 0.1)}, TWO, listed)
     assert fixed == {"a": None, "b": FactClass(FACTS, 0.1)}
 
 
 def test_of_several_features_those_are_in_sets_that_gain_most():
     """No other choice of sets makes a smaller layer; their tables and offsets are shared."""
     amounts = {"a": 1e-6, "b": 0.03, "c": 0.3, "d": 3.0, "e": 30.0}
-    targets = {name: Target(NOISE_RATIO, amount) for name, amount in amounts.items()}
+    targets = {name: Goal(NOISE_RATIO, amount) for name, amount in amounts.items()}
     popularity = dict.fromkeys(targets, KNOWN)
     for is_listed in (False, True):
         chosen = choose(targets, popularity, Beside.rows(NUM_ROWS, RATE, is_listed))
@@ -195,7 +195,7 @@ def test_scalars_that_are_smaller_as_columns_weigh_in():
     assert choice(NOISE_RATIO, float(amount)) is not None
     scalars = [FactClass(NUM_ROWS, 1e-8)] * 5
     beside = replace(BESIDE, facts=[*BESIDE.facts, *scalars], columns_bytes=5 * packed_bytes(NUM_ROWS, 8))
-    assert choose({"x": Target(NOISE_RATIO, float(amount))}, {"x": KNOWN}, beside)["x"] is None
+    assert choose({"x": Goal(NOISE_RATIO, float(amount))}, {"x": KNOWN}, beside)["x"] is None
 
 
 @pytest.mark.parametrize("structure", ["auto", "uniform", "tiers"])
@@ -210,7 +210,7 @@ def test_what_no_filter_keeps_is_in_sets(measure, amount, structure):
 def test_what_no_table_keeps_together_is_in_sets():
     kept = {
         rate: choose(
-            {"x": Target(ERROR_RATE, 0.1)}, {"x": KNOWN}, replace(BESIDE, facts=[FactClass(10, rate)])
+            {"x": Goal(ERROR_RATE, 0.1)}, {"x": KNOWN}, replace(BESIDE, facts=[FactClass(10, rate)])
         )["x"]
         for rate in (1e-9, 1e-33, 1e-40)
     }
@@ -220,7 +220,7 @@ def test_what_no_table_keeps_together_is_in_sets():
 @pytest.mark.parametrize("growth", [1.0, 1.5, 3.0])
 def test_tables_that_have_to_be_larger_are_chosen_less(growth):
     chosen = [
-        choose({"x": Target(NOISE_RATIO, float(amount))}, {"x": KNOWN}, BESIDE, growth)["x"] is None
+        choose({"x": Goal(NOISE_RATIO, float(amount))}, {"x": KNOWN}, BESIDE, growth)["x"] is None
         for amount in np.geomspace(1e-6, 100, 30)
     ]
     plain = [choice(NOISE_RATIO, float(amount)) is None for amount in np.geomspace(1e-6, 100, 30)]

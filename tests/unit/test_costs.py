@@ -4,12 +4,17 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from feast_sketch_store.layers.collect import CollectedFeature
 from feast_sketch_store.layers.listed import ListedRows
 from feast_sketch_store.rows.codecs import EMPTY, MISSING, NULL, VALUE, FeatureCodec
+from feast_sketch_store.rows.csr import Csr
+from feast_sketch_store.rows.encoding import EncodedFeature
 from feast_sketch_store.rows.vocabulary import Vocabulary
+from feast_sketch_store.structures.base import RowsToSeal
 from feast_sketch_store.structures.columns import Column, scalar_bytes
 from feast_sketch_store.structures.costs import (
     Popularity,
+    descending,
     index_bytes,
     packed_bytes,
     set_bits,
@@ -17,7 +22,7 @@ from feast_sketch_store.structures.costs import (
     table_bytes,
     timestamps_bytes,
 )
-from feast_sketch_store.structures.set_columns import SetColumns, SetFeature
+from feast_sketch_store.structures.set_columns import SetColumns
 from feast_sketch_store.succinct import FingerprintIndex, PackedInts, ShiftingBloomFilterBuilder
 from feast_sketch_store.succinct.fingerprints import width_for
 
@@ -62,7 +67,7 @@ def test_timestamps(timestamps):
     width = width_for(len(events), 1e-5)
     hashes = np.sort(np.random.default_rng(1).integers(0, 2**64, len(events), np.uint64))
     index = FingerprintIndex.build(hashes, width)
-    listed = ListedRows.build((1, 2), index, events, np.zeros((0, 2), np.int64), {}, {}, None)
+    listed = ListedRows.build((1, 2), index, events, np.zeros((0, 2), np.int64), {})
     assert timestamps_bytes(len(events), np.unique(events)) == listed.size_bytes - index.size_bytes
 
 
@@ -87,21 +92,20 @@ def test_columns_of_scalars(field, values, without):
     states = np.array([VALUE] * len(values) + [MISSING, NULL, NULL] * (without // 3) + [NULL] * (without % 3))
     states = states.astype(np.uint8)
     indptr = np.concatenate(([0], np.cumsum(states == VALUE)))
-    column = Column.build(codec, states, indptr, vocabulary, ids.astype(np.int32))
+    column = Column.build(codec, states, vocabulary, Csr(indptr, ids.astype(np.int32)))
     assert scalar_bytes(codec, states, vocabulary, counts.astype(np.int64)) == column.size_bytes
 
 
 def some_sets(seed, num_rows, num_symbols, density, with_nulls):
-    """States, a CSR matrix of symbols in the order of popularity, and their counts."""
+    """States, symbols in the order of popularity, and their counts."""
     rng = np.random.default_rng(seed)
     has = rng.random((num_rows, num_symbols)) < density / np.arange(1, num_symbols + 1) ** 0.5
     has = has[:, np.argsort(-has.sum(axis=0), kind="stable")]
     states = np.where(has.any(axis=1), VALUE, EMPTY).astype(np.uint8)
     if with_nulls:
         states[states == EMPTY] = NULL
-    rows, symbols = np.nonzero(has)
-    indptr = np.concatenate(([0], np.cumsum(np.bincount(rows, minlength=num_rows))))
-    return states, indptr, symbols.astype(np.int32), has.sum(axis=0)
+    _, symbols = np.nonzero(has)
+    return states, Csr.of_lengths(has.sum(axis=1), symbols.astype(np.int32)), has.sum(axis=0)
 
 
 @pytest.mark.parametrize("with_nulls", [False, True])
@@ -111,45 +115,39 @@ def test_sets_that_are_coded_on_trial(num_rows, num_symbols, density, with_nulls
     codecs = [FeatureCodec(name, "int64_set_val") for name in "ab"]
     sets = [some_sets(seed, num_rows, num_symbols, density, with_nulls) for seed in (1, 2)]
     vocabulary = Vocabulary(pa.array(np.arange(num_symbols)))
-    joined = np.stack([np.diff(indptr) for _, indptr, _, _ in sets], axis=1)
-    indptr = np.concatenate(([0], np.cumsum(joined)))
-    ids = np.concatenate(
-        [part[row_indptr[r] : row_indptr[r + 1]] for r in range(num_rows) for _, row_indptr, part, _ in sets]
-    )
-    built = SetColumns.build(
-        [
-            SetFeature(codec, vocabulary, len(part))
-            for codec, (_, _, part, _) in zip(codecs, sets, strict=True)
-        ],
-        [counts for _, _, _, counts in sets],
-        [states for states, _, _, _ in sets],
-        indptr,
-        ids.astype(np.int32),
-    )
+    features = []
+    for codec, (states, members, _) in zip(codecs, sets, strict=True):
+        feature = CollectedFeature(codec, num_rows)
+        encoded = EncodedFeature(codec, vocabulary, states, members.indptr, members.ids)
+        feature.add(np.arange(num_rows, dtype=np.int32), encoded)
+        feature.finish()
+        features.append((feature, None))
+    rows = RowsToSeal(np.zeros((num_rows, 2), np.uint64), (1, 2), np.arange(num_rows))
+    built = SetColumns.build(features, rows)
     parts = [
         Popularity(
             counts,
             num_rows,
             int((states != VALUE).sum()),
-            SetColumns.row_bits(counts, states, row_indptr, part),
+            SetColumns.row_bits(counts, states, members),
         )
-        for states, row_indptr, part, counts in sets
+        for states, members, counts in sets
     ]
     assert sum(map(set_bits, parts)) == built.sets.num_bits
-    assert sets_bytes(parts) == pytest.approx(built.size_bytes, abs=num_rows / 8 + 24)
+    assert sets_bytes(parts) == pytest.approx(built.sets.size_bytes, abs=num_rows / 8 + 24)
 
 
 def test_bits_of_some_rows_stand_for_all():
-    states, indptr, symbols, counts = some_sets(3, 4000, 300, 0.5, False)
-    coded = SetColumns.row_bits(counts, states, indptr, symbols)
+    states, rows, counts = some_sets(3, 4000, 300, 0.5, False)
+    coded = SetColumns.row_bits(counts, states, rows)
     some = Popularity(counts, 4000, 0, coded[:1000])
     assert set_bits(some) == pytest.approx(coded.sum(), rel=0.03)
     assert sets_bytes([some]) == pytest.approx(sets_bytes([Popularity(counts, 4000, 0, coded)]), rel=0.05)
 
 
 def test_bits_of_sets_are_guessed_without_any_rows():
-    states, indptr, symbols, counts = some_sets(3, 4000, 300, 0.5, False)
-    coded = SetColumns.row_bits(counts, states, indptr, symbols)
+    states, rows, counts = some_sets(3, 4000, 300, 0.5, False)
+    coded = SetColumns.row_bits(counts, states, rows)
     guessed = Popularity(counts, 4000)
     assert set_bits(guessed) == pytest.approx(coded.sum(), rel=0.1)
     assert sets_bytes([guessed]) == pytest.approx(sets_bytes([Popularity(counts, 4000, 0, coded)]), rel=0.1)
@@ -158,3 +156,33 @@ def test_bits_of_sets_are_guessed_without_any_rows():
 def test_no_sets_take_nothing():
     assert sets_bytes([]) == 0
     assert sets_bytes([Popularity(np.zeros(0, np.int64), 0)]) < 64
+
+
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        ([], []),
+        ([5, 5, 3, 0], [5, 5, 3, 0]),
+        ([3, 5], [4, 4]),
+        ([3, 4], [4, 3]),
+        ([1, 9, 2, 2, 7, 0], [5, 5, 4, 4, 3, 0]),
+        ([0, 0, 7], [3, 2, 2]),
+        ([9, 7, 8, 7, 8, 1], [9, 8, 8, 7, 7, 1]),
+    ],
+    ids=str,
+)
+def test_counts_that_do_not_descend_are_evened_out(counts, expected):
+    assert descending(np.array(counts, np.int64)).tolist() == expected
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_evened_counts_keep_what_lies_behind_each_run(seed):
+    """Where neighbours differ by more than rounding, as many facts stand before and behind as did."""
+    rng = np.random.default_rng(seed)
+    counts = np.sort(rng.integers(0, 1000, 200))[::-1] + rng.integers(-30, 30, 200).clip(0)
+    evened = descending(counts)
+    assert (np.diff(evened) <= 0).all()
+    assert evened.sum() == counts.sum()
+    ends = np.flatnonzero(np.diff(evened) < -1)
+    assert len(ends)
+    assert np.cumsum(evened)[ends].tolist() == np.cumsum(counts)[ends].tolist()

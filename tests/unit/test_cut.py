@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 from feast.protos.feast.types.Value_pb2 import Int64Set, StringSet, Value
 
-from feast_sketch_store.layers import Cut, FeatureBudget, Target, build_layer
+from feast_sketch_store.layers import Cut, FeatureBudget, Goal, build_layer
 from feast_sketch_store.rows.codecs import EMPTY, MISSING, NULL, VALUE, FeatureCodec
 from feast_sketch_store.rows.vocabulary import Vocabulary
 
@@ -34,9 +34,9 @@ def layer_of(make_rows):
     """Makes a layer whose set is cut."""
 
     def make(cut, structure="sets", rows=ROWS):
-        targets = {"viewed": Target("error_rate", 1e-9, structure), "size": 1e-9}
+        targets = {"viewed": Goal("error_rate", 1e-9, structure), "size": 1e-9}
         if structure == "tiers":
-            targets["viewed"] = Target("false_per_read", 1e-9, structure)
+            targets["viewed"] = Goal("false_per_read", 1e-9, structure)
         return build_layer(
             make_rows(rows, [VIEWED, SIZE]), FeatureBudget(1e-9, targets, cuts={"viewed": cut} if cut else {})
         )
@@ -71,9 +71,9 @@ def test_what_a_cut_leaves(layer_of, read, structure, cut, kept, num_cut):
     expected = [None if items is None else items & kept for items in written]
     expected[5] = Value()
     assert items_of(read, layer) == expected
-    assert {v.decode() for v in layer.vocabularies["viewed"].values.to_pylist()} == kept
+    assert {v.decode() for v in layer.features["viewed"].vocabulary.values.to_pylist()} == kept
     assert layer.cut == {"viewed": num_cut}
-    assert layer.num_facts_of["viewed"] == 9 - num_cut
+    assert layer.features["viewed"].num_facts == 9 - num_cut
     assert [read(layer, [user], ["size"])[user][1]["size"].int64_val for user in range(8)] == [
         3, 2, 1, 1, 0, 9, 9, 2,
     ]  # fmt: skip
@@ -95,7 +95,7 @@ def test_a_row_of_which_nothing_is_left_is_empty_and_others_stay_what_they_are(
 def test_values_of_equal_counts_are_kept_in_ascending_order(layer_of):
     rows = [(0, viewed("b", "a", "d", "c"), 0)]
     layer = layer_of(Cut(top=2), rows=rows)
-    assert layer.vocabularies["viewed"].values.to_pylist() == [b"a", b"b"]
+    assert layer.features["viewed"].vocabulary.values.to_pylist() == [b"a", b"b"]
 
 
 def test_a_layer_without_cuts_tells_of_none(layer_of):
@@ -106,7 +106,7 @@ def test_a_layer_without_cuts_tells_of_none(layer_of):
 
 def test_a_cut_of_no_rows(layer_of):
     layer = layer_of(Cut(top=1), rows=ROWS[5:6])
-    assert (layer.cut, len(layer.vocabularies["viewed"])) == ({"viewed": 0}, 0)
+    assert (layer.cut, len(layer.features["viewed"].vocabulary)) == ({"viewed": 0}, 0)
 
 
 def test_shares_are_of_all_rows_and_not_of_those_with_values():

@@ -13,6 +13,7 @@ from feast.protos.feast.types.Value_pb2 import Value
 
 from feast_sketch_store.kernel import reference
 from feast_sketch_store.rows.entity_keys import (
+    find_sorted,
     hash_columns,
     hash_entity_keys,
     hash_serialized_keys,
@@ -267,3 +268,25 @@ def test_no_keys_make_no_hashes():
 def test_a_type_that_feast_refuses_is_refused(value):
     with pytest.raises(ValueError, match="not supported"):
         serialize_entity_keys([key(user_id=value)])
+
+
+@pytest.mark.parametrize(
+    ("listed", "wanted", "positions", "places"),
+    [
+        ([], [(1, 1)], [], []),
+        ([(1, 1)], [], [], []),
+        ([(1, 1)], [(1, 2), (2, 1), (0, 1)], [], []),
+        # Hashes that share their first half are told apart by the second.
+        (
+            [(1, 1), (1, 5), (1, 9), (2, 0)],
+            [(1, 9), (1, 5), (1, 7), (1, 1), (2, 0)],
+            [0, 1, 3, 4],
+            [2, 1, 0, 3],
+        ),
+        ([(2**64 - 1, 0), (2**64 - 1, 2**64 - 1)], [(2**64 - 1, 2**64 - 1)], [0], [1]),
+        ([(0, 3)], [(0, 3), (0, 3)], [0, 1], [0, 0]),
+    ],
+)
+def test_find_sorted(listed, wanted, positions, places):
+    found = find_sorted(*(np.array(pairs, np.uint64).reshape(-1, 2) for pairs in (listed, wanted)))
+    assert [array.tolist() for array in found] == [positions, places]

@@ -1,12 +1,10 @@
 """The exact layer: rows come back as they were written."""
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from feast.protos.feast.types.Value_pb2 import StringSet, Value
 
 from feast_sketch_store.layers import ExactLayer
-from feast_sketch_store.layers.exact import find_sorted
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import deletions, encode, newest_rows
 
@@ -88,25 +86,3 @@ def test_size_grows_with_rows(layer_of):
     sizes = [layer_of([(user, {}, 0) for user in range(n)]).size_bytes for n in (0, 10, 1000)]
     # A row has a hash of 16 bytes and two timestamps at least.
     assert sizes[2] - sizes[1] >= 990 * 32
-
-
-@pytest.mark.parametrize(
-    ("listed", "wanted", "positions", "places"),
-    [
-        ([], [(1, 1)], [], []),
-        ([(1, 1)], [], [], []),
-        ([(1, 1)], [(1, 2), (2, 1), (0, 1)], [], []),
-        # Hashes that share their first half are told apart by the second.
-        (
-            [(1, 1), (1, 5), (1, 9), (2, 0)],
-            [(1, 9), (1, 5), (1, 7), (1, 1), (2, 0)],
-            [0, 1, 3, 4],
-            [2, 1, 0, 3],
-        ),
-        ([(2**64 - 1, 0), (2**64 - 1, 2**64 - 1)], [(2**64 - 1, 2**64 - 1)], [0], [1]),
-        ([(0, 3)], [(0, 3), (0, 3)], [0, 1], [0, 0]),
-    ],
-)
-def test_find_sorted(listed, wanted, positions, places):
-    found = find_sorted(*(np.array(pairs, np.uint64).reshape(-1, 2) for pairs in (listed, wanted)))
-    assert [array.tolist() for array in found] == [positions, places]

@@ -57,6 +57,7 @@ PURE = [
     "planning.report",
     "planning.sample",
     "rows.binning",
+    "rows.csr",
     "rows.vocabulary",
     "snapshot.blocks",
     "snapshot.format",

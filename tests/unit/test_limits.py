@@ -223,7 +223,7 @@ def test_values_are_parsed_in_messages_of_bounded_size(monkeypatch, make_rows):
     wanted = decoder.values(*arguments)
     assert sorted(len(value.bytes_val) for value in wanted) == sorted(lengths)
     monkeypatch.setattr(codecs_module, "_BYTES_PER_MESSAGE", 100)
-    _, ends = decoder.encode(*arguments)
+    _, ends = decoder.to_wire(*arguments)
     bounds = codecs_module._message_bounds(ends)
     assert bounds[0] == 0
     assert bounds[-1] == ends[-1]

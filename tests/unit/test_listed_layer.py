@@ -10,7 +10,7 @@ from feast_sketch_store.layers import FeatureBudget, build_layer
 from feast_sketch_store.layers.listed import row_hashes
 from feast_sketch_store.rows.binning import Edges, Precision, Quantiles
 from feast_sketch_store.rows.codecs import BINNED, EXACT, FeatureCodec
-from feast_sketch_store.structures.columns import BytesElements, DictionaryElements, NumberElements
+from feast_sketch_store.structures.elements import BytesElements, DictionaryElements, NumberElements
 
 RATE = 1e-9
 VIEWED = FeatureCodec("viewed", "int64_set_val")
@@ -31,7 +31,7 @@ def column_of(layer_of):
 
     def make(field, values):
         layer = layer_of([(n, {"x": v}, 0) for n, v in enumerate(values)], [FeatureCodec("x", field, EXACT)])
-        return layer.presence.columns["x"]
+        return layer.features["x"]
 
     return make
 
@@ -100,8 +100,13 @@ def test_scalars_beside_an_exact_feature_are_columns_and_never_wrong(layer_of, r
         for user in range(1000)
     ]
     layer = layer_of(rows, codecs)
-    assert set(layer.ranges) == {"viewed"}
-    assert not layer.shape_ranges
+    assert {name: feature.structure for name, feature in layer.features.items()} == {
+        "viewed": "uniform",
+        "price": "column",
+        "country": "column",
+    }
+    assert [list(structure.features) for structure in layer.structures] == [["viewed"], ["price", "country"]]
+    assert not layer.structures[0].rows
     names = [codec.feature for codec in codecs]
     assert read(layer, list(range(2000)), names) == {user: (event, values) for user, values, event in rows}
 
@@ -110,7 +115,8 @@ def test_no_rows_and_no_filter(layer_of, read):
     assert read(layer_of([], [PRICE]), [1, 2], ["price"]) == {}
     layer = layer_of([(1, {"price": Value(double_val=3.5)}, 7)], [PRICE])
     assert layer.num_facts == 0
-    assert layer.bloom.num_bits == 64
+    assert [structure.kind for structure in layer.structures] == ["columns"]
+    assert layer.table_bytes == 0
     assert read(layer, [1, 2], ["price", "other"]) == {1: (7, {"price": Value(double_val=3.5)})}
 
 

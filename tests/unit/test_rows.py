@@ -20,7 +20,6 @@ from feast_sketch_store.rows.encoding import (
     deletions,
     encode,
     newest_rows,
-    take_csr,
     to_arrow,
 )
 from tests.helpers.keys import entity_key
@@ -319,12 +318,3 @@ def test_merging_keeps_features_that_one_side_lacks(make_rows):
     merged = older.merged_with(newer)
     assert sorted(items_of(merged)) == [(MISSING, set()), (VALUE, {b"a"})]
     assert sorted(items_of(merged, "size")) == [(MISSING, set()), (VALUE, {5})]
-
-
-@pytest.mark.parametrize(
-    ("rows", "indptr", "values"),
-    [([], [0], []), ([1], [0, 0], []), ([2, 0, 2], [0, 1, 3, 4], [30, 10, 20, 30])],
-)
-def test_rows_of_a_csr_matrix(rows, indptr, values):
-    taken = take_csr(np.array([0, 2, 2, 3]), np.array([10, 20, 30], np.int32), np.array(rows, np.int64))
-    assert [array.tolist() for array in taken] == [indptr, values]

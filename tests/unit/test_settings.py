@@ -25,10 +25,10 @@ from feast.types import (
 )
 
 from feast_sketch_store.errors import SettingsError, UnsupportedFeatureError
-from feast_sketch_store.layers import Cut, Target
+from feast_sketch_store.layers import Cut, Goal
 from feast_sketch_store.rows.codecs import CATEGORICAL, MEMBERSHIP
 from feast_sketch_store.rows.encoding import OWN_COLUMNS
-from feast_sketch_store.structures.choice import AUTO, ERROR_RATE, FALSE_PER_READ, MEMORY, NOISE_RATIO
+from feast_sketch_store.structures.goals import AUTO, ERROR_RATE, FALSE_PER_READ, MEMORY, NOISE_RATIO
 from feast_sketch_store.view.settings import VocabularySetting, duration, resolve
 
 OPTIONS = SimpleNamespace(
@@ -67,11 +67,11 @@ def test_options_are_the_defaults():
     assert (settings.view, settings.presence_error_rate, settings.ttl_microseconds) == ("history", 1e-5, None)
     assert list(settings.features) == ["a", "b"]
     assert [(f.target, f.max_vocabulary, f.vocabulary) for f in settings.features.values()] == [
-        (Target(ERROR_RATE, 0.01, AUTO), 1000, None),
+        (Goal(ERROR_RATE, 0.01, AUTO), 1000, None),
         (1e-6, 1000, None),
     ]
     assert [codec.name for codec in settings.codecs] == [MEMBERSHIP, CATEGORICAL]
-    assert settings.budget.targets == {"a": Target(ERROR_RATE, 0.01, AUTO), "b": 1e-6}
+    assert settings.budget.targets == {"a": Goal(ERROR_RATE, 0.01, AUTO), "b": 1e-6}
     assert settings.budget.cuts == {}
     assert settings.budget.presence_error_rate == 1e-5
 
@@ -92,7 +92,7 @@ def test_options_are_the_defaults():
     ],
 )
 def test_which_error_rate_counts(dtype, view_tags, tags, rate):
-    target = rate if dtype is String else Target(ERROR_RATE, rate, AUTO)
+    target = rate if dtype is String else Goal(ERROR_RATE, rate, AUTO)
     assert only(dtype, tags, view_tags).target == target
 
 
@@ -278,22 +278,26 @@ def test_time_to_live(ttl, microseconds):
 @pytest.mark.parametrize(
     ("tags", "view_tags", "target"),
     [
-        ({"sketch.error_rate": "auto"}, {}, Target(NOISE_RATIO, 0.1, AUTO)),
-        ({}, {"sketch.error_rate": "auto"}, Target(NOISE_RATIO, 0.1, AUTO)),
-        ({"sketch.error_rate": "0.2"}, {"sketch.error_rate": "auto"}, Target(ERROR_RATE, 0.2, AUTO)),
-        ({"sketch.noise_ratio": "0.5"}, {}, Target(NOISE_RATIO, 0.5, AUTO)),
-        ({"sketch.noise_ratio": "1e3"}, {"sketch.memory": "1MB"}, Target(NOISE_RATIO, 1000.0, AUTO)),
-        ({"sketch.false_per_read": "2"}, {"sketch.error_rate": "0.1"}, Target(FALSE_PER_READ, 2.0, AUTO)),
-        ({}, {"sketch.false_per_read": "2"}, Target(FALSE_PER_READ, 2.0, AUTO)),
-        ({"sketch.memory": "470MB"}, {}, Target(MEMORY, 470e6, AUTO)),
-        ({"sketch.memory": "1.5 kB"}, {}, Target(MEMORY, 1500.0, AUTO)),
-        ({"sketch.memory": "1e3"}, {}, Target(MEMORY, 1000.0, AUTO)),
-        ({"sketch.memory": "7B"}, {}, Target(MEMORY, 7.0, AUTO)),
-        ({"sketch.memory": "7mb"}, {}, Target(MEMORY, 7e6, AUTO)),
-        ({"sketch.filter": "sets"}, {}, Target(ERROR_RATE, 0.01, "sets")),
-        ({"sketch.filter": "tiers"}, {"sketch.filter": "sets"}, Target(ERROR_RATE, 0.01, "tiers")),
-        ({}, {"sketch.filter": "uniform", "sketch.memory": "2GB"}, Target(MEMORY, 2e9, "uniform")),
-        ({"sketch.filter": "sets"}, {"sketch.noise_ratio": "3"}, Target(NOISE_RATIO, 3.0, "sets")),
+        ({"sketch.error_rate": "auto"}, {}, Goal(NOISE_RATIO, 0.1, AUTO)),
+        ({}, {"sketch.error_rate": "auto"}, Goal(NOISE_RATIO, 0.1, AUTO)),
+        ({"sketch.error_rate": "0.2"}, {"sketch.error_rate": "auto"}, Goal(ERROR_RATE, 0.2, AUTO)),
+        ({"sketch.noise_ratio": "0.5"}, {}, Goal(NOISE_RATIO, 0.5, AUTO)),
+        ({"sketch.noise_ratio": "1e3"}, {"sketch.memory": "1MB"}, Goal(NOISE_RATIO, 1000.0, AUTO)),
+        (
+            {"sketch.false_per_read": "2"},
+            {"sketch.error_rate": "0.1"},
+            Goal(FALSE_PER_READ, 2.0, AUTO),
+        ),
+        ({}, {"sketch.false_per_read": "2"}, Goal(FALSE_PER_READ, 2.0, AUTO)),
+        ({"sketch.memory": "470MB"}, {}, Goal(MEMORY, 470e6, AUTO)),
+        ({"sketch.memory": "1.5 kB"}, {}, Goal(MEMORY, 1500.0, AUTO)),
+        ({"sketch.memory": "1e3"}, {}, Goal(MEMORY, 1000.0, AUTO)),
+        ({"sketch.memory": "7B"}, {}, Goal(MEMORY, 7.0, AUTO)),
+        ({"sketch.memory": "7mb"}, {}, Goal(MEMORY, 7e6, AUTO)),
+        ({"sketch.filter": "sets"}, {}, Goal(ERROR_RATE, 0.01, "sets")),
+        ({"sketch.filter": "tiers"}, {"sketch.filter": "sets"}, Goal(ERROR_RATE, 0.01, "tiers")),
+        ({}, {"sketch.filter": "uniform", "sketch.memory": "2GB"}, Goal(MEMORY, 2e9, "uniform")),
+        ({"sketch.filter": "sets"}, {"sketch.noise_ratio": "3"}, Goal(NOISE_RATIO, 3.0, "sets")),
     ],
 )
 def test_what_a_set_is_kept_for(tags, view_tags, target):
@@ -338,7 +342,7 @@ def test_two_measures_at_once_are_refused():
     with pytest.raises(SettingsError, match="remove all but one"):
         only(Set(String), {}, both)
     # The feature's own counts, so its view's do not matter.
-    assert only(Set(String), {"sketch.noise_ratio": "1"}, both).target == Target(NOISE_RATIO, 1.0, AUTO)
+    assert only(Set(String), {"sketch.noise_ratio": "1"}, both).target == Goal(NOISE_RATIO, 1.0, AUTO)
 
 
 @pytest.mark.parametrize(
@@ -444,6 +448,6 @@ def test_options_of_the_store_are_where_it_begins():
         Field(name="c", dtype=Array(String), tags={"sketch.codec": "exact"}),
     )
     settings = resolve(options, view)
-    assert settings.features["a"].target == Target(NOISE_RATIO, 0.1, "tiers")
+    assert settings.features["a"].target == Goal(NOISE_RATIO, 0.1, "tiers")
     assert settings.features["b"].target == 1e-6
     assert settings.budget.cuts == {"a": Cut(top=5)}

@@ -92,8 +92,8 @@ def test_missing_null_empty_and_values_are_told_apart(layer_of, read, num_featur
     rows = random_rows(600, codecs, seed=num_features)
     layer = layer_of(rows, codecs=codecs)
     assert plain_rows(read(layer, list(range(700)), names)) == expected(rows, names)
-    assert len(layer.shape_ranges) >= num_ranges
-    assert all(r.num_symbols <= MAX_SHAPES for r in layer.shape_ranges)
+    assert len(layer.presence.ranges) >= num_ranges
+    assert all(r.num_symbols <= MAX_SHAPES for r in layer.presence.ranges)
 
 
 @pytest.mark.parametrize("names", [["f11"], ["f0"], ["f7", "f2"], []], ids=str)
@@ -163,12 +163,12 @@ def test_a_scalar_reads_as_the_most_popular_candidate(layer_of, read, make_rows,
     # Value v is written 60 - v times.
     sizes = [size for size in range(50) for _ in range(60 - size)]
     layer = layer_of([(u, {"size": Value(int64_val=s)}, 0) for u, s in enumerate(sizes)], LOOSE, [SIZE])
-    assert layer.vocabularies["size"].values.to_pylist() == list(range(50))
-    users, symbols = list(range(len(sizes))), layer.ranges["size"]
+    assert layer.features["size"].vocabulary.values.to_pylist() == list(range(50))
+    users, symbols = list(range(len(sizes))), layer.features["size"].symbols
     found = read(layer, users, ["size"])
     one_by_one = [
         contains_facts(
-            layer.bloom,
+            layer.presence.table.filter,
             hashes_of(users),
             np.full(len(users), 64 * symbols.first_word + v),
             symbols.num_hashes,
@@ -277,7 +277,7 @@ def test_features_stand_beside_the_right_rows_after_some_expired(layer_of, read)
 
 def test_popular_values_have_small_ids(layer_of):
     rows = [(user, {"viewed": viewed(*(f"item {n}" for n in range(user + 1)))}, 0) for user in range(30)]
-    vocabulary = layer_of(rows).vocabularies["viewed"].values.to_pylist()
+    vocabulary = layer_of(rows).features["viewed"].vocabulary.values.to_pylist()
     assert vocabulary == [f"item {n}".encode() for n in range(30)]
 
 
@@ -285,12 +285,12 @@ def test_ranges_lie_side_by_side_with_shapes_last(make_rows):
     rows = make_rows(random_rows(600, features_named(12), seed=5, vocabulary=150), features_named(12))
     rates = {name: 10.0 ** -(n % 5 + 1) for n, name in enumerate(rows.features)}
     layer = build_layer(rows, FeatureBudget(1e-5, rates))
-    features = sorted(layer.ranges.values(), key=lambda r: r.first_word)
-    ranges = [*features, *layer.shape_ranges]
+    features = sorted((f.symbols for f in layer.features.values()), key=lambda r: r.first_word)
+    ranges = [*features, *layer.presence.ranges]
     assert ranges[0].first_word == 0
     ends = [r.first_word + r.num_words for r in ranges]
     assert [r.first_word for r in ranges[1:]] == ends[:-1]
-    assert len(layer.bloom.words) == layer.bloom.num_words + ends[-1]
+    assert len(layer.presence.table.filter.words) == layer.presence.table.filter.num_words + ends[-1]
 
 
 def test_facts_are_values_and_one_shape_a_row(layer_of):
@@ -303,10 +303,10 @@ def test_facts_are_values_and_one_shape_a_row(layer_of):
 def test_expected_rates_keep_the_budget(layer_of, rate):
     codecs = features_named(2)
     layer = layer_of(random_rows(3000, codecs, seed=4, vocabulary=60), rate, codecs)
-    assert layer.ranges["f1"].false_positive_rate <= rate * 1.001
+    assert layer.features["f1"].symbols.false_positive_rate <= rate * 1.001
     # A scalar shares its rate among the other values of the vocabulary, presence among the shapes.
-    assert layer.ranges["f0"].false_positive_rate * 59 <= rate * 1.001
-    (shapes,) = layer.shape_ranges
+    assert layer.features["f0"].symbols.false_positive_rate * 59 <= rate * 1.001
+    (shapes,) = layer.presence.ranges
     assert shapes.false_positive_rate * shapes.num_symbols <= rate * 1.001
 
 

@@ -8,7 +8,7 @@ import pytest
 from feast.protos.feast.types.Value_pb2 import StringSet, Value
 
 from feast_sketch_store.errors import SettingsError, SketchStoreError
-from feast_sketch_store.layers import Target
+from feast_sketch_store.layers import Goal
 from feast_sketch_store.operations.verification import verify_view
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import deletions, to_arrow
@@ -22,9 +22,9 @@ CODECS = [FeatureCodec("viewed", "string_set_val"), FeatureCodec("name", "string
 NEVER = SealPolicy(1.0, 10**9)
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 TARGETS = {
-    "uniform": Target("error_rate", 1e-9, "uniform"),
-    "tiers": Target("false_per_read", 1e-6, "tiers"),
-    "sets": Target("noise_ratio", 0.1, "sets"),
+    "uniform": Goal("error_rate", 1e-9, "uniform"),
+    "tiers": Goal("false_per_read", 1e-6, "tiers"),
+    "sets": Goal("noise_ratio", 0.1, "sets"),
 }
 STRUCTURES = pytest.mark.parametrize("structure", TARGETS)
 
@@ -236,7 +236,7 @@ def test_a_write_past_the_limit_of_values_is_refused(view, structure, cut):
 @pytest.mark.parametrize("structure", ["auto", "uniform", "tiers"])
 def test_rows_that_do_not_fit_in_the_memory_are_kept_unsealed(view, caplog, structure):
     features = dict(settings_of("sets").features)
-    features["viewed"] = replace(features["viewed"], target=Target("memory", 1, structure))
+    features["viewed"] = replace(features["viewed"], target=Goal("memory", 1, structure))
     settings = replace(settings_of("sets"), features=features)
     write(view, popular_rows(), settings)
     with pytest.raises(SettingsError, match="feature 'viewed' cannot be kept for a memory of 1"):

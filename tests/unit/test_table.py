@@ -10,17 +10,20 @@ import pytest
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import StringSet, Value
 
-from feast_sketch_store.layers import FeatureBudget, SketchLayer, Target, build_layer, table
-from feast_sketch_store.layers.table import TOLERANCE, TablePart, fill_table
+from feast_sketch_store.layers import FeatureBudget, Goal, SketchLayer, build_layer
 from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_entity_keys
 from feast_sketch_store.storage.local import LocalStorage
+from feast_sketch_store.structures import table
 from feast_sketch_store.structures.sizing import FactClass, TieredFacts, size_for_rates
+from feast_sketch_store.structures.table import TOLERANCE, TablePart, fill_table
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
 from feast_sketch_store.view.view import View
 
 CODECS = [FeatureCodec("viewed", "string_set_val"), FeatureCodec("name", "string_val")]
+NEVER = SealPolicy(1.0, 10**9)
 PER_ENTITY, NUM_SYMBOLS = 150, 300
 
 
@@ -30,7 +33,7 @@ def large_entities(num_entities=6):
     ids = [np.sort(rng.permutation(NUM_SYMBOLS)[:PER_ENTITY]) for _ in range(num_entities)]
     indptr = np.arange(num_entities + 1) * PER_ENTITY
     places = np.arange(num_entities, dtype=np.int32)
-    rows = (places, indptr, np.concatenate(ids).astype(np.int32))
+    rows = (places, Csr(indptr, np.concatenate(ids).astype(np.int32)))
     return rng.integers(0, 2**64, (num_entities, 2), np.uint64), lambda: iter([rows])
 
 
@@ -111,21 +114,23 @@ def rows_of(make_rows, num_users=200):
 
 
 TARGETS = {
-    "uniform": Target("error_rate", 0.01),
-    "tiers": Target("false_per_read", 0.5, "tiers"),
+    "uniform": Goal("error_rate", 0.01),
+    "tiers": Goal("false_per_read", 0.5, "tiers"),
 }
 
 
 @pytest.mark.parametrize("structure", TARGETS)
-def test_a_table_that_is_too_small_is_filled_again(make_rows, sizing_of, structure):
+def test_a_table_that_is_too_small_is_filled_again(make_rows, sizing_of, monkeypatch, structure):
+    monkeypatch.setattr("feast_sketch_store.layers.build.new_salt", lambda: (3, 5))
     rows = rows_of(make_rows)
     budget = FeatureBudget(1e-4, {"viewed": TARGETS[structure], "name": 1e-4})
     honest = build_layer(rows, budget)
     sizing_of(0.4)
     layer = build_layer(rows, budget)
-    assert layer.structure_of("viewed") == structure
-    assert 0.95 <= layer.bloom.num_bits / honest.bloom.num_bits <= 1.1
-    assert layer.ranges["viewed"].false_positive_rate <= honest.ranges["viewed"].false_positive_rate * 1.05
+    assert layer.features["viewed"].structure == structure
+    assert 0.95 <= layer.table_bytes / honest.table_bytes <= 1.1
+    rate, honest_rate = (each.features["viewed"].false_positive_rate for each in (layer, honest))
+    assert rate <= honest_rate * 1.05
 
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
@@ -172,13 +177,13 @@ def test_what_no_table_keeps_is_sealed_exactly_and_told(tmp_path, sizing_of, cap
     assert [set(value.string_set_val.val) for value in shown] == list(written.values())
     layer, _ = view.sealed()
     assert isinstance(layer, SketchLayer)
-    assert [layer.structure_of(name) for name in names] == ["sets", "column"][: len(names)]
-    assert not layer.ranges
+    assert [layer.features[name].structure for name in names] == ["sets", "column"][: len(names)]
+    assert layer.table_bytes == 0
 
 
 def test_what_no_filter_can_keep_is_told(tmp_path, caplog):
     settings = ViewSettings(
-        "history", 1e-4, {"viewed": FeatureSettings(CODECS[0], Target("noise_ratio", 1e-40, "tiers"), 1000)}
+        "history", 1e-4, {"viewed": FeatureSettings(CODECS[0], Goal("noise_ratio", 1e-40, "tiers"), 1000)}
     )
     view = View(LocalStorage(tmp_path / "view"), settings, SealPolicy(1.0, 10**9), 0.0)
     rows = [
@@ -188,12 +193,12 @@ def test_what_no_filter_can_keep_is_told(tmp_path, caplog):
     view.write(rows)
     assert view.seal()
     assert "'viewed' of view 'history' is kept exactly: no filter keeps a noise_ratio of 1e-40" in caplog.text
-    assert view.sealed()[0].structure_of("viewed") == "sets"
+    assert view.sealed()[0].features["viewed"].structure == "sets"
 
 
 def test_a_choice_of_sets_is_no_news(tmp_path, caplog):
     settings = ViewSettings(
-        "history", 1e-4, {"viewed": FeatureSettings(CODECS[0], Target("noise_ratio", 1e-3), 1000)}
+        "history", 1e-4, {"viewed": FeatureSettings(CODECS[0], Goal("noise_ratio", 1e-3), 1000)}
     )
     view = View(LocalStorage(tmp_path / "view"), settings, SealPolicy(1.0, 10**9), 0.0)
     rows = [
@@ -202,5 +207,5 @@ def test_a_choice_of_sets_is_no_news(tmp_path, caplog):
     ]
     view.write(rows)
     assert view.seal()
-    assert view.sealed()[0].structure_of("viewed") == "sets"
+    assert view.sealed()[0].features["viewed"].structure == "sets"
     assert not caplog.records

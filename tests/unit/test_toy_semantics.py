@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from feast.protos.feast.types.Value_pb2 import StringSet, Value
 
-from feast_sketch_store.layers.exact import find_sorted
+from feast_sketch_store.layers.answer import LayerAnswer, stack
 from feast_sketch_store.operations.verification import verify_view
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import (
@@ -22,10 +22,10 @@ from feast_sketch_store.rows.encoding import (
     deletions,
     encode,
     row_keys,
-    unite_csr,
 )
+from feast_sketch_store.rows.entity_keys import find_sorted
 from feast_sketch_store.storage.local import LocalStorage
-from feast_sketch_store.structures.answer import FeatureAnswer, LayerAnswer, stack
+from feast_sketch_store.structures.answer import CsrAnswer
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.semantics import REPLACE, SEMANTICS, RowSemantics
 from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
@@ -48,9 +48,8 @@ def united(rows):
     _, owners = find_sorted(keys.entity_hashes, rows.keys.entity_hashes[kept])
     features = {}
     for name, feature in rows.take(kept).features.items():
-        indptr, symbols = unite_csr(feature.indptr, feature.symbols, owners, len(keys))
-        states = highest(feature.states, owners, len(keys))
-        features[name] = replace(feature, states=states, indptr=indptr, symbols=symbols)
+        csr, states = feature.csr.united(owners, len(keys)), highest(feature.states, owners, len(keys))
+        features[name] = replace(feature, states=states, indptr=csr.indptr, symbols=csr.ids)
     return EncodedRows(keys, features)
 
 
@@ -120,9 +119,8 @@ class Append(RowSemantics):
         np.maximum.at(times, owners, both.event_timestamps)
         features = {}
         for name, feature in both.features.items():
-            csr = unite_csr(feature.indptr, feature.symbols.astype(np.int32), owners, len(found))
-            states = highest(feature.states, owners, len(found))
-            features[name] = FeatureAnswer(feature.decoder, states, *csr)
+            csr = feature.csr.united(owners, len(found))
+            features[name] = CsrAnswer(feature.decoder, highest(feature.states, owners, len(found)), csr)
         return [LayerAnswer(both.decided, found, times, features)]
 
 

@@ -33,13 +33,13 @@ from through_feast import PROJECT, VIEW, Repository, Tags, memory
 
 from feast_sketch_store import SketchReader
 from feast_sketch_store.row_log import RowLog
+from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import (
     CREATED_TIMESTAMP,
     DELETED,
     ENTITY_KEY,
     EVENT_TIMESTAMP,
     NULLS,
-    take_csr,
 )
 from feast_sketch_store.rows.entity_keys import serialize_columns
 from feast_sketch_store.storage.names import view_storage
@@ -105,10 +105,10 @@ def _rows(task: Task, first: int, sources: NDArray[np.int64]) -> tuple[pa.Table,
     people, count, facts = pa.array(np.arange(first, first + len(sources))), len(sources), 0
     columns = {task.join_key: people}
     for name, matrix in task.history.items():
-        indptr, ids = take_csr(matrix.indptr.astype(np.int64), matrix.indices, sources)
-        values = pa.array(task.vocabularies[name][ids])
-        columns[name] = pa.ListArray.from_arrays(pa.array(indptr, pa.int32()), values)
-        facts += len(ids)
+        taken = Csr(matrix.indptr.astype(np.int64), matrix.indices).take(sources)
+        values = pa.array(task.vocabularies[name][taken.ids])
+        columns[name] = pa.ListArray.from_arrays(pa.array(taken.indptr, pa.int32()), values)
+        facts += len(taken.ids)
     moment = pa.scalar(int(task.moment.timestamp()) * 1_000_000, _TIMESTAMP)
     columns[ENTITY_KEY] = serialize_columns({task.join_key: people}).cast(pa.binary())
     columns[EVENT_TIMESTAMP] = pa.repeat(moment, count)

@@ -6,13 +6,13 @@ ones are counted, and a table that would show more than it may is filled again, 
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feast_sketch_store.layers.shapes import SymbolRange, words_for
+from feast_sketch_store.structures.feature_rows import Part
 from feast_sketch_store.structures.sizing import (
     AnyFacts,
     Geometry,
@@ -20,6 +20,7 @@ from feast_sketch_store.structures.sizing import (
     fill_limit,
     size_for_rates,
 )
+from feast_sketch_store.structures.symbols import SymbolRange, words_for
 from feast_sketch_store.succinct import ShiftingBloomFilterBuilder
 from feast_sketch_store.threads import NUM_THREADS
 
@@ -28,9 +29,6 @@ TOLERANCE = 0.001
 
 _HEADROOM = 1.002  # of a larger table: its ones will not be quite the same
 _MAX_GROWTH = 2.0  # at a time
-
-# Per part the places of its rows, and their symbols as indptr and ids of a CSR matrix.
-Rows = Iterator[tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.integer]]]
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,7 @@ class TablePart:
 
     facts: AnyFacts
     num_symbols: int
-    rows: Callable[[], Rows]
+    rows: Callable[[], Iterable[Part]]
     is_held: bool = True
 
 
@@ -91,8 +89,10 @@ def fill_table(
     builder = ShiftingBloomFilterBuilder(num_bits, max(1, ends[-1]), salt, NUM_THREADS)
     for part, hashes, first_word in zip(parts, geometry.hashes, ends, strict=False):
         firsts = np.array(hashes) if isinstance(part.facts, TieredFacts) else None
-        for places, indptr, symbols in part.rows():
-            builder.add_rows(entity_hashes, places, indptr, symbols, len(hashes), first_word * 64, firsts)
+        for places, rows in part.rows():
+            builder.add_rows(
+                entity_hashes, places, rows.indptr, rows.ids, len(hashes), first_word * 64, firsts
+            )
     # A rate below 1 even if all bits are ones.
     fill = min(builder.measured_fill(), 1 - 0.5 / builder.num_bits)
     ranges = [

@@ -1,0 +1,132 @@
+"""CSR matrices: the ids of rows, one row behind the other, and where each row begins."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feast_sketch_store import kernel
+
+
+@dataclass(frozen=True, slots=True)
+class Csr:
+    """The ids of n rows: row ``i`` has ``ids[indptr[i]:indptr[i + 1]]``.
+
+    Parameters
+    ----------
+    indptr : int64[n + 1]
+    ids : int[nnz]
+    weights : one number per id, [nnz]; None if each counts 1.
+    """
+
+    indptr: NDArray[np.int64]
+    ids: NDArray[Any]
+    weights: NDArray[Any] | None = None
+
+    def __len__(self) -> int:
+        return len(self.indptr) - 1
+
+    @classmethod
+    def of_lengths(cls, lengths: NDArray[np.integer], ids: NDArray[Any]) -> "Csr":
+        """Rows of so many ids each, int[n]."""
+        indptr = np.zeros(len(lengths) + 1, np.int64)
+        np.cumsum(lengths, out=indptr[1:])
+        return cls(indptr, ids)
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """How many ids each row has: int64[n]."""
+        return np.diff(self.indptr)
+
+    @property
+    def rows(self) -> NDArray[np.int64]:
+        """The row of each id: int64[nnz]."""
+        return np.repeat(np.arange(len(self)), self.lengths)
+
+    def take(self, rows: NDArray[np.integer]) -> "Csr":
+        """The given rows, int[m], in the order given."""
+        lengths = (self.indptr[1:] - self.indptr[:-1])[rows]
+        indptr = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum(lengths, out=indptr[1:])
+        places = np.repeat(self.indptr[rows] - indptr[:-1], lengths) + np.arange(indptr[-1])
+        return Csr(indptr, self.ids[places], None if self.weights is None else self.weights[places])
+
+    def masked(self, is_kept: NDArray[np.bool_]) -> "Csr":
+        """The same rows without some of their ids: bool[nnz]."""
+        kept_before = np.zeros(len(is_kept) + 1, np.int64)
+        np.cumsum(is_kept, out=kept_before[1:])
+        weights = None if self.weights is None else self.weights[is_kept]
+        return Csr(kept_before[self.indptr], self.ids[is_kept], weights)
+
+    def mapped(self, new_ids: NDArray[np.integer]) -> "Csr":
+        """The same rows with other ids.
+
+        Parameters
+        ----------
+        new_ids : int[V], of each id; negative for an id that is to be left out.
+        """
+        renamed = Csr(self.indptr, new_ids[self.ids], self.weights)
+        has_id = renamed.ids >= 0
+        return renamed if has_id.all() else renamed.masked(has_id)
+
+    def distinct(self) -> "Csr":
+        """The same rows with each id once, ascending; of ids without weights, int32[nnz]."""
+        return Csr(*kernel.distinct_per_row(self.indptr, self.ids))
+
+    def joined(self, other: "Csr") -> "Csr":
+        """The same rows, each with the ids that another matrix has for it behind its own; no weights."""
+        both = Csr(self.indptr + other.indptr, np.empty(len(self.ids) + len(other.ids), self.ids.dtype))
+        both.ids[self._places_from(both.indptr[:-1])] = self.ids
+        both.ids[other._places_from(both.indptr[:-1] + self.lengths)] = other.ids
+        return both
+
+    def united(self, owners: NDArray[np.int64], num_owners: int) -> "Csr":
+        """Rows united by owner, int64[n] below ``num_owners``: ids distinct, no weights."""
+        order = np.argsort(owners, kind="stable")
+        lengths = np.bincount(owners, self.lengths, num_owners).astype(np.int64)
+        return Csr.of_lengths(lengths, self.take(order).ids).distinct()
+
+    def put_into(self, other: "Csr", rows: NDArray[np.integer]) -> None:
+        """Write the rows into the places that another matrix has for its ``rows``, int[n]."""
+        places = self._places_from(other.indptr[rows])
+        other.ids[places] = self.ids
+        if other.weights is not None:
+            other.weights[places] = 1 if self.weights is None else self.weights
+
+    def _places_from(self, starts: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where each id comes to stand if rows begin at ``starts``, int64[n]: int64[nnz]."""
+        return np.repeat(starts - self.indptr[:-1], self.lengths) + np.arange(len(self.ids))
+
+    @staticmethod
+    def stacked(parts: "Sequence[Csr]") -> "Csr":
+        """The rows of several, one behind the other; there is at least one part."""
+        lengths = np.concatenate([part.lengths for part in parts])
+        whole = Csr.of_lengths(lengths, np.concatenate([part.ids for part in parts]))
+        if all(part.weights is None for part in parts):
+            return whole
+        weights = [np.ones(len(p.ids)) if p.weights is None else p.weights for p in parts]
+        return Csr(whole.indptr, whole.ids, np.concatenate(weights))
+
+    @staticmethod
+    def placed(parts: "Sequence[tuple[NDArray[np.int64], Csr]]", num_rows: int) -> "Csr":
+        """One matrix of the rows of several, each part with the places of its rows; no place is in two.
+
+        Rows in no part are empty.
+        """
+        if len(parts) == 1 and len(parts[0][0]) == num_rows:
+            return parts[0][1]
+        indptr = np.zeros(num_rows + 1, np.int64)
+        for places, part in parts:
+            indptr[places + 1] = part.lengths
+        np.cumsum(indptr, out=indptr)
+        weights = [part.weights for _, part in parts if part.weights is not None]
+        whole = Csr(
+            indptr,
+            np.zeros(indptr[-1], parts[0][1].ids.dtype if parts else np.int32),
+            np.ones(indptr[-1], np.result_type(*weights)) if weights else None,
+        )
+        for places, part in parts:
+            part.put_into(whole, places)
+        return whole

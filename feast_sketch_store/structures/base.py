@@ -1,0 +1,308 @@
+"""What a structure is; the package's text tells how the pieces fit together."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feast_sketch_store.rows.codecs import EMPTY, VALUE, Decoder, FeatureCodec
+from feast_sketch_store.rows.csr import Csr
+from feast_sketch_store.rows.encoding import EncodedFeature
+from feast_sketch_store.rows.vocabulary import Vocabulary
+from feast_sketch_store.structures.answer import Answer, CsrAnswer
+from feast_sketch_store.structures.costs import Popularity
+from feast_sketch_store.structures.feature_rows import FeatureRows
+from feast_sketch_store.structures.goals import Goal, Offer
+from feast_sketch_store.structures.parts import Described, Parts
+from feast_sketch_store.structures.sizing import FactClass
+
+
+class FoundRows(NamedTuple):
+    """The p entities of a batch that a layer found, before their features are read.
+
+    Parameters
+    ----------
+    positions : int64[p], ascending, in the batch.
+    event_timestamps : int64[p], microseconds since 1970.
+    entity_hashes : uint64[p, 2]
+    states : uint8[p] of each feature whose structure does not tell them itself.
+    rows : int64[p], their numbers in the layer's list of rows; None if it has none.
+    """
+
+    positions: NDArray[np.int64]
+    event_timestamps: NDArray[np.int64]
+    entity_hashes: NDArray[np.uint64]
+    states: Mapping[str, NDArray[np.uint8]]
+    rows: NDArray[np.int64] | None = None
+
+
+class SealedFeature(ABC):
+    """One feature of sealed rows. Immutable; safe to read from any number of threads.
+
+    Attributes
+    ----------
+    codec : of the values that are kept.
+    vocabulary : the values in the order of their ids; None if values have no ids.
+    """
+
+    codec: FeatureCodec
+    vocabulary: Vocabulary | None
+
+    @property
+    @abstractmethod
+    def structure(self) -> str:
+        """The name that `inspect` shows: one that a tag may give, or ``column``."""
+
+    @property
+    @abstractmethod
+    def num_facts(self) -> int:
+        """How many values are kept."""
+
+    @property
+    def false_positive_rate(self) -> float | None:
+        """Expected of a value, on average over all; None if reads show no false ones."""
+        return None
+
+    @property
+    def num_values(self) -> int:
+        """How many different values there are at most."""
+        return 0 if self.vocabulary is None else len(self.vocabulary)
+
+    def distinct(self) -> Vocabulary:
+        """The different values of all rows.
+
+        Raises
+        ------
+        ValueError : the parts, which came from a file, contradict each other.
+        """
+        assert self.vocabulary is not None
+        return self.vocabulary
+
+    @abstractmethod
+    def read(self, found: FoundRows) -> Answer:
+        """The feature of the rows that a layer found.
+
+        Raises
+        ------
+        ValueError : the parts, which came from a file, contradict each other.
+        """
+
+    def shown(self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64]) -> Answer:
+        """What reads would give of a feature of n rows, were they sealed under such hashes, uint64[n, 2].
+
+        Here the values that the vocabulary has, and no others.
+        """
+        csr = self.known(rows)
+        states = np.where((rows.states == VALUE) & (csr.lengths == 0), np.uint8(EMPTY), rows.states)
+        return CsrAnswer(self.decoder, states, csr)
+
+    def missing(
+        self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64], answer: Answer
+    ) -> Iterator[str]:
+        """What is wrong with the answer about n rows that were sealed, in words that tell of the layer.
+
+        Parameters
+        ----------
+        rows : the feature as it was written, without the values that a cut left out.
+        entity_hashes : uint64[n, 2]
+        """
+        assert self.vocabulary is not None
+        ids = self.vocabulary.find(rows.vocabulary.values)
+        unknown = np.unique(rows.symbols[ids[rows.symbols] < 0])
+        if len(unknown):
+            yield f"lacks {len(unknown)} values of feature {self.codec.feature!r} in its vocabulary"
+            return
+        num_lost, num_false = self.differences(rows.csr.mapped(ids), entity_hashes, answer)
+        if num_false:
+            yield f"has values of feature {self.codec.feature!r} that were never written"
+        if num_lost:
+            yield f"has lost {num_lost} facts of feature {self.codec.feature!r}"
+
+    def differences(self, written: Csr, entity_hashes: NDArray[np.uint64], answer: Answer) -> tuple[int, int]:
+        """How many facts that were written an answer lacks, and how many it has that must not be there.
+
+        Here each row has its own values and no others.
+        """
+        width = len(answer.decoder.vocabulary)
+        ours, theirs = (csr.rows * width + csr.ids for csr in (written, answer.csr))
+        num_lost = len(np.setdiff1d(ours, theirs))
+        return num_lost, len(theirs) - (len(ours) - num_lost)
+
+    def sampled_rate(self, entity_hashes: NDArray[np.uint64], chance: np.random.Generator) -> float:
+        """The share of random values that entities, whom nobody wrote, seem to have: uint64[n, 2]."""
+        return 0.0
+
+    def known(self, rows: EncodedFeature) -> Csr:
+        """The values of rows that the vocabulary has, by its ids."""
+        assert self.vocabulary is not None
+        return rows.csr.mapped(self.vocabulary.find(rows.vocabulary.values))
+
+    @cached_property
+    def decoder(self) -> Decoder:
+        """Decodes the ids of the vocabulary."""
+        assert self.vocabulary is not None
+        return Decoder(self.codec, self.vocabulary)
+
+
+class RowSymbols(NamedTuple):
+    """Symbols that tell of rows what no feature does.
+
+    Parameters
+    ----------
+    num_symbols : how many different ones there are.
+    facts : one for each row, and what is wanted of them.
+    ids : int64[n], the symbol of each row.
+    """
+
+    num_symbols: int
+    facts: FactClass
+    ids: NDArray[np.int64]
+
+
+class RowsToSeal(NamedTuple):
+    """The n rows that structures are built of.
+
+    Parameters
+    ----------
+    entity_hashes : uint64[n, 2]
+    salt : two unsigned 64-bit integers.
+    order : int64[n], the rows in the order of the layer's list; None if it has none.
+    symbols : of the rows; none if they are listed.
+    growth : how much larger than planned a structure is to be, because it would fall short.
+    """
+
+    entity_hashes: NDArray[np.uint64]
+    salt: tuple[int, int]
+    order: NDArray[np.int64] | None
+    symbols: Sequence[RowSymbols] = ()
+    growth: float = 1.0
+
+
+class Shortfall(NamedTuple):
+    """That a structure would not keep what was asked of it: how much larger to try it, and why, in words."""
+
+    growth: float
+    reason: str
+
+
+class Structure(ABC):
+    """Features of a layer's rows that are kept together. Immutable; safe to read from any number of threads.
+
+    Attributes
+    ----------
+    kind : what a snapshot's description calls it; the names of its arrays begin so.
+    names : by which a tag may ask for it.
+    lists_rows : whether it is read by numbers of rows, so that the layer has to list its rows.
+    holds_rows : whether it takes up symbols of rows, which tell of rows if the layer does not list them.
+    tells_states : whether it knows itself which rows have no value; otherwise the layer keeps that.
+    features : those it keeps, by name.
+    """
+
+    kind: ClassVar[str]
+    names: ClassVar[tuple[str, ...]] = ()
+    lists_rows: ClassVar[bool] = False
+    holds_rows: ClassVar[bool] = False
+    tells_states: ClassVar[bool] = False
+
+    features: Mapping[str, SealedFeature]
+
+    @classmethod
+    def among(cls, structures: Sequence["Structure"]) -> Self:
+        """The one of this kind.
+
+        Raises
+        ------
+        ValueError : there is none.
+        """
+        for structure in structures:
+            if isinstance(structure, cls):
+                return structure
+        raise ValueError(f"there is no structure of the kind {cls.kind!r}")
+
+    @classmethod
+    @abstractmethod
+    def offer(cls, goal: Goal, popularity: Popularity) -> Offer | None:
+        """How it would keep a feature, and what that costs.
+
+        Returns
+        -------
+        None if it cannot meet the goal, or is not asked: the goal names another structure, or it names none
+        and this one is not to be chosen unless it is named.
+
+        Raises
+        ------
+        ValueError : the memory that the feature may take is too little.
+        """
+
+    @classmethod
+    def joint_bytes(cls, offers: Sequence[Offer]) -> float:
+        """Bytes of some of its offers in one layer, vocabularies and states not counted."""
+        return sum(offer.num_bytes for offer in offers)
+
+    @classmethod
+    @abstractmethod
+    def build(cls, features: Sequence[tuple[FeatureRows, Any]], rows: RowsToSeal) -> Self | Shortfall:
+        """Keep features of rows, and use them up unless there is a shortfall.
+
+        Parameters
+        ----------
+        features : each with the plan of the offer that was taken.
+        """
+
+    @property
+    @abstractmethod
+    def size_bytes(self) -> int:
+        """Bytes of all parts, vocabularies included."""
+
+    @property
+    def num_rows(self) -> int:
+        """The rows that it has, if it is read by their numbers."""
+        return 0
+
+    @property
+    def num_facts(self) -> int:
+        """The facts that its bits are divided by in a report, symbols that tell of rows included."""
+        return sum(feature.num_facts for feature in self.features.values())
+
+    @property
+    @abstractmethod
+    def fact_bits(self) -> int:
+        """Bits of these facts, with what it takes to find them."""
+
+    @property
+    def table_bytes(self) -> int:
+        """Bytes of a filter's table."""
+        return 0
+
+    @property
+    def ideal_bits(self) -> float:
+        """Bits of standard Bloom filters for the facts in a filter, at the same expected rates."""
+        return 0.0
+
+    def size_bytes_of(self, feature: str) -> float:
+        """Bytes of one feature: its vocabulary, and its share of what it shares with others.
+
+        Here by its share of the facts.
+        """
+        vocabularies = {
+            name: f.vocabulary.size_bytes for name, f in self.features.items() if f.vocabulary is not None
+        }
+        share = self.features[feature].num_facts / max(1, self.num_facts)
+        return share * (self.size_bytes - sum(vocabularies.values())) + vocabularies.get(feature, 0)
+
+    @abstractmethod
+    def to_snapshot(self) -> Described:
+        """All of it as a JSON-serializable description and named arrays."""
+
+    @classmethod
+    @abstractmethod
+    def from_snapshot(cls, description: Mapping[str, Any], parts: Parts) -> Self:
+        """The reverse of `to_snapshot`.
+
+        Raises
+        ------
+        ValueError, KeyError, TypeError : the parts do not fit each other.
+        """

@@ -1,0 +1,290 @@
+"""Bloom filters: features of a layer in one shifting Bloom filter, with uniform hashes or in tiers.
+
+The symbols of all features are numbered through one window of the filter, in ranges that begin on a word; if
+the layer does not list its rows, symbols that tell of rows stand behind them:
+
+    | first feature | ... | last feature | symbols of rows |
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feast_sketch_store.rows.codecs import NULL, VALUE, Decoder, FeatureCodec
+from feast_sketch_store.rows.csr import Csr
+from feast_sketch_store.rows.encoding import EncodedFeature
+from feast_sketch_store.rows.vocabulary import Vocabulary
+from feast_sketch_store.structures.answer import Answer, CsrAnswer
+from feast_sketch_store.structures.base import (
+    FoundRows,
+    RowsToSeal,
+    SealedFeature,
+    Shortfall,
+    Structure,
+)
+from feast_sketch_store.structures.costs import Popularity
+from feast_sketch_store.structures.feature_rows import FeatureRows
+from feast_sketch_store.structures.filter_offers import BLOOM, TIERS, UNIFORM, FilterPlan, filter_offer
+from feast_sketch_store.structures.goals import AUTO, Goal, Offer
+from feast_sketch_store.structures.parts import (
+    WORDS,
+    Described,
+    Parts,
+    checked,
+    describe_salt,
+    prefixed,
+    salt_from,
+)
+from feast_sketch_store.structures.sizing import ideal_bits
+from feast_sketch_store.structures.symbols import SymbolRange
+from feast_sketch_store.structures.table import TablePart, fill_table
+from feast_sketch_store.succinct import (
+    MAX_NUM_WORDS,
+    Asked,
+    ShiftingBloomFilter,
+)
+
+
+class FilterAnswer(Answer):
+    """An answer that asks the filter only for what is wanted, and only when it is."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        states: NDArray[np.uint8],
+        bloom: ShiftingBloomFilter,
+        asked: Asked,
+        entity_hashes: NDArray[np.uint64],
+    ):
+        self.decoder = decoder
+        self.states = states
+        self._bloom = bloom
+        self._asked = asked
+        self._entity_hashes = entity_hashes
+        self._has_values: NDArray[np.bool_] = states == VALUE
+        self._csr: Csr | None = None
+
+    @property
+    def csr(self) -> Csr:
+        """See `Answer`."""
+        if self._csr is None:
+            self._csr = Csr(*self._bloom.possible_symbols(self._entity_hashes, self._asked, self._has_values))
+        return self._csr
+
+    def load(self) -> None:
+        """See `Answer.load`."""
+        self._csr = self.csr
+
+    def bits(self) -> NDArray[np.uint64]:
+        """See `Answer.bits`."""
+        words = self._bloom.windows(self._entity_hashes, self._asked)
+        words *= self._has_values[:, None]
+        return words
+
+    def contains(self, symbols: NDArray[np.int32]) -> NDArray[np.bool_]:
+        """See `Answer.contains`."""
+        return self._bloom.contains(self._entity_hashes, self._asked, symbols, self._has_values)
+
+    def scores(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
+        """See `Answer.scores`."""
+        return self._bloom.scores(self._entity_hashes, self._asked, weights, self._has_values)
+
+
+@dataclass(frozen=True)
+class BloomFeature(SealedFeature):
+    """One feature in a filter; ``symbols`` are those of its values."""
+
+    codec: FeatureCodec
+    vocabulary: Vocabulary
+    symbols: SymbolRange
+    filter: ShiftingBloomFilter
+
+    @property
+    def structure(self) -> str:
+        """See `SealedFeature`."""
+        return TIERS if self.symbols.first_symbols else UNIFORM
+
+    @property
+    def num_facts(self) -> int:
+        """See `SealedFeature`."""
+        return self.symbols.num_facts
+
+    @property
+    def false_positive_rate(self) -> float:
+        """See `SealedFeature`."""
+        return self.symbols.false_positive_rate
+
+    def read(self, found: FoundRows) -> Answer:
+        """See `SealedFeature.read`."""
+        states = found.states[self.codec.feature]
+        answer = FilterAnswer(self.decoder, states, self.filter, self.symbols.asked, found.entity_hashes)
+        if self.codec.is_collection:
+            return answer
+        return self._of_scalar(states, answer.csr)
+
+    def _of_scalar(self, states: NDArray[np.uint8], candidates: Csr) -> Answer:
+        """The first candidate of each row: ids ascend from the most popular value, so it is most probable."""
+        has_any = candidates.lengths > 0
+        ids = candidates.ids[candidates.indptr[:-1][has_any]]
+        # A shape that claims a value which no symbol backs is a false positive of the shapes.
+        states = np.where((states == VALUE) & ~has_any, np.uint8(NULL), states)
+        return CsrAnswer(self.decoder, states, Csr.of_lengths(has_any.astype(np.int64), ids))
+
+    def shown(self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64]) -> Answer:
+        """See `SealedFeature.shown`; the hashes show their own false values.
+
+        Both follow the law of the layer's own rows: to a filter any hash that it was not given is like any
+        other.
+        """
+        own = self.known(rows)
+        noise = Csr(*self.filter.possible_symbols(entity_hashes, self.symbols.asked, rows.states == VALUE))
+        both = own.joined(noise).distinct()
+        if self.codec.is_collection:
+            return CsrAnswer(self.decoder, rows.states, both)
+        return self._of_scalar(rows.states, both)
+
+    def differences(self, written: Csr, entity_hashes: NDArray[np.uint64], answer: Answer) -> tuple[int, int]:
+        """See `SealedFeature.differences`; a filter has false values by design."""
+        entities = written.rows
+        is_read = answer.states[entities] == VALUE  # else the filter is not asked
+        symbols = written.ids.astype(np.int32, copy=False)[:, None]
+        found = self.filter.contains(entity_hashes[entities], self.symbols.asked, symbols, is_read)
+        return int((~found).sum()), 0
+
+    def sampled_rate(self, entity_hashes: NDArray[np.uint64], chance: np.random.Generator) -> float:
+        """See `SealedFeature.sampled_rate`."""
+        num_symbols = max(1, self.symbols.num_symbols)
+        ids = chance.integers(0, num_symbols, (len(entity_hashes), 1)).astype(np.int32)
+        return float(self.filter.contains(entity_hashes, self.symbols.asked, ids).mean())
+
+
+@dataclass(frozen=True)
+class BloomTable(Structure):
+    """Features in one filter, and the ranges of the symbols of ``rows`` if the layer does not list them."""
+
+    features: Mapping[str, BloomFeature]
+    rows: Sequence[SymbolRange]
+    filter: ShiftingBloomFilter
+
+    kind = BLOOM
+    names = (UNIFORM, TIERS)
+    holds_rows = True
+
+    @classmethod
+    def offer(cls, goal: Goal, popularity: Popularity) -> Offer | None:
+        """See `Structure.offer`: if none is named, uniform hashes for an error rate, tiers otherwise."""
+        return filter_offer(goal, popularity) if goal.structure in (AUTO, *cls.names) else None
+
+    @classmethod
+    def build(cls, features: Sequence[tuple[FeatureRows, FilterPlan]], rows: RowsToSeal) -> Self | Shortfall:
+        """See `Structure.build`."""
+        parts = [
+            TablePart(plan.facts, len(feature.vocabulary), feature.kept_rows, plan.is_held)
+            for feature, plan in features
+        ]
+        everyone = np.arange(len(rows.entity_hashes), dtype=np.int32)
+        one_each = np.arange(len(everyone) + 1)
+        for shapes in rows.symbols:
+            part = everyone, Csr(one_each, shapes.ids.astype(np.int32))
+            parts.append(TablePart(shapes.facts, shapes.num_symbols, partial(iter, [part])))
+        table = fill_table(rows.entity_hashes, parts, rows.salt, rows.growth)
+        if not table.keeps_targets:
+            bits = table.builder.num_bits
+            reason = f"a table of {bits} bits would show {table.excess:.3g} times what it may"
+            return Shortfall(table.growth, reason)
+        for feature, _ in features:
+            feature.release()
+        bloom, by_name = table.builder.build(), {}
+        for (feature, _), symbols in zip(features, table.ranges, strict=False):
+            codec, own = feature.sealed_codec, symbols.with_counts(feature.counts)
+            by_name[codec.feature] = BloomFeature(codec, feature.vocabulary, own, bloom)
+        return cls(by_name, table.ranges[len(features) :], bloom)
+
+    @property
+    def ranges(self) -> list[SymbolRange]:
+        """All symbols of the filter."""
+        return [*(feature.symbols for feature in self.features.values()), *self.rows]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the table, the words included that it repeats, and of the vocabularies."""
+        return int(self.filter.words.nbytes) + sum(f.vocabulary.size_bytes for f in self.features.values())
+
+    def size_bytes_of(self, feature: str) -> float:
+        """Bytes of one feature: its vocabulary, and its share of the table, by the bits that it sets."""
+        of_table = self.features[feature].symbols.num_ones / max(1, sum(r.num_ones for r in self.ranges))
+        return of_table * self.filter.words.nbytes + self.features[feature].vocabulary.size_bytes
+
+    @property
+    def num_facts(self) -> int:
+        """Facts of the features, and the symbols of rows."""
+        return sum(symbols.num_facts for symbols in self.ranges)
+
+    @property
+    def fact_bits(self) -> int:
+        """Bits of the table."""
+        return self.filter.num_bits
+
+    @property
+    def table_bytes(self) -> int:
+        """Bytes of the table."""
+        return self.filter.num_bits // 8
+
+    @property
+    def ideal_bits(self) -> float:
+        """See `Structure`."""
+        num_ones = sum(symbols.num_ones for symbols in self.ranges)
+        fill = -math.expm1(-num_ones / self.filter.num_bits) if num_ones else 0.5
+        return ideal_bits([facts for symbols in self.ranges for facts in symbols.fact_classes(fill)])
+
+    def to_snapshot(self) -> Described:
+        """See `Structure.to_snapshot`."""
+        entries = []
+        arrays: dict[str, NDArray[np.generic]] = {f"table.{WORDS}": self.filter.words}
+        for number, (name, feature) in enumerate(self.features.items()):
+            codec = {"name": name, "value_field": feature.codec.value_field}
+            entries.append({**codec, **feature.symbols.to_snapshot()})
+            arrays |= prefixed(f"{number}.vocabulary", feature.vocabulary.to_arrays())
+        description = {
+            "num_words": self.filter.num_words,
+            "salt": describe_salt(self.filter.salt),
+            "features": entries,
+            "rows": [symbols.to_snapshot() for symbols in self.rows],
+        }
+        return description, arrays
+
+    @classmethod
+    def from_snapshot(cls, description: Mapping[str, Any], parts: Parts) -> Self:
+        """See `Structure.from_snapshot`."""
+        num_words = checked(description["num_words"], int)
+        words, check = parts.words("table")
+        bloom = ShiftingBloomFilter(words, num_words, salt_from(description["salt"]), check)
+        features: dict[str, BloomFeature] = {}
+        for number, entry in enumerate(description["features"]):
+            name = checked(entry["name"], str)
+            codec = FeatureCodec(name, entry["value_field"])
+            vocabulary = parts.vocabulary(f"{number}.vocabulary", codec)
+            symbols = SymbolRange.from_snapshot(entry)
+            if len(vocabulary) != symbols.num_symbols or name in features:
+                raise ValueError(f"the vocabulary of {name!r} does not fit its symbols")
+            features[name] = BloomFeature(codec, vocabulary, symbols, bloom)
+        rows = [SymbolRange.from_snapshot(entry) for entry in description["rows"]]
+        table = cls(features, rows, bloom)
+        window_words = _window_words(table.ranges)
+        if not window_words <= num_words <= MAX_NUM_WORDS or words.shape != (num_words + window_words,):
+            raise ValueError("the table's length is not that of its words and window")
+        return table
+
+
+def _window_words(ranges: Sequence[SymbolRange]) -> int:
+    window_words = 0
+    for symbols in sorted(ranges, key=lambda r: (r.first_word, r.num_words)):
+        if symbols.first_word != window_words:
+            raise ValueError("the ranges of symbols do not lie one behind the other")
+        window_words += symbols.num_words
+    return max(1, window_words)

@@ -1,0 +1,70 @@
+"""One feature of all rows that are sealed, as structures are built of it."""
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.rows.csr import Csr
+from feast_sketch_store.rows.vocabulary import Vocabulary
+
+Part = tuple[NDArray[np.int32], Csr]  # which of all rows some are, and their symbols
+
+
+class FeatureRows(Protocol):
+    """One feature of n rows that came in parts.
+
+    Attributes
+    ----------
+    states : uint8[n] of codecs.MISSING, NULL, EMPTY, VALUE.
+    vocabulary : its values; from the most popular one on, unless it was given.
+    counts : int64[V], how many rows have each; none of a feature that is kept exactly.
+    num_facts : how many values all rows have.
+    """
+
+    states: NDArray[np.uint8]
+    vocabulary: Vocabulary
+    counts: NDArray[np.int64]
+    num_facts: int
+
+    @property
+    def sealed_codec(self) -> FeatureCodec:
+        """How a layer keeps the feature."""
+
+    def lengths(self) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int32]]]:
+        """Per part which rows it has, and how many values each."""
+
+    def kept_rows(self) -> Iterator[Part]:
+        """The parts, which may be asked for again."""
+
+    def rows(self) -> Iterator[Part]:
+        """The parts, each of which is let go when it has been used."""
+
+    def release(self) -> None:
+        """Let all parts go."""
+
+
+def in_order(features: Sequence[FeatureRows], order: NDArray[np.int64]) -> Csr:
+    """The symbols of F features of all rows, in the order that is given: int64[n].
+
+    Uses up the features' parts.
+
+    Returns
+    -------
+    int32 ids; row ``r * F + f`` is feature ``f`` of row ``r``.
+    """
+    ranks = np.empty(len(order), np.int64)
+    ranks[order] = np.arange(len(order)) * len(features)
+    indptr = np.zeros(len(order) * len(features) + 1, np.int64)
+    for number, feature in enumerate(features, start=1):
+        for places, lengths in feature.lengths():
+            indptr[ranks[places] + number] = lengths
+    np.cumsum(indptr, out=indptr)
+    whole = Csr(indptr, np.zeros(indptr[-1], np.int32))
+    for number, feature in enumerate(features):
+        for places, part in feature.rows():
+            # Facts of a row stand one behind the other in the part, and so they shall here.
+            part.put_into(whole, ranks[places] + number)
+    return whole

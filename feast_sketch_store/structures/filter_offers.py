@@ -1,0 +1,105 @@
+"""What a filter offers for a goal: the facts that it is to hold of a feature, and what they take."""
+
+from dataclasses import dataclass
+
+from feast_sketch_store.structures.costs import Popularity, table_bytes
+from feast_sketch_store.structures.goals import (
+    ERROR_RATE,
+    FALSE_PER_READ,
+    MEMORY,
+    NOISE_RATIO,
+    Goal,
+    Offer,
+)
+from feast_sketch_store.structures.sizing import (
+    AnyFacts,
+    FactClass,
+    TieredFacts,
+    size_for_bits,
+    size_for_rates,
+    tiers_for_bits,
+)
+
+BLOOM = "bloom"
+UNIFORM = "uniform"
+TIERS = "tiers"
+
+_MAX_RATE = 0.5
+_LEAST_BOUGHT_RATE = 1e-9  # with memory; more of it is not taken
+_LEAST = 1e-300  # above 0: of what no table can keep
+
+
+@dataclass(frozen=True)
+class FilterPlan:
+    """The facts of a feature in a filter, and whether their rates must be kept: so many bytes are no rate."""
+
+    facts: AnyFacts
+    is_held: bool = True
+
+
+def filter_offer(goal: Goal, popularity: Popularity) -> Offer | None:
+    """How a filter would keep a feature, or None if no filter can.
+
+    Raises
+    ------
+    ValueError : the memory that the feature may take is too little for its facts.
+    """
+    if goal.measure == MEMORY and popularity.num_facts:
+        return offer_of_memory(goal, popularity, goal.amount)
+    facts = _facts_for(goal, popularity)
+    try:
+        return _offer_of(facts, goal, popularity)
+    except ValueError:
+        return None
+
+
+def offer_of_memory(goal: Goal, popularity: Popularity, num_bytes: float) -> Offer:
+    """How a filter of at most so many bytes would keep a feature.
+
+    Raises
+    ------
+    ValueError : there is none.
+    """
+    num_bits, num_facts = int(8 * num_bytes), popularity.num_facts
+    facts: AnyFacts
+    if goal.structure != UNIFORM:
+        facts = tiers_for_bits(popularity.counts, popularity.num_filled, num_bits)
+    else:
+        rate = size_for_bits([FactClass(num_facts, 0.01)], num_bits).false_positive_rates[0]
+        facts = FactClass(num_facts, max(_LEAST_BOUGHT_RATE, rate))
+    return _offer_of(facts, goal, popularity)
+
+
+def _facts_for(goal: Goal, popularity: Popularity) -> AnyFacts:
+    num_facts = popularity.num_facts
+    if not num_facts:
+        return FactClass(0, goal.amount if goal.measure == ERROR_RATE else _MAX_RATE)
+    false_per_read = {
+        ERROR_RATE: goal.amount * popularity.mean_absent,
+        NOISE_RATIO: goal.amount * num_facts / popularity.num_filled,
+        FALSE_PER_READ: goal.amount,
+    }[goal.measure]
+    if goal.structure == TIERS or goal.may_choose:
+        # Where nothing is absent there is nothing to show; any hashes do.
+        wanted = max(false_per_read if popularity.mean_absent else 1.0, _LEAST)
+        return TieredFacts(popularity.counts, popularity.num_filled, wanted)
+    if goal.measure == ERROR_RATE:
+        return FactClass(num_facts, goal.amount)
+    rate = false_per_read / max(popularity.mean_absent, _LEAST)
+    return FactClass(num_facts, min(_MAX_RATE, max(rate, _LEAST)))
+
+
+def _offer_of(facts: AnyFacts, goal: Goal, popularity: Popularity) -> Offer:
+    """The offer of a filter with the facts.
+
+    Raises
+    ------
+    ValueError : no table can keep their rates.
+    """
+    num_bytes = table_bytes(size_for_rates([facts]).num_bits, popularity.window_words)
+    plan = FilterPlan(facts, goal.measure != MEMORY)
+    if isinstance(facts, TieredFacts):
+        false_per_read = facts.false_per_read
+    else:
+        false_per_read = facts.false_positive_rate * popularity.mean_absent
+    return Offer(BLOOM, plan, num_bytes, false_per_read)

@@ -1,0 +1,116 @@
+"""The parts of a sealed layer in a snapshot: a description in JSON, and named arrays.
+
+Whatever describes itself gives both, with names of its own; whoever holds it puts a prefix before the names.
+Nothing is believed of a description or an array that comes back before it was checked here.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import DTypeLike, NDArray
+
+from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.rows.vocabulary import Vocabulary
+from feast_sketch_store.succinct import Check, PackedInts
+
+Arrays = Mapping[str, NDArray[np.generic]]
+Checks = Mapping[str, Check]
+Described = tuple[dict[str, Any], dict[str, NDArray[np.generic]]]
+
+# The last part of the name of an array of uint64 that may grow with the rows. It is not checked as a whole
+# when a snapshot is opened, but in blocks, before they are used.
+WORDS = "words"
+
+_T = TypeVar("_T")
+
+
+def is_checked_where_read(array: str) -> bool:
+    """Whether an array may be large, so that blocks of it are checked before their use."""
+    return array.rpartition(".")[2] == WORDS
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The arrays of a snapshot whose names begin alike, and the checks of those that are checked where read.
+
+    Methods raise KeyError if there is no such array, and ValueError or TypeError if it is another one.
+    """
+
+    arrays: Arrays
+    checks: Checks
+    prefix: str = ""
+
+    def at(self, name: str) -> "Parts":
+        """Those of them whose names go on with a name and a dot."""
+        return Parts(self.arrays, self.checks, f"{self.prefix}{name}.")
+
+    def array(self, name: str, kind: DTypeLike, num_axes: int = 1) -> NDArray[Any]:
+        """An array of a type, with so many axes."""
+        array = self.arrays[self.prefix + name]
+        if array.dtype != kind or array.ndim != num_axes:
+            raise TypeError(f"array {self.prefix + name!r} has type {array.dtype} and shape {array.shape}")
+        return array
+
+    def words(self, name: str) -> tuple[NDArray[np.uint64], Check | None]:
+        """Words that are checked where they are read, and what checks them; see `WORDS`."""
+        name = f"{name}.{WORDS}" if name else WORDS
+        return self.array(name, np.uint64), self.checks.get(self.prefix + name)
+
+    def packed(self, name: str, description: Mapping[str, Any], min_width: int = 0) -> PackedInts:
+        """Packed integers as `describe_packed` described them."""
+        words, check = self.words(name)
+        width, base, length = (checked(description[key], int) for key in ("width", "base", "length"))
+        if width < min_width:
+            raise ValueError(
+                f"{self.prefix + name!r} has numbers of {width} bits, at least {min_width} are expected"
+            )
+        return PackedInts(words, width, base, length, check)
+
+    def vocabulary(self, name: str, codec: FeatureCodec) -> Vocabulary:
+        """A vocabulary of the codec's storage type."""
+        own = self.at(name)
+        if pa.types.is_int64(codec.storage_type):
+            vocabulary = Vocabulary.from_arrays({"values": own.array("values", np.int64)})
+        else:
+            offsets, data = own.array("offsets", np.int64), own.array("data", np.uint8)
+            vocabulary = Vocabulary.from_arrays({"offsets": offsets, "data": data})
+        codec.check_storage(vocabulary.values)
+        return vocabulary
+
+
+def describe_packed(numbers: PackedInts) -> dict[str, int]:
+    """What a snapshot tells of packed integers beside their words."""
+    return {"width": numbers.width, "base": numbers.base, "length": numbers.length}
+
+
+def describe_salt(salt: tuple[int, int]) -> list[str]:
+    """What a snapshot tells of a salt, as JSON has no integers of 64 bits."""
+    return [f"{half:016x}" for half in salt]
+
+
+def salt_from(halves: Any) -> tuple[int, int]:
+    """The salt that `describe_salt` described.
+
+    Raises
+    ------
+    ValueError, TypeError : it is none.
+    """
+    first, second = (int(half, 16) for half in halves)
+    if not 0 <= min(first, second) <= max(first, second) < 2**64:
+        raise ValueError("the salt is not two 64-bit numbers")
+    return first, second
+
+
+def prefixed(prefix: str, arrays: Arrays) -> dict[str, NDArray[np.generic]]:
+    """Arrays under longer names: the prefix, a dot, and the name they have."""
+    return {f"{prefix}.{name}": array for name, array in arrays.items()}
+
+
+def checked(value: Any, kind: type[_T]) -> _T:
+    """The value if it is of the type itself: to JSON, ``true`` and 7.0 are no counts."""
+    if type(value) is not kind:
+        raise TypeError(f"{value!r} stands where {kind.__name__} is expected")
+    return value

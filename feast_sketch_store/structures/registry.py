@@ -1,0 +1,70 @@
+"""The kinds of structures there are, by the names that snapshots and tags give them."""
+
+from collections.abc import Iterator
+
+from feast_sketch_store.structures.base import Structure
+from feast_sketch_store.structures.bloom import BloomTable
+from feast_sketch_store.structures.columns import Columns
+from feast_sketch_store.structures.goals import AUTO
+from feast_sketch_store.structures.set_columns import SetColumns
+
+# Names of arrays of a layer begin with its structures' kinds, or with these.
+RESERVED = ("presence", "roundings")
+
+_kinds: dict[str, type[Structure]] = {kind.kind: kind for kind in (BloomTable, Columns, SetColumns)}
+
+
+def register(kind: type[Structure]) -> None:
+    """Make a kind of structures known to this process, for its tags and for snapshots that have it.
+
+    Raises
+    ------
+    ValueError : another kind has its name, or one that a tag may give; or there can be no such kind.
+    """
+    taken = {*RESERVED, *_kinds, AUTO, *tag_names()}
+    if _kinds.get(kind.kind) is kind:
+        return
+    if clash := {kind.kind, *kind.names} & taken:
+        raise ValueError(f"a structure has the name {sorted(clash)[0]!r} already")
+    if kind.tells_states and not kind.lists_rows:
+        raise ValueError(
+            f"the kind {kind.kind!r} tells states and does not list rows: shapes tell them already"
+        )
+    if "." in kind.kind:
+        raise ValueError(f"the kind {kind.kind!r} has a dot in its name, which begins the names of arrays")
+    _kinds[kind.kind] = kind
+
+
+def kind(name: str) -> type[Structure]:
+    """The kind that a snapshot names.
+
+    Raises
+    ------
+    ValueError : it is not registered.
+    """
+    if name not in _kinds:
+        raise ValueError(
+            f"it has a structure of the kind {name!r}, which this process does not know; it knows "
+            f"{', '.join(sorted(_kinds))}"
+        )
+    return _kinds[name]
+
+
+def kinds() -> Iterator[type[Structure]]:
+    """All kinds, in the order of a layer."""
+    yield from _kinds.values()
+
+
+def named(name: str) -> type[Structure]:
+    """The kind that a tag names.
+
+    Raises
+    ------
+    KeyError : there is none.
+    """
+    return next(kind for kind in _kinds.values() if name in kind.names)
+
+
+def tag_names() -> list[str]:
+    """The names that a tag may give."""
+    return [name for kind in _kinds.values() for name in kind.names]

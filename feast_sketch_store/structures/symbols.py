@@ -1,0 +1,123 @@
+"""Ranges of symbols: what a filter knows of the consecutive symbols of a feature, or of rows."""
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feast_sketch_store.kernel import MAX_NUM_HASHES
+from feast_sketch_store.structures.parts import checked
+from feast_sketch_store.structures.sizing import AnyFacts, FactClass, Hashes, TieredFacts
+from feast_sketch_store.succinct import Asked
+
+
+@dataclass(frozen=True)
+class SymbolRange:
+    """Consecutive symbols of a filter.
+
+    Parameters
+    ----------
+    first_word : of a window, where the first of them stands.
+    num_symbols : how many they are.
+    facts_per_hash : how many of their facts each hash was used for, falling; the first was for all.
+    first_symbols : the first symbol that each hash is used for; of none if all are for all symbols.
+    false_positive_rate : of a symbol, on average over all of them.
+    """
+
+    first_word: int
+    num_symbols: int
+    facts_per_hash: tuple[int, ...]
+    first_symbols: tuple[int, ...]
+    false_positive_rate: float
+
+    @classmethod
+    def build(
+        cls, first_word: int, num_symbols: int, facts: AnyFacts, hashes: Hashes, fill: float
+    ) -> "SymbolRange":
+        """The range of facts in a table of which a share ``fill`` is ones."""
+        first_symbols: Hashes = ()
+        rate = fill ** len(hashes)
+        if isinstance(facts, TieredFacts):
+            first_symbols, rate = hashes, float(facts.symbol_rates(hashes, fill).mean())
+        return cls(first_word, num_symbols, facts.facts_per_hash(hashes), first_symbols, rate)
+
+    def with_counts(self, counts: NDArray[np.int64]) -> "SymbolRange":
+        """The range with the facts that its symbols have: int64[num_symbols]."""
+        behind = np.append(np.cumsum(counts[::-1])[::-1], 0)
+        firsts = list(self.first_symbols) or [0] * self.num_hashes
+        return replace(self, facts_per_hash=tuple(behind[firsts].tolist()))
+
+    @property
+    def num_facts(self) -> int:
+        """How many facts they have."""
+        return self.facts_per_hash[0]
+
+    @property
+    def num_hashes(self) -> int:
+        """The most hashes that one of them has."""
+        return len(self.facts_per_hash)
+
+    @property
+    def num_ones(self) -> int:
+        """How many bits the facts set."""
+        return sum(self.facts_per_hash)
+
+    @property
+    def num_words(self) -> int:
+        """Words of a window that the range takes up."""
+        return words_for(self.num_symbols)
+
+    @cached_property
+    def asked(self) -> Asked:
+        """The range as the filter takes it."""
+        firsts = np.array(self.first_symbols, np.int64) if self.first_symbols else None
+        return Asked(self.first_word, self.num_symbols, self.num_hashes, firsts)
+
+    def fact_classes(self, fill: float) -> list[FactClass]:
+        """Its facts by their number of hashes."""
+        behind = (*self.facts_per_hash, 0)
+        numbers = [behind[k] - behind[k + 1] for k in range(self.num_hashes)]
+        return [FactClass(number, fill ** (k + 1)) for k, number in enumerate(numbers) if number]
+
+    def to_snapshot(self) -> dict[str, Any]:
+        """The range as an entry of a description."""
+        lists = {name: [*getattr(self, name)] for name in ("facts_per_hash", "first_symbols")}
+        return {**asdict(self), **lists}
+
+    @classmethod
+    def from_snapshot(cls, entry: Mapping[str, Any]) -> "SymbolRange":
+        """The range that an entry of a description tells.
+
+        Raises
+        ------
+        ValueError, KeyError, TypeError : there can be no such range.
+        """
+        symbols = cls(
+            checked(entry["first_word"], int),
+            checked(entry["num_symbols"], int),
+            tuple(checked(number, int) for number in entry["facts_per_hash"]),
+            tuple(checked(number, int) for number in entry["first_symbols"]),
+            checked(entry["false_positive_rate"], float),
+        )
+        facts, firsts = symbols.facts_per_hash, symbols.first_symbols
+        if (
+            min(symbols.first_word, symbols.num_symbols) < 0
+            or not 1 <= len(facts) <= MAX_NUM_HASHES
+            or any(fewer > more for more, fewer in itertools.pairwise((*facts, 0)))
+            or (firsts and (len(firsts) != len(facts) or firsts[0] or firsts[-1] >= symbols.num_symbols))
+            or any(later < first for first, later in itertools.pairwise(firsts))
+            or (not firsts and facts[-1] != facts[0])
+            or not 0.0 <= symbols.false_positive_rate <= 1.0
+            or (symbols.num_facts and not 0.0 < symbols.false_positive_rate < 1.0)
+        ):
+            raise ValueError(f"{symbols} cannot be")
+        return symbols
+
+
+def words_for(num_symbols: int) -> int:
+    """Words of a window with so many symbols."""
+    return -(-num_symbols // 64)

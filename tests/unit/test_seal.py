@@ -1,0 +1,127 @@
+"""Sealing as a function: rows in, a description and arrays out, wherever it runs."""
+
+import json
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from feast.protos.feast.types.Value_pb2 import Int64Set, Value
+
+from feast_sketch_store.layers import Cut, FeatureBudget, Goal, SketchLayer, seal
+from feast_sketch_store.rows.codecs import EMPTY, EXACT, VALUE, FeatureCodec
+from feast_sketch_store.rows.vocabulary import Vocabulary
+
+VIEWED, PRICE = FeatureCodec("viewed", "int64_set_val"), FeatureCodec("price", "double_val", EXACT)
+NUM_USERS = 300
+GOALS = {
+    "uniform": Goal("error_rate", 1e-9, "uniform"),
+    "tiers": Goal("false_per_read", 1e-9, "tiers"),
+    "sets": Goal("error_rate", 0.01, "sets"),
+}
+STRUCTURES = pytest.mark.parametrize("structure", GOALS)
+
+
+@pytest.fixture(autouse=True)
+def _fixed_salt(monkeypatch):
+    monkeypatch.setattr("feast_sketch_store.layers.build.new_salt", lambda: (3, 5))
+
+
+@pytest.fixture(scope="module")
+def rows(make_rows):
+    """Users with values from 0 on, the smaller the more popular; user 7 has none of them."""
+    values = {
+        user: {
+            "viewed": Value(int64_set_val=Int64Set(val=[n for n in range(20) if user % (n + 1) == 0])),
+            "price": Value(double_val=user / 7),
+        }
+        for user in range(NUM_USERS)
+    }
+    return make_rows([(user, v, user) for user, v in values.items()], [VIEWED, PRICE])
+
+
+def batches_of(rows):
+    """The rows in parts, which do not come in order."""
+    order = np.random.default_rng(1).permutation(len(rows))
+    return [(places, rows.take(places)) for places in np.array_split(order, 7)]
+
+
+def items_of(layer, rows, ids_are=None):
+    """Per row the values as a set."""
+    answer = layer.read(rows.keys.entity_hashes, ["viewed"]).features["viewed"]
+    values = answer.decoder.vocabulary.values.to_numpy()
+    return [set(values[ids].tolist()) for ids in np.split(answer.symbols, answer.indptr[1:-1])]
+
+
+def written(rows):
+    feature = rows.features["viewed"]
+    values = feature.vocabulary.values.to_numpy()
+    return [set(values[ids].tolist()) for ids in np.split(feature.symbols, feature.indptr[1:-1])]
+
+
+@STRUCTURES
+def test_it_runs_in_any_thread_or_task(rows, structure):
+    """What goes in and what comes out can be sent, and tells a layer whole."""
+    budget = FeatureBudget(1e-9, {"viewed": GOALS[structure], "price": 0.01})
+    arguments = rows.keys, batches_of(rows), [VIEWED, PRICE], budget
+    here = seal(*arguments)
+    with ThreadPoolExecutor(1) as pool:
+        there = pickle.loads(pickle.dumps(pool.submit(seal, *pickle.loads(pickle.dumps(arguments))).result()))
+    assert there.description == here.description == json.loads(json.dumps(here.description))
+    assert there.arrays.keys() == here.arrays.keys()
+    for name, array in here.arrays.items():
+        assert array.dtype == there.arrays[name].dtype
+        assert array.tobytes() == there.arrays[name].tobytes()
+    layer = SketchLayer.from_snapshot(there.description, there.arrays)
+    assert items_of(layer, rows) == written(rows)
+    assert here.failed_over == {}
+
+
+def test_it_tells_what_is_not_kept_as_it_is_wanted(rows):
+    budget = FeatureBudget(1e-9, {"viewed": Goal("noise_ratio", 1e-40, "tiers"), "price": 0.01})
+    sealed = seal(rows.keys, batches_of(rows), [VIEWED, PRICE], budget)
+    assert sealed.failed_over == {"viewed": "no filter keeps a noise_ratio of 1e-40"}
+
+
+@STRUCTURES
+@pytest.mark.parametrize("beside", [[], [PRICE]], ids=["alone", "beside an exact feature"])
+def test_ids_are_those_of_a_vocabulary_that_is_given(rows, structure, beside):
+    """Whatever is popular among these rows; some of its values none of them has."""
+    given = Vocabulary(pa.array(np.random.default_rng(2).permutation(np.arange(-5, 25))))
+    codecs = [VIEWED, *beside]
+    budget = FeatureBudget(1e-9, {"viewed": GOALS[structure], "price": 0.01})
+    sealed = seal(rows.keys, batches_of(rows), codecs, budget, {"viewed": given})
+    layer = SketchLayer.from_snapshot(sealed.description, sealed.arrays)
+    feature = layer.features["viewed"]
+    assert feature.vocabulary.values.equals(given.values)
+    assert feature.structure == structure
+    assert feature.num_facts == sum(map(len, written(rows)))
+    assert items_of(layer, rows) == written(rows)
+    assert list(layer.missing(rows.take(np.arange(len(rows))) if beside else _only_viewed(rows))) == []
+
+
+def _only_viewed(rows):
+    return type(rows)(rows.keys, {"viewed": rows.features["viewed"]})
+
+
+@STRUCTURES
+def test_a_value_outside_of_the_vocabulary_is_refused(rows, structure):
+    budget = FeatureBudget(1e-9, {"viewed": GOALS[structure]})
+    with pytest.raises(ValueError, match="'viewed' has 2 values outside of the vocabulary that was given"):
+        seal(rows.keys, batches_of(rows), [VIEWED], budget, {"viewed": Vocabulary(pa.array(np.arange(18)))})
+
+
+@STRUCTURES
+def test_a_cut_keeps_the_vocabulary_that_is_given(rows, structure):
+    """What another layer of the view has cut is cut here, however frequent it is in these rows."""
+    given = Vocabulary(pa.array([19, 4, 100]))
+    budget = FeatureBudget(1e-9, {"viewed": GOALS[structure]}, cuts={"viewed": Cut(top=1)})
+    sealed = seal(rows.keys, batches_of(rows), [VIEWED], budget, {"viewed": given})
+    layer = SketchLayer.from_snapshot(sealed.description, sealed.arrays)
+    kept = [items & {19, 4, 100} for items in written(rows)]
+    assert items_of(layer, rows) == kept
+    states = layer.read(rows.keys.entity_hashes, ["viewed"]).features["viewed"].states
+    assert states.tolist() == [VALUE if items else EMPTY for items in kept]
+    assert layer.cut == {"viewed": sum(map(len, written(rows))) - sum(map(len, kept))}
+    assert layer.features["viewed"].num_facts == sum(map(len, kept))
