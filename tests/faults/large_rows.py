@@ -1,8 +1,8 @@
 """Writes more bytes in one batch than offsets of 32 bits can count, and reads them back everywhere.
 
-    python tests/faults/large_rows.py                               # 2.2 GB; takes 12 GB of memory
+    python tests/faults/large_rows.py                               # 2.2 GB; takes 14 GB of memory
     python tests/faults/large_rows.py --lists                       # the same in lists
-    python tests/faults/large_rows.py --rows 3 --bytes 900000000    # rows near the limit of one row
+    python tests/faults/large_rows.py --rows 2 --bytes 550000000 --at-a-time 1    # large rows
 
 Arrow's usual strings, bytes and lists fail past 2 GiB, wherever arrays are put together: while a batch
 becomes columns, at a refresh, in a merge of unsealed rows, at a seal, in an answer.
