@@ -30,9 +30,8 @@ _PRESENT, _NOT_FOUND = bytes([FieldStatus.PRESENT]), bytes([FieldStatus.NOT_FOUN
 _STATUSES = bytes([FieldStatus.NOT_FOUND, *[FieldStatus.PRESENT] * 255])  # of a feature, by its state
 _EMPTY_VALUE = b"\x0a\x00"
 _NO_TIMESTAMP = b"\x1a\x00"
-_MAX_VECTOR_BYTES = (
-    2_000_000_000  # protobuf parses no message of 2 GiB; what else there is stays below the rest
-)
+# Of the values of a feature: protobuf parses no message of 2 GiB, and statuses and timestamps come on top.
+_MAX_VECTOR_BYTES = 2_000_000_000
 
 
 def to_rows(answers: Sequence[LayerAnswer], num_entities: int) -> list[Row]:

@@ -10,7 +10,8 @@ from feast.protos.feast.types.Value_pb2 import Int64Set, StringList, Value
 from feast.repo_config import RepoConfig
 from feast.types import Array, Int64, Set, String
 
-from feast_sketch_store import SketchOnlineStore
+from feast_sketch_store import SketchOnlineStore, SketchStoreError
+from feast_sketch_store.adapter import responses
 from tests.helpers.keys import entity_key
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -145,3 +146,12 @@ def test_wrong_requests_fail_as_with_feasts_own_way(store, monkeypatch, entities
     ours = answer(store.get_online_features, (USER_FEATURES, entities, {}))
     monkeypatch.setattr(SketchOnlineStore, "_read_features_per_fv", OnlineStore._read_features_per_fv)
     assert ours == answer(store.get_online_features, (USER_FEATURES, entities, {}))
+
+
+def test_what_no_response_can_hold_is_an_error_that_says_so(store, monkeypatch):
+    monkeypatch.setattr(responses, "_MAX_VECTOR_BYTES", 100)
+    assert store.get_online_features(["history:country"], {"user_id": [1]}).to_dict()["country"] == [
+        "country-0"
+    ]
+    with pytest.raises(SketchStoreError, match=r"'country' of 40 entities takes \d+ bytes.* fewer entities"):
+        store.get_online_features(["history:country"], {"user_id": list(range(40))})
