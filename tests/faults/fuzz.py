@@ -5,9 +5,9 @@
 Three inputs of four are snapshots, decoded and read as a view does it: small valid ones with a few bytes
 changed; or with the description, the arrays and what the header says of them changed, and every checksum
 right again. Such a file is refused with the errors that the readers document, or it is safe to read. Every
-fourth input is a whole store with one thing changed: a commit or a data file of its row log, or a file of
-its snapshot. It reads as before or is refused with an error that names a file. None takes more than ten
-seconds, memory that its size does not explain, or rows from outside its folder.
+fourth input is a whole store with one thing changed: a segment, a commit or a data file of its row log, or a
+file of its snapshot. It reads as before or is refused with an error that names a file. None takes more than
+ten seconds, memory that its size does not explain, or rows from outside its folder.
 
 What cannot be told from an honest store is counted, not failed: a row log that reads as other rows.
 
@@ -24,7 +24,6 @@ import logging
 import math
 import os
 import random
-import re
 import resource
 import shutil
 import signal
@@ -155,18 +154,19 @@ class Store:
 
 
 def build_stores(folder: Path) -> list[Store]:
-    """A store of unsealed rows, a sealed one with late rows, and one that has only a compacted row log.
+    """Stores of fresh rows, of absorbed, sealed and late ones, and one that has only a compacted table.
 
     The last one stands for files that no store may read.
     """
     late = Write(8, (0, 1, 2, 3, 4, 5), -100, deletes=False, vacuums=False)
     early = [kill.plan_write(number) for number in range(4)]
     delete = kill.plan_write(4)
-    plans = {
-        "unsealed": ([*early, delete, kill.plan_write(5)], None),
-        "sealed": ([*early, late, kill.plan_write(5)], 4),
-        "compacted": ([*early, delete, kill.plan_write(5), kill.plan_write(7)], 5),
-        "outside": ([OUTSIDE], None),
+    plans = {  # the writes, and before which of them the rows so far go into the table or a snapshot
+        "fresh": ([*early, delete, kill.plan_write(5)], None, None),
+        "unsealed": ([*early, delete, kill.plan_write(5)], 3, None),
+        "sealed": ([*early, late, kill.plan_write(5)], None, 4),
+        "compacted": ([*early, delete, kill.plan_write(5), kill.plan_write(7)], None, 5),
+        "outside": ([OUTSIDE, OUTSIDE], 1, None),
     }
 
     def build(pipe: int) -> None:
@@ -174,17 +174,18 @@ def build_stores(folder: Path) -> list[Store]:
         with (
             mock.patch("feast_sketch_store.layers.build.new_salt", return_value=SALT),
             mock.patch("secrets.token_hex", return_value="0" * 8),
-            mock.patch("secrets.token_bytes", return_value=bytes(16)),
-            mock.patch("uuid.uuid4", side_effect=data_file_names()),
+            mock.patch("secrets.token_bytes", side_effect=bytes),
+            mock.patch("time.time_ns", return_value=1_700_000_000_000_000_000),
+            mock.patch("uuid.uuid4", side_effect=file_names()),
         ):
-            for name, (writes, sealed_before) in plans.items():
+            for name, (writes, absorbed_before, sealed_before) in plans.items():
                 view = View(LocalStorage(folder / name), SETTINGS, POLICY, 0.0)
                 for number, write in enumerate(writes):
+                    if number == absorbed_before:
+                        view.absorb()
                     if number == sealed_before:
                         view.seal()
                     kill.apply_write(view, write)
-                    if not number and sealed_before is None:
-                        view.absorb()
         shutil.rmtree(folder / "compacted" / "snapshots")
         os.write(pipe, b"built")
 
@@ -194,46 +195,24 @@ def build_stores(folder: Path) -> list[Store]:
         raise RuntimeError("the stores could not be built")
     os.waitpid(pid, 0)
     stores = []
-    for name, (writes, _) in plans.items():
+    for name, (writes, *_) in plans.items():
         reference = Reference()
         for write in writes:
             reference = reference.with_write(write)
-        stores.append(Store(name, without_chance(folder / name), reference))
+        paths = sorted(p for p in (folder / name).rglob("*") if p.is_file() and not is_left_out(p))
+        files = {str(path.relative_to(folder / name)): path.read_bytes() for path in paths}
+        stores.append(Store(name, files, reference))
     return stores
 
 
-def data_file_names() -> Iterator[str]:
+def file_names() -> Iterator[str]:
     """Names that are the same in every run."""
     return (f"00000000-0000-4000-8000-{number:012}" for number in itertools.count())
 
 
-def without_chance(folder: Path) -> dict[str, bytes]:
-    """The files of a store, with the same names, times and place in every run."""
-    paths = sorted(p for p in folder.rglob("*") if p.is_file() and p.name != "seal.lock")
-    files = {str(path.relative_to(folder)): path.read_bytes() for path in paths}
-    known: dict[bytes, bytes] = {}
-
-    def numbered(match: re.Match[bytes]) -> bytes:
-        if match[0].startswith(b"00000000-"):
-            return match[0]  # of a data file: a checksum in the commit covers the name
-        return known.setdefault(match[0], b"11111111-0000-4000-8000-%012d" % len(known))
-
-    def clean(content: bytes) -> bytes:
-        content = content.replace(bytes(folder), b"/store")
-        content = re.sub(rb"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", numbered, content)
-        content = re.sub(rb"\b1[0-9]{12}\b", b"1700000000000", content)
-        return re.sub(rb'_time_ms":"?\d+', b'_time_ms":1', content)
-
-    # In order of commit, which is how the numbers are given.
-    commits = {name: clean(content) for name, content in files.items() if name.endswith(".json")}
-    others = {clean(n.encode()).decode(): content for n, content in files.items() if n not in commits}
-    # The Rust library orders the keys, and the files that a compaction removes, by chance.
-    for name, text in commits.items():
-        lines = [
-            json.dumps(json.loads(line), sort_keys=True, separators=(",", ":")) for line in text.splitlines()
-        ]
-        commits[name] = "".join(f"{line}\n" for line in sorted(lines)).encode()
-    return commits | dict(sorted(others.items()))
+def is_left_out(path: Path) -> bool:
+    """Whether a file is a lock, or a checkpoint: those are for other Delta clients, and made by chance."""
+    return path.name.endswith("lock") or "checkpoint" in path.name
 
 
 # -- mutations -------------------------------------------------------------------------------------
@@ -397,7 +376,7 @@ def mutate_commit(content: bytes, paths: list[str], chance: random.Random) -> tu
     return kind, b"".join(json.dumps(action).encode() + b"\n" for action in actions)
 
 
-def mutate_fresh(content: bytes, chance: random.Random) -> bytes:
+def mutate_segment(content: bytes, chance: random.Random) -> bytes:
     """Change bytes of a segment of fresh rows, but cut none off: that is what a killed writer leaves."""
     while len(changed := mutate_bytes(content, chance)) < len(content) or content.startswith(changed):
         pass
@@ -409,13 +388,17 @@ def mutate_store(store: Store, outside: Path, chance: random.Random) -> tuple[st
     names = list(store.files)
     manifests = [name for name in names if name.startswith("snapshots/") and name.endswith(".json")]
     commits = [name for name in names if name.endswith(".json") and name not in manifests]
-    fresh = [name for name in names if name.endswith(".log")]
     data = [name for name in names if name.endswith(".parquet")]
+    segments = [name for name in names if name.startswith("fresh/")]
     sealed = [name for name in names if name.endswith(".safetensors")] + manifests
-    kind = chance.choice(("commit", "commit", "data", "data", "sealed", "fresh", "fresh"))
-    if kind == "fresh" or not commits:
-        return "fresh bytes", {(name := chance.choice(fresh)): mutate_fresh(store.files[name], chance)}, False
-    if kind == "sealed" and sealed:
+    kinds = {"segment": segments, "commit": commits, "data": data, "sealed": sealed}
+    kind = chance.choice([kind for kind in ("segment", "commit", "data", "sealed") if kinds[kind]])
+    if kind == "segment":
+        name = chance.choice(segments)
+        if chance.randrange(10) == 0:
+            return "segment gone", {name: None}, False
+        return "segment bytes", {name: mutate_segment(store.files[name], chance)}, False
+    if kind == "sealed":
         name = chance.choice(sealed)
         if ".order." in name and chance.randrange(2):
             return "forged order file", {name: forge(store.files[name], chance)}, True
@@ -542,6 +525,11 @@ def run_inputs(seed: int, numbers: range, stores: list[Store], folder: Path, pip
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + ADDRESS_SPACE,) * 2)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     tracemalloc.start()
+    for store in stores[:-1]:
+        came = read_changed(store, folder / store.name, "nothing", {}, False)
+        if came != "stores read":
+            report = (numbers[0], f"an unchanged store: {came}", True, store.name)
+            os.write(pipe, f"{report!r}\n".encode())
     for number in numbers:
         signal.alarm(SECONDS_PER_INPUT)
         os.write(pipe, f"{number!r}\n".encode())
