@@ -3,6 +3,7 @@
 While a layer is built a fact takes 2 or 4 bytes (its symbol) beside its bits in the structures.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -154,8 +155,8 @@ class SketchLayerBuilder:
             structures = self._structures(kept, rows)
             if not isinstance(structures, Shortfall):
                 break
-            growth *= structures.growth
-            kept = plan.choose(growth) if tried < _MAX_TRIES else plan.exactly(kept, structures.reason)
+            growth, may_grow = structures.growth, tried < _MAX_TRIES and structures.growth < math.inf
+            kept = plan.choose(growth) if may_grow else plan.exactly(kept, structures.reason)
         assert not isinstance(structures, Shortfall), "sets and columns keep what they are given"
         if kept.is_listed and order is not None:
             return _list_rows(plan, order, structures), structures, kept

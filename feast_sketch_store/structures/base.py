@@ -182,7 +182,13 @@ class RowsToSeal(NamedTuple):
 
 
 class Shortfall(NamedTuple):
-    """That a structure would not keep what was asked of it: how much larger to try it, and why, in words."""
+    """That a structure would not keep what was asked of it.
+
+    Parameters
+    ----------
+    growth : how much larger than its sizing says to try it; infinity if no size would do.
+    reason : in words.
+    """
 
     growth: float
     reason: str

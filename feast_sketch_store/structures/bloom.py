@@ -49,6 +49,9 @@ from feast_sketch_store.succinct import (
     ShiftingBloomFilter,
 )
 
+_MAX_GROWTH = 4.0  # of a table; what lacks more is not due to chance
+_SMALL_TABLE = 1 << 16  # bits; of smaller ones chance may ask for any growth
+
 
 class FilterAnswer(Answer):
     """An answer that asks the filter only for what is wanted, and only when it is."""
@@ -196,7 +199,8 @@ class BloomTable(Structure):
         if not table.keeps_targets:
             bits = table.builder.num_bits
             reason = f"a table of {bits} bits would show {table.excess:.3g} times what it may"
-            return Shortfall(table.growth, reason)
+            is_hopeless = table.growth > _MAX_GROWTH and bits > _SMALL_TABLE
+            return Shortfall(math.inf if is_hopeless else table.growth, reason)
         for feature, _ in features:
             feature.release()
         bloom, by_name = table.builder.build(), {}

@@ -26,7 +26,8 @@ from feast_sketch_store.structures.goals import AUTO, MEMORY, Goal, Offer
 from feast_sketch_store.structures.set_columns import SETS, SetColumns
 from feast_sketch_store.structures.sizing import AnyFacts, FactClass, candidate_fills, size_for_rates
 
-_MEMORY_ROUNDS = 16
+_LEAST_STEP = 0.002  # by which a budget is lowered
+_REFINEMENTS = 2
 _WORD_BYTES = 8  # to which tables are rounded up
 
 
@@ -204,24 +205,38 @@ class _Layer:
         """
         offers = {name: self.filters[name] for name in self.in_filter}
         limits = {name: goals[name].amount for name in offers if goals[name].measure == MEMORY}
-        budgets = dict(limits)
-        for tried in range(_MEMORY_ROUNDS if limits else 0):
-            shares = self._shares(offers, growth)
-            over = {n: shares[n] - limit for n, limit in limits.items() if shares[n] > limit + _WORD_BYTES}
-            if not over:
-                return offers
-            for name, excess in over.items():
-                # Sizes change in steps, of which a small change may make none.
-                budgets[name] -= excess * 1.5**tried
+
+        def with_less(less: float) -> dict[str, Offer]:
+            tried = dict(offers)
+            for name, limit in limits.items():
                 try:
-                    offers[name] = offer_of_memory(goals[name], self.popularity[name], budgets[name])
+                    tried[name] = offer_of_memory(goals[name], self.popularity[name], limit * (1 - less))
                 except ValueError as error:
-                    reason = f"a table takes {shares[name]:.0f} bytes" if budgets[name] <= 0 else error
-                    raise _impossible(name, goals[name], reason) from error
-        if limits:
-            name = next(iter(over))
-            raise _impossible(name, goals[name], f"a table takes {shares[name]:.0f} bytes")
-        return offers
+                    raise _impossible(name, goals[name], error) from error
+            return tried
+
+        def over(tried: Mapping[str, Offer]) -> dict[str, float]:
+            shares = self._shares(tried, growth) if limits else {}
+            return {
+                name: shares[name] for name, limit in limits.items() if shares[name] > limit + _WORD_BYTES
+            }
+
+        # Sizes change in steps, of which a small change may make none.
+        best, less = offers, 0.0
+        while too_much := over(best):
+            name, size = next(iter(too_much.items()))
+            less = 1.5 * less or _LEAST_STEP
+            if less >= 1:
+                raise _impossible(name, goals[name], f"a table takes {size:.0f} bytes")
+            best = with_less(less)
+        low, high = less / 1.5, less
+        for _ in range(_REFINEMENTS if less > _LEAST_STEP else 0):
+            middle = (low + high) / 2
+            if over(tried := with_less(middle)):
+                low = middle
+            else:
+                best, high = tried, middle
+        return best
 
     def _shares(self, offers: Mapping[str, Offer], growth: float) -> dict[str, float]:
         """Bytes of each feature's part of the table."""

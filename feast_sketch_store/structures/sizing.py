@@ -315,12 +315,12 @@ def size_for_rates(classes: Sequence[AnyFacts]) -> Geometry:
     return best
 
 
-def fill_limit(classes: Sequence[AnyFacts], hashes: Sequence[Hashes]) -> float:
-    """The largest fill of a table, in (0, 1), at which such hashes keep every target."""
+def fill_limit(classes: Sequence[tuple[AnyFacts, Hashes]]) -> float:
+    """The largest fill of a table, in (0, 1), at which facts with such hashes keep every target."""
     low, high = 0.0, 1.0
     for _ in range(50):
         middle = (low + high) / 2
-        if max(c.excess(h, middle) for c, h in zip(classes, hashes, strict=True)) <= 1:
+        if max(facts.excess(hashes, middle) for facts, hashes in classes) <= 1:
             low = middle
         else:
             high = middle

@@ -59,7 +59,7 @@ class FilledTable:
     ranges : of the symbols of each part.
     excess : the noise that the table is expected to show with the ones that it has, relative to what is
         wanted, of the part with the most; at most 1 if all are kept.
-    growth : how much larger a table would keep them.
+    growth : how much larger than its sizing says a table would keep them.
     """
 
     builder: ShiftingBloomFilterBuilder
@@ -100,13 +100,10 @@ def fill_table(
         for part, hashes, first_word in zip(parts, geometry.hashes, ends, strict=False)
     ]
     held = [(p.facts, h) for p, h in zip(parts, geometry.hashes, strict=True) if p.is_held and p.num_symbols]
-    return FilledTable(builder, ranges, *_compared(held, fill))
-
-
-def _compared(held: Sequence[tuple[AnyFacts, tuple[int, ...]]], fill: float) -> tuple[float, float]:
-    """The largest excess in a table of so many ones, and how much larger a table would have none."""
-    excess = max((facts.excess(hashes, fill) for facts, hashes in held), default=0.0)
-    if excess <= 1:
-        return excess, 1.0
-    limit = fill_limit([facts for facts, _ in held], [hashes for _, hashes in held])
-    return excess, min(_MAX_GROWTH, _HEADROOM * math.log1p(-fill) / math.log1p(-limit))
+    excess = max((facts.excess(h, fill) for facts, h in held), default=0.0)
+    if excess <= 1 + TOLERANCE:
+        return FilledTable(builder, ranges, excess, growth)
+    needed = min(_MAX_GROWTH, _HEADROOM * math.log1p(-fill) / math.log1p(-fill_limit(held)))
+    # A word more at least: a table that is as large as before would show as much.
+    more_bits = max(builder.num_bits * needed, builder.num_bits + 64)
+    return FilledTable(builder, ranges, excess, more_bits / geometry.num_bits)

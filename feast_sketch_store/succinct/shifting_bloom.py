@@ -26,7 +26,6 @@ Source: Yang et al., "A Shifting Bloom Filter Framework for Set Queries", PVLDB 
 that carry auxiliary information); Goodwin et al., "BitFunnel", SIGIR 2017 (AND of rows).
 """
 
-import bisect
 import itertools
 import secrets
 from collections.abc import Callable, Sequence
@@ -160,7 +159,7 @@ class ShiftingBloomFilterBuilder:
             tail, place = part[len(words) :], first + len(words)
             while len(tail):  # it may run through parts that are shorter
                 place %= self._num_words
-                number = bisect.bisect_right(self._firsts, place) - 1
+                number = int(np.searchsorted(self._firsts, place, side="right")) - 1
                 into = own[number][place - self._firsts[number] :][: len(tail)]
                 into |= tail[: len(into)]
                 tail[: len(into)] = 0

@@ -37,7 +37,7 @@ MAX_FACTS = 20_000 if NUM_SHAPES <= 30 else 200_000
 NUM_SALTS = 25
 STRUCTURES = ("auto", "uniform", "tiers", "sets")
 LIMIT = 6.0
-PRESENCE = 1e-5
+PRESENCE = 1e-9  # lest a row without values reads as one with some
 
 
 @dataclass(frozen=True)

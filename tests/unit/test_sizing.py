@@ -238,7 +238,7 @@ def test_strict_classes_keep_others_from_fills_that_they_cannot_use():
 def test_the_fill_limit_is_where_the_first_target_is_missed(rate):
     classes = [FactClass(1000, rate), TieredFacts(COUNTS, 1000, 0.5)]
     hashes = [c.hashes_at(0.5) for c in classes]
-    limit = fill_limit(classes, hashes)
+    limit = fill_limit(list(zip(classes, hashes, strict=True)))
     assert max(c.excess(h, limit) for c, h in zip(classes, hashes, strict=True)) == pytest.approx(1)
     assert limit >= 0.5
 
