@@ -196,10 +196,6 @@ class ShiftingBloomFilter:
         """Bits of the table, the repeated head not counted."""
         return self.num_words * 64
 
-    def measured_fill(self) -> float:
-        """Share of ones in the table: reads all of it."""
-        return _num_ones(self.words[: self.num_words]) / self.num_bits
-
     def windows(self, entity_hashes: NDArray[np.uint64], asked: Asked) -> NDArray[np.uint64]:
         """The answers for consecutive symbols of each entity.
 

@@ -31,6 +31,7 @@ from feast_sketch_store.structures.table import TOLERANCE
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
 from feast_sketch_store.view.view import View
+from tests.helpers.filters import measured_fill
 
 NUM_SHAPES = int(os.environ.get("FEAST_SKETCH_STORE_SHAPES", "30"))
 MAX_FACTS = 20_000 if NUM_SHAPES <= 30 else 200_000
@@ -171,7 +172,7 @@ def expected_of(layer, feature):
     hashes = np.searchsorted(firsts, np.arange(symbols.num_symbols), side="right")
     num_filled = max(1, int((feature.states == VALUE).sum()))
     counts = -np.sort(-np.bincount(feature.symbols, minlength=len(feature.vocabulary)))
-    return float((1 - counts / num_filled) @ sealed.filter.measured_fill() ** hashes)
+    return float((1 - counts / num_filled) @ measured_fill(sealed.filter) ** hashes)
 
 
 def wrong_values(layer, rows, name):

@@ -21,6 +21,7 @@ from feast_sketch_store.structures.table import TOLERANCE, TablePart, fill_table
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
 from feast_sketch_store.view.view import View
+from tests.helpers.filters import measured_fill
 
 CODECS = [FeatureCodec("viewed", "string_set_val"), FeatureCodec("name", "string_val")]
 NEVER = SealPolicy(1.0, 10**9)
@@ -51,7 +52,7 @@ def test_the_ones_of_a_table_tell_what_it_shows(structure):
     for salt in range(60):
         filled = fill_table(hashes, [TablePart(facts, NUM_SYMBOLS, rows)], (salt, 99), 1.0)
         (symbols,) = filled.ranges
-        fill = filled.builder.build().measured_fill()
+        fill = measured_fill(filled.builder.build())
         assert filled.excess == pytest.approx(facts.excess(size_for_rates([facts]).hashes[0], fill))
         assert symbols.false_positive_rate == pytest.approx(0.01 * filled.excess, rel=0.01)
         excesses.append(filled.excess)
