@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from feast.feature_view import FeatureView
 
-from feast_sketch_store.layers import SketchLayer
+from feast_sketch_store.layers import Shards, SketchLayer
 from feast_sketch_store.rows.codecs import MEMBERSHIP
 from feast_sketch_store.structures.columns import expected_bytes
 from feast_sketch_store.view.settings import TAG_PREFIX, ViewSettings
@@ -59,13 +59,13 @@ def _told(topic: str, hints: list[Hint]) -> str:
     return _SUMMARIES[topic].format(number=len(hints), names=names)
 
 
-def advice(table: FeatureView, settings: ViewSettings, sealed: SketchLayer | None) -> Iterator[Hint]:
+def advice(table: FeatureView, settings: ViewSettings, sealed: Shards | None) -> Iterator[Hint]:
     """Hints for whoever applies a view.
 
     Parameters
     ----------
     settings : of the view.
-    sealed : its newest layer, if it has one.
+    sealed : its sealed rows, if it has some.
     """
     yield from _array_hints(table, settings)
     if sealed is not None:
@@ -88,11 +88,13 @@ def _array_hints(table: FeatureView, settings: ViewSettings) -> Iterator[Hint]:
         )
 
 
-def _vocabulary_hints(table: FeatureView, settings: ViewSettings, sealed: SketchLayer) -> Iterator[Hint]:
-    for name in sealed.features:
-        feature, vocabulary = settings.features.get(name), sealed.numbering(name)
-        if feature is None or feature.codec.is_bounded or vocabulary is None:
+def _vocabulary_hints(table: FeatureView, settings: ViewSettings, sealed: Shards) -> Iterator[Hint]:
+    for name in sealed.codecs:
+        feature = settings.features.get(name)
+        vocabularies = [f.vocabulary for f in sealed.features(name) if f.vocabulary is not None]
+        if feature is None or feature.codec.is_bounded or not vocabularies:
             continue
+        vocabulary = max(vocabularies, key=len)
         if len(vocabulary) > _NEARLY_FULL * feature.max_vocabulary:
             yield Hint(
                 _NEARLY_FULL_VOCABULARIES,
@@ -103,11 +105,13 @@ def _vocabulary_hints(table: FeatureView, settings: ViewSettings, sealed: Sketch
             )
 
 
-def _scalar_hints(table: FeatureView, settings: ViewSettings, sealed: SketchLayer) -> Iterator[Hint]:
+def _scalar_hints(table: FeatureView, settings: ViewSettings, sealed: Shards) -> Iterator[Hint]:
     has_scalars = any(not codec.is_collection for codec in sealed.codecs.values())
-    if settings.lists_rows or not has_scalars or sealed.presence.num_listed is not None:
+    is_listed = all(layer.presence.num_listed is not None for layer in sealed.layers)
+    if settings.lists_rows or not has_scalars or is_listed:
         return
-    size, listed = sealed.size_bytes, round(_size_if_listed(sealed, settings.presence_error_rate))
+    size = sealed.size_bytes
+    listed = round(sum(_size_if_listed(layer, settings.presence_error_rate) for layer in sealed.layers))
     if size - listed > max(_WORTH_SAVING * size, _WORTH_SAVING_BYTES):
         yield Hint(
             _SCALARS,

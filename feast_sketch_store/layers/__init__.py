@@ -10,17 +10,21 @@ from feast_sketch_store.layers.build import (
     seal,
 )
 from feast_sketch_store.layers.exact import ExactLayer
+from feast_sketch_store.layers.shards import EVERYTHING, HashRange, Shards
 from feast_sketch_store.layers.sketch import SketchLayer
 from feast_sketch_store.structures.goals import Goal
 from feast_sketch_store.structures.parts import is_checked_where_read
 
 __all__ = [
+    "EVERYTHING",
     "Cut",
     "ExactLayer",
     "FeatureBudget",
     "Goal",
+    "HashRange",
     "LayerAnswer",
     "SealedLayer",
+    "Shards",
     "SketchLayer",
     "SketchLayerBuilder",
     "build_layer",

@@ -4,7 +4,7 @@ While a layer is built a fact takes 2 or 4 bytes (its symbol) beside its bits in
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from feast_sketch_store.layers.listed import ListedRows
 from feast_sketch_store.layers.plan import Kept, LayerPlan
 from feast_sketch_store.layers.presence import Presence
 from feast_sketch_store.layers.shapes import ShapedRows
+from feast_sketch_store.layers.shards import EVERYTHING, HashRange
 from feast_sketch_store.layers.sketch import SketchLayer
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedRows, RowKeys
@@ -55,6 +56,7 @@ def seal(
     codecs: Sequence[FeatureCodec],
     budget: FeatureBudget,
     vocabularies: Mapping[str, Vocabulary] | None = None,
+    hash_range: HashRange = EVERYTHING,
 ) -> SealedLayer:
     """Seal rows. Reads and writes no files, so it may run in any thread, process or task.
 
@@ -67,18 +69,31 @@ def seal(
     vocabularies : of some features, the values in the order of the ids that they are to get: all that rows
         have, or those that a cut leaves. By default a layer numbers its own values, from the most popular
         one on.
+    hash_range : whose rows are sealed; the others are left out.
 
     Raises
     ------
     SettingsError : the memory that a feature may take is too little for its facts.
     ValueError : a row has a value outside of the vocabulary that was given.
     """
+    if hash_range != EVERYTHING:
+        first, end = hash_range.rows_of(keys.entity_hashes)
+        keys, batches = keys.take(np.arange(first, end)), _between(batches, first, end)
     builder = SketchLayerBuilder(keys, codecs)
     for places, rows in batches:
         builder.add(places, rows)
     pa.default_memory_pool().release_unused()  # what reading took, before tables are allocated
     layer = builder.build(budget, vocabularies)
     return SealedLayer(*layer.to_snapshot(), builder.failed_over)
+
+
+def _between(
+    batches: Iterable[tuple[NDArray[np.integer], EncodedRows]], first: int, end: int
+) -> Iterator[tuple[NDArray[np.integer], EncodedRows]]:
+    """The rows of some keys, and which of these they belong to."""
+    for places, rows in batches:
+        inside = np.flatnonzero((places >= first) & (places < end))
+        yield places[inside] - first, rows.take(inside)
 
 
 def build_layer(rows: EncodedRows, budget: FeatureBudget) -> SketchLayer:

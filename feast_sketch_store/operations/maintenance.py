@@ -19,7 +19,7 @@ from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.type_map import python_values_to_proto_values
 
 from feast_sketch_store.errors import RowError, SketchStoreError
-from feast_sketch_store.layers import SketchLayer
+from feast_sketch_store.layers import Shards
 from feast_sketch_store.online_store import SketchOnlineStore, any_feature_view, online_store_of
 from feast_sketch_store.operations.verification import Verification, size_of, verify_view
 from feast_sketch_store.rows.codecs import BINNED
@@ -96,52 +96,59 @@ def inspect(store: FeatureStore, view: str) -> ViewReport:
         return ViewReport(
             view, 0, 0, stats.unsealed_rows, None, stats.unsealed_bytes, disk_bytes, None, None, None, []
         )
-    base, snapshot = sealed
-    presence, rates = sampled_rates(base)
-    newest = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=base.max_event_timestamp)
+    shards, snapshot = sealed
+    presence, rates = sampled_rates(shards)
+    newest = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=shards.max_event_timestamp)
+    num_facts = stats.sealed_facts + sum(shards.cut.values())
+    fact_bits = sum(layer.fact_bits for layer in shards.layers)
     return ViewReport(
         view,
-        base.num_entities,
-        base.num_facts,
+        shards.num_entities,
+        stats.sealed_facts,
         stats.unsealed_rows,
-        base.fact_bits / num_facts if (num_facts := base.num_facts + sum(base.cut.values())) else None,
+        fact_bits / num_facts if num_facts else None,
         stats.snapshot_bytes + stats.unsealed_bytes,
         disk_bytes,
         max(0.0, time.time() - snapshot.published_at()),
-        newest.isoformat() if base.num_entities else None,
+        newest.isoformat() if shards.num_entities else None,
         presence,
-        [_feature_report(base, name, rates[name]) for name in base.features],
+        [_feature_report(shards, name, rates[name]) for name in shards.codecs],
     )
 
 
-def _feature_report(layer: SketchLayer, name: str, sampled_rate: float) -> FeatureReport:
-    feature, rounding = layer.features[name], layer.roundings.get(name)
+def _feature_report(shards: Shards, name: str, sampled_rate: float) -> FeatureReport:
+    features = shards.features(name)
+    feature = features[0]
+    roundings = [layer.roundings[name] for layer in shards.layers if name in layer.roundings]
     return FeatureReport(
         name,
-        feature.codec.name if rounding is None else BINNED,
+        BINNED if roundings else feature.codec.name,
         feature.structure,
         None if feature.vocabulary is None else len(feature.vocabulary),
-        feature.num_facts,
-        layer.cut.get(name, 0),
-        round(layer.size_bytes_of(name)),
-        feature.false_positive_rate or 0.0,
+        sum(part.num_facts for part in features),
+        shards.cut.get(name, 0),
+        round(sum(layer.size_bytes_of(name) for layer in shards.layers)),
+        max(part.false_positive_rate or 0.0 for part in features),
         sampled_rate,
-        rounding.max_error if rounding else None,
-        rounding.mean_error if rounding else None,
+        max((rounding.max_error for rounding in roundings), default=None),
+        max((rounding.mean_error for rounding in roundings), default=None),
     )
 
 
-def sampled_rates(layer: SketchLayer, num_samples: int = _SAMPLES) -> tuple[float, dict[str, float]]:
-    """Ask a layer about entities that nobody wrote.
+def sampled_rates(shards: Shards, num_samples: int = _SAMPLES) -> tuple[float, dict[str, float]]:
+    """Ask layers about entities that nobody wrote.
 
     Returns
     -------
-    The share of them that it reports as present, and per feature the share of (entity, value) pairs.
+    The share of them that are reported as present, and per feature the share of (entity, value) pairs.
     """
     chance = np.random.default_rng()
     hashes = chance.integers(0, 2**64, (num_samples, 2), np.uint64)
-    rates = {name: feature.sampled_rate(hashes, chance) for name, feature in layer.features.items()}
-    return len(layer.read(hashes, []).found) / num_samples, rates
+    rates = {
+        name: float(np.mean([f.sampled_rate(hashes, chance) for f in shards.features(name)]))
+        for name in shards.codecs
+    }
+    return sum(len(answer.found) for answer in shards.read(hashes, [])) / num_samples, rates
 
 
 def seal(store: FeatureStore, view: str) -> bool:

@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from feast_sketch_store import kernel
 from feast_sketch_store.errors import RowError, SettingsError, UnsupportedFeatureError
-from feast_sketch_store.layers import LayerAnswer, SketchLayer
+from feast_sketch_store.layers import LayerAnswer, Shards
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, hash_columns, hash_int64_keys
@@ -124,9 +124,9 @@ class SketchReader:
         return list(self._join_keys)
 
     @property
-    def sealed(self) -> SketchLayer | None:
-        """The layer of the newest snapshot, as of now; None before the first seal."""
-        return self._view.with_state(lambda state: state.base)
+    def sealed(self) -> Shards | None:
+        """The rows of the newest snapshot, as of now; None before the first seal."""
+        return self._view.with_state(lambda state: state.sealed)
 
     def vocabulary(self, feature: str) -> pa.Array:
         """The values of a feature in the order of their ids, as of now."""

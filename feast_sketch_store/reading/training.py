@@ -50,28 +50,28 @@ def through_sketch(
     UnsupportedFeatureError : the snapshot has no such feature.
     RowError : the dataframe has no column of a feature, or one of another type.
     """
-    layer = view.sealed
-    if layer is None:
+    sealed = view.sealed
+    if sealed is None:
         raise SettingsError(f"feature view {view.name!r} was not sealed yet: `feast-sketch seal {view.name}`")
-    columns = {name: _column_of(dataframe, view.name, name) for name in features or layer.codecs}
+    columns = {name: _column_of(dataframe, view.name, name) for name in features or sealed.codecs}
     if features is None:
         columns = {name: column for name, column in columns.items() if column is not None}
     rng = np.random.default_rng(seed)
     hashes = rng.integers(0, 2**64, (len(dataframe), 2), np.uint64)
     result = dataframe.copy()
     for name, column in columns.items():
-        if name not in layer.codecs:
+        if name not in sealed.codecs:
             raise UnsupportedFeatureError(
                 f"the snapshot of feature view {view.name!r} has no feature {name!r}; it has "
-                f"{list(layer.codecs)}"
+                f"{list(sealed.codecs)}"
             )
         if column is None:
             raise RowError(
                 f"the dataframe has no column {name!r} or {view.name}__{name}; it has {list(dataframe)}"
             )
-        codec = layer.codecs[name]
+        codec = sealed.codecs[name]
         feature = encode_column(_as_column(dataframe[column], codec, column), codec)
-        shown = layer.shown(feature, hashes)
+        shown = sealed.shown(feature, hashes)
         storage = shown.decoder.vocabulary.values.take(pa.array(shown.symbols))
         arrow = codec.to_column(shown.states, shown.indptr, storage)
         result[column] = arrow.to_pandas().to_numpy()

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store.errors import DamagedFileError
-from feast_sketch_store.layers import SealedLayer, SketchLayer, is_checked_where_read
+from feast_sketch_store.layers import SealedLayer, Shards, SketchLayer, is_checked_where_read
 from feast_sketch_store.rows.encoding import RowKeys
 from feast_sketch_store.snapshot.blocks import CHECKSUMS, BlockChecks, block_checksums
 from feast_sketch_store.snapshot.files import Draft, SnapshotFile, SnapshotFolder, created_by
@@ -39,6 +39,11 @@ def with_checksums(arrays: Mapping[str, NDArray[np.generic]]) -> dict[str, NDArr
         if is_checked_where_read(name)
     }
     return {**arrays, **checksums}
+
+
+def open_shards(snapshot: SnapshotFile) -> Shards:
+    """Map all sealed rows of a snapshot: one layer of all hashes. Raises as `open_layer`."""
+    return Shards((open_layer(snapshot),))
 
 
 def open_layer(snapshot: SnapshotFile, check_all: bool = False) -> SketchLayer:

@@ -90,6 +90,11 @@ class Storage(ABC):
 
     # -- look ----------------------------------------------------------------------------------
 
+    @property
+    def identity(self) -> str:
+        """What storages of this process share if they stand for the same files, whichever way leads there."""
+        return self.location
+
     @abstractmethod
     def list(self, folder: str = "", after: str = "") -> Sequence[str]:
         """The names of files directly in a folder, without the folder, in ascending order.

@@ -66,6 +66,11 @@ class LocalStorage(Storage):
 
     # -- look ----------------------------------------------------------------------------------
 
+    @property
+    def identity(self) -> str:
+        """See `Storage.identity`: the path without links."""
+        return os.path.realpath(self.path)
+
     def list(self, folder: str = "", after: str = "") -> Sequence[str]:
         """The names of files directly in a folder, see `Storage.list`."""
         path = self._folder(folder)

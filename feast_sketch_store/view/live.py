@@ -18,7 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from feast_sketch_store.errors import DamagedFileError, SketchStoreError, StorageError
-from feast_sketch_store.layers import LayerAnswer, SketchLayer
+from feast_sketch_store.layers import LayerAnswer, Shards
 from feast_sketch_store.row_log import RowLog
 from feast_sketch_store.rows.codecs import EXACT, FeatureCodec
 from feast_sketch_store.rows.encoding import ENTITY_KEY, NO_TIMESTAMP, OWN_COLUMNS
@@ -94,7 +94,7 @@ class LiveView:
         semantics: RowSemantics = REPLACE,
     ):
         self.storage = storage
-        self._process_key = os.path.realpath(storage.location)  # the same whichever way leads there
+        self._process_key = storage.identity
         self._refresh_interval_seconds = refresh_interval_seconds
         self._row_log = RowLog(storage)
         self._snapshots = SnapshotFolder(storage.within(SNAPSHOTS_FOLDER))
@@ -192,7 +192,7 @@ class LiveView:
 
     def _stored_codecs(self) -> list[FeatureCodec]:
         """The codecs of all features that were written: as they were sealed, or else by their columns."""
-        codecs = dict(self._state.base.codecs) if self._state.base is not None else {}
+        codecs = dict(self._state.sealed.codecs) if self._state.sealed is not None else {}
         for column in self.stored_schema():
             if column.name not in {*codecs, *(self.stored_join_keys() or {}), *OWN_COLUMNS}:
                 value_field = FeatureCodec.field_of(column.type)
@@ -296,32 +296,39 @@ class LiveView:
 
     # -- sizes ---------------------------------------------------------------------------------
 
-    def sealed(self) -> tuple[SketchLayer, SnapshotFile] | None:
-        """The sealed layer and its file, as of the last refresh; None before the first seal."""
+    def sealed(self) -> tuple[Shards, SnapshotFile] | None:
+        """The sealed rows and their file, as of the last refresh; None before the first seal."""
         state = self._state
-        return (state.base, state.snapshot) if state.base is not None and state.snapshot is not None else None
+        if state.sealed is None or state.snapshot is None:
+            return None
+        return state.sealed, state.snapshot
 
     def stats(self) -> ViewStats:
         """Sizes of the view as of now."""
         self.refresh()
         state = self._state
         unsealed = state.unsealed_bytes
-        if state.base is None or state.snapshot is None:
+        if state.sealed is None or state.snapshot is None:
             return ViewStats(0, 0, state.unsealed_rows, unsealed, 0, 0.0, 0, 0)
-        base = state.base
+        layers = state.sealed.layers
+        features = [(name, feature) for layer in layers for name, feature in layer.features.items()]
+        rates: dict[str, float] = {}
+        for name, feature in features:
+            if (rate := feature.false_positive_rate) is not None:
+                rates[name] = max(rate, rates.get(name, 0.0))
         return ViewStats(
-            base.num_entities,
-            base.num_facts,
+            state.sealed.num_entities,
+            sum(layer.num_facts for layer in layers),
             state.unsealed_rows,
             unsealed,
-            base.table_bytes,
-            base.ideal_bits,
-            base.vocabulary_bytes,
+            sum(layer.table_bytes for layer in layers),
+            sum(layer.ideal_bits for layer in layers),
+            sum(layer.vocabulary_bytes for layer in layers),
             state.snapshot.size_bytes(),
-            {n: rate for n, f in base.features.items() if (rate := f.false_positive_rate) is not None},
-            {n: len(f.vocabulary) for n, f in base.features.items() if f.vocabulary is not None},
-            -(-base.fact_bits // 8),
-            {name: feature.structure for name, feature in base.features.items()},
+            rates,
+            {name: len(f.vocabulary) for name, f in features if f.vocabulary is not None},
+            -(-sum(layer.fact_bits for layer in layers) // 8),
+            {name: feature.structure for name, feature in features},
         )
 
 

@@ -1,6 +1,6 @@
 """Which views this process wrote to, through whichever object.
 
-A process always reads what it wrote. Several `View` objects may stand for one folder, so a write through one
+A process always reads what it wrote. Several `View` objects may stand for one storage, so a write through one
 must send the next read of the others to the disk, and no read of any other view.
 """
 
@@ -10,17 +10,17 @@ _numbers = itertools.count(1)
 _last_writes: dict[str, int] = {}
 
 
-def note_write(folder: str) -> int:
-    """Record that this process wrote to the view in a folder, which is named by its real path.
+def note_write(storage: str) -> int:
+    """Record that this process wrote to the view in a storage of an identity.
 
     Returns
     -------
     The number of the write.
     """
-    number = _last_writes[folder] = next(_numbers)
+    number = _last_writes[storage] = next(_numbers)
     return number
 
 
-def last_write(folder: str) -> int:
-    """The number of this process's last write to the view in a folder; 0 if there was none."""
-    return _last_writes.get(folder, 0)
+def last_write(storage: str) -> int:
+    """The number of this process's last write to the view in a storage; 0 if there was none."""
+    return _last_writes.get(storage, 0)

@@ -1,6 +1,6 @@
 """What reads of a view see, and how it is put together from the files: an immutable stack of layers.
 
-newest snapshot -> base layer;  commits since -> exact layers on top
+newest snapshot -> sealed layers;  commits since -> exact layers on top
 """
 
 import logging
@@ -12,13 +12,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from feast_sketch_store.errors import DamagedFileError, StorageError, UnsupportedFeatureError
-from feast_sketch_store.layers import ExactLayer, LayerAnswer, SketchLayer
+from feast_sketch_store.layers import ExactLayer, LayerAnswer, Shards, SketchLayer
 from feast_sketch_store.row_log import START, Position, RowLog
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import RowKeys
 from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder
 from feast_sketch_store.snapshot.order import load_order
-from feast_sketch_store.snapshot.sealed import open_layer
+from feast_sketch_store.snapshot.sealed import open_shards
 from feast_sketch_store.view.semantics import REPLACE, RowSemantics
 
 _logger = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ class State:
     semantics: RowSemantics = REPLACE
     position: Position = START
     snapshot: SnapshotFile | None = None
-    base: SketchLayer | None = None
+    sealed: Shards | None = None
     exact: tuple[ExactLayer, ...] = ()
     unsealed_rows: int = 0
     unsealed_commits: int = 0
@@ -43,8 +43,8 @@ class State:
 
     @property
     def layers(self) -> list[SketchLayer | ExactLayer]:
-        """All layers, the sealed one first, then from the oldest to the newest."""
-        return [*([] if self.base is None else [self.base]), *self.exact]
+        """All layers, the sealed ones first, then from the oldest to the newest."""
+        return [*(() if self.sealed is None else self.sealed.layers), *self.exact]
 
     @property
     def unsealed_bytes(self) -> int:
@@ -63,26 +63,37 @@ class State:
         """
         answers = []
         remaining: NDArray[np.int64] | None = None  # positions of entities; None for all
-        for layer in reversed(self.layers):
-            try:
-                answer = layer.read(entity_hashes, features, expire_before)
-            except ValueError as error:
-                if layer is not self.base or self.snapshot is None:
-                    raise
-                raise DamagedFileError(f"{self.snapshot.where()}: {error}") from error
+
+        def take_up(answer: LayerAnswer) -> None:
             if len(answer.found):
-                if remaining is not None:
-                    answer = answer._replace(found=remaining[answer.found])
-                answers.append(answer)
-            decided = self.semantics.decided(answer) if layer is not self.base else ()
+                found = answer.found if remaining is None else remaining[answer.found]
+                answers.append(answer._replace(found=found))
+
+        for layer in reversed(self.exact):
+            answer = layer.read(entity_hashes, features, expire_before)
+            take_up(answer)
+            decided = self.semantics.decided(answer)
             if len(decided):
                 if remaining is None:
                     remaining = np.arange(len(entity_hashes))
                 remaining = np.delete(remaining, decided)
                 entity_hashes = np.delete(entity_hashes, decided, axis=0)
                 if not len(remaining):
-                    break
+                    return self.semantics.combine(answers)
+        if self.sealed is not None:
+            for answer in self._read_sealed(self.sealed, entity_hashes, features, expire_before):
+                take_up(answer)
         return self.semantics.combine(answers)
+
+    def _read_sealed(
+        self, sealed: Shards, entity_hashes: NDArray[np.uint64], features: Sequence[str], expire_before: int
+    ) -> list[LayerAnswer]:
+        try:
+            return sealed.read(entity_hashes, features, expire_before)
+        except ValueError as error:
+            if self.snapshot is None:
+                raise
+            raise DamagedFileError(f"{self.snapshot.where()}: {error}") from error
 
 
 class StateLoader:
@@ -202,24 +213,24 @@ class StateLoader:
     def _opened(self, snapshot: SnapshotFile) -> State:
         if snapshot.name in self._damaged:
             raise DamagedFileError(f"{snapshot.where()}: a block of it is damaged")
-        base = open_layer(snapshot)
+        sealed = open_shards(snapshot)
         for codec in self.codecs:
-            sealed = base.codecs.get(codec.feature)
-            if sealed is not None and sealed.value_field != codec.value_field:
+            known = sealed.codecs.get(codec.feature)
+            if known is not None and known.value_field != codec.value_field:
                 raise UnsupportedFeatureError(
-                    f"feature {codec.feature!r} was sealed as {sealed.value_field} and is declared as "
+                    f"feature {codec.feature!r} was sealed as {known.value_field} and is declared as "
                     f"{codec.value_field} now; give it a new name, or remove the view with `feast apply`, "
                     f"add it again and materialize ({snapshot.where()})"
                 )
         # A snapshot's version is the number of commits that it covers.
-        return replace(self._empty, position=Position(snapshot.version - 1), snapshot=snapshot, base=base)
+        return replace(self._empty, position=Position(snapshot.version - 1), snapshot=snapshot, sealed=sealed)
 
     def _with_rows(self, state: State, table: pa.Table, position: Position, num_commits: int) -> State:
         """The state with the rows of some commits more, which stand in their order."""
         rows = state.semantics.encode(table, self.codecs)
-        if state.base is not None:
+        if state.sealed is not None:
             # What a seal would cut is not shown until then either: models know the values that were kept.
-            rows = rows.within(state.base.cut_vocabularies)
+            rows = rows.within(state.sealed.cut_vocabularies)
         late = state.semantics.late(rows.keys, state.exact, lambda: self._order_of(state, rows.keys))
         rows = rows.take(np.flatnonzero(~late))
         layers = list(state.exact)
@@ -244,9 +255,9 @@ class StateLoader:
         A commit is newer than the seal, so only an older event timestamp, or an equal one with an older
         created timestamp, can lose.
         """
-        if state.base is None or state.snapshot is None:
+        if state.sealed is None or state.snapshot is None:
             return None
-        if not (keys.event_timestamps <= state.base.max_event_timestamp).any():
+        if not (keys.event_timestamps <= state.sealed.max_event_timestamp).any():
             return None
         if self._order is None or self._order[0] != state.snapshot:
             self._order = (state.snapshot, load_order(state.snapshot))

@@ -114,8 +114,8 @@ class View(LiveView):
         self._commits.submit(rows, self._commit)
         if not self._wants_seal() and not self.policy.wants_absorption(self._state.unsealed_commits):
             return
-        base = self._state.base
-        sealed_rows = base.num_entities if base else 0
+        sealed = self._state.sealed
+        sealed_rows = sealed.num_entities if sealed else 0
         # A load may wait for its seal; a small write must not.
         if len(rows) >= min(self.policy.min_rows, self.policy.share * sealed_rows):
             self._maintain()
@@ -124,8 +124,8 @@ class View(LiveView):
 
     def _wants_seal(self) -> bool:
         state = self._state
-        sealed_rows = state.base.num_entities if state.base else 0
-        sealed_bytes = state.base.size_bytes if state.base else 0
+        sealed_rows = state.sealed.num_entities if state.sealed else 0
+        sealed_bytes = state.sealed.size_bytes if state.sealed else 0
         return any(
             self.policy.wants_seal(unsealed, sealed, state.unsealed_rows)
             for unsealed, sealed in [

@@ -114,8 +114,8 @@ class VocabularyLimit:
 
 def _sources(state: State, feature: str) -> Iterator[_Source]:
     """A feature of all layers, from the oldest one on."""
-    if state.base is not None and feature in state.base.features:
-        yield state.base.features[feature]
+    if state.sealed is not None:
+        yield from state.sealed.features(feature)
     for layer in state.exact:
         if feature in layer.rows.features:
             yield layer.rows.features[feature]

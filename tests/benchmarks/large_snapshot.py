@@ -18,7 +18,8 @@ def enlarge(store: Backend, rows: UserRows, size_bytes: int) -> SnapshotFile:
     """
     view = store.online.view(store.config, rows.view)  # type: ignore[attr-defined]
     view.refresh()
-    layer, small = view.sealed()
+    shards, small = view.sealed()
+    (layer,) = shards.layers
     hashes = hash_serialized_keys(serialize_entity_keys(entity_keys(list(range(rows.num_users)))))
     description, arrays = small.open("base")
     feature = layer.features["viewed"]

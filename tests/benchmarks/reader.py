@@ -93,7 +93,7 @@ def _reader(rows: UserRows, megabytes: int, folder: Path) -> SketchReader:
     reader = SketchReader(folder / "sketch", "history", "shop", refresh_interval_seconds=1e9)
     answer = reader.csr("viewed", np.arange(NUM_USERS))
     _check(answer, rows)
-    bloom: Any = reader._view.sealed()[0].features["viewed"].filter  # type: ignore[attr-defined, index]
+    bloom: Any = reader.sealed.layers[0].features["viewed"].filter  # type: ignore[attr-defined, index]
     bloom._check(np.arange(bloom.num_words), 1)
     return reader
 

@@ -102,7 +102,8 @@ def _seal_here(path: Path, element: FeastType) -> None:
     duration, _ = seconds(view.seal, settings)
     sealed = view.sealed()
     assert sealed is not None
-    layer, snapshot = sealed
+    shards, snapshot = sealed
+    (layer,) = shards.layers
     memory = _memory("VmHWM") - before - snapshot.size_bytes()
     print(json.dumps({"seconds": duration, "facts": layer.num_facts, "memory": memory}))
 

@@ -42,8 +42,9 @@ def _sizes(readers: dict[str, SketchReader], rows: UserRows) -> None:
     lines = []
     everyone = np.arange(rows.num_users)
     for structure, reader in readers.items():
-        layer = reader.sealed
-        assert layer is not None
+        sealed = reader.sealed
+        assert sealed is not None
+        (layer,) = sealed.layers
         false_values = len(reader.csr("viewed", everyone).ids) - rows.facts.size
         lines.append(
             [

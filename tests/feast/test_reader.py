@@ -325,7 +325,8 @@ def test_a_damaged_snapshot_is_passed_over(make_harness, caplog):
         harness.store.seal(harness.config, harness.view)
     view = harness.reopened().store.view(harness.config, harness.view)
     view.refresh()
-    layer, newest = view.sealed()
+    shards, newest = view.sealed()
+    (layer,) = shards.layers
     path = Path(newest.where())
     content, table = path.read_bytes(), layer.features["viewed"].filter.words.tobytes()
     place = content.index(table)

@@ -18,6 +18,7 @@ from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
 from feast_sketch_store.view.view import View
 from tests.helpers.keys import user_hashes, user_key
+from tests.storage.memory import Files, MemoryStorage
 
 CODECS = [FeatureCodec("viewed", "string_set_val"), FeatureCodec("name", "string_val")]
 NAMES = [codec.feature for codec in CODECS]
@@ -99,11 +100,12 @@ def read(view):
 
 
 class ViewMachine(RuleBasedStateMachine):
-    """One folder and the `View` objects of three processes."""
+    """One storage and the `View` objects of three processes."""
 
     def __init__(self):
         super().__init__()
         self.folder = tempfile.TemporaryDirectory(prefix="view-machine-")
+        self.files = Files()
         self.newest = {}  # per user ((event, created), values), none created being older than any
         self.sealed = "exact"
         self.reopen()
@@ -116,10 +118,10 @@ class ViewMachine(RuleBasedStateMachine):
 
     def reopen(self):
         names = ("writer", "reader", "reader that seldom looks")
-        self.views = {
-            name: View(LocalStorage(Path(self.folder.name) / "view"), SETTINGS["exact"], NEVER, 0.0)
-            for name in names
-        }
+        self.views = {name: View(self.storage(), SETTINGS["exact"], NEVER, 0.0) for name in names}
+
+    def storage(self):
+        return LocalStorage(Path(self.folder.name) / "view")
 
     @rule(process=PROCESS, batch=BATCH)
     def write(self, process, batch, seals=None):
@@ -185,6 +187,17 @@ ViewMachine.TestCase.settings = settings(
     max_examples=30, stateful_step_count=25, deadline=None, derandomize=True, database=None
 )
 TestView = ViewMachine.TestCase
+
+
+class ViewInMemoryMachine(ViewMachine):
+    """The same where there are no files."""
+
+    def storage(self):
+        return MemoryStorage(self.files)
+
+
+ViewInMemoryMachine.TestCase.settings = settings(ViewMachine.TestCase.settings, max_examples=15)
+TestViewInMemory = ViewInMemoryMachine.TestCase
 
 
 @pytest.fixture

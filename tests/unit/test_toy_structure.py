@@ -257,7 +257,7 @@ def test_verify_finds_it_sound_and_what_it_lost(store, monkeypatch):
 
 def test_a_damaged_block_of_it_is_found(store):
     view = open_view(store, "history")
-    layer, _ = view.sealed()
+    (layer,) = view.sealed()[0].layers
     (path,) = Path(store.repo_path).glob("sketch/shop/*/snapshots/*.base.safetensors")
     content, words = path.read_bytes(), layer.features["viewed"].words.tobytes()
     path.write_bytes(content.replace(words, bytes(len(words))))

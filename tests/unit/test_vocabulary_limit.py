@@ -8,7 +8,7 @@ import pytest
 from feast.protos.feast.types.Value_pb2 import Int64List, StringList, Value
 
 from feast_sketch_store.errors import VocabularyOverflowError
-from feast_sketch_store.layers import ExactLayer, FeatureBudget
+from feast_sketch_store.layers import ExactLayer, FeatureBudget, Shards
 from feast_sketch_store.layers.build import build_layer
 from feast_sketch_store.rows.binning import Precision
 from feast_sketch_store.rows.codecs import FeatureCodec
@@ -49,7 +49,7 @@ def state(make_rows):
     sealed = make_rows([(user, row(user), 0) for user in range(NUM_VALUES)], CODECS)
     base = build_layer(sealed, FeatureBudget(1e-5, {codec.feature: 0.01 for codec in CODECS}))
     exact = [ExactLayer(make_rows([(NUM_VALUES + n, row(NUM_VALUES + n), 1)], CODECS)) for n in (0, 1)]
-    return State(1, base=base, exact=tuple(exact))
+    return State(1, sealed=Shards((base,)), exact=tuple(exact))
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def test_only_new_layers_are_counted(state, settings_of, make_table, make_rows, 
     limit.check(make_table([(0, row(1, 2), 2), (1, row(3), 2)], CODECS), state, settings)
     newest = ExactLayer(make_rows([(7, row(10**6), 1), (8, row(3), 1)], CODECS))
     del looked_at[:]
-    grown = State(2, base=state.base, exact=(*state.exact, newest))
+    grown = State(2, sealed=state.sealed, exact=(*state.exact, newest))
     limit.check(make_table([(0, row(1), 2)], CODECS), grown, settings)
     assert 0 < max(looked_at) <= 2
     with pytest.raises(VocabularyOverflowError, match=f" {NUM_VALUES + 5} distinct"):
@@ -105,16 +105,16 @@ def test_merged_layers_and_another_seal_are_counted_anew(state, settings_of, mak
     new, many = make_table([(9, row(10**6), 2)], CODECS), make_table([(9, row(*range(9)), 2)], CODECS)
     with pytest.raises(VocabularyOverflowError, match=f" {NUM_VALUES + 3} distinct"):
         limit.check(new, state, settings)
-    merged = State(2, base=state.base, exact=(state.exact[0].merged_with(state.exact[1]),))
+    merged = State(2, sealed=state.sealed, exact=(state.exact[0].merged_with(state.exact[1]),))
     with pytest.raises(VocabularyOverflowError, match=f" {NUM_VALUES + 3} distinct"):
         limit.check(new, merged, settings)
     fewer = build_layer(
         make_rows([(user, row(user), 0) for user in range(9)], CODECS),
         FeatureBudget(1e-5, {codec.feature: 0.01 for codec in CODECS}),
     )
-    limit.check(many, State(3, base=fewer), settings_of(9))
+    limit.check(many, State(3, sealed=Shards((fewer,))), settings_of(9))
     with pytest.raises(VocabularyOverflowError, match=" 10 distinct"):
-        limit.check(new, State(3, base=fewer), settings_of(9))
+        limit.check(new, State(3, sealed=Shards((fewer,))), settings_of(9))
     limit.check(many, State(), settings_of(9))
     with pytest.raises(VocabularyOverflowError, match=" 9 distinct"):
         limit.check(many, State(), settings_of(8))
@@ -127,5 +127,5 @@ def test_a_snapshot_is_not_held(state, settings_of, make_table):
     counted = limit._counted["tags"]
     assert [entry.own for entry in counted] == [None] * 3
     assert all(isinstance(entry.source, weakref.ref) for entry in counted)
-    features = [state.base.features["tags"], *(layer.rows.features["tags"] for layer in state.exact)]
+    features = [*state.sealed.features("tags"), *(layer.rows.features["tags"] for layer in state.exact)]
     assert [entry.source() for entry in counted] == features

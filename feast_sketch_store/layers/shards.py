@@ -1,0 +1,135 @@
+"""Sealed rows as layers over ranges of entity hashes: a read goes to the layer whose range has the entity."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feast_sketch_store.layers.answer import LayerAnswer
+from feast_sketch_store.layers.sketch import SketchLayer
+from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedFeature
+from feast_sketch_store.rows.vocabulary import Vocabulary
+from feast_sketch_store.structures.answer import Answer
+from feast_sketch_store.structures.base import SealedFeature
+
+_END = 1 << 64
+
+
+@dataclass(frozen=True)
+class HashRange:
+    """The entities whose hash, by its first 64 bits, is at least ``first`` and less than ``end``."""
+
+    first: int = 0
+    end: int = _END
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.first < self.end <= _END:
+            raise ValueError(f"there are no hashes from {self.first} to {self.end}")
+
+    @classmethod
+    def split(cls, number: int) -> "tuple[HashRange, ...]":
+        """All hashes in so many ranges of one length."""
+        bounds = [_END * n // number for n in range(number + 1)]
+        return tuple(map(cls, bounds, bounds[1:]))
+
+    def rows_of(self, entity_hashes: NDArray[np.uint64]) -> tuple[int, int]:
+        """Which of some ascending hashes, uint64[n, 2], it has: from the first to before the second."""
+        first = np.searchsorted(entity_hashes[:, 0], np.uint64(self.first))
+        end = len(entity_hashes)
+        if self.end < _END:
+            end = int(np.searchsorted(entity_hashes[:, 0], np.uint64(self.end)))
+        return int(first), end
+
+
+EVERYTHING = HashRange()
+
+
+@dataclass(frozen=True)
+class Shards:
+    """The sealed rows of a view. Immutable; safe to read from any number of threads.
+
+    Parameters
+    ----------
+    layers : at least one.
+    ranges : the entities of each, in ascending order; together they have all hashes.
+
+    Raises
+    ------
+    ValueError : the ranges leave hashes out or overlap, or the layers have different features.
+    """
+
+    layers: tuple[SketchLayer, ...]
+    ranges: tuple[HashRange, ...] = (EVERYTHING,)
+
+    def __post_init__(self) -> None:
+        firsts, ends = [r.first for r in self.ranges], [r.end for r in self.ranges]
+        if len(self.layers) != len(self.ranges) or firsts != [0, *ends[:-1]] or ends[-1] != _END:
+            raise ValueError("the ranges of the layers are not all hashes")
+        if any(layer.codecs != self.codecs or layer.cut.keys() != self.cut.keys() for layer in self.layers):
+            raise ValueError("the layers have different features")
+
+    def read(
+        self,
+        entity_hashes: NDArray[np.uint64],
+        features: Sequence[str],
+        expire_before: int = NO_TIMESTAMP,
+    ) -> list[LayerAnswer]:
+        """The answer of each layer, see `SketchLayer.read`; they count in the batch that is given here."""
+        if len(self.layers) == 1:
+            return [self.layers[0].read(entity_hashes, features, expire_before)]
+        answers = []
+        for layer, places in zip(self.layers, self._routed(entity_hashes), strict=True):
+            if len(places):
+                answer = layer.read(entity_hashes[places], features, expire_before)
+                answers.append(answer._replace(decided=places[answer.decided], found=places[answer.found]))
+        return answers
+
+    def shown(self, feature: EncodedFeature, entity_hashes: NDArray[np.uint64]) -> Answer:
+        """What reads would give of a feature of rows, see `SketchLayer.shown`: as the largest layer would."""
+        return max(self.layers, key=lambda layer: layer.num_entities).shown(feature, entity_hashes)
+
+    def _routed(self, entity_hashes: NDArray[np.uint64]) -> list[NDArray[np.int64]]:
+        """Which of the entities each layer has: ascending places."""
+        firsts = np.array([r.first for r in self.ranges], np.uint64)
+        numbers = np.searchsorted(firsts, entity_hashes[:, 0], side="right") - 1
+        return [np.flatnonzero(numbers == number) for number in range(len(self.layers))]
+
+    # -- what there is -------------------------------------------------------------------------
+
+    @property
+    def codecs(self) -> Mapping[str, FeatureCodec]:
+        """The codecs of all features, by name."""
+        return self.layers[0].codecs
+
+    def features(self, name: str) -> list[SealedFeature]:
+        """A feature of each layer; none if there is no such feature."""
+        return [layer.features[name] for layer in self.layers if name in layer.features]
+
+    @cached_property
+    def cut(self) -> Mapping[str, int]:
+        """Of features of which not all values are kept, how many facts were left out."""
+        names = self.layers[0].cut
+        return {name: sum(layer.cut.get(name, 0) for layer in self.layers) for name in names}
+
+    @cached_property
+    def cut_vocabularies(self) -> Mapping[str, Vocabulary]:
+        """The values that are kept of features of which not all are: of any layer, as a cut is the view's."""
+        return self.layers[0].cut_vocabularies
+
+    @property
+    def num_entities(self) -> int:
+        """Entities of all layers."""
+        return sum(layer.num_entities for layer in self.layers)
+
+    @property
+    def max_event_timestamp(self) -> int:
+        """Microseconds since 1970."""
+        return max(layer.max_event_timestamp for layer in self.layers)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all layers in memory."""
+        return sum(layer.size_bytes for layer in self.layers)
