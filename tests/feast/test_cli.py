@@ -112,9 +112,9 @@ class Reader:
         self.process.stdout.close()
 
 
-def test_apply_materialize_read_teardown(repo, feast_cli):
+def test_apply_materialize_read_teardown(repo, feast_cli, warm_feast_cli):
     assert "history" in feast_cli(repo, "apply")
-    feast_cli(repo, "plan")
+    warm_feast_cli(repo, "plan")
     with Reader(repo) as reader:  # runs before anything is materialized
         assert reader.ask(3)["viewed"] == [None]
 
@@ -126,10 +126,10 @@ def test_apply_materialize_read_teardown(repo, feast_cli):
         assert len(list((repo / "data/sketch/shop/history/snapshots").glob("*.base.*"))) == 1
 
         write_source(repo / "data" / "rows.parquet", 300, "DE", 3)
-        feast_cli(repo, "materialize-incremental", "2026-05-04T00:00:00")
+        warm_feast_cli(repo, "materialize-incremental", "2026-05-04T00:00:00")
         assert reader.ask(3)["country"] == ["DE"]
 
-    feast_cli(repo, "teardown")
+    warm_feast_cli(repo, "teardown")
     assert not (repo / "data/sketch/shop").exists()
 
 
