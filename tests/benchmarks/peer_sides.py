@@ -172,6 +172,9 @@ class RedisBloom(Filter):
 
     def num_bytes(self) -> int:
         info = self._client.execute_command("BF.INFO", "facts")
+        # A mapping since redis-py 8, before it names and values in turns.
+        if isinstance(info, dict):
+            return int(info.get("Size") or info[b"Size"])
         return int(info[info.index(b"Size") + 1])
 
     def close(self) -> None:

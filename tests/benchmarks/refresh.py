@@ -3,7 +3,6 @@ while another process writes and seals.
 """
 
 import multiprocessing
-import shutil
 import time
 from datetime import timedelta
 from itertools import count
@@ -12,14 +11,13 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from large_snapshot import enlarge
 from measure import interleaved, number, print_set_up, print_table, seconds
 from stores import Backend, UserRows, entity_keys, set_up_of, sketch, temporary_folder
 
-from feast_sketch_store.snapshot.blocks import block_checksums
 from feast_sketch_store.snapshot.files import SnapshotFolder
-from feast_sketch_store.storage.local import LocalStorage
+from feast_sketch_store.snapshot.sealed import open_layer
 from feast_sketch_store.storage.names import SNAPSHOTS_FOLDER
-from feast_sketch_store.succinct import ShiftingBloomFilter
 from feast_sketch_store.view.view import View
 
 BATCH = 100  # entities of a read
@@ -34,62 +32,37 @@ def run(*, quick: bool) -> None:
         store = _store(folder, rows)
         store.write(rows.to_feast())
         print_set_up(f"{set_up_of(num_users)}, sealed", "numpy", "pyarrow")
-        _open(store, gigabytes=0.05 if quick else 1.0, rounds=3 if quick else 15)
+        _open(folder / "large", rows, gigabytes=0.05 if quick else 1.0, rounds=3 if quick else 15)
         _tail(store, rows, turns=1 if quick else 5, turn_seconds=2.0 if quick else 12.0)
 
 
-def _open(store: Backend, gigabytes: float, rounds: int) -> None:
+def _open(folder: Path, rows: UserRows, gigabytes: float, rounds: int) -> None:
+    store = sketch(folder, rows, error_rate=0.01)  # a filter, which can be made as large as it takes
+    store.write(rows.to_feast())
+    snapshot = enlarge(store, rows, int(gigabytes * 1e9))
     view: View = store.online.view(store.config, store.view)  # type: ignore[attr-defined]
-    view.refresh()
-    large_folder = Path(view.storage.location).with_name("large")
-    shutil.copytree(view.storage.location, large_folder)
-    storage = LocalStorage(large_folder)
-    snapshots = SnapshotFolder(storage.within(SNAPSHOTS_FOLDER))
-    size = _enlarge(snapshots, int(gigabytes * 1e9))
-    codecs = view._codecs
     hashes = np.random.default_rng(1).integers(0, 2**64, (BATCH, 2), np.uint64)
 
     def open_it(_: int) -> View:
-        opened = View(storage, codecs)
+        opened = View(view.storage, view.settings)
         opened.refresh()
         return opened
 
     def open_and_read(_: int) -> None:
         open_it(0).read(hashes, ["viewed"])
 
-    def check_all(_: int) -> None:
-        for snapshot in snapshots.list():
-            snapshot.open("base")
-
     large = open_it(0)
     times = interleaved(
         {
-            f"open a snapshot of {size / 1e9:.2f} GB": open_it,
+            f"open a snapshot of {snapshot.size_bytes() / 1e9:.2f} GB": open_it,
             f"open it and read {BATCH} entities": open_and_read,
-            "the same file, every checksum": check_all,
+            "the same file, every checksum": lambda _: open_layer(snapshot, check_all=True),
             "refresh with nothing new": lambda _: large.refresh(),
         },
         lambda _: 0,
         rounds=rounds,
     )
     print_table(["step", "ms"], [[name, number(value * 1e3)] for name, value in times.items()])
-
-
-def _enlarge(folder: SnapshotFolder, size_bytes: int) -> int:
-    """Replace the newest snapshot by one with a larger table of random words: its size in bytes."""
-    (snapshot,) = folder.list()
-    description, arrays = snapshot.open("base")
-    layer = description["layer"]
-    head = len(arrays["table"]) - layer["num_words"]
-    layer["num_words"] = size_bytes // 8
-    words = np.random.default_rng(1).integers(0, 2**64, layer["num_words"] + head, np.uint64)
-    words[-head:] = words[:head]
-    bloom = ShiftingBloomFilter(words, layer["num_words"], (0, 0))
-    arrays |= {"table": bloom.words, "table.checksums": block_checksums(words)}
-    _, order = snapshot.open("order")
-    larger = folder.publish(folder.write(snapshot.version, description, arrays, order))
-    folder.prune(1)
-    return larger.size_bytes()
 
 
 def _tail(store: Backend, rows: UserRows, turns: int, turn_seconds: float) -> None:

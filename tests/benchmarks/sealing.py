@@ -95,11 +95,11 @@ def _memory(name: str) -> int:
 
 def _seal_here(path: Path, element: FeastType) -> None:
     codec = FeatureCodec.for_feature("viewed", Array(element))
-    view = View(LocalStorage(path), [codec])
     settings = ViewSettings("history", 1e-5, {"viewed": FeatureSettings(codec, 0.01, 10**6)})
+    view = View(LocalStorage(path), settings)
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
     before = _memory("VmRSS")
-    duration, _ = seconds(view.seal, settings)
+    duration, _ = seconds(view.seal)
     sealed = view.sealed()
     assert sealed is not None
     shards, snapshot = sealed

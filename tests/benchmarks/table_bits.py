@@ -36,7 +36,6 @@ from feast_sketch_store.layers import SketchLayer
 from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder
 from feast_sketch_store.storage.names import SNAPSHOTS_FOLDER
 from feast_sketch_store.structures.sizing import FactClass, ideal_bits
-from feast_sketch_store.view.settings import resolve
 
 ERROR_RATES = (0.1, 0.05, 0.01, 0.001)
 SHOWN_RATE = 0.01  # of the tables about parts and other stores
@@ -102,7 +101,7 @@ def _sealed(rows: UserRows) -> Iterator[tuple[float, float, SnapshotFile, Sketch
                 scalar_error_rate=SCALAR_RATE,
             )
             view = backend.online.view(backend.config, rows.view)  # type: ignore[attr-defined]
-            seal_seconds, _ = seconds(view.seal, resolve(backend.config.online_store, rows.view))
+            seal_seconds, _ = seconds(view.seal)
             (snapshot,) = SnapshotFolder(view.storage.within(SNAPSHOTS_FOLDER)).list()
             description, arrays = snapshot.open("base")
             yield rate, seal_seconds, snapshot, SketchLayer.from_snapshot(description["layer"], arrays)
