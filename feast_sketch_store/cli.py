@@ -19,7 +19,7 @@ from feast_sketch_store.errors import SketchStoreError
 from feast_sketch_store.online_store import any_feature_view
 from feast_sketch_store.operations import maintenance
 from feast_sketch_store.operations.maintenance import FeatureReport, ViewReport
-from feast_sketch_store.planning.choice import Target
+from feast_sketch_store.planning.choice import PlanTarget
 from feast_sketch_store.planning.plan import Plan
 from feast_sketch_store.planning.planner import DEFAULT_SAMPLE, field_lines, plan_view
 from feast_sketch_store.planning.report import readable_bytes, to_html
@@ -310,7 +310,7 @@ def plan(
     with _errors():
         store = open_store()
         (name,) = _names(store, [view])
-        target = Target(false_per_read, noise_ratio, memory, labels is not None)
+        target = PlanTarget(false_per_read, noise_ratio, memory, labels is not None)
         made = plan_view(
             store, name, target, labels, sample, offline, lambda text: click.echo(text, err=True)
         )

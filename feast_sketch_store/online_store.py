@@ -23,7 +23,7 @@ from feast.protos.feast.types.Value_pb2 import Value as ValueProto
 from feast.repo_config import FeastConfigBaseModel, RepoConfig
 from feast.types import Bytes, FeastType
 from feast.utils import _get_table_entity_values
-from pydantic import Field, StrictStr, field_validator
+from pydantic import Field, StrictStr, field_validator, model_validator
 
 from feast_sketch_store.adapter.advice import Hint, advice, summary
 from feast_sketch_store.adapter.responses import Row, add_vectors, distinct, hash_join_keys, to_rows
@@ -39,6 +39,7 @@ from feast_sketch_store.view.settings import (
     DEFAULT_EXPIRED_KEPT_FOR,
     DEFAULT_PATH,
     DEFAULT_REFRESH_INTERVAL_SECONDS,
+    RENAMED,
     VocabularySetting,
     declared_join_keys,
     duration,
@@ -80,9 +81,9 @@ class SketchOnlineStoreConfig(FeastConfigBaseModel):
     """Probability that a value which an Array or Set lacks is reported as its element; `auto` for the
     smallest structure that reports at most a tenth as many wrong elements as right ones."""
 
-    filter: str = AUTO
-    """How Arrays and Sets are kept: `uniform`, `tiers`, `sets`, another structure that is registered, or
-    `auto` for whichever fits what they are kept for."""
+    structure: str = AUTO
+    """How Arrays and Sets are kept: `bloom`, `weighted_bloom`, `sets`, another structure that is registered,
+    or `auto` for whichever fits what they are kept for."""
 
     vocabulary: Any = None
     """Values of Arrays and Sets that are kept; None for all. See `settings.vocabulary_setting`."""
@@ -118,6 +119,13 @@ class SketchOnlineStoreConfig(FeastConfigBaseModel):
     seal_min_rows: int = Field(1_000, ge=0)
     """... and are more than this number; until then they are kept exactly."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _check_names(cls, given: Any) -> Any:
+        for old in RENAMED.keys() & set(given if isinstance(given, dict) else ()):
+            raise ValueError(f"the option {old!r} is called {RENAMED[old]!r} now")
+        return given
+
     @field_validator("error_rate", mode="before")
     @classmethod
     def _check_rate_or_auto(cls, rate: Any) -> float | Literal["auto"]:
@@ -133,9 +141,9 @@ class SketchOnlineStoreConfig(FeastConfigBaseModel):
     def _check_duration(cls, given: Any) -> timedelta:
         return duration(given)
 
-    @field_validator("filter")
+    @field_validator("structure")
     @classmethod
-    def _check_filter(cls, name: str) -> str:
+    def _check_structure(cls, name: str) -> str:
         return structure_name(name)
 
     @field_validator("vocabulary", mode="before")

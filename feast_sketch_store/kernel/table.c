@@ -96,7 +96,7 @@ static ALWAYS_INLINE void look_ahead(Reader *reader, Py_ssize_t entity) {
 static inline Py_ssize_t words_for(int64_t num_symbols) { return (Py_ssize_t)((num_symbols + 63) / 64); }
 
 /* Each word with the hashes that are for all of its symbols; then hashes that are for some symbols of a word. */
-static void and_tiers(const Reader *reader, const Windows *windows, uint64_t *answers) {
+static void and_suffixes(const Reader *reader, const Windows *windows, uint64_t *answers) {
     const int64_t *firsts = reader->firsts;
     for (int j = 0; j < reader->num_hashes; j++) {
         Py_ssize_t word = words_for(firsts[j]);
@@ -120,7 +120,7 @@ static ALWAYS_INLINE int next_entity(Reader *reader, Py_ssize_t entity) {
 static void read_entity(const Reader *reader, Py_ssize_t entity, uint64_t *answers) {
     const Windows *windows = &reader->windows[entity & 1];
     if (reader->firsts)
-        and_tiers(reader, windows, answers);
+        and_suffixes(reader, windows, answers);
     else
         and_windows(reader->words, windows, reader->num_hashes, reader->num_words, answers);
     answers[reader->num_words - 1] &= reader->last_word;

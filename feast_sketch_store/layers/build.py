@@ -159,7 +159,7 @@ class SketchLayerBuilder:
     def _presence_and_structures(self, plan: LayerPlan) -> tuple[Presence, list[Structure], Kept]:
         """The first structures that keep all that is asked of them."""
         hashes, order, salt, growth = self._keys.entity_hashes, None, None, 1.0
-        kept = plan.choose(growth)
+        kept = plan.choose_offers(growth)
         for tried in range(1, _MAX_TRIES + 2):
             if kept.is_listed:
                 order = order or _Order.find(self._keys, plan.budget.presence_error_rate)
@@ -171,7 +171,7 @@ class SketchLayerBuilder:
             if not isinstance(structures, Shortfall):
                 break
             growth, may_grow = structures.growth, tried < _MAX_TRIES and structures.growth < math.inf
-            kept = plan.choose(growth) if may_grow else plan.exactly(kept, structures.reason)
+            kept = plan.choose_offers(growth) if may_grow else plan.exactly(kept, structures.reason)
         assert not isinstance(structures, Shortfall), "sets and columns keep what they are given"
         if kept.is_listed and order is not None:
             return _list_rows(plan, order, structures), structures, kept

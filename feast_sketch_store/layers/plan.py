@@ -56,7 +56,7 @@ class LayerPlan:
             if feature.codec.is_collection and not feature.codec.is_exact
         }
 
-    def choose(self, growth: float) -> Kept:
+    def choose_offers(self, growth: float) -> Kept:
         """The smallest way to keep every target, if a table has to be so much larger than its sizing says.
 
         Raises

@@ -12,7 +12,7 @@ planner.py   all of it for a view of a Feast repository
 
 _EXPORTS = {
     "Plan": "feast_sketch_store.planning.plan",
-    "Target": "feast_sketch_store.planning.choice",
+    "PlanTarget": "feast_sketch_store.planning.choice",
     "plan_view": "feast_sketch_store.planning.planner",
 }
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from feast_sketch_store.errors import PlanError
-from feast_sketch_store.planning.curves import Candidate, sets, threshold_of_share, tiers
+from feast_sketch_store.planning.curves import Candidate, sets, threshold_of_share, weighted_bloom
 from feast_sketch_store.planning.plan import Point
 from feast_sketch_store.planning.sample import Sample
 from feast_sketch_store.structures.sizing import AUTO_NOISE_RATIO
@@ -23,7 +23,7 @@ _STEPS = 12  # of a search for what fits in so many bytes
 
 
 @dataclass(frozen=True)
-class Target:
+class PlanTarget:
     """What is asked for; at most one of the first three.
 
     Parameters
@@ -78,24 +78,25 @@ class Target:
         return None if self.auc else AUTO_NOISE_RATIO
 
 
-def made_to_measure(sample: Sample, presence_error_rate: float, target: Target) -> list[Candidate]:
+def made_to_measure(sample: Sample, presence_error_rate: float, target: PlanTarget) -> list[Candidate]:
     """Points that just meet a target, beside those of the grid."""
     if target.noise_ratio is not None:
-        return [tiers(sample, presence_error_rate, target.noise_ratio)]
+        return [weighted_bloom(sample, presence_error_rate, target.noise_ratio)]
     if target.false_per_read is not None:
         ratio = target.false_per_read * len(sample) / max(1, _num_facts(sample))
-        return [tiers(sample, presence_error_rate, float(f"{ratio * 0.994:.3g}"))]  # digits round up, too
+        rounded = float(f"{ratio * 0.994:.3g}")  # digits round up, too
+        return [weighted_bloom(sample, presence_error_rate, rounded)]
     if target.memory_bytes is None:
         return []
     budget = target.memory_bytes
 
-    def tiers_of(place: float) -> Candidate:
-        return tiers(sample, presence_error_rate, float(f"{10 ** (4 - 8 * place):.3g}"))
+    def weighted_of(place: float) -> Candidate:
+        return weighted_bloom(sample, presence_error_rate, float(f"{10 ** (4 - 8 * place):.3g}"))
 
     def sets_of(place: float) -> Candidate:
         return sets(sample, presence_error_rate, threshold_of_share(sample, max(place, 1e-3)))
 
-    return [c for make in (sets_of, tiers_of) if (c := largest(make, budget)) is not None]
+    return [c for make in (sets_of, weighted_of) if (c := largest(make, budget)) is not None]
 
 
 def largest(make: Callable[[float], Candidate], memory_bytes: float) -> Candidate | None:
@@ -113,7 +114,7 @@ def largest(make: Callable[[float], Candidate], memory_bytes: float) -> Candidat
     return best
 
 
-def choose(points: Sequence[Point], target: Target) -> int:
+def choose_point(points: Sequence[Point], target: PlanTarget) -> int:
     """The number of the point that meets a target.
 
     Parameters

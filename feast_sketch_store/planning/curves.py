@@ -17,15 +17,14 @@ from numpy.typing import NDArray
 
 from feast_sketch_store.planning.plan import Point
 from feast_sketch_store.planning.sample import FeatureSample, Kept, Sample
-from feast_sketch_store.structures.sizing import AnyFacts, FactClass, TieredFacts, size_for_rates
+from feast_sketch_store.structures.goals import BLOOM, WEIGHTED_BLOOM
+from feast_sketch_store.structures.sizing import AnyFacts, FactClass, WeightedFacts, size_for_rates
 from feast_sketch_store.succinct.fingerprints import expected_bits
 from feast_sketch_store.succinct.golomb_sets import BLOCK_ROWS, GolombSets, SetCode, ideal_bits
 
-UNIFORM = "uniform"
-TIERS = "tiers"
 SETS = "sets"
 POPULAR_SETS = "most popular values, as sets"
-POPULAR_UNIFORM = "most popular values, uniform"
+POPULAR_BLOOM = "most popular values, bloom"
 CHOSEN_SETS = "values chosen by the model, as sets"
 REDIS = "Redis"
 SQLITE = "SQLite"
@@ -42,8 +41,8 @@ class Grid:
 
     Parameters
     ----------
-    error_rates : of uniform filters.
-    noise_ratios : of tiers.
+    error_rates : of plain Bloom filters.
+    noise_ratios : of weighted Bloom filters.
     shares : of the facts, that cuts by popularity keep.
     cut_rates, cut_shares : the same of filters for the most popular values.
     """
@@ -83,11 +82,11 @@ class Candidate:
 def candidates(sample: Sample, presence_error_rate: float, grid: Grid) -> list[Candidate]:
     """The points of all curves that need no model; each curve's from the smallest to the largest."""
     curves = (
-        [uniform(sample, presence_error_rate, rate) for rate in grid.error_rates],
-        [tiers(sample, presence_error_rate, ratio) for ratio in grid.noise_ratios],
+        [bloom(sample, presence_error_rate, rate) for rate in grid.error_rates],
+        [weighted_bloom(sample, presence_error_rate, ratio) for ratio in grid.noise_ratios],
         [sets(sample, presence_error_rate)],
         list(_popular_sets(sample, presence_error_rate, grid.shares)),
-        list(_popular_uniform(sample, presence_error_rate, grid.cut_shares, grid.cut_rates)),
+        list(_popular_bloom(sample, presence_error_rate, grid.cut_shares, grid.cut_rates)),
     )
     return [candidate for curve in curves for candidate in in_order(curve)]
 
@@ -97,7 +96,7 @@ def in_order(curve: Sequence[Candidate]) -> list[Candidate]:
     return sorted(curve, key=lambda candidate: candidate.point.memory_bytes)
 
 
-def uniform(
+def bloom(
     sample: Sample, presence_error_rate: float, error_rate: float, threshold: float | None = None
 ) -> Candidate:
     """One error rate for all values; or for those that a share of the entities have, the threshold."""
@@ -109,21 +108,21 @@ def uniform(
         name: np.full(len(c), rate)
         for (name, c), rate in zip(counts.items(), geometry.false_positive_rates, strict=False)
     }
-    tags = {"sketch.filter": "uniform", "sketch.error_rate": f"{error_rate:g}"}
+    tags = {"sketch.structure": "bloom", "sketch.error_rate": f"{error_rate:g}"}
     label = f"error rate {error_rate:g}"
     if threshold is not None:
         tags["sketch.vocabulary"] = _min_share(threshold)
         label = f"{kept_text(sample, kept)}, {label}"
-    curve = UNIFORM if threshold is None else POPULAR_UNIFORM
+    curve = BLOOM if threshold is None else POPULAR_BLOOM
     return as_candidate(sample, curve, label, geometry.num_bits / 8, kept, rates, tags)
 
 
-def tiers(sample: Sample, presence_error_rate: float, noise_ratio: float) -> Candidate:
+def weighted_bloom(sample: Sample, presence_error_rate: float, noise_ratio: float) -> Candidate:
     """Hashes by popularity, for so many false values per true one in each feature."""
     counts = sample.full_counts
     num_filled = sample.num_filled(sample.everything)
     facts = {
-        name: TieredFacts(
+        name: WeightedFacts(
             np.minimum(c, num_filled[name]),
             num_filled[name],
             max(noise_ratio * int(c.sum()) / num_filled[name], 1e-12),
@@ -132,18 +131,18 @@ def tiers(sample: Sample, presence_error_rate: float, noise_ratio: float) -> Can
     }
     geometry = size_for_rates([*facts.values(), shapes_of(sample, sample.everything, presence_error_rate)])
     rates = {
-        name: tiered.symbol_rates(hashes, geometry.fill)
-        for (name, tiered), hashes in zip(facts.items(), geometry.hashes, strict=False)
+        name: weighted.symbol_rates(hashes, geometry.fill)
+        for (name, weighted), hashes in zip(facts.items(), geometry.hashes, strict=False)
     }
-    tags = {"sketch.filter": "tiers", "sketch.noise_ratio": f"{noise_ratio:g}"}
+    tags = {"sketch.structure": "weighted_bloom", "sketch.noise_ratio": f"{noise_ratio:g}"}
     label = f"noise ratio {noise_ratio:g}"
-    return as_candidate(sample, TIERS, label, geometry.num_bits / 8, sample.everything, rates, tags)
+    return as_candidate(sample, WEIGHTED_BLOOM, label, geometry.num_bits / 8, sample.everything, rates, tags)
 
 
 def sets(sample: Sample, presence_error_rate: float, threshold: float | None = None) -> Candidate:
     """Exact sets of all values; or of those that a share of the entities have, the threshold."""
     kept = sample.everything if threshold is None else sample.at_least(threshold * len(sample))
-    tags = {"sketch.filter": "sets"}
+    tags = {"sketch.structure": "sets"}
     if threshold is None:
         return sets_of(sample, presence_error_rate, kept, SETS, "exact", tags)
     if not all(mask.all() for mask in kept.values()):
@@ -201,12 +200,12 @@ def _popular_sets(sample: Sample, presence_error_rate: float, shares: Sequence[f
         yield sets(sample, presence_error_rate, threshold)
 
 
-def _popular_uniform(
+def _popular_bloom(
     sample: Sample, presence_error_rate: float, shares: Sequence[float], rates: Sequence[float]
 ) -> Iterator[Candidate]:
     for threshold in sorted({threshold_of_share(sample, share) for share in shares}):
         for rate in rates:
-            yield uniform(sample, presence_error_rate, rate, threshold)
+            yield bloom(sample, presence_error_rate, rate, threshold)
 
 
 def as_candidate(

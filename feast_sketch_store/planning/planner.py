@@ -13,7 +13,7 @@ from feast import FeatureStore
 
 from feast_sketch_store.errors import PlanError
 from feast_sketch_store.planning import registered
-from feast_sketch_store.planning.choice import Target, choose, knee, largest, made_to_measure
+from feast_sketch_store.planning.choice import PlanTarget, choose_point, knee, largest, made_to_measure
 from feast_sketch_store.planning.curves import (
     CHOSEN_SETS,
     COARSE,
@@ -44,7 +44,7 @@ _JSON_KINDS = ("bool", "int32", "int64", "float", "double", "string")
 def plan_view(
     store: FeatureStore,
     view: str,
-    target: Target | None = None,
+    target: PlanTarget | None = None,
     labels: Path | None = None,
     max_entities: int = DEFAULT_SAMPLE,
     offline: bool = False,
@@ -71,7 +71,7 @@ def plan_view(
     SketchStoreError : the online store is another one, or the rows cannot be read.
     feast.errors.FeatureViewNotFoundException : there is no such view (from Feast).
     """
-    target = target or Target(auc=labels is not None)
+    target = target or PlanTarget(auc=labels is not None)
     if max_entities < 1:
         raise PlanError(f"a sample of {max_entities} entities says nothing; take at least 1")
     if target.auc and labels is None:
@@ -104,7 +104,7 @@ def plan_view(
         len(sample),
         {name: len(counts) for name, counts in sample.full_counts.items()},
         points,
-        choose(points, target),
+        choose_point(points, target),
         knee(points),
         str(target),
         limits,
@@ -139,7 +139,7 @@ def _with_auc(candidate: Candidate, task: Task, tell: Callable[[str], object]) -
 
 
 def _chosen_by_model(
-    view: PlannedView, sample: Sample, task: Task, target: Target, limits: list[str]
+    view: PlannedView, sample: Sample, task: Task, target: PlanTarget, limits: list[str]
 ) -> list[Candidate]:
     """Points of the values that the model needs; lists of them are written."""
     if not all(codec.element_kind in _JSON_KINDS for codec in view.codecs):
@@ -150,7 +150,7 @@ def _chosen_by_model(
 
     def make(share: float) -> Candidate:
         kept = task.most_worth(share)
-        settings = {name: {"sketch.filter": "sets"} for name in kept}
+        settings = {name: {"sketch.structure": "sets"} for name in kept}
         for name, file in _list_files(view, kept).items():
             settings[name]["sketch.vocabulary"] = f"{{file: {file}}}"
         label = kept_text(sample, kept)

@@ -50,7 +50,7 @@ def _at(
         rates[feature] = np.full(len(counts), offer.false_per_read / max(popularity.mean_absent, 1e-300))
     is_exact = not any(offer.false_per_read for offer in offers.values())
     size = kind.joint_bytes(list(offers.values())) + _rows_bytes(sample, presence_error_rate, kind)
-    tags = {"sketch.filter": name} | ({} if is_exact else {"sketch.noise_ratio": f"{noise_ratio:g}"})
+    tags = {"sketch.structure": name} | ({} if is_exact else {"sketch.noise_ratio": f"{noise_ratio:g}"})
     label = "exact" if is_exact else f"noise ratio {noise_ratio:g}"
     yield as_candidate(sample, name, label, size, sample.everything, rates, tags)
 

@@ -15,7 +15,7 @@ structures that are read by hash, their numbers in the list of rows for the othe
 as a structure wants that (``lists_rows``), and keeps the states of features unless their structure does
 (``tells_states``).
 
-    bloom, symbols, table, filter_offers, sizing     uniform and tiers
+    bloom, symbols, table, filter_offers, sizing     plain and weighted Bloom filters
     set_columns                                      sets
     columns, elements                                columns of exact features, and of scalars beside a list
     registry                                         all of them, by the names in tags and snapshots

@@ -1,4 +1,6 @@
-"""Bloom filters: features of a layer in one shifting Bloom filter, with uniform hashes or in tiers.
+"""Bloom filters: features of a layer in one shifting Bloom filter, plain or weighted.
+
+A plain filter gives every symbol as many hashes; a weighted one gives popular symbols fewer.
 
 The symbols of all features are numbered through one window of the filter, in ranges that begin on a word; if
 the layer does not list its rows, symbols that tell of rows stand behind them:
@@ -29,8 +31,8 @@ from feast_sketch_store.structures.base import (
 )
 from feast_sketch_store.structures.costs import Popularity
 from feast_sketch_store.structures.feature_rows import FeatureRows
-from feast_sketch_store.structures.filter_offers import BLOOM, TIERS, UNIFORM, FilterPlan, filter_offer
-from feast_sketch_store.structures.goals import AUTO, Goal, Offer
+from feast_sketch_store.structures.filter_offers import FilterPlan, filter_offer
+from feast_sketch_store.structures.goals import AUTO, BLOOM, WEIGHTED_BLOOM, Goal, Offer
 from feast_sketch_store.structures.parts import (
     WORDS,
     Described,
@@ -110,7 +112,7 @@ class BloomFeature(SealedFeature):
     @property
     def structure(self) -> str:
         """See `SealedFeature`."""
-        return TIERS if self.symbols.first_symbols else UNIFORM
+        return WEIGHTED_BLOOM if self.symbols.first_symbols else BLOOM
 
     @property
     def num_facts(self) -> int:
@@ -175,12 +177,12 @@ class BloomTable(Structure):
     filter: ShiftingBloomFilter
 
     kind = BLOOM
-    names = (UNIFORM, TIERS)
+    names = (BLOOM, WEIGHTED_BLOOM)
     holds_rows = True
 
     @classmethod
     def offer(cls, goal: Goal, popularity: Popularity) -> Offer | None:
-        """See `Structure.offer`: if none is named, uniform hashes for an error rate, tiers otherwise."""
+        """See `Structure.offer`: by itself a plain filter for an error rate, else a weighted one."""
         return filter_offer(goal, popularity) if goal.structure in (AUTO, *cls.names) else None
 
     @classmethod

@@ -68,8 +68,8 @@ class Popularity:
 def descending(counts: NDArray[np.int64]) -> NDArray[np.int64]:
     """The counts of symbols, none more than the one before it: int64[V], in the order of the symbols.
 
-    Neighbours that stand in another order share their facts evenly. So they do in tiers, where they have the
-    same hashes: what these show, of all of them together, depends on the sum of their facts alone.
+    Neighbours that stand in another order share their facts evenly. So they do in a weighted filter, where
+    they have the same hashes: what these show together depends on the sum of their facts alone.
     """
     if (np.diff(counts) <= 0).all():
         return counts

@@ -4,25 +4,23 @@ from dataclasses import dataclass
 
 from feast_sketch_store.structures.costs import Popularity, table_bytes
 from feast_sketch_store.structures.goals import (
+    BLOOM,
     ERROR_RATE,
     FALSE_PER_READ,
     MEMORY,
     NOISE_RATIO,
+    WEIGHTED_BLOOM,
     Goal,
     Offer,
 )
 from feast_sketch_store.structures.sizing import (
     AnyFacts,
     FactClass,
-    TieredFacts,
+    WeightedFacts,
     size_for_bits,
     size_for_rates,
-    tiers_for_bits,
+    weighted_for_bits,
 )
-
-BLOOM = "bloom"
-UNIFORM = "uniform"
-TIERS = "tiers"
 
 _MAX_RATE = 0.5
 _LEAST_BOUGHT_RATE = 1e-9  # with memory; more of it is not taken
@@ -62,8 +60,8 @@ def offer_of_memory(goal: Goal, popularity: Popularity, num_bytes: float) -> Off
     """
     num_bits, num_facts = int(8 * num_bytes), popularity.num_facts
     facts: AnyFacts
-    if goal.structure != UNIFORM:
-        facts = tiers_for_bits(popularity.counts, popularity.num_filled, num_bits)
+    if goal.structure != BLOOM:
+        facts = weighted_for_bits(popularity.counts, popularity.num_filled, num_bits)
     else:
         rate = size_for_bits([FactClass(num_facts, 0.01)], num_bits).false_positive_rates[0]
         facts = FactClass(num_facts, max(_LEAST_BOUGHT_RATE, rate))
@@ -79,10 +77,10 @@ def _facts_for(goal: Goal, popularity: Popularity) -> AnyFacts:
         NOISE_RATIO: goal.amount * num_facts / popularity.num_filled,
         FALSE_PER_READ: goal.amount,
     }[goal.measure]
-    if goal.structure == TIERS or goal.may_choose:
+    if goal.structure == WEIGHTED_BLOOM or goal.may_choose:
         # Where nothing is absent there is nothing to show; any hashes do.
         wanted = max(false_per_read if popularity.mean_absent else 1.0, _LEAST)
-        return TieredFacts(popularity.counts, popularity.num_filled, wanted)
+        return WeightedFacts(popularity.counts, popularity.num_filled, wanted)
     if goal.measure == ERROR_RATE:
         return FactClass(num_facts, goal.amount)
     rate = false_per_read / max(popularity.mean_absent, _LEAST)
@@ -98,7 +96,7 @@ def _offer_of(facts: AnyFacts, goal: Goal, popularity: Popularity) -> Offer:
     """
     num_bytes = table_bytes(size_for_rates([facts]).num_bits, popularity.window_words)
     plan = FilterPlan(facts, goal.measure != MEMORY)
-    if isinstance(facts, TieredFacts):
+    if isinstance(facts, WeightedFacts):
         false_per_read = facts.false_per_read
     else:
         false_per_read = facts.false_positive_rate * popularity.mean_absent

@@ -5,6 +5,10 @@ from typing import Any, Final, NamedTuple
 
 AUTO: Final = "auto"
 
+# Names of the filters in settings; the first is their kind in snapshots, too.
+BLOOM: Final = "bloom"
+WEIGHTED_BLOOM: Final = "weighted_bloom"
+
 ERROR_RATE: Final = "error_rate"
 NOISE_RATIO: Final = "noise_ratio"
 FALSE_PER_READ: Final = "false_per_read"
@@ -21,7 +25,7 @@ class Goal:
         many values a read shows too many, on average; ``noise_ratio``, how many of these for each true one;
         ``memory``, bytes at most.
     amount : of it.
-    structure : a name that a structure goes by, or ``auto``. Left to choose, an error rate makes a uniform
+    structure : a name that a structure goes by, or ``auto``. Left to choose, an error rate makes a Bloom
         filter, another measure whatever is smallest.
     """
 
@@ -31,7 +35,7 @@ class Goal:
 
     @property
     def may_choose(self) -> bool:
-        """Whether the structure is the one that is smallest; an error rate asks for a uniform filter."""
+        """Whether the structure is the one that is smallest; an error rate asks for a Bloom filter."""
         return self.structure == AUTO and self.measure != ERROR_RATE
 
 

@@ -13,7 +13,7 @@ almost nothing, because the bits spent are flat around the optimum:
 
     rate 0.01, rho 0.500: 7 hashes, 10.10 bits/fact        rate 0.01, rho 0.518: 7 hashes, 9.59 bits/fact
 
-The symbols of a class may also have numbers of hashes of their own (`TieredFacts`). What then counts is how
+The symbols of a class may also have numbers of hashes of their own (`WeightedFacts`). What then counts is how
 many *false symbols* a read shows, ``sum_s (1 - d_s) * rate_s`` with the density ``d_s`` of a symbol, the
 share of entities that have it. A hash more for symbol s takes ``d_s`` bits per entity and saves a false
 symbol with probability ``(1 - d_s) * rate_s * (1 - rho)``; so they are fewest where ``rate_s`` is
@@ -41,11 +41,11 @@ from feast_sketch_store.kernel import MAX_NUM_HASHES
 # The optimum lies near one half; only rates above one half, at a fraction of a bit per fact, need more.
 _MIN_FILL, _MAX_FILL = 0.3, 0.999
 
-# Tried for tiers, whose hashes adapt to any fill, and for classes of many rates.
-_TIER_FILLS = (*np.linspace(0.3, 0.7, 21).tolist(), 0.75, 0.8, 0.85, 0.9, 0.94, 0.98)
+# Tried for weighted filters, whose hashes adapt to any fill, and for classes of many rates.
+_WEIGHTED_FILLS = (*np.linspace(0.3, 0.7, 21).tolist(), 0.75, 0.8, 0.85, 0.9, 0.94, 0.98)
 
 _MAX_EXACT_RATES = 8  # that get fills of their own
-_NEAR_HALF = 2  # hashes more or less than a rate takes at a fill of one half, which are tried beside tiers
+_NEAR_HALF = 2  # hashes more or less than a rate takes at a fill of one half, tried beside weighted filters
 _NOISE_STEPS = 26  # of a search for the noise of a symbol, to two parts in a million
 _MEMORY_STEPS = 18  # of a search for false symbols that fit in so many bits
 
@@ -114,7 +114,7 @@ class FactClass:
 
 
 @dataclass(frozen=True, eq=False)
-class TieredFacts:
+class WeightedFacts:
     """Facts of symbols that get hashes by their popularity, for so many false symbols per read.
 
     Parameters
@@ -256,7 +256,7 @@ class TieredFacts:
         return first, counts / max(1, self.num_entities), sizes
 
 
-AnyFacts: TypeAlias = FactClass | TieredFacts
+AnyFacts: TypeAlias = FactClass | WeightedFacts
 
 
 @dataclass(frozen=True)
@@ -351,18 +351,18 @@ def size_for_bits(classes: Sequence[FactClass], num_bits: int) -> Geometry:
     return Geometry(num_bits, best.hashes, expected_fill(classes, best.hashes, num_bits))
 
 
-def tiers_for_bits(counts: NDArray[np.int64], num_entities: int, num_bits: int) -> TieredFacts:
-    """The fewest false symbols per read that fit in ``num_bits``; parameters as those of `TieredFacts`.
+def weighted_for_bits(counts: NDArray[np.int64], num_entities: int, num_bits: int) -> WeightedFacts:
+    """The fewest false symbols per read that fit in ``num_bits``; parameters as those of `WeightedFacts`.
 
     Raises
     ------
     ValueError : the facts do not fit, however many false symbols there are.
     """
     least, most = math.log(1e-9), math.log(max(1, len(counts)))
-    best: TieredFacts | None = None
+    best: WeightedFacts | None = None
     for _ in range(_MEMORY_STEPS):
         middle = (least + most) / 2
-        facts = TieredFacts(counts, num_entities, math.exp(middle))
+        facts = WeightedFacts(counts, num_entities, math.exp(middle))
         if _bits_of(facts) <= num_bits:
             best, most = facts, middle
         else:
@@ -397,19 +397,19 @@ def _bits_of(facts: AnyFacts) -> float:
 def candidate_fills(classes: Sequence[AnyFacts]) -> list[float]:
     """Fills at which some class needs an integer number of hashes: the optimum is one of them.
 
-    Tiers adapt to any fill and are tried at many, and so are classes of more than a few rates, of which only
-    the heaviest are worth fills of their own: bits are flat around the optimum.
+    Weighted filters adapt to any fill and are tried at many, and so are classes of more than a few rates, of
+    which only the heaviest are worth fills of their own: bits are flat around the optimum.
     """
     weights: dict[float, float] = {}
     for c in classes:
         if 0.0 < (rate := c.uniform_rate) < 1.0:
             weights[rate] = weights.get(rate, 0.0) - c.num_items * math.log(rate)
     rates = sorted(weights, key=lambda rate: -weights[rate])[:_MAX_EXACT_RATES]
-    has_tiers = any(isinstance(c, TieredFacts) for c in classes)
-    fills = set(_TIER_FILLS) if has_tiers or len(weights) > len(rates) else set()
+    has_weighted = any(isinstance(c, WeightedFacts) for c in classes)
+    fills = set(_WEIGHTED_FILLS) if has_weighted or len(weights) > len(rates) else set()
     for rate in rates:
         rate *= 1 - 2e-9  # lest rounding asks for a hash more
         half = max(1, round(-math.log2(rate)))
-        least, most = (half - _NEAR_HALF, half + _NEAR_HALF) if has_tiers else (1, MAX_NUM_HASHES)
+        least, most = (half - _NEAR_HALF, half + _NEAR_HALF) if has_weighted else (1, MAX_NUM_HASHES)
         fills |= {rate ** (1.0 / k) for k in range(max(1, least), min(most, MAX_NUM_HASHES) + 1)}
     return sorted(fill for fill in fills if _MIN_FILL <= fill <= _MAX_FILL) or [0.5]

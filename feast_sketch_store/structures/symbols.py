@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from feast_sketch_store.kernel import MAX_NUM_HASHES
 from feast_sketch_store.structures.parts import checked
-from feast_sketch_store.structures.sizing import AnyFacts, FactClass, Hashes, TieredFacts
+from feast_sketch_store.structures.sizing import AnyFacts, FactClass, Hashes, WeightedFacts
 from feast_sketch_store.succinct import Asked
 
 
@@ -41,7 +41,7 @@ class SymbolRange:
         """The range of facts in a table of which a share ``fill`` is ones."""
         first_symbols: Hashes = ()
         rate = fill ** len(hashes)
-        if isinstance(facts, TieredFacts):
+        if isinstance(facts, WeightedFacts):
             first_symbols, rate = hashes, float(facts.symbol_rates(hashes, fill).mean())
         return cls(first_word, num_symbols, facts.facts_per_hash(hashes), first_symbols, rate)
 

@@ -16,7 +16,7 @@ from feast_sketch_store.structures.feature_rows import Part
 from feast_sketch_store.structures.sizing import (
     AnyFacts,
     Geometry,
-    TieredFacts,
+    WeightedFacts,
     fill_limit,
     size_for_rates,
 )
@@ -88,7 +88,7 @@ def fill_table(
     ends = np.cumsum([0, *(words_for(part.num_symbols) for part in parts)]).tolist()
     builder = ShiftingBloomFilterBuilder(num_bits, max(1, ends[-1]), salt, NUM_THREADS)
     for part, hashes, first_word in zip(parts, geometry.hashes, ends, strict=False):
-        firsts = np.array(hashes) if isinstance(part.facts, TieredFacts) else None
+        firsts = np.array(hashes) if isinstance(part.facts, WeightedFacts) else None
         for places, rows in part.rows():
             builder.add_rows(
                 entity_hashes, places, rows.indptr, rows.ids, len(hashes), first_word * 64, firsts

@@ -28,7 +28,15 @@ from feast_sketch_store.rows.column_names import clash
 from feast_sketch_store.rows.encoding import OWN_COLUMNS
 from feast_sketch_store.rows.entity_keys import JoinKeys
 from feast_sketch_store.structures import registry
-from feast_sketch_store.structures.goals import AUTO, ERROR_RATE, FALSE_PER_READ, MEMORY, NOISE_RATIO
+from feast_sketch_store.structures.goals import (
+    AUTO,
+    BLOOM,
+    ERROR_RATE,
+    FALSE_PER_READ,
+    MEMORY,
+    NOISE_RATIO,
+    WEIGHTED_BLOOM,
+)
 from feast_sketch_store.structures.parts import checked
 from feast_sketch_store.structures.sizing import AUTO_NOISE_RATIO
 
@@ -44,6 +52,10 @@ DEFAULT_EXPIRED_KEPT_FOR = timedelta(days=7)
 
 TAG_PREFIX = "sketch."
 EXPIRED_KEPT_FOR = "expired_kept_for"
+
+# What options and tags, and structures, were called before, and what they are called now.
+RENAMED = {"filter": "structure"}
+_RENAMED_STRUCTURES = {"uniform": BLOOM, "tiers": WEIGHTED_BLOOM}
 
 # What `default_codec` may be: a sketch where the type is made for it, or exact for all but Sets.
 SKETCH = "sketch"
@@ -70,7 +82,7 @@ class StoreOptions(Protocol):
     """The options of ``feature_store.yaml`` that a view's settings start from."""
 
     error_rate: float | Literal["auto"]
-    filter: str
+    structure: str
     vocabulary: Any
     presence_error_rate: float
     scalar_error_rate: float
@@ -360,6 +372,8 @@ def structure_name(text: Any) -> str:
     ------
     ValueError : it is neither ``auto`` nor a name that a registered structure goes by.
     """
+    if text in _RENAMED_STRUCTURES:
+        raise ValueError(f"{text!r} is called {_RENAMED_STRUCTURES[text]!r} now")
     return _one_of(AUTO, *registry.tag_names())(text)
 
 
@@ -384,7 +398,7 @@ _MEASURES: Mapping[str, Callable[[Any], Any]] = {
 }
 _TARGET_TAGS: Mapping[str, Callable[[Any], Any]] = {
     **_MEASURES,
-    "filter": structure_name,
+    "structure": structure_name,
     "vocabulary": vocabulary_setting,
 }
 _FEATURE_TAGS: Mapping[str, Callable[[Any], Any]] = {
@@ -415,6 +429,10 @@ def _own_tags(
         if not tag.startswith(TAG_PREFIX):
             continue
         name = tag.removeprefix(TAG_PREFIX)
+        if name in RENAMED:
+            raise SettingsError(
+                f"{where} has the tag {tag!r}, which is called {TAG_PREFIX}{RENAMED[name]} now"
+            )
         if name not in readers:
             raise SettingsError(
                 f"{where} has the unknown tag {tag!r}; known here: {_list(TAG_PREFIX + r for r in readers)}"
@@ -475,7 +493,7 @@ def _target(
                 "nothing for it; remove the tag"
             )
         return float(own)
-    structure = tags.get("filter", view_tags.get("filter", options.filter))
+    structure = tags.get("structure", view_tags.get("structure", options.structure))
     for given in (tags, view_tags):
         measures = [name for name in _MEASURES if name in given]
         if len(measures) > 1:

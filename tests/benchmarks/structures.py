@@ -1,7 +1,7 @@
-"""What the structures of a membership feature take and cost: uniform filter, tiers, sets, of the same rows.
+"""What structures of a membership feature take and cost, of the same rows: plain and weighted filter, sets.
 
-Tiers show as many false values as the uniform filter does, sets none. Read through `SketchReader`; all blocks
-of the snapshots are checked before, as those of a process that has served for a while.
+The weighted filter shows as many false values as the plain one, sets none. Read through `SketchReader`; all
+blocks of the snapshots are checked before, as those of a process that has served for a while.
 """
 
 from functools import partial
@@ -15,7 +15,7 @@ from stores import UserRows, set_up_of, sketch, temporary_folder
 
 from feast_sketch_store import SketchReader
 
-STRUCTURES = ("uniform", "tiers", "sets")
+STRUCTURES = ("bloom", "weighted_bloom", "sets")
 
 
 def run(*, quick: bool) -> None:
@@ -24,7 +24,7 @@ def run(*, quick: bool) -> None:
     with temporary_folder() as folder:
         readers = {}
         for structure in STRUCTURES:
-            store = sketch(folder / structure, rows, error_rate=0.01, filter=structure)
+            store = sketch(folder / structure, rows, error_rate=0.01, structure=structure)
             store.write(rows.to_feast())
             readers[structure] = SketchReader(
                 folder / structure / "sketch", "history", "shop", refresh_interval_seconds=1e9
@@ -67,8 +67,8 @@ def _times(readers: dict[str, SketchReader], rows: UserRows, rounds: int, calls:
         sides = {structure: partial(ask, reader) for structure, reader in readers.items()}
         times = interleaved(sides, users, rounds=rounds, calls=calls)
         per_user = [number(time / batch * 1e6) for time in times.values()]
-        ratios = [f"{times[structure] / times['uniform']:.2f}" for structure in STRUCTURES[1:]]
+        ratios = [f"{times[structure] / times['bloom']:.2f}" for structure in STRUCTURES[1:]]
         lines.append([question, f"{batch:,}", *per_user, *ratios])
     header = [f"{structure}, us per user" for structure in STRUCTURES]
-    header += [f"{structure} : uniform" for structure in STRUCTURES[1:]]
+    header += [f"{structure} : bloom" for structure in STRUCTURES[1:]]
     print_table(["question", "users", *header], lines)

@@ -102,7 +102,7 @@ SETS_BUDGET = FeatureBudget(
     {
         "viewed": Goal("error_rate", 0.01, "sets"),
         "sizes": Goal("error_rate", 0.01, "sets"),
-        "topics": Goal("noise_ratio", 1.0, "tiers"),
+        "topics": Goal("noise_ratio", 1.0, "weighted_bloom"),
         "country": 1e-5,
     },
     cuts={"sizes": Cut(top=3)},

@@ -196,7 +196,7 @@ def test_the_file_of_sets_has_each_structure():
     description, arrays = load(SETS)
     layer = SketchLayer.from_snapshot(description["layer"], arrays)
     assert {name: layer.features[name].structure for name in layer.codecs} == {
-        "topics": "tiers",
+        "topics": "weighted_bloom",
         "country": "column",
         "viewed": "sets",
         "sizes": "sets",

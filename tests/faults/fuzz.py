@@ -95,13 +95,13 @@ def snapshots() -> list[bytes]:
         *(FeatureCodec("seen", "unix_timestamp_val"), FeatureCodec("photo", "bytes_val")),
     ]
     exact = [*membership, *(FeatureCodec(c.feature, c.value_field, EXACT) for c in several[1:])]
-    tiers, sets = Goal("noise_ratio", 1.0, "tiers"), Goal("error_rate", 1e-2, "sets")
+    weighted, sets = Goal("noise_ratio", 1.0, "weighted_bloom"), Goal("error_rate", 1e-2, "sets")
     return [
         snapshot_of(codecs, users, *targets)
         for codecs, users, *targets in (
             *((membership, 8), (categorical, 8), (several, 8), (several, 70), (several, 0)),
-            *((exact, 8), (exact, 70), (several, 70, tiers), (membership, 0, sets)),
-            *((several[:4], 8, sets), (several[:4], 70, sets, tiers)),
+            *((exact, 8), (exact, 70), (several, 70, weighted), (membership, 0, sets)),
+            *((several[:4], 8, sets), (several[:4], 70, sets, weighted)),
         )
     ]
 

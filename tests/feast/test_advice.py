@@ -69,7 +69,7 @@ def test_nothing_is_advised_of_scalars_that_a_view_does_not_have(make_harness, m
         harness = make_harness(view=view, **SEALED)
         harness.write(1, {"viewed": make_value("string_set_val", ["a"])})
         shards, _ = harness.store.view(harness.config, view).sealed()
-        assert [f.structure for f in shards.features("viewed")] == ["uniform"]
+        assert [f.structure for f in shards.features("viewed")] == ["bloom"]
     assert apply_all(harness, views, caplog) == []
 
 

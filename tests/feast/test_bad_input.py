@@ -24,7 +24,7 @@ from feast_sketch_store.errors import (
 )
 
 SEAL_AT_ONCE = {"seal_min_rows": 0, "seal_share": 1e-9}
-SETS = {"error_rate": "auto", "filter": "sets"}  # what the default makes of all but the smallest views
+SETS = {"error_rate": "auto", "structure": "sets"}  # what the default makes of all but the smallest views
 
 
 def items(*values):
@@ -136,7 +136,7 @@ class TestTheLimitOfValues:
     @pytest.mark.parametrize(
         ("options", "structures"),
         [
-            ({}, {"country": "uniform", "viewed": "uniform"}),
+            ({}, {"country": "bloom", "viewed": "bloom"}),
             (SETS, {"country": "column", "viewed": "sets"}),
         ],
     )

@@ -62,12 +62,12 @@ def test_it_measures_plots_and_writes_the_tables_of_a_page(data, tmp_path):
     results, plot = tmp_path / "results.json", tmp_path / "plot.svg"
     status, output, errors = run(
         "run.py",
-        *("--quick", "--data", data, "--task", "kuairand", "--curve", "uniform"),
+        *("--quick", "--data", data, "--task", "kuairand", "--curve", "bloom"),
         *("--json", results, "--svg", plot),
     )
     assert status == 0, errors
     result = json.loads(results.read_text())["kuairand"]
-    first, *_, last = points = result["curves"]["uniform"]
+    first, *_, last = points = result["curves"]["bloom"]
     assert first["bytes"] < last["bytes"] < result["redis"]["used_memory"]
     assert first["false per read"] > last["false per read"]
     assert {point["facts kept"] for point in points} == {1.0}

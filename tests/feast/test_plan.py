@@ -15,8 +15,8 @@ from feast_sketch_store import SketchStoreError
 from feast_sketch_store.cli import cli
 from feast_sketch_store.errors import PlanError
 from feast_sketch_store.operations import maintenance
-from feast_sketch_store.planning import Target, plan_view, planner
-from feast_sketch_store.planning.curves import CHOSEN_SETS, COARSE, POPULAR_SETS, SETS, TIERS
+from feast_sketch_store.planning import PlanTarget, plan_view, planner
+from feast_sketch_store.planning.curves import CHOSEN_SETS, COARSE, POPULAR_SETS, SETS, WEIGHTED_BLOOM
 
 NUM_USERS = 400
 EVENT = datetime(2026, 5, 1, tzinfo=UTC)
@@ -173,9 +173,9 @@ def test_deleted_entities_do_not_count(store, rows):
 @pytest.mark.parametrize(
     ("target", "limit", "most"),
     [
-        (Target(noise_ratio=0.3), "noise_ratio", 0.3),
-        (Target(false_per_read=2), "false_per_read", 2),
-        (Target(memory_bytes=6_000), "memory_bytes", 6_000),
+        (PlanTarget(noise_ratio=0.3), "noise_ratio", 0.3),
+        (PlanTarget(false_per_read=2), "false_per_read", 2),
+        (PlanTarget(memory_bytes=6_000), "memory_bytes", 6_000),
     ],
 )
 def test_targets_are_met(store, target, limit, most):
@@ -202,7 +202,7 @@ def test_labels_choose_values(store, labels, repository):
 
 
 def test_values_are_chosen_for_so_many_bytes(store, labels):
-    plan = plan_view(store, "history", Target(memory_bytes=6_000, auc=True), labels)
+    plan = plan_view(store, "history", PlanTarget(memory_bytes=6_000, auc=True), labels)
     chosen = plan.points[plan.chosen]
     assert chosen.memory_bytes <= 6_000
     fitting = [p for p in plan.points if p.memory_bytes <= 6_000]
@@ -267,9 +267,17 @@ class TestCommandLine:
     def test_the_table(self, run, tmp_path):
         status, output, _ = run("--view", "history")
         assert status == 0
-        for text in (SETS, TIERS, POPULAR_SETS, "chosen", "knee", "Redis", "as with error_rate: auto"):
+        for text in (
+            SETS,
+            WEIGHTED_BLOOM,
+            POPULAR_SETS,
+            "chosen",
+            "knee",
+            "Redis",
+            "as with error_rate: auto",
+        ):
             assert text in output
-        assert 'Field(name="viewed", dtype=Set(Int64), tags={"sketch.filter": ' in output
+        assert 'Field(name="viewed", dtype=Set(Int64), tags={"sketch.structure": ' in output
         assert "history" in (tmp_path / "history.plan.html").read_text()
 
     def test_json_and_the_place_of_the_report(self, run, tmp_path):

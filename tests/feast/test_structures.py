@@ -77,18 +77,18 @@ def test_options_of_the_configuration_file(make_store):
     found = features_of(store)
     assert (found["viewed"].vocabulary, found["sizes"].vocabulary) == (5, 5)
     # Beside sets a scalar is a column, which has no vocabulary.
-    assert (found["country"].structure, found["country"].vocabulary) in [("uniform", 2), ("column", None)]
+    assert (found["country"].structure, found["country"].vocabulary) in [("bloom", 2), ("column", None)]
     # Of 200 items of their own, the three first are kept.
     assert found["viewed"].facts_cut == NUM_USERS - 3
-    assert {found["viewed"].structure, found["sizes"].structure} <= {"tiers", "sets"}
+    assert {found["viewed"].structure, found["sizes"].structure} <= {"weighted_bloom", "sets"}
     assert found["country"].facts_cut == 0
     assert maintenance.verify(store, "history").problems == []
 
 
 def test_tags_say_how_a_feature_is_kept(make_store):
     store = make_store(
-        viewed_tags={"sketch.filter": "sets", "sketch.vocabulary": "[tea, coffee, tea, never]"},
-        sizes_tags={"sketch.filter": "tiers", "sketch.noise_ratio": "0.01"},
+        viewed_tags={"sketch.structure": "sets", "sketch.vocabulary": "[tea, coffee, tea, never]"},
+        sizes_tags={"sketch.structure": "weighted_bloom", "sketch.noise_ratio": "0.01"},
     )
     assert values(store, 1)[0] == {"tea", "coffee"}
     assert values(store, 6)[0] == {"tea"}
@@ -96,7 +96,7 @@ def test_tags_say_how_a_feature_is_kept(make_store):
     found = features_of(store)
     assert {name: f.structure for name, f in found.items()} == {
         "viewed": "sets",
-        "sizes": "tiers",
+        "sizes": "weighted_bloom",
         "country": "column",
     }
     assert (found["viewed"].facts, found["viewed"].facts_cut) == (NUM_USERS * 3 // 2, NUM_USERS)
@@ -110,8 +110,8 @@ def test_tags_say_how_a_feature_is_kept(make_store):
 
 def test_the_command_line_shows_them(make_store):
     store = make_store(
-        viewed_tags={"sketch.filter": "sets", "sketch.vocabulary": "{top: 2}"},
-        sizes_tags={"sketch.filter": "tiers", "sketch.false_per_read": "0.5"},
+        viewed_tags={"sketch.structure": "sets", "sketch.vocabulary": "{top: 2}"},
+        sizes_tags={"sketch.structure": "weighted_bloom", "sketch.false_per_read": "0.5"},
     )
     for arguments in (["inspect"], ["inspect", "history", "--json"], ["verify"]):
         done = CliRunner().invoke(cli, ["-c", str(store.repo_path), *arguments], catch_exceptions=False)
@@ -122,7 +122,7 @@ def test_the_command_line_shows_them(make_store):
             assert "facts cut" in done.stdout
             assert "sets" in rows["viewed"]
             assert str(NUM_USERS) in rows["viewed"]
-            assert "tiers" in rows["sizes"]
+            assert "weighted_bloom" in rows["sizes"]
             assert "column" in rows["country"]
         elif "--json" in arguments:
             (report,) = json.loads(done.stdout)
@@ -132,12 +132,12 @@ def test_the_command_line_shows_them(make_store):
 
 def test_a_vocabulary_from_a_file_beside_the_configuration(make_store, tmp_path):
     (tmp_path / "items.json").write_text('["coffee", "a7"]')
-    store = make_store(viewed_tags={"sketch.filter": "sets", "sketch.vocabulary": "{file: items.json}"})
+    store = make_store(viewed_tags={"sketch.structure": "sets", "sketch.vocabulary": "{file: items.json}"})
     assert [values(store, user)[0] for user in (6, 7, 9)] == [set(), {"coffee", "a7"}, {"coffee"}]
 
 
 def test_a_rebuild_keeps_the_options(make_store):
-    store = make_store("error_rate: auto, filter: sets, vocabulary: {top: 2}")
+    store = make_store("error_rate: auto, structure: sets, vocabulary: {top: 2}")
     assert maintenance.rebuild(store, "history") == NUM_USERS
     assert values(store, 1) == ({"tea", "coffee"}, {0}, "FR")
     assert features_of(store)["viewed"].structure == "sets"
@@ -151,7 +151,7 @@ def test_a_rebuild_keeps_the_options(make_store):
         {"error_rate": "automatic"},
         {"error_rate": 0.9},
         {"error_rate": [0.1]},
-        {"filter": "bloom"},
+        {"structure": "uniform"},
         {"vocabulary": 5},
         {"vocabulary": {"top": 0}},
         {"vocabulary": {"top": None}},
@@ -168,9 +168,22 @@ def test_options_that_cannot_work_are_refused(option):
 
 
 @pytest.mark.parametrize(
+    ("option", "match"),
+    [
+        ({"filter": "sets"}, "the option 'filter' is called 'structure' now"),
+        ({"structure": "uniform"}, "'uniform' is called 'bloom' now"),
+        ({"structure": "tiers"}, "'tiers' is called 'weighted_bloom' now"),
+    ],
+)
+def test_an_old_name_of_an_option_is_refused_with_the_new_one(option, match):
+    with pytest.raises(ValueError, match=match):
+        SketchOnlineStoreConfig(**option)
+
+
+@pytest.mark.parametrize(
     "given", [None, {"top": 5}, {"min_share": 0.25}, {"file": "x.json"}, ["a", "b"], "top: 3"]
 )
 def test_options_can_be_made_of_their_own_parts(given):
     """As Feast does when it copies a configuration."""
-    options = SketchOnlineStoreConfig(vocabulary=given, error_rate="auto", filter="tiers")
+    options = SketchOnlineStoreConfig(vocabulary=given, error_rate="auto", structure="weighted_bloom")
     assert SketchOnlineStoreConfig(**options.model_dump()) == options

@@ -52,7 +52,8 @@ def false_values(before, after):
 
 
 @pytest.mark.parametrize(
-    "tags", [{"sketch.error_rate": "0.02"}, {"sketch.false_per_read": "9.8", "sketch.filter": "tiers"}]
+    "tags",
+    [{"sketch.error_rate": "0.02"}, {"sketch.false_per_read": "9.8", "sketch.structure": "weighted_bloom"}],
 )
 def test_rows_of_other_dates_show_the_noise_of_reads(filled, tags):
     reader, training = filled(tags), pd.DataFrame({"viewed": history(seed=1)})
@@ -87,7 +88,7 @@ def test_the_seed_decides_and_other_columns_stay(filled):
 
 
 def test_sets_show_what_there_is_of_the_kept_values(filled):
-    reader = filled({"sketch.filter": "sets", "sketch.vocabulary": "{top: 50}"})
+    reader = filled({"sketch.structure": "sets", "sketch.vocabulary": "{top: 50}"})
     kept = set(reader.vocabulary("viewed").to_pylist())
     assert len(kept) == 50
     training = pd.DataFrame({"viewed": [*history(seed=1), None, [], {1, 2, 3}, [10**9]]})

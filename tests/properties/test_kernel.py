@@ -113,10 +113,12 @@ def test_facts_in_a_table(data, num_hashes, symbol_type):
     symbols = np.array([symbol for row in rows for symbol in row], symbol_type)
     places = data.draw(arrays.arrays(np.int32, len(rows), elements=st.integers(0, 4)))
     parts = [np.zeros(stop - first + window_words, np.uint64) for _ in range(2)]
-    tiers = data.draw(firsts(num_hashes, 64 * window_words))
+    first_symbols = data.draw(firsts(num_hashes, 64 * window_words))
     for part, side in zip(parts, (compiled, reference), strict=True):
         table = num_words, window_words, (7, 8)
-        side.add_facts(part, first, table, hashes, (places, indptr, symbols), first_symbol, num_hashes, tiers)
+        side.add_facts(
+            part, first, table, hashes, (places, indptr, symbols), first_symbol, num_hashes, first_symbols
+        )
     assert_equal(*parts)
 
 

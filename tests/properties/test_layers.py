@@ -47,19 +47,19 @@ TARGET = st.one_of(
         Goal,
         st.just("error_rate"),
         st.sampled_from([NEVER, 0.01, 0.5]),
-        st.sampled_from(["auto", "uniform", "tiers", "sets"]),
+        st.sampled_from(["auto", "bloom", "weighted_bloom", "sets"]),
     ),
     st.builds(
         Goal,
         st.sampled_from(["noise_ratio", "false_per_read"]),
         st.sampled_from([1e-6, 0.1, 2.0]),
-        st.sampled_from(["auto", "uniform", "tiers", "sets"]),
+        st.sampled_from(["auto", "bloom", "weighted_bloom", "sets"]),
     ),
     st.builds(
         Goal,
         st.just("memory"),
         st.sampled_from([3000, 10**6]),
-        st.sampled_from(["auto", "uniform", "sets"]),
+        st.sampled_from(["auto", "bloom", "sets"]),
     ),
     st.sampled_from([NEVER, 0.3]),
 )

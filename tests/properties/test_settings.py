@@ -15,7 +15,7 @@ from feast_sketch_store.view.settings import _FEATURE_TAGS, resolve
 REPEATABLE = settings(derandomize=True, deadline=None, database=None)
 OPTIONS = SimpleNamespace(
     error_rate=0.01,
-    filter="auto",
+    structure="auto",
     vocabulary=None,
     presence_error_rate=1e-5,
     scalar_error_rate=1e-6,

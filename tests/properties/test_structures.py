@@ -36,7 +36,7 @@ from tests.helpers.filters import measured_fill
 NUM_SHAPES = int(os.environ.get("FEAST_SKETCH_STORE_SHAPES", "30"))
 MAX_FACTS = 20_000 if NUM_SHAPES <= 30 else 200_000
 NUM_SALTS = 25
-STRUCTURES = ("auto", "uniform", "tiers", "sets")
+STRUCTURES = ("auto", "bloom", "weighted_bloom", "sets")
 LIMIT = 6.0
 PRESENCE = 1e-9  # lest a row without values reads as one with some
 
@@ -241,7 +241,7 @@ def test_any_shape_in_any_structure(fixed_salts, seed):
         # Chance makes offsets of listed rows a bit wider, and tables of few words larger.
         assert sizes["auto"] <= 1.02 * min(sizes.values()) + shape.num_rows / 8 + 64, (sizes, shape)
     if shape.measure == "error_rate":
-        assert layers["auto"].features["a"].structure == "uniform" or not len(rows.features["a"].symbols)
+        assert layers["auto"].features["a"].structure == "bloom" or not len(rows.features["a"].symbols)
 
 
 SMALL = {
@@ -254,7 +254,7 @@ SMALL = {
 
 
 @pytest.mark.parametrize("has_exact", [False, True], ids=["shapes", "listed"])
-@pytest.mark.parametrize("structure", ["uniform", "tiers"])
+@pytest.mark.parametrize("structure", ["bloom", "weighted_bloom"])
 @pytest.mark.parametrize("shape", SMALL.values(), ids=SMALL)
 def test_the_mean_of_small_tables_is_held(fixed_salts, shape, structure, has_exact):
     """Over many salts, which are independent where the reads of one table are not."""
@@ -269,7 +269,7 @@ def test_the_mean_of_small_tables_is_held(fixed_salts, shape, structure, has_exa
 
 
 @pytest.mark.parametrize("measure", ["error_rate", "noise_ratio", "false_per_read"])
-@pytest.mark.parametrize("structure", ["auto", "uniform", "tiers"])
+@pytest.mark.parametrize("structure", ["auto", "bloom", "weighted_bloom"])
 @pytest.mark.parametrize("amount", [1e-5, 1e-8, 1e-9])
 def test_strict_targets_beside_an_exact_feature(fixed_salts, measure, structure, amount):
     """A filter of listed rows has no strict rate of presence to go by, so no fill is too high for it."""
@@ -299,7 +299,7 @@ def test_a_set_without_an_exact_feature_is_as_small_as_sets(fixed_salts):
     fixed_salts(4)
     shape = Shape(20_000, 10_000, 1)
     rows = rows_of(shape)
-    layers = [layer_of(shape, rows, structure) for structure in ("auto", "sets", "tiers")]
+    layers = [layer_of(shape, rows, structure) for structure in ("auto", "sets", "weighted_bloom")]
     assert layers[0].size_bytes <= 1.01 * min(layer.size_bytes for layer in layers)
 
 

@@ -46,7 +46,7 @@ SETTINGS["listed"] = ViewSettings(
     },
 )
 # In sets a layer lists its rows as well.
-for _structure, _measure in [("sets", "error_rate"), ("tiers", "false_per_read")]:
+for _structure, _measure in [("sets", "error_rate"), ("weighted_bloom", "false_per_read")]:
     SETTINGS[_structure] = ViewSettings(
         "history",
         1e-12,

@@ -1,4 +1,4 @@
-"""Tiers show as many false symbols as they were sized for; what is kept takes the bits that it should."""
+"""Weighted filters show as many false symbols as they were sized for, and take the bits that they should."""
 
 import math
 
@@ -11,7 +11,7 @@ from feast_sketch_store.rows.codecs import EMPTY, VALUE, FeatureCodec
 from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKeys
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures.costs import Popularity, index_bytes, set_bits, sets_bytes
-from feast_sketch_store.structures.sizing import FactClass, TieredFacts, size_for_rates
+from feast_sketch_store.structures.sizing import FactClass, WeightedFacts, size_for_rates
 from feast_sketch_store.succinct import FingerprintIndex, GolombSets, SetCode
 from feast_sketch_store.succinct.fingerprints import width_for
 from feast_sketch_store.succinct.golomb_sets import ideal_bits
@@ -68,7 +68,7 @@ def hashes_per_symbol(symbols):
 )
 def test_false_symbols_per_read(zipf, measure, amount):
     """Interval: 4 standard errors of the rows' own excess over its expectation. Rows are independent."""
-    layer = layer_of(zipf, Goal(measure, amount, "tiers"))
+    layer = layer_of(zipf, Goal(measure, amount, "weighted_bloom"))
     answer = layer.read(zipf.hashes, ["viewed"]).features["viewed"]
     own = np.bincount(zipf.entities, minlength=NUM_ROWS)
     symbols, fill = symbols_of(layer), measured_fill(filter_of(layer))
@@ -88,9 +88,9 @@ def test_false_symbols_per_read(zipf, measure, amount):
     assert 0.95 * wanted <= excess.mean() <= 1.02 * wanted + 4 * excess.std(ddof=1) / math.sqrt(NUM_ROWS)
 
 
-def test_rate_of_each_tier(zipf, random_hashes, binomial_interval):
+def test_rate_of_each_number_of_hashes(zipf, random_hashes, binomial_interval):
     """One symbol of each unknown entity, so that the trials are independent."""
-    layer = layer_of(zipf, Goal("false_per_read", 3.0, "tiers"))
+    layer = layer_of(zipf, Goal("false_per_read", 3.0, "weighted_bloom"))
     symbols, fill = symbols_of(layer), measured_fill(filter_of(layer))
     num_hashes = hashes_per_symbol(symbols)
     assert len(set(num_hashes)) >= 5
@@ -104,8 +104,8 @@ def test_rate_of_each_tier(zipf, random_hashes, binomial_interval):
     assert symbols.false_positive_rate == pytest.approx((fill**num_hashes).mean(), rel=0.05)
 
 
-def test_no_tier_loses_a_fact(zipf):
-    layer = layer_of(zipf, Goal("noise_ratio", 2.0, "tiers"))
+def test_no_number_of_hashes_loses_a_fact(zipf):
+    layer = layer_of(zipf, Goal("noise_ratio", 2.0, "weighted_bloom"))
     ids = np.empty(VOCABULARY, np.int32)
     ids[layer.features["viewed"].vocabulary.values.to_numpy()] = np.arange(
         len(layer.features["viewed"].vocabulary)
@@ -115,9 +115,9 @@ def test_no_tier_loses_a_fact(zipf):
 
 
 @pytest.mark.parametrize(("measure", "amount"), [("false_per_read", 3.0), ("noise_ratio", 0.5)])
-def test_bits_of_tiers_are_those_of_the_formula(zipf, measure, amount):
+def test_bits_of_weighted_filters_are_those_of_the_formula(zipf, measure, amount):
     """``sum_s n_s * k_s / -ln(1 - fill)``, the shapes of the rows included, and the fill that was planned."""
-    layer = layer_of(zipf, Goal(measure, amount, "tiers"))
+    layer = layer_of(zipf, Goal(measure, amount, "weighted_bloom"))
     (shape,) = layer.presence.ranges
     counts = np.sort(np.bincount(zipf.symbols, minlength=VOCABULARY))[::-1]
     num_hashes = hashes_per_symbol(symbols_of(layer))
@@ -141,16 +141,16 @@ def zipf_counts(vocabulary, num_rows, per_row, exponent):
     return np.maximum(1, np.minimum(num_rows, low * weights)).astype(np.int64)
 
 
-def test_tiers_take_half_the_bits_of_uniform_hashes_for_the_same_noise():
+def test_weighted_filters_take_half_the_bits_of_equal_hashes_for_the_same_noise():
     """Zipf 1.05, 10,000 symbols, 20 facts per row: a rate of 0.01 is 100 false symbols per read. With
-    exactly half of the bits set uniform hashes would take 10.1 bits per fact."""
+    exactly half of the bits set equal hashes would take 10.1 bits per fact."""
     counts = zipf_counts(10_000, 40_000, 20, 1.05)
-    uniform = FactClass(int(counts.sum()), 0.01)
-    tiers = TieredFacts(counts, 40_000, 0.01 * (10_000 - counts.sum() / 40_000))
-    geometry = size_for_rates([tiers])
-    assert 9.5 <= size_for_rates([uniform]).num_bits / counts.sum() <= 10.2
+    plain = FactClass(int(counts.sum()), 0.01)
+    weighted = WeightedFacts(counts, 40_000, 0.01 * (10_000 - counts.sum() / 40_000))
+    geometry = size_for_rates([weighted])
+    assert 9.5 <= size_for_rates([plain]).num_bits / counts.sum() <= 10.2
     assert geometry.num_bits / counts.sum() <= 5.6
-    assert tiers.expected_false(geometry.hashes[0], geometry.fill) <= tiers.false_per_read
+    assert weighted.expected_false(geometry.hashes[0], geometry.fill) <= weighted.false_per_read
 
 
 def test_so_does_a_layer(make_facts):
@@ -159,8 +159,8 @@ def test_so_does_a_layer(make_facts):
     layers = [
         layer_of(facts, target, 10_000, presence_error_rate=0.01)
         for target in (
-            Goal("error_rate", 0.01, "tiers"),
-            Goal("error_rate", 0.01, "uniform"),
+            Goal("error_rate", 0.01, "weighted_bloom"),
+            Goal("error_rate", 0.01, "bloom"),
         )
     ]
     num_ones = [sum(symbols_of(layer).facts_per_hash) for layer in layers]
@@ -283,10 +283,11 @@ def test_what_is_chosen_is_the_smaller_of_both(make_facts, vocabulary, exponent)
     chosen = []
     for ratio in (0.003, 0.03, 0.1, 0.3, 1.0, 3.0):
         layers = [
-            layer_of(facts, Goal("noise_ratio", ratio, s), vocabulary) for s in ("auto", "tiers", "sets")
+            layer_of(facts, Goal("noise_ratio", ratio, s), vocabulary)
+            for s in ("auto", "weighted_bloom", "sets")
         ]
         auto, *others = (layer.fact_bits for layer in layers)
         assert auto <= 1.1 * min(others)
         chosen.append(layers[0].features["viewed"].structure)
-    assert chosen == sorted(chosen)  # sets while little noise is wanted, then tiers
+    assert chosen == sorted(chosen)  # sets while little noise is wanted, then weighted filters
     assert len(set(chosen)) == 2

@@ -16,7 +16,7 @@ from feast_sketch_store.structures.costs import (
     table_bytes,
 )
 from feast_sketch_store.structures.goals import ERROR_RATE, FALSE_PER_READ, MEMORY, NOISE_RATIO, Goal
-from feast_sketch_store.structures.sizing import FactClass, TieredFacts, expected_fill, size_for_rates
+from feast_sketch_store.structures.sizing import FactClass, WeightedFacts, expected_fill, size_for_rates
 
 RATE = 1e-5
 NUM_ROWS, VOCABULARY = 2000, 100
@@ -31,8 +31,8 @@ BESIDE = Beside.rows(NUM_ROWS, RATE, False)
 
 @pytest.fixture(autouse=True)
 def _few_fills(monkeypatch):
-    """Tiers are tried at many fills, which takes time and changes little."""
-    monkeypatch.setattr("feast_sketch_store.structures.sizing._TIER_FILLS", (0.4, 0.5, 0.6, 0.7))
+    """Weighted filters are tried at many fills, which takes time and changes little."""
+    monkeypatch.setattr("feast_sketch_store.structures.sizing._WEIGHTED_FILLS", (0.4, 0.5, 0.6, 0.7))
 
 
 def choose(goals, popularity, beside, growth=1.0):
@@ -56,7 +56,7 @@ def false_per_read(facts, known=KNOWN):
     """What a table of its own makes a read show too many."""
     geometry = size_for_rates([facts])
     fill = expected_fill([facts], geometry.hashes, geometry.num_bits)
-    if isinstance(facts, TieredFacts):
+    if isinstance(facts, WeightedFacts):
         return facts.expected_false(geometry.hashes[0], fill)
     return known.mean_absent * fill ** len(geometry.hashes[0])
 
@@ -69,7 +69,7 @@ def false_per_read(facts, known=KNOWN):
         (FALSE_PER_READ, 2.0, 2.0),
     ],
 )
-@pytest.mark.parametrize(("structure", "kind"), [("uniform", FactClass), ("tiers", TieredFacts)])
+@pytest.mark.parametrize(("structure", "kind"), [("bloom", FactClass), ("weighted_bloom", WeightedFacts)])
 def test_a_filter_shows_as_many_false_symbols_as_wanted(measure, amount, wanted, structure, kind):
     facts = choice(measure, amount, structure)
     assert type(facts) is kind
@@ -82,29 +82,29 @@ def test_sets_that_are_asked_for_are_sets(measure):
     assert choice(measure, 0.01, "sets") is None
 
 
-def test_an_error_rate_makes_a_uniform_filter_by_default():
+def test_an_error_rate_makes_a_bloom_filter_by_default():
     assert choice(ERROR_RATE, 1e-9, is_listed=True) == FactClass(FACTS, 1e-9)
 
 
-@pytest.mark.parametrize("structure", ["uniform", "tiers"])
+@pytest.mark.parametrize("structure", ["bloom", "weighted_bloom"])
 @pytest.mark.parametrize("num_bytes", [FACTS / 4, FACTS, 1.5 * FACTS])
 def test_a_filter_fits_in_the_memory_and_uses_it(structure, num_bytes):
     facts = choice(MEMORY, num_bytes, structure, is_listed=True)
     assert 0.97 * 8 * num_bytes <= filter_bits(facts) <= 8 * num_bytes + 1
 
 
-def test_tiers_of_the_same_memory_show_less():
-    uniform, tiers = (choice(MEMORY, 0.6 * FACTS, structure) for structure in ("uniform", "tiers"))
-    assert false_per_read(tiers) < 0.8 * false_per_read(uniform)
+def test_a_weighted_filter_of_the_same_memory_shows_less():
+    plain, weighted = (choice(MEMORY, 0.6 * FACTS, structure) for structure in ("bloom", "weighted_bloom"))
+    assert false_per_read(weighted) < 0.8 * false_per_read(plain)
 
 
-@pytest.mark.parametrize("structure", ["uniform", "tiers"])
+@pytest.mark.parametrize("structure", ["bloom", "weighted_bloom"])
 def test_more_memory_than_is_of_use_is_taken_for_the_lowest_rate(structure):
     facts = choice(MEMORY, 1e12, structure)
     assert filter_bits(facts) < 100 * FACTS
 
 
-@pytest.mark.parametrize("structure", ["uniform", "tiers"])
+@pytest.mark.parametrize("structure", ["bloom", "weighted_bloom"])
 def test_memory_that_holds_no_filter_is_refused(structure):
     with pytest.raises(SettingsError, match=f"feature 'x' .* memory of 1: .* too few for {FACTS} facts"):
         choice(MEMORY, 1, structure)
@@ -113,15 +113,15 @@ def test_memory_that_holds_no_filter_is_refused(structure):
 def test_sets_are_chosen_if_they_fit_in_the_memory_with_their_list_of_rows():
     size, index = sets_bytes([KNOWN]), index_bytes(NUM_ROWS, RATE)
     assert choice(MEMORY, size, is_listed=True) is None
-    assert isinstance(choice(MEMORY, size - 1, is_listed=True), TieredFacts)
+    assert isinstance(choice(MEMORY, size - 1, is_listed=True), WeightedFacts)
     assert choice(MEMORY, size + index) is None
-    assert isinstance(choice(MEMORY, size + index - 1), TieredFacts)
+    assert isinstance(choice(MEMORY, size + index - 1), WeightedFacts)
 
 
 def test_sets_fit_in_the_memory_without_the_list_that_others_pay():
     amount = sets_bytes([KNOWN]) + 1
     alone = {"a": Goal(MEMORY, amount)}
-    assert isinstance(choose(alone, {"a": KNOWN}, BESIDE, 1.0)["a"], TieredFacts)
+    assert isinstance(choose(alone, {"a": KNOWN}, BESIDE, 1.0)["a"], WeightedFacts)
     both = {**alone, "b": Goal(ERROR_RATE, 0.1, "sets")}
     assert choose(both, dict.fromkeys("ab", KNOWN), BESIDE) == {"a": None, "b": None}
 
@@ -141,7 +141,7 @@ def layer_bytes(*facts, sets=0, is_listed=False):
 def test_sets_are_chosen_exactly_where_the_layer_is_smaller(measure, is_listed):
     chosen = []
     for amount in np.geomspace(1e-6, 10, 12):
-        in_filter = layer_bytes(choice(measure, amount, "tiers"), is_listed=is_listed)
+        in_filter = layer_bytes(choice(measure, amount, "weighted_bloom"), is_listed=is_listed)
         in_sets = layer_bytes(sets=1, is_listed=is_listed)
         chosen.append(choice(measure, amount, is_listed=is_listed) is None)
         if not 0.995 <= in_sets / in_filter <= 1.005:
@@ -166,7 +166,7 @@ def test_features_share_the_cost_of_the_list():
     assert set(alone) < set(both) < set(with_sets)
 
 
-def test_a_uniform_filter_stays_one_beside_sets():
+def test_a_bloom_filter_stays_one_beside_sets():
     listed = Beside.rows(NUM_ROWS, RATE, True)
     fixed = choose({"a": Goal(NOISE_RATIO, 1e-4), "b": Goal(ERROR_RATE, 0.1)}, TWO, listed)
     assert fixed == {"a": None, "b": FactClass(FACTS, 0.1)}
@@ -179,7 +179,7 @@ def test_of_several_features_those_are_in_sets_that_gain_most():
     popularity = dict.fromkeys(targets, KNOWN)
     for is_listed in (False, True):
         chosen = choose(targets, popularity, Beside.rows(NUM_ROWS, RATE, is_listed))
-        filters = {name: choice(NOISE_RATIO, amount, "tiers") for name, amount in amounts.items()}
+        filters = {name: choice(NOISE_RATIO, amount, "weighted_bloom") for name, amount in amounts.items()}
         sizes = {
             left: layer_bytes(*(filters[n] for n in left), sets=len(targets) - len(left), is_listed=is_listed)
             for size in range(len(targets) + 1)
@@ -198,7 +198,7 @@ def test_scalars_that_are_smaller_as_columns_weigh_in():
     assert choose({"x": Goal(NOISE_RATIO, float(amount))}, {"x": KNOWN}, beside)["x"] is None
 
 
-@pytest.mark.parametrize("structure", ["auto", "uniform", "tiers"])
+@pytest.mark.parametrize("structure", ["auto", "bloom", "weighted_bloom"])
 @pytest.mark.parametrize(
     ("measure", "amount"), [(NOISE_RATIO, 1e-34), (FALSE_PER_READ, 1e-40), (FALSE_PER_READ, 1e-320)]
 )
@@ -240,7 +240,7 @@ EDGES = {
 
 
 @pytest.mark.parametrize("known", EDGES.values(), ids=EDGES)
-@pytest.mark.parametrize("structure", ["auto", "uniform", "tiers", "sets"])
+@pytest.mark.parametrize("structure", ["auto", "bloom", "weighted_bloom", "sets"])
 @pytest.mark.parametrize(
     ("measure", "amount"), [(ERROR_RATE, 0.01), (NOISE_RATIO, 0.1), (FALSE_PER_READ, 0.5), (MEMORY, 1000)]
 )
@@ -261,7 +261,7 @@ def test_edges_can_be_kept_in_any_way(known, structure, measure, amount):
 
 def test_a_symbol_that_all_rows_have_takes_one_hash():
     known = Popularity(np.array([10_000, *[20] * 500]), 10_000)
-    facts = choice(FALSE_PER_READ, 0.01, "tiers", known)
+    facts = choice(FALSE_PER_READ, 0.01, "weighted_bloom", known)
     hashes = size_for_rates([facts]).hashes[0]
     assert hashes[0] == 0
     assert len(hashes) > 10

@@ -10,7 +10,7 @@ from feast_sketch_store.rows.codecs import EMPTY, MISSING, NULL, VALUE, FeatureC
 from feast_sketch_store.rows.vocabulary import Vocabulary
 
 VIEWED, SIZE = FeatureCodec("viewed", "string_set_val"), FeatureCodec("size", "int64_val")
-STRUCTURES = pytest.mark.parametrize("structure", ["uniform", "tiers", "sets"])
+STRUCTURES = pytest.mark.parametrize("structure", ["bloom", "weighted_bloom", "sets"])
 
 
 def viewed(*items):
@@ -35,7 +35,7 @@ def layer_of(make_rows):
 
     def make(cut, structure="sets", rows=ROWS):
         targets = {"viewed": Goal("error_rate", 1e-9, structure), "size": 1e-9}
-        if structure == "tiers":
+        if structure == "weighted_bloom":
             targets["viewed"] = Goal("false_per_read", 1e-9, structure)
         return build_layer(
             make_rows(rows, [VIEWED, SIZE]), FeatureBudget(1e-9, targets, cuts={"viewed": cut} if cut else {})

@@ -62,6 +62,7 @@ PURE = [
     "snapshot.blocks",
     "snapshot.format",
     "snapshot.manifest",
+    "structures.goals",
     "structures.sizing",
 ]
 HARMLESS = {

@@ -101,7 +101,7 @@ def test_scalars_beside_an_exact_feature_are_columns_and_never_wrong(layer_of, r
     ]
     layer = layer_of(rows, codecs)
     assert {name: feature.structure for name, feature in layer.features.items()} == {
-        "viewed": "uniform",
+        "viewed": "bloom",
         "price": "column",
         "country": "column",
     }

@@ -14,7 +14,7 @@ HOSTILE = "</script><script>alert('1')</script><!-- \"q\" & {{plan}} \\ \u2028 Ã
 VOID = {"meta"}
 
 
-def point(curve="uniform", label="error rate 0.01", **changes):
+def point(curve="bloom", label="error rate 0.01", **changes):
     fields = {
         "memory_bytes": 1.5e9,
         "bits_per_fact": 9.6,
@@ -52,9 +52,9 @@ def plan_with_auc():
             noise_ratio=10.0**-number / 45,
             kept_share=1 - 0.1 * number,
             auc=Estimate(0.73 + 0.001 * number, 0.72, 0.74),
-            settings={"viewed": {"sketch.memory": f"{2**number}MB"}, "liked": {"sketch.filter": curve}},
+            settings={"viewed": {"sketch.memory": f"{2**number}MB"}, "liked": {"sketch.structure": curve}},
         )
-        for curve in ("uniform", "tiers")
+        for curve in ("bloom", "weighted_bloom")
         for number in range(3)
     ]
     redis = point("Redis", "a hash per entity", false_per_read=0.0, noise_ratio=0.0, settings={})
@@ -162,13 +162,13 @@ def test_every_point_is_in_the_table():
     rows = Page(to_html(plan_with_auc())).rows()
     assert [number for number, _ in rows] == [*"0123456"]
     point_1 = ["2 MB", "2.5", "0.1", "0.00222", "90 %", "0.7310 (0.7200 to 0.7400)"]
-    assert rows[1][1] == ["uniform", "point 1 knee", *point_1]
-    assert rows[4][1] == ["tiers", "point 1 chosen", *point_1]
+    assert rows[1][1] == ["bloom", "point 1 knee", *point_1]
+    assert rows[4][1] == ["weighted_bloom", "point 1 chosen", *point_1]
     assert rows[6][1] == ["Redis", "a hash per entity", "1.5 GB", "9.6", "0", "0", "100 %", "-"]
 
 
 def test_without_auc_there_is_no_column_of_it():
-    page = Page(to_html(plan(point(), point("tiers"))))
+    page = Page(to_html(plan(point(), point("weighted_bloom"))))
     assert not [text for text in page.texts("th") if "AUC" in text]
     assert {len(cells) for _, cells in page.rows()} == {7}
     assert [drawn["auc"] for drawn in page.data()["points"]] == [None, None]
@@ -215,7 +215,7 @@ def test_what_is_not_finite_is_not_drawn():
     [
         {"viewed": {"sketch.error_rate": "auto"}},
         {
-            "viewed": {"sketch.filter": "sets", "sketch.vocabulary": "{file: plans/history.viewed.json}"},
+            "viewed": {"sketch.structure": "sets", "sketch.vocabulary": "{file: plans/history.viewed.json}"},
             "b": {},
         },
         {HOSTILE: {HOSTILE: HOSTILE}, "a'b": {"x": "'"}, "\x7f\x00ðŸ˜€": {"tab": "\t"}},
@@ -235,7 +235,10 @@ def test_settings_are_python_to_paste(settings):
 
 
 def test_short_settings_take_a_line_and_long_ones_stay_narrow():
-    short, long = {"sketch.error_rate": "0.01"}, {"sketch.filter": "sets", "sketch.vocabulary": "{top: 1000}"}
+    short, long = (
+        {"sketch.error_rate": "0.01"},
+        {"sketch.structure": "sets", "sketch.vocabulary": "{top: 1000}"},
+    )
     data = Page(to_html(plan(point(settings={"viewed": short, "viewed_categories": long})))).data()
     lines = data["points"][0]["fields"].splitlines()
     assert lines[0] == 'Field(name="viewed", dtype=..., tags={"sketch.error_rate": "0.01"}),'

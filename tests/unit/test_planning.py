@@ -9,21 +9,21 @@ import pytest
 import yaml
 
 from feast_sketch_store.errors import PlanError
-from feast_sketch_store.planning.choice import Target, choose, knee, made_to_measure
+from feast_sketch_store.planning.choice import PlanTarget, choose_point, knee, made_to_measure
 from feast_sketch_store.planning.curves import (
+    BLOOM,
     POPULAR_SETS,
     REDIS,
     SETS,
-    TIERS,
-    UNIFORM,
+    WEIGHTED_BLOOM,
     Candidate,
     Grid,
+    bloom,
     candidates,
     other_stores,
     sets,
     threshold_of_share,
-    tiers,
-    uniform,
+    weighted_bloom,
 )
 from feast_sketch_store.planning.labels import (
     Labels,
@@ -142,8 +142,8 @@ class TestCurves:
         index = 20_000 * (math.log2(1 / PRESENCE) + 6) / 8
         assert one.memory_bytes < two.memory_bytes < 2 * one.memory_bytes - index
 
-    def test_a_uniform_filter_is_sized_as_a_seal_sizes_it(self, sample):
-        point = uniform(sample, PRESENCE, 0.01).point
+    def test_a_bloom_filter_is_sized_as_a_seal_sizes_it(self, sample):
+        point = bloom(sample, PRESENCE, 0.01).point
         classes = [FactClass(sample.num_facts, 0.01), FactClass(20_000, PRESENCE)]
         vocabulary = 8 * len(sample.features["f0"].vocabulary)
         # Beside that a header, and as many shapes as there are patterns of empty features.
@@ -152,11 +152,11 @@ class TestCurves:
         )
         absent = len(sample.features["f0"].vocabulary) - sample.num_facts / 20_000
         assert point.false_per_read == pytest.approx(0.01 * absent, rel=1e-6)
-        assert point.settings == {"f0": {"sketch.filter": "uniform", "sketch.error_rate": "0.01"}}
+        assert point.settings == {"f0": {"sketch.structure": "bloom", "sketch.error_rate": "0.01"}}
 
     @pytest.mark.parametrize("ratio", [2.0, 0.1, 0.01])
-    def test_tiers_keep_their_noise(self, sample, ratio):
-        candidate = tiers(sample, PRESENCE, ratio)
+    def test_a_weighted_filter_keeps_their_noise(self, sample, ratio):
+        candidate = weighted_bloom(sample, PRESENCE, ratio)
         assert 0.9 * ratio < candidate.point.noise_ratio <= ratio * (1 + 1e-9)
         assert (np.diff(candidate.rates["f0"]) <= 0).all()
         absent = 1 - sample.features["f0"].counts / 20_000
@@ -164,16 +164,16 @@ class TestCurves:
 
     def test_noise_of_several_features_adds_up(self, facts):
         sample = sample_of(feature_of(facts), feature_of(facts[:, :50]))
-        point = uniform(sample, PRESENCE, 0.1).point
+        point = bloom(sample, PRESENCE, 0.1).point
         parts = [
-            uniform(sample_of(feature), PRESENCE, 0.1).point.false_per_read
+            bloom(sample_of(feature), PRESENCE, 0.1).point.false_per_read
             for feature in sample.features.values()
         ]
         assert point.false_per_read == pytest.approx(sum(parts), rel=1e-6)
         assert set(point.settings) == {"f0", "f1"}
 
     def test_more_bytes_buy_more(self, points):
-        for curve in (UNIFORM, TIERS):
+        for curve in (BLOOM, WEIGHTED_BLOOM):
             noise = [point.noise_ratio for point in points if point.curve == curve]
             assert noise == sorted(noise, reverse=True)
         shares = [point.kept_share for point in points if point.curve == POPULAR_SETS]
@@ -194,7 +194,7 @@ class TestCurves:
     def test_the_setting_of_a_cut_says_what_was_cut(self, sample):
         candidate = sets(sample, PRESENCE, threshold_of_share(sample, 0.3))
         tags = candidate.point.settings["f0"]
-        assert tags["sketch.filter"] == "sets"
+        assert tags["sketch.structure"] == "sets"
         setting = yaml.safe_load(tags["sketch.vocabulary"])
         has_share = sample.features["f0"].counts / len(sample) >= setting["min_share"]
         assert (has_share == candidate.kept["f0"]).all()
@@ -215,7 +215,7 @@ class TestCurves:
             found = [candidate.point for candidate in candidates(sample, PRESENCE, Grid())]
             assert all(math.isfinite(point.memory_bytes) and point.memory_bytes > 0 for point in found)
             assert all(math.isfinite(point.noise_ratio) for point in found)
-            assert choose(found, Target()) < len(found) > knee(found)
+            assert choose_point(found, PlanTarget()) < len(found) > knee(found)
 
     def test_other_stores_are_measured_ones(self, sample):
         redis = next(point for point in other_stores(sample) if point.curve == REDIS)
@@ -234,9 +234,9 @@ class TestCurves:
         assert ours.vocabulary_bytes(every_second) == pytest.approx(expected, abs=8)
 
 
-def point(curve=UNIFORM, memory=1.0, noise=0.0, kept=1.0, auc=None, settings=True):
+def point(curve=BLOOM, memory=1.0, noise=0.0, kept=1.0, auc=None, settings=True):
     estimate = None if auc is None else Estimate(auc, auc - 0.01, auc + 0.01)
-    tags = {"f0": {"sketch.filter": "sets"}} if settings else {}
+    tags = {"f0": {"sketch.structure": "sets"}} if settings else {}
     return Point(curve, str(memory), memory, 1.0, noise * 10, noise, kept, estimate, tags)
 
 
@@ -245,20 +245,20 @@ class TestChoice:
 
     def test_without_a_target_it_is_that_of_error_rate_auto(self):
         found = [point(memory=1, noise=0.2), point(memory=2, noise=0.1), point(memory=3)]
-        assert choose([point(memory=0.5, kept=0.9), *found], Target()) == 2
+        assert choose_point([point(memory=0.5, kept=0.9), *found], PlanTarget()) == 2
 
     def test_what_is_not_the_whole_vocabulary_has_no_low_noise(self):
         found = [point(memory=1, kept=0.5), point(memory=2)]
-        assert choose(found, Target(noise_ratio=0.1)) == 1
-        assert choose(found, Target(false_per_read=0.1)) == 1
+        assert choose_point(found, PlanTarget(noise_ratio=0.1)) == 1
+        assert choose_point(found, PlanTarget(false_per_read=0.1)) == 1
 
     def test_false_per_read(self):
         found = [point(memory=1, noise=0.2), point(memory=2, noise=0.1), point(memory=3)]
-        assert choose(found, Target(false_per_read=1.5)) == 1
+        assert choose_point(found, PlanTarget(false_per_read=1.5)) == 1
 
     def test_memory_takes_the_least_noise_and_then_the_most_facts(self):
         found = [point(memory=1, noise=0.1), point(memory=1, kept=0.4), point(memory=2, kept=0.5)]
-        assert choose([*found, point(memory=3)], Target(memory_bytes=2.5)) == 2
+        assert choose_point([*found, point(memory=3)], PlanTarget(memory_bytes=2.5)) == 2
 
     def test_memory_takes_the_best_auc_of_what_fits(self):
         found = [
@@ -267,41 +267,41 @@ class TestChoice:
             point(memory=2),
             point(memory=9, auc=0.8),
         ]
-        assert choose(found, Target(memory_bytes=2.5, auc=True)) == 1
+        assert choose_point(found, PlanTarget(memory_bytes=2.5, auc=True)) == 1
 
     def test_too_little_memory_is_refused(self):
         with pytest.raises(PlanError, match=r"nothing fits in 10 bytes.*takes 1,000"):
-            choose([point(memory=1000)], Target(memory_bytes=10))
+            choose_point([point(memory=1000)], PlanTarget(memory_bytes=10))
 
     def test_auc_takes_the_smallest_that_is_nearly_the_best(self):
         found = [point(memory=1, auc=0.7), point(memory=2, auc=0.7392), point(memory=3, auc=0.74)]
-        assert choose([point(memory=0.1), *found], Target(auc=True)) == 2
+        assert choose_point([point(memory=0.1), *found], PlanTarget(auc=True)) == 2
 
     def test_other_stores_are_not_taken(self):
         found = [point(curve=REDIS, memory=0.5, settings=False), point(memory=1)]
-        assert choose(found, Target()) == 1
+        assert choose_point(found, PlanTarget()) == 1
         assert knee(found) == 1
 
     def test_two_targets_are_refused(self):
         with pytest.raises(PlanError, match="not for several"):
-            Target(noise_ratio=0.1, memory_bytes=5)
+            PlanTarget(noise_ratio=0.1, memory_bytes=5)
 
     @pytest.mark.parametrize("number", [0.0, -1.0, math.nan, math.inf])
     def test_a_target_is_more_than_0(self, number):
         with pytest.raises(PlanError, match="more than 0"):
-            Target(noise_ratio=number)
+            PlanTarget(noise_ratio=number)
 
     def test_a_target_is_met_by_a_point_made_for_it(self, sample):
-        (made,) = made_to_measure(sample, PRESENCE, Target(noise_ratio=0.37))
+        (made,) = made_to_measure(sample, PRESENCE, PlanTarget(noise_ratio=0.37))
         assert made.point.noise_ratio == pytest.approx(0.37, rel=0.02)
-        (made,) = made_to_measure(sample, PRESENCE, Target(false_per_read=3))
+        (made,) = made_to_measure(sample, PRESENCE, PlanTarget(false_per_read=3))
         assert 2.9 < made.point.false_per_read <= 3
-        assert not made_to_measure(sample, PRESENCE, Target())
+        assert not made_to_measure(sample, PRESENCE, PlanTarget())
 
     def test_memory_is_used(self, sample):
         budget = 0.6 * sets(sample, PRESENCE).point.memory_bytes
-        made = made_to_measure(sample, PRESENCE, Target(memory_bytes=budget))
-        assert {candidate.point.curve for candidate in made} == {POPULAR_SETS, TIERS}
+        made = made_to_measure(sample, PRESENCE, PlanTarget(memory_bytes=budget))
+        assert {candidate.point.curve for candidate in made} == {POPULAR_SETS, WEIGHTED_BLOOM}
         for candidate in made:
             assert 0.95 * budget < candidate.point.memory_bytes <= budget
 

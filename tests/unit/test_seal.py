@@ -16,8 +16,8 @@ from feast_sketch_store.rows.vocabulary import Vocabulary
 VIEWED, PRICE = FeatureCodec("viewed", "int64_set_val"), FeatureCodec("price", "double_val", EXACT)
 NUM_USERS = 300
 GOALS = {
-    "uniform": Goal("error_rate", 1e-9, "uniform"),
-    "tiers": Goal("false_per_read", 1e-9, "tiers"),
+    "bloom": Goal("error_rate", 1e-9, "bloom"),
+    "weighted_bloom": Goal("false_per_read", 1e-9, "weighted_bloom"),
     "sets": Goal("error_rate", 0.01, "sets"),
 }
 STRUCTURES = pytest.mark.parametrize("structure", GOALS)
@@ -79,7 +79,7 @@ def test_it_runs_in_any_thread_or_task(rows, structure):
 
 
 def test_it_tells_what_is_not_kept_as_it_is_wanted(rows):
-    budget = FeatureBudget(1e-9, {"viewed": Goal("noise_ratio", 1e-40, "tiers"), "price": 0.01})
+    budget = FeatureBudget(1e-9, {"viewed": Goal("noise_ratio", 1e-40, "weighted_bloom"), "price": 0.01})
     sealed = seal(rows.keys, batches_of(rows), [VIEWED, PRICE], budget)
     assert sealed.failed_over == {"viewed": "no filter keeps a noise_ratio of 1e-40"}
 

@@ -33,7 +33,7 @@ from feast_sketch_store.view.settings import VocabularySetting, duration, resolv
 
 OPTIONS = SimpleNamespace(
     error_rate=0.01,
-    filter="auto",
+    structure="auto",
     vocabulary=None,
     presence_error_rate=1e-5,
     scalar_error_rate=1e-6,
@@ -294,10 +294,14 @@ def test_time_to_live(ttl, microseconds):
         ({"sketch.memory": "1e3"}, {}, Goal(MEMORY, 1000.0, AUTO)),
         ({"sketch.memory": "7B"}, {}, Goal(MEMORY, 7.0, AUTO)),
         ({"sketch.memory": "7mb"}, {}, Goal(MEMORY, 7e6, AUTO)),
-        ({"sketch.filter": "sets"}, {}, Goal(ERROR_RATE, 0.01, "sets")),
-        ({"sketch.filter": "tiers"}, {"sketch.filter": "sets"}, Goal(ERROR_RATE, 0.01, "tiers")),
-        ({}, {"sketch.filter": "uniform", "sketch.memory": "2GB"}, Goal(MEMORY, 2e9, "uniform")),
-        ({"sketch.filter": "sets"}, {"sketch.noise_ratio": "3"}, Goal(NOISE_RATIO, 3.0, "sets")),
+        ({"sketch.structure": "sets"}, {}, Goal(ERROR_RATE, 0.01, "sets")),
+        (
+            {"sketch.structure": "weighted_bloom"},
+            {"sketch.structure": "sets"},
+            Goal(ERROR_RATE, 0.01, "weighted_bloom"),
+        ),
+        ({}, {"sketch.structure": "bloom", "sketch.memory": "2GB"}, Goal(MEMORY, 2e9, "bloom")),
+        ({"sketch.structure": "sets"}, {"sketch.noise_ratio": "3"}, Goal(NOISE_RATIO, 3.0, "sets")),
     ],
 )
 def test_what_a_set_is_kept_for(tags, view_tags, target):
@@ -310,7 +314,7 @@ def test_what_a_set_is_kept_for(tags, view_tags, target):
         ("noise_ratio", ["0", "-1", "inf", "nan", "", "auto", "a"]),
         ("false_per_read", ["0", "-1", "inf", "nan", "", "auto", "1%"]),
         ("memory", ["0", "0MB", "-1MB", "MB", "1 MiB", "1.2.3MB", "", "auto", "inf"]),
-        ("filter", ["", "Sets", "bloom", "column"]),
+        ("structure", ["", "Sets", "uniform", "column"]),
         (
             "vocabulary",
             [
@@ -335,6 +339,21 @@ def test_values_that_cannot_work_are_refused(tag, texts):
             only(Set(String), {f"sketch.{tag}": text})
 
 
+@pytest.mark.parametrize(
+    ("tags", "match"),
+    [
+        ({"sketch.filter": "sets"}, r"has the tag 'sketch\.filter', which is called sketch\.structure now"),
+        ({"sketch.structure": "uniform"}, r"sketch\.structure='uniform': 'uniform' is called 'bloom' now"),
+        ({"sketch.structure": "tiers"}, "'tiers' is called 'weighted_bloom' now"),
+    ],
+)
+def test_an_old_name_of_a_tag_is_refused_with_the_new_one(tags, match):
+    with pytest.raises(SettingsError, match=match):
+        only(Set(String), tags)
+    with pytest.raises(SettingsError, match=match):
+        only(Set(String), {}, tags)
+
+
 def test_two_measures_at_once_are_refused():
     both = {"sketch.error_rate": "0.1", "sketch.memory": "1MB"}
     with pytest.raises(SettingsError, match=r"has sketch\.error_rate, sketch\.memory; remove all but one"):
@@ -352,7 +371,7 @@ def test_two_measures_at_once_are_refused():
         ("noise_ratio", "0.1"),
         ("false_per_read", "1"),
         ("memory", "1MB"),
-        ("filter", "sets"),
+        ("structure", "sets"),
         ("vocabulary", "{top: 5}"),
     ],
 )
@@ -363,9 +382,9 @@ def test_a_scalar_takes_none_of_them_of_its_own(tag, text):
     assert (kept.target, kept.vocabulary) == (1e-6, None)
 
 
-@pytest.mark.parametrize("tag", ["noise_ratio", "false_per_read", "memory", "filter", "vocabulary"])
+@pytest.mark.parametrize("tag", ["noise_ratio", "false_per_read", "memory", "structure", "vocabulary"])
 def test_a_feature_that_is_kept_exactly_takes_none_of_them(tag):
-    text = {"filter": "sets", "vocabulary": "{top: 5}"}.get(tag, "1")
+    text = {"structure": "sets", "vocabulary": "{top: 5}"}.get(tag, "1")
     with pytest.raises(SettingsError, match=rf"leaves no room for sketch\.{tag}"):
         only(Array(String), {"sketch.codec": "exact", f"sketch.{tag}": text})
 
@@ -440,7 +459,7 @@ def test_values_of_another_type_are_refused(tmp_path, dtype, text):
 
 
 def test_options_of_the_store_are_where_it_begins():
-    options = SimpleNamespace(**vars(OPTIONS) | {"error_rate": "auto", "filter": "tiers"})
+    options = SimpleNamespace(**vars(OPTIONS) | {"error_rate": "auto", "structure": "weighted_bloom"})
     options.vocabulary = VocabularySetting(top=5)
     view = view_of(
         Field(name="a", dtype=Set(String)),
@@ -448,6 +467,6 @@ def test_options_of_the_store_are_where_it_begins():
         Field(name="c", dtype=Array(String), tags={"sketch.codec": "exact"}),
     )
     settings = resolve(options, view)
-    assert settings.features["a"].target == Goal(NOISE_RATIO, 0.1, "tiers")
+    assert settings.features["a"].target == Goal(NOISE_RATIO, 0.1, "weighted_bloom")
     assert settings.features["b"].target == 1e-6
     assert settings.budget.cuts == {"a": Cut(top=5)}

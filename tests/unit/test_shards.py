@@ -19,7 +19,7 @@ from tests.helpers.keys import user_hashes, user_key
 VIEWED, PRICE = FeatureCodec("viewed", "int64_set_val"), FeatureCodec("price", "double_val", EXACT)
 NUM_USERS = 300
 GOALS = {
-    "filter": (Goal("error_rate", 1e-9, "uniform"), [VIEWED]),
+    "filter": (Goal("error_rate", 1e-9, "bloom"), [VIEWED]),
     "sets": (Goal("error_rate", 0.01, "sets"), [VIEWED]),
     "listed": (Goal("error_rate", 0.01, "sets"), [VIEWED, PRICE]),
 }

@@ -9,13 +9,13 @@ from feast_sketch_store.structures.sizing import (
     MAX_NUM_HASHES,
     FactClass,
     Geometry,
-    TieredFacts,
+    WeightedFacts,
     expected_fill,
     fill_limit,
     ideal_bits,
     size_for_bits,
     size_for_rates,
-    tiers_for_bits,
+    weighted_for_bits,
 )
 
 
@@ -116,13 +116,13 @@ def test_too_few_bits_are_refused(num_bits):
         size_for_bits([FactClass(1000, 0.01)], num_bits)
 
 
-# -- tiers -----------------------------------------------------------------------------------------
+# -- weighted filters ------------------------------------------------------------------------------
 
 COUNTS = 900 // np.arange(1, 41)
 
 
 def test_popular_symbols_get_fewer_hashes():
-    facts = TieredFacts(COUNTS, 1000, 0.5)
+    facts = WeightedFacts(COUNTS, 1000, 0.5)
     geometry = size_for_rates([facts])
     (hashes,) = geometry.hashes
     assert hashes[0] == 0
@@ -135,28 +135,29 @@ def test_popular_symbols_get_fewer_hashes():
     assert facts.num_ones(hashes) == sum(int(COUNTS[first:].sum()) for first in hashes)
 
 
-def test_bits_of_tiers_fall_with_the_noise():
+def test_bits_of_weighted_facts_fall_with_the_noise():
     bits = [
-        size_for_rates([TieredFacts(COUNTS, 1000, noise)]).num_bits for noise in (1e-6, 0.01, 1.0, 10.0, 40.0)
+        size_for_rates([WeightedFacts(COUNTS, 1000, noise)]).num_bits
+        for noise in (1e-6, 0.01, 1.0, 10.0, 40.0)
     ]
     assert bits == sorted(bits, reverse=True)
     assert len(set(bits)) > 3
 
 
-def test_tiers_share_a_table_with_classes_of_one_rate():
-    tiers, presence = TieredFacts(COUNTS, 1000, 0.5), FactClass(1000, 1e-5)
-    geometry = size_for_rates([tiers, presence])
-    fill = expected_fill([tiers, presence], geometry.hashes, geometry.num_bits)
-    assert tiers.expected_false(geometry.hashes[0], fill) <= 0.5 * (1 + 1e-6)
+def test_weighted_facts_share_a_table_with_classes_of_one_rate():
+    weighted, presence = WeightedFacts(COUNTS, 1000, 0.5), FactClass(1000, 1e-5)
+    geometry = size_for_rates([weighted, presence])
+    fill = expected_fill([weighted, presence], geometry.hashes, geometry.num_bits)
+    assert weighted.expected_false(geometry.hashes[0], fill) <= 0.5 * (1 + 1e-6)
     assert fill ** geometry.num_hashes[1] <= 1e-5 * (1 + 1e-6)
 
 
-def test_tiers_for_bits_fit_and_use_them():
+def test_weighted_facts_for_bits_fit_and_use_them():
     num_bits = 5 * int(COUNTS.sum())
-    facts = tiers_for_bits(COUNTS, 1000, num_bits)
+    facts = weighted_for_bits(COUNTS, 1000, num_bits)
     assert 0.98 * num_bits <= size_for_rates([facts]).num_bits <= num_bits
     with pytest.raises(ValueError, match="100 bits are too few"):
-        tiers_for_bits(COUNTS, 1000, 100)
+        weighted_for_bits(COUNTS, 1000, 100)
 
 
 # 5,000 symbols that are as rare as can be, and a few that all have.
@@ -171,8 +172,8 @@ SHAPES_OF_COUNTS = {
 
 @pytest.mark.parametrize("noise", [1e-14, 1e-9, 1e-5, 0.01, 1.0, 100.0])
 @pytest.mark.parametrize("counts", SHAPES_OF_COUNTS.values(), ids=SHAPES_OF_COUNTS)
-def test_tiers_keep_their_noise_at_every_fill_they_have_hashes_for(counts, noise):
-    facts = TieredFacts(counts, 5000, noise)
+def test_weighted_facts_keep_their_noise_at_every_fill_they_have_hashes_for(counts, noise):
+    facts = WeightedFacts(counts, 5000, noise)
     for fill in (0.1, 0.3, 0.5, 0.7, 0.9, 0.98, 0.999):
         if facts.expected_false((0,) * MAX_NUM_HASHES, fill) > noise:
             with pytest.raises(ValueError, match="more than 64 hashes"):
@@ -192,15 +193,15 @@ def test_tiers_keep_their_noise_at_every_fill_they_have_hashes_for(counts, noise
 
 @pytest.mark.parametrize("noise", [1e-6, 0.01, 1.0])
 @pytest.mark.parametrize("counts", SHAPES_OF_COUNTS.values(), ids=SHAPES_OF_COUNTS)
-def test_tiers_never_take_more_than_equal_hashes(counts, noise):
-    facts = TieredFacts(counts, 5000, noise)
+def test_weighted_facts_never_take_more_than_equal_hashes(counts, noise):
+    facts = WeightedFacts(counts, 5000, noise)
     rate = noise / (1 - counts / 5000).sum()
     uniform = size_for_rates([FactClass(int(counts.sum()), min(0.5, rate))])
     assert size_for_rates([facts]).num_bits <= uniform.num_bits * 1.0001 + 3
 
 
 def test_expected_false_is_the_sum_over_symbols():
-    facts = TieredFacts(COUNTS, 1000, 0.5)
+    facts = WeightedFacts(COUNTS, 1000, 0.5)
     hashes = facts.hashes_at(0.6)
     rates = facts.symbol_rates(hashes, 0.6)
     assert facts.expected_false(hashes, 0.6) == pytest.approx(float((1 - COUNTS / 1000) @ rates))
@@ -208,7 +209,7 @@ def test_expected_false_is_the_sum_over_symbols():
 
 def test_equal_symbols_may_have_different_hashes():
     """Between the fills at which whole hashes would do, the target is met by a mixture."""
-    facts = TieredFacts(np.full(1000, 20), 5000, 3.0)
+    facts = WeightedFacts(np.full(1000, 20), 5000, 3.0)
     hashes = facts.hashes_at(0.5)
     assert len(set(hashes)) == 2
     assert 0.999 * 3.0 <= facts.expected_false(hashes, 0.5) <= 3.0
@@ -217,7 +218,7 @@ def test_equal_symbols_may_have_different_hashes():
 @pytest.mark.parametrize("noise", [1e-40, 1e-300])
 def test_noise_that_no_table_keeps_is_refused(noise):
     with pytest.raises(ValueError, match="more than 64 hashes"):
-        size_for_rates([TieredFacts(COUNTS, 1000, noise)])
+        size_for_rates([WeightedFacts(COUNTS, 1000, noise)])
 
 
 def test_a_fill_at_which_a_rate_takes_too_many_hashes_is_refused():
@@ -227,7 +228,7 @@ def test_a_fill_at_which_a_rate_takes_too_many_hashes_is_refused():
 
 
 def test_strict_classes_keep_others_from_fills_that_they_cannot_use():
-    loose, strict = TieredFacts(COUNTS, 1000, 30.0), FactClass(10, 1e-15)
+    loose, strict = WeightedFacts(COUNTS, 1000, 30.0), FactClass(10, 1e-15)
     alone, both = size_for_rates([loose]), size_for_rates([loose, strict])
     assert alone.fill > 0.6
     assert both.fill < 0.6
@@ -236,7 +237,7 @@ def test_strict_classes_keep_others_from_fills_that_they_cannot_use():
 
 @pytest.mark.parametrize("rate", [0.3, 0.01, 1e-9])
 def test_the_fill_limit_is_where_the_first_target_is_missed(rate):
-    classes = [FactClass(1000, rate), TieredFacts(COUNTS, 1000, 0.5)]
+    classes = [FactClass(1000, rate), WeightedFacts(COUNTS, 1000, 0.5)]
     hashes = [c.hashes_at(0.5) for c in classes]
     limit = fill_limit(list(zip(classes, hashes, strict=True)))
     assert max(c.excess(h, limit) for c, h in zip(classes, hashes, strict=True)) == pytest.approx(1)
@@ -262,6 +263,6 @@ def test_many_rates_are_sized_in_as_few_bits():
         ([2, 1], 10, math.nan, "more than 0"),
     ],
 )
-def test_tiers_that_cannot_be_are_refused(counts, num_entities, noise, match):
+def test_weighted_facts_that_cannot_be_are_refused(counts, num_entities, noise, match):
     with pytest.raises(ValueError, match=match):
-        TieredFacts(np.array(counts), num_entities, noise)
+        WeightedFacts(np.array(counts), num_entities, noise)

@@ -1,4 +1,4 @@
-"""Views with sets, tiers and cut vocabularies: unsealed rows, verification, the limit of values."""
+"""Views with sets, filters and cut vocabularies: unsealed rows, verification, the limit of values."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -22,8 +22,8 @@ CODECS = [FeatureCodec("viewed", "string_set_val"), FeatureCodec("name", "string
 NEVER = SealPolicy(1.0, 10**9)
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 TARGETS = {
-    "uniform": Goal("error_rate", 1e-9, "uniform"),
-    "tiers": Goal("false_per_read", 1e-6, "tiers"),
+    "bloom": Goal("error_rate", 1e-9, "bloom"),
+    "weighted_bloom": Goal("false_per_read", 1e-6, "weighted_bloom"),
     "sets": Goal("noise_ratio", 0.1, "sets"),
 }
 STRUCTURES = pytest.mark.parametrize("structure", TARGETS)
@@ -222,7 +222,7 @@ def test_a_lost_value_of_the_vocabulary_is_found_unless_it_was_cut(view, monkeyp
 @STRUCTURES
 @pytest.mark.parametrize("cut", [None, VocabularySetting(top=2)], ids=["whole", "cut"])
 def test_a_write_past_the_limit_of_values_is_refused(view, structure, cut):
-    """What is kept in a filter, in tiers or in sets has a vocabulary that can be too large."""
+    """What is kept in a filter, plain or weighted, or in sets has a vocabulary that can be too large."""
     settings = settings_of(structure, cut, max_vocabulary=8)
     write(view, {user: [f"item {user}"] for user in range(8)}, settings)
     seal(view, settings)
@@ -233,7 +233,7 @@ def test_a_write_past_the_limit_of_values_is_refused(view, structure, cut):
         assert read(view, 9, 10) == {9: {"item 1"}}
 
 
-@pytest.mark.parametrize("structure", ["auto", "uniform", "tiers"])
+@pytest.mark.parametrize("structure", ["auto", "bloom", "weighted_bloom"])
 def test_rows_that_do_not_fit_in_the_memory_are_kept_unsealed(view, caplog, structure):
     features = dict(settings_of("sets").features)
     features["viewed"] = replace(features["viewed"], target=Goal("memory", 1, structure))

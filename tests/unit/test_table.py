@@ -16,7 +16,7 @@ from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_entity_keys
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.structures import table
-from feast_sketch_store.structures.sizing import FactClass, TieredFacts, size_for_rates
+from feast_sketch_store.structures.sizing import FactClass, WeightedFacts, size_for_rates
 from feast_sketch_store.structures.table import TOLERANCE, TablePart, fill_table
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
@@ -39,13 +39,13 @@ def large_entities(num_entities=6):
 
 
 def facts_of(structure, num_entities=6, rate=0.01):
-    if structure == "uniform":
+    if structure == "bloom":
         return FactClass(num_entities * PER_ENTITY, rate)
     counts = np.full(NUM_SYMBOLS, num_entities * PER_ENTITY // NUM_SYMBOLS)
-    return TieredFacts(counts, num_entities, rate * (NUM_SYMBOLS - PER_ENTITY))
+    return WeightedFacts(counts, num_entities, rate * (NUM_SYMBOLS - PER_ENTITY))
 
 
-@pytest.mark.parametrize("structure", ["uniform", "tiers"])
+@pytest.mark.parametrize("structure", ["bloom", "weighted_bloom"])
 def test_the_ones_of_a_table_tell_what_it_shows(structure):
     hashes, rows = large_entities()
     facts, excesses = facts_of(structure), []
@@ -71,7 +71,7 @@ def test_the_ones_of_a_table_tell_what_it_shows(structure):
 
 def test_what_is_not_held_may_show_more():
     hashes, rows = large_entities()
-    part = TablePart(facts_of("uniform"), NUM_SYMBOLS, rows, is_held=False)
+    part = TablePart(facts_of("bloom"), NUM_SYMBOLS, rows, is_held=False)
     assert all(fill_table(hashes, [part], (salt, 99), 1.0).keeps_targets for salt in range(20))
 
 
@@ -115,8 +115,8 @@ def rows_of(make_rows, num_users=200):
 
 
 TARGETS = {
-    "uniform": Goal("error_rate", 0.01),
-    "tiers": Goal("false_per_read", 0.5, "tiers"),
+    "bloom": Goal("error_rate", 0.01),
+    "weighted_bloom": Goal("false_per_read", 0.5, "weighted_bloom"),
 }
 
 
@@ -184,7 +184,9 @@ def test_what_no_table_keeps_is_sealed_exactly_and_told(tmp_path, monkeypatch, c
 
 def test_what_no_filter_can_keep_is_told(tmp_path, caplog):
     settings = ViewSettings(
-        "history", 1e-4, {"viewed": FeatureSettings(CODECS[0], Goal("noise_ratio", 1e-40, "tiers"), 1000)}
+        "history",
+        1e-4,
+        {"viewed": FeatureSettings(CODECS[0], Goal("noise_ratio", 1e-40, "weighted_bloom"), 1000)},
     )
     view = View(LocalStorage(tmp_path / "view"), settings, SealPolicy(1.0, 10**9), 0.0)
     rows = [

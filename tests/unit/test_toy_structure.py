@@ -144,7 +144,7 @@ def make_store(tmp_path_factory):
         (tmp_path / "feature_store.yaml").write_text(
             "project: shop\nprovider: local\nregistry: registry.db\nentity_key_serialization_version: 3\n"
             "online_store: {type: sketch, path: sketch, refresh_interval_seconds: 0, seal_min_rows: 50, "
-            f"filter: {option}}}\n"
+            f"structure: {option}}}\n"
         )
         pd.DataFrame(
             {
@@ -177,7 +177,7 @@ def make_store(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def store(registered, make_store):
-    return make_store({"sketch.filter": "bitmap"})
+    return make_store({"sketch.structure": "bitmap"})
 
 
 READ = """
@@ -202,8 +202,8 @@ def read_in_another_process(repository, knows_it):
 
 def test_a_store_that_does_not_know_it_refuses_the_tag(make_store, monkeypatch):
     monkeypatch.setattr(registry, "_kinds", {n: k for n, k in registry._kinds.items() if k is not Bitmaps})
-    with pytest.raises(SettingsError, match=r"'bitmap'.*one of auto, sets, tiers, uniform"):
-        make_store({"sketch.filter": "bitmap"})
+    with pytest.raises(SettingsError, match=r"'bitmap'.*one of auto, bloom, sets, weighted_bloom"):
+        make_store({"sketch.structure": "bitmap"})
 
 
 def test_a_tag_keeps_a_feature_in_it_and_feast_reads_it(store):
@@ -294,7 +294,7 @@ def test_the_planner_has_a_point_of_it(store):
     plan = plan_view(store, "history")
     (point,) = [point for point in plan.points if point.curve == "bitmap"]
     assert (point.label, point.false_per_read, point.kept_share) == ("exact", 0, 1)
-    tags = {"sketch.filter": "bitmap"}
+    tags = {"sketch.structure": "bitmap"}
     assert point.settings == {"viewed": tags, "bought": tags}
     # A bit for each value in whole words, vocabularies and states, a list of the rows and the header.
     least = NUM_USERS * (2 + 1) * 8 + 80 * 8
@@ -311,7 +311,7 @@ def test_an_option_of_the_store_names_it(registered, make_store):
 
 
 def test_a_cut_vocabulary_and_unsealed_rows_beside_it(registered, make_store):
-    store = make_store({"sketch.filter": "bitmap", "sketch.vocabulary": "[0, 1, 5]"})
+    store = make_store({"sketch.structure": "bitmap", "sketch.vocabulary": "[0, 1, 5]"})
     reader = SketchReader(store.repo_path, "history")
     assert sorted(reader.vocabulary("viewed").to_pylist()) == [0, 1, 5]
     late = pd.DataFrame({"user_id": [6, 200], "viewed": [[5, 8], [8]], "bought": [["a"], []]})

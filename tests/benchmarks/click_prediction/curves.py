@@ -33,17 +33,17 @@ def _each(text: str, tags: Mapping[str, str], values: Sequence[float]) -> list[S
 
 
 _SHARES = (0.01, 0.02, 0.04, 0.07, 0.1, 0.15, 0.25, 0.4, 0.6, 1.0)
-_EXACT_SETS = {"sketch.filter": "sets"}
+_EXACT_SETS = {"sketch.structure": "sets"}
 
 SETTINGS: Mapping[str, Sequence[Setting]] = {
-    "uniform": _each(
+    "bloom": _each(
         "error rate {:g}",
-        {"sketch.filter": "uniform", "sketch.error_rate": "{:g}"},
+        {"sketch.structure": "bloom", "sketch.error_rate": "{:g}"},
         (0.36, 0.25, 0.15, 0.1, 0.05, 0.02, 0.01, 0.003, 0.001, 0.0001),
     ),
-    "tiers": _each(
+    "weighted_bloom": _each(
         "noise ratio {:g}",
-        {"sketch.filter": "tiers", "sketch.noise_ratio": "{:g}"},
+        {"sketch.structure": "weighted_bloom", "sketch.noise_ratio": "{:g}"},
         (16, 8, 4, 2, 1, 0.5, 0.2, 0.1, 0.03, 0.01),
     ),
     "sets, popular values": [

@@ -20,7 +20,7 @@ from tasks import Task, add_data_argument, load_or_exit
 from through_feast import VIEW, Repository, Tags
 
 from feast_sketch_store.planning import plan_view
-from feast_sketch_store.planning.curves import POPULAR_SETS, POPULAR_UNIFORM, SETS, TIERS, UNIFORM
+from feast_sketch_store.planning.curves import BLOOM, POPULAR_BLOOM, POPULAR_SETS, SETS, WEIGHTED_BLOOM
 
 POINTS_PER_CURVE = 3
 
@@ -45,7 +45,7 @@ def compare(task: Task, share: float) -> None:
             store = FeatureStore(repo_path=str(repository.folder))
             plan = plan_view(store, VIEW, max_entities=round(share * len(task.written)))
             lines = []
-            for curve in (UNIFORM, TIERS, SETS, POPULAR_SETS, POPULAR_UNIFORM):
+            for curve in (BLOOM, WEIGHTED_BLOOM, SETS, POPULAR_SETS, POPULAR_BLOOM):
                 points = [point for point in plan.points if point.curve == curve]
                 for point in points[:: max(1, len(points) // POINTS_PER_CURVE)]:
                     size = repository.seal(Tags(of_features=point.settings))["bytes"]

@@ -28,12 +28,11 @@ from feast_sketch_store import SketchReader, through_sketch
 
 SETTINGS: Mapping[str, Mapping[str, str]] = {
     **{
-        f"uniform, error rate {rate:g}": {"sketch.error_rate": f"{rate:g}"}
-        for rate in (0.1, 0.03, 0.01, 0.001)
+        f"bloom, error rate {rate:g}": {"sketch.error_rate": f"{rate:g}"} for rate in (0.1, 0.03, 0.01, 0.001)
     },
-    "tiers, noise ratio 1": {"sketch.filter": "tiers", "sketch.noise_ratio": "1"},
+    "weighted_bloom, noise ratio 1": {"sketch.structure": "weighted_bloom", "sketch.noise_ratio": "1"},
     "sets, the 500 most popular values of each feature": {
-        "sketch.filter": "sets",
+        "sketch.structure": "sets",
         "sketch.vocabulary": "{top: 500}",
     },
 }
