@@ -4,7 +4,7 @@ Importing the package costs nothing: its names are loaded when they are first us
 interpreter imports it at every start to register ``type: sketch`` (see `feast_sketch_store.store_type`).
 """
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 _EXPORTS = {
     "SketchOnlineStore": "feast_sketch_store.online_store",

@@ -58,6 +58,18 @@ def test_a_start_without_feast_imports_two_small_modules():
     assert ours == {"feast_sketch_store", "feast_sketch_store.store_type"}
 
 
+def test_the_class_path_needs_no_hook():
+    code = (
+        f"import sys; sys.path += [{sysconfig.get_path('purelib')!r}, {str(ROOT)!r}]\n"
+        "from feast.repo_config import get_online_config_from_type\n"
+        "print([f for f in sys.meta_path if getattr(f, '__module__', '').startswith('feast')])\n"
+        "path = 'feast_sketch_store.online_store.SketchOnlineStore'\n"
+        "print(get_online_config_from_type(path).__name__)\n"
+    )
+    done = _run(sys.executable, "-S", "-c", code)
+    assert done.stdout.split() == ["[]", "SketchOnlineStoreConfig"], done.stderr
+
+
 def test_registering_twice_changes_nothing():
     code = (
         "import sys; from feast_sketch_store import store_type as s; before = list(sys.meta_path)\n"
