@@ -1,8 +1,19 @@
 """The errors of the store: one small hierarchy, each message names the thing at fault and what to do."""
 
+from collections.abc import Sequence
+
 
 class SketchStoreError(Exception):
-    """Base class of every error that the store raises on purpose."""
+    """Base class of every error that the store raises on purpose.
+
+    Attributes
+    ----------
+    lines : of Python, to be pasted in place of those that caused it.
+    parts : the errors that it sums up.
+    """
+
+    lines: tuple[str, ...] = ()
+    parts: "tuple[SketchStoreError, ...]" = ()
 
 
 class SettingsError(SketchStoreError, ValueError):
@@ -31,3 +42,18 @@ class StorageError(SketchStoreError):
 
 class PlanError(SketchStoreError, ValueError):
     """A plan cannot be made: there are no rows, no labels that fit, or nothing meets the target."""
+
+
+def summed_up(errors: Sequence[SketchStoreError]) -> SketchStoreError:
+    """All of some errors as one, which ends with the lines to paste; there is at least one."""
+    parts = [part for error in errors for part in (error.parts or (error,))]
+    text = str(parts[0])
+    if len(parts) > 1:
+        text = "\n".join([f"{len(parts)} things have to be changed:", *(f"- {part}" for part in parts)])
+    lines = [line for part in parts for line in part.lines]
+    if lines:
+        text += "\nPaste:\n" + "\n".join(f"    {line}" for line in lines)
+    kinds = {type(part) for part in parts}
+    error = kinds.pop()(text) if len(kinds) == 1 else SettingsError(text)
+    error.parts = tuple(parts)
+    return error

@@ -27,7 +27,13 @@ from pydantic import Field, StrictStr, field_validator, model_validator
 
 from feast_sketch_store.adapter.advice import Hint, advice, summary
 from feast_sketch_store.adapter.responses import Row, add_vectors, distinct, hash_join_keys, to_rows
-from feast_sketch_store.errors import RowError, SettingsError, SketchStoreError
+from feast_sketch_store.errors import (
+    RowError,
+    SettingsError,
+    SketchStoreError,
+    UnsupportedFeatureError,
+    summed_up,
+)
 from feast_sketch_store.rows.codecs import EXACT
 from feast_sketch_store.rows.encoding import FeastRow, deletions
 from feast_sketch_store.rows.entity_keys import JoinKeys, hash_entity_keys, join_keys_text
@@ -97,11 +103,11 @@ class SketchOnlineStoreConfig(FeastConfigBaseModel):
     max_vocabulary: int = Field(1_000_000, ge=1)
     """Distinct values that a feature may have; a write past it is refused."""
 
-    default_codec: Literal["sketch", "exact"] = "sketch"
-    """How a feature without a `sketch.codec` tag is kept: in the sketch if its type is made for it and
-    refused otherwise, or exactly unless it is a Set."""
+    default_codec: Literal["auto", "sketch", "exact"] = "auto"
+    """How a feature without a `sketch.codec` tag is kept: `auto` goes by its type, and refuses none; `sketch`
+    takes types that are made for the sketch, and refuses others; `exact` keeps all but Sets exactly."""
 
-    expire_rows: bool = True
+    expire_rows: bool = False
     """Whether a view's ttl applies to reads and seals. Where it does not, rows stay until they are replaced,
     as in Feast's SQLite store."""
 
@@ -371,15 +377,23 @@ class SketchOnlineStore(OnlineStore):
 
         Raises
         ------
-        UnsupportedFeatureError, SettingsError : a view cannot be kept here; nothing was changed.
+        UnsupportedFeatureError, SettingsError : views cannot be kept here; all are named, and nothing was
+            changed.
         """
         hints: list[Hint] = []
+        problems: list[SketchStoreError] = []
         for table in tables_to_keep:
-            view = self._open(config, table)
-            view.check_codecs()
-            _check_join_keys(table, view.stored_join_keys())
+            try:
+                view = self._open(config, table)
+                view.check_codecs()
+                _check_join_keys(table, view.stored_join_keys())
+            except (UnsupportedFeatureError, SettingsError, RowError) as error:
+                problems.append(error)
+                continue
             sealed = view.sealed()
             hints += advice(table, view.settings, sealed[0] if sealed else None)
+        if problems:
+            raise summed_up(problems)
         for table in tables_to_keep:
             self.storage(config, table).prepare()
         new_hints = [hint for hint in hints if hint not in _given_hints]

@@ -8,7 +8,8 @@ from feast.feature_view import FeatureView
 from feast_sketch_store.layers import Shards, SketchLayer
 from feast_sketch_store.rows.codecs import MEMBERSHIP
 from feast_sketch_store.structures.columns import expected_bytes
-from feast_sketch_store.view.settings import TAG_PREFIX, ViewSettings
+from feast_sketch_store.view.codec_choice import TAG_PREFIX
+from feast_sketch_store.view.settings import ViewSettings
 
 # Shares: of max_vocabulary from which a vocabulary is near it, and of its bytes that a change must save.
 _NEARLY_FULL = 0.8
@@ -92,7 +93,7 @@ def _vocabulary_hints(table: FeatureView, settings: ViewSettings, sealed: Shards
     for name in sealed.codecs:
         feature = settings.features.get(name)
         vocabularies = [f.vocabulary for f in sealed.features(name) if f.vocabulary is not None]
-        if feature is None or feature.codec.is_bounded or not vocabularies:
+        if feature is None or feature.is_bounded or not vocabularies:
             continue
         vocabulary = max(vocabularies, key=len)
         if len(vocabulary) > _NEARLY_FULL * feature.max_vocabulary:

@@ -54,9 +54,11 @@ class FeatureBudget:
     ttl_microseconds : how long rows live, if they expire; timestamps are then kept in steps of a
         fifteenth of it.
     cuts : of membership features of which not all values are kept.
+    may_be_columns : scalars that a filter holds while they have few different values.
     """
 
     presence_error_rate: float
     targets: Mapping[str, Goal | float]
     ttl_microseconds: int | None = None
     cuts: Mapping[str, Cut] = field(default_factory=dict)
+    may_be_columns: frozenset[str] = frozenset()

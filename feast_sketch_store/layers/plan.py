@@ -23,6 +23,9 @@ from feast_sketch_store.structures.set_columns import SetColumns
 from feast_sketch_store.structures.sizing import FactClass
 from feast_sketch_store.structures.symbols import words_for
 
+# Different values that a scalar may have in a filter, if it may be a column instead.
+_FEW_VALUES = 1_000
+
 # Sets are coded on trial for as many rows as have about so many facts, and for some thousand at least.
 _TRIAL_FACTS = 1 << 20
 _TRIAL_ROWS = 1 << 12
@@ -49,6 +52,12 @@ class LayerPlan:
         self.features = features
         self.budget = budget
         self.has_exact = any(feature.codec.is_exact for feature in features.values())
+        has_many = any(
+            len(feature.vocabulary) > _FEW_VALUES
+            for name, feature in features.items()
+            if name in budget.may_be_columns
+        )
+        self._must_list = self.has_exact or has_many
         self.bounds, self.buckets = bucket_timestamps(keys.event_timestamps, budget.ttl_microseconds)
         self._goals = {
             name: _as_goal(budget.targets[name])
@@ -64,7 +73,7 @@ class LayerPlan:
         SettingsError : the memory that a feature may take is too little for its facts.
         """
         offers = self._choice.offers(growth)
-        is_listed = self.has_exact or any(registry.kind(offer.kind).lists_rows for offer in offers.values())
+        is_listed = self._must_list or any(registry.kind(offer.kind).lists_rows for offer in offers.values())
         return self._with_scalars(offers, is_listed)
 
     def exactly(self, kept: Kept, reason: str) -> Kept:
@@ -143,9 +152,9 @@ class LayerPlan:
     def _beside(self) -> Beside:
         num_rows, index = len(self.keys), index_bytes(len(self.keys), self.budget.presence_error_rate)
         named = [registry.named(goal.structure) for goal in self._goals.values() if goal.structure != AUTO]
-        if self.has_exact or any(kind.lists_rows for kind in named):
+        if self._must_list or any(kind.lists_rows for kind in named):
             # The list, columns and timestamps are the same whatever is chosen.
-            return Beside(self.has_exact, (), 0, 0.0, index, 0.0)
+            return Beside(self._must_list, (), 0, 0.0, index, 0.0)
         scalars = [self.features[name] for name in self._scalar_facts]
         columns = sum(feature.column_bytes for feature in scalars)
         return Beside(

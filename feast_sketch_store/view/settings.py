@@ -11,7 +11,7 @@ A feature's tag beats its view's, which beats ``feature_store.yaml``:
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import pyarrow as pa
 import yaml
 
-from feast_sketch_store.errors import SettingsError, UnsupportedFeatureError
+from feast_sketch_store.errors import SettingsError, SketchStoreError, UnsupportedFeatureError, summed_up
 from feast_sketch_store.layers import Cut, FeatureBudget, Goal
-from feast_sketch_store.rows.binning import Binning, Edges, Precision, Quantiles
+from feast_sketch_store.rows.binning import Edges, Precision, Quantiles
 from feast_sketch_store.rows.codecs import BINNED, CATEGORICAL, EXACT, MEMBERSHIP, FeatureCodec
 from feast_sketch_store.rows.column_names import clash
 from feast_sketch_store.rows.encoding import OWN_COLUMNS
@@ -39,6 +39,7 @@ from feast_sketch_store.structures.goals import (
 )
 from feast_sketch_store.structures.parts import checked
 from feast_sketch_store.structures.sizing import AUTO_NOISE_RATIO
+from feast_sketch_store.view.codec_choice import DEFAULT_CODECS, TAG_PREFIX, choose_codec, field_line
 
 if TYPE_CHECKING:
     from feast.feature_view import FeatureView
@@ -50,29 +51,11 @@ DEFAULT_REFRESH_INTERVAL_SECONDS = 1.0
 
 DEFAULT_EXPIRED_KEPT_FOR = timedelta(days=7)
 
-TAG_PREFIX = "sketch."
 EXPIRED_KEPT_FOR = "expired_kept_for"
 
 # What options and tags, and structures, were called before, and what they are called now.
 RENAMED = {"filter": "structure"}
 _RENAMED_STRUCTURES = {"uniform": BLOOM, "tiers": WEIGHTED_BLOOM}
-
-# What `default_codec` may be: a sketch where the type is made for it, or exact for all but Sets.
-SKETCH = "sketch"
-DEFAULT_CODECS = (SKETCH, EXACT)
-DEFAULT_BINS = 256
-
-# Scalars that usually have few distinct values. The others need a tag that says how to keep them.
-_CATEGORICAL_FIELDS = (
-    "string_val",
-    "int32_val",
-    "int64_val",
-    "bool_val",
-    "bytes_val",
-    "uuid_val",
-    "time_uuid_val",
-)
-
 
 _DURATIONS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -104,14 +87,20 @@ class VocabularySetting:
 
 @dataclass(frozen=True)
 class FeatureSettings:
-    """One feature: its codec, what it is kept for (see `FeatureBudget`), the most values it may have, and
-    which of them are kept, if not all are.
+    """One feature: its codec, what it is kept for (see `FeatureBudget`), the most values it may have, which
+    of them are kept, if not all are, and whether it becomes a column once it has many values.
     """
 
     codec: FeatureCodec
     target: Goal | float
     max_vocabulary: int
     vocabulary: VocabularySetting | None = None
+    may_be_column: bool = False
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether ``max_vocabulary`` does not concern the feature, whatever its values are."""
+        return self.codec.is_bounded or self.may_be_column
 
 
 @dataclass(frozen=True)
@@ -159,7 +148,8 @@ class ViewSettings:
             for name, feature in self.features.items()
             if feature.vocabulary is not None
         }
-        return FeatureBudget(self.presence_error_rate, targets, self.ttl_microseconds, cuts)
+        columns = frozenset(name for name, feature in self.features.items() if feature.may_be_column)
+        return FeatureBudget(self.presence_error_rate, targets, self.ttl_microseconds, cuts, columns)
 
 
 def resolve(options: StoreOptions, table: "FeatureView", folder: Path | None = None) -> ViewSettings:
@@ -168,28 +158,24 @@ def resolve(options: StoreOptions, table: "FeatureView", folder: Path | None = N
     Raises
     ------
     SettingsError : a tag is unknown or has a value that cannot work.
-    UnsupportedFeatureError : no codec takes a feature, or a name cannot be a column.
+    UnsupportedFeatureError : no codec takes a feature, or a name cannot be a column. Either tells of all
+        features of the view, and ends with the lines to paste where there are any.
     """
     join_keys = declared_join_keys(table)
-    _check_names(table, join_keys or ())
-    view_tags = _own_tags(table.tags, f"feature view {table.name!r}", _VIEW_TAGS)
+    problems = list(_name_problems(table, join_keys or ()))
+    view_tags = {}
+    try:
+        view_tags = _own_tags(table.tags, f"feature view {table.name!r}", _VIEW_TAGS)
+    except SettingsError as error:
+        problems.append(error)
     features = {}
     for field in table.features:
-        where = f"feature {field.name!r} of view {table.name!r}"
-        own_tags = _own_tags(field.tags, where, _FEATURE_TAGS)
-        tags = {**view_tags, **own_tags}
-        codec = _choose_codec(field, tags, view_tags.get("default_codec", options.default_codec), where)
-        if codec.is_exact and (idle := [t for t in _IDLE_IF_EXACT if TAG_PREFIX + t in (field.tags or {})]):
-            raise SettingsError(
-                f"{where} is kept exactly, which leaves no room for {_list(TAG_PREFIX + t for t in idle)}; "
-                f"remove the tag, or choose another {TAG_PREFIX}codec"
-            )
-        features[field.name] = FeatureSettings(
-            codec,
-            _target(codec, options, view_tags, own_tags, where),
-            tags.get("max_vocabulary", options.max_vocabulary),
-            tags.get("vocabulary", options.vocabulary) if codec.name == MEMBERSHIP else None,
-        )
+        try:
+            features[field.name] = _feature_settings(options, table.name, field, view_tags)
+        except (SettingsError, UnsupportedFeatureError) as error:
+            problems.append(error)
+    if problems:
+        raise summed_up(problems)
     return ViewSettings(
         table.name,
         view_tags.get("presence_error_rate", options.presence_error_rate),
@@ -198,6 +184,30 @@ def resolve(options: StoreOptions, table: "FeatureView", folder: Path | None = N
         folder,
         join_keys,
         view_tags.get(EXPIRED_KEPT_FOR, options.expired_kept_for) // timedelta(microseconds=1),
+    )
+
+
+def _feature_settings(
+    options: StoreOptions, view: str, field: "Field", view_tags: Mapping[str, Any]
+) -> FeatureSettings:
+    where = f"feature {field.name!r} of view {view!r}"
+    own_tags = _own_tags(field.tags, where, _FEATURE_TAGS)
+    tags = {**view_tags, **own_tags}
+    default = view_tags.get("default_codec", options.default_codec)
+    codec, may_be_column = choose_codec(field, tags, own_tags, default, where)
+    if codec.is_exact and (idle := [TAG_PREFIX + tag for tag in _IDLE_IF_EXACT if tag in own_tags]):
+        error = SettingsError(
+            f"{where} is kept exactly, which leaves no room for {_list(idle)}; "
+            f"remove the tag, or choose another {TAG_PREFIX}codec"
+        )
+        error.lines = (field_line(field, {k: v for k, v in field.tags.items() if k not in idle}),)
+        raise error
+    return FeatureSettings(
+        codec,
+        _target(codec, options, view_tags, own_tags, where),
+        tags.get("max_vocabulary", options.max_vocabulary),
+        tags.get("vocabulary", options.vocabulary) if codec.name == MEMBERSHIP else None,
+        may_be_column,
     )
 
 
@@ -215,18 +225,18 @@ def declared_join_keys(table: "FeatureView") -> JoinKeys | None:
     return {c.name: VALUE_TYPE_TO_PROTO_VALUE_MAP.get(c.dtype.to_value_type()) for c in columns}
 
 
-def _check_names(table: "FeatureView", join_keys: Iterable[str]) -> None:
-    """Refuse names that cannot be columns of one table."""
+def _name_problems(table: "FeatureView", join_keys: Iterable[str]) -> Iterator[SketchStoreError]:
+    """Names that cannot be columns of one table."""
     names = [*join_keys, *(field.name for field in table.features)]
     for name in names:
         if name.lower() in OWN_COLUMNS:
-            raise UnsupportedFeatureError(
+            yield UnsupportedFeatureError(
                 f"feature or join key {name!r} of view {table.name!r} bears a name that the row log keeps "
                 "for itself; rename it"
             )
     found = clash(names)
     if found is not None:
-        raise UnsupportedFeatureError(
+        yield UnsupportedFeatureError(
             f"feature view {table.name!r} has {found[0]!r} and {found[1]!r}, which differ only by case: "
             "Delta Lake takes both for one column. Rename one of them, or put it into another view"
         )
@@ -409,7 +419,6 @@ _FEATURE_TAGS: Mapping[str, Callable[[Any], Any]] = {
     "edges": _edges,
     "precision": lambda text: Precision(float(text)),
 }
-_BINNINGS = ("bins", "edges", "precision")
 _IDLE_IF_EXACT = (*_TARGET_TAGS, "max_vocabulary")
 _VIEW_TAGS: Mapping[str, Callable[[Any], Any]] = {
     **_TARGET_TAGS,
@@ -442,37 +451,6 @@ def _own_tags(
         except ValueError as error:
             raise SettingsError(f"{where} has the tag {tag}={text!r}: {error}") from error
     return values
-
-
-def _choose_codec(field: "Field", tags: Mapping[str, Any], default: str, where: str) -> FeatureCodec:
-    usual = FeatureCodec.for_feature(field.name, field.dtype)
-    binnings: list[Binning] = [tags[name] for name in _BINNINGS if name in tags]
-    name = tags.get("codec") or (BINNED if binnings else "")
-    if not name and default == EXACT and not usual.is_set:
-        name = EXACT
-    if name == BINNED and not binnings:
-        binnings = [Quantiles(DEFAULT_BINS)]
-    if len(binnings) > 1 or (binnings and name != BINNED):
-        raise SettingsError(
-            f"{where} can have one of the tags {_list(TAG_PREFIX + name for name in _BINNINGS)}, and no "
-            f"{TAG_PREFIX}codec but {BINNED!r} beside it"
-        )
-    if name and name not in usual.possible_names:
-        raise SettingsError(
-            f"{where} has type {field.dtype}, which the codec {name!r} does not take; "
-            f"set the tag {TAG_PREFIX}codec to one of {_list(usual.possible_names)}, or remove it"
-        )
-    if name != EXACT and getattr(field, "vector_index", False):
-        raise UnsupportedFeatureError(
-            f"{where} is an embedding (vector_index=True): its numbers have no bounded vocabulary. "
-            + _alternatives(EXACT)
-        )
-    if not name and not usual.is_collection and usual.value_field not in _CATEGORICAL_FIELDS:
-        raise UnsupportedFeatureError(
-            f"{where} has type {field.dtype}, which no codec takes by default. "
-            + _alternatives(*(n for n in (EXACT, BINNED, CATEGORICAL) if n in usual.possible_names))
-        )
-    return FeatureCodec.for_feature(field.name, field.dtype, name, binnings[0] if binnings else None)
 
 
 def _target(
@@ -538,21 +516,6 @@ def _cut(feature: FeatureSettings, where: str, folder: Path | None) -> Cut:
             f"feature, {element_type}: {error}"
         ) from error
     return Cut(values=kept)
-
-
-_ALTERNATIVES = {
-    EXACT: "keep its values as they are",
-    BINNED: f"keep the nearest of {DEFAULT_BINS} values (or set {TAG_PREFIX}precision or {TAG_PREFIX}edges)",
-    CATEGORICAL: "keep it as one of few distinct values",
-}
-
-
-def _alternatives(*names: str) -> str:
-    ways = [f'"{TAG_PREFIX}codec": "{name}" to {_ALTERNATIVES[name]}' for name in names]
-    return (
-        f"Give the field the tag {', or '.join(ways)}; or set `default_codec: exact` in feature_store.yaml; "
-        "or keep the feature in a view of another online store, for example with Feast's hybrid store"
-    )
 
 
 def _list(names: Iterable[str]) -> str:

@@ -66,7 +66,7 @@ class VocabularyLimit:
         DamagedFileError : a part of the snapshot that was not used before is damaged.
         """
         for name, feature in settings.features.items():
-            if feature.codec.is_bounded or (settings.lists_rows and not feature.codec.is_collection):
+            if feature.is_bounded or (settings.lists_rows and not feature.codec.is_collection):
                 continue
             column = rows[name].combine_chunks()
             elements = pc.list_flatten(column) if feature.codec.is_collection else column.drop_null()

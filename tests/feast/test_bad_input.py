@@ -121,7 +121,7 @@ class TestRefusedWrites:
 
 
 class TestTheLimitOfValues:
-    """``max_vocabulary`` holds whatever structure a seal chose."""
+    """``max_vocabulary`` holds whatever structure a seal chose, where a scalar may not be a column."""
 
     FEATURES = {"country": String, "viewed": Set(String)}
 
@@ -143,7 +143,7 @@ class TestTheLimitOfValues:
     @pytest.mark.parametrize("interval", [0, 10**6])
     def test_of_scalars_beside_filters_and_sets(self, make_harness, options, structures, interval):
         options = {**options, **SEAL_AT_ONCE, "refresh_interval_seconds": interval}
-        harness = make_harness(self.FEATURES, max_vocabulary=10, **options)
+        harness = make_harness(self.FEATURES, max_vocabulary=10, default_codec="sketch", **options)
         self.write(harness, 0, 8)
         assert harness.store.view(harness.config, harness.view).stats().structures == structures
         for writer in (harness, harness.reopened()):
@@ -161,9 +161,29 @@ class TestTheLimitOfValues:
             "",
         ]
 
+    @pytest.mark.parametrize("options", [{}, SETS], ids=["filter", "sets"])
+    def test_it_is_none_of_scalars_that_may_be_columns(self, make_harness, monkeypatch, options):
+        monkeypatch.setattr("feast_sketch_store.layers.plan._FEW_VALUES", 12)
+        harness = make_harness(self.FEATURES, max_vocabulary=10, **options, **SEAL_AT_ONCE)
+        structures = []
+        for first in (0, 12, 24):
+            self.write(harness, first, 12)
+            structures.append(harness.store.view(harness.config, harness.view).stats().structures)
+        assert [found["country"] for found in structures[1:]] == ["column"] * 2
+        assert structures[0]["country"] == ("column" if options else "bloom")
+        assert {found["viewed"] for found in structures} == {"sets" if options else "bloom"}
+        read = harness.reopened().read(*range(36))
+        assert [row["country"].string_val for _, row in read] == [f"c{n}" for n in range(36)]
+        assert all(list(row["viewed"].string_set_val.val) == ["a"] for _, row in read)
+        assert harness.read(99) == [(None, None)]
+        with pytest.raises(VocabularyOverflowError, match="'viewed'"):
+            harness.write(1, items(*map(str, range(11))))
+
     def test_rows_without_a_value_do_not_count(self, make_harness):
         """Where rows have none, a column holds a filler, which nobody wrote."""
-        harness = make_harness(self.FEATURES, max_vocabulary=3, **SETS, **SEAL_AT_ONCE)
+        harness = make_harness(
+            self.FEATURES, max_vocabulary=3, default_codec="sketch", **SETS, **SEAL_AT_ONCE
+        )
         self.write(harness, 0, 3, [Value(string_val="x"), Value(), Value(string_val="y")])
         self.write(harness, 3, 1, [Value(string_val="z")])
         with pytest.raises(VocabularyOverflowError, match=" 4 distinct"):
@@ -190,9 +210,8 @@ class TestTheLimitOfValues:
             write(20, 100)
 
     def test_a_damaged_column_falls_back_to_the_snapshot_before(self, make_harness, caplog):
-        harness = make_harness(
-            self.FEATURES, max_vocabulary=10, refresh_interval_seconds=0, **SETS, **SEAL_AT_ONCE
-        )
+        options = {**SETS, **SEAL_AT_ONCE, "default_codec": "sketch"}
+        harness = make_harness(self.FEATURES, max_vocabulary=10, refresh_interval_seconds=0, **options)
         self.write(harness, 0, 6)
         self.write(harness, 6, 3)
         newest = sorted((harness.folder / "snapshots").glob("*.base.*"))[-1]

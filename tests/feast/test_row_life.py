@@ -201,13 +201,13 @@ def test_vacuum_keeps_young_orphans_and_live_files(make_harness):
 
 @pytest.mark.parametrize("options", MODES)
 class TestTimeToLive:
-    """The view's ``ttl`` is applied to reads and seals."""
+    """With ``expire_rows`` the view's ``ttl`` is applied to reads and seals."""
 
     @pytest.fixture
     def harness(self, make_harness, make_view, options):
         view = make_view({"country": String})
         view.ttl = timedelta(days=15)
-        return make_harness(view=view, **options)
+        return make_harness(view=view, expire_rows=True, **options)
 
     def test_expired_rows_are_not_returned(self, harness):
         now = datetime.now(UTC)
@@ -266,7 +266,7 @@ class TestExpiredRowsAreKeptForAWhile:
                 features, options["error_rate"] = {**features, "viewed": Set(String)}, "auto"
             view = make_view(features)
             view.ttl = ttl
-            return make_harness(view=view, seal_min_rows=10**9, **options)
+            return make_harness(view=view, expire_rows=True, seal_min_rows=10**9, **options)
 
         return make
 

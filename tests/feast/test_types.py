@@ -133,13 +133,38 @@ def set_of(value, field, exact):
 @pytest.mark.parametrize("dtype", OTHER_SCALARS, ids=str)
 def test_other_scalars_are_refused_with_what_can_be_done(make_harness, dtype):
     with pytest.raises(UnsupportedFeatureError) as caught:
-        make_harness({"x": dtype})
+        make_harness({"x": dtype}, default_codec="sketch")
     message = str(caught.value)
     assert "feature 'x' of view 'history'" in message
     assert '"sketch.codec": "exact"' in message
     assert '"sketch.codec": "categorical"' in message
-    assert "default_codec: exact" in message
+    assert "default_codec: auto" in message
+    assert message.endswith(f'dtype={dtype}, tags={{"sketch.codec": "exact"}}),'.replace("{a:", '{"a":'))
     assert ('"sketch.codec": "binned"' in message) == (dtype in (Float32, Float64, UnixTimestamp))
+
+
+@pytest.mark.parametrize("options", STATES)
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_every_type_is_kept_by_default(make_harness, elements_of, make_value, exact, options, dtype):
+    """An Array of values of a vocabulary comes back as a set, everything else as it was written."""
+    harness = make_harness({"x": dtype}, error_rate=1e-9, **options)
+    values = values_of(dtype, elements_of, make_value)
+    harness.write_many(
+        [(harness.key(user_id=n), {"x": v}, harness.noon(), None) for n, v in enumerate(values)]
+    )
+    codec = harness.store.view(harness.config, harness.view).settings.features["x"].codec
+    assert codec.is_exact == (dtype in OTHER_SCALARS or (dtype in ARRAYS and not is_history(dtype)))
+    field = field_of(dtype)
+    for value, (_, row) in zip(values, harness.read(*range(len(values))), strict=True):
+        if codec.name == "membership":
+            written, back = (sorted(map(exact, set_of(v, field, exact))) for v in (value, row["x"]))
+            assert back == written
+        else:
+            assert exact(row["x"]) == exact(value)
+
+
+def is_history(dtype):
+    return dtype in [Array(kind) for kind in (String, Int32, Int64, Bytes, Uuid, TimeUuid)]
 
 
 @pytest.mark.parametrize("options", STATES)
@@ -245,11 +270,12 @@ def test_a_changed_codec_takes_effect_at_the_next_seal(make_harness, make_view, 
     assert sorted(first.read(1)[0][1]["last"].int64_list_val.val) == [1, 3]
 
 
-def test_an_embedding_is_kept_exactly_or_not_at_all(make_harness, make_value):
+@pytest.mark.parametrize("options", [{}, {"default_codec": "exact"}], ids=["auto", "exact"])
+def test_an_embedding_is_kept_exactly_or_not_at_all(make_harness, make_value, options):
     embedding = Field(name="x", dtype=Array(Float32), vector_index=True, vector_length=3)
     with pytest.raises(UnsupportedFeatureError, match=r"embedding.*sketch\.codec.*exact"):
-        make_harness([embedding])
-    harness = make_harness([embedding], **exactly(SEALED))
+        make_harness([embedding], default_codec="sketch")
+    harness = make_harness([embedding], **options, **SEALED)
     value = make_value("float_list_val", [0.25, -1.5, 0.25])
     harness.write(1, {"x": value})
     assert harness.read(1)[0][1]["x"] == value
@@ -297,7 +323,7 @@ def test_rows_expire_exactly_where_they_are_listed(make_harness, make_view, make
     """Listed rows carry their own timestamps; no step of a fifteenth of the ttl."""
     view = make_view([Field(name="x", dtype=Float64)])
     view.ttl = timedelta(hours=1)
-    harness = make_harness(view=view, **exactly(SEALED))
+    harness = make_harness(view=view, expire_rows=True, **exactly(SEALED))
     now = datetime.now(UTC)
     ages = [timedelta(minutes=59, seconds=30 * n) for n in range(-40, 40)]
     row = {"x": make_value("double_val", 1.0)}

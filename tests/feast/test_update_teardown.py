@@ -63,9 +63,10 @@ def test_teardown_removes_the_project_and_leaves_others(make_harness, make_view)
 )
 def test_a_type_without_codec_is_refused_at_apply(make_config, make_view, dtype, hint, tmp_path):
     view = make_view({"price": dtype}, name="offers")
+    config = make_config(default_codec="sketch")
     with pytest.raises(UnsupportedFeatureError) as caught:
-        SketchOnlineStore().update(make_config(), [], [make_view(), view], [], [], False)
-    for part in ("'price'", "'offers'", hint, "sketch.codec", "hybrid"):
+        SketchOnlineStore().update(config, [], [make_view(), view], [], [], False)
+    for part in ("'price'", "'offers'", hint, "sketch.codec", "default_codec: auto"):
         assert part in str(caught.value)
     assert not (tmp_path / "sketch").exists(), "a refused apply changes nothing"
 
@@ -73,7 +74,31 @@ def test_a_type_without_codec_is_refused_at_apply(make_config, make_view, dtype,
 def test_an_embedding_is_refused_at_apply(make_config, make_view):
     view = make_view([Field(name="embedding", dtype=Array(Float32), vector_index=True)])
     with pytest.raises(UnsupportedFeatureError, match="embedding"):
-        SketchOnlineStore().update(make_config(), [], [view], [], [], False)
+        SketchOnlineStore().update(make_config(default_codec="sketch"), [], [view], [], [], False)
+
+
+def test_one_refusal_names_every_feature_of_every_view(make_config, make_view, tmp_path):
+    views = [
+        make_view({"price": Float32, "viewed": Set(String)}, name="offers"),
+        make_view({"when": UnixTimestamp, "about": Json}, name="visits"),
+        make_view({"color": String, "Color": String}, name="cars"),
+        make_view([Field(name="x", dtype=String, tags={"sketch.filter": "sets"})], name="old"),
+    ]
+    with pytest.raises(SettingsError) as caught:
+        SketchOnlineStore().update(make_config(default_codec="sketch"), [], views, [], [], False)
+    problems, _, pasted = str(caught.value).partition("\nPaste:\n")
+    first, *others = problems.splitlines()
+    assert first == "5 things have to be changed:"
+    names = [
+        "'price' of view 'offers'",
+        "'when' of view 'visits'",
+        "'about' of view 'visits'",
+        "'Color'",
+        "'x'",
+    ]
+    assert all(name in line for name, line in zip(names, others, strict=True))
+    assert [line.split('"')[1] for line in pasted.splitlines()] == ["price", "when", "about"]
+    assert not (tmp_path / "sketch").exists()
 
 
 def test_a_tag_admits_a_scalar_with_few_values(make_harness, make_view):

@@ -19,6 +19,7 @@ from feast.types import (
     Map,
     Set,
     String,
+    Struct,
     TimeUuid,
     UnixTimestamp,
     Uuid,
@@ -26,7 +27,7 @@ from feast.types import (
 
 from feast_sketch_store.errors import SettingsError, UnsupportedFeatureError
 from feast_sketch_store.layers import Cut, Goal
-from feast_sketch_store.rows.codecs import CATEGORICAL, MEMBERSHIP
+from feast_sketch_store.rows.codecs import CATEGORICAL, EXACT, MEMBERSHIP
 from feast_sketch_store.rows.encoding import OWN_COLUMNS
 from feast_sketch_store.structures.goals import AUTO, ERROR_RATE, FALSE_PER_READ, MEMORY, NOISE_RATIO
 from feast_sketch_store.view.settings import VocabularySetting, duration, resolve
@@ -470,3 +471,76 @@ def test_options_of_the_store_are_where_it_begins():
     assert settings.features["a"].target == Goal(NOISE_RATIO, 0.1, "weighted_bloom")
     assert settings.features["b"].target == 1e-6
     assert settings.budget.cuts == {"a": Cut(top=5)}
+
+
+AUTO_OPTIONS = SimpleNamespace(**vars(OPTIONS) | {"default_codec": "auto"})
+
+
+def chosen(field):
+    return resolve(AUTO_OPTIONS, view_of(field)).features[field.name]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "codec"),
+    [
+        *((kind, CATEGORICAL) for kind in (String, Int32, Int64, Bool, Bytes, Uuid, TimeUuid)),
+        *((kind, EXACT) for kind in (Float32, Float64, UnixTimestamp, Decimal, Json, Map)),
+        *((Set(kind), MEMBERSHIP) for kind in (String, Int64, Float64, UnixTimestamp)),
+        *((Array(kind), MEMBERSHIP) for kind in (String, Int32, Int64, Bytes, Uuid)),
+        *((Array(kind), EXACT) for kind in (Float32, Float64, UnixTimestamp, Bool, Json, Map)),
+    ],
+    ids=str,
+)
+def test_every_type_is_kept_by_default(dtype, codec):
+    kept = chosen(Field(name="x", dtype=dtype))
+    assert (kept.codec.name, kept.may_be_column) == (codec, codec == CATEGORICAL)
+    assert kept.is_bounded == (codec != MEMBERSHIP)
+
+
+def test_an_embedding_is_kept_exactly_by_default():
+    assert chosen(Field(name="x", dtype=Array(Float32), vector_index=True)).codec.is_exact
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tag", "codec"),
+    [
+        (Array(Float64), {"sketch.error_rate": "0.1"}, MEMBERSHIP),
+        (Float64, {"sketch.error_rate": "0.1"}, CATEGORICAL),
+        (Float64, {"sketch.bins": "9"}, "binned"),
+        (String, {"sketch.max_vocabulary": "9"}, CATEGORICAL),
+        (String, {"sketch.codec": "categorical"}, CATEGORICAL),
+    ],
+    ids=str,
+)
+def test_a_tag_that_a_sketch_has_asks_for_one(dtype, tag, codec):
+    kept = chosen(Field(name="x", dtype=dtype, tags=tag))
+    assert kept.codec.name == codec
+    if dtype == String:
+        assert not kept.may_be_column
+
+
+def test_a_refusal_names_all_features_and_ends_with_lines_to_paste():
+    fields = [
+        Field(name="price", dtype=Float32, description='a "price"', tags={"team": "a"}),
+        Field(name="viewed", dtype=Set(String)),
+        Field(name="place", dtype=Struct({"lat": Float64}), tags={"sketch.error_rate": "0.1"}),
+        Field(name="vector", dtype=Array(Float32), vector_index=True, vector_length=3),
+        Field(name="kept", dtype=Json, tags={"sketch.codec": "exact", "sketch.max_vocabulary": "9"}),
+    ]
+    with pytest.raises(SettingsError) as caught:
+        resolve(OPTIONS, view_of(*fields))
+    message = str(caught.value)
+    assert message.startswith("4 things have to be changed:\n- feature 'price' of view 'history'")
+    pasted = message.partition("\nPaste:\n")[2]
+    assert [line.strip() for line in pasted.splitlines()] == [
+        'Field(name="price", dtype=Float32, description="a \\"price\\"", '
+        'tags={"team": "a", "sketch.codec": "exact"}),',
+        'Field(name="place", dtype=Struct({"lat": Float64}), tags={"sketch.codec": "exact"}),',
+        'Field(name="vector", dtype=Array(Float32), vector_index=True, vector_length=3, '
+        'tags={"sketch.codec": "exact"}),',
+        'Field(name="kept", dtype=Json, tags={"sketch.codec": "exact"}),',
+    ]
+    names = {"Field": Field, "Float32": Float32, "Float64": Float64, "Array": Array, "Json": Json}
+    repaired = eval(f"[{pasted}]", names | {"Struct": Struct})
+    kept = resolve(OPTIONS, view_of(*repaired)).features
+    assert [feature.codec.is_exact for feature in kept.values()] == [True] * 4
