@@ -1,25 +1,17 @@
 """The kernel: the loops that decide how fast the store is.
 
-`compiled` has them in C; where it could not be built, `reference` has them in NumPy, with the same results.
+`compiled` has them in C. Where it could not be built, `reference` and `reference_sets` have them in NumPy, with
+the same results, and importing this package warns of it.
 ``FEAST_SKETCH_STORE_KERNEL=numpy`` in the environment chooses the latter, ``compiled`` insists on the former.
 """
 
 import os
+import warnings
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from feast_sketch_store.kernel.reference import (
-    MAX_NUM_HASHES,
-    Asked,
-    PackedNumbers,
-    SetCodes,
-    Table,
-    half_octaves,
-    mix64,
-    row_sums,
-    to_bits,
-    varint,
-)
+from feast_sketch_store.kernel.reference import MAX_NUM_HASHES, Asked, Table, mix64, row_sums, to_bits, varint
+from feast_sketch_store.kernel.reference_sets import PackedNumbers, SetCodes, half_octaves
 
 _ENVIRONMENT = "FEAST_SKETCH_STORE_KERNEL"
 _wanted = os.environ.get(_ENVIRONMENT, "")
@@ -30,6 +22,17 @@ if _wanted == "compiled" and not _is_built:
     raise ImportError(
         f"{_ENVIRONMENT} asks for the compiled kernel, which was not built; install the package where there "
         "is a C compiler"
+    )
+
+if not _is_built and not _wanted:
+    warnings.warn(
+        "feast_sketch_store has no compiled kernel here: reads take 5 to 15 times as long. Install a wheel "
+        "that has it: pip install --only-binary feast_sketch_store feast_sketch_store. Or install a C compiler "
+        "and Python's headers (apt-get install gcc python3-dev), and then this package again: pip install "
+        "--force-reinstall --no-deps --no-cache-dir feast_sketch_store. Set "
+        f"{_ENVIRONMENT}=numpy to do without it and silence this warning",
+        RuntimeWarning,
+        stacklevel=2,
     )
 
 IS_COMPILED = _is_built and _wanted != "numpy"
@@ -47,14 +50,12 @@ if TYPE_CHECKING or not IS_COMPILED:
         hash_keys,
         parse_int64_keys,
         possible_symbols,
-        read_sets,
         row_hashes,
         scores,
-        take_packed,
         touched_blocks,
         windows,
-        write_sets,
     )
+    from feast_sketch_store.kernel.reference_sets import read_sets, take_packed, write_sets
 else:
     from feast_sketch_store.kernel.compiled import (
         BytesIndex,

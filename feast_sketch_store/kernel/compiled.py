@@ -1,4 +1,4 @@
-"""The compiled kernel behind the same functions as `reference`, which describes them.
+"""The compiled kernel behind the same functions as `reference` and `reference_sets`, which describe them.
 
 Calls that take longer than some microseconds let other threads run meanwhile.
 """
@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import feast_sketch_store.kernel._compiled as _compiled
-from feast_sketch_store.kernel.reference import Asked, PackedNumbers, SetCodes, Table
+from feast_sketch_store.kernel.reference import Asked, Table
+from feast_sketch_store.kernel.reference_sets import PackedNumbers, SetCodes
 
 _EXPECTED_SYMBOLS = 256  # room for so many ids per entity is made at first
 _EXPECTED_IDS = 64  # the same, of sets
@@ -192,7 +193,7 @@ def encode_values(
 
 
 def take_packed(packed: PackedNumbers, length: int, places: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """See `reference.take_packed`."""
+    """See `reference_sets.take_packed`."""
     numbers = np.empty(len(places), np.uint64)
     _compiled.take_packed(*packed, length, _plain(places, np.int64), numbers)
     return numbers
@@ -221,7 +222,7 @@ def find_rows(
 def write_sets(
     codes: SetCodes, headers: NDArray[np.int32], indptr: NDArray[np.int64], ids: NDArray[np.int32]
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """See `reference.write_sets`."""
+    """See `reference_sets.write_sets`."""
     ends = np.zeros(len(headers), np.int64)
     headers = _plain(headers)
     _compiled.write_sets(*codes, headers, indptr, ids, bytearray(), ends)
@@ -239,7 +240,7 @@ def read_sets(
     rows: NDArray[np.int64],
     feature: int,
 ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]]:
-    """See `reference.read_sets`."""
+    """See `reference_sets.read_sets`."""
     anchors, deltas, block_rows = offsets
     wanted = len(rows)
     headers, indptr = np.empty(wanted, np.int32), np.zeros(wanted + 1, np.int64)

@@ -1,6 +1,7 @@
 """The kernel in NumPy: always there, and what the compiled one is held to.
 
-Its calls cost some microseconds each, so it likes batches of hundreds of entities.
+Its calls cost some microseconds each, so it likes batches of hundreds of entities. `reference_sets` has the
+rest of it: sets and packed integers.
 """
 
 import hashlib
@@ -10,6 +11,8 @@ from typing import NamedTuple
 import mmh3
 import numpy as np
 from numpy.typing import NDArray
+
+from feast_sketch_store.kernel.reference_sets import PackedNumbers
 
 MAX_NUM_HASHES = 64  # of a fact; kernel.h has the same number
 
@@ -540,50 +543,7 @@ def varint(number: int) -> bytes:
     return bytes(encoded)
 
 
-# -- sets --------------------------------------------------------------------------------------------
-
-_LONGEST_UNARY = 24  # as many ones stand for a number of 32 bits that follows
-_MAX_WIDTH = 30
-
-
-class SetCodes(NamedTuple):
-    """How the sets of each of F features are coded; `succinct.golomb_sets` has the formulas.
-
-    ``parameters`` is int64[F, 2]: the width of headers, and how many headers stand for rows without a set.
-    Feature ``f`` has the levels ``levels[level_starts[f]:level_starts[f + 1]]``, uint8, one per symbol.
-    """
-
-    parameters: NDArray[np.int64]
-    level_starts: NDArray[np.int64]
-    levels: NDArray[np.uint8]
-
-
-class PackedNumbers(NamedTuple):
-    """Integers back to back: number ``i`` is bits ``[i * width, (i + 1) * width)`` of ``words``, uint64[n].
-
-    A word stands behind them that is read and not used, unless they have no width.
-    """
-
-    words: NDArray[np.uint64]
-    width: int
-
-    def take(self, places: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """The numbers at some places: uint64[n]."""
-        if not self.width:
-            return np.zeros(len(places), np.uint64)
-        return _bits_at(self.words, places * self.width) & np.uint64(2**self.width - 1)
-
-
-def take_packed(packed: PackedNumbers, length: int, places: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """The numbers at some places below ``length``, int64[n]: uint64[n].
-
-    Raises
-    ------
-    ValueError : there are no such places.
-    """
-    if len(places) and not 0 <= places.min() <= places.max() < length:
-        raise ValueError("there is no such packed number")
-    return packed.take(places)
+# -- rows --------------------------------------------------------------------------------------------
 
 
 def row_hashes(entity_hashes: NDArray[np.uint64], salt: tuple[int, int]) -> NDArray[np.uint64]:
@@ -629,151 +589,3 @@ def find_rows(
         found &= rows[asked] < 0
         rows[asked[found]] = place[found]
     return rows
-
-
-def write_sets(
-    codes: SetCodes, headers: NDArray[np.int32], indptr: NDArray[np.int64], ids: NDArray[np.int32]
-) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """Code sets.
-
-    Parameters
-    ----------
-    headers : int32[n, F], the size of each set, and as much more as there are headers for rows without one.
-    indptr, ids : int64[n * F + 1] and int32[nnz]; row ``r * F + f`` has the ascending ids of a set.
-
-    Returns
-    -------
-    The words, uint64[w], two more than the codes fill; and the bit behind each row, int64[n].
-
-    Raises
-    ------
-    ValueError : the sets do not fit their codes.
-    """
-    num_rows, num_features = headers.shape
-    sizes = np.diff(indptr)
-    feature = np.tile(np.arange(num_features), num_rows)
-    header = headers.reshape(-1).astype(np.int64)
-    no_set, num_symbols = codes.parameters[feature, 1], np.diff(codes.level_starts)[feature]
-    segment = np.repeat(np.arange(len(sizes)), sizes)
-    previous = np.concatenate(([-1], ids[:-1])).astype(np.int64)[: len(ids)]
-    previous[indptr[:-1][sizes > 0]] = -1
-    if (
-        (header < 0).any()
-        or (sizes != np.maximum(header - no_set, 0)).any()
-        or (ids <= previous).any()
-        or (ids >= num_symbols[segment]).any()
-    ):
-        raise ValueError("the sets do not fit their codes")
-    # The code of a header stands before those of its set.
-    places = np.arange(len(ids)) + segment + 1
-    numbers = np.empty(len(ids) + len(sizes), np.int64)
-    widths = np.empty(len(numbers), np.int64)
-    header_places = indptr[:-1] + np.arange(len(sizes))
-    numbers[header_places], widths[header_places] = header, codes.parameters[feature, 0]
-    numbers[places] = ids - previous - 1
-    levels = codes.levels[codes.level_starts[feature[segment]] + previous + 1]
-    widths[places] = _gap_widths(levels, half_octaves(sizes)[segment])
-
-    quotients = numbers >> widths
-    is_long = quotients >= _LONGEST_UNARY
-    unary = np.minimum(quotients, _LONGEST_UNARY).astype(np.uint64)
-    behind = np.where(is_long, unary, unary + _ONE)
-    rest = np.where(is_long, numbers, numbers & ((1 << widths) - 1)).astype(np.uint64)
-    contents = ((_ONE << unary) - _ONE) | rest << behind
-    ends = np.cumsum(np.where(is_long, _LONGEST_UNARY + 32, quotients + 1 + widths))
-    starts = np.concatenate(([0], ends))[: len(ends)]
-    words = np.zeros((int(ends[-1]) if len(ends) else 0) // 64 + 2, np.uint64)
-    shifts = (starts & 63).astype(np.uint64)
-    np.bitwise_or.at(words, starts >> 6, contents << shifts)
-    np.bitwise_or.at(words, (starts >> 6) + 1, contents >> _ONE >> (np.uint64(63) - shifts))
-    last = indptr[num_features::num_features] + np.arange(1, num_rows + 1) * num_features - 1
-    return words, ends[last] if num_rows else np.zeros(0, np.int64)
-
-
-def read_sets(
-    codes: SetCodes,
-    words: NDArray[np.uint64],
-    num_bits: int,
-    offsets: tuple[PackedNumbers, PackedNumbers, int],
-    num_rows: int,
-    rows: NDArray[np.int64],
-    feature: int,
-) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]]:
-    """The sets of one feature of some rows: the reverse of `write_sets`.
-
-    Parameters
-    ----------
-    words, num_bits : the codes.
-    offsets : where rows begin: ``anchors[r // block_rows] + deltas[r]``; anchors, deltas and block_rows.
-    num_rows : how many there are.
-    rows : int64[m], their numbers.
-
-    Returns
-    -------
-    The headers, int32[m], and the sets as a CSR matrix: indptr, int64[m + 1], and ids, int32[nnz].
-
-    Raises
-    ------
-    ValueError : the codes are damaged.
-    """
-    anchors, deltas, block_rows = offsets
-    if len(rows) and not 0 <= rows.min() <= rows.max() < num_rows:
-        raise ValueError("a set cannot be read")
-    bits = (anchors.take(rows // block_rows) + deltas.take(rows)).astype(np.int64)
-    header, sizes = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
-    indptr, ids = np.zeros(len(rows) + 1, np.int64), np.zeros(0, np.int32)
-    for number in range(feature + 1):
-        width, no_set = codes.parameters[number]
-        levels = codes.levels[codes.level_starts[number] : codes.level_starts[number + 1]]
-        header, bits = _read_codes(words, num_bits, bits, np.full(len(rows), width))
-        sizes = np.maximum(header - no_set, 0)
-        if (sizes > len(levels)).any():
-            raise ValueError("a set cannot be read")
-        np.cumsum(sizes, out=indptr[1:])
-        ids = np.zeros(indptr[-1] if number == feature else 0, np.int32)
-        size_class, following = half_octaves(sizes), np.zeros(len(rows), np.int64)
-        for step in range(int(sizes.max(initial=0))):
-            left = np.flatnonzero(sizes > step)
-            if (following[left] >= len(levels)).any():
-                raise ValueError("a set cannot be read")
-            widths = _gap_widths(levels[following[left]], size_class[left])
-            gaps, bits[left] = _read_codes(words, num_bits, bits[left], widths)
-            following[left] += gaps + 1
-            if number == feature:
-                ids[indptr[left] + step] = following[left] - 1
-        if (following > len(levels)).any():
-            raise ValueError("a set cannot be read")
-    return header.astype(np.int32), indptr, ids
-
-
-def half_octaves(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Twice the logarithm to base 2 of counts below 2**31, rounded; 0 for 0."""
-    octaves = np.frexp(np.maximum(counts, 1))[1].astype(np.int64) - 1
-    return np.asarray(2 * octaves + (counts * counts >= np.int64(2) << 2 * octaves))
-
-
-def _gap_widths(levels: NDArray[np.uint8], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    return np.asarray(np.clip((levels.astype(np.int64) - sizes + 1) >> 1, 0, _MAX_WIDTH))
-
-
-def _read_codes(
-    words: NDArray[np.uint64], num_bits: int, bits: NDArray[np.int64], widths: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The numbers whose codes begin at some bits, and the bits behind them: int64[n] both."""
-    if len(bits) and not 0 <= bits.min() <= bits.max() <= num_bits:
-        raise ValueError("a set cannot be read")
-    codes = _bits_at(words, bits)
-    quotients = np.bitwise_count(codes ^ (codes + _ONE)).astype(np.int64) - 1
-    is_long = quotients >= _LONGEST_UNARY
-    behind = np.where(is_long, _LONGEST_UNARY, np.minimum(quotients, _LONGEST_UNARY) + 1)
-    lengths = np.where(is_long, 32, widths)
-    rest = codes >> behind.astype(np.uint64) & ((_ONE << lengths.astype(np.uint64)) - _ONE)
-    numbers = np.where(is_long, 0, quotients << widths) + rest.astype(np.int64)
-    return numbers, bits + behind + lengths
-
-
-def _bits_at(words: NDArray[np.uint64], bits: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """64 bits from each of some places on; there is a word behind the one in which the last begins."""
-    places, shifts = bits >> 6, (bits & 63).astype(np.uint64)
-    # Shifting by 64 is no shift to NumPy; in two steps it is one that leaves nothing.
-    return np.asarray(words[places] >> shifts | (words[places + 1] << (np.uint64(63) - shifts)) << _ONE)

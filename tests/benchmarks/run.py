@@ -17,6 +17,7 @@ BENCHMARKS = (
     "growth",
     "reader",
     "structures",
+    "numpy_kernel",
     "peers",
     "online_read",
     "online_write",

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from feast_sketch_store import kernel
-from feast_sketch_store.kernel import Asked, PackedNumbers, SetCodes, Table, reference
+from feast_sketch_store.kernel import Asked, PackedNumbers, SetCodes, Table, reference, reference_sets
 from feast_sketch_store.succinct import PackedInts
 
 if kernel.IS_COMPILED:
@@ -238,7 +238,7 @@ def test_packed_numbers(width, data):
         PackedInts.pack(numbers.view(np.int64), width, base=0).words if width < 64 else np.append(numbers, 0)
     )
     places = np.array(data.draw(st.lists(st.integers(0, len(numbers) - 1))), np.int64)
-    for side in (compiled, reference):
+    for side in (compiled, reference_sets):
         taken = side.take_packed(PackedNumbers(words, width), len(numbers), places)
         assert_equal(taken, numbers[places])
 
@@ -300,18 +300,26 @@ def offsets_of(ends):
     return packed(anchors, 40), packed(starts - np.repeat(anchors, 4)[: len(starts)], 30), 4
 
 
+@pytest.fixture(scope="module", params=[1, 2, 64], ids="numpy reads {} rows or more at a time".format)
+def few_rows(request):
+    """Below how many rows the NumPy kernel reads sets one by one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reference_sets, "_FEW_ROWS", request.param)
+        yield
+
+
 @REPEATABLE
 @given(coded_sets(), st.data())
-def test_sets(sets, data):
+def test_sets(few_rows, sets, data):
     codes, headers, indptr, ids = sets
-    written = reference.write_sets(*sets)
+    written = reference_sets.write_sets(*sets)
     assert_equal(compiled.write_sets(*sets), written)
     words, ends = written
     num_rows, num_features = headers.shape
     rows = np.array(data.draw(st.lists(st.integers(0, num_rows - 1))) if num_rows else [], np.int64)
     for feature in range(num_features):
         arguments = codes, words, int(ends[-1]) if num_rows else 0, offsets_of(ends), num_rows, rows, feature
-        found = reference.read_sets(*arguments)
+        found = reference_sets.read_sets(*arguments)
         assert_equal(compiled.read_sets(*arguments), found)
         assert found[0].tolist() == headers[rows, feature].tolist()
         segments = rows * num_features + feature
@@ -321,9 +329,9 @@ def test_sets(sets, data):
 
 @REPEATABLE
 @given(coded_sets(), st.data())
-def test_damaged_sets_are_read_alike_or_refused_by_both(sets, data):
+def test_damaged_sets_are_read_alike_or_refused_by_both(few_rows, sets, data):
     codes, headers, _, _ = sets
-    words, ends = reference.write_sets(*sets)
+    words, ends = reference_sets.write_sets(*sets)
     num_rows, num_features = headers.shape
     if not num_rows:
         return
@@ -332,7 +340,7 @@ def test_damaged_sets_are_read_alike_or_refused_by_both(sets, data):
     for row, feature in itertools.product(range(num_rows), range(num_features)):
         arguments = codes, words, int(ends[-1]), offsets_of(ends), num_rows, np.array([row]), feature
         try:
-            found = reference.read_sets(*arguments)
+            found = reference_sets.read_sets(*arguments)
         except ValueError:
             with pytest.raises(ValueError, match="cannot be read"):
                 compiled.read_sets(*arguments)

@@ -287,3 +287,27 @@ def test_the_environment_chooses_the_kernel(wanted, printed):
     environment = {**os.environ, "FEAST_SKETCH_STORE_KERNEL": wanted}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert printed in done.stdout + done.stderr
+
+
+NOT_BUILT = """
+import importlib.util as util
+find_spec = util.find_spec
+util.find_spec = lambda name, *rest: None if name.endswith("._compiled") else find_spec(name, *rest)
+from feast_sketch_store import SketchReader, kernel
+import feast_sketch_store.view.view
+print(kernel.IS_COMPILED)
+"""
+
+
+@pytest.mark.parametrize(("wanted", "num_warnings"), [("", 1), ("numpy", 0)])
+def test_a_kernel_that_was_not_built_is_told_once(wanted, num_warnings):
+    done = subprocess.run(
+        [sys.executable, "-c", NOT_BUILT],
+        env={**os.environ, "FEAST_SKETCH_STORE_KERNEL": wanted},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "False\n"
+    assert done.stderr.count("no compiled kernel") == num_warnings
+    assert ("apt-get install gcc" in done.stderr) == bool(num_warnings)

@@ -1,0 +1,347 @@
+"""The kernel's sets in NumPy: Golomb-Rice codes of ascending ids, and packed integers.
+
+Each code of a set begins where the one before it ends. So `read_sets` reads the next code of many rows at a
+time. Where few rows are left, a call of NumPy takes longer than their codes, and it reads these one by one.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+_ONE = np.uint64(1)
+_LONGEST_UNARY = 24  # as many ones stand for a number of 32 bits that follows
+_MAX_WIDTH = 30
+_DAMAGED = "a set cannot be read"
+
+# Below so many rows a step of NumPy takes longer than reading their codes one by one.
+_FEW_ROWS = 48
+# Arrays of no dimension: NumPy takes twice as long for a small array and a scalar.
+_WORD_SHIFT, _BIT_MASK, _NEXT = np.array(6), np.array(63), np.array(1)
+_WORD_ONE, _WORD_63, _BYTE_ONE = np.array(1, np.uint64), np.array(63, np.uint64), np.array(1, np.uint8)
+
+_CHUNK_WORDS = 5  # of codes that are read one by one, the last of which a code may only end in
+_SHORT_BITS = 11  # of a code that is looked up; at most 15
+_SHORT_MASK = (1 << _SHORT_BITS) - 1
+
+# The width of a gap by its symbol's level, less the half octaves of the set's size, plus `_NO_LEVEL`.
+_NO_LEVEL = 64
+_WIDTHS = np.clip((np.arange(_NO_LEVEL + 256) - _NO_LEVEL + 1) >> 1, 0, _MAX_WIDTH)
+_WIDTH_LIST = _WIDTHS.tolist()
+_MASKS = ((1 << np.arange(_MAX_WIDTH + 1)) - 1).astype(np.uint64)
+
+
+class SetCodes(NamedTuple):
+    """How the sets of each of F features are coded; `succinct.golomb_sets` has the formulas.
+
+    ``parameters`` is int64[F, 2]: the width of headers, and how many headers stand for rows without a set.
+    Feature ``f`` has the levels ``levels[level_starts[f]:level_starts[f + 1]]``, uint8, one per symbol.
+    """
+
+    parameters: NDArray[np.int64]
+    level_starts: NDArray[np.int64]
+    levels: NDArray[np.uint8]
+
+
+class PackedNumbers(NamedTuple):
+    """Integers back to back: number ``i`` is bits ``[i * width, (i + 1) * width)`` of ``words``, uint64[n].
+
+    A word stands behind them that is read and not used, unless they have no width.
+    """
+
+    words: NDArray[np.uint64]
+    width: int
+
+    def take(self, places: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """The numbers at some places: uint64[n]."""
+        if not self.width:
+            return np.zeros(len(places), np.uint64)
+        return _bits_at(self.words, places * self.width) & np.uint64(2**self.width - 1)
+
+
+def take_packed(packed: PackedNumbers, length: int, places: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """The numbers at some places below ``length``, int64[n]: uint64[n].
+
+    Raises
+    ------
+    ValueError : there are no such places.
+    """
+    if len(places) and not 0 <= places.min() <= places.max() < length:
+        raise ValueError("there is no such packed number")
+    return packed.take(places)
+
+
+def write_sets(
+    codes: SetCodes, headers: NDArray[np.int32], indptr: NDArray[np.int64], ids: NDArray[np.int32]
+) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """Code sets.
+
+    Parameters
+    ----------
+    headers : int32[n, F], the size of each set, and as much more as there are headers for rows without one.
+    indptr, ids : int64[n * F + 1] and int32[nnz]; row ``r * F + f`` has the ascending ids of a set.
+
+    Returns
+    -------
+    The words, uint64[w], two more than the codes fill; and the bit behind each row, int64[n].
+
+    Raises
+    ------
+    ValueError : the sets do not fit their codes.
+    """
+    num_rows, num_features = headers.shape
+    sizes = np.diff(indptr)
+    feature = np.tile(np.arange(num_features), num_rows)
+    header = headers.reshape(-1).astype(np.int64)
+    no_set, num_symbols = codes.parameters[feature, 1], np.diff(codes.level_starts)[feature]
+    segment = np.repeat(np.arange(len(sizes)), sizes)
+    previous = np.concatenate(([-1], ids[:-1])).astype(np.int64)[: len(ids)]
+    previous[indptr[:-1][sizes > 0]] = -1
+    if (
+        (header < 0).any()
+        or (sizes != np.maximum(header - no_set, 0)).any()
+        or (ids <= previous).any()
+        or (ids >= num_symbols[segment]).any()
+    ):
+        raise ValueError("the sets do not fit their codes")
+    # The code of a header stands before those of its set.
+    places = np.arange(len(ids)) + segment + 1
+    numbers = np.empty(len(ids) + len(sizes), np.int64)
+    widths = np.empty(len(numbers), np.int64)
+    header_places = indptr[:-1] + np.arange(len(sizes))
+    numbers[header_places], widths[header_places] = header, codes.parameters[feature, 0]
+    numbers[places] = ids - previous - 1
+    levels = codes.levels[codes.level_starts[feature[segment]] + previous + 1]
+    widths[places] = _gap_widths(levels, half_octaves(sizes)[segment])
+
+    quotients = numbers >> widths
+    is_long = quotients >= _LONGEST_UNARY
+    unary = np.minimum(quotients, _LONGEST_UNARY).astype(np.uint64)
+    behind = np.where(is_long, unary, unary + _ONE)
+    rest = np.where(is_long, numbers, numbers & ((1 << widths) - 1)).astype(np.uint64)
+    contents = ((_ONE << unary) - _ONE) | rest << behind
+    ends = np.cumsum(np.where(is_long, _LONGEST_UNARY + 32, quotients + 1 + widths))
+    starts = np.concatenate(([0], ends))[: len(ends)]
+    words = np.zeros((int(ends[-1]) if len(ends) else 0) // 64 + 2, np.uint64)
+    shifts = (starts & 63).astype(np.uint64)
+    np.bitwise_or.at(words, starts >> 6, contents << shifts)
+    np.bitwise_or.at(words, (starts >> 6) + 1, contents >> _ONE >> (np.uint64(63) - shifts))
+    last = indptr[num_features::num_features] + np.arange(1, num_rows + 1) * num_features - 1
+    return words, ends[last] if num_rows else np.zeros(0, np.int64)
+
+
+def read_sets(
+    codes: SetCodes,
+    words: NDArray[np.uint64],
+    num_bits: int,
+    offsets: tuple[PackedNumbers, PackedNumbers, int],
+    num_rows: int,
+    rows: NDArray[np.int64],
+    feature: int,
+) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]]:
+    """The sets of one feature of some rows: the reverse of `write_sets`.
+
+    Parameters
+    ----------
+    words, num_bits : the codes.
+    offsets : where rows begin: ``anchors[r // block_rows] + deltas[r]``; anchors, deltas and block_rows.
+    num_rows : how many there are.
+    rows : int64[m], their numbers.
+
+    Returns
+    -------
+    The headers, int32[m], and the sets as a CSR matrix: indptr, int64[m + 1], and ids, int32[nnz].
+
+    Raises
+    ------
+    ValueError : the codes are damaged.
+    """
+    anchors, deltas, block_rows = offsets
+    if len(rows) and not 0 <= rows.min() <= rows.max() < num_rows:
+        raise ValueError(_DAMAGED)
+    bits = (anchors.take(rows // block_rows) + deltas.take(rows)).astype(np.int64)
+    for number in range(feature + 1):
+        width, no_set = codes.parameters[number]
+        levels = codes.levels[codes.level_starts[number] : codes.level_starts[number + 1]]
+        header, bits = _read_codes(words, num_bits, bits, int(width))
+        sizes = np.maximum(header - no_set, 0)
+        if (sizes > len(levels)).any():
+            raise ValueError(_DAMAGED)
+        indptr = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum(sizes, out=indptr[1:])
+        ids = np.empty(indptr[-1], np.int32)
+        try:
+            bits = _read_members(words, num_bits, bits, levels, indptr, ids)
+        except IndexError as error:  # of a word behind the last, or of a symbol that does not exist
+            raise ValueError(_DAMAGED) from error
+    return header.astype(np.int32), indptr, ids
+
+
+def _read_members(
+    words: NDArray[np.uint64],
+    num_bits: int,
+    bits: NDArray[np.int64],
+    levels: NDArray[np.uint8],
+    indptr: NDArray[np.int64],
+    ids: NDArray[np.int32],
+) -> NDArray[np.int64]:
+    """Read the ids of n sets whose first codes begin at some bits: the bits after the last ones, int64[n].
+
+    Raises
+    ------
+    ValueError, IndexError : the codes are damaged.
+    """
+    sizes = np.diff(indptr)
+    order = np.argsort(-sizes, kind="stable")  # so that the rows which go on come first
+    begins, places = bits[order], indptr[:-1][order]
+    bases = _NO_LEVEL - half_octaves(sizes[order])
+    following, lengths = np.zeros((2, len(bits)), np.int64)
+    words_behind = words[1:]
+    remaining = len(sizes) - np.cumsum(np.bincount(sizes))
+    num_steps = int((remaining >= _FEW_ROWS).sum())
+    # In place and with few calls: for some hundred rows, a call takes as long as its work.
+    for number in remaining[:num_steps].tolist():
+        begin, after, place = begins[:number], following[:number], places[:number]
+        begin += lengths[:number]
+        word = begin >> _WORD_SHIFT
+        shift = (begin & _BIT_MASK).view(np.uint64)
+        code, behind = words.take(word), words_behind.take(word)
+        code >>= shift
+        shift ^= _WORD_63
+        behind <<= shift
+        behind <<= _WORD_ONE
+        code |= behind
+        unary = np.bitwise_count(code ^ (code + _WORD_ONE))  # with the zero behind the ones
+        width = _WIDTHS.take(levels.take(after) + bases[:number])
+        if np.maximum.reduce(unary) > _LONGEST_UNARY:
+            gaps, lengths[:number] = _numbers(code, unary, width)
+            after += gaps
+        else:
+            np.add(unary, width, out=lengths[:number])
+            code >>= unary
+            code &= _MASKS.take(width)
+            unary -= _BYTE_ONE
+            after += unary << width
+            after += code.view(np.int64)
+        ids[place] = after
+        place += _NEXT
+        after += _NEXT
+    if (begins > num_bits).any() or (following > len(levels)).any():
+        raise ValueError(_DAMAGED)
+    bits, places = begins + lengths, indptr[:-1][order]
+    if num_steps < len(remaining):
+        left, sizes = int(remaining[num_steps]), sizes[order]
+        read_row = _row_reader(words, num_bits, levels)
+        for row, (place, size) in enumerate(zip(places[:left].tolist(), sizes[:left].tolist(), strict=True)):
+            numbers, bits[row] = read_row(
+                int(bits[row]), int(bases[row]), int(following[row]), size - num_steps
+            )
+            ids[place + num_steps : place + size] = numbers
+    ends = np.empty_like(bits)
+    ends[order] = bits
+    return ends
+
+
+def _row_reader(
+    words: NDArray[np.uint64], num_bits: int, levels: NDArray[np.uint8]
+) -> Callable[[int, int, int, int], tuple[list[int], int]]:
+    """Make a function that reads the next codes of one set.
+
+    Its parameters are the bit of the first code, the base of the set's widths, the least symbol that can
+    follow, and how many codes to read. It returns their ids and the bit after them, and raises ValueError or
+    IndexError if the codes are damaged.
+    """
+    content, level_of = memoryview(words.data).cast("B"), memoryview(levels.data)
+    tables = _short_codes()
+
+    def read(bit: int, base: int, following: int, count: int) -> tuple[list[int], int]:
+        ids = []
+        chunk, start, last, begin = 0, bit, -1, bit
+        for _ in range(count):
+            if bit > last:
+                start, last = bit & ~63, (bit & ~63) + 64 * (_CHUNK_WORDS - 1)
+                chunk = int.from_bytes(content[start >> 3 : (start >> 3) + 8 * _CHUNK_WORDS], "little")
+            begin = bit
+            code = chunk >> (bit - start)
+            place = base + level_of[following]
+            short = tables[place][code & _SHORT_MASK]
+            if short:
+                following += short >> 4
+                bit += short & 15
+            else:
+                unary = (code ^ (code + 1)).bit_length()  # with the zero behind the ones
+                width = _WIDTH_LIST[place]
+                if unary <= _LONGEST_UNARY:
+                    following += ((unary - 1) << width) + (code >> unary & ((1 << width) - 1))
+                    bit += unary + width
+                else:
+                    following += code >> _LONGEST_UNARY & 0xFFFFFFFF
+                    bit += _LONGEST_UNARY + 32
+            ids.append(following)
+            following += 1
+        if begin > num_bits or following > len(levels):
+            raise ValueError(_DAMAGED)
+        return ids, bit
+
+    return read
+
+
+@cache
+def _short_codes() -> list[list[int]]:
+    """For each of `_WIDTHS` the code that bits begin with: ``number << 4 | length``, 0 for longer ones."""
+    bits = np.arange(_SHORT_MASK + 1)
+    unary = np.bitwise_count(bits ^ (bits + 1)).astype(np.int64)
+    tables = []
+    for width in range(_MAX_WIDTH + 1):
+        numbers = ((unary - 1) << width) + (bits >> unary & ((1 << width) - 1))
+        is_short = unary + width <= _SHORT_BITS
+        tables.append(np.where(is_short, numbers << 4 | unary + width, 0).tolist())
+    return [tables[width] for width in _WIDTH_LIST]
+
+
+def half_octaves(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Twice the logarithm to base 2 of counts below 2**31, rounded; 0 for 0."""
+    octaves = np.frexp(np.maximum(counts, 1))[1].astype(np.int64) - 1
+    return np.asarray(2 * octaves + (counts * counts >= np.int64(2) << 2 * octaves))
+
+
+def _gap_widths(levels: NDArray[np.uint8], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.asarray(np.clip((levels.astype(np.int64) - sizes + 1) >> 1, 0, _MAX_WIDTH))
+
+
+def _read_codes(
+    words: NDArray[np.uint64], num_bits: int, bits: NDArray[np.int64], width: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The numbers whose codes begin at some bits, and the bits behind them: int64[n] both."""
+    if len(bits) and not 0 <= bits.min() <= bits.max() <= num_bits:
+        raise ValueError(_DAMAGED)
+    codes = _bits_at(words, bits)
+    unary = np.bitwise_count(codes ^ (codes + _ONE))
+    numbers, lengths = _numbers(codes, unary, np.full(len(bits), width))
+    return numbers, bits + lengths
+
+
+def _numbers(
+    codes: NDArray[np.uint64], unary: NDArray[np.uint8], widths: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The numbers that 64 bits begin with, and the lengths of their codes: int64[n] both.
+
+    Parameters
+    ----------
+    unary : how many ones the bits begin with, and one more.
+    """
+    is_long = unary > _LONGEST_UNARY
+    ones = np.where(is_long, 1, unary).astype(np.int64)
+    rest = (codes >> ones.view(np.uint64) & _MASKS.take(widths)).view(np.int64)
+    whole = (codes >> np.uint64(_LONGEST_UNARY)).view(np.int64) & 0xFFFFFFFF
+    numbers = np.where(is_long, whole, ((ones - 1) << widths) + rest)
+    return numbers, np.where(is_long, _LONGEST_UNARY + 32, ones + widths)
+
+
+def _bits_at(words: NDArray[np.uint64], bits: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """64 bits from each of some places on; there is a word behind the one in which the last begins."""
+    places, shifts = bits >> 6, (bits & 63).astype(np.uint64)
+    # Shifting by 64 is no shift to NumPy; in two steps it is one that leaves nothing.
+    return np.asarray(words[places] >> shifts | (words[places + 1] << (np.uint64(63) - shifts)) << _ONE)
