@@ -1,7 +1,7 @@
 """The kernel: the loops that decide how fast the store is.
 
-`compiled` has them in C. Where it could not be built, `reference` and `reference_sets` have them in NumPy, with
-the same results, and importing this package warns of it.
+`compiled` has them in C. Where it could not be built, `reference` and `reference_sets` have them in NumPy,
+with the same results, and importing this package warns of it.
 ``FEAST_SKETCH_STORE_KERNEL=numpy`` in the environment chooses the latter, ``compiled`` insists on the former.
 """
 
@@ -27,8 +27,8 @@ if _wanted == "compiled" and not _is_built:
 if not _is_built and not _wanted:
     warnings.warn(
         "feast_sketch_store has no compiled kernel here: reads take 5 to 15 times as long. Install a wheel "
-        "that has it: pip install --only-binary feast_sketch_store feast_sketch_store. Or install a C compiler "
-        "and Python's headers (apt-get install gcc python3-dev), and then this package again: pip install "
+        "that has it: pip install --only-binary feast_sketch_store feast_sketch_store. Or install a C "
+        "compiler and Python's headers (apt-get install gcc python3-dev), and then this package again: pip install "
         "--force-reinstall --no-deps --no-cache-dir feast_sketch_store. Set "
         f"{_ENVIRONMENT}=numpy to do without it and silence this warning",
         RuntimeWarning,

@@ -1,4 +1,4 @@
-"""What the NumPy kernel takes beside the compiled one for sets: their codes, and whole reads of `SketchReader`.
+"""What the NumPy kernel takes for sets, beside the compiled one: their codes, and reads of `SketchReader`.
 
 The codes are of sets of equal sizes, and of sizes that differ as those of real histories do: a few sets are
 twenty times as large as the median. Both kernels read the same rows in turns.
