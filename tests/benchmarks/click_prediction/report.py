@@ -36,7 +36,7 @@ def print_report(result: Mapping[str, Any]) -> None:
     header = ["history", "bytes", "bits/fact", "AUC (95 % interval)", "predictions/s on a core"]
     print_table(header, rows)
     print(
-        f"Redis: `used_memory` with the rows less before them; the sum of `MEMORY USAGE` is "
+        f"Redis: growth of `used_memory` by the rows; the sum of `MEMORY USAGE` is "
         f"{redis['MEMORY USAGE']:,}. Predictions come through `get_online_features`.\n"
     )
     for name, points in result["curves"].items():

@@ -1,0 +1,59 @@
+"""What `.ci/check-docs` finds in pages, and that it passes over what is right."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / ".ci/check-docs"
+
+pytestmark = pytest.mark.skipif(not SCRIPT.exists(), reason="an sdist has no .ci")
+
+RIGHT = """# Words
+
+See [the second](docs/other.md#the-word-again-1), [this](#words) and `docs/other.md`, and
+[a web page](https://example.org/none).
+
+```
+[no link](none.md)
+```
+"""
+OTHER = "# `The` word, again\n\n# The word again\n"
+
+
+def check(folder, page):
+    (folder / "docs").mkdir()
+    (folder / "docs/other.md").write_text(OTHER)
+    (folder / "README.md").write_text(page)
+    done = subprocess.run([sys.executable, SCRIPT, folder], capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_right_links_pass(tmp_path):
+    pytest.importorskip("codespell_lib")
+    assert check(tmp_path, RIGHT) == (0, "2 pages, 0 wrong links\n")
+
+
+def test_a_misspelt_word_fails(tmp_path):
+    pytest.importorskip("codespell_lib")
+    misspelt = "reci" + "eve"  # in two parts, because this file is checked, too
+    status, said = check(tmp_path, RIGHT + misspelt)
+    assert status == 1
+    assert f"{misspelt} ==> receive" in said
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ("[x](none.md)", "README.md:2: none.md does not exist"),
+        ("[x\ny](docs/other.md#none)", "README.md:2: docs/other.md#none has no such heading"),
+        ("[x](#none)", "README.md:2: #none has no such heading"),
+        ("![x](docs/none.svg)", "README.md:2: docs/none.svg does not exist"),
+        ("see `tests/unit/test_none.py::test_x`", "README.md:2: tests/unit/test_none.py does not exist"),
+    ],
+)
+def test_a_link_that_leads_nowhere_fails(tmp_path, wrong, message):
+    status, said = check(tmp_path, f"# Words\n{wrong}\n")
+    assert status == 1
+    assert message in said.splitlines()
