@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,8 +26,11 @@ from feast_sketch_store.planning.planner import DEFAULT_SAMPLE, field_lines, pla
 from feast_sketch_store.planning.report import readable_bytes, to_html
 from feast_sketch_store.storage.names import folder_name
 from feast_sketch_store.view.settings import byte_count
+from feast_sketch_store.view.view import Dropped
 
 T = TypeVar("T")
+
+_MOST_LISTED = 20  # entities that are not found
 
 _VIEWS = click.argument("views", nargs=-1, metavar="[VIEW]...")
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, one array for all views.")
@@ -65,7 +69,11 @@ def cli(context: click.Context, chdir: Path, feature_store_yaml: Path | None) ->
 @_JSON
 @click.pass_obj
 def inspect(open_store: Callable[[], FeatureStore], views: Sequence[str], as_json: bool) -> None:
-    """Show sizes, error rates and ages."""
+    """Show sizes, error rates and ages.
+
+    Unsealed rows count. bits/fact is what the snapshot takes for each value that was sealed; "in tables" is
+    the part of it that the tables and sets take.
+    """
     with _errors():
         store = open_store()
         reports = [maintenance.inspect(store, view) for view in _names(store, views)]
@@ -77,6 +85,16 @@ def inspect(open_store: Callable[[], FeatureStore], views: Sequence[str], as_jso
             _FEATURE_COLUMNS,
             [_feature_cells(report.view, feature) for report in reports for feature in report.features],
         )
+        _print_table(
+            ["view", "structure", "memory"],
+            [
+                [report.view, structure, readable_bytes(size)]
+                for report in reports
+                for structure, size in report.structure_bytes.items()
+            ],
+        )
+        for name in sorted({report.kernel for report in reports}):
+            click.echo(f"Kernel: {name}")
 
 
 @cli.command()
@@ -181,6 +199,7 @@ def verify(open_store: Callable[[], FeatureStore], views: Sequence[str], as_json
     "--from", "start", type=_DATETIME, help="First event timestamp  [default: the view's ttl before --to]"
 )
 @click.option("--to", "end", type=_DATETIME, help="Last event timestamp  [default: now]")
+@click.option("--yes", is_flag=True, help="Do not ask before rows are dropped that were only pushed.")
 @_JSON
 @click.pass_obj
 def rebuild(
@@ -188,21 +207,42 @@ def rebuild(
     views: Sequence[str],
     start: datetime | None,
     end: datetime | None,
+    yes: bool,
     as_json: bool,
 ) -> None:
     """Drop all rows of a VIEW and fill it from the offline store.
 
     Readers see the old rows until the new ones are complete, and then those. Rows that are pushed meanwhile
-    stay. Rows that were only ever pushed are lost.
+    stay. Rows that were only pushed are dropped: the command tells how many, and asks before it goes on.
     """
     with _errors():
         store = open_store()
-        done = _each(
-            "Rebuilding",
-            _names(store, views),
-            lambda view: maintenance.rebuild(store, view, _in_utc(start), _in_utc(end)),
-        )
+        done = {}
+        for view in _names(store, views):
+            click.echo(f"Rebuilding {view}", err=True)
+            entities = maintenance.rebuild(
+                store, view, _in_utc(start), _in_utc(end), None if yes else partial(_may_drop, view)
+            )
+            if entities is None:
+                raise click.ClickException(f"{view} was not rebuilt; nothing of it has changed")
+            done[view] = entities
     _print_outcomes(done, as_json, "entities")
+
+
+def _may_drop(view: str, dropped: Dropped | None) -> bool:
+    """Ask on the terminal; False where there is none."""
+    click.echo(
+        f"{view}: its rows cannot be read, so those only pushed cannot be counted. A rebuild drops all."
+        if dropped is None
+        else f"{view}: the offline store lacks {dropped.entities:,} entities that the view has, and has an "
+        f"older row than the view for {dropped.newer_rows:,} others. A rebuild drops these rows of the view. "
+        "They were pushed only, or lie outside of --from and --to.",
+        err=True,
+    )
+    try:
+        return click.confirm("Rebuild, and drop them? (--yes goes on without asking)", err=True)
+    except click.Abort:
+        return False
 
 
 @cli.command()
@@ -226,19 +266,32 @@ def delete(
 
     They are gone for reads at once, in other processes at their next refresh. To remove them from the
     disk as well, run seal and then vacuum. Remove them from the offline store first, or a materialize
-    brings them back.
+    brings them back. Entities that the view does not have are listed; the rest is deleted all the same.
     """
     with _errors():
         store = open_store()
         (name,) = _names(store, [view])
-        rows = [_entity_row(text) for text in entities]
+        types = maintenance.join_key_types(store, name)
+        rows = [_typed(_entity_row(text), types, text) for text in entities]
         if file is not None:
-            rows += [json.loads(line) for line in file if line.strip()]
+            rows += [
+                _typed(_entity_object(line, number), types, f"line {number} of {file.name}")
+                for number, line in enumerate(file, 1)
+                if line.strip()
+            ]
         if not rows:
             raise click.UsageError("name at least one entity, as KEY=VALUE or in --file")
-        types = maintenance.join_key_types(store, name)
-        done = {view: maintenance.delete(store, name, [_typed(row, types) for row in rows])}
-    _print_outcomes(done, as_json, "entities deleted")
+        deleted = maintenance.delete(store, name, rows)
+    if as_json:
+        _print_json([{"view": view, **asdict(deleted)}])
+        return
+    _print_table(
+        ["view", "entities deleted", "not found"], [[view, str(deleted.found), str(len(deleted.not_found))]]
+    )
+    for row in deleted.not_found[:_MOST_LISTED]:
+        click.echo(f"not found: {','.join(f'{key}={value}' for key, value in row.items())}", err=True)
+    if (more := len(deleted.not_found) - _MOST_LISTED) > 0:
+        click.echo(f"... and {more:,} more; --json lists all", err=True)
 
 
 def _size(context: click.Context, parameter: click.Parameter, text: str | None) -> float | None:
@@ -387,7 +440,9 @@ _VIEW_COLUMNS = [
     "entities",
     "facts",
     "unsealed rows",
+    "expired",
     "bits/fact",
+    "in tables",
     "memory",
     "disk",
     "snapshot age",
@@ -426,7 +481,11 @@ def _view_cells(report: ViewReport) -> list[str]:
         f"{report.entities:,}",
         f"{report.facts:,}",
         f"{report.unsealed_rows:,}",
-        "-" if report.bits_per_fact is None else f"{report.bits_per_fact:.2f}",
+        f"{report.expired_rows:,}",
+        *(
+            "-" if bits is None else f"{bits:.2f}"
+            for bits in (report.bits_per_fact, report.table_bits_per_fact)
+        ),
         readable_bytes(report.memory_bytes),
         readable_bytes(report.disk_bytes),
         "-" if age is None else str(timedelta(seconds=int(age))),
@@ -477,11 +536,25 @@ def _entity_row(text: str) -> dict[str, str]:
     return {key.strip(): value for key, _, value in pairs}
 
 
-def _typed(row: dict[str, Any], types: dict[str, str]) -> dict[str, Any]:
+def _entity_object(line: str, number: int) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError as error:
+        raise click.UsageError(f"line {number} of --file is no JSON object of join keys: {error}") from error
+
+
+def _typed(row: Any, types: dict[str, str], where: str) -> dict[str, Any]:
     """Integers for integer join keys that came as text; the rest as it is."""
     if not isinstance(row, dict):
-        raise click.UsageError(f"{row!r} is no JSON object of join keys")
-    return {
-        key: int(value) if isinstance(value, str) and types.get(key, "").startswith("INT") else value
-        for key, value in row.items()
-    }
+        raise click.UsageError(f"{where}: {row!r} is no JSON object of join keys")
+    typed = {}
+    for key, value in row.items():
+        is_text_of_integer = isinstance(value, str) and types.get(key, "").startswith("INT")
+        try:
+            typed[key] = int(value) if is_text_of_integer else value
+        except ValueError as error:
+            raise click.UsageError(
+                f"{where}: join key {key!r} is {types[key]}, and {value!r} is no whole number. "
+                "Nothing was deleted"
+            ) from error
+    return typed

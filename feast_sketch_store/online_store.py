@@ -47,6 +47,7 @@ from feast_sketch_store.view.settings import (
     DEFAULT_REFRESH_INTERVAL_SECONDS,
     RENAMED,
     VocabularySetting,
+    check_files,
     declared_join_keys,
     duration,
     error_rate,
@@ -385,6 +386,7 @@ class SketchOnlineStore(OnlineStore):
         for table in tables_to_keep:
             try:
                 view = self._open(config, table)
+                check_files(view.settings)
                 view.check_codecs()
                 _check_join_keys(table, view.stored_join_keys())
             except (UnsupportedFeatureError, SettingsError, RowError) as error:

@@ -17,16 +17,20 @@ from feast import FeatureStore
 from feast.feature_view import FeatureView
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.type_map import python_values_to_proto_values
+from feast.value_type import ValueType
 
+from feast_sketch_store import kernel
 from feast_sketch_store.errors import RowError, SketchStoreError
-from feast_sketch_store.layers import Shards
+from feast_sketch_store.layers import Shards, SketchLayer
 from feast_sketch_store.online_store import SketchOnlineStore, any_feature_view, online_store_of
 from feast_sketch_store.operations.verification import Verification, size_of, verify_view
 from feast_sketch_store.rows.codecs import BINNED
+from feast_sketch_store.rows.entity_keys import find_sorted, hash_entity_keys
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.view.live import expire_before_of
 from feast_sketch_store.view.semantics import SEMANTICS
 from feast_sketch_store.view.settings import resolve
+from feast_sketch_store.view.view import Dropped
 
 _SAMPLES = 200_000
 _NO_SEAL = 2**62  # rows: a rebuild folds once, at its end
@@ -62,21 +66,29 @@ class FeatureReport:
 class ViewReport:
     """A view as it is served; sizes in bytes, ages in seconds, None where there is no snapshot.
 
-    ``bits_per_fact`` is of the table and the sets, for each fact written, kept or cut; ``memory_bytes`` the
-    snapshot, which processes share, and the unsealed rows, which each keeps; ``disk_bytes`` all files of the
-    view.
+    ``entities`` and ``newest_event`` are of all rows, sealed or not; ``expired_rows`` of them are hidden by
+    the view's ttl. ``facts`` are the values that its features have, sealed or not, kept or cut; a scalar is
+    one fact. ``bits_per_fact`` is what the snapshot takes for each fact that was sealed, kept or cut;
+    ``table_bits_per_fact`` what the tables and the sets in it take, with what finds them. ``memory_bytes`` is
+    the snapshot, which processes share, and the unsealed rows, which each keeps; ``structure_bytes`` what
+    each structure takes of the snapshot, ``rows`` standing for the index of rows and their timestamps;
+    ``disk_bytes`` all files of the view. ``kernel`` is ``compiled`` or ``numpy``.
     """
 
     view: str
     entities: int
     facts: int
     unsealed_rows: int
+    expired_rows: int
     bits_per_fact: float | None
+    table_bits_per_fact: float | None
     memory_bytes: int
     disk_bytes: int
     snapshot_age_seconds: float | None
     newest_event: str | None
     presence_sampled_rate: float | None
+    structure_bytes: dict[str, int]
+    kernel: str
     features: list[FeatureReport]
 
 
@@ -89,31 +101,50 @@ def inspect(store: FeatureStore, view: str) -> ViewReport:
     """
     online_store, table = _resolve(store, view)
     opened = online_store.writer(store.config, table)
-    stats = opened.stats()
-    sealed = opened.sealed()
-    disk_bytes = sum(info.size_bytes for info in opened.storage.walk())
-    if sealed is None:
-        return ViewReport(
-            view, 0, 0, stats.unsealed_rows, None, stats.unsealed_bytes, disk_bytes, None, None, None, []
-        )
-    shards, snapshot = sealed
-    presence, rates = sampled_rates(shards)
-    newest = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=shards.max_event_timestamp)
-    num_facts = stats.sealed_facts + sum(shards.cut.values())
-    fact_bits = sum(layer.fact_bits for layer in shards.layers)
+    stats, sealed, keys = opened.stats(), opened.sealed(), opened.row_keys()
+    expire_before = expire_before_of(opened.settings.ttl_microseconds)
+    layers = () if sealed is None else sealed[0].layers
+    sealed_facts = sum(f.num_facts for layer in layers for f in layer.features.values())
+    sealed_facts += sum(sum(layer.cut.values()) for layer in layers)
+    presence, features = None, []
+    if sealed is not None:
+        presence, rates = sampled_rates(sealed[0])
+        features = [_feature_report(sealed[0], name, rates[name]) for name in sealed[0].codecs]
+
+    def per_fact(num_bits: int) -> float | None:
+        return num_bits / sealed_facts if sealed_facts else None
+
     return ViewReport(
         view,
-        shards.num_entities,
-        stats.sealed_facts,
+        len(keys),
+        sealed_facts + sum(opened.unsealed_facts().values()),
         stats.unsealed_rows,
-        fact_bits / num_facts if num_facts else None,
+        int((keys.event_timestamps < expire_before).sum()),
+        per_fact(8 * stats.snapshot_bytes),
+        per_fact(sum(layer.fact_bits for layer in layers)),
         stats.snapshot_bytes + stats.unsealed_bytes,
-        disk_bytes,
-        max(0.0, time.time() - snapshot.published_at()),
-        newest.isoformat() if shards.num_entities else None,
+        sum(info.size_bytes for info in opened.storage.walk()),
+        None if sealed is None else max(0.0, time.time() - sealed[1].published_at()),
+        _as_text(keys.event_timestamps.max()) if len(keys) else None,
         presence,
-        [_feature_report(shards, name, rates[name]) for name in shards.codecs],
+        _structure_bytes(layers, features),
+        "compiled" if kernel.IS_COMPILED else "numpy",
+        features,
     )
+
+
+def _as_text(microseconds: int) -> str:
+    return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=int(microseconds))).isoformat()
+
+
+def _structure_bytes(layers: Sequence[SketchLayer], features: Sequence[FeatureReport]) -> dict[str, int]:
+    """Bytes of each structure, and of what is known of rows beside them."""
+    sizes: dict[str, int] = {}
+    for feature in features:
+        sizes[feature.structure] = sizes.get(feature.structure, 0) + feature.size_bytes
+    if layers:
+        sizes["rows"] = max(0, sum(layer.size_bytes for layer in layers) - sum(sizes.values()))
+    return sizes
 
 
 def _feature_report(shards: Shards, name: str, sampled_rate: float) -> FeatureReport:
@@ -196,8 +227,16 @@ def verify(
         )
 
 
-def delete(store: FeatureStore, view: str, entity_rows: Sequence[Mapping[str, Any]]) -> int:
-    """Delete what was written of some entities: the number of entities.
+@dataclass(frozen=True)
+class Deleted:
+    """What `delete` did: how many entities had rows, and the entity rows of which there was nothing."""
+
+    found: int
+    not_found: list[dict[str, Any]]
+
+
+def delete(store: FeatureStore, view: str, entity_rows: Sequence[Mapping[str, Any]]) -> Deleted:
+    """Delete what was written of some entities.
 
     Durable, and visible to this process, when it returns; other processes see it within their refresh
     interval. `seal` and then `vacuum` remove the rows from the disk. A row that is written later counts
@@ -207,19 +246,32 @@ def delete(store: FeatureStore, view: str, entity_rows: Sequence[Mapping[str, An
     ----------
     entity_rows : join keys and values, as for ``get_online_features``: ``[{"user_id": 7}]``.
 
+    Returns
+    -------
+    Which of them there was something of, expired rows included.
+
     Raises
     ------
-    RowError : a row does not have the view's join keys, or a value has another type.
+    RowError : a row does not have the view's join keys, or a value has another type; nothing was deleted.
     """
     online_store, table = _resolve(store, view)
     keys = _entity_keys(table, entity_rows)
+    opened = online_store.writer(store.config, table)
+    opened.refresh()
+    hashes = hash_entity_keys(keys)
+    found, _ = find_sorted(opened.row_keys().entity_hashes, hashes)
     online_store.delete(store.config, table, keys)
-    return len(keys)
+    not_found = np.delete(np.arange(len(keys)), found)
+    return Deleted(len(found), [dict(entity_rows[number]) for number in not_found.tolist()])
 
 
 def rebuild(
-    store: FeatureStore, view: str, start: datetime | None = None, end: datetime | None = None
-) -> int:
+    store: FeatureStore,
+    view: str,
+    start: datetime | None = None,
+    end: datetime | None = None,
+    confirm: Callable[[Dropped | None], bool] | None = None,
+) -> int | None:
     """Drop all rows of a view and fill it from the offline store, in one step for readers.
 
     Reads see the old rows until the new ones are complete. Rows that are written meanwhile stay.
@@ -228,10 +280,12 @@ def rebuild(
     ----------
     start : from which event timestamp on; None for the view's ttl before ``end``, or all there is.
     end : None for now.
+    confirm : is asked before anything changes, if rows would be dropped that the offline store lacks; None
+        tells that the view's rows cannot be read.
 
     Returns
     -------
-    The number of entities that the view has then.
+    The number of entities that the view has then; None if it was not confirmed, and nothing has changed.
 
     Raises
     ------
@@ -257,8 +311,8 @@ def rebuild(
             filled.materialize(start, end, feature_views=[view])
         return online_store.storage(config, table)
 
-    opened.rebuild(fill)
-    return opened.stats().sealed_entities
+    is_done = opened.rebuild(fill, confirm)
+    return opened.stats().sealed_entities if is_done else None
 
 
 def views_of(store: FeatureStore) -> list[str]:
@@ -289,8 +343,23 @@ def _entity_keys(table: FeatureView, entity_rows: Sequence[Mapping[str, Any]]) -
             )
     columns = []
     for name, value_type in types.items():
+        values = [row[name] for row in entity_rows]
         try:
-            columns.append(python_values_to_proto_values([row[name] for row in entity_rows], value_type))
+            columns.append(python_values_to_proto_values(values, value_type))
         except (TypeError, ValueError) as error:
-            raise RowError(f"a value of join key {name!r} is no {value_type.name}: {error}") from error
+            number = _first_refused(values, value_type)
+            raise RowError(
+                f"entity row {number}: join key {name!r} of feature view {table.name!r} is "
+                f"{value_type.name}, not {values[number]!r} ({error}). Nothing was deleted"
+            ) from error
     return [EntityKey(join_keys=list(types), entity_values=values) for values in zip(*columns, strict=True)]
+
+
+def _first_refused(values: Sequence[Any], value_type: ValueType) -> int:
+    """The number of the first value that is not of a type."""
+    for number, value in enumerate(values):
+        try:
+            python_values_to_proto_values([value], value_type)
+        except (TypeError, ValueError):
+            return number
+    return 0  # none by itself: they do not go together

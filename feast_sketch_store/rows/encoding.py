@@ -198,6 +198,12 @@ class RowKeys:
         return RowKeys(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
 
     @staticmethod
+    def none() -> "RowKeys":
+        """No rows."""
+        flags, times = np.zeros(0, np.bool_), np.zeros(0, np.int64)
+        return RowKeys(np.zeros((0, 2), np.uint64), times, times, flags, flags)
+
+    @staticmethod
     def concatenate(parts: Sequence["RowKeys"]) -> "RowKeys":
         """The rows of all parts, one behind the other; there is at least one."""
         names = RowKeys.__dataclass_fields__

@@ -4,6 +4,7 @@ A state is one immutable object. Refreshing builds the next one and swaps the re
 lock; while reads come in, what is new is taken up beside them, in a thread.
 """
 
+import functools
 import logging
 import os
 import threading
@@ -21,9 +22,10 @@ from feast_sketch_store.errors import DamagedFileError, SketchStoreError, Storag
 from feast_sketch_store.layers import LayerAnswer, Shards
 from feast_sketch_store.row_log import RowLog
 from feast_sketch_store.rows.codecs import EXACT, FeatureCodec
-from feast_sketch_store.rows.encoding import ENTITY_KEY, NO_TIMESTAMP, OWN_COLUMNS
+from feast_sketch_store.rows.encoding import ENTITY_KEY, NO_TIMESTAMP, OWN_COLUMNS, RowKeys
 from feast_sketch_store.rows.entity_keys import join_keys_of
 from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder
+from feast_sketch_store.snapshot.order import load_order
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.names import SNAPSHOTS_FOLDER
 from feast_sketch_store.view.process_writes import last_write
@@ -302,6 +304,32 @@ class LiveView:
         if state.sealed is None or state.snapshot is None:
             return None
         return state.sealed, state.snapshot
+
+    def row_keys(self) -> RowKeys:
+        """Whose rows there are as of the last refresh, one per entity, in the order of their hashes.
+
+        Sealed and unsealed rows both count, expired ones too.
+
+        Raises
+        ------
+        DamagedFileError, StorageError : the order index of the snapshot cannot be read.
+        """
+        state = self._state
+        parts = [] if state.snapshot is None else [load_order(state.snapshot)]
+        parts += [layer.rows.keys for layer in state.exact]
+        if not parts:
+            return RowKeys.none()
+        _, keys = RowKeys.concatenate(parts).newest()
+        return keys.take(np.flatnonzero(~keys.deleted))
+
+    def unsealed_facts(self) -> dict[str, int]:
+        """How many values of each feature the unsealed rows have that count, by feature."""
+        state = self._state
+        if not state.exact:
+            return {}
+        rows = functools.reduce(state.semantics.merge, (layer.rows for layer in state.exact))
+        alive = ~rows.keys.deleted
+        return {name: int(np.diff(f.indptr)[alive].sum()) for name, f in rows.features.items()}
 
     def stats(self) -> ViewStats:
         """Sizes of the view as of now."""

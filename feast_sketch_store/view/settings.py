@@ -152,6 +152,16 @@ class ViewSettings:
         return FeatureBudget(self.presence_error_rate, targets, self.ttl_microseconds, cuts, columns)
 
 
+def check_files(settings: ViewSettings) -> None:
+    """Check that the files which the settings of a view name can be used.
+
+    Raises
+    ------
+    SettingsError : a file with the values of a vocabulary is missing, or has values of another type.
+    """
+    _ = settings.budget
+
+
 def resolve(options: StoreOptions, table: "FeatureView", folder: Path | None = None) -> ViewSettings:
     """The settings of a view; paths in them are relative to ``folder``.
 

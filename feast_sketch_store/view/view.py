@@ -11,11 +11,12 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import pyarrow as pa
 
 from feast_sketch_store.errors import (
+    DamagedFileError,
     RowError,
     SketchStoreError,
     StorageError,
@@ -23,7 +24,8 @@ from feast_sketch_store.errors import (
     VocabularyOverflowError,
 )
 from feast_sketch_store.row_log import LogRead, Position, RowLog
-from feast_sketch_store.rows.encoding import FeastRow, to_arrow
+from feast_sketch_store.rows.encoding import FeastRow, RowKeys, to_arrow
+from feast_sketch_store.rows.entity_keys import find_sorted
 from feast_sketch_store.snapshot.files import Draft
 from feast_sketch_store.snapshot.sealed import write_layer
 from feast_sketch_store.storage.base import Storage
@@ -44,6 +46,26 @@ _SNAPSHOTS_KEPT = 2
 SEALER = "feast_sketch_store seal"  # the name of threads
 
 Batch: TypeAlias = Sequence[FeastRow] | pa.Table
+
+
+class Dropped(NamedTuple):
+    """What a view would lose if its rows were replaced.
+
+    Parameters
+    ----------
+    entities : that the new rows do not have.
+    newer_rows : of other entities, whose row is newer than the new one.
+    """
+
+    entities: int
+    newer_rows: int
+
+    @classmethod
+    def by(cls, before: RowKeys, after: RowKeys) -> "Dropped":
+        """What is lost by putting rows in the place of others; both ordered by the hash of their entities."""
+        known, places = find_sorted(after.entity_hashes, before.entity_hashes)
+        is_newer = after.older_than(places, before, known)
+        return cls(len(before) - len(known), int(is_newer.sum()))
 
 
 class View(LiveView):
@@ -267,7 +289,9 @@ class View(LiveView):
         # A snapshot's version is the number of commits that it covers.
         return write_layer(self._snapshots, layer, rows.keys, self.settings.view, through.number + 1)
 
-    def rebuild(self, fill: Callable[[Storage], Storage]) -> None:
+    def rebuild(
+        self, fill: Callable[[Storage], Storage], confirm: Callable[[Dropped | None], bool] | None = None
+    ) -> bool:
         """Replace all rows by others.
 
         Reads see the old rows until the new ones are complete, and then those, in one step. Rows that are
@@ -276,6 +300,12 @@ class View(LiveView):
         Parameters
         ----------
         fill : is given an empty storage, writes rows to a view in it, and returns that view's storage.
+        confirm : is asked whether to go on, if rows would be lost that the new ones do not stand for; None
+            tells that the rows there are cannot be read.
+
+        Returns
+        -------
+        False if it was not confirmed; nothing has changed.
 
         Raises
         ------
@@ -293,11 +323,27 @@ class View(LiveView):
                     raise StorageError(
                         f"{self.storage.location}: there are no rows to rebuild from; nothing has changed"
                     )
+                rows = self._fold(log)
+                if confirm is not None:
+                    dropped = self._dropped_by(rows)
+                    if (dropped is None or any(dropped)) and not confirm(dropped):
+                        return False
                 self._row_log.extend(log.schema(), through)
-                self._replace_rows(self._fold(log), through)
+                self._replace_rows(rows, through)
             finally:
                 staging.delete_all()
             self.refresh()
+            return True
+
+    def _dropped_by(self, rows: FoldedRows) -> Dropped | None:
+        """What the absorbed rows have that others do not; None if they cannot be read."""
+        try:
+            log = self._row_log.absorbed()
+            before = self._fold(log).keys if log is not None and log.files else RowKeys.none()
+        except DamagedFileError as error:
+            _logger.warning("%s", error)
+            return None
+        return Dropped.by(before, rows.keys)
 
     def _replace_rows(self, rows: FoldedRows, through: Position) -> None:
         """Put rows in the place of those up to a commit, snapshot and all."""

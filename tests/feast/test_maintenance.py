@@ -14,7 +14,7 @@ from feast import Entity, FeatureStore, FeatureView, Field, FileSource, PushSour
 from feast.data_source import PushMode
 from feast.types import Set, String
 
-from feast_sketch_store import open_view
+from feast_sketch_store import kernel, open_view
 from feast_sketch_store.cli import cli
 from feast_sketch_store.errors import DamagedFileError, RowError, SketchStoreError, StorageError
 from feast_sketch_store.operations import maintenance
@@ -55,7 +55,13 @@ def store(tmp_path):
         ttl=timedelta(days=36_500),
     )
     other = FeatureView(name="empty", entities=[user], schema=[Field(name="x", dtype=String)], source=batch)
-    store.apply([user, view, other])
+    scratch = FeatureView(
+        name="scratch",
+        entities=[user],
+        schema=view.schema,
+        source=PushSource(name="scratch", batch_source=batch),
+    )
+    store.apply([user, view, other, scratch])
     store.materialize(EVENT - timedelta(days=1), EVENT + timedelta(days=1), feature_views=["history"])
     return store
 
@@ -64,11 +70,18 @@ def store(tmp_path):
 def run(store):
     """Runs the command line in the repository; gives its exit status and standard output."""
 
-    def run(*arguments):
-        done = CliRunner().invoke(cli, ["-c", str(store.repo_path), *arguments], catch_exceptions=False)
+    def run(*arguments, input=None):
+        command = ["-c", str(store.repo_path), *arguments]
+        done = CliRunner().invoke(cli, command, input=input, catch_exceptions=False)
         return done.exit_code, done.stdout, done.stderr
 
     return run
+
+
+def push(store, users, event, source="clicks"):
+    users = list(users)
+    frame = {"user_id": users, "viewed": [["x", "y"]] * len(users), "country": "IT", "event": event}
+    store.push(source, pd.DataFrame(frame), to=PushMode.ONLINE)
 
 
 def countries(store, *users):
@@ -110,7 +123,15 @@ class TestInspect:
         viewed, country = report.features
         assert (viewed.vocabulary, viewed.facts, viewed.codec) == (NUM_USERS + 1, 2 * NUM_USERS, "membership")
         assert (country.vocabulary, country.facts, country.codec) == (1, NUM_USERS, "categorical")
-        assert report.facts == 4 * NUM_USERS  # the presence of each user is a fact, too
+        assert report.facts == viewed.facts + country.facts == 3 * NUM_USERS
+        layer, snapshot = open_view(store, "history").sealed()
+        assert report.bits_per_fact == 8 * snapshot.size_bytes() / report.facts
+        assert 7 < report.table_bits_per_fact < report.bits_per_fact
+        assert report.structure_bytes == {
+            "bloom": viewed.size_bytes + country.size_bytes,
+            "rows": layer.size_bytes - viewed.size_bytes - country.size_bytes,
+        }
+        assert (report.kernel, report.expired_rows) == ("compiled" if kernel.IS_COMPILED else "numpy", 0)
         assert 0 <= report.snapshot_age_seconds < 3600
         assert report.newest_event == EVENT.isoformat()
         files = [path for path in open_view(store, "history").storage.path.rglob("*") if path.is_file()]
@@ -122,6 +143,37 @@ class TestInspect:
         viewed = maintenance.inspect(store, "history").features[0]
         assert viewed.expected_rate == pytest.approx(0.01, rel=0.05)
         assert viewed.sampled_rate == pytest.approx(viewed.expected_rate, rel=0.25)
+
+    def test_unsealed_rows_count(self, store):
+        """A new user, a newer row of a known one, one that is deleted, and one that is deleted and new."""
+        before = maintenance.inspect(store, "history")
+        users, later = [5, 10**6, 10**6 + 1], EVENT + timedelta(hours=3)
+        push(store, users, later)
+        maintenance.delete(store, "history", [{"user_id": 7}, {"user_id": 10**6 + 1}])
+        report = maintenance.inspect(store, "history")
+        assert report.entities == before.entities  # one more, one less
+        assert report.unsealed_rows == 5
+        assert report.newest_event == later.isoformat()
+        assert report.facts == before.facts + 2 * 3  # two values and a country each
+        assert report.bits_per_fact == before.bits_per_fact
+
+    def test_a_view_that_was_never_sealed(self, store):
+        push(store, range(9), EVENT + timedelta(hours=1), "scratch")
+        report = maintenance.inspect(store, "scratch")
+        assert (report.entities, report.facts, report.unsealed_rows) == (9, 27, 9)
+        assert (report.newest_event, report.bits_per_fact) == ((EVENT + timedelta(hours=1)).isoformat(), None)
+
+    def test_expired_rows(self, store):
+        """Half of the rows are older than the ttl, sealed and unsealed ones alike."""
+        view = store.get_feature_view("history").__copy__()
+        view.ttl = datetime.now(UTC) - EVENT - timedelta(hours=1)
+        store.config.online_store.expire_rows = True
+        store.apply([view])
+        assert maintenance.inspect(store, "history").expired_rows == NUM_USERS
+        push(store, [1, 2, 10**6], EVENT + timedelta(hours=2))
+        push(store, [10**6 + 1], EVENT)
+        report = maintenance.inspect(store, "history")
+        assert (report.expired_rows, report.entities) == (NUM_USERS - 2 + 1, NUM_USERS + 2)
 
     def test_a_view_without_a_snapshot(self, store):
         report = maintenance.inspect(store, "empty")
@@ -146,7 +198,8 @@ class TestDelete:
     def test_by_python(self, store):
         reader = another(store)
         assert countries(reader, 1, 2) == ["FR", "FR"]
-        assert maintenance.delete(store, "history", [{"user_id": 1}, {"user_id": 10**6}]) == 2
+        deleted = maintenance.delete(store, "history", [{"user_id": 1}, {"user_id": 10**6}])
+        assert (deleted.found, deleted.not_found) == (1, [{"user_id": 10**6}])
         assert countries(store, 1, 2) == countries(reader, 1, 2) == [None, "FR"]
 
     def test_the_whole_way_on_the_command_line_leaves_no_byte(self, run, store):
@@ -177,14 +230,43 @@ class TestDelete:
         assert run("delete", "history", "user_id=3", "--file", str(tmp_path / "who.jsonl"))[0] == 0
         assert countries(another(store), 1, 2, 3, 4) == [None, None, None, "FR"]
 
+    def test_what_is_not_found_is_told(self, run, store):
+        push(store, [10**6], EVENT)
+        status, table, error = run("delete", "history", "user_id=3", "user_id=77777", f"user_id={10**6}")
+        assert (status, table.split()[-3:]) == (0, ["history", "2", "1"])
+        assert "not found: user_id=77777" in error
+        assert countries(another(store), 3, 4, 10**6) == [None, "FR", None]
+        _, text, _ = run("delete", "history", "user_id=3", "user_id=4", "--json")
+        assert json.loads(text) == [{"view": "history", "found": 1, "not_found": [{"user_id": 3}]}]
+
+    @pytest.mark.parametrize(
+        ("line", "message"),
+        [
+            ('{"user_id": 1', "line 2 of --file is no JSON"),
+            ("[1]", "no JSON object"),
+            ('{"user_id": "x"}', "'x' is no whole"),
+        ],
+    )
+    def test_a_line_that_does_not_parse_is_named(self, run, store, tmp_path, line, message):
+        (tmp_path / "who.jsonl").write_text('{"user_id": 3}\n' + line + "\n")
+        status, _, error = run("delete", "history", "--file", str(tmp_path / "who.jsonl"))
+        assert status != 0
+        assert message in error
+        assert "line 2" in error
+        assert countries(another(store), 3) == ["FR"]
+
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
             (["history"], "at least one entity"),
             (["history", "7"], "KEY=VALUE"),
             (["history", "uid=7"], "join keys ['user_id']"),
-            (["history", "user_id=seven"], "seven"),
-            (["nonsense", "user_id=7"], "it has: empty, history"),
+            (
+                ["history", "user_id=seven"],
+                "user_id=seven: join key 'user_id' is INT64, and 'seven' is no whole",
+            ),
+            (["history", "user_id=1", "user_id=2.5"], "user_id=2.5: join key 'user_id'"),
+            (["nonsense", "user_id=7"], "it has: empty, history, scratch"),
         ],
     )
     def test_mistakes_are_named(self, run, store, arguments, message):
@@ -194,8 +276,11 @@ class TestDelete:
         assert countries(store, 7) == ["FR"]
 
     def test_a_key_of_another_type_is_refused(self, store):
-        with pytest.raises(RowError, match="user_id"):
-            maintenance.delete(store, "history", [{"user_id": "seven"}])
+        with pytest.raises(
+            RowError, match=r"entity row 1: join key 'user_id' of .*'history' is INT64, not 'seven'"
+        ):
+            maintenance.delete(store, "history", [{"user_id": 6}, {"user_id": "seven"}])
+        assert countries(store, 6) == ["FR"]
         assert countries(store, 7) == ["FR"]
 
 
@@ -205,13 +290,35 @@ class TestRebuild:
     def test_rows_that_the_offline_store_lost_are_gone(self, run, store):
         reader = another(store)
         write_source(store.repo_path, "DE", range(100, NUM_USERS), EVENT - timedelta(days=9))
-        status, text, error = run("rebuild", "history", "--json")
+        status, text, error = run("rebuild", "history", "--json", "--yes")
         assert status == 0, error
         assert json.loads(text) == [{"view": "history", "entities": 200}]
         for each in (store, reader, another(store)):
             assert countries(each, 99, 100, 299) == [None, "DE", "DE"]
         assert maintenance.verify(store, "history").problems == []
         assert not (open_view(store, "history").storage.path / "rebuild").exists()
+
+    def test_rows_that_were_only_pushed_are_counted_and_asked_about(self, run, store):
+        """Three are new, two are newer than in the offline store, one is as old as there."""
+        push(store, [10**6, 10**6 + 1, 10**6 + 2, 1, 2], EVENT + timedelta(hours=1))
+        push(store, [3], EVENT)
+        told = "lacks 3 entities that the view has, and has an older row than the view for 2 others"
+        for answer in ("", "n\n"):  # no terminal, and a no
+            status, _, error = run("rebuild", "history", input=answer)
+            assert status == 1
+            assert told in error
+            assert "history was not rebuilt" in error
+            assert countries(another(store), 1, 10**6) == ["IT", "IT"]
+        assert run("rebuild", "history", input="y\n")[0] == 0
+        assert countries(another(store), 1, 10**6) == ["FR", None]
+        status, _, error = run("rebuild", "history")
+        assert status == 0, "there is nothing to ask about any more"
+        assert "lacks" not in error
+
+    def test_yes_does_not_ask(self, run, store):
+        push(store, [10**6], EVENT)
+        assert run("rebuild", "history", "--yes")[0] == 0
+        assert countries(another(store), 10**6) == [None]
 
     def test_afterwards_life_goes_on(self, store):
         maintenance.rebuild(store, "history")
@@ -360,7 +467,7 @@ class TestVerify:
         assert (found.snapshots, found.compared_entities, found.rows) == (1, NUM_USERS, NUM_USERS + 1)
         assert found.compared_facts == 3 * NUM_USERS
         status, text, _ = run("verify", "--json")
-        assert (status, [each["is_sound"] for each in json.loads(text)]) == (0, [True, True])
+        assert (status, [each["is_sound"] for each in json.loads(text)]) == (0, [True] * 3)
 
     @pytest.mark.parametrize("pattern", ["rows/*.parquet", "snapshots/*.base.*", "snapshots/*.order.*"])
     def test_a_flipped_bit_anywhere(self, run, store, pattern):
@@ -417,7 +524,9 @@ def test_a_damaged_data_file_is_mended_by_a_rebuild(run, store):
     with pytest.raises(DamagedFileError, match=file.name):
         countries(another(store), 1)
     assert run("verify", "history")[0] == 1
-    assert run("rebuild", "history")[0] == 0
+    status, _, error = run("rebuild", "history")
+    assert (status, "its rows cannot be read" in error) == (1, True)
+    assert run("rebuild", "history", "--yes")[0] == 0
     assert countries(another(store), 1) == ["FR"]
     assert run("verify", "history")[0] == 0
 

@@ -114,7 +114,7 @@ def test_a_folder_of_any_name(tmp_path, where, name):
     assert read(store) == read(other) == ["FR", "DE", "IT"]
     assert maintenance.seal(store, "history")
     write(store, u1="PT")
-    assert maintenance.delete(store, "history", [{"user_id": 2}]) == 1
+    assert maintenance.delete(store, "history", [{"user_id": 2}]).found == 1
     assert read(store) == read(other) == ["PT", None, "IT"]
     assert maintenance.seal(other, "history")
     write(other, u2="ES")

@@ -10,6 +10,7 @@ from feast import Entity, FeatureStore, FeatureView, Field, FileSource, ValueTyp
 from feast.types import Array, Int64, Set, String
 
 from feast_sketch_store.cli import cli
+from feast_sketch_store.errors import SettingsError
 from feast_sketch_store.online_store import SketchOnlineStoreConfig
 from feast_sketch_store.operations import maintenance
 
@@ -134,6 +135,25 @@ def test_a_vocabulary_from_a_file_beside_the_configuration(make_store, tmp_path)
     (tmp_path / "items.json").write_text('["coffee", "a7"]')
     store = make_store(viewed_tags={"sketch.structure": "sets", "sketch.vocabulary": "{file: items.json}"})
     assert [values(store, user)[0] for user in (6, 7, 9)] == [set(), {"coffee", "a7"}, {"coffee"}]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "which cannot be read as a JSON list"),
+        ("not json", "which cannot be read as a JSON list"),
+        ('{"a": 1}', "which cannot be read as a JSON list"),
+        ("[1, 2]", "a value of another type than the feature"),
+    ],
+)
+def test_a_vocabulary_file_that_cannot_be_used_is_refused_at_apply(make_store, tmp_path, content, message):
+    if content is not None:
+        (tmp_path / "items.json").write_text(content)
+    with pytest.raises(SettingsError, match=message) as refused:
+        make_store(viewed_tags={"sketch.vocabulary": "{file: items.json}"})
+    assert "feature 'viewed' of view 'history'" in str(refused.value)
+    assert str(tmp_path / "items.json") in str(refused.value)
+    assert not (tmp_path / "sketch" / "shop" / "history").exists()
 
 
 def test_a_rebuild_keeps_the_options(make_store):
