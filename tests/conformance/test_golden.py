@@ -172,15 +172,20 @@ def test_the_listed_file_has_each_form_of_a_column():
 def test_sets_read_as_they_were_written():
     description, arrays = load(SETS)
     layer = SketchLayer.from_snapshot(description["layer"], arrays)
-    names = ["viewed", "sizes", "topics", "country"]
+    names = ["viewed", "sizes", "topics", "country", "bought"]
     answer = layer.read(user_hashes(range(1000)), names)
     assert answer.found.tolist() == list(range(70))
     assert (answer.event_timestamps <= NOON + HOUR * np.arange(70)).all()
     columns = [answer.features[name] for name in names]
     values = [feature.decoder.values(feature.states, feature.indptr, feature.symbols) for feature in columns]
-    for user, (viewed, sizes, topics, country) in enumerate(zip(*values, strict=True)):
+    for user, (viewed, sizes, topics, country, bought) in enumerate(zip(*values, strict=True)):
+        if user % 6:
+            all_viewed = ["tea", "coffee", "naïve ☕", ""][: user % 5]
+            all_bought = {*all_viewed[: user % 3], *["milk"][: user % 9 == 0]}
+            assert set(bought.string_set_val.val) == all_bought
         if user % 6 == 0:
             assert viewed is None
+            assert bought is None
         elif user % 7 == 0:
             assert viewed == Value()
         else:
@@ -200,6 +205,7 @@ def test_the_file_of_sets_has_each_structure():
         "country": "column",
         "viewed": "sets",
         "sizes": "sets",
+        "bought": "sets",
     }
     bloom, columns, sets = description["layer"]["structures"]
     assert [entry["kind"] for entry in (bloom, columns, sets)] == ["bloom", "columns", "sets"]
@@ -207,12 +213,14 @@ def test_the_file_of_sets_has_each_structure():
     assert (topics["facts_per_hash"], topics["first_symbols"]) == ([192, 45, 19], [0, 4, 6])
     assert description["layer"]["cut"] == {"sizes": 36}
     assert [list(entry.values()) for entry in sets["features"]] == [
-        ["viewed", "string_set_val", 101, 1, 2],
-        ["sizes", "int64_list_val", 77, 0, 0],
+        ["viewed", "string_set_val", 4, 101, 1, 2, -1],
+        ["bought", "string_set_val", 3, 55, 1, 2, 0],
+        ["sizes", "int64_list_val", 3, 77, 0, 0, -1],
     ]
-    assert sets["num_bits"] == 620
-    assert arrays["sets.0.level_ends"].tolist()[-1] == 4
-    assert arrays["sets.1.vocabulary.values"].tolist() == [0, 1, 2]
+    assert sets["num_bits"] == 956
+    assert arrays["sets.0.level_ends"].tolist()[-1] == 5
+    assert [arrays[f"sets.{number}.known"].tolist() for number in range(2)] == [[0b1111], [0b10011]]
+    assert arrays["sets.2.vocabulary.values"].tolist() == [0, 1, 2]
     assert arrays["presence.bucket_bounds"].shape == (16, 2)
     packed = [name for name in arrays if name.endswith("words")]
     assert len(packed) == 11
