@@ -328,8 +328,8 @@ class _Inside(NamedTuple):
     def of(cls, seen: NDArray[np.int64], members: NDArray[np.int64]) -> "_Inside":
         is_reversed = 2 * members > seen
         fewer = np.where(is_reversed, seen - members, members)
-        is_dense = 5 * fewer >= seen
-        widths = (half_octaves(seen) - half_octaves(fewer)) >> 1
+        is_dense = 8 * fewer >= 3 * seen
+        widths = np.maximum(0, half_octaves(seen) - half_octaves(fewer) - 1) >> 1
         return cls(is_reversed, is_dense & (fewer > 0), np.where(is_dense, 0, fewer), widths)
 
 

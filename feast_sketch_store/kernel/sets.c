@@ -182,11 +182,11 @@ typedef struct {
 static inline Inside inside_of(int64_t seen, int64_t members) {
     Inside inside = {0, 0, 2 * members > seen, 0};
     int64_t fewer = inside.is_reversed ? seen - members : members;
-    if (5 * fewer >= seen) {
+    if (8 * fewer >= 3 * seen) {
         inside.is_bitmap = fewer > 0;
     } else {
         inside.coded = fewer;
-        inside.width = (half_octaves((uint64_t)seen) - half_octaves((uint64_t)fewer)) >> 1;
+        inside.width = (half_octaves((uint64_t)seen) - half_octaves((uint64_t)fewer) - 1) >> 1;
     }
     return inside;
 }

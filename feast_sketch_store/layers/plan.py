@@ -161,7 +161,7 @@ class LayerPlan:
             False,
             [*self._scalar_facts.values(), *self._shape_facts],
             sum(words_for(len(f.vocabulary)) for f in scalars) + sum(words_for(len(s)) for s in self.shapes),
-            sum(feature.vocabulary.size_bytes for feature in scalars),
+            sum(feature.vocabulary.packed_bytes for feature in scalars),
             index,
             columns + timestamps_bytes(num_rows, self.bounds[:, 0]),
         )

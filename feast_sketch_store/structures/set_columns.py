@@ -181,7 +181,7 @@ class SetColumns(Structure):
     def size_bytes(self) -> int:
         """Bytes of the sets, of where they begin, vocabularies, and which values features have."""
         known = sum(-(-len(f.own_ids) // 8) for f in self.features.values() if f.own_ids is not None)
-        return self.sets.size_bytes + sum(v.size_bytes for v in self.vocabularies) + known
+        return self.sets.size_bytes + sum(v.packed_bytes for v in self.vocabularies) + known
 
     def size_bytes_of(self, feature: str) -> float:
         """Bytes of one feature: a share of the sets, by its facts, and of its vocabulary, by its values."""
@@ -190,7 +190,7 @@ class SetColumns(Structure):
         sharers = [f for f in self.features.values() if chain_of[f.number] == chain]
         of_values = len(own.vocabulary) / max(1, sum(len(f.vocabulary) for f in sharers))
         of_facts = own.num_facts / max(1, self.num_facts)
-        return of_facts * self.sets.size_bytes + of_values * self.vocabularies[chain].size_bytes
+        return of_facts * self.sets.size_bytes + of_values * self.vocabularies[chain].packed_bytes
 
     @property
     def fact_bits(self) -> int:
@@ -226,7 +226,7 @@ class SetColumns(Structure):
             if feature.own_ids is not None:
                 arrays[f"{number}.known"] = np.packbits(feature.own_ids >= 0, bitorder="little")
             if code.others_width < 0:
-                arrays |= prefixed(f"{number}.vocabulary", vocabulary.to_arrays())
+                arrays |= prefixed(f"{number}.vocabulary", vocabulary.to_packed())
         description = {
             "features": entries,
             "num_bits": sets.num_bits,

@@ -20,9 +20,9 @@ A set may be coded with those before it, back to the last one that is not: a lon
 have ``u`` distinct ids of the row, ``o`` of its ``n`` ids are others, and ``a = n - o`` are among them:
 
     set      header | o | members | gaps of the others, as above
-    members  u bits, one for each id, if a fifth of them or more are members, and a fifth or more are not;
+    members  u bits, one for each id, if 3 of 8 of them or more are members, and 3 of 8 or more are not;
              else the gaps between the places, among the u, of those that are fewer, members or not:
-             f of them in codes of (round(2 * log2(u)) - round(2 * log2(f))) div 2 bits
+             f of them in codes of (round(2 * log2(u)) - round(2 * log2(f)) - 1) div 2 bits
 
 Nothing is written that is known: no ``o`` if ``u`` or ``n`` is 0, no members if all are or none is.
 
