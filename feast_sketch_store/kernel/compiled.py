@@ -239,6 +239,7 @@ def read_sets(
     num_rows: int,
     rows: NDArray[np.int64],
     feature: int,
+    own_ids: NDArray[np.int32] | None = None,
 ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]]:
     """See `reference_sets.read_sets`."""
     anchors, deltas, block_rows = offsets
@@ -246,7 +247,7 @@ def read_sets(
     headers, indptr = np.empty(wanted, np.int32), np.zeros(wanted + 1, np.int64)
     num_symbols = int(codes.level_starts[feature + 1] - codes.level_starts[feature])
     ids = np.empty(wanted * min(num_symbols, _EXPECTED_IDS), np.int32)
-    arguments = (*codes, words, num_bits, *anchors, *deltas, num_rows, block_rows, rows, feature)
+    arguments = (*codes, words, num_bits, *anchors, *deltas, num_rows, block_rows, rows, feature, own_ids)
     done = _compiled.read_sets(*arguments, 0, headers, indptr, ids)
     while done < wanted:
         count = int(indptr[done])

@@ -19,12 +19,18 @@
 #define PREFETCH(address) __builtin_prefetch(address)
 #define POPULATION(word) ((Py_ssize_t)__builtin_popcountll(word))
 #define LOWEST(word) ((uint32_t)__builtin_ctzll(word))
+#define HIGHEST(word) (63u - (uint32_t)__builtin_clzll(word))
 #else
 #define ALWAYS_INLINE inline
 #define PREFETCH(address) ((void)(address))
 static inline uint32_t LOWEST(uint64_t word) {
     uint32_t place = 0;
     while (!(word >> place & 1)) place++;
+    return place;
+}
+static inline uint32_t HIGHEST(uint64_t word) {
+    uint32_t place = 0;
+    while (word >> place >> 1) place++;
     return place;
 }
 static inline Py_ssize_t POPULATION(uint64_t word) {
@@ -54,7 +60,7 @@ typedef struct {
     Py_ssize_t length;
 } Array;
 
-#define MAX_ARRAYS 10
+#define MAX_ARRAYS 12
 
 /* A call: the arguments that were not taken yet, and what `run` gives back when it returns. */
 typedef struct {

@@ -6,10 +6,12 @@ time. Where few rows are left, a call of NumPy takes longer than their codes, an
 
 from collections.abc import Callable
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from feast_sketch_store.kernel.ascending import Sets
 
 _ONE = np.uint64(1)
 _LONGEST_UNARY = 24  # as many ones stand for a number of 32 bits that follows
@@ -36,7 +38,9 @@ _MASKS = ((1 << np.arange(_MAX_WIDTH + 1)) - 1).astype(np.uint64)
 class SetCodes(NamedTuple):
     """How the sets of each of F features are coded; `succinct.golomb_sets` has the formulas.
 
-    ``parameters`` is int64[F, 2]: the width of headers, and how many headers stand for rows without a set.
+    ``parameters`` is int64[F, 3]: the width of headers; how many headers stand for rows without a set; and of
+    a set that is coded with those before it the width of the number of others, or else -1. Such a set has as
+    many symbols as the one before it, and is never the first.
     Feature ``f`` has the levels ``levels[level_starts[f]:level_starts[f + 1]]``, uint8, one per symbol.
     """
 
@@ -91,45 +95,32 @@ def write_sets(
     ------
     ValueError : the sets do not fit their codes.
     """
+    _check_codes(codes)
     num_rows, num_features = headers.shape
-    sizes = np.diff(indptr)
-    feature = np.tile(np.arange(num_features), num_rows)
-    header = headers.reshape(-1).astype(np.int64)
-    no_set, num_symbols = codes.parameters[feature, 1], np.diff(codes.level_starts)[feature]
-    segment = np.repeat(np.arange(len(sizes)), sizes)
-    previous = np.concatenate(([-1], ids[:-1])).astype(np.int64)[: len(ids)]
-    previous[indptr[:-1][sizes > 0]] = -1
-    if (
-        (header < 0).any()
-        or (sizes != np.maximum(header - no_set, 0)).any()
-        or (ids <= previous).any()
-        or (ids >= num_symbols[segment]).any()
-    ):
-        raise ValueError("the sets do not fit their codes")
-    # The code of a header stands before those of its set.
-    places = np.arange(len(ids)) + segment + 1
-    numbers = np.empty(len(ids) + len(sizes), np.int64)
-    widths = np.empty(len(numbers), np.int64)
-    header_places = indptr[:-1] + np.arange(len(sizes))
-    numbers[header_places], widths[header_places] = header, codes.parameters[feature, 0]
-    numbers[places] = ids - previous - 1
-    levels = codes.levels[codes.level_starts[feature[segment]] + previous + 1]
-    widths[places] = _gap_widths(levels, half_octaves(sizes)[segment])
-
-    quotients = numbers >> widths
-    is_long = quotients >= _LONGEST_UNARY
-    unary = np.minimum(quotients, _LONGEST_UNARY).astype(np.uint64)
-    behind = np.where(is_long, unary, unary + _ONE)
-    rest = np.where(is_long, numbers, numbers & ((1 << widths) - 1)).astype(np.uint64)
-    contents = ((_ONE << unary) - _ONE) | rest << behind
-    ends = np.cumsum(np.where(is_long, _LONGEST_UNARY + 32, quotients + 1 + widths))
-    starts = np.concatenate(([0], ends))[: len(ends)]
-    words = np.zeros((int(ends[-1]) if len(ends) else 0) // 64 + 2, np.uint64)
-    shifts = (starts & 63).astype(np.uint64)
-    np.bitwise_or.at(words, starts >> 6, contents << shifts)
-    np.bitwise_or.at(words, (starts >> 6) + 1, contents >> _ONE >> (np.uint64(63) - shifts))
-    last = indptr[num_features::num_features] + np.arange(1, num_rows + 1) * num_features - 1
-    return words, ends[last] if num_rows else np.zeros(0, np.int64)
+    _check_sets(codes, headers, indptr, ids)
+    sizes = np.diff(indptr).reshape(num_rows, num_features)
+    segment = np.repeat(np.arange(sizes.size), sizes.reshape(-1))
+    rows, feature = segment // num_features, segment % num_features
+    pieces = _Pieces([], [], [])
+    seen = Sets(np.zeros(num_rows + 1, np.int64), ids[:0])
+    everyone = np.arange(num_rows)
+    for number in range(num_features):
+        width, _, others_width = codes.parameters[number].tolist()
+        levels = codes.levels[codes.level_starts[number] : codes.level_starts[number + 1]]
+        own = Sets.of(rows[feature == number], ids[feature == number], num_rows)
+        pieces.add(everyone, headers[:, number], width)
+        if others_width < 0:
+            pieces.add_gaps(own, levels)
+            seen = own
+            continue
+        is_member = seen.has(own)
+        others = own.where(~is_member)
+        counted = np.flatnonzero((own.sizes > 0) & (seen.sizes > 0))
+        pieces.add(counted, others.sizes[counted], others_width)
+        pieces.add_inside(seen, own.where(is_member))
+        pieces.add_gaps(others, levels)
+        seen = seen.with_all(others)
+    return pieces.words(num_rows)
 
 
 def read_sets(
@@ -140,6 +131,7 @@ def read_sets(
     num_rows: int,
     rows: NDArray[np.int64],
     feature: int,
+    own_ids: NDArray[np.int32] | None = None,
 ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]]:
     """The sets of one feature of some rows: the reverse of `write_sets`.
 
@@ -149,6 +141,8 @@ def read_sets(
     offsets : where rows begin: ``anchors[r // block_rows] + deltas[r]``; anchors, deltas and block_rows.
     num_rows : how many there are.
     rows : int64[m], their numbers.
+    own_ids : int32[V], what the feature calls each id, ascending but for those that it never has, -1; None
+        if it calls them as they are coded.
 
     Returns
     -------
@@ -158,25 +152,46 @@ def read_sets(
     ------
     ValueError : the codes are damaged.
     """
+    _check_codes(codes)
     anchors, deltas, block_rows = offsets
     if len(rows) and not 0 <= rows.min() <= rows.max() < num_rows:
         raise ValueError(_DAMAGED)
-    bits = (anchors.take(rows // block_rows) + deltas.take(rows)).astype(np.int64)
+    reader = _Reader(words, num_bits, (anchors.take(rows // block_rows) + deltas.take(rows)).astype(np.int64))
+    base = feature
+    while codes.parameters[base, 2] >= 0:
+        base -= 1
+    header = np.zeros(len(rows), np.int64)
+    seen = found = Sets(np.zeros(len(rows) + 1, np.int64), np.zeros(0, np.int32))
     for number in range(feature + 1):
-        width, no_set = codes.parameters[number]
+        width, no_set, others_width = codes.parameters[number].tolist()
         levels = codes.levels[codes.level_starts[number] : codes.level_starts[number + 1]]
-        header, bits = _read_codes(words, num_bits, bits, int(width))
+        header = reader.codes(np.arange(len(rows)), np.full(len(rows), width))
         sizes = np.maximum(header - no_set, 0)
         if (sizes > len(levels)).any():
             raise ValueError(_DAMAGED)
-        indptr = np.zeros(len(rows) + 1, np.int64)
-        np.cumsum(sizes, out=indptr[1:])
-        ids = np.empty(indptr[-1], np.int32)
-        try:
-            bits = _read_members(words, num_bits, bits, levels, indptr, ids)
-        except IndexError as error:  # of a word behind the last, or of a symbol that does not exist
-            raise ValueError(_DAMAGED) from error
-    return header.astype(np.int32), indptr, ids
+        if others_width < 0:
+            seen = found = reader.sets(sizes, levels)
+            continue
+        counted = np.flatnonzero((sizes > 0) & (seen.sizes > 0))
+        num_others = sizes.copy()
+        num_others[counted] = reader.codes(counted, np.full(len(counted), others_width))
+        members = sizes - num_others
+        if ((members < 0) | (members > seen.sizes) | (seen.sizes + num_others > len(levels))).any():
+            raise ValueError(_DAMAGED)
+        inside = reader.inside(seen, members)
+        others = reader.sets(num_others, levels)
+        if number == feature:
+            found = inside.with_all(others)
+        elif number > base:
+            seen = seen.with_all(others)
+        else:  # only how many there are matters
+            seen = Sets(seen.indptr + others.indptr, np.zeros(len(seen.ids) + len(others.ids), np.int32))
+    ids = found.ids
+    if own_ids is not None:
+        ids = own_ids[ids]
+        if (ids < 0).any():
+            raise ValueError(_DAMAGED)
+    return header.astype(np.int32), found.indptr, ids
 
 
 def _read_members(
@@ -301,6 +316,164 @@ def _short_codes() -> list[list[int]]:
     return [tables[width] for width in _WIDTH_LIST]
 
 
+class _Inside(NamedTuple):
+    """How the members among the ids seen in n rows are coded; see ``inside_of`` in sets.c."""
+
+    is_reversed: NDArray[np.bool_]
+    is_bitmap: NDArray[np.bool_]
+    coded: NDArray[np.int64]
+    widths: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, seen: NDArray[np.int64], members: NDArray[np.int64]) -> "_Inside":
+        is_reversed = 2 * members > seen
+        fewer = np.where(is_reversed, seen - members, members)
+        is_dense = 8 * fewer >= 3 * seen
+        widths = np.maximum(0, half_octaves(seen) - half_octaves(fewer) - 1) >> 1
+        return cls(is_reversed, is_dense & (fewer > 0), np.where(is_dense, 0, fewer), widths)
+
+
+class _Pieces(NamedTuple):
+    """Codes: which row each belongs to, its bits, and how many; those of a row in their order."""
+
+    rows: list[NDArray[np.int64]]
+    contents: list[NDArray[np.uint64]]
+    lengths: list[NDArray[np.int64]]
+
+    def add(self, rows: NDArray[np.int64], numbers: NDArray[np.integer], widths: Any) -> None:
+        """Codes of numbers."""
+        numbers = numbers.astype(np.int64)
+        quotients = numbers >> widths
+        is_long = quotients >= _LONGEST_UNARY
+        unary = np.minimum(quotients, _LONGEST_UNARY).astype(np.uint64)
+        behind = np.where(is_long, unary, unary + _ONE)
+        rest = np.where(is_long, numbers, numbers & ((1 << np.asarray(widths)) - 1)).astype(np.uint64)
+        self.rows.append(rows)
+        self.contents.append(((_ONE << unary) - _ONE) | rest << behind)
+        self.lengths.append(np.where(is_long, _LONGEST_UNARY + 32, quotients + 1 + widths))
+
+    def add_gaps(self, sets: Sets, levels: NDArray[np.uint8]) -> None:
+        """Codes of ids."""
+        following = _following(sets)
+        widths = _gap_widths(levels[following], half_octaves(sets.sizes)[sets.rows])
+        self.add(sets.rows, sets.ids - following, widths)
+
+    def add_inside(self, seen: Sets, members: Sets) -> None:
+        """Codes of which ids that were seen are members."""
+        inside, rows = _Inside.of(seen.sizes, members.sizes), seen.rows
+        is_member = members.has(seen)
+        in_bitmap = inside.is_bitmap[rows]
+        self.rows.append(rows[in_bitmap])
+        self.contents.append(is_member[in_bitmap].astype(np.uint64))
+        self.lengths.append(np.ones(in_bitmap.sum(), np.int64))
+        is_coded = (inside.coded > 0)[rows] & (is_member != inside.is_reversed[rows])
+        places = (np.arange(len(rows)) - seen.indptr[rows]).astype(np.int32)
+        coded = Sets(seen.indptr, places).where(is_coded)
+        self.add(coded.rows, coded.ids - _following(coded), inside.widths[coded.rows])
+
+    def words(self, num_rows: int) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+        """All codes, and the bit behind each row."""
+        rows = np.concatenate([*self.rows, np.zeros(0, np.int64)])
+        order = np.argsort(rows, kind="stable")
+        contents = np.concatenate([*self.contents, np.zeros(0, np.uint64)])[order]
+        ends = np.cumsum(np.concatenate([*self.lengths, np.zeros(0, np.int64)])[order])
+        starts = np.concatenate(([0], ends))
+        words = np.zeros(int(starts[-1]) // 64 + 2, np.uint64)
+        places, shifts = starts[:-1] >> 6, (starts[:-1] & 63).astype(np.uint64)
+        np.bitwise_or.at(words, places, contents << shifts)
+        np.bitwise_or.at(words, places + 1, contents >> _ONE >> (np.uint64(63) - shifts))
+        return words, starts[np.searchsorted(rows[order], np.arange(num_rows), side="right")]
+
+
+class _Reader:
+    """Reads the codes of rows, from a bit of each on."""
+
+    def __init__(self, words: NDArray[np.uint64], num_bits: int, bits: NDArray[np.int64]):
+        self._words, self._num_bits, self._bits = words, num_bits, bits
+
+    def codes(self, rows: NDArray[np.int64], widths: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The next number of some rows."""
+        numbers, self._bits[rows] = _read_codes(self._words, self._num_bits, self._bits[rows], widths)
+        return numbers
+
+    def sets(self, sizes: NDArray[np.int64], levels: NDArray[np.uint8]) -> Sets:
+        """Sets of so many ids."""
+        indptr = np.zeros(len(sizes) + 1, np.int64)
+        np.cumsum(sizes, out=indptr[1:])
+        ids = np.empty(indptr[-1], np.int32)
+        try:
+            self._bits = _read_members(self._words, self._num_bits, self._bits, levels, indptr, ids)
+        except IndexError as error:  # of a word behind the last, or of a symbol that does not exist
+            raise ValueError(_DAMAGED) from error
+        return Sets(indptr, ids)
+
+    def inside(self, seen: Sets, members: NDArray[np.int64]) -> Sets:
+        """So many of the ids that were seen."""
+        inside, rows = _Inside.of(seen.sizes, members), seen.rows
+        places = np.arange(len(rows)) - seen.indptr[rows]
+        is_member = inside.is_reversed[rows]
+        in_bitmap = inside.is_bitmap[rows]
+        bits = (self._bits[rows] + places)[in_bitmap]
+        if (self._bits + seen.sizes > self._num_bits)[inside.is_bitmap].any():
+            raise ValueError(_DAMAGED)
+        is_member[in_bitmap] = (_bits_at(self._words, bits) & _ONE).astype(np.bool_)
+        self._bits += np.where(inside.is_bitmap, seen.sizes, 0)
+        coded = self._ascending(inside.coded, seen.sizes, inside.widths)
+        is_member[seen.indptr[coded.rows] + coded.ids] ^= True
+        found = seen.where(is_member)
+        if (found.sizes != members).any():
+            raise ValueError(_DAMAGED)
+        return found
+
+    def _ascending(
+        self, counts: NDArray[np.int64], stops: NDArray[np.int64], widths: NDArray[np.int64]
+    ) -> Sets:
+        """So many ascending numbers below others for each row, coded as gaps."""
+        indptr = np.zeros(len(counts) + 1, np.int64)
+        np.cumsum(counts, out=indptr[1:])
+        ids, following = np.zeros(indptr[-1], np.int32), np.zeros(len(counts), np.int64)
+        for step in range(int(counts.max(initial=0))):
+            left = np.flatnonzero(counts > step)
+            following[left] += self.codes(left, widths[left]) + 1
+            if (following > stops).any():
+                raise ValueError(_DAMAGED)
+            ids[indptr[left] + step] = following[left] - 1
+        return Sets(indptr, ids)
+
+
+def _following(sets: Sets) -> NDArray[np.int64]:
+    """Where the gap before each id begins."""
+    following = np.concatenate(([0], sets.ids[:-1].astype(np.int64) + 1))[: len(sets.ids)]
+    following[sets.indptr[:-1][sets.sizes > 0]] = 0
+    return following
+
+
+def _check_codes(codes: SetCodes) -> None:
+    sizes, others_widths = np.diff(codes.level_starts), codes.parameters[:, 2]
+    if others_widths[0] >= 0 or (np.diff(sizes)[others_widths[1:] >= 0] != 0).any():
+        raise ValueError("the codes do not fit each other")
+
+
+def _check_sets(
+    codes: SetCodes, headers: NDArray[np.int32], indptr: NDArray[np.int64], ids: NDArray[np.int32]
+) -> None:
+    num_rows, num_features = headers.shape
+    sizes = np.diff(indptr)
+    feature = np.tile(np.arange(num_features), num_rows)
+    header = headers.reshape(-1).astype(np.int64)
+    no_set, num_symbols = codes.parameters[feature, 1], np.diff(codes.level_starts)[feature]
+    segment = np.repeat(np.arange(len(sizes)), sizes)
+    previous = np.concatenate(([-1], ids[:-1])).astype(np.int64)[: len(ids)]
+    previous[indptr[:-1][sizes > 0]] = -1
+    if (
+        (header < 0).any()
+        or (sizes != np.maximum(header - no_set, 0)).any()
+        or (ids <= previous).any()
+        or (ids >= num_symbols[segment]).any()
+    ):
+        raise ValueError("the sets do not fit their codes")
+
+
 def half_octaves(counts: NDArray[np.int64]) -> NDArray[np.int64]:
     """Twice the logarithm to base 2 of counts below 2**31, rounded; 0 for 0."""
     octaves = np.frexp(np.maximum(counts, 1))[1].astype(np.int64) - 1
@@ -312,14 +485,14 @@ def _gap_widths(levels: NDArray[np.uint8], sizes: NDArray[np.int64]) -> NDArray[
 
 
 def _read_codes(
-    words: NDArray[np.uint64], num_bits: int, bits: NDArray[np.int64], width: int
+    words: NDArray[np.uint64], num_bits: int, bits: NDArray[np.int64], widths: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The numbers whose codes begin at some bits, and the bits behind them: int64[n] both."""
     if len(bits) and not 0 <= bits.min() <= bits.max() <= num_bits:
         raise ValueError(_DAMAGED)
     codes = _bits_at(words, bits)
     unary = np.bitwise_count(codes ^ (codes + _ONE))
-    numbers, lengths = _numbers(codes, unary, np.full(len(bits), width))
+    numbers, lengths = _numbers(codes, unary, widths)
     return numbers, bits + lengths
 
 

@@ -101,12 +101,12 @@ typedef struct {
     const uint8_t *levels;
     int64_t num_symbols, no_set; /* headers below `no_set` stand for a row that has no set */
     int header_width;
+    int others_width; /* -1 of a set that is coded by itself; see succinct/golomb_sets.py */
 } Code;
 
 /* Twice the logarithm of a count, rounded. */
 static inline int half_octaves(uint64_t count) {
-    int octaves = 0;
-    while (count >> octaves >> 1) octaves++;
+    int octaves = (int)HIGHEST(count | 1);
     return 2 * octaves + (count * count >= 2ull << 2 * octaves);
 }
 
@@ -115,29 +115,80 @@ static inline int width_of_gap(const Code *code, int64_t symbol, int size) {
     return width < 0 ? 0 : width > MAX_WIDTH ? MAX_WIDTH : width;
 }
 
-/* Takes parameters, int64[F, 2] of header_width and no_set; level_starts, int64[F + 1]; levels, uint8. Their codes,
- * one for each feature, or NULL with an exception. */
-static Code *take_codes(Call *call, Py_ssize_t *num_features) {
+/* The codes of F features, and room for the ids of a row, if any set is coded with those before it. */
+typedef struct {
+    Code *of;
+    Py_ssize_t number;
+    int32_t *seen, *others; /* for as many ids as there are symbols */
+} Codes;
+
+/* Takes parameters, int64[F, 3] of header_width, no_set and others_width; level_starts, int64[F + 1]; levels, uint8.
+ * 0, or -1 with an exception. */
+static int take_codes(Call *call, Codes *codes) {
     Array parameters, level_starts, levels;
-    if (take(call, "881", &parameters, &level_starts, &levels) < 0) return NULL;
-    Py_ssize_t number = *num_features = level_starts.length - 1;
+    if (take(call, "881", &parameters, &level_starts, &levels) < 0) return -1;
+    Py_ssize_t number = codes->number = level_starts.length - 1;
     const int64_t *starts = level_starts.data, *numbers = parameters.data;
-    int fits = number >= 1 && parameters.length == 2 * number && starts[0] == 0 && starts[number] == levels.length;
-    for (Py_ssize_t f = 0; fits && f < number; f++)
-        fits = starts[f] <= starts[f + 1] && numbers[2 * f] >= 0 && numbers[2 * f] <= MAX_WIDTH &&
-               numbers[2 * f + 1] >= 0 && numbers[2 * f + 1] <= 2;
+    int fits = number >= 1 && parameters.length == 3 * number && starts[0] == 0 && starts[number] == levels.length;
+    size_t room = 0;
+    for (Py_ssize_t f = 0; fits && f < number; f++) {
+        const int64_t *own = numbers + 3 * f;
+        int64_t size = starts[f + 1] - starts[f];
+        fits = size >= 0 && own[0] >= 0 && own[0] <= MAX_WIDTH && own[1] >= 0 && own[1] <= 2 && own[2] >= -1 &&
+               own[2] <= MAX_WIDTH && (own[2] < 0 || (f && size == starts[f] - starts[f - 1]));
+        if (own[2] >= 0 && (size_t)size > room) room = (size_t)size;
+    }
     if (!fits) {
         refuse("the codes do not fit each other");
-        return NULL;
+        return -1;
     }
-    Code *codes = scratch(call, sizeof(Code) * (size_t)number);
-    for (Py_ssize_t f = 0; codes && f < number; f++) {
-        codes[f].levels = (const uint8_t *)levels.data + starts[f];
-        codes[f].num_symbols = starts[f + 1] - starts[f];
-        codes[f].header_width = (int)numbers[2 * f];
-        codes[f].no_set = numbers[2 * f + 1];
+    codes->of = scratch(call, sizeof(Code) * (size_t)number + 2 * room * sizeof(int32_t));
+    if (!codes->of) return -1;
+    codes->seen = (int32_t *)(codes->of + number);
+    codes->others = codes->seen + room;
+    for (Py_ssize_t f = 0; f < number; f++) {
+        Code *code = codes->of + f;
+        code->levels = (const uint8_t *)levels.data + starts[f];
+        code->num_symbols = starts[f + 1] - starts[f];
+        code->header_width = (int)numbers[3 * f];
+        code->no_set = numbers[3 * f + 1];
+        code->others_width = (int)numbers[3 * f + 2];
     }
-    return codes;
+    return 0;
+}
+
+/* Puts ids among others; both ascend and there is room for them all. -1 if one of them is there already. */
+static int merge(int32_t *ids, int64_t *count, const int32_t *more, int64_t number) {
+    int64_t i = *count - 1, k = number - 1, place = *count + number;
+    *count = place;
+    while (k >= 0) {
+        if (i >= 0 && ids[i] == more[k]) return -1;
+        if (i >= 0 && ids[i] > more[k]) {
+            ids[--place] = ids[i--];
+        } else {
+            ids[--place] = more[k--];
+        }
+    }
+    return 0;
+}
+
+/* How the members among `seen` ids are coded: not at all, as a bit each, or as the gaps between those that are
+ * fewer, members or not. */
+typedef struct {
+    int64_t coded; /* of gaps; 0 if there are none */
+    int is_bitmap, is_reversed, width;
+} Inside;
+
+static inline Inside inside_of(int64_t seen, int64_t members) {
+    Inside inside = {0, 0, 2 * members > seen, 0};
+    int64_t fewer = inside.is_reversed ? seen - members : members;
+    if (8 * fewer >= 3 * seen) {
+        inside.is_bitmap = fewer > 0;
+    } else {
+        inside.coded = fewer;
+        inside.width = (half_octaves((uint64_t)seen) - half_octaves((uint64_t)fewer) - 1) >> 1;
+    }
+    return inside;
 }
 
 typedef struct {
@@ -164,6 +215,40 @@ static inline void write_code(Writer *writer, uint64_t number, int width) {
     }
 }
 
+static void write_gaps(Writer *writer, const Code *code, const int32_t *ids, int64_t number) {
+    int size = half_octaves((uint64_t)number);
+    int64_t next = 0;
+    for (int64_t i = 0; i < number; i++) {
+        write_code(writer, (uint64_t)(ids[i] - next), width_of_gap(code, next, size));
+        next = (int64_t)ids[i] + 1;
+    }
+}
+
+/* Writes a set that is coded with those before it, whose ids are `seen`, and puts its others among them. */
+static void write_with(Writer *writer, const Code *code, const Codes *codes, int64_t *num_seen, const int32_t *ids,
+                       int64_t number) {
+    int64_t num_others = 0;
+    for (int64_t i = 0, k = 0; i < number; i++) {
+        while (k < *num_seen && codes->seen[k] < ids[i]) k++;
+        if (k == *num_seen || codes->seen[k] != ids[i]) codes->others[num_others++] = ids[i];
+    }
+    if (number && *num_seen) write_code(writer, (uint64_t)num_others, code->others_width);
+    Inside inside = inside_of(*num_seen, number - num_others);
+    int64_t next = 0;
+    for (int64_t k = 0, i = 0; k < *num_seen && (inside.is_bitmap || inside.coded); k++) {
+        while (i < number && ids[i] < codes->seen[k]) i++;
+        int is_member = i < number && ids[i] == codes->seen[k];
+        if (inside.is_bitmap) {
+            write_bits(writer, (uint64_t)is_member, 1);
+        } else if (is_member != inside.is_reversed) {
+            write_code(writer, (uint64_t)(k - next), inside.width);
+            next = k + 1;
+        }
+    }
+    write_gaps(writer, code, codes->others, num_others);
+    merge(codes->seen, num_seen, codes->others, num_others);
+}
+
 /* write_sets(parameters, level_starts, levels, headers, indptr, ids, words, ends)
  *
  * `headers` are int32[n, F]; segment `row * F + feature` of the CSR matrix `indptr`, int64[n * F + 1], and `ids`,
@@ -171,16 +256,15 @@ static inline void write_code(Writer *writer, uint64_t number, int width) {
  * there are any, so that a first call finds out how many it takes. */
 KERNEL_FUNCTION(write_sets) {
     Array headers, indptr, ids, words, ends;
-    Py_ssize_t num_features;
-    const Code *codes = take_codes(call, &num_features);
-    if (!codes || take(call, "4848!8!.", &headers, &indptr, &ids, &words, &ends) < 0) return NULL;
-    Py_ssize_t n = ends.length, m = ids.length;
+    Codes codes;
+    if (take_codes(call, &codes) < 0 || take(call, "4848!8!.", &headers, &indptr, &ids, &words, &ends) < 0) return NULL;
+    Py_ssize_t n = ends.length, m = ids.length, num_features = codes.number;
     const int64_t *bounds = indptr.data;
     const int32_t *header = headers.data, *id = ids.data;
     int fits = headers.length == n * num_features && indptr.length == n * num_features + 1 && bounds[0] == 0 &&
                bounds[n * num_features] == m;
     for (Py_ssize_t s = 0; fits && s < n * num_features; s++) {
-        const Code *code = codes + s % num_features;
+        const Code *code = codes.of + s % num_features;
         int64_t size = bounds[s + 1] - bounds[s];
         fits = header[s] >= 0 && size == (header[s] < code->no_set ? 0 : header[s] - code->no_set);
         for (int64_t i = bounds[s]; fits && i < bounds[s + 1]; i++)
@@ -189,14 +273,22 @@ KERNEL_FUNCTION(write_sets) {
     if (!fits) return refuse("the sets do not fit their codes");
     Writer writer = {words.length ? words.data : NULL, 0, 64 * (uint64_t)words.length};
     for (Py_ssize_t row = 0; row < n; row++) {
+        int64_t num_seen = 0;
         for (Py_ssize_t f = 0; f < num_features; f++) {
             Py_ssize_t s = row * num_features + f;
-            write_code(&writer, (uint64_t)header[s], codes[f].header_width);
-            int size = half_octaves((uint64_t)(bounds[s + 1] - bounds[s]));
-            int64_t next = 0;
-            for (int64_t i = bounds[s]; i < bounds[s + 1]; i++) {
-                write_code(&writer, (uint64_t)(id[i] - next), width_of_gap(codes + f, next, size));
-                next = (int64_t)id[i] + 1;
+            const Code *code = codes.of + f;
+            const int32_t *own = id + bounds[s];
+            int64_t size = bounds[s + 1] - bounds[s];
+            write_code(&writer, (uint64_t)header[s], code->header_width);
+            if (code->others_width >= 0) {
+                write_with(&writer, code, &codes, &num_seen, own, size);
+                continue;
+            }
+            write_gaps(&writer, code, own, size);
+            num_seen = 0;
+            if (f + 1 < num_features && code[1].others_width >= 0) {
+                memcpy(codes.seen, own, (size_t)size * sizeof(int32_t));
+                num_seen = size;
             }
         }
         ((int64_t *)ends.data)[row] = (int64_t)writer.bit;
@@ -223,17 +315,85 @@ static ALWAYS_INLINE uint64_t read_code(Bits *bits, int width) {
     return code >> LONGEST_UNARY & 0xFFFFFFFF;
 }
 
+/* The ids of a set that is coded by itself go to `ids`, or nowhere if that is NULL. -1 if it is damaged. */
+static ALWAYS_INLINE int read_gaps(Bits *bits, const Code *code, int64_t size, int32_t *ids) {
+    Bits own = *bits; /* so that it stays in registers */
+    int octaves = half_octaves((uint64_t)size);
+    int64_t next = 0;
+    for (int64_t k = 0; k < size; k++) {
+        if (own.bit > own.num_bits || next >= code->num_symbols) return -1;
+        next += (int64_t)read_code(&own, width_of_gap(code, next, octaves));
+        if (ids) ids[k] = (int32_t)next;
+        next++;
+    }
+    bits->bit = own.bit;
+    return next > code->num_symbols ? -1 : 0;
+}
+
+/* Some of the ids `seen` go to `ids`, or nowhere if that is NULL. -1 if they are damaged. */
+static int read_inside(Bits *bits, const int32_t *seen, int64_t num_seen, int64_t members, int32_t *ids) {
+    Inside inside = inside_of(num_seen, members);
+    if (inside.is_bitmap) {
+        if (bits->bit + (uint64_t)num_seen > bits->num_bits) return -1;
+        int64_t count = 0;
+        for (int64_t first = 0; first < num_seen; first += 64) {
+            uint64_t word = bits->bit >> 6, shift = bits->bit & 63;
+            uint64_t marks = bits->words[word] >> shift | bits->words[word + 1] << 1 << (63 - shift);
+            int64_t left = num_seen - first < 64 ? num_seen - first : 64;
+            marks &= ~0ull >> (64 - left);
+            bits->bit += (uint64_t)left;
+            count += POPULATION(marks);
+            if (count > members) return -1;
+            for (; ids && marks; marks &= marks - 1) *ids++ = seen[first + LOWEST(marks)];
+        }
+        return count == members ? 0 : -1;
+    }
+    int64_t next = 0;
+    for (int64_t k = 0; k < inside.coded; k++) {
+        if (bits->bit > bits->num_bits) return -1;
+        int64_t place = next + (int64_t)read_code(bits, inside.width);
+        if (place >= num_seen) return -1;
+        if (ids && !inside.is_reversed) *ids++ = seen[place];
+        for (; ids && inside.is_reversed && next < place; next++) *ids++ = seen[next];
+        next = place + 1;
+    }
+    for (; ids && inside.is_reversed && next < num_seen; next++) *ids++ = seen[next];
+    return 0;
+}
+
+/* Reads a set of `size` ids that is coded with those before it. Its ids go to `ids`; if that is NULL, those that
+ * are not yet among `seen` are put there, if `is_needed`. -1 if it is damaged. */
+static int read_with(Bits *bits, const Code *code, const Codes *codes, int64_t *num_seen, int64_t size, int32_t *ids,
+                     int is_needed) {
+    int64_t num_others = size;
+    if (size && *num_seen) {
+        if (bits->bit > bits->num_bits) return -1;
+        num_others = (int64_t)read_code(bits, code->others_width);
+    }
+    int64_t members = size - num_others;
+    if (members < 0 || members > *num_seen || *num_seen + num_others > code->num_symbols ||
+        read_inside(bits, codes->seen, *num_seen, members, ids) < 0 ||
+        read_gaps(bits, code, num_others, is_needed ? codes->others : NULL) < 0)
+        return -1;
+    if (ids) return merge(ids, &members, codes->others, num_others);
+    if (is_needed) return merge(codes->seen, num_seen, codes->others, num_others);
+    *num_seen += num_others;
+    return 0;
+}
+
 /* read_sets(parameters, level_starts, levels, words, num_bits, anchor_words, anchor_width, delta_words, delta_width,
- *           num_rows, block_rows, rows, feature, begin, headers, indptr, ids) -> rows done
+ *           num_rows, block_rows, rows, feature, own_ids, begin, headers, indptr, ids) -> rows done
  *
  * Row `r` begins at bit `anchors[r / block_rows] + deltas[r]`. Goes on at number `begin` of `rows`, int64[m], and
- * stops before one whose ids might not fit. `headers` is int32[m], `indptr` int64[m + 1]. */
+ * stops before one whose ids might not fit. `headers` is int32[m], `indptr` int64[m + 1]. What is read as `s` is
+ * `own_ids[s]` to the feature, int32, if that is given. */
 KERNEL_FUNCTION(read_sets) {
-    Array words, anchor_words, delta_words, rows, headers, indptr, ids;
-    Py_ssize_t num_features, num_bits, anchor_width, delta_width, num_rows, block_rows, feature, begin;
-    const Code *codes = take_codes(call, &num_features);
-    if (!codes || take(call, "8n8n8nnn8nn4!8!4!.", &words, &num_bits, &anchor_words, &anchor_width, &delta_words,
-                       &delta_width, &num_rows, &block_rows, &rows, &feature, &begin, &headers, &indptr, &ids) < 0)
+    Array words, anchor_words, delta_words, rows, own_ids, headers, indptr, ids;
+    Py_ssize_t num_bits, anchor_width, delta_width, num_rows, block_rows, feature, begin;
+    Codes codes;
+    if (take_codes(call, &codes) < 0 ||
+        take(call, "8n8n8nnn8n4?n4!8!4!.", &words, &num_bits, &anchor_words, &anchor_width, &delta_words, &delta_width,
+             &num_rows, &block_rows, &rows, &feature, &own_ids, &begin, &headers, &indptr, &ids) < 0)
         return NULL;
     if (block_rows < 1) return refuse("a block has no rows");
     Packed anchors, deltas;
@@ -241,9 +401,12 @@ KERNEL_FUNCTION(read_sets) {
         init_packed(&anchors, &anchor_words, anchor_width, num_rows / block_rows + (num_rows % block_rows != 0)) < 0)
         return NULL;
     Py_ssize_t m = rows.length;
-    if (feature < 0 || feature >= num_features || begin < 0 || begin > m || headers.length != m ||
-        indptr.length != m + 1 || num_bits < 0 || words.length < num_bits / 64 + 2)
+    if (feature < 0 || feature >= codes.number || begin < 0 || begin > m || headers.length != m ||
+        indptr.length != m + 1 || num_bits < 0 || words.length < num_bits / 64 + 2 ||
+        (own_ids.data && own_ids.length != codes.of[feature].num_symbols))
         return refuse(DO_NOT_FIT);
+    Py_ssize_t base = feature; /* the first of those sets that it takes to read the one that is asked for */
+    while (codes.of[base].others_width >= 0) base--;
     const int64_t *row = rows.data;
     int64_t *ends = indptr.data, count = ends[begin];
     int32_t *header = headers.data, *id = ids.data;
@@ -253,24 +416,33 @@ KERNEL_FUNCTION(read_sets) {
     for (; i < m; i++) {
         if (row[i] < 0 || row[i] >= num_rows) goto damaged;
         bits.bit = get_packed(&anchors, (uint64_t)(row[i] / block_rows)) + get_packed(&deltas, (uint64_t)row[i]);
+        int64_t num_seen = 0;
         for (Py_ssize_t f = 0; f <= feature; f++) {
-            const Code *code = codes + f;
+            const Code *code = codes.of + f;
             if (bits.bit > bits.num_bits) goto damaged;
             int64_t head = (int64_t)read_code(&bits, code->header_width);
-            int64_t size = head < code->no_set ? 0 : head - code->no_set, next = 0;
+            int64_t size = head < code->no_set ? 0 : head - code->no_set;
             if (size > code->num_symbols) goto damaged;
-            int octaves = half_octaves((uint64_t)size);
+            int32_t *target = NULL;
             if (f == feature) {
                 if (count + size > ids.length) return PyLong_FromSsize_t(i);
                 header[i] = (int32_t)head;
+                target = id + count;
+                count += size;
             }
-            for (int64_t k = 0; k < size; k++) {
-                if (bits.bit > bits.num_bits || next >= code->num_symbols) goto damaged;
-                next += (int64_t)read_code(&bits, width_of_gap(code, next, octaves));
-                if (f == feature) id[count++] = (int32_t)next;
-                next++;
+            int failed;
+            if (code->others_width >= 0) {
+                failed = read_with(&bits, code, &codes, &num_seen, size, target, f >= base);
+            } else {
+                if (f == base && f < feature) target = codes.seen;
+                failed = read_gaps(&bits, code, size, target);
+                num_seen = size;
             }
-            if (next > code->num_symbols) goto damaged;
+            if (failed) goto damaged;
+        }
+        for (int64_t k = ends[i]; own_ids.data && k < count; k++) {
+            id[k] = ((const int32_t *)own_ids.data)[id[k]];
+            if (id[k] < 0) goto damaged;
         }
         ends[i + 1] = count;
     }

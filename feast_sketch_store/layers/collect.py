@@ -15,7 +15,7 @@ from feast_sketch_store.rows.encoding import EncodedFeature
 from feast_sketch_store.rows.vocabulary import Vocabulary, VocabularyBuilder, narrow
 from feast_sketch_store.structures.columns import scalar_bytes, states_width
 from feast_sketch_store.structures.costs import Popularity, descending
-from feast_sketch_store.structures.feature_rows import Part
+from feast_sketch_store.structures.feature_rows import Part, first_rows
 from feast_sketch_store.structures.set_columns import SetColumns
 
 
@@ -28,6 +28,7 @@ class CollectedFeature:
         self.num_facts = 0
         self.num_cut = 0
         self.counts = np.zeros(0, np.int64)  # of the values of the vocabulary
+        self.is_numbered = False
         self.vocabulary = Vocabulary(pa.array([], codec.storage_type))
         self.rounding: Rounding | None = None
         self._rows: list[tuple[NDArray[np.int32], NDArray[np.int32]]] = []  # places and lengths of each part
@@ -89,6 +90,7 @@ class CollectedFeature:
                     "vocabulary that was given"
                 )
             self.counts = counts
+            self.is_numbered = True
             self._renumber(given_ids, given)
 
     def _renumber(self, new_ids: NDArray[np.integer], vocabulary: Vocabulary) -> None:
@@ -140,19 +142,10 @@ class CollectedFeature:
         """How often each symbol occurs, with so many of the rows coded as sets on trial."""
         coded = None
         if num_coded:
-            coded = SetColumns.row_bits(self.counts, self.states[:num_coded], self._first_rows(num_coded))
+            coded = SetColumns.row_bits(self.counts, self.states[:num_coded], first_rows(self, num_coded))
         num_empty = int((self.states != VALUE).sum())
         counts, width = descending(self.counts), states_width(self.states)
         return Popularity(counts, len(self.states), num_empty, coded, width)
-
-    def _first_rows(self, num_rows: int) -> Csr:
-        """The symbols of the first rows, int32. In the order of hashes these are like any others."""
-        parts = []
-        for places, part in self.kept_rows():
-            chosen = np.flatnonzero(places < num_rows)
-            taken = part.take(chosen)
-            parts.append((places[chosen].astype(np.int64), Csr(taken.indptr, taken.ids.astype(np.int32))))
-        return Csr.placed(parts, num_rows)
 
     @property
     def column_bytes(self) -> int:

@@ -64,6 +64,8 @@ class LayerPlan:
             for name, feature in features.items()
             if feature.codec.is_collection and not feature.codec.is_exact
         }
+        # Where a filter is asked for, it holds the scalars as well.
+        self._may_list = bool(budget.may_be_columns) and all(g.may_choose for g in self._goals.values())
 
     def choose_offers(self, growth: float) -> Kept:
         """The smallest way to keep every target, if a table has to be so much larger than its sizing says.
@@ -74,6 +76,7 @@ class LayerPlan:
         """
         offers = self._choice.offers(growth)
         is_listed = self._must_list or any(registry.kind(offer.kind).lists_rows for offer in offers.values())
+        is_listed = is_listed or (self._may_list and self._choice.lists_rows(growth))
         return self._with_scalars(offers, is_listed)
 
     def exactly(self, kept: Kept, reason: str) -> Kept:
@@ -161,9 +164,10 @@ class LayerPlan:
             False,
             [*self._scalar_facts.values(), *self._shape_facts],
             sum(words_for(len(f.vocabulary)) for f in scalars) + sum(words_for(len(s)) for s in self.shapes),
-            sum(feature.vocabulary.size_bytes for feature in scalars),
+            sum(feature.vocabulary.packed_bytes for feature in scalars),
             index,
             columns + timestamps_bytes(num_rows, self.bounds[:, 0]),
+            self._may_list,
         )
 
 

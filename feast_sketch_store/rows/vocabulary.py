@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from feast_sketch_store import kernel
 from feast_sketch_store.kernel.binary import from_parts, parts_of
+from feast_sketch_store.rows.packed_values import PackedArrays, packed_arrays, values_from
 
 STORAGE_TYPES = (pa.int64(), pa.large_binary())
 
@@ -24,18 +25,27 @@ class Vocabulary:
     Parameters
     ----------
     values : pyarrow array of a type in ``STORAGE_TYPES``, without nulls or repetitions.
+    packed_bytes : bytes that they take in a snapshot, if that is known.
     """
 
-    def __init__(self, values: pa.Array):
+    def __init__(self, values: pa.Array, packed_bytes: int | None = None):
         self.values = values
+        self._packed_bytes = packed_bytes
 
     def __len__(self) -> int:
         return len(self.values)
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the values themselves, offsets included."""
+        """Bytes of the values themselves in memory, offsets included."""
         return int(self.values.nbytes)
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes that the values take in a snapshot."""
+        if self._packed_bytes is None:
+            self._packed_bytes = sum(array.nbytes for array in self.to_packed().values())
+        return self._packed_bytes
 
     @classmethod
     def by_popularity(cls, values: pa.Array) -> tuple["Vocabulary", NDArray[np.int32]]:
@@ -104,8 +114,23 @@ class Vocabulary:
             return kernel.Int64Index(self.values.to_numpy())
         return kernel.BytesIndex(*parts_of(self.values))
 
+    def to_packed(self) -> PackedArrays:
+        """The values in few bits, as arrays for a snapshot."""
+        return packed_arrays(self.values)
+
+    @classmethod
+    def from_packed(cls, arrays: PackedArrays, storage_type: pa.DataType) -> "Vocabulary":
+        """The reverse of `to_packed`.
+
+        Raises
+        ------
+        ValueError, KeyError, TypeError : the arrays do not fit each other, or the type.
+        """
+        values = values_from(arrays, storage_type)
+        return cls(values, sum(array.nbytes for array in arrays.values()))
+
     def to_arrays(self) -> dict[str, NDArray[np.generic]]:
-        """The values as plain arrays for a snapshot."""
+        """The values as plain arrays."""
         if pa.types.is_int64(self.values.type):
             return {"values": self.values.to_numpy()}
         offsets, data = parts_of(self.values)

@@ -294,7 +294,7 @@ class Structure(ABC):
         Here by its share of the facts.
         """
         vocabularies = {
-            name: f.vocabulary.size_bytes for name, f in self.features.items() if f.vocabulary is not None
+            name: f.vocabulary.packed_bytes for name, f in self.features.items() if f.vocabulary is not None
         }
         share = self.features[feature].num_facts / max(1, self.num_facts)
         return share * (self.size_bytes - sum(vocabularies.values())) + vocabularies.get(feature, 0)

@@ -219,12 +219,12 @@ class BloomTable(Structure):
     @property
     def size_bytes(self) -> int:
         """Bytes of the table, the words included that it repeats, and of the vocabularies."""
-        return int(self.filter.words.nbytes) + sum(f.vocabulary.size_bytes for f in self.features.values())
+        return int(self.filter.words.nbytes) + sum(f.vocabulary.packed_bytes for f in self.features.values())
 
     def size_bytes_of(self, feature: str) -> float:
         """Bytes of one feature: its vocabulary, and its share of the table, by the bits that it sets."""
         of_table = self.features[feature].symbols.num_ones / max(1, sum(r.num_ones for r in self.ranges))
-        return of_table * self.filter.words.nbytes + self.features[feature].vocabulary.size_bytes
+        return of_table * self.filter.words.nbytes + self.features[feature].vocabulary.packed_bytes
 
     @property
     def num_facts(self) -> int:
@@ -255,7 +255,7 @@ class BloomTable(Structure):
         for number, (name, feature) in enumerate(self.features.items()):
             codec = {"name": name, "value_field": feature.codec.value_field}
             entries.append({**codec, **feature.symbols.to_snapshot()})
-            arrays |= prefixed(f"{number}.vocabulary", feature.vocabulary.to_arrays())
+            arrays |= prefixed(f"{number}.vocabulary", feature.vocabulary.to_packed())
         description = {
             "num_words": self.filter.num_words,
             "salt": describe_salt(self.filter.salt),

@@ -6,8 +6,9 @@ a rate of about ``n / (3 * V)`` the set is smaller. It needs a list of rows, tho
 share, where a filter tells of a row in one symbol more. Beside a list scalars are columns.
 
 What is compared is what would be sealed: whole layers, with one table for all that is in a filter. Either
-nothing is listed, or those features are in sets that gain most from it: of F features, F + 1 layers. What is
-said of sets here holds of every structure that lists rows and offers itself.
+nothing is listed, or those features are in sets that gain most from it: of F features, F + 1 layers. One more
+lists the rows for the sake of the scalars alone, if these may be columns. What is said of sets here holds of
+every structure that lists rows and offers itself.
 """
 
 import math
@@ -42,6 +43,7 @@ class Beside:
     window_words : of these in a window of the filter.
     vocabulary_bytes : of scalars in the filter; in a column they count as its own.
     index_bytes, columns_bytes : of the list of rows, and of scalars and timestamps, if the rows are listed.
+    may_list : whether the rows may be listed although no feature of the choice is read by their numbers.
     """
 
     is_listed: bool
@@ -50,6 +52,7 @@ class Beside:
     vocabulary_bytes: float
     index_bytes: float
     columns_bytes: float
+    may_list: bool = False
 
     @classmethod
     def rows(cls, num_rows: int, presence_error_rate: float, is_listed: bool) -> "Beside":
@@ -84,8 +87,12 @@ class Choice:
         tables = _Tables({name: offer.plan.facts for name, offer in self._filters.items()}, beside.facts)
         self._layers = [
             _Layer({**self._fixed, **moved}, self._filters, is_listed, popularity, tables, beside)
-            for moved, is_listed in self._ways(lists)
+            for moved, is_listed in self._ways(lists, beside.may_list)
         ]
+
+    def lists_rows(self, growth: float = 1.0) -> bool:
+        """Whether the best layer lists its rows; ``growth`` as for `offers`."""
+        return self._best(growth).is_listed
 
     def offers(self, growth: float = 1.0) -> dict[str, Offer]:
         """The best offer for each feature.
@@ -98,12 +105,15 @@ class Choice:
         ------
         SettingsError : the memory that a feature may take is too little for its facts.
         """
-        best = min(self._layers, key=lambda layer: layer.size_bytes(growth))
+        best = self._best(growth)
         if best.size_bytes(growth) == math.inf:  # no table can keep the goals of all that has to share it
             filters = {n: in_sets(self._goals[n], self._popularity[n]) for n in self._filters}
         else:
             filters = best.within_memory(self._goals, growth)
         return {name: filters.get(name) or best.others[name] for name in self._goals}
+
+    def _best(self, growth: float) -> "_Layer":
+        return min(self._layers, key=lambda layer: layer.size_bytes(growth))
 
     def _ask(self, name: str, goal: Goal, popularity: Popularity, beside: Beside) -> None:
         """Take the offers for a feature."""
@@ -129,7 +139,7 @@ class Choice:
         if other is not None:
             self._others[name] = other
 
-    def _ways(self, lists_rows: bool) -> Iterator[tuple[dict[str, Offer], bool]]:
+    def _ways(self, lists_rows: bool, may_list: bool) -> Iterator[tuple[dict[str, Offer], bool]]:
         """What is moved out of the filter in each layer to compare, and whether it has a list."""
         if not lists_rows:
             yield {}, False
@@ -140,7 +150,7 @@ class Choice:
                 gains[name] = self._bytes_alone(name, self._filters[name]) - self._bytes_alone(name, other)
             elif other.num_bytes <= self._goals[name].amount:
                 moved[name] = other  # as soon as others pay for the list
-        if lists_rows:
+        if lists_rows or may_list:
             yield dict(moved), True
         for name in sorted(gains, key=lambda name: (-gains[name], name)):
             moved[name] = self._others[name]

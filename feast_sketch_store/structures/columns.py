@@ -61,14 +61,16 @@ def scalar_bytes(
     num_values, is_binary = len(vocabulary), codec.storage_type == pa.large_binary()
     if num_rows > counts.sum() and (is_binary or not num_values):  # as in `Column.build`
         vocabulary, _ = Vocabulary.union([vocabulary, _filler(codec)])
-    numbered = packed_bytes(num_rows, max(1, (len(vocabulary) - 1).bit_length())) + vocabulary.size_bytes
+    ids = packed_bytes(num_rows, max(1, (len(vocabulary) - 1).bit_length()))
     if not is_binary:
         values = vocabulary.values.to_numpy()
         span = int(values.max()) - int(values.min()) if len(values) else 0
-        return size + min(numbered, packed_bytes(num_rows, max(1, span.bit_length())))
+        plain = packed_bytes(num_rows, max(1, span.bit_length()))
+        return size + (plain if plain <= ids + vocabulary.size_bytes else ids + vocabulary.packed_bytes)
     num_bytes = int(np.diff(offsets_of(vocabulary.values))[: len(counts)] @ counts)
     offsets = packed_bytes(num_rows + 1, max(1, num_bytes.bit_length()))
-    return size + min(numbered, offsets + 8 * -(-num_bytes // 8))
+    plain = offsets + 8 * -(-num_bytes // 8)
+    return size + (plain if plain <= ids + vocabulary.size_bytes else ids + vocabulary.packed_bytes)
 
 
 def states_width(states: NDArray[np.uint8]) -> int:
@@ -94,7 +96,7 @@ class ColumnAnswer(CsrAnswer):
 def expected_bytes(vocabulary: Vocabulary, num_rows: int) -> float:
     """About the bytes of a column of so many scalars with such values."""
     bits = max(1, len(vocabulary) - 1).bit_length() + 2
-    return num_rows * bits / 8 + vocabulary.size_bytes
+    return num_rows * bits / 8 + vocabulary.packed_bytes
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
+from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.succinct import golomb_sets
 from feast_sketch_store.succinct.fingerprints import expected_bits
 from feast_sketch_store.succinct.packed import num_words_for
@@ -108,8 +110,10 @@ def timestamps_bytes(num_rows: int, distinct: NDArray[np.int64]) -> int:
     """Bytes of a column of timestamps, of which there are so many different ones, ascending."""
     if not len(distinct):
         return 0
-    numbered = packed_bytes(num_rows, max(1, (len(distinct) - 1).bit_length())) + 8 * len(distinct)
-    return min(numbered, packed_bytes(num_rows, max(1, int(distinct[-1] - distinct[0]).bit_length())))
+    plain = packed_bytes(num_rows, max(1, int(distinct[-1] - distinct[0]).bit_length()))
+    ids = packed_bytes(num_rows, max(1, (len(distinct) - 1).bit_length()))
+    vocabulary = Vocabulary(pa.array(distinct))
+    return plain if plain <= ids + vocabulary.size_bytes else ids + vocabulary.packed_bytes
 
 
 def set_bits(popularity: Popularity) -> float:

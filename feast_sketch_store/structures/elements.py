@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from feast_sketch_store.kernel.binary import parts_of
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures.parts import WORDS, Described, Parts, describe_packed, prefixed
@@ -32,6 +33,11 @@ class DictionaryElements:
     @property
     def size_bytes(self) -> int:
         """Bytes of the ids and the vocabulary."""
+        return self.ids.size_bytes + self.vocabulary.packed_bytes
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of a process that reads them, which has the vocabulary as a whole."""
         return self.ids.size_bytes + self.vocabulary.size_bytes
 
     def take(self, places: NDArray[np.int64]) -> tuple[Vocabulary, NDArray[np.int64]]:
@@ -43,7 +49,7 @@ class DictionaryElements:
 
     def to_snapshot(self) -> Described:
         """A description and arrays."""
-        values = prefixed("vocabulary", self.vocabulary.to_arrays())
+        values = prefixed("vocabulary", self.vocabulary.to_packed())
         return {"form": "dictionary", "ids": describe_packed(self.ids)}, {
             f"ids.{WORDS}": self.ids.words,
             **values,
@@ -120,7 +126,7 @@ Elements = DictionaryElements | NumberElements | BytesElements
 
 
 def smallest(vocabulary: Vocabulary, symbols: NDArray[np.integer]) -> Elements:
-    """The smallest form of elements that are given as ids of a vocabulary: int[n]."""
+    """The form of elements, given as ids of a vocabulary, int[n], that takes a reader the least memory."""
     # A bit at least, so that the file is as long as what it claims to hold.
     dictionary = DictionaryElements(vocabulary, PackedInts.pack(symbols, min_width=1))
     if pa.types.is_int64(vocabulary.values.type):
@@ -128,13 +134,13 @@ def smallest(vocabulary: Vocabulary, symbols: NDArray[np.integer]) -> Elements:
     else:
         lengths = np.diff(offsets_of(vocabulary.values))[symbols]
         offsets = PackedInts.pack(np.concatenate(([0], np.cumsum(lengths))), min_width=1)
-        if offsets.size_bytes + lengths.sum() >= dictionary.size_bytes:
+        if offsets.size_bytes + lengths.sum() >= dictionary.memory_bytes:
             return dictionary
         content = _bytes_of(vocabulary.values.take(pa.array(symbols)))
         words = np.zeros(-(-len(content) // 8), np.uint64)
         words.view(np.uint8)[: len(content)] = content
         plain = BytesElements(offsets, words)
-    return min(plain, dictionary, key=lambda form: form.size_bytes)
+    return plain if plain.size_bytes <= dictionary.memory_bytes else dictionary
 
 
 def elements_from(codec: FeatureCodec, description: Mapping[str, Any], parts: Parts) -> Elements:
@@ -161,8 +167,8 @@ def elements_from(codec: FeatureCodec, description: Mapping[str, Any], parts: Pa
 
 def offsets_of(values: pa.Array) -> NDArray[np.int64]:
     """Where each of some large binary values begins: int64[n + 1]."""
-    return np.asarray(Vocabulary(values).to_arrays()["offsets"], np.int64)
+    return parts_of(values)[0]
 
 
 def _bytes_of(values: pa.Array) -> NDArray[np.uint8]:
-    return np.asarray(Vocabulary(values).to_arrays()["data"], np.uint8)
+    return parts_of(values)[1]

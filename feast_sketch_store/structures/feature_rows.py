@@ -20,12 +20,14 @@ class FeatureRows(Protocol):
     ----------
     states : uint8[n] of codecs.MISSING, NULL, EMPTY, VALUE.
     vocabulary : its values; from the most popular one on, unless it was given.
+    is_numbered : whether it was given, so that values have to keep their ids.
     counts : int64[V], how many rows have each; none of a feature that is kept exactly.
     num_facts : how many values all rows have.
     """
 
     states: NDArray[np.uint8]
     vocabulary: Vocabulary
+    is_numbered: bool
     counts: NDArray[np.int64]
     num_facts: int
 
@@ -46,10 +48,28 @@ class FeatureRows(Protocol):
         """Let all parts go."""
 
 
-def in_order(features: Sequence[FeatureRows], order: NDArray[np.int64]) -> Csr:
+def first_rows(feature: FeatureRows, num_rows: int) -> Csr:
+    """The symbols of the first rows, int32. In the order of hashes these are like any others."""
+    parts = []
+    for places, part in feature.kept_rows():
+        chosen = np.flatnonzero(places < num_rows)
+        taken = part.take(chosen)
+        parts.append((places[chosen].astype(np.int64), Csr(taken.indptr, taken.ids.astype(np.int32))))
+    return Csr.placed(parts, num_rows)
+
+
+def in_order(
+    features: Sequence[FeatureRows],
+    order: NDArray[np.int64],
+    new_ids: Sequence[NDArray[np.int32] | None] | None = None,
+) -> Csr:
     """The symbols of F features of all rows, in the order that is given: int64[n].
 
     Uses up the features' parts.
+
+    Parameters
+    ----------
+    new_ids : int32[V] of each feature, what its symbols are to be called; None if they stay.
 
     Returns
     -------
@@ -64,7 +84,10 @@ def in_order(features: Sequence[FeatureRows], order: NDArray[np.int64]) -> Csr:
     np.cumsum(indptr, out=indptr)
     whole = Csr(indptr, np.zeros(indptr[-1], np.int32))
     for number, feature in enumerate(features):
+        names = None if new_ids is None else new_ids[number]
         for places, part in feature.rows():
+            if names is not None:
+                part = Csr(part.indptr, names[part.ids])
             # Facts of a row stand one behind the other in the part, and so they shall here.
             part.put_into(whole, ranks[places] + number)
     return whole

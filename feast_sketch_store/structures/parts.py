@@ -70,9 +70,12 @@ class Parts:
         return PackedInts(words, width, base, length, check)
 
     def vocabulary(self, name: str, codec: FeatureCodec) -> Vocabulary:
-        """A vocabulary of the codec's storage type."""
-        own = self.at(name)
-        if pa.types.is_int64(codec.storage_type):
+        """A vocabulary of the codec's storage type, packed or as plain arrays."""
+        own, prefix = self.at(name), f"{self.prefix}{name}."
+        if f"{prefix}shape" in self.arrays:
+            packed = {n.removeprefix(prefix): a for n, a in self.arrays.items() if n.startswith(prefix)}
+            vocabulary = Vocabulary.from_packed(packed, codec.storage_type)
+        elif pa.types.is_int64(codec.storage_type):
             vocabulary = Vocabulary.from_arrays({"values": own.array("values", np.int64)})
         else:
             offsets, data = own.array("offsets", np.int64), own.array("data", np.uint8)

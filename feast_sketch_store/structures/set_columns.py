@@ -3,6 +3,10 @@ together.
 
 The header of a set tells the row's state, too: ``n`` for a set of n elements, or ``n + 2`` if there are rows
 that have none, whose header is MISSING or NULL itself.
+
+Features that imply each other are coded in chains (`shared_values`), in ids of the vocabulary that they
+share. A feature calls the values that it has by ids of its own, in the same order; a bit for each shared one
+tells which these are.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,9 +14,10 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
-from feast_sketch_store.rows.codecs import EMPTY, NULL, VALUE, FeatureCodec
+from feast_sketch_store.rows.codecs import EMPTY, VALUE, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures.answer import Answer, CsrAnswer
@@ -28,23 +33,31 @@ from feast_sketch_store.structures.parts import (
     describe_packed,
     prefixed,
 )
+from feast_sketch_store.structures.shared_values import NO_SET, find_chains, headers_of
 from feast_sketch_store.succinct import GolombSets, SetCode
 
 SETS = "sets"
 
 _TRIAL_ERROR = 0.01  # about, of the bits of sets that were coded for some of the rows
-_NO_SET = NULL + 1  # headers of rows without a set
 
 
 @dataclass(frozen=True)
 class SetFeature(SealedFeature):
-    """One feature in sets; ``number`` is its place among the codes of ``sets``."""
+    """One feature in sets.
+
+    Parameters
+    ----------
+    number : its place among the codes of ``sets``.
+    own_ids : int32[S], the id that each value of the vocabulary which it shares has in its own, ascending; -1
+        for one that it lacks. None if both vocabularies are the same.
+    """
 
     codec: FeatureCodec
     vocabulary: Vocabulary
     num_elements: int
     sets: GolombSets
     number: int
+    own_ids: NDArray[np.int32] | None = None
 
     structure = SETS
 
@@ -56,7 +69,7 @@ class SetFeature(SealedFeature):
     def read(self, found: FoundRows) -> Answer:
         """See `SealedFeature.read`."""
         assert found.rows is not None
-        headers, indptr, symbols = self.sets.read(found.rows, self.number)
+        headers, indptr, symbols = self.sets.read(found.rows, self.number, self.own_ids)
         no_set = self.sets.codes[self.number].no_set
         states = np.where(headers > no_set, np.uint8(VALUE), np.uint8(EMPTY))
         if no_set:
@@ -66,10 +79,17 @@ class SetFeature(SealedFeature):
 
 @dataclass(frozen=True)
 class SetColumns(Structure):
-    """Features of n rows; ``sets`` has a code for each of ``features``, in their order."""
+    """Features of n rows.
+
+    Parameters
+    ----------
+    features : in the order of the codes of ``sets``.
+    vocabularies : of each chain of them the values in the order of the ids that they share.
+    """
 
     features: Mapping[str, SetFeature]
     sets: GolombSets
+    vocabularies: Sequence[Vocabulary]
 
     kind = "sets"
     names = (SETS,)
@@ -95,18 +115,30 @@ class SetColumns(Structure):
     def build(cls, features: Sequence[tuple[FeatureRows, Any]], rows: RowsToSeal) -> Self:
         """See `Structure.build`; plans are not needed."""
         assert rows.order is not None
-        columns = [feature for feature, _ in features]
-        members = in_order(columns, rows.order)
+        chains = find_chains([feature for feature, _ in features])
+        columns = [features[number][0] for chain in chains for number in chain.features]
+        shared_ids = [ids for chain in chains for ids in chain.shared_ids]
+        fitted = [code for chain in chains for code in (chain.codes or (None,))]
+        members = in_order(columns, rows.order, shared_ids)
         lengths = members.lengths
         headers = np.empty((len(rows.order), len(columns)), np.int32)
         codes = []
         for number, column in enumerate(columns):
             sizes = lengths[number :: len(columns)]
-            headers[:, number], no_set = _headers(column.states[rows.order], sizes)
-            codes.append(SetCode.fit(column.counts, headers[:, number], no_set))
+            headers[:, number], no_set = headers_of(column.states[rows.order], sizes)
+            code = fitted[number]
+            codes.append(SetCode.fit(column.counts, headers[:, number], no_set) if code is None else code)
         members = members.distinct()
         sets = GolombSets.build(codes, headers, members.indptr, members.ids)
-        return cls._of([(c.sealed_codec, c.vocabulary, c.num_facts) for c in columns], sets)
+        vocabularies = [chain.vocabulary for chain in chains]
+        parts = []
+        for column, shared, ids in zip(columns, _of_each(codes, vocabularies), shared_ids, strict=True):
+            is_known = np.ones(len(shared), np.bool_)
+            if ids is not None:
+                is_known[:] = False
+                is_known[ids] = True
+            parts.append((column.sealed_codec, is_known, column.num_facts))
+        return cls._of(parts, sets, vocabularies)
 
     @staticmethod
     def row_bits(counts: NDArray[np.int64], states: NDArray[np.uint8], members: Csr) -> NDArray[np.int64]:
@@ -117,20 +149,28 @@ class SetColumns(Structure):
         counts : how many of all rows have each symbol, int64[V], from the most popular one on.
         states, members : of the n rows, uint8[n] and their symbols.
         """
-        headers, no_set = _headers(states, members.lengths)
+        headers, no_set = headers_of(states, members.lengths)
         code = SetCode.fit(counts, headers, no_set)
         members = members.distinct()
-        return GolombSets.lengths(code, headers, members.indptr, members.ids)
+        return GolombSets.lengths([code], headers[:, None], members.indptr, members.ids)
 
     @classmethod
-    def _of(cls, features: Sequence[tuple[FeatureCodec, Vocabulary, int]], sets: GolombSets) -> Self:
-        return cls(
-            {
-                codec.feature: SetFeature(codec, vocabulary, num_facts, sets, number)
-                for number, (codec, vocabulary, num_facts) in enumerate(features)
-            },
-            sets,
-        )
+    def _of(
+        cls,
+        features: Sequence[tuple[FeatureCodec, NDArray[np.bool_], int]],
+        sets: GolombSets,
+        vocabularies: Sequence[Vocabulary],
+    ) -> Self:
+        """Of features that are given as codec, shared values that they have, bool[S], and number of facts."""
+        by_name = {}
+        shared = _of_each(sets.codes, vocabularies)
+        for number, ((codec, is_known, num_facts), whole) in enumerate(zip(features, shared, strict=True)):
+            vocabulary, own_ids = whole, None
+            if not is_known.all():
+                vocabulary = Vocabulary(whole.values.filter(pa.array(is_known)))
+                own_ids = np.where(is_known, np.cumsum(is_known) - 1, -1).astype(np.int32)
+            by_name[codec.feature] = SetFeature(codec, vocabulary, num_facts, sets, number, own_ids)
+        return cls(by_name, sets, vocabularies)
 
     @property
     def num_rows(self) -> int:
@@ -139,8 +179,18 @@ class SetColumns(Structure):
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the sets, of where they begin, and of the vocabularies."""
-        return self.sets.size_bytes + sum(f.vocabulary.size_bytes for f in self.features.values())
+        """Bytes of the sets, of where they begin, vocabularies, and which values features have."""
+        known = sum(-(-len(f.own_ids) // 8) for f in self.features.values() if f.own_ids is not None)
+        return self.sets.size_bytes + sum(v.packed_bytes for v in self.vocabularies) + known
+
+    def size_bytes_of(self, feature: str) -> float:
+        """Bytes of one feature: a share of the sets, by its facts, and of its vocabulary, by its values."""
+        own, chain_of = self.features[feature], _chains(self.sets.codes)
+        chain = chain_of[own.number]
+        sharers = [f for f in self.features.values() if chain_of[f.number] == chain]
+        of_values = len(own.vocabulary) / max(1, sum(len(f.vocabulary) for f in sharers))
+        of_facts = own.num_facts / max(1, self.num_facts)
+        return of_facts * self.sets.size_bytes + of_values * self.vocabularies[chain].packed_bytes
 
     @property
     def fact_bits(self) -> int:
@@ -156,19 +206,27 @@ class SetColumns(Structure):
             f"deltas.{WORDS}": sets.deltas.words,
         }
         entries = []
-        for number, feature in enumerate(self.features.values()):
+        shared = _of_each(sets.codes, self.vocabularies)
+        for number, (feature, vocabulary) in enumerate(zip(self.features.values(), shared, strict=True)):
             code = sets.codes[number]
             entries.append(
                 {
                     "name": feature.codec.feature,
                     "value_field": feature.codec.value_field,
+                    "num_values": len(feature.vocabulary),
                     "num_facts": feature.num_facts,
                     "header_width": code.header_width,
                     "no_set": code.no_set,
+                    "others_width": code.others_width,
                 }
             )
             arrays[f"{number}.level_ends"] = code.level_ends
-            arrays |= prefixed(f"{number}.vocabulary", feature.vocabulary.to_arrays())
+            if code.run_levels is not None:
+                arrays[f"{number}.run_levels"] = code.run_levels
+            if feature.own_ids is not None:
+                arrays[f"{number}.known"] = np.packbits(feature.own_ids >= 0, bitorder="little")
+            if code.others_width < 0:
+                arrays |= prefixed(f"{number}.vocabulary", vocabulary.to_packed())
         description = {
             "features": entries,
             "num_bits": sets.num_bits,
@@ -180,18 +238,30 @@ class SetColumns(Structure):
     @classmethod
     def from_snapshot(cls, description: Mapping[str, Any], parts: Parts) -> Self:
         """See `Structure.from_snapshot`."""
-        features, codes = [], []
+        features: list[tuple[FeatureCodec, NDArray[np.bool_], int]] = []
+        codes: list[SetCode] = []
+        vocabularies: list[Vocabulary] = []
         for number, entry in enumerate(description["features"]):
             codec = FeatureCodec(checked(entry["name"], str), entry["value_field"])
             if not codec.is_collection:
                 raise ValueError(f"{codec.feature!r} is no collection")
-            vocabulary = parts.vocabulary(f"{number}.vocabulary", codec)
-            level_ends = parts.array(f"{number}.level_ends", np.int64)
-            code = SetCode(checked(entry["header_width"], int), checked(entry["no_set"], int), level_ends)
-            num_facts = checked(entry["num_facts"], int)
-            if len(vocabulary) != code.num_symbols or code.no_set not in (0, _NO_SET) or num_facts < 0:
+            others_width = checked(entry["others_width"], int)
+            if others_width < 0:
+                vocabularies.append(parts.vocabulary(f"{number}.vocabulary", codec))
+            elif not vocabularies or features[-1][0].element_kind != codec.element_kind:
+                raise ValueError(f"{codec.feature!r} has nothing to be coded with")
+            code = SetCode(
+                checked(entry["header_width"], int),
+                checked(entry["no_set"], int),
+                parts.array(f"{number}.level_ends", np.int64),
+                parts.array(f"{number}.run_levels", np.uint8) if others_width >= 0 else None,
+                others_width,
+            )
+            num_facts, size = checked(entry["num_facts"], int), len(vocabularies[-1])
+            if size != code.num_symbols or code.no_set not in (0, NO_SET) or num_facts < 0:
                 raise ValueError(f"the vocabulary of {codec.feature!r} does not fit its code")
-            features.append((codec, vocabulary, num_facts))
+            is_known = _known_from(parts, f"{number}.known", size, checked(entry["num_values"], int))
+            features.append((codec, is_known, num_facts))
             codes.append(code)
         words, check = parts.words("codes")
         sets = GolombSets(
@@ -202,14 +272,29 @@ class SetColumns(Structure):
             parts.packed("deltas", description["deltas"]),
             check,
         )
-        columns = cls._of(features, sets)
+        columns = cls._of(features, sets, vocabularies)
         if len(columns.features) != len(features):
             raise ValueError("two set columns bear the same name")
         return columns
 
 
-def _headers(states: NDArray[np.uint8], sizes: NDArray[np.int64]) -> tuple[NDArray[np.int32], int]:
-    """The header of each row's set, and how many headers stand for rows without one."""
-    has_set = states >= EMPTY
-    no_set = 0 if has_set.all() else _NO_SET
-    return np.where(has_set, sizes + no_set, states).astype(np.int32), no_set
+def _chains(codes: Sequence[SetCode]) -> list[int]:
+    """The number of the chain that each of the sets is in."""
+    numbers: list[int] = (np.cumsum([code.others_width < 0 for code in codes]) - 1).tolist()
+    return numbers
+
+
+def _of_each(codes: Sequence[SetCode], vocabularies: Sequence[Vocabulary]) -> list[Vocabulary]:
+    """The vocabulary in whose ids each of the sets is coded."""
+    return [vocabularies[chain] for chain in _chains(codes)]
+
+
+def _known_from(parts: Parts, name: str, num_shared: int, num_values: int) -> NDArray[np.bool_]:
+    """Which values of the vocabulary that it shares a feature has: bool[num_shared]."""
+    if num_values == num_shared:
+        return np.ones(num_shared, np.bool_)
+    content = parts.array(name, np.uint8)
+    is_known = np.unpackbits(content, bitorder="little").astype(np.bool_)
+    if len(content) != -(-num_shared // 8) or is_known.sum() != num_values or is_known[num_shared:].any():
+        raise ValueError(f"array {name!r} does not tell {num_values} of {num_shared} values")
+    return is_known[:num_shared]

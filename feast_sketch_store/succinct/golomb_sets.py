@@ -16,6 +16,16 @@ there can be, ``sum_s H(p_s)`` bits per row, where H is the entropy of a coin.
     row      header | gap | gap | gap   header | gap | gap       features one behind the other
     offset   anchor of each 16 rows + distance from it
 
+A set may be coded with those before it, back to the last one that is not: a long view is a view. If these
+have ``u`` distinct ids of the row, ``o`` of its ``n`` ids are others, and ``a = n - o`` are among them:
+
+    set      header | o | members | gaps of the others, as above
+    members  u bits, one for each id, if 3 of 8 of them or more are members, and 3 of 8 or more are not;
+             else the gaps between the places, among the u, of those that are fewer, members or not:
+             f of them in codes of (round(2 * log2(u)) - round(2 * log2(f)) - 1) div 2 bits
+
+Nothing is written that is known: no ``o`` if ``u`` or ``n`` is 0, no members if all are or none is.
+
 Source: Golomb, "Run-length encodings", 1966; Gallager & Van Voorhis, "Optimal source codes for geometrically
 distributed integer alphabets", 1975. Golomb-coded sets of hashes, without popularity, are known from BIP 158.
 """
@@ -34,6 +44,7 @@ from feast_sketch_store.succinct.packed import Check, PackedInts
 BLOCK_ROWS = 16  # that share an anchor
 _MAX_HEADER_WIDTH = 30
 _MAX_LEVEL = 255
+_MAX_RUNS = 1024  # of symbols with one level
 
 
 @dataclass(frozen=True)
@@ -44,13 +55,17 @@ class SetCode:
     ----------
     header_width : of headers, in bits, 0 to 30.
     no_set : headers that stand for rows which have no set, 0 to 2; the size of a set is that much less.
-    level_ends : int64[<= 256], ascending; level ``i`` ends before symbol ``level_ends[i]``, and the last of
-        them is the number of symbols.
+    level_ends : int64[<= 1024], ascending; the symbols with level ``run_levels[i]`` end before symbol
+        ``level_ends[i]``, and the last of them is the number of symbols.
+    run_levels : uint8, one for each of these; None for 0, 1, 2 and so on, of 256 at most.
+    others_width : of the number of others, in bits, 0 to 30, if the set is coded with those before it; or -1.
     """
 
     header_width: int
     no_set: int
     level_ends: NDArray[np.int64]
+    run_levels: NDArray[np.uint8] | None = None
+    others_width: int = -1
 
     @classmethod
     def fit(cls, counts: NDArray[np.int64], headers: NDArray[np.integer], no_set: int) -> "SetCode":
@@ -61,8 +76,32 @@ class SetCode:
         counts : int64[V], how many rows have each symbol, from the most popular one on.
         headers : int[n], of all rows.
         """
-        lengths = [int((headers >> width).sum()) + width * len(headers) for width in range(_MAX_HEADER_WIDTH)]
-        return cls(int(np.argmin(lengths)), no_set, level_ends(counts))
+        return cls(best_width(headers), no_set, level_ends(counts))
+
+    @classmethod
+    def fit_with(
+        cls,
+        counts: NDArray[np.int64],
+        headers: NDArray[np.integer],
+        no_set: int,
+        num_others: NDArray[np.integer],
+    ) -> "SetCode":
+        """The best code for sets that are coded with those before them.
+
+        Parameters
+        ----------
+        counts : int64[V], how many rows have each symbol among their others. Where it falls, or rises now and
+            then, levels are found; the fewer turns there are, the better they fit.
+        headers : int[n], of all rows.
+        num_others : int[m], of rows in which their number is told.
+        """
+        levels = _levels(counts)
+        ends = np.append(np.flatnonzero(np.diff(levels)) + 1, len(levels))[: len(levels)]
+        if len(ends) > _MAX_RUNS:
+            levels = np.maximum.accumulate(levels)
+            ends = np.append(np.flatnonzero(np.diff(levels)) + 1, len(levels))[: len(levels)]
+        runs = levels[ends - 1].astype(np.uint8)
+        return cls(best_width(headers), no_set, ends.astype(np.int64), runs, best_width(num_others))
 
     @property
     def num_symbols(self) -> int:
@@ -73,16 +112,28 @@ class SetCode:
     def levels(self) -> NDArray[np.uint8]:
         """The level of each symbol: uint8[V]."""
         lengths = np.diff(self.level_ends, prepend=0)
-        return np.repeat(np.arange(len(lengths)), lengths).astype(np.uint8)
+        levels = np.arange(len(lengths)) if self.run_levels is None else self.run_levels
+        return np.repeat(levels, lengths).astype(np.uint8)
 
 
 def level_ends(counts: NDArray[np.int64]) -> NDArray[np.int64]:
     """Where each level ends, of symbols that so many rows have, from the most popular one on: int64[L]."""
     if not len(counts):
         return np.zeros(0, np.int64)
-    levels = np.rint(2 * np.log2(np.log(2) * max(1, counts.sum()) / np.maximum(counts, 1)))
-    levels = np.maximum.accumulate(np.clip(levels, 0, _MAX_LEVEL)).astype(np.int64)
+    levels = np.maximum.accumulate(_levels(counts))
     return np.searchsorted(levels, np.arange(levels[-1] + 1), side="right")
+
+
+def _levels(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The best level of each symbol, were all alike that come next."""
+    levels = np.rint(2 * np.log2(np.log(2) * max(1, counts.sum()) / np.maximum(counts, 1)))
+    return np.asarray(np.clip(levels, 0, _MAX_LEVEL).astype(np.int64))
+
+
+def best_width(numbers: NDArray[np.integer]) -> int:
+    """The width of the shortest codes for numbers, int[n]."""
+    lengths = [int((numbers >> width).sum()) + width * len(numbers) for width in range(_MAX_HEADER_WIDTH)]
+    return int(np.argmin(lengths))
 
 
 def ideal_bits(counts: NDArray[np.int64], num_rows: int) -> float:
@@ -130,15 +181,21 @@ class GolombSets:
             or self.deltas.base
         ):
             raise ValueError("the parts of the sets do not fit each other")
+        num_symbols = -1  # of a set before
         for code in self.codes:
+            num_runs = _MAX_LEVEL + 1 if code.run_levels is None else len(code.run_levels)
             if (
                 not 0 <= code.header_width <= _MAX_HEADER_WIDTH
                 or not 0 <= code.no_set <= 2
-                or len(code.level_ends) > _MAX_LEVEL + 1
+                or not -1 <= code.others_width <= _MAX_HEADER_WIDTH
+                or (code.others_width >= 0 and code.num_symbols != num_symbols)
+                or len(code.level_ends) > min(num_runs, _MAX_RUNS)
+                or (code.run_levels is not None and len(code.level_ends) < num_runs)
                 or (np.diff(code.level_ends, prepend=0) < 0).any()
                 or code.num_symbols >= 2**31
             ):
                 raise ValueError(f"sets cannot be coded with {code}")
+            num_symbols = code.num_symbols
 
     @property
     def num_rows(self) -> int:
@@ -175,16 +232,24 @@ class GolombSets:
 
     @staticmethod
     def lengths(
-        code: SetCode, headers: NDArray[np.int32], indptr: NDArray[np.int64], ids: NDArray[np.int32]
+        codes: Sequence[SetCode],
+        headers: NDArray[np.int32],
+        indptr: NDArray[np.int64],
+        ids: NDArray[np.int32],
     ) -> NDArray[np.int64]:
-        """The bits that the sets of one feature take in n rows: int64[n]; parameters as of `build`."""
-        _, ends = kernel.write_sets(_joint([code]), headers[:, None], indptr, ids)
+        """The bits that the sets of n rows take: int64[n]; parameters as of `build`."""
+        _, ends = kernel.write_sets(_joint(codes), headers, indptr, ids)
         return np.diff(ends, prepend=0)
 
     def read(
-        self, rows: NDArray[np.int64], feature: int
+        self, rows: NDArray[np.int64], feature: int, own_ids: NDArray[np.int32] | None = None
     ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]]:
         """The sets of one feature of some rows, int64[m].
+
+        Parameters
+        ----------
+        own_ids : int32[V], what ids are called in the answer, in ascending order; negative for those that the
+            feature never has. None if they are called as they are coded.
 
         Returns
         -------
@@ -198,7 +263,9 @@ class GolombSets:
         if any(check is not None and not check.all_checked for check in checks):
             self._check_rows(rows)
         codes, offsets = self._parts
-        return kernel.read_sets(codes, self.words, self.num_bits, offsets, self.num_rows, rows, feature)
+        return kernel.read_sets(
+            codes, self.words, self.num_bits, offsets, self.num_rows, rows, feature, own_ids
+        )
 
     @cached_property
     def _parts(self) -> tuple[SetCodes, tuple[PackedNumbers, PackedNumbers, int]]:
@@ -222,6 +289,6 @@ class GolombSets:
 
 
 def _joint(codes: Sequence[SetCode]) -> SetCodes:
-    parameters = np.array([(code.header_width, code.no_set) for code in codes], np.int64)
+    parameters = np.array([(c.header_width, c.no_set, c.others_width) for c in codes], np.int64)
     starts = np.cumsum([0] + [code.num_symbols for code in codes])
     return SetCodes(parameters, starts, np.concatenate([code.levels for code in codes]))

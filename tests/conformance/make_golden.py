@@ -95,6 +95,7 @@ SETS_CODECS = [
     FeatureCodec("viewed", "string_set_val"),
     FeatureCodec("sizes", "int64_list_val"),
     FeatureCodec("topics", "int64_set_val"),
+    FeatureCodec("bought", "string_set_val"),
     FeatureCodec("country", "string_val"),
 ]
 SETS_BUDGET = FeatureBudget(
@@ -103,6 +104,7 @@ SETS_BUDGET = FeatureBudget(
         "viewed": Goal("error_rate", 0.01, "sets"),
         "sizes": Goal("error_rate", 0.01, "sets"),
         "topics": Goal("noise_ratio", 1.0, "weighted_bloom"),
+        "bought": Goal("error_rate", 0.01, "sets"),
         "country": 1e-5,
     },
     cuts={"sizes": Cut(top=3)},
@@ -110,7 +112,9 @@ SETS_BUDGET = FeatureBudget(
 
 
 def sets_rows() -> EncodedRows:
-    """Seventy users: ``viewed`` may be null or missing, of ``sizes`` the three most frequent are kept."""
+    """Seventy users: ``viewed`` may be null or missing, of ``sizes`` the three most frequent are kept, and
+    most of what is bought was viewed.
+    """
     feast_rows = []
     for user in range(70):
         values = {
@@ -121,8 +125,10 @@ def sets_rows() -> EncodedRows:
             "country": Value(string_val="DE" if user % 5 else "FR"),
         }
         if user % 6:
-            content = StringSet(val=["tea", "coffee", "naïve ☕", ""][: user % 5])
-            values["viewed"] = Value(string_set_val=content) if user % 7 else Value()
+            viewed = ["tea", "coffee", "naïve ☕", ""][: user % 5]
+            values["viewed"] = Value(string_set_val=StringSet(val=viewed)) if user % 7 else Value()
+            bought = [*viewed[: user % 3], *["milk"][: user % 9 == 0]]
+            values["bought"] = Value(string_set_val=StringSet(val=bought))
         feast_rows.append((user_key(user), values, FIRST_EVENT + timedelta(hours=user), None))
     return encode(*newest_rows(to_arrow(feast_rows, SETS_CODECS)), SETS_CODECS)
 

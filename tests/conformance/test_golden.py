@@ -94,12 +94,16 @@ def test_the_description_is_as_it_was():
         "presence.0.states": ("|u1", (6, 4)),
         "bloom.table.words": ("<u8", (14,)),
         "bloom.table.words.checksums": ("|u1", (1, 16)),
-        "bloom.0.vocabulary.offsets": ("<i8", (5,)),
+        "bloom.0.vocabulary.shape": ("<i8", (2,)),
+        "bloom.0.vocabulary.packed": ("<u8", (2,)),
         "bloom.0.vocabulary.data": ("|u1", (19,)),
-        "bloom.1.vocabulary.values": ("<i8", (3,)),
-        "bloom.2.vocabulary.offsets": ("<i8", (4,)),
+        "bloom.1.vocabulary.shape": ("<i8", (3,)),
+        "bloom.1.vocabulary.packed": ("<u8", (4,)),
+        "bloom.2.vocabulary.shape": ("<i8", (2,)),
+        "bloom.2.vocabulary.packed": ("<u8", (2,)),
         "bloom.2.vocabulary.data": ("|u1", (4,)),
-        "bloom.3.vocabulary.values": ("<i8", (2,)),
+        "bloom.3.vocabulary.shape": ("<i8", (3,)),
+        "bloom.3.vocabulary.packed": ("<u8", (2,)),
     }
 
 
@@ -108,11 +112,15 @@ def test_arrays_are_as_they_were():
     assert arrays["presence.bucket_bounds"].tolist() == [[NOON + HOUR * user] * 2 for user in range(6)]
     # Most popular first, equals ascending.
     assert arrays["bloom.0.vocabulary.data"].tobytes().decode() == "tea" + "" + "coffee" + "naïve ☕"
-    assert arrays["bloom.0.vocabulary.offsets"].tolist() == [0, 3, 3, 9, 19]
-    assert arrays["bloom.1.vocabulary.values"].tolist() == [-1, 0, 2**62]
+    # Lengths 3, 0, 6 and 10 in 4 bits each; numbers from -1 on in 63 bits.
+    assert arrays["bloom.0.vocabulary.shape"].tolist() == [4, 4]
+    assert arrays["bloom.0.vocabulary.packed"].tolist() == [0xA603, 0]
+    assert arrays["bloom.1.vocabulary.shape"].tolist() == [3, 63, -1]
+    numbers = int.from_bytes(arrays["bloom.1.vocabulary.packed"].tobytes(), "little")
+    assert [(numbers >> 63 * place & (2**63 - 1)) - 1 for place in range(3)] == [-1, 0, 2**62]
     assert arrays["bloom.2.vocabulary.data"].tobytes() == b"DEFR"
-    assert arrays["bloom.2.vocabulary.offsets"].tolist() == [0, 2, 2, 4]
-    assert arrays["bloom.3.vocabulary.values"].tolist() == [0, 1]
+    assert arrays["bloom.2.vocabulary.packed"].tolist() == [0b100010, 0]
+    assert arrays["bloom.3.vocabulary.packed"].tolist() == [0b10, 0]
     # Rows of the array, in any order: 0 missing, 1 null, 2 empty, 3 a value; then the user's own bucket.
     shapes = np.column_stack((arrays["presence.0.states"], arrays["presence.0.buckets"]))
     assert sorted(shapes.tolist()) == sorted(
@@ -172,15 +180,20 @@ def test_the_listed_file_has_each_form_of_a_column():
 def test_sets_read_as_they_were_written():
     description, arrays = load(SETS)
     layer = SketchLayer.from_snapshot(description["layer"], arrays)
-    names = ["viewed", "sizes", "topics", "country"]
+    names = ["viewed", "sizes", "topics", "country", "bought"]
     answer = layer.read(user_hashes(range(1000)), names)
     assert answer.found.tolist() == list(range(70))
     assert (answer.event_timestamps <= NOON + HOUR * np.arange(70)).all()
     columns = [answer.features[name] for name in names]
     values = [feature.decoder.values(feature.states, feature.indptr, feature.symbols) for feature in columns]
-    for user, (viewed, sizes, topics, country) in enumerate(zip(*values, strict=True)):
+    for user, (viewed, sizes, topics, country, bought) in enumerate(zip(*values, strict=True)):
+        if user % 6:
+            all_viewed = ["tea", "coffee", "naïve ☕", ""][: user % 5]
+            all_bought = {*all_viewed[: user % 3], *["milk"][: user % 9 == 0]}
+            assert set(bought.string_set_val.val) == all_bought
         if user % 6 == 0:
             assert viewed is None
+            assert bought is None
         elif user % 7 == 0:
             assert viewed == Value()
         else:
@@ -200,6 +213,7 @@ def test_the_file_of_sets_has_each_structure():
         "country": "column",
         "viewed": "sets",
         "sizes": "sets",
+        "bought": "sets",
     }
     bloom, columns, sets = description["layer"]["structures"]
     assert [entry["kind"] for entry in (bloom, columns, sets)] == ["bloom", "columns", "sets"]
@@ -207,12 +221,14 @@ def test_the_file_of_sets_has_each_structure():
     assert (topics["facts_per_hash"], topics["first_symbols"]) == ([192, 45, 19], [0, 4, 6])
     assert description["layer"]["cut"] == {"sizes": 36}
     assert [list(entry.values()) for entry in sets["features"]] == [
-        ["viewed", "string_set_val", 101, 1, 2],
-        ["sizes", "int64_list_val", 77, 0, 0],
+        ["viewed", "string_set_val", 4, 101, 1, 2, -1],
+        ["bought", "string_set_val", 3, 55, 1, 2, 0],
+        ["sizes", "int64_list_val", 3, 77, 0, 0, -1],
     ]
-    assert sets["num_bits"] == 620
-    assert arrays["sets.0.level_ends"].tolist()[-1] == 4
-    assert arrays["sets.1.vocabulary.values"].tolist() == [0, 1, 2]
+    assert sets["num_bits"] == 945
+    assert arrays["sets.0.level_ends"].tolist()[-1] == 5
+    assert [arrays[f"sets.{number}.known"].tolist() for number in range(2)] == [[0b1111], [0b10011]]
+    assert arrays["sets.2.vocabulary.packed"].tolist() == [0b100100, 0]
     assert arrays["presence.bucket_bounds"].shape == (16, 2)
     packed = [name for name in arrays if name.endswith("words")]
     assert len(packed) == 11

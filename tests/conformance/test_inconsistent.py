@@ -103,8 +103,9 @@ def test_an_array_of_another_shape_is_refused(parts, name, resized):
         ("bloom.table.words", np.uint8),
         ("bloom.table.words", np.int32),
         ("bloom.table.words", np.int64),
-        ("bloom.0.vocabulary.offsets", np.uint8),
-        ("bloom.0.vocabulary.offsets", np.int32),
+        ("bloom.0.vocabulary.packed", np.uint8),
+        ("bloom.0.vocabulary.packed", np.int64),
+        ("bloom.0.vocabulary.shape", np.int32),
         ("presence.0.states", np.int64),
     ],
 )

@@ -273,23 +273,33 @@ def test_a_bucket_of_rows_that_do_not_exist_is_refused(side):
 
 @st.composite
 def coded_sets(draw):
-    """Codes of features, headers of rows, and their sets as a CSR matrix."""
-    features = draw(
-        st.lists(
-            st.tuples(st.integers(0, 30), st.integers(0, 2), st.integers(0, 300)), min_size=1, max_size=3
-        )
-    )
+    """Codes of features, headers of rows, and their sets as a CSR matrix.
+
+    Sets that are coded with those before them have their symbols, and few to all of their ids.
+    """
     rng = np.random.default_rng(draw(st.integers(0, 99)))
-    num_rows = draw(st.integers(0, 40))
-    starts = np.cumsum([0] + [size for _, _, size in features])
+    num_rows, features = draw(st.integers(0, 40)), []
+    for number in range(draw(st.integers(1, 4))):
+        num_symbols, others_width = draw(st.integers(0, 300)), -1
+        if number and draw(st.booleans()):
+            num_symbols, others_width = features[-1][3], draw(st.integers(0, 30))
+        features.append((draw(st.integers(0, 30)), draw(st.integers(0, 2)), others_width, num_symbols))
+    starts = np.cumsum([0] + [num_symbols for *_, num_symbols in features])
     levels = rng.integers(0, draw(st.sampled_from([1, 20, 70, 256])), starts[-1]).astype(np.uint8)
-    codes = SetCodes(np.array([feature[:2] for feature in features]), starts, levels)
-    headers, sets = np.zeros((num_rows, len(features)), np.int32), []
+    codes = SetCodes(np.array([feature[:3] for feature in features]), starts, levels)
+    shares = rng.choice([0, 0.02, 0.1, 0.5, 0.9, 0.98, 1], len(features))
+    mean = draw(st.sampled_from([3, 10, 100]))
+    headers, sets, seen = np.zeros((num_rows, len(features)), np.int32), [], np.zeros(0, np.int64)
     for row, number in itertools.product(range(num_rows), range(len(features))):
-        _, no_set, num_symbols = features[number]
-        size = min(num_symbols, int(rng.geometric(0.1)) - 1)
-        headers[row, number] = size + no_set if size else rng.integers(0, no_set + 1)
-        sets.append(np.sort(rng.permutation(num_symbols)[:size]))
+        _, no_set, others_width, num_symbols = features[number]
+        size = min(num_symbols, int(rng.geometric(1 / mean)) - 1)
+        own = rng.permutation(num_symbols)[:size]
+        if others_width >= 0:
+            own = np.concatenate((own[: rng.integers(0, 3)], seen[rng.random(len(seen)) < shares[number]]))
+        own = np.unique(own)
+        seen = own if others_width < 0 else np.union1d(seen, own)
+        headers[row, number] = len(own) + no_set if len(own) else rng.integers(0, no_set + 1)
+        sets.append(own)
     indptr = np.cumsum([0, *map(len, sets)])
     return codes, headers, indptr, np.concatenate([*sets, np.zeros(0)]).astype(np.int32)
 
@@ -325,6 +335,15 @@ def test_sets(few_rows, sets, data):
         segments = rows * num_features + feature
         wanted = [ids[a:b] for a, b in zip(indptr[segments], indptr[segments + 1], strict=True)]
         assert found[2].tolist() == np.concatenate([*wanted, np.zeros(0)]).tolist()
+        num_symbols = int(np.diff(codes.level_starts)[feature])
+        own_ids = (7 + 3 * np.arange(num_symbols)).astype(np.int32)
+        assert (reference_sets.read_sets(*arguments, own_ids)[2] == 7 + 3 * found[2]).all()
+        assert_equal(compiled.read_sets(*arguments, own_ids), reference_sets.read_sets(*arguments, own_ids))
+        if len(found[2]):
+            own_ids[found[2][-1]] = -1
+            for side in compiled, reference_sets:
+                with pytest.raises(ValueError, match="cannot be read"):
+                    side.read_sets(*arguments, own_ids)
 
 
 @REPEATABLE
@@ -348,8 +367,20 @@ def test_damaged_sets_are_read_alike_or_refused_by_both(few_rows, sets, data):
             assert_equal(compiled.read_sets(*arguments), found)
 
 
+@pytest.mark.parametrize("side", [compiled, reference_sets])
+@pytest.mark.parametrize(
+    ("others_widths", "starts"), [([0], [0, 5]), ([-1, 0], [0, 5, 9]), ([-1, 0, 3], [0, 5, 10, 14])]
+)
+def test_sets_that_nothing_they_could_be_coded_with_precedes_are_refused(side, others_widths, starts):
+    parameters = np.array([(3, 0, width) for width in others_widths])
+    codes = SetCodes(parameters, np.array(starts), np.zeros(starts[-1], np.uint8))
+    headers, indptr = np.zeros((1, len(others_widths)), np.int32), np.zeros(len(others_widths) + 1, np.int64)
+    with pytest.raises(ValueError, match="do not fit each other"):
+        side.write_sets(codes, headers, indptr, np.zeros(0, np.int32))
+
+
 def test_sets_for_which_there_is_no_room_at_first():
-    codes = SetCodes(np.array([[3, 0]]), np.array([0, 5000]), np.zeros(5000, np.uint8))
+    codes = SetCodes(np.array([[3, 0, -1]]), np.array([0, 5000]), np.zeros(5000, np.uint8))
     headers, indptr = np.full((40, 1), 5000, np.int32), np.arange(41) * 5000
     words, ends = compiled.write_sets(codes, headers, indptr, np.tile(np.arange(5000, dtype=np.int32), 40))
     found = compiled.read_sets(codes, words, int(ends[-1]), offsets_of(ends), 40, np.arange(40), 0)

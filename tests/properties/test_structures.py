@@ -230,7 +230,7 @@ def test_any_shape_in_any_structure(fixed_salts, seed):
             if kept == "sets":
                 assert not wrong.any(), shape
             elif shape.measure == "memory":
-                share = layer.size_bytes_of(name) - layer.features[name].vocabulary.size_bytes
+                share = layer.size_bytes_of(name) - layer.features[name].vocabulary.packed_bytes
                 # Tables are rounded up to words.
                 assert share <= target_of(shape, feature, structure).amount * (1 + TOLERANCE) + 8, shape
             else:

@@ -114,9 +114,9 @@ def test_sets_that_are_coded_on_trial(num_rows, num_symbols, density, with_nulls
     """Offsets may take a bit per row more or less, as the order of the rows is another one."""
     codecs = [FeatureCodec(name, "int64_set_val") for name in "ab"]
     sets = [some_sets(seed, num_rows, num_symbols, density, with_nulls) for seed in (1, 2)]
-    vocabulary = Vocabulary(pa.array(np.arange(num_symbols)))
     features = []
-    for codec, (states, members, _) in zip(codecs, sets, strict=True):
+    for number, (codec, (states, members, _)) in enumerate(zip(codecs, sets, strict=True)):
+        vocabulary = Vocabulary(pa.array(np.arange(num_symbols) + 1000 * number))
         feature = CollectedFeature(codec, num_rows)
         encoded = EncodedFeature(codec, vocabulary, states, members.indptr, members.ids)
         feature.add(np.arange(num_rows, dtype=np.int32), encoded)

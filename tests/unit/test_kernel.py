@@ -20,7 +20,7 @@ from feast_sketch_store.structures import sizing
 WORDS, HASHES, SALT = np.zeros(12, np.uint64), np.zeros((3, 2), np.uint64), (1, 2)
 READ = (WORDS, 10, *SALT, HASHES, 0, 128, 3, None)  # a window of 2 words
 FOUND = np.zeros(2, np.uint64), np.zeros(2, np.int64)
-PARAMETERS, STARTS, LEVELS = np.array([[1, 0]]), np.array([0, 3]), np.zeros(3, np.uint8)
+PARAMETERS, STARTS, LEVELS = np.array([[1, 0, -1]]), np.array([0, 3]), np.zeros(3, np.uint8)
 SETS = np.array([2, 1], np.int32), np.array([0, 2, 3]), np.array([0, 1, 2], np.int32)
 ENDS = np.zeros(2, np.int64)
 CODES = (PARAMETERS, STARTS, LEVELS, WORDS, 100)
@@ -119,7 +119,7 @@ MISFITS = {
         PARAMETERS, np.array([0, 4]), LEVELS, *SETS, WORDS.copy(), ENDS.copy()
     ),
     "parameters": lambda: compiled.write_sets(
-        np.array([[31, 0]]), STARTS, LEVELS, *SETS, WORDS.copy(), ENDS.copy()
+        np.array([[31, 0, -1]]), STARTS, LEVELS, *SETS, WORDS.copy(), ENDS.copy()
     ),
     "sizes": lambda: compiled.write_sets(
         PARAMETERS, STARTS, LEVELS, np.array([3, 1], np.int32), *SETS[1:], WORDS.copy(), ENDS.copy()
@@ -130,11 +130,16 @@ MISFITS = {
     "unknown ids": lambda: compiled.write_sets(
         PARAMETERS, STARTS, LEVELS, *SETS[:2], np.array([0, 3, 2], np.int32), WORDS.copy(), ENDS.copy()
     ),
-    "feature": lambda: compiled.read_sets(*CODES, *OFFSETS, np.array([0]), 1, 0, *ONE_SET),
-    "bits": lambda: compiled.read_sets(*CODES[:3], WORDS[:2], 128, *OFFSETS, np.array([0]), 0, 0, *ONE_SET),
-    "headers": lambda: compiled.read_sets(*CODES, *OFFSETS, np.array([0, 1]), 0, 0, *ONE_SET),
+    "feature": lambda: compiled.read_sets(*CODES, *OFFSETS, np.array([0]), 1, None, 0, *ONE_SET),
+    "bits": lambda: compiled.read_sets(
+        *CODES[:3], WORDS[:2], 128, *OFFSETS, np.array([0]), 0, None, 0, *ONE_SET
+    ),
+    "headers": lambda: compiled.read_sets(*CODES, *OFFSETS, np.array([0, 1]), 0, None, 0, *ONE_SET),
+    "own ids": lambda: compiled.read_sets(
+        *CODES, *OFFSETS, np.array([0]), 0, np.zeros(2, np.int32), 0, *ONE_SET
+    ),
     "deltas": lambda: compiled.read_sets(
-        *CODES, WORDS, 9, WORDS[:1], 9, 2, 16, np.array([0]), 0, 0, *ONE_SET
+        *CODES, WORDS, 9, WORDS[:1], 9, 2, 16, np.array([0]), 0, None, 0, *ONE_SET
     ),
 }  # fmt: skip
 
@@ -148,7 +153,7 @@ def test_arrays_that_do_not_fit_are_refused(misfit):
 @pytest.mark.parametrize("row", [-1, 2])
 def test_sets_of_rows_that_do_not_exist_are_refused(row):
     with pytest.raises(ValueError, match="cannot be read"):
-        compiled.read_sets(*CODES, *OFFSETS, np.array([row]), 0, 0, *ONE_SET)
+        compiled.read_sets(*CODES, *OFFSETS, np.array([row]), 0, None, 0, *ONE_SET)
 
 
 # Of each function, arguments that it takes, made of arrays alone that are given up to be replaced.
@@ -182,7 +187,7 @@ CALLS = {
     "row_hashes": (HASHES, *SALT, np.zeros(3, np.uint64)),
     "find_rows": (WORDS, 8, 9, WORDS, 9, 3, *FOUND),
     "write_sets": (PARAMETERS, STARTS, LEVELS, *SETS, WORDS, ENDS),
-    "read_sets": (*CODES, *OFFSETS, np.array([0]), 0, 0, *ONE_SET),
+    "read_sets": (*CODES, *OFFSETS, np.array([0]), 0, None, 0, *ONE_SET),
 }
 
 

@@ -1,0 +1,240 @@
+"""Features that share a vocabulary, so that the sets of a row can be coded one with the other.
+
+Features whose values overlap may imply each other: what a user liked, the user was shown. Sets of such
+features are coded in a chain, each with those before it (`succinct.golomb_sets`), in ids that all of them
+share. Which features make a chain, and in which order, is found on trial, by the bits that some of the rows
+take. Ids are ordered by the popularity in the first feature of a chain; values that it never has follow by
+their popularity in the second one, and so on.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from feast_sketch_store.rows.codecs import EMPTY, NULL
+from feast_sketch_store.rows.csr import Csr
+from feast_sketch_store.rows.vocabulary import Vocabulary
+from feast_sketch_store.structures.costs import descending
+from feast_sketch_store.structures.elements import offsets_of
+from feast_sketch_store.structures.feature_rows import FeatureRows, first_rows
+from feast_sketch_store.succinct import GolombSets, SetCode
+
+NO_SET = NULL + 1  # headers of rows without a set
+
+_TRIAL_FACTS = 1 << 17  # of all features of a chain, to find their order
+_FIT_FACTS = 1 << 20  # to fit codes to
+_TRIAL_ROWS = 1 << 10  # at least
+_MAX_CHAIN = 8  # features, as each is read with all that are before it
+_FINENESS = 64  # parts of a fact that counts are smoothed to
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Features whose sets are coded one with the other, in this order; often just one.
+
+    Parameters
+    ----------
+    features : their numbers.
+    vocabulary : all their values, in the order of the ids that they share.
+    shared_ids : int32[V] of each of them, the shared id of each of its own; None of the only one.
+    codes : how their sets are coded, as fitted on trial; none of the only one.
+    """
+
+    features: Sequence[int]
+    vocabulary: Vocabulary
+    shared_ids: Sequence[NDArray[np.int32] | None]
+    codes: Sequence[SetCode] = ()
+
+
+def headers_of(states: NDArray[np.uint8], sizes: NDArray[np.int64]) -> tuple[NDArray[np.int32], int]:
+    """The header of each row's set, int32[n], and how many headers stand for rows without one."""
+    has_set = states >= EMPTY
+    no_set = 0 if has_set.all() else NO_SET
+    return np.where(has_set, sizes + no_set, states).astype(np.int32), no_set
+
+
+def find_chains(features: Sequence[FeatureRows]) -> list[Chain]:
+    """The chains of features, in the order in which they are coded."""
+    chains = []
+    for alike in _overlapping(features):
+        left = alike
+        while len(left) > 1:
+            chain, left = _best_chain(features, left)
+            chains.append(chain)
+        chains += [Chain([number], features[number].vocabulary, [None]) for number in left]
+    return sorted(chains, key=lambda chain: min(chain.features))
+
+
+def _overlapping(features: Sequence[FeatureRows]) -> Iterator[list[int]]:
+    """Features in groups, from the one with the most facts on: most values of each occur in those before."""
+    groups: list[tuple[list[int], set[str], pa.Array]] = []
+    for number in sorted(range(len(features)), key=lambda n: -features[n].num_facts):
+        feature = features[number]
+        values, kind = feature.vocabulary.values, {feature.sealed_codec.element_kind}
+        fits = None
+        for group in groups if len(values) and not feature.is_numbered else ():
+            if group[1] == kind and len(group[0]) < _MAX_CHAIN:
+                known = Vocabulary(group[2]).find(values) >= 0
+                if 2 * known.sum() >= len(values):
+                    fits = group
+                    group[0].append(number)
+                    groups[groups.index(group)] = (
+                        group[0],
+                        kind,
+                        pa.concat_arrays([group[2], values.filter(pa.array(~known))]),
+                    )
+                    break
+        if fits is None:
+            groups.append(([number], set() if feature.is_numbered else kind, values))
+    for numbers, _, _ in groups:
+        yield numbers
+
+
+def _best_chain(features: Sequence[FeatureRows], numbers: Sequence[int]) -> tuple[Chain, list[int]]:
+    """A chain of some of the features, the first of them or another one at its head, and those left over."""
+    trial = _Trial.of([features[number] for number in numbers], _TRIAL_FACTS)
+    order = _best_order(trial)
+    kept, before = order[:1], trial.bits(order[:1])
+    for place in order[1:]:
+        together = trial.bits([*kept, place])
+        if together - before + trial.bits_to_share(place) < trial.bits([place]) + trial.value_bits(place):
+            kept, before = [*kept, place], together
+    rest = [number for place, number in enumerate(numbers) if place not in kept]
+    chosen = [numbers[place] for place in kept]
+    if len(kept) == 1:
+        return Chain(chosen, features[chosen[0]].vocabulary, [None]), rest
+    whole = _Trial.of([features[number] for number in chosen], _FIT_FACTS)
+    everyone = list(range(len(chosen)))
+    ids = whole.numbering(everyone)
+    inverse = np.argsort(ids)
+    shared_ids = [ids[own].astype(np.int32) for own in whole.ids]
+    vocabulary = Vocabulary(whole.values.values.take(pa.array(inverse)))
+    return Chain(chosen, vocabulary, shared_ids, whole.codes(everyone)), rest
+
+
+def _best_order(trial: "_Trial") -> list[int]:
+    """The order of features in which they take the fewest bits, found by exchanging neighbours."""
+    order = list(range(len(trial.features)))
+    best, improves = trial.bits(order), True
+    while improves:
+        improves = False
+        for place in range(len(order) - 1):
+            tried = order.copy()
+            tried[place], tried[place + 1] = order[place + 1], order[place]
+            if (bits := trial.bits(tried)) < best:
+                order, best, improves = tried, bits, True
+    return order
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """Some of the rows of features.
+
+    Parameters
+    ----------
+    values : of all of them; ``ids`` are int64[V] of each feature, the id of each of its own.
+    keys : int64[facts] of each feature: row and id of the facts of these rows, ascending, each once.
+    num_rows : of these rows; ``share`` of all.
+    """
+
+    features: Sequence[FeatureRows]
+    values: Vocabulary
+    ids: Sequence[NDArray[np.int64]]
+    keys: Sequence[NDArray[np.int64]]
+    num_rows: int
+    share: float
+
+    @classmethod
+    def of(cls, features: Sequence[FeatureRows], num_facts: int) -> "_Trial":
+        """The rows that have about so many facts, and some more if these are few."""
+        values, ids = Vocabulary.union([feature.vocabulary for feature in features])
+        all_rows, all_facts = len(features[0].states), sum(feature.num_facts for feature in features)
+        share = min(1.0, num_facts / max(1, all_facts))
+        num_rows = min(all_rows, max(_TRIAL_ROWS, int(share * all_rows)))
+        keys = []
+        for feature, own in zip(features, ids, strict=True):
+            rows = first_rows(feature, num_rows)
+            keys.append(np.unique(rows.rows << 32 | own[rows.ids]))
+        return cls(features, values, ids, keys, num_rows, num_rows / max(1, all_rows))
+
+    def bits(self, order: Sequence[int]) -> float:
+        """The bits that the sets of some of the features take in all rows, in a chain."""
+        ids = self.numbering(order)
+        members = [self._in(ids, self.keys[place]) for place in order]
+        lengths = np.stack([np.bincount(keys >> 32, minlength=self.num_rows) for keys in members], axis=1)
+        segments = np.concatenate([(keys >> 32) * len(order) + number for number, keys in enumerate(members)])
+        everything = np.concatenate(members)[np.argsort(segments, kind="stable")]
+        csr = Csr.of_lengths(lengths.reshape(-1), (everything & (2**32 - 1)).astype(np.int32))
+        headers = [self._headers(place)[0] for place in order]
+        coded = GolombSets.lengths(self.codes(order), np.stack(headers, axis=1), csr.indptr, csr.ids)
+        return float(coded.sum()) / self.share
+
+    def codes(self, order: Sequence[int]) -> list[SetCode]:
+        """The codes of some of the features in a chain."""
+        ids = self.numbering(order)
+        codes: list[SetCode] = []
+        seen = np.zeros(0, np.int64)
+        num_known = 0
+        for place in order:
+            members = self._in(ids, self.keys[place])
+            headers, no_set = self._headers(place)
+            if not codes:
+                counts = np.zeros(len(ids), np.int64)
+                counts[ids[self.ids[place]]] = self.features[place].counts
+                codes.append(SetCode.fit(counts, headers, no_set))
+                num_known = int((counts > 0).sum())
+            else:
+                others = members[~np.isin(members, seen)]
+                num_others, num_seen, num_own = (
+                    np.bincount(keys >> 32, minlength=self.num_rows) for keys in (others, seen, members)
+                )
+                counts = np.bincount(others & (2**32 - 1), minlength=len(ids)) * _FINENESS
+                smooth = [descending(counts[:num_known]), descending(counts[num_known:])]
+                told = num_others[(num_seen > 0) & (num_own > 0)]
+                codes.append(SetCode.fit_with(np.concatenate(smooth), headers, no_set, told))
+            seen = np.union1d(seen, members)
+        return codes
+
+    def numbering(self, order: Sequence[int]) -> NDArray[np.int64]:
+        """The shared id of each of the values: int64[V]; those that no feature has come last."""
+        counts = np.zeros((len(order), len(self.values)), np.int64)
+        for number, place in enumerate(order):
+            counts[number, self.ids[place]] = self.features[place].counts
+        ids = np.empty(len(self.values), np.int64)
+        ids[np.lexsort(-counts[::-1])] = np.arange(len(ids))
+        return ids
+
+    def value_bits(self, place: int) -> float:
+        """About the bits of the values of a feature, in a vocabulary of its own."""
+        return self._bits_per_value * len(self.ids[place])
+
+    def bits_to_share(self, place: int) -> float:
+        """About the bits of the values that a feature adds to those of others, and of which are its own."""
+        others = np.concatenate([ids for other, ids in enumerate(self.ids) if other != place])
+        return self._bits_per_value * int((~np.isin(self.ids[place], others)).sum()) + len(self.values)
+
+    @cached_property
+    def _bits_per_value(self) -> float:
+        values = self.values.values
+        if pa.types.is_int64(values.type):
+            numbers = values.to_numpy()
+            return (int(numbers.max()) - int(numbers.min())).bit_length()
+        return float(8 * offsets_of(values)[-1] / len(values))
+
+    def _headers(self, place: int) -> tuple[NDArray[np.int32], int]:
+        """Headers of these rows, and how many stand for rows without a set, of which others may have some."""
+        states = self.features[place].states
+        sizes = np.bincount(self.keys[place] >> 32, minlength=self.num_rows)
+        headers, _ = headers_of(states[: self.num_rows], sizes)
+        no_set = 0 if (states >= EMPTY).all() else NO_SET
+        if no_set and (states[: self.num_rows] >= EMPTY).all():
+            headers = headers + np.int32(no_set)
+        return headers, no_set
+
+    def _in(self, ids: NDArray[np.int64], keys: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Keys with other ids, ascending."""
+        return np.sort(keys >> 32 << 32 | ids[keys & (2**32 - 1)])

@@ -1,0 +1,126 @@
+"""Packed values come back as they were, in few bits; arrays that do not fit each other are refused."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feast_sketch_store.rows.packed_values import packed_arrays, values_from
+from feast_sketch_store.rows.vocabulary import Vocabulary
+
+BINARY, INT64 = pa.large_binary(), pa.int64()
+
+
+def binary(*values):
+    return pa.array(values, BINARY)
+
+
+def size_of(arrays):
+    return sum(array.nbytes for array in arrays.values())
+
+
+def assert_comes_back(values):
+    arrays = packed_arrays(values)
+    back = values_from(arrays, values.type)
+    assert back.equals(values)
+    again = packed_arrays(back)
+    assert {n: a.tobytes() for n, a in again.items()} == {n: a.tobytes() for n, a in arrays.items()}
+    return arrays
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), unique=True))
+def test_numbers(numbers):
+    assert_comes_back(pa.array(numbers, INT64))
+
+
+@given(st.lists(st.binary(max_size=5) | st.text("ab", max_size=300).map(str.encode), unique=True))
+def test_strings(strings):
+    assert_comes_back(binary(*strings))
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([b"product-", b"product-1", b""]), st.binary(max_size=3)), unique=True)
+)
+def test_strings_that_begin_alike(parts):
+    strings = {start + end: None for start, end in parts}
+    assert_comes_back(binary(*strings))
+
+
+def test_numbers_take_as_many_bits_as_their_range():
+    arrays = assert_comes_back(pa.array(np.random.default_rng(1).permutation(7_582)))
+    assert size_of(arrays) == 24 + 8 * (-(-7_582 * 13 // 64) + 1)
+
+
+def test_strings_that_begin_alike_are_sorted():
+    names = [b"article/%06d" % number for number in np.random.default_rng(1).permutation(10**6)[:5_000]]
+    arrays = assert_comes_back(binary(*names))
+    assert arrays["shape"].shape == (4,)
+    # Of 14 bytes and an offset of 8, about 4 bytes and a place are left.
+    assert size_of(arrays) < 0.35 * 5_000 * 22
+
+
+def test_slices():
+    assert_comes_back(binary(b"left out", b"kept", b"kept too", b"left out too").slice(1, 2))
+    assert_comes_back(pa.array([9, 1, 2, 9]).slice(1, 2))
+
+
+SORTED = packed_arrays(binary(*[b"product-%04d" % number for number in range(40, 0, -1)]))
+PLAIN = packed_arrays(binary(b"ab", b"", b"c"))
+NUMBERS = packed_arrays(pa.array([5, 7, 6]))
+
+
+def changed(arrays, name, value):
+    return {**arrays, name: np.asarray(value, arrays[name].dtype)}
+
+
+@pytest.mark.parametrize(
+    ("arrays", "kind"),
+    [
+        (NUMBERS, BINARY),
+        (PLAIN, INT64),
+        (SORTED, INT64),
+        (changed(NUMBERS, "shape", [3, 2]), INT64),
+        (changed(NUMBERS, "shape", [3, 0, 5]), INT64),
+        (changed(NUMBERS, "shape", [2**60, 2, 5]), INT64),
+        (changed(NUMBERS, "shape", [-1, 2, 5]), INT64),
+        (changed(NUMBERS, "packed", NUMBERS["packed"][:1]), INT64),
+        (changed(PLAIN, "shape", [3, 0]), BINARY),
+        (changed(PLAIN, "shape", [2, 2]), BINARY),
+        (changed(PLAIN, "shape", [3, 2, 1]), BINARY),
+        (changed(PLAIN, "data", PLAIN["data"][:2]), BINARY),
+        (changed(PLAIN, "data", [*PLAIN["data"], 1]), BINARY),
+        (changed(PLAIN, "packed", [2**64 - 1, 0]), BINARY),
+        (changed(SORTED, "shape", [40, 0, *SORTED["shape"][2:]]), BINARY),
+        (changed(SORTED, "shape", [39, *SORTED["shape"][1:]]), BINARY),
+        (changed(SORTED, "packed", SORTED["packed"] | 1), BINARY),
+        (changed(SORTED, "packed", SORTED["packed"] | np.uint64(2**64 - 1)), BINARY),
+        (changed(SORTED, "prefixes", SORTED["prefixes"] | 1), BINARY),
+        (changed(SORTED, "prefixes", SORTED["prefixes"] | np.uint64(2**64 - 1)), BINARY),
+        (changed(SORTED, "suffixes", SORTED["suffixes"] | np.uint64(2**64 - 1)), BINARY),
+        (changed(SORTED, "data", SORTED["data"][:-1]), BINARY),
+        ({**PLAIN, "data": PLAIN["data"][None]}, BINARY),
+        ({**PLAIN, "data": PLAIN["data"].view(np.int8)}, BINARY),
+        *(({k: v for k, v in SORTED.items() if k != name}, BINARY) for name in SORTED),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused(arrays, kind):
+    with pytest.raises((ValueError, KeyError, TypeError)):
+        values_from(arrays, kind)
+
+
+def test_lengths_that_wrap_around_are_refused():
+    lengths = np.array([2**63, 2**63, 3], np.uint64)
+    arrays = {
+        "shape": np.array([3, 64]),
+        "packed": np.append(lengths, np.uint64(0)),
+        "data": np.zeros(3, np.uint8),
+    }
+    with pytest.raises(ValueError, match="lengths"):
+        values_from(arrays, BINARY)
+
+
+def test_a_vocabulary_knows_its_packed_bytes():
+    vocabulary = Vocabulary(binary(b"abc", b""))
+    arrays = vocabulary.to_packed()
+    assert vocabulary.packed_bytes == size_of(arrays) == Vocabulary.from_packed(arrays, BINARY).packed_bytes

@@ -1,0 +1,108 @@
+"""The choice looks at whole layers: rows are listed for the sake of scalars alone where that is smaller."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from feast_sketch_store.layers import FeatureBudget, Goal, build_layer
+from feast_sketch_store.rows.codecs import NULL, VALUE, FeatureCodec
+from feast_sketch_store.rows.csr import Csr
+from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKeys
+from feast_sketch_store.rows.vocabulary import Vocabulary
+
+NUM_ROWS = 5_000
+RATE = 1e-5
+
+
+def scalar(name, num_values, share_null=0.0, seed=1):
+    rng = np.random.default_rng([seed, num_values])
+    states = np.where(rng.random(NUM_ROWS) < share_null, NULL, VALUE).astype(np.uint8)
+    has_value = states == VALUE
+    ids = rng.integers(0, num_values, NUM_ROWS)[has_value].astype(np.int32)
+    csr = Csr.of_lengths(has_value.astype(np.int64), ids)
+    values = pa.array([b"value %d" % number for number in range(num_values)], pa.large_binary())
+    return EncodedFeature(FeatureCodec(name, "string_val"), Vocabulary(values), states, csr.indptr, csr.ids)
+
+
+def set_of(name, num_values, size):
+    rng = np.random.default_rng(2)
+    ids = np.sort(np.array([rng.choice(num_values, size, replace=False) for _ in range(NUM_ROWS)]), axis=1)
+    states, indptr = np.full(NUM_ROWS, VALUE, np.uint8), np.arange(NUM_ROWS + 1) * size
+    vocabulary = Vocabulary(pa.array(np.arange(num_values)))
+    codec = FeatureCodec(name, "int64_set_val")
+    return EncodedFeature(codec, vocabulary, states, indptr, ids.astype(np.int32).reshape(-1))
+
+
+def layer_of(features, *, may_list=True, goal=None, presence_error_rate=RATE):
+    hashes = np.random.default_rng(3).integers(0, 2**64, (NUM_ROWS, 2), np.uint64)
+    hashes = hashes[np.lexsort((hashes[:, 1], hashes[:, 0]))]
+    zeros, no = np.zeros(NUM_ROWS, np.int64), np.zeros(NUM_ROWS, np.bool_)
+    rows = EncodedRows(RowKeys(hashes, zeros, zeros, no, no), {f.codec.feature: f for f in features})
+    scalars = [f.codec.feature for f in features if not f.codec.is_collection]
+    targets = {f.codec.feature: goal or Goal("noise_ratio", 0.1) for f in features} | dict.fromkeys(
+        scalars, RATE
+    )
+    budget = FeatureBudget(
+        presence_error_rate, targets, may_be_columns=frozenset(scalars if may_list else ())
+    )
+    layer = build_layer(rows, budget)
+    assert list(layer.missing(rows)) == []
+    return layer
+
+
+def kinds_of(layer):
+    return [structure.kind for structure in layer.structures]
+
+
+def bits_per_row(layer):
+    return 8 * layer.size_bytes / NUM_ROWS
+
+
+def test_many_categories_are_columns_beside_a_list():
+    features = [scalar(f"s{number}", 9, 0.1, number) for number in range(30)]
+    layer, filtered = layer_of(features), layer_of(features, may_list=False)
+    assert (kinds_of(layer), kinds_of(filtered)) == (["columns"], ["bloom"])
+    # 4 bits of a value and 2 of its state, and the list.
+    assert bits_per_row(layer) < 30 * 6 + 30 < bits_per_row(filtered) / 3
+
+
+def test_one_number_of_five_values_is_a_column():
+    assert bits_per_row(layer_of([scalar("s", 5)])) <= 29
+
+
+def test_rows_without_scalars_are_listed_as_it_was():
+    layers = [layer_of([set_of("a", 400, 3)], may_list=may_list) for may_list in (False, True)]
+    assert kinds_of(layers[0]) == kinds_of(layers[1]) == ["sets"]
+
+
+@pytest.mark.parametrize("goal", [Goal("error_rate", 0.01), Goal("noise_ratio", 0.1, "bloom")])
+def test_where_a_filter_is_asked_for_it_holds_the_scalars(goal):
+    layer = layer_of([set_of("a", 400, 3), scalar("s", 5)], goal=goal)
+    assert kinds_of(layer) == ["bloom"]
+    assert {f.structure for f in layer.features.values()} == {"bloom"}
+
+
+@pytest.mark.parametrize(("noise_ratio", "kinds"), [(0.1, ["columns", "sets"]), (8.0, ["bloom", "columns"])])
+def test_a_list_for_scalars_pays_with_sets_and_with_a_filter(noise_ratio, kinds):
+    features = [set_of("a", 2_000, 3), *(scalar(f"s{n}", 50, 0, n) for n in range(10))]
+    goal = Goal("noise_ratio", noise_ratio)
+    layer, other = layer_of(features, goal=goal), layer_of(features, goal=goal, may_list=False)
+    assert kinds_of(layer) == kinds
+    assert layer.size_bytes <= other.size_bytes
+
+
+def test_a_filter_that_is_smaller_is_kept():
+    """A unique value that few have costs nothing where it is absent, and a column for all rows."""
+    layer = layer_of([scalar("s", 900, 0.999)], presence_error_rate=0.4)
+    assert kinds_of(layer) == ["bloom"]
+
+
+@pytest.mark.parametrize("num_scalars", [1, 4])
+@pytest.mark.parametrize("share_null", [0.0, 0.5, 0.99])
+@pytest.mark.parametrize("num_values", [2, 30, 900])
+def test_the_smaller_layer_is_taken(num_values, share_null, num_scalars):
+    features = [scalar(f"s{number}", num_values, share_null, number) for number in range(num_scalars)]
+    layer, filtered = layer_of(features), layer_of(features, may_list=False)
+    assert kinds_of(filtered) == ["bloom"]
+    # A table is made larger where chance would show more than it may.
+    assert layer.size_bytes <= 1.02 * filtered.size_bytes + 64
