@@ -340,7 +340,7 @@ class RowLog:
 
     def begin(self) -> Position:
         """Absorb, after making sure that there is a log."""
-        if not self._fresh.first_numbers():
+        if next(self._fresh.starts(), None) is None:  # a segment without a whole head is none
             self._fresh.append([], self._check_begun)
         return self.absorb()
 
@@ -378,16 +378,27 @@ class RowLog:
 
         Raises
         ------
-        StorageError : the table cannot be written; it stays as it is.
+        StorageError : the table cannot be written; it stays as it is or, rarely, holds the rows.
         """
         assert through.identity is not None
         state = self._table.state()
         if state.through != through.number:
             raise StorageError(f"{self.where}: was absorbed further than what is to be replaced")
-        is_done = self._table.compact(through.identity.hex(), state, batches, through.number, snapshot)
-        if is_done and snapshot:
-            self._fresh.append([None])  # tells processes that read on to start over
-        return is_done
+        return self._table.compact(through.identity.hex(), state, batches, through.number, snapshot)
+
+    def is_replaced_by(self, snapshot: str) -> bool:
+        """Whether all rows were replaced by those of a snapshot, see `compact`."""
+        compaction = self._table.state().compaction
+        return compaction is not None and compaction.snapshot == snapshot
+
+    def tell_replaced(self) -> None:
+        """Tell processes that read on to start over, because all rows were replaced.
+
+        Raises
+        ------
+        StorageError : they are not told.
+        """
+        self._fresh.append([None])
 
     # -- clean up ------------------------------------------------------------------------------
 

@@ -160,8 +160,9 @@ class LocalStorage(Storage):
                 os.link(unfinished, path)
             except FileExistsError as error:
                 raise FileExistsAlreadyError(f"{path}: somebody else created the file first") from error
-            try:
+            with suppress(OSError):  # the file is there, whatever else is
                 unfinished.unlink()
+            try:
                 fsync_path(path.parent)
             except OSError:
                 path.unlink(missing_ok=True)  # it may not last

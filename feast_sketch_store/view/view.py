@@ -352,6 +352,10 @@ class View(LiveView):
         try:
             batches = (batch for _, batch in rows.batches())
             is_replaced = self._row_log.compact(batches, through, draft.snapshot.name)
+        except StorageError:
+            if self._row_log.is_replaced_by(draft.snapshot.name):  # in spite of the error
+                self._row_log.tell_replaced()
+            raise
         finally:
             if not is_replaced:
                 self._snapshots.discard(draft.snapshot)
@@ -359,10 +363,19 @@ class View(LiveView):
             raise StorageError(
                 f"{self.storage.location}: another Delta client changed the row log meanwhile; try again"
             )
-        # From here on the row log holds the new rows, and who looks before the next line reads them there.
+        # From here on the row log holds the new rows. A process that has read the old ones hears of it by the
+        # record in the log, and reads them there, or by the snapshot.
+        is_told = False
+        try:
+            self._row_log.tell_replaced()
+            is_told = True
+        except StorageError as error:
+            _logger.warning("%s; other processes hear of the new rows by their snapshot", error)
         try:
             self._snapshots.publish(draft)
         except StorageError as error:
+            if not is_told:
+                raise
             _logger.warning("%s; the new rows are read from the row log until a later seal", error)
         self._snapshots.prune(_SNAPSHOTS_KEPT)
         self._row_log.prune()

@@ -1,5 +1,6 @@
 """The contract of storages with a local folder, and what only a folder has."""
 
+import errno
 import os
 import resource
 import shutil
@@ -233,6 +234,18 @@ def test_folders_are_durable_before_files_in_them(storage, steps):
     steps.clear()
     put(storage, "rows/deep/b")
     assert steps == [("fsync", "unfinished"), "link", "unlink", ("fsync", "rows/deep")]
+
+
+def test_a_file_is_there_although_what_it_was_written_to_cannot_be_removed(storage, monkeypatch):
+    put(storage, "rows/a")
+
+    def fail(*arguments, **named):
+        raise OSError(errno.EIO, "the disk is broken")
+
+    monkeypatch.setattr(os, "unlink", fail)
+    put(storage, "rows/b")
+    monkeypatch.undo()
+    assert storage.list("rows/") == ["a", "b"]
 
 
 def test_a_folder_that_was_made_anew_is_made_durable_anew(storage, steps):

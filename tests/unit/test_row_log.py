@@ -300,13 +300,25 @@ def test_rows_that_come_from_elsewhere_make_readers_start_over(log, storage):
     position = log.read().position
     through = log.absorb()
     log.append(rows("meanwhile"))
+    assert not log.is_replaced_by("0002")
     assert log.compact([rows("new")], through, snapshot="0002")
+    assert log.is_replaced_by("0002")
+    log.tell_replaced()
     read = log.read(position, "0001")
     assert read.starts_over
     assert names_of(read) == ["new", "meanwhile"]
     assert names_of(log.read(position, "0002")) == ["meanwhile"]
     log.append(rows("later"))
     assert names_of(log.read(read.position, "0001")) == ["later"]
+
+
+def test_a_log_whose_first_writer_died_within_the_head_begins_anew(storage):
+    storage.append("fresh/00000000000000000000.log", 0, [b"feast_sk"])
+    log = RowLog(storage)
+    through = log.begin()
+    log.extend(pa.schema([("name", pa.large_string())]), through)
+    log.append(rows("first"))
+    assert names_of(RowLog(storage).read()) == ["first"]
 
 
 def test_files_that_another_client_removed_are_left_out(log, storage):

@@ -1,10 +1,14 @@
 """A view without Feast around it: sealing, snapshots, refresh."""
 
+import datetime
+import errno
 import fcntl
 import os
 import resource
 import shutil
+from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,7 +16,12 @@ import pytest
 from feast.protos.feast.types.Value_pb2 import StringSet, Value
 
 from feast_sketch_store.errors import StorageError
+from feast_sketch_store.row_log import RowLog
+from feast_sketch_store.row_log.fresh import FreshLog
+from feast_sketch_store.row_log.table import Table
 from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.snapshot.files import SnapshotFolder
+from feast_sketch_store.storage import local
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
@@ -40,8 +49,6 @@ def make_view(tmp_path):
             put_all({user: items}, **how)
 
         def put_all(users, second=0, policy=NEVER):
-            import datetime
-
             event = datetime.datetime(2026, 1, 1, 0, 0, second)
             rows = [
                 (user_key(user), {"viewed": Value(string_set_val=StringSet(val=items))}, event, None)
@@ -203,3 +210,63 @@ def test_an_open_view_holds_no_descriptor(make_view, tmp_path):
         assert len(os.listdir("/proc/self/fd")) <= len(before) + 20
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def rebuilt_with(view, user, item):
+    """Rebuild a view from one row."""
+
+    def fill(storage):
+        other = View(storage, SETTINGS, NEVER, 0.0)
+        rows = {"viewed": Value(string_set_val=StringSet(val=[item]))}
+        other.write([(user_key(user), rows, datetime.datetime(2026, 2, 1), None)])
+        return storage
+
+    view.view.rebuild(fill)
+
+
+@pytest.mark.parametrize("fails", ["fsync and unlink", "the record", "the record and the snapshot"])
+def test_all_agree_on_a_rebuild_that_met_a_broken_disk(make_view, monkeypatch, fails):
+    """Also those who have read the old rows and read on."""
+    view, other = make_view(), make_view()
+    view.put(1, "old", policy=ALWAYS)
+    assert other.get(1) == {1: {"old"}}
+    is_broken = False
+
+    def failing(original, error=OSError):
+        def run(*arguments, **named):
+            nonlocal is_broken
+            if is_broken:
+                raise error(errno.EIO, "the disk is broken") if error is OSError else error("broken")
+            return original(*arguments, **named)
+
+        return run
+
+    def breaking(original):
+        def run(*arguments, **named):
+            nonlocal is_broken
+            is_broken = True
+            return original(*arguments, **named)
+
+        return run
+
+    if fails == "fsync and unlink":  # of the commit that replaces the rows
+        monkeypatch.setattr(Path, "unlink", failing(Path.unlink))
+        monkeypatch.setattr(local, "fsync_path", failing(local.fsync_path))
+        monkeypatch.setattr(Table, "_write", breaking(Table._write))
+    else:
+        monkeypatch.setattr(FreshLog, "append", failing(FreshLog.append, StorageError))
+        monkeypatch.setattr(RowLog, "tell_replaced", breaking(RowLog.tell_replaced))
+        if fails.endswith("snapshot"):
+            monkeypatch.setattr(SnapshotFolder, "publish", failing(SnapshotFolder.publish, StorageError))
+    with nullcontext() if fails == "the record" else pytest.raises(StorageError):
+        rebuilt_with(view, 2, "new")
+    assert is_broken
+    monkeypatch.undo()
+    found = make_view().get(1, 2)
+    assert found == {2: {"new"}}
+    if not fails.endswith("snapshot"):
+        assert other.get(1, 2) == found
+        assert view.get(1, 2) == found
+    # A later seal tells those who could not be told.
+    assert make_view().view.seal()
+    assert other.get(1, 2) == view.get(1, 2) == found
