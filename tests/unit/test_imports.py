@@ -45,7 +45,8 @@ MAY_IMPORT_FEAST = {
     "rows.codecs",
     "rows.encoding",
     "rows.entity_keys",
-    "view.codec_choice", "view.settings",
+    "view.codec_choice",
+    "view.settings",
 }
 # Modules that neither read nor write files, nor import anything that does.
 PURE_ROOMS = ["succinct", "kernel"]
