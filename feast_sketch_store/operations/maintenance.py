@@ -26,7 +26,7 @@ from feast_sketch_store.rows.codecs import BINNED
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.view.live import expire_before_of
 from feast_sketch_store.view.semantics import SEMANTICS
-from feast_sketch_store.view.settings import resolve
+from feast_sketch_store.view.settings import resolve, ttl_microseconds
 
 _SAMPLES = 200_000
 _NO_SEAL = 2**62  # rows: a rebuild folds once, at its end
@@ -64,13 +64,14 @@ class ViewReport:
 
     ``bits_per_fact`` is of the table and the sets, for each fact written, kept or cut; ``memory_bytes`` the
     snapshot, which processes share, and the unsealed rows, which each keeps; ``disk_bytes`` all files of the
-    view.
+    view. ``expired_rows`` are those that reads withhold, because they are older than the view's ttl.
     """
 
     view: str
     entities: int
     facts: int
     unsealed_rows: int
+    expired_rows: int
     bits_per_fact: float | None
     memory_bytes: int
     disk_bytes: int
@@ -91,11 +92,11 @@ def inspect(store: FeatureStore, view: str) -> ViewReport:
     opened = online_store.writer(store.config, table)
     stats = opened.stats()
     sealed = opened.sealed()
+    expired = opened.num_expired(ttl_microseconds(store.config.online_store, table))
     disk_bytes = sum(info.size_bytes for info in opened.storage.walk())
     if sealed is None:
-        return ViewReport(
-            view, 0, 0, stats.unsealed_rows, None, stats.unsealed_bytes, disk_bytes, None, None, None, []
-        )
+        unsealed = stats.unsealed_rows, expired, None, stats.unsealed_bytes
+        return ViewReport(view, 0, 0, *unsealed, disk_bytes, None, None, None, [])
     shards, snapshot = sealed
     presence, rates = sampled_rates(shards)
     newest = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=shards.max_event_timestamp)
@@ -106,6 +107,7 @@ def inspect(store: FeatureStore, view: str) -> ViewReport:
         shards.num_entities,
         stats.sealed_facts,
         stats.unsealed_rows,
+        expired,
         fact_bits / num_facts if num_facts else None,
         stats.snapshot_bytes + stats.unsealed_bytes,
         disk_bytes,

@@ -296,6 +296,12 @@ class LiveView:
 
     # -- sizes ---------------------------------------------------------------------------------
 
+    def num_expired(self, ttl_microseconds: int | None) -> int:
+        """How many entities have a row that reads withhold, as it is older than a time to live."""
+        if ttl_microseconds is None:
+            return 0
+        return self._loader.num_expired(self._state, expire_before_of(ttl_microseconds))
+
     def sealed(self) -> tuple[Shards, SnapshotFile] | None:
         """The sealed rows and their file, as of the last refresh; None before the first seal."""
         state = self._state

@@ -16,6 +16,7 @@ from feast_sketch_store.layers import ExactLayer, LayerAnswer, Shards, SketchLay
 from feast_sketch_store.row_log import START, Position, RowLog
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import RowKeys
+from feast_sketch_store.rows.entity_keys import find_sorted
 from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder
 from feast_sketch_store.snapshot.order import load_order
 from feast_sketch_store.snapshot.sealed import open_shards
@@ -65,9 +66,11 @@ class State:
         remaining: NDArray[np.int64] | None = None  # positions of entities; None for all
 
         def take_up(answer: LayerAnswer) -> None:
-            if len(answer.found):
-                found = answer.found if remaining is None else remaining[answer.found]
-                answers.append(answer._replace(found=found))
+            if len(answer.found) or len(answer.expired):
+                if remaining is not None:
+                    found, expired = remaining[answer.found], remaining[answer.expired]
+                    answer = answer._replace(found=found, expired=expired)
+                answers.append(answer)
 
         for layer in reversed(self.exact):
             answer = layer.read(entity_hashes, features, expire_before)
@@ -248,6 +251,19 @@ class StateLoader:
             unsealed_rows=state.unsealed_rows + len(table),
             unsealed_commits=state.unsealed_commits + num_commits,
         )
+
+    def num_expired(self, state: State, expire_before: int) -> int:
+        """How many entities have expired, by their newest rows; reads the keys of all sealed rows."""
+        parts = [layer.rows.keys for layer in reversed(state.exact)]
+        if state.snapshot is not None:
+            parts.append(load_order(state.snapshot))
+        count = 0
+        for number, keys in enumerate(parts):
+            is_expired = ~keys.deleted & (keys.event_timestamps < expire_before)
+            for newer in parts[:number]:
+                is_expired[find_sorted(newer.entity_hashes, keys.entity_hashes)[0]] = False
+            count += int(is_expired.sum())
+        return count
 
     def _order_of(self, state: State, keys: RowKeys) -> RowKeys | None:
         """The keys of the sealed entities, mapped at the first row after a seal that may be late.
