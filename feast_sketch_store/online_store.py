@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 from feast import Entity, FeatureStore
 from feast.feature_view import FeatureView
 from feast.field import Field as FeastField
@@ -23,9 +24,11 @@ from feast.protos.feast.types.Value_pb2 import Value as ValueProto
 from feast.repo_config import FeastConfigBaseModel, RepoConfig
 from feast.types import Bytes, FeastType
 from feast.utils import _get_table_entity_values
+from numpy.typing import NDArray
 from pydantic import Field, StrictStr, field_validator, model_validator
 
 from feast_sketch_store.adapter.advice import Hint, advice, summary
+from feast_sketch_store.adapter.expiry import warn_of_read, warn_of_write
 from feast_sketch_store.adapter.responses import Row, add_vectors, distinct, hash_join_keys, to_rows
 from feast_sketch_store.errors import (
     RowError,
@@ -34,6 +37,7 @@ from feast_sketch_store.errors import (
     UnsupportedFeatureError,
     summed_up,
 )
+from feast_sketch_store.layers import LayerAnswer
 from feast_sketch_store.rows.codecs import EXACT
 from feast_sketch_store.rows.encoding import FeastRow, deletions
 from feast_sketch_store.rows.entity_keys import JoinKeys, hash_entity_keys, join_keys_text
@@ -216,7 +220,10 @@ class SketchOnlineStore(OnlineStore):
         StorageError : the folder cannot be written. In each case nothing of the batch is kept.
         """
         if data:
-            self.writer(config, table).write(data)
+            view = self.writer(config, table)
+            view.write(data)
+            ttl = ttl_microseconds(config.online_store, table)
+            warn_of_write(view.storage.location, table.name, data, ttl)
         if progress:
             progress(len(data))
 
@@ -229,16 +236,30 @@ class SketchOnlineStore(OnlineStore):
     ) -> list[Row]:
         """Read rows; see `OnlineStore.online_read`.
 
-        An absent entity is ``(None, None)``. Of a row that exists, a feature that was not written is left
-        out, a null is an empty ``Value``, and a list or set holds its possibly-present elements. The
-        timestamp is that of the row or, for a sealed row, one at most as new.
+        An absent entity is ``(None, None)``, and so is one whose row has expired. Of a row that exists, a
+        feature that was not written is left out, a null is an empty ``Value``, and a list or set holds its
+        possibly-present elements. The timestamp is that of the row or, for a sealed row, one at most as new.
         """
         if requested_features is None:
             requested_features = [feature.name for feature in table.features]
         hashes = hash_entity_keys(entity_keys)
         ttl = ttl_microseconds(config.online_store, table)
-        answers = self.view(config, table).read(hashes, requested_features, ttl)
+        answers = self._read(config, table, hashes, requested_features, ttl)
         return to_rows(answers, len(entity_keys))
+
+    def _read(
+        self,
+        config: RepoConfig,
+        table: FeatureView,
+        hashes: NDArray[np.uint64],
+        features: Sequence[str],
+        ttl: int | None,
+    ) -> list[LayerAnswer]:
+        """See `View.read`; warns if rows are withheld."""
+        view = self.view(config, table)
+        answers = view.read(hashes, features, ttl)
+        warn_of_read(view.storage.location, table.name, answers, len(hashes), ttl)
+        return answers
 
     def _read_features_per_fv(
         self,
@@ -274,7 +295,7 @@ class SketchOnlineStore(OnlineStore):
             num_rows = len(hashes)
             hashes, places = distinct(hashes)
             ttl = ttl_microseconds(config.online_store, table)
-            answers = self.view(config, table).read(hashes, features, ttl)
+            answers = self._read(config, table, hashes, features, ttl)
             metadata = online_features_response.metadata
             view_name: str = table.projection.name_to_use()  # type: ignore[no-untyped-call]
             prefix = f"{view_name}__" if full_feature_names else ""

@@ -27,6 +27,7 @@ Row = tuple[datetime | None, dict[str, Value] | None]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _PRESENT, _NOT_FOUND = bytes([FieldStatus.PRESENT]), bytes([FieldStatus.NOT_FOUND])
+_OUTSIDE_MAX_AGE = FieldStatus.OUTSIDE_MAX_AGE
 _STATUSES = bytes([FieldStatus.NOT_FOUND, *[FieldStatus.PRESENT] * 255])  # of a feature, by its state
 _EMPTY_VALUE = b"\x0a\x00"
 _NO_TIMESTAMP = b"\x1a\x00"
@@ -131,6 +132,8 @@ def _vector(
     """The values of a feature in wire format, and a byte of `FieldStatus` for each."""
     values, statuses = [_EMPTY_VALUE] * num_distinct, bytearray(_NOT_FOUND * num_distinct)
     for answer in answers:
+        for position in answer.expired.tolist():
+            statuses[position] = _OUTSIDE_MAX_AGE
         feature = answer.features.get(name)
         if feature is None:
             continue

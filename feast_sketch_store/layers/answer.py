@@ -20,6 +20,7 @@ class LayerAnswer(NamedTuple):
     ``event_timestamps`` int64[p], microseconds since 1970 in UTC, never newer than the truth;
     ``features`` has an entry per feature that was asked for and is known to the layer. ``fenced`` is
     int64[f], those of ``decided`` of which nothing counts in older layers: there was a deletion between.
+    ``expired`` is int64[x], positions of entities whose rows are known and withheld, as they have expired.
     """
 
     decided: NDArray[np.int64]
@@ -27,6 +28,7 @@ class LayerAnswer(NamedTuple):
     event_timestamps: NDArray[np.int64]
     features: Mapping[str, Answer]
     fenced: NDArray[np.int64] = np.zeros(0, np.int64)
+    expired: NDArray[np.int64] = np.zeros(0, np.int64)
 
     def load(self) -> None:
         """Read all features now, so that nothing which is damaged shows up later."""
@@ -49,6 +51,7 @@ def stack(answers: Sequence[LayerAnswer]) -> LayerAnswer:
         np.concatenate([answer.event_timestamps for answer in answers]),
         {name: _stack_feature(answers, name) for name in names},
         np.unique(np.concatenate([answer.fenced for answer in answers])),
+        np.unique(np.concatenate([answer.expired for answer in answers])),
     )
 
 

@@ -73,7 +73,9 @@ class ExactLayer:
         """
         decided, rows = self.find(entity_hashes)
         keys = self.rows.keys
-        alive = ~keys.deleted[rows] & (keys.event_timestamps[rows] >= expire_before)
+        is_old = keys.event_timestamps[rows] < expire_before
+        expired = decided[~keys.deleted[rows] & is_old]
+        alive = ~keys.deleted[rows] & ~is_old
         fenced = decided[keys.fences[rows]]
         found, rows = decided[alive], rows[alive]
         answers: dict[str, Answer] = {}
@@ -82,7 +84,7 @@ class ExactLayer:
             if feature is not None:
                 csr = feature.csr.take(rows)
                 answers[name] = CsrAnswer(self._decoders[name], feature.states[rows], csr)
-        return LayerAnswer(decided, found, keys.event_timestamps[rows], answers, fenced)
+        return LayerAnswer(decided, found, keys.event_timestamps[rows], answers, fenced, expired)
 
     @cached_property
     def _decoders(self) -> dict[str, Decoder]:

@@ -31,6 +31,7 @@ from feast_sketch_store.structures.parts import (
 )
 from feast_sketch_store.succinct import FingerprintIndex, PackedInts
 
+_NONE = np.zeros(0, np.int64)
 _TIMESTAMPS = FeatureCodec("event timestamps", "int64_val", EXACT)
 
 
@@ -112,17 +113,18 @@ class ListedRows(Presence):
     ) -> FoundRows:
         """See `Presence.find`."""
         rows = self.index.find(row_hashes(entity_hashes, self.salt))
-        positions = np.flatnonzero(rows >= 0)
+        positions, expired = np.flatnonzero(rows >= 0), _NONE
         rows = rows[positions]
         timestamps = self._timestamps_of(rows)
         if expire_before > NO_TIMESTAMP and not (alive := self._newest(timestamps) >= expire_before).all():
+            expired = positions[~alive]
             positions, rows, timestamps = positions[alive], rows[alive], timestamps[alive]
         states = {
             name: _checked_states(self.states[name].take(rows)) for name in features if name in self.states
         }
         if len(positions) < len(entity_hashes):
             entity_hashes = entity_hashes[positions]
-        return FoundRows(positions, timestamps, entity_hashes, states, rows)
+        return FoundRows(positions, timestamps, entity_hashes, states, rows, expired)
 
     def _timestamps_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         distinct = self.timestamps.dictionary

@@ -108,7 +108,7 @@ class ShapedRows(Presence):
                 return self._with_shapes(entity_hashes, ids, features, expire_before)
         found = np.arange(len(entity_hashes))
         states: dict[str, NDArray[np.uint8]] = {}
-        timestamps = np.zeros(0, np.int64)
+        timestamps = expired = np.zeros(0, np.int64)
         for number, (shapes, symbols) in enumerate(zip(self.shapes, self.ranges, strict=True)):
             if number and not set(features).intersection(shapes.features):
                 continue
@@ -132,8 +132,11 @@ class ShapedRows(Presence):
             states = {name: known[is_present] for name, known in states.items()} | present_states
             states = {name: known[is_alive] for name, known in states.items()}
             timestamps = timestamps[is_alive]
-            found = found[is_present][is_alive]
-        return FoundRows(found, timestamps, entity_hashes[found], states)
+            found = found[is_present]
+            if number == 0:
+                expired = found[~is_alive]
+            found = found[is_alive]
+        return FoundRows(found, timestamps, entity_hashes[found], states, expired=expired)
 
     def _with_shapes(
         self,
@@ -144,10 +147,12 @@ class ShapedRows(Presence):
     ) -> FoundRows:
         """What `find` finds if each entity has one shape of the first range."""
         found, (oldest, newest) = np.arange(len(ids)), self._bounds
+        expired = found[:0]
         if expire_before > NO_TIMESTAMP and not (is_alive := newest[ids] >= expire_before).all():
+            expired = found[~is_alive]
             found, ids, entity_hashes = found[is_alive], ids[is_alive], entity_hashes[is_alive]
         states = {name: self._states[name].take(ids) for name in features if name in self._states}
-        return FoundRows(found, oldest.take(ids), entity_hashes, states)
+        return FoundRows(found, oldest.take(ids), entity_hashes, states, expired=expired)
 
     @cached_property
     def _states(self) -> dict[str, NDArray[np.uint8]]:

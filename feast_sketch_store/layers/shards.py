@@ -84,7 +84,13 @@ class Shards:
         for layer, places in zip(self.layers, self._routed(entity_hashes), strict=True):
             if len(places):
                 answer = layer.read(entity_hashes[places], features, expire_before)
-                answers.append(answer._replace(decided=places[answer.decided], found=places[answer.found]))
+                answers.append(
+                    answer._replace(
+                        decided=places[answer.decided],
+                        found=places[answer.found],
+                        expired=places[answer.expired],
+                    )
+                )
         return answers
 
     def shown(self, feature: EncodedFeature, entity_hashes: NDArray[np.uint64]) -> Answer:

@@ -116,7 +116,8 @@ class SketchLayer:
         known = [name for name in features if name in self.features]
         found = self.presence.find(entity_hashes, known, expire_before)
         answers = {name: self.features[name].read(found) for name in known}
-        return LayerAnswer(found.positions, found.positions, found.event_timestamps, answers)
+        positions, timestamps = found.positions, found.event_timestamps
+        return LayerAnswer(positions, positions, timestamps, answers, expired=found.expired)
 
     def shown(self, feature: EncodedFeature, entity_hashes: NDArray[np.uint64]) -> Answer:
         """What reads would give of a feature of rows, were they in the layer under such hashes.

@@ -29,7 +29,7 @@ from feast_sketch_store.rows.entity_keys import find_sorted, hash_entity_keys
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.view.live import expire_before_of
 from feast_sketch_store.view.semantics import SEMANTICS
-from feast_sketch_store.view.settings import resolve
+from feast_sketch_store.view.settings import resolve, ttl_microseconds
 from feast_sketch_store.view.view import Dropped
 
 _SAMPLES = 200_000
@@ -102,7 +102,7 @@ def inspect(store: FeatureStore, view: str) -> ViewReport:
     online_store, table = _resolve(store, view)
     opened = online_store.writer(store.config, table)
     stats, sealed, keys = opened.stats(), opened.sealed(), opened.row_keys()
-    expire_before = expire_before_of(opened.settings.ttl_microseconds)
+    expire_before = expire_before_of(ttl_microseconds(store.config.online_store, table))
     layers = () if sealed is None else sealed[0].layers
     sealed_facts = sum(f.num_facts for layer in layers for f in layer.features.values())
     sealed_facts += sum(sum(layer.cut.values()) for layer in layers)

@@ -29,6 +29,7 @@ from feast_sketch_store import kernel
 from feast_sketch_store.errors import RowError, UnsupportedFeatureError
 from feast_sketch_store.kernel.binary import Parts, parts_of
 from feast_sketch_store.rows.binning import Binning, Edges, Numbers, Precision, Quantiles, fit
+from feast_sketch_store.rows.conversions import converted, is_convertible
 from feast_sketch_store.rows.large_types import large_type
 from feast_sketch_store.rows.vocabulary import Vocabulary
 
@@ -118,6 +119,8 @@ _VALUE_FIELDS: Final = {
 
 _ENTITIES_PER_MESSAGE: Final = 128  # few enough to stay in the cache
 _BYTES_PER_MESSAGE: Final = 1 << 26  # but for one larger value; protobuf parses no more than 2 GiB
+
+_MAX_SHOWN: Final = 80  # characters of a value in a message
 
 _WIRE_VARINT, _WIRE_FIXED64, _WIRE_DELIMITED, _WIRE_FIXED32 = 0, 1, 2, 5
 
@@ -241,8 +244,8 @@ class FeatureCodec:
 
         Raises
         ------
-        RowError : a value is carried by another field than the feature's type asks for, or cannot
-            be held by the column.
+        RowError : a value is carried by another field than the feature's type asks for and cannot be meant
+            as such (see `conversions`), or cannot be held by the column.
         """
         absent = np.zeros(len(values), np.bool_)
         ends = np.zeros(len(values) + 1, np.int64)
@@ -263,10 +266,7 @@ class FeatureCodec:
                 if not self.is_collection:
                     elements.append(None)
             else:
-                raise RowError(
-                    f"feature {self.feature!r} takes {self.value_field}, but row {row} of the batch "
-                    f"has {field}; correct the feature's type or the source's column"
-                )
+                elements += self._converted(value, field, row)
             ends[row + 1] = len(elements)
         column = self._elements_to_arrow(elements)
         if self.is_collection:
@@ -274,6 +274,23 @@ class FeatureCodec:
                 pa.array(ends), column, mask=pa.array(absent) if absent.any() else None
             )
         return column, null_rows
+
+    def _converted(self, value: "Value | None", field: str, row: int) -> list[Any]:
+        """The elements of a value that another field carries."""
+        kind, reason, content = _VALUE_FIELDS.get(field, (0, ""))[1], "", getattr(value, field)
+        is_alike = _container(field) == _container(self.value_field)
+        if is_alike and is_convertible(kind, self.element_kind):
+            elements = content.val[:] if self.is_collection else [content]
+            try:
+                return [converted(content := element, kind, self.element_kind) for element in elements]
+            except ValueError as error:
+                reason = f", {error}"
+        shown = repr(content) if kind not in ("", "message") else ""
+        shown = " " + (shown if len(shown) <= _MAX_SHOWN else f"{shown[:_MAX_SHOWN]}...") if shown else ""
+        raise RowError(
+            f"feature {self.feature!r} takes {self.value_field}, but row {row} of the batch "
+            f"has {field}{shown}{reason}; correct the feature's type or the source's column"
+        )
 
     def _elements_to_arrow(self, elements: list[object]) -> pa.Array:
         kind = self.element_kind
@@ -473,6 +490,11 @@ class Decoder:
         groups = ((unsigned[:, None] >> shifts) & np.uint64(0x7F)).astype(np.uint8)
         groups[:, :-1] |= 0x80
         return groups
+
+
+def _container(field: str) -> str:
+    """What a field of ``Value`` holds elements in; empty for a scalar."""
+    return next((name for name in ("list", "set") if field.endswith(f"{name}_val")), "")
 
 
 def _message_bounds(ends: NDArray[np.int64]) -> list[int]:

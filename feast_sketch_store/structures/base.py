@@ -30,6 +30,7 @@ class FoundRows(NamedTuple):
     entity_hashes : uint64[p, 2]
     states : uint8[p] of each feature whose structure does not tell them itself.
     rows : int64[p], their numbers in the layer's list of rows; None if it has none.
+    expired : int64[x], positions of entities that are known and whose rows have expired.
     """
 
     positions: NDArray[np.int64]
@@ -37,6 +38,7 @@ class FoundRows(NamedTuple):
     entity_hashes: NDArray[np.uint64]
     states: Mapping[str, NDArray[np.uint8]]
     rows: NDArray[np.int64] | None = None
+    expired: NDArray[np.int64] = np.zeros(0, np.int64)
 
 
 class SealedFeature(ABC):

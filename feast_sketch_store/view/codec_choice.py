@@ -82,7 +82,7 @@ def choose_codec(
     may_be_column = False
     if default == AUTO and not name:
         name = _by_type(field, usual, own_tags)
-        may_be_column = name == CATEGORICAL and "max_vocabulary" not in own_tags
+        may_be_column = name == CATEGORICAL and "max_vocabulary" not in tags
     elif default == EXACT and not name and not usual.is_set:
         name = EXACT
     if name != EXACT and is_embedding(field):

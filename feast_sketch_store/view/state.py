@@ -65,9 +65,11 @@ class State:
         remaining: NDArray[np.int64] | None = None  # positions of entities; None for all
 
         def take_up(answer: LayerAnswer) -> None:
-            if len(answer.found):
-                found = answer.found if remaining is None else remaining[answer.found]
-                answers.append(answer._replace(found=found))
+            if len(answer.found) or len(answer.expired):
+                if remaining is not None:
+                    found, expired = remaining[answer.found], remaining[answer.expired]
+                    answer = answer._replace(found=found, expired=expired)
+                answers.append(answer)
 
         for layer in reversed(self.exact):
             answer = layer.read(entity_hashes, features, expire_before)

@@ -140,6 +140,10 @@ def test_a_refused_feature_fails_apply_with_one_clear_error(repo, warm_feast_cli
             "import Array", "import Array, Float64"
         )
     )
+    text = (repo / "feature_store.yaml").read_text()
+    (repo / "feature_store.yaml").write_text(
+        text.replace("seal_min_rows", "default_codec: sketch\n  seal_min_rows")
+    )
     output = warm_feast_cli(repo, "apply", expect_failure=True)
     assert "'price'" in output
     assert "Float64" in output

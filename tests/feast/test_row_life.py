@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow.parquet as pq
 import pytest
+from feast.protos.feast.serving.ServingService_pb2 import FieldStatus, GetOnlineFeaturesResponse
 from feast.protos.feast.types.Value_pb2 import StringSet, Value
 from feast.types import Set, String
 
@@ -23,6 +24,16 @@ def country(name):
 
 def countries(harness, *users):
     return [values and values["country"].string_val for _, values in harness.read(*users)]
+
+
+def answered(harness, *users):
+    """The country of users and its status, as a response of Feast has them."""
+    response = GetOnlineFeaturesResponse()
+    join_keys = {"user_id": [Value(int64_val=user) for user in users]}
+    arguments = [(harness.view, ["country"])], join_keys, {"user": "user_id"}, response, False, False
+    harness.store._read_features_per_fv(harness.config, *arguments)
+    (vector,) = response.results
+    return [(v.string_val, status) for v, status in zip(vector.values, vector.statuses, strict=True)]
 
 
 def delete(harness, *users):
@@ -310,6 +321,47 @@ class TestExpiredRowsAreKeptForAWhile:
         assert countries(harness.reopened(), *range(3)) == ["FR", "FR", "FR"]
         seal(harness)
         assert countries(harness.reopened(), *range(4)) == ["FR", "FR", "FR", None]
+
+    def test_expired_rows_are_told_and_withheld(self, make, caplog):
+        """Once for each view and process, at the write as at a read; `inspect` counts them."""
+        harness = make()
+        ages = [timedelta(days=d) for d in (0, 1, 3, 8)]
+        self.write(harness, ages)
+        (warning,) = caplog.messages
+        assert "2 of 4 rows written of feature view 'history' are older than its ttl of 2 days" in warning
+        self.write(harness, ages)
+        assert len(caplog.messages) == 1
+        for state in ("unsealed", "sealed"):
+            kept, late = ("FR", FieldStatus.PRESENT), ("", FieldStatus.OUTSIDE_MAX_AGE)
+            absent = "", FieldStatus.NOT_FOUND
+            assert answered(harness, *range(6)) == [kept, kept, late, late, absent, absent], state
+            assert answered(harness, 3, 0, 3) == [late, kept, late]
+            view = harness.store.view(harness.config, harness.view)
+            assert view.num_expired(timedelta(days=2) // timedelta(microseconds=1)) == 2
+            assert view.num_expired(None) == 0
+            seal(harness)
+        self.write(harness, [timedelta(0)] * 3)  # a newer row of one of those
+        view.refresh()
+        assert view.num_expired(timedelta(days=2) // timedelta(microseconds=1)) == 1
+        assert len(caplog.messages) == 1
+
+    def test_a_read_of_another_process_warns_with_counts(self, make, caplog, monkeypatch):
+        harness = make()
+        self.write(harness, [timedelta(days=d) for d in (0, 3, 8)])
+        monkeypatch.setattr("feast_sketch_store.adapter.expiry._warned", set())
+        caplog.clear()
+        for _ in range(2):
+            assert countries(harness.reopened(), *range(4)) == ["FR", None, None, None]
+        (warning,) = caplog.messages
+        assert "2 of 4 rows read of feature view 'history'" in warning
+        assert "expire_rows: false" in warning
+
+    def test_nothing_is_told_where_rows_do_not_expire(self, make, caplog):
+        harness = make()
+        harness.config.online_store.expire_rows = False
+        self.write(harness, [timedelta(days=400)])
+        assert countries(harness.reopened(), 0) == ["FR"]
+        assert caplog.messages == []
 
     @pytest.mark.parametrize(
         ("options", "kept"),

@@ -408,14 +408,14 @@ class TestSettingsOfAView:
         ids=["tag of a feature", "tag of a view", "option"],
     )
     def test_a_change_counts_from_the_next_write_on(self, make_harness, change):
-        harness = make_harness({"country": String})
+        harness = make_harness({"country": String}, default_codec="sketch")
         harness.write(1, {"country": Value(string_val="FR")})
         change(harness)
         with pytest.raises(VocabularyOverflowError):
             harness.write(2, {"country": Value(string_val="DE")})
 
     def test_a_changed_ttl_counts_at_the_next_seal(self, make_harness):
-        harness = make_harness({"country": String}, seal_min_rows=10**9)
+        harness = make_harness({"country": String}, expire_rows=True, seal_min_rows=10**9)
         for user, age in enumerate((0, 400)):
             harness.write(user, {"country": Value(string_val="FR")}, datetime.now(UTC) - timedelta(age))
         harness.view.ttl = timedelta(30)

@@ -519,6 +519,12 @@ def test_a_tag_that_a_sketch_has_asks_for_one(dtype, tag, codec):
         assert not kept.may_be_column
 
 
+def test_a_view_may_limit_its_scalars():
+    fields = [Field(name="x", dtype=String)]
+    kept = resolve(AUTO_OPTIONS, view_of(*fields, tags={"sketch.max_vocabulary": "9"})).features["x"]
+    assert (kept.may_be_column, kept.max_vocabulary, kept.is_bounded) == (False, 9, False)
+
+
 def test_a_refusal_names_all_features_and_ends_with_lines_to_paste():
     fields = [
         Field(name="price", dtype=Float32, description='a "price"', tags={"team": "a"}),
