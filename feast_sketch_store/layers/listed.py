@@ -83,7 +83,9 @@ class ListedRows(Presence):
         """List rows that are already in order; parameters as those of the class."""
         vocabulary, symbols = Vocabulary.of_numbers(event_timestamps)
         everywhere = np.full(len(index), VALUE, np.uint8)
-        timestamps = Column.build(_TIMESTAMPS, everywhere, vocabulary, Csr(np.arange(0), symbols))
+        timestamps = Column.build(
+            _TIMESTAMPS, everywhere, vocabulary, Csr(np.arange(0), symbols), min_width=0
+        )
         packed = {name: PackedInts.pack(feature) for name, feature in states.items()}
         return cls(salt, index, timestamps, bucket_bounds, packed)
 
@@ -170,7 +172,7 @@ class ListedRows(Presence):
         cls, description: Mapping[str, Any], parts: Parts, structures: Sequence[Structure]
     ) -> Self:
         """See `Presence.from_snapshot`."""
-        timestamps = Column.from_snapshot(description["timestamps"], parts.at("timestamps"))
+        timestamps = Column.from_snapshot(description["timestamps"], parts.at("timestamps"), min_width=0)
         states = {
             checked(entry["name"], str): parts.at("states").packed(str(number), entry)
             for number, entry in enumerate(description["states"])

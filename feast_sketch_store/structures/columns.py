@@ -57,7 +57,7 @@ def scalar_bytes(
     states : of n rows.
     vocabulary, counts : the values of the rows, and how many rows have each: int64[V].
     """
-    num_rows, size = len(states), packed_bytes(len(states), states_width(states))
+    num_rows, size = len(states), packed_bytes(len(states), _steps_of(states)[1])
     num_values, is_binary = len(vocabulary), codec.storage_type == pa.large_binary()
     if num_rows > counts.sum() and (is_binary or not num_values):  # as in `Column.build`
         vocabulary, _ = Vocabulary.union([vocabulary, _filler(codec)])
@@ -76,6 +76,15 @@ def scalar_bytes(
 def states_width(states: NDArray[np.uint8]) -> int:
     """Bits that a state takes in a column."""
     return int(states.max() - states.min()).bit_length() if len(states) else 0
+
+
+def _steps_of(states: NDArray[np.uint8]) -> tuple[int, int]:
+    """How far the states in a column are apart, and the bits of a number of such steps."""
+    if not len(states):
+        return 1, 0
+    used = np.flatnonzero(np.bincount(states))
+    step = max(1, int(np.gcd.reduce(used - used[0])))
+    return step, int((used[-1] - used[0]) // step).bit_length()
 
 
 def _filler(codec: FeatureCodec) -> Vocabulary:
@@ -103,7 +112,8 @@ def expected_bytes(vocabulary: Vocabulary, num_rows: int) -> float:
 class Column(SealedFeature):
     """One feature of n rows.
 
-    ``states`` are n of codecs.MISSING, NULL, EMPTY, VALUE. Row ``i`` of a collection has the elements
+    ``states`` are n of codecs.MISSING, NULL, EMPTY, VALUE, ``state_step`` apart: the base of the packed
+    numbers, and as many steps more as a number is above it. Row ``i`` of a collection has the elements
     ``bounds[i]`` to ``bounds[i + 1]``; of a scalar there are no bounds, and an element for each row.
     """
 
@@ -111,15 +121,24 @@ class Column(SealedFeature):
     states: PackedInts
     bounds: PackedInts | None
     elements: Elements
+    state_step: int = 1
 
     structure = COLUMN
     vocabulary = None
 
     @classmethod
     def build(
-        cls, codec: FeatureCodec, states: NDArray[np.uint8], vocabulary: Vocabulary, rows: Csr
+        cls,
+        codec: FeatureCodec,
+        states: NDArray[np.uint8],
+        vocabulary: Vocabulary,
+        rows: Csr,
+        min_width: int = 1,
     ) -> "Column":
-        """A column of rows that are given as states, uint8[n], and ids of a vocabulary."""
+        """A column of rows that are given as states, uint8[n], and ids of a vocabulary.
+
+        Numbers take ``min_width`` bits at least; 0 if it is known elsewhere how many rows there are.
+        """
         symbols = rows.ids
         if codec.is_collection:
             bounds = PackedInts.pack(rows.indptr)
@@ -132,7 +151,9 @@ class Column(SealedFeature):
             dense = np.full(len(states), filler)
             dense[has_value] = symbols
             symbols = dense
-        return cls(codec, PackedInts.pack(states), bounds, smallest(vocabulary, symbols))
+        step, first = _steps_of(states)[0], states.min(initial=VALUE)
+        packed = PackedInts.pack((states - first) // step + first)
+        return cls(codec, packed, bounds, smallest(vocabulary, symbols, min_width), step)
 
     def __len__(self) -> int:
         return self.states.length
@@ -170,8 +191,10 @@ class Column(SealedFeature):
         ------
         ValueError : the parts, which came from a file, contradict each other.
         """
-        states = self.states.take(rows).astype(np.uint8)
-        if states.max(initial=MISSING) > VALUE:
+        first = self.states.base
+        numbers = first + self.state_step * (self.states.take(rows) - first)
+        states = numbers.astype(np.uint8)
+        if len(rows) and not MISSING <= numbers.min() <= numbers.max() <= VALUE:
             raise ValueError(f"feature {self.codec.feature!r} has a state that cannot be")
         indptr = np.zeros(len(rows) + 1, np.int64)
         if self.bounds is None:
@@ -230,6 +253,7 @@ class Column(SealedFeature):
             "value_field": self.codec.value_field,
             "codec": self.codec.name,
             "states": describe_packed(self.states),
+            "state_step": self.state_step,
             "elements": elements,
         }
         arrays[f"states.{WORDS}"] = self.states.words
@@ -239,8 +263,8 @@ class Column(SealedFeature):
         return description, arrays
 
     @classmethod
-    def from_snapshot(cls, description: Mapping[str, Any], parts: Parts) -> "Column":
-        """The reverse of `to_snapshot`.
+    def from_snapshot(cls, description: Mapping[str, Any], parts: Parts, min_width: int = 1) -> "Column":
+        """The reverse of `to_snapshot`; ``min_width`` as in `build`.
 
         Raises
         ------
@@ -250,12 +274,13 @@ class Column(SealedFeature):
             checked(description["name"], str), description["value_field"], checked(description["codec"], str)
         )
         states = parts.packed("states", description["states"])
-        elements = elements_from(codec, description["elements"], parts)
+        elements = elements_from(codec, description["elements"], parts, min_width)
         bounds = parts.packed("bounds", description["bounds"]) if codec.is_collection else None
         num_rows = bounds.length - 1 if bounds else len(elements)
-        if states.length != num_rows:
+        state_step = checked(description["state_step"], int)
+        if states.length != num_rows or not 1 <= state_step <= VALUE:
             raise ValueError(f"the states of {codec.feature!r} are not as many as its rows")
-        return cls(codec, states, bounds, elements)
+        return cls(codec, states, bounds, elements, state_step)
 
 
 @dataclass(frozen=True)

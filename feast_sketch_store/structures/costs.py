@@ -110,7 +110,7 @@ def timestamps_bytes(num_rows: int, distinct: NDArray[np.int64]) -> int:
     """Bytes of a column of timestamps, of which there are so many different ones, ascending."""
     if not len(distinct):
         return 0
-    plain = packed_bytes(num_rows, max(1, int(distinct[-1] - distinct[0]).bit_length()))
+    plain = packed_bytes(num_rows, int(distinct[-1] - distinct[0]).bit_length())
     ids = packed_bytes(num_rows, max(1, (len(distinct) - 1).bit_length()))
     vocabulary = Vocabulary(pa.array(distinct))
     return plain if plain <= ids + vocabulary.size_bytes else ids + vocabulary.packed_bytes

@@ -125,12 +125,17 @@ class BytesElements:
 Elements = DictionaryElements | NumberElements | BytesElements
 
 
-def smallest(vocabulary: Vocabulary, symbols: NDArray[np.integer]) -> Elements:
-    """The form of elements, given as ids of a vocabulary, int[n], that takes a reader the least memory."""
-    # A bit at least, so that the file is as long as what it claims to hold.
+def smallest(vocabulary: Vocabulary, symbols: NDArray[np.integer], min_width: int = 1) -> Elements:
+    """The form of elements, given as ids of a vocabulary, int[n], that takes a reader the least memory.
+
+    Parameters
+    ----------
+    min_width : bits of a number at least; 1 so that the file is as long as what it claims to hold.
+    """
     dictionary = DictionaryElements(vocabulary, PackedInts.pack(symbols, min_width=1))
     if pa.types.is_int64(vocabulary.values.type):
-        plain: Elements = NumberElements(PackedInts.pack(vocabulary.values.to_numpy()[symbols], min_width=1))
+        numbers = vocabulary.values.to_numpy()[symbols]
+        plain: Elements = NumberElements(PackedInts.pack(numbers, min_width))
     else:
         lengths = np.diff(offsets_of(vocabulary.values))[symbols]
         offsets = PackedInts.pack(np.concatenate(([0], np.cumsum(lengths))), min_width=1)
@@ -143,8 +148,10 @@ def smallest(vocabulary: Vocabulary, symbols: NDArray[np.integer]) -> Elements:
     return plain if plain.size_bytes <= dictionary.memory_bytes else dictionary
 
 
-def elements_from(codec: FeatureCodec, description: Mapping[str, Any], parts: Parts) -> Elements:
-    """Elements as they described themselves.
+def elements_from(
+    codec: FeatureCodec, description: Mapping[str, Any], parts: Parts, min_width: int = 1
+) -> Elements:
+    """Elements as they described themselves; ``min_width`` as in `smallest`.
 
     Raises
     ------
@@ -155,7 +162,7 @@ def elements_from(codec: FeatureCodec, description: Mapping[str, Any], parts: Pa
         vocabulary = parts.vocabulary("vocabulary", codec)
         return DictionaryElements(vocabulary, parts.packed("ids", description["ids"], min_width=1))
     if form == "numbers" and pa.types.is_int64(codec.storage_type):
-        return NumberElements(parts.packed("numbers", description["numbers"], min_width=1))
+        return NumberElements(parts.packed("numbers", description["numbers"], min_width))
     if form == "bytes" and not pa.types.is_int64(codec.storage_type):
         offsets = parts.packed("offsets", description["offsets"], min_width=1)
         words, check = parts.words("content")

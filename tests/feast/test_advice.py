@@ -101,14 +101,14 @@ def test_one_warning_sums_up_what_concerns_many_views(
 
 def test_scalars_that_would_be_smaller_exactly(advised, make_value):
     features = dict.fromkeys("abcd", String)
-    harness, _ = advised(features, **SEALED)
+    harness, _ = advised(features, default_codec="sketch", **SEALED)
     rows = [
         (harness.key(user_id=n), {name: make_value("string_val", f"{n % 20}") for name in features})
         for n in range(2000)
     ]
     harness.write_many([(key, values, harness.noon(), None) for key, values in rows])
     before = harness.store.view(harness.config, harness.view).sealed()[0].size_bytes
-    _, (message,) = advised(features, **SEALED)
+    _, (message,) = advised(features, default_codec="sketch", **SEALED)
     assert "with exact scalars it would take about" in message
     # As foretold, or less: the estimate leaves room for timestamps.
     foretold = int(message.split("about ")[1].split()[0])
@@ -116,6 +116,11 @@ def test_scalars_that_would_be_smaller_exactly(advised, make_value):
     exact.store.seal(exact.config, exact.view)
     after = exact.store.view(exact.config, exact.view).sealed()[0].size_bytes
     assert after <= foretold < before
+    # Left to choose, a seal makes columns of them itself.
+    chosen, messages = advised(features, **SEALED)
+    assert messages == []
+    chosen.store.seal(chosen.config, chosen.view)
+    assert chosen.store.view(chosen.config, chosen.view).sealed()[0].size_bytes <= foretold
 
 
 def test_inspect_tells_what_exact_and_binned_features_take(make_config, make_view, make_value):

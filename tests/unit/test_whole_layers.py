@@ -62,8 +62,8 @@ def test_many_categories_are_columns_beside_a_list():
     features = [scalar(f"s{number}", 9, 0.1, number) for number in range(30)]
     layer, filtered = layer_of(features), layer_of(features, may_list=False)
     assert (kinds_of(layer), kinds_of(filtered)) == (["columns"], ["bloom"])
-    # 4 bits of a value and 2 of its state, and the list.
-    assert bits_per_row(layer) < 30 * 6 + 30 < bits_per_row(filtered) / 3
+    # 4 bits of a value and one that says whether there is one, and the list; all have one timestamp.
+    assert bits_per_row(layer) < 30 * 5 + 30 < bits_per_row(filtered) / 4
 
 
 def test_one_number_of_five_values_is_a_column():
@@ -106,3 +106,16 @@ def test_the_smaller_layer_is_taken(num_values, share_null, num_scalars):
     assert kinds_of(filtered) == ["bloom"]
     # A table is made larger where chance would show more than it may.
     assert layer.size_bytes <= 1.02 * filtered.size_bytes + 64
+
+
+@pytest.mark.parametrize("states", [[3], [1, 3], [0, 3], [0, 1, 3], [0, 1], [1]])
+def test_states_take_as_few_bits_as_there_are_different_ones(states):
+    whole = scalar("s", 9)
+    drawn = np.random.default_rng(4).choice(np.array(states, np.uint8), NUM_ROWS)
+    ids = whole.symbols[drawn == VALUE]
+    indptr = np.concatenate(([0], np.cumsum(drawn == VALUE)))
+    feature = EncodedFeature(whole.codec, whole.vocabulary, drawn, indptr, ids)
+    column = layer_of([feature, *(scalar(f"s{n}", 9, 0, n) for n in range(20))]).features["s"]
+    assert column.structure == "column"
+    assert column.states.width == (len(states) - 1).bit_length()
+    assert (column.take(np.arange(NUM_ROWS)).states.astype(int).sum()) == drawn.astype(int).sum()
