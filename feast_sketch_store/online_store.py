@@ -27,7 +27,7 @@ from feast.utils import _get_table_entity_values
 from numpy.typing import NDArray
 from pydantic import Field, StrictStr, field_validator, model_validator
 
-from feast_sketch_store.adapter.advice import Hint, advice, summary
+from feast_sketch_store.adapter.advice import Hint, advice, summary, untold
 from feast_sketch_store.adapter.expiry import warn_of_read, warn_of_write
 from feast_sketch_store.adapter.responses import Row, add_vectors, distinct, hash_join_keys, to_rows
 from feast_sketch_store.errors import (
@@ -66,8 +66,6 @@ from feast_sketch_store.view.view import View
 _logger = logging.getLogger(__name__)
 
 _MAX_WRITERS = 64  # threads of asynchronous writes, which wait for a common commit
-
-_given_hints: set[Hint] = set()  # each is given once by a process
 
 # What an open view depends on: features with their types and tags, the tags of the view, the default codec.
 _Declaration = tuple[list[tuple[str, FeastType, dict[str, str]]], dict[str, str], str]
@@ -402,7 +400,7 @@ class SketchOnlineStore(OnlineStore):
         UnsupportedFeatureError, SettingsError : views cannot be kept here; all are named, and nothing was
             changed.
         """
-        hints: list[Hint] = []
+        hints: list[tuple[Storage, list[Hint]]] = []
         problems: list[SketchStoreError] = []
         for table in tables_to_keep:
             try:
@@ -414,14 +412,12 @@ class SketchOnlineStore(OnlineStore):
                 problems.append(error)
                 continue
             sealed = view.sealed()
-            hints += advice(table, view.settings, sealed[0] if sealed else None)
+            hints.append((view.storage, [*advice(table, view.settings, sealed[0] if sealed else None)]))
         if problems:
             raise summed_up(problems)
         for table in tables_to_keep:
             self.storage(config, table).prepare()
-        new_hints = [hint for hint in hints if hint not in _given_hints]
-        if new_hints:
-            _given_hints.update(new_hints)
+        if new_hints := [hint for storage, of_view in hints for hint in untold(storage, of_view)]:
             _logger.warning("%s", summary(new_hints))
         for table in tables_to_delete:
             for version in range((getattr(table, "current_version_number", None) or 0) + 1):

@@ -1,14 +1,19 @@
 """Advice at ``feast apply``: settings under which a view would be kept better, or in fewer bytes."""
 
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from feast.feature_view import FeatureView
+from feast.field import Field
 
 from feast_sketch_store.layers import Shards, SketchLayer
-from feast_sketch_store.rows.codecs import MEMBERSHIP
+from feast_sketch_store.rows.codecs import MEMBERSHIP, FeatureCodec
+from feast_sketch_store.storage.base import MissingFileError, Storage
+from feast_sketch_store.storage.names import ADVICE_FILE
 from feast_sketch_store.structures.columns import expected_bytes
-from feast_sketch_store.view.codec_choice import TAG_PREFIX
+from feast_sketch_store.structures.parts import checked
+from feast_sketch_store.view.codec_choice import TAG_PREFIX, is_embedding
 from feast_sketch_store.view.settings import ViewSettings
 
 # Shares: of max_vocabulary from which a vocabulary is near it, and of its bytes that a change must save.
@@ -20,7 +25,7 @@ _EXACT_TAG = f'"{TAG_PREFIX}codec": "exact"'
 _MAX_NAMED = 5  # subjects of a summary
 
 # What is told once of several features or views, by topic.
-_ARRAYS, _NEARLY_FULL_VOCABULARIES, _SCALARS = "arrays", "vocabularies", "scalars"
+_ARRAYS, _NEARLY_FULL_VOCABULARIES, _SCALARS, _COSTLY = "arrays", "vocabularies", "scalars", "exact"
 _SUMMARIES = {
     _ARRAYS: "{number} features are Arrays, of which the sketch keeps neither order nor repetitions: "
     "{names}. "
@@ -31,16 +36,44 @@ _SUMMARIES = {
     "which has no vocabulary",
     _SCALARS: "{number} views would take less memory with exact scalars, and never return a wrong one: "
     f"{{names}}. Give a scalar of each the tag {_EXACT_TAG}",
+    _COSTLY: "{number} features are kept exactly, at all the bytes of their values: {names}. Where that is "
+    "too much, keep them in a view of another online store",
 }
 
 
 @dataclass(frozen=True)
 class Hint:
-    """A piece of advice: what it is about, which feature or view it concerns, and the whole of it."""
+    """A piece of advice: what it is about, which feature or view it concerns, and the whole of it.
+
+    ``declared`` is how that is declared; a change of it is worth telling again.
+    """
 
     topic: str
     subject: str
     text: str
+    declared: str = ""
+
+    @property
+    def key(self) -> str:
+        """What tells it from other advice, whatever the figures in its text."""
+        return " ".join((self.topic, self.subject, self.declared))
+
+
+def untold(storage: Storage, hints: Sequence[Hint]) -> list[Hint]:
+    """The hints of a view that were not told when it was applied before; from now on they are.
+
+    Raises
+    ------
+    StorageError : what was told cannot be read or written.
+    """
+    try:
+        told = checked(json.loads(storage.read(ADVICE_FILE)), list)
+    except (MissingFileError, ValueError, TypeError):  # or damaged
+        told = []
+    keys = sorted(hint.key for hint in hints)
+    if keys != told:
+        storage.replace(ADVICE_FILE, json.dumps(keys).encode())
+    return [hint for hint in hints if hint.key not in told]
 
 
 def summary(hints: Iterable[Hint]) -> str:
@@ -68,13 +101,14 @@ def advice(table: FeatureView, settings: ViewSettings, sealed: Shards | None) ->
     settings : of the view.
     sealed : its sealed rows, if it has some.
     """
-    yield from _array_hints(table, settings)
+    yield from _array_hints(table, settings, sealed)
+    yield from _costly_hints(table, settings, sealed)
     if sealed is not None:
         yield from _vocabulary_hints(table, settings, sealed)
         yield from _scalar_hints(table, settings, sealed)
 
 
-def _array_hints(table: FeatureView, settings: ViewSettings) -> Iterator[Hint]:
+def _array_hints(table: FeatureView, settings: ViewSettings, sealed: Shards | None) -> Iterator[Hint]:
     for field in table.features:
         codec, where = settings.features[field.name].codec, f"feature {field.name!r} of view {table.name!r}"
         if TAG_PREFIX + "codec" in (field.tags or {}) or codec.name != MEMBERSHIP or codec.is_set:
@@ -84,9 +118,53 @@ def _array_hints(table: FeatureView, settings: ViewSettings) -> Iterator[Hint]:
             _ARRAYS,
             f"{table.name}.{field.name}",
             f"{where} is an Array, of which the sketch keeps neither order nor repetitions{numbers}. If they "
-            f"matter, give the field the tag {_EXACT_TAG}; if not, declare it as a Set or give it the tag "
-            f'"{TAG_PREFIX}codec": "membership"',
+            f"matter, give the field the tag {_EXACT_TAG}{_cost_of_order(field.name, sealed)}; if not, "
+            f'declare it as a Set or give it the tag "{TAG_PREFIX}codec": "membership"',
+            str(field.dtype),
         )
+
+
+def _cost_of_order(name: str, sealed: Shards | None) -> str:
+    """What an Array would take with its order, and takes without."""
+    features = [] if sealed is None else sealed.features(name)
+    if sealed is None or not features:
+        return ", which takes about log2(different values) bits an element"
+    exactly = 0.0
+    for feature in features:
+        bits = max(1, feature.num_values - 1).bit_length()
+        exactly += feature.num_facts * bits / 8
+        exactly += 0 if feature.vocabulary is None else feature.vocabulary.size_bytes
+    now = sum(layer.size_bytes_of(name) for layer in sealed.layers if name in layer.features)
+    return f", which takes at least about {round(exactly)} bytes instead of {round(now)}"
+
+
+def _costly_hints(table: FeatureView, settings: ViewSettings, sealed: Shards | None) -> Iterator[Hint]:
+    """Of features that are kept exactly because of their type, and may be large."""
+    for field in table.features:
+        codec = settings.features[field.name].codec
+        is_large = codec.is_collection or codec.element_kind == "message" or codec.value_field == "json_val"
+        if not codec.is_exact or not is_large or not settings.features[field.name].by_type:
+            continue
+        kind = "an embedding" if is_embedding(field) else f"of type {field.dtype}"
+        yield Hint(
+            _COSTLY,
+            f"{table.name}.{field.name}",
+            f"feature {field.name!r} of view {table.name!r} is {kind} and kept exactly, at "
+            f"{_exact_bytes(field, codec, sealed)}. Where that is too much, keep it in a view of another "
+            "online store",
+            str(field.dtype),
+        )
+
+
+def _exact_bytes(field: Field, codec: FeatureCodec, sealed: Shards | None) -> str:
+    if sealed is not None and field.name in sealed.codecs:
+        size = sum(layer.size_bytes_of(field.name) for layer in sealed.layers)
+        return f"{round(size)} bytes for {sealed.num_entities} rows"
+    width = codec.element_bits / 8
+    length = getattr(field, "vector_length", 0)
+    if width and length:
+        return f"{round(width * length)} bytes a row"
+    return f"{width:g} bytes an element" if width else "the bytes of its values"
 
 
 def _vocabulary_hints(table: FeatureView, settings: ViewSettings, sealed: Shards) -> Iterator[Hint]:

@@ -221,6 +221,12 @@ class FeatureCodec:
         return _VALUE_FIELDS[self.value_field][1]
 
     @property
+    def element_bits(self) -> int:
+        """Bits of an element in the row log; 0 if they vary."""
+        kind = _ARROW_TYPES[self.element_kind]
+        return 0 if self.element_kind in _DELIMITED_KINDS else int(kind.bit_width)
+
+    @property
     def arrow_type(self) -> pa.DataType:
         """The type of the feature's column in the row log."""
         element = _ARROW_TYPES[self.element_kind]

@@ -21,6 +21,7 @@ FRESH_FOLDER = "fresh/"  # commits that are not in the table yet
 SNAPSHOTS_FOLDER = "snapshots/"
 REBUILD_FOLDER = "rebuild/"  # a store of its own while a rebuild is under way
 SEAL_LOCK = "seal.lock"
+ADVICE_FILE = "advice.json"  # what `feast apply` has told
 
 # Of a view: its row log, see `row_log`.
 FRESH_FOLDER = "fresh/"

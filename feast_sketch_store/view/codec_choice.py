@@ -41,10 +41,13 @@ _HISTORY_FIELDS = (
 
 
 class ChosenCodec(NamedTuple):
-    """A codec, and whether a seal makes the feature a column once it has many values."""
+    """A codec, whether a seal makes the feature a column once it has many values, and whether nobody but the
+    type asked for the codec.
+    """
 
     codec: FeatureCodec
     may_be_column: bool = False
+    by_type: bool = False
 
 
 def choose_codec(
@@ -79,8 +82,8 @@ def choose_codec(
             f"{where} has type {field.dtype}, which the codec {name!r} does not take; "
             f"set the tag {TAG_PREFIX}codec to one of {_list(usual.possible_names)}, or remove it"
         )
-    may_be_column = False
-    if default == AUTO and not name:
+    may_be_column, by_type = False, default == AUTO and not name
+    if by_type:
         name = _by_type(field, usual, own_tags)
         may_be_column = name == CATEGORICAL and "max_vocabulary" not in tags
     elif default == EXACT and not name and not usual.is_set:
@@ -98,7 +101,7 @@ def choose_codec(
             *(n for n in (EXACT, BINNED, CATEGORICAL) if n in usual.possible_names),
         )
     codec = FeatureCodec.for_feature(field.name, field.dtype, name, binnings[0] if binnings else None)
-    return ChosenCodec(codec, may_be_column)
+    return ChosenCodec(codec, may_be_column, by_type)
 
 
 def is_embedding(field: "Field") -> bool:

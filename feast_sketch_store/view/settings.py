@@ -88,7 +88,8 @@ class VocabularySetting:
 @dataclass(frozen=True)
 class FeatureSettings:
     """One feature: its codec, what it is kept for (see `FeatureBudget`), the most values it may have, which
-    of them are kept, if not all are, and whether it becomes a column once it has many values.
+    of them are kept, if not all are, whether it becomes a column once it has many values, and
+    whether its codec is just what suits its type.
     """
 
     codec: FeatureCodec
@@ -96,6 +97,7 @@ class FeatureSettings:
     max_vocabulary: int
     vocabulary: VocabularySetting | None = None
     may_be_column: bool = False
+    by_type: bool = False
 
     @property
     def is_bounded(self) -> bool:
@@ -204,7 +206,7 @@ def _feature_settings(
     own_tags = _own_tags(field.tags, where, _FEATURE_TAGS)
     tags = {**view_tags, **own_tags}
     default = view_tags.get("default_codec", options.default_codec)
-    codec, may_be_column = choose_codec(field, tags, own_tags, default, where)
+    codec, may_be_column, by_type = choose_codec(field, tags, own_tags, default, where)
     if codec.is_exact and (idle := [TAG_PREFIX + tag for tag in _IDLE_IF_EXACT if tag in own_tags]):
         error = SettingsError(
             f"{where} is kept exactly, which leaves no room for {_list(idle)}; "
@@ -218,6 +220,7 @@ def _feature_settings(
         tags.get("max_vocabulary", options.max_vocabulary),
         tags.get("vocabulary", options.vocabulary) if codec.name == MEMBERSHIP else None,
         may_be_column,
+        by_type,
     )
 
 

@@ -1,23 +1,24 @@
 """What `feast apply` advises, and what `inspect` tells of exact and binned features."""
 
 import logging
+import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from feast import Entity, FeatureStore, Field, ValueType
-from feast.types import Array, Float32, Float64, Int64, Set, String
+from feast.types import Array, Float32, Float64, Int64, Json, Set, String
 
 from feast_sketch_store import online_store
 from feast_sketch_store.operations import maintenance
+from feast_sketch_store.storage.names import ADVICE_FILE
 from tests.helpers.keys import user_key
 
 SEALED = {"seal_min_rows": 0, "seal_share": 1e-9}
 
 
 @pytest.fixture
-def advised(make_harness, monkeypatch, caplog):
+def advised(make_harness, caplog):
     """Applies a view and gives what was advised."""
-    monkeypatch.setattr(online_store, "_given_hints", set())
 
     def apply(features, **options):
         caplog.clear()
@@ -39,6 +40,65 @@ def test_an_array_may_lose_what_matters(advised, dtype):
     assert '"sketch.codec": "exact"' in message
     assert ("floats" in message) == (dtype == Array(Float32))
     assert advised({"last": dtype}, default_codec="sketch")[1] == []  # told once
+
+
+def test_what_is_told_is_told_once_for_each_change(advised):
+    """By any process: the view remembers it."""
+    assert len(advised({"last": Array(Int64)})[1]) == 1
+    assert advised({"last": Array(Int64)}, error_rate=0.2)[1] == []
+    _, (message,) = advised({"last": Array(Int64), "first": Array(String)})
+    assert "feature 'first'" in message
+    assert "'last'" not in message
+    assert advised([Field(name="first", dtype=Array(String), tags={"sketch.codec": "exact"})])[1] == []
+    assert len(advised({"first": Array(String)})[1]) == 1  # it changed, and changed back
+
+
+def test_what_the_order_of_an_array_costs_is_told_with_its_bytes(make_harness, make_view, make_value, caplog):
+    harness = make_harness(view=make_view({"last": Array(Int64)}), seal_min_rows=0, error_rate="auto")
+    assert "which takes about log2(different values) bits an element" in caplog.text
+    for user in range(64):
+        harness.write(user, {"last": make_value("int64_list_val", range(user, user + 16))})
+    assert harness.store.seal(harness.config, harness.view)
+    harness.store.storage(harness.config, harness.view).delete([ADVICE_FILE])
+    (message,) = apply_all(harness, [harness.view], caplog)
+    (layer,) = harness.store.view(harness.config, harness.view).sealed()[0].layers
+    # 64 rows of 16 elements, each one of 79 values, which takes 7 bits.
+    exactly = 64 * 16 * 7 // 8 + layer.features["last"].vocabulary.size_bytes
+    now = round(layer.size_bytes_of("last"))
+    assert f"which takes at least about {exactly} bytes instead of {now};" in message
+
+
+def test_what_an_exact_feature_takes_is_told(make_harness, make_view, make_value, caplog):
+    fields = [
+        Field(name="vector", dtype=Array(Float32), vector_index=True, vector_length=768),
+        Field(name="prices", dtype=Array(Float64)),
+        Field(name="about", dtype=Json),
+        Field(name="price", dtype=Float64),
+        Field(name="asked", dtype=Array(Float32), tags={"sketch.codec": "exact"}),
+    ]
+    costs = ["3072 bytes a row", "8 bytes an element", "the bytes of its values", "", ""]
+    for field, cost in zip(fields, costs, strict=True):
+        caplog.clear()
+        harness = make_harness(view=make_view([field], name=f"of_{field.name}"), seal_min_rows=0)
+        messages = [message for message in caplog.messages if "kept exactly" in message]
+        assert len(messages) == bool(cost)
+        if cost:
+            assert f"feature {field.name!r} of view 'of_{field.name}'" in messages[0]
+            assert f"kept exactly, at {cost}. " in messages[0]
+    view = make_view(fields[1:2], name="of_prices")
+    harness = make_harness(view=view)
+    harness.write(1, {"prices": make_value("double_list_val", [0.1] * 1000)})
+    assert harness.store.seal(harness.config, view)
+    harness.store.storage(harness.config, view).delete([ADVICE_FILE])
+    (message,) = apply_all(harness, [view], caplog)
+    assert re.search(r"kept exactly, at \d+ bytes for 1 rows\.", message)
+
+
+def test_advice_that_cannot_be_read_is_given_again(advised):
+    harness, _ = advised({"last": Array(Int64)})
+    harness.store.storage(harness.config, harness.view).replace(ADVICE_FILE, b"{damaged")
+    assert len(advised({"last": Array(Int64)})[1]) == 1
+    assert advised({"last": Array(Int64)})[1] == []
 
 
 @pytest.mark.parametrize("codec", ["membership", "exact"])
@@ -79,15 +139,13 @@ def test_a_view_of_a_few_rows_is_not_worth_a_change(make_harness, make_value, ad
     assert advised(dict.fromkeys("abcd", String), **SEALED)[1] == []
 
 
-def test_one_warning_sums_up_what_concerns_many_views(
-    make_harness, make_view, make_value, monkeypatch, caplog
-):
-    monkeypatch.setattr(online_store, "_given_hints", set())
+def test_one_warning_sums_up_what_concerns_many_views(make_harness, make_view, make_value, caplog):
     views = [make_view({"last": Array(Int64), "x": Set(Int64)}, f"view_{n}") for n in range(8)]
     for view in views[:2]:
         harness = make_harness(view=view, max_vocabulary=10, **SEALED)
         harness.write(1, {"x": make_value("int64_set_val", range(9))})
-    online_store._given_hints.clear()
+    for view in views[:2]:
+        harness.store.storage(harness.config, view).delete([ADVICE_FILE])
     (message,) = apply_all(harness, views, caplog)
     assert "8 features are Arrays" in message
     assert "view_0.last, view_1.last, view_2.last, view_3.last, view_4.last and 3 more" in message
