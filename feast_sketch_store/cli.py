@@ -379,10 +379,14 @@ def plan(
     _print_table(_POINT_COLUMNS, [_point_cells(made, number) for number in range(len(made.points))])
     if made.auc_without is not None:
         click.echo(f"AUC without the features: {made.auc_without.value:.4f}\n")
-    chosen = made.points[made.chosen]
-    click.echo(f"Asked for: {made.target}.\nChosen: {chosen.curve}, {chosen.label}.\n")
-    types = {field.name: str(field.dtype) for field in any_feature_view(store, name).features}
-    click.echo("\n".join(f"    {line}" for line in field_lines(types, chosen)) + "\n")
+    click.echo(f"Asked for: {made.target}.")
+    if made.chosen is None:
+        click.echo("Nothing chosen: the labels do not decide. See the first note.\n")
+    else:
+        chosen = made.points[made.chosen]
+        click.echo(f"Chosen: {chosen.curve}, {chosen.label}.\n")
+        types = {field.name: str(field.dtype) for field in any_feature_view(store, name).features}
+        click.echo("\n".join(f"    {line}" for line in field_lines(types, chosen)) + "\n")
     click.echo("\n".join(f"- {limit}" for limit in made.limits))
     click.echo(f"Report: {report}", err=True)
 
@@ -452,7 +456,18 @@ _VIEW_COLUMNS = [
 
 
 _POINT_COLUMNS = [
-    *("structure", "", "memory", "bits/fact", "false/read", "false/true", "facts kept", "AUC", "95 %"),
+    *(
+        "structure",
+        "",
+        "memory",
+        "bits/fact",
+        "in tables",
+        "false/read",
+        "false/true",
+        "facts kept",
+        "AUC",
+        "95 %",
+    ),
     "remark",
 ]
 
@@ -465,6 +480,7 @@ def _point_cells(plan: Plan, number: int) -> list[str]:
         point.label,
         readable_bytes(point.memory_bytes),
         f"{point.bits_per_fact:.2f}",
+        "-" if point.table_bits_per_fact is None else f"{point.table_bits_per_fact:.2f}",
         f"{point.false_per_read:.3g}",
         f"{point.noise_ratio:.2g}",
         f"{point.kept_share:.0%}",

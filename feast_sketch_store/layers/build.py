@@ -5,7 +5,7 @@ While a layer is built a fact takes 2 or 4 bytes (its symbol) beside its bits in
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ from feast_sketch_store.kernel import row_hashes
 from feast_sketch_store.layers.budget import Cut, FeatureBudget
 from feast_sketch_store.layers.collect import CollectedFeature
 from feast_sketch_store.layers.listed import ListedRows
+from feast_sketch_store.layers.memory import fit_to_memory
 from feast_sketch_store.layers.plan import Kept, LayerPlan
 from feast_sketch_store.layers.presence import Presence
 from feast_sketch_store.layers.shapes import ShapedRows
@@ -27,11 +28,14 @@ from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures import registry
 from feast_sketch_store.structures.base import RowsToSeal, Shortfall, Structure
 from feast_sketch_store.structures.bloom import BloomTable
+from feast_sketch_store.structures.costs import index_bytes
+from feast_sketch_store.structures.goals import MEMORY, Goal
 from feast_sketch_store.succinct import FingerprintIndex, new_salt
 from feast_sketch_store.succinct.fingerprints import width_for
 
 __all__ = ["Cut", "FeatureBudget", "SealedLayer", "SketchLayerBuilder", "build_layer", "seal"]
 
+_INDEX_MARGIN_BYTES = 64
 _MAX_TRIES = 12  # of structures that fall short of what is asked of them; then there are sets and columns
 
 
@@ -144,7 +148,7 @@ class SketchLayerBuilder:
         keys, features = self._keys, self._features
         for name, feature in features.items():
             feature.finish(budget.cuts.get(name), (vocabularies or {}).get(name))
-        plan = LayerPlan(keys, features, budget)
+        plan = LayerPlan(keys, features, self._within_memory(budget, vocabularies or {}))
         presence, structures, kept = self._presence_and_structures(plan)
         self._failed_over = {name: offer.failed for name, offer in kept.offers.items() if offer.failed}
         return SketchLayer(
@@ -153,8 +157,21 @@ class SketchLayerBuilder:
             len(keys),
             int(keys.event_timestamps.max(initial=NO_TIMESTAMP)),
             {name: f.rounding for name, f in features.items() if f.rounding is not None},
-            {name: f.num_cut for name, f in features.items() if name in budget.cuts},
+            {name: f.num_cut for name, f in features.items() if name in budget.cuts or f.is_cut},
         )
+
+    def _within_memory(self, budget: FeatureBudget, vocabularies: Mapping[str, Vocabulary]) -> FeatureBudget:
+        """The budget of structures alone, for features with a memory; cuts their values if they must be."""
+        targets = dict(budget.targets)
+        is_listed = any(feature.codec.is_exact for feature in self._features.values())
+        list_bytes = 0.0 if is_listed else index_bytes(len(self._keys), budget.presence_error_rate)
+        if list_bytes:  # where fingerprints collide they get a bit wider
+            list_bytes += len(self._keys) / 8 + _INDEX_MARGIN_BYTES
+        for name, target in targets.items():
+            # Values whose ids are given are the same in other layers, so none of them can be cut here.
+            if isinstance(target, Goal) and target.measure == MEMORY and name not in vocabularies:
+                targets[name] = fit_to_memory(self._features[name], target, list_bytes)
+        return replace(budget, targets=targets)
 
     def _presence_and_structures(self, plan: LayerPlan) -> tuple[Presence, list[Structure], Kept]:
         """The first structures that keep all that is asked of them."""

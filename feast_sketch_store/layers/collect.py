@@ -35,7 +35,7 @@ class CollectedFeature:
         self._symbols: list[NDArray[np.integer]] = []
         self._vocabulary_builder = VocabularyBuilder(codec.storage_type)
         self._final_ids: NDArray[np.integer] | None = None  # of the symbols; None if they are final
-        self._is_cut = False
+        self.is_cut = False  # whether not all values are kept
 
     def add(self, places: NDArray[np.int32], feature: EncodedFeature) -> None:
         """Take up the feature of some rows."""
@@ -78,6 +78,7 @@ class CollectedFeature:
             self.vocabulary, popularity = vocabulary.reordered(counts)
             self.counts = -np.sort(-counts)
             self._final_ids = narrow(popularity, len(vocabulary))
+            self.is_cut = cut is not None
             if cut is not None:
                 is_kept = cut.kept(self.vocabulary, self.counts, len(self.states))
                 kept = Vocabulary(self.vocabulary.values.filter(pa.array(is_kept)))
@@ -112,6 +113,20 @@ class CollectedFeature:
             rows.append((places, left.lengths.astype(np.int32)))
             symbols.append(narrow(left.ids, len(vocabulary)))
         self._rows, self._symbols, self._final_ids = rows, symbols, None
+
+    def keep_top(self, number: int) -> None:
+        """Leave out all values but so many of the first ones."""
+        num_cut, ids = self.num_cut, np.arange(len(self.vocabulary))
+        self._renumber(np.where(ids < number, ids, -1), self._first_values(number))
+        self.num_cut += num_cut
+        self.is_cut = True
+
+    def vocabulary_bytes_of(self, number: int) -> int:
+        """Bytes that so many of the first values take in a snapshot."""
+        return self._first_values(number).packed_bytes
+
+    def _first_values(self, number: int) -> Vocabulary:
+        return Vocabulary(pa.concat_arrays([self.vocabulary.values.slice(0, number)]))
 
     @property
     def sealed_codec(self) -> FeatureCodec:

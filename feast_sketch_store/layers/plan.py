@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from feast_sketch_store.layers.budget import FeatureBudget
 from feast_sketch_store.layers.collect import CollectedFeature
+from feast_sketch_store.layers.memory import num_trial_rows
 from feast_sketch_store.layers.shapes import Shapes, bucket_timestamps, number_shapes
 from feast_sketch_store.rows.encoding import RowKeys
 from feast_sketch_store.structures import registry
@@ -25,10 +26,6 @@ from feast_sketch_store.structures.symbols import words_for
 
 # Different values that a scalar may have in a filter, if it may be a column instead.
 _FEW_VALUES = 1_000
-
-# Sets are coded on trial for as many rows as have about so many facts, and for some thousand at least.
-_TRIAL_FACTS = 1 << 20
-_TRIAL_ROWS = 1 << 12
 
 
 @dataclass(frozen=True)
@@ -147,8 +144,7 @@ class LayerPlan:
         num_coded = 0
         if any(goal.may_choose for goal in self._goals.values()):
             num_facts = sum(self.features[name].num_facts for name in self._goals)
-            share = min(1.0, _TRIAL_FACTS / max(1, num_facts))
-            num_coded = min(len(self.keys), max(_TRIAL_ROWS, int(len(self.keys) * share)))
+            num_coded = num_trial_rows(len(self.keys), num_facts)
         return {name: self.features[name].popularity(num_coded) for name in self._goals}
 
     @cached_property

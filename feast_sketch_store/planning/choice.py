@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from feast_sketch_store.errors import PlanError
 from feast_sketch_store.planning.curves import Candidate, sets, threshold_of_share, weighted_bloom
-from feast_sketch_store.planning.plan import Point
+from feast_sketch_store.planning.plan import Estimate, Point
 from feast_sketch_store.planning.sample import Sample
 from feast_sketch_store.structures.sizing import AUTO_NOISE_RATIO
 
@@ -149,6 +149,25 @@ def choose_point(points: Sequence[Point], target: PlanTarget) -> int:
         enough = max(_auc(points[n]) for n in numbers) - _AUC_LOSS
         meeting = [n for n in numbers if _auc(points[n]) >= enough]
     return min(meeting, key=size)  # sets have no noise, so there is one
+
+
+def undecided(points: Sequence[Point], auc_without: Estimate) -> str:
+    """Why no point is worth its bytes by AUC, and what to try; nothing if one is.
+
+    The best point's AUC has to lie above that of a model without the features by more than its interval.
+    """
+    best = max((point.auc for point in points if point.settings and point.auc), key=lambda auc: auc.value)
+    if best.low > auc_without.value:
+        return ""
+    return (
+        f"The labels do not decide: the model gains {best.value - auc_without.value:+.4f} from the features "
+        f"(AUC {best.value:.4f}, 95 % interval {best.low:.4f} to {best.high:.4f}, against "
+        f"{auc_without.value:.4f} without them), which lies inside the interval. Try more labels. "
+        "Or add context that says how the candidate of each label goes with the history, such as a "
+        "similarity score or the share of the history in the candidate's category: this model adds up "
+        "weights, and sees no such interaction by itself. Or plan without --auc, by --noise-ratio or "
+        "--memory."
+    )
 
 
 def knee(points: Sequence[Point]) -> int:

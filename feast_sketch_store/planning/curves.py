@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from feast_sketch_store.planning.plan import Point
@@ -29,8 +31,10 @@ CHOSEN_SETS = "values chosen by the model, as sets"
 REDIS = "Redis"
 SQLITE = "SQLite"
 
-# Measured with 20 ids per row, keys and values included; see docs/performance.md.
-_BYTES_PER_FACT = {REDIS: 16.5, SQLITE: 12.7}
+# Of a row beside its values. Measured with 20 integers below 10,000 per row, at 16.5 and 12.7 bytes per fact,
+# keys and values included (docs/performance.md); 46 bytes of a row were its value.
+_BYTES_PER_ROW = {REDIS: 20 * 16.5 - 46, SQLITE: 20 * 12.7 - 46}
+_VALUE_HEAD_BYTES = 6  # about; tags and lengths around the elements of a value
 
 _HEADER_BYTES = 4_000  # about; of a snapshot's file
 
@@ -165,11 +169,35 @@ def sets_of(
 
 
 def other_stores(sample: Sample) -> list[Point]:
-    """What the same facts take in other stores, exactly."""
-    return [
-        Point(curve, f"{size:g} bytes per fact", sample.num_facts * size, size * 8, 0.0, 0.0, 1.0)
-        for curve, size in _BYTES_PER_FACT.items()
-    ]
+    """What the same rows take in other stores, exactly; estimated from the sizes of their values."""
+    value_bytes = sum(_message_bytes(feature) for feature in sample.features.values()) * sample.scale
+    num_facts = max(1, sample.num_facts)
+    points = []
+    for curve, row_bytes in _BYTES_PER_ROW.items():
+        size = value_bytes + row_bytes * sample.num_entities * _rows_per_entity(curve, sample)
+        per_fact = size / num_facts
+        points.append(Point(curve, f"{per_fact:.3g} bytes per fact", size, per_fact * 8, 0.0, 0.0, 1.0))
+    return points
+
+
+def _rows_per_entity(curve: str, sample: Sample) -> float:
+    """SQLite has a row for each feature of an entity, Redis a hash for all of them."""
+    return len(sample.features) if curve == SQLITE else 1.0
+
+
+def _message_bytes(feature: FeatureSample) -> float:
+    """Bytes of the sampled values in the wire format of Feast's `Value`, with tags and lengths."""
+    values = feature.vocabulary.values
+    if pa.types.is_integer(values.type):
+        numbers = values.to_numpy().astype(np.int64)
+        sizes = np.maximum(1, -(-np.frexp(np.abs(numbers.astype(np.float64)))[1] // 7))
+        sizes = np.where(numbers < 0, 10, sizes)
+    elif pa.types.is_large_binary(values.type):
+        lengths = pc.binary_length(values).to_numpy()
+        sizes = 1 + np.where(lengths < 128, 1, 2) + lengths
+    else:
+        sizes = np.full(len(values), values.nbytes / max(1, len(values)))
+    return float(sizes @ feature.counts) + _VALUE_HEAD_BYTES * (len(feature.indptr) - 1)
 
 
 def threshold_of_share(sample: Sample, share: float) -> float:
@@ -244,6 +272,7 @@ def as_candidate(
         false_per_read * num_entities / max(1, kept_facts),
         kept_facts / all_facts if all_facts else 1.0,
         settings=dict(tags) if is_per_feature else {name: dict(tags) for name in sample.features},  # type: ignore[arg-type]
+        table_bits_per_fact=structure_bytes * 8 / max(1, sample.num_facts),
     )
     return Candidate(point, kept, rates)
 

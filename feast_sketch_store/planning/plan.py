@@ -28,6 +28,8 @@ class Point:
     kept_share : of the facts, those inside the vocabulary.
     auc : of a model trained through it, if there were labels.
     settings : tags to paste, per feature.
+    table_bits_per_fact : what of ``bits_per_fact`` tables and sets take, with what finds them; None for other
+        stores.
     """
 
     curve: str
@@ -39,6 +41,7 @@ class Point:
     kept_share: float
     auc: Estimate | None = None
     settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    table_bits_per_fact: float | None = None
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ class Plan:
     sampled_entities : those that the figures come from.
     vocabulary_sizes : per feature.
     points : of all curves, each curve's from the smallest to the largest.
-    chosen : the number of the point that meets what was asked for.
+    chosen : the number of the point that meets what was asked for; None if the labels do not decide.
     knee : the number of the point behind which more bytes buy little.
     target : what was asked for, in words.
     limits : what a reader has to know of the figures, in sentences.
@@ -65,9 +68,14 @@ class Plan:
     sampled_entities: int
     vocabulary_sizes: Mapping[str, int]
     points: Sequence[Point]
-    chosen: int
+    chosen: int | None
     knee: int
     target: str
     limits: Sequence[str]
     auc_without: Estimate | None = None
     auc_exact: Estimate | None = None
+
+    @property
+    def shown(self) -> int:
+        """The number of the point whose setting a report shows first: the chosen one, or the knee."""
+        return self.knee if self.chosen is None else self.chosen

@@ -2,6 +2,7 @@
 
 import json
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,14 @@ from feast import FeatureStore
 
 from feast_sketch_store.errors import PlanError
 from feast_sketch_store.planning import registered
-from feast_sketch_store.planning.choice import PlanTarget, choose_point, knee, largest, made_to_measure
+from feast_sketch_store.planning.choice import (
+    PlanTarget,
+    choose_point,
+    knee,
+    largest,
+    made_to_measure,
+    undecided,
+)
 from feast_sketch_store.planning.curves import (
     CHOSEN_SETS,
     COARSE,
@@ -92,11 +100,15 @@ def plan_view(
     if task is not None:
         tell("Fitting models")
         found = _merged(found, _chosen_by_model(planned, sample, task, target, limits))
-        found = [_with_auc(candidate, task, tell) for candidate in found]
+        found = _with_auc(found, task, tell)
         limits += _limits_of_labels(task, found)
     points = [candidate.point for candidate in found]
     auc_exact = next(point.auc for point in points if point.curve == SETS)
     points += [replace(point, auc=auc_exact) for point in other_stores(sample)]
+    auc_without = None if task is None else task.auc_without()
+    chosen: int | None = choose_point(points, target)
+    if auc_without is not None and (reason := undecided(points, auc_without)):
+        chosen, limits = None, [reason, *limits]
     return Plan(
         view,
         sample.num_entities,
@@ -104,11 +116,11 @@ def plan_view(
         len(sample),
         {name: len(counts) for name, counts in sample.full_counts.items()},
         points,
-        choose_point(points, target),
+        chosen,
         knee(points),
         str(target),
         limits,
-        None if task is None else task.auc_without(),
+        auc_without,
         auc_exact,
     )
 
@@ -133,9 +145,18 @@ def _merged(some: Sequence[Candidate], others: Sequence[Candidate]) -> list[Cand
     return [candidate for curve in curves.values() for candidate in in_order(list(curve.values()))]
 
 
-def _with_auc(candidate: Candidate, task: Task, tell: Callable[[str], object]) -> Candidate:
-    tell(f"Fitting {candidate.point.curve}: {candidate.point.label}")
-    return replace(candidate, point=replace(candidate.point, auc=task.auc(candidate.kept, candidate.rates)))
+def _with_auc(found: Sequence[Candidate], task: Task, tell: Callable[[str], object]) -> list[Candidate]:
+    """The candidates with the AUC of a model through each; tells how many are done and what time is left."""
+    measured, begun = [], time.monotonic()
+    for number, candidate in enumerate(found):
+        point = candidate.point
+        left = (time.monotonic() - begun) / max(1, number) * (len(found) - number)
+        about = f", about {left:.0f} s left" if number else ""
+        tell(f"Fitting {number + 1} of {len(found)}{about}: {point.curve}, {point.label}")
+        measured.append(
+            replace(candidate, point=replace(point, auc=task.auc(candidate.kept, candidate.rates)))
+        )
+    return measured
 
 
 def _chosen_by_model(
@@ -222,7 +243,10 @@ def _limits(view: PlannedView, sample: Sample, found: Sequence[Candidate]) -> It
         "entities, and the vocabulary. Other features, timestamps, unsealed rows and the values that a "
         "process keeps ready for answers come on top."
     )
-    yield "The bytes of Redis and SQLite were measured on another data set, with 20 ids per row."
+    yield (
+        "The bytes of Redis and SQLite are estimated: those of the sample's values as Feast writes them, and "
+        "what a row took beside them in a measurement with 20 integers per row."
+    )
     if any(c.point.kept_share < 1 for c in found):
         yield "What a vocabulary leaves out is gone from sealed rows: no error rate tells of it."
 

@@ -19,13 +19,14 @@ _NO_SETTINGS = "# Nothing to set: this point is there to compare with."
 
 def to_html(plan: Plan) -> str:
     """The page of a plan, to be written as UTF-8."""
-    chosen = plan.points[plan.chosen]
+    shown = plan.points[plan.shown]
     parts = {
         "view": escape(plan.view),
         "target": escape(plan.target),
         "summary": "\n".join(f"<div><dt>{name}</dt><dd>{text}</dd></div>" for name, text in _summary(plan)),
-        "chosen": escape(f"{chosen.curve}: {chosen.label}"),
-        "fields": escape(_fields(chosen.settings)),
+        "chosen": escape(f"{shown.curve}: {shown.label}"),
+        "mark": "" if plan.chosen is None else "<mark>chosen</mark>",
+        "fields": escape(_fields(shown.settings)),
         "table": _table(plan),
         "limits": "\n".join(f"<li>{escape(limit)}</li>" for limit in plan.limits),
         "plan": _embedded(plan),
@@ -124,6 +125,7 @@ def _embedded(plan: Plan) -> str:
     """What the script draws, as JSON that may stand inside an element."""
     content = {
         "chosen": plan.chosen,
+        "shown": plan.shown,
         "knee": plan.knee,
         "auc_without": _bounds(plan.auc_without),
         "auc_exact": _bounds(plan.auc_exact),
@@ -138,6 +140,7 @@ def _embedded(plan: Plan) -> str:
                 "kept_share": _finite(point.kept_share),
                 "auc": _bounds(point.auc),
                 "fields": _fields(point.settings),
+                "table_bits_per_fact": None if (bits := point.table_bits_per_fact) is None else _finite(bits),
             }
             for point in plan.points
         ],

@@ -68,6 +68,15 @@ def offer_of_memory(goal: Goal, popularity: Popularity, num_bytes: float) -> Off
     return _offer_of(facts, goal, popularity)
 
 
+def noisiest_offer(goal: Goal, popularity: Popularity) -> Offer:
+    """The smallest filter that is worth anything: it shows half of the values that a row lacks."""
+    facts: AnyFacts = FactClass(popularity.num_facts, _MAX_RATE)
+    if goal.structure != BLOOM:
+        false_per_read = _MAX_RATE * popularity.mean_absent or 1.0
+        facts = WeightedFacts(popularity.counts, popularity.num_filled, false_per_read)
+    return _offer_of(facts, goal, popularity)
+
+
 def _facts_for(goal: Goal, popularity: Popularity) -> AnyFacts:
     num_facts = popularity.num_facts
     if not num_facts:

@@ -201,6 +201,26 @@ def test_labels_choose_values(store, labels, repository):
     assert all(point.auc is None or point.auc.value < best - 0.001 for point in smaller)
 
 
+def test_labels_that_the_features_say_nothing_of_choose_nothing(labels, run, tmp_path):
+    frame = pd.read_parquet(labels)
+    frame["label"] = np.random.default_rng(8).integers(0, 2, len(frame))
+    frame.to_parquet(labels)
+    status, output, messages = run("--view", "history", "--auc", str(labels))
+    assert status == 0
+    assert "Nothing chosen: the labels do not decide" in output
+    assert "Chosen:" not in output
+    assert "Field(" not in output
+    first_note = next(line for line in output.splitlines() if line.startswith("- "))
+    assert "lies inside the interval. Try more labels" in first_note
+    page = (tmp_path / "history.plan.html").read_text()
+    assert "<mark>chosen</mark>" not in page
+    _, text, _ = run("--view", "history", "--auc", str(labels), "--json")
+    plan = json.loads(text)
+    assert plan["chosen"] is None
+    num_points = sum(bool(point["settings"]) for point in plan["points"])
+    assert f"Fitting {num_points} of {num_points}, about " in messages
+
+
 def test_values_are_chosen_for_so_many_bytes(store, labels):
     plan = plan_view(store, "history", PlanTarget(memory_bytes=6_000, auc=True), labels)
     chosen = plan.points[plan.chosen]

@@ -1,6 +1,7 @@
 """Plans: points against what is built, the choice, the knee, and settings."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -9,12 +10,13 @@ import pytest
 import yaml
 
 from feast_sketch_store.errors import PlanError
-from feast_sketch_store.planning.choice import PlanTarget, choose_point, knee, made_to_measure
+from feast_sketch_store.planning.choice import PlanTarget, choose_point, knee, made_to_measure, undecided
 from feast_sketch_store.planning.curves import (
     BLOOM,
     POPULAR_SETS,
     REDIS,
     SETS,
+    SQLITE,
     WEIGHTED_BLOOM,
     Candidate,
     Grid,
@@ -217,11 +219,50 @@ class TestCurves:
             assert all(math.isfinite(point.noise_ratio) for point in found)
             assert choose_point(found, PlanTarget()) < len(found) > knee(found)
 
-    def test_other_stores_are_measured_ones(self, sample):
-        redis = next(point for point in other_stores(sample) if point.curve == REDIS)
-        assert redis.memory_bytes == 16.5 * sample.num_facts
-        assert redis.bits_per_fact == 132
-        assert not redis.settings
+    def test_other_stores_take_what_was_measured_of_rows_like_those(self):
+        """20 of 10,000 integers per row: 16.5 and 12.7 bytes per fact."""
+        chance = np.random.default_rng(3)
+        ids = np.concatenate([np.sort(chance.choice(10_000, 20, replace=False)) for _ in range(500)])
+        indptr = np.arange(501) * 20
+        feature = FeatureSample(Vocabulary(pa.array(np.arange(10_000))), indptr, ids.astype(np.int32))
+        found = {point.curve: point for point in other_stores(sample_of(feature, num_entities=5_000))}
+        assert found[REDIS].bits_per_fact / 8 == pytest.approx(16.5, rel=0.01)
+        assert found[SQLITE].bits_per_fact / 8 == pytest.approx(12.7, rel=0.01)
+        assert found[REDIS].memory_bytes == pytest.approx(16.5 * 20 * 5_000, rel=0.01)
+        assert not any(point.settings or point.table_bits_per_fact for point in found.values())
+
+    @pytest.mark.parametrize(("per_row", "low", "high"), [(7, 35, 60), (200, 8, 16)])
+    def test_other_stores_depend_on_the_rows(self, per_row, low, high):
+        """Short rows of strings take tens of bytes per fact, long ones little more than the strings."""
+        names = pa.array([f"tag {n:04d}".encode() for n in range(1_000)], pa.large_binary())
+        chance = np.random.default_rng(3)
+        rows = [np.sort(chance.choice(1_000, per_row, replace=False)) for _ in range(100)]
+        indptr = np.arange(101) * per_row
+        feature = FeatureSample(Vocabulary(names), indptr, np.concatenate(rows).astype(np.int32))
+        for point in other_stores(sample_of(feature)):
+            assert low < point.bits_per_fact / 8 < high
+
+    def test_bits_per_fact_are_of_all_and_of_tables_alone(self, points):
+        for point in points:
+            if point.settings:
+                assert 0 < point.table_bits_per_fact < point.bits_per_fact
+
+    @pytest.mark.parametrize(
+        ("best", "decides"),
+        [
+            (Estimate(0.7343, 0.7320, 0.7366), False),  # worse than without the features
+            (Estimate(0.7350, 0.7327, 0.7373), False),
+            (Estimate(0.7344, 0.7344, 0.7344), False),
+            (Estimate(0.7400, 0.7377, 0.7423), True),
+        ],
+    )
+    def test_an_auc_inside_its_interval_decides_nothing(self, best, decides):
+        found = [point(auc=0.5), replace(point(), auc=best)]
+        reason = undecided(found, Estimate(0.7344, 0.7321, 0.7367))
+        assert (reason == "") == decides
+        if not decides:
+            assert f"{best.value - 0.7344:+.4f}" in reason
+            assert "Try more labels" in reason
 
     def test_strings_count_with_their_bytes(self, facts):
         feature = feature_of(facts)

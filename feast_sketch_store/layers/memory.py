@@ -1,0 +1,105 @@
+"""Memory budgets: what a membership feature that may take so many bytes is kept in.
+
+The bytes are those of the whole feature: its vocabulary, its part of a table or its sets, and the list of
+rows that sets need. As in a plan, the least noise counts, and then the most facts: all values in sets if
+these fit, else the most popular ones in sets. A filter is taken only where it is named, and only if it shows
+at most half of the absent values.
+"""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from feast_sketch_store.errors import SettingsError
+from feast_sketch_store.layers.collect import CollectedFeature
+from feast_sketch_store.structures import registry
+from feast_sketch_store.structures.bloom import BloomTable
+from feast_sketch_store.structures.costs import Popularity, sets_bytes
+from feast_sketch_store.structures.feature_rows import first_rows
+from feast_sketch_store.structures.filter_offers import noisiest_offer
+from feast_sketch_store.structures.goals import AUTO, Goal
+from feast_sketch_store.structures.set_columns import SETS, SetColumns
+
+_TRIAL_FACTS = 1 << 20
+_TRIAL_ROWS = 1 << 12
+_TRIAL_ERROR = 0.01  # about, of the bits of sets that were coded for some of the rows
+
+
+def fit_to_memory(feature: CollectedFeature, goal: Goal, list_bytes: float) -> Goal:
+    """Cut a feature to what fits in its memory, and tell what the choice of structures may spend.
+
+    Parameters
+    ----------
+    feature : taken up and numbered; values may be cut.
+    goal : with the bytes of the whole feature.
+    list_bytes : what the list of rows takes if the feature is in sets; 0 if there is one anyhow.
+
+    Returns
+    -------
+    The goal for the sets or the table alone.
+
+    Raises
+    ------
+    SettingsError : the feature cannot be kept in so few bytes; names the least that it takes.
+    """
+    if not len(feature.vocabulary):
+        return goal
+    if goal.structure in (AUTO, SETS):
+        return _in_sets(feature, goal, list_bytes)
+    if registry.named(goal.structure) is not BloomTable:
+        return goal  # a registered structure offers for itself
+    return _in_filter(feature, goal)
+
+
+def num_trial_rows(num_rows: int, num_facts: int) -> int:
+    """For how many rows sets are coded on trial: about a million facts, and some thousand rows at least."""
+    share = min(1.0, _TRIAL_FACTS / max(1, num_facts))
+    return min(num_rows, max(_TRIAL_ROWS, int(num_rows * share)))
+
+
+def _in_sets(feature: CollectedFeature, goal: Goal, list_bytes: float) -> Goal:
+    num_rows = len(feature.states)
+    num_coded = num_trial_rows(num_rows, feature.num_facts)
+    members = first_rows(feature, num_coded)
+    ids = np.arange(len(feature.vocabulary), dtype=np.int32)
+    error = 0.0 if num_coded == num_rows else _TRIAL_ERROR
+
+    def size_bytes(number: int) -> float:
+        """Of so many of the most popular values."""
+        counts, kept = feature.counts[:number], members.mapped(np.where(ids < number, ids, -1))
+        coded = SetColumns.row_bits(counts, feature.states[:num_coded], kept)
+        sets = sets_bytes([Popularity(counts, num_rows, coded=coded)]) * (1 + error)
+        return sets + feature.vocabulary_bytes_of(number) + list_bytes
+
+    if (least := size_bytes(1)) > goal.amount:
+        raise _too_little(feature, goal, least, "for its most popular value alone")
+    low, high = 1, len(ids)
+    if size_bytes(high) <= goal.amount:
+        low = high
+    while low + 1 < high:
+        middle = (low + high) // 2
+        low, high = (middle, high) if size_bytes(middle) <= goal.amount else (low, middle)
+    if low < len(ids):
+        feature.keep_top(low)
+    return replace(goal, structure=SETS)
+
+
+def _in_filter(feature: CollectedFeature, goal: Goal) -> Goal:
+    vocabulary_bytes = feature.vocabulary.packed_bytes
+    least = vocabulary_bytes + noisiest_offer(goal, feature.popularity(0)).num_bytes
+    if least > goal.amount:
+        raise _too_little(
+            feature,
+            goal,
+            least,
+            f"as {goal.structure}. Without {goal.structure}, popular values are kept in sets",
+        )
+    return replace(goal, amount=goal.amount - vocabulary_bytes)
+
+
+def _too_little(feature: CollectedFeature, goal: Goal, least: float, what: str) -> SettingsError:
+    return SettingsError(
+        f"feature {feature.codec.feature!r} cannot be kept for a memory of {goal.amount:g}: with its "
+        f"vocabulary and index it takes at least {math.ceil(least):,} bytes {what}"
+    )

@@ -1,0 +1,102 @@
+"""A feature that may take so many bytes takes no more, vocabulary and index included, and keeps what fits."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from feast_sketch_store.errors import SettingsError
+from feast_sketch_store.layers import FeatureBudget, Goal, build_layer
+from feast_sketch_store.rows.codecs import EMPTY, VALUE, FeatureCodec
+from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKeys
+from feast_sketch_store.rows.vocabulary import Vocabulary
+
+NUM_ROWS, NUM_VALUES = 3_000, 2_000
+VIEWED, COUNTRY = FeatureCodec("viewed", "string_list_val"), FeatureCodec("country", "string_val")
+
+
+def encoded(codec, values, indptr, ids):
+    states = np.where(np.diff(indptr) > 0, VALUE, EMPTY).astype(np.uint8)
+    return EncodedFeature(
+        codec, Vocabulary(pa.array(values, codec.storage_type)), states, indptr, ids.astype(np.int32)
+    )
+
+
+@pytest.fixture(scope="module")
+def rows():
+    """Histories of 30 of 2,000 products on average, a few popular ones, and a country each."""
+    random = np.random.default_rng(5)
+    shares = np.cumsum(1 / (np.arange(NUM_VALUES) + 5))
+    sizes = random.poisson(30, NUM_ROWS)
+    facts = np.repeat(np.arange(NUM_ROWS), sizes) * NUM_VALUES
+    facts = np.unique(facts + np.searchsorted(shares, random.random(len(facts)) * shares[-1]))
+    places, ids = np.divmod(facts, NUM_VALUES)
+    indptr = np.concatenate(([0], np.cumsum(np.bincount(places, minlength=NUM_ROWS))))
+    hashes = random.integers(0, 2**64, (NUM_ROWS, 2), np.uint64)
+    hashes = hashes[np.lexsort((hashes[:, 1], hashes[:, 0]))]
+    times, nothing = np.zeros(NUM_ROWS, np.int64), np.zeros(NUM_ROWS, np.bool_)
+    one_each = np.arange(NUM_ROWS + 1)
+    return EncodedRows(
+        RowKeys(hashes, times, times, nothing, nothing),
+        {
+            "viewed": encoded(VIEWED, [f"product {n:05d}" for n in range(NUM_VALUES)], indptr, ids),
+            "country": encoded(COUNTRY, ["DE", "FR"], one_each, np.arange(NUM_ROWS) % 2),
+        },
+    )
+
+
+def sealed(rows, num_bytes, structure="auto"):
+    goal = Goal("memory", num_bytes, structure)
+    return build_layer(rows, FeatureBudget(1e-5, {"viewed": goal, "country": 1e-5}))
+
+
+def bytes_of(layer):
+    """Of the whole feature, with the index of rows if it needs one."""
+    return layer.size_bytes_of("viewed") + layer.presence.index_bytes
+
+
+WHOLE = 130_000
+
+
+@pytest.mark.parametrize("num_bytes", [15_000, 20_000, 35_000, 60_000, 80_000])
+def test_what_does_not_fit_is_cut_and_kept_in_sets(rows, num_bytes):
+    layer = sealed(rows, num_bytes)
+    feature = layer.features["viewed"]
+    assert (feature.structure, feature.false_positive_rate) == ("sets", None)
+    # Numbers that tell where rows begin get a bit wider at some size, which the next value would pass.
+    assert 0.9 * num_bytes < bytes_of(layer) <= num_bytes
+    assert layer.cut["viewed"] == rows.features["viewed"].indptr[-1] - feature.num_facts > 0
+    counts = np.bincount(rows.features["viewed"].symbols, minlength=NUM_VALUES)
+    assert feature.num_facts == np.sort(counts)[::-1][: len(feature.vocabulary)].sum(), "the popular ones"
+    answer = layer.read(rows.keys.entity_hashes, ["viewed"]).features["viewed"]
+    assert len(answer.symbols) == feature.num_facts
+    assert not list(layer.missing(rows))
+
+
+def test_more_memory_keeps_more_and_enough_keeps_all(rows):
+    kept = [sealed(rows, size).features["viewed"].num_facts for size in (15_000, 30_000, 60_000, WHOLE)]
+    assert kept == sorted(set(kept))
+    layer = sealed(rows, WHOLE)
+    assert kept[-1] == rows.features["viewed"].indptr[-1]
+    assert "viewed" not in layer.cut
+    assert bytes_of(layer) <= WHOLE
+
+
+@pytest.mark.parametrize("structure", ["bloom", "weighted_bloom"])
+@pytest.mark.parametrize("num_bytes", [80_000, 120_000, 200_000])
+def test_a_filter_counts_its_vocabulary(rows, structure, num_bytes):
+    layer = sealed(rows, num_bytes, structure)
+    assert layer.features["viewed"].structure == structure
+    assert 0.98 * num_bytes < bytes_of(layer) <= num_bytes * 1.001 + 8  # tables are rounded up to words
+    assert layer.features["viewed"].false_positive_rate < 0.5
+
+
+@pytest.mark.parametrize("structure", ["auto", "sets", "bloom", "weighted_bloom"])
+def test_too_little_memory_names_the_least_that_does(rows, structure):
+    with pytest.raises(
+        SettingsError, match=r"'viewed' cannot be kept for a memory of 2000: .* at least"
+    ) as no:
+        sealed(rows, 2000, structure)
+    least = int(str(no.value).split("at least ")[1].split()[0].replace(",", ""))
+    assert bytes_of(sealed(rows, least, structure)) <= least * 1.001 + 8
+    with pytest.raises(SettingsError, match="at least"):
+        sealed(rows, least - 8, structure)
