@@ -105,12 +105,14 @@ def open_bucket(
             "a path on an object store needs the package obstore; install feast_sketch_store[object-store]"
         ) from None
     scheme, bucket, folder = _parts(url)
-    given = tuple(sorted((name, _text(value)) for name, value in (options or {}).items()))
+    given = tuple(sorted((name, option_text(value)) for name, value in (options or {}).items()))
     objects = _objects(scheme, bucket, f"{folder}/" if folder else "", given)
     return ObjectStorage(objects, f"{folder}/" if folder else "", read_only, cache_path)
 
 
-def _text(value: object) -> str:
+def option_text(value: Any) -> str:
+    """A storage option as text; one that hides its value is asked for it."""
+    value = value.get_secret_value() if hasattr(value, "get_secret_value") else value
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
