@@ -25,7 +25,7 @@ from feast.repo_config import FeastConfigBaseModel, RepoConfig
 from feast.types import Bytes, FeastType
 from feast.utils import _get_table_entity_values
 from numpy.typing import NDArray
-from pydantic import Field, StrictStr, field_validator, model_validator
+from pydantic import Field, SecretStr, StrictStr, field_validator, model_validator
 
 from feast_sketch_store.adapter.advice import Hint, advice, summary, untold
 from feast_sketch_store.adapter.expiry import warn_of_read, warn_of_write
@@ -42,7 +42,9 @@ from feast_sketch_store.rows.codecs import EXACT
 from feast_sketch_store.rows.encoding import FeastRow, deletions
 from feast_sketch_store.rows.entity_keys import JoinKeys, hash_entity_keys, join_keys_text
 from feast_sketch_store.storage.base import Storage
-from feast_sketch_store.storage.names import SEAL_LOCK, remove_project, store_path, view_storage
+from feast_sketch_store.storage.buckets import check_url, is_url, option_text
+from feast_sketch_store.storage.names import SEAL_LOCK
+from feast_sketch_store.storage.stores import StorePlace
 from feast_sketch_store.structures.goals import AUTO
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.settings import (
@@ -84,7 +86,12 @@ class SketchOnlineStoreConfig(FeastConfigBaseModel):
     """Selects this store; the class paths work where the short name is not registered."""
 
     path: StrictStr = DEFAULT_PATH
-    """Folder of the store, relative to the feature repository or absolute; on a local file system."""
+    """Folder of the store, relative to the feature repository or absolute, on a local file system; or
+    ``s3://bucket/folder`` or ``az://container/folder``."""
+
+    storage_options: dict[str, SecretStr] = Field(default_factory=dict)
+    """How the object store of a URL is reached: ``endpoint``, ``region``, credentials and more. What is not
+    given comes from the environment."""
 
     error_rate: float | Literal["auto"] = "auto"
     """Probability that a value which an Array or Set lacks is reported as its element; `auto` for the
@@ -165,9 +172,16 @@ class SketchOnlineStoreConfig(FeastConfigBaseModel):
     def _check_path(cls, path: str) -> str:
         if not path.strip():
             raise ValueError("path is empty; name a folder")
-        if "://" in path:
-            raise ValueError(f"path {path!r} is a URL; name a folder on a local file system")
+        if is_url(path):
+            check_url(path)
         return path
+
+    @field_validator("storage_options", mode="before")
+    @classmethod
+    def _check_storage_options(cls, given: Any) -> dict[str, SecretStr]:
+        if not isinstance(given, dict):
+            raise ValueError("storage_options must be a mapping of names to values")  # noqa: TRY004
+        return {str(name): SecretStr(option_text(value)) for name, value in given.items()}
 
 
 class SketchOnlineStore(OnlineStore):
@@ -437,7 +451,9 @@ class SketchOnlineStore(OnlineStore):
         for _, view in self._views.values():
             view.settle()
         self._forget_views()
-        remove_project(store_path(config.repo_path, config.online_store.path), config.project)
+        options = config.online_store
+        place = StorePlace.of(config.repo_path, options.path, options.storage_options)
+        place.remove_project(config.project)
 
     def delete(self, config: RepoConfig, table: FeatureView, entity_keys: list[EntityKeyProto]) -> None:
         """Delete what was written of some entities; rows that are written later count again.
@@ -474,7 +490,9 @@ class SketchOnlineStore(OnlineStore):
     def _storage(self, config: RepoConfig, view: str, version: int) -> Storage:
         # No view's name holds an "@": Feast itself writes it between view and version.
         name = f"{view}@v{version}" if version else view
-        return _view_storage(config.repo_path, config.online_store.path, config.project, name)
+        options = config.online_store
+        given = tuple(options.storage_options.items())
+        return _view_storage(config.repo_path, options.path, given, config.project, name)
 
     def view(self, config: RepoConfig, table: FeatureView) -> View:
         """The view's `View`, made at the first call and again when its features change."""
@@ -565,8 +583,10 @@ def _precomputed_view(feature_service: str) -> FeatureView:
 
 
 @functools.lru_cache(maxsize=1024)  # names become folders at every read
-def _view_storage(repo_path: Path | None, path: str, project: str, view: str) -> Storage:
-    return view_storage(store_path(repo_path, path), project, view)
+def _view_storage(
+    repo_path: Path | None, path: str, options: tuple[tuple[str, SecretStr], ...], project: str, view: str
+) -> Storage:
+    return StorePlace.of(repo_path, path, dict(options)).view(project, view)
 
 
 def _check_join_keys(table: FeatureView, stored: JoinKeys | None) -> None:

@@ -29,7 +29,8 @@ from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, hash_columns, hash_int64_keys
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.storage.base import Storage
-from feast_sketch_store.storage.names import find_view, store_path
+from feast_sketch_store.storage.buckets import is_url
+from feast_sketch_store.storage.stores import StorePlace
 from feast_sketch_store.structures.answer import Answer, weighted_sums
 from feast_sketch_store.view.live import LiveView, expire_before_of
 from feast_sketch_store.view.settings import DEFAULT_PATH, DEFAULT_REFRESH_INTERVAL_SECONDS
@@ -65,7 +66,7 @@ class SketchReader:
 
     Parameters
     ----------
-    path : a ``feature_store.yaml``, a folder with one, or the folder of a store.
+    path : a ``feature_store.yaml``, a folder with one, or the folder or URL of a store.
     feature_view : its name.
     project : needed with the folder of a store that has several.
     vocabularies : for some features, which value has which id: its place in a list or array. Other values
@@ -73,6 +74,7 @@ class SketchReader:
     ttl : rows whose event timestamp is older are not returned; None for no limit.
     refresh_interval_seconds : how old the writes of other processes may be; by default what
         ``feature_store.yaml`` says, or a second.
+    storage_options : how the object store of a URL is reached, see ``feature_store.yaml``.
 
     Raises
     ------
@@ -89,8 +91,9 @@ class SketchReader:
         vocabularies: Mapping[str, Sequence[Any] | NDArray[Any] | pa.Array] | None = None,
         ttl: timedelta | None = None,
         refresh_interval_seconds: float | None = None,
+        storage_options: Mapping[str, str] | None = None,
     ):
-        storage, interval = _find_view(Path(path), feature_view, project)
+        storage, interval = _find_view(str(path), feature_view, project, storage_options)
         if refresh_interval_seconds is None:
             refresh_interval_seconds = interval
         self._name = feature_view
@@ -525,9 +528,15 @@ def _as_wanted(codec: FeatureCodec, values: Any) -> pa.Array:
     return _as_storage(codec, values)
 
 
-def _find_view(path: Path, feature_view: str, project: str | None) -> tuple[Storage, float]:
+def _find_view(
+    given: str, feature_view: str, project: str | None, storage_options: Mapping[str, str] | None
+) -> tuple[Storage, float]:
     """The storage of a view, and the refresh interval that is configured."""
     interval = DEFAULT_REFRESH_INTERVAL_SECONDS
+    if is_url(given):
+        return StorePlace.of(None, given, storage_options).find_view(project, feature_view), interval
+    path = Path(given)
+    place = StorePlace(path)
     config = path / _YAML if path.is_dir() else path
     if config.is_file():
         # As Feast does, variables of the environment are filled in.
@@ -540,7 +549,8 @@ def _find_view(path: Path, feature_view: str, project: str | None) -> tuple[Stor
             )
         project = project or settings.get("project")
         interval = float(online_store.get("refresh_interval_seconds", interval))
-        path = store_path(config.parent, online_store.get("path", DEFAULT_PATH))
+        options = storage_options or online_store.get("storage_options")
+        place = StorePlace.of(config.parent, online_store.get("path", DEFAULT_PATH), options)
     elif not path.is_dir():
         raise SettingsError(f"{path}: is neither a {_YAML} nor a folder with one, nor the folder of a store")
-    return find_view(path, project, feature_view), interval
+    return place.find_view(project, feature_view), interval

@@ -267,7 +267,7 @@ class FreshLog:
             tail, pieces = _ready(found.end)
             number = tail.next_number
             for payload in payloads:
-                pieces += encode_record(_kind_of(payload), number, _encode(payload))
+                pieces += encode_record(kind_of(payload), number, encode_payload(payload))
                 number += 1
             self._append(tail, pieces, number)
             return number - 1
@@ -304,6 +304,9 @@ class FreshLog:
         firsts = self.first_numbers()
         gone = [first for first, following in itertools.pairwise(firsts) if following <= number]
         self._storage.delete([_segment_name(first) for first in gone])
+
+    def erase_before(self, number: int) -> None:
+        """Take rows with smaller numbers out of records that `drop_before` has left: there are none."""
 
     def _find_tail(self) -> Tail:
         """The end of the log; the lock is held."""
@@ -344,13 +347,20 @@ def _select(table: pa.Table, columns: Sequence[str]) -> pa.Table:
     return table.select([name for name in columns if name in table.column_names])
 
 
-def _kind_of(payload: Payload) -> int:
+def kind_of(payload: Payload) -> int:
+    """The kind of a payload's record."""
     if payload is None:
         return REPLACED
     return FILE if isinstance(payload, DataFile) else ROWS
 
 
-def _encode(payload: Payload) -> bytes | memoryview:
+def encode_payload(payload: Payload) -> bytes | memoryview:
+    """The payload of a record.
+
+    Raises
+    ------
+    StorageError : the rows cannot be written.
+    """
     if payload is None:
         return b""
     if isinstance(payload, DataFile):

@@ -7,12 +7,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from feast_sketch_store.errors import DamagedFileError, StorageError
+from feast_sketch_store.errors import DamagedFileError
 from feast_sketch_store.row_log import delta
 from feast_sketch_store.row_log.data_file import DataFile
 from feast_sketch_store.row_log.fresh import Commit, Cursor, FreshLog, Tail
+from feast_sketch_store.row_log.fresh_objects import ObjectFreshLog
 from feast_sketch_store.row_log.table import Table, TableState, grouped, new_columns
-from feast_sketch_store.storage.base import Storage
+from feast_sketch_store.snapshot.files import place_of
+from feast_sketch_store.storage.base import Storage, UncertainWriteError
 from feast_sketch_store.storage.names import FRESH_FOLDER, ROWS_FOLDER
 
 _logger = logging.getLogger(__name__)
@@ -43,12 +45,14 @@ class LogRead:
     """What a log has behind a position: files of the table, then fresh commits, in order.
 
     ``starts_over`` tells that this is all there is, not only what is new: what was known counts no more.
+    ``table_version`` is that of the table, where only the table was read.
     """
 
     position: Position = START
     files: tuple[DataFile, ...] = ()
     commits: tuple[Commit, ...] = ()
     starts_over: bool = False
+    table_version: int = -1
 
     def __bool__(self) -> bool:
         return bool(self.files or self.commits)
@@ -105,7 +109,8 @@ class RowLog:
         rows = storage.within(ROWS_FOLDER)
         self._rows = rows
         self._table = Table(rows)
-        self._fresh = FreshLog(storage.within(FRESH_FOLDER), rows)
+        fresh = FreshLog if storage.supports_append else ObjectFreshLog
+        self._fresh = fresh(storage.within(FRESH_FOLDER), rows)
         self._columns: dict[str, Any] = {}  # as far as this object has seen, with their types in Delta
 
     @property
@@ -178,8 +183,11 @@ class RowLog:
 
     def _fresh_behind(self, number: int) -> tuple[list[Commit], Cursor | None]:
         """Fresh commits behind a number, perhaps with some before; the place behind them."""
-        for start in (self._fresh.start(number + 1), *self._fresh.starts()):
-            if start is not None and (found := self._fresh.read(start)) is not None:
+        start = self._fresh.start(number + 1)
+        if start is not None and (found := self._fresh.read(start)) is not None:
+            return found
+        for start in self._fresh.starts():
+            if (found := self._fresh.read(start)) is not None:
                 return found
         return [], None
 
@@ -201,9 +209,11 @@ class RowLog:
         """
         state = self._table.state()
         if number is None:
-            return LogRead(Position(state.through), state.files)
+            return LogRead(Position(state.through), state.files, table_version=state.version)
         compaction = state.compaction
-        if compaction is not None and (compaction.through > number or compaction.snapshot > snapshot):
+        if compaction is not None and (
+            compaction.through > number or place_of(compaction.snapshot) > place_of(snapshot)
+        ):
             return None
         covered = [n for n, c in enumerate(state.commits) if c.is_own and c.through <= number]
         commits = state.commits[: covered[-1] + 1] if covered else ()
@@ -263,6 +273,8 @@ class RowLog:
             file = DataFile.write(self._rows, rows.schema, [rows])
             try:
                 number = self._fresh.append([file], check)
+            except UncertainWriteError:
+                raise  # the commit may turn up, and needs the file
             except BaseException:
                 self._discard(file)
                 raise
@@ -290,11 +302,11 @@ class RowLog:
             self._table.discard([file])
 
     def absorb(self) -> Position:
-        """Move all fresh rows into the table; nobody else may absorb or compact meanwhile.
+        """Move all fresh rows into the table; each row is moved once, whoever else does the same.
 
         Returns
         -------
-        What the table holds then.
+        What the table holds then, at least.
 
         Raises
         ------
@@ -302,22 +314,32 @@ class RowLog:
         StorageError : the table cannot be written; the rows stay where they are.
         """
         last = self._fresh.roll()
-        commits, cursor = self._fresh_behind(-1)
-        state = self._table.state()
-        if cursor is None:
-            return START
-        new = [commit for commit in commits if state.through < commit.number <= last]
-        if new and new[0].number > state.through + 1:
-            raise DamagedFileError(
-                f"{self._fresh.where}: commits {state.through + 1} to {new[0].number - 1} of the row log are "
-                "missing"
-            )
-        if new or state.has_foreign:
-            state = self._absorb(new, state, cursor.identity.hex(), last)
-        self._fresh.drop_before(last + 1)
-        return Position(last, cursor.identity, cursor)
+        while True:
+            commits, cursor = self._fresh_behind(-1)
+            state = self._table.state()
+            if cursor is None:
+                return START
+            new = [commit for commit in commits if state.through < commit.number <= last]
+            if new and new[0].number > state.through + 1:
+                raise DamagedFileError(
+                    f"{self._fresh.where}: commits {state.through + 1} to {new[0].number - 1} of the row log "
+                    "are missing"
+                )
+            if not new and not state.has_foreign:
+                break
+            absorbed = self._absorb(new, state, cursor.identity.hex(), max(last, state.through))
+            if absorbed is not None and absorbed.through >= last:
+                state = absorbed
+                break
+            # Another process was faster: what it left is next.
+        # Not by what was written just now: a commit behind a compaction of others would not count.
+        self._fresh.drop_before(min(last, state.through) + 1)
+        return Position(max(last, state.through), cursor.identity, cursor)
 
-    def _absorb(self, commits: Sequence[Commit], state: TableState, identity: str, last: int) -> TableState:
+    def _absorb(
+        self, commits: Sequence[Commit], state: TableState, identity: str, last: int
+    ) -> TableState | None:
+        """Commit rows to the table; None if the table is another one by now."""
         columns: dict[str, Any] = dict(state.columns)
         for commit in commits:
             columns |= new_columns(columns, commit.schema())
@@ -333,10 +355,15 @@ class RowLog:
                     written.append(DataFile.write(self._rows, schema, group))
                     files.append(written[-1])
             first = commits[0].number if commits else state.through + 1
-            return self._table.append(identity, files, columns, (first, last))
+            absorbed = self._table.append(identity, files, columns, (first, last), state.through)
+        except UncertainWriteError:
+            raise  # the commit may turn up, and needs the files
         except BaseException:
             self._table.discard(written)
             raise
+        if absorbed is None:
+            self._table.discard(written)
+        return absorbed
 
     def begin(self) -> Position:
         """Absorb, after making sure that there is a log."""
@@ -355,13 +382,18 @@ class RowLog:
         ------
         RowError : a column has another type in the log.
         """
-        state = self._table.state()
         assert position.identity is not None
-        if missing := new_columns(state.columns, schema):
+        while missing := new_columns((state := self._table.state()).columns, schema):
             numbers = state.through + 1, state.through
-            self._table.append(position.identity.hex(), [], missing, numbers)
+            self._table.append(position.identity.hex(), [], missing, numbers, state.through)
 
-    def compact(self, batches: Iterable[pa.Table], through: Position, snapshot: str = "") -> bool:
+    def compact(
+        self,
+        batches: Iterable[pa.Table],
+        through: Position,
+        snapshot: str = "",
+        version: int | None = None,
+    ) -> bool:
         """Replace all rows up to a position, which was absorbed, by the given rows.
 
         Rows that are appended meanwhile stay. The replaced files stay too, for a while.
@@ -371,10 +403,11 @@ class RowLog:
         batches : the rows; a batch may lack columns.
         through : the position.
         snapshot : for rows that are not those of the log: the name of a snapshot that holds the same.
+        version : of the table that holds the rows; None for the one that is there now.
 
         Returns
         -------
-        False if a commit that came between makes it impossible for now.
+        False if the table is another one by now.
 
         Raises
         ------
@@ -382,8 +415,8 @@ class RowLog:
         """
         assert through.identity is not None
         state = self._table.state()
-        if state.through != through.number:
-            raise StorageError(f"{self.where}: was absorbed further than what is to be replaced")
+        if state.through != through.number or version not in (None, state.version):
+            return False
         return self._table.compact(through.identity.hex(), state, batches, through.number, snapshot)
 
     def is_replaced_by(self, snapshot: str) -> bool:
@@ -414,6 +447,7 @@ class RowLog:
     def vacuum(self, orphan_age_seconds: float) -> list[str]:
         """Delete files that are not part of the log any more; see `Table.vacuum`."""
         kept = [c.rows.name for c in self._fresh_behind(-1)[0] if isinstance(c.rows, DataFile)]
+        self._fresh.erase_before(self._table.state().through + 1)
         return self._table.vacuum(kept, orphan_age_seconds)
 
     def parts(self) -> Iterator[DataFile | Commit]:
@@ -437,7 +471,8 @@ def _behind(state: TableState, known: Position, snapshot: str) -> tuple[tuple[Da
     compaction = state.compaction
     # Names of snapshots ascend in the order of their seals: a later one was made of the rows from elsewhere.
     if compaction is not None and (
-        compaction.snapshot > snapshot or (not compaction.snapshot and compaction.through > known.number)
+        place_of(compaction.snapshot) > place_of(snapshot)
+        or (not compaction.snapshot and compaction.through > known.number)
     ):
         return state.files, state.through, True
     lacking = [c for c in state.commits if not c.is_compaction and c.through > known.number]

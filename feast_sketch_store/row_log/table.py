@@ -25,7 +25,12 @@ from feast_sketch_store.errors import DamagedFileError, RowError, StorageError
 from feast_sketch_store.row_log import delta
 from feast_sketch_store.row_log.data_file import SUFFIX, DataFile
 from feast_sketch_store.rows.column_names import check_new_columns
-from feast_sketch_store.storage.base import FileExistsAlreadyError, MissingFileError, Storage
+from feast_sketch_store.storage.base import (
+    FileExistsAlreadyError,
+    MissingFileError,
+    Storage,
+    UncertainWriteError,
+)
 
 _logger = logging.getLogger(__name__)
 
@@ -215,7 +220,8 @@ class Table:
         files: Sequence[DataFile],
         columns: Mapping[str, Any],
         numbers: tuple[int, int],
-    ) -> TableState:
+        after: int,
+    ) -> TableState | None:
         """Commit files that are written; the table is created if there is none.
 
         Parameters
@@ -223,6 +229,11 @@ class Table:
         identity : of the log, as text.
         columns : of the table, with the types that Delta has for them.
         numbers : the first and the last number of the log that the files hold.
+        after : the last number that the table holds before.
+
+        Returns
+        -------
+        The table then; None if it holds other rows of the log by now.
 
         Raises
         ------
@@ -230,6 +241,8 @@ class Table:
         """
         for _ in range(_RETRIES):
             state = self.state()
+            if state.through != after:
+                return None
             wanted = {**state.columns, **columns}
             commit = TableCommit(
                 state.version + 1,
@@ -256,7 +269,7 @@ class Table:
 
         Returns
         -------
-        False if a commit that came between makes it impossible for now.
+        False if a commit came between.
 
         Raises
         ------
@@ -269,31 +282,36 @@ class Table:
         try:
             for group in grouped(batches, _ROWS_PER_FILE):
                 files.append(DataFile.write(self._storage, schema, group))  # noqa: PERF401, kept if one fails
-            for _ in range(_RETRIES):
-                now = self.state()
-                if now.columns != state.columns or not replaced <= {file.name for file in now.files}:
-                    return False
-                is_done = self._write(
-                    TableCommit(
-                        now.version + 1,
-                        tuple(files),
-                        frozenset(replaced),
-                        True,
-                        0,
-                        through,
-                        True,
-                        snapshot,
-                        self._tombstones(now, replaced),
-                        now.columns,
-                    ),
-                    identity,
+            if self.state().version == state.version:
+                commit = TableCommit(
+                    state.version + 1,
+                    tuple(files),
+                    frozenset(replaced),
+                    True,
+                    0,
+                    through,
+                    True,
+                    snapshot,
+                    self._tombstones(state, replaced),
+                    state.columns,
                 )
-                if is_done:
-                    return True
-            return False
+                is_done = self._write(commit, identity) and self._counts(commit)
+        except UncertainWriteError:
+            is_done = True  # perhaps: the commit may turn up, and needs the files
+            raise
         finally:
             if not is_done:
                 self.discard(files)
+        return is_done
+
+    def _counts(self, compaction: TableCommit) -> bool:
+        """Whether a compaction just written is part of the table: not if others compacted further before."""
+        now = self.state().compaction
+        names = {file.name for file in compaction.files}
+        return now is not None and (
+            (now.version == compaction.version and now.snapshot == compaction.snapshot)
+            or bool(now.removed & names)
+        )
 
     def discard(self, files: Sequence[DataFile]) -> None:
         """Delete files of a commit that failed; not if it is there in spite of an error."""

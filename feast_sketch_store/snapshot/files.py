@@ -4,16 +4,17 @@
     00000000000000000042-0001-9f31c0de.base.safetensors    the sketch layer that reads use
     00000000000000000042-0001-9f31c0de.json                the manifest, which names both
 
-A name begins with the version of the row log that the snapshot covers, and counts the seals of that version
-(new settings seal the same rows anew). Readers look for manifests only. One is created when both other files
-are there, and deleted before they are, so a snapshot exists whole or not at all, on any storage that can
-create a file. The order file stays out of memory: it is mapped only while a late row must be compared with a
-sealed one.
+A name begins with the version of the row log that the snapshot covers. The number behind it is a thousand
+times the version of the row log's table, and counts the seals of that (new settings seal the same rows anew).
+Readers look for manifests only. One is created when both other files are there, and deleted before they are,
+so a snapshot exists whole or not at all, on any storage that can create a file. The order file stays out of
+memory: it is mapped only while a late row must be compared with a sealed one.
 """
 
 import re
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,17 +32,33 @@ from feast_sketch_store.snapshot.manifest import (
     PartFile,
     checksum_of,
 )
-from feast_sketch_store.storage.base import FileExistsAlreadyError, MissingFileError, Storage
+from feast_sketch_store.storage.base import (
+    FileExistsAlreadyError,
+    MissingFileError,
+    Storage,
+    UncertainWriteError,
+)
 
 _MANIFEST_SUFFIX = ".json"
 _MANIFEST_NAME = re.compile(r"((\d{20})-(\d{4,})-[0-9a-f]{8})" + re.escape(_MANIFEST_SUFFIX))
+
+
+_PLACE = re.compile(r"(\d+)(?:-(\d+))?")
+_SEALS_OF_A_TABLE = 1_000  # numbers for seals of one version of the row log's table
+
+
+def place_of(name: str) -> tuple[int, int]:
+    """The place of a snapshot among others, by its name; that of no snapshot, ``""``, is before all."""
+    match = _PLACE.match(name)
+    return (int(match[1]), int(match[2] or 0)) if match else (-1, -1)
 
 
 @dataclass(frozen=True)
 class SnapshotFile:
     """A published snapshot: the row-log version it covers, and the seal of that version.
 
-    ``name`` is what its files' names begin with; no two snapshots share one.
+    ``name`` is what its files' names begin with; no two snapshots share one. ``number`` ascends with the
+    version of the table that was sealed, so a seal of rows that were replaced meanwhile is not the newest.
     """
 
     version: int
@@ -145,14 +162,22 @@ class SnapshotFolder:
         description: Mapping[str, Any],
         arrays: Mapping[str, NDArray[np.generic]],
         order: Mapping[str, NDArray[np.generic]],
+        table_version: int = 0,
     ) -> Draft:
         """Write a snapshot durably; nobody sees it before `publish`.
+
+        Parameters
+        ----------
+        version : of the row log.
+        table_version : of the row log's table, which holds the rows.
 
         Raises
         ------
         StorageError : the storage cannot be written; nothing is left behind.
         """
-        number = 1 + max((s.number for s in self.list() if s.version == version), default=0)
+        first = _SEALS_OF_A_TABLE * table_version
+        known = [s.number for s in self.list() if s.version == version]
+        number = 1 + max([first, *(n for n in known if n < first + _SEALS_OF_A_TABLE)])
         name = f"{version:020d}-{number:04d}-{secrets.token_hex(4)}"
         snapshot = SnapshotFile(version, number, name, self.storage)
         contents = {"order": ({}, order), "base": (description, arrays)}
@@ -185,6 +210,8 @@ class SnapshotFolder:
                 # Ours, if the answer to a first try was lost on the way.
                 if self.storage.read(name) != content:
                     raise
+        except UncertainWriteError:
+            raise  # it may turn up, and needs its files
         except StorageError as error:
             self.discard(draft.snapshot)
             where = self.storage.location
@@ -202,7 +229,7 @@ class SnapshotFolder:
         for snapshot in self.list()[keep:]:
             self.discard(snapshot)
 
-    def leftovers(self) -> Iterable[str]:
+    def leftovers(self) -> Sequence[str]:
         """The names of files that belong to no published snapshot: killed writers left them, or still write.
 
         Raises
@@ -214,14 +241,22 @@ class SnapshotFolder:
             kept |= {snapshot.manifest_name, *(_part_name(snapshot.name, part) for part in PARTS)}
         return sorted(info.name for info in self.storage.walk() if info.name not in kept)
 
-    def remove_leftovers(self) -> int:
-        """Remove what killed writers left; nobody may be writing. Gives the number of files.
+    def remove_leftovers(self, age_seconds: float = 0.0) -> int:
+        """Remove what killed writers left. Gives the number of files.
+
+        Parameters
+        ----------
+        age_seconds : of files that nobody may be writing any more.
 
         Raises
         ------
         StorageError : the storage cannot be read or written.
         """
-        gone = list(self.leftovers())
+        gone = self.leftovers()
+        if not self.storage.supports_leases:  # somebody may be writing
+            oldest = time.time() - age_seconds
+            infos = [info for name in gone if (info := self.storage.info(name)) is not None]
+            gone = [info.name for info in infos if info.modified_at <= oldest]
         self.storage.delete(gone)
         return len(gone)
 

@@ -14,9 +14,18 @@ from feast_sketch_store.snapshot.order import order_arrays
 
 
 def write_layer(
-    snapshots: SnapshotFolder, layer: SealedLayer, keys: RowKeys, view: str, version: int
+    snapshots: SnapshotFolder,
+    layer: SealedLayer,
+    keys: RowKeys,
+    view: str,
+    version: int,
+    table_version: int = 0,
 ) -> Draft:
     """Write the layer of all rows up to a version of the row log as a snapshot, yet unpublished.
+
+    Parameters
+    ----------
+    table_version : see `SnapshotFolder.write`.
 
     Raises
     ------
@@ -28,7 +37,9 @@ def write_layer(
         "row_log_version": version,
         "layer": layer.description,
     }
-    return snapshots.write(version, description, with_checksums(layer.arrays), order_arrays(keys))
+    return snapshots.write(
+        version, description, with_checksums(layer.arrays), order_arrays(keys), table_version
+    )
 
 
 def with_checksums(arrays: Mapping[str, NDArray[np.generic]]) -> dict[str, NDArray[np.generic]]:

@@ -27,6 +27,13 @@ class FileExistsAlreadyError(StorageError):
     """Somebody else created the file first."""
 
 
+class UncertainWriteError(StorageError):
+    """No answer tells whether a write was done; it may still be done later.
+
+    What it names must stay: a commit that turns up after all needs its files.
+    """
+
+
 def checked_name(name: str, location: str) -> str:
     """The name of a file, if it is one: it stays below the storage, whatever the storage is.
 

@@ -232,16 +232,20 @@ class View(LiveView):
         with self._seal_lock, self._sealing() as is_ours:
             if not is_ours:
                 return False
-            through = self._row_log.absorb()
+            absorbed = self._row_log.absorb()
             log = self._row_log.absorbed()
             if log is None or not log.files:
                 return False
+            # The table may hold more by now, if another process seals in spite of the lease.
+            through = replace(absorbed, number=log.position.number)
             rows = self._fold(log)
-            self._snapshots.publish(self._draft(rows, through))
+            self._snapshots.publish(self._draft(rows, through, log.table_version))
             self._snapshots.prune(_SNAPSHOTS_KEPT)
             # The snapshot comes first: whoever sees the compaction has a base to put it on.
             if self.policy.wants_compaction(rows, len(log.files)):
-                self._row_log.compact((batch for _, batch in rows.batches()), through)
+                self._row_log.compact(
+                    (batch for _, batch in rows.batches()), through, version=log.table_version
+                )
             self._row_log.prune()
             self.refresh()
             return True
@@ -283,11 +287,13 @@ class View(LiveView):
         kept = self.settings.retention_microseconds
         return self._semantics.fold(log.batches, expire_before_of(kept), kept)
 
-    def _draft(self, rows: FoldedRows, through: Position) -> Draft:
+    def _draft(self, rows: FoldedRows, through: Position, table_version: int) -> Draft:
         """Fold rows into a layer and write it as a snapshot of the log up to a commit, yet unpublished."""
         layer = fold(rows, self.settings)
         # A snapshot's version is the number of commits that it covers.
-        return write_layer(self._snapshots, layer, rows.keys, self.settings.view, through.number + 1)
+        return write_layer(
+            self._snapshots, layer, rows.keys, self.settings.view, through.number + 1, table_version
+        )
 
     def rebuild(
         self, fill: Callable[[Storage], Storage], confirm: Callable[[Dropped | None], bool] | None = None
@@ -347,11 +353,13 @@ class View(LiveView):
 
     def _replace_rows(self, rows: FoldedRows, through: Position) -> None:
         """Put rows in the place of those up to a commit, snapshot and all."""
-        draft = self._draft(rows, through)
+        version = self._row_log.table_state().version
+        # No seal of rows that the table held before comes after this one.
+        draft = self._draft(rows, through, version + 1)
         is_replaced = False
         try:
             batches = (batch for _, batch in rows.batches())
-            is_replaced = self._row_log.compact(batches, through, draft.snapshot.name)
+            is_replaced = self._row_log.compact(batches, through, draft.snapshot.name, version)
         except StorageError:
             if self._row_log.is_replaced_by(draft.snapshot.name):  # in spite of the error
                 self._row_log.tell_replaced()
@@ -361,7 +369,7 @@ class View(LiveView):
                 self._snapshots.discard(draft.snapshot)
         if not is_replaced:
             raise StorageError(
-                f"{self.storage.location}: another Delta client changed the row log meanwhile; try again"
+                f"{self.storage.location}: another process changed the row log meanwhile; try again"
             )
         # From here on the row log holds the new rows. A process that has read the old ones hears of it by the
         # record in the log, and reads them there, or by the snapshot.
@@ -435,5 +443,5 @@ class View(LiveView):
             before = self._snapshots.list()
             self._snapshots.prune(1)
             num_removed += len(before) - len(self._snapshots.list())
-            num_removed += self._snapshots.remove_leftovers()
+            num_removed += self._snapshots.remove_leftovers(orphan_age_seconds)
             return num_removed + len(self._row_log.vacuum(orphan_age_seconds))

@@ -18,7 +18,7 @@ from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
 from feast_sketch_store.view.view import View
 from tests.helpers.keys import user_hashes, user_key
-from tests.storage.memory import Files, MemoryStorage
+from tests.storage.memory import Files, MemoryStorage, ObjectsInMemory
 
 CODECS = [FeatureCodec("viewed", "string_set_val"), FeatureCodec("name", "string_val")]
 NAMES = [codec.feature for codec in CODECS]
@@ -198,6 +198,17 @@ class ViewInMemoryMachine(ViewMachine):
 
 ViewInMemoryMachine.TestCase.settings = settings(ViewMachine.TestCase.settings, max_examples=15)
 TestViewInMemory = ViewInMemoryMachine.TestCase
+
+
+class ViewOfObjectsMachine(ViewInMemoryMachine):
+    """The same where nothing can be appended to, as on an object store."""
+
+    def storage(self):
+        return ObjectsInMemory(self.files)
+
+
+ViewOfObjectsMachine.TestCase.settings = settings(ViewMachine.TestCase.settings, max_examples=15)
+TestViewOfObjects = ViewOfObjectsMachine.TestCase
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.storage.contract import StorageContract
-from tests.storage.memory import Files, MemoryStorage
+from tests.storage.memory import Files, MemoryStorage, ObjectsInMemory
 
 
 class TestMemoryStorage(StorageContract):
@@ -11,3 +11,10 @@ class TestMemoryStorage(StorageContract):
     def make(self):
         files = Files()
         return lambda read_only=False: MemoryStorage(files, read_only)
+
+
+class TestObjectsInMemory(StorageContract):
+    @pytest.fixture
+    def make(self):
+        files = Files()
+        return lambda read_only=False: ObjectsInMemory(files, read_only)

@@ -1,0 +1,289 @@
+"""The fresh log where nothing can be appended to: an object per commit, made by a put that may be refused.
+
+    fresh/log                                    the log's identity: the head of a segment, nothing else
+    fresh/<identity>-00000000000000000512.log    the head, and the record of commit 512
+    fresh/clock                                  tells the storage's time
+
+Of two writers of one number one is refused; it reads what the other wrote and takes the next number. Nobody
+holds a lock. These rules keep the numbers without gaps:
+
+- Names hold the log's identity, and every look asks for it. What a writer puts into a log that was dropped
+  meanwhile is met by nobody.
+- The last record stays, absorbed or not: it tells the next number.
+- A record is deleted when it is absorbed and the one after it is older than `RECORDS_KEPT_SECONDS`, by the
+  storage's clock. A writer who looked before that one was there takes at most half as long, by its own
+  clock, from its look to the answer of its put, or it raises. So no name is used twice for commits that were
+  acknowledged.
+- Numbers before a gap are absorbed, and being deleted.
+"""
+
+import random
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from feast_sketch_store.errors import DamagedFileError, StorageError
+from feast_sketch_store.row_log.fresh import Commit, Cursor, FreshLog, Payload, Tail, encode_payload, kind_of
+from feast_sketch_store.row_log.records import (
+    CLOSED,
+    IDENTITY_BYTES,
+    SEGMENT_HEAD_BYTES,
+    Record,
+    SegmentHead,
+    decode_records,
+    decode_segment_head,
+    encode_record,
+    encode_segment_head,
+)
+from feast_sketch_store.storage.base import FileExistsAlreadyError, MissingFileError, UncertainWriteError
+
+RECORDS_KEPT_SECONDS = 600.0
+_PUT_SECONDS = RECORDS_KEPT_SECONDS / 2
+
+_ROOT, _CLOCK = "log", "clock"
+_RECORD_NAME = re.compile(r"([0-9a-f]{32})-(\d{20})\.log")
+_TRIES = 1_000  # to commit while others do
+_LONGEST_PAUSE_SECONDS = 0.5
+_FETCHERS = 16
+
+
+class ObjectFreshLog(FreshLog):
+    """See `FreshLog`. A cursor's segment is the last record before it, empty if that need not be there."""
+
+    # -- look ----------------------------------------------------------------------------------
+
+    def first_numbers(self) -> list[int]:
+        """The numbers of the records; 0 for a log that has none yet, nothing if there is no log."""
+        identity = self._identity()
+        return [] if identity is None else self._numbers(identity) or [0]
+
+    def is_at_end(self, cursor: Cursor) -> bool:
+        """Whether nothing was written behind a place of a log that is still the same."""
+        known = int(bool(cursor.segment))
+        numbers = self._numbers(cursor.identity, cursor.next_number - 1 - known)
+        wanted = [cursor.next_number - 1] * known
+        return numbers == wanted and self._identity() == cursor.identity
+
+    def cut_off(self) -> list[str]:
+        """Nothing: an object is there whole or not at all."""
+        return []
+
+    def start(self, number: int = 0) -> Cursor | None:
+        """The place before a record, or at the end of the log; None if there is none so old."""
+        identity = self._identity()
+        if identity is None:
+            return None
+        numbers = self._numbers(identity)
+        if not numbers:
+            return Cursor("", "", identity, 0, 0)
+        if number < numbers[0]:
+            return None
+        following = min(number, numbers[-1] + 1)
+        segment = _name(identity, following - 1) if following > numbers[0] else ""
+        return Cursor(segment, "", identity, 0, following)
+
+    def starts(self) -> Iterator[Cursor]:
+        """The place before the first record."""
+        numbers = self.first_numbers()
+        if numbers and (start := self.start(numbers[0])) is not None:
+            yield start
+
+    def read(self, cursor: Cursor) -> tuple[list[Commit], Cursor] | None:
+        """The commits behind a place, and the place behind them; None if the place does not exist any more.
+
+        Raises
+        ------
+        DamagedFileError : a record was altered.
+        """
+        return self._read(cursor)
+
+    def _read(self, cursor: Cursor) -> tuple[list[Commit], Cursor] | None:
+        known = int(bool(cursor.segment))
+        first = cursor.next_number
+        numbers = self._numbers(cursor.identity, first - 1 - known)
+        if numbers[:1] not in ([], [first - known]) or len(numbers) < known:
+            return None
+        numbers = numbers[known:]
+        # What was put into a log as it was dropped may still be there.
+        if self._identity() != cursor.identity:
+            return None
+        try:
+            records = self._records(cursor.identity, numbers)
+        except MissingFileError:
+            return None
+        is_erased = [record.kind == CLOSED for record in records]
+        if known and any(is_erased):
+            return None  # absorbed meanwhile
+        # Erased ones are before all others, and in the table.
+        commits = [self._commit(cursor.identity, record) for record in records[sum(is_erased) :]]
+        if not numbers:
+            return commits, cursor
+        last = numbers[-1]
+        return commits, Cursor(_name(cursor.identity, last), "", cursor.identity, 0, last + 1)
+
+    def _records(self, identity: bytes, numbers: Sequence[int]) -> list[Record]:
+        if len(numbers) <= 1:
+            return [self._record(identity, number) for number in numbers]
+        with ThreadPoolExecutor(min(_FETCHERS, len(numbers)), "feast_sketch_store log") as pool:
+            return list(pool.map(lambda number: self._record(identity, number), numbers))
+
+    def _record(self, identity: bytes, number: int) -> Record:
+        name = _name(identity, number)
+        content, source = self._storage.read(name), self._storage.where(name)
+        if decode_segment_head(content, source) != SegmentHead(identity, number):
+            raise DamagedFileError(f"{source}: bears the name of another record, or is cut off")
+        records = list(decode_records(content[SEGMENT_HEAD_BYTES:], number, SEGMENT_HEAD_BYTES, source))
+        if len(records) != 1 or records[0].end != len(content):
+            raise DamagedFileError(f"{source}: holds {len(records)} whole records and not one")
+        return records[0]
+
+    def _commit(self, identity: bytes, record: Record) -> Commit:
+        return Commit(
+            record.number, self._payload_of(record, self._storage.where(_name(identity, record.number)))
+        )
+
+    def _identity(self) -> bytes | None:
+        """What tells the log from others; None if there is no log."""
+        try:
+            content = self._storage.read(_ROOT)
+        except MissingFileError:
+            return None
+        head = decode_segment_head(content, self._storage.where(_ROOT))
+        if head is None:
+            raise DamagedFileError(f"{self._storage.where(_ROOT)}: is cut off")
+        return head.identity
+
+    def _all_numbers(self, identity: bytes, after: int = -1) -> list[int]:
+        """The numbers of all records, ascending."""
+        names = self._storage.list(after=_name(identity, after) if after >= 0 else identity.hex())
+        matches = map(_RECORD_NAME.fullmatch, names)
+        return [int(m[2]) for m in matches if m and m[1] == identity.hex()]
+
+    def _numbers(self, identity: bytes, after: int = -1) -> list[int]:
+        """The numbers of the records up to the last one without a gap, of those behind a number."""
+        numbers = self._all_numbers(identity, after)
+        first = len(numbers)
+        while first and numbers[first - 1] == numbers[-1] - (len(numbers) - first):
+            first -= 1
+        return numbers[first:]
+
+    # -- write ---------------------------------------------------------------------------------
+
+    def append(self, payloads: Sequence[Payload], check: Callable[[Tail], None] = lambda tail: None) -> int:
+        """Append commits, see `FreshLog.append`: each is a commit of its own, and those before it stay.
+
+        Raises
+        ------
+        UncertainWriteError : the commit may be there, or come later.
+        """
+        with self._lock:
+            number = -1
+            if not payloads:
+                found = self._find_tail()
+                check(found)
+                number = (found.end or self._begun()).next_number - 1
+            for payload in payloads:
+                number = self._append_one(payload, check)
+            return number
+
+    def _append_one(self, payload: Payload, check: Callable[[Tail], None]) -> int:
+        kind, content = kind_of(payload), encode_payload(payload)
+        for attempt in range(_TRIES):
+            looked_at = _boot_time()
+            found = self._find_tail()
+            check(found)
+            tail = found.end or self._begun()
+            self._tail = tail
+            try:
+                self._put(tail.identity, tail.next_number, kind, content)
+            except FileExistsAlreadyError:
+                # Somebody was faster each time, so the log as a whole goes on.
+                time.sleep(random.uniform(0, min(_LONGEST_PAUSE_SECONDS, 0.005 * 2 ** min(attempt, 10))))
+                continue
+            if _boot_time() - looked_at > _PUT_SECONDS:
+                self._tail = None
+                raise UncertainWriteError(
+                    f"{self.where}: a commit took longer than {_PUT_SECONDS:.0f} seconds and may not count"
+                )
+            number = tail.next_number
+            self._tail = Cursor(_name(tail.identity, number), "", tail.identity, 0, number + 1)
+            return number
+        raise StorageError(f"{self.where}: others commit all the time")
+
+    def _begun(self) -> Cursor:
+        """The beginning of a new log, or of one that another writer has just begun."""
+        head = SegmentHead(secrets.token_bytes(IDENTITY_BYTES), 0)
+        try:
+            with self._storage.create(_ROOT) as file:
+                file.write(encode_segment_head(head))
+        except FileExistsAlreadyError:
+            identity = self._identity()
+            if identity is None:
+                raise StorageError(f"{self.where}: the view was dropped meanwhile") from None
+            return Cursor("", "", identity, 0, 0)
+        return Cursor("", "", head.identity, 0, 0)
+
+    def _put(self, identity: bytes, number: int, kind: int, payload: bytes | memoryview) -> None:
+        with self._storage.create(_name(identity, number)) as file:
+            for piece in _pieces(identity, number, kind, payload):
+                file.write(piece)
+
+    def roll(self) -> int:
+        """The last commit, -1 for none: there is nothing to close."""
+        with self._lock:
+            end = self._find_tail().end
+            return -1 if end is None else end.next_number - 1
+
+    # -- clean up ------------------------------------------------------------------------------
+
+    def drop_before(self, number: int) -> None:
+        """Delete records with smaller numbers, which are absorbed, as far as their names are free to go."""
+        identity = self._identity()
+        if identity is None:
+            return
+        kept = self._numbers(identity)
+        gone = [n for n in self._all_numbers(identity) if kept and n < kept[0]]
+        candidates = [n for n in kept[:-1] if n < number]
+        if candidates:
+            now = self._storage_time()
+            # Records are written in the order of their numbers.
+            low, high = 0, len(candidates)
+            while low < high:
+                middle = (low + high) // 2
+                info = self._storage.info(_name(identity, candidates[middle] + 1))
+                if info is None or now - info.modified_at >= RECORDS_KEPT_SECONDS:
+                    low = middle + 1
+                else:
+                    high = middle
+            gone += candidates[:low]
+        self._storage.delete(_name(identity, n) for n in gone)
+
+    def erase_before(self, number: int) -> None:
+        """Take the rows out of records with smaller numbers, which are absorbed; their names stay."""
+        identity = self._identity()
+        for n in [] if identity is None else self._numbers(identity):
+            assert identity is not None
+            if n < number and self._record(identity, n).kind != CLOSED:
+                content = b"".join(map(bytes, _pieces(identity, n, CLOSED, b"")))
+                self._storage.replace(_name(identity, n), content)
+
+    def _storage_time(self) -> float:
+        """Now, by the storage's clock."""
+        self._storage.replace(_CLOCK, b"")
+        info = self._storage.info(_CLOCK)
+        return info.modified_at if info else 0.0
+
+
+def _name(identity: bytes, number: int) -> str:
+    return f"{identity.hex()}-{number:020d}.log"
+
+
+def _pieces(identity: bytes, number: int, kind: int, payload: bytes | memoryview) -> list[bytes | memoryview]:
+    return [encode_segment_head(SegmentHead(identity, number)), *encode_record(kind, number, payload)]
+
+
+def _boot_time() -> float:
+    """Seconds of a clock that goes on while the machine sleeps, where there is one."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))

@@ -1,0 +1,238 @@
+"""`ObjectStorage`: objects of a bucket, on S3 or Azure.
+
+A file is an object that one put makes; a new one by a put that is refused if there is one already. So a
+crash leaves a file whole or absent, and an acknowledged put is a durable write. Nothing can be appended to,
+and leases only save work.
+"""
+
+import hashlib
+import io
+import os
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feast_sketch_store.errors import StorageError
+from feast_sketch_store.storage import object_lease
+from feast_sketch_store.storage.base import (
+    FileInfo,
+    MissingFileError,
+    Storage,
+    checked_folder,
+    checked_name,
+)
+from feast_sketch_store.storage.objects import ObjectInfo, Objects
+from feast_sketch_store.storage.system import map_pages
+
+_PART_BYTES = 8 << 20  # of a larger object are fetched several at once
+_FETCHERS = 4
+_LOOKERS = 16
+_FETCH_TRIES = 20  # of an object that others replace meanwhile
+_MAX_OBJECT_BYTES = 5_000 << 20  # that one put makes, on S3 and on Azure
+
+
+class ObjectStorage(Storage):
+    """The objects of a bucket whose keys begin with a folder.
+
+    Parameters
+    ----------
+    objects : of the bucket.
+    folder : a key that ends in a slash; ``""`` for the bucket.
+    read_only : whether every method that changes something raises.
+    cache_path : local folder for fetched files, which processes of the host then map together; None to
+        fetch into memory.
+    """
+
+    supports_append = False
+    supports_leases = False
+
+    def __init__(
+        self, objects: Objects, folder: str = "", read_only: bool = False, cache_path: Path | None = None
+    ):
+        self._objects = objects
+        self._prefix = checked_folder(folder, objects.location)
+        self._cache_path = cache_path
+        self.read_only = read_only
+        self.location = objects.where(folder.removesuffix("/"))
+
+    def __repr__(self) -> str:
+        return f"ObjectStorage({self.location!r})"
+
+    def within(self, folder: str) -> "ObjectStorage":
+        """The files of a folder, as a storage of their own."""
+        key = self._prefix + _key_of(checked_folder(folder, self.location))
+        return ObjectStorage(self._objects, key, self.read_only, self._cache_path)
+
+    # -- look ----------------------------------------------------------------------------------
+
+    @property
+    def identity(self) -> str:
+        """See `Storage.identity`: with the endpoint."""
+        return f"{self._objects.identity}/{self._prefix}"
+
+    def list(self, folder: str = "", after: str = "") -> Sequence[str]:
+        """The names of files directly in a folder, see `Storage.list`."""
+        key = self._prefix + _key_of(checked_folder(folder, self.location))
+        if after:
+            listed = self._objects.listed(key, key + _key_of(after))
+            names = [info.key.removeprefix(key) for info in listed]
+        else:
+            names = self._objects.names(key)
+        return sorted(_name_of(name) for name in names if "/" not in name)
+
+    def folders(self) -> Sequence[str]:
+        """The names of the folders directly in this one, ascending."""
+        return self._objects.folders(self._prefix)
+
+    def info(self, name: str) -> FileInfo | None:
+        """What is known of a file, see `Storage.info`."""
+        info = self._objects.info(self._key(name))
+        return None if info is None else self._file_info(info)
+
+    def walk(self) -> Iterator[FileInfo]:
+        """All files, see `Storage.walk`: a listing, and a look at each for its token."""
+        keys = [info.key for info in self._objects.listed(self._prefix)]
+        with ThreadPoolExecutor(_LOOKERS, "feast_sketch_store walk") as pool:
+            for info in pool.map(self._objects.info, keys):
+                if info is not None:
+                    yield self._file_info(info)
+
+    def _file_info(self, info: ObjectInfo) -> FileInfo:
+        name = _name_of(info.key.removeprefix(self._prefix))
+        return FileInfo(name, info.size_bytes, info.token, info.modified_at)
+
+    # -- read ----------------------------------------------------------------------------------
+
+    def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
+        """Bytes of a file, see `Storage.read`."""
+        return self._objects.read(self._key(name), start, length)
+
+    def map(self, name: str) -> NDArray[np.uint8]:
+        """A file's bytes, fetched into memory or into the cache, see `Storage.map`."""
+        key = self._key(name)
+        for _ in range(_FETCH_TRIES):
+            info = self._objects.info(key)
+            if info is None:
+                raise MissingFileError(f"{self.where(name)}: there is no such file")
+            content = self._fetch(info) if self._cache_path is None else self._fetch_cached(info)
+            if content is not None:
+                content.flags.writeable = False
+                return content
+        raise StorageError(f"{self.where(name)}: is replaced all the time")
+
+    def _fetch(self, info: ObjectInfo) -> NDArray[np.uint8] | None:
+        """An object's bytes; None if it is not the same any more."""
+        content = np.empty(info.size_bytes, np.uint8)
+
+        def fetch(start: int) -> bool:
+            end = min(start + _PART_BYTES, info.size_bytes)
+            part = self._objects.read_part(info, start, end)
+            if part is None or len(part) != end - start:
+                return False
+            content[start:end] = np.frombuffer(part, np.uint8)
+            return True
+
+        starts = range(0, info.size_bytes, _PART_BYTES)
+        if len(starts) <= 1:
+            return content if all(map(fetch, starts)) else None
+        with ThreadPoolExecutor(min(_FETCHERS, len(starts)), "feast_sketch_store fetch") as pool:
+            return content if all(pool.map(fetch, starts)) else None
+
+    def _fetch_cached(self, info: ObjectInfo) -> NDArray[np.uint8] | None:
+        """The same as a map of a file in the cache, whose name stands for the content."""
+        assert self._cache_path is not None
+        known = f"{self._objects.identity}\n{info.key}\n{info.token}\n{info.size_bytes}"
+        path = self._cache_path / hashlib.blake2b(known.encode(), digest_size=16).hexdigest()
+        try:
+            if not path.exists():
+                content = self._fetch(info)
+                if content is None:
+                    return None
+                self._cache_path.mkdir(parents=True, exist_ok=True)
+                unfinished = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
+                unfinished.write_bytes(content.data)
+                unfinished.replace(path)
+            with path.open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                return map_pages(file.fileno(), size) if size else np.zeros(0, np.uint8)
+        except OSError as error:
+            raise StorageError(f"{self._cache_path}: the cache cannot be used: {error}") from error
+
+    # -- write ---------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Check that writing works, and that the object store keeps conditions."""
+        self._require_writable()
+        self._objects.require_conditions()
+
+    @contextmanager
+    def create(self, name: str) -> Iterator[BinaryIO]:
+        """Write a new file, see `Storage.create`."""
+        key = self._key(name)
+        self._require_writable()
+        file = io.BytesIO()
+        yield file
+        if file.getbuffer().nbytes > _MAX_OBJECT_BYTES:
+            raise StorageError(
+                f"{self.where(name)}: an object has at most {_MAX_OBJECT_BYTES >> 20} MiB; this would have "
+                f"{file.getbuffer().nbytes >> 20}"
+            )
+        self._objects.create(key, file.getbuffer())
+
+    def replace(self, name: str, content: bytes) -> None:
+        """Write a file, new or not, see `Storage.replace`."""
+        key = self._key(name)
+        self._require_writable()
+        self._objects.replace(key, content)
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Delete files, see `Storage.delete`."""
+        keys = [self._key(name) for name in names]
+        self._require_writable()
+        self._objects.delete(keys)
+
+    def delete_all(self) -> None:
+        """Delete everything that is there now, see `Storage.delete_all`."""
+        self._require_writable()
+        self._objects.delete([info.key for info in self._objects.listed(self._prefix)])
+
+    def _require_writable(self) -> None:
+        if self.read_only:
+            raise StorageError(f"{self.location}: the storage is opened for reading only")
+
+    # -- order ---------------------------------------------------------------------------------
+
+    @contextmanager
+    def lease(self, name: str, wait: bool = False) -> Iterator[bool]:
+        """Keep others out as far as that is possible, see `Storage.lease`."""
+        key = self._key(name)
+        self._require_writable()
+        with object_lease.lease(self._objects, key, wait) as is_mine:
+            yield is_mine
+
+    # -- parts ---------------------------------------------------------------------------------
+
+    def _key(self, name: str) -> str:
+        checked_name(name, self.location)
+        if any(ord(character) < 32 or ord(character) == 127 for character in name):
+            self._refuse(name)
+        return self._prefix + _key_of(name)
+
+    def _refuse(self, name: str) -> NoReturn:
+        raise StorageError(f"{self.location}: {name!r} has characters that no object's key can have")
+
+
+def _key_of(name: str) -> str:
+    """A name as a part of a key, in the same order: some servers take a backslash for a slash."""
+    return name.replace("[", "[0").replace("\\", "[1")
+
+
+def _name_of(key: str) -> str:
+    """The reverse of `_key_of`."""
+    return key.replace("[1", "\\").replace("[0", "[")

@@ -1,0 +1,298 @@
+"""Objects of one bucket by their keys: calls of obstore, with errors of our own and without credentials.
+
+What obstore says of an error is never passed on: its texts hold addresses, which may carry signatures, and
+answers of servers, which repeat access keys.
+"""
+
+import os
+import re
+import secrets
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import obstore
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    PermissionDeniedError,
+    PreconditionError,
+    UnauthenticatedError,
+)
+
+from feast_sketch_store.errors import StorageError
+from feast_sketch_store.storage.base import FileExistsAlreadyError, MissingFileError, UncertainWriteError
+
+_WRITE_ID = "writeid"  # metadata of an object: a random word for each write; Azure wants a plain name
+_WRITE_ID_BYTES = 12
+_CREATE_TRIES = 5  # of a key that is refused as taken and then is not there
+_DELETED_AT_ONCE = 1000
+_PROBE = "conditions-probe"  # stays in the bucket, so that the next probe is one request
+
+_STATUS = re.compile(r"status code: (\d{3})")
+_CODE = re.compile(r"<Code>(\w{1,60})</Code>")
+
+
+@dataclass(frozen=True)
+class ObjectInfo:
+    """What is known of an object. ``write_id`` is empty where a listing or another program wrote it."""
+
+    key: str
+    size_bytes: int
+    e_tag: str
+    modified_at: float
+    write_id: str = ""
+
+    @property
+    def token(self) -> str:
+        """Tells this content from any other under the key: an e-tag alone may be a hash of the content."""
+        return f"{self.e_tag}-{self.write_id or self.modified_at}"
+
+
+class Objects:
+    """The objects of a bucket. Safe to use from several threads; not by a child that was forked after use.
+
+    Parameters
+    ----------
+    store : of obstore, without a prefix.
+    location : URL of the bucket, without credentials, for messages.
+    identity : tells the bucket from one of the same name elsewhere.
+    probe_folder : key, ending in a slash, below which the probe of conditional writes lies.
+    """
+
+    def __init__(self, store: Any, location: str, identity: str, probe_folder: str = ""):
+        self.location = location
+        self.identity = identity
+        self._store = store
+        self._probe_key = probe_folder + _PROBE
+        self._is_probed = False
+        self._probe_lock = threading.Lock()
+        self._used_by: int | None = None  # process
+
+    def __repr__(self) -> str:
+        return f"Objects({self.location!r})"
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a connection to an object store cannot be pickled; open it anew in each process")
+
+    def where(self, key: str = "") -> str:
+        """An object's place, for messages."""
+        return f"{self.location}/{key}" if key else self.location
+
+    # -- look ----------------------------------------------------------------------------------
+
+    def listed(self, folder: str, after: str = "") -> Iterator[ObjectInfo]:
+        """All objects whose keys begin with a folder, which ends in a slash, and are behind ``after``."""
+        with self._calling(folder, "listed"):
+            prefix = folder.removesuffix("/") or None
+            for chunk in obstore.list(self._store, prefix, offset=after or None):
+                for meta in chunk:
+                    if meta["path"] > after:
+                        yield _info_of(meta)
+
+    def names(self, folder: str) -> list[str]:
+        """The keys of objects directly in a folder, without the folder."""
+        with self._calling(folder, "listed"):
+            prefix = folder.removesuffix("/") or None
+            found = obstore.list_with_delimiter(self._store, prefix)["objects"]
+            return [meta["path"].removeprefix(folder) for meta in found]
+
+    def folders(self, folder: str) -> Sequence[str]:
+        """The names of folders directly in a folder."""
+        with self._calling(folder, "listed"):
+            prefix = folder.removesuffix("/") or None
+            found = obstore.list_with_delimiter(self._store, prefix)["common_prefixes"]
+            return sorted(path.removeprefix(folder).rstrip("/") for path in found)
+
+    def info(self, key: str) -> ObjectInfo | None:
+        """What is known of an object; None if there is none."""
+        try:
+            with self._calling(key, "read"):
+                found = obstore.get(self._store, key, options={"head": True})
+                return _info_of(found.meta, found.attributes)
+        except MissingFileError:
+            return None
+
+    # -- read ----------------------------------------------------------------------------------
+
+    def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
+        """Bytes of an object; fewer if it ends before.
+
+        Raises
+        ------
+        MissingFileError : there is no such object.
+        """
+        if start == 0 and length is None:
+            return self.read_all(key)[1]
+        info = self.info(key)
+        if info is None:
+            raise _missing(self.where(key))
+        end = info.size_bytes if length is None else min(info.size_bytes, start + length)
+        if end <= start:
+            return b""
+        with self._calling(key, "read"):
+            return bytes(obstore.get_range(self._store, key, start=start, end=end))
+
+    def read_all(self, key: str) -> tuple[ObjectInfo, bytes]:
+        """An object with what is known of it.
+
+        Raises
+        ------
+        MissingFileError : there is no such object.
+        """
+        with self._calling(key, "read"):
+            found = obstore.get(self._store, key)
+            return _info_of(found.meta, found.attributes), bytes(found.bytes())
+
+    def read_part(self, info: ObjectInfo, start: int, end: int) -> bytes | None:
+        """Bytes ``[start, end)`` of an object; None if it is not the same any more.
+
+        Raises
+        ------
+        MissingFileError : there is no such object.
+        """
+        with self._calling(info.key, "read"):
+            try:
+                found = obstore.get(
+                    self._store, info.key, options={"range": (start, end), "if_match": info.e_tag}
+                )
+                return bytes(found.bytes())
+            except PreconditionError:
+                return None
+
+    # -- write ---------------------------------------------------------------------------------
+
+    def create(self, key: str, content: bytes | memoryview) -> None:
+        """Write a new object.
+
+        Raises
+        ------
+        FileExistsAlreadyError : there is one.
+        UncertainWriteError : no answer tells whether it was written.
+        """
+        self.require_conditions()
+        for _ in range(_CREATE_TRIES):
+            write_id = secrets.token_hex(_WRITE_ID_BYTES)
+            if self._put(key, content, write_id, "create"):
+                return
+            found = self.info(key)
+            if found is not None:
+                # The answer to a first try may have been lost on the way.
+                if found.write_id == write_id:
+                    return
+                raise FileExistsAlreadyError(f"{self.where(key)}: somebody else created the file first")
+        raise UncertainWriteError(f"{self.where(key)}: is refused as taken and is not there")
+
+    def replace(self, key: str, content: bytes | memoryview, known: ObjectInfo | None = None) -> bool:
+        """Write an object, new or not.
+
+        Parameters
+        ----------
+        known : the object that is replaced; False if it is another one by now.
+
+        Raises
+        ------
+        UncertainWriteError : no answer tells whether it was written.
+        """
+        self.require_conditions()
+        # A version that is None would be refused.
+        mode: Any = "overwrite" if known is None else {"e_tag": known.e_tag}
+        return self._put(key, content, secrets.token_hex(_WRITE_ID_BYTES), mode)
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """Delete objects in the order of their keys; those that do not exist are left out."""
+        ordered = sorted(keys)
+        for first in range(0, len(ordered), _DELETED_AT_ONCE):
+            self._delete(ordered[first : first + _DELETED_AT_ONCE])
+
+    def _delete(self, keys: Sequence[str]) -> None:
+        try:
+            with self._calling(keys[0], "deleted"):
+                obstore.delete(self._store, keys)
+        except MissingFileError:  # some stores tell; the others of the request may be left
+            for key in keys if len(keys) > 1 else ():
+                self._delete([key])
+
+    def require_conditions(self) -> None:
+        """Check, once, that creating a key twice fails.
+
+        Raises
+        ------
+        StorageError : it does not, so that writers would overwrite each other's commits.
+        """
+        with self._probe_lock:
+            if not self._is_probed:
+                key = self._probe_key
+                if self._put(key, b"", "", "create") and self._put(key, b"", "", "create"):
+                    raise StorageError(
+                        f"{self.location}: this object store ignores conditions of writes (If-None-Match): "
+                        "it created the same object twice. Of two writers one would lose rows that were "
+                        "acknowledged, so the store does not write here; use a server that keeps them"
+                    )
+                self._is_probed = True
+
+    def _put(self, key: str, content: bytes | memoryview, write_id: str, mode: Any) -> bool:
+        """Write in one request: False if its condition did not hold."""
+        attributes: Any = {_WRITE_ID: write_id} if write_id else None
+        try:
+            with self._calling(key, "written", UncertainWriteError):
+                obstore.put(self._store, key, content, mode=mode, attributes=attributes, use_multipart=False)
+        except FileExistsAlreadyError:
+            return False
+        return True
+
+    # -- errors --------------------------------------------------------------------------------
+
+    @contextmanager
+    def _calling(self, key: str, done: str, kind: type[StorageError] = StorageError) -> Iterator[None]:
+        """Turn obstore's errors into our own, of a kind where it is not known what became of the call."""
+        if self._used_by not in (None, os.getpid()):
+            raise StorageError(
+                f"{self.location}: this process was forked from one that used the object store already, and "
+                "connections do not survive that; start workers with the `spawn` method, or before the first "
+                "read or write"
+            )
+        self._used_by = os.getpid()
+        where = self.where(key)
+        try:
+            yield
+        except FileNotFoundError:
+            if done in ("listed", "written"):
+                raise StorageError(f"{where}: there is no such bucket or container") from None
+            raise _missing(where) from None
+        except (AlreadyExistsError, PreconditionError):
+            raise FileExistsAlreadyError(f"{where}: somebody else wrote it first") from None
+        except (PermissionDeniedError, UnauthenticatedError):
+            raise StorageError(
+                f"{where}: cannot be {done}: access is denied; check the credentials and what they permit"
+            ) from None
+        except (BaseError, OSError, ValueError) as error:
+            raise kind(f"{where}: cannot be {done}: {_reason(error)}") from None
+
+
+def _missing(where: str) -> MissingFileError:
+    return MissingFileError(f"{where}: there is no such file")
+
+
+def _reason(error: Exception) -> str:
+    """What may be told of an error of obstore."""
+    text = str(error)
+    code, status = _CODE.search(text), _STATUS.search(text)
+    if code or status:
+        told = " ".join(match[1] for match in (status, code) if match)
+        return f"the object store answers {told}"
+    if "error sending request" in text or "HTTP error" in text:
+        return "the object store cannot be reached"
+    return f"a call failed ({type(error).__name__})"
+
+
+def _info_of(meta: Any, attributes: Any = None) -> ObjectInfo:
+    return ObjectInfo(
+        meta["path"],
+        meta["size"],
+        meta["e_tag"] or "",
+        meta["last_modified"].timestamp(),
+        (attributes or {}).get(_WRITE_ID, ""),
+    )

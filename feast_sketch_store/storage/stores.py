@@ -1,0 +1,88 @@
+"""Where a store is, a local folder or a folder of a bucket, and its projects and views."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from feast_sketch_store.errors import SettingsError
+from feast_sketch_store.storage import names
+from feast_sketch_store.storage.base import Storage
+from feast_sketch_store.storage.buckets import is_url, open_bucket, option_text
+from feast_sketch_store.storage.names import folder_name
+
+if TYPE_CHECKING:
+    from feast_sketch_store.storage.object_store import ObjectStorage
+
+_Options = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class StorePlace:
+    """A store.
+
+    ``path`` is a local folder or a URL. ``options`` are how its object store is reached, with credentials,
+    which `repr` leaves out.
+    """
+
+    path: Path | str
+    options: _Options = field(default=(), repr=False)
+
+    @classmethod
+    def of(cls, repo_path: Path | None, path: str, options: Mapping[str, Any] | None = None) -> "StorePlace":
+        """The store of a configured path, which counts from the feature repository, or a URL."""
+        if not is_url(path):
+            return cls(names.store_path(repo_path, path))
+        given = {name: option_text(value) for name, value in (options or {}).items()}
+        return cls(path, tuple(sorted(given.items())))
+
+    def view(self, project: str, view: str) -> Storage:
+        """All that the store keeps for one feature view."""
+        if isinstance(self.path, Path):
+            return names.view_storage(self.path, project, view)
+        return self._bucket().within(f"{folder_name(project)}/").within(f"{folder_name(view)}/")
+
+    def remove_project(self, project: str) -> None:
+        """Remove all that the store keeps for a project.
+
+        Raises
+        ------
+        StorageError : a file cannot be removed.
+        """
+        if isinstance(self.path, Path):
+            names.remove_project(self.path, project)
+        else:
+            self._bucket().within(f"{folder_name(project)}/").delete_all()
+
+    def find_view(self, project: str | None, view: str) -> Storage:
+        """The storage of a view that is there.
+
+        Parameters
+        ----------
+        project : None if the store has only one.
+
+        Raises
+        ------
+        SettingsError : there is no such view, or the project must be named.
+        """
+        if isinstance(self.path, Path):
+            return names.find_view(self.path, project, view)
+        store = self._bucket()
+        if project is None:
+            projects = store.folders()
+            if len(projects) != 1:
+                raise SettingsError(
+                    f"{store.location}: the store has the projects {list(projects)}; say which one is meant"
+                )
+            folder = store.within(f"{projects[0]}/")
+        else:
+            folder = store.within(f"{folder_name(project)}/")
+        views = folder.folders()
+        if folder_name(view) not in views:
+            raise SettingsError(
+                f"{folder.location}: there is no feature view {view!r}; there are {list(views)}"
+            )
+        return folder.within(f"{folder_name(view)}/")
+
+    def _bucket(self) -> "ObjectStorage":
+        return open_bucket(str(self.path), dict(self.options))

@@ -1,0 +1,238 @@
+"""A store in a bucket, through Feast: its whole life, in several processes."""
+
+import json
+import pickle
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+
+import pandas as pd
+import pytest
+import yaml
+from click.testing import CliRunner
+from feast import Entity, FeatureStore, FeatureView, Field, FileSource, PushSource, ValueType
+from feast.data_source import PushMode
+from feast.types import Set, String
+
+from feast_sketch_store import SketchReader, open_view
+from feast_sketch_store.cli import cli
+from feast_sketch_store.errors import SettingsError, StorageError
+from feast_sketch_store.online_store import SketchOnlineStoreConfig
+from feast_sketch_store.storage.object_store import ObjectStorage
+from tests.helpers import object_servers
+from tests.helpers.object_servers import SECRET_KEY
+
+EVENT = datetime(2026, 5, 1, tzinfo=UTC)
+NUM_USERS = 200
+CREDENTIALS = {"access_key_id": "AWS_ACCESS_KEY_ID", "secret_access_key": "AWS_SECRET_ACCESS_KEY"}
+
+
+@pytest.fixture(scope="module")
+def moto():
+    with object_servers.start("moto") as server:
+        yield server
+
+
+@pytest.fixture
+def url(moto, monkeypatch):
+    """Of a new store, whose credentials are in the environment."""
+    for name, variable in CREDENTIALS.items():
+        monkeypatch.setenv(variable, moto.options[name])
+    return f"{moto.bucket()}/a store"
+
+
+def write_repository(folder, server, url):
+    options = {name: value for name, value in server.options.items() if name not in CREDENTIALS}
+    online_store = {
+        "type": "sketch",
+        "path": url,
+        "storage_options": options,
+        "refresh_interval_seconds": 0,
+        "seal_min_rows": 100,
+        "error_rate": 0.01,
+    }
+    config = {
+        "project": "Shop",
+        "provider": "local",
+        "registry": "registry.db",
+        "entity_key_serialization_version": 3,
+        "online_store": online_store,
+    }
+    (folder / "feature_store.yaml").write_text(yaml.safe_dump(config))
+    rows = {
+        "user_id": list(range(NUM_USERS)),
+        "viewed": [[f"a{u}", f"a{u + 1}"] for u in range(NUM_USERS)],
+        "country": "FR",
+        "event": EVENT,
+    }
+    pd.DataFrame(rows).to_parquet(folder / "rows.parquet")
+
+
+def definitions(folder):
+    user = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
+    batch = FileSource(path=str(folder / "rows.parquet"), timestamp_field="event")
+    view = FeatureView(
+        name="history",
+        entities=[user],
+        schema=[Field(name="viewed", dtype=Set(String)), Field(name="country", dtype=String)],
+        source=PushSource(name="clicks", batch_source=batch),
+        ttl=timedelta(days=36_500),
+    )
+    return user, view
+
+
+@pytest.fixture
+def store(tmp_path, moto, url):
+    write_repository(tmp_path, moto, url)
+    store = FeatureStore(repo_path=str(tmp_path))
+    store.apply([*definitions(tmp_path)])
+    store.materialize(EVENT - timedelta(days=1), EVENT + timedelta(days=1))
+    return store
+
+
+def countries(store, *users):
+    answer = store.get_online_features(["history:country"], [{"user_id": user} for user in users])
+    return answer.to_dict()["country"]
+
+
+def push(store, user, country, event=EVENT + timedelta(hours=1)):
+    rows = {"user_id": [user], "viewed": [["a1"]], "country": [country], "event": [event]}
+    store.push("clicks", pd.DataFrame(rows), to=PushMode.ONLINE)
+
+
+def in_another_process(folder, statement):
+    """What a new interpreter makes of a repository."""
+    script = (
+        "import json, sys; from feast import FeatureStore; store = FeatureStore(repo_path=sys.argv[1]); "
+        f"print(json.dumps({statement}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", script, str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def run(folder, *arguments):
+    done = CliRunner().invoke(cli, ["-c", str(folder), *arguments], catch_exceptions=False)
+    assert done.exit_code == 0, (done.stdout, done.stderr)
+    return done.stdout
+
+
+def test_a_store_in_a_bucket_lives(store, tmp_path, moto, url):
+    assert isinstance(open_view(store, "history").storage, ObjectStorage)
+    assert countries(store, 7, 8, NUM_USERS) == ["FR", "FR", None]
+    push(store, 7, "DE")
+    read = (
+        "store.get_online_features(['history:country'], [{'user_id': u} for u in (7, 8, 200)])"
+        ".to_dict()['country']"
+    )
+    assert in_another_process(tmp_path, read) == ["DE", "FR", None]
+    run(tmp_path, "seal", "history")
+    push(store, 8, "IT")
+    push(store, 9, "late", EVENT - timedelta(hours=1))
+    assert in_another_process(tmp_path, read) == ["DE", "IT", None]
+    assert countries(store, 9) == ["FR"]
+    assert "200" in run(tmp_path, "inspect", "history")
+    assert json.loads(run(tmp_path, "verify", "history", "--json"))[0]["problems"] == []
+    reader = SketchReader(tmp_path, "history")
+    assert len(reader.csr("viewed", {"user_id": [8, 9]}).ids) == 3  # a push of one, a row of two
+
+
+def test_a_deleted_row_leaves_no_trace(store, tmp_path, moto, url):
+    push(store, 7, "a country of its own")
+    assert [key for key, value in moto.all_bytes(url).items() if b"a country of its own" in value]
+    run(tmp_path, "delete", "history", "user_id=7")
+    assert countries(store, 6, 7, 8) == ["FR", None, "FR"]
+    run(tmp_path, "seal", "history")
+    run(tmp_path, "vacuum", "history")
+    assert not [key for key, value in moto.all_bytes(url).items() if b"a country of its own" in value]
+    assert countries(store, 6, 7, 8) == ["FR", None, "FR"]
+    push(store, 7, "again")
+    assert countries(store, 6, 7, 8) == ["FR", "again", "FR"]
+    assert json.loads(run(tmp_path, "verify", "history", "--json"))[0]["problems"] == []
+
+
+def test_a_removed_view_and_a_project_are_gone(store, tmp_path, moto, url):
+    user, view = definitions(tmp_path)
+    keys = list(moto.all_bytes(url))
+    assert [key for key in keys if "/history/" in key]
+    store.apply([user], objects_to_delete=[view], partial=False)
+    assert not [key for key in moto.all_bytes(url) if "/history/" in key]
+    store.apply([user, view])
+    assert countries(store, 7) == [None]
+    push(store, 7, "new")
+    assert countries(store, 7, 8) == ["new", None]
+    store.teardown()
+    assert list(moto.all_bytes(url)) == ["a store/conditions-probe"]
+
+
+def test_a_rebuild_replaces_all_rows(store, tmp_path, url):
+    push(store, 7, "DE")
+    push(store, NUM_USERS + 7, "DE")
+    run(tmp_path, "rebuild", "history", "--yes")
+    assert countries(store, 7, 8, NUM_USERS + 7) == ["FR", "FR", None]
+    assert not [info.name for info in open_view(store, "history").storage.walk() if "rebuild/" in info.name]
+
+
+def test_readers_find_a_store_by_its_url(store, moto, url):
+    reader = SketchReader(url, "history", "Shop", storage_options=moto.options)
+    assert SketchReader(url, "history", storage_options=moto.options).features == reader.features
+    with pytest.raises(SettingsError, match=r"no feature view 'missing'; there are \['history'\]"):
+        SketchReader(url, "missing", "Shop", storage_options=moto.options)
+
+
+def test_credentials_are_hidden(moto, url, tmp_path):
+    config = SketchOnlineStoreConfig(path=url, storage_options={**moto.options, "allow_http": True})
+    for text in (repr(config), str(config), str(config.model_dump()), config.model_dump_json()):
+        assert SECRET_KEY not in text
+    assert config.storage_options["allow_http"].get_secret_value() == "true"
+    write_repository(tmp_path, moto, url)
+    store = FeatureStore(repo_path=str(tmp_path))
+    store.apply([*definitions(tmp_path)])
+    push(store, 1, "FR")
+    report = run(tmp_path, "inspect", "history")
+    pickled = pickle.dumps(store._get_provider().online_store)
+    for text in (report, repr(open_view(store, "history").storage), repr(pickled)):
+        assert SECRET_KEY not in text
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [("gs://bucket/x", "Google Cloud Storage is not supported"), ("s3://a:secret@b/x", "storage_options")],
+)
+def test_a_bad_url_is_refused_with_the_configuration(path, words):
+    with pytest.raises(ValueError, match=words):
+        SketchOnlineStoreConfig(path=path)
+
+
+def test_without_the_extra_an_error_names_it(tmp_path, moto, url):
+    write_repository(tmp_path, moto, url)
+    script = (
+        "import sys; sys.modules['obstore'] = None; import feast_sketch_store; "
+        "from feast_sketch_store import SketchReader; from feast_sketch_store.errors import SettingsError\n"
+        "try: SketchReader(sys.argv[1], 'history')\nexcept SettingsError as error: print(error)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    assert "install feast_sketch_store[object-store]" in done.stdout
+
+
+def test_reads_go_on_while_the_object_store_is_down(tmp_path, monkeypatch, caplog):
+    with object_servers.start("moto") as server:
+        for name, variable in CREDENTIALS.items():
+            monkeypatch.setenv(variable, server.options[name])
+        write_repository(tmp_path, server, f"{server.bucket()}/store")
+        store = FeatureStore(repo_path=str(tmp_path))
+        store.apply([*definitions(tmp_path)])
+        push(store, 1, "FR")
+        assert countries(store, 1) == ["FR"]
+    assert countries(store, 1, 2) == ["FR", None]
+    assert countries(store, 1, 2) == ["FR", None]
+    assert len([r for r in caplog.records if "cannot be reached; serving what was read" in r.message]) == 1
+    with pytest.raises(StorageError, match="cannot be reached"):
+        push(store, 1, "DE")

@@ -1,0 +1,327 @@
+"""The contract of storages, with objects of a bucket, and what is special about them."""
+
+import os
+import pickle
+import threading
+import time
+from contextlib import suppress
+
+import pytest
+
+from feast_sketch_store.errors import SettingsError, StorageError
+from feast_sketch_store.storage import object_lease
+from feast_sketch_store.storage.base import FileExistsAlreadyError, UncertainWriteError
+from feast_sketch_store.storage.buckets import _objects, check_url, open_bucket
+from feast_sketch_store.storage.object_store import ObjectStorage
+from tests.helpers import object_servers
+from tests.helpers.object_servers import SECRET_KEY
+from tests.storage.contract import StorageContract, in_threads, names_of, put
+
+
+def server_fixture(name):
+    @pytest.fixture(scope="module")
+    def server():
+        with object_servers.start(name) as running:
+            yield running
+
+    return server
+
+
+moto = server_fixture("moto")
+weed = server_fixture("weed")
+azurite = server_fixture("azurite")
+s3rver = server_fixture("s3rver")
+
+
+def opened(server, url, **arguments):
+    """A storage with connections of its own, as another process would have them."""
+    _objects.cache_clear()
+    return open_bucket(url, server.options, **arguments)
+
+
+def maker(server, **more):
+    url = server.bucket() + "/a folder/store"
+
+    def make(read_only=False):
+        return opened(server, url, read_only=read_only, **more).within("view/")
+
+    return make
+
+
+class TestMoto(StorageContract):
+    @pytest.fixture
+    def make(self, moto):
+        return maker(moto)
+
+
+class TestCached(StorageContract):
+    @pytest.fixture
+    def make(self, moto, tmp_path):
+        return maker(moto, cache_path=tmp_path / "cache")
+
+
+class TestWeed(StorageContract):
+    @pytest.fixture
+    def make(self, weed):
+        return maker(weed)
+
+
+class TestAzurite(StorageContract):
+    @pytest.fixture
+    def make(self, azurite):
+        return maker(azurite)
+
+
+@pytest.fixture
+def storage(moto):
+    return maker(moto)()
+
+
+# -- writes ------------------------------------------------------------------------------------
+
+
+def test_a_server_that_ignores_conditions_is_refused_for_writing(s3rver):
+    url = s3rver.bucket()
+    storage = opened(s3rver, url)
+    for write in (storage.prepare, lambda: put(storage, "a"), lambda: storage.replace("a", b"x")):
+        with pytest.raises(StorageError, match=r"ignores conditions of writes.*does not write here"):
+            write()
+    assert storage.info("a") is None
+    assert storage.list() == ["conditions-probe"]
+
+
+def test_the_probe_is_made_once(storage):
+    put(storage, "a")
+    answers = []
+    made = storage._objects._put
+    storage._objects._put = lambda *arguments: answers.append(arguments[0]) or made(*arguments)
+    put(storage, "b")
+    storage.replace("b", b"x")
+    assert [key.rpartition("/")[2] for key in answers] == ["b", "b"]
+
+
+def test_a_lost_answer_is_no_conflict(storage):
+    objects, lost = storage._objects, []
+    storage.prepare()
+    made = objects._put
+
+    def put_and_lose_the_answer(key, *arguments):
+        assert made(key, *arguments)
+        lost.append(key)
+        return made(key, *arguments)  # as a retry of the connection would
+
+    objects._put = put_and_lose_the_answer
+    put(storage, "a", b"first")
+    objects._put = made
+    assert len(lost) == 1
+    assert storage.read("a") == b"first"
+    with pytest.raises(FileExistsAlreadyError):
+        put(storage, "a", b"second")
+
+
+def test_an_object_that_others_replace_is_fetched_whole(moto):
+    size = (8 << 20) * 3 + 5
+    make = maker(moto)
+    writer, reader = make(), make()
+    contents = [bytes([number]) * size for number in range(2)]
+    writer.replace("a", contents[0])
+    parts = []
+    read_part = reader._objects.read_part
+
+    def read_slowly(info, start, end):
+        parts.append(start)
+        if len(parts) == 1:
+            writer.replace("a", contents[1])
+        return read_part(info, start, end)
+
+    reader._objects.read_part = read_slowly
+    assert reader.map("a").tobytes() == contents[1]
+    assert len(parts) > 4
+
+
+# -- leases ------------------------------------------------------------------------------------
+
+
+def test_a_lease_keeps_others_out_while_it_is_renewed(moto, monkeypatch):
+    monkeypatch.setattr(object_lease, "_RENEWED_EVERY_SECONDS", 0.02)
+    make = maker(moto)
+    mine, other = make(), make()
+    renewed = threading.Event()
+    replace = mine._objects.replace
+    mine._objects.replace = lambda *arguments: (replace(*arguments), renewed.set())[0]
+    with mine.lease("lock") as is_mine:
+        assert is_mine
+        with other.lease("lock") as is_its, other.lease("another") as is_another:
+            assert (is_its, is_another) == (False, True)
+        assert renewed.wait(30)
+        with other.lease("lock") as is_its:
+            assert not is_its
+    assert names_of(mine) == []
+    with other.lease("lock") as is_its:
+        assert is_its
+
+
+def test_the_lease_of_a_dead_holder_ends(moto, monkeypatch):
+    make = maker(moto)
+    dead, other = make(), make()
+    dead._objects.create("a folder/store/view/lock", b"dead")
+    with other.lease("lock") as is_its:
+        assert not is_its
+    now = time.time()
+    for seconds in (object_lease.LASTS_SECONDS, -2 * object_lease.LASTS_SECONDS):  # a clock may be wrong
+        monkeypatch.setattr(object_lease.time, "time", lambda seconds=seconds: now + seconds + 2)
+        with other.lease("lock") as is_its:
+            assert is_its
+        dead._objects.create("a folder/store/view/lock", b"dead")
+
+
+def test_of_eight_one_takes_over(moto, monkeypatch):
+    make = maker(moto)
+    storages = [make() for _ in range(8)]
+    storages[0]._objects.create("a folder/store/view/lock", b"dead")
+    now = time.time()
+    monkeypatch.setattr(object_lease.time, "time", lambda: now + object_lease.LASTS_SECONDS + 2)
+    key = "a folder/store/view/lock"
+    taken = in_threads(lambda s: object_lease._take(s._objects, key, b"new"), storages)
+    # Whoever comes after the first sees a lease from 62 seconds ago as well, by this clock.
+    assert sum(taken) >= 1
+    assert storages[0].read("lock") == b"new"
+
+
+def test_who_waits_gets_the_lease_of_one_who_lets_go(moto):
+    make = maker(moto)
+    storages = [make(), make()]
+    inside, most = [], []
+
+    def hold(storage):
+        for _ in range(3):
+            with storage.lease("lock", wait=True) as is_mine:
+                assert is_mine
+                inside.append(1)
+                most.append(len(inside))
+                inside.pop()
+        return True
+
+    assert all(in_threads(hold, storages))
+    assert max(most) == 1
+
+
+# -- secrets -----------------------------------------------------------------------------------
+
+
+def test_credentials_appear_nowhere(moto, tmp_path):
+    url = moto.bucket()
+    storage = opened(moto, url + "/store")
+    texts = [repr(storage), repr(storage._objects), storage.location, storage.identity, storage.where("a")]
+    with pytest.raises(TypeError, match="cannot be pickled"):
+        pickle.dumps(storage)
+    for options in (
+        {**moto.options, "endpoint": "http://127.0.0.1:1"},
+        {**moto.options, "secret_access_key": "wrong/secret", "endpoint": "nonsense"},
+        {**moto.options, "timeout": "nonsense-secret"},
+        {**moto.options, "nonsense": "nonsense-secret"},
+    ):
+        with pytest.raises((StorageError, SettingsError)) as raised:
+            open_bucket(url, {**options, "session_token": "token-secret"}).read("a")
+        assert raised.value.__cause__ is None
+        assert raised.value.__suppress_context__ or raised.value.__context__ is None
+        texts.append(str(raised.value))
+    for text in texts:
+        assert not [
+            word
+            for word in ("secret", SECRET_KEY, moto.options["access_key_id"])
+            if word in text.replace("'secret_access_key'", "")
+        ], text
+
+
+def test_errors_say_where_and_why(moto):
+    url = moto.bucket()
+    nowhere = open_bucket(url, {**moto.options, "endpoint": "http://127.0.0.1:1", "connect_timeout": "1s"})
+    with pytest.raises(StorageError, match=f"{url}/rows/a: .* cannot be reached"):
+        nowhere.read("rows/a")
+    with pytest.raises(UncertainWriteError, match="cannot be written: the object store cannot be reached"):
+        nowhere.prepare()
+    missing = open_bucket("s3://no-such-bucket", moto.options)
+    for call in (missing.list, lambda: put(missing, "a")):
+        with pytest.raises(
+            StorageError, match=r"no-such-bucket.*(there is no such bucket|answers 404 NoSuchBucket)"
+        ):
+            call()
+
+
+def test_the_environment_has_credentials(moto, monkeypatch):
+    url = moto.bucket()
+    names = {
+        "access_key_id": "AWS_ACCESS_KEY_ID",
+        "secret_access_key": "AWS_SECRET_ACCESS_KEY",
+        "endpoint": "AWS_ENDPOINT_URL",
+        "region": "AWS_REGION",
+    }
+    for name, variable in names.items():
+        monkeypatch.setenv(variable, moto.options[name])
+    _objects.cache_clear()
+    storage = open_bucket(url, {"allow_http": True})
+    put(storage, "a", b"x")
+    assert storage.read("a") == b"x"
+    _objects.cache_clear()
+
+
+# -- URLs --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("url", ["s3://bucket", "s3://bucket/", "S3://bucket/a/b c/", "az://box/folder"])
+def test_urls(url):
+    check_url(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("gs://bucket", "Google Cloud Storage is not supported"),
+        ("http://bucket", "http:// is not supported"),
+        ("s3:///folder", "plain name of a bucket"),
+        ("s3://key:secret@bucket/folder", "credentials and options go to storage_options"),
+        ("s3://bucket/a//b", "parts between slashes"),
+        ("s3://bucket/../b", "parts between slashes"),
+        ("s3://bucket/b?sig=secret", "parts between slashes"),
+    ],
+)
+def test_other_urls_are_refused(url, words):
+    with pytest.raises(ValueError, match=words) as raised:
+        check_url(url)
+    assert "secret" not in str(raised.value)
+    with pytest.raises(SettingsError, match=words):
+        open_bucket(url)
+
+
+# -- processes ---------------------------------------------------------------------------------
+
+
+def test_a_forked_child_is_told(storage):
+    put(storage, "a", b"x")
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        with suppress(BaseException):
+            try:
+                storage.read("a")
+            except StorageError as error:
+                os.write(writer, str(error).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(writer)
+    assert b"was forked" in os.read(reader, 1000)
+    os.close(reader)
+
+
+def test_a_cache_holds_each_content_once(moto, tmp_path):
+    make = maker(moto, cache_path=tmp_path)
+    storage, other = make(), make()
+    storage.replace("a", b"first")
+    for each in (storage, other, storage):
+        assert each.map("a").tobytes() == b"first"
+    assert len(list(tmp_path.iterdir())) == 1
+    storage.replace("a", b"second")
+    assert other.map("a").tobytes() == b"second"
+    assert len(list(tmp_path.iterdir())) == 2
+    assert isinstance(storage, ObjectStorage)

@@ -1,0 +1,383 @@
+"""The row log where nothing can be appended to and nobody can be kept out: races, one step at a time."""
+
+import itertools
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+import pytest
+
+from feast_sketch_store.errors import DamagedFileError, RowError, StorageError
+from feast_sketch_store.row_log import START, RowLog, fresh_objects
+from feast_sketch_store.row_log import log as log_module
+from feast_sketch_store.row_log.fresh_objects import RECORDS_KEPT_SECONDS, ObjectFreshLog
+from feast_sketch_store.storage.base import UncertainWriteError
+from tests.storage.memory import Files, ObjectsInMemory
+
+
+class Clock:
+    """The storage's time, in seconds, which tests set."""
+
+    def __init__(self):
+        self.now = 1_000.0
+
+    def time(self):
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr("tests.storage.memory.time", clock)
+    return clock
+
+
+@pytest.fixture
+def storage(clock):
+    return ObjectsInMemory(Files())
+
+
+@pytest.fixture
+def log(storage):
+    return RowLog(storage)
+
+
+def rows(*names, **more):
+    return pa.table({"name": pa.array(names, pa.string()), **more})
+
+
+def names_of(read):
+    table = read.table()
+    return [] if table is None else table["name"].to_pylist()
+
+
+def records(storage):
+    return [name for name in storage.list("fresh/") if name not in ("log", "clock")]
+
+
+def test_a_commit_is_one_object(log, storage):
+    assert isinstance(log._fresh, ObjectFreshLog)
+    for n in range(3):
+        assert log.append(rows(f"row {n}")).number == n
+        assert len(records(storage)) == n + 1
+    assert names_of(log.read()) == names_of(RowLog(storage).read()) == ["row 0", "row 1", "row 2"]
+
+
+@pytest.mark.parametrize("absorbed_after", [None, 0, 5, 11])
+@pytest.mark.parametrize("is_old", [False, True])
+def test_rows_come_back_in_commit_order_from_any_position_on(log, storage, clock, absorbed_after, is_old):
+    positions = []
+    for n in range(12):
+        assert log.append(rows(f"row {n}")).number == n
+        positions.append(log.read().position)
+        if n == absorbed_after:
+            clock.now += RECORDS_KEPT_SECONDS * is_old
+            log.absorb()
+            assert len(records(storage)) == (1 if is_old else n + 1)
+    for known, position in enumerate(positions):
+        read = log.read(position)
+        assert read.position.number == 11
+        assert not read.starts_over
+        assert names_of(read)[-11 + known :] == [f"row {n}" for n in range(known + 1, 12)][-11 + known :]
+        assert log.is_at_end(read.position)
+    assert log.is_at_end(positions[-1])
+    assert not log.is_at_end(positions[-2])
+
+
+def test_of_two_writers_of_a_number_one_takes_the_next(storage):
+    first, second = RowLog(storage), RowLog(storage)
+    first.append(rows("begun"))
+    second.append(rows("begun too"))
+    put = second._fresh._put
+    found = []
+
+    def put_after_the_other(identity, number, kind, payload):
+        if not found:
+            found.append(first.append(rows("faster")).number)
+        put(identity, number, kind, payload)
+
+    second._fresh._put = put_after_the_other
+    assert second.append(rows("slower")).number == 3
+    assert found == [2]
+    assert names_of(RowLog(storage).read()) == ["begun", "begun too", "faster", "slower"]
+
+
+def test_what_the_other_wrote_is_checked_before_the_next_try(storage):
+    first, second = RowLog(storage), RowLog(storage)
+    put = second._fresh._put
+    second._fresh._put = lambda *arguments: (
+        first.append(rows("faster", value=pa.array([1]))),
+        put(*arguments),
+    )
+    with pytest.raises(RowError, match="'value' is long in the row log, now string"):
+        second.append(rows("slower", value=pa.array(["one"])))
+    assert names_of(RowLog(storage).read()) == ["faster"]
+
+
+def test_writers_and_absorbers_side_by_side_lose_nothing(storage, clock):
+    done = threading.Event()
+
+    def write(writer):
+        log = RowLog(storage)
+        return [log.append(rows(f"{writer}-{n}")).number for n in range(30)]
+
+    def absorb(_):
+        log = RowLog(storage)
+        while not done.is_set():
+            log.absorb()
+            clock.now += RECORDS_KEPT_SECONDS / 50  # a put is much faster than that
+        return []
+
+    with ThreadPoolExecutor(8) as pool:
+        absorbers = [pool.submit(absorb, None) for _ in range(3)]
+        numbers = list(pool.map(write, range(4)))
+        done.set()
+        for absorber in absorbers:
+            absorber.result()
+    assert sorted(itertools.chain(*numbers)) == list(range(120))
+    wanted = [f"{writer}-{n}" for writer in range(4) for n in range(30)]
+    by_number = [name for _, name in sorted(zip(itertools.chain(*numbers), wanted, strict=True))]
+    assert names_of(RowLog(storage).read()) == by_number
+    RowLog(storage).absorb()
+    assert names_of(RowLog(storage).read()) == by_number
+
+
+def test_of_two_absorbers_one_gives_way(storage):
+    log, other = RowLog(storage), RowLog(storage)
+    for n in range(3):
+        log.append(rows(f"row {n}"))
+    write = log._table._write
+    others = []
+
+    def write_after_the_other(commit, *arguments, **more):
+        if not others:
+            others.append(other.append(rows("row 3")).number)
+            others.append(other.absorb().number)
+        return write(commit, *arguments, **more)
+
+    log._table._write = write_after_the_other
+    assert log.absorb().number == 3
+    assert others == [3, 3]
+    assert names_of(RowLog(storage).read()) == [f"row {n}" for n in range(4)]
+    assert len([name for name in storage.list("rows/") if name.endswith(".parquet")]) == 1
+
+
+def test_an_absorber_that_slept_through_compactions_drops_nothing(storage, clock):
+    log, other = RowLog(storage), RowLog(storage)
+    for n in range(3):
+        log.append(rows(f"row {n}"))
+    other.absorb()
+    log.append(rows("row 3"))
+    write, slept = log._table._write, []
+
+    def write_after_a_sleep(commit, *arguments, **more):
+        if not slept:
+            slept.append(commit.version)
+            through = other.absorb()
+            assert other.compact([rows("row 0 to 3")], through)
+            clock.now += 10 * RECORDS_KEPT_SECONDS
+            other.append(rows("row 4"))
+            other._table.prune()  # the name of this commit is free again
+        return write(commit, *arguments, **more)
+
+    log._table._write = write_after_a_sleep
+    log.absorb()
+    assert slept == [1]
+    assert names_of(RowLog(storage).read()) == ["row 0 to 3", "row 4"]
+    RowLog(storage).absorb()
+    assert names_of(RowLog(storage).read()) == ["row 0 to 3", "row 4"]
+
+
+@pytest.mark.parametrize("snapshot", ["", f"{3:020d}-2001-01234567"])
+def test_a_compaction_does_not_replace_what_came_between(storage, snapshot):
+    log, other = RowLog(storage), RowLog(storage)
+    for n in range(3):
+        log.append(rows(f"row {n}"))
+    through = log.absorb()
+    version = log.absorbed().table_version
+    write = log._table._write
+
+    def write_after_the_other(commit, *arguments, **more):
+        other.append(rows("row 3"))
+        other.absorb()
+        return write(commit, *arguments, **more)
+
+    log._table._write = write_after_the_other
+    assert not log.compact([rows("all")], through, snapshot, version)
+    assert names_of(RowLog(storage).read()) == [f"row {n}" for n in range(4)]
+    log._table._write = write
+    assert not log.compact([rows("all")], through, snapshot, version)
+    assert log.compact([rows("all")], log.absorb(), snapshot)
+    assert names_of(RowLog(storage).read()) == ["all"]
+
+
+def test_a_compaction_by_another_is_not_undone(storage):
+    log, other = RowLog(storage), RowLog(storage)
+    log.append(rows("old"))
+    through, version = log.absorb(), log.absorbed().table_version
+    assert other.compact([rows("rebuilt")], other.absorb(), f"{1:020d}-1001-01234567")
+    assert not log.compact([rows("old")], through, version=version)
+    assert names_of(RowLog(storage).read()) == ["rebuilt"]
+
+
+def test_records_stay_as_long_as_a_writer_may_be_late(log, storage, clock):
+    for n in range(4):
+        log.append(rows(f"row {n}"))
+        clock.now += 100
+    log.absorb()
+    assert len(records(storage)) == 4
+    clock.now = 1_100 + RECORDS_KEPT_SECONDS - 1
+    log.absorb()
+    assert len(records(storage)) == 4
+    clock.now += 1  # record 1 is old enough, so the name of record 0 is free to go
+    log.absorb()
+    assert len(records(storage)) == 3
+    clock.now += 10_000
+    log.absorb()
+    assert len(records(storage)) == 1
+    assert log.append(rows("row 4")).number == 4
+    assert names_of(RowLog(storage).read()) == [f"row {n}" for n in range(5)]
+
+
+def test_a_writer_that_was_stopped_does_not_claim_to_have_written(storage, clock, monkeypatch):
+    log, others = RowLog(storage), RowLog(storage)
+    log.append(rows("row 0"))
+    now = [0.0]
+    monkeypatch.setattr(fresh_objects, "_boot_time", lambda: now[0])
+    put = log._fresh._put
+
+    def put_late(identity, number, kind, payload):
+        log._fresh._put = put
+        for n in range(1, 4):
+            others.append(rows(f"row {n}"))
+        others.absorb()
+        clock.now += RECORDS_KEPT_SECONDS
+        others.absorb()
+        now[0] += RECORDS_KEPT_SECONDS
+        put(identity, number, kind, payload)
+
+    log._fresh._put = put_late
+    with pytest.raises(UncertainWriteError, match="may not count"):
+        log.append(rows("late"))
+    assert len(records(storage)) == 2
+    assert names_of(RowLog(storage).read()) == names_of(log.read()) == [f"row {n}" for n in range(4)]
+    assert log.append(rows("again")).number == 4
+    log.absorb()
+    assert names_of(RowLog(storage).read()) == [*(f"row {n}" for n in range(4)), "again"]
+
+
+def test_a_vacuum_takes_rows_out_of_records(log, storage):
+    position = START
+    for n in range(4):
+        log.append(rows(f"row {n}"))
+        position = position if n > 1 else log.read().position
+    log.absorb()
+    log.append(rows("fresh"))
+    log.vacuum(0)
+    for name in records(storage)[:4]:
+        assert b"row" not in storage.read(f"fresh/{name}")
+    assert b"fresh" in storage.read(f"fresh/{records(storage)[4]}")
+    assert names_of(RowLog(storage).read()) == [f"row {n}" for n in range(4)] + ["fresh"]
+    assert names_of(log.read(position))[-3:] == ["row 2", "row 3", "fresh"]
+    log.vacuum(0)
+    assert log.append(rows("more")).number == 5
+    assert not list(RowLog(storage).cut_off())
+
+
+def test_a_log_that_was_dropped_does_not_come_back(storage):
+    log, position = RowLog(storage), None
+    for n in range(3):
+        log.append(rows(f"old {n}"))
+    position = log.read().position
+    put = log._fresh._put
+
+    def put_after_the_drop(*arguments):
+        log._fresh._put = put
+        storage.delete_all()
+        RowLog(storage).append(rows("new"))
+        put(*arguments)
+
+    log._fresh._put = put_after_the_drop
+    log.append(rows("old 3"))
+    assert names_of(RowLog(storage).read()) == ["new"]
+    read = log.read(position)
+    assert (names_of(read), read.starts_over) == (["new"], True)
+    assert log.append(rows("newer")).number == 1
+    assert names_of(RowLog(storage).read()) == ["new", "newer"]
+
+
+def test_a_log_without_commits_that_was_dropped_is_begun_anew(storage):
+    log = RowLog(storage)
+    log.begin()
+    storage.delete_all()
+    RowLog(storage).append(rows("new"))
+    assert log.append(rows("newer")).number == 1
+    assert names_of(RowLog(storage).read()) == ["new", "newer"]
+
+
+def test_an_uncertain_commit_keeps_its_file(storage, monkeypatch):
+    monkeypatch.setattr(log_module, "_MAX_FRESH_ROWS", 1)
+    log = RowLog(storage)
+    log.append(rows("a"))
+    put, late = log._fresh._put, []
+
+    def put_without_an_answer(*arguments):
+        late.append(arguments)
+        raise UncertainWriteError("no answer")
+
+    log._fresh._put = put_without_an_answer
+    with pytest.raises(UncertainWriteError):
+        log.append(rows("b", "c"))
+    put(*late[0])  # it arrives after all
+    assert names_of(RowLog(storage).read()) == ["a", "b", "c"]
+
+
+def test_an_uncertain_absorption_keeps_its_files(storage):
+    log = RowLog(storage)
+    log.append(rows("a"))
+    write, late = log._table._write, []
+
+    def write_without_an_answer(*arguments, **more):
+        late.append((arguments, more))
+        raise UncertainWriteError("no answer")
+
+    log._table._write = write_without_an_answer
+    with pytest.raises(UncertainWriteError):
+        log.absorb()
+    assert names_of(RowLog(storage).read()) == ["a"]
+    write(*late[0][0], **late[0][1])
+    assert names_of(RowLog(storage).read()) == ["a"]
+    assert names_of(RowLog(storage).absorbed()) == ["a"]
+
+
+def test_every_flipped_byte_of_a_record_is_found(log, storage):
+    log.append(rows("row"))
+    name = f"fresh/{records(storage)[0]}"
+    content = storage.read(name)
+    for place in range(len(content)):
+        damaged = bytearray(content)
+        damaged[place] ^= 4
+        storage.replace(name, bytes(damaged))
+        with pytest.raises(DamagedFileError, match=storage.where(name)):
+            RowLog(storage).read()
+    for length in range(len(content)):
+        storage.replace(name, content[:length])
+        with pytest.raises(DamagedFileError, match=storage.where(name)):
+            RowLog(storage).read()
+
+
+def test_a_lost_log_beside_a_table_is_told(log, storage):
+    log.append(rows("row"))
+    log.absorb()
+    storage.within("fresh/").delete_all()
+    for call in (RowLog(storage).read, lambda: RowLog(storage).append(rows("row"))):
+        with pytest.raises((DamagedFileError, StorageError), match="its log of fresh rows is gone"):
+            call()
+
+
+def test_a_lost_record_is_told(log, storage):
+    for n in range(5):
+        log.append(rows(f"row {n}"))
+    storage.delete([f"fresh/{records(storage)[2]}"])
+    with pytest.raises(DamagedFileError, match="commits 0 to 2 of the row log are missing"):
+        RowLog(storage).read()
