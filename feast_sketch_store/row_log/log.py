@@ -107,6 +107,7 @@ class RowLog:
         self._table = Table(rows)
         self._fresh = FreshLog(storage.within(FRESH_FOLDER), rows)
         self._columns: dict[str, Any] = {}  # as far as this object has seen, with their types in Delta
+        self._schema: pa.Schema | None = None  # one that adds nothing to them
 
     @property
     def where(self) -> str:
@@ -230,8 +231,8 @@ class RowLog:
 
     def _all_columns(self) -> dict[str, Any]:
         columns = dict(self._table.state().columns)
-        for commit in self._fresh_behind(-1)[0]:
-            columns |= new_columns(columns, commit.schema())
+        for schema in _different(commit.schema() for commit in self._fresh_behind(-1)[0]):
+            columns |= new_columns(columns, schema)
         return columns
 
     # -- write ---------------------------------------------------------------------------------
@@ -252,10 +253,14 @@ class RowLog:
         def check(tail: Tail) -> None:
             self._check_begun(tail)
             if not tail.is_continuous:
-                self._columns = dict(self._table.state().columns)
+                self._columns, self._schema = dict(self._table.state().columns), None
             for commit in tail.others:
                 self._columns |= new_columns(self._columns, commit.schema())
-            new_columns(self._columns, rows.schema)
+            if not is_known():
+                new_columns(self._columns, rows.schema)
+
+        def is_known() -> bool:
+            return self._schema is not None and self._schema.equals(rows.schema)
 
         if rows.nbytes <= _MAX_FRESH_BYTES and len(rows) <= _MAX_FRESH_ROWS:
             number = self._fresh.append([rows], check)
@@ -266,7 +271,9 @@ class RowLog:
             except BaseException:
                 self._discard(file)
                 raise
-        self._columns |= new_columns(self._columns, rows.schema)
+        if not is_known():
+            self._columns |= new_columns(self._columns, rows.schema)
+            self._schema = rows.schema
         cursor = self._fresh.behind(number)
         return Position(number, cursor.identity if cursor else None, cursor)
 
@@ -319,8 +326,8 @@ class RowLog:
 
     def _absorb(self, commits: Sequence[Commit], state: TableState, identity: str, last: int) -> TableState:
         columns: dict[str, Any] = dict(state.columns)
-        for commit in commits:
-            columns |= new_columns(columns, commit.schema())
+        for wanted in _different(commit.schema() for commit in commits):
+            columns |= new_columns(columns, wanted)
         schema = pa.schema({name: delta.arrow_type(kind) for name, kind in columns.items()})
         files: list[DataFile] = []
         written: list[DataFile] = []
@@ -446,6 +453,15 @@ def _behind(state: TableState, known: Position, snapshot: str) -> tuple[tuple[Da
         return state.files, state.through, known.number >= 0
     files = tuple(file for commit in lacking for file in commit.files)
     return files, max([known.number, *(commit.through for commit in lacking)]), False
+
+
+def _different(schemas: Iterable[pa.Schema]) -> Iterator[pa.Schema]:
+    """Schemas without those that are equal to the one before."""
+    last = None
+    for schema in schemas:
+        if last is None or not schema.equals(last):
+            last = schema
+            yield schema
 
 
 def _runs(commits: Sequence[Commit]) -> Iterator[DataFile | Iterator[pa.Table]]:

@@ -57,7 +57,7 @@ def check_rows(table: pa.Table) -> None:
 
 
 def gathered(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Put small tables of one schema together, in their order, to such as are worth splitting into `groups`."""
+    """Put small tables of one schema together, in their order, to such as are worth splitting."""
     waiting: list[pa.Table] = []
     num_rows = num_bytes = 0
     for table in tables:
