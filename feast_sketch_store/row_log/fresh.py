@@ -181,6 +181,7 @@ class FreshLog:
 
     def _read(self, cursor: Cursor) -> tuple[list[Commit], Cursor] | None:
         commits: list[Commit] = []
+        large: pa.Schema | None = None  # of the last rows
         while True:
             info = self._storage.info(cursor.segment)
             if info is None or info.token != cursor.token or info.size_bytes < cursor.offset:
@@ -194,7 +195,9 @@ class FreshLog:
                 for record in decode_records(content, cursor.next_number, cursor.offset, source):
                     is_closed = record.kind == CLOSED
                     if not is_closed:
-                        commits.append(Commit(record.number, self._payload_of(record, source)))
+                        payload = self._payload_of(record, source, large)
+                        large = payload.schema if isinstance(payload, pa.Table) else large
+                        commits.append(Commit(record.number, payload))
                     cursor = Cursor(
                         cursor.segment,
                         cursor.token,
@@ -227,11 +230,14 @@ class FreshLog:
             raise DamagedFileError(f"{self._storage.where(name)}: bears the name of another segment")
         return Cursor(name, info.token, head.identity, SEGMENT_HEAD_BYTES, first)
 
-    def _payload_of(self, record: Record, source: str) -> Payload:
+    def _payload_of(self, record: Record, source: str, large: pa.Schema | None) -> Payload:
+        """What a record holds; rows of the schema ``large`` need no look at their types."""
         try:
             if record.kind == ROWS:
                 with pa.ipc.open_stream(pa.py_buffer(record.payload)) as stream:
-                    return with_large_types(stream.read_all())
+                    table = stream.read_all()
+                    is_large = large is not None and table.schema.equals(large)
+                    return table if is_large else with_large_types(table)
             if record.kind == FILE:
                 return DataFile.from_entry(self._table, json.loads(bytes(record.payload)))
         except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
@@ -271,6 +277,13 @@ class FreshLog:
                 number += 1
             self._append(tail, pieces, number)
             return number - 1
+
+    def adopt(self, cursor: Cursor) -> bool:
+        """Take a place that was read to for the one where this object looked last, if it has none."""
+        with self._lock:
+            is_first = self._tail is None
+            self._tail = self._tail or cursor
+            return is_first
 
     def behind(self, number: int) -> Cursor | None:
         """The place behind a commit, if it is the last one that this object appended."""

@@ -108,6 +108,7 @@ class RowLog:
         self._fresh = FreshLog(storage.within(FRESH_FOLDER), rows)
         self._columns: dict[str, Any] = {}  # as far as this object has seen, with their types in Delta
         self._schema: pa.Schema | None = None  # one that adds nothing to them
+        self._read_to: tuple[Cursor, dict[str, Any]] | None = None  # a place, and the columns before it
 
     @property
     def where(self) -> str:
@@ -167,6 +168,10 @@ class RowLog:
         else:
             was_other = False
         files, through, starts_over = _behind(state, known, snapshot)
+        columns = dict(state.columns)
+        for schema in _different(commit.schema() for commit in commits):
+            columns |= new_columns(columns, schema)
+        self._read_to = cursor, columns
         first = commits[0].number if commits else cursor.next_number
         if first > through + 1:
             raise DamagedFileError(
@@ -254,14 +259,17 @@ class RowLog:
             self._check_begun(tail)
             if not tail.is_continuous:
                 self._columns, self._schema = dict(self._table.state().columns), None
-            for commit in tail.others:
-                self._columns |= new_columns(self._columns, commit.schema())
+            for schema in _different(commit.schema() for commit in tail.others):
+                self._columns |= new_columns(self._columns, schema)
             if not is_known():
                 new_columns(self._columns, rows.schema)
 
         def is_known() -> bool:
             return self._schema is not None and self._schema.equals(rows.schema)
 
+        if (place := self._read_to) is not None and self._fresh.adopt(place[0]):
+            # What was read already need not be read again.
+            self._columns, self._schema = dict(place[1]), None
         if rows.nbytes <= _MAX_FRESH_BYTES and len(rows) <= _MAX_FRESH_ROWS:
             number = self._fresh.append([rows], check)
         else:
