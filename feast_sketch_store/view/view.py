@@ -325,15 +325,33 @@ class View(LiveView):
 
     def _maintain(self) -> None:
         """Seal or absorb, if it is still time to: of several threads the first one does it."""
+        try:
+            self._seal_if_due()
+        except SketchStoreError as error:
+            # The rows are durable and readable; a failed seal must not look like a failed write.
+            _logger.warning("%s; the rows are kept, a later write seals them", error)
+
+    def seal_if_due(self) -> bool:
+        """Seal or absorb if the policy says that it is time to, whichever process wrote the rows.
+
+        Returns
+        -------
+        Whether there is a new snapshot.
+
+        Raises
+        ------
+        DamagedFileError, StorageError : as `seal`.
+        """
+        self.refresh()
+        return self._seal_if_due()
+
+    def _seal_if_due(self) -> bool:
         with self._seal_lock:
-            try:
-                if self._wants_seal():
-                    self.seal()
-                elif self._wants_absorption():
-                    self.absorb()
-            except SketchStoreError as error:
-                # The rows are durable and readable; a failed seal must not look like a failed write.
-                _logger.warning("%s; the rows are kept, a later write seals them", error)
+            if self._wants_seal():
+                return self.seal()
+            if self._wants_absorption():
+                self.absorb()
+            return False
 
     def _fold(self, log: LogRead) -> FoldedRows:
         """The rows that a seal keeps: those that expired only lately, too, which reads hide."""

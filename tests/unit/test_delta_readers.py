@@ -1,7 +1,7 @@
 """The table of a row log, checkpoints included, as two implementations of Delta Lake read it.
 
-One is `deltalake`, in Rust. The other, `delta-lake-reader`, in Python, has the same import name and asks for old
-releases of its dependencies, so it lies in a folder of its own, and a process of its own imports it.
+One is `deltalake`, in Rust. The other, `delta-lake-reader`, in Python, has the same import name and asks for
+old releases of its dependencies, so it lies in a folder of its own, and a process of its own imports it.
 """
 
 import json
