@@ -6,6 +6,7 @@ refresh:  newest snapshot -> base layer;  commits since -> exact layers on top
 read:     newest layer that lists the entity, otherwise the base layer
 """
 
+import asyncio
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -132,7 +133,8 @@ class View(LiveView):
         self._sealer: threading.Thread | None = None
 
     def close(self) -> None:
-        """Wait for a refresh and a seal that are under way."""
+        """Wait for writes of tasks, a refresh and a seal that are under way."""
+        self._commits.settle()
         super().close()
         self.settle()
 
@@ -159,15 +161,29 @@ class View(LiveView):
         VocabularyOverflowError, RowError, StorageError : nothing of the rows was written.
         """
         self._commits.submit(rows, self._commit)
-        if not self._wants_seal() and not self._wants_absorption():
-            return
+        if self._is_due():
+            if self._is_load(rows):
+                self._maintain()
+            else:
+                self._maintain_beside()
+
+    async def write_async(self, rows: Batch) -> None:
+        """`write` for tasks, without a thread for each."""
+        await asyncio.wrap_future(self._commits.submit_later(rows, self._commit))
+        if self._is_due():
+            if self._is_load(rows):
+                await asyncio.to_thread(self._maintain)
+            else:
+                self._maintain_beside()
+
+    def _is_due(self) -> bool:
+        return self._wants_seal() or self._wants_absorption()
+
+    def _is_load(self, rows: Batch) -> bool:
+        """Whether rows are so many that their writer may wait for a seal; a small write must not."""
         sealed = self._state.sealed
         sealed_rows = sealed.num_entities if sealed else 0
-        # A load may wait for its seal; a small write must not.
-        if len(rows) >= min(self.policy.min_rows, self.policy.share * sealed_rows):
-            self._maintain()
-        else:
-            self._maintain_beside()
+        return len(rows) >= min(self.policy.min_rows, self.policy.share * sealed_rows)
 
     def _wants_seal(self) -> bool:
         state, deferred = self._state, self._deferred
