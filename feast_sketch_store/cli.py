@@ -1,7 +1,9 @@
 """The command line, ``feast-sketch``: maintenance of the views of a feature repository."""
 
 import json
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -25,13 +27,14 @@ from feast_sketch_store.planning.plan import Plan
 from feast_sketch_store.planning.planner import DEFAULT_SAMPLE, field_lines, plan_view
 from feast_sketch_store.planning.report import readable_bytes, to_html
 from feast_sketch_store.storage.names import folder_name
+from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.settings import byte_count
 from feast_sketch_store.view.view import Dropped
 
 T = TypeVar("T")
 
 _MOST_LISTED = 20  # entities that are not found
-
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _VIEWS = click.argument("views", nargs=-1, metavar="[VIEW]...")
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, one array for all views.")
 _DATETIME = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z"])
@@ -99,12 +102,53 @@ def inspect(open_store: Callable[[], FeatureStore], views: Sequence[str], as_jso
 
 @cli.command()
 @_VIEWS
+@click.option("--watch", is_flag=True, help="Seal whenever it is time to, until interrupted.")
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0, min_open=True),
+    default=maintenance.WATCH_INTERVAL_SECONDS,
+    show_default=True,
+    metavar="SECONDS",
+    help="With --watch: between two looks.",
+)
+@click.option(
+    "--share",
+    type=click.FloatRange(min=0, min_open=True),
+    help="With --watch: instead of the store's seal_share.",
+)
+@click.option(
+    "--min-rows", type=click.IntRange(min=0), help="With --watch: instead of the store's seal_min_rows."
+)
 @_JSON
 @click.pass_obj
-def seal(open_store: Callable[[], FeatureStore], views: Sequence[str], as_json: bool) -> None:
-    """Fold all rows into a new snapshot now."""
+def seal(
+    open_store: Callable[[], FeatureStore],
+    views: Sequence[str],
+    watch: bool,
+    interval: float,
+    share: float | None,
+    min_rows: int | None,
+    as_json: bool,
+) -> None:
+    """Fold all rows into a new snapshot: now, or with --watch whenever it is time to.
+
+    With --watch it prints a line for each seal, and ends with exit status 0 on SIGINT and SIGTERM, after a
+    seal that is under way. Writers go on meanwhile, in this process or others.
+    """
+    if not watch and (share is not None or min_rows is not None):
+        raise click.UsageError("--share and --min-rows say when it is time to seal; give --watch with them")
     with _errors():
         store = open_store()
+        if watch:
+            _names(store, views)
+            options = store.config.online_store
+            policy = SealPolicy(
+                options.seal_share if share is None else share,
+                options.seal_min_rows if min_rows is None else min_rows,
+            )
+            with _interrupted() as stop:
+                maintenance.watch(store, views, stop, interval, lambda view: _tell(view, as_json), policy)
+            return
         done = _each("Sealing", _names(store, views), lambda view: maintenance.seal(store, view))
     told = {True: "sealed", False: "not sealed: it has no rows, or another process is sealing it"}
     _print_outcomes({view: told[is_sealed] for view, is_sealed in done.items()}, as_json, "outcome")
@@ -416,6 +460,25 @@ def _names(store: FeatureStore, views: Sequence[str]) -> list[str]:
             f"it has: {', '.join(known) or 'none'}"
         )
     return list(views) or known
+
+
+@contextmanager
+def _interrupted() -> Iterator[threading.Event]:
+    """An event that SIGINT and SIGTERM set."""
+    stop = threading.Event()
+    before = {number: signal.signal(number, lambda *_: stop.set()) for number in _SIGNALS}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _tell(view: str, as_json: bool) -> None:
+    """Print that a view was sealed, on a line of its own."""
+    moment = datetime.now(UTC).isoformat(timespec="seconds")
+    line = json.dumps({"view": view, "sealed_at": moment}) if as_json else f"{moment} {view}: sealed"
+    click.echo(line)
 
 
 def _each(label: str, views: Sequence[str], act: Callable[[str], T]) -> dict[str, T]:

@@ -5,7 +5,6 @@ import copy
 import functools
 import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
@@ -43,7 +42,7 @@ from feast_sketch_store.rows.encoding import FeastRow, deletions
 from feast_sketch_store.rows.entity_keys import JoinKeys, hash_entity_keys, join_keys_text
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.buckets import check_url, is_url, option_text
-from feast_sketch_store.storage.names import SEAL_LOCK
+from feast_sketch_store.storage.names import remove_view
 from feast_sketch_store.storage.stores import StorePlace
 from feast_sketch_store.structures.goals import AUTO
 from feast_sketch_store.view.sealing import SealPolicy
@@ -67,7 +66,6 @@ from feast_sketch_store.view.view import View
 
 _logger = logging.getLogger(__name__)
 
-_MAX_WRITERS = 64  # threads of asynchronous writes, which wait for a common commit
 
 # What an open view depends on: features with their types and tags, the tags of the view, the default codec.
 _Declaration = tuple[list[tuple[str, FeastType, dict[str, str]]], dict[str, str], str]
@@ -206,7 +204,6 @@ class SketchOnlineStore(OnlineStore):
     def _forget_views(self) -> None:
         self._views: dict[str, tuple[_Declaration, View]] = {}
         self._settings: dict[str, tuple[_Declaration, _Circumstances]] = {}  # of the views
-        self._writers: ThreadPoolExecutor | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # Compute engines send a store to their workers, which open the views for themselves.
@@ -348,11 +345,11 @@ class SketchOnlineStore(OnlineStore):
         data: list[FeastRow],
         progress: Callable[[int], Any] | None,
     ) -> None:
-        """`online_write_batch` in a thread: it waits for the disk. Writes of several tasks share a commit."""
-        if self._writers is None:
-            self._writers = ThreadPoolExecutor(_MAX_WRITERS, "feast_sketch_store write")
-        write = functools.partial(self.online_write_batch, config, table, data, progress)
-        await asyncio.get_running_loop().run_in_executor(self._writers, write)
+        """`online_write_batch` without waiting for the disk. Writes of several tasks share a commit."""
+        if data:
+            await self.writer(config, table).write_async(data)
+        if progress:
+            progress(len(data))
 
     async def online_read_async(
         self,
@@ -368,10 +365,8 @@ class SketchOnlineStore(OnlineStore):
 
     async def close(self) -> None:
         """Let go of all views: their memory, mapped files and threads. A later call opens them again."""
-        views, writers = [view for _, view in self._views.values()], self._writers
+        views = [view for _, view in self._views.values()]
         self._forget_views()
-        if writers is not None:
-            await asyncio.to_thread(writers.shutdown)
         for view in views:
             await asyncio.to_thread(view.close)
 
@@ -439,8 +434,7 @@ class SketchOnlineStore(OnlineStore):
                 if (known := self._views.pop(storage.location, None)) is not None:
                     known[1].settle()  # a seal beside the writes would go on
                 self._settings.pop(storage.location, None)
-                with storage.lease(SEAL_LOCK, wait=True):  # no other process seals what is gone
-                    storage.delete_all()
+                remove_view(storage)
 
     def plan(self, config: RepoConfig, desired_registry_proto: RegistryProto) -> list[InfraObject]:
         """Nothing: the store has no infrastructure outside its folder."""

@@ -5,7 +5,9 @@ layer over them.
 """
 
 import contextlib
+import logging
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +16,7 @@ from typing import Any
 
 import numpy as np
 from feast import FeatureStore
+from feast.errors import FeastObjectNotFoundException
 from feast.feature_view import FeatureView
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.type_map import python_values_to_proto_values
@@ -28,10 +31,14 @@ from feast_sketch_store.rows.codecs import BINNED
 from feast_sketch_store.rows.entity_keys import find_sorted, hash_entity_keys
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.view.live import expire_before_of
+from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.semantics import SEMANTICS
 from feast_sketch_store.view.settings import resolve, ttl_microseconds
 from feast_sketch_store.view.view import Dropped
 
+_logger = logging.getLogger(__name__)
+
+WATCH_INTERVAL_SECONDS = 5.0
 _SAMPLES = 200_000
 _NO_SEAL = 2**62  # rows: a rebuild folds once, at its end
 
@@ -186,6 +193,50 @@ def seal(store: FeatureStore, view: str) -> bool:
     """Seal a view now: False if it has no rows, or another process is sealing it."""
     online_store, table = _resolve(store, view)
     return online_store.seal(store.config, table)
+
+
+def watch(
+    store: FeatureStore,
+    views: Sequence[str],
+    stop: threading.Event,
+    interval_seconds: float = WATCH_INTERVAL_SECONDS,
+    tell: Callable[[str], object] = lambda view: None,
+    policy: SealPolicy | None = None,
+) -> None:
+    """Seal views whenever it is time to, beside writers in whatever process, until told to stop.
+
+    A seal that fails is logged once for each reason, and tried again.
+
+    Parameters
+    ----------
+    views : their names; none for all of the repository, also those that are added meanwhile.
+    stop : ends it, after a seal that is under way.
+    interval_seconds : between two looks at the views.
+    tell : is given the name of each view that was sealed.
+    policy : when to seal; None for that of the store.
+    """
+    warned: dict[str, str] = {}
+    while not stop.is_set():
+        for view in views or views_of(store):
+            if stop.is_set():
+                return
+            try:
+                if _seal_if_due(store, view, policy):
+                    tell(view)
+                warned.pop(view, None)
+            except (SketchStoreError, FeastObjectNotFoundException) as error:
+                # The view may be dropped while it is looked at, or be back later.
+                if warned.get(view) != str(error):
+                    warned[view] = str(error)
+                    _logger.warning("%s; feature view %r is tried again", error, view)
+        stop.wait(interval_seconds)
+
+
+def _seal_if_due(store: FeatureStore, view: str, policy: SealPolicy | None) -> bool:
+    online_store, table = _resolve(store, view)
+    opened = online_store.writer(store.config, table)
+    opened.policy = policy or opened.policy
+    return opened.seal_if_due()
 
 
 def vacuum(store: FeatureStore, view: str, orphan_age: timedelta = timedelta(days=1)) -> int:

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from feast_sketch_store.errors import DamagedFileError
 from feast_sketch_store.rows.large_types import large_schema, with_large_types
-from feast_sketch_store.rows.limits import GROUP_ELEMENTS, GROUP_ROWS, MAX_ELEMENTS, groups
+from feast_sketch_store.rows.limits import GROUP_ELEMENTS, GROUP_ROWS, MAX_ELEMENTS, gathered, groups
 from feast_sketch_store.storage.base import MissingFileError, Storage
 
 SUFFIX = ".zstd.parquet"
@@ -37,7 +37,7 @@ class DataFile:
         ----------
         storage : of the table's folder.
         schema : of the file. Columns that a batch lacks are null.
-        batches : the rows.
+        batches : the rows; small ones are put together in row groups.
 
         Raises
         ------
@@ -49,10 +49,11 @@ class DataFile:
             # Statistics would repeat values of rows that may have to be forgotten.
             pq.ParquetWriter(file, schema, compression="zstd", write_statistics=False) as writer,
         ):
-            for batch in batches:
-                for group in groups(_with_all_columns(batch, schema)):
+            # The rows of many small commits become large row groups: reading one costs what a large one does.
+            for part in gathered(_with_all_columns(batch, schema) for batch in batches):
+                for group in groups(part):
                     writer.write_table(group)
-                num_rows += len(batch)
+                num_rows += len(part)
         return cls(storage, name, num_rows, mmh3.mmh3_x64_128_digest(storage.map(name).data).hex())
 
     @classmethod

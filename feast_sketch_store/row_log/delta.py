@@ -210,6 +210,12 @@ def write_checkpoint(storage: Storage, version: int, actions: Sequence[Action]) 
     storage.replace(_LAST_CHECKPOINT, json.dumps(pointer, separators=(",", ":")).encode())
 
 
+def last_checkpoint(storage: Storage) -> int:
+    """The version of the newest checkpoint; -1 if there is none."""
+    matches = map(_CHECKPOINT_NAME.fullmatch, storage.list(LOG_FOLDER))
+    return max((int(match[1]) for match in matches if match), default=-1)
+
+
 def is_log_name(name: str) -> bool:
     """Whether a file of the table's folder belongs to its log of commits."""
     last = name.removeprefix(LOG_FOLDER)

@@ -1,6 +1,7 @@
 """The fresh log: rows that were written since the last absorption, in segments that are only appended to.
 
     fresh/lock                        held while somebody appends
+    fresh/end                         how far the last segment was durable when it was written last
     fresh/00000000000000000000.log    a segment; its name is the number of its first record
     fresh/00000000000000000512.log    the next one, after the first was closed
 
@@ -14,6 +15,7 @@ import re
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -30,8 +32,10 @@ from feast_sketch_store.row_log.records import (
     SEGMENT_HEAD_BYTES,
     Record,
     SegmentHead,
+    decode_mark,
     decode_records,
     decode_segment_head,
+    encode_mark,
     encode_record,
     encode_segment_head,
 )
@@ -39,6 +43,7 @@ from feast_sketch_store.rows.large_types import with_large_types
 from feast_sketch_store.storage.base import MissingFileError, Storage
 
 _LOCK = "lock"
+_END = "end"
 _SEGMENT_NAME = re.compile(r"(\d{20})\.log")
 _COMPRESSED_FROM_BYTES = 1 << 14  # smaller payloads cost more time than they save
 
@@ -181,6 +186,7 @@ class FreshLog:
 
     def _read(self, cursor: Cursor) -> tuple[list[Commit], Cursor] | None:
         commits: list[Commit] = []
+        large: pa.Schema | None = None  # of the last rows
         while True:
             info = self._storage.info(cursor.segment)
             if info is None or info.token != cursor.token or info.size_bytes < cursor.offset:
@@ -194,7 +200,9 @@ class FreshLog:
                 for record in decode_records(content, cursor.next_number, cursor.offset, source):
                     is_closed = record.kind == CLOSED
                     if not is_closed:
-                        commits.append(Commit(record.number, self._payload_of(record, source)))
+                        payload = self._payload_of(record, source, large)
+                        large = payload.schema if isinstance(payload, pa.Table) else large
+                        commits.append(Commit(record.number, payload))
                     cursor = Cursor(
                         cursor.segment,
                         cursor.token,
@@ -213,6 +221,7 @@ class FreshLog:
     def _open(self, first: int) -> Cursor | None:
         """The beginning of a segment; None if there is none, or its writer died before its head was whole."""
         name = _segment_name(first)
+        mark = self._mark()  # before the size, which may grow meanwhile
         info = self._storage.info(name)
         if info is None:
             return None
@@ -221,17 +230,38 @@ class FreshLog:
         except MissingFileError:
             return None
         head = decode_segment_head(content, self._storage.where(name))
+        if head is not None and head.first != first:
+            raise DamagedFileError(f"{self._storage.where(name)}: bears the name of another segment")
+        # A head that is cut tells no identity; the mark of another log would not have been left beside it.
+        if mark is not None and (mark[0] == head or (head is None and mark[0].first == first)):
+            self._check_end(name, info.size_bytes, mark)
         if head is None:
             return None
-        if head.first != first:
-            raise DamagedFileError(f"{self._storage.where(name)}: bears the name of another segment")
         return Cursor(name, info.token, head.identity, SEGMENT_HEAD_BYTES, first)
 
-    def _payload_of(self, record: Record, source: str) -> Payload:
+    def _mark(self) -> tuple[SegmentHead, int] | None:
+        try:
+            return decode_mark(self._storage.read(_END))
+        except MissingFileError:
+            return None
+
+    def _check_end(self, name: str, size_bytes: int, mark: tuple[SegmentHead, int]) -> None:
+        """Refuse a segment that was cut, unless the view was dropped meanwhile, and the mark with it."""
+        if size_bytes < mark[1] and self._mark() == mark:
+            raise DamagedFileError(
+                f"{self._storage.where(name)}: ends at byte {size_bytes}, and was {mark[1]} long: it was "
+                f"cut, and acknowledged rows are lost. Restore it, or delete {self._storage.where(_END)} to "
+                "go on without them"
+            )
+
+    def _payload_of(self, record: Record, source: str, large: pa.Schema | None = None) -> Payload:
+        """What a record holds; rows of the schema ``large`` need no look at their types."""
         try:
             if record.kind == ROWS:
                 with pa.ipc.open_stream(pa.py_buffer(record.payload)) as stream:
-                    return with_large_types(stream.read_all())
+                    table = stream.read_all()
+                    is_large = large is not None and table.schema.equals(large)
+                    return table if is_large else with_large_types(table)
             if record.kind == FILE:
                 return DataFile.from_entry(self._table, json.loads(bytes(record.payload)))
         except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
@@ -271,6 +301,13 @@ class FreshLog:
                 number += 1
             self._append(tail, pieces, number)
             return number - 1
+
+    def adopt(self, cursor: Cursor) -> bool:
+        """Take a place that was read to for the one where this object looked last, if it has none."""
+        with self._lock:
+            is_first = self._tail is None
+            self._tail = self._tail or cursor
+            return is_first
 
     def behind(self, number: int) -> Cursor | None:
         """The place behind a commit, if it is the last one that this object appended."""
@@ -325,6 +362,9 @@ class FreshLog:
         self._storage.append(tail.segment, tail.offset, pieces)
         if (info := self._storage.info(tail.segment)) is not None:
             offset = tail.offset + sum(memoryview(piece).nbytes for piece in pieces)
+            head = SegmentHead(tail.identity, int(tail.segment.partition(".")[0]))
+            with suppress(StorageError):  # the records are durable; the mark before stays true
+                self._storage.note(_END, encode_mark(head, offset))
             self._tail = replace(tail, token=info.token, offset=offset, next_number=next_number)
 
 

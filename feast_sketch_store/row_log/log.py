@@ -112,6 +112,8 @@ class RowLog:
         fresh = FreshLog if storage.supports_append else ObjectFreshLog
         self._fresh = fresh(storage.within(FRESH_FOLDER), rows)
         self._columns: dict[str, Any] = {}  # as far as this object has seen, with their types in Delta
+        self._schema: pa.Schema | None = None  # one that adds nothing to them
+        self._read_to: tuple[Cursor, dict[str, Any]] | None = None  # a place, and the columns before it
 
     @property
     def where(self) -> str:
@@ -171,6 +173,10 @@ class RowLog:
         else:
             was_other = False
         files, through, starts_over = _behind(state, known, snapshot)
+        columns = dict(state.columns)
+        for schema in _different(commit.schema() for commit in commits):
+            columns |= new_columns(columns, schema)
+        self._read_to = cursor, columns
         first = commits[0].number if commits else cursor.next_number
         if first > through + 1:
             raise DamagedFileError(
@@ -240,8 +246,8 @@ class RowLog:
 
     def _all_columns(self) -> dict[str, Any]:
         columns = dict(self._table.state().columns)
-        for commit in self._fresh_behind(-1)[0]:
-            columns |= new_columns(columns, commit.schema())
+        for schema in _different(commit.schema() for commit in self._fresh_behind(-1)[0]):
+            columns |= new_columns(columns, schema)
         return columns
 
     # -- write ---------------------------------------------------------------------------------
@@ -262,11 +268,18 @@ class RowLog:
         def check(tail: Tail) -> None:
             self._check_begun(tail)
             if not tail.is_continuous:
-                self._columns = dict(self._table.state().columns)
-            for commit in tail.others:
-                self._columns |= new_columns(self._columns, commit.schema())
-            new_columns(self._columns, rows.schema)
+                self._columns, self._schema = dict(self._table.state().columns), None
+            for schema in _different(commit.schema() for commit in tail.others):
+                self._columns |= new_columns(self._columns, schema)
+            if not is_known():
+                new_columns(self._columns, rows.schema)
 
+        def is_known() -> bool:
+            return self._schema is not None and self._schema.equals(rows.schema)
+
+        if (place := self._read_to) is not None and self._fresh.adopt(place[0]):
+            # What was read already need not be read again.
+            self._columns, self._schema = dict(place[1]), None
         if rows.nbytes <= _MAX_FRESH_BYTES and len(rows) <= _MAX_FRESH_ROWS:
             number = self._fresh.append([rows], check)
         else:
@@ -278,7 +291,9 @@ class RowLog:
             except BaseException:
                 self._discard(file)
                 raise
-        self._columns |= new_columns(self._columns, rows.schema)
+        if not is_known():
+            self._columns |= new_columns(self._columns, rows.schema)
+            self._schema = rows.schema
         cursor = self._fresh.behind(number)
         return Position(number, cursor.identity if cursor else None, cursor)
 
@@ -341,8 +356,8 @@ class RowLog:
     ) -> TableState | None:
         """Commit rows to the table; None if the table is another one by now."""
         columns: dict[str, Any] = dict(state.columns)
-        for commit in commits:
-            columns |= new_columns(columns, commit.schema())
+        for wanted in _different(commit.schema() for commit in commits):
+            columns |= new_columns(columns, wanted)
         schema = pa.schema({name: delta.arrow_type(kind) for name, kind in columns.items()})
         files: list[DataFile] = []
         written: list[DataFile] = []
@@ -481,6 +496,15 @@ def _behind(state: TableState, known: Position, snapshot: str) -> tuple[tuple[Da
         return state.files, state.through, known.number >= 0
     files = tuple(file for commit in lacking for file in commit.files)
     return files, max([known.number, *(commit.through for commit in lacking)]), False
+
+
+def _different(schemas: Iterable[pa.Schema]) -> Iterator[pa.Schema]:
+    """Schemas without those that are equal to the one before."""
+    last = None
+    for schema in schemas:
+        if last is None or not schema.equals(last):
+            last = schema
+            yield schema
 
 
 def _runs(commits: Sequence[Commit]) -> Iterator[DataFile | Iterator[pa.Table]]:

@@ -15,8 +15,16 @@ A segment is a file of records, one after the other, little-endian:
               16 bytes  checksum of the payload
               payload, then zeros up to a multiple of 8 bytes
 
+Beside the segments lies a mark, rewritten after each commit and not synced, so it may be older than the log:
+
+    mark      16 bytes  the log's identity
+               8 bytes  sequence number of the first record of a segment
+               8 bytes  that many bytes of the segment were durable
+              16 bytes  checksum of the 32 bytes before
+
 A checksum is MurmurHash3 x64 128. A record that the file does not hold whole was cut off when its writer
-died: nobody was told that it is there, and the next writer overwrites it. Any other difference is damage.
+died: nobody was told that it is there, and the next writer overwrites it. Any other difference is damage, and
+so is a segment that ends before the mark.
 """
 
 import struct
@@ -40,6 +48,7 @@ _SEGMENT_MAGIC = b"feast_sketch_log"
 _RECORD_MAGIC = b"FSLR"
 _SEGMENT_HEAD = struct.Struct("<16sQQ16s")
 _RECORD_HEAD = struct.Struct("<4sIQQ")
+_MARK = struct.Struct("<16sQQ")
 _CHECKSUM_BYTES = 16
 _HEAD_CHECKSUM_BYTES = 8
 SEGMENT_HEAD_BYTES = _SEGMENT_HEAD.size + _CHECKSUM_BYTES
@@ -91,6 +100,22 @@ def decode_segment_head(content: bytes, source: str) -> SegmentHead | None:
             "feast_sketch_store"
         )
     return SegmentHead(identity, first)
+
+
+def encode_mark(head: SegmentHead, num_bytes: int) -> bytes:
+    """The mark that so many bytes of a segment are durable."""
+    content = _MARK.pack(head.identity, head.first, num_bytes)
+    return content + mmh3.mmh3_x64_128_digest(content)
+
+
+def decode_mark(content: bytes) -> tuple[SegmentHead, int] | None:
+    """The reverse; None if it is not whole, which says nothing."""
+    if len(content) != _MARK.size + _CHECKSUM_BYTES:
+        return None
+    if mmh3.mmh3_x64_128_digest(content[: _MARK.size]) != content[_MARK.size :]:
+        return None
+    identity, first, num_bytes = _MARK.unpack_from(content)
+    return SegmentHead(identity, first), num_bytes
 
 
 def encode_record(kind: int, number: int, payload: bytes | memoryview = b"") -> list[bytes | memoryview]:

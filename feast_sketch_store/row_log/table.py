@@ -37,6 +37,7 @@ _logger = logging.getLogger(__name__)
 _OWN_KEY, _CHECKSUM_KEY = "feastSketchStore", "feastSketchStoreChecksum"
 _RETRIES = 20  # of a commit that another Delta client's came before
 _ROWS_PER_FILE = 1 << 22
+_CHECKPOINT_INTERVAL = 10  # versions, as Delta's own writers have it: some readers look no further
 _TOMBSTONE_MILLISECONDS = 3_600_000  # for which a slow reader finds a file that was replaced
 
 
@@ -253,7 +254,9 @@ class Table:
                 columns=wanted if wanted != state.columns or not state.commits else None,
             )
             if self._write(commit, identity, is_first=not state.commits):
-                return self.state()
+                state = self.state()
+                self._checkpoint_now_and_then(state)
+                return state
         raise StorageError(f"{self._storage.where()}: another Delta client commits all the time")
 
     def compact(
@@ -332,8 +335,8 @@ class Table:
         compaction = state.compaction
         if compaction is None:
             return
-        if self._storage.info(delta.checkpoint_name(compaction.version)) is None:
-            self._checkpoint(compaction.version)
+        if delta.last_checkpoint(self._storage) < compaction.version:
+            self._checkpoint(state.commits[:1])
         self._storage.delete(delta.names_before(self._storage, compaction.version))
         now = time.time_ns() // 1_000_000
         old = [n for n, moment in compaction.tombstones.items() if moment < now - _TOMBSTONE_MILLISECONDS]
@@ -407,13 +410,27 @@ class Table:
         now = time.time_ns() // 1_000_000
         return {n: m for n, m in before.items() if n in there} | dict.fromkeys(sorted(replaced), now)
 
-    def _checkpoint(self, version: int) -> None:
-        actions = delta.decode_actions(self._storage.read(delta.commit_name(version)))
-        delta.write_checkpoint(
-            self._storage,
-            version,
-            [action for action in actions if action.keys() & {"protocol", "metaData", "add"}],
-        )
+    def _checkpoint_now_and_then(self, state: TableState) -> None:
+        """Help other readers, who would have to read all commits; the store itself goes by commits alone."""
+        is_due = state.version and state.version % _CHECKPOINT_INTERVAL == 0
+        if not is_due or not all(commit.is_own for commit in state.commits):
+            return
+        try:
+            self._checkpoint(state.commits)
+        except StorageError as error:
+            _logger.warning("%s; the commit that it would have followed is there", error)
+
+    def _checkpoint(self, commits: Sequence[TableCommit]) -> None:
+        """Write what the store's own commits, from a compaction or the first one on, come to."""
+        heads: dict[str, delta.Action] = {}
+        files: list[delta.Action] = []
+        for commit in commits:
+            live = {file.name for file in commit.files}
+            for action in delta.decode_actions(self._storage.read(delta.commit_name(commit.version))):
+                if "add" in action and delta.path_of(action["add"]) in live:
+                    files.append(action)
+                heads |= {kind: action for kind in ("protocol", "metaData") if kind in action}
+        delta.write_checkpoint(self._storage, commits[-1].version, [*heads.values(), *files])
 
 
 def grouped(batches: Iterable[pa.Table], num_rows: int = _ROWS_PER_FILE) -> Iterator[Iterator[pa.Table]]:

@@ -4,7 +4,7 @@ A row is measured where it is written: whatever is acknowledged can be read. Rea
 small file can claim any number of values.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +22,7 @@ MAX_BYTES = 1 << 30  # of all columns; protobuf holds no value of twice as many
 GROUP_ROWS = 1 << 16
 GROUP_ELEMENTS = 1 << 17  # of the widest column
 GROUP_BYTES = 1 << 26
+_GATHERED_BYTES = 1 << 23  # several groups: what is left over of the last one is small beside them
 
 
 def check_rows(table: pa.Table) -> None:
@@ -53,6 +54,25 @@ def check_rows(table: pa.Table) -> None:
             f"feature {largest!r}; a row takes at most {MAX_BYTES}. Keep large objects elsewhere, and their "
             "addresses here"
         )
+
+
+def gathered(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Put small tables of one schema together, in their order, to such as are worth splitting."""
+    waiting: list[pa.Table] = []
+    num_rows = num_bytes = 0
+    for table in tables:
+        waiting.append(table)
+        num_rows += len(table)
+        num_bytes += table.nbytes
+        if num_rows >= GROUP_ROWS or num_bytes >= _GATHERED_BYTES:
+            yield _together(waiting)
+            waiting, num_rows, num_bytes = [], 0, 0
+    if waiting:
+        yield _together(waiting)
+
+
+def _together(tables: list[pa.Table]) -> pa.Table:
+    return tables[0] if len(tables) == 1 else pa.concat_tables(tables).combine_chunks()
 
 
 def groups(table: pa.Table) -> Iterator[pa.Table]:

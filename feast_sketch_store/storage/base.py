@@ -169,6 +169,13 @@ class Storage(ABC):
         """
         raise StorageError(f"{self.where(name)}: files of this storage cannot be appended to")
 
+    def note(self, name: str, content: bytes) -> None:
+        """Write a small file quickly, which others see at once; it need not survive a crash of the machine.
+
+        Then, and for a reader meanwhile, the file may have an earlier content, or parts of both.
+        """
+        self.replace(name, content)
+
     @abstractmethod
     def delete(self, names: Iterable[str]) -> None:
         """Delete files durably; those that do not exist are left out."""

@@ -61,16 +61,27 @@ def view_storage(store_path: Path, project: str, view: str) -> LocalStorage:
 
 
 def remove_project(store_path: Path, project: str) -> None:
-    """Remove all that the store keeps for a project.
+    """Remove all that the store keeps for a project, each view when no process seals it.
 
     Raises
     ------
     StorageError : a file cannot be removed.
     """
     path = project_path(store_path, project)
-    # Links inside are not followed, but a view may be one: to another disk, say.
-    links = [entry for entry in path.iterdir() if entry.is_symlink()] if path.is_dir() else []
-    for storage in map(LocalStorage, [*links, path]):
+    # A view may be a symbolic link: to another disk, say.
+    for view in _folders_in(path):
+        remove_view(LocalStorage(path / view))
+    LocalStorage(path).delete_all()
+
+
+def remove_view(storage: Storage) -> None:
+    """Remove all that is stored of a view, when no process seals it.
+
+    Raises
+    ------
+    StorageError : a file cannot be removed.
+    """
+    with storage.lease(SEAL_LOCK, wait=True):
         storage.delete_all()
 
 

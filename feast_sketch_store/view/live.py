@@ -104,6 +104,7 @@ class LiveView:
         self._refresh_lock = threading.Lock()  # guards the attributes below
         self._state = State(semantics)
         self._is_open = False  # until the storage was read for the first time
+        self._was_read = False  # since a write reset it
         self._looked_at = -np.inf  # time.monotonic() as the look began that gave the state
         self._seen_process_write = -1
         self._last_warning = ""
@@ -162,6 +163,10 @@ class LiveView:
         It may be called again, with an older state, if it raises a `DamagedFileError` for a part of the
         snapshot that was not used before.
         """
+        self._was_read = True
+        return self._with_state(read)
+
+    def _with_state(self, read: Callable[[State], T]) -> T:
         self._refresh_if_due()
         while True:
             state = self._state
@@ -251,7 +256,10 @@ class LiveView:
 
     def _is_stale(self, seconds: float) -> bool:
         """Whether the state lacks a write of this process, or may lack those of others since so long."""
-        return not self._is_open or self._has_unseen_write() or time.monotonic() - self._looked_at >= seconds
+        return self._has_unseen_write() or self._is_older_than(seconds)
+
+    def _is_older_than(self, seconds: float) -> bool:
+        return not self._is_open or time.monotonic() - self._looked_at >= seconds
 
     def _is_outdated(self) -> bool:
         """Whether there is anything to take up."""

@@ -14,7 +14,7 @@ _SUPERSEDED_SHARE = 0.25
 _MAX_FILES = 64
 
 # Fresh commits are absorbed into the table when they are so many, so that a process that starts reads few.
-_MAX_FRESH_COMMITS = 1_000
+_MAX_FRESH_COMMITS = 500
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,12 @@ refresh:  newest snapshot -> base layer;  commits since -> exact layers on top
 read:     newest layer that lists the entity, otherwise the base layer
 """
 
+import asyncio
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
 import pyarrow as pa
@@ -43,6 +44,9 @@ _logger = logging.getLogger(__name__)
 # Readers that are slow to refresh still find the previous snapshot.
 _SNAPSHOTS_KEPT = 2
 
+# While nobody reads, so many rows are taken up together, by a later write or the next read.
+_MAX_DEFERRED_ROWS = 256
+
 SEALER = "feast_sketch_store seal"  # the name of threads
 
 Batch: TypeAlias = Sequence[FeastRow] | pa.Table
@@ -66,6 +70,27 @@ class Dropped(NamedTuple):
         known, places = find_sorted(after.entity_hashes, before.entity_hashes)
         is_newer = after.older_than(places, before, known)
         return cls(len(before) - len(known), int(is_newer.sum()))
+
+
+@dataclass(frozen=True)
+class _Deferred:
+    """Rows that were written and not taken up yet, up to a commit of the log."""
+
+    through: int = -1
+    num_commits: int = 0
+    num_rows: int = 0
+    num_bytes: int = 0
+
+    @property
+    def num_elements(self) -> int:
+        """At most so many values of a feature with a limit: each takes four bytes at least."""
+        return self.num_bytes // 4
+
+    def followed_by(self, table: pa.Table, number: int) -> "_Deferred":
+        """With the rows of a commit more."""
+        return _Deferred(
+            number, self.num_commits + 1, self.num_rows + len(table), self.num_bytes + table.nbytes
+        )
 
 
 class View(LiveView):
@@ -96,6 +121,7 @@ class View(LiveView):
         self.policy = policy or SealPolicy()
         self._semantics = semantics
         self._vocabulary_limit = VocabularyLimit()
+        self._last_deferred = _Deferred()
         self.reset_locks()
 
     def reset_locks(self) -> None:
@@ -107,7 +133,8 @@ class View(LiveView):
         self._sealer: threading.Thread | None = None
 
     def close(self) -> None:
-        """Wait for a refresh and a seal that are under way."""
+        """Wait for writes of tasks, a refresh and a seal that are under way."""
+        self._commits.settle()
         super().close()
         self.settle()
 
@@ -134,34 +161,51 @@ class View(LiveView):
         VocabularyOverflowError, RowError, StorageError : nothing of the rows was written.
         """
         self._commits.submit(rows, self._commit)
-        if not self._wants_seal() and not self.policy.wants_absorption(self._state.unsealed_commits):
-            return
+        if self._is_due():
+            if self._is_load(rows):
+                self._maintain()
+            else:
+                self._maintain_beside()
+
+    async def write_async(self, rows: Batch) -> None:
+        """`write` for tasks, without a thread for each."""
+        await asyncio.wrap_future(self._commits.submit_later(rows, self._commit))
+        if self._is_due():
+            if self._is_load(rows):
+                await asyncio.to_thread(self._maintain)
+            else:
+                self._maintain_beside()
+
+    def _is_due(self) -> bool:
+        return self._wants_seal() or self._wants_absorption()
+
+    def _is_load(self, rows: Batch) -> bool:
+        """Whether rows are so many that their writer may wait for a seal; a small write must not."""
         sealed = self._state.sealed
         sealed_rows = sealed.num_entities if sealed else 0
-        # A load may wait for its seal; a small write must not.
-        if len(rows) >= min(self.policy.min_rows, self.policy.share * sealed_rows):
-            self._maintain()
-        else:
-            self._maintain_beside()
+        return len(rows) >= min(self.policy.min_rows, self.policy.share * sealed_rows)
 
     def _wants_seal(self) -> bool:
-        state = self._state
+        state, deferred = self._state, self._deferred
         sealed_rows = state.sealed.num_entities if state.sealed else 0
         sealed_bytes = state.sealed.size_bytes if state.sealed else 0
+        unsealed_rows = state.unsealed_rows + deferred.num_rows
         return any(
-            self.policy.wants_seal(unsealed, sealed, state.unsealed_rows)
+            self.policy.wants_seal(unsealed, sealed, unsealed_rows)
             for unsealed, sealed in [
-                (state.unsealed_rows, sealed_rows),
-                (state.unsealed_bytes, sealed_bytes),
+                (unsealed_rows, sealed_rows),
+                (state.unsealed_bytes + deferred.num_bytes, sealed_bytes),
             ]
         )
 
+    def _wants_absorption(self) -> bool:
+        return self.policy.wants_absorption(self._state.unsealed_commits + self._deferred.num_commits)
+
     def _commit(self, batches: Sequence[Batch]) -> list[BaseException | None]:
         """Append batches as one commit; for each None, or why it was refused."""
-        self.refresh()
         try:
             table = self._to_table(batches)
-            self.with_state(lambda state: self._vocabulary_limit.check(table, state, self.settings))
+            self._check_vocabulary(table)
         except (RowError, VocabularyOverflowError, UnsupportedFeatureError) as error:
             if len(batches) == 1:
                 return [error]
@@ -184,9 +228,38 @@ class View(LiveView):
                 f"feature view {self.settings.view!r}: rows do not go together: {error}"
             ) from error
 
+    def _check_vocabulary(self, table: pa.Table) -> None:
+        """Hold `VocabularyLimit`, if that can be, without taking up what was deferred."""
+        if self._may_defer(len(table)):
+            num_elements = self._deferred.num_elements
+            if self._vocabulary_limit.surely_holds(table, self._state, self.settings, num_elements):
+                return
+        self._last_deferred = _Deferred()
+        self.refresh()
+        self._with_state(lambda state: self._vocabulary_limit.check(table, state, self.settings))
+
+    @property
+    def _deferred(self) -> _Deferred:
+        """What the state lacks of the rows that were written through this object."""
+        deferred = self._last_deferred
+        return deferred if self._state.position.number < deferred.through else _Deferred()
+
+    def _may_defer(self, num_rows: int) -> bool:
+        """Whether rows need not be taken up yet: nobody has read since the last write, and they are few."""
+        return (
+            not self._was_read
+            and not self._is_older_than(self._refresh_interval_seconds)
+            and self._deferred.num_rows + num_rows <= _MAX_DEFERRED_ROWS
+        )
+
     def _append(self, table: pa.Table) -> None:
-        """Append rows durably, and take them up from memory."""
+        """Append rows durably, and take them up from memory, unless that can wait."""
         position = self._row_log.append(table)
+        if self._may_defer(len(table)):
+            self._last_deferred = self._deferred.followed_by(table, position.number)
+            note_write(self._process_key)  # the next read takes them up
+            return
+        self._was_read = False
         with self._refresh_lock:
             state = self._loader.take_up(self._state, table, position)
             if state is not None:
@@ -272,15 +345,33 @@ class View(LiveView):
 
     def _maintain(self) -> None:
         """Seal or absorb, if it is still time to: of several threads the first one does it."""
+        try:
+            self._seal_if_due()
+        except SketchStoreError as error:
+            # The rows are durable and readable; a failed seal must not look like a failed write.
+            _logger.warning("%s; the rows are kept, a later write seals them", error)
+
+    def seal_if_due(self) -> bool:
+        """Seal or absorb if the policy says that it is time to, whichever process wrote the rows.
+
+        Returns
+        -------
+        Whether there is a new snapshot.
+
+        Raises
+        ------
+        DamagedFileError, StorageError : as `seal`.
+        """
+        self.refresh()
+        return self._seal_if_due()
+
+    def _seal_if_due(self) -> bool:
         with self._seal_lock:
-            try:
-                if self._wants_seal():
-                    self.seal()
-                elif self.policy.wants_absorption(self._state.unsealed_commits):
-                    self.absorb()
-            except SketchStoreError as error:
-                # The rows are durable and readable; a failed seal must not look like a failed write.
-                _logger.warning("%s; the rows are kept, a later write seals them", error)
+            if self._wants_seal():
+                return self.seal()
+            if self._wants_absorption():
+                self.absorb()
+            return False
 
     def _fold(self, log: LogRead) -> FoldedRows:
         """The rows that a seal keeps: those that expired only lately, too, which reads hide."""

@@ -52,6 +52,18 @@ class VocabularyLimit:
     def __init__(self) -> None:
         self._counted: dict[str, list[_Counted]] = {}  # per feature, from the oldest layer on
 
+    def surely_holds(self, rows: pa.Table, state: State, settings: ViewSettings, num_more: int) -> bool:
+        """Whether rows cannot take a feature past its limit, whatever their values are.
+
+        Parameters
+        ----------
+        num_more : values of each feature that the view has beside those of the state, at most.
+        """
+        return all(
+            _at_most(state, name) + num_more + len(_elements(rows, feature)) <= feature.max_vocabulary
+            for name, feature in _limited(settings)
+        )
+
     def check(self, rows: pa.Table, state: State, settings: ViewSettings) -> None:
         """Refuse rows that would take a feature past its limit.
 
@@ -65,16 +77,12 @@ class VocabularyLimit:
         VocabularyOverflowError : names the feature.
         DamagedFileError : a part of the snapshot that was not used before is damaged.
         """
-        for name, feature in settings.features.items():
-            if feature.is_bounded or (settings.lists_rows and not feature.codec.is_collection):
-                continue
-            column = rows[name].combine_chunks()
-            elements = pc.list_flatten(column) if feature.codec.is_collection else column.drop_null()
-            sources = list(_sources(state, name))
-            if sum(source.num_values for source in sources) + len(elements) <= feature.max_vocabulary:
+        for name, feature in _limited(settings):
+            elements = _elements(rows, feature)
+            if _at_most(state, name) + len(elements) <= feature.max_vocabulary:
                 continue  # cannot overflow, whatever the elements are
             try:
-                counted = self._count(name, feature.codec, sources)
+                counted = self._count(name, feature.codec, list(_sources(state, name)))
             except ValueError as error:
                 path = state.snapshot.where() if state.snapshot is not None else settings.view
                 raise DamagedFileError(f"{path}: {error}") from error
@@ -110,6 +118,23 @@ class VocabularyLimit:
             counted.append(_Counted(weakref.ref(source), codec, own, total))
         self._counted[name] = counted
         return counted
+
+
+def _limited(settings: ViewSettings) -> Iterator[tuple[str, FeatureSettings]]:
+    """The features that have a limit, by name."""
+    for name, feature in settings.features.items():
+        if not feature.is_bounded and (feature.codec.is_collection or not settings.lists_rows):
+            yield name, feature
+
+
+def _elements(rows: pa.Table, feature: FeatureSettings) -> pa.Array:
+    column = rows[feature.codec.feature].combine_chunks()
+    return pc.list_flatten(column) if feature.codec.is_collection else column.drop_null()
+
+
+def _at_most(state: State, feature: str) -> int:
+    """How many different values a feature has at most."""
+    return sum(source.num_values for source in _sources(state, feature))
 
 
 def _sources(state: State, feature: str) -> Iterator[_Source]:

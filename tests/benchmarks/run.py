@@ -1,4 +1,4 @@
-"""Runs the benchmarks: ``python tests/benchmarks/run.py [name ...] [--quick] [--json FILE]``.
+"""Runs the benchmarks: ``python tests/benchmarks/run.py [name ...] [--quick | --long] [--json FILE]``.
 
 Needs the dependency group ``benchmark`` and ``redis-server`` on the PATH. Times are medians of
 interleaved runs on whatever machine this is: quote the ratios.
@@ -8,6 +8,7 @@ import argparse
 import json
 import warnings
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 
 import measure
@@ -35,6 +36,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Benchmarks of feast_sketch_store.")
     parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(BENCHMARKS)}; default all")
     parser.add_argument("--quick", action="store_true", help="a smoke run of a few seconds each")
+    parser.add_argument("--long", action="store_true", help="what takes ten minutes and more, too")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where to write the tables as JSON, too")
     arguments = parser.parse_args()
     unknown = set(arguments.names) - set(BENCHMARKS)
@@ -44,7 +46,9 @@ def main() -> None:
     for name in arguments.names or BENCHMARKS:
         print(f"## {name}\n", flush=True)
         first = len(measure.printed)
-        import_module(name).run(quick=arguments.quick)
+        module = import_module(name)
+        longer = {"long": arguments.long} if "long" in signature(module.run).parameters else {}
+        module.run(quick=arguments.quick, **longer)
         for table in measure.printed[first:]:
             table["benchmark"] = name
         if arguments.json:

@@ -12,6 +12,8 @@ from feast.types import Array, Float32, Float64, Int64, Json, Set, String, UnixT
 
 from feast_sketch_store import SketchOnlineStore, SketchReader
 from feast_sketch_store.errors import RowError, SettingsError, SketchStoreError, UnsupportedFeatureError
+from feast_sketch_store.storage.local import LocalStorage
+from feast_sketch_store.storage.names import SEAL_LOCK
 
 FRANCE = {"country": Value(string_val="FR")}
 
@@ -54,6 +56,24 @@ def test_teardown_removes_the_project_and_leaves_others(make_harness, make_view)
     assert not one.folder.parent.exists()
     assert other.read(1)[0][1] == FRANCE
     one.store.teardown(one.config, [view], [])
+
+
+def test_teardown_holds_the_lease_of_each_view_that_it_removes(make_harness, make_view, monkeypatch):
+    """So it waits for the seals of other processes, and none of them seals what is half gone."""
+    harness = make_harness(view=make_view({"country": String}))
+    harness.write(1, FRANCE)
+    delete_all, removed = LocalStorage.delete_all, {}
+
+    def watched(storage):
+        if (storage.path / SEAL_LOCK).exists():
+            with LocalStorage(storage.path).lease(SEAL_LOCK) as is_free:
+                removed[storage.path] = is_free
+        delete_all(storage)
+
+    monkeypatch.setattr(LocalStorage, "delete_all", watched)
+    harness.store.teardown(harness.config, [], [])
+    assert removed == {harness.folder: False}
+    assert not harness.folder.parent.exists()
 
 
 @pytest.mark.parametrize(

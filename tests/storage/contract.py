@@ -174,6 +174,14 @@ class StorageContract:
         assert all(infos[name] == storage.info(name) for name in infos)
         assert [infos[name].size_bytes for name in sorted(infos)] == [1, 6, 11]
 
+    def test_a_note_is_read_as_it_was_written_last(self, storage, other, make):
+        for content in (b"long content", b"short", b""):
+            storage.note("rows/note", content)
+            assert other.read("rows/note") == content
+        with pytest.raises(StorageError):
+            make(read_only=True).note("rows/note", b"x")
+        assert storage.read("rows/note") == b""
+
     def test_a_folder_is_not_a_file(self, storage):
         put(storage, "rows/a", b"x")
         assert storage.info("rows") is None

@@ -46,6 +46,18 @@ def test_rows_come_back_in_groups_of_bounded_size(tmp_path, table, groups):
     assert (file.num_rows, file.where) == (len(table), str(tmp_path / file.name))
 
 
+def test_small_batches_share_row_groups(tmp_path):
+    table = lists(*[20] * 30_000).cast(pa.schema([("row", pa.int64()), ("items", pa.large_list(pa.int64()))]))
+    file = DataFile.write(
+        LocalStorage(tmp_path), table.schema, (table.slice(row, 1) for row in range(len(table)))
+    )
+    batches = list(file.batches())
+    assert pa.concat_tables(batches).equals(table)
+    # 600,000 elements, 2^17 to a group at most; a group may be cut short where 8 MB were put together.
+    assert len(batches) == 5
+    assert file.num_rows == len(table)
+
+
 def test_columns_that_the_file_lacks_are_left_out(tmp_path):
     table = lists(1, 2)
     file = DataFile.write(LocalStorage(tmp_path), table.schema, [table])

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from feast_sketch_store.view.group_commit import GroupCommit
+from feast_sketch_store.view.group_commit import LEADER, GroupCommit
 
 
 class Commits:
@@ -86,3 +86,59 @@ def test_many_threads_lose_nothing():
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(lambda item: group.submit(item, commit), range(2_000)))
     assert sorted(item for batch in seen for item in batch) == list(range(2_000))
+
+
+def test_futures_share_a_commit_and_each_is_told_of_its_own():
+    group, commits = GroupCommit(), Commits()
+    first = group.submit_later(0, commits)
+    commits.begun.acquire()
+    others = {item: group.submit_later(item, commits) for item in (1, -2, 3)}
+    assert not first.cancel(), "what is to be written cannot be taken back"
+    commits.may_end.set()
+    assert first.result(30) is None
+    with pytest.raises(ValueError, match="-2"):
+        others[-2].result(30)
+    assert [others[item].result(30) for item in (1, 3)] == [None, None]
+    assert commits.batches == [[0], [1, -2, 3]]
+    group.settle()
+    assert LEADER not in [thread.name for thread in threading.enumerate()], "no thread stays behind"
+
+
+@pytest.mark.parametrize("is_thread_first", [True, False])
+def test_threads_and_futures_lead_for_each_other(is_thread_first):
+    group, commits = GroupCommit(), Commits()
+    with ThreadPoolExecutor(2) as pool:
+        for number in range(2):
+            if (number == 0) == is_thread_first:
+                done = pool.submit(group.submit, number, commits)
+            else:
+                later = group.submit_later(number, commits)
+            if number == 0:
+                commits.begun.acquire()
+        waiting(group, 1)
+        commits.may_end.set()
+        done.result(30)
+        later.result(30)
+    assert commits.batches == [[0], [1]]
+
+
+def test_many_threads_and_futures_lose_nothing():
+    group, seen = GroupCommit(), []
+
+    def commit(items):
+        seen.append(list(items))
+        return [None] * len(items)
+
+    def write(item):
+        if item % 3:
+            group.submit(item, commit)
+            return None
+        return group.submit_later(item, commit)
+
+    with ThreadPoolExecutor(16) as pool:
+        for future in pool.map(write, range(2_000)):
+            if future is not None:
+                future.result(30)
+    assert sorted(item for batch in seen for item in batch) == list(range(2_000))
+    group.settle()
+    assert not group._queue

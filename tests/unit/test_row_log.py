@@ -270,7 +270,7 @@ def test_commits_before_a_compaction_are_checkpointed_and_deleted(log, storage):
     for n in range(30):
         log.append(rows(f"row {n}"))
         through = log.absorb()
-    assert len(storage.list("rows/_delta_log/")) == 30
+    assert len([n for n in storage.list("rows/_delta_log/") if n.endswith(".json")]) == 30
     log.compact([rows("all")], through)
     log.prune()
     names = storage.list("rows/_delta_log/")
@@ -353,10 +353,65 @@ def test_what_a_killed_writer_left_is_overwritten(log, storage):
     with_b = path.read_bytes()
     for cut in {1, 8, 30, 47, 48, 49, (len(with_b) - len(whole)) // 2, len(with_b) - len(whole) - 1}:
         path.write_bytes(with_b[: len(whole) + cut])
+        storage.delete(["fresh/end"])  # the commit was never acknowledged
         other = RowLog(storage)
         assert names_of(other.read()) == ["a"], cut
         other.append(rows("c"))
         assert names_of(RowLog(storage).read()) == ["a", "c"], cut
+
+
+@pytest.mark.parametrize("kept", [0, 63, 64, 0.5, -1])
+@pytest.mark.parametrize("is_rolled", [False, True])
+def test_a_log_that_was_cut_behind_an_acknowledged_commit_is_damaged(log, storage, kept, is_rolled):
+    log.append(rows("a"))
+    if is_rolled:
+        log.absorb()
+    log.append(rows("b"))
+    position = log.read().position
+    (name,) = [n for n in storage.list("fresh/") if n.endswith(".log")]
+    path = storage.path / "fresh" / name
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(kept * len(whole)) if kept == 0.5 else kept])
+    for other in (log, RowLog(storage)):
+        with pytest.raises(DamagedFileError, match=f"{name}: ends at byte .* it was cut"):
+            other.read()
+        with pytest.raises(DamagedFileError, match=f"{name}: ends at byte .* it was cut"):
+            other.append(rows("c"))
+    with pytest.raises(DamagedFileError, match=f"{name}: ends at byte .* it was cut"):
+        log.read(position)
+    path.write_bytes(whole)
+    assert RowLog(storage).append(rows("c")).number == 2
+    assert names_of(RowLog(storage).read()) == ["a", "b", "c"]
+
+
+def test_what_is_left_of_a_cut_log_is_used_when_the_mark_is_removed(log, storage):
+    log.append(rows("a"))
+    (name,) = [n for n in storage.list("fresh/") if n.endswith(".log")]
+    path = storage.path / "fresh" / name
+    size = path.stat().st_size
+    log.append(rows("b"))
+    path.write_bytes(path.read_bytes()[:size])
+    storage.delete(["fresh/end"])
+    assert names_of(RowLog(storage).read()) == ["a"]
+
+
+@pytest.mark.parametrize("content", [b"", b"short", bytes(48)])
+def test_a_mark_that_is_not_whole_says_nothing(log, storage, content):
+    log.append(rows("a"))
+    storage.replace("fresh/end", content)
+    assert names_of(RowLog(storage).read()) == ["a"]
+    log.append(rows("b"))
+    assert names_of(RowLog(storage).read()) == ["a", "b"]
+
+
+def test_a_mark_that_cannot_be_written_fails_no_commit(log, storage, monkeypatch):
+    def fail(name, content):
+        raise StorageError("no space")
+
+    monkeypatch.setattr(log._fresh._storage, "note", fail)
+    for name in "abc":
+        log.append(rows(name))
+    assert names_of(RowLog(storage).read()) == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("size", [0, 1, 63])
@@ -365,6 +420,7 @@ def test_a_writer_may_die_while_it_creates_the_log(storage, size):
     (name,) = [n for n in storage.list("fresh/") if n.endswith(".log")]
     path = storage.path / "fresh" / name
     path.write_bytes(path.read_bytes()[:size])
+    storage.delete(["fresh/end"])  # the commit was never acknowledged
     log = RowLog(storage)
     assert not log.read()
     log.append(rows("b"))

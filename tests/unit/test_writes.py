@@ -8,12 +8,14 @@ from datetime import UTC, datetime
 import pytest
 from feast.protos.feast.types.Value_pb2 import StringSet, Value
 
-from feast_sketch_store.errors import RowError
+from feast_sketch_store.errors import RowError, VocabularyOverflowError
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view import sealing
+from feast_sketch_store.view import view as view_module
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
+from feast_sketch_store.view.state import StateLoader
 from feast_sketch_store.view.view import View
 from tests.helpers.keys import user_hashes, user_key
 
@@ -149,3 +151,69 @@ def test_a_write_does_not_read_back_what_it_wrote(make_view, monkeypatch):
     )
     view.write([row(2, "y")])
     assert found(view, 1, 2) == [1, 2]
+
+
+@pytest.fixture
+def encoded(monkeypatch):
+    """Collects how many rows are taken up at a time."""
+    sizes, take_up = [], StateLoader._with_rows
+
+    def counting(self, state, table, *arguments):
+        sizes.append(len(table))
+        return take_up(self, state, table, *arguments)
+
+    monkeypatch.setattr(StateLoader, "_with_rows", counting)
+    return sizes
+
+
+def slow_view(tmp_path, policy=NEVER, settings=SETTINGS):
+    """A view that looks for the writes of others once an hour."""
+    return View(LocalStorage(tmp_path / "view"), settings, policy, 3600.0)
+
+
+def test_rows_that_nobody_reads_are_taken_up_together(tmp_path, encoded):
+    view = slow_view(tmp_path)
+    for user in range(20):
+        view.write([row(user, "x")])
+    assert encoded == []
+    assert found(view, *range(21)) == list(range(20))
+    assert encoded == [20]
+    view.write([row(20, "x")])
+    assert encoded == [20, 1], "who reads does not wait for rows to be taken up"
+    assert found(view, *range(21)) == list(range(21))
+
+
+def test_so_many_rows_are_taken_up_without_a_read(tmp_path, encoded, monkeypatch):
+    monkeypatch.setattr(view_module, "_MAX_DEFERRED_ROWS", 5)
+    view = slow_view(tmp_path)
+    for user in range(13):
+        view.write([row(user, "x")])
+    assert encoded == [5, 5]
+    assert found(view, *range(13)) == list(range(13))
+    assert encoded == [5, 5, 3]
+
+
+def test_rows_that_are_not_taken_up_yet_count_for_a_seal(tmp_path):
+    view = slow_view(tmp_path, SealPolicy(0.5, 20))
+    for user in range(21):
+        view.write([row(user, "x")])
+    view.settle()
+    assert view.stats().sealed_entities == 21
+    for user in range(21, 41):
+        view.write([row(user, "x")])
+    view.settle()
+    assert view.stats().sealed_entities == 21, "20 rows that were sealed count no more"
+    view.write([row(41, "x")])
+    view.settle()
+    assert view.stats().sealed_entities == 42
+
+
+def test_rows_that_are_not_taken_up_yet_count_for_the_vocabulary(tmp_path):
+    settings = ViewSettings("history", 1e-5, {"viewed": FeatureSettings(CODEC, 0.01, 30)})
+    view = slow_view(tmp_path, settings=settings)
+    for user in range(30):
+        view.write([row(user, f"item {user}")])
+    with pytest.raises(VocabularyOverflowError):
+        view.write([row(30, "item 30")])
+    view.write([row(30, "item 0")])
+    assert found(view, *range(31)) == list(range(31))

@@ -1,0 +1,155 @@
+"""``feast-sketch seal --watch``: seals when it is time to, beside writers in other processes."""
+
+import json
+import logging
+import signal
+import subprocess
+import sys
+import threading
+from datetime import UTC, datetime, timedelta
+
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+from feast import Entity, FeatureStore, FeatureView, Field, FileSource, PushSource, ValueType
+from feast.types import Set, String
+
+from feast_sketch_store import open_view
+from feast_sketch_store.cli import cli
+from feast_sketch_store.errors import StorageError
+from feast_sketch_store.operations import maintenance
+from feast_sketch_store.view.sealing import SealPolicy
+from feast_sketch_store.view.view import View
+from tests.helpers.processes import PATIENCE_SECONDS
+
+EVENT = datetime(2026, 5, 1, tzinfo=UTC)
+VIEWS = ["history", "other"]
+
+
+@pytest.fixture
+def store(tmp_path):
+    """A repository of two views whose writers never seal."""
+    (tmp_path / "feature_store.yaml").write_text(
+        "project: shop\nprovider: local\nregistry: registry.db\nentity_key_serialization_version: 3\n"
+        "online_store: {type: sketch, path: sketch, seal_min_rows: 1000000}\n"
+    )
+    user = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
+    batch = FileSource(path=str(tmp_path / "rows.parquet"), timestamp_field="event")
+    views = [
+        FeatureView(
+            name=name,
+            entities=[user],
+            schema=[Field(name="viewed", dtype=Set(String))],
+            source=PushSource(name=f"{name} clicks", batch_source=batch),
+            ttl=timedelta(days=36_500),
+        )
+        for name in VIEWS
+    ]
+    store = FeatureStore(repo_path=str(tmp_path))
+    store.apply([user, *views])
+    return store
+
+
+def push(store, view, users):
+    frame = pd.DataFrame({"user_id": users, "viewed": [[f"a{u}"] for u in users], "event": EVENT})
+    store.push(f"{view} clicks", frame)
+
+
+def another(store):
+    """The same repository as another process opens it."""
+    return FeatureStore(repo_path=str(store.repo_path))
+
+
+class Watch:
+    """A watch in a thread, and what it sealed."""
+
+    def __init__(self, store, views=(), policy=None):
+        self.stop, self.sealed, self._told = threading.Event(), [], threading.Condition()
+        self.thread = threading.Thread(
+            target=maintenance.watch, args=(store, views, self.stop, 0.01, self._tell, policy)
+        )
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.stop.set()
+        self.thread.join(PATIENCE_SECONDS)
+        assert not self.thread.is_alive()
+
+    def _tell(self, view):
+        with self._told:
+            self.sealed.append(view)
+            self._told.notify_all()
+
+    def wait_for(self, number):
+        with self._told:
+            assert self._told.wait_for(lambda: len(self.sealed) >= number, PATIENCE_SECONDS)
+
+
+def test_it_seals_each_view_when_it_is_time_to(store):
+    with Watch(another(store), policy=SealPolicy(0.5, 10)) as watch:
+        push(store, "history", list(range(11)))
+        watch.wait_for(1)
+        push(store, "other", list(range(11)))
+        watch.wait_for(2)
+        push(store, "history", list(range(11, 31)))
+        watch.wait_for(3)
+    assert watch.sealed == ["history", "other", "history"]
+    assert open_view(store, "history").stats().sealed_entities == 31
+    push(store, "history", list(range(31, 100)))
+    assert open_view(store, "history").stats().sealed_entities == 31, "it has ended"
+
+
+def test_a_view_that_is_not_named_is_left_alone(store):
+    for view in VIEWS:
+        push(store, view, list(range(11)))
+    with Watch(another(store), ["other"], SealPolicy(0.5, 10)) as watch:
+        watch.wait_for(1)
+    assert watch.sealed == ["other"]
+    assert open_view(store, "history").stats().sealed_entities == 0
+
+
+def test_a_seal_that_fails_is_told_once_and_tried_again(store, monkeypatch, caplog):
+    caplog.set_level(logging.WARNING)
+    seal, failures = View.seal, []
+
+    def fail_thrice(view):
+        if len(failures) < 3:
+            failures.append(view)
+            raise StorageError("no space")
+        return seal(view)
+
+    monkeypatch.setattr(View, "seal", fail_thrice)
+    push(store, "history", list(range(11)))
+    with Watch(another(store), policy=SealPolicy(0.5, 10)) as watch:
+        watch.wait_for(1)
+    assert len(failures) == 3
+    assert [r.message for r in caplog.records if "no space" in r.message] == [
+        "no space; feature view 'history' is tried again"
+    ]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_command_seals_what_another_process_writes_until_it_is_interrupted(store, number):
+    code = "import sys; from feast_sketch_store.cli import cli; cli(sys.argv[1:])"
+    options = ["--watch", "--interval", "0.05", "--min-rows", "10", "--share", "0.5", "--json"]
+    command = [sys.executable, "-W", "ignore", "-c", code, "-c", str(store.repo_path), "seal", *options]
+    push(store, "history", list(range(11)))
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert json.loads(process.stdout.readline())["view"] == "history"
+        for first in range(11, 40):
+            push(store, "history", [first])
+        assert json.loads(process.stdout.readline())["view"] == "history"
+        process.send_signal(number)
+        assert process.wait(PATIENCE_SECONDS) == 0
+    stats = open_view(store, "history").stats()
+    assert stats.sealed_entities + stats.unsealed_rows >= 40
+    assert stats.sealed_entities > 11
+
+
+def test_options_of_the_watch_need_it(store):
+    done = CliRunner().invoke(cli, ["-c", str(store.repo_path), "seal", "--min-rows", "10"])
+    assert done.exit_code == 2
+    assert "give --watch with them" in done.stderr
