@@ -244,9 +244,13 @@ class BloomTable(Structure):
     @property
     def ideal_bits(self) -> float:
         """See `Structure`."""
-        num_ones = sum(symbols.num_ones for symbols in self.ranges)
-        fill = -math.expm1(-num_ones / self.filter.num_bits) if num_ones else 0.5
+        fill = self._expected_fill
         return ideal_bits([facts for symbols in self.ranges for facts in symbols.fact_classes(fill)])
+
+    @property
+    def _expected_fill(self) -> float:
+        num_ones = sum(symbols.num_ones for symbols in self.ranges)
+        return -math.expm1(-num_ones / self.filter.num_bits) if num_ones else 0.5
 
     def to_snapshot(self) -> Described:
         """See `Structure.to_snapshot`."""
@@ -284,6 +288,8 @@ class BloomTable(Structure):
         window_words = _window_words(table.ranges)
         if not window_words <= num_words <= MAX_NUM_WORDS or words.shape != (num_words + window_words,):
             raise ValueError("the table's length is not that of its words and window")
+        if table._expected_fill == 1:
+            raise ValueError("the table is said to hold more facts than it has bits for")
         return table
 
 

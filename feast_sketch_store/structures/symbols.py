@@ -1,6 +1,7 @@
 """Ranges of symbols: what a filter knows of the consecutive symbols of a feature, or of rows."""
 
 import itertools
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -81,7 +82,8 @@ class SymbolRange:
         """Its facts by their number of hashes."""
         behind = (*self.facts_per_hash, 0)
         numbers = [behind[k] - behind[k + 1] for k in range(self.num_hashes)]
-        return [FactClass(number, fill ** (k + 1)) for k, number in enumerate(numbers) if number]
+        rates = [max(fill ** (k + 1), sys.float_info.min) for k in range(self.num_hashes)]
+        return [FactClass(number, rate) for number, rate in zip(numbers, rates, strict=True) if number]
 
     def to_snapshot(self) -> dict[str, Any]:
         """The range as an entry of a description."""

@@ -257,3 +257,10 @@ def test_any_other_content_is_refused_or_safe_to_read(parts, path):
         for name in ("viewed", "sizes", "country", "member"):
             for feature in layer.read(hashes, [name], 0).features.values():
                 feature.decoder.values(feature.states, feature.indptr, feature.symbols)
+
+
+def test_more_facts_than_a_table_has_bits_for_are_refused(parts):
+    symbols = inside(parts[0], [*BLOOM, "features", 0])
+    symbols["facts_per_hash"] = [10**9] * len(symbols["facts_per_hash"])
+    with pytest.raises(ValueError, match="more facts than it has bits for"):
+        SketchLayer.from_snapshot(*parts)
