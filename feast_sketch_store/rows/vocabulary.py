@@ -18,6 +18,10 @@ from feast_sketch_store.rows.packed_values import PackedArrays, packed_arrays, v
 
 STORAGE_TYPES = (pa.int64(), pa.large_binary())
 
+# Packed values are unpacked when a snapshot is opened, into memory of each process; plain ones are mapped.
+_MAX_PACKED_NUMBERS = 1 << 18
+_MAX_PACKED_STRINGS = 1 << 12
+
 
 class Vocabulary:
     """Distinct values in id order, immutable.
@@ -115,7 +119,10 @@ class Vocabulary:
         return kernel.BytesIndex(*parts_of(self.values))
 
     def to_packed(self) -> PackedArrays:
-        """The values in few bits, as arrays for a snapshot."""
+        """The values as arrays for a snapshot: in few bits, if that takes a millisecond or two to unpack."""
+        is_number = pa.types.is_int64(self.values.type)
+        if len(self) > (_MAX_PACKED_NUMBERS if is_number else _MAX_PACKED_STRINGS):
+            return self.to_arrays()
         return packed_arrays(self.values)
 
     @classmethod

@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.packed_values import packed_arrays, values_from
 from feast_sketch_store.rows.vocabulary import Vocabulary
+from feast_sketch_store.structures.parts import Parts, prefixed
 
 BINARY, INT64 = pa.large_binary(), pa.int64()
 
@@ -124,3 +126,23 @@ def test_a_vocabulary_knows_its_packed_bytes():
     vocabulary = Vocabulary(binary(b"abc", b""))
     arrays = vocabulary.to_packed()
     assert vocabulary.packed_bytes == size_of(arrays) == Vocabulary.from_packed(arrays, BINARY).packed_bytes
+
+
+@pytest.mark.parametrize(
+    ("small", "large"),
+    [
+        (pa.array(range(1 << 18), INT64), pa.array(range((1 << 18) + 1), INT64)),
+        (binary(*(b"%d" % n for n in range(1 << 12))), binary(*(b"%d" % n for n in range((1 << 12) + 1)))),
+    ],
+    ids=["numbers", "strings"],
+)
+def test_a_large_vocabulary_stays_as_it_is_mapped(small, large):
+    """To unpack it would take longer than a snapshot may take to open."""
+    assert "shape" in Vocabulary(small).to_packed()
+    plain = Vocabulary(large).to_packed()
+    assert "shape" not in plain
+    assert Parts(prefixed("values", plain), {}).vocabulary("values", codec_of(large)).values.equals(large)
+
+
+def codec_of(values):
+    return FeatureCodec("viewed", "int64_set_val" if values.type == INT64 else "string_set_val")
