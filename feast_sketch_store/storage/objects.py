@@ -75,7 +75,7 @@ class Objects:
         return f"Objects({self.location!r})"
 
     def __reduce__(self) -> Any:
-        raise TypeError("a connection to an object store cannot be pickled; open it anew in each process")
+        raise TypeError("a connection to an object store stays in its process; open it anew in each one")
 
     def where(self, key: str = "") -> str:
         """An object's place, for messages."""

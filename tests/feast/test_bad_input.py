@@ -42,7 +42,8 @@ def items(*values):
         ({"refresh_interval_seconds": -1}, "refresh_interval_seconds"),
         ({"expired_kept_for": "a while"}, "duration"),
         ({"path": ""}, "path"),
-        ({"path": "s3://bucket/x"}, "local file system"),
+        ({"path": "gs://bucket/x"}, "gs://"),
+        ({"path": "http://bucket/x"}, "http://"),
     ],
 )
 def test_a_wrong_option_is_refused_with_its_name(make_config, options, message):

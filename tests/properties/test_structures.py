@@ -139,8 +139,8 @@ def target_of(shape, feature, structure):
     amount = shape.amount
     if shape.measure == "memory":
         amount = max(500.0, amount * len(feature.symbols) + len(feature.vocabulary))
-        # The vocabulary counts, and the list of rows that sets need: about 30 bits each.
-        amount += feature.vocabulary.size_bytes + 4 * shape.num_rows
+        # The vocabulary counts, and the list of rows that sets need: at this rate of presence 38 bits each.
+        amount += feature.vocabulary.size_bytes + 6 * shape.num_rows
     return Goal(shape.measure, amount, structure)
 
 
