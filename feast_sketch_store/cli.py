@@ -10,6 +10,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
+from textwrap import indent
 from typing import Any, TypeVar
 
 import click
@@ -19,13 +20,13 @@ from tabulate import tabulate
 
 import feast_sketch_store
 from feast_sketch_store.errors import SketchStoreError
-from feast_sketch_store.online_store import any_feature_view
 from feast_sketch_store.operations import maintenance
 from feast_sketch_store.operations.maintenance import FeatureReport, ViewReport
 from feast_sketch_store.planning.choice import PlanTarget
 from feast_sketch_store.planning.plan import Plan
-from feast_sketch_store.planning.planner import DEFAULT_SAMPLE, field_lines, plan_view
-from feast_sketch_store.planning.report import readable_bytes, to_html
+from feast_sketch_store.planning.planner import DEFAULT_SAMPLE, plan_view
+from feast_sketch_store.planning.progress import Progress
+from feast_sketch_store.planning.report import count_text, fields_text, memory_text, readable_bytes, to_html
 from feast_sketch_store.storage.names import folder_name
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.settings import byte_count
@@ -360,7 +361,7 @@ def _size(context: click.Context, parameter: click.Parameter, text: str | None) 
     "labels",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Parquet file of labels: join keys, label, maybe split, and context features.",
+    help="Parquet file of labels: join keys, label, maybe split and candidate, and context features.",
 )
 @click.option(
     "--model",
@@ -381,7 +382,7 @@ def _size(context: click.Context, parameter: click.Parameter, text: str | None) 
 @click.option(
     "--html",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Where the report goes  [default: VIEW.plan.html]",
+    help="Where the report goes  [default: VIEW.TARGET.plan.html]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_obj
@@ -408,17 +409,19 @@ def plan(
         store = open_store()
         (name,) = _names(store, [view])
         target = PlanTarget(false_per_read, noise_ratio, memory, labels is not None)
-        made = plan_view(
-            store, name, target, labels, sample, offline, lambda text: click.echo(text, err=True)
-        )
-    report = html or Path(f"{folder_name(name)}.plan.html")
+        progress = Progress(sys.stderr)
+        try:
+            made = plan_view(store, name, target, labels, sample, offline, progress)
+        finally:
+            progress.end()
+    report = html or Path(".".join(filter(None, (folder_name(name), target.name, "plan.html"))))
     _write_report(made, report)
     if as_json:
         _print_json(asdict(made))
         return
     click.echo(
-        f"{name}: {made.num_entities:,} entities, {made.num_facts:,} facts, "
-        f"{sum(made.vocabulary_sizes.values()):,} values; {made.sampled_entities:,} entities sampled\n"
+        f"{name}: {made.num_entities:,} entities, {count_text(made.facts)} facts, "
+        f"{_values_text(made)} values; {made.sampled_entities:,} entities sampled\n"
     )
     _print_table(_POINT_COLUMNS, [_point_cells(made, number) for number in range(len(made.points))])
     if made.auc_without is not None:
@@ -429,10 +432,17 @@ def plan(
     else:
         chosen = made.points[made.chosen]
         click.echo(f"Chosen: {chosen.curve}, {chosen.label}.\n")
-        types = {field.name: str(field.dtype) for field in any_feature_view(store, name).features}
-        click.echo("\n".join(f"    {line}" for line in field_lines(types, chosen)) + "\n")
+        if made.is_current:
+            click.echo("The view has these settings already, or others that come to the same.\n")
+        click.echo(indent(fields_text(made, chosen), "    ") + "\n")
     click.echo("\n".join(f"- {limit}" for limit in made.limits))
     click.echo(f"Report: {report}", err=True)
+
+
+def _values_text(plan: Plan) -> str:
+    """How many values all features have."""
+    sizes = plan.vocabulary_sizes
+    return " + ".join(count_text(size) for size in sizes.values())
 
 
 def _write_report(plan: Plan, path: Path) -> None:
@@ -541,7 +551,7 @@ def _point_cells(plan: Plan, number: int) -> list[str]:
     return [
         point.curve,
         point.label,
-        readable_bytes(point.memory_bytes),
+        memory_text(point),
         f"{point.bits_per_fact:.2f}",
         "-" if point.table_bits_per_fact is None else f"{point.table_bits_per_fact:.2f}",
         f"{point.false_per_read:.3g}",

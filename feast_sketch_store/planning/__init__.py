@@ -3,8 +3,12 @@
 sample.py    sampled entities, and what they say of the whole view
 source.py    where they come from: the row log, or the offline source
 curves.py    bytes and false values of each structure, by theory
+stored_rows.py, other_stores.py  the bytes of sampled rows in Redis and SQLite
 registered.py  the same of structures that were registered
 labels.py    what they cost a model, measured
+interactions.py  how a candidate fits a history, for such a model
+current.py   what the view has already
+progress.py  what a terminal shows meanwhile
 report.py    the page that shows them
 choice.py    the point that meets a target, and the knee
 planner.py   all of it for a view of a Feast repository

@@ -69,6 +69,18 @@ class PlanTarget:
         )
 
     @property
+    def name(self) -> str:
+        """What tells it from other targets in the name of a file; empty if nothing is asked for."""
+        limits = {
+            "false-per-read": self.false_per_read,
+            "noise-ratio": self.noise_ratio,
+            "memory": self.memory_bytes,
+        }
+        parts = ["auc"] * self.auc
+        parts += [f"{limit}-{amount:.12g}" for limit, amount in limits.items() if amount is not None]
+        return "-".join(parts)
+
+    @property
     def allowed_noise(self) -> float | None:
         """The noise ratio to stay below, of the whole vocabulary; None if it is not what counts."""
         if self.false_per_read is not None or self.memory_bytes is not None:
@@ -151,22 +163,27 @@ def choose_point(points: Sequence[Point], target: PlanTarget) -> int:
     return min(meeting, key=size)  # sets have no noise, so there is one
 
 
-def undecided(points: Sequence[Point], auc_without: Estimate) -> str:
+def undecided(gain: Estimate, without: Estimate, exact: Estimate, has_candidates: bool) -> str:
     """Why no point is worth its bytes by AUC, and what to try; nothing if one is.
 
-    The best point's AUC has to lie above that of a model without the features by more than its interval.
+    Parameters
+    ----------
+    gain : of the exact features over the context alone, whose AUCs are the next two.
+    has_candidates : whether the model sees candidates.
     """
-    best = max((point.auc for point in points if point.settings and point.auc), key=lambda auc: auc.value)
-    if best.low > auc_without.value:
+    if gain.low > 0:
         return ""
+    advice = (
+        "Or check that the candidates are values of the features."
+        if has_candidates
+        else "Or give the labels a column 'candidate', the value that each label is about: this model adds "
+        "up weights, and sees only by that column how a candidate goes with the history."
+    )
     return (
-        f"The labels do not decide: the model gains {best.value - auc_without.value:+.4f} from the features "
-        f"(AUC {best.value:.4f}, 95 % interval {best.low:.4f} to {best.high:.4f}, against "
-        f"{auc_without.value:.4f} without them), which lies inside the interval. Try more labels. "
-        "Or add context that says how the candidate of each label goes with the history, such as a "
-        "similarity score or the share of the history in the candidate's category: this model adds up "
-        "weights, and sees no such interaction by itself. Or plan without --auc, by --noise-ratio or "
-        "--memory."
+        f"The labels do not decide: the model gains {gain.value:+.4f} from the features (AUC "
+        f"{exact.value:.4f}, against {without.value:.4f} without them; 95 % interval {gain.low:+.4f} to "
+        f"{gain.high:+.4f}), and a gain of 0 lies inside the interval. Try more labels. {advice} Or plan "
+        "without --auc, by --noise-ratio or --memory."
     )
 
 

@@ -13,12 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from feast_sketch_store.planning.plan import Point
-from feast_sketch_store.planning.sample import FeatureSample, Kept, Sample
+from feast_sketch_store.planning.plan import Estimate, Point
+from feast_sketch_store.planning.sample import FeatureSample, Kept, Sample, spread_of_total
 from feast_sketch_store.structures.goals import BLOOM, WEIGHTED_BLOOM
 from feast_sketch_store.structures.sizing import AnyFacts, FactClass, WeightedFacts, size_for_rates
 from feast_sketch_store.succinct.fingerprints import expected_bits
@@ -28,14 +26,6 @@ SETS = "sets"
 POPULAR_SETS = "most popular values, as sets"
 POPULAR_BLOOM = "most popular values, bloom"
 CHOSEN_SETS = "values chosen by the model, as sets"
-REDIS = "Redis"
-SQLITE = "SQLite"
-
-# Of a row beside its values. Measured with 20 integers below 10,000 per row, at 16.5 and 12.7 bytes per fact,
-# keys and values included (docs/performance.md); 46 bytes of a row were its value.
-_BYTES_PER_ROW = {REDIS: 20 * 16.5 - 46, SQLITE: 20 * 12.7 - 46}
-_VALUE_HEAD_BYTES = 6  # about; tags and lengths around the elements of a value
-
 _HEADER_BYTES = 4_000  # about; of a snapshot's file
 
 
@@ -113,11 +103,10 @@ def bloom(
         for (name, c), rate in zip(counts.items(), geometry.false_positive_rates, strict=False)
     }
     tags = {"sketch.structure": "bloom", "sketch.error_rate": f"{error_rate:g}"}
-    label = f"error rate {error_rate:g}"
+    curve, label = BLOOM, f"error rate {error_rate:g}"
     if threshold is not None:
         tags["sketch.vocabulary"] = _min_share(threshold)
-        label = f"{kept_text(sample, kept)}, {label}"
-    curve = BLOOM if threshold is None else POPULAR_BLOOM
+        curve, label = f"{POPULAR_BLOOM}, {label}", kept_text(sample, kept)
     return as_candidate(sample, curve, label, geometry.num_bits / 8, kept, rates, tags)
 
 
@@ -164,40 +153,9 @@ def sets_of(
 ) -> Candidate:
     """Exact sets of some values; the tags are those of every feature, or per feature."""
     rates = {name: np.zeros(len(counts)) for name, counts in sample.kept_counts(kept).items()}
-    size = _sets_bytes(sample, kept, presence_error_rate)
-    return as_candidate(sample, curve, label, size, kept, rates, tags)
-
-
-def other_stores(sample: Sample) -> list[Point]:
-    """What the same rows take in other stores, exactly; estimated from the sizes of their values."""
-    value_bytes = sum(_message_bytes(feature) for feature in sample.features.values()) * sample.scale
-    num_facts = max(1, sample.num_facts)
-    points = []
-    for curve, row_bytes in _BYTES_PER_ROW.items():
-        size = value_bytes + row_bytes * sample.num_entities * _rows_per_entity(curve, sample)
-        per_fact = size / num_facts
-        points.append(Point(curve, f"{per_fact:.3g} bytes per fact", size, per_fact * 8, 0.0, 0.0, 1.0))
-    return points
-
-
-def _rows_per_entity(curve: str, sample: Sample) -> float:
-    """SQLite has a row for each feature of an entity, Redis a hash for all of them."""
-    return len(sample.features) if curve == SQLITE else 1.0
-
-
-def _message_bytes(feature: FeatureSample) -> float:
-    """Bytes of the sampled values in the wire format of Feast's `Value`, with tags and lengths."""
-    values = feature.vocabulary.values
-    if pa.types.is_integer(values.type):
-        numbers = values.to_numpy().astype(np.int64)
-        sizes = np.maximum(1, -(-np.frexp(np.abs(numbers.astype(np.float64)))[1] // 7))
-        sizes = np.where(numbers < 0, 10, sizes)
-    elif pa.types.is_large_binary(values.type):
-        lengths = pc.binary_length(values).to_numpy()
-        sizes = 1 + np.where(lengths < 128, 1, 2) + lengths
-    else:
-        sizes = np.full(len(values), values.nbytes / max(1, len(values)))
-    return float(sizes @ feature.counts) + _VALUE_HEAD_BYTES * (len(feature.indptr) - 1)
+    size, row_bits = _sets_bytes(sample, kept, presence_error_rate)
+    # A bit for each entity's timestamp, of few different ones; more take a bit more.
+    return as_candidate(sample, curve, label, size, kept, rates, tags, sample.num_entities / 8, row_bits)
 
 
 def threshold_of_share(sample: Sample, share: float) -> float:
@@ -244,14 +202,18 @@ def as_candidate(
     kept: Kept,
     rates: Mapping[str, NDArray[np.float64]],
     tags: Mapping[str, str] | Mapping[str, Mapping[str, str]],
+    beside_bytes: float = 0.0,
+    row_bits: NDArray[np.float64] | None = None,
 ) -> Candidate:
     """A point of a curve.
 
     Parameters
     ----------
-    structure_bytes : of all entities, vocabulary and header not counted.
+    structure_bytes : of the table, or of the sets and the list of entities, of all entities.
     kept, rates : as those of a `Candidate`.
     tags : those of every feature, or per feature.
+    beside_bytes : what comes on top, vocabulary and header not counted.
+    row_bits : of the codes of each sampled entity, float64[n]; None for a filter.
     """
     counts = sample.kept_counts(kept)
     num_entities = sample.num_entities
@@ -261,20 +223,82 @@ def as_candidate(
     )
     kept_facts = sum(int(c.sum()) for c in counts.values())
     all_facts = sum(int(c.sum()) for c in sample.full_counts.values())
-    memory = structure_bytes + sample.vocabulary_bytes(kept) + _HEADER_BYTES
+    memory = structure_bytes + beside_bytes + sample.vocabulary_bytes(kept) + _HEADER_BYTES
+    bounds = memory_bounds(sample, kept, rates, structure_bytes, memory, row_bits)
     is_per_feature = any(not isinstance(value, str) for value in tags.values())
     point = Point(
         curve,
         label,
         memory,
-        memory * 8 / max(1, sample.num_facts),
+        bounds.low,
+        bounds.high,
+        8 * structure_bytes / max(1, sample.num_facts),
+        8 * memory / max(1, sample.num_facts),
         false_per_read,
         false_per_read * num_entities / max(1, kept_facts),
         kept_facts / all_facts if all_facts else 1.0,
         settings=dict(tags) if is_per_feature else {name: dict(tags) for name in sample.features},  # type: ignore[arg-type]
-        table_bits_per_fact=structure_bytes * 8 / max(1, sample.num_facts),
     )
     return Candidate(point, kept, rates)
+
+
+def memory_bounds(
+    sample: Sample,
+    kept: Kept,
+    rates: Mapping[str, NDArray[np.float64]],
+    structure_bytes: float,
+    memory_bytes: float,
+    row_bits: NDArray[np.float64] | None,
+) -> Estimate:
+    """The interval of a point's bytes: of the bits of sampled entities, and of the values not yet seen.
+
+    The bits of an entity are those of its codes; in a filter those of its kept values, as many for each in a
+    plain one, else -log2 of the value's density. What they differ by from a constant number per fact is what
+    the sample is uncertain of, as the facts of the view are known. Codes that are fitted to a sample are too
+    short for the view by up to half a nat per value (Miller, 1955).
+    """
+    if sample.scale <= 1:
+        return Estimate.exactly(memory_bytes)
+    bits, facts = np.zeros(len(sample)), np.zeros(len(sample))
+    unseen_low, unseen_high, fitted = 0.0, 0.0, 0.0
+    for name, feature in sample.features.items():
+        is_plain = len(rates[name]) > 0 and rates[name][0] > 0 and bool((rates[name] == rates[name][0]).all())
+        each = 1.0 if is_plain else -np.log2(feature.counts / len(sample) * (1 - 1e-9))
+        bits += feature.sums(np.where(kept[name], each, 0.0))
+        facts += np.diff(feature.indptr)
+        if kept[name].all():
+            low, high = _bytes_of_unseen(sample, name, is_plain)
+            unseen_low, unseen_high = unseen_low + low, unseen_high + high
+        fitted += np.count_nonzero(kept[name]) / (2 * math.log(2)) / 8 * (sample.scale - 1)
+    if row_bits is None:
+        fitted = 0.0
+    else:
+        bits = row_bits
+    per_fact = bits.sum() / max(1.0, facts.sum())
+    total = max(1.0, bits.sum() * sample.scale)
+    spread = spread_of_total(bits - per_fact * facts, sample.num_entities) / total
+    of_facts = (sample.facts.high - sample.facts.value) / max(1.0, sample.facts.value)
+    of_sample = structure_bytes * math.hypot(spread, of_facts)
+    return Estimate(
+        memory_bytes,
+        # In whole bytes, so that the order in which values were found does not show in the last digits.
+        math.floor(memory_bytes - math.hypot(of_sample, unseen_low)),
+        math.ceil(memory_bytes + fitted + math.hypot(of_sample, unseen_high)),
+    )
+
+
+def _bytes_of_unseen(sample: Sample, name: str, is_plain: bool) -> tuple[float, float]:
+    """How many bytes less or more the vocabulary of a feature, and the codes of its rare values, may take."""
+    feature, sizes = sample.features[name], sample.vocabulary_sizes[name]
+    each = feature.vocabulary.values.nbytes / max(1, len(feature.vocabulary))
+    once, seen = feature.num_rare[0], len(feature.vocabulary)
+    tail_facts = 0 if is_plain else once * sample.scale
+
+    def size(num_values: float) -> float:
+        rare = max(1.0, once + num_values - seen)
+        return float(num_values * each + tail_facts * math.log2(rare) / 8)
+
+    return size(sizes.value) - size(sizes.low), size(sizes.high) - size(sizes.value)
 
 
 def shapes_of(sample: Sample, kept: Kept, presence_error_rate: float) -> FactClass:
@@ -284,8 +308,13 @@ def shapes_of(sample: Sample, kept: Kept, presence_error_rate: float) -> FactCla
     return FactClass(sample.num_entities, presence_error_rate / num_shapes)
 
 
-def _sets_bytes(sample: Sample, kept: Kept, presence_error_rate: float) -> float:
-    """Bytes of the sets of all entities: the codes, where they begin, and the list of entities."""
+def _sets_bytes(sample: Sample, kept: Kept, presence_error_rate: float) -> tuple[float, NDArray[np.float64]]:
+    """Bytes of the sets of all entities: the codes, where they begin, and the list of entities.
+
+    Returns
+    -------
+    Them, and the bits of the codes of each sampled entity, float64[n].
+    """
     parts = {name: feature.cut(kept[name]) for name, feature in sample.features.items()}
     built = _build(list(parts.values()), len(sample))
     code_bits = built.num_bits * sample.scale
@@ -296,8 +325,14 @@ def _sets_bytes(sample: Sample, kept: Kept, presence_error_rate: float) -> float
     anchor_bits = math.ceil(math.log2(max(2.0, code_bits))) / BLOCK_ROWS
     index_bits = float(expected_bits(sample.num_entities, presence_error_rate))
     index_bits += sample.num_entities * (anchor_bits + built.deltas.width)
-    timestamp_bits = sample.num_entities  # of few different ones; more take a bit more
-    return (code_bits + index_bits + timestamp_bits) / 8
+    return (code_bits + index_bits) / 8, _row_bits(built)
+
+
+def _row_bits(built: GolombSets) -> NDArray[np.float64]:
+    """Bits of each row: float64[n]."""
+    places = np.arange(built.num_rows)
+    starts = built.anchors.take(places // BLOCK_ROWS) + built.deltas.take(places)
+    return np.diff(starts.astype(np.float64), append=float(built.num_bits))
 
 
 def _build(parts: Sequence[FeatureSample], num_rows: int) -> GolombSets:

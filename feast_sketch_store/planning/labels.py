@@ -13,7 +13,7 @@ Needs scikit-learn, the optional dependencies `plan`.
 
 import itertools
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -24,11 +24,13 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from feast_sketch_store.errors import PlanError
+from feast_sketch_store.planning.interactions import Interactions
 from feast_sketch_store.planning.plan import Estimate
 from feast_sketch_store.planning.sample import Kept, Sample
+from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.entity_keys import find_sorted
 
-LABEL, SPLIT = "label", "split"
+LABEL, SPLIT, CANDIDATE = "label", "split", "candidate"
 _TRAIN, _TEST = "train", "test"
 
 # Weights shrink towards 0 by C; columns of the history the more, as each tells little.
@@ -57,12 +59,14 @@ class Labels:
     outcomes : bool[n]
     is_training : bool[n]; the AUC is that of the others.
     context : a SciPy CSR matrix, float32[n, c].
+    candidates : the n values that the rows are about; None if the labels do not say.
     """
 
     entity_hashes: NDArray[np.uint64]
     outcomes: NDArray[np.bool_]
     is_training: NDArray[np.bool_]
     context: Any
+    candidates: pa.Array | None = None
 
     @classmethod
     def read(cls, table: pa.Table, entity_hashes: NDArray[np.uint64], join_keys: Sequence[str]) -> "Labels":
@@ -71,8 +75,9 @@ class Labels:
         Parameters
         ----------
         table : the join keys, which are no context; ``label``, 0 or 1; maybe ``split``, ``train`` or
-            ``test``, without which a random half of the entities is trained on; and context features:
-            strings, integers and booleans become a column per value, floats are standardised.
+            ``test``, without which a random half of the entities is trained on; maybe ``candidate``, a value
+            of a membership feature; and context features: strings, integers and booleans become a column per
+            value, the candidate included, floats are standardised.
         entity_hashes : uint64[n, 2]
         join_keys : their names.
 
@@ -88,7 +93,8 @@ class Labels:
                 raise PlanError(f"the labels need rows of both classes, 0 and 1, to {text}")
         names = [name for name in table.column_names if name not in {*join_keys, LABEL, SPLIT}]
         blocks = [_context_block(name, table[name].combine_chunks(), is_training) for name in names]
-        return cls(entity_hashes, outcomes, is_training, _side_by_side(blocks, len(table)))
+        candidates = table[CANDIDATE].combine_chunks() if CANDIDATE in table.column_names else None
+        return cls(entity_hashes, outcomes, is_training, _side_by_side(blocks, len(table)), candidates)
 
     @cached_property
     def entities(self) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
@@ -100,6 +106,35 @@ class Labels:
         numbers = np.empty(len(order), np.int64)
         numbers[order] = np.cumsum(is_first) - 1
         return ordered[is_first], numbers
+
+
+def candidate_ids(
+    labels: Labels, sample: Sample, codecs: Sequence[FeatureCodec]
+) -> dict[str, NDArray[np.int64]]:
+    """The candidates of labelled rows as ids of the features that have such values: int64[n], -1 for none.
+
+    Raises
+    ------
+    PlanError : no feature of the sample has any of them.
+    """
+    if labels.candidates is None:
+        return {}
+    found = {}
+    for codec in codecs:
+        try:
+            values = labels.candidates.cast(codec.arrow_type.value_type)
+        except pa.ArrowException:  # values of another type
+            continue
+        given = np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False))
+        ids = np.full(len(values), -1, np.int64)
+        vocabulary = sample.features[codec.feature].vocabulary
+        ids[given] = vocabulary.find(codec.to_storage(values.take(pa.array(given))))
+        if (ids >= 0).any():
+            found[codec.feature] = ids
+    if not found:
+        names = ", ".join(codec.feature for codec in codecs)
+        raise PlanError(f"the column {CANDIDATE!r} of the labels has no value of any of the features {names}")
+    return found
 
 
 def require_scikit_learn() -> None:
@@ -124,9 +159,17 @@ class Task:
     ----------
     sample : the sample whose vocabulary, densities and numbering of values count.
     labelled : the labelled entities that have rows, with the same vocabulary.
+    candidates : per feature the id of each labelled row's candidate, int64[n]; -1 for none. The model sees
+        how it fits the history; see `Interactions`.
     """
 
-    def __init__(self, labels: Labels, sample: Sample, labelled: Sample):
+    def __init__(
+        self,
+        labels: Labels,
+        sample: Sample,
+        labelled: Sample,
+        candidates: Mapping[str, NDArray[np.int64]] | None = None,
+    ):
         self._labels, self._sample, self._labelled = labels, sample, labelled
         entities, self._entity_of = labels.entities
         self._num_entities = len(entities)
@@ -135,6 +178,7 @@ class Task:
         self._rows = np.full(len(entities), -1)  # of the entities among the labelled
         self._rows[found] = order[places]
         self._known: dict[bytes, Estimate | None] = {}
+        self._interactions = Interactions(sample, candidates or {}, self._entity_of)
 
     @property
     def share_without_row(self) -> float:
@@ -147,6 +191,10 @@ class Task:
         estimate = self.auc(nothing, {name: np.zeros(0) for name in nothing})
         assert estimate is not None
         return estimate
+
+    def auc_exact(self) -> Estimate:
+        """Of a model of the context and all features as written."""
+        return self._auc(*self._exact)
 
     def auc(self, kept: Kept, rates: Mapping[str, NDArray[np.float64]]) -> Estimate | None:
         """The AUC of a model that is trained and applied through a structure.
@@ -183,11 +231,20 @@ class Task:
     @cached_property
     def _worth(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """The values of all features, most worth first, int64[V]; and the share of the bits up to each."""
-        weights = self._exact[1].coef_[0][self._labels.context.shape[1] :]
+        _, weights, of_interactions = self._weights(*reversed(self._exact))
+        squares = weights**2
         counts = np.concatenate([feature.counts for feature in self._sample.features.values()])
         densities = counts / len(self._sample)
         bits = _entropy(densities)
-        order = np.argsort(-(weights**2) * densities * (1 - densities) / bits, kind="stable")
+        first = 0
+        added = dict(self._moments(of_interactions))
+        for name, mask in self._sample.everything.items():
+            part = slice(first, first + len(mask))
+            if name in added:
+                mean, square = added[name]
+                squares[part] += 2 * weights[part] * mean + square
+            first += len(mask)
+        order = np.argsort(-squares * densities * (1 - densities) / bits, kind="stable")
         return order, np.cumsum(bits[order]) / bits.sum()
 
     def _estimate(self, blocks: _Blocks) -> Estimate | None:
@@ -207,8 +264,14 @@ class Task:
         history = self._history([(mask, np.zeros(len(mask))) for mask in everything.values()])
         return history, self._fit(history)
 
-    def _history(self, blocks: _Blocks) -> Any:
-        """What reads of the labelled entities show: a SciPy CSR matrix, float32[m, kept values]."""
+    def _moments(self, weights: NDArray[np.float64]) -> Iterator[tuple[str, tuple[NDArray[np.float64], ...]]]:
+        """See `Interactions.second_moments`."""
+        if self._interactions:
+            for name, *moments in self._interactions.second_moments(weights, self._exact[0].parts):
+                yield name, tuple(moments)
+
+    def _history(self, blocks: _Blocks) -> "_Shown":
+        """What reads of the labelled entities show."""
         from scipy import sparse
 
         chance = np.random.default_rng(_SEED)
@@ -233,15 +296,22 @@ class Task:
                 )
                 shown = shown.maximum(noise)
             parts.append(shown)
-        return sparse.hstack(parts).tocsr()
+        names = list(self._sample.features)
+        kept = {name: mask for name, (mask, _) in zip(names, blocks, strict=True)}
+        histories = dict(zip(names, parts, strict=True))
+        return _Shown(histories, sparse.hstack(parts).tocsr(), self._interactions.columns(kept, histories))
 
-    def _fit(self, history: Any) -> Any:
+    def _fit(self, shown: "_Shown") -> Any:
         from scipy import sparse
         from sklearn.exceptions import ConvergenceWarning
         from sklearn.linear_model import LogisticRegression
 
         rows = np.flatnonzero(self._labels.is_training)
-        columns = [self._labels.context[rows], history[self._entity_of[rows]] * np.float32(_HISTORY_SCALE)]
+        columns = [
+            self._labels.context[rows],
+            shown.history[self._entity_of[rows]] * np.float32(_HISTORY_SCALE),
+            sparse.csr_matrix(shown.interactions[rows]),
+        ]
         matrix = sparse.hstack(columns).tocsr()
         if not matrix.shape[1]:
             matrix = sparse.csr_matrix((len(rows), 1), dtype=np.float32)
@@ -250,29 +320,98 @@ class Task:
             model = LogisticRegression(C=_C, max_iter=_MAX_ITERATIONS)
             return model.fit(matrix, self._labels.outcomes[rows])
 
-    def _auc(self, history: Any, model: Any) -> Estimate:
-        labels, num_context = self._labels, self._labels.context.shape[1]
-        weights = model.coef_[0]
+    def _weights(self, model: Any, shown: "_Shown") -> tuple[NDArray[np.float64], ...]:
+        """The weights of the context, of the values shown, and of the interactions."""
+        num_context, num_values = self._labels.context.shape[1], shown.history.shape[1]
+        context, history, interactions = np.split(model.coef_[0], [num_context, num_context + num_values])
+        # A model without any column was fitted to one of zeros.
+        return context, history[:num_values] * _HISTORY_SCALE, interactions
+
+    def _scores(self, shown: "_Shown", model: Any) -> NDArray[np.float64]:
+        """Of the rows that the model was not trained on."""
+        of_context, of_history, of_interactions = self._weights(model, shown)
         # The history of an entity is scored once for all of its rows.
-        of_entities = history @ (weights[num_context : num_context + history.shape[1]] * _HISTORY_SCALE)
-        rows = np.flatnonzero(~labels.is_training)
-        scores = labels.context[rows] @ weights[:num_context] + of_entities[self._entity_of[rows]]
-        return auc_by_entity(scores, labels.outcomes[rows], self._entity_of[rows])
+        of_entities = shown.history @ of_history
+        rows = np.flatnonzero(~self._labels.is_training)
+        scores = self._labels.context[rows] @ of_context[: self._labels.context.shape[1]]
+        scores = scores + of_entities[self._entity_of[rows]]
+        if self._interactions:
+            scores = scores + shown.interactions[rows] @ of_interactions
+        return np.asarray(scores)
+
+    def _auc(self, shown: "_Shown", model: Any) -> Estimate:
+        rows = np.flatnonzero(~self._labels.is_training)
+        scores = self._scores(shown, model)
+        return auc_by_entity(scores, self._labels.outcomes[rows], self._entity_of[rows])
+
+    def gain(self) -> Estimate:
+        """What the exact features add to the AUC of the context alone, with a paired 95 % interval."""
+        nothing = [(np.zeros_like(mask), np.zeros(0)) for mask in self._sample.everything.values()]
+        shown = self._history(nothing)
+        rows = np.flatnonzero(~self._labels.is_training)
+        return auc_by_entity(
+            self._scores(*self._exact),
+            self._labels.outcomes[rows],
+            self._entity_of[rows],
+            self._scores(shown, self._fit(shown)),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Shown:
+    """What reads of m entities show, and what n labelled rows make of it.
+
+    ``parts`` and ``history`` are SciPy CSR matrices, float32[m, kept values], per feature and side by side;
+    ``interactions`` is float32[n, c].
+    """
+
+    parts: Mapping[str, Any]
+    history: Any
+    interactions: NDArray[np.float32]
 
 
 def auc_by_entity(
-    scores: NDArray[np.float64], outcomes: NDArray[np.bool_], entities: NDArray[np.int64]
+    scores: NDArray[np.float64],
+    outcomes: NDArray[np.bool_],
+    entities: NDArray[np.int64],
+    others: NDArray[np.float64] | None = None,
 ) -> Estimate:
-    """The area under the ROC curve, with a 95 % interval of a bootstrap by entity."""
+    """The area under the ROC curve, with a 95 % interval of a bootstrap by entity.
+
+    Parameters
+    ----------
+    others : scores of another model, whose area is subtracted, each time on the same entities.
+    """
     _, entities = np.unique(entities, return_inverse=True)
+    areas = [_area_by_weight(given, outcomes) for given in (scores, others) if given is not None]
+
+    def area(weights: NDArray[np.float64]) -> float:
+        of_scores, *of_others = [of(weights) for of in areas]
+        return of_scores - sum(of_others)
+
+    chance = np.random.default_rng(_SEED)
+    num_entities = int(entities.max()) + 1
+    drawn_areas = []
+    for _ in range(_RESAMPLES):
+        drawn = np.bincount(chance.integers(0, num_entities, num_entities), minlength=num_entities)
+        drawn_areas.append(area(drawn[entities].astype(np.float64)))
+    low, high = np.percentile(drawn_areas, _INTERVAL)
+    return Estimate(area(np.ones(len(scores))), float(low), float(high))
+
+
+def _area_by_weight(
+    scores: NDArray[np.float64], outcomes: NDArray[np.bool_]
+) -> Callable[[NDArray[np.float64]], float]:
+    """Gives the area under the ROC curve for weights of the rows."""
     order = np.argsort(scores, kind="stable")
     ordered = scores[order]
     is_last = np.append(ordered[1:] != ordered[:-1], True)
     tie_ends = np.flatnonzero(is_last)
     tie_of = np.concatenate(([0], np.cumsum(is_last)[:-1]))
-    is_positive, owners = outcomes[order], entities[order]
+    is_positive = outcomes[order]
 
-    def area(weights: NDArray[np.float64]) -> float:
+    def area(of_rows: NDArray[np.float64]) -> float:
+        weights = of_rows[order]
         negatives = np.cumsum(np.where(is_positive, 0.0, weights))[tie_ends]
         positives = np.bincount(tie_of, np.where(is_positive, weights, 0.0), len(tie_ends))
         below = np.concatenate(([0.0], negatives[:-1]))
@@ -280,14 +419,7 @@ def auc_by_entity(
         # A pair of equal scores counts half.
         return float(positives @ (below + negatives) / 2 / pairs) if pairs else 0.5
 
-    chance = np.random.default_rng(_SEED)
-    num_entities = int(entities.max()) + 1
-    areas = []
-    for _ in range(_RESAMPLES):
-        drawn = np.bincount(chance.integers(0, num_entities, num_entities), minlength=num_entities)
-        areas.append(area(drawn[owners].astype(np.float64)))
-    low, high = np.percentile(areas, _INTERVAL)
-    return Estimate(area(np.ones(len(order))), float(low), float(high))
+    return area
 
 
 def _draw_false(

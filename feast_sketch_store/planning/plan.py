@@ -12,6 +12,16 @@ class Estimate:
     low: float
     high: float
 
+    @classmethod
+    def exactly(cls, value: float) -> "Estimate":
+        """A number that is known."""
+        return cls(value, value, value)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the interval is a point."""
+        return self.low == self.high
+
 
 @dataclass(frozen=True)
 class Point:
@@ -22,26 +32,43 @@ class Point:
     curve : the name of the curve on which it lies.
     label : what tells it from the other points of the curve, such as "error rate 0.01".
     memory_bytes : of all entities, everything included that a serving process maps.
-    bits_per_fact : the same in bits, over all facts that were written, kept or not.
+    memory_low, memory_high : of its 95 % interval; equal to it if nothing was sampled.
+    table_bits_per_fact : of the table, or of the sets and the list of entities, over all facts that were
+        written, kept or not; None for other stores.
+    bits_per_fact : of ``memory_bytes``, over the same facts.
     false_per_read : values that a read shows too many, expected, all features together.
     noise_ratio : the same for each true value that a read shows.
     kept_share : of the facts, those inside the vocabulary.
     auc : of a model trained through it, if there were labels.
     settings : tags to paste, per feature.
-    table_bits_per_fact : what of ``bits_per_fact`` tables and sets take, with what finds them; None for other
-        stores.
     """
 
     curve: str
     label: str
     memory_bytes: float
+    memory_low: float
+    memory_high: float
+    table_bits_per_fact: float | None
     bits_per_fact: float
     false_per_read: float
     noise_ratio: float
     kept_share: float
     auc: Estimate | None = None
     settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    table_bits_per_fact: float | None = None
+
+
+@dataclass(frozen=True)
+class PlannedField:
+    """A feature as its view declares it, but for the tags that a plan chooses.
+
+    Parameters
+    ----------
+    dtype : as Python, such as ``Set(String)``.
+    """
+
+    dtype: str
+    description: str = ""
+    tags: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -51,22 +78,26 @@ class Plan:
     Parameters
     ----------
     view : its name.
-    num_entities, num_facts : at full scale.
+    num_entities : of the view.
+    facts : pairs of an entity and a value of a membership feature. They are counted in the rows, sealed or
+        not; where rows repeat values, how many are distinct is estimated from the sample.
     sampled_entities : those that the figures come from.
-    vocabulary_sizes : per feature.
+    vocabulary_sizes : per feature, estimated (Chao) if not all entities were sampled.
     points : of all curves, each curve's from the smallest to the largest.
     chosen : the number of the point that meets what was asked for; None if the labels do not decide.
     knee : the number of the point behind which more bytes buy little.
     target : what was asked for, in words.
     limits : what a reader has to know of the figures, in sentences.
+    fields : the planned features, as they are declared.
+    is_current : whether the view is kept as the chosen point keeps it.
     auc_without, auc_exact : of models without the features and with all of them as written.
     """
 
     view: str
     num_entities: int
-    num_facts: int
+    facts: Estimate
     sampled_entities: int
-    vocabulary_sizes: Mapping[str, int]
+    vocabulary_sizes: Mapping[str, Estimate]
     points: Sequence[Point]
     chosen: int | None
     knee: int
@@ -74,6 +105,8 @@ class Plan:
     limits: Sequence[str]
     auc_without: Estimate | None = None
     auc_exact: Estimate | None = None
+    fields: Mapping[str, PlannedField] = field(default_factory=dict)
+    is_current: bool = False
 
     @property
     def shown(self) -> int:

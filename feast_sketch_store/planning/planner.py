@@ -2,12 +2,10 @@
 
 import json
 import math
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from feast import FeatureStore
@@ -22,6 +20,7 @@ from feast_sketch_store.planning.choice import (
     made_to_measure,
     undecided,
 )
+from feast_sketch_store.planning.current import has_already, offers, planned_fields
 from feast_sketch_store.planning.curves import (
     CHOSEN_SETS,
     COARSE,
@@ -31,17 +30,14 @@ from feast_sketch_store.planning.curves import (
     candidates,
     in_order,
     kept_text,
-    other_stores,
     sets_of,
 )
-from feast_sketch_store.planning.labels import WORTH_SHARES, Labels, Task, require_scikit_learn
-from feast_sketch_store.planning.plan import Plan, Point
+from feast_sketch_store.planning.labels import WORTH_SHARES, Labels, Task, candidate_ids, require_scikit_learn
+from feast_sketch_store.planning.other_stores import points_of_other_stores
+from feast_sketch_store.planning.plan import Plan
 from feast_sketch_store.planning.sample import Kept, Sample
 from feast_sketch_store.planning.source import PlannedView, sample_view
 from feast_sketch_store.storage.names import folder_name
-from feast_sketch_store.structures.choice import Beside, Choice
-from feast_sketch_store.structures.costs import Popularity
-from feast_sketch_store.structures.goals import Goal
 
 DEFAULT_SAMPLE = 100_000
 LISTS_FOLDER = "plans"  # in the feature repository
@@ -56,7 +52,7 @@ def plan_view(
     labels: Path | None = None,
     max_entities: int = DEFAULT_SAMPLE,
     offline: bool = False,
-    tell: Callable[[str], object] = lambda text: None,
+    tell: Callable[[str, int, int], object] = lambda text, done, total: None,
 ) -> Plan:
     """What keeping a view costs in bytes and in accuracy, for each way there is to keep it.
 
@@ -70,12 +66,13 @@ def plan_view(
     labels : a Parquet file; see `Labels.read`.
     max_entities : of the sample.
     offline : whether to sample the offline source even though the view has rows.
-    tell : is given a line of text when something that takes time begins.
+    tell : is told when something that takes time begins: what it is, and how many such steps are done and in
+        all, 0 and 0 if it is the only one.
 
     Raises
     ------
-    PlanError : the view has no membership features or no rows, the labels do not fit, or nothing meets the
-        target.
+    PlanError : the view has no membership features or no rows, the labels do not fit, their model gains
+        nothing from the features, or nothing meets the target.
     SketchStoreError : the online store is another one, or the rows cannot be read.
     feast.errors.FeatureViewNotFoundException : there is no such view (from Feast).
     """
@@ -86,35 +83,38 @@ def plan_view(
         raise PlanError("an AUC needs labels")
     planned = PlannedView.open(store, view)
     read = None if labels is None else _read_labels(planned, labels)
-    tell(f"Sampling {view}")
+    tell(f"Sampling {view}", 0, 0)
     sample, labelled = sample_view(planned, max_entities, read.entities[0] if read else None, offline)
     if not sample.num_facts:
         raise PlanError(f"the membership features of view {view!r} have no values in any row yet")
-    tell("Sizing")
+    tell("Sizing", 0, 0)
     presence = planned.settings.presence_error_rate
     grid = Grid() if read is None else COARSE
     found = candidates(sample, presence, grid) + registered.candidates(sample, presence, grid.noise_ratios)
     found = _merged(found, made_to_measure(sample, presence, target))
-    task = None if read is None else Task(read, sample, labelled)
     limits = list(_limits(planned, sample, found))
-    if task is not None:
-        tell("Fitting models")
+    task = None
+    if read is not None:
+        tell("Fitting the exact model", 0, 0)
+        task = Task(read, sample, labelled, candidate_ids(read, sample, planned.codecs))
         found = _merged(found, _chosen_by_model(planned, sample, task, target, limits))
-        found = _with_auc(found, task, tell)
+        found = list(_with_auc(found, task, tell))
         limits += _limits_of_labels(task, found)
     points = [candidate.point for candidate in found]
     auc_exact = next(point.auc for point in points if point.curve == SETS)
-    points += [replace(point, auc=auc_exact) for point in other_stores(sample)]
+    points += [replace(point, auc=auc_exact) for point in points_of_other_stores(sample)]
     auc_without = None if task is None else task.auc_without()
     chosen: int | None = choose_point(points, target)
-    if auc_without is not None and (reason := undecided(points, auc_without)):
-        chosen, limits = None, [reason, *limits]
+    if read is not None and task is not None and auc_without is not None and auc_exact is not None:
+        has_candidates = read.candidates is not None
+        if reason := undecided(task.gain(), auc_without, auc_exact, has_candidates):
+            chosen, limits = None, [reason, *limits]
     return Plan(
         view,
         sample.num_entities,
-        sample.num_facts,
+        sample.facts,
         len(sample),
-        {name: len(counts) for name, counts in sample.full_counts.items()},
+        sample.vocabulary_sizes,
         points,
         chosen,
         knee(points),
@@ -122,6 +122,8 @@ def plan_view(
         limits,
         auc_without,
         auc_exact,
+        planned_fields(planned),
+        chosen is not None and has_already(planned, sample, points[chosen]),
     )
 
 
@@ -145,18 +147,13 @@ def _merged(some: Sequence[Candidate], others: Sequence[Candidate]) -> list[Cand
     return [candidate for curve in curves.values() for candidate in in_order(list(curve.values()))]
 
 
-def _with_auc(found: Sequence[Candidate], task: Task, tell: Callable[[str], object]) -> list[Candidate]:
-    """The candidates with the AUC of a model through each; tells how many are done and what time is left."""
-    measured, begun = [], time.monotonic()
-    for number, candidate in enumerate(found):
-        point = candidate.point
-        left = (time.monotonic() - begun) / max(1, number) * (len(found) - number)
-        about = f", about {left:.0f} s left" if number else ""
-        tell(f"Fitting {number + 1} of {len(found)}{about}: {point.curve}, {point.label}")
-        measured.append(
-            replace(candidate, point=replace(point, auc=task.auc(candidate.kept, candidate.rates)))
-        )
-    return measured
+def _with_auc(
+    candidates: Sequence[Candidate], task: Task, tell: Callable[[str, int, int], object]
+) -> Iterator[Candidate]:
+    for number, candidate in enumerate(candidates):
+        tell("Fitting models", number, len(candidates))
+        auc = task.auc(candidate.kept, candidate.rates)
+        yield replace(candidate, point=replace(candidate.point, auc=auc))
 
 
 def _chosen_by_model(
@@ -219,7 +216,8 @@ def _limits(view: PlannedView, sample: Sample, found: Sequence[Candidate]) -> It
     yield (
         f"With {num_values:,} values and {per_entity:.3g} of them per entity an exact compressed set costs "
         f"about log2(V / n) + 1.44 = {exact:.1f} bits per fact if all values are equally popular, and less "
-        f"the more they differ; here {smallest.bits_per_fact:.1f}, list of entities and vocabulary included."
+        f"the more they differ; here {smallest.table_bits_per_fact:.1f} with the list of entities, and "
+        f"{smallest.bits_per_fact:.1f} with the vocabulary, too."
     )
     yield (
         "No filter, however good, is smaller than exact sets below an error rate of about n / (3 V) = "
@@ -234,8 +232,14 @@ def _limits(view: PlannedView, sample: Sample, found: Sequence[Candidate]) -> It
         unseen = num_values - sum(len(feature.vocabulary) for feature in sample.features.values())
         yield (
             f"The figures are from a sample of {len(sample):,} of {sample.num_entities:,} entities; "
-            f"{unseen:,} values that it does not show are estimated (Chao) and count in the bytes."
+            f"{unseen:,} values that it does not show are estimated (Chao) and count in the bytes. Intervals "
+            "are of 95 %, for the chance of the sample."
         )
+        if not sample.facts.is_known:
+            yield (
+                "Rows repeat values: the values of all rows are counted, and the share of distinct ones is "
+                "estimated from the sample."
+            )
     else:
         yield f"The figures are from all {len(sample):,} entities."
     yield (
@@ -244,8 +248,8 @@ def _limits(view: PlannedView, sample: Sample, found: Sequence[Candidate]) -> It
         "process keeps ready for answers come on top."
     )
     yield (
-        "The bytes of Redis and SQLite are estimated: those of the sample's values as Feast writes them, and "
-        "what a row took beside them in a measurement with 20 integers per row."
+        "The bytes of Redis and SQLite are estimated: the sampled rows in the formats of Feast's stores, "
+        "with keys, timestamps and the planned features."
     )
     if any(c.point.kept_share < 1 for c in found):
         yield "What a vocabulary leaves out is gone from sealed rows: no error rate tells of it."
@@ -253,17 +257,11 @@ def _limits(view: PlannedView, sample: Sample, found: Sequence[Candidate]) -> It
 
 def _current_false_values(view: PlannedView, sample: Sample) -> float:
     """How many values a read shows too many with the settings that the view has."""
-    settings, filled = view.settings, sample.num_filled(sample.everything)
-    goals, popularity = {}, {}
-    for name, counts in sample.full_counts.items():
-        target = settings.features[name].target
-        assert isinstance(target, Goal)  # of collections
-        whole = np.minimum(counts, filled[name])
-        goals[name] = target
-        popularity[name] = Popularity(whole, sample.num_entities, sample.num_entities - filled[name])
-    beside = Beside.rows(sample.num_entities, settings.presence_error_rate, settings.lists_rows)
-    offers = Choice(goals, popularity, beside).offers()
-    return sum(offer.false_per_read * filled[name] for name, offer in offers.items()) / sample.num_entities
+    filled = sample.num_filled(sample.everything)
+    return (
+        sum(offer.false_per_read * filled[name] for name, offer in offers(view.settings, sample).items())
+        / sample.num_entities
+    )
 
 
 def _limits_of_labels(task: Task, found: Sequence[Candidate]) -> Iterator[str]:
@@ -277,16 +275,3 @@ def _limits_of_labels(task: Task, found: Sequence[Candidate]) -> Iterator[str]:
     missing = sum(candidate.point.auc is None for candidate in found)
     if missing:
         yield f"{missing} points have no AUC: reads show too many false values to fit a model to."
-
-
-def field_lines(view_fields: Mapping[str, str], point: Point) -> list[str]:
-    """The settings of a point as Python, to be pasted into the feature view's schema.
-
-    Parameters
-    ----------
-    view_fields : the name of each feature and its type as Python, such as ``Set(String)``.
-    """
-    return [
-        f"Field(name={json.dumps(name)}, dtype={view_fields[name]}, tags={json.dumps(dict(tags))}),"
-        for name, tags in point.settings.items()
-    ]

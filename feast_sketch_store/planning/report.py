@@ -11,9 +11,11 @@ from collections.abc import Iterable, Mapping
 from html import escape
 from importlib.resources import files
 
-from feast_sketch_store.planning.plan import Estimate, Plan, Point
+from feast_sketch_store.planning.plan import Estimate, Plan, PlannedField, Point
 
 _MAX_LINE = 88
+_UNKNOWN_FIELD = PlannedField("...")
+_IS_CURRENT = "The view has these settings already, or others that come to the same."
 _NO_SETTINGS = "# Nothing to set: this point is there to compare with."
 
 
@@ -26,7 +28,8 @@ def to_html(plan: Plan) -> str:
         "summary": "\n".join(f"<div><dt>{name}</dt><dd>{text}</dd></div>" for name, text in _summary(plan)),
         "chosen": escape(f"{shown.curve}: {shown.label}"),
         "mark": "" if plan.chosen is None else "<mark>chosen</mark>",
-        "fields": escape(_fields(shown.settings)),
+        "is_current": _IS_CURRENT if plan.is_current else "",
+        "fields": escape(fields_text(plan, shown)),
         "table": _table(plan),
         "limits": "\n".join(f"<li>{escape(limit)}</li>" for limit in plan.limits),
         "plan": _embedded(plan),
@@ -38,10 +41,10 @@ def to_html(plan: Plan) -> str:
 
 def _summary(plan: Plan) -> Iterable[tuple[str, str]]:
     yield "Entities", f"{plan.num_entities:,}"
-    yield "Facts", f"{plan.num_facts:,}"
+    yield "Facts", count_text(plan.facts)
     yield "Sampled entities", f"{plan.sampled_entities:,}"
     for feature, size in plan.vocabulary_sizes.items():
-        yield f"Values of <code>{escape(feature)}</code>", f"{size:,}"
+        yield f"Values of <code>{escape(feature)}</code>", count_text(size)
 
 
 def _table(plan: Plan) -> str:
@@ -51,6 +54,7 @@ def _table(plan: Plan) -> str:
         "label": "Point",
         "memory_bytes": "Memory",
         "bits_per_fact": "Bits per fact",
+        "table_bits_per_fact": "In tables",
         "false_per_read": "False values per read",
         "noise_ratio": "Noise ratio",
         "kept_share": "Facts kept",
@@ -67,15 +71,19 @@ def _table(plan: Plan) -> str:
         cells = [
             f'<th scope="row">{escape(point.curve)}</th>',
             f"<td><span>{escape(point.label)}</span>{''.join(marks)}</td>",
-            *(f"<td>{text}</td>" for text in _figures(point, with_auc)),
+            *(
+                f'<td data-name="{name}">{text}</td>'
+                for name, text in zip([*columns.values()][2:], _figures(point, with_auc), strict=True)
+            ),
         ]
         rows.append(f'<tr data-point="{number}">{"".join(cells)}</tr>')
     return f"<thead><tr>{header}</tr></thead>\n<tbody>\n" + "\n".join(rows) + "\n</tbody>"
 
 
 def _figures(point: Point, with_auc: bool) -> Iterable[str]:
-    yield readable_bytes(point.memory_bytes)
+    yield memory_text(point)
     yield _number(point.bits_per_fact)
+    yield "-" if point.table_bits_per_fact is None else _number(point.table_bits_per_fact)
     yield _number(point.false_per_read)
     yield _number(point.noise_ratio)
     yield f"{100 * point.kept_share:.3g} %"
@@ -85,6 +93,22 @@ def _figures(point: Point, with_auc: bool) -> Iterable[str]:
 
 def _estimate(estimate: Estimate) -> str:
     return f"{estimate.value:.4f} ({estimate.low:.4f} to {estimate.high:.4f})"
+
+
+def count_text(count: Estimate) -> str:
+    """A count, with its interval unless it is known."""
+    if count.is_known:
+        return f"{count.value:,.0f}"
+    return f"{count.value:,.0f} ({count.low:,.0f} to {count.high:,.0f})"
+
+
+def memory_text(point: Point) -> str:
+    """A point's bytes, with half of the interval unless they are known."""
+    text = readable_bytes(point.memory_bytes)
+    margin = max(point.memory_high - point.memory_bytes, point.memory_bytes - point.memory_low)
+    if not margin or not math.isfinite(margin) or not point.memory_bytes:
+        return text
+    return f"{text} ± {100 * margin / point.memory_bytes:.1g} %"
 
 
 def _number(number: float) -> str:
@@ -102,18 +126,27 @@ def readable_bytes(number: float) -> str:
     return f"{_number(number)} TB"
 
 
-def _fields(settings: Mapping[str, Mapping[str, str]]) -> str:
-    """The settings as the fields of a feature view."""
-    return "\n".join(_field(feature, tags) for feature, tags in settings.items()) or _NO_SETTINGS
+def fields_text(plan: Plan, point: Point) -> str:
+    """The settings of a point as the fields of the feature view, to be pasted into its schema."""
+    fields = [
+        _field(feature, plan.fields.get(feature, _UNKNOWN_FIELD), tags)
+        for feature, tags in point.settings.items()
+    ]
+    return "\n".join(fields) or _NO_SETTINGS
 
 
-def _field(feature: str, tags: Mapping[str, str]) -> str:
-    name, pairs = _literal(feature), [f"{_literal(key)}: {_literal(value)}" for key, value in tags.items()]
-    line = f"Field(name={name}, dtype=..., tags={{{', '.join(pairs)}}}),"
+def _field(feature: str, declared: PlannedField, chosen: Mapping[str, str]) -> str:
+    tags = {**declared.tags, **chosen}
+    pairs = [f"{_literal(key)}: {_literal(value)}" for key, value in tags.items()]
+    arguments = [f"name={_literal(feature)}", f"dtype={declared.dtype}"]
+    if declared.description:
+        arguments.append(f"description={_literal(declared.description)}")
+    line = f"Field({', '.join(arguments)}, tags={{{', '.join(pairs)}}}),"
     if len(line) <= _MAX_LINE:
         return line
+    outer = "".join(f"    {argument},\n" for argument in arguments)
     inner = "".join(f"        {pair},\n" for pair in pairs)
-    return f"Field(\n    name={name},\n    dtype=...,\n    tags={{\n{inner}    }},\n),"
+    return f"Field(\n{outer}    tags={{\n{inner}    }},\n),"
 
 
 def _literal(text: str) -> str:
@@ -134,13 +167,13 @@ def _embedded(plan: Plan) -> str:
                 "curve": point.curve,
                 "label": point.label,
                 "memory_bytes": _finite(point.memory_bytes),
+                "table_bits_per_fact": None if (bits := point.table_bits_per_fact) is None else _finite(bits),
                 "bits_per_fact": _finite(point.bits_per_fact),
                 "false_per_read": _finite(point.false_per_read),
                 "noise_ratio": _finite(point.noise_ratio),
                 "kept_share": _finite(point.kept_share),
                 "auc": _bounds(point.auc),
-                "fields": _fields(point.settings),
-                "table_bits_per_fact": None if (bits := point.table_bits_per_fact) is None else _finite(bits),
+                "fields": fields_text(plan, point),
             }
             for point in plan.points
         ],

@@ -2,17 +2,21 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from feast_sketch_store.planning.plan import Estimate
+from feast_sketch_store.planning.stored_rows import StoredRows
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.vocabulary import Vocabulary
 
 Kept = Mapping[str, NDArray[np.bool_]]  # per feature, which of its values a structure keeps: bool[V]
+
+_RESAMPLES, _SEED, _INTERVAL = 200, 7, (2.5, 97.5)
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,11 +52,17 @@ class FeatureSample:
         values = Vocabulary(self.vocabulary.values.filter(pa.array(kept)))
         return FeatureSample(values, rows.indptr, rows.ids)
 
-    def full_counts(self, num_sampled: int, num_entities: int) -> NDArray[np.int64]:
+    def full_counts(
+        self, num_sampled: int, num_entities: int, num_facts: float | None = None
+    ) -> NDArray[np.int64]:
         """How many entities of the whole view have each value, estimated, from the most popular one on.
 
         Values that the sample does not show stand behind the others. Their number is Chao's estimate for so
         many entities; with the values that it shows once they share what those would have by proportion.
+
+        Parameters
+        ----------
+        num_facts : of the whole view; None if it is as many per entity as in the sample.
 
         Returns
         -------
@@ -62,17 +72,40 @@ class FeatureSample:
         """
         if num_entities <= num_sampled:
             return self.counts
-        scale = num_entities / num_sampled
-        counts = self.counts * scale
-        once, twice = int((self.counts == 1).sum()), int((self.counts == 2).sum())
-        unseen = _unseen_values(once, twice, num_sampled, num_entities - num_sampled)
+        scale = num_entities / num_sampled if num_facts is None else num_facts / max(1, self.num_facts)
+        once, twice = self.num_rare
+        unseen = unseen_values(once, twice, num_sampled, num_entities - num_sampled)
+        counts = np.append(self.counts * scale, np.zeros(unseen))
         if unseen:
-            counts = np.append(counts, np.zeros(unseen))
             counts[len(counts) - once - unseen :] = once * scale / (once + unseen)
-        return np.asarray(np.clip(np.rint(counts), 1, num_entities), np.int64)
+        # Rounded as a whole: of many small counts most would otherwise be rounded the same way.
+        whole = np.diff(np.rint(np.cumsum(counts)), prepend=0.0)
+        return np.asarray(np.clip(np.sort(whole)[::-1], 1, num_entities), np.int64)
+
+    @property
+    def num_rare(self) -> tuple[int, int]:
+        """How many values one sampled entity has, and how many two have."""
+        return int((self.counts == 1).sum()), int((self.counts == 2).sum())
+
+    def num_values(self, num_sampled: int, num_entities: int) -> Estimate:
+        """Values of the whole view, by Chao's estimate; its interval is that of the counts of rare values."""
+        if num_entities <= num_sampled:
+            return Estimate.exactly(len(self.vocabulary))
+        num_more = num_entities - num_sampled
+        drawn = np.random.default_rng(_SEED).poisson(self.num_rare, (_RESAMPLES, 2))
+        unseen = [unseen_values(int(once), int(twice), num_sampled, num_more) for once, twice in drawn]
+        low, high = np.percentile(unseen, _INTERVAL)
+        likely = unseen_values(*self.num_rare, num_sampled, num_more)
+        seen = len(self.vocabulary)
+        return Estimate(seen + likely, float(seen + min(low, likely)), float(seen + max(high, likely)))
+
+    def sums(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The sum of the weights of each entity's values: float64[n]."""
+        ends = np.concatenate(([0.0], np.cumsum(weights[self.ids])))
+        return np.asarray(ends[self.indptr[1:]] - ends[self.indptr[:-1]])
 
 
-def _unseen_values(once: int, twice: int, num_sampled: int, num_more: int) -> int:
+def unseen_values(once: int, twice: int, num_sampled: int, num_more: int) -> int:
     """How many new values so many more entities show, after a sample showed some once and some twice."""
     if not once:
         return 0
@@ -80,6 +113,32 @@ def _unseen_values(once: int, twice: int, num_sampled: int, num_more: int) -> in
     least_unseen = max(least_unseen, 1.0)
     chance = once / (num_sampled * least_unseen + once)
     return round(least_unseen * -math.expm1(num_more * math.log1p(-chance)))
+
+
+def total_of(
+    sampled: NDArray[np.int64], known: NDArray[np.int64], num_known: int, num_entities: int
+) -> Estimate:
+    """The sum of a number over all entities, by its ratio to another one whose sum is known.
+
+    Parameters
+    ----------
+    sampled : int64[n], the number of each sampled entity.
+    known : int64[n], the other one of the same entities.
+    num_known : its sum over all entities.
+
+    Source: Cochran, "Sampling Techniques", chapter 6, the ratio estimate.
+    """
+    ratio = float(sampled.sum() / max(1, known.sum()))
+    error = spread_of_total(sampled - ratio * known, num_entities)
+    value = ratio * num_known
+    return Estimate(value, value - error, value + error)
+
+
+def spread_of_total(differences: NDArray[np.float64], num_entities: int) -> float:
+    """Half of the 95 % interval of a sum over all entities, from what remains of each sampled one."""
+    num_sampled = len(differences)
+    missing = max(0.0, 1 - num_sampled / num_entities)
+    return 1.96 * num_entities * float(differences.std()) * math.sqrt(missing / num_sampled)
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,12 +151,16 @@ class Sample:
     num_entities : of the whole view.
     entity_hashes : uint64[n, 2], of the sampled ones.
     features : the membership features.
+    known_facts : per feature, the facts of the whole view; by the mean of the sample where it is missing.
+    stored : the sampled rows as other stores keep them; None if that is not known.
     """
 
     view: str
     num_entities: int
     entity_hashes: NDArray[np.uint64]
     features: Mapping[str, FeatureSample]
+    known_facts: Mapping[str, Estimate] = field(default_factory=dict)
+    stored: StoredRows | None = None
 
     def __len__(self) -> int:
         return len(self.entity_hashes)
@@ -107,15 +170,41 @@ class Sample:
         """Entities of the view for each that was sampled."""
         return self.num_entities / len(self)
 
+    @cached_property
+    def facts_of(self) -> Mapping[str, Estimate]:
+        """Facts of the whole view, per feature."""
+        ones = np.ones(len(self), np.int64)
+        return {
+            name: self.known_facts.get(name)
+            or total_of(np.diff(feature.indptr), ones, self.num_entities, self.num_entities)
+            for name, feature in self.features.items()
+        }
+
+    @cached_property
+    def facts(self) -> Estimate:
+        """Facts of the whole view."""
+        parts = self.facts_of.values()
+        value = sum(part.value for part in parts)
+        error = math.hypot(*(part.high - part.value for part in parts))
+        return Estimate(value, value - error, value + error)
+
     @property
     def num_facts(self) -> int:
-        """Facts of the whole view, estimated unless it was sampled as a whole."""
-        return round(sum(feature.num_facts for feature in self.features.values()) * self.scale)
+        """Facts of the whole view, the nearest integer."""
+        return round(self.facts.value)
 
     @cached_property
     def full_counts(self) -> Mapping[str, NDArray[np.int64]]:
         """See `FeatureSample.full_counts`."""
-        return {name: f.full_counts(len(self), self.num_entities) for name, f in self.features.items()}
+        return {
+            name: f.full_counts(len(self), self.num_entities, self.facts_of[name].value)
+            for name, f in self.features.items()
+        }
+
+    @cached_property
+    def vocabulary_sizes(self) -> Mapping[str, Estimate]:
+        """See `FeatureSample.num_values`."""
+        return {name: f.num_values(len(self), self.num_entities) for name, f in self.features.items()}
 
     @cached_property
     def everything(self) -> Kept:

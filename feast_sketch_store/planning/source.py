@@ -9,19 +9,22 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from feast import FeatureStore
 from feast.feature_view import FeatureView
+from feast.protos.feast.types.Value_pb2 import Value
 from feast.utils import _get_column_names
 from numpy.typing import NDArray
 
 from feast_sketch_store.errors import PlanError
 from feast_sketch_store.online_store import any_feature_view, online_store_of
-from feast_sketch_store.planning.sample import FeatureSample, Sample
+from feast_sketch_store.planning.sample import FeatureSample, Sample, total_of
+from feast_sketch_store.planning.stored_rows import StoredRows, value_sizes
 from feast_sketch_store.row_log import RowLog
 from feast_sketch_store.rows.arrow_rows import from_columns
 from feast_sketch_store.rows.codecs import MEMBERSHIP, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
-from feast_sketch_store.rows.encoding import EncodedFeature, encode
+from feast_sketch_store.rows.encoding import ENTITY_KEY, NO_TIMESTAMP, EncodedFeature, encode
 from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, find_sorted, hash_columns
 from feast_sketch_store.rows.newest import NewestRows
 from feast_sketch_store.rows.vocabulary import Vocabulary, VocabularyBuilder
@@ -122,7 +125,7 @@ def sample_view(
             if read:
                 rows = NewestRows(read.batches, expire_before_of(view.settings.ttl_microseconds))
                 if len(rows):
-                    return _sample(view, rows, len(rows), max_entities, labelled)
+                    return _Sampling(view, rows, len(rows), max_entities, labelled).run()
     table = _offline_rows(view)
     if not len(table):
         raise PlanError(
@@ -134,40 +137,111 @@ def sample_view(
     if labelled is not None:
         chosen |= _is_among(hashes, labelled)
     arrow = _as_logged(view, table.filter(pa.array(chosen)))
-    return _sample(view, NewestRows(lambda columns: iter([arrow])), len(table), max_entities, labelled)
+    rows = NewestRows(lambda columns: iter([arrow]))
+    num_elements = {codec.feature: int(_lengths(table, codec.feature).sum()) for codec in view.codecs}
+    return _Sampling(view, rows, len(table), max_entities, labelled, num_elements).run()
 
 
-def _sample(
-    view: PlannedView,
-    rows: NewestRows,
-    num_entities: int,
-    max_entities: int,
-    labelled: NDArray[np.uint64] | None,
-) -> tuple[Sample, Sample]:
-    """The sample, and the labelled entities, in one pass over the rows."""
-    is_sampled = np.arange(len(rows)) < max_entities  # the keys are ordered by hash
-    is_labelled = np.zeros(len(rows), np.bool_)
-    if labelled is not None:
-        is_labelled = _is_among(rows.keys.entity_hashes, labelled)
-    collected = {codec.feature: _Collector(codec) for codec in view.codecs}
-    parts = []
-    for places, batch in rows.batches():
-        wanted = np.flatnonzero(is_sampled[places] | is_labelled[places])
-        if not len(wanted):
-            continue
-        parts.append(places[wanted])
-        encoded = encode(batch.take(pa.array(wanted)), rows.keys.take(places[wanted]), view.codecs)
-        for name, feature in encoded.features.items():
-            collected[name].add(feature)
-    places = np.concatenate(parts)
-    hashes = rows.keys.entity_hashes[places]
-    samples = [np.flatnonzero(chosen[places]) for chosen in (is_sampled, is_labelled)]
-    features = {name: collector.finish(samples) for name, collector in collected.items()}
-    ours, theirs = (
-        Sample(view.table.name, num, hashes[rows], {name: f[which] for name, f in features.items()})
-        for which, (num, rows) in enumerate(zip((num_entities, len(samples[1])), samples, strict=True))
-    )
-    return ours, theirs
+class _Sampling:
+    """One pass over rows, for the sample and the labelled entities.
+
+    Parameters
+    ----------
+    rows : those of the sample and of the labelled entities at least.
+    num_entities : of the whole view.
+    num_elements : how many values all rows of the view have, per feature; None if ``rows`` are all rows.
+    """
+
+    def __init__(
+        self,
+        view: PlannedView,
+        rows: NewestRows,
+        num_entities: int,
+        max_entities: int,
+        labelled: NDArray[np.uint64] | None,
+        num_elements: Mapping[str, int] | None = None,
+    ):
+        self._view, self._rows, self._num_entities = view, rows, num_entities
+        self._is_sampled = np.arange(len(rows)) < max_entities  # the keys are ordered by hash
+        self._is_labelled = np.zeros(len(rows), np.bool_)
+        if labelled is not None:
+            self._is_labelled = _is_among(rows.keys.entity_hashes, labelled)
+        self._collected = {codec.feature: _Collector(codec) for codec in view.codecs}
+        self._num_elements = num_elements
+        self._counted = dict.fromkeys(self._collected, 0)
+
+    def run(self) -> tuple[Sample, Sample]:
+        """The sample, and the labelled entities."""
+        parts, key_parts = [], []
+        for places, batch in self._rows.batches():
+            lengths = {name: _lengths(batch, name) for name in self._collected}
+            for name, of_feature in lengths.items():
+                self._counted[name] += int(of_feature.sum())
+            wanted = np.flatnonzero(self._is_sampled[places] | self._is_labelled[places])
+            if not len(wanted):
+                continue
+            parts.append(places[wanted])
+            taken = batch.take(pa.array(wanted))
+            key_parts.append(pc.binary_length(taken[ENTITY_KEY]).to_numpy().astype(np.int64))
+            encoded = encode(taken, self._rows.keys.take(places[wanted]), self._view.codecs)
+            for name, feature in encoded.features.items():
+                self._collected[name].add(feature, lengths[name][wanted])
+        return self._samples(np.concatenate(parts), np.concatenate(key_parts))
+
+    def _samples(self, places: NDArray[np.int64], key_bytes: NDArray[np.int64]) -> tuple[Sample, Sample]:
+        view = self._view.table.name
+        hashes = self._rows.keys.entity_hashes[places]
+        ours, theirs = (np.flatnonzero(chosen[places]) for chosen in (self._is_sampled, self._is_labelled))
+        features, labelled = {}, {}
+        for name, collector in self._collected.items():
+            features[name], labelled[name] = collector.finish([ours, theirs])
+        num_elements = self._num_elements or self._counted
+        facts = {
+            name: total_of(
+                np.diff(feature.indptr),
+                self._collected[name].num_elements[ours],
+                num_elements[name],
+                self._num_entities,
+            )
+            for name, feature in features.items()
+        }
+        stored = self._stored(features, key_bytes, ours, places)
+        return (
+            Sample(view, self._num_entities, hashes[ours], features, facts, stored),
+            Sample(view, len(theirs), hashes[theirs], labelled),
+        )
+
+    def _stored(
+        self,
+        features: Mapping[str, FeatureSample],
+        key_bytes: NDArray[np.int64],
+        rows: NDArray[np.int64],
+        places: NDArray[np.int64],
+    ) -> StoredRows:
+        codecs = {codec.feature: codec for codec in self._view.codecs}
+        return StoredRows(
+            self._view.store.project,
+            self._view.table.name,
+            key_bytes[rows],
+            {
+                name: value_sizes(
+                    codecs[name].element_kind,
+                    Value.DESCRIPTOR.fields_by_name[codecs[name].value_field].number,
+                    feature.vocabulary,
+                    Csr(feature.indptr, feature.ids),
+                    self._collected[name].num_elements[rows],
+                )
+                for name, feature in features.items()
+            },
+            bool((self._rows.keys.created_timestamps[places[rows]] != NO_TIMESTAMP).any()),
+        )
+
+
+def _lengths(rows: pa.Table, feature: str) -> NDArray[np.int64]:
+    """How many values each row has, repeated ones included: int64[n]."""
+    if feature not in rows.column_names or pa.types.is_null(rows[feature].type):
+        return np.zeros(len(rows), np.int64)
+    return np.asarray(pc.list_value_length(rows[feature]).fill_null(0).to_numpy(), np.int64)
 
 
 def _is_among(hashes: NDArray[np.uint64], some: NDArray[np.uint64]) -> NDArray[np.bool_]:
@@ -184,11 +258,18 @@ class _Collector:
     def __init__(self, codec: FeatureCodec):
         self._vocabulary = VocabularyBuilder(codec.storage_type)
         self._lengths: list[NDArray[np.int64]] = []
+        self._num_elements: list[NDArray[np.int64]] = []
 
-    def add(self, feature: EncodedFeature) -> None:
-        """Take up some rows."""
+    def add(self, feature: EncodedFeature, num_elements: NDArray[np.int64]) -> None:
+        """Take up some rows, and how many values each was written with."""
         self._vocabulary.add(feature.vocabulary, feature.symbols)
         self._lengths.append(feature.csr.lengths)
+        self._num_elements.append(num_elements)
+
+    @property
+    def num_elements(self) -> NDArray[np.int64]:
+        """Values of each row, repeated ones included: int64[n]."""
+        return np.concatenate(self._num_elements)
 
     def finish(self, samples: Sequence[NDArray[np.int64]]) -> list[FeatureSample]:
         """The feature of the rows of each sample, with the vocabulary of the first one."""

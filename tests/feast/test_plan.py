@@ -9,7 +9,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 from feast import Entity, FeatureStore, FeatureView, Field, FileSource, ValueType
-from feast.types import Int64, Set, String
+from feast.types import Array, Int64, Set, String
 
 from feast_sketch_store import SketchStoreError
 from feast_sketch_store.cli import cli
@@ -17,6 +17,7 @@ from feast_sketch_store.errors import PlanError
 from feast_sketch_store.operations import maintenance
 from feast_sketch_store.planning import PlanTarget, plan_view, planner
 from feast_sketch_store.planning.curves import CHOSEN_SETS, COARSE, POPULAR_SETS, SETS, WEIGHTED_BLOOM
+from feast_sketch_store.planning.plan import Estimate, PlannedField
 
 NUM_USERS = 400
 EVENT = datetime(2026, 5, 1, tzinfo=UTC)
@@ -44,18 +45,23 @@ def rows():
     )
 
 
+def new_store(folder, options):
+    """A feature repository in a folder."""
+    (folder / "feature_store.yaml").write_text(
+        "project: shop\nprovider: local\nregistry: registry.db\nentity_key_serialization_version: 3\n"
+        "online_store: {type: sketch, path: sketch, refresh_interval_seconds: 0, seal_min_rows: 100000, "
+        f"{options}}}\n"
+    )
+    return FeatureStore(repo_path=str(folder))
+
+
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory, rows):
     """A folder with a view that has rows, and others of the same that have none yet or nothing to plan."""
     folder = tmp_path_factory.mktemp("repository")
-    (folder / "feature_store.yaml").write_text(
-        "project: shop\nprovider: local\nregistry: registry.db\nentity_key_serialization_version: 3\n"
-        "online_store: {type: sketch, path: sketch, refresh_interval_seconds: 0, seal_min_rows: 100000, "
-        "error_rate: 0.01}\n"
-    )
+    store = new_store(folder, "error_rate: 0.01")
     rows.rename(columns={"viewed": "articles"}).to_parquet(folder / "rows.parquet")
     rows.head(0).to_parquet(folder / "none.parquet")
-    store = FeatureStore(repo_path=str(folder))
     user = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
     source = FileSource(
         path=str(folder / "rows.parquet"), timestamp_field="event", field_mapping={"articles": "viewed"}
@@ -79,6 +85,7 @@ def repository(tmp_path_factory, rows):
             view("unwritten", source, schema),
             view("few", source, schema),
             view("scalars", source, schema[2:]),
+            view("repeating", source, [Field(name="clicked", dtype=Array(Int64))]),
             view("nothing", nothing, schema),
         ]
     )
@@ -124,8 +131,8 @@ def run(repository, tmp_path, monkeypatch):
 def test_a_plan_of_the_row_log(store, rows):
     plan = plan_view(store, "history")
     num_facts = sum(map(len, rows.viewed)) + NUM_USERS
-    assert (plan.num_entities, plan.sampled_entities, plan.num_facts) == (NUM_USERS, NUM_USERS, num_facts)
-    assert plan.vocabulary_sizes == {"viewed": 60, "shops": 7}
+    assert (plan.num_entities, plan.sampled_entities, plan.facts.value) == (NUM_USERS, NUM_USERS, num_facts)
+    assert plan.vocabulary_sizes == {"viewed": Estimate.exactly(60), "shops": Estimate.exactly(7)}
     chosen = plan.points[plan.chosen]
     assert chosen.noise_ratio <= 0.1
     assert chosen.kept_share == 1
@@ -142,7 +149,7 @@ def test_the_offline_source_says_the_same(store):
     unwritten, history = plan_view(store, "unwritten"), plan_view(store, "history")
     offline = plan_view(store, "history", offline=True)
     for plan in (unwritten, offline):
-        assert plan.num_facts == history.num_facts
+        assert plan.facts.value == history.facts.value
         assert [point.false_per_read for point in plan.points] == pytest.approx(
             [point.false_per_read for point in history.points]
         )
@@ -156,10 +163,59 @@ def test_a_sample_is_the_same_each_time_and_scaled(store):
     assert first.points == offline.points
     assert first.sampled_entities == 200
     everything = plan_view(store, "history")
-    assert first.num_facts == pytest.approx(everything.num_facts, rel=0.1)
+    assert first.facts == everything.facts
+    assert first.facts.is_known
+    for point in first.points:
+        if point.settings:
+            assert point.memory_low < point.memory_bytes < point.memory_high
     sizes = [next(p.memory_bytes for p in plan.points if p.curve == SETS) for plan in (first, everything)]
     assert sizes[0] == pytest.approx(sizes[1], rel=0.1)
     assert any("sample of 200 of 400 entities" in limit for limit in first.limits)
+
+
+def test_repeated_values_are_one_fact_and_facts_are_counted(store, rows):
+    """Half of the rows are sampled, and half of the values of an Array are repeated."""
+    frame = rows.rename(columns={"viewed": "clicked"})[["user_id", "clicked", "event"]]
+    frame = frame.assign(clicked=[row + row[: len(row) // 2] for row in frame.clicked])
+    store.write_to_online_store("repeating", df=frame)
+    num_facts = sum(map(len, rows.viewed))
+    plan = plan_view(store, "repeating", max_entities=200)
+    assert plan.facts.low < num_facts < plan.facts.high
+    assert plan.facts.high - plan.facts.low < 0.05 * num_facts
+    assert any("Rows repeat values" in limit for limit in plan.limits)
+    assert plan_view(store, "repeating").facts == Estimate.exactly(num_facts)
+
+
+@pytest.mark.parametrize("structure", ["sets", "bloom", "weighted_bloom"])
+def test_plan_and_inspect_mean_the_same_by_bits_per_fact(tmp_path, rows, structure):
+    """Half of the entities are sampled; what is sealed has the planned bits within 5 %."""
+    noise = {
+        "sets": {},
+        "bloom": {"sketch.error_rate": "0.01"},
+        "weighted_bloom": {"sketch.noise_ratio": "0.1"},
+    }
+    tags = {"sketch.structure": structure, **noise[structure]}
+    store = new_store(tmp_path, "error_rate: 0.01")
+    user = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
+    frame = pd.concat([rows.assign(user_id=rows.user_id + NUM_USERS * part) for part in range(20)])
+    frame[["user_id", "viewed", "event"]].to_parquet(tmp_path / "rows.parquet")
+    source = FileSource(path=str(tmp_path / "rows.parquet"), timestamp_field="event")
+    schema = [Field(name="viewed", dtype=Set(Int64), tags=tags)]
+    store.apply([user, FeatureView(name="history", entities=[user], schema=schema, source=source)])
+    store.materialize(EVENT - timedelta(days=1), EVENT + timedelta(days=1))
+    plan = plan_view(store, "history", max_entities=10 * NUM_USERS)
+    maintenance.seal(store, "history")
+    report = maintenance.inspect(store, "history")
+    assert report.facts == 20 * sum(map(len, rows.viewed)) == plan.facts.value
+    planned = next(p for p in plan.points if p.curve == structure and p.settings["viewed"] == tags)
+    assert report.table_bits_per_fact == pytest.approx(planned.table_bits_per_fact, rel=0.05)
+    assert report.bits_per_fact == pytest.approx(planned.bits_per_fact, rel=0.05)
+    assert planned.table_bits_per_fact < planned.bits_per_fact
+    # Rows that are not sealed yet count in the next plan.
+    store.write_to_online_store(
+        "history", df=frame.head(1).assign(user_id=10**6)[["user_id", "viewed", "event"]]
+    )
+    assert plan_view(store, "history").facts.value == report.facts + len(rows.viewed[0])
 
 
 def test_deleted_entities_do_not_count(store, rows):
@@ -167,7 +223,7 @@ def test_deleted_entities_do_not_count(store, rows):
     maintenance.delete(store, "few", [{"user_id": 7}])
     plan = plan_view(store, "few")
     assert plan.num_entities == 49
-    assert plan.num_facts == sum(map(len, rows.viewed[:50])) - len(rows.viewed[7]) + 49
+    assert plan.facts.value == sum(map(len, rows.viewed[:50])) - len(rows.viewed[7]) + 49
 
 
 @pytest.mark.parametrize(
@@ -212,13 +268,30 @@ def test_labels_that_the_features_say_nothing_of_choose_nothing(labels, run, tmp
     assert "Field(" not in output
     first_note = next(line for line in output.splitlines() if line.startswith("- "))
     assert "lies inside the interval. Try more labels" in first_note
-    page = (tmp_path / "history.plan.html").read_text()
+    assert "'candidate'" in first_note
+    assert "Fitting" not in messages  # which is no terminal
+    page = (tmp_path / "history.auc.plan.html").read_text()
     assert "<mark>chosen</mark>" not in page
     _, text, _ = run("--view", "history", "--auc", str(labels), "--json")
-    plan = json.loads(text)
-    assert plan["chosen"] is None
-    num_points = sum(bool(point["settings"]) for point in plan["points"])
-    assert f"Fitting {num_points} of {num_points}, about " in messages
+    assert json.loads(text)["chosen"] is None
+
+
+def test_candidates_of_labels_and_progress(store, rows, tmp_path):
+    pytest.importorskip("sklearn")
+    chance = np.random.default_rng(15)
+    users, candidates = chance.integers(0, NUM_USERS, 1_200), chance.integers(0, 60, 1_200)
+    has = np.array([5 in rows.viewed[user] for user in users])
+    label = (chance.random(1_200) < np.where(has, 0.9, 0.1)).astype(int)
+    frame = pd.DataFrame({"user_id": users, "candidate": candidates, "label": label})
+    frame.to_parquet(tmp_path / "candidates.parquet")
+    steps = []
+    plan = plan_view(
+        store, "history", labels=tmp_path / "candidates.parquet", tell=lambda *step: steps.append(step)
+    )
+    assert plan.auc_exact.value > plan.auc_without.value
+    fitted = [step for step in steps if step[2]]
+    total = sum(bool(point.settings) for point in plan.points)
+    assert fitted == [("Fitting models", number, total) for number in range(total)]
 
 
 def test_values_are_chosen_for_so_many_bytes(store, labels):
@@ -236,6 +309,39 @@ def test_labelled_entities_outside_of_the_sample_count(store, labels):
     assert plan.sampled_entities == 100
     assert plan.auc_without.high < plan.auc_exact.value
     assert not any("that the view lacks" in limit for limit in plan.limits)
+
+
+@pytest.mark.parametrize(
+    ("options", "tags", "target", "is_current"),
+    [
+        ("error_rate: auto", {}, PlanTarget(), True),
+        ("error_rate: 0.01", {}, PlanTarget(), False),
+        ("error_rate: 0.01", {"sketch.structure": "weighted_bloom", "sketch.noise_ratio": "0.3"}, 0.3, True),
+        ("error_rate: 0.01", {"sketch.structure": "weighted_bloom", "sketch.noise_ratio": "0.5"}, 0.3, False),
+    ],
+)
+def test_a_choice_that_the_view_has_already_is_told(tmp_path, rows, options, tags, target, is_current):
+    store = new_store(tmp_path, options)
+    user = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
+    frame = rows[["user_id", "viewed", "event"]]
+    frame.to_parquet(tmp_path / "rows.parquet")
+    source = FileSource(path=str(tmp_path / "rows.parquet"), timestamp_field="event")
+    schema = [Field(name="viewed", dtype=Set(Int64), tags={"owner": "ads", **tags})]
+    store.apply([user, FeatureView(name="history", entities=[user], schema=schema, source=source)])
+    store.write_to_online_store("history", df=frame)
+    plan = plan_view(
+        store, "history", target if isinstance(target, PlanTarget) else PlanTarget(noise_ratio=target)
+    )
+    assert plan.is_current == is_current
+    assert plan.fields == {"viewed": PlannedField("Set(Int64)", "", {"owner": "ads"})}
+
+
+def test_a_curve_has_one_error_rate(store):
+    for point in plan_view(store, "history").points:
+        if "error rate" in point.curve:
+            rate = point.curve.rpartition(" ")[2]
+            assert {tags["sketch.error_rate"] for tags in point.settings.values()} == {rate}
+            assert "error rate" not in point.label
 
 
 class TestRefused:
@@ -306,6 +412,16 @@ class TestCommandLine:
         plan = json.loads(output)
         assert plan["points"][plan["chosen"]]["memory_bytes"] <= 6_000
         assert (tmp_path / "here.html").exists()
+
+    def test_each_target_has_a_file_of_its_own(self, run, tmp_path):
+        for arguments in ([], ["--memory", "6kB"], ["--noise-ratio", "0.3"], ["--false-per-read", "2"]):
+            assert run("--view", "history", *arguments)[0] == 0
+        assert {path.name for path in tmp_path.glob("*.html")} == {
+            "history.plan.html",
+            "history.memory-6000.plan.html",
+            "history.noise-ratio-0.3.plan.html",
+            "history.false-per-read-2.plan.html",
+        }
 
     def test_labels(self, run, labels):
         status, output, _ = run("--view", "history", "--auc", str(labels), "--model", "logistic")

@@ -57,6 +57,7 @@ PURE = [
     "planning.plan",
     "planning.report",
     "planning.sample",
+    "planning.stored_rows",
     "rows.binning",
     "rows.csr",
     "rows.packed_values",

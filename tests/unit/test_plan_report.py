@@ -3,11 +3,14 @@
 import ast
 import json
 import re
+import shutil
+import subprocess
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
 
-from feast_sketch_store.planning.plan import Estimate, Plan, Point
+from feast_sketch_store.planning.plan import Estimate, Plan, PlannedField, Point
 from feast_sketch_store.planning.report import to_html
 
 HOSTILE = "</script><script>alert('1')</script><!-- \"q\" & {{plan}} \\ \u2028 é\n</code>"
@@ -17,22 +20,25 @@ VOID = {"meta"}
 def point(curve="bloom", label="error rate 0.01", **changes):
     fields = {
         "memory_bytes": 1.5e9,
+        "table_bits_per_fact": 9.1,
         "bits_per_fact": 9.6,
         "false_per_read": 2.5,
         "noise_ratio": 0.05,
         "kept_share": 1.0,
         "settings": {"viewed": {"sketch.error_rate": "0.01"}},
     }
-    return Point(curve, label, **{**fields, **changes})
+    fields |= changes
+    known = {"memory_low": fields["memory_bytes"], "memory_high": fields["memory_bytes"]}
+    return Point(curve, label, **{**known, **fields})
 
 
 def plan(*points, **changes):
     fields = {
         "view": "history",
         "num_entities": 27_285_000,
-        "num_facts": 1_201_352_000,
+        "facts": Estimate.exactly(1_201_352_000),
         "sampled_entities": 26_469,
-        "vocabulary_sizes": {"viewed": 7342},
+        "vocabulary_sizes": {"viewed": Estimate.exactly(7342)},
         "chosen": 0,
         "knee": 0,
         "target": "an AUC within 0.002",
@@ -47,6 +53,7 @@ def plan_with_auc():
             curve,
             f"point {number}",
             memory_bytes=1e6 * 2**number,
+            table_bits_per_fact=2**number,
             bits_per_fact=1.25 * 2**number,
             false_per_read=10.0**-number,
             noise_ratio=10.0**-number / 45,
@@ -134,6 +141,19 @@ def test_the_head_tells_what_the_plan_is_about():
     }
 
 
+def test_intervals_are_shown():
+    sampled = plan(
+        point(memory_bytes=2e6, memory_low=1.9e6, memory_high=2.04e6),
+        facts=Estimate(1000, 950, 1050),
+        vocabulary_sizes={"viewed": Estimate(70, 60, 90)},
+    )
+    page = Page(to_html(sampled))
+    facts = dict(zip(page.texts("dt"), page.texts("dd"), strict=True))
+    assert facts["Facts"] == "1,000 (950 to 1,050)"
+    assert facts["Values of viewed"] == "70 (60 to 90)"
+    assert page.rows()[0][1][2] == "2 MB ± 5 %"
+
+
 def test_limits_are_listed():
     assert Page(to_html(plan())).texts("li") == ["Figures of a sample.", "By formula."]
 
@@ -154,23 +174,24 @@ def test_every_point_is_in_the_embedded_data():
     assert data["auc_exact"] == vars(given.auc_exact)
     for drawn, original in zip(data["points"], given.points, strict=True):
         expected = {**vars(original), "auc": original.auc and vars(original.auc)}
-        del expected["settings"]
+        for name in ("settings", "memory_low", "memory_high"):
+            del expected[name]
         assert {name: value for name, value in drawn.items() if name != "fields"} == expected
 
 
 def test_every_point_is_in_the_table():
     rows = Page(to_html(plan_with_auc())).rows()
     assert [number for number, _ in rows] == [*"0123456"]
-    point_1 = ["2 MB", "2.5", "0.1", "0.00222", "90 %", "0.7310 (0.7200 to 0.7400)"]
+    point_1 = ["2 MB", "2.5", "2", "0.1", "0.00222", "90 %", "0.7310 (0.7200 to 0.7400)"]
     assert rows[1][1] == ["bloom", "point 1 knee", *point_1]
     assert rows[4][1] == ["weighted_bloom", "point 1 chosen", *point_1]
-    assert rows[6][1] == ["Redis", "a hash per entity", "1.5 GB", "9.6", "0", "0", "100 %", "-"]
+    assert rows[6][1] == ["Redis", "a hash per entity", "1.5 GB", "9.6", "9.1", "0", "0", "100 %", "-"]
 
 
 def test_without_auc_there_is_no_column_of_it():
     page = Page(to_html(plan(point(), point("weighted_bloom"))))
     assert not [text for text in page.texts("th") if "AUC" in text]
-    assert {len(cells) for _, cells in page.rows()} == {7}
+    assert {len(cells) for _, cells in page.rows()} == {8}
     assert [drawn["auc"] for drawn in page.data()["points"]] == [None, None]
 
 
@@ -198,7 +219,7 @@ def test_bytes_are_told_in_the_unit_that_keeps_them_short(number, text):
     [(0, "0"), (1.2e-7, "1.2e-07"), (99.96, "100"), (2100, "2,100"), (float("inf"), "-")],
 )
 def test_numbers_are_told_in_three_digits(number, text):
-    assert Page(to_html(plan(point(noise_ratio=number)))).rows()[0][1][5] == text
+    assert Page(to_html(plan(point(noise_ratio=number)))).rows()[0][1][6] == text
 
 
 def test_what_is_not_finite_is_not_drawn():
@@ -246,6 +267,32 @@ def test_short_settings_take_a_line_and_long_ones_stay_narrow():
     assert '        "sketch.vocabulary": "{top: 1000}",' in lines
 
 
+DECLARED = PlannedField("Set(Int64)", 'what "they" saw', {"owner": "ads", "sketch.max_vocabulary": "9"})
+
+
+def test_fields_are_pasted_as_they_are_declared():
+    page = Page(to_html(plan(fields={"viewed": DECLARED})))
+    text = page.text_of("fields")
+    (call,) = ast.parse(f"[\n{text}\n]").body[0].value.elts
+    name, dtype, description, tags = (ast.unparse(keyword.value) for keyword in call.keywords)
+    assert (name, dtype) == ("'viewed'", "Set(Int64)")
+    assert ast.literal_eval(description) == DECLARED.description
+    assert ast.literal_eval(tags) == {**DECLARED.tags, "sketch.error_rate": "0.01"}
+    assert "..." not in text
+
+
+def test_the_page_says_when_the_view_has_the_settings_already():
+    told = "The view has these settings already"
+    assert told in to_html(plan(is_current=True))
+    assert told not in to_html(plan())
+    assert Page(to_html(plan())).text_of("current") == ""
+
+
+def test_without_labels_the_facts_kept_are_drawn_where_there_are_cuts():
+    script = Page(to_html(plan())).texts("script")[-1]
+    assert 'points.some(point => point.kept_share < 1) && AXES.y.kept_share ? "kept_share"' in script
+
+
 def test_a_point_without_settings_says_so():
     page = Page(to_html(plan(point("Redis", "a hash per entity", settings={}))))
     assert page.text_of("fields").startswith("# Nothing to set")
@@ -254,7 +301,12 @@ def test_a_point_without_settings_says_so():
 def hostile_plan(text):
     given = point(text, text, settings={text: {text: text}})
     return plan(
-        given, view=text, target=text, vocabulary_sizes={text: 3}, limits=[text, "By formula."], knee=0
+        given,
+        view=text,
+        target=text,
+        vocabulary_sizes={text: Estimate.exactly(3)},
+        limits=[text, "By formula."],
+        knee=0,
     )
 
 
@@ -284,6 +336,36 @@ def test_embedded_data_holds_nothing_that_html_reads():
 
 def test_the_same_plan_gives_the_same_page():
     assert to_html(plan_with_auc()) == to_html(plan_with_auc())
+
+
+@pytest.mark.parametrize("width", [400, 1200])
+def test_a_page_does_not_scroll_sideways(tmp_path, width):
+    """In a browser, if there is one; a frame of the width tells how wide its page is."""
+    browser = shutil.which("chromium")
+    if browser is None:
+        pytest.skip("needs chromium")
+    html = to_html(replace(plan_with_auc(), view="a_view_with_a_long_name_" * 4, fields={"viewed": DECLARED}))
+    telling = (
+        "<script>parent.postMessage([document.documentElement.scrollWidth, innerWidth], '*')</script></body>"
+    )
+    (tmp_path / "plan.html").write_text(html.replace("</body>", telling), encoding="utf-8")
+    (tmp_path / "frame.html").write_text(
+        "<script>addEventListener('message', event => document.title = event.data.join(' '))</script>"
+        f"<title></title><iframe src=plan.html style='width:{width}px;border:0;height:900px'></iframe>"
+    )
+    options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
+    page = (tmp_path / "frame.html").as_uri()
+    done = subprocess.run(
+        [browser, *options, "--virtual-time-budget=3000", "--dump-dom", page],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    (title,) = Page(done.stdout).texts("title")
+    needed, given = map(int, title.split())
+    assert given == width
+    assert needed <= given
 
 
 def test_the_page_loads_nothing():

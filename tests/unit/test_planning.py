@@ -1,5 +1,6 @@
 """Plans: points against what is built, the choice, the knee, and settings."""
 
+import io
 import math
 from dataclasses import replace
 
@@ -8,21 +9,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 import yaml
+from feast.protos.feast.types.Value_pb2 import Value
 
 from feast_sketch_store.errors import PlanError
 from feast_sketch_store.planning.choice import PlanTarget, choose_point, knee, made_to_measure, undecided
 from feast_sketch_store.planning.curves import (
     BLOOM,
     POPULAR_SETS,
-    REDIS,
     SETS,
-    SQLITE,
     WEIGHTED_BLOOM,
     Candidate,
     Grid,
     bloom,
     candidates,
-    other_stores,
     sets,
     threshold_of_share,
     weighted_bloom,
@@ -32,11 +31,17 @@ from feast_sketch_store.planning.labels import (
     Task,
     _draw_false,
     auc_by_entity,
+    candidate_ids,
     require_scikit_learn,
 )
+from feast_sketch_store.planning.other_stores import REDIS, SQLITE, points_of_other_stores
 from feast_sketch_store.planning.plan import Estimate, Point
-from feast_sketch_store.planning.sample import FeatureSample, Sample
-from feast_sketch_store.rows.vocabulary import Vocabulary
+from feast_sketch_store.planning.progress import Progress, counted
+from feast_sketch_store.planning.sample import FeatureSample, Sample, total_of
+from feast_sketch_store.planning.stored_rows import StoredRows, value_sizes
+from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.rows.csr import Csr
+from feast_sketch_store.rows.vocabulary import Vocabulary, VocabularyBuilder
 from feast_sketch_store.structures.sizing import FactClass, size_for_rates
 from feast_sketch_store.succinct.golomb_sets import GolombSets, SetCode
 
@@ -86,7 +91,7 @@ def sample(facts):
 def points(sample):
     """The points of a plan without labels."""
     found = [candidate.point for candidate in candidates(sample, PRESENCE, Grid())]
-    return [*found, *other_stores(sample)]
+    return found
 
 
 class TestSample:
@@ -118,6 +123,64 @@ class TestSample:
         assert len(counts) == pytest.approx(len(everything.vocabulary), rel=0.1)
         assert counts.sum() == pytest.approx(everything.num_facts, rel=0.15)
         assert (np.diff(counts) <= 0).all()
+
+    def test_counts_add_up_to_the_facts(self):
+        """A view one and a half times as large as its sample, most of whose values are rare."""
+        part = feature_of(draw(zipf(20_000, 3), 2_000, 5))
+        for known in (None, 10_000.0):
+            counts = part.full_counts(2_000, 3_000, known)
+            assert counts.sum() == pytest.approx(known or 1.5 * part.num_facts, rel=0.002)
+
+    def test_facts_that_are_known_are_taken(self, facts):
+        part = feature_of(facts[:1_000])
+        known = replace(sample_of(part, num_entities=20_000), known_facts={"f0": Estimate.exactly(250_000)})
+        assert known.facts == Estimate.exactly(250_000)
+        assert known.full_counts["f0"].sum() == pytest.approx(250_000, rel=0.002)
+        candidate = bloom(known, PRESENCE, 0.01)
+        assert candidate.point.table_bits_per_fact < candidate.point.bits_per_fact
+        size = candidate.point.memory_bytes
+        assert candidate.point.bits_per_fact == pytest.approx(8 * size / 250_000)
+
+    def test_a_total_by_what_is_known_is_exact_where_nothing_repeats(self):
+        lengths = np.array([1, 5, 2, 0, 900])
+        assert total_of(lengths, lengths, 4_000, 1_000) == Estimate.exactly(4_000)
+        repeating = total_of(lengths, 2 * lengths + np.array([0, 1, 0, 0, 3]), 4_000, 1_000)
+        assert repeating.low < repeating.value < repeating.high
+        assert repeating.value == pytest.approx(2_000, rel=0.01)
+
+    @pytest.mark.parametrize(
+        ("field", "rows"),
+        [
+            ("int64_list_val", [[], [3], [127, 128, 16_384], [-1, 2**62], list(range(300))]),
+            ("int32_set_val", [[], [3], [127, 128, 16_384]]),
+            ("string_list_val", [[], [""], ["a" * 200, "b" * 20_000], ["x", "y", "z"]]),
+            ("string_set_val", [[], ["a" * 127, "b" * 128]]),
+            ("double_list_val", [[], [1.5, 2.5]]),
+            ("float_set_val", [[], [1.5]]),
+            ("bool_list_val", [[], [True, False]]),
+            ("unix_timestamp_list_val", [[], [0, 1_780_000_000]]),
+        ],
+    )
+    def test_bytes_of_values_are_those_of_feast(self, field, rows):
+        values = [Value() for _ in rows]
+        for value, row in zip(values, rows, strict=True):
+            getattr(value, field).SetInParent()
+            getattr(value, field).val.extend(row)
+        codec = FeatureCodec("f0", field)
+        builder = VocabularyBuilder(codec.storage_type)
+        table = pa.table({"f0": codec.to_arrow(values)[0]})
+        elements = codec.to_storage(table["f0"].combine_chunks().flatten())
+        builder.add(Vocabulary(elements), np.arange(len(elements), dtype=np.int32))
+        vocabulary, _, (symbols,) = builder.finish()
+        lengths = np.array([len(row) for row in rows])
+        sizes = value_sizes(
+            codec.element_kind,
+            Value.DESCRIPTOR.fields_by_name[field].number,
+            vocabulary,
+            Csr.of_lengths(lengths, symbols),
+            lengths,
+        )
+        assert sizes.tolist() == [value.ByteSize() for value in values]
 
     def test_a_value_never_has_more_facts_than_there_are_entities(self):
         feature = feature_of(np.ones((10, 3), np.bool_))
@@ -219,50 +282,25 @@ class TestCurves:
             assert all(math.isfinite(point.noise_ratio) for point in found)
             assert choose_point(found, PlanTarget()) < len(found) > knee(found)
 
-    def test_other_stores_take_what_was_measured_of_rows_like_those(self):
-        """20 of 10,000 integers per row: 16.5 and 12.7 bytes per fact."""
-        chance = np.random.default_rng(3)
-        ids = np.concatenate([np.sort(chance.choice(10_000, 20, replace=False)) for _ in range(500)])
-        indptr = np.arange(501) * 20
-        feature = FeatureSample(Vocabulary(pa.array(np.arange(10_000))), indptr, ids.astype(np.int32))
-        found = {point.curve: point for point in other_stores(sample_of(feature, num_entities=5_000))}
-        assert found[REDIS].bits_per_fact / 8 == pytest.approx(16.5, rel=0.01)
-        assert found[SQLITE].bits_per_fact / 8 == pytest.approx(12.7, rel=0.01)
-        assert found[REDIS].memory_bytes == pytest.approx(16.5 * 20 * 5_000, rel=0.01)
-        assert not any(point.settings or point.table_bits_per_fact for point in found.values())
+    def test_rows_that_are_not_known_have_no_points_of_other_stores(self, sample):
+        assert points_of_other_stores(sample) == []
 
-    @pytest.mark.parametrize(("per_row", "low", "high"), [(7, 35, 60), (200, 8, 16)])
-    def test_other_stores_depend_on_the_rows(self, per_row, low, high):
-        """Short rows of strings take tens of bytes per fact, long ones little more than the strings."""
-        names = pa.array([f"tag {n:04d}".encode() for n in range(1_000)], pa.large_binary())
-        chance = np.random.default_rng(3)
-        rows = [np.sort(chance.choice(1_000, per_row, replace=False)) for _ in range(100)]
-        indptr = np.arange(101) * per_row
-        feature = FeatureSample(Vocabulary(names), indptr, np.concatenate(rows).astype(np.int32))
-        for point in other_stores(sample_of(feature)):
-            assert low < point.bits_per_fact / 8 < high
+    def test_longer_values_take_more_in_other_stores(self, sample):
+        def bytes_with(value_bytes):
+            keys = np.full(len(sample), 35)
+            stored = StoredRows("shop", "history", keys, {"f0": np.full(len(sample), value_bytes)}, False)
+            points = points_of_other_stores(replace(sample, stored=stored))
+            assert [point.curve for point in points] == [REDIS, SQLITE]
+            assert not any(point.settings or point.table_bits_per_fact for point in points)
+            return np.array([point.memory_bytes for point in points])
+
+        more = bytes_with(300) - bytes_with(150)
+        assert more == pytest.approx(150 * sample.num_entities, rel=0.15)
 
     def test_bits_per_fact_are_of_all_and_of_tables_alone(self, points):
         for point in points:
             if point.settings:
                 assert 0 < point.table_bits_per_fact < point.bits_per_fact
-
-    @pytest.mark.parametrize(
-        ("best", "decides"),
-        [
-            (Estimate(0.7343, 0.7320, 0.7366), False),  # worse than without the features
-            (Estimate(0.7350, 0.7327, 0.7373), False),
-            (Estimate(0.7344, 0.7344, 0.7344), False),
-            (Estimate(0.7400, 0.7377, 0.7423), True),
-        ],
-    )
-    def test_an_auc_inside_its_interval_decides_nothing(self, best, decides):
-        found = [point(auc=0.5), replace(point(), auc=best)]
-        reason = undecided(found, Estimate(0.7344, 0.7321, 0.7367))
-        assert (reason == "") == decides
-        if not decides:
-            assert f"{best.value - 0.7344:+.4f}" in reason
-            assert "Try more labels" in reason
 
     def test_strings_count_with_their_bytes(self, facts):
         feature = feature_of(facts)
@@ -278,7 +316,33 @@ class TestCurves:
 def point(curve=BLOOM, memory=1.0, noise=0.0, kept=1.0, auc=None, settings=True):
     estimate = None if auc is None else Estimate(auc, auc - 0.01, auc + 0.01)
     tags = {"f0": {"sketch.structure": "sets"}} if settings else {}
-    return Point(curve, str(memory), memory, 1.0, noise * 10, noise, kept, estimate, tags)
+    return Point(
+        curve, str(memory), memory, memory, memory, 1.0, 1.0, noise * 10, noise, kept, estimate, tags
+    )
+
+
+class TestUndecided:
+    """Whether labels decide."""
+
+    @pytest.mark.parametrize(
+        ("gain", "decides"),
+        [
+            (Estimate(-0.0001, -0.0012, 0.0010), False),  # worse than without the features
+            (Estimate(0.0006, -0.0005, 0.0017), False),
+            (Estimate(0.0, 0.0, 0.0), False),
+            (Estimate(0.0056, 0.0033, 0.0079), True),
+        ],
+    )
+    @pytest.mark.parametrize("has_candidates", [True, False])
+    def test_a_gain_inside_its_interval_decides_nothing(self, gain, decides, has_candidates):
+        without = Estimate(0.7344, 0.7321, 0.7367)
+        exact = Estimate(without.value + gain.value, 0.73, 0.75)
+        reason = undecided(gain, without, exact, has_candidates)
+        assert (reason == "") == decides
+        if not decides:
+            assert f"{gain.value:+.4f}" in reason
+            assert "Try more labels" in reason
+            assert ("a column 'candidate'" in reason) == (not has_candidates)
 
 
 class TestChoice:
@@ -388,6 +452,107 @@ def task(people, make_labels):
     return Task(make_labels(**context, age=chance.random(3_000)), people, people)
 
 
+@pytest.fixture(scope="module")
+def tastes():
+    """People who like one half of 60 values, candidates, and labels: whether they like the candidate's half.
+
+    Neither the history alone nor the candidate alone tells the label.
+    """
+    pytest.importorskip("sklearn")
+    chance = np.random.default_rng(12)
+    likes = chance.random(2_000) < 0.5
+    half = np.arange(60) % 2 == 0
+    has = chance.random((2_000, 60)) < np.where(likes[:, None] == half, 0.3, 0.03)
+    candidates = chance.integers(0, 60, 2_000)
+    fits = half[candidates] == likes
+    has[np.arange(2_000), candidates] = False  # the history is of the time before
+    people = sample_of(feature_of(has))
+    table = pa.table(
+        {
+            "label": (chance.random(2_000) < np.where(fits, 0.8, 0.2)).astype(np.int64),
+            "candidate": candidates,
+        }
+    )
+    return people, Labels.read(table, people.entity_hashes, [])
+
+
+class TestInteractions:
+    """Histories and candidates that tell something together only."""
+
+    CODEC = FeatureCodec("f0", "int64_list_val")
+
+    def test_an_additive_model_gains_nothing(self, tastes):
+        people, labels = tastes
+        gain = Task(labels, people, people).gain()
+        assert gain.low < 0 < gain.high + 0.02
+        assert abs(gain.value) < 0.03
+
+    def test_a_model_that_sees_the_candidate_does(self, tastes):
+        people, labels = tastes
+        task = Task(labels, people, people, candidate_ids(labels, people, [self.CODEC]))
+        gain = task.gain()
+        assert gain.low > 0.2
+        assert gain.value == pytest.approx(task.auc_exact().value - task.auc_without().value)
+        noisy = task.auc(people.everything, {"f0": np.full(60, 0.5)})
+        assert noisy.value < task.auc_exact().value - 0.02
+
+    def test_values_that_tell_tastes_are_worth_more_than_noise(self):
+        """Values of which half tell a taste, and half nothing: the former come first."""
+        pytest.importorskip("sklearn")
+        chance = np.random.default_rng(13)
+        likes = chance.random(4_000) < 0.5
+        tells = np.arange(40) < 20
+        half = np.arange(40) % 2 == 0
+        density = np.where(tells, np.where(likes[:, None] == half, 0.4, 0.04), 0.22)
+        has = chance.random((4_000, 40)) < density
+        people = sample_of(feature_of(has))
+        candidates = chance.integers(0, 20, 4_000)
+        label = chance.random(4_000) < np.where(half[candidates] == likes, 0.9, 0.1)
+        table = pa.table({"label": label.astype(np.int64), "candidate": candidates})
+        labels = Labels.read(table, people.entity_hashes, [])
+        task = Task(labels, people, people, candidate_ids(labels, people, [self.CODEC]))
+        kept = people.features["f0"].vocabulary.values.filter(pa.array(task.most_worth(0.4)["f0"]))
+        assert len(kept) > 10
+        assert np.mean(np.array(kept.to_pylist()) < 20) > 0.85
+
+    def test_candidates_are_found_in_the_vocabulary(self, tastes):
+        people, labels = tastes
+        ids = candidate_ids(labels, people, [self.CODEC])["f0"]
+        values = people.features["f0"].vocabulary.values.to_numpy()
+        assert (values[ids] == labels.candidates.to_numpy()).all()
+        some = replace(labels, candidates=pa.array([None, 10**6, 3] + [4] * 1_997))
+        assert candidate_ids(some, people, [self.CODEC])["f0"][:2].tolist() == [-1, -1]
+
+    def test_candidates_that_nobody_has_are_refused(self, tastes):
+        people, labels = tastes
+        for unknown in (pa.array([10**6] * 2_000), pa.array(["x"] * 2_000)):
+            with pytest.raises(PlanError, match="no value of any of the features f0"):
+                candidate_ids(replace(labels, candidates=unknown), people, [self.CODEC])
+
+
+class TestProgress:
+    """The line of a terminal."""
+
+    def test_it_tells_steps_and_the_time_that_is_left(self):
+        assert counted(0, 29, 0.0) == ": 1 of 29"
+        assert counted(11, 29, 22.0) == ": 12 of 29, 36 s left"
+        assert counted(1, 29, 30.0) == ": 2 of 29, 14 min left"
+
+    @pytest.mark.parametrize("is_terminal", [True, False])
+    def test_only_a_terminal_shows_it(self, is_terminal):
+        class Stream(io.StringIO):
+            def isatty(self):
+                return is_terminal
+
+        stream = Stream()
+        progress = Progress(stream)
+        progress("Sampling history")
+        progress("Fitting models", 0, 3)
+        progress.end()
+        assert ("Fitting models: 1 of 3" in stream.getvalue()) == is_terminal
+        assert bool(stream.getvalue()) == is_terminal
+
+
 class TestLabels:
     """Models of labels, on independent data of which one value decides."""
 
@@ -428,7 +593,7 @@ class TestLabels:
         task = Task(labels, people, labelled)
         assert task.share_without_row == pytest.approx(2 / 3, abs=1e-3)
         history = task._history([(people.everything["f0"], np.full(300, 0.2))])
-        shown = np.asarray(history.sum(axis=1)).ravel()
+        shown = np.asarray(history.history.sum(axis=1)).ravel()
         assert (shown > 0).sum() == pytest.approx(1000, abs=5)
 
     def test_a_split_is_taken(self, people, make_labels):

@@ -46,7 +46,7 @@ def compare(task: Task, share: float) -> None:
             plan = plan_view(store, VIEW, max_entities=round(share * len(task.written)))
             lines = []
             for curve in (BLOOM, WEIGHTED_BLOOM, SETS, POPULAR_SETS, POPULAR_BLOOM):
-                points = [point for point in plan.points if point.curve == curve]
+                points = [point for point in plan.points if point.curve.split(", error")[0] == curve]
                 for point in points[:: max(1, len(points) // POINTS_PER_CURVE)]:
                     size = repository.seal(Tags(of_features=point.settings))["bytes"]
                     shown = repository.read()

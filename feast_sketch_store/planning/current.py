@@ -1,0 +1,76 @@
+"""How the settings of a point and those that a view has compare."""
+
+import copy
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from feast_sketch_store.planning.plan import PlannedField, Point
+from feast_sketch_store.planning.sample import Sample
+from feast_sketch_store.planning.source import PlannedView
+from feast_sketch_store.structures.choice import Beside, Choice
+from feast_sketch_store.structures.costs import Popularity
+from feast_sketch_store.structures.goals import ERROR_RATE, FALSE_PER_READ, MEMORY, NOISE_RATIO, Goal, Offer
+from feast_sketch_store.view.codec_choice import TAG_PREFIX
+from feast_sketch_store.view.settings import ViewSettings, resolve
+
+# Tags that a point replaces; others of a feature stay.
+_REPLACED = {
+    TAG_PREFIX + name for name in (ERROR_RATE, NOISE_RATIO, FALSE_PER_READ, MEMORY, "structure", "vocabulary")
+}
+
+
+def planned_fields(view: PlannedView) -> dict[str, PlannedField]:
+    """The membership features as they are declared, without the tags that a point replaces."""
+    names = {codec.feature for codec in view.codecs}
+    return {
+        field.name: PlannedField(str(field.dtype), field.description or "", _kept_tags(field))
+        for field in view.table.features
+        if field.name in names
+    }
+
+
+def has_already(view: PlannedView, sample: Sample, point: Point) -> bool:
+    """Whether the settings of a point keep a view as its settings keep it now."""
+    table = copy.copy(view.table)
+    table.features = [_with_tags(field, point.settings.get(field.name)) for field in table.features]
+    new = resolve(view.store.config.online_store, table, view.settings.folder)
+    ours, theirs = (
+        {name: settings.features[name].vocabulary for name in sample.features}
+        for settings in (view.settings, new)
+    )
+    if ours != theirs:
+        return False
+    current, chosen = (offers(settings, sample) for settings in (view.settings, new))
+    return all(
+        offer.kind == chosen[name].kind
+        and math.isclose(offer.false_per_read, chosen[name].false_per_read, rel_tol=0.01)
+        and math.isclose(offer.num_bytes, chosen[name].num_bytes, rel_tol=0.01)
+        for name, offer in current.items()
+    )
+
+
+def offers(settings: ViewSettings, sample: Sample) -> dict[str, Offer]:
+    """How a seal of the whole view would keep the membership features."""
+    filled = sample.num_filled(sample.everything)
+    goals, popularity = {}, {}
+    for name, counts in sample.full_counts.items():
+        target = settings.features[name].target
+        assert isinstance(target, Goal)  # of collections
+        num_without = sample.num_entities - filled[name]
+        goals[name] = target
+        popularity[name] = Popularity(counts.clip(max=filled[name]), sample.num_entities, num_without)
+    beside = Beside.rows(sample.num_entities, settings.presence_error_rate, settings.lists_rows)
+    return Choice(goals, popularity, beside).offers()
+
+
+def _kept_tags(field: Any) -> dict[str, str]:
+    return {name: value for name, value in (field.tags or {}).items() if name not in _REPLACED}
+
+
+def _with_tags(field: Any, tags: Mapping[str, str] | None) -> Any:
+    if tags is None:
+        return field
+    new = copy.copy(field)
+    new.tags = {**_kept_tags(field), **tags}
+    return new

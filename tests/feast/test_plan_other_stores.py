@@ -1,0 +1,131 @@
+"""What a plan says of Redis and SQLite, against what the rows take in Feast's own stores for them.
+
+The tolerance is 10 % of the measured bytes: of SQLite's file, and of what Redis says of its memory.
+"""
+
+import shutil
+import socket
+import subprocess
+from datetime import UTC, datetime
+
+import numpy as np
+import pandas as pd
+import pytest
+from feast import Entity, FeatureStore, FeatureView, Field, FileSource, ValueType
+from feast.types import Array, Int64, String
+
+from feast_sketch_store.planning import plan_view
+from feast_sketch_store.planning.other_stores import REDIS, SQLITE
+
+NUM_USERS, NUM_SAMPLED, TOLERANCE = 4_000, 2_000, 0.1
+EVENT = datetime(2026, 5, 1, tzinfo=UTC)
+
+
+def short_strings(chance):
+    return [
+        [f"v{value}" for value in set(chance.integers(0, 50, count))]
+        for count in chance.integers(1, 4, NUM_USERS)
+    ]
+
+
+def long_numbers(chance):
+    counts = chance.integers(50, 400, NUM_USERS)
+    return [[int(value) for value in set(chance.integers(0, 20_000, count))] for count in counts]
+
+
+def mixed_numbers(chance):
+    counts = chance.integers(0, 40, NUM_USERS)
+    return [[int(value) for value in set(chance.integers(0, 5_000, count))] for count in counts]
+
+
+ROWS = {
+    "short strings": (short_strings, Array(String), ValueType.INT64, 40),
+    "long numbers": (long_numbers, Array(Int64), ValueType.INT64, 3),
+    "mixed numbers": (mixed_numbers, Array(Int64), ValueType.STRING, 8),
+}
+
+
+@pytest.fixture(params=ROWS)
+def rows(request):
+    """Rows of one shape; the types of their values and of their keys; and the least bytes a fact takes."""
+    make, dtype, key_type, least = ROWS[request.param]
+    chance = np.random.default_rng(11)
+    users = [
+        user if key_type == ValueType.INT64 else f"customer-{7919 * user:012d}" for user in range(NUM_USERS)
+    ]
+    frame = pd.DataFrame({"user_id": users, "viewed": make(chance), "event": EVENT})
+    return frame, dtype, key_type, least
+
+
+def written(folder, online_store, rows):
+    """A repository with the rows in an online store."""
+    frame, dtype, key_type, _ = rows
+    folder.mkdir()
+    (folder / "feature_store.yaml").write_text(
+        "project: shop\nprovider: local\nregistry: registry.db\nentity_key_serialization_version: 3\n"
+        f"online_store: {online_store}\n"
+    )
+    frame.to_parquet(folder / "rows.parquet")
+    store = FeatureStore(repo_path=str(folder))
+    user = Entity(name="user", join_keys=["user_id"], value_type=key_type)
+    source = FileSource(path=str(folder / "rows.parquet"), timestamp_field="event")
+    schema = [Field(name="viewed", dtype=dtype)]
+    store.apply([user, FeatureView(name="history", entities=[user], schema=schema, source=source)])
+    store.write_to_online_store("history", df=frame)
+    return store
+
+
+def planned(folder, rows, name):
+    """What a plan of half of the entities says: the point of a store, and the number of facts."""
+    store = written(folder / "planned", "{type: sketch, path: sketch}", rows)
+    plan = plan_view(store, "history", max_entities=NUM_SAMPLED)
+    num_facts = sum(map(len, rows[0].viewed))
+    assert plan.facts.value == num_facts
+    return next(point for point in plan.points if point.curve == name), num_facts
+
+
+def check(point, num_bytes, num_facts, least):
+    assert num_bytes / num_facts > least
+    assert point.memory_bytes == pytest.approx(num_bytes, rel=TOLERANCE)
+    assert point.bits_per_fact == pytest.approx(8 * num_bytes / num_facts, rel=TOLERANCE)
+    assert point.memory_low < point.memory_bytes < point.memory_high
+
+
+def test_sqlite(tmp_path, rows):
+    point, num_facts = planned(tmp_path, rows, SQLITE)
+    store = written(tmp_path / "sqlite", "{type: sqlite, path: online.db}", rows)
+    file = store.repo_path / "online.db"
+    check(point, file.stat().st_size, num_facts, rows[3])
+
+
+@pytest.fixture
+def redis_server(tmp_path):
+    """The port of a server that ends with the test, and a client of it."""
+    if shutil.which("redis-server") is None:
+        pytest.skip("needs redis-server")
+    redis = pytest.importorskip("redis")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    options = ["--port", str(port), "--save", "", "--appendonly", "no", "--dir", str(tmp_path)]
+    server = subprocess.Popen(["redis-server", *options], stdout=subprocess.PIPE, text=True)
+    try:
+        # The server says so when it listens.
+        assert any("Ready to accept connections" in line for line in server.stdout)
+        client = redis.Redis(port=port)
+        yield port, client
+        client.close()
+    finally:
+        server.terminate()
+        server.communicate()
+
+
+def test_redis(tmp_path, rows, redis_server):
+    port, client = redis_server
+    point, num_facts = planned(tmp_path, rows, REDIS)
+    written(tmp_path / "redis", f"{{type: redis, connection_string: 'localhost:{port}'}}", rows)
+    assert client.dbsize() == NUM_USERS
+    # What goes with the rows; the buffers of connections stay.
+    with_rows = client.info("memory")["used_memory"]
+    client.flushall()
+    check(point, with_rows - client.info("memory")["used_memory"], num_facts, rows[3])
