@@ -33,6 +33,7 @@ from feast_sketch_store.errors import (
     RowError,
     SettingsError,
     SketchStoreError,
+    StorageError,
     UnsupportedFeatureError,
     summed_up,
 )
@@ -90,6 +91,13 @@ class SketchOnlineStoreConfig(FeastConfigBaseModel):
     storage_options: dict[str, SecretStr] = Field(default_factory=dict)
     """How the object store of a URL is reached: ``endpoint``, ``region``, credentials and more. What is not
     given comes from the environment."""
+
+    cache_path: StrictStr | None = None
+    """Local folder, relative to the feature repository or absolute, into which one process of a host fetches
+    sealed rows from a bucket, for all to map; None to fetch into the memory of each."""
+
+    role: Literal["writer", "replica"] = "writer"
+    """What a process may do: a replica only reads, and needs no other permission."""
 
     error_rate: float | Literal["auto"] = "auto"
     """Probability that a value which an Array or Set lacks is reported as its element; `auto` for the
@@ -229,6 +237,7 @@ class SketchOnlineStore(OnlineStore):
         StorageError : the folder cannot be written. In each case nothing of the batch is kept.
         """
         if data:
+            _require_writer(config)
             view = self.writer(config, table)
             view.write(data)
             ttl = ttl_microseconds(config.online_store, table)
@@ -409,6 +418,7 @@ class SketchOnlineStore(OnlineStore):
         UnsupportedFeatureError, SettingsError : views cannot be kept here; all are named, and nothing was
             changed.
         """
+        _require_writer(config)
         hints: list[tuple[Storage, list[Hint]]] = []
         problems: list[SketchStoreError] = []
         for table in tables_to_keep:
@@ -445,6 +455,7 @@ class SketchOnlineStore(OnlineStore):
         for _, view in self._views.values():
             view.settle()
         self._forget_views()
+        _require_writer(config)
         options = config.online_store
         place = StorePlace.of(config.repo_path, options.path, options.storage_options)
         place.remove_project(config.project)
@@ -461,6 +472,7 @@ class SketchOnlineStore(OnlineStore):
         StorageError : nothing was deleted.
         """
         if entity_keys:
+            _require_writer(config)
             view = self.writer(config, table)
             try:
                 rows = deletions(entity_keys, datetime.now(UTC), view.settings.join_keys)
@@ -470,6 +482,7 @@ class SketchOnlineStore(OnlineStore):
 
     def seal(self, config: RepoConfig, table: FeatureView) -> bool:
         """Seal a view now; see `View.seal`."""
+        _require_writer(config)
         return self.writer(config, table).seal()
 
     def storage(self, config: RepoConfig, table: FeatureView) -> Storage:
@@ -486,7 +499,8 @@ class SketchOnlineStore(OnlineStore):
         name = f"{view}@v{version}" if version else view
         options = config.online_store
         given = tuple(options.storage_options.items())
-        return _view_storage(config.repo_path, options.path, given, config.project, name)
+        more = options.cache_path, options.role == "replica"
+        return _view_storage(config.repo_path, options.path, given, more, config.project, name)
 
     def view(self, config: RepoConfig, table: FeatureView) -> View:
         """The view's `View`, made at the first call and again when its features change."""
@@ -578,9 +592,23 @@ def _precomputed_view(feature_service: str) -> FeatureView:
 
 @functools.lru_cache(maxsize=1024)  # names become folders at every read
 def _view_storage(
-    repo_path: Path | None, path: str, options: tuple[tuple[str, SecretStr], ...], project: str, view: str
+    repo_path: Path | None,
+    path: str,
+    options: tuple[tuple[str, SecretStr], ...],
+    more: tuple[str | None, bool],
+    project: str,
+    view: str,
 ) -> Storage:
-    return StorePlace.of(repo_path, path, dict(options)).view(project, view)
+    return StorePlace.of(repo_path, path, dict(options), *more).view(project, view)
+
+
+def _require_writer(config: RepoConfig) -> None:
+    """Refuse what changes the store, where it is a replica."""
+    if config.online_store.role == "replica":
+        raise StorageError(
+            f"project {config.project!r}: online_store has role: replica, which only reads; write, apply and "
+            "seal with a configuration that has role: writer"
+        )
 
 
 def _check_join_keys(table: FeatureView, stored: JoinKeys | None) -> None:

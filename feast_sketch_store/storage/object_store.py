@@ -5,10 +5,7 @@ crash leaves a file whole or absent, and an acknowledged put is a durable write.
 and leases only save work.
 """
 
-import hashlib
 import io
-import os
-import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -27,8 +24,8 @@ from feast_sketch_store.storage.base import (
     checked_folder,
     checked_name,
 )
+from feast_sketch_store.storage.file_cache import FileCache
 from feast_sketch_store.storage.objects import ObjectInfo, Objects
-from feast_sketch_store.storage.system import map_pages
 
 _PART_BYTES = 8 << 20  # of a larger object are fetched several at once
 _FETCHERS = 4
@@ -145,24 +142,14 @@ class ObjectStorage(Storage):
             return content if all(pool.map(fetch, starts)) else None
 
     def _fetch_cached(self, info: ObjectInfo) -> NDArray[np.uint8] | None:
-        """The same as a map of a file in the cache, whose name stands for the content."""
+        """The same as a map of a file in the cache."""
         assert self._cache_path is not None
-        known = f"{self._objects.identity}\n{info.key}\n{info.token}\n{info.size_bytes}"
-        path = self._cache_path / hashlib.blake2b(known.encode(), digest_size=16).hexdigest()
-        try:
-            if not path.exists():
-                content = self._fetch(info)
-                if content is None:
-                    return None
-                self._cache_path.mkdir(parents=True, exist_ok=True)
-                unfinished = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
-                unfinished.write_bytes(content.data)
-                unfinished.replace(path)
-            with path.open("rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                return map_pages(file.fileno(), size) if size else np.zeros(0, np.uint8)
-        except OSError as error:
-            raise StorageError(f"{self._cache_path}: the cache cannot be used: {error}") from error
+        content = f"{self._objects.identity}\n{info.key}\n{info.token}"
+
+        def fetch(start: int, end: int) -> bytes | None:
+            return self._objects.read_part(info, start, end)
+
+        return FileCache(self._cache_path).map(content, info.size_bytes, fetch)
 
     # -- write ---------------------------------------------------------------------------------
 

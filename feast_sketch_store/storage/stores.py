@@ -9,6 +9,7 @@ from feast_sketch_store.errors import SettingsError
 from feast_sketch_store.storage import names
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.buckets import is_url, open_bucket, option_text
+from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.storage.names import folder_name
 
 if TYPE_CHECKING:
@@ -22,24 +23,34 @@ class StorePlace:
     """A store.
 
     ``path`` is a local folder or a URL. ``options`` are how its object store is reached, with credentials,
-    which `repr` leaves out.
+    which `repr` leaves out. ``cache_path`` is a local folder for what is fetched from a bucket.
     """
 
     path: Path | str
     options: _Options = field(default=(), repr=False)
+    cache_path: Path | None = None
+    read_only: bool = False
 
     @classmethod
-    def of(cls, repo_path: Path | None, path: str, options: Mapping[str, Any] | None = None) -> "StorePlace":
+    def of(
+        cls,
+        repo_path: Path | None,
+        path: str,
+        options: Mapping[str, Any] | None = None,
+        cache_path: str | None = None,
+        read_only: bool = False,
+    ) -> "StorePlace":
         """The store of a configured path, which counts from the feature repository, or a URL."""
+        cache = None if cache_path is None else names.store_path(repo_path, cache_path)
         if not is_url(path):
-            return cls(names.store_path(repo_path, path))
+            return cls(names.store_path(repo_path, path), read_only=read_only)
         given = {name: option_text(value) for name, value in (options or {}).items()}
-        return cls(path, tuple(sorted(given.items())))
+        return cls(path, tuple(sorted(given.items())), cache, read_only)
 
     def view(self, project: str, view: str) -> Storage:
         """All that the store keeps for one feature view."""
         if isinstance(self.path, Path):
-            return names.view_storage(self.path, project, view)
+            return LocalStorage(names.view_path(self.path, project, view), self.read_only)
         return self._bucket().within(f"{folder_name(project)}/").within(f"{folder_name(view)}/")
 
     def remove_project(self, project: str) -> None:
@@ -85,4 +96,4 @@ class StorePlace:
         return folder.within(f"{folder_name(view)}/")
 
     def _bucket(self) -> "ObjectStorage":
-        return open_bucket(str(self.path), dict(self.options))
+        return open_bucket(str(self.path), dict(self.options), self.read_only, self.cache_path)

@@ -73,6 +73,22 @@ class ViewStats:
     structures: dict[str, str] = field(default_factory=dict)
 
 
+EMPTY, SERVING, REFRESHING, STALE = "EMPTY", "SERVING", "REFRESHING", "STALE"
+
+
+@dataclass(frozen=True)
+class Freshness:
+    """How up to date a view's answers are.
+
+    ``state`` is EMPTY before the first look at the storage, STALE if the last look failed, REFRESHING while
+    what is new is taken up, and otherwise SERVING. ``age_seconds`` is the time since the last look that was
+    answered, None before it: all that was written before is in the answers.
+    """
+
+    state: str
+    age_seconds: float | None
+
+
 class LiveView:
     """A view that is read and never written. Safe to use from several threads.
 
@@ -107,6 +123,8 @@ class LiveView:
         self._was_read = False  # since a write reset it
         self._looked_at = -np.inf  # time.monotonic() as the look began that gave the state
         self._seen_process_write = -1
+        self._answered_at: float | None = None  # the same, unless a look failed since
+        self._has_failed = False  # whether the last look did
         self._last_warning = ""
         self._refresher: threading.Thread | None = None  # the latest one, which may be done
         if codecs is None:
@@ -225,6 +243,19 @@ class LiveView:
         self._state = self._loader.load(state)
         self._is_open = True
         self._seen_process_write, self._looked_at = seen, now
+        self._answered_at, self._has_failed = now, False
+
+    def freshness(self) -> Freshness:
+        """How up to date answers are: for probes and metrics. Looks at nothing."""
+        answered_at, refresher = self._answered_at, self._refresher
+        if answered_at is None:
+            return Freshness(EMPTY, None)
+        state = SERVING
+        if self._has_failed:
+            state = STALE
+        elif refresher is not None and refresher.is_alive():
+            state = REFRESHING
+        return Freshness(state, max(0.0, time.monotonic() - answered_at))
 
     def is_fresh(self) -> bool:
         """Whether a read would be answered from memory, without a look at the storage for what is new."""
@@ -269,7 +300,8 @@ class LiveView:
         except SketchStoreError:
             return True  # the refresh meets it again, and tells
         if not is_outdated:
-            self._looked_at = now
+            self._looked_at = self._answered_at = now
+            self._has_failed = False
         return is_outdated
 
     def _refresh_in_thread(self) -> None:
@@ -288,6 +320,7 @@ class LiveView:
             if not self._is_open:
                 raise
             self._seen_process_write, self._looked_at = seen, now  # not again at every read
+            self._has_failed = True
             if str(error) != self._last_warning:  # once, not at every refresh
                 self._last_warning = str(error)
                 _logger.warning("%s; serving what was read before", error)

@@ -6,6 +6,8 @@ import fcntl
 import os
 import resource
 import shutil
+import threading
+import time
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +25,8 @@ from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.snapshot.files import SnapshotFolder
 from feast_sketch_store.storage import local
 from feast_sketch_store.storage.local import LocalStorage
+from feast_sketch_store.view.live import Freshness
+from feast_sketch_store.view.process_writes import last_write
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
 from feast_sketch_store.view.view import View
@@ -270,3 +274,54 @@ def test_all_agree_on_a_rebuild_that_met_a_broken_disk(make_view, monkeypatch, f
     # A later seal tells those who could not be told.
     assert make_view().view.seal()
     assert other.get(1, 2) == view.get(1, 2) == found
+
+
+def test_a_view_tells_how_fresh_it_is(make_view, monkeypatch):
+    writer, reader = make_view(), make_view()
+    assert reader.view.freshness() == Freshness("EMPTY", None)
+    writer.put(1, "a")
+    assert reader.get(1) == {1: {"a"}}
+    first = reader.view.freshness()
+    assert (first.state, first.age_seconds < 60) == ("SERVING", True)
+
+    def fail(*arguments):
+        raise StorageError("cannot be reached")
+
+    # Time goes on by an hour, during which nothing can be reached.
+    now = time.monotonic
+    monkeypatch.setattr("feast_sketch_store.view.live.time.monotonic", lambda: now() + 3600)
+    with monkeypatch.context() as broken:
+        broken.setattr(reader.view._loader, "load", fail)
+        assert reader.get(1) == {1: {"a"}}
+        stale = reader.view.freshness()
+        assert (stale.state, 3600 <= stale.age_seconds < 3700) == ("STALE", True)
+    writer.put(2, "b")
+    assert reader.get(2) == {2: {"b"}}
+    again = reader.view.freshness()
+    assert (again.state, again.age_seconds < 60) == ("SERVING", True)
+
+
+def test_a_view_tells_that_it_refreshes(make_view):
+    writer, reader = make_view(), make_view(interval=1000.0)
+    writer.put(1, "a")
+    reader.get(1)
+    writer.put(2, "b")
+    seen, load = threading.Event(), reader.view._loader.load
+    goes_on = threading.Event()
+
+    def load_slowly(state):
+        seen.set()
+        goes_on.wait(60)
+        return load(state)
+
+    reader.view._loader.load = load_slowly
+    # As if another process had written, and more than half the interval ago.
+    reader.view._seen_process_write = last_write(reader.view._process_key)
+    reader.view._looked_at -= 600
+    reader.get(1)
+    assert seen.wait(60)
+    assert reader.view.freshness().state == "REFRESHING"
+    goes_on.set()
+    reader.view.close()
+    assert reader.view.freshness().state == "SERVING"
+    assert reader.get(2) == {2: {"b"}}

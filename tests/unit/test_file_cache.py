@@ -1,0 +1,126 @@
+"""A folder of fetched files: who fetches, what a cut leaves, what is given up."""
+
+import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from feast_sketch_store.errors import StorageError
+from feast_sketch_store.storage import file_cache
+from feast_sketch_store.storage.file_cache import FileCache
+
+PART = 1 << 10
+SIZE = 10 * PART + 5
+CONTENT = np.random.default_rng(1).integers(0, 256, SIZE, np.uint8).tobytes()
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch):
+    monkeypatch.setattr(file_cache, "PART_BYTES", PART)
+
+
+class Source:
+    """Gives parts of the content, and notes which; fails or waits where it is told to."""
+
+    def __init__(self, fails_from=SIZE, gate=None):
+        self.asked = []
+        self.fails_from = fails_from
+        self.gate = gate
+
+    def __call__(self, start, end):
+        self.asked.append(start)
+        if self.gate:
+            self.gate.wait(60)
+        if start >= self.fails_from:
+            raise StorageError("cut off")
+        return CONTENT[start:end]
+
+
+def test_a_file_is_fetched_once(tmp_path):
+    source = Source()
+    first = FileCache(tmp_path / "cache").map("a", SIZE, source)
+    second = FileCache(tmp_path / "cache").map("a", SIZE, source)
+    assert first.tobytes() == second.tobytes() == CONTENT
+    assert sorted(source.asked) == list(range(0, SIZE, PART))
+    assert FileCache(tmp_path / "cache").map("b", SIZE, source).tobytes() == CONTENT
+    assert len(source.asked) == 22
+
+
+def test_one_of_many_fetches(tmp_path):
+    source = Source(gate=threading.Event())
+
+    def map_it(_):
+        return FileCache(tmp_path).map("a", SIZE, source).tobytes()
+
+    with ThreadPoolExecutor(6) as pool:
+        found = [pool.submit(map_it, n) for n in range(6)]
+        source.gate.set()
+        assert {each.result() for each in found} == {CONTENT}
+    assert sorted(source.asked) == list(range(0, SIZE, PART))
+
+
+def test_a_fetch_goes_on_where_it_was_cut(tmp_path):
+    with pytest.raises(StorageError, match="cut off"):
+        FileCache(tmp_path).map("a", SIZE, Source(fails_from=8 * PART))
+    source = Source()
+    assert FileCache(tmp_path).map("a", SIZE, source).tobytes() == CONTENT
+    assert sorted(source.asked) == [8 * PART, 9 * PART, 10 * PART]
+    assert not [path for path in tmp_path.iterdir() if path.suffix in (".partial", ".sums")]
+
+
+@pytest.mark.parametrize(("damage", "kept"), [("flip", 3), ("cut", 3), ("sums", 3), ("longer", 8)])
+def test_a_damaged_part_is_fetched_again(tmp_path, damage, kept):
+    with pytest.raises(StorageError):
+        FileCache(tmp_path).map("a", SIZE, Source(fails_from=8 * PART))
+    (partial,) = tmp_path.glob("*.partial")
+    (sums,) = tmp_path.glob("*.sums")
+    if damage == "flip":
+        content = bytearray(partial.read_bytes())
+        content[3 * PART + 7] ^= 1
+        partial.write_bytes(content)
+    elif damage == "cut":
+        os.truncate(partial, 3 * PART + 9)
+    elif damage == "sums":
+        os.truncate(sums, 3 * 16 + 5)
+    else:
+        partial.write_bytes(partial.read_bytes() + b"torn")
+    source = Source()
+    assert FileCache(tmp_path).map("a", SIZE, source).tobytes() == CONTENT
+    assert sorted(source.asked) == list(range(kept * PART, SIZE, PART))
+
+
+def test_content_that_is_gone_is_none(tmp_path):
+    assert FileCache(tmp_path).map("a", SIZE, lambda start, end: None) is None
+    assert FileCache(tmp_path).map("a", SIZE, Source()).tobytes() == CONTENT
+
+
+def test_what_nobody_uses_goes(tmp_path):
+    cache = FileCache(tmp_path)
+    mapped = cache.map("a", SIZE, Source())
+    (old,) = [path for path in tmp_path.iterdir() if not path.suffix]
+    long_ago = time.time() - 8 * 86_400
+    os.utime(old, (long_ago, long_ago))
+    cache.map("a", SIZE, Source())
+    cache.map("b", SIZE, Source())
+    assert old.exists()  # used since
+    os.utime(old, (long_ago, long_ago))
+    cache.map("c", SIZE, Source())
+    assert not old.exists()
+    assert mapped.tobytes() == CONTENT
+
+
+def test_a_cut_file_is_told(tmp_path):
+    FileCache(tmp_path).map("a", SIZE, Source())
+    (path,) = [path for path in tmp_path.iterdir() if not path.suffix]
+    os.truncate(path, 100)
+    with pytest.raises(StorageError, match="was cut; delete it"):
+        FileCache(tmp_path).map("a", SIZE, Source())
+
+
+def test_a_folder_that_cannot_be_used_is_told(tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(StorageError, match="cannot be used"):
+        FileCache(tmp_path / "file").map("a", SIZE, Source())
