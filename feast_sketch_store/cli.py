@@ -55,13 +55,13 @@ _DATETIME = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%
     "--feature-store-yaml",
     "-f",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Another file than feature_store.yaml in that folder.",
+    help="Configuration file to read instead of feature_store.yaml.",
 )
 @click.pass_context
 def cli(context: click.Context, chdir: Path, feature_store_yaml: Path | None) -> None:
-    """Look after the feature views of a sketch online store.
+    """Inspect and maintain the feature views of a sketch online store.
 
-    Without a VIEW a command is about all views of the repository.
+    Without a VIEW, a command applies to all views of the repository.
     """
     context.obj = lambda: FeatureStore(
         repo_path=str(chdir), fs_yaml_file=feature_store_yaml.absolute() if feature_store_yaml else None
@@ -163,14 +163,14 @@ def seal(
     default=86_400.0,
     show_default=True,
     metavar="SECONDS",
-    help="Data files that no commit names are removed when they are older.",
+    help="Remove data files that no commit names if they are older than this.",
 )
 @_JSON
 @click.pass_obj
 def vacuum(
     open_store: Callable[[], FeatureStore], views: Sequence[str], orphan_age: float, as_json: bool
 ) -> None:
-    """Remove files that nothing uses any more.
+    """Remove unused files.
 
     After a seal this removes the last trace of deleted rows.
     """
@@ -230,8 +230,8 @@ def verify(open_store: Callable[[], FeatureStore], views: Sequence[str], as_json
         for view, v in found.items():
             if v.leftovers:
                 click.echo(
-                    f"{view}: {len(v.leftovers)} files were left by killed seals or rebuilds, and may hold "
-                    f"deleted rows; `feast-sketch vacuum {view}` removes them",
+                    f"{view}: {len(v.leftovers)} files are left over from killed seals or rebuilds and may "
+                    f"hold deleted rows; `feast-sketch vacuum {view}` removes them",
                     err=True,
                 )
     if not all(v.is_sound for v in found.values()):
@@ -257,7 +257,7 @@ def rebuild(
 ) -> None:
     """Drop all rows of a VIEW and fill it from the offline store.
 
-    Readers see the old rows until the new ones are complete, and then those. Rows that are pushed meanwhile
+    Readers get the old rows until the new ones are complete. Rows that are pushed meanwhile
     stay. Rows that were only pushed are dropped: the command tells how many, and asks before it goes on.
     """
     with _errors():
@@ -296,7 +296,7 @@ def _may_drop(view: str, dropped: Dropped | None) -> bool:
 @click.option(
     "--file",
     type=click.File(),
-    help='JSON Lines, an entity each: {"user_id": 7}; - for standard input.',
+    help='JSON Lines with one entity per line: {"user_id": 7}; - for standard input.',
 )
 @_JSON
 @click.pass_obj
@@ -309,8 +309,8 @@ def delete(
 ) -> None:
     """Delete entities from a VIEW: feast-sketch delete history user_id=7
 
-    They are gone for reads at once, in other processes at their next refresh. To remove them from the
-    disk as well, run seal and then vacuum. Remove them from the offline store first, or a materialize
+    Reads no longer find them: here at once, in other processes after their next refresh. To remove them from
+    the disk as well, run seal and then vacuum. Remove them from the offline store first, or a materialize
     brings them back. Entities that the view does not have are listed; the rest is deleted all the same.
     """
     with _errors():
@@ -346,16 +346,16 @@ def _size(context: click.Context, parameter: click.Parameter, text: str | None) 
     try:
         return byte_count(text)
     except ValueError as error:
-        raise click.BadParameter(f"{text!r} is no size: {error}") from error
+        raise click.BadParameter(f"{text!r} is not a size: {error}") from error
 
 
 @cli.command()
 @click.option("--view", required=True, help="The feature view to plan.")
-@click.option("--false-per-read", type=float, metavar="X", help="At most so many false values per read.")
+@click.option("--false-per-read", type=float, metavar="X", help="Allow at most X false values per read.")
 @click.option(
-    "--noise-ratio", type=float, metavar="X", help="At most so many false values for each true one."
+    "--noise-ratio", type=float, metavar="X", help="Allow at most X false values for each true one."
 )
-@click.option("--memory", callback=_size, metavar="SIZE", help="At most so many bytes, such as 470MB.")
+@click.option("--memory", callback=_size, metavar="SIZE", help="Allow at most SIZE bytes, such as 470MB.")
 @click.option(
     "--auc",
     "labels",
@@ -370,14 +370,14 @@ def _size(context: click.Context, parameter: click.Parameter, text: str | None) 
     show_default=True,
     help="Fitted to labels.",
 )
-@click.option("--offline", is_flag=True, help="Sample the offline source, even though there are rows.")
+@click.option("--offline", is_flag=True, help="Sample the offline source, even if the view has rows.")
 @click.option(
     "--sample",
     type=click.IntRange(min=1),
     default=DEFAULT_SAMPLE,
     show_default=True,
     metavar="N",
-    help="Entities to look at.",
+    help="Number of entities to sample.",
 )
 @click.option(
     "--html",
@@ -629,13 +629,15 @@ def _entity_object(line: str, number: int) -> Any:
     try:
         return json.loads(line)
     except ValueError as error:
-        raise click.UsageError(f"line {number} of --file is no JSON object of join keys: {error}") from error
+        raise click.UsageError(
+            f"line {number} of --file is not a JSON object of join keys: {error}"
+        ) from error
 
 
 def _typed(row: Any, types: dict[str, str], where: str) -> dict[str, Any]:
     """Integers for integer join keys that came as text; the rest as it is."""
     if not isinstance(row, dict):
-        raise click.UsageError(f"{where}: {row!r} is no JSON object of join keys")
+        raise click.UsageError(f"{where}: {row!r} is not a JSON object of join keys")
     typed = {}
     for key, value in row.items():
         is_text_of_integer = isinstance(value, str) and types.get(key, "").startswith("INT")

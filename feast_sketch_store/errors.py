@@ -49,7 +49,7 @@ def summed_up(errors: Sequence[SketchStoreError]) -> SketchStoreError:
     parts = [part for error in errors for part in (error.parts or (error,))]
     text = str(parts[0])
     if len(parts) > 1:
-        text = "\n".join([f"{len(parts)} things have to be changed:", *(f"- {part}" for part in parts)])
+        text = "\n".join([f"{len(parts)} settings must change:", *(f"- {part}" for part in parts)])
     lines = [line for part in parts for line in part.lines]
     if lines:
         text += "\nPaste:\n" + "\n".join(f"    {line}" for line in lines)

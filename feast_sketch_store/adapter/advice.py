@@ -27,9 +27,9 @@ _MAX_NAMED = 5  # subjects of a summary
 # What is told once of several features or views, by topic.
 _ARRAYS, _NEARLY_FULL_VOCABULARIES, _SCALARS, _COSTLY = "arrays", "vocabularies", "scalars", "exact"
 _SUMMARIES = {
-    _ARRAYS: "{number} features are Arrays, of which the sketch keeps neither order nor repetitions: "
+    _ARRAYS: "{number} features are Arrays and lose their order and repetitions: "
     "{names}. "
-    f"Give those where they matter the tag {_EXACT_TAG}; declare the others as Sets or give them the tag "
+    f"Where these matter, set the tag {_EXACT_TAG}. Declare the others as Sets or give them the tag "
     f'"{TAG_PREFIX}codec": "membership"',
     _NEARLY_FULL_VOCABULARIES: "{number} features have nearly as many different values as max_vocabulary "
     f"allows: {{names}}. Writes past it are refused. Raise it, or give the features the tag {_EXACT_TAG}, "
@@ -117,7 +117,7 @@ def _array_hints(table: FeatureView, settings: ViewSettings, sealed: Shards | No
         yield Hint(
             _ARRAYS,
             f"{table.name}.{field.name}",
-            f"{where} is an Array, of which the sketch keeps neither order nor repetitions{numbers}. If they "
+            f"{where} is an Array and loses its order and repetitions{numbers}. If they "
             f"matter, give the field the tag {_EXACT_TAG}{_cost_of_order(field.name, sealed)}; if not, "
             f'declare it as a Set or give it the tag "{TAG_PREFIX}codec": "membership"',
             str(field.dtype),

@@ -142,7 +142,7 @@ class ListedRows(Presence):
         buckets = np.searchsorted(self.bucket_bounds[:, 0], timestamps).clip(max=len(self.bucket_bounds) - 1)
         oldest, newest = self.bucket_bounds[buckets].T
         if (oldest != timestamps).any():
-            raise ValueError("a row has the timestamp of no bucket")
+            raise ValueError("a row has a timestamp bucket that does not exist")
         return np.asarray(newest)
 
     def to_snapshot(self) -> Described:
@@ -186,11 +186,11 @@ class ListedRows(Presence):
             or (bounds[:, 0] > bounds[:, 1]).any()
             or (bounds[:-1, 1] >= bounds[1:, 0]).any()
         ):
-            raise ValueError("the bounds of the timestamp buckets do not ascend")
+            raise ValueError("the bounds of the timestamp buckets are not ascending")
         return cls(salt_from(description["salt"]), index, timestamps, bounds, states)
 
 
 def _checked_states(states: NDArray[np.int64]) -> NDArray[np.uint8]:
     if len(states) and not 0 <= states.min() <= states.max() <= VALUE:
-        raise ValueError("a row has a state that cannot be")
+        raise ValueError("a row has an impossible state")
     return states.astype(np.uint8)

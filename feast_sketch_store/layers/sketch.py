@@ -255,7 +255,7 @@ class SketchLayer:
         entry = description["presence"]
         presence = _PRESENCES.get(entry["kind"])
         if presence is None:
-            raise ValueError(f"rows cannot be present in the way {entry['kind']!r}")
+            raise ValueError(f"unknown way to store presence: {entry['kind']!r}")
         layer = cls(
             presence.from_snapshot(entry, parts.at(_PRESENCE), structures),
             structures,
@@ -272,7 +272,7 @@ def _cut_from(entries: Mapping[str, Any], features: Mapping[str, SealedFeature])
     for name, number in cut.items():
         feature = features.get(name)
         if feature is None or feature.vocabulary is None or not feature.codec.is_collection or number < 0:
-            raise ValueError("facts are cut of features that have no vocabulary to be cut")
+            raise ValueError("facts are cut from features without a vocabulary")
     return cut
 
 
@@ -283,7 +283,7 @@ def _roundings_from(
     for number, entry in enumerate(entries):
         name = checked(entry["name"], str)
         if name not in codecs:
-            raise ValueError(f"{name!r}, which has bins, is no feature of the layer")
+            raise ValueError(f"{name!r}, which has bins, is not a feature of the layer")
         lows, representatives = (
             parts.array(f"{number}.{part}", np.int64).view(codecs[name].number_type)
             for part in ("lows", "representatives")

@@ -345,7 +345,7 @@ def rebuild(
     """
     online_store, table = _resolve(store, view)
     if getattr(table, "batch_source", None) is None:
-        raise SketchStoreError(f"feature view {view!r} has no batch source to be rebuilt from")
+        raise SketchStoreError(f"feature view {view!r} has no batch source to rebuild from")
     end = end or datetime.now(UTC)
     start = start or (end - table.ttl if table.ttl else datetime(1970, 1, 2, tzinfo=UTC))
     opened = online_store.writer(store.config, table)

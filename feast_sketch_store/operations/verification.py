@@ -154,7 +154,7 @@ def _compare(
         return  # readers do not use the snapshot any more: the rows have been replaced since
     if not read.files:
         if len(order):
-            problem(f"holds {len(order)} entities, the row log up to version {snapshot.version} none")
+            problem(f"holds {len(order)} entities, but the row log has none up to version {snapshot.version}")
         return
     rows = semantics.fold(read.batches)
     keys = rows.keys

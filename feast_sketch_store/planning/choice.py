@@ -43,9 +43,9 @@ class PlanTarget:
         limits = (self.false_per_read, self.noise_ratio, self.memory_bytes)
         given = [limit for limit in limits if limit is not None]
         if len(given) > 1:
-            raise PlanError("ask for one of false_per_read, noise_ratio and memory, not for several")
+            raise PlanError("set only one of false_per_read, noise_ratio and memory")
         if not all(0 < limit < math.inf for limit in given):
-            raise PlanError(f"{given[0]:g} is no target: it must be more than 0")
+            raise PlanError(f"{given[0]:g} cannot be a target; it must be more than 0")
 
     def __str__(self) -> str:
         if self.false_per_read is not None:
@@ -147,8 +147,8 @@ def choose_point(points: Sequence[Point], target: PlanTarget) -> int:
         fitting = [n for n in numbers if size(n) <= target.memory_bytes]
         if not fitting:
             raise PlanError(
-                f"nothing fits in {target.memory_bytes:,.0f} bytes: the smallest structure that was "
-                f"looked at takes {min(map(size, numbers)):,.0f}"
+                f"nothing fits in {target.memory_bytes:,.0f} bytes: the smallest structure "
+                f"of the plan takes {min(map(size, numbers)):,.0f}"
             )
         if target.auc and any(points[n].auc for n in fitting):
             return max(fitting, key=lambda n: (_auc(points[n]), -size(n)))

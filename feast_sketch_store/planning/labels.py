@@ -467,7 +467,7 @@ def _outcomes(table: pa.Table) -> NDArray[np.bool_]:
     try:
         outcomes = table[LABEL].cast(pa.float64()).fill_null(-1).to_numpy()
     except pa.ArrowException as error:
-        raise PlanError(f"the column {LABEL!r} of the labels is no number: {error}") from error
+        raise PlanError(f"the column {LABEL!r} of the labels is not a number: {error}") from error
     if not np.isin(outcomes, (0, 1)).all():
         raise PlanError(f"the column {LABEL!r} of the labels has other values than 0 and 1")
     return np.asarray(outcomes == 1)

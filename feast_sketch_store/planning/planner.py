@@ -78,7 +78,7 @@ def plan_view(
     """
     target = target or PlanTarget(auc=labels is not None)
     if max_entities < 1:
-        raise PlanError(f"a sample of {max_entities} entities says nothing; take at least 1")
+        raise PlanError(f"a sample of {max_entities} entities is empty; sample at least 1")
     if target.auc and labels is None:
         raise PlanError("an AUC needs labels")
     planned = PlannedView.open(store, view)
@@ -232,8 +232,8 @@ def _limits(view: PlannedView, sample: Sample, found: Sequence[Candidate]) -> It
         unseen = num_values - sum(len(feature.vocabulary) for feature in sample.features.values())
         yield (
             f"The figures are from a sample of {len(sample):,} of {sample.num_entities:,} entities; "
-            f"{unseen:,} values that it does not show are estimated (Chao) and count in the bytes. Intervals "
-            "are of 95 %, for the chance of the sample."
+            f"{unseen:,} values missing from the sample are estimated (Chao) and included in the bytes. "
+            "Intervals are of 95 %, for the chance of the sample."
         )
         if not sample.facts.is_known:
             yield (
@@ -245,14 +245,14 @@ def _limits(view: PlannedView, sample: Sample, found: Sequence[Candidate]) -> It
     yield (
         "Memory is what membership features take when they are sealed: tables or sets, a list of the "
         "entities, and the vocabulary. Other features, timestamps, unsealed rows and the values that a "
-        "process keeps ready for answers come on top."
+        "process keeps ready for answers are extra."
     )
     yield (
         "The bytes of Redis and SQLite are estimated: the sampled rows in the formats of Feast's stores, "
         "with keys, timestamps and the planned features."
     )
     if any(c.point.kept_share < 1 for c in found):
-        yield "What a vocabulary leaves out is gone from sealed rows: no error rate tells of it."
+        yield "What a vocabulary leaves out is removed from sealed rows. The error rates do not include it."
 
 
 def _current_false_values(view: PlannedView, sample: Sample) -> float:

@@ -16,7 +16,7 @@ from feast_sketch_store.planning.plan import Estimate, Plan, PlannedField, Point
 _MAX_LINE = 88
 _UNKNOWN_FIELD = PlannedField("...")
 _IS_CURRENT = "The view has these settings already, or others that come to the same."
-_NO_SETTINGS = "# Nothing to set: this point is there to compare with."
+_NO_SETTINGS = "# Nothing to set: this point is only for comparison."
 
 
 def to_html(plan: Plan) -> str:

@@ -290,9 +290,7 @@ def _offline_rows(view: PlannedView) -> pa.Table:
     table, store = view.table, view.store
     source = getattr(table, "batch_source", None)
     if source is None:
-        raise PlanError(
-            f"feature view {table.name!r} has no rows and no batch source; write some rows, and plan then"
-        )
+        raise PlanError(f"feature view {table.name!r} has no rows and no batch source; write some rows first")
     end = datetime.now(UTC)
     start = end - table.ttl if table.ttl else datetime(1970, 1, 2, tzinfo=UTC)
     entities = [store.get_entity(name) for name in table.entities if name != "__dummy"]

@@ -102,7 +102,7 @@ class SketchReader:
         join_keys = self._view.stored_join_keys()
         if join_keys is None:
             raise SettingsError(
-                f"{storage.location}: nothing was written to feature view {feature_view!r} yet"
+                f"{storage.location}: feature view {feature_view!r} has no rows yet; materialize or push some"
             )
         self._codecs = {codec.feature: codec for codec in self._view.codecs}
         self._join_keys = {name: JOIN_KEY_TYPES[field] for name, field in join_keys.items()}
@@ -172,7 +172,7 @@ class SketchReader:
         except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
             types = ", ".join(f"{name} ({kind})" for name, kind in self._join_keys.items())
             raise RowError(
-                f"these are no entities of feature view {self._name!r}, whose join keys are {types}: {error}"
+                f"these are not entities of feature view {self._name!r}, whose join keys are {types}: {error}"
             ) from error
 
     def exists(self, entities: Entities) -> NDArray[np.bool_]:
@@ -508,7 +508,7 @@ def _as_storage(codec: FeatureCodec, values: Any) -> pa.Array:
         array = _as_array(values, kind)
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         raise RowError(
-            f"these are no values of feature {codec.feature!r}, which is of {kind}: {error}"
+            f"these are not values of feature {codec.feature!r}, which is of {kind}: {error}"
         ) from error
     if array.null_count:
         raise RowError(f"a value of feature {codec.feature!r} is null")

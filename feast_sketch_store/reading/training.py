@@ -52,7 +52,9 @@ def through_sketch(
     """
     sealed = view.sealed
     if sealed is None:
-        raise SettingsError(f"feature view {view.name!r} was not sealed yet: `feast-sketch seal {view.name}`")
+        raise SettingsError(
+            f"feature view {view.name!r} is not sealed yet; run `feast-sketch seal {view.name}`"
+        )
     columns = {name: _column_of(dataframe, view.name, name) for name in features or sealed.codecs}
     if features is None:
         columns = {name: column for name, column in columns.items() if column is not None}

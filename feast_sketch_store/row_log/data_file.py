@@ -116,7 +116,7 @@ class DataFile:
             with pq.ParquetFile(pa.BufferReader(content)) as file:
                 if self.num_rows is not None and self.num_rows != file.metadata.num_rows:
                     raise DamagedFileError(
-                        f"{self.where}: has {file.metadata.num_rows} rows, its commit tells {self.num_rows}"
+                        f"{self.where}: has {file.metadata.num_rows} rows, its commit says {self.num_rows}"
                     )
                 if columns is not None:
                     columns = [name for name in columns if name in file.schema_arrow.names]

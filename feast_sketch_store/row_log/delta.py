@@ -177,7 +177,7 @@ def decode_actions(content: bytes) -> list[dict[str, Any]]:
     lines = content.decode("utf-8").split("\n")
     actions = [json.loads(line) for line in lines if line.strip()]
     if not all(isinstance(action, dict) for action in actions):
-        raise TypeError("a line of it is no action")
+        raise TypeError("one of its lines is not an action")
     return actions
 
 

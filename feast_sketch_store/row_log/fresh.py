@@ -231,7 +231,7 @@ class FreshLog:
             return None
         head = decode_segment_head(content, self._storage.where(name))
         if head is not None and head.first != first:
-            raise DamagedFileError(f"{self._storage.where(name)}: bears the name of another segment")
+            raise DamagedFileError(f"{self._storage.where(name)}: has the name of another segment")
         # A head that is cut tells no identity; the mark of another log would not have been left beside it.
         if mark is not None and (mark[0] == head or (head is None and mark[0].first == first)):
             self._check_end(name, info.size_bytes, mark)
@@ -333,7 +333,7 @@ class FreshLog:
                 if self._storage.info(closed.segment) is None:
                     self._tail = None
                     self._storage.delete([tail.segment])
-                    raise StorageError(f"{self.where}: the view was dropped meanwhile")
+                    raise StorageError(f"{self.where}: the view was dropped during the write")
             return tail.next_number - 1
 
     def drop_before(self, number: int) -> None:

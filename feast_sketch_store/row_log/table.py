@@ -257,7 +257,9 @@ class Table:
                 state = self.state()
                 self._checkpoint_now_and_then(state)
                 return state
-        raise StorageError(f"{self._storage.where()}: another Delta client commits all the time")
+        raise StorageError(
+            f"{self._storage.where()}: another Delta client commits too often; try again when it is idle"
+        )
 
     def compact(
         self, identity: str, state: TableState, batches: Iterable[pa.Table], through: int, snapshot: str = ""
@@ -322,7 +324,7 @@ class Table:
             live = {file.name for file in self.state().files}
             self._storage.delete([file.name for file in files if file.name not in live])
         except (StorageError, DamagedFileError) as error:
-            _logger.warning("%s; files that no commit names stay until a vacuum", error)
+            _logger.warning("%s; run `feast-sketch vacuum` to remove files that no commit names", error)
 
     def prune(self) -> None:
         """Checkpoint the last compaction, and delete the commits before it and files replaced long ago.

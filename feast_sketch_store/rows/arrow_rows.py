@@ -111,9 +111,7 @@ def _check_names(given: Sequence[str], wanted: Sequence[str]) -> None:
 
 def _join_key(name: str, field: str, column: pa.ChunkedArray) -> pa.Array:
     if field not in JOIN_KEY_TYPES:
-        raise RowError(
-            f"join key {name!r} is carried by {field}; a batch takes one of {list(JOIN_KEY_TYPES)}"
-        )
+        raise RowError(f"join key {name!r} arrives as {field}; a batch takes one of {list(JOIN_KEY_TYPES)}")
     values = _column(column, FeatureCodec(name, field), what="join key")
     if values.null_count:
         row = values.is_null().index(True).as_py()
@@ -185,9 +183,9 @@ def _conversion(source: pa.DataType, codec: FeatureCodec) -> Callable[[pa.Array]
             return lambda values: _elements(_nan_as_null(values), codec)
         return lambda values: _lists(values, codec)
     if is_list and not codec.is_collection and codec.element_kind != "message":
-        return lambda values: _refuse("a list is no scalar")
+        return lambda values: _refuse("a list is not a scalar")
     if pa.types.is_large_string(source) and codec.is_collection and codec.element_kind != "message":
-        return lambda values: _refuse("a string is no list")  # Feast takes its characters
+        return lambda values: _refuse("a string is not a list")  # Feast takes its characters
     return lambda values: _by_feast(values, codec)
 
 

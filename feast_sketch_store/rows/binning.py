@@ -63,7 +63,7 @@ class Quantiles:
 
     def __post_init__(self) -> None:
         if not 1 <= self.count <= MAX_BINS:
-            raise ValueError(f"the number of bins lies between 1 and {MAX_BINS}")
+            raise ValueError(f"the number of bins must be between 1 and {MAX_BINS}")
 
     def fit(self, distinct: Numbers, counts: NDArray[np.int64]) -> Bins:
         """The bins for finite numbers, ascending and distinct, and how often each occurs."""
@@ -88,7 +88,7 @@ class Edges:
         if not 1 <= len(self.edges) < MAX_BINS:
             raise ValueError(f"there must be 1 to {MAX_BINS - 1} edges")
         if not all(np.isfinite(self.edges)) or any(np.diff(self.edges) <= 0):
-            raise ValueError("edges are finite numbers in ascending order, each once")
+            raise ValueError("edges must be finite, ascending numbers without repetitions")
 
     def fit(self, distinct: Numbers, counts: NDArray[np.int64]) -> Bins:
         """The bins for finite numbers, ascending and distinct; ``counts`` are not looked at."""
@@ -111,7 +111,7 @@ class Precision:
 
     def __post_init__(self) -> None:
         if not (np.isfinite(self.step) and self.step > 0):
-            raise ValueError("a precision is a positive number")
+            raise ValueError("a precision must be a positive number")
 
     def fit(self, distinct: Numbers, counts: NDArray[np.int64]) -> Bins:
         """The bins for finite numbers, ascending and distinct; ``counts`` are not looked at."""

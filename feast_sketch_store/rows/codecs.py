@@ -148,7 +148,7 @@ class FeatureCodec:
 
     def __post_init__(self) -> None:
         if self.value_field not in _VALUE_FIELDS:
-            raise ValueError(f"{self.value_field!r} is no field of Feast's Value that a feature can have")
+            raise ValueError(f"{self.value_field!r} is not a field of Feast's Value that a feature can have")
         if not self.name:
             object.__setattr__(self, "name", MEMBERSHIP if self.is_collection else CATEGORICAL)
         if self.name not in self.possible_names or (self.name == BINNED) != (self.binning is not None):
@@ -343,7 +343,9 @@ class FeatureCodec:
                 for value in values.to_pylist():
                     message.FromString(value)
             except DecodeError as error:
-                raise ValueError(f"a value of feature {self.feature!r} is no message: {error}") from error
+                raise ValueError(
+                    f"a value of feature {self.feature!r} is not a protobuf message: {error}"
+                ) from error
 
     def to_storage(self, elements: pa.Array) -> pa.Array:
         """Turn elements of the row log (without nulls) into the vocabulary's storage type."""

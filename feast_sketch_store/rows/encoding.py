@@ -155,7 +155,7 @@ def _join_key_columns(entity_keys: "Sequence[EntityKey]") -> dict[str, pa.Array]
         fields = sorted({str(value.WhichOneof("val")) for value in values if value is not None})
         if len(fields) > 1 or fields[0] not in JOIN_KEY_TYPES:
             raise RowError(
-                f"join key {name!r} is carried by {fields}; a batch takes one of {list(JOIN_KEY_TYPES)}"
+                f"join key {name!r} arrives as {fields}; a batch takes one of {list(JOIN_KEY_TYPES)}"
             )
         columns[name], _ = FeatureCodec(name, fields[0]).to_arrow(values)
     return columns
@@ -352,9 +352,7 @@ def as_damage() -> Iterator[None]:
     except pa.ArrowMemoryError:
         raise
     except pa.ArrowException as error:
-        raise DamagedFileError(
-            f"rows of the row log are not as the store writes them; another program did: {error}"
-        ) from error
+        raise DamagedFileError(f"rows of the row log were written by another program: {error}") from error
 
 
 @as_damage()

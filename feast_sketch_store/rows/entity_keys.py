@@ -82,7 +82,7 @@ def check_join_keys(entity_keys: "Sequence[EntityKey]", wanted: JoinKeys) -> Non
         if not is_wanted or any(wanted[name] not in (None, field) for name, field in given.items()):
             raise RowError(
                 f"row {row} of the batch is keyed by {join_keys_text(given)}, the rows of the view by "
-                f"{join_keys_text(wanted)}. Give it the view's join keys, or it could not be found"
+                f"{join_keys_text(wanted)}. Give it the view's join keys; otherwise no read could find it"
             )
 
 

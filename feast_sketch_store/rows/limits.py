@@ -51,8 +51,8 @@ def check_rows(table: pa.Table) -> None:
         largest = max(sizes, key=lambda name: sizes[name][row])
         raise RowError(
             f"row {row} of the batch takes {total[row]} bytes, most of them ({sizes[largest][row]}) in "
-            f"feature {largest!r}; a row takes at most {MAX_BYTES}. Keep large objects elsewhere, and their "
-            "addresses here"
+            f"feature {largest!r}; a row takes at most {MAX_BYTES}. Store large objects elsewhere and keep "
+            "their addresses here"
         )
 
 

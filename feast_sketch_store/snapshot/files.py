@@ -285,7 +285,7 @@ def load(
         raise DamagedFileError(f"{source}: the file is empty")
     if expected is not None and len(content) != expected.size_bytes:
         raise DamagedFileError(
-            f"{source}: truncated or extended: {len(content)} bytes, the manifest tells {expected.size_bytes}"
+            f"{source}: truncated or extended: {len(content)} bytes, the manifest says {expected.size_bytes}"
         )
     verify(content, source, skip)
     if expected is not None and checksum_of(header_of(content)) != expected.header_checksum:

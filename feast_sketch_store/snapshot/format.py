@@ -89,7 +89,7 @@ def decode(content: NDArray[np.uint8], source: str) -> tuple[dict[str, Any], Arr
     """
     own, start = _read_header(content, source)
     if content.ctypes.data % _WIDEST:
-        raise ValueError(f"{source}: its content begins at an address that is no multiple of {_WIDEST}")
+        raise ValueError(f"{source}: its content begins at an address that is not a multiple of {_WIDEST}")
     arrays = {}
     for entry in own["arrays"]:
         dtype = np.dtype(_DTYPES[entry["dtype"]])
@@ -163,7 +163,7 @@ def _read_header(content: NDArray[np.uint8], source: str) -> tuple[dict[str, Any
     told = start + sum(sizes)
     if told != len(content):
         raise DamagedFileError(
-            f"{source}: truncated or extended: {len(content)} bytes, the header tells {told}"
+            f"{source}: truncated or extended: {len(content)} bytes, the header says {told}"
         )
     return own, start
 

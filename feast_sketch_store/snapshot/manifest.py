@@ -101,12 +101,12 @@ class Manifest:
     def _check(self) -> None:
         numbers = [self.row_log_version, self.number, *(file.size_bytes for file in self.files.values())]
         if not all(type(number) is int and number >= 0 for number in numbers):
-            raise ValueError("a number is none")
+            raise ValueError("a number has another type")
         if type(self.created_by) is not str:
-            raise ValueError("its creator is no text")
+            raise ValueError("its creator is not a string")
         for file in self.files.values():
             if not _FILE_NAME.fullmatch(file.name) or not _CHECKSUM.fullmatch(file.header_checksum):
-                raise ValueError(f"{file!r} is no file of a snapshot")
+                raise ValueError(f"{file!r} is not a file of a snapshot")
 
 
 def checksum_of(content: bytes | memoryview) -> str:

@@ -79,7 +79,7 @@ def open_layer(snapshot: SnapshotFile, check_all: bool = False) -> SketchLayer:
         }
         layer = SketchLayer.from_snapshot(description["layer"], arrays, checks)
         if description["row_log_version"] != snapshot.version:
-            raise DamagedFileError(f"{source}: bears the version of another snapshot")
+            raise DamagedFileError(f"{source}: has the version of another snapshot")
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise DamagedFileError(f"{source}: its parts do not fit each other: {error}") from error
     if check_all:

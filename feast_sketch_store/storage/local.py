@@ -159,7 +159,7 @@ class LocalStorage(Storage):
             try:
                 os.link(unfinished, path)
             except FileExistsError as error:
-                raise FileExistsAlreadyError(f"{path}: somebody else created the file first") from error
+                raise FileExistsAlreadyError(f"{path}: another process created the file first") from error
             with suppress(OSError):  # the file is there, whatever else is
                 unfinished.unlink()
             try:

@@ -297,6 +297,6 @@ def _window_words(ranges: Sequence[SymbolRange]) -> int:
     window_words = 0
     for symbols in sorted(ranges, key=lambda r: (r.first_word, r.num_words)):
         if symbols.first_word != window_words:
-            raise ValueError("the ranges of symbols do not lie one behind the other")
+            raise ValueError("the ranges of symbols are not consecutive")
         window_words += symbols.num_words
     return max(1, window_words)

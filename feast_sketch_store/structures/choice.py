@@ -120,7 +120,7 @@ class Choice:
         if goal.structure != AUTO and (kind := registry.named(goal.structure)) is not BloomTable:
             offer = kind.offer(goal, popularity)
             if offer is None:
-                raise _impossible(name, goal, f"no structure {goal.structure!r} does it")
+                raise _impossible(name, goal, f"structure {goal.structure!r} cannot keep it")
             self._fixed[name] = offer
             return
         other = _best_listed(goal, popularity) if goal.may_choose else None

@@ -195,7 +195,7 @@ class Column(SealedFeature):
         numbers = first + self.state_step * (self.states.take(rows) - first)
         states = numbers.astype(np.uint8)
         if len(rows) and not MISSING <= numbers.min() <= numbers.max() <= VALUE:
-            raise ValueError(f"feature {self.codec.feature!r} has a state that cannot be")
+            raise ValueError(f"feature {self.codec.feature!r} has an impossible state")
         indptr = np.zeros(len(rows) + 1, np.int64)
         if self.bounds is None:
             has_value = states == VALUE

@@ -28,7 +28,7 @@ def register(kind: type[Structure]) -> None:
         raise ValueError(f"a structure has the name {sorted(clash)[0]!r} already")
     if kind.tells_states and not kind.lists_rows:
         raise ValueError(
-            f"the kind {kind.kind!r} tells states and does not list rows: shapes tell them already"
+            f"the kind {kind.kind!r} stores states without listing rows, but shapes store them already"
         )
     if "." in kind.kind:
         raise ValueError(f"the kind {kind.kind!r} has a dot in its name, which begins the names of arrays")

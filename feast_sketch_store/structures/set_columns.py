@@ -244,7 +244,7 @@ class SetColumns(Structure):
         for number, entry in enumerate(description["features"]):
             codec = FeatureCodec(checked(entry["name"], str), entry["value_field"])
             if not codec.is_collection:
-                raise ValueError(f"{codec.feature!r} is no collection")
+                raise ValueError(f"{codec.feature!r} is not a collection")
             others_width = checked(entry["others_width"], int)
             if others_width < 0:
                 vocabularies.append(parts.vocabulary(f"{number}.vocabulary", codec))
@@ -274,7 +274,7 @@ class SetColumns(Structure):
         )
         columns = cls._of(features, sets, vocabularies)
         if len(columns.features) != len(features):
-            raise ValueError("two set columns bear the same name")
+            raise ValueError("two set columns have the same name")
         return columns
 
 

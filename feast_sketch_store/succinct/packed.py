@@ -58,7 +58,7 @@ class PackedInts:
 
     def __post_init__(self) -> None:
         if not 0 <= self.width <= _WORD_BITS or self.length < 0 or not -(2**63) <= self.base < 2**63:
-            raise ValueError(f"{self.length} numbers of {self.width} bits from {self.base} on cannot be")
+            raise ValueError(f"{self.length} numbers of {self.width} bits from {self.base} on are impossible")
         if self.words.shape != (num_words_for(self.length, self.width),):
             raise ValueError(
                 f"{self.length} numbers of {self.width} bits do not take {self.words.shape} words"

@@ -121,7 +121,7 @@ def _by_type(field: "Field", usual: FeatureCodec, own_tags: Iterable[str]) -> st
 
 
 _ALTERNATIVES = {
-    EXACT: "keep its values as they are",
+    EXACT: "keep its values exactly",
     BINNED: f"keep the nearest of {DEFAULT_BINS} values (or set {TAG_PREFIX}precision or {TAG_PREFIX}edges)",
     CATEGORICAL: "keep it as one of few distinct values",
 }

@@ -44,5 +44,5 @@ def fold(rows: FoldedRows, settings: ViewSettings) -> SealedLayer:
     """Fold rows into a layer. Touches no storage."""
     layer = seal(rows.keys, rows.encoded(settings.codecs), settings.codecs, settings.budget)
     for name, reason in layer.failed_over.items():
-        _logger.warning("feature %r of view %r is kept exactly: %s", name, settings.view, reason)
+        _logger.warning("feature %r of view %r is sealed exactly: %s", name, settings.view, reason)
     return layer

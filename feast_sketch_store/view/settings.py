@@ -209,7 +209,7 @@ def _feature_settings(
     codec, may_be_column, by_type = choose_codec(field, tags, own_tags, default, where)
     if codec.is_exact and (idle := [TAG_PREFIX + tag for tag in _IDLE_IF_EXACT if tag in own_tags]):
         error = SettingsError(
-            f"{where} is kept exactly, which leaves no room for {_list(idle)}; "
+            f"{where} is kept exactly, so these tags have no effect: {_list(idle)}; "
             f"remove the tag, or choose another {TAG_PREFIX}codec"
         )
         error.lines = (field_line(field, {k: v for k, v in field.tags.items() if k not in idle}),)
@@ -244,7 +244,7 @@ def _name_problems(table: "FeatureView", join_keys: Iterable[str]) -> Iterator[S
     for name in names:
         if name.lower() in OWN_COLUMNS:
             yield UnsupportedFeatureError(
-                f"feature or join key {name!r} of view {table.name!r} bears a name that the row log keeps "
+                f"feature or join key {name!r} of view {table.name!r} has a name that the row log reserves "
                 "for itself; rename it"
             )
     found = clash(names)
@@ -272,7 +272,7 @@ def error_rate(text: Any) -> float:
     """
     rate = _number(text)
     if not 1e-9 <= rate <= 0.5:
-        raise ValueError("an error rate lies between 1e-9 and 0.5")
+        raise ValueError("an error rate must be between 1e-9 and 0.5")
     return rate
 
 
@@ -316,7 +316,7 @@ def _number(text: Any) -> float:
     try:
         return float(text)
     except TypeError as error:
-        raise ValueError(f"{text!r} is no number") from error
+        raise ValueError(f"{text!r} is not a number") from error
 
 
 def byte_count(text: Any) -> float:
@@ -348,7 +348,7 @@ def duration(text: Any) -> timedelta:
             return timedelta(seconds=float(number) * _DURATIONS[found[2] or "s"])
     except (ValueError, OverflowError):
         pass
-    raise ValueError("a duration is 0, or a number and one of s, min, h and d, such as 7d")
+    raise ValueError("a duration must be 0, or a number and one of s, min, h and d, such as 7d")
 
 
 def vocabulary_setting(given: Any) -> VocabularySetting:
@@ -365,7 +365,7 @@ def vocabulary_setting(given: Any) -> VocabularySetting:
     try:
         content = yaml.safe_load(given) if isinstance(given, str) else given
     except yaml.YAMLError as error:
-        raise ValueError(f"it is no YAML: {error}") from error
+        raise ValueError(f"it is not YAML: {error}") from error
     if isinstance(content, dict):
         content = {name: value for name, value in content.items() if value is not None}
     if isinstance(content, list):
@@ -383,7 +383,7 @@ def vocabulary_setting(given: Any) -> VocabularySetting:
         if name == "file" and isinstance(value, str):
             return VocabularySetting(file=value)
     raise ValueError(
-        "it is one of {top: COUNT}, {min_share: SHARE OF THE ENTITIES}, {file: PATH OF A JSON LIST} and a "
+        "it must be {top: COUNT}, {min_share: SHARE OF THE ENTITIES}, {file: PATH OF A JSON LIST} or a "
         "list of values"
     )
 
@@ -480,8 +480,8 @@ def _target(
         idle = [name for name in _TARGET_TAGS if name != ERROR_RATE and name in tags]
         if idle or own == "auto":
             raise SettingsError(
-                f"{where} is no Array or Set, so {TAG_PREFIX}{idle[0] if idle else 'error_rate=auto'} means "
-                "nothing for it; remove the tag"
+                f"{where} is not an Array or Set, so "
+                f"{TAG_PREFIX}{idle[0] if idle else 'error_rate=auto'} has no effect; remove the tag"
             )
         return float(own)
     structure = tags.get("structure", view_tags.get("structure", options.structure))

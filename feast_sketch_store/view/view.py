@@ -225,7 +225,7 @@ class View(LiveView):
             raise RowError(f"feature view {self.settings.view!r}: {error}") from error
         except pa.ArrowException as error:
             raise RowError(
-                f"feature view {self.settings.view!r}: rows do not go together: {error}"
+                f"feature view {self.settings.view!r}: the rows of the batch contradict each other: {error}"
             ) from error
 
     def _check_vocabulary(self, table: pa.Table) -> None:

@@ -295,7 +295,7 @@ def test_content_at_an_odd_address_is_not_read(small, first):
     content = memory[first : first + len(small)]
     content[:] = np.frombuffer(small, np.uint8)
     with pytest.raises(
-        ValueError, match="some file: its content begins at an address that is no multiple of 8"
+        ValueError, match="some file: its content begins at an address that is not a multiple of 8"
     ):
         decode(content, "some file")
 

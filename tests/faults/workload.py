@@ -53,7 +53,7 @@ def delete_rows(view: View, entities: Iterable[int]) -> None:
 
 
 def read_rows(view: View, num_entities: int) -> dict[int, tuple[int, set[str]]]:
-    """Per entity its ``write`` and its ``viewed``; -1 if its ``write`` is no number."""
+    """Per entity its ``write`` and its ``viewed``; -1 if its ``write`` is not a number."""
     rows = {}
     for answer in view.read(user_hashes(range(num_entities)), ["viewed", "write"]):
         viewed, write = (f.decoder.values(f.states, f.indptr, f.symbols) for f in answer.features.values())

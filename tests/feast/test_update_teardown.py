@@ -108,7 +108,7 @@ def test_one_refusal_names_every_feature_of_every_view(make_config, make_view, t
         SketchOnlineStore().update(make_config(default_codec="sketch"), [], views, [], [], False)
     problems, _, pasted = str(caught.value).partition("\nPaste:\n")
     first, *others = problems.splitlines()
-    assert first == "5 things have to be changed:"
+    assert first == "5 settings must change:"
     names = [
         "'price' of view 'offers'",
         "'when' of view 'visits'",

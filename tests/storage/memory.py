@@ -143,7 +143,7 @@ class MemoryStorage(Storage):
     @contextmanager
     def _absent(self, name):
         if self._key(name) in self.files.files:
-            raise FileExistsAlreadyError(f"{self.where(name)}: somebody else created the file first")
+            raise FileExistsAlreadyError(f"{self.where(name)}: another process created the file first")
         yield
 
 

@@ -610,7 +610,7 @@ class TestLabels:
         [
             ({"label": [2, 0, 1]}, "other values than 0 and 1"),
             ({"label": [None, 0, 1]}, "other values than 0 and 1"),
-            ({"label": ["x", "0", "1"]}, "is no number"),
+            ({"label": ["x", "0", "1"]}, "is not a number"),
             ({"label": [1, 1, 1]}, "both classes"),
             ({"label": [1, 0, 1], "split": ["train", "train", "dev"]}, "'train' and 'test'"),
             ({"label": [1, 0, 1], "split": ["train", "train", "test"]}, "both classes.*measure"),

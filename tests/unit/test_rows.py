@@ -119,7 +119,7 @@ def test_a_value_of_another_type_is_refused(key_of):
 
 def test_join_keys_of_two_types_in_a_batch_are_refused(key_of):
     other = entity_key(user_id="1")
-    with pytest.raises(RowError, match=r"join key 'user_id' is carried by \['int64_val', 'string_val'\]"):
+    with pytest.raises(RowError, match=r"join key 'user_id' arrives as \['int64_val', 'string_val'\]"):
         to_arrow([(key_of(1), {}, NOON, None), (other, {}, NOON, None)], CODECS)
 
 

@@ -536,7 +536,7 @@ def test_a_refusal_names_all_features_and_ends_with_lines_to_paste():
     with pytest.raises(SettingsError) as caught:
         resolve(OPTIONS, view_of(*fields))
     message = str(caught.value)
-    assert message.startswith("4 things have to be changed:\n- feature 'price' of view 'history'")
+    assert message.startswith("4 settings must change:\n- feature 'price' of view 'history'")
     pasted = message.partition("\nPaste:\n")[2]
     assert [line.strip() for line in pasted.splitlines()] == [
         'Field(name="price", dtype=Float32, description="a \\"price\\"", '
