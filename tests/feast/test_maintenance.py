@@ -242,8 +242,8 @@ class TestDelete:
     @pytest.mark.parametrize(
         ("line", "message"),
         [
-            ('{"user_id": 1', "line 2 of --file is no JSON"),
-            ("[1]", "no JSON object"),
+            ('{"user_id": 1', "line 2 of --file is not a JSON"),
+            ("[1]", "not a JSON object"),
             ('{"user_id": "x"}', "'x' is no whole"),
         ],
     )
@@ -422,7 +422,7 @@ class TestRebuild:
         assert found.is_sound
         status, table, error = run("verify", "history")
         assert (status, "leftovers" in table) == (0, True)
-        assert f"history: {len(found.leftovers)} files were left by killed" in error
+        assert f"history: {len(found.leftovers)} files are left over from killed" in error
         assert "feast-sketch vacuum history" in error
         assert json.loads(run("vacuum", "history", "--json")[1])[0]["files_removed"] >= len(found.leftovers)
         assert maintenance.verify(store, "history").leftovers == []

@@ -147,5 +147,5 @@ def test_what_is_refused(filled):
 
 
 def test_a_view_that_was_not_sealed_is_refused(filled):
-    with pytest.raises(SettingsError, match="not sealed yet: `feast-sketch seal history`"):
+    with pytest.raises(SettingsError, match="not sealed yet; run `feast-sketch seal history`"):
         through_sketch(pd.DataFrame({"viewed": [[1]]}), filled({}, seal=False))

@@ -388,7 +388,7 @@ class TestChoice:
         assert knee(found) == 1
 
     def test_two_targets_are_refused(self):
-        with pytest.raises(PlanError, match="not for several"):
+        with pytest.raises(PlanError, match="set only one of"):
             PlanTarget(noise_ratio=0.1, memory_bytes=5)
 
     @pytest.mark.parametrize("number", [0.0, -1.0, math.nan, math.inf])

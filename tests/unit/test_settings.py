@@ -196,18 +196,18 @@ def test_a_type_that_feast_cannot_carry_is_refused():
 def test_a_name_of_the_row_log_is_refused(name):
     # Feast itself refuses most of these names, so the view is a stand-in.
     view = SimpleNamespace(name="history", tags={}, ttl=None, features=[Field(name=name, dtype=String)])
-    with pytest.raises(UnsupportedFeatureError, match="row log keeps for itself"):
+    with pytest.raises(UnsupportedFeatureError, match="row log reserves for itself"):
         resolve(OPTIONS, view)
 
 
 @pytest.mark.parametrize("name", ["__Entity_Key", "__NULLS"])
 def test_a_name_of_the_row_log_is_refused_in_any_case_and_as_a_join_key(name):
     view = SimpleNamespace(name="history", tags={}, ttl=None, features=[Field(name=name, dtype=String)])
-    with pytest.raises(UnsupportedFeatureError, match="row log keeps for itself"):
+    with pytest.raises(UnsupportedFeatureError, match="row log reserves for itself"):
         resolve(OPTIONS, view)
     view.features, view.entities = [], ["user"]
     view.entity_columns = [Field(name=name, dtype=String)]
-    with pytest.raises(UnsupportedFeatureError, match="row log keeps for itself"):
+    with pytest.raises(UnsupportedFeatureError, match="row log reserves for itself"):
         resolve(OPTIONS, view)
 
 
@@ -377,7 +377,7 @@ def test_two_measures_at_once_are_refused():
     ],
 )
 def test_a_scalar_takes_none_of_them_of_its_own(tag, text):
-    with pytest.raises(SettingsError, match=f"no Array or Set, so .*{tag}"):
+    with pytest.raises(SettingsError, match=f"not an Array or Set, so .*{tag}"):
         only(String, {f"sketch.{tag}": text})
     kept = only(String, {}, {f"sketch.{tag}": text})
     assert (kept.target, kept.vocabulary) == (1e-6, None)
@@ -386,7 +386,7 @@ def test_a_scalar_takes_none_of_them_of_its_own(tag, text):
 @pytest.mark.parametrize("tag", ["noise_ratio", "false_per_read", "memory", "structure", "vocabulary"])
 def test_a_feature_that_is_kept_exactly_takes_none_of_them(tag):
     text = {"structure": "sets", "vocabulary": "{top: 5}"}.get(tag, "1")
-    with pytest.raises(SettingsError, match=rf"leaves no room for sketch\.{tag}"):
+    with pytest.raises(SettingsError, match=rf"these tags have no effect: sketch\.{tag}"):
         only(Array(String), {"sketch.codec": "exact", f"sketch.{tag}": text})
 
 

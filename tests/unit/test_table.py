@@ -170,7 +170,7 @@ def test_what_no_table_keeps_is_sealed_exactly_and_told(tmp_path, monkeypatch, c
     assert view.seal()
     told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert len(told) == len(codecs)
-    assert "feature 'viewed' of view 'history' is kept exactly: a table of " in told[0]
+    assert "feature 'viewed' of view 'history' is sealed exactly: a table of " in told[0]
     names = [codec.feature for codec in codecs]
     (answer,) = view.read(hash_serialized_keys(serialize_entity_keys([key(user) for user in users])), names)
     found = answer.features["viewed"]
@@ -195,7 +195,7 @@ def test_what_no_filter_can_keep_is_told(tmp_path, caplog):
     ]
     view.write(rows)
     assert view.seal()
-    assert "'viewed' of view 'history' is kept exactly: no filter keeps a noise_ratio of 1e-40" in caplog.text
+    assert "'viewed' of view 'history' is sealed exactly: no filter keeps a noise_ratio of 1e-40" in caplog.text
     assert [f.structure for f in view.sealed()[0].features("viewed")] == ["sets"]
 
 

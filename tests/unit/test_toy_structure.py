@@ -339,7 +339,7 @@ def test_a_name_that_is_taken_is_refused(registered, kind, names, message):
 
 def test_a_structure_that_tells_states_must_list_rows(registered):
     clash = type("Clash", (Structure,), {"kind": "x", "tells_states": True})
-    with pytest.raises(ValueError, match="tells states and does not list rows"):
+    with pytest.raises(ValueError, match="stores states without listing rows"):
         registry.register(clash)
 
 
