@@ -26,9 +26,9 @@ from feast_sketch_store.rows.codecs import MEMBERSHIP, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import ENTITY_KEY, NO_TIMESTAMP, EncodedFeature, encode
 from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, find_sorted, hash_columns
-from feast_sketch_store.rows.newest import NewestRows
 from feast_sketch_store.rows.vocabulary import Vocabulary, VocabularyBuilder
 from feast_sketch_store.view.live import expire_before_of
+from feast_sketch_store.view.semantics import SEMANTICS, FoldedRows
 from feast_sketch_store.view.settings import ViewSettings, resolve
 
 
@@ -117,13 +117,13 @@ def sample_view(
     PlanError : there are no rows.
     StorageError : another process seals the view.
     """
-    config = view.store.config
+    config, semantics = view.store.config, SEMANTICS[view.settings.semantics]
     opened = online_store_of(view.store).view(config, view.table)
     if not offline:
         with opened.unchanging():
             read = RowLog(opened.storage).read()
             if read:
-                rows = NewestRows(read.batches, expire_before_of(view.settings.ttl_microseconds))
+                rows = semantics.fold(read.batches, expire_before_of(view.settings.ttl_microseconds))
                 if len(rows):
                     return _Sampling(view, rows, len(rows), max_entities, labelled).run()
     table = _offline_rows(view)
@@ -137,7 +137,7 @@ def sample_view(
     if labelled is not None:
         chosen |= _is_among(hashes, labelled)
     arrow = _as_logged(view, table.filter(pa.array(chosen)))
-    rows = NewestRows(lambda columns: iter([arrow]))
+    rows = semantics.fold(lambda columns: iter([arrow]))
     num_elements = {codec.feature: int(_lengths(table, codec.feature).sum()) for codec in view.codecs}
     return _Sampling(view, rows, len(table), max_entities, labelled, num_elements).run()
 
@@ -155,7 +155,7 @@ class _Sampling:
     def __init__(
         self,
         view: PlannedView,
-        rows: NewestRows,
+        rows: FoldedRows,
         num_entities: int,
         max_entities: int,
         labelled: NDArray[np.uint64] | None,

@@ -294,7 +294,7 @@ def test_exact_features_have_no_vocabulary_to_overflow(make_harness, make_value)
     [
         ({"sketch.codec": "membership"}, "does not take"),
         ({"sketch.codec": "precise"}, "must be one of binned, categorical, exact, membership"),
-        ({"sketch.codec": "exact", "sketch.error_rate": "0.1"}, "these tags have no effect: sketch.error_rate"),
+        ({"sketch.codec": "exact", "sketch.error_rate": "0.1"}, "have no effect: sketch.error_rate"),
         ({"sketch.codec": "exact", "sketch.bins": "9"}, "no sketch.codec but 'binned'"),
         ({"sketch.bins": "9", "sketch.precision": "1"}, "can have one of the tags"),
         ({"sketch.bins": "0"}, "between 1 and 65536"),
