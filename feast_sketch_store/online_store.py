@@ -356,7 +356,11 @@ class SketchOnlineStore(OnlineStore):
     ) -> None:
         """`online_write_batch` without waiting for the disk. Writes of several tasks share a commit."""
         if data:
-            await self.writer(config, table).write_async(data)
+            _require_writer(config)
+            view = self.writer(config, table)
+            await view.write_async(data)
+            ttl = ttl_microseconds(config.online_store, table)
+            warn_of_write(view.storage.location, table.name, data, ttl)
         if progress:
             progress(len(data))
 

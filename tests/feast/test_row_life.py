@@ -1,5 +1,6 @@
 """The life of a row: overwritten, deleted, expired, compacted away."""
 
+import asyncio
 import time
 from datetime import UTC, datetime, timedelta
 
@@ -340,6 +341,18 @@ class TestExpiredRowsAreKeptForAWhile:
         self.write(harness, [timedelta(0)] * 3)  # a newer row of one of those
         assert answered(harness, 2, 3) == [kept, late]
         assert len(caplog.messages) == 1
+
+    def test_an_asynchronous_write_warns_too(self, make, caplog, monkeypatch):
+        harness = make()
+        store = harness.store
+
+        def write(*arguments):
+            asyncio.run(store.online_write_batch_async(*arguments))
+
+        monkeypatch.setattr(store, "online_write_batch", write)
+        self.write(harness, [timedelta(0), timedelta(days=8)])
+        (warning,) = caplog.messages
+        assert "1 of 2 rows written of feature view 'history'" in warning
 
     def test_a_read_of_another_process_warns_with_counts(self, make, caplog, monkeypatch):
         harness = make()
