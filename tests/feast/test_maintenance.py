@@ -18,6 +18,7 @@ from feast_sketch_store import kernel, open_view
 from feast_sketch_store.cli import cli
 from feast_sketch_store.errors import DamagedFileError, RowError, SketchStoreError, StorageError
 from feast_sketch_store.operations import maintenance
+from tests.helpers.filters import measured_fill
 
 NUM_USERS = 300
 EVENT = datetime(2026, 5, 1, tzinfo=UTC)
@@ -138,11 +139,12 @@ class TestInspect:
         assert report.disk_bytes == sum(path.stat().st_size for path in files)
 
     def test_sampled_rates_are_the_expected_ones(self, store):
-        """Interval: 200,000 samples at a rate of 0.01, five standard deviations are 0.0011; the fill of so
-        small a table differs from its mean by a few per cent as well."""
+        """Interval: five standard deviations of 200,000 samples at the rate that the table's ones make."""
         viewed = maintenance.inspect(store, "history").features[0]
         assert viewed.expected_rate == pytest.approx(0.01, rel=0.05)
-        assert viewed.sampled_rate == pytest.approx(viewed.expected_rate, rel=0.25)
+        (feature,) = open_view(store, "history").sealed()[0].features(viewed.name)
+        rate = measured_fill(feature.filter) ** feature.symbols.num_hashes
+        assert viewed.sampled_rate == pytest.approx(rate, abs=5 * (rate / 200_000) ** 0.5)
 
     def test_unsealed_rows_count(self, store):
         """A new user, a newer row of a known one, one that is deleted, and one that is deleted and new."""
