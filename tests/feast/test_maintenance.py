@@ -139,9 +139,10 @@ class TestInspect:
         assert report.disk_bytes == sum(path.stat().st_size for path in files)
 
     def test_sampled_rates_are_the_expected_ones(self, store):
-        """Interval: five standard deviations of 200,000 samples at the rate that the table's ones make."""
+        """Interval: five standard deviations of 200,000 samples at the rate that the table's ones make. So small
+        a table may have fewer ones than it was sized for, never more."""
         viewed = maintenance.inspect(store, "history").features[0]
-        assert viewed.expected_rate == pytest.approx(0.01, rel=0.05)
+        assert 0.008 < viewed.expected_rate < 0.01 * 1.002
         (feature,) = open_view(store, "history").sealed()[0].features(viewed.name)
         rate = measured_fill(feature.filter) ** feature.symbols.num_hashes
         assert viewed.sampled_rate == pytest.approx(rate, abs=5 * (rate / 200_000) ** 0.5)
