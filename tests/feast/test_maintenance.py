@@ -139,8 +139,8 @@ class TestInspect:
         assert report.disk_bytes == sum(path.stat().st_size for path in files)
 
     def test_sampled_rates_are_the_expected_ones(self, store):
-        """Interval: five standard deviations of 200,000 samples at the rate that the table's ones make. So small
-        a table may have fewer ones than it was sized for, never more."""
+        """Interval: five standard deviations of 200,000 samples at the rate that the table's ones make. So
+        small a table may have fewer ones than it was sized for, never more."""
         viewed = maintenance.inspect(store, "history").features[0]
         assert 0.008 < viewed.expected_rate < 0.01 * 1.002
         (feature,) = open_view(store, "history").sealed()[0].features(viewed.name)
