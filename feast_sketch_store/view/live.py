@@ -120,6 +120,7 @@ class LiveView:
         self._refresh_lock = threading.Lock()  # guards the attributes below
         self._state = State(semantics)
         self._is_open = False  # until the storage was read for the first time
+        self._starts_over = False  # whether the next refresh reads everything anew
         self._was_read = False  # since a write reset it
         self._looked_at = -np.inf  # time.monotonic() as the look began that gave the state
         self._seen_process_write = -1
@@ -240,8 +241,8 @@ class LiveView:
 
     def _refresh(self, state: State | None) -> None:
         seen, now = last_write(self._process_key), time.monotonic()
-        self._state = self._loader.load(state)
-        self._is_open = True
+        self._state = self._loader.load(None if self._starts_over else state)
+        self._is_open, self._starts_over = True, False
         self._seen_process_write, self._looked_at = seen, now
         self._answered_at, self._has_failed = now, False
 
@@ -290,7 +291,8 @@ class LiveView:
         return self._has_unseen_write() or self._is_older_than(seconds)
 
     def _is_older_than(self, seconds: float) -> bool:
-        return not self._is_open or time.monotonic() - self._looked_at >= seconds
+        is_unknown = not self._is_open or self._starts_over
+        return is_unknown or time.monotonic() - self._looked_at >= seconds
 
     def _is_outdated(self) -> bool:
         """Whether there is anything to take up."""

@@ -426,7 +426,11 @@ class View(LiveView):
                     if (dropped is None or any(dropped)) and not confirm(dropped):
                         return False
                 self._row_log.extend(log.schema(), through)
-                self._replace_rows(rows, through)
+                try:
+                    self._replace_rows(rows, through)
+                except BaseException:
+                    self._starts_over = True  # the new rows may be there in spite of the error
+                    raise
             finally:
                 staging.delete_all()
             self.refresh()
