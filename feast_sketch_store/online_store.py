@@ -238,12 +238,15 @@ class SketchOnlineStore(OnlineStore):
         """
         if data:
             _require_writer(config)
-            view = self.writer(config, table)
-            view.write(data)
-            ttl = ttl_microseconds(config.online_store, table)
-            warn_of_write(view.storage.location, table.name, data, ttl)
+            self.writer(config, table).write(data)
+            self._warn_of_write(config, table, data)
         if progress:
             progress(len(data))
+
+    def _warn_of_write(self, config: RepoConfig, table: FeatureView, data: Sequence[FeastRow]) -> None:
+        """Warn if rows were written that have expired."""
+        ttl = ttl_microseconds(config.online_store, table)
+        warn_of_write(self.storage(config, table).location, table.name, data, ttl)
 
     def online_read(
         self,
@@ -357,10 +360,8 @@ class SketchOnlineStore(OnlineStore):
         """`online_write_batch` without waiting for the disk. Writes of several tasks share a commit."""
         if data:
             _require_writer(config)
-            view = self.writer(config, table)
-            await view.write_async(data)
-            ttl = ttl_microseconds(config.online_store, table)
-            warn_of_write(view.storage.location, table.name, data, ttl)
+            await self.writer(config, table).write_async(data)
+            self._warn_of_write(config, table, data)
         if progress:
             progress(len(data))
 

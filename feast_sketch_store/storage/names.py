@@ -9,6 +9,7 @@ Above a view there are paths; the view and all below it see a `Storage`.
 
 import hashlib
 import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from feast_sketch_store.errors import SettingsError
@@ -96,19 +97,32 @@ def find_view(store_path: Path, project: str | None, view: str) -> LocalStorage:
     ------
     SettingsError : there is no such view, or the project must be named.
     """
-    if project is None:
-        projects = _folders_in(store_path)
-        if len(projects) != 1:
-            raise SettingsError(
-                f"{store_path}: the store has the projects {projects}; say which one is meant"
-            )
-        folder = store_path / projects[0]
-    else:
-        folder = project_path(store_path, project)
+    folder = store_path / project_folder(str(store_path), project, lambda: _folders_in(store_path))
     path = folder / folder_name(view)
     if not path.is_dir():
         raise SettingsError(f"{path}: there is no feature view {view!r}; there are {_folders_in(folder)}")
     return LocalStorage(path)
+
+
+def project_folder(store: str, project: str | None, folders: Callable[[], Sequence[str]]) -> str:
+    """The name of a project's folder.
+
+    Parameters
+    ----------
+    store : its place, for messages.
+    project : None if the store has only one.
+    folders : lists the folders of the store.
+
+    Raises
+    ------
+    SettingsError : the project must be named.
+    """
+    if project is not None:
+        return folder_name(project)
+    projects = folders()
+    if len(projects) != 1:
+        raise SettingsError(f"{store}: the store has the projects {list(projects)}; say which one is meant")
+    return projects[0]
 
 
 def _folders_in(path: Path) -> list[str]:

@@ -79,15 +79,7 @@ class StorePlace:
         if isinstance(self.path, Path):
             return names.find_view(self.path, project, view)
         store = self._bucket()
-        if project is None:
-            projects = store.folders()
-            if len(projects) != 1:
-                raise SettingsError(
-                    f"{store.location}: the store has the projects {list(projects)}; say which one is meant"
-                )
-            folder = store.within(f"{projects[0]}/")
-        else:
-            folder = store.within(f"{folder_name(project)}/")
+        folder = store.within(f"{names.project_folder(store.location, project, store.folders)}/")
         views = folder.folders()
         if folder_name(view) not in views:
             raise SettingsError(
