@@ -134,6 +134,10 @@ class SketchOnlineStoreConfig(FeastConfigBaseModel):
     refresh_interval_seconds: float = Field(DEFAULT_REFRESH_INTERVAL_SECONDS, ge=0)
     """Longest time, in seconds, until a read sees what another process wrote."""
 
+    max_staleness_seconds: float | None = Field(None, gt=0)
+    """How old answers may be, in seconds since the last look at the storage that was answered, for a view to
+    count as ready; None for any age. Reads are answered whatever their age."""
+
     seal_share: float = Field(0.25, gt=0)
     """A write seals the view once the unsealed rows take more than this share of what the sealed ones
     take, in number or in bytes ..."""
@@ -532,7 +536,13 @@ class SketchOnlineStore(OnlineStore):
         options = config.online_store
         settings = resolve(options, table, config.repo_path)
         policy = SealPolicy(options.seal_share, options.seal_min_rows)
-        return View(self.storage(config, table), settings, policy, options.refresh_interval_seconds)
+        return View(
+            self.storage(config, table),
+            settings,
+            policy,
+            options.refresh_interval_seconds,
+            options.max_staleness_seconds,
+        )
 
 
 def _key(config: RepoConfig, table: FeatureView) -> tuple[_Declaration, _Circumstances]:

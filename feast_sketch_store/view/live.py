@@ -11,6 +11,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -28,6 +29,13 @@ from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder
 from feast_sketch_store.snapshot.order import load_order
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.names import SNAPSHOTS_FOLDER
+from feast_sketch_store.view.freshness import (
+    EMPTY,
+    REFRESHING,
+    SERVING,
+    STALE,
+    Freshness,
+)
 from feast_sketch_store.view.process_writes import last_write
 from feast_sketch_store.view.semantics import REPLACE, RowSemantics
 from feast_sketch_store.view.state import State, StateLoader
@@ -73,22 +81,6 @@ class ViewStats:
     structures: dict[str, str] = field(default_factory=dict)
 
 
-EMPTY, SERVING, REFRESHING, STALE = "EMPTY", "SERVING", "REFRESHING", "STALE"
-
-
-@dataclass(frozen=True)
-class Freshness:
-    """How up to date a view's answers are.
-
-    ``state`` is EMPTY before the first look at the storage, STALE if the last look failed, REFRESHING while
-    what is new is taken up, and otherwise SERVING. ``age_seconds`` is the time since the last look that was
-    answered, None before it: all that was written before is in the answers.
-    """
-
-    state: str
-    age_seconds: float | None
-
-
 class LiveView:
     """A view that is read and never written. Safe to use from several threads.
 
@@ -98,6 +90,7 @@ class LiveView:
     codecs : one per feature of the view; None for those that the rows were written with.
     refresh_interval_seconds : how old the writes of other processes may be before a read looks for them.
     semantics : of the view's rows.
+    max_staleness_seconds : how old answers may be for the view to count as ready; None for any age.
 
     Raises
     ------
@@ -110,6 +103,7 @@ class LiveView:
         codecs: Sequence[FeatureCodec] | None = None,
         refresh_interval_seconds: float = 1.0,
         semantics: RowSemantics = REPLACE,
+        max_staleness_seconds: float | None = None,
     ):
         self.storage = storage
         self._process_key = storage.identity
@@ -125,7 +119,8 @@ class LiveView:
         self._looked_at = -np.inf  # time.monotonic() as the look began that gave the state
         self._seen_process_write = -1
         self._answered_at: float | None = None  # the same, unless a look failed since
-        self._has_failed = False  # whether the last look did
+        self._problem = ""  # why the last look failed; empty if it did not
+        self.max_staleness_seconds = max_staleness_seconds
         self._last_warning = ""
         self._refresher: threading.Thread | None = None  # the latest one, which may be done
         if codecs is None:
@@ -244,19 +239,33 @@ class LiveView:
         self._state = self._loader.load(None if self._starts_over else state)
         self._is_open, self._starts_over = True, False
         self._seen_process_write, self._looked_at = seen, now
-        self._answered_at, self._has_failed = now, False
+        self._answered_at, self._problem = now, ""
 
-    def freshness(self) -> Freshness:
-        """How up to date answers are: for probes and metrics. Looks at nothing."""
-        answered_at, refresher = self._answered_at, self._refresher
-        if answered_at is None:
-            return Freshness(EMPTY, None)
-        state = SERVING
-        if self._has_failed:
-            state = STALE
-        elif refresher is not None and refresher.is_alive():
-            state = REFRESHING
-        return Freshness(state, max(0.0, time.monotonic() - answered_at))
+    def freshness(self, look: bool = False) -> Freshness:
+        """How up to date answers are: for probes and metrics.
+
+        Parameters
+        ----------
+        look : whether to look at the storage first, as a read would, if it is time to. A probe should: while
+            no reads come in, nothing else looks. What fails is told by the answer.
+        """
+        if look:
+            with suppress(SketchStoreError):
+                self._refresh_if_due()
+        state, answered_at, problem = self._state, self._answered_at, self._problem
+        if not self._is_open:
+            phase = self._loader.phase if self._refresh_lock.locked() else EMPTY
+        elif problem:
+            phase = STALE
+        else:
+            phase = REFRESHING if self._refresh_lock.locked() else SERVING
+        return Freshness(
+            phase,
+            None if answered_at is None else max(0.0, time.monotonic() - answered_at),
+            self.max_staleness_seconds,
+            problem,
+            state.position.number + 1,
+        )
 
     def is_fresh(self) -> bool:
         """Whether a read would be answered from memory, without a look at the storage for what is new."""
@@ -303,7 +312,7 @@ class LiveView:
             return True  # the refresh meets it again, and tells
         if not is_outdated:
             self._looked_at = self._answered_at = now
-            self._has_failed = False
+            self._problem = ""
         return is_outdated
 
     def _refresh_in_thread(self) -> None:
@@ -319,10 +328,10 @@ class LiveView:
         try:
             self._refresh(self._state)
         except (DamagedFileError, StorageError) as error:
+            self._problem = str(error)
             if not self._is_open:
                 raise
             self._seen_process_write, self._looked_at = seen, now  # not again at every read
-            self._has_failed = True
             if str(error) != self._last_warning:  # once, not at every refresh
                 self._last_warning = str(error)
                 _logger.warning("%s; serving what was read before", error)

@@ -19,6 +19,7 @@ from feast_sketch_store.rows.encoding import RowKeys
 from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder
 from feast_sketch_store.snapshot.order import load_order
 from feast_sketch_store.snapshot.sealed import open_shards
+from feast_sketch_store.view.freshness import CATCHING_UP, EMPTY, FETCHING
 from feast_sketch_store.view.semantics import REPLACE, RowSemantics
 
 _logger = logging.getLogger(__name__)
@@ -121,6 +122,7 @@ class StateLoader:
         self._empty = State(semantics)
         self._damaged: set[str] = set()  # snapshots that turned out to be while they were read
         self._order: tuple[SnapshotFile, RowKeys] | None = None
+        self.phase = EMPTY  # what `load` does, or did last
 
     def load(self, state: State | None = None) -> State:
         """The state of everything that is there now; the one that is given saves reading what it holds.
@@ -132,6 +134,7 @@ class StateLoader:
         """
         start = self._empty if state is None else state
         while True:
+            self.phase = FETCHING
             newest = self._newest_snapshot()
             try:
                 return self._load(start, newest)
@@ -144,6 +147,7 @@ class StateLoader:
         if newest is not None and newest != state.newest_seen:
             state = self._newest_readable(state)
         state = replace(state, newest_seen=newest)
+        self.phase = CATCHING_UP
         log = self._row_log.read(state.position, state.snapshot.name if state.snapshot else "")
         if log.starts_over:
             if self._newest_snapshot() != newest:

@@ -102,6 +102,7 @@ class View(LiveView):
     settings : of the view.
     policy : when a write seals.
     refresh_interval_seconds : how old the writes of other processes may be before a read looks for them.
+    max_staleness_seconds : how old answers may be for the view to count as ready; None for any age.
 
     Raises
     ------
@@ -114,9 +115,10 @@ class View(LiveView):
         settings: ViewSettings,
         policy: SealPolicy | None = None,
         refresh_interval_seconds: float = 1.0,
+        max_staleness_seconds: float | None = None,
     ):
         semantics = SEMANTICS[settings.semantics]
-        super().__init__(storage, settings.codecs, refresh_interval_seconds, semantics)
+        super().__init__(storage, settings.codecs, refresh_interval_seconds, semantics, max_staleness_seconds)
         self.settings = settings
         self.policy = policy or SealPolicy()
         self._semantics = semantics

@@ -295,10 +295,48 @@ def test_a_view_tells_how_fresh_it_is(make_view, monkeypatch):
         assert reader.get(1) == {1: {"a"}}
         stale = reader.view.freshness()
         assert (stale.state, 3600 <= stale.age_seconds < 3700) == ("STALE", True)
+        assert (stale.problem, stale.num_commits, stale.is_ready) == ("cannot be reached", 1, True)
+        reader.view.max_staleness_seconds = 1800.0
+        assert not reader.view.freshness().is_ready
     writer.put(2, "b")
     assert reader.get(2) == {2: {"b"}}
     again = reader.view.freshness()
     assert (again.state, again.age_seconds < 60) == ("SERVING", True)
+    assert (again.problem, again.num_commits, again.is_ready) == ("", 2, True)
+
+
+def test_a_probe_looks_for_itself_and_is_told_what_fails(make_view, monkeypatch):
+    writer, reader = make_view(), make_view()
+    writer.put(1, "a")
+
+    def fail(*arguments):
+        raise StorageError("cannot be reached")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(reader.view._loader, "load", fail)
+        asked = reader.view.freshness(look=True)
+        assert (asked.state, asked.age_seconds, asked.problem) == ("EMPTY", None, "cannot be reached")
+        assert not asked.is_ready
+    asked = reader.view.freshness(look=True)
+    assert (asked.state, asked.num_commits, asked.is_ready) == ("SERVING", 1, True)
+
+
+def test_a_view_tells_what_it_waits_for_at_its_start(make_view, monkeypatch):
+    writer, reader = make_view(), make_view()
+    writer.put(1, "a")
+    seen = []
+    loader = reader.view._loader
+    for place, name in ((loader._snapshots, "list"), (loader._row_log, "read")):
+        real = getattr(place, name)
+
+        def look(*given, real=real):
+            seen.append(reader.view.freshness().state)
+            return real(*given)
+
+        monkeypatch.setattr(place, name, look)
+    reader.view.refresh()
+    assert seen == ["FETCHING", "CATCHING_UP"]
+    assert reader.view.freshness().state == "SERVING"
 
 
 def test_a_view_tells_that_it_refreshes(make_view):
