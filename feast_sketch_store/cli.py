@@ -146,6 +146,7 @@ def seal(
             policy = SealPolicy(
                 options.seal_share if share is None else share,
                 options.seal_min_rows if min_rows is None else min_rows,
+                options.seal == "job",
             )
             with _interrupted() as stop:
                 maintenance.watch(store, views, stop, interval, lambda view: _tell(view, as_json), policy)

@@ -138,6 +138,10 @@ class SketchOnlineStoreConfig(FeastConfigBaseModel):
     """How old answers may be, in seconds since the last look at the storage that was answered, for a view to
     count as ready; None for any age. Reads are answered whatever their age."""
 
+    seal: Literal["auto", "job"] = "auto"
+    """Who seals: `auto` for writes, once ``seal_share`` and ``seal_min_rows`` say so; `job` for `feast-sketch
+    seal` alone, so that a write only appends."""
+
     seal_share: float = Field(0.25, gt=0)
     """A write seals the view once the unsealed rows take more than this share of what the sealed ones
     take, in number or in bytes ..."""
@@ -528,21 +532,25 @@ class SketchOnlineStore(OnlineStore):
         if self._settings.get(view.storage.location) != key:
             options = config.online_store
             view.settings = resolve(options, table, config.repo_path)
-            view.policy = SealPolicy(options.seal_share, options.seal_min_rows)
+            view.policy = seal_policy(options)
             self._settings[view.storage.location] = copy.deepcopy(key)
         return view
 
     def _open(self, config: RepoConfig, table: FeatureView) -> View:
         options = config.online_store
         settings = resolve(options, table, config.repo_path)
-        policy = SealPolicy(options.seal_share, options.seal_min_rows)
         return View(
             self.storage(config, table),
             settings,
-            policy,
+            seal_policy(options),
             options.refresh_interval_seconds,
             options.max_staleness_seconds,
         )
+
+
+def seal_policy(options: SketchOnlineStoreConfig) -> SealPolicy:
+    """When views are sealed, and who does it."""
+    return SealPolicy(options.seal_share, options.seal_min_rows, options.seal == "job")
 
 
 def _key(config: RepoConfig, table: FeatureView) -> tuple[_Declaration, _Circumstances]:

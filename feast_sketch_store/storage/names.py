@@ -23,6 +23,7 @@ SNAPSHOTS_FOLDER = "snapshots/"
 REBUILD_FOLDER = "rebuild/"  # a store of its own while a rebuild is under way
 SEAL_LOCK = "seal.lock"
 ADVICE_FILE = "advice.json"  # what `feast apply` has told
+VOCABULARY_SIZES = "vocabulary_sizes.json"  # what the last seal of a job found, see `view.written_values`
 
 # Of a view: its row log, see `row_log`.
 FRESH_FOLDER = "fresh/"

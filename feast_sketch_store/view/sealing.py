@@ -21,10 +21,13 @@ _MAX_FRESH_COMMITS = 500
 class SealPolicy:
     """When a write seals: past ``min_rows``, as soon as the unsealed rows take more than ``share`` of what
     the sealed ones take. So memory stays within ``1 + share`` of a freshly sealed view.
+
+    ``by_job`` tells that writes never seal, whatever there is to seal, and only append.
     """
 
     share: float = 0.25
     min_rows: int = 1_000
+    by_job: bool = False
 
     def wants_seal(self, unsealed: int, sealed: int, unsealed_rows: int) -> bool:
         """Whether to seal now; ``unsealed`` and ``sealed`` are sizes, in rows or in bytes."""

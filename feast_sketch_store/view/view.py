@@ -24,6 +24,7 @@ from feast_sketch_store.errors import (
     UnsupportedFeatureError,
     VocabularyOverflowError,
 )
+from feast_sketch_store.layers import Shards
 from feast_sketch_store.row_log import LogRead, Position, RowLog
 from feast_sketch_store.rows.encoding import FeastRow, RowKeys, to_arrow
 from feast_sketch_store.rows.entity_keys import find_sorted
@@ -31,6 +32,7 @@ from feast_sketch_store.snapshot.files import Draft
 from feast_sketch_store.snapshot.sealed import write_layer
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.names import REBUILD_FOLDER, SEAL_LOCK, staged_files
+from feast_sketch_store.view import written_values
 from feast_sketch_store.view.group_commit import GroupCommit
 from feast_sketch_store.view.live import LiveView, expire_before_of
 from feast_sketch_store.view.process_writes import note_write
@@ -179,7 +181,7 @@ class View(LiveView):
                 self._maintain_beside()
 
     def _is_due(self) -> bool:
-        return self._wants_seal() or self._wants_absorption()
+        return not self.policy.by_job and (self._wants_seal() or self._wants_absorption())
 
     def _is_load(self, rows: Batch) -> bool:
         """Whether rows are so many that their writer may wait for a seal; a small write must not."""
@@ -232,6 +234,8 @@ class View(LiveView):
 
     def _check_vocabulary(self, table: pa.Table) -> None:
         """Hold `VocabularyLimit`, if that can be, without taking up what was deferred."""
+        if self._only_appends and written_values.surely_holds(table, self.storage, self.settings):
+            return
         if self._may_defer(len(table)):
             num_elements = self._deferred.num_elements
             if self._vocabulary_limit.surely_holds(table, self._state, self.settings, num_elements):
@@ -246,6 +250,11 @@ class View(LiveView):
         deferred = self._last_deferred
         return deferred if self._state.position.number < deferred.through else _Deferred()
 
+    @property
+    def _only_appends(self) -> bool:
+        """Whether nobody reads through this object, and writes need not look at what there is."""
+        return self.policy.by_job and not self._was_read
+
     def _may_defer(self, num_rows: int) -> bool:
         """Whether rows need not be taken up yet: nobody has read since the last write, and they are few."""
         return (
@@ -257,6 +266,9 @@ class View(LiveView):
     def _append(self, table: pa.Table) -> None:
         """Append rows durably, and take them up from memory, unless that can wait."""
         position = self._row_log.append(table)
+        if self._only_appends:
+            note_write(self._process_key)  # the next read takes them up
+            return
         if self._may_defer(len(table)):
             self._last_deferred = self._deferred.followed_by(table, position.number)
             note_write(self._process_key)  # the next read takes them up
@@ -323,6 +335,8 @@ class View(LiveView):
                 )
             self._row_log.prune()
             self.refresh()
+            if self.policy.by_job and self._state.sealed is not None:
+                written_values.note_sizes(self.storage, _vocabulary_sizes(self._state.sealed))
             return True
 
     def absorb(self) -> None:
@@ -542,3 +556,8 @@ class View(LiveView):
             num_removed += len(before) - len(self._snapshots.list())
             num_removed += self._snapshots.remove_leftovers(orphan_age_seconds)
             return num_removed + len(self._row_log.vacuum(orphan_age_seconds))
+
+
+def _vocabulary_sizes(sealed: Shards) -> dict[str, int]:
+    """How many different values the sealed features with a vocabulary have, at most."""
+    return {name: sum(part.num_values for part in sealed.features(name)) for name in sealed.codecs}

@@ -60,8 +60,8 @@ class VocabularyLimit:
         num_more : values of each feature that the view has beside those of the state, at most.
         """
         return all(
-            _at_most(state, name) + num_more + len(_elements(rows, feature)) <= feature.max_vocabulary
-            for name, feature in _limited(settings)
+            _at_most(state, name) + num_more + len(elements_of(rows, feature)) <= feature.max_vocabulary
+            for name, feature in limited(settings)
         )
 
     def check(self, rows: pa.Table, state: State, settings: ViewSettings) -> None:
@@ -77,8 +77,8 @@ class VocabularyLimit:
         VocabularyOverflowError : names the feature.
         DamagedFileError : a part of the snapshot that was not used before is damaged.
         """
-        for name, feature in _limited(settings):
-            elements = _elements(rows, feature)
+        for name, feature in limited(settings):
+            elements = elements_of(rows, feature)
             if _at_most(state, name) + len(elements) <= feature.max_vocabulary:
                 continue  # cannot overflow, whatever the elements are
             try:
@@ -120,14 +120,15 @@ class VocabularyLimit:
         return counted
 
 
-def _limited(settings: ViewSettings) -> Iterator[tuple[str, FeatureSettings]]:
+def limited(settings: ViewSettings) -> Iterator[tuple[str, FeatureSettings]]:
     """The features that have a limit, by name."""
     for name, feature in settings.features.items():
         if not feature.is_bounded and (feature.codec.is_collection or not settings.lists_rows):
             yield name, feature
 
 
-def _elements(rows: pa.Table, feature: FeatureSettings) -> pa.Array:
+def elements_of(rows: pa.Table, feature: FeatureSettings) -> pa.Array:
+    """The values of a feature in rows of the row log, elements of collections one by one."""
     column = rows[feature.codec.feature].combine_chunks()
     return pc.list_flatten(column) if feature.codec.is_collection else column.drop_null()
 

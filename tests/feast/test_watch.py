@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 from feast import Entity, FeatureStore, FeatureView, Field, FileSource, PushSource, ValueType
+from feast.repo_config import FeastConfigError
 from feast.types import Set, String
 
 from feast_sketch_store import open_view
@@ -153,3 +154,22 @@ def test_options_of_the_watch_need_it(store):
     done = CliRunner().invoke(cli, ["-c", str(store.repo_path), "seal", "--min-rows", "10"])
     assert done.exit_code == 2
     assert "give --watch with them" in done.stderr
+
+
+def test_with_seal_job_writes_only_append(store):
+    settings = store.repo_path / "feature_store.yaml"
+    text = settings.read_text()
+    settings.write_text(text.replace("seal_min_rows: 1000000", "seal: job, seal_min_rows: 5"))
+    writer = another(store)
+    push(writer, "history", list(range(11)))
+    push(writer, "history", list(range(11, 40)))
+    view = open_view(writer, "history")
+    view.settle()
+    assert view.stats().sealed_entities == 0
+    with Watch(another(store)) as watch:
+        watch.wait_for(1)
+    assert watch.sealed == ["history"]
+    assert view.stats().sealed_entities == 40
+    settings.write_text(text.replace("seal_min_rows: 1000000", "seal: never"))
+    with pytest.raises(FeastConfigError, match="'auto' or 'job'"):
+        another(store)
