@@ -38,6 +38,7 @@ from feast_sketch_store.errors import (
     summed_up,
 )
 from feast_sketch_store.layers import LayerAnswer
+from feast_sketch_store.metrics import ViewMetrics
 from feast_sketch_store.rows.codecs import EXACT
 from feast_sketch_store.rows.encoding import FeastRow, deletions
 from feast_sketch_store.rows.entity_keys import JoinKeys, hash_entity_keys, join_keys_text
@@ -539,13 +540,15 @@ class SketchOnlineStore(OnlineStore):
     def _open(self, config: RepoConfig, table: FeatureView) -> View:
         options = config.online_store
         settings = resolve(options, table, config.repo_path)
-        return View(
+        view = View(
             self.storage(config, table),
             settings,
             seal_policy(options),
             options.refresh_interval_seconds,
             options.max_staleness_seconds,
         )
+        view.metrics = ViewMetrics(config.project, table.name)
+        return view
 
 
 def seal_policy(options: SketchOnlineStoreConfig) -> SealPolicy:

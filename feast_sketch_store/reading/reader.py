@@ -366,7 +366,9 @@ class SketchReader:
     def _answers(
         self, state: State, hashes: NDArray[np.uint64], features: Sequence[str]
     ) -> list[LayerAnswer]:
-        return state.read(hashes, features, expire_before_of(self._ttl_microseconds))
+        answers = state.read(hashes, features, expire_before_of(self._ttl_microseconds))
+        self._view.metrics.count_read(len(hashes), sum(len(answer.found) for answer in answers))
+        return answers
 
     def _parts(
         self, state: State, hashes: NDArray[np.uint64], feature: str

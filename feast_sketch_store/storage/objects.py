@@ -22,6 +22,7 @@ from obstore.exceptions import (
     UnauthenticatedError,
 )
 
+from feast_sketch_store import metrics
 from feast_sketch_store.errors import StorageError
 from feast_sketch_store.storage.base import FileExistsAlreadyError, MissingFileError, UncertainWriteError
 
@@ -133,7 +134,7 @@ class Objects:
         if end <= start:
             return b""
         with self._calling(key, "read"):
-            return bytes(obstore.get_range(self._store, key, start=start, end=end))
+            return self._fetched(bytes(obstore.get_range(self._store, key, start=start, end=end)))
 
     def read_all(self, key: str) -> tuple[ObjectInfo, bytes]:
         """An object with what is known of it.
@@ -144,7 +145,7 @@ class Objects:
         """
         with self._calling(key, "read"):
             found = obstore.get(self._store, key)
-            return _info_of(found.meta, found.attributes), bytes(found.bytes())
+            return _info_of(found.meta, found.attributes), self._fetched(bytes(found.bytes()))
 
     def read_part(self, info: ObjectInfo, start: int, end: int) -> bytes | None:
         """Bytes ``[start, end)`` of an object; None if it is not the same any more.
@@ -158,9 +159,13 @@ class Objects:
                 found = obstore.get(
                     self._store, info.key, options={"range": (start, end), "if_match": info.e_tag}
                 )
-                return bytes(found.bytes())
+                return self._fetched(bytes(found.bytes()))
             except PreconditionError:
                 return None
+
+    def _fetched(self, content: bytes) -> bytes:
+        metrics.add(metrics.FETCHED_BYTES, (self.location,), len(content))
+        return content
 
     # -- write ---------------------------------------------------------------------------------
 
@@ -255,6 +260,7 @@ class Objects:
                 "read or write"
             )
         self._used_by = os.getpid()
+        metrics.add(metrics.REQUESTS, (self.location, done))
         where = self.where(key)
         try:
             yield

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from feast_sketch_store.errors import DamagedFileError, SketchStoreError, StorageError
 from feast_sketch_store.layers import LayerAnswer, Shards
+from feast_sketch_store.metrics import FALLBACKS, REFRESHES, ViewMetrics, is_loaded
 from feast_sketch_store.row_log import RowLog
 from feast_sketch_store.rows.codecs import EXACT, FeatureCodec
 from feast_sketch_store.rows.encoding import ENTITY_KEY, NO_TIMESTAMP, OWN_COLUMNS, RowKeys
@@ -37,6 +38,7 @@ from feast_sketch_store.view.freshness import (
     Freshness,
 )
 from feast_sketch_store.view.process_writes import last_write
+from feast_sketch_store.view.rates import expected_rates, sampled_rates
 from feast_sketch_store.view.semantics import REPLACE, RowSemantics
 from feast_sketch_store.view.state import State, StateLoader
 
@@ -106,6 +108,7 @@ class LiveView:
         max_staleness_seconds: float | None = None,
     ):
         self.storage = storage
+        self.metrics = ViewMetrics.at(storage.location)
         self._process_key = storage.identity
         self._refresh_interval_seconds = refresh_interval_seconds
         self._row_log = RowLog(storage)
@@ -132,6 +135,7 @@ class LiveView:
         """Make locks anew that another thread of the parent process may have held when it forked."""
         self._refresh_lock = threading.Lock()
         self._refresher = None
+        self.metrics.forget()
 
     def close(self) -> None:
         """Wait for a refresh that is under way. Who lets go of the view then lets go of its files."""
@@ -139,6 +143,7 @@ class LiveView:
             refresher = self._refresher
         if refresher is not None:
             refresher.join()
+        self.metrics.flush()
 
     # -- read ----------------------------------------------------------------------------------
 
@@ -169,7 +174,9 @@ class LiveView:
                 answer.load()  # here, where a damaged block can be coped with
             return answers
 
-        return self.with_state(read)
+        answers = self.with_state(read)
+        self.metrics.count_read(len(entity_hashes), sum(len(answer.found) for answer in answers))
+        return answers
 
     def with_state(self, read: Callable[[State], T]) -> T:
         """What a function makes of the state that reads see now.
@@ -236,10 +243,27 @@ class LiveView:
 
     def _refresh(self, state: State | None) -> None:
         seen, now = last_write(self._process_key), time.monotonic()
+        before = self._state
         self._state = self._loader.load(None if self._starts_over else state)
         self._is_open, self._starts_over = True, False
         self._seen_process_write, self._looked_at = seen, now
         self._answered_at, self._problem = now, ""
+        if is_loaded():
+            self._measure(before, self._state)
+
+    def _measure(self, before: State, state: State) -> None:
+        """Tell metrics what is served now."""
+        metrics = self.metrics
+        metrics.looked(True)
+        metrics.serves(state.unsealed_rows, state.unsealed_bytes, 0, False)
+        if state.position != before.position or state.newest_seen != before.newest_seen:
+            metrics.add(REFRESHES)
+        if state.newest_seen not in (before.newest_seen, state.snapshot):
+            metrics.add(FALLBACKS)
+        if state.snapshot is not None and state.sealed is not None and state.snapshot != before.snapshot:
+            with suppress(SketchStoreError):  # reads meet it, and cope
+                expected, sampled = expected_rates(state.sealed), sampled_rates(state.sealed)
+                metrics.opened(state.snapshot.version, state.snapshot.published_at(), expected, sampled)
 
     def freshness(self, look: bool = False) -> Freshness:
         """How up to date answers are: for probes and metrics.
@@ -313,6 +337,7 @@ class LiveView:
         if not is_outdated:
             self._looked_at = self._answered_at = now
             self._problem = ""
+            self.metrics.looked(True)
         return is_outdated
 
     def _refresh_in_thread(self) -> None:
@@ -332,6 +357,7 @@ class LiveView:
             if not self._is_open:
                 raise
             self._seen_process_write, self._looked_at = seen, now  # not again at every read
+            self.metrics.looked(False)
             if str(error) != self._last_warning:  # once, not at every refresh
                 self._last_warning = str(error)
                 _logger.warning("%s; serving what was read before", error)
@@ -392,10 +418,6 @@ class LiveView:
             return ViewStats(0, 0, state.unsealed_rows, unsealed, 0, 0.0, 0, 0)
         layers = state.sealed.layers
         features = [(name, feature) for layer in layers for name, feature in layer.features.items()]
-        rates: dict[str, float] = {}
-        for name, feature in features:
-            if (rate := feature.false_positive_rate) is not None:
-                rates[name] = max(rate, rates.get(name, 0.0))
         return ViewStats(
             state.sealed.num_entities,
             sum(layer.num_facts for layer in layers),
@@ -405,7 +427,7 @@ class LiveView:
             sum(layer.ideal_bits for layer in layers),
             sum(layer.vocabulary_bytes for layer in layers),
             state.snapshot.size_bytes(),
-            rates,
+            expected_rates(state.sealed),
             {name: len(f.vocabulary) for name, f in features if f.vocabulary is not None},
             -(-sum(layer.fact_bits for layer in layers) // 8),
             {name: feature.structure for name, feature in features},

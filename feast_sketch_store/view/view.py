@@ -9,6 +9,7 @@ read:     newest layer that lists the entity, otherwise the base layer
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
@@ -212,10 +213,16 @@ class View(LiveView):
             self._check_vocabulary(table)
         except (RowError, VocabularyOverflowError, UnsupportedFeatureError) as error:
             if len(batches) == 1:
+                self.metrics.refused(error)
                 return [error]
             # Each is told what is wrong with its own rows, and the others are written.
             return [self._commit([batch])[0] for batch in batches]
-        self._append(table)
+        try:
+            self._append(table)
+        except SketchStoreError as error:
+            self.metrics.refused(error, len(batches))
+            raise
+        self.metrics.committed()
         return [None] * len(batches)
 
     def _to_table(self, batches: Sequence[Batch]) -> pa.Table:
@@ -316,6 +323,17 @@ class View(LiveView):
         DamagedFileError : the row log cannot be read; the previous snapshot stays.
         StorageError : the snapshot cannot be written; the previous one stays.
         """
+        began = time.monotonic()
+        try:
+            is_published = self._seal()
+        except SketchStoreError:
+            self.metrics.sealed(time.monotonic() - began, False)
+            raise
+        if is_published:
+            self.metrics.sealed(time.monotonic() - began, True)
+        return is_published
+
+    def _seal(self) -> bool:
         with self._seal_lock, self._sealing() as is_ours:
             if not is_ours:
                 return False

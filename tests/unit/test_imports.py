@@ -29,6 +29,7 @@ ROOMS = [
     "succinct",
     "kernel",
     "storage",
+    "metrics",
     "threads",
     "store_type",
     "errors",

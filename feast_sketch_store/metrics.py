@@ -1,0 +1,265 @@
+"""Metrics for Prometheus: what a process reads, takes up, seals and fetches, on Feast's own endpoint.
+
+They are gauges and counters of `prometheus_client`, made when they are first set and where that package is
+loaded already. Feast loads it, through `feast.metrics`, which first chooses where the values of forked
+workers lie; loading it here could come before that. Where nobody loaded it, nobody can scrape, and nothing
+is counted.
+
+Ages are exported as the moments they count from: ``time() - feast_sketch_last_look_timestamp_seconds``.
+"""
+
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_FLUSH_SECONDS = 0.1  # of reads are counted together: a counter in a shared file takes a microsecond
+
+COUNTER, GAUGE = "counter", "gauge"
+_REASONS = ("RowError", "StorageError", "UnsupportedFeatureError", "VocabularyOverflowError")
+_VIEW = ("project", "view")
+_STORE = ("store",)
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric: its name, what it tells, and how the values of several processes come together."""
+
+    name: str
+    kind: str
+    text: str
+    labels: tuple[str, ...] = _VIEW
+    mode: str = ""  # of a gauge: see `multiprocess_mode` of prometheus_client
+
+
+def _counter(name: str, text: str, labels: tuple[str, ...] = _VIEW) -> Metric:
+    return Metric(f"feast_sketch_{name}_total", COUNTER, text, labels)
+
+
+def _gauge(name: str, mode: str, text: str, labels: tuple[str, ...] = _VIEW) -> Metric:
+    return Metric(f"feast_sketch_{name}", GAUGE, text, labels, mode)
+
+
+READS = _counter("reads", "Batches that were read")
+ENTITIES_READ = _counter("entities_read", "Entities that were asked for")
+ABSENT_ENTITIES = _counter(
+    "absent_entities", "Entities that were asked for and have no row, or an expired one"
+)
+REFRESHES = _counter("refreshes", "Times that something new was taken up")
+REFRESH_FAILURES = _counter("refresh_failures", "Looks at the storage that failed; the old rows are served")
+FALLBACKS = _counter("fallbacks", "Snapshots that were given up as damaged; an older one is served")
+COMMITS = _counter("commits", "Commits of rows, each of one batch or of several at once")
+REFUSED_COMMITS = _counter(
+    "refused_commits", "Batches of rows that were refused, by the name of the error", (*_VIEW, "reason")
+)
+SEALS = _counter("seals", "Seals that published a snapshot")
+SEAL_FAILURES = _counter("seal_failures", "Seals that failed; the rows are kept")
+SEAL_SECONDS = _counter("seal_seconds", "Seconds that seals took, failed ones included")
+FETCHED_BYTES = _counter("fetched_bytes", "Bytes that were fetched from an object store", _STORE)
+REQUESTS = _counter("requests", "Calls of an object store, by what they do", (*_STORE, "operation"))
+
+SNAPSHOT_VERSION = _gauge("snapshot_version", "livemin", "Commits that the served snapshot covers")
+SNAPSHOT_TIMESTAMP = _gauge(
+    "snapshot_timestamp_seconds", "livemin", "When the served snapshot was published, by the storage's clock"
+)
+LAST_LOOK = _gauge(
+    "last_look_timestamp_seconds",
+    "livemin",
+    "When the last look at the storage that was answered began; all that was written before is served",
+)
+STALE = _gauge("stale", "livemax", "1 while the last look at the storage failed")
+PINNED = _gauge("pinned", "livemax", "1 while the view is held at a snapshot by feast-sketch pin")
+LAG_COMMITS = _gauge(
+    "lag_commits", "livemax", "Commits, at least, that the last look found and that are not served"
+)
+UNSEALED_ROWS = _gauge("unsealed_rows", "livemax", "Rows that are kept exactly until a seal")
+UNSEALED_BYTES = _gauge("unsealed_bytes", "livemax", "Bytes that they take in each process")
+EXPECTED_RATE = _gauge(
+    "expected_false_positive_rate",
+    "livemax",
+    "Rate that the served filter is built for",
+    (*_VIEW, "feature"),
+)
+SAMPLED_RATE = _gauge(
+    "sampled_false_positive_rate",
+    "livemax",
+    "Rate that random unknown entities met when the snapshot was taken up",
+    (*_VIEW, "feature"),
+)
+LAST_SEAL = _gauge("last_seal_timestamp_seconds", "max", "When a seal last published a snapshot")
+
+ALL = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
+
+_lock = threading.Lock()
+
+
+def _reset_lock() -> None:
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_reset_lock)
+
+_made: dict[str, Any] = {}
+_children: dict[tuple[str, ...], Any] = {}
+
+
+def is_loaded() -> bool:
+    """Whether metrics are recorded."""
+    return hasattr(sys.modules.get("prometheus_client"), "Gauge")
+
+
+def add(metric: Metric, labels: tuple[str, ...], amount: float = 1.0) -> None:
+    """Add to a counter."""
+    if is_loaded():
+        _child(metric, labels).inc(amount)
+
+
+def put(metric: Metric, labels: tuple[str, ...], value: float) -> None:
+    """Set a gauge."""
+    if is_loaded():
+        _child(metric, labels).set(value)
+
+
+def _child(metric: Metric, labels: tuple[str, ...]) -> Any:
+    key = (metric.name, *labels)
+    child = _children.get(key)
+    if child is None:
+        with _lock:
+            child = _children[key] = _made_of(metric).labels(*labels)
+    return child
+
+
+def _made_of(metric: Metric) -> Any:
+    """The metric in the registry of prometheus_client; the lock is held."""
+    if metric.name not in _made:
+        client: Any = sys.modules["prometheus_client"]
+        if metric.kind == COUNTER:
+            made = client.Counter(metric.name, metric.text, metric.labels)
+        else:
+            made = client.Gauge(metric.name, metric.text, metric.labels, multiprocess_mode=metric.mode)
+        _made[metric.name] = made
+    return _made[metric.name]
+
+
+class ViewMetrics:
+    """The metrics of one view. Safe to use from several threads.
+
+    Parameters
+    ----------
+    project, view : values of the labels.
+    """
+
+    def __init__(self, project: str, view: str):
+        self.labels = (project, view)
+        self._pending: deque[tuple[int, int]] = deque()
+        self._flushed_at = 0.0
+        self._has_begun = False
+
+    @classmethod
+    def at(cls, location: str) -> "ViewMetrics":
+        """Of a view whose names are not known: by its folder and the one above."""
+        project, _, view = location.rstrip("/").rpartition("/")
+        return cls(project.rpartition("/")[2], view)
+
+    def add(self, metric: Metric, amount: float = 1.0) -> None:
+        """Add to a counter."""
+        add(metric, self.labels, amount)
+
+    def put(self, metric: Metric, value: float) -> None:
+        """Set a gauge."""
+        put(metric, self.labels, value)
+
+    def _begin(self) -> None:
+        """Begin counters at 0: Prometheus sees no increase in a counter that begins at 1."""
+        if not self._has_begun and is_loaded():
+            self._has_begun = True
+            for metric in (COMMITS, REFRESH_FAILURES, FALLBACKS, SEALS, SEAL_FAILURES, SEAL_SECONDS):
+                self.add(metric, 0)
+            for reason in _REASONS:
+                add(REFUSED_COMMITS, (*self.labels, reason), 0)
+
+    # -- reads, which must not notice --------------------------------------------------------
+
+    def count_read(self, num_entities: int, num_found: int) -> None:
+        """Count a read. It is added to the counters with the next one that is a tenth of a second later."""
+        self._pending.append((num_entities, num_found))
+        if time.monotonic() - self._flushed_at >= _FLUSH_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Add what was read to the counters."""
+        self._flushed_at = time.monotonic()
+        reads = entities = found = 0
+        while self._pending:
+            try:
+                num_entities, num_found = self._pending.popleft()
+            except IndexError:  # another thread was faster
+                break
+            reads, entities, found = reads + 1, entities + num_entities, found + num_found
+        if reads and is_loaded():
+            self.add(READS, reads)
+            self.add(ENTITIES_READ, entities)
+            self.add(ABSENT_ENTITIES, entities - found)
+
+    def forget(self) -> None:
+        """In a child that was forked: what the parent counts is not counted again."""
+        self._pending = deque()
+
+    # -- what is served ------------------------------------------------------------------------
+
+    def looked(self, is_answered: bool) -> None:
+        """A look at the storage ended."""
+        self._begin()
+        self.put(STALE, not is_answered)
+        if is_answered:
+            self.put(LAST_LOOK, time.time())
+        else:
+            self.add(REFRESH_FAILURES)
+
+    def serves(self, unsealed_rows: int, unsealed_bytes: int, lag_commits: int, is_pinned: bool) -> None:
+        """What the process serves now."""
+        self.put(UNSEALED_ROWS, unsealed_rows)
+        self.put(UNSEALED_BYTES, unsealed_bytes)
+        self.put(LAG_COMMITS, lag_commits)
+        self.put(PINNED, is_pinned)
+
+    def opened(
+        self,
+        version: int,
+        published_at: float,
+        expected: Mapping[str, float],
+        sampled: Mapping[str, float],
+    ) -> None:
+        """The process serves another snapshot; rates are by feature."""
+        self.put(SNAPSHOT_VERSION, version)
+        self.put(SNAPSHOT_TIMESTAMP, published_at)
+        for metric, rates in ((EXPECTED_RATE, expected), (SAMPLED_RATE, sampled)):
+            for feature, rate in rates.items():
+                put(metric, (*self.labels, feature), rate)
+
+    # -- writes and seals ----------------------------------------------------------------------
+
+    def committed(self) -> None:
+        """A commit was made."""
+        self._begin()
+        self.add(COMMITS)
+
+    def refused(self, error: BaseException, num_batches: int = 1) -> None:
+        """Batches were refused, or could not be written."""
+        self._begin()
+        add(REFUSED_COMMITS, (*self.labels, type(error).__name__), num_batches)
+
+    def sealed(self, seconds: float, is_published: bool) -> None:
+        """A seal ended."""
+        self._begin()
+        self.add(SEAL_SECONDS, seconds)
+        if is_published:
+            self.add(SEALS)
+            self.put(LAST_SEAL, time.time())
+        else:
+            self.add(SEAL_FAILURES)

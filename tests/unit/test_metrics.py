@@ -1,0 +1,247 @@
+"""Metrics: what they count, in whichever process, and that pages and files name those that there are."""
+
+import json
+import multiprocessing
+import re
+import sys
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+
+import feast.metrics  # before prometheus_client, as Feast's server does
+import pytest
+import yaml
+from feast.protos.feast.types.Value_pb2 import StringSet, Value
+from prometheus_client import CollectorRegistry
+from prometheus_client.multiprocess import MultiProcessCollector
+
+from feast_sketch_store import metrics
+from feast_sketch_store.errors import RowError, StorageError
+from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.storage.local import LocalStorage
+from feast_sketch_store.view.sealing import SealPolicy
+from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
+from feast_sketch_store.view.state import StateLoader
+from feast_sketch_store.view.view import View
+from tests.helpers.keys import user_hashes, user_key
+
+CODEC = FeatureCodec("viewed", "string_set_val")
+SETTINGS = ViewSettings("history", 1e-5, {"viewed": FeatureSettings(CODEC, 0.01, 1000)})
+MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
+DOCS = Path(__file__).parents[2] / "docs"
+assert feast.metrics
+
+
+def row(user, *items):
+    return (user_key(user), {"viewed": Value(string_set_val=StringSet(val=items))}, MOMENT, None)
+
+
+def scraped():
+    """What Feast's endpoint would answer: values by name and labels, those of single processes summed up."""
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry)
+    found = {}
+    for family in registry.collect():
+        for sample in family.samples:
+            labels = tuple(sorted((k, v) for k, v in sample.labels.items() if k != "pid"))
+            found[sample.name, labels] = found.get((sample.name, labels), 0.0) + sample.value
+    return found
+
+
+class Scrape:
+    """What changed of one view's metrics since this was made."""
+
+    def __init__(self, view):
+        self.view, self.before = view, scraped()
+
+    def __call__(self, metric, **labels):
+        self.view.metrics.flush()
+        project, view = self.view.metrics.labels
+        key = (metric.name, tuple(sorted({"project": project, "view": view, **labels}.items())))
+        before = self.before.get(key, 0.0) if metric.kind == metrics.COUNTER else 0.0
+        return scraped().get(key, 0.0) - before
+
+
+@pytest.fixture
+def view(tmp_path, request):
+    """A view whose metrics no other test has."""
+    folder = tmp_path / "shop" / re.sub(r"\W", "_", request.node.name)
+    return View(LocalStorage(folder), SETTINGS, SealPolicy(1.0, 10**9), 0.0)
+
+
+@pytest.fixture
+def scrape(view):
+    return Scrape(view)
+
+
+def test_reads_and_absent_entities_are_counted(view, scrape):
+    view.write([row(1, "x"), row(2, "y")])
+    for users in ([1, 2, 3], [3], []):
+        view.read(user_hashes(users), ["viewed"])
+    assert [scrape(m) for m in (metrics.READS, metrics.ENTITIES_READ, metrics.ABSENT_ENTITIES)] == [3, 4, 2]
+
+
+def test_reads_of_threads_are_all_counted(view, scrape):
+    view.write([row(1, "x")])
+    hashes = user_hashes([1, 2])
+
+    def read():
+        for _ in range(500):
+            view.read(hashes, ["viewed"])
+
+    threads = [threading.Thread(target=read) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [scrape(m) for m in (metrics.READS, metrics.ABSENT_ENTITIES)] == [2_000, 2_000]
+
+
+def test_what_is_served_is_told(view, scrape):
+    view.write([row(user, f"x{user}") for user in range(50)])
+    view.read(user_hashes([1]), [])
+    assert scrape(metrics.UNSEALED_ROWS) == 50
+    assert scrape(metrics.UNSEALED_BYTES) > 50
+    assert view.seal()
+    assert [scrape(m) for m in (metrics.SEALS, metrics.SEAL_FAILURES, metrics.COMMITS)] == [1, 0, 1]
+    assert scrape(metrics.SEAL_SECONDS) > 0
+    assert scrape(metrics.UNSEALED_ROWS) == 0
+    assert scrape(metrics.SNAPSHOT_VERSION) == 1
+    assert 0 <= scrape(metrics.LAST_SEAL) - scrape(metrics.SNAPSHOT_TIMESTAMP) < 60
+    assert scrape(metrics.LAST_LOOK) >= scrape(metrics.SNAPSHOT_TIMESTAMP) - 1
+    assert 0 < scrape(metrics.EXPECTED_RATE, feature="viewed") <= 0.01
+    assert (
+        0 <= scrape(metrics.SAMPLED_RATE, feature="viewed") <= 0.05
+    )  # 5 times as many of 1,000 are no chance
+
+
+def test_counters_of_trouble_begin_at_zero(view):
+    before = scraped()
+    view.write([row(1, "x")])
+    new = {name for (name, labels), value in scraped().items() if (name, labels) not in before and not value}
+    assert {m.name for m in (metrics.FALLBACKS, metrics.SEAL_FAILURES, metrics.REFUSED_COMMITS)} <= new
+
+
+def test_refused_rows_are_counted_by_their_reason(view, scrape):
+    with pytest.raises(RowError):
+        view.write([(user_key(7), {"viewed": Value(int64_val=1)}, MOMENT, None)])
+    assert scrape(metrics.REFUSED_COMMITS, reason="RowError") == 1
+    assert scrape(metrics.COMMITS) == 0
+
+
+def test_a_look_that_fails_is_told_until_one_succeeds(view, scrape, monkeypatch):
+    view.write([row(1, "x")])
+    view.read(user_hashes([1]), [])
+    before = scrape(metrics.LAST_LOOK)
+
+    def fail(*_):
+        raise StorageError("gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StateLoader, "load", fail)
+        view.read(user_hashes([1]), [])
+        assert [scrape(m) for m in (metrics.STALE, metrics.REFRESH_FAILURES)] == [1, 1]
+        assert scrape(metrics.LAST_LOOK) == before
+    view.read(user_hashes([1]), [])
+    assert scrape(metrics.STALE) == 0
+    assert scrape(metrics.LAST_LOOK) > before
+
+
+def test_a_seal_that_fails_is_counted(view, scrape, monkeypatch):
+    view.write([row(1, "x")])
+
+    def fail(*_, **__):
+        raise StorageError("full")
+
+    monkeypatch.setattr(type(view._snapshots), "publish", fail)
+    with pytest.raises(StorageError):
+        view.seal()
+    assert [scrape(m) for m in (metrics.SEALS, metrics.SEAL_FAILURES)] == [0, 1]
+
+
+def test_a_fallback_is_counted_once(view, scrape, tmp_path):
+    for user in range(2):
+        view.write([row(user, "x")])
+        view.seal()
+    newest = view._snapshots.list()[0]
+    (view.storage.path / "snapshots" / f"{newest.name}.base.safetensors").write_bytes(b"damaged")
+    other = View(view.storage, SETTINGS, SealPolicy(1.0, 10**9), 0.0)
+    for _ in range(3):
+        assert other.read(user_hashes([0, 1]), [])
+    assert scrape(metrics.FALLBACKS) == 1
+
+
+def _read_in_child(folder):
+    view = View(LocalStorage(folder), SETTINGS, SealPolicy(1.0, 10**9), 0.0)
+    view.read(user_hashes([1, 2]), [])
+    view.close()
+
+
+@pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
+def test_forked_processes_count_for_themselves(view, scrape):
+    view.write([row(1, "x")])
+    view.metrics.flush()
+    view.metrics._flushed_at = float("inf")  # so that a read is left for later as the children are forked
+    view.read(user_hashes([1]), [])
+    children = [
+        multiprocessing.get_context("fork").Process(target=_read_in_child, args=(view.storage.path,))
+        for _ in range(2)
+    ]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join()
+        assert child.exitcode == 0
+    assert [scrape(m) for m in (metrics.READS, metrics.ENTITIES_READ, metrics.ABSENT_ENTITIES)] == [3, 5, 2]
+
+
+def test_nothing_is_counted_where_nobody_can_scrape(view, monkeypatch):
+    monkeypatch.delitem(sys.modules, "prometheus_client")
+    monkeypatch.setattr(metrics, "_children", {})
+    view.write([row(1, "x")])
+    view.read(user_hashes([1, 2]), ["viewed"])
+    view.seal()
+    view.close()
+    assert metrics._children == {}
+
+
+# -- pages and files ---------------------------------------------------------------------------
+
+NAMES = {metric.name for metric in metrics.ALL}
+
+
+def named_in(text):
+    return set(re.findall(r"\bfeast_sketch_(?!store\b)[a-z_]+[a-z]", text))
+
+
+@pytest.mark.parametrize("page", ["fleet.md", "grafana-dashboard.json", "prometheus-alerts.yaml"])
+def test_metrics_that_a_page_names_exist(page):
+    named = named_in((DOCS / page).read_text())
+    assert named
+    assert named <= NAMES
+
+
+def test_each_metric_is_documented():
+    assert named_in((DOCS / "fleet.md").read_text()) == NAMES
+
+
+def test_the_dashboard_and_the_alerts_are_whole():
+    dashboard = json.loads((DOCS / "grafana-dashboard.json").read_text())
+    panels = dashboard["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels) > 5
+    for panel in panels:
+        assert panel["title"]
+        assert all(named_in(target["expr"]) for target in panel["targets"])
+    rules = [
+        rule
+        for group in yaml.safe_load((DOCS / "prometheus-alerts.yaml").read_text())["groups"]
+        for rule in group["rules"]
+    ]
+    assert {"FeastSketchStale", "FeastSketchFallback", "FeastSketchSealFailing"} <= {
+        r["alert"] for r in rules
+    }
+    for rule in rules:
+        assert named_in(rule["expr"])
+        assert rule["for"]
+        assert rule["annotations"]["summary"]
+        assert rule["annotations"]["description"]
