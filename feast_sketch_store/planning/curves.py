@@ -1,7 +1,7 @@
 """The points of a plan by theory: bytes, and false values that a read shows, of each structure.
 
-The tables of the filters are sized for the estimated counts of the whole view. Sets are coded for the sample,
-as a seal would code them, and their bits scaled; where the view is larger than its sample by the ratio of the
+The tables of the filters are sized for the estimated counts of the whole view. Sets are built of the sample
+as a seal builds them, features that imply each other together, and their bits scaled; where the view is larger than its sample by the ratio of the
 least bits that sets of these densities can have, so that values which the sample does not show count.
 
     false_per_read = sum over features and values of (share of entities with a value - density) * rate
@@ -16,11 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store.planning.plan import Estimate, Point
-from feast_sketch_store.planning.sample import FeatureSample, Kept, Sample, spread_of_total
+from feast_sketch_store.planning.sample import Kept, Sample, spread_of_total
+from feast_sketch_store.planning.sealed_sets import build_sets, vocabulary_bytes
 from feast_sketch_store.structures.goals import BLOOM, WEIGHTED_BLOOM
 from feast_sketch_store.structures.sizing import AnyFacts, FactClass, WeightedFacts, size_for_rates
 from feast_sketch_store.succinct.fingerprints import expected_bits
-from feast_sketch_store.succinct.golomb_sets import BLOCK_ROWS, GolombSets, SetCode, ideal_bits
+from feast_sketch_store.succinct.golomb_sets import BLOCK_ROWS, GolombSets, ideal_bits
 
 SETS = "sets"
 POPULAR_SETS = "most popular values, as sets"
@@ -153,9 +154,10 @@ def sets_of(
 ) -> Candidate:
     """Exact sets of some values; the tags are those of every feature, or per feature."""
     rates = {name: np.zeros(len(counts)) for name, counts in sample.kept_counts(kept).items()}
-    size, row_bits = _sets_bytes(sample, kept, presence_error_rate)
+    size, of_values, row_bits = _sets_bytes(sample, kept, presence_error_rate)
     # A bit for each entity's timestamp, of few different ones; more take a bit more.
-    return as_candidate(sample, curve, label, size, kept, rates, tags, sample.num_entities / 8, row_bits)
+    beside = sample.num_entities / 8 + of_values - sample.vocabulary_bytes(kept)
+    return as_candidate(sample, curve, label, size, kept, rates, tags, beside, row_bits)
 
 
 def threshold_of_share(sample: Sample, share: float) -> float:
@@ -290,7 +292,7 @@ def memory_bounds(
 def _bytes_of_unseen(sample: Sample, name: str, is_plain: bool) -> tuple[float, float]:
     """How many bytes less or more the vocabulary of a feature, and the codes of its rare values, may take."""
     feature, sizes = sample.features[name], sample.vocabulary_sizes[name]
-    each = feature.vocabulary.values.nbytes / max(1, len(feature.vocabulary))
+    each = feature.vocabulary.packed_bytes / max(1, len(feature.vocabulary))
     once, seen = feature.num_rare[0], len(feature.vocabulary)
     tail_facts = 0 if is_plain else once * sample.scale
 
@@ -308,15 +310,18 @@ def shapes_of(sample: Sample, kept: Kept, presence_error_rate: float) -> FactCla
     return FactClass(sample.num_entities, presence_error_rate / num_shapes)
 
 
-def _sets_bytes(sample: Sample, kept: Kept, presence_error_rate: float) -> tuple[float, NDArray[np.float64]]:
+def _sets_bytes(
+    sample: Sample, kept: Kept, presence_error_rate: float
+) -> tuple[float, float, NDArray[np.float64]]:
     """Bytes of the sets of all entities: the codes, where they begin, and the list of entities.
 
     Returns
     -------
-    Them, and the bits of the codes of each sampled entity, float64[n].
+    Them, the bytes of the vocabularies, and the bits of the codes of each sampled entity, float64[n].
     """
     parts = {name: feature.cut(kept[name]) for name, feature in sample.features.items()}
-    built = _build(list(parts.values()), len(sample))
+    columns = build_sets(parts, len(sample))
+    built = columns.sets
     code_bits = built.num_bits * sample.scale
     if sample.scale > 1:
         proportional = sum(ideal_bits(part.counts, len(sample)) for part in parts.values()) * sample.scale
@@ -325,7 +330,8 @@ def _sets_bytes(sample: Sample, kept: Kept, presence_error_rate: float) -> tuple
     anchor_bits = math.ceil(math.log2(max(2.0, code_bits))) / BLOCK_ROWS
     index_bits = float(expected_bits(sample.num_entities, presence_error_rate))
     index_bits += sample.num_entities * (anchor_bits + built.deltas.width)
-    return (code_bits + index_bits) / 8, _row_bits(built)
+    of_values = vocabulary_bytes(sample, kept, columns.size_bytes - built.size_bytes)
+    return (code_bits + index_bits) / 8, of_values, _row_bits(built)
 
 
 def _row_bits(built: GolombSets) -> NDArray[np.float64]:
@@ -333,19 +339,6 @@ def _row_bits(built: GolombSets) -> NDArray[np.float64]:
     places = np.arange(built.num_rows)
     starts = built.anchors.take(places // BLOCK_ROWS) + built.deltas.take(places)
     return np.diff(starts.astype(np.float64), append=float(built.num_bits))
-
-
-def _build(parts: Sequence[FeatureSample], num_rows: int) -> GolombSets:
-    """The sets of the sample, as a seal would code them."""
-    num_features = len(parts)
-    lengths = np.stack([np.diff(part.indptr) for part in parts], axis=1)
-    indptr = np.concatenate(([0], np.cumsum(lengths)))
-    ids = np.empty(indptr[-1], np.int32)
-    for number, part in enumerate(parts):
-        shifts = indptr[:-1][number::num_features] - part.indptr[:-1]
-        ids[np.repeat(shifts, lengths[:, number]) + np.arange(len(part.ids))] = part.ids
-    codes = [SetCode.fit(part.counts, lengths[:, number], 0) for number, part in enumerate(parts)]
-    return GolombSets.build(codes, lengths.astype(np.int32), indptr, ids)
 
 
 def _min_share(threshold: float) -> str:

@@ -230,10 +230,10 @@ class Sample:
         }
 
     def vocabulary_bytes(self, kept: Kept) -> float:
-        """Bytes of some values of the whole view."""
+        """Bytes of some values of the whole view, as a snapshot has them: those of each feature packed."""
         counts = self.kept_counts(kept)
         size = 0.0
         for name, feature in self.features.items():
-            values = feature.vocabulary.values.filter(pa.array(kept[name]))
-            size += values.nbytes * len(counts[name]) / max(1, len(values))
+            values = Vocabulary(feature.vocabulary.values.filter(pa.array(kept[name])))
+            size += values.packed_bytes * len(counts[name]) / max(1, len(values))
         return size

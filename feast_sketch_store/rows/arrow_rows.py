@@ -11,6 +11,7 @@ Where Feast would write something that nobody can have meant, a row is refused, 
     null timestamp                   a time before all others   null
     empty bytes, if all are empty    null                       empty
     5.7 for an integer               5                          refused
+    1e300 for a Float32              infinity                   refused
     list for a scalar                null                       refused
     string for an Array or Set       its characters             refused
     nanosecond timestamps in a list  taken for seconds          seconds
@@ -26,6 +27,7 @@ from numpy.typing import NDArray
 
 from feast_sketch_store.errors import RowError
 from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.rows.conversions import TOO_LARGE_FOR_FLOAT
 from feast_sketch_store.rows.encoding import (
     CREATED_TIMESTAMP,
     DELETED,
@@ -226,7 +228,12 @@ def _elements(values: pa.Array, codec: FeatureCodec) -> pa.Array:
         return _seconds(values, is_cut).cast(pa.timestamp("s", "UTC")).cast(kind)
     if pa.types.is_floating(kind) and pa.types.is_integer(values.type):
         values = values.cast(pa.float64(), safe=False)  # to the nearest one, as Python does
-    return values.cast(kind)
+    elements = values.cast(kind)
+    if (kind, values.type) == (pa.float32(), pa.float64()) and pc.any(
+        pc.and_(pc.is_inf(elements), pc.is_finite(values))
+    ).as_py():
+        raise _Refused(TOO_LARGE_FOR_FLOAT)
+    return elements
 
 
 def _seconds(values: pa.Array, is_cut: bool) -> pa.Array:

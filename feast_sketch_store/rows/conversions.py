@@ -16,6 +16,7 @@ _INTEGERS: Final = {
     "int64": (-(2**63), 2**63 - 1),
     "timestamp": (-(2**63), 2**63 - 1),
 }
+TOO_LARGE_FOR_FLOAT: Final = "which is too large for a 32-bit float"
 _NUMBERS: Final = (*_INTEGERS, "float", "double")
 
 
@@ -44,6 +45,6 @@ def converted(number: Any, source: str, target: str) -> Any:
         with np.errstate(over="ignore"):
             nearest = float(np.float32(number))
         if math.isinf(nearest) and not math.isinf(number):
-            raise ValueError("which no 32-bit float is near")
+            raise ValueError(TOO_LARGE_FOR_FLOAT)
         return nearest
     return float(number)

@@ -196,7 +196,7 @@ class _Trial:
                 smooth = [descending(counts[:num_known]), descending(counts[num_known:])]
                 told = num_others[(num_seen > 0) & (num_own > 0)]
                 codes.append(SetCode.fit_with(np.concatenate(smooth), headers, no_set, told))
-            seen = np.union1d(seen, members)
+            seen = _union(seen, members)
         return codes
 
     def numbering(self, order: Sequence[int]) -> NDArray[np.int64]:
@@ -238,3 +238,11 @@ class _Trial:
     def _in(self, ids: NDArray[np.int64], keys: NDArray[np.int64]) -> NDArray[np.int64]:
         """Keys with other ids, ascending."""
         return np.sort(keys >> 32 << 32 | ids[keys & (2**32 - 1)])
+
+
+def _union(some: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The numbers of both, ascending and each once, as they are in both."""
+    both = np.sort(
+        np.concatenate((some, others)), kind="stable"
+    )  # two runs: faster than the hashes of np.unique
+    return both[np.diff(both, prepend=-1) != 0]

@@ -53,7 +53,7 @@ def test_what_can_be_meant_is_converted(make_value, target, source, number, kept
         ("int64_val", "double_val", math.nan, r"nan, which is no whole number"),
         ("int64_val", "double_val", 1e300, "not between"),
         ("int64_val", "double_val", 2.0**63, "not between"),
-        ("float_val", "double_val", 1e300, "no 32-bit float is near"),
+        ("float_val", "double_val", 1e300, "too large for a 32-bit float"),
         ("bool_val", "int64_val", 2, "not between 0 and 1"),
         ("string_val", "int64_val", 7, "has int64_val 7;"),
         ("double_val", "string_val", "x" * 200, r"has string_val 'x{79}\.\.\.;"),

@@ -12,6 +12,7 @@ import yaml
 from feast.protos.feast.types.Value_pb2 import Value
 
 from feast_sketch_store.errors import PlanError
+from feast_sketch_store.layers import FeatureBudget, Goal, build_layer
 from feast_sketch_store.planning.choice import PlanTarget, choose_point, knee, made_to_measure, undecided
 from feast_sketch_store.planning.curves import (
     BLOOM,
@@ -39,13 +40,16 @@ from feast_sketch_store.planning.plan import Estimate, Point
 from feast_sketch_store.planning.progress import Progress, counted
 from feast_sketch_store.planning.sample import FeatureSample, Sample, total_of
 from feast_sketch_store.planning.stored_rows import StoredRows, value_sizes
-from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.rows.codecs import EMPTY, VALUE, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
+from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKeys
 from feast_sketch_store.rows.vocabulary import Vocabulary, VocabularyBuilder
+from feast_sketch_store.structures.goals import NOISE_RATIO
 from feast_sketch_store.structures.sizing import FactClass, size_for_rates
 from feast_sketch_store.succinct.golomb_sets import GolombSets, SetCode
 
 PRESENCE = 1e-5
+HEADER_BYTES = 4_000  # what a plan adds for the header of the file
 
 
 def zipf(num_values, mean):
@@ -73,6 +77,47 @@ def sample_of(*features, num_entities=None):
     hashes = np.random.default_rng(0).integers(0, 2**64, (num_sampled, 2), np.uint64)
     names = {f"f{number}": feature for number, feature in enumerate(features)}
     return Sample("history", num_entities or num_sampled, hashes, names)
+
+
+def features_of_shape(shape, num_entities):
+    """Features of a view: who has which values, bool[n, V], and the values' names."""
+    chance = np.random.default_rng(5)
+    numbers = pa.array(np.arange(1_000))
+    if shape == "nested":  # what was liked was seen, and what was bought was liked
+        seen = draw(zipf(1_000, 60), num_entities, 1)
+        liked = seen & (chance.random(seen.shape) < 0.2)
+        return [(has, numbers) for has in (seen, liked, liked & (chance.random(seen.shape) < 0.3))]
+    if shape == "short":
+        return [(draw(zipf(1_000, 1.5), num_entities, 1), numbers)]
+    if shape == "spread":
+        return [(draw(zipf(1_000, 8), num_entities, 1), pa.array(chance.integers(0, 2**40, 1_000)))]
+    if shape == "strings":
+        names = pa.array([f"article-{number**2}".encode() for number in range(1_000)], pa.large_binary())
+        return [(draw(zipf(1_000, 12), num_entities, 1), names)]
+    return [
+        (draw(zipf(1_000, 12), num_entities, 1), numbers),
+        (draw(zipf(30, 3), num_entities, 2), pa.array(np.arange(30) + 10_000)),
+    ]
+
+
+def sealed_as_sets(features):
+    """The layer that a seal builds of features."""
+    num_rows = len(features[0][0])
+    nothing, zeros = np.zeros(num_rows, np.bool_), np.zeros(num_rows, np.int64)
+    hashes = np.sort(np.random.default_rng(0).integers(0, 2**64, (num_rows, 2), np.uint64), axis=0)
+    encoded = {}
+    for number, (has, names) in enumerate(features):
+        kind = "int64" if pa.types.is_int64(names.type) else "bytes"
+        rows, ids = np.nonzero(has)
+        indptr = np.concatenate(([0], np.cumsum(np.bincount(rows, minlength=num_rows))))
+        states = np.where(np.diff(indptr) > 0, np.uint8(VALUE), np.uint8(EMPTY))
+        codec = FeatureCodec(f"f{number}", f"{kind}_set_val")
+        encoded[codec.feature] = EncodedFeature(
+            codec, Vocabulary(names), states, indptr, ids.astype(np.int32)
+        )
+    goals = dict.fromkeys(encoded, Goal(NOISE_RATIO, 0.1, SETS))
+    keys = RowKeys(hashes, zeros, zeros, nothing, nothing)
+    return build_layer(EncodedRows(keys, encoded), FeatureBudget(PRESENCE, goals))
 
 
 @pytest.fixture(scope="module")
@@ -201,6 +246,20 @@ class TestCurves:
         expected = built.size_bytes + fingerprints + 8 * len(whole.vocabulary)
         assert sets(half, PRESENCE).point.memory_bytes == pytest.approx(expected, rel=0.03)
 
+    @pytest.mark.parametrize("shape", ["nested", "short", "spread", "strings", "unlike"])
+    @pytest.mark.parametrize("num_sampled", [2_000, 1_000])
+    def test_what_is_sealed_is_priced(self, shape, num_sampled):
+        """A seal codes features that imply each other together, and packs vocabularies; within 5 %."""
+        features = features_of_shape(shape, 2_000)
+        sealed = sealed_as_sets(features)
+        sampled = [feature_of(feature[:num_sampled]) for feature, _ in features]
+        named = [
+            FeatureSample(Vocabulary(names.take(part.vocabulary.values)), part.indptr, part.ids)
+            for part, (_, names) in zip(sampled, features, strict=True)
+        ]
+        point = sets(sample_of(*named, num_entities=2_000), PRESENCE).point
+        assert point.memory_bytes - HEADER_BYTES == pytest.approx(sealed.size_bytes, rel=0.05)
+
     def test_several_features_are_coded_together(self, facts):
         one = sets(sample_of(feature_of(facts)), PRESENCE).point
         two = sets(sample_of(feature_of(facts), feature_of(facts[:, ::2])), PRESENCE).point
@@ -302,15 +361,14 @@ class TestCurves:
             if point.settings:
                 assert 0 < point.table_bits_per_fact < point.bits_per_fact
 
-    def test_strings_count_with_their_bytes(self, facts):
+    def test_strings_count_with_the_bytes_of_a_snapshot(self, facts):
         feature = feature_of(facts)
         names = pc.cast(pc.cast(feature.vocabulary.values, pa.string()), pa.large_binary())
-        text = FeatureSample(Vocabulary(names), feature.indptr, feature.ids)
-        ours = sample_of(text)
+        ours = sample_of(FeatureSample(Vocabulary(names), feature.indptr, feature.ids))
         every_second = {"f0": np.arange(len(names)) % 2 == 0}
-        letters = sum(map(len, names.to_pylist()[::2]))
-        expected = letters + 8 * every_second["f0"].sum()
-        assert ours.vocabulary_bytes(every_second) == pytest.approx(expected, abs=8)
+        sealed = Vocabulary(names.take(pa.array(np.flatnonzero(every_second["f0"])))).to_packed()
+        assert ours.vocabulary_bytes(every_second) == sum(array.nbytes for array in sealed.values())
+        assert ours.vocabulary_bytes(every_second) < names.nbytes / 2
 
 
 def point(curve=BLOOM, memory=1.0, noise=0.0, kept=1.0, auc=None, settings=True):
