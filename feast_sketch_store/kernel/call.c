@@ -9,9 +9,9 @@ PyObject *run(PyObject *(*body)(Call *), PyObject *const *arguments, Py_ssize_t 
     call.next = arguments;
     call.stop = arguments + number;
     call.num_buffers = 0;
-    call.scratch = NULL;
+    call.num_scratches = 0;
     PyObject *result = body(&call);
-    PyMem_Free(call.scratch);
+    while (call.num_scratches) PyMem_Free(call.scratches[--call.num_scratches]);
     while (call.num_buffers) PyBuffer_Release(&call.buffers[--call.num_buffers]);
     return result;
 }
@@ -22,8 +22,9 @@ PyObject *refuse(const char *message) {
 }
 
 void *scratch(Call *call, size_t size) {
-    call->scratch = PyMem_Malloc(size);
-    return call->scratch ? call->scratch : PyErr_NoMemory();
+    void *memory = call->num_scratches < MAX_SCRATCHES ? PyMem_Malloc(size) : NULL;
+    if (!memory) return PyErr_NoMemory();
+    return call->scratches[call->num_scratches++] = memory;
 }
 
 static int take_array(Call *call, PyObject *argument, int itemsize, int is_written, Array *array) {

@@ -60,13 +60,14 @@ typedef struct {
     Py_ssize_t length;
 } Array;
 
-#define MAX_ARRAYS 12
+#define MAX_ARRAYS 16
+#define MAX_SCRATCHES 2
 
 /* A call: the arguments that were not taken yet, and what `run` gives back when it returns. */
 typedef struct {
     PyObject *const *next, *const *stop;
-    void *scratch;
-    int num_buffers;
+    void *scratches[MAX_SCRATCHES];
+    int num_buffers, num_scratches;
     Py_buffer buffers[MAX_ARRAYS];
 } Call;
 
@@ -79,7 +80,7 @@ typedef struct {
  *     .         none: the one before was the last */
 int take(Call *call, const char *types, ...);
 
-/* Memory for the time of a call, which may ask for it once; NULL with an exception if there is none. */
+/* Memory for the time of a call, which may ask for it twice; NULL with an exception if there is none. */
 void *scratch(Call *call, size_t size);
 
 /* NULL with a ValueError. */
@@ -96,6 +97,87 @@ PyObject *run(PyObject *(*body)(Call *), PyObject *const *arguments, Py_ssize_t 
         return run(NAME##_body, arguments, number);                                                  \
     }                                                                                                \
     static PyObject *NAME##_body(Call *call)
+
+/* -- packed numbers, the rows of entities, and sets: sets.c ------------------------------------------- */
+
+/* Integers of `width` bits back to back, and a word behind them that is read and not used. */
+typedef struct {
+    const uint64_t *words;
+    int width;
+} Packed;
+
+static inline uint64_t get_packed(const Packed *packed, uint64_t place) {
+    if (!packed->width) return 0;
+    uint64_t bit = place * (uint64_t)packed->width, word = bit >> 6, shift = bit & 63;
+    uint64_t number = packed->words[word] >> shift | packed->words[word + 1] << 1 << (63 - shift);
+    return number & (~0ull >> (64 - packed->width));
+}
+
+/* 0, or -1 with an exception. Places below `length` are inside the buffer when it is 0. */
+int init_packed(Packed *packed, const Array *words, Py_ssize_t width, Py_ssize_t length);
+
+/* Where the rows of each bucket of fingerprints begin, and the lower bits of the fingerprint of each row. */
+typedef struct {
+    Packed starts, rests;
+    uint64_t num_buckets, num_rows;
+} RowFinder;
+
+/* The row of a fingerprint; -1 if there is none, -2 if the buckets are damaged. */
+int64_t find_row(const RowFinder *finder, uint64_t fingerprint);
+
+/* How the sets of one feature are coded. */
+typedef struct {
+    const uint8_t *levels;
+    int64_t num_symbols, no_set; /* headers below `no_set` stand for a row that has no set */
+    int header_width;
+    int others_width; /* -1 of a set that is coded by itself; see succinct/golomb_sets.py */
+} Code;
+
+/* The codes of F features; sets that are coded with those before them have at most `room` ids. */
+typedef struct {
+    Code *of;
+    Py_ssize_t number;
+    size_t room;
+} Codes;
+
+/* Takes parameters, int64[F, 3] of header_width, no_set and others_width; level_starts, int64[F + 1]; levels, uint8.
+ * 0, or -1 with an exception. */
+int take_codes(Call *call, Codes *codes);
+
+/* The sets of rows: row `r` begins at bit `anchors[r / block_rows] + deltas[r]` of the words. */
+typedef struct {
+    Codes codes;
+    const uint64_t *words; /* end with one that is read and not used */
+    uint64_t num_bits;
+    Packed anchors, deltas;
+    int64_t num_rows, block_rows;
+} Sets;
+
+/* Takes codes, words, num_bits, anchor_words, anchor_width, delta_words, delta_width, num_rows and block_rows.
+ * 0, or -1 with an exception. */
+int take_sets(Call *call, Sets *sets);
+
+enum { IS_WANTED = 1, IS_NEEDED = 2 }; /* a set itself; its ids, to read one behind it */
+
+/* What is read of a row, up to some feature: by feature, its header and where its ids end. */
+typedef struct {
+    int64_t *ends;
+    int32_t *headers, *seen, *others;
+    uint8_t *marks; /* by feature */
+} RowOfSets;
+
+size_t room_for_row(const Codes *codes); /* bytes, aligned to 8, that `init_row` divides; marks are not set */
+void init_row(RowOfSets *row, const Codes *codes, void *memory);
+void mark_wanted(const Codes *codes, Py_ssize_t feature, uint8_t *marks);
+
+static inline uint64_t start_of_row(const Sets *sets, int64_t row) {
+    return get_packed(&sets->anchors, (uint64_t)(row / sets->block_rows)) + get_packed(&sets->deltas, (uint64_t)row);
+}
+
+/* Reads the sets of a row that exists, features 0 to `last`; the ids of those that are wanted go to `ids`, back to
+ * back from `first` on. 0; -1 if they are damaged; or how many ids there must be room for at least. */
+int64_t read_row(const Sets *sets, int64_t number, Py_ssize_t last, const RowOfSets *row, int32_t *ids, int64_t first,
+                 int64_t room);
 
 /* -- what the module has ------------------------------------------------------------------------------ */
 

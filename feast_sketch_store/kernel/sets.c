@@ -5,21 +5,7 @@
 #define LONGEST_UNARY 24 /* as many ones stand for a number of 32 bits that follows */
 #define MAX_WIDTH 30
 
-/* Integers of `width` bits back to back, and a word behind them that is read and not used. */
-typedef struct {
-    const uint64_t *words;
-    int width;
-} Packed;
-
-static inline uint64_t get_packed(const Packed *packed, uint64_t place) {
-    if (!packed->width) return 0;
-    uint64_t bit = place * (uint64_t)packed->width, word = bit >> 6, shift = bit & 63;
-    uint64_t number = packed->words[word] >> shift | packed->words[word + 1] << 1 << (63 - shift);
-    return number & (~0ull >> (64 - packed->width));
-}
-
-/* 0, or -1 with an exception. Places below `length` are inside the buffer when it is 0. */
-static int init_packed(Packed *packed, const Array *words, Py_ssize_t width, Py_ssize_t length) {
+int init_packed(Packed *packed, const Array *words, Py_ssize_t width, Py_ssize_t length) {
     if (width < 0 || width > 64 || length < 0 ||
         (width && length && (length > (words->length - 1) * 64 / width || words->length < 1))) {
         refuse("packed numbers do not fit their words");
@@ -61,6 +47,17 @@ KERNEL_FUNCTION(row_hashes) {
     Py_RETURN_NONE;
 }
 
+int64_t find_row(const RowFinder *finder, uint64_t fingerprint) {
+    int width = finder->rests.width;
+    uint64_t bucket = fingerprint >> width, rest = fingerprint & ((1ull << width) - 1);
+    if (bucket >= finder->num_buckets) return -1;
+    uint64_t row = get_packed(&finder->starts, bucket), stop = get_packed(&finder->starts, bucket + 1);
+    if (stop > finder->num_rows) return -2;
+    for (; row < stop; row++)
+        if (get_packed(&finder->rests, row) == rest) return (int64_t)row;
+    return -1;
+}
+
 /* find_rows(start_words, start_width, num_buckets, rest_words, rest_width, num_rows, fingerprints, rows)
  *
  * The row of each fingerprint: its upper bits are the number of a bucket, its lower `rest_width` bits are looked
@@ -74,35 +71,17 @@ KERNEL_FUNCTION(find_rows) {
     Py_ssize_t n = fingerprints.length;
     if (rows.length != n || rest_width > 63 || num_buckets < 0 || num_buckets == PY_SSIZE_T_MAX)
         return refuse(DO_NOT_FIT);
-    Packed starts, rests;
-    if (init_packed(&starts, &start_words, start_width, num_buckets + 1) < 0 ||
-        init_packed(&rests, &rest_words, rest_width, num_rows) < 0)
+    RowFinder finder = {{0}, {0}, (uint64_t)num_buckets, (uint64_t)num_rows};
+    if (init_packed(&finder.starts, &start_words, start_width, num_buckets + 1) < 0 ||
+        init_packed(&finder.rests, &rest_words, rest_width, num_rows) < 0)
         return NULL;
-    const uint64_t *wanted = fingerprints.data;
-    int64_t *found = rows.data;
-    uint64_t mask = (1ull << rest_width) - 1;
     for (Py_ssize_t i = 0; i < n; i++) {
-        uint64_t bucket = wanted[i] >> rest_width, rest = wanted[i] & mask;
-        found[i] = -1;
-        if (bucket >= (uint64_t)num_buckets) continue;
-        uint64_t row = get_packed(&starts, bucket), stop = get_packed(&starts, bucket + 1);
-        if (stop > (uint64_t)num_rows) return refuse("a bucket has rows that do not exist");
-        for (; row < stop; row++)
-            if (get_packed(&rests, row) == rest) {
-                found[i] = (int64_t)row;
-                break;
-            }
+        int64_t row = find_row(&finder, ((const uint64_t *)fingerprints.data)[i]);
+        if (row < -1) return refuse("a bucket has rows that do not exist");
+        ((int64_t *)rows.data)[i] = row;
     }
     Py_RETURN_NONE;
 }
-
-/* How the sets of one feature are coded. */
-typedef struct {
-    const uint8_t *levels;
-    int64_t num_symbols, no_set; /* headers below `no_set` stand for a row that has no set */
-    int header_width;
-    int others_width; /* -1 of a set that is coded by itself; see succinct/golomb_sets.py */
-} Code;
 
 /* Twice the logarithm of a count, rounded. */
 static inline int half_octaves(uint64_t count) {
@@ -115,37 +94,26 @@ static inline int width_of_gap(const Code *code, int64_t symbol, int size) {
     return width < 0 ? 0 : width > MAX_WIDTH ? MAX_WIDTH : width;
 }
 
-/* The codes of F features, and room for the ids of a row, if any set is coded with those before it. */
-typedef struct {
-    Code *of;
-    Py_ssize_t number;
-    int32_t *seen, *others; /* for as many ids as there are symbols */
-} Codes;
-
-/* Takes parameters, int64[F, 3] of header_width, no_set and others_width; level_starts, int64[F + 1]; levels, uint8.
- * 0, or -1 with an exception. */
-static int take_codes(Call *call, Codes *codes) {
+int take_codes(Call *call, Codes *codes) {
     Array parameters, level_starts, levels;
     if (take(call, "881", &parameters, &level_starts, &levels) < 0) return -1;
     Py_ssize_t number = codes->number = level_starts.length - 1;
     const int64_t *starts = level_starts.data, *numbers = parameters.data;
     int fits = number >= 1 && parameters.length == 3 * number && starts[0] == 0 && starts[number] == levels.length;
-    size_t room = 0;
+    codes->room = 0;
     for (Py_ssize_t f = 0; fits && f < number; f++) {
         const int64_t *own = numbers + 3 * f;
         int64_t size = starts[f + 1] - starts[f];
         fits = size >= 0 && own[0] >= 0 && own[0] <= MAX_WIDTH && own[1] >= 0 && own[1] <= 2 && own[2] >= -1 &&
                own[2] <= MAX_WIDTH && (own[2] < 0 || (f && size == starts[f] - starts[f - 1]));
-        if (own[2] >= 0 && (size_t)size > room) room = (size_t)size;
+        if (own[2] >= 0 && (size_t)size > codes->room) codes->room = (size_t)size;
     }
     if (!fits) {
         refuse("the codes do not fit each other");
         return -1;
     }
-    codes->of = scratch(call, sizeof(Code) * (size_t)number + 2 * room * sizeof(int32_t));
+    codes->of = scratch(call, sizeof(Code) * (size_t)number);
     if (!codes->of) return -1;
-    codes->seen = (int32_t *)(codes->of + number);
-    codes->others = codes->seen + room;
     for (Py_ssize_t f = 0; f < number; f++) {
         Code *code = codes->of + f;
         code->levels = (const uint8_t *)levels.data + starts[f];
@@ -155,6 +123,23 @@ static int take_codes(Call *call, Codes *codes) {
         code->others_width = (int)numbers[3 * f + 2];
     }
     return 0;
+}
+
+size_t room_for_row(const Codes *codes) {
+    return (size_t)codes->number * (sizeof(int64_t) + sizeof(int32_t) + 1) + 2 * codes->room * sizeof(int32_t);
+}
+
+void init_row(RowOfSets *row, const Codes *codes, void *memory) {
+    row->ends = memory;
+    row->headers = (int32_t *)(row->ends + codes->number);
+    row->seen = row->headers + codes->number;
+    row->others = row->seen + codes->room;
+    row->marks = (uint8_t *)(row->others + codes->room);
+}
+
+void mark_wanted(const Codes *codes, Py_ssize_t feature, uint8_t *marks) {
+    marks[feature] |= IS_WANTED;
+    for (; codes->of[feature].others_width >= 0; feature--) marks[feature - 1] |= IS_NEEDED;
 }
 
 /* Puts ids among others; both ascend and there is room for them all. -1 if one of them is there already. */
@@ -225,19 +210,19 @@ static void write_gaps(Writer *writer, const Code *code, const int32_t *ids, int
 }
 
 /* Writes a set that is coded with those before it, whose ids are `seen`, and puts its others among them. */
-static void write_with(Writer *writer, const Code *code, const Codes *codes, int64_t *num_seen, const int32_t *ids,
+static void write_with(Writer *writer, const Code *code, const RowOfSets *row, int64_t *num_seen, const int32_t *ids,
                        int64_t number) {
     int64_t num_others = 0;
     for (int64_t i = 0, k = 0; i < number; i++) {
-        while (k < *num_seen && codes->seen[k] < ids[i]) k++;
-        if (k == *num_seen || codes->seen[k] != ids[i]) codes->others[num_others++] = ids[i];
+        while (k < *num_seen && row->seen[k] < ids[i]) k++;
+        if (k == *num_seen || row->seen[k] != ids[i]) row->others[num_others++] = ids[i];
     }
     if (number && *num_seen) write_code(writer, (uint64_t)num_others, code->others_width);
     Inside inside = inside_of(*num_seen, number - num_others);
     int64_t next = 0;
     for (int64_t k = 0, i = 0; k < *num_seen && (inside.is_bitmap || inside.coded); k++) {
-        while (i < number && ids[i] < codes->seen[k]) i++;
-        int is_member = i < number && ids[i] == codes->seen[k];
+        while (i < number && ids[i] < row->seen[k]) i++;
+        int is_member = i < number && ids[i] == row->seen[k];
         if (inside.is_bitmap) {
             write_bits(writer, (uint64_t)is_member, 1);
         } else if (is_member != inside.is_reversed) {
@@ -245,8 +230,8 @@ static void write_with(Writer *writer, const Code *code, const Codes *codes, int
             next = k + 1;
         }
     }
-    write_gaps(writer, code, codes->others, num_others);
-    merge(codes->seen, num_seen, codes->others, num_others);
+    write_gaps(writer, code, row->others, num_others);
+    merge(row->seen, num_seen, row->others, num_others);
 }
 
 /* write_sets(parameters, level_starts, levels, headers, indptr, ids, words, ends)
@@ -257,6 +242,7 @@ static void write_with(Writer *writer, const Code *code, const Codes *codes, int
 KERNEL_FUNCTION(write_sets) {
     Array headers, indptr, ids, words, ends;
     Codes codes;
+    RowOfSets row;
     if (take_codes(call, &codes) < 0 || take(call, "4848!8!.", &headers, &indptr, &ids, &words, &ends) < 0) return NULL;
     Py_ssize_t n = ends.length, m = ids.length, num_features = codes.number;
     const int64_t *bounds = indptr.data;
@@ -271,27 +257,30 @@ KERNEL_FUNCTION(write_sets) {
             fits = id[i] >= 0 && id[i] < code->num_symbols && (i == bounds[s] || id[i - 1] < id[i]);
     }
     if (!fits) return refuse("the sets do not fit their codes");
+    void *memory = scratch(call, room_for_row(&codes));
+    if (!memory) return NULL;
+    init_row(&row, &codes, memory);
     Writer writer = {words.length ? words.data : NULL, 0, 64 * (uint64_t)words.length};
-    for (Py_ssize_t row = 0; row < n; row++) {
+    for (Py_ssize_t i = 0; i < n; i++) {
         int64_t num_seen = 0;
         for (Py_ssize_t f = 0; f < num_features; f++) {
-            Py_ssize_t s = row * num_features + f;
+            Py_ssize_t s = i * num_features + f;
             const Code *code = codes.of + f;
             const int32_t *own = id + bounds[s];
             int64_t size = bounds[s + 1] - bounds[s];
             write_code(&writer, (uint64_t)header[s], code->header_width);
             if (code->others_width >= 0) {
-                write_with(&writer, code, &codes, &num_seen, own, size);
+                write_with(&writer, code, &row, &num_seen, own, size);
                 continue;
             }
             write_gaps(&writer, code, own, size);
             num_seen = 0;
             if (f + 1 < num_features && code[1].others_width >= 0) {
-                memcpy(codes.seen, own, (size_t)size * sizeof(int32_t));
+                memcpy(row.seen, own, (size_t)size * sizeof(int32_t));
                 num_seen = size;
             }
         }
-        ((int64_t *)ends.data)[row] = (int64_t)writer.bit;
+        ((int64_t *)ends.data)[i] = (int64_t)writer.bit;
     }
     if (writer.words && writer.bit > writer.num_bits) return refuse("the words are too few for the sets");
     Py_RETURN_NONE;
@@ -361,10 +350,10 @@ static int read_inside(Bits *bits, const int32_t *seen, int64_t num_seen, int64_
     return 0;
 }
 
-/* Reads a set of `size` ids that is coded with those before it. Its ids go to `ids`; if that is NULL, those that
- * are not yet among `seen` are put there, if `is_needed`. -1 if it is damaged. */
-static int read_with(Bits *bits, const Code *code, const Codes *codes, int64_t *num_seen, int64_t size, int32_t *ids,
-                     int is_needed) {
+/* Reads a set of `size` ids that is coded with those before it. Its ids go to `ids`, unless that is NULL, and those
+ * that are not yet among the seen are put there, if they `are_needed`. -1 if it is damaged. */
+static int read_with(Bits *bits, const Code *code, const RowOfSets *row, int64_t *num_seen, int64_t size, int32_t *ids,
+                     int are_needed) {
     int64_t num_others = size;
     if (size && *num_seen) {
         if (bits->bit > bits->num_bits) return -1;
@@ -372,81 +361,111 @@ static int read_with(Bits *bits, const Code *code, const Codes *codes, int64_t *
     }
     int64_t members = size - num_others;
     if (members < 0 || members > *num_seen || *num_seen + num_others > code->num_symbols ||
-        read_inside(bits, codes->seen, *num_seen, members, ids) < 0 ||
-        read_gaps(bits, code, num_others, is_needed ? codes->others : NULL) < 0)
+        read_inside(bits, row->seen, *num_seen, members, ids) < 0 ||
+        read_gaps(bits, code, num_others, ids || are_needed ? row->others : NULL) < 0 ||
+        (ids && merge(ids, &members, row->others, num_others) < 0))
         return -1;
-    if (ids) return merge(ids, &members, codes->others, num_others);
-    if (is_needed) return merge(codes->seen, num_seen, codes->others, num_others);
+    if (are_needed) return merge(row->seen, num_seen, row->others, num_others);
     *num_seen += num_others;
+    return 0;
+}
+
+int64_t read_row(const Sets *sets, int64_t number, Py_ssize_t last, const RowOfSets *row, int32_t *ids, int64_t first,
+                 int64_t room) {
+    Bits bits = {sets->words, start_of_row(sets, number), sets->num_bits};
+    int64_t num_seen = 0, count = first;
+    for (Py_ssize_t f = 0; f <= last; f++) {
+        const Code *code = sets->codes.of + f;
+        if (bits.bit > bits.num_bits) return -1;
+        int64_t header = (int64_t)read_code(&bits, code->header_width);
+        int64_t size = header < code->no_set ? 0 : header - code->no_set;
+        if (size > code->num_symbols) return -1;
+        int32_t *target = NULL;
+        int is_needed = row->marks[f] & IS_NEEDED, failed;
+        row->headers[f] = (int32_t)header;
+        if (row->marks[f] & IS_WANTED) {
+            if (count + size > room) return count + size;
+            target = ids + count;
+            count += size;
+        }
+        row->ends[f] = count;
+        if (code->others_width >= 0) {
+            failed = read_with(&bits, code, row, &num_seen, size, target, is_needed);
+        } else {
+            if ((size_t)size > sets->codes.room && is_needed) return -1; /* what is coded with it has other symbols */
+            failed = read_gaps(&bits, code, size, target ? target : is_needed ? row->seen : NULL);
+            if (target && is_needed) memcpy(row->seen, target, (size_t)size * sizeof(int32_t));
+            num_seen = size;
+        }
+        if (failed) return -1;
+    }
+    return 0;
+}
+
+int take_sets(Call *call, Sets *sets) {
+    Array words, anchor_words, delta_words;
+    Py_ssize_t num_bits, anchor_width, delta_width, num_rows, block_rows;
+    if (take_codes(call, &sets->codes) < 0 || take(call, "8n8n8nnn", &words, &num_bits, &anchor_words, &anchor_width,
+                                                   &delta_words, &delta_width, &num_rows, &block_rows) < 0)
+        return -1;
+    if (block_rows < 1) {
+        refuse("a block has no rows");
+        return -1;
+    }
+    if (init_packed(&sets->deltas, &delta_words, delta_width, num_rows) < 0 ||
+        init_packed(&sets->anchors, &anchor_words, anchor_width, num_rows / block_rows + (num_rows % block_rows != 0)) <
+            0)
+        return -1;
+    if (num_bits < 0 || words.length < num_bits / 64 + 2) {
+        refuse(DO_NOT_FIT);
+        return -1;
+    }
+    sets->words = words.data;
+    sets->num_bits = (uint64_t)num_bits;
+    sets->num_rows = num_rows;
+    sets->block_rows = block_rows;
     return 0;
 }
 
 /* read_sets(parameters, level_starts, levels, words, num_bits, anchor_words, anchor_width, delta_words, delta_width,
  *           num_rows, block_rows, rows, feature, own_ids, begin, headers, indptr, ids) -> rows done
  *
- * Row `r` begins at bit `anchors[r / block_rows] + deltas[r]`. Goes on at number `begin` of `rows`, int64[m], and
- * stops before one whose ids might not fit. `headers` is int32[m], `indptr` int64[m + 1]. What is read as `s` is
- * `own_ids[s]` to the feature, int32, if that is given. */
+ * Goes on at number `begin` of `rows`, int64[m], and stops before one whose ids might not fit. `headers` is int32[m],
+ * `indptr` int64[m + 1]. What is read as `s` is `own_ids[s]` to the feature, int32, if that is given. */
 KERNEL_FUNCTION(read_sets) {
-    Array words, anchor_words, delta_words, rows, own_ids, headers, indptr, ids;
-    Py_ssize_t num_bits, anchor_width, delta_width, num_rows, block_rows, feature, begin;
-    Codes codes;
-    if (take_codes(call, &codes) < 0 ||
-        take(call, "8n8n8nnn8n4?n4!8!4!.", &words, &num_bits, &anchor_words, &anchor_width, &delta_words, &delta_width,
-             &num_rows, &block_rows, &rows, &feature, &own_ids, &begin, &headers, &indptr, &ids) < 0)
-        return NULL;
-    if (block_rows < 1) return refuse("a block has no rows");
-    Packed anchors, deltas;
-    if (init_packed(&deltas, &delta_words, delta_width, num_rows) < 0 ||
-        init_packed(&anchors, &anchor_words, anchor_width, num_rows / block_rows + (num_rows % block_rows != 0)) < 0)
+    Array rows, own_ids, headers, indptr, ids;
+    Py_ssize_t feature, begin;
+    Sets sets;
+    if (take_sets(call, &sets) < 0 ||
+        take(call, "8n4?n4!8!4!.", &rows, &feature, &own_ids, &begin, &headers, &indptr, &ids) < 0)
         return NULL;
     Py_ssize_t m = rows.length;
-    if (feature < 0 || feature >= codes.number || begin < 0 || begin > m || headers.length != m ||
-        indptr.length != m + 1 || num_bits < 0 || words.length < num_bits / 64 + 2 ||
-        (own_ids.data && own_ids.length != codes.of[feature].num_symbols))
+    if (feature < 0 || feature >= sets.codes.number || begin < 0 || begin > m || headers.length != m ||
+        indptr.length != m + 1 || (own_ids.data && own_ids.length != sets.codes.of[feature].num_symbols))
         return refuse(DO_NOT_FIT);
-    Py_ssize_t base = feature; /* the first of those sets that it takes to read the one that is asked for */
-    while (codes.of[base].others_width >= 0) base--;
-    const int64_t *row = rows.data;
-    int64_t *ends = indptr.data, count = ends[begin];
-    int32_t *header = headers.data, *id = ids.data;
-    if (count < 0) goto damaged;
-    Bits bits = {words.data, 0, (uint64_t)num_bits};
+    void *memory = scratch(call, room_for_row(&sets.codes));
+    if (!memory) return NULL;
+    RowOfSets row;
+    init_row(&row, &sets.codes, memory);
+    memset(row.marks, 0, (size_t)sets.codes.number);
+    mark_wanted(&sets.codes, feature, row.marks);
+    const int64_t *number = rows.data;
+    int64_t *ends = indptr.data;
+    int32_t *id = ids.data;
+    if (ends[begin] < 0) return refuse("a set cannot be read");
     Py_ssize_t i = begin;
     for (; i < m; i++) {
-        if (row[i] < 0 || row[i] >= num_rows) goto damaged;
-        bits.bit = get_packed(&anchors, (uint64_t)(row[i] / block_rows)) + get_packed(&deltas, (uint64_t)row[i]);
-        int64_t num_seen = 0;
-        for (Py_ssize_t f = 0; f <= feature; f++) {
-            const Code *code = codes.of + f;
-            if (bits.bit > bits.num_bits) goto damaged;
-            int64_t head = (int64_t)read_code(&bits, code->header_width);
-            int64_t size = head < code->no_set ? 0 : head - code->no_set;
-            if (size > code->num_symbols) goto damaged;
-            int32_t *target = NULL;
-            if (f == feature) {
-                if (count + size > ids.length) return PyLong_FromSsize_t(i);
-                header[i] = (int32_t)head;
-                target = id + count;
-                count += size;
-            }
-            int failed;
-            if (code->others_width >= 0) {
-                failed = read_with(&bits, code, &codes, &num_seen, size, target, f >= base);
-            } else {
-                if (f == base && f < feature) target = codes.seen;
-                failed = read_gaps(&bits, code, size, target);
-                num_seen = size;
-            }
-            if (failed) goto damaged;
-        }
-        for (int64_t k = ends[i]; own_ids.data && k < count; k++) {
+        int64_t failed = number[i] < 0 || number[i] >= sets.num_rows
+                             ? -1
+                             : read_row(&sets, number[i], feature, &row, id, ends[i], ids.length);
+        if (failed > 0) return PyLong_FromSsize_t(i);
+        for (int64_t k = ends[i]; !failed && own_ids.data && k < row.ends[feature]; k++) {
             id[k] = ((const int32_t *)own_ids.data)[id[k]];
-            if (id[k] < 0) goto damaged;
+            if (id[k] < 0) failed = -1;
         }
-        ends[i + 1] = count;
+        if (failed) return refuse("a set cannot be read");
+        ((int32_t *)headers.data)[i] = row.headers[feature];
+        ends[i + 1] = row.ends[feature];
     }
     return PyLong_FromSsize_t(i);
-damaged:
-    return refuse("a set cannot be read");
 }
