@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from feast_sketch_store.rows.encoding import NO_TIMESTAMP
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures.goals import Goal
 
@@ -55,6 +56,9 @@ class FeatureBudget:
         fifteenth of it.
     cuts : of membership features of which not all values are kept.
     may_be_columns : scalars that a filter holds while they have few different values.
+    semantics : how rows of an entity came together; the layer tells it.
+    since : microseconds since 1970, before which rows were left out; the layer tells it, if its rows do not
+        replace each other.
     """
 
     presence_error_rate: float
@@ -62,3 +66,5 @@ class FeatureBudget:
     ttl_microseconds: int | None = None
     cuts: Mapping[str, Cut] = field(default_factory=dict)
     may_be_columns: frozenset[str] = frozenset()
+    semantics: str = "replace"
+    since: int = NO_TIMESTAMP

@@ -158,6 +158,8 @@ class SketchLayerBuilder:
             int(keys.event_timestamps.max(initial=NO_TIMESTAMP)),
             {name: f.rounding for name, f in features.items() if f.rounding is not None},
             {name: f.num_cut for name, f in features.items() if name in budget.cuts or f.is_cut},
+            budget.semantics,
+            budget.since,
         )
 
     def _within_memory(self, budget: FeatureBudget, vocabularies: Mapping[str, Vocabulary]) -> FeatureBudget:

@@ -70,6 +70,8 @@ class Shards:
             raise ValueError("the ranges of the layers are not all hashes")
         if any(layer.codecs != self.codecs or layer.cut.keys() != self.cut.keys() for layer in self.layers):
             raise ValueError("the layers have different features")
+        if any(layer.semantics != self.semantics for layer in self.layers):
+            raise ValueError("the rows of the layers come together in different ways")
 
     def read(
         self,
@@ -109,6 +111,11 @@ class Shards:
     def codecs(self) -> Mapping[str, FeatureCodec]:
         """The codecs of all features, by name."""
         return self.layers[0].codecs
+
+    @property
+    def semantics(self) -> str:
+        """How rows of an entity came together, by the name of `view.semantics`."""
+        return self.layers[0].semantics
 
     def features(self, name: str) -> list[SealedFeature]:
         """A feature of each layer; none if there is no such feature."""

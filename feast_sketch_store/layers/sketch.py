@@ -31,6 +31,7 @@ _PRESENCES: Final[Mapping[str, type[Presence]]] = {
     ShapedRows.kind: ShapedRows,
     ListedRows.kind: ListedRows,
 }
+REPLACE: Final = "replace"  # the newest row of an entity replaces those before it
 _PRESENCE, _ROUNDINGS = registry.RESERVED  # before the names of arrays, as kinds of structures are
 
 
@@ -47,6 +48,8 @@ class SketchLayer:
     num_entities, max_event_timestamp : of the rows.
     roundings : of binned features.
     cut : of features of which not all values are kept, how many facts were left out; of kept values none is.
+    semantics : how rows of an entity came together, by the name of `view.semantics`.
+    since : microseconds since 1970, before which rows were left out; told if they do not replace each other.
 
     Raises
     ------
@@ -59,6 +62,8 @@ class SketchLayer:
     max_event_timestamp: int
     roundings: Mapping[str, Rounding] = field(default_factory=dict)
     cut: Mapping[str, int] = field(default_factory=dict)
+    semantics: str = REPLACE
+    since: int = NO_TIMESTAMP
 
     def __post_init__(self) -> None:
         names = [name for structure in self.structures for name in structure.features]
@@ -220,6 +225,8 @@ class SketchLayer:
             "presence": {"kind": self.presence.kind, **presence},
             "structures": structures,
         }
+        if self.semantics != REPLACE:
+            description["rows"] = {"semantics": self.semantics, "since": self.since}
         if self.cut:
             description["cut"] = dict(self.cut)
         if self.roundings:
@@ -264,7 +271,11 @@ class SketchLayer:
         )
         roundings = _roundings_from(description.get("roundings", []), layer.codecs, parts.at(_ROUNDINGS))
         cut = _cut_from(checked(description.get("cut", {}), dict), layer.features)
-        return replace(layer, roundings=roundings, cut=cut)
+        layer = replace(layer, roundings=roundings, cut=cut)
+        if (rows := description.get("rows")) is None:
+            return layer
+        semantics, since = checked(rows["semantics"], str), checked(rows["since"], int)
+        return replace(layer, semantics=semantics, since=since)
 
 
 def _cut_from(entries: Mapping[str, Any], features: Mapping[str, SealedFeature]) -> dict[str, int]:

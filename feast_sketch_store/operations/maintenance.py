@@ -31,8 +31,8 @@ from feast_sketch_store.rows.codecs import BINNED
 from feast_sketch_store.rows.entity_keys import find_sorted, hash_entity_keys
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.view.live import expire_before_of
+from feast_sketch_store.view.registry import named
 from feast_sketch_store.view.sealing import SealPolicy
-from feast_sketch_store.view.semantics import SEMANTICS
 from feast_sketch_store.view.settings import resolve, ttl_microseconds
 from feast_sketch_store.view.view import Dropped
 
@@ -274,7 +274,7 @@ def verify(
             settings.codecs,
             expire_before_of(settings.ttl_microseconds),
             count,
-            SEMANTICS[settings.semantics],
+            named(settings.semantics),
         )
 
 

@@ -156,7 +156,7 @@ def _compare(
         if len(order):
             problem(f"holds {len(order)} entities, but the row log has none up to version {snapshot.version}")
         return
-    rows = semantics.fold(read.batches)
+    rows = semantics.of(codecs).fold(read.batches, layer.since)
     keys = rows.keys
     at_ours, at_theirs = find_sorted(order.entity_hashes, keys.entity_hashes)
     found.compared_entities = len(at_ours)

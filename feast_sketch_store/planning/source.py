@@ -28,7 +28,8 @@ from feast_sketch_store.rows.encoding import ENTITY_KEY, NO_TIMESTAMP, EncodedFe
 from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, find_sorted, hash_columns
 from feast_sketch_store.rows.vocabulary import Vocabulary, VocabularyBuilder
 from feast_sketch_store.view.live import expire_before_of
-from feast_sketch_store.view.semantics import SEMANTICS, FoldedRows
+from feast_sketch_store.view.registry import named
+from feast_sketch_store.view.semantics import FoldedRows
 from feast_sketch_store.view.settings import ViewSettings, resolve
 
 
@@ -117,7 +118,8 @@ def sample_view(
     PlanError : there are no rows.
     StorageError : another process seals the view.
     """
-    config, semantics = view.store.config, SEMANTICS[view.settings.semantics]
+    config, settings = view.store.config, view.settings
+    semantics = named(settings.semantics).of(settings.codecs)
     opened = online_store_of(view.store).view(config, view.table)
     if not offline:
         with opened.unchanging():

@@ -40,6 +40,7 @@ class NewestRows:
     keys : of the rows, ordered by entity hash.
     num_rows : of the log.
     has_dead : whether deleted or expired rows were left out.
+    expire_before : microseconds since 1970; rows with an older event timestamp were left out.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class NewestRows:
             # The time of a deletion is no event, but the clock's.
             newest = all_keys.event_timestamps.max(where=~all_keys.deleted, initial=NO_TIMESTAMP)
             expire_before = min(expire_before, int(newest) - kept_microseconds)
+        self.expire_before = expire_before
         winners, keys = all_keys.newest()
         del all_keys
         alive = ~keys.deleted & (keys.event_timestamps >= expire_before)

@@ -12,7 +12,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import numpy as np
@@ -39,6 +39,7 @@ from feast_sketch_store.view.freshness import (
 )
 from feast_sketch_store.view.process_writes import last_write
 from feast_sketch_store.view.rates import expected_rates, sampled_rates
+from feast_sketch_store.view.registry import named, of_log
 from feast_sketch_store.view.semantics import REPLACE, RowSemantics
 from feast_sketch_store.view.state import State, StateLoader
 
@@ -91,7 +92,7 @@ class LiveView:
     storage : the view's own; it may be empty.
     codecs : one per feature of the view; None for those that the rows were written with.
     refresh_interval_seconds : how old the writes of other processes may be before a read looks for them.
-    semantics : of the view's rows.
+    semantics : of the view's rows; without ``codecs`` it is the one that they were written with.
     max_staleness_seconds : how old answers may be for the view to count as ready; None for any age.
 
     Raises
@@ -128,7 +129,9 @@ class LiveView:
         self._refresher: threading.Thread | None = None  # the latest one, which may be done
         if codecs is None:
             self._state = self._loader.sealed()
-            self._loader.codecs = self._stored_codecs()
+            codecs = self._loader.codecs = self._stored_codecs()
+            self._loader.semantics = self._stored_semantics().of(codecs)
+            self._state = replace(self._state, semantics=self._loader.semantics)
         _views.add(self)
 
     def reset_locks(self) -> None:
@@ -228,6 +231,16 @@ class LiveView:
                     # As they were written; a seal tells what the feature was declared to be.
                     codecs[column.name] = FeatureCodec(column.name, value_field, EXACT)
         return list(codecs.values())
+
+    def _stored_semantics(self) -> RowSemantics:
+        """How the rows come together: as the snapshot says, or else by the columns of the log."""
+        sealed = self._state.sealed
+        if sealed is None:
+            return of_log(self.stored_schema().names)
+        try:
+            return named(sealed.semantics)
+        except ValueError as error:
+            raise DamagedFileError(f"{self.storage.location}: {error}") from error
 
     # -- refresh -------------------------------------------------------------------------------
 

@@ -1,10 +1,10 @@
 """When a view is sealed, and what a seal makes of its rows."""
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from feast_sketch_store.layers import SealedLayer, seal
-from feast_sketch_store.view.semantics import FoldedRows
+from feast_sketch_store.view.semantics import REPLACE, FoldedRows
 from feast_sketch_store.view.settings import ViewSettings
 
 _logger = logging.getLogger(__name__)
@@ -45,7 +45,10 @@ class SealPolicy:
 
 def fold(rows: FoldedRows, settings: ViewSettings) -> SealedLayer:
     """Fold rows into a layer. Touches no storage."""
-    layer = seal(rows.keys, rows.encoded(settings.codecs), settings.codecs, settings.budget)
+    budget = settings.budget
+    if settings.semantics != REPLACE.name:
+        budget = replace(budget, semantics=settings.semantics, since=rows.expire_before)
+    layer = seal(rows.keys, rows.encoded(settings.codecs), settings.codecs, budget)
     for name, reason in layer.failed_over.items():
         _logger.warning("feature %r of view %r is sealed exactly: %s", name, settings.view, reason)
     return layer

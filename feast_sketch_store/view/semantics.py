@@ -7,11 +7,11 @@ Rows meet in four places, and a semantics answers for all of them:
     among unsealed    layers of rows in memory are merged as they grow
     in a read         layers that know an entity, newest first
 
-`Replace` is Feast's: the newest row of an entity replaces those before it.
+`Replace` is Feast's: the newest row of an entity replaces those before it. `registry` has all by their names.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -20,8 +20,16 @@ from numpy.typing import NDArray
 
 from feast_sketch_store.layers import ExactLayer, LayerAnswer
 from feast_sketch_store.rows.codecs import FeatureCodec
-from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedRows, RowKeys, encode, newest_rows
-from feast_sketch_store.rows.entity_keys import find_sorted
+from feast_sketch_store.rows.encoding import (
+    NO_TIMESTAMP,
+    EncodedRows,
+    FeastRow,
+    RowKeys,
+    encode,
+    newest_rows,
+    to_arrow,
+)
+from feast_sketch_store.rows.entity_keys import JoinKeys, find_sorted
 from feast_sketch_store.rows.newest import Batches, NewestRows
 
 
@@ -33,11 +41,13 @@ class FoldedRows(Protocol):
     keys : of the entities, ordered by hash.
     num_rows : of the log, those that do not count included.
     has_dead : whether deleted or expired rows were left out.
+    expire_before : microseconds since 1970; what is older was left out.
     """
 
     keys: RowKeys
     num_rows: int
     has_dead: bool
+    expire_before: int
 
     def __len__(self) -> int:
         """How many rows the log needs to have."""
@@ -50,14 +60,43 @@ class FoldedRows(Protocol):
 
 
 class RowSemantics(ABC):
-    """How rows of one entity come together. Without state.
+    """How rows of one entity come together. Immutable.
 
     Attributes
     ----------
-    name : by which settings know it.
+    name : by which settings and snapshots know it.
+    log_column : a column that all its logs have and no others; None if it has none.
     """
 
     name: str
+    log_column: str | None = None
+
+    def of(self, codecs: Sequence[FeatureCodec]) -> "RowSemantics":
+        """The same for a view with such features. Here it does not depend on them."""
+        return self
+
+    def to_log(
+        self, rows: Sequence[FeastRow], codecs: Sequence[FeatureCodec], join_keys: JoinKeys | None
+    ) -> pa.Table:
+        """Turn the rows of one write into a table of the row log; see `encoding.to_arrow`."""
+        return to_arrow(rows, codecs, join_keys)
+
+    def columns(self, codecs: Sequence[FeatureCodec]) -> pa.Schema:
+        """The columns of the row log that hold features."""
+        return pa.schema([(codec.feature, codec.arrow_type) for codec in codecs])
+
+    def sources(self, features: Sequence[str]) -> Sequence[str]:
+        """What layers have to be asked for so that `combine` can answer for some features."""
+        return features
+
+    def expire_rows_before(self, expire_before: int) -> int:
+        """Before which event timestamp a layer withholds a whole row.
+
+        Parameters
+        ----------
+        expire_before : microseconds since 1970, before which a read shows nothing.
+        """
+        return expire_before
 
     @abstractmethod
     def fold(
@@ -91,8 +130,17 @@ class RowSemantics(ABC):
         """Of an answer's entities those that need no older layer: positions, int64[d]."""
 
     @abstractmethod
-    def combine(self, answers: Sequence[LayerAnswer]) -> list[LayerAnswer]:
-        """Answers of layers, newest first, so that no entity is found twice. `stack` puts them together."""
+    def combine(
+        self, answers: Sequence[LayerAnswer], features: Sequence[str], expire_before: int
+    ) -> list[LayerAnswer]:
+        """Answers of layers, newest first, so that no entity is found twice. `stack` puts them together.
+
+        Parameters
+        ----------
+        answers : about what `sources` named, without the rows of `expire_rows_before`.
+        features : those that the read is about.
+        expire_before : microseconds since 1970, before which a read shows nothing.
+        """
 
 
 class Replace(RowSemantics):
@@ -137,11 +185,11 @@ class Replace(RowSemantics):
         """All that a layer lists."""
         return answer.decided
 
-    def combine(self, answers: Sequence[LayerAnswer]) -> list[LayerAnswer]:
+    def combine(
+        self, answers: Sequence[LayerAnswer], features: Sequence[str], expire_before: int
+    ) -> list[LayerAnswer]:
         """As they are: each entity is found by its newest layer."""
         return list(answers)
 
 
 REPLACE = Replace()
-
-SEMANTICS: Mapping[str, RowSemantics] = {semantics.name: semantics for semantics in (REPLACE,)}

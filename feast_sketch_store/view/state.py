@@ -62,7 +62,9 @@ class State:
         DamagedFileError : a part of the snapshot that was not used before is damaged; using an
             answer may raise it, too.
         """
-        answers = []
+        answers: list[LayerAnswer] = []
+        sources = self.semantics.sources(features)
+        rows_before = self.semantics.expire_rows_before(expire_before)
         remaining: NDArray[np.int64] | None = None  # positions of entities; None for all
 
         def take_up(answer: LayerAnswer) -> None:
@@ -73,7 +75,7 @@ class State:
                 answers.append(answer)
 
         for layer in reversed(self.exact):
-            answer = layer.read(entity_hashes, features, expire_before)
+            answer = layer.read(entity_hashes, sources, rows_before)
             take_up(answer)
             decided = self.semantics.decided(answer)
             if len(decided):
@@ -82,11 +84,11 @@ class State:
                 remaining = np.delete(remaining, decided)
                 entity_hashes = np.delete(entity_hashes, decided, axis=0)
                 if not len(remaining):
-                    return self.semantics.combine(answers)
+                    return self.semantics.combine(answers, features, expire_before)
         if self.sealed is not None:
-            for answer in self._read_sealed(self.sealed, entity_hashes, features, expire_before):
+            for answer in self._read_sealed(self.sealed, entity_hashes, sources, rows_before):
                 take_up(answer)
-        return self.semantics.combine(answers)
+        return self.semantics.combine(answers, features, expire_before)
 
     def _read_sealed(
         self, sealed: Shards, entity_hashes: NDArray[np.uint64], features: Sequence[str], expire_before: int
@@ -119,10 +121,14 @@ class StateLoader:
         self._row_log = row_log
         self._snapshots = snapshots
         self.codecs = codecs
-        self._empty = State(semantics)
+        self.semantics = semantics
         self._damaged: set[str] = set()  # snapshots that turned out to be while they were read
         self._order: tuple[SnapshotFile, RowKeys] | None = None
         self.phase = EMPTY  # what `load` does, or did last
+
+    @property
+    def _empty(self) -> State:
+        return State(self.semantics)
 
     def load(self, state: State | None = None) -> State:
         """The state of everything that is there now; the one that is given saves reading what it holds.

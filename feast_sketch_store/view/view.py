@@ -27,7 +27,7 @@ from feast_sketch_store.errors import (
 )
 from feast_sketch_store.layers import Shards
 from feast_sketch_store.row_log import LogRead, Position, RowLog
-from feast_sketch_store.rows.encoding import FeastRow, RowKeys, to_arrow
+from feast_sketch_store.rows.encoding import FeastRow, RowKeys
 from feast_sketch_store.rows.entity_keys import find_sorted
 from feast_sketch_store.snapshot.files import Draft
 from feast_sketch_store.snapshot.sealed import write_layer
@@ -37,8 +37,9 @@ from feast_sketch_store.view import written_values
 from feast_sketch_store.view.group_commit import GroupCommit
 from feast_sketch_store.view.live import LiveView, expire_before_of
 from feast_sketch_store.view.process_writes import note_write
+from feast_sketch_store.view.registry import named
 from feast_sketch_store.view.sealing import SealPolicy, fold
-from feast_sketch_store.view.semantics import SEMANTICS, FoldedRows
+from feast_sketch_store.view.semantics import FoldedRows
 from feast_sketch_store.view.settings import ViewSettings
 from feast_sketch_store.view.vocabulary_limit import VocabularyLimit
 
@@ -120,7 +121,7 @@ class View(LiveView):
         refresh_interval_seconds: float = 1.0,
         max_staleness_seconds: float | None = None,
     ):
-        semantics = SEMANTICS[settings.semantics]
+        semantics = named(settings.semantics).of(settings.codecs)
         super().__init__(storage, settings.codecs, refresh_interval_seconds, semantics, max_staleness_seconds)
         self.settings = settings
         self.policy = policy or SealPolicy()
@@ -230,7 +231,8 @@ class View(LiveView):
         tables = [batch for batch in batches if isinstance(batch, pa.Table)]
         try:
             if rows:
-                tables.append(to_arrow(rows, self.settings.codecs, self.settings.join_keys))
+                settings = self.settings
+                tables.append(self._semantics.to_log(rows, settings.codecs, settings.join_keys))
             return tables[0] if len(tables) == 1 else pa.concat_tables(tables, promote_options="default")
         except RowError as error:
             raise RowError(f"feature view {self.settings.view!r}: {error}") from error
@@ -410,7 +412,7 @@ class View(LiveView):
     def _fold(self, log: LogRead) -> FoldedRows:
         """The rows that a seal keeps: those that expired only lately, too, which reads hide."""
         kept = self.settings.retention_microseconds
-        return self._semantics.fold(log.batches, expire_before_of(kept), kept)
+        return self._semantics.of(self.settings.codecs).fold(log.batches, expire_before_of(kept), kept)
 
     def _draft(self, rows: FoldedRows, through: Position, table_version: int) -> Draft:
         """Fold rows into a layer and write it as a snapshot of the log up to a commit, yet unpublished."""
@@ -443,7 +445,7 @@ class View(LiveView):
         StorageError : another process seals this view, or there are no new rows; nothing has changed.
         """
         with self._seal_lock, self.unchanging():
-            schema = pa.schema([(c.feature, c.arrow_type) for c in self.settings.codecs])
+            schema = self._semantics.columns(self.settings.codecs)
             through = self._row_log.begin()
             self._row_log.extend(schema, through)
             staging = self.storage.within(REBUILD_FOLDER)
@@ -546,7 +548,7 @@ class View(LiveView):
         UnsupportedFeatureError, RowError : a feature has another type than its stored values.
         """
         self.refresh()
-        self._row_log.check_schema(pa.schema([(c.feature, c.arrow_type) for c in self.settings.codecs]))
+        self._row_log.check_schema(self._semantics.columns(self.settings.codecs))
 
     def vacuum(self, orphan_age_seconds: float = 86_400.0) -> int:
         """Remove files that nothing uses any more: replaced rows, all snapshots but the newest, and what

@@ -1,6 +1,6 @@
 """Row semantics of one's own: a class and its registration, nothing else.
 
-The toy appends: a Set is the union of all rows of its entity, and a deletion hides those before it.
+The toy unites: a Set is the union of all rows of its entity, and a deletion hides those before it.
 """
 
 from dataclasses import replace
@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from feast.protos.feast.types.Value_pb2 import StringSet, Value
 
+from feast_sketch_store.errors import DamagedFileError
 from feast_sketch_store.layers.answer import LayerAnswer, stack
 from feast_sketch_store.operations.verification import verify_view
 from feast_sketch_store.rows.codecs import FeatureCodec
@@ -26,8 +27,10 @@ from feast_sketch_store.rows.encoding import (
 from feast_sketch_store.rows.entity_keys import find_sorted
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.structures.answer import CsrAnswer
+from feast_sketch_store.view.live import LiveView
+from feast_sketch_store.view.registry import SEMANTICS
 from feast_sketch_store.view.sealing import SealPolicy
-from feast_sketch_store.view.semantics import REPLACE, SEMANTICS, RowSemantics
+from feast_sketch_store.view.semantics import REPLACE, RowSemantics
 from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
 from feast_sketch_store.view.view import View
 from tests.helpers.keys import user_hashes, user_key
@@ -59,11 +62,11 @@ def highest(states, owners, num_owners):
     return found
 
 
-class AppendedRows:
+class UnitedRows:
     """All rows of a log but those that a deletion hides."""
 
     def __init__(self, batches, expire_before):
-        self._batches = batches
+        self._batches, self.expire_before = batches, expire_before
         self._keys = RowKeys.concatenate([row_keys(batch) for batch in batches(KEY_COLUMNS)])
         self.num_rows = len(self._keys)
         _, keys = self._keys.newest()
@@ -92,11 +95,11 @@ class AppendedRows:
             yield np.arange(len(self.keys)), united(encode(table, self._keys.take(self._rows), codecs))
 
 
-class Append(RowSemantics):
-    name = "append"
+class Unite(RowSemantics):
+    name = "unite"
 
     def fold(self, batches, expire_before=NO_TIMESTAMP, kept_microseconds=None):
-        return AppendedRows(batches, expire_before)
+        return UnitedRows(batches, expire_before)
 
     def encode(self, table, codecs):
         return united(encode(table, row_keys(table), codecs))
@@ -110,7 +113,7 @@ class Append(RowSemantics):
     def decided(self, answer):
         return answer.fenced
 
-    def combine(self, answers):
+    def combine(self, answers, features, expire_before):
         if len(answers) < 2:
             return list(answers)
         both = stack(answers)
@@ -128,10 +131,10 @@ class Append(RowSemantics):
 
 
 @pytest.fixture(autouse=True)
-def append(monkeypatch):
+def unite(monkeypatch):
     """The one registration."""
-    monkeypatch.setitem(SEMANTICS, "append", Append())
-    return SEMANTICS["append"]
+    monkeypatch.setitem(SEMANTICS, "unite", Unite())
+    return SEMANTICS["unite"]
 
 
 class Shop:
@@ -139,7 +142,7 @@ class Shop:
 
     def __init__(self, folder):
         settings = ViewSettings("shop", 1e-9, {c.feature: FeatureSettings(c, 1e-9, 1000) for c in CODECS})
-        self.storage, self.settings = LocalStorage(folder), replace(settings, semantics="append")
+        self.storage, self.settings = LocalStorage(folder), replace(settings, semantics="unite")
         self.view, self.truth, self.second = self.open(), {}, 0
 
     def open(self):
@@ -251,7 +254,7 @@ def test_a_deletion_hides_what_was_before_it(shop, sealed_after):
     assert shop.truth[1]["viewed"] == {"back", "again"}
     assert 2 not in shop.truth
     shop.check(shop.open())
-    assert shop.verify(SEMANTICS["append"]).is_sound
+    assert shop.verify(SEMANTICS["unite"]).is_sound
 
 
 def test_compaction_keeps_the_rows_that_are_united(shop):
@@ -260,11 +263,11 @@ def test_compaction_keeps_the_rows_that_are_united(shop):
     shop.delete(2)
     assert shop.view.seal()  # compacts, as a deletion is in the log
     shop.check(shop.open())
-    assert shop.verify(SEMANTICS["append"]).rows == 2
+    assert shop.verify(SEMANTICS["unite"]).rows == 2
     shop.put((1, "viewed", ["d"]))
     assert shop.view.seal()
     shop.check(shop.open())
-    assert shop.verify(SEMANTICS["append"]).rows == 3
+    assert shop.verify(SEMANTICS["unite"]).rows == 3
 
 
 def test_absorbed_rows_stay(shop):
@@ -306,14 +309,38 @@ def test_a_rebuild_replaces_all_rows(shop, tmp_path):
     shop.check()
     shop.put((1, "viewed", ["d"]))
     shop.check(shop.open())
-    assert shop.verify(SEMANTICS["append"]).is_sound
+    assert shop.verify(SEMANTICS["unite"]).is_sound
+
+
+def test_a_reader_learns_it_from_the_snapshot(shop):
+    shop.put(*((user, "viewed", ["all"]) for user in USERS))
+    shop.view.seal()
+    shop.put((1, "viewed", ["more"]))
+    shop.check(LiveView(shop.storage, refresh_interval_seconds=0.0))
+
+
+def test_a_process_that_does_not_know_it_refuses_the_snapshot_by_its_name(shop, monkeypatch):
+    shop.put((1, "viewed", ["a"]))
+    shop.view.seal()
+    monkeypatch.delitem(SEMANTICS, "unite")
+    with pytest.raises(DamagedFileError, match=r"shop.*'unite', which this process does not know"):
+        LiveView(shop.storage)
+
+
+def test_a_snapshot_of_rows_that_replace_each_other_says_nothing_of_it(shop):
+    shop.view = View(shop.storage, replace(shop.settings, semantics="replace"), NEVER)
+    shop.put((1, "viewed", ["a"]))
+    shop.view.seal()
+    (snapshot,) = shop.view._snapshots.list()
+    description, _ = snapshot.open("base")
+    assert "rows" not in description["layer"]
 
 
 def test_verify_compares_with_the_union(shop):
     shop.put((1, "viewed", ["a"]), (2, "viewed", ["b"]))
     shop.put((1, "viewed", ["c"]))
     shop.view.seal()
-    found = shop.verify(SEMANTICS["append"])
+    found = shop.verify(SEMANTICS["unite"])
     assert found.is_sound
     assert (found.compared_entities, found.compared_facts) == (2, 3)
     # By other rules the snapshot has a value too many, and the log one too few.
@@ -340,4 +367,4 @@ def test_any_run_of_writes_deletions_and_seals(shop):
             shop.check(other)
     shop.view.seal()
     shop.check(shop.open())
-    assert shop.verify(SEMANTICS["append"]).is_sound
+    assert shop.verify(SEMANTICS["unite"]).is_sound

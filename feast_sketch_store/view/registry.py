@@ -1,0 +1,29 @@
+"""The row semantics there are, by the names that settings and snapshots give them."""
+
+from collections.abc import Collection
+from typing import Final
+
+from feast_sketch_store.view.semantics import REPLACE, RowSemantics
+
+SEMANTICS: Final[dict[str, RowSemantics]] = {semantics.name: semantics for semantics in (REPLACE,)}
+
+
+def named(name: str) -> RowSemantics:
+    """The semantics of a name.
+
+    Raises
+    ------
+    ValueError : this process does not know it.
+    """
+    if name not in SEMANTICS:
+        raise ValueError(
+            f"its rows come together by the semantics {name!r}, which this process does not know; it knows "
+            f"{', '.join(sorted(SEMANTICS))}"
+        )
+    return SEMANTICS[name]
+
+
+def of_log(columns: Collection[str]) -> RowSemantics:
+    """The semantics of rows that lie in a log with such columns."""
+    found = (semantics for semantics in SEMANTICS.values() if semantics.log_column in columns)
+    return next(found, REPLACE)
