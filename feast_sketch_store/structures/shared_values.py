@@ -244,4 +244,5 @@ def _union(some: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.int
     """The numbers of both, ascending and each once, as they are in both."""
     # Two runs are merged: faster than the hashes of np.unique.
     both: NDArray[np.int64] = np.sort(np.concatenate((some, others)), kind="stable")
-    return both[np.diff(both, prepend=-1) != 0]
+    distinct: NDArray[np.int64] = both[np.diff(both, prepend=-1) != 0]
+    return distinct

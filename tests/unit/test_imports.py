@@ -53,8 +53,6 @@ MAY_IMPORT_FEAST = {
 PURE_ROOMS = ["succinct", "kernel"]
 PURE = [
     "errors",
-    "planning.choice",
-    "planning.curves",
     "planning.plan",
     "planning.report",
     "planning.sample",
