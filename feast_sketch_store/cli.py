@@ -19,6 +19,7 @@ from feast.errors import FeastError, FeastObjectNotFoundException
 from tabulate import tabulate
 
 import feast_sketch_store
+from feast_sketch_store.bridges import importing
 from feast_sketch_store.errors import SketchStoreError
 from feast_sketch_store.operations import maintenance
 from feast_sketch_store.operations.maintenance import FeatureReport, ViewReport
@@ -35,6 +36,7 @@ from feast_sketch_store.view.view import Dropped
 T = TypeVar("T")
 
 _MOST_LISTED = 20  # entities that are not found
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _VIEWS = click.argument("views", nargs=-1, metavar="[VIEW]...")
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, one array for all views.")
@@ -273,6 +275,74 @@ def rebuild(
                 raise click.ClickException(f"{view} was not rebuilt; nothing of it has changed")
             done[view] = entities
     _print_outcomes(done, as_json, "entities")
+
+
+@cli.command("import")
+@click.argument("views", nargs=-1, required=True, metavar="VIEW...")
+@click.option(
+    "--from",
+    "other",
+    type=_FILE,
+    required=True,
+    metavar="OTHER_FEATURE_STORE_YAML",
+    help="The feature_store.yaml of the repository whose online store has the rows.",
+)
+@click.option(
+    "--keys",
+    type=_FILE,
+    metavar="FILE",
+    help="Parquet file with a column for each join key, where the other store keeps hashes of keys.",
+)
+@click.option("--dry-run", is_flag=True, help="Read and check all rows, and change nothing.")
+@click.option(
+    "--max-rows-per-second", type=click.FloatRange(min=0, min_open=True), help="Spare the other store."
+)
+@_JSON
+@click.pass_obj
+def import_(
+    open_store: Callable[[], FeatureStore],
+    views: Sequence[str],
+    other: Path,
+    keys: Path | None,
+    dry_run: bool,
+    max_rows_per_second: float | None,
+    as_json: bool,
+) -> None:
+    """Fill a VIEW with the rows that another online store of Feast has.
+
+    The other store is only read. The rows appear in one step at the end, beside those that the view has; the
+    newest row of an entity wins. An import that was interrupted goes on where it was when you run it again.
+    """
+    with _errors():
+        store = open_store()
+        done = []
+        for view in _names(store, views):
+            with click.progressbar(length=1, label=f"Importing {view}", file=sys.stderr) as bar:
+
+                def tell(rows: int, total: int | None, bar: Any = bar) -> None:
+                    bar.length = max(1, total or rows)
+                    bar.update(rows - bar.pos)
+
+                done.append(
+                    importing.import_view(store, view, other, keys, dry_run, max_rows_per_second, tell)
+                )
+    if as_json:
+        _print_json([asdict(imported) for imported in done])
+        return
+    _print_table(
+        ["view", "from", "keys", "rows read", "changed meanwhile", "entities"],
+        [
+            [
+                imported.view,
+                imported.source,
+                imported.keys,
+                f"{imported.rows:,}",
+                f"{imported.changed:,}",
+                "-" if imported.entities is None else f"{imported.entities:,}",
+            ]
+            for imported in done
+        ],
+    )
 
 
 def _may_drop(view: str, dropped: Dropped | None) -> bool:

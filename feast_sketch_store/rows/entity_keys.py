@@ -114,17 +114,35 @@ def serialize_entity_keys(entity_keys: "Sequence[EntityKey]") -> list[bytes]:
 
 def join_keys_of(serialized_key: bytes) -> dict[str, str]:
     """The names of a key's join keys, and the fields of Feast's ``Value`` that carry them."""
-    (num_join_keys,) = struct.unpack_from("<I", serialized_key)
-    place, names, fields = 4, [], []
-    for _ in range(num_join_keys):
-        _, length = struct.unpack_from("<II", serialized_key, place)
-        names.append(serialized_key[place + 8 : place + 8 + length].decode())
-        place += 8 + length
-    for _ in range(num_join_keys):
-        kind, length = struct.unpack_from("<II", serialized_key, place)
-        fields.append(_FIELDS[kind])
-        place += 8 + length
-    return dict(zip(names, fields, strict=True))
+    parts, _ = _parts_of_key(serialized_key)
+    names, values = parts[: len(parts) // 2], parts[len(parts) // 2 :]
+    return {name.decode(): _FIELDS[kind] for (_, name), (kind, _) in zip(names, values, strict=True)}
+
+
+def length_of_serialized_key(content: bytes) -> int:
+    """How many of the bytes are a serialized key; others may follow it.
+
+    Raises
+    ------
+    RowError : they do not begin with a whole one.
+    """
+    return _parts_of_key(content)[1]
+
+
+def _parts_of_key(content: bytes) -> tuple[list[tuple[int, bytes]], int]:
+    """The names of join keys, then their values, each with its type; and how many bytes all that takes."""
+    parts, place = [], 4
+    try:
+        (num_join_keys,) = struct.unpack_from("<I", content)
+        for _ in range(2 * num_join_keys):
+            kind, length = struct.unpack_from("<II", content, place)
+            place += 8 + length
+            parts.append((kind, content[place - length : place]))
+            if place > len(content):
+                raise RowError("a serialized entity key is cut short")
+    except struct.error as error:
+        raise RowError("a serialized entity key is cut short") from error
+    return parts, place
 
 
 def hash_serialized_keys(serialized_keys: Sequence[bytes] | pa.Array) -> NDArray[np.uint64]:
@@ -159,7 +177,7 @@ def hash_columns(join_keys: Mapping[str, pa.Array]) -> NDArray[np.uint64]:
 
 def hash_int64_keys(join_key: str, values: NDArray[np.int64]) -> NDArray[np.uint64]:
     """Hash the keys of a single int64 join key: uint64[n, 2]."""
-    return kernel.hash_int64_keys(_int64_prefix(join_key), values)
+    return kernel.hash_int64_keys(int64_prefix(join_key), values)
 
 
 def serialize_columns(join_keys: Mapping[str, pa.Array]) -> pa.Array:
@@ -188,7 +206,7 @@ def serialize_columns(join_keys: Mapping[str, pa.Array]) -> pa.Array:
 
 
 @functools.lru_cache(maxsize=1024)
-def _int64_prefix(join_key: str) -> bytes:
+def int64_prefix(join_key: str) -> bytes:
     """What stands before the value of a single int64 join key."""
     return struct.pack("<I", 1) + _name(join_key) + struct.pack("<II", _INT64, 8)
 

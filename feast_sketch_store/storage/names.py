@@ -21,6 +21,7 @@ ROWS_FOLDER = "rows/"  # a Delta table
 FRESH_FOLDER = "fresh/"  # commits that are not in the table yet
 SNAPSHOTS_FOLDER = "snapshots/"
 REBUILD_FOLDER = "rebuild/"  # a store of its own while a rebuild is under way
+IMPORT_FOLDER = "import/"  # the rows of an import that is under way, or goes on when it is run again
 SEAL_LOCK = "seal.lock"
 ADVICE_FILE = "advice.json"  # what `feast apply` has told
 VOCABULARY_SIZES = "vocabulary_sizes.json"  # what the last seal of a job found, see `view.written_values`
@@ -134,8 +135,9 @@ def _folders_in(path: Path) -> list[str]:
 
 
 def staged_files(storage: Storage) -> list[str]:
-    """The names of a rebuild's files in a view's storage: it is under way, or was killed.
+    """The names of a rebuild's or import's files in a view's storage: it is under way, or was killed.
 
     Hidden ones were already being removed when it was.
     """
-    return sorted(info.name for info in storage.walk() if info.name.startswith((REBUILD_FOLDER, ".")))
+    staged = (REBUILD_FOLDER, IMPORT_FOLDER, ".")
+    return sorted(info.name for info in storage.walk() if info.name.startswith(staged))

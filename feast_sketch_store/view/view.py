@@ -32,7 +32,7 @@ from feast_sketch_store.rows.entity_keys import find_sorted
 from feast_sketch_store.snapshot.files import Draft
 from feast_sketch_store.snapshot.sealed import write_layer
 from feast_sketch_store.storage.base import Storage
-from feast_sketch_store.storage.names import REBUILD_FOLDER, SEAL_LOCK, staged_files
+from feast_sketch_store.storage.names import IMPORT_FOLDER, REBUILD_FOLDER, SEAL_LOCK, staged_files
 from feast_sketch_store.view import written_values
 from feast_sketch_store.view.group_commit import GroupCommit
 from feast_sketch_store.view.live import LiveView, expire_before_of
@@ -409,10 +409,21 @@ class View(LiveView):
                 self.absorb()
             return False
 
-    def _fold(self, log: LogRead) -> FoldedRows:
-        """The rows that a seal keeps: those that expired only lately, too, which reads hide."""
+    def _fold(self, log: LogRead, before: LogRead | None = None) -> FoldedRows:
+        """The rows that a seal keeps: those that expired only lately, too, which reads hide.
+
+        Parameters
+        ----------
+        before : rows that were written before those of ``log``, if they count as well.
+        """
+
+        def batches(columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+            for part in (before, log):
+                if part is not None:
+                    yield from part.batches(columns)
+
         kept = self.settings.retention_microseconds
-        return self._semantics.of(self.settings.codecs).fold(log.batches, expire_before_of(kept), kept)
+        return self._semantics.of(self.settings.codecs).fold(batches, expire_before_of(kept), kept)
 
     def _draft(self, rows: FoldedRows, through: Position, table_version: int) -> Draft:
         """Fold rows into a layer and write it as a snapshot of the log up to a commit, yet unpublished."""
@@ -423,9 +434,12 @@ class View(LiveView):
         )
 
     def rebuild(
-        self, fill: Callable[[Storage], Storage], confirm: Callable[[Dropped | None], bool] | None = None
+        self,
+        fill: Callable[[Storage], Storage],
+        confirm: Callable[[Dropped | None], bool] | None = None,
+        keep: bool = False,
     ) -> bool:
-        """Replace all rows by others.
+        """Replace all rows by others, or put others beside them, in one step for readers.
 
         Reads see the old rows until the new ones are complete, and then those, in one step. Rows that are
         written meanwhile, by whatever process, stay and compete with the new ones as usual.
@@ -435,6 +449,7 @@ class View(LiveView):
         fill : is given an empty storage, writes rows to a view in it, and returns that view's storage.
         confirm : is asked whether to go on, if rows would be lost that the new ones do not stand for; None
             tells that the rows there are cannot be read.
+        keep : whether the rows that there are stay, and the new ones compete with them as if written now.
 
         Returns
         -------
@@ -456,7 +471,8 @@ class View(LiveView):
                     raise StorageError(
                         f"{self.storage.location}: there are no rows to rebuild from; nothing has changed"
                     )
-                rows = self._fold(log)
+                kept = self._row_log.absorbed() if keep else None
+                rows = self._fold(log, kept)
                 if confirm is not None:
                     dropped = self._dropped_by(rows)
                     if (dropped is None or any(dropped)) and not confirm(dropped):
@@ -571,6 +587,7 @@ class View(LiveView):
                 return 0
             num_removed = len(staged_files(self.storage))
             self.storage.within(REBUILD_FOLDER).delete_all()
+            self.storage.within(IMPORT_FOLDER).delete_all()
             before = self._snapshots.list()
             self._snapshots.prune(1)
             num_removed += len(before) - len(self._snapshots.list())

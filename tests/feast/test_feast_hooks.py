@@ -15,6 +15,7 @@ import pytest
 from feast import FeatureStore, metrics, repo_config, utils
 from feast.feature_view import DUMMY_ENTITY_ID, DUMMY_ENTITY_NAME
 from feast.infra.online_stores.online_store import OnlineStore
+from feast.infra.online_stores.redis import RedisOnlineStore
 from feast.infra.passthrough_provider import PassthroughProvider
 from packaging.requirements import Requirement
 
@@ -43,13 +44,15 @@ FUNCTIONS = {  # with their parameters, in order: the package passes most of the
     "_get_provider": (FeatureStore._get_provider, ["self"]),
     "_read_features_per_fv": (OnlineStore._read_features_per_fv, READ_PARAMETERS),
     "_read_features_per_fv_async": (OnlineStore._read_features_per_fv_async, READ_PARAMETERS),
+    "_get_client": (RedisOnlineStore._get_client, ["self", "online_store_config"]),
     "track_feature_statuses": (
         metrics.track_feature_statuses,
         ["feature_view_name", "present_count", "not_found_count"],
     ),
 }
 ATTRIBUTES = {"_versioned_read_supported", "_online_store", "ONLINE_STORE_CLASS_FOR_TYPE"}
-HOOKS = {*FUNCTIONS, *ATTRIBUTES}
+OF_CLIENTS = {"_get_conn"}  # behind client libraries that are not here
+HOOKS = {*FUNCTIONS, *ATTRIBUTES, *OF_CLIENTS}
 PUBLIC_BY_NAME = {"track_feature_statuses", "ONLINE_STORE_CLASS_FOR_TYPE"}  # and undocumented
 OF_NAMED_TUPLES = {"_replace", "_asdict", "_fields", "_make"}
 

@@ -3,9 +3,6 @@
 The tolerance is 10 % of the measured bytes: of SQLite's file, and of what Redis says of its memory.
 """
 
-import shutil
-import socket
-import subprocess
 from datetime import UTC, datetime
 
 import numpy as np
@@ -16,6 +13,7 @@ from feast.types import Array, Int64, String
 
 from feast_sketch_store.planning import plan_view
 from feast_sketch_store.planning.other_stores import REDIS, SQLITE
+from tests.helpers.redis_server import running_redis
 
 NUM_USERS, NUM_SAMPLED, TOLERANCE = 4_000, 2_000, 0.1
 EVENT = datetime(2026, 5, 1, tzinfo=UTC)
@@ -101,23 +99,8 @@ def test_sqlite(tmp_path, rows):
 @pytest.fixture
 def redis_server(tmp_path):
     """The port of a server that ends with the test, and a client of it."""
-    if shutil.which("redis-server") is None:
-        pytest.skip("needs redis-server")
-    redis = pytest.importorskip("redis")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    options = ["--port", str(port), "--save", "", "--appendonly", "no", "--dir", str(tmp_path)]
-    server = subprocess.Popen(["redis-server", *options], stdout=subprocess.PIPE, text=True)
-    try:
-        # The server says so when it listens.
-        assert any("Ready to accept connections" in line for line in server.stdout)
-        client = redis.Redis(port=port)
-        yield port, client
-        client.close()
-    finally:
-        server.terminate()
-        server.communicate()
+    with running_redis(tmp_path) as running:
+        yield running
 
 
 def test_redis(tmp_path, rows, redis_server):

@@ -1,0 +1,14 @@
+"""Read-only access to the rows that Feast's other online stores keep, in their own formats."""
+
+from feast_sketch_store.bridges.base import (
+    Bridge,
+    Counted,
+    OtherRow,
+    OtherStore,
+    OtherView,
+    Page,
+    entity_key,
+    open_bridge,
+)
+
+__all__ = ["Bridge", "Counted", "OtherRow", "OtherStore", "OtherView", "Page", "entity_key", "open_bridge"]

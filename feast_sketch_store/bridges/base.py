@@ -1,0 +1,235 @@
+"""`Bridge`: what can be read of another online store of Feast. A format is one class and one registration.
+
+Nothing here writes to the other store. Client libraries are imported when a store of their kind is opened.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from importlib import import_module
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+
+from feast.feature_view import FeatureView
+from feast.infra.online_stores.helpers import compute_versioned_name
+from feast.protos.feast.types.EntityKey_pb2 import EntityKey
+from feast.protos.feast.types.Value_pb2 import Value
+from feast.repo_config import RepoConfig, load_repo_config
+
+from feast_sketch_store.errors import SettingsError, StorageError
+from feast_sketch_store.rows.entity_keys import SERIALIZATION_VERSION
+
+# The configuration classes of Feast's stores, and the classes that read what these stores write.
+_BRIDGES: dict[str, str] = {
+    "RedisOnlineStoreConfig": "redis:RedisBridge",
+    "SqliteOnlineStoreConfig": "sql:SqliteBridge",
+    "PostgreSQLOnlineStoreConfig": "sql:PostgresBridge",
+    "DynamoDBOnlineStoreConfig": "dynamodb:DynamoBridge",
+}
+
+
+class OtherRow(NamedTuple):
+    """A row of another store.
+
+    Parameters
+    ----------
+    entity : its key, or where the format has no keys its hash as Feast's ``compute_entity_id`` gives it.
+    values : of the features that the store has.
+    created : the created timestamp, where the format has one.
+    """
+
+    entity: EntityKey | str
+    values: dict[str, Value]
+    event: datetime
+    created: datetime | None = None
+
+
+class Page(NamedTuple):
+    """Some rows of a scan.
+
+    Parameters
+    ----------
+    num_looked_at : keys of the store that were looked at for these rows, those of other views included.
+    position : where to go on behind this page, as text.
+    """
+
+    rows: list[OtherRow]
+    num_looked_at: int
+    position: str
+
+
+class Counted(NamedTuple):
+    """What a store tells of its size without a scan.
+
+    Parameters
+    ----------
+    num_keys : among which the rows of a view are, as `Page.num_looked_at` counts them.
+    is_exact : whether that is a count and not the store's estimate.
+    """
+
+    num_keys: int
+    is_exact: bool
+
+
+@dataclass(frozen=True)
+class OtherStore:
+    """The configuration of a Feast repository whose online store is read."""
+
+    config: RepoConfig
+    file: Path
+
+    @classmethod
+    def load(cls, file: Path) -> "OtherStore":
+        """Read a ``feature_store.yaml``.
+
+        Raises
+        ------
+        SettingsError : it cannot be read, no bridge reads a store of its type, or its keys are serialized in
+            an old way.
+        """
+        file = file.absolute()
+        try:
+            config = load_repo_config(file.parent, file)
+            kind = type(config.online_store).__name__
+        except Exception as error:  # Feast raises what it likes for a wrong file or a missing client library
+            raise SettingsError(f"{file}: the other store's configuration cannot be read: {error}") from error
+        if kind not in _BRIDGES:
+            known = ", ".join(sorted(name.removesuffix("OnlineStoreConfig") for name in _BRIDGES))
+            raise SettingsError(
+                f"{file}: rows of an online store of type {kind.removesuffix('Config')} cannot be imported; "
+                f"those of these can: {known}"
+            )
+        if config.entity_key_serialization_version < SERIALIZATION_VERSION:
+            raise SettingsError(
+                f"{file}: entity_key_serialization_version is {config.entity_key_serialization_version}, "
+                f"whose keys cannot be read back; materialize that store with version {SERIALIZATION_VERSION}"
+            )
+        return cls(config, file)
+
+    @property
+    def kind(self) -> str:
+        """The name of the store, as in ``Redis``."""
+        return type(self.config.online_store).__name__.removesuffix("OnlineStoreConfig")
+
+
+@dataclass(frozen=True)
+class OtherView:
+    """A feature view as another store keeps it."""
+
+    store: OtherStore
+    table: FeatureView
+
+    @property
+    def config(self) -> RepoConfig:
+        """The other repository's."""
+        return self.store.config
+
+    @property
+    def name(self) -> str:
+        """The view's name in the other store, with its version if that has one."""
+        registry = self.config.registry
+        is_versioned = getattr(registry, "enable_online_feature_view_versioning", False)
+        return str(compute_versioned_name(self.table, is_versioned))
+
+    @property
+    def features(self) -> list[str]:
+        """The names of the features."""
+        return [feature.name for feature in self.table.features]
+
+    @property
+    def join_keys(self) -> list[str]:
+        """The join keys, in the order of Feast's serialization."""
+        return sorted(column.name for column in self.table.entity_columns)
+
+    def __str__(self) -> str:
+        return f"feature view {self.name!r} of project {self.config.project!r} in {self.store.kind}"
+
+
+class Bridge(ABC):
+    """Reads the rows of one view. Every method raises `StorageError` when the store cannot be reached.
+
+    Attributes
+    ----------
+    has_keys : whether the format keeps entity keys; otherwise it keeps their hashes only.
+    resolution : of the timestamps that the format keeps, such as ``1 s``.
+    """
+
+    has_keys: ClassVar[bool] = True
+    resolution: ClassVar[str]
+
+    def __init__(self, view: OtherView):
+        self.view = view
+
+    @abstractmethod
+    def pages(self, position: str | None = None) -> Iterator[Page]:
+        """All rows, some of them perhaps twice. What changes meanwhile may be met before or after the change.
+
+        Parameters
+        ----------
+        position : of a page, also of another process; the rows behind it follow.
+        """
+
+    @abstractmethod
+    def count(self) -> Counted | None:
+        """How many keys there are to look at; None if the store does not tell."""
+
+    def sample(self, num_rows: int) -> Iterator[Page]:
+        """Pages that stand for all: at least so many rows, if there are. By default the first ones."""
+        found = 0
+        for page in self.pages():
+            yield page
+            found += len(page.rows)
+            if found >= num_rows:
+                return
+
+    def stored_bytes(self, rows: Sequence[OtherRow]) -> float | None:
+        """Bytes that the store tells it takes for a row, of the mean of some; None if it does not tell."""
+        return None
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of connections."""
+
+
+def open_bridge(view: OtherView) -> Bridge:
+    """The bridge to a view.
+
+    Raises
+    ------
+    SettingsError : the client library of the store is missing.
+    StorageError : the store cannot be reached.
+    """
+    module, name = _BRIDGES[type(view.config.online_store).__name__].split(":")
+    try:
+        opened = import_module(f"feast_sketch_store.bridges.{module}")
+    except ImportError as error:
+        raise SettingsError(f"{view.store.file}: a client library is missing: {error}") from error
+    bridge: Bridge = getattr(opened, name)(view)
+    return bridge
+
+
+def entity_key(row: OtherRow) -> EntityKey:
+    """The key of a row whose format has keys."""
+    if isinstance(row.entity, str):
+        raise TypeError("the format keeps no keys")
+    return row.entity
+
+
+def parsed(content: bytes, view: OtherView, feature: str) -> Value:
+    """A serialized value.
+
+    Raises
+    ------
+    StorageError : it is none.
+    """
+    try:
+        value: Value = Value.FromString(content)
+    except Exception as error:  # protobuf raises a class of its own, by implementation
+        raise StorageError(f"{view}: a value of feature {feature!r} cannot be read: {error}") from error
+    return value
+
+
+def values_of(content: Mapping[str, bytes | None], view: OtherView) -> dict[str, Value]:
+    """The values of the features that a row has."""
+    return {name: parsed(value, view, name) for name, value in content.items() if value is not None}

@@ -1,0 +1,275 @@
+"""Fill a view with the rows that another of Feast's online stores has, without the offline store.
+
+    scan     pages of the other store -> keys -> rows of the row log, in a folder of their own
+    again    a second scan takes up what changed during the first, as a scan is no snapshot
+    swap     the rows appear in one step, beside those that were written here; the newest of an entity wins
+
+An import that was ended in whatever way has changed nothing, and goes on where it was when it is run again.
+"""
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from feast import FeatureStore
+
+from feast_sketch_store.bridges import Bridge, OtherStore, OtherView, Page, entity_key, open_bridge
+from feast_sketch_store.bridges.hashed_keys import KeyFinder
+from feast_sketch_store.errors import RowError, SettingsError, StorageError
+from feast_sketch_store.online_store import any_feature_view, online_store_of
+from feast_sketch_store.row_log import RowLog
+from feast_sketch_store.rows.encoding import FeastRow, RowKeys, row_keys, to_arrow
+from feast_sketch_store.rows.entity_keys import find_sorted
+from feast_sketch_store.rows.newest import NewestRows
+from feast_sketch_store.storage.base import Storage
+from feast_sketch_store.storage.names import IMPORT_FOLDER
+from feast_sketch_store.view.settings import ViewSettings
+
+EXACT, RECOVERED, GIVEN = "exact", "recovered", "given"
+
+_ROWS_A_COMMIT = 20_000
+_STATE_FILE = "import.json"
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What an import found, and did.
+
+    Parameters
+    ----------
+    view : its name.
+    source : the kind of the other store.
+    keys : how the keys are known. ``exact``: they are in the format; ``recovered``: computed from their
+        hashes; ``given``: looked up in a file.
+    rows : that were read, those that came twice included.
+    changed : of them, rows that the second scan found new or newer.
+    entities : of the view after it; None if nothing was to be changed.
+    """
+
+    view: str
+    source: str
+    keys: str
+    rows: int
+    changed: int
+    entities: int | None
+
+
+@dataclass
+class _State:
+    """How far an import is: the scan, the position in it, and how many rows came."""
+
+    source: str
+    scan: int = 1
+    position: str | None = None
+    rows: int = 0
+    changed: int = 0
+
+    @classmethod
+    def load(cls, storage: Storage, source: str) -> "_State":
+        """What an earlier run left, if it read from the same source; otherwise all of it is removed."""
+        if _STATE_FILE in storage.list():
+            try:
+                state = cls(**json.loads(storage.read(_STATE_FILE)))
+            except (ValueError, TypeError):  # not one of ours, or of another version
+                state = cls("")
+            if state.source == source:
+                return state
+        storage.delete_all()
+        return cls(source)
+
+    def save(self, storage: Storage) -> None:
+        storage.replace(_STATE_FILE, json.dumps(vars(self)).encode())
+
+
+def import_view(
+    store: FeatureStore,
+    view: str,
+    other: Path,
+    keys: Path | None = None,
+    dry_run: bool = False,
+    max_rows_per_second: float | None = None,
+    tell: Callable[[int, int | None], object] = lambda rows, total: None,
+) -> Imported:
+    """Fill a view from another online store, which is only read.
+
+    Rows that are in the view already, or are written meanwhile, stay and compete with the new ones.
+
+    Parameters
+    ----------
+    other : the ``feature_store.yaml`` of the repository whose online store has the rows.
+    keys : a Parquet file with a column for each join key; for stores that keep hashes of keys which cannot
+        be computed back.
+    dry_run : read and check all rows, and change nothing.
+    max_rows_per_second : spares the other store; None for no bound.
+    tell : is told rows read in this scan, and how many there may be.
+
+    Raises
+    ------
+    SettingsError : the other configuration or the keys cannot be used, or do not name all rows.
+    RowError : a row cannot be kept by the view as it is declared.
+    StorageError : the other store cannot be read, has no rows of the view, or another process seals the view.
+    """
+    online_store, table = online_store_of(store), any_feature_view(store, view)
+    other_view = OtherView(OtherStore.load(other), table)
+    opened = online_store.writer(store.config, table)
+    finder = KeyFinder(table, keys)
+    bridge = open_bridge(other_view)
+    try:
+        if not bridge.has_keys and finder.needs_keys:
+            raise SettingsError(
+                f"{other_view}: the store keeps hashes of keys, which can be computed back for a single "
+                "Int64 join key only; name a Parquet file of all keys with --keys"
+            )
+        total = bridge.count()
+        pages = _Pages(bridge, finder, max_rows_per_second, tell, total.num_keys if total else None)
+        run = _Import(pages, opened.settings, _fingerprint(other_view, keys))
+        how = EXACT if bridge.has_keys else RECOVERED if keys is None else GIVEN
+        if dry_run:
+            run.check()
+            return Imported(view, other_view.store.kind, how, run.state.rows, 0, None)
+        staging = opened.storage.within(IMPORT_FOLDER)
+
+        def fill(unused: Storage) -> Storage:
+            run.stage(staging)
+            return staging
+
+        opened.rebuild(fill, keep=True)
+        staging.delete_all()
+    finally:
+        bridge.close()
+    state, entities = run.state, opened.stats().sealed_entities
+    return Imported(view, other_view.store.kind, how, state.rows, state.changed, entities)
+
+
+def _fingerprint(view: OtherView, keys: Path | None) -> str:
+    """What an import reads from, as a hash: there are credentials in it."""
+    config: Any = view.config.online_store
+    parts = [config.model_dump_json(), view.config.project, view.name, *view.features, *view.join_keys]
+    if keys is not None:
+        info = keys.stat()
+        parts += [str(keys.absolute()), str(info.st_size), str(info.st_mtime_ns)]
+    return hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
+
+
+class _Pages:
+    """Pages of another store as rows for a row log, no faster than asked."""
+
+    def __init__(
+        self,
+        bridge: Bridge,
+        finder: KeyFinder,
+        max_rows_per_second: float | None,
+        tell: Callable[[int, int | None], object],
+        total: int | None,
+    ):
+        self.bridge, self._finder, self._tell, self._total = bridge, finder, tell, total
+        self._seconds_a_row = 1 / max_rows_per_second if max_rows_per_second else 0.0
+
+    def rows(self, position: str | None) -> Iterator[tuple[list[FeastRow], str]]:
+        """The rows of a scan from a position on, and the position behind them.
+
+        Raises
+        ------
+        SettingsError : the key of a row is not known.
+        """
+        looked_at, began, num_rows = 0, time.monotonic(), 0
+        for page in self.bridge.pages(position):
+            yield self._keyed(page), page.position
+            looked_at += page.num_looked_at
+            num_rows += len(page.rows)
+            self._tell(min(looked_at, self._total or looked_at), self._total)
+            time.sleep(max(0.0, began + num_rows * self._seconds_a_row - time.monotonic()))
+
+    def _keyed(self, page: Page) -> list[FeastRow]:
+        if self.bridge.has_keys:
+            return [(entity_key(row), row.values, row.event, row.created) for row in page.rows]
+        try:
+            found = self._finder.find([str(row.entity) for row in page.rows])
+        except RowError as error:
+            raise RowError(f"{self.bridge.view}: {error}") from error
+        missing = [row.entity for row, key in zip(page.rows, found, strict=True) if key is None]
+        if missing:
+            raise SettingsError(
+                f"{self.bridge.view}: no key is known for {len(missing)} of {len(found)} entity ids of a "
+                f"page, {missing[0]} among them; give a Parquet file with the keys of all entities as "
+                "--keys. Nothing was imported"
+            )
+        return [
+            (key, row.values, row.event, row.created)
+            for row, key in zip(page.rows, found, strict=True)
+            if key is not None
+        ]
+
+
+class _Import:
+    """One run of an import."""
+
+    def __init__(self, pages: _Pages, settings: ViewSettings, source: str):
+        self._pages, self._settings = pages, settings
+        self.state = _State(source)
+
+    def check(self) -> None:
+        """Read all rows, and see whether the view could keep them."""
+        for rows, _ in self._pages.rows(None):
+            self._table(rows)
+            self.state.rows += len(rows)
+
+    def stage(self, storage: Storage) -> None:
+        """Put all rows into a row log of their own, from where an earlier run has come."""
+        storage.prepare()
+        self.state = _State.load(storage, self.state.source)
+        log = RowLog(storage)
+        while self.state.scan <= 2:
+            known = NewestRows(log.read().batches).keys if self.state.scan == 2 and log.read() else None
+            for rows, position in self._commits():
+                self._append(log, rows, known)
+                self.state.position = position
+                self.state.save(storage)
+            self.state.scan, self.state.position = self.state.scan + 1, None
+            self.state.save(storage)
+        if not log.read():
+            raise StorageError(f"{self._pages.bridge.view}: there are no rows; nothing was imported")
+
+    def _commits(self) -> Iterator[tuple[list[FeastRow], str]]:
+        """Rows for a commit each, and the position behind them."""
+        gathered: list[FeastRow] = []
+        position = self.state.position
+        for rows, position in self._pages.rows(self.state.position):
+            gathered += rows
+            if len(gathered) >= _ROWS_A_COMMIT:
+                yield gathered, position
+                gathered = []
+        if gathered and position is not None:
+            yield gathered, position
+
+    def _append(self, log: RowLog, rows: list[FeastRow], known: RowKeys | None) -> None:
+        if not rows:
+            return
+        table = self._table(rows)
+        if self.state.scan == 1:
+            self.state.rows += len(rows)
+        else:
+            keys = row_keys(table)
+            is_new = np.ones(len(keys), np.bool_)
+            if known is not None:
+                found, places = find_sorted(known.entity_hashes, keys.entity_hashes)
+                is_new[found] = known.older_than(places, keys, found)
+            table = table.filter(pa.array(is_new))
+            self.state.changed += len(table)
+        if len(table):
+            log.append(table)
+
+    def _table(self, rows: list[FeastRow]) -> pa.Table:
+        try:
+            return to_arrow(rows, self._settings.codecs, self._settings.join_keys)
+        except RowError as error:
+            raise RowError(
+                f"{self._pages.bridge.view}: {error}. Nothing was imported; declare the view as it was when "
+                "these rows were written"
+            ) from error

@@ -1,0 +1,177 @@
+"""Rows that Feast 0.67 keeps in Redis or Valkey, standalone, behind sentinels or in a cluster.
+
+A hash per entity holds the rows of all views with the same join keys. Its key is the serialized entity key,
+followed by the project without a separator; the counts in the entity key tell where it ends. The fields are
+``_ts:VIEW`` and, for each feature, MurmurHash3 of ``VIEW:FEATURE`` in four bytes.
+"""
+
+import json
+import re
+import struct
+from collections.abc import Iterator, Sequence
+from datetime import UTC
+from typing import Any
+
+import mmh3
+from feast.infra.key_encoding_utils import deserialize_entity_key, serialize_entity_key_prefix
+from feast.infra.online_stores.redis import RedisOnlineStore
+from google.protobuf.message import DecodeError
+from google.protobuf.timestamp_pb2 import Timestamp
+from redis.cluster import RedisCluster
+from redis.exceptions import RedisError
+
+from feast_sketch_store.bridges.base import Bridge, Counted, OtherRow, OtherView, Page, entity_key, values_of
+from feast_sketch_store.errors import RowError, StorageError
+from feast_sketch_store.rows.entity_keys import (
+    SERIALIZATION_VERSION,
+    length_of_serialized_key,
+    serialize_entity_keys,
+)
+
+_KEYS_A_CALL = 1000  # of SCAN, which blocks the server for about 0.6 ms
+_POINTER_BYTES = 8
+
+
+class RedisBridge(Bridge):
+    """The keys of one view's join keys and project, found by SCAN.
+
+    SCAN gives every key that is there all the time, some perhaps twice. Its cursor holds no state of the
+    server, so a position of another process is good.
+    """
+
+    resolution = "1 us"
+
+    def __init__(self, view: OtherView):
+        super().__init__(view)
+        self._client: Any = self._called(lambda: RedisOnlineStore()._get_client(view.config.online_store))
+        self._project = view.config.project.encode()
+        self._fields = [_field(f"{view.name}:{name}") for name in view.features]
+        self._timestamp_field = f"_ts:{view.name}".encode()
+        prefix: bytes = serialize_entity_key_prefix(
+            view.join_keys, entity_key_serialization_version=SERIALIZATION_VERSION
+        )
+        self._pattern = _escaped(prefix) + b"*" + _escaped(self._project)
+
+    def pages(self, position: str | None = None) -> Iterator[Page]:
+        """A page for each call of SCAN, node after node in a cluster."""
+        first, cursor = json.loads(position) if position else (0, 0)
+        nodes = self._nodes()
+        for number in range(first, len(nodes)):
+            while True:
+                cursor, keys = self._scan(nodes[number], cursor)
+                place = [number, cursor] if cursor else [number + 1, 0]
+                yield Page(self._rows(keys), _KEYS_A_CALL, json.dumps(place))
+                if not cursor:
+                    break
+
+    def count(self) -> Counted:
+        """All keys of the database, those of other projects and uses too."""
+        return Counted(
+            sum(self._called(lambda n=node: self._ask(n, "DBSIZE")) for node in self._nodes()), True
+        )
+
+    def stored_bytes(self, rows: Sequence[OtherRow]) -> float | None:
+        """The mean of MEMORY USAGE of the keys of rows, as much of it as the view has of their fields.
+
+        The server does not count its table of keys there; a pointer for each key is added, and one more as
+        the table is a power of two.
+        """
+        serialized = serialize_entity_keys([entity_key(row) for row in rows])
+        keys = [key + self._project for key in serialized]
+        if not keys:
+            return None
+
+        def ask() -> tuple[list[int | None], list[dict[bytes, bytes]]]:
+            pipe = self._client.pipeline(transaction=False)
+            for key in keys:
+                pipe.memory_usage(key, samples=0)
+            sizes = pipe.execute()
+            pipe = self._client.pipeline(transaction=False)
+            for key in keys:
+                pipe.hgetall(key)
+            return sizes, pipe.execute()
+
+        sizes, hashes = self._called(ask)
+        own = {*self._fields, self._timestamp_field}
+        shares = []
+        for size, fields in zip(sizes, hashes, strict=True):
+            if size is None:
+                continue
+            lengths = {name: len(name) + len(value) for name, value in fields.items()}
+            of_view = sum(length for name, length in lengths.items() if name in own)
+            shares.append((size + 2 * _POINTER_BYTES) * of_view / max(1, sum(lengths.values())))
+        return sum(shares) / len(shares) if shares else None
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def _nodes(self) -> list[Any]:
+        """The primaries of a cluster, in an order that stays; None stands for the only server."""
+        if isinstance(self._client, RedisCluster):
+            primaries: list[Any] = self._client.get_primaries()  # type: ignore[no-untyped-call]
+            return sorted(primaries, key=lambda node: str(node.name))
+        return [None]
+
+    def _ask(self, node: Any, *command: Any) -> Any:
+        options = {} if node is None else {"target_nodes": node}
+        return self._client.execute_command(*command, **options)
+
+    def _scan(self, node: Any, cursor: int) -> tuple[int, list[bytes]]:
+        found = self._called(
+            lambda: self._ask(node, "SCAN", cursor, "MATCH", self._pattern, "COUNT", _KEYS_A_CALL)
+        )
+        if isinstance(found, dict):  # of a cluster: the answer of each node
+            (found,) = found.values()
+        cursor = found[0]
+        if isinstance(cursor, dict):
+            (cursor,) = cursor.values()
+        return int(cursor), found[1]
+
+    def _rows(self, keys: Sequence[bytes]) -> list[OtherRow]:
+        mine = [(key, end) for key in keys if (end := self._end_of_entity_key(key)) is not None]
+        if not mine:
+            return []
+
+        def ask() -> Any:
+            pipe = self._client.pipeline(transaction=False)
+            for key, _ in mine:
+                pipe.hmget(key, [*self._fields, self._timestamp_field])
+            return pipe.execute()
+
+        rows = []
+        for (key, end), (*values, timestamp) in zip(mine, self._called(ask), strict=True):
+            if timestamp is None:
+                continue  # the entity has rows of other views only
+            entity = deserialize_entity_key(key[:end], SERIALIZATION_VERSION)
+            content = dict(zip(self.view.features, values, strict=True))
+            try:
+                moment = Timestamp.FromString(timestamp).ToDatetime(tzinfo=UTC)
+            except (DecodeError, ValueError) as error:
+                raise StorageError(f"{self.view}: a timestamp cannot be read: {error}") from error
+            rows.append(OtherRow(entity, values_of(content, self.view), moment))
+        return rows
+
+    def _end_of_entity_key(self, key: bytes) -> int | None:
+        """Where the project begins in a key of the view's; None for other keys that the pattern fits."""
+        try:
+            end = length_of_serialized_key(key)
+        except RowError:
+            return None
+        return end if key[end:] == self._project else None
+
+    def _called(self, call: Any) -> Any:
+        try:
+            return call()
+        except (RedisError, OSError) as error:
+            raise StorageError(f"{self.view}: the server cannot be asked: {error}") from error
+
+
+def _field(name: str) -> bytes:
+    """The field of a feature."""
+    return struct.pack("<I", mmh3.hash(name, signed=False))
+
+
+def _escaped(literal: bytes) -> bytes:
+    """Bytes that stand for themselves in a pattern of SCAN."""
+    return re.sub(rb"([\\*?\[\]])", rb"\\\1", literal)

@@ -1,0 +1,408 @@
+"""`feast-sketch import`: rows that Feast's own classes wrote into other stores, read back from ours."""
+
+import os
+import random
+import shutil
+import signal
+import sqlite3
+from datetime import UTC, datetime, timedelta
+from importlib import import_module
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+from feast import Entity, FeatureStore, FeatureView, Field, FileSource, ValueType
+from feast.infra.online_stores.helpers import compute_entity_id
+from feast.protos.feast.types.Value_pb2 import Value
+from feast.repo_config import load_repo_config
+from feast.types import Array, Float32, Int64, Set, String
+
+from feast_sketch_store.bridges import OtherStore, OtherView, importing, open_bridge
+from feast_sketch_store.bridges.hashed_keys import invert_int64_keys
+from feast_sketch_store.bridges.importing import import_view
+from feast_sketch_store.cli import cli
+from feast_sketch_store.errors import RowError, SettingsError, StorageError
+from feast_sketch_store.online_store import open_view
+from feast_sketch_store.operations import maintenance
+from feast_sketch_store.rows.entity_keys import hash_int64_keys
+from feast_sketch_store.storage.local import LocalStorage
+from tests.helpers import object_servers
+from tests.helpers.keys import entity_key
+from tests.helpers.processes import PATIENCE_SECONDS, warm_context
+from tests.helpers.redis_server import running_redis
+
+NOON = datetime(2026, 5, 1, 12, 0, 0, 123456, tzinfo=UTC)
+STORES = {
+    "redis": "feast.infra.online_stores.redis.RedisOnlineStore",
+    "sqlite": "feast.infra.online_stores.sqlite.SqliteOnlineStore",
+    "dynamodb": "feast.infra.online_stores.dynamodb.DynamoDBOnlineStore",
+}
+FEATURES = [Field(name="liked", dtype=Set(String)), Field(name="seen", dtype=Array(Int64))]
+FEATURES += [Field(name="country", dtype=String), Field(name="score", dtype=Float32)]
+FEATURES[1].tags["sketch.codec"] = "exact"
+
+
+@pytest.fixture(scope="module")
+def redis_port(tmp_path_factory):
+    with running_redis(tmp_path_factory.mktemp("redis")) as (port, _):
+        yield port
+
+
+@pytest.fixture(scope="module")
+def dynamodb_port():
+    pytest.importorskip("boto3")
+    with object_servers.start("moto") as server:
+        yield server.port
+
+
+@pytest.fixture(params=STORES)
+def other(request, tmp_path, monkeypatch):
+    """Another store with its configuration, in which a project of the test's name has nothing yet."""
+    options = {"path": "online.db"}
+    if request.param == "redis":
+        options = {"connection_string": f"127.0.0.1:{request.getfixturevalue('redis_port')}"}
+    if request.param == "dynamodb":
+        port = request.getfixturevalue("dynamodb_port")
+        options = {"region": "us-east-1", "endpoint_url": f"http://127.0.0.1:{port}"}
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            monkeypatch.setenv(name, "tests")
+    return Other(tmp_path / "other", request.param, options, "p" + tmp_path.name.replace("-", "_"))
+
+
+@pytest.fixture
+def sqlite(tmp_path):
+    return Other(tmp_path / "other", "sqlite", {"path": "online.db"}, "shop")
+
+
+class Other:
+    """A store of Feast's own beside ours."""
+
+    def __init__(self, folder, kind, options, project):
+        self.kind, self.file, self.project = kind, folder / "feature_store.yaml", project
+        folder.mkdir()
+        lines = "".join(f"  {name}: '{value}'\n" for name, value in options.items())
+        self.file.write_text(
+            f"project: {project}\nprovider: local\nregistry: registry.db\n"
+            f"entity_key_serialization_version: 3\nonline_store:\n  type: {kind}\n{lines}"
+        )
+        self.config = load_repo_config(folder, self.file)
+        module, name = STORES[kind].rsplit(".", 1)
+        self.store = getattr(import_module(module), name)()
+
+    def write(self, view, rows):
+        self.store.update(self.config, [], [view], [], [], False)
+        self.store.online_write_batch(self.config, view, rows, None)
+
+    def read(self, view, keys):
+        return self.store.online_read(self.config, view, keys)
+
+
+def make_view(name="history", join_key="user_id", value_type=ValueType.INT64, features=FEATURES):
+    user = Entity(name="user", join_keys=[join_key], value_type=value_type)
+    source = FileSource(path="rows.parquet", timestamp_field="event_timestamp")
+    return FeatureView(name=name, entities=[user], schema=features, source=source, ttl=timedelta(0)), user
+
+
+def make_store(folder, project, view, user):
+    folder.mkdir(exist_ok=True)
+    join_key = {user.join_key: [0] if user.value_type == ValueType.INT64 else ["a"]}
+    values = {"liked": [["a"]], "seen": [[1]], "country": ["no"], "score": [0.5]}
+    frame = pd.DataFrame({**join_key, **values, "event_timestamp": [NOON]})
+    frame.to_parquet(folder / "rows.parquet")
+    (folder / "feature_store.yaml").write_text(
+        f"project: {project}\nprovider: local\nregistry: registry.db\nentity_key_serialization_version: 3\n"
+        "online_store:\n  type: sketch\n  structure: sets\n"
+    )
+    store = FeatureStore(repo_path=str(folder))
+    store.apply([user, view])
+    return store, store.get_feature_view(view.name)
+
+
+def value_of(number):
+    """The features of a user; some are missing, null or empty."""
+    values = {
+        "liked": Value(string_set_val={"val": sorted({f"a{number % 7}", f"b{number % 5}"})}),
+        "seen": Value(int64_list_val={"val": [number, 3, number, -(2**63)]}),
+        "country": Value(string_val=["no", "dk", ""][number % 3]),
+        "score": Value(float_val=number / 8),
+    }
+    if number % 11 == 0:
+        values["country"] = Value()
+    if number % 13 == 0:
+        values["seen"] = Value(int64_list_val={})
+    return values
+
+
+def rows_of(numbers, key=lambda number: entity_key(user_id=number), event=NOON):
+    return [(key(n), value_of(n), event + timedelta(microseconds=n % 1000), None) for n in numbers]
+
+
+def answers(store, view, keys):
+    """Event timestamps and values of entities; sets in order."""
+    online = store._get_provider().online_store
+    return [normal(row) for row in online.online_read(store.config, view, keys)]
+
+
+def normal(row):
+    event, values = row
+    for value in (values or {}).values():
+        if value.WhichOneof("val") == "string_set_val":
+            value.string_set_val.val[:] = sorted(value.string_set_val.val)
+    event = event and event.replace(tzinfo=event.tzinfo or UTC)
+    return event, {name: value.SerializeToString() for name, value in (values or {}).items()}
+
+
+def test_nothing_is_lost_or_changed(other, tmp_path):
+    view, user = make_view()
+    numbers = [*range(0, 1500), -1, 2**40, -(2**63), 2**63 - 1]
+    other.write(view, rows_of(numbers))
+    store, view = make_store(tmp_path / "ours", other.project, view, user)
+    done = import_view(store, "history", other.file)
+    assert (done.rows, done.changed, done.entities) == (len(numbers), 0, len(numbers))
+    assert done.keys == ("recovered" if other.kind == "dynamodb" else "exact")
+    keys = [entity_key(user_id=number) for number in numbers]
+    theirs = [normal(row) for row in other.read(view, keys)]
+    assert answers(store, view, keys) == theirs
+    assert answers(store, view, [entity_key(user_id=77777)]) == [(None, {})]
+    assert maintenance.verify(store, "history").is_sound
+    assert not maintenance.verify(store, "history").leftovers
+
+
+def test_string_keys(other, tmp_path):
+    view, user = make_view(value_type=ValueType.STRING)
+    names = [f"user {number}" for number in range(50)] + ["", "ünïcødé", "*[a]?\\"]
+    keys = [entity_key(user_id=name) for name in names]
+    other.write(view, [(key, value_of(n), NOON, None) for n, key in enumerate(keys)])
+    store, view = make_store(tmp_path / "ours", other.project, view, user)
+    if other.kind == "dynamodb":
+        with pytest.raises(SettingsError, match="--keys"):
+            import_view(store, "history", other.file)
+        given = tmp_path / "keys.parquet"
+        pd.DataFrame({"user_id": names[:-1]}).to_parquet(given)
+        with pytest.raises(SettingsError, match="no key is known for 1 of"):
+            import_view(store, "history", other.file, keys=given)
+        assert open_view(store, "history").stats().sealed_entities == 0
+        pd.DataFrame({"user_id": [*names, "somebody else"]}).to_parquet(given)
+        done = import_view(store, "history", other.file, keys=given)
+        assert done.keys == "given"
+    else:
+        import_view(store, "history", other.file)
+    assert answers(store, view, keys) == [normal(row) for row in other.read(view, keys)]
+
+
+def test_another_project_and_view_of_the_same_entities(other, tmp_path):
+    view, user = make_view()
+    second, _ = make_view(name="second")
+    other.write(view, rows_of(range(20)))
+    other.write(second, rows_of(range(10, 40)))
+    # A project whose name ends alike, in the same server.
+    alike = other.config.model_copy(update={"project": f"e{other.project}"})
+    other.store.update(alike, [], [view], [], [], False)
+    other.store.online_write_batch(alike, view, rows_of(range(500, 510)), None)
+    store, view = make_store(tmp_path / "ours", other.project, view, user)
+    assert import_view(store, "history", other.file).entities == 20
+    assert answers(store, view, [entity_key(user_id=n) for n in (25, 505)]) == [(None, {})] * 2
+
+
+def test_rows_that_are_there_compete(sqlite, tmp_path):
+    view, user = make_view()
+    sqlite.write(view, rows_of(range(10)))
+    store, view = make_store(tmp_path / "ours", "shop", view, user)
+    online = store._get_provider().online_store
+    older, newer = NOON - timedelta(days=1), NOON + timedelta(days=1)
+    mine = [(entity_key(user_id=n), value_of(n + 100), older, None) for n in (1, 50)]
+    mine += [(entity_key(user_id=2), value_of(102), newer, None)]
+    online.online_write_batch(store.config, view, mine, None)
+    online.delete(store.config, view, [entity_key(user_id=3)])
+    assert import_view(store, "history", sqlite.file).entities == 11
+    found = answers(store, view, [entity_key(user_id=n) for n in (1, 2, 3, 50)])
+    assert [event for event, _ in found] == [
+        NOON.replace(microsecond=0),  # SQLite keeps whole seconds
+        newer,
+        NOON.replace(microsecond=0),
+        older,
+    ]
+
+
+def test_the_second_scan_takes_up_what_changed(sqlite, tmp_path, monkeypatch):
+    view, user = make_view()
+    sqlite.write(view, rows_of(range(3000)))
+    store, view = make_store(tmp_path / "ours", "shop", view, user)
+    monkeypatch.setattr(importing, "_ROWS_A_COMMIT", 500)
+    later = NOON + timedelta(hours=1)
+    written = []
+
+    def write_meanwhile(rows, total):
+        if not written:
+            written.append(rows)
+            sqlite.write(view, [(entity_key(user_id=n), value_of(n + 1), later, None) for n in range(-5, 5)])
+
+    done = import_view(store, "history", sqlite.file, tell=write_meanwhile)
+    # What lies behind the place of the first scan was met there already.
+    assert done.entities == 3005
+    assert 0 < done.changed <= 10
+    keys = [entity_key(user_id=n) for n in range(-5, 5)]
+    assert answers(store, view, keys) == [normal(row) for row in sqlite.read(view, keys)]
+
+
+def test_a_dry_run_changes_nothing(sqlite, tmp_path):
+    view, user = make_view()
+    sqlite.write(view, rows_of(range(10)))
+    store, _ = make_store(tmp_path / "ours", "shop", view, user)
+    before = sorted((tmp_path / "ours" / "data").rglob("*"))
+    done = import_view(store, "history", sqlite.file, dry_run=True)
+    assert (done.rows, done.entities) == (10, None)
+    assert sorted((tmp_path / "ours" / "data").rglob("*")) == before
+
+
+def test_a_value_that_the_view_cannot_keep_is_named(sqlite, tmp_path):
+    view, user = make_view()
+    sqlite.write(view, [(entity_key(user_id=1), {"country": Value(int64_val=1)}, NOON, None)])
+    store, view = make_store(tmp_path / "ours", "shop", view, user)
+    with pytest.raises(RowError, match=r"'country'.*Nothing was imported"):
+        import_view(store, "history", sqlite.file)
+    assert answers(store, view, [entity_key(user_id=1)]) == [(None, {})]
+
+
+def test_what_cannot_be_read_is_told(sqlite, tmp_path):
+    view, user = make_view()
+    store, _ = make_store(tmp_path / "ours", "shop", view, user)
+    with pytest.raises(StorageError, match=r"history.*shop.*Sqlite"):
+        import_view(store, "history", sqlite.file)  # there is no database
+    sqlite.write(view, [])
+    with pytest.raises(StorageError, match="there are no rows"):
+        import_view(store, "history", sqlite.file)
+    own = tmp_path / "ours" / "feature_store.yaml"
+    with pytest.raises(SettingsError, match=r"SketchOnlineStore.*cannot be imported"):
+        import_view(store, "history", own)
+    sqlite.file.write_text(sqlite.file.read_text().replace("version: 3", "version: 2"))
+    with pytest.raises(SettingsError, match="entity_key_serialization_version"):
+        import_view(store, "history", sqlite.file)
+
+
+def test_the_other_store_is_only_read(sqlite, tmp_path):
+    view, user = make_view()
+    sqlite.write(view, rows_of(range(10)))
+    file = sqlite.file.parent / "online.db"
+    file.chmod(0o444)
+    before = file.read_bytes()
+    store, _ = make_store(tmp_path / "ours", "shop", view, user)
+    import_view(store, "history", sqlite.file)
+    assert file.read_bytes() == before
+
+
+def test_entities_with_more_features_than_a_page_has_rows(sqlite, tmp_path, monkeypatch):
+    monkeypatch.setattr("feast_sketch_store.bridges.sql._ROWS_A_PAGE", 3)
+    view, user = make_view()
+    sqlite.write(view, rows_of(range(7)))
+    store, view = make_store(tmp_path / "ours", "shop", view, user)
+    assert import_view(store, "history", sqlite.file).rows == 7
+
+
+def run_dying(folder, other_file, left):
+    """Import in this process, which is killed at a step on the disk; exit status 7 if it came to its end."""
+    importing._ROWS_A_COMMIT = 300
+
+    def dying(method):
+        def step(*arguments, **keywords):
+            nonlocal left
+            left -= 1
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return method(*arguments, **keywords)
+
+        return step
+
+    for name in ("replace", "create", "append", "delete_all"):
+        setattr(LocalStorage, name, dying(getattr(LocalStorage, name)))
+    import_view(FeatureStore(str(folder)), "history", other_file)
+    os._exit(7)
+
+
+def test_kills(sqlite, tmp_path):
+    """Killed at one write after the other, and run again: nothing is half-visible, and it goes on."""
+    view, user = make_view()
+    sqlite.write(view, rows_of(range(2000)))
+    store, view = make_store(tmp_path / "ours", "shop", view, user)
+    keys = [entity_key(user_id=n) for n in (0, 999, 1999)]
+    num_kills = int(os.environ.get("SKETCH_IMPORT_KILLS", "2"))
+    chance = random.Random(1)
+    for _ in range(num_kills):
+        arguments = tmp_path / "ours", sqlite.file, chance.randint(3, 40)
+        process = warm_context().Process(target=run_dying, args=arguments)
+        process.start()
+        process.join(PATIENCE_SECONDS)
+        assert process.exitcode in (-signal.SIGKILL, 7)
+        found = answers(FeatureStore(str(tmp_path / "ours")), view, keys)
+        assert len({event is None for event, _ in found}) == 1
+        if process.exitcode == 7:  # the next one begins anew
+            shutil.rmtree(tmp_path / "ours" / "data" / "sketch", ignore_errors=True)
+    import_view(store, "history", sqlite.file)
+    assert answers(store, view, keys) == [normal(row) for row in sqlite.read(view, keys)]
+    assert maintenance.verify(store, "history").is_sound
+
+
+def test_an_import_goes_on_where_it_was(sqlite, tmp_path, monkeypatch):
+    monkeypatch.setattr(importing, "_ROWS_A_COMMIT", 1000)
+    view, user = make_view()
+    sqlite.write(view, rows_of(range(5000)))  # four pages
+    store, view = make_store(tmp_path / "ours", "shop", view, user)
+
+    class Stopped(Exception):
+        pass
+
+    def stop(rows, total):
+        if rows > 3000:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        import_view(store, "history", sqlite.file, tell=stop)
+    assert maintenance.verify(store, "history").leftovers
+    told = []
+    done = import_view(store, "history", sqlite.file, tell=lambda rows, total: told.append(rows))
+    assert done.entities == 5000
+    # Scans begin with a page of the same size; the first one had a part to go only.
+    assert max(told[: told.index(told[0], 1)]) < 2500
+
+
+def test_command(sqlite, tmp_path):
+    view, user = make_view()
+    sqlite.write(view, rows_of(range(10)))
+    make_store(tmp_path / "ours", "shop", view, user)
+    arguments = ["-c", str(tmp_path / "ours"), "import", "history", "--from", str(sqlite.file)]
+    dry = CliRunner().invoke(cli, [*arguments, "--dry-run", "--json"])
+    assert dry.exit_code == 0, dry.output
+    assert '"entities": null' in dry.stdout
+    told = CliRunner().invoke(cli, [*arguments, "--max-rows-per-second", "100000"])
+    assert told.exit_code == 0, told.output
+    assert told.stdout.splitlines()[2].split() == ["history", "Sqlite", "exact", "10", "0", "10"]
+
+
+@pytest.mark.parametrize("length", range(1, 34))
+def test_hashes_of_int64_keys_are_computed_back(length):
+    """Whatever place the value has in the blocks of the hash."""
+    join_key, values = "k" * length, [0, 1, -1, 2**63 - 1, -(2**63), 123456789]
+    ids = [compute_entity_id(entity_key(**{join_key: value})) for value in values]
+    digests = hash_int64_keys(join_key, pd.Series(values).to_numpy())
+    assert [digest.astype("<u8").tobytes().hex() for digest in digests] == ids
+    found, is_known = invert_int64_keys(join_key, digests)
+    assert found.tolist() == values
+    assert is_known.all()
+    assert not invert_int64_keys(join_key, digests + 1)[1].any()
+
+
+def test_a_sample_of_a_large_table(sqlite, tmp_path):
+    view, _ = make_view()
+    sqlite.write(view, rows_of(range(4000)))
+    bridge = open_bridge(OtherView(OtherStore.load(sqlite.file), view))
+    pages = list(bridge.sample(100))
+    keys = {row.entity.SerializeToString() for page in pages for row in page.rows}
+    assert 80 <= len(keys) <= 100  # random places of the table may be of the same entity
+    assert bridge.count().num_keys == 4000
+    with sqlite3.connect(sqlite.file.parent / "online.db") as database:
+        has_dbstat = "ENABLE_DBSTAT_VTAB" in {name for (name,) in database.execute("PRAGMA compile_options")}
+    stored = bridge.stored_bytes([])
+    if has_dbstat:
+        assert 4000 * stored == pytest.approx(Path(sqlite.file.parent / "online.db").stat().st_size, rel=0.02)
+    bridge.close()
