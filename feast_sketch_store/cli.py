@@ -20,6 +20,9 @@ from tabulate import tabulate
 
 import feast_sketch_store
 from feast_sketch_store.bridges import importing
+from feast_sketch_store.bridges.survey import DEFAULT_SAMPLE as DEFAULT_SURVEY
+from feast_sketch_store.bridges.survey import SurveyedView
+from feast_sketch_store.bridges.survey import survey as survey_store
 from feast_sketch_store.errors import SketchStoreError
 from feast_sketch_store.operations import maintenance
 from feast_sketch_store.operations.maintenance import FeatureReport, ViewReport
@@ -343,6 +346,105 @@ def import_(
             for imported in done
         ],
     )
+
+
+@cli.command()
+@click.option(
+    "--from",
+    "other",
+    type=_FILE,
+    required=True,
+    metavar="OTHER_FEATURE_STORE_YAML",
+    help="The feature_store.yaml of the repository whose online store to look at.",
+)
+@click.option("--view", "views", multiple=True, help="A feature view to look at  [default: all]")
+@click.option(
+    "--sample",
+    type=click.IntRange(min=1),
+    default=DEFAULT_SURVEY,
+    show_default=True,
+    metavar="N",
+    help="Number of entities to read of each view.",
+)
+@click.option(
+    "--max-rows-per-second", type=click.FloatRange(min=0, min_open=True), help="Spare the other store."
+)
+@_JSON
+def survey(
+    other: Path, views: Sequence[str], sample: int, max_rows_per_second: float | None, as_json: bool
+) -> None:
+    """Show what the views of another online store would become here, and what they would take.
+
+    It reads a sample of the rows in the other store's own format, and writes nothing. Run it anywhere; it
+    needs the other repository only.
+    """
+    progress = Progress(sys.stderr)
+    found: list[SurveyedView] = []
+    refused: list[str] = []
+    with _errors():
+        try:
+            for result in survey_store(
+                other,
+                views,
+                sample,
+                max_rows_per_second,
+                lambda view, rows: progress(f"Reading {view}", rows, 0),
+            ):
+                (refused if isinstance(result, str) else found).append(result)  # type: ignore[arg-type]
+        finally:
+            progress.end()
+    if as_json:
+        _print_json([asdict(view) for view in found])
+    else:
+        _print_table(_SURVEY_COLUMNS, [_survey_cells(view) for view in found])
+        _print_table(
+            ["view", "feature", "codec", "structure", "facts", "values", "because it is"],
+            [
+                [
+                    view.view,
+                    feature.name,
+                    feature.codec,
+                    feature.structure,
+                    count_text(feature.facts),
+                    "-" if feature.values is None else count_text(feature.values),
+                    feature.why,
+                ]
+                for view in found
+                for feature in view.features
+            ],
+        )
+        for view in found:
+            for note in view.notes:
+                click.echo(f"{view.view}: {note}")
+    for text in refused:
+        click.echo(text, err=True)
+    if refused:
+        sys.exit(1)
+
+
+_SURVEY_COLUMNS = [
+    *("view", "from", "entities", "sampled", "oldest", "newest", "keys", "timestamps"),
+    *("bytes there", "listpack 512", "bytes here", "ratio", "false/read"),
+]
+
+
+def _survey_cells(view: SurveyedView) -> list[str]:
+    there, here = view.bytes_there, view.bytes_here
+    return [
+        view.view,
+        view.source,
+        count_text(view.entities),
+        f"{view.sampled:,}",
+        view.oldest,
+        view.newest,
+        view.keys,
+        view.resolution,
+        "-" if there is None else readable_bytes(there),
+        "-" if view.bytes_listpack is None else readable_bytes(view.bytes_listpack),
+        readable_bytes(here.value),
+        "-" if there is None else f"1/{there / here.value:.1f}",
+        f"{view.false_per_read:.2g}",
+    ]
 
 
 def _may_drop(view: str, dropped: Dropped | None) -> bool:

@@ -1,4 +1,8 @@
-"""Read-only access to the rows that Feast's other online stores keep, in their own formats."""
+"""Read-only access to the rows that Feast's other online stores keep, in their own formats.
+
+survey     what views would become here, and take
+importing  their rows in a view of ours
+"""
 
 from feast_sketch_store.bridges.base import (
     Bridge,

@@ -9,7 +9,6 @@ An import that was ended in whatever way has changed nothing, and goes on where 
 
 import hashlib
 import json
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from feast import FeatureStore
 
 from feast_sketch_store.bridges import Bridge, OtherStore, OtherView, Page, entity_key, open_bridge
 from feast_sketch_store.bridges.hashed_keys import KeyFinder
+from feast_sketch_store.bridges.pace import Pace
 from feast_sketch_store.errors import RowError, SettingsError, StorageError
 from feast_sketch_store.online_store import any_feature_view, online_store_of
 from feast_sketch_store.row_log import RowLog
@@ -169,7 +169,7 @@ class _Pages:
         total: int | None,
     ):
         self.bridge, self._finder, self._tell, self._total = bridge, finder, tell, total
-        self._seconds_a_row = 1 / max_rows_per_second if max_rows_per_second else 0.0
+        self._pace = Pace(max_rows_per_second)
 
     def rows(self, position: str | None) -> Iterator[tuple[list[FeastRow], str]]:
         """The rows of a scan from a position on, and the position behind them.
@@ -178,13 +178,12 @@ class _Pages:
         ------
         SettingsError : the key of a row is not known.
         """
-        looked_at, began, num_rows = 0, time.monotonic(), 0
+        looked_at = 0
         for page in self.bridge.pages(position):
             yield self._keyed(page), page.position
             looked_at += page.num_looked_at
-            num_rows += len(page.rows)
             self._tell(min(looked_at, self._total or looked_at), self._total)
-            time.sleep(max(0.0, began + num_rows * self._seconds_a_row - time.monotonic()))
+            self._pace.wait(len(page.rows))
 
     def _keyed(self, page: Page) -> list[FeastRow]:
         if self.bridge.has_keys:

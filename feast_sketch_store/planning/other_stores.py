@@ -32,7 +32,7 @@ SQLITE = "SQLite"
 
 _MAX_SQLITE_ROWS, _MAX_SQLITE_BYTES = 20_000, 64_000_000  # of the database in memory
 
-_LISTPACK_VALUE, _LISTPACK_ENTRIES = 64, 512  # hash-max-listpack-value and -entries
+LISTPACK_VALUE, _LISTPACK_ENTRIES = 64, 512  # hash-max-listpack-value and -entries
 _DICT_BYTES, _ENTRY_BYTES, _OBJECT_BYTES, _POINTER_BYTES = 56, 24, 16, 8
 _FIELD_BYTES, _TIMESTAMP_BYTES = 4, 6  # a hash of the feature's name; a Timestamp of whole seconds
 
@@ -88,12 +88,15 @@ def points_of_other_stores(sample: Sample) -> list[Point]:
     ]
 
 
-def redis_bytes(rows: StoredRows, num_entities: int) -> NDArray[np.float64]:
+def redis_bytes(
+    rows: StoredRows, num_entities: int, listpack_value: int = LISTPACK_VALUE
+) -> NDArray[np.float64]:
     """Bytes of each sampled row in Redis: float64[n].
 
     Parameters
     ----------
     num_entities : of the whole database; its table of keys is the next power of two.
+    listpack_value : the server's ``hash-max-listpack-value``.
     """
     timestamp_field = len(f"_ts:{rows.view}".encode())
     fields = [
@@ -101,7 +104,7 @@ def redis_bytes(rows: StoredRows, num_entities: int) -> NDArray[np.float64]:
         *(np.full(len(rows), _FIELD_BYTES) for _ in rows.value_bytes),
     ]
     values = [np.full(len(rows), _TIMESTAMP_BYTES), *rows.value_bytes.values()]
-    is_listpack = np.max([*fields, *values], axis=0) <= _LISTPACK_VALUE
+    is_listpack = np.max([*fields, *values], axis=0) <= listpack_value
     is_listpack &= len(fields) <= _LISTPACK_ENTRIES
     as_listpack = size_class(7 + sum(_listpack_entry(size) for size in (*fields, *values)))
     num_buckets = 1 << max(2, math.ceil(math.log2(len(fields))))
@@ -160,8 +163,9 @@ def _sqlite_rows(rows: StoredRows, num_rows: int) -> Iterator[tuple[bytes, str, 
 
 
 def _listpack_entry(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Bytes of a string of at most 64 bytes in a listpack: a header, the string, its length once more."""
-    return np.asarray(np.where(sizes < 64, 1, 2) + sizes + 1)
+    """Bytes of a string of at most 4,095 bytes in a listpack: a header, the string, the length of both."""
+    own = np.where(sizes < 64, 1, 2) + sizes
+    return np.asarray(own + np.where(own < 128, 1, 2))
 
 
 def _string_bytes(lengths: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -492,8 +492,9 @@ def _behind(state: TableState, known: Position, snapshot: str) -> tuple[tuple[Da
         return state.files, state.through, True
     lacking = [c for c in state.commits if not c.is_compaction and c.through > known.number]
     # Another Delta client may have written the rows of these into files of its own.
-    if known.number < 0 or (lacking and any(c.removed and not c.is_own for c in state.commits)):
-        return state.files, state.through, known.number >= 0
+    knows_some = known.number >= 0 or bool(snapshot)  # a rebuild may come before the first commit
+    if not knows_some or (lacking and any(c.removed and not c.is_own for c in state.commits)):
+        return state.files, state.through, knows_some
     files = tuple(file for commit in lacking for file in commit.files)
     return files, max([known.number, *(commit.through for commit in lacking)]), False
 

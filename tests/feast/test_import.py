@@ -21,6 +21,7 @@ from feast.types import Array, Float32, Int64, Set, String
 from feast_sketch_store.bridges import OtherStore, OtherView, importing, open_bridge
 from feast_sketch_store.bridges.hashed_keys import invert_int64_keys
 from feast_sketch_store.bridges.importing import import_view
+from feast_sketch_store.bridges.survey import survey
 from feast_sketch_store.cli import cli
 from feast_sketch_store.errors import RowError, SettingsError, StorageError
 from feast_sketch_store.online_store import open_view
@@ -104,7 +105,7 @@ def make_view(name="history", join_key="user_id", value_type=ValueType.INT64, fe
     return FeatureView(name=name, entities=[user], schema=features, source=source, ttl=timedelta(0)), user
 
 
-def make_store(folder, project, view, user):
+def make_store(folder, project, view, user, structure="sets"):
     folder.mkdir(exist_ok=True)
     join_key = {user.join_key: [0] if user.value_type == ValueType.INT64 else ["a"]}
     values = {"liked": [["a"]], "seen": [[1]], "country": ["no"], "score": [0.5]}
@@ -112,7 +113,7 @@ def make_store(folder, project, view, user):
     frame.to_parquet(folder / "rows.parquet")
     (folder / "feature_store.yaml").write_text(
         f"project: {project}\nprovider: local\nregistry: registry.db\nentity_key_serialization_version: 3\n"
-        "online_store:\n  type: sketch\n  structure: sets\n"
+        f"online_store:\n  type: sketch\n  structure: {structure}\n"
     )
     store = FeatureStore(repo_path=str(folder))
     store.apply([user, view])
@@ -406,3 +407,58 @@ def test_a_sample_of_a_large_table(sqlite, tmp_path):
     if has_dbstat:
         assert 4000 * stored == pytest.approx(Path(sqlite.file.parent / "online.db").stat().st_size, rel=0.02)
     bridge.close()
+
+
+def registered(other, view, user):
+    """The other repository as its users have it, with the view in its registry."""
+    folder = other.file.parent
+    pd.DataFrame({"user_id": [0], "event_timestamp": [NOON]}).to_parquet(folder / "rows.parquet")
+    FeatureStore(config=other.config).apply([user, view])
+
+
+def test_a_survey_of_all_rows(other, tmp_path):
+    view, user = make_view()
+    registered(other, view, user)
+    other.write(view, rows_of(range(1200)))
+    (found,) = survey(other.file)
+    assert (found.entities.value, found.sampled) == (1200, 1200)
+    assert found.keys == ("recovered" if other.kind == "dynamodb" else "exact")
+    assert [feature.name for feature in found.features] == ["liked", "seen", "country", "score"]
+    store, _ = make_store(tmp_path / "ours", other.project, view, user, structure="auto")
+    import_view(store, "history", other.file)
+    report = maintenance.inspect(store, "history")
+    assert found.bytes_here.value == pytest.approx(report.memory_bytes, rel=0.05)
+    assert [f.structure for f in found.features] == [f.structure for f in report.features]
+    liked, theirs = found.features[0], report.features[0]
+    assert (liked.facts.value, liked.values.value) == (theirs.facts, theirs.vocabulary)
+
+
+def test_a_survey_of_a_sample(redis_port, tmp_path):
+    options = {"connection_string": f"127.0.0.1:{redis_port}"}
+    other = Other(tmp_path / "other", "redis", options, "p" + tmp_path.name.replace("-", "_"))
+    view, user = make_view()
+    registered(other, view, user)
+    other.write(view, rows_of(range(6000)))
+    (found,) = survey(other.file, ["history"], 2000)
+    assert found.sampled < 6000
+    assert found.entities.low <= 6000 <= found.entities.high
+    assert found.entities.value == pytest.approx(6000, rel=0.1)
+    store, _ = make_store(tmp_path / "ours", other.project, view, user, structure="auto")
+    import_view(store, "history", other.file)
+    measured = maintenance.inspect(store, "history").memory_bytes
+    assert found.bytes_here.value == pytest.approx(measured, rel=0.1)
+    assert found.bytes_listpack <= found.bytes_there
+
+
+def test_a_survey_tells_what_it_cannot_look_at(sqlite):
+    view, user = make_view()
+    registered(sqlite, view, user)
+    result = CliRunner().invoke(cli, ["survey", "--from", str(sqlite.file)])
+    assert result.exit_code == 1
+    assert "history" in result.stderr
+    sqlite.write(view, rows_of(range(100)))
+    result = CliRunner().invoke(cli, ["survey", "--from", str(sqlite.file)])
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[2].split()[:4] == ["history", "Sqlite", "100", "100"]
+    with pytest.raises(SettingsError, match="no feature view 'other'"):
+        list(survey(sqlite.file, ["other"]))

@@ -15,9 +15,9 @@ PACKAGE = Path(feast_sketch_store.__file__).parent
 # The rooms of the package from the top to the bottom; a room's modules import only rooms below it.
 ROOMS = [
     "cli",
+    "bridges",
     "planning",
     "operations",
-    "bridges",
     "online_store",
     "adapter",
     "reading",
@@ -43,6 +43,7 @@ MAY_IMPORT_FEAST = {
     "bridges.importing",
     "bridges.redis",
     "bridges.sql",
+    "bridges.survey",
     "cli",
     "online_store",
     "operations.maintenance",

@@ -228,6 +228,18 @@ def rebuilt_with(view, user, item):
     view.view.rebuild(fill)
 
 
+def test_rows_of_a_rebuild_before_the_first_write_are_sealed_only(make_view):
+    view, other = make_view(), make_view()
+    rebuilt_with(view, 1, "new")
+    for each in (view, other, make_view()):
+        assert each.get(1) == {1: {"new"}}
+        each.view.refresh()
+        stats = each.view.stats()
+        assert (stats.sealed_entities, stats.unsealed_rows) == (1, 0)
+    view.put(2, "pushed", second=1)
+    assert other.get(1, 2) == {1: {"new"}, 2: {"pushed"}}
+
+
 @pytest.mark.parametrize("fails", ["fsync and unlink", "the record", "the record and the snapshot"])
 def test_all_agree_on_a_rebuild_that_met_a_broken_disk(make_view, monkeypatch, fails):
     """Also those who have read the old rows and read on."""

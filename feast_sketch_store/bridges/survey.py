@@ -1,0 +1,346 @@
+"""What the views of another online store would take here: a table to decide by, from a sample of its rows.
+
+The sampled rows are sealed in memory, with the settings that the view would have here. What a row takes is
+scaled to all rows, and what a value takes to all values that there may be.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from feast import FeatureStore
+from feast.feature_view import FeatureView
+from feast.protos.feast.types.EntityKey_pb2 import EntityKey
+from feast.protos.feast.types.Value_pb2 import Value
+
+from feast_sketch_store.bridges.base import Bridge, OtherRow, OtherStore, OtherView, entity_key, open_bridge
+from feast_sketch_store.bridges.hashed_keys import KeyFinder
+from feast_sketch_store.bridges.pace import Pace
+from feast_sketch_store.errors import SettingsError, SketchStoreError, StorageError
+from feast_sketch_store.layers import SketchLayer
+from feast_sketch_store.online_store import SketchOnlineStoreConfig
+from feast_sketch_store.planning.other_stores import LISTPACK_VALUE, REDIS, redis_bytes
+from feast_sketch_store.planning.plan import Estimate
+from feast_sketch_store.planning.sample import unseen_values
+from feast_sketch_store.planning.stored_rows import StoredRows
+from feast_sketch_store.rows.codecs import BINNED, CATEGORICAL, EXACT, MEMBERSHIP
+from feast_sketch_store.rows.encoding import FeastRow, to_arrow
+from feast_sketch_store.rows.entity_keys import serialize_entity_keys
+from feast_sketch_store.rows.newest import NewestRows
+from feast_sketch_store.snapshot.format import encode
+from feast_sketch_store.snapshot.sealed import with_checksums
+from feast_sketch_store.view.sealing import fold
+from feast_sketch_store.view.settings import ViewSettings, resolve
+
+DEFAULT_SAMPLE = 20_000
+_ASKED_FOR_BYTES = 500  # rows of which the store tells their size
+_WIDER_LISTPACK = 512
+
+_REASONS = {
+    MEMBERSHIP: "which values it has counts: a Set, or an Array of names or numbers",
+    CATEGORICAL: "a scalar: its few values have ids, or a column holds them",
+    BINNED: "a number in bins, as its tags say",
+    EXACT: "a type that is kept as it is: its values hardly repeat",
+}
+
+
+@dataclass(frozen=True)
+class SurveyedFeature:
+    """A feature, and what it becomes here.
+
+    Parameters
+    ----------
+    codec, structure : as `inspect` names them; ``why`` gives the reason for the codec.
+    facts : values of all entities, by the sample.
+    values : different ones; None where that does not matter.
+    """
+
+    name: str
+    codec: str
+    structure: str
+    why: str
+    facts: Estimate
+    values: Estimate | None
+
+
+@dataclass(frozen=True)
+class SurveyedView:
+    """A view of another store.
+
+    Parameters
+    ----------
+    source : the kind of the store.
+    entities : with a 95 % interval where they were not counted.
+    sampled : how many of them were read.
+    oldest, newest : event timestamps of the sample.
+    keys : ``exact``, ``recovered`` or ``need --keys``; see `importing`.
+    resolution : of the timestamps that the store keeps.
+    bytes_there : by what the store tells; None if it tells nothing.
+    bytes_listpack : of a Redis with ``hash-max-listpack-value 512``; None for others.
+    bytes_here : of the snapshot.
+    false_per_read : values that a read shows too many.
+    notes : what the figures do not say.
+    """
+
+    view: str
+    source: str
+    entities: Estimate
+    sampled: int
+    oldest: str
+    newest: str
+    keys: str
+    resolution: str
+    bytes_there: float | None
+    bytes_listpack: float | None
+    bytes_here: Estimate
+    false_per_read: float
+    features: list[SurveyedFeature]
+    notes: list[str]
+
+
+def survey(
+    other: Path,
+    views: Sequence[str] = (),
+    num_rows: int = DEFAULT_SAMPLE,
+    max_rows_per_second: float | None = None,
+    tell: Callable[[str, int], object] = lambda view, rows: None,
+) -> Iterator[SurveyedView | str]:
+    """Look at the views of another online store, which is only read.
+
+    Parameters
+    ----------
+    other : its ``feature_store.yaml``; the registry there knows the views.
+    views : their names; none for all that are online.
+    num_rows : of the sample of each view.
+    max_rows_per_second : spares the other store; None for no bound.
+    tell : is told the view and rows read.
+
+    Returns
+    -------
+    For each view what was found, or why it cannot be looked at.
+
+    Raises
+    ------
+    SettingsError : the configuration cannot be used, or there is no view of a name.
+    """
+    store = OtherStore.load(other)
+    registry = FeatureStore(config=store.config)
+    known: dict[str, FeatureView] = {
+        view.name: view
+        for view in [*registry.list_feature_views(), *registry.list_stream_feature_views()]
+        if view.online
+    }
+    if unknown := [view for view in views if view not in known]:
+        raise SettingsError(
+            f"{other}: project {store.config.project!r} has no feature view {unknown[0]!r} online; it has: "
+            f"{', '.join(sorted(known)) or 'none'}"
+        )
+    for name in views or sorted(known):
+        try:
+            yield _Survey(OtherView(store, known[name]), num_rows, max_rows_per_second, tell).run()
+        except SketchStoreError as error:
+            yield str(error)
+
+
+class _Survey:
+    """The survey of one view."""
+
+    def __init__(
+        self,
+        view: OtherView,
+        num_rows: int,
+        max_rows_per_second: float | None,
+        tell: Callable[[str, int], object],
+    ):
+        self._view, self._num_rows, self._tell = view, num_rows, tell
+        self._pace = Pace(max_rows_per_second)
+        options: Any = SketchOnlineStoreConfig()  # type: ignore[call-arg]  # all have defaults
+        self._settings: ViewSettings = resolve(options, view.table)
+
+    def run(self) -> SurveyedView:
+        bridge = open_bridge(self._view)
+        try:
+            rows, entities = self._sampled(bridge)
+            if not rows:
+                raise StorageError(f"{self._view}: there are no rows")
+            asked = list(rows.values())[:_ASKED_FOR_BYTES]
+            told = bridge.stored_bytes(asked)
+            finder = KeyFinder(self._view.table, None)
+            keys = "exact" if bridge.has_keys else "need --keys" if finder.needs_keys else "recovered"
+            return self._surveyed(rows, entities, told, keys, bridge.resolution)
+        finally:
+            bridge.close()
+
+    def _sampled(self, bridge: Bridge) -> tuple[dict[bytes | str, OtherRow], Estimate]:
+        """Rows by entity, and how many entities there are."""
+        rows: dict[bytes | str, OtherRow] = {}
+        looked_at = found = 0
+        for page in bridge.sample(self._num_rows):
+            looked_at += page.num_looked_at
+            found += len(page.rows)
+            for row in page.rows:
+                rows[row.entity if isinstance(row.entity, str) else row.entity.SerializeToString()] = row
+            self._tell(self._view.name, len(rows))
+            self._pace.wait(len(page.rows))
+        counted = bridge.count()
+        if counted is None or found < self._num_rows or looked_at >= counted.num_keys:
+            return rows, Estimate.exactly(len(rows))  # all were met
+        share = found / looked_at
+        spread = 1.96 * math.sqrt(max(0.0, share * (1 - share)) / looked_at)
+        if counted.is_exact and share == 1:
+            return rows, Estimate.exactly(counted.num_keys)
+        low, likely, high = (
+            counted.num_keys * min(1.0, max(0.0, part)) for part in (share - spread, share, share + spread)
+        )
+        return rows, Estimate(likely, max(float(len(rows)), low), high)
+
+    def _surveyed(
+        self,
+        rows: Mapping[bytes | str, OtherRow],
+        entities: Estimate,
+        told: float | None,
+        keys: str,
+        resolution: str,
+    ) -> SurveyedView:
+        scale = max(1.0, entities.value / len(rows))
+        layer, overhead = self._sealed(list(rows.values()))
+        counts = {name: _counted(rows.values(), name) for name in layer.codecs}
+        distinct = {name: _estimated(counter, len(rows), entities.value) for name, counter in counts.items()}
+        seen = sum(len(counts[name]) for name in layer.codecs if layer.features[name].vocabulary is not None)
+        known = sum(
+            distinct[name].value for name in layer.codecs if layer.features[name].vocabulary is not None
+        )
+        of_values = layer.vocabulary_bytes
+        of_rows = layer.size_bytes - of_values
+        here = overhead + of_values * known / max(1, seen) + of_rows * scale
+        spread = (entities.high - entities.low) / 2 / max(1.0, entities.value)
+        stamps = sorted(row.event for row in rows.values())
+        return SurveyedView(
+            self._view.name,
+            self._view.store.kind,
+            entities,
+            len(rows),
+            stamps[0].isoformat(),
+            stamps[-1].isoformat(),
+            keys,
+            resolution,
+            None if told is None else told * entities.value,
+            self._with_wider_listpacks(list(rows.values()), told, entities.value),
+            Estimate(here, here * (1 - spread), here * (1 + spread)),
+            sum(
+                (feature.false_positive_rate or 0.0)
+                * max(0.0, feature.num_values - feature.num_facts / len(rows))
+                for feature in layer.features.values()
+            ),
+            [self._feature(layer, name, counts[name], distinct[name], scale) for name in layer.codecs],
+            list(self._notes(rows, entities, told)),
+        )
+
+    def _sealed(self, rows: Sequence[OtherRow]) -> tuple[SketchLayer, int]:
+        """The rows as a layer, and what a snapshot takes beside it."""
+        given: list[FeastRow] = []
+        for number, row in enumerate(rows):
+            # A hash stands for its key: all hashes are of the same length, as all layers' entries are.
+            key = row.entity if not isinstance(row.entity, str) else _stand_in(self._view, number)
+            given.append((key, row.values, row.event, row.created))
+        table = to_arrow(given, self._settings.codecs)
+        sealed = fold(NewestRows(lambda columns: iter([table])), self._settings)
+        layer = SketchLayer.from_snapshot(sealed.description, sealed.arrays)
+        file = encode({"layer": sealed.description}, with_checksums(sealed.arrays))
+        return layer, sum(part.nbytes for part in file) - layer.size_bytes
+
+    def _feature(
+        self, layer: SketchLayer, name: str, counter: Counter[object], distinct: Estimate, scale: float
+    ) -> SurveyedFeature:
+        feature = layer.features[name]
+        codec = next(codec for codec in self._settings.codecs if codec.feature == name)
+        facts = sum(counter.values()) * scale
+        return SurveyedFeature(
+            name,
+            codec.name,
+            feature.structure,
+            _REASONS.get(codec.name, codec.name),
+            Estimate.exactly(facts) if scale == 1 else Estimate(facts, facts * 0.9, facts * 1.1),
+            None if feature.vocabulary is None else distinct,
+        )
+
+    def _with_wider_listpacks(
+        self, rows: Sequence[OtherRow], told: float | None, num_entities: float
+    ) -> float | None:
+        """What Redis tells, by the ratio of what the two settings take by its formats."""
+        if self._view.store.kind != REDIS or told is None:
+            return None
+        lengths = [len(key) for key in serialize_entity_keys([entity_key(row) for row in rows])]
+        stored = StoredRows(
+            self._view.config.project,
+            self._view.name,
+            np.array(lengths, np.int64),
+            {
+                name: np.array([_size_of(row.values.get(name)) for row in rows], np.int64)
+                for name in self._view.features
+            },
+            False,
+        )
+        number = max(1, round(num_entities))
+        usual = redis_bytes(stored, number, LISTPACK_VALUE).mean()
+        wider = redis_bytes(stored, number, _WIDER_LISTPACK).mean()
+        return float(told * num_entities * wider / usual)
+
+    def _notes(
+        self, rows: Mapping[bytes | str, OtherRow], entities: Estimate, told: float | None
+    ) -> Iterator[str]:
+        if len(rows) < entities.value:
+            yield (
+                f"{len(rows):,} entities were sampled. How many values there are beyond theirs is estimated "
+                "(Chao)."
+            )
+        if not entities.is_known:
+            yield "The number of entities is estimated by the share of the keys that are the view's."
+        if told is None:
+            yield "The store does not tell how many bytes it takes."
+        future = datetime.now(UTC)
+        if any(row.event > future for row in rows.values()):
+            yield "Some event timestamps lie in the future."
+
+
+def _stand_in(view: OtherView, number: int) -> EntityKey:
+    return EntityKey(join_keys=view.join_keys[:1], entity_values=[Value(int64_val=number)])
+
+
+def _size_of(value: Value | None) -> int:
+    return 0 if value is None else int(value.ByteSize())
+
+
+def _counted(rows: Iterable[OtherRow], feature: str) -> Counter[object]:
+    """How many entities have each value of a feature."""
+    counter: Counter[object] = Counter()
+    for row in rows:
+        value = row.values.get(feature)
+        field = None if value is None else value.WhichOneof("val")
+        if value is None or field is None:
+            continue
+        content = getattr(value, field)
+        if field.endswith(("_list_val", "_set_val")) and hasattr(content, "val"):
+            counter.update(set(map(_hashable, content.val)))
+        else:
+            counter[_hashable(content)] += 1
+    return counter
+
+
+def _hashable(content: Any) -> object:
+    return content.SerializeToString() if hasattr(content, "SerializeToString") else content
+
+
+def _estimated(counter: Counter[object], num_sampled: int, num_entities: float) -> Estimate:
+    """How many different values there are among all entities."""
+    more = round(num_entities) - num_sampled
+    if more <= 0:
+        return Estimate.exactly(len(counter))
+    times = Counter(counter.values())
+    unseen = unseen_values(times[1], times[2], num_sampled, more)
+    return Estimate(len(counter) + unseen, len(counter), len(counter) + 2 * unseen)
