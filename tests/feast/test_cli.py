@@ -112,13 +112,13 @@ class Reader:
         self.process.stdout.close()
 
 
-def test_apply_materialize_read_teardown(repo, feast_cli, warm_feast_cli):
-    assert "history" in feast_cli(repo, "apply")
+def test_apply_materialize_read_teardown(repo, warm_feast_cli):
+    assert "history" in warm_feast_cli(repo, "apply")
     warm_feast_cli(repo, "plan")
     with Reader(repo) as reader:  # runs before anything is materialized
         assert reader.ask(3)["viewed"] == [None]
 
-        feast_cli(repo, "materialize", "2026-04-01T00:00:00", "2026-05-02T00:00:00")
+        warm_feast_cli(repo, "materialize", "2026-04-01T00:00:00", "2026-05-02T00:00:00")
         answer = reader.ask(3, 299, 10**6)
         assert {"a3", "a4"} <= set(answer["viewed"][0])
         assert {299} <= set(answer["liked"][1])
