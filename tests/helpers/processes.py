@@ -17,18 +17,28 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import entry_points
 from multiprocessing.connection import Connection
-from multiprocessing.context import ForkServerContext, ForkServerProcess
+from multiprocessing.context import BaseContext, ForkServerContext, ForkServerProcess
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-_PRELOADED = ["pytest", "feast.cli.cli", "feast_sketch_store.online_store", "tests.helpers.keys"]
+_PRELOADED = [
+    "pytest",
+    "feast.cli.cli",
+    "feast_sketch_store.online_store",
+    "tests.helpers.keys",
+    # What Feast's commands import once they know the repository.
+    "feast.infra.compute_engines.local.compute",
+    "feast.infra.offline_stores.dask",
+    "feast.infra.passthrough_provider",
+    "feast.infra.registry.file",
+]
 PATIENCE_SECONDS = 300  # with a process that does not answer or end: the machine may be loaded
 
 
 def warm_context() -> ForkServerContext:
     """Starts processes; the first of them waits until Feast is imported."""
-    context = multiprocessing.get_context("forkserver")
+    context = _get_context("forkserver")
     context.set_forkserver_preload(_PRELOADED)
     return context
 
@@ -74,7 +84,8 @@ def start_command(
 ) -> ForkServerProcess:
     """Start a command of ``feast`` or of this Python in a process that begins with Feast imported.
 
-    It has a session of its own. What it runs by ``subprocess.run`` begins with Feast imported, too.
+    It has a session of its own. What it runs by ``subprocess.run``, or by ``multiprocessing`` as a process
+    that begins anew, begins with Feast imported, too.
 
     Parameters
     ----------
@@ -132,6 +143,7 @@ def _run_command(
         os.dup2(stream.fileno(), descriptor)
         stream.close()
     subprocess.run = _run_nested
+    multiprocessing.get_context = _get_warm_context
     if program != sys.executable:
         sys.argv = [program, *arguments]
         (feast,) = entry_points(group="console_scripts", name="feast")
@@ -152,6 +164,11 @@ def _run_command(
 
 
 _run_anew = subprocess.run
+_get_context = multiprocessing.get_context
+
+
+def _get_warm_context(method: str | None = None) -> BaseContext:
+    return warm_context() if method == "spawn" else _get_context(method)
 
 
 def _run_nested(command: Sequence[str | Path], **options: Any) -> subprocess.CompletedProcess[Any]:
