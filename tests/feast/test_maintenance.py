@@ -36,6 +36,12 @@ def write_source(folder, country, users=range(NUM_USERS), event=EVENT):
     frame.to_parquet(folder / "rows.parquet")
 
 
+@pytest.fixture(autouse=True)
+def _fixed_salt(monkeypatch):
+    """The salt decides how full a table is, and which false positives there are."""
+    monkeypatch.setattr("feast_sketch_store.layers.build.new_salt", lambda: (3, 5))
+
+
 @pytest.fixture
 def store(tmp_path):
     """A repository with 300 materialized users."""
