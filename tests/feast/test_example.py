@@ -165,11 +165,8 @@ def test_the_extract_keeps_the_purchases_of_known_customers(tmp_path):
     extract = tmp_path / "data/online_retail_purchases.parquet"
     contents = []
     for _ in range(2):
-        subprocess.run(
-            [sys.executable, tmp_path / "make_extract.py", tmp_path / "source.parquet"],
-            check=True,
-            capture_output=True,
-        )
+        done = run_command([sys.executable, tmp_path / "make_extract.py", tmp_path / "source.parquet"])
+        assert done.returncode == 0, done.stderr
         contents.append(extract.read_bytes())
     assert contents[0] == contents[1]
     rows = [
