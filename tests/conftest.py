@@ -1,5 +1,7 @@
 """Fixtures for all tests: values of every type that Feast can carry."""
 
+from contextlib import ExitStack
+
 import pytest
 
 # The helpers import Feast, which takes seconds. The process that hands tests to others loads this file and
@@ -28,3 +30,19 @@ def exact():
     from tests.helpers.values import exact
 
     return exact
+
+
+@pytest.fixture(scope="session")
+def object_server():
+    """Gives an object store of a name that runs, or skips the test; a bucket of it is new."""
+    from tests.helpers import object_servers
+
+    with ExitStack() as running:
+        started = {}
+
+        def server(name):
+            if name not in started:
+                started[name] = running.enter_context(object_servers.start(name))
+            return started[name]
+
+        yield server

@@ -1,11 +1,12 @@
 """Runs the short form of a campaign."""
 
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from tests.helpers.processes import run_command
 
 
 @pytest.fixture
@@ -14,12 +15,7 @@ def run_campaign() -> Callable[..., str]:
 
     def run(name: str, *arguments: str) -> str:
         campaign = Path(__file__).with_name(name)
-        done = subprocess.run(
-            [sys.executable, "-W", "ignore", campaign, *arguments],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = run_command([sys.executable, "-W", "ignore", campaign, *arguments])
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 

@@ -1,7 +1,5 @@
 """Fixtures for tests that drive the store through Feast's interface."""
 
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -19,7 +17,7 @@ from feast.types import FeastType, Int64, Set, String
 
 from feast_sketch_store import SketchOnlineStore
 from tests.helpers.keys import entity_key
-from tests.helpers.processes import run_feast, warm_context
+from tests.helpers.processes import run_command, warm_context
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 
@@ -168,34 +166,12 @@ def warm() -> ForkServerContext:
     return warm_context()
 
 
-@pytest.fixture
-def warm_feast_cli(warm: ForkServerContext, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
+@pytest.fixture(scope="session")
+def warm_feast_cli() -> Callable[..., str]:
     """Runs the ``feast`` command in a folder, in a process that begins with Feast imported."""
-    log = tmp_path_factory.mktemp("feast") / "output"
 
     def run(folder: Path, *arguments: str, expect_failure: bool = False) -> str:
-        process = warm.Process(target=run_feast, args=(folder, arguments, log))
-        process.start()
-        process.join()
-        output = log.read_text()
-        assert (process.exitcode != 0) == expect_failure, output
-        return output
-
-    return run
-
-
-@pytest.fixture
-def feast_cli() -> Callable[..., str]:
-    """Runs the plain ``feast`` command in a folder, in a new interpreter, and gives what it printed."""
-
-    def run(folder: Path, *arguments: str, expect_failure: bool = False) -> str:
-        done = subprocess.run(
-            [Path(sys.executable).parent / "feast", *arguments],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = run_command(["feast", *arguments], cwd=folder)
         output = done.stdout + done.stderr
         assert (done.returncode != 0) == expect_failure, output
         return output

@@ -1,6 +1,5 @@
-"""The plain `feast` command over a repository that never imports the package."""
+"""The `feast` command over a repository that never imports the package."""
 
-import ast
 import json
 import os
 import signal
@@ -42,18 +41,6 @@ history = FeatureView(
 service = FeatureService(name="recommender", features=[history])
 """
 
-READER = """
-import sys
-from feast import FeatureStore
-store = FeatureStore(repo_path=".")
-for line in sys.stdin:
-    rows = [{"user_id": int(user)} for user in line.split()]
-    features = store.get_feature_service("recommender")
-    answer = store.get_online_features(features=features, entity_rows=rows).to_dict()
-    print({name: [sorted(v) if isinstance(v, (set, list)) else v for v in values]
-           for name, values in answer.items()}, flush=True)
-"""
-
 
 def write_source(path: Path, users: int, country: str, day: int) -> None:
     moment = [datetime(2026, 5, day, tzinfo=UTC)] * users
@@ -86,40 +73,24 @@ def repo(tmp_path):
     return tmp_path
 
 
-class Reader:
-    """A process that serves features, as an application would."""
+def _reader_of(repo):
+    store = FeatureStore(repo_path=str(repo))
 
-    def __init__(self, repo):
-        self.process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-c", READER],
-            cwd=repo,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+    def read(users):
+        service = store.get_feature_service("recommender")
+        return store.get_online_features(service, {"user_id": users}).to_dict()
 
-    def ask(self, *users):
-        self.process.stdin.write(" ".join(map(str, users)) + "\n")
-        self.process.stdin.flush()
-        return ast.literal_eval(self.process.stdout.readline())
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.process.stdin.close()
-        assert self.process.wait(PATIENCE_SECONDS) == 0
-        self.process.stdout.close()
+    return read
 
 
-def test_apply_materialize_read_teardown(repo, feast_cli, warm_feast_cli):
-    assert "history" in feast_cli(repo, "apply")
+def test_apply_materialize_read_teardown(repo, warm, warm_feast_cli):
+    assert "history" in warm_feast_cli(repo, "apply")
     warm_feast_cli(repo, "plan")
-    with Reader(repo) as reader:  # runs before anything is materialized
-        assert reader.ask(3)["viewed"] == [None]
+    with answering(warm, _reader_of, repo) as ask:  # runs before anything is materialized
+        assert ask([3])["viewed"] == [None]
 
-        feast_cli(repo, "materialize", "2026-04-01T00:00:00", "2026-05-02T00:00:00")
-        answer = reader.ask(3, 299, 10**6)
+        warm_feast_cli(repo, "materialize", "2026-04-01T00:00:00", "2026-05-02T00:00:00")
+        answer = ask([3, 299, 10**6])
         assert {"a3", "a4"} <= set(answer["viewed"][0])
         assert {299} <= set(answer["liked"][1])
         assert answer["country"] == ["FR", "FR", None]
@@ -127,7 +98,7 @@ def test_apply_materialize_read_teardown(repo, feast_cli, warm_feast_cli):
 
         write_source(repo / "data" / "rows.parquet", 300, "DE", 3)
         warm_feast_cli(repo, "materialize-incremental", "2026-05-04T00:00:00")
-        assert reader.ask(3)["country"] == ["DE"]
+        assert ask([3])["country"] == ["DE"]
 
     warm_feast_cli(repo, "teardown")
     assert not (repo / "data/sketch/shop").exists()
@@ -159,12 +130,6 @@ def test_an_unknown_option_fails_with_its_name(repo, warm_feast_cli):
 def _write_rows(repo):
     rows = pd.read_parquet(repo / "data/rows.parquet")
     FeatureStore(repo_path=str(repo)).write_to_online_store("history", df=rows)
-
-
-def _reader_of(repo):
-    store = FeatureStore(repo_path=str(repo))
-    service = store.get_feature_service("recommender")
-    return lambda users: store.get_online_features(service, {"user_id": users}).to_dict()
 
 
 def test_inside_the_hybrid_store(repo, warm, warm_feast_cli):

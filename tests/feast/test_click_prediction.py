@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -11,6 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+
+from tests.helpers.processes import run_command
 
 for package in ("scipy", "sklearn", "redis"):
     pytest.importorskip(package)
@@ -49,12 +50,7 @@ def data(tmp_path_factory):
 
 
 def run(script, *arguments):
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", BENCHMARK / script, *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_command([sys.executable, "-W", "ignore", BENCHMARK / script, *arguments])
     return done.returncode, done.stdout, done.stderr
 
 

@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable
 from feast import FeatureStore
 
-from tests.helpers.processes import answering
+from tests.helpers.processes import answering, run_command
 
 EXAMPLE = Path(__file__).parents[2] / "feature_repo_example"
 
@@ -28,16 +28,14 @@ def copy(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def output(copy):
-    """What two runs print: the second finds the files of the first."""
+    """What two runs print: the second finds the files of the first.
+
+    The first is what a user does: the plain ``feast`` commands, then a reader, each a new interpreter.
+    """
+    command = [sys.executable, "-W", "ignore", copy / "run.py"]
     runs = [
-        subprocess.run(
-            [sys.executable, "-W", "ignore", copy / "run.py"],
-            capture_output=True,
-            text=True,
-            check=False,
-            cwd=copy.parent,
-        )
-        for _ in range(2)
+        subprocess.run(command, capture_output=True, text=True, check=False, cwd=copy.parent),
+        run_command(command, cwd=copy.parent),
     ]
     assert [run.returncode for run in runs] == [0, 0], runs[0].stderr + runs[1].stderr
     return [run.stdout for run in runs]
@@ -167,11 +165,8 @@ def test_the_extract_keeps_the_purchases_of_known_customers(tmp_path):
     extract = tmp_path / "data/online_retail_purchases.parquet"
     contents = []
     for _ in range(2):
-        subprocess.run(
-            [sys.executable, tmp_path / "make_extract.py", tmp_path / "source.parquet"],
-            check=True,
-            capture_output=True,
-        )
+        done = run_command([sys.executable, tmp_path / "make_extract.py", tmp_path / "source.parquet"])
+        assert done.returncode == 0, done.stderr
         contents.append(extract.read_bytes())
     assert contents[0] == contents[1]
     rows = [

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -16,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pandas as pd
@@ -25,11 +25,10 @@ from feast.repo_config import RepoConfig
 from feast.types import Int64, Set, String
 from requests import RequestException
 
-from tests.helpers.processes import PATIENCE_SECONDS
+from tests.helpers.processes import PATIENCE_SECONDS, start_command
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds the workers in /proc")
 
-FEAST = Path(sys.executable).parent / "feast"
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 APRIL = NOON - timedelta(20)
 LARGE = 50_000  # rows
@@ -59,7 +58,7 @@ class Server:
     repo: Path
     kind: str
     port: int
-    process: subprocess.Popen
+    process: BaseProcess
 
     @property
     def url(self) -> str:
@@ -160,8 +159,8 @@ def server(request, tmp_path_factory):
         port = probe.getsockname()[1]
     options = ["-h", "127.0.0.1", "-p", str(port), "-w", "2", "--max-requests", "1000000"]
     with (repo / "server.log").open("w") as log:
-        process = subprocess.Popen(
-            [FEAST, "serve", *options], cwd=repo, stdout=log, stderr=log, start_new_session=True
+        process = start_command(
+            ["feast", "serve", *options], cwd=repo, stdout=log.fileno(), stderr=log.fileno()
         )
         server = Server(repo, request.param, port, process)
         try:
@@ -169,7 +168,7 @@ def server(request, tmp_path_factory):
             yield server
         finally:
             os.killpg(process.pid, signal.SIGTERM)
-            process.wait(PATIENCE_SECONDS)
+            process.join(PATIENCE_SECONDS)
 
 
 def _features(folder: Path) -> list:
@@ -195,7 +194,7 @@ def _view(name: str, source, *fields: Field) -> FeatureView:
 
 
 def _is_healthy(server: Server) -> bool:
-    assert server.process.poll() is None, (server.repo / "server.log").read_text()
+    assert server.process.exitcode is None, (server.repo / "server.log").read_text()
     try:
         return server.send("/health")[0] == 200 and len(server.workers) == 2
     except (urllib.error.URLError, ConnectionError, TimeoutError):

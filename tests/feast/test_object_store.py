@@ -21,16 +21,16 @@ from feast_sketch_store.online_store import SketchOnlineStoreConfig
 from feast_sketch_store.storage.object_store import ObjectStorage
 from tests.helpers import object_servers
 from tests.helpers.object_servers import SECRET_KEY
+from tests.helpers.processes import run_command
 
 EVENT = datetime(2026, 5, 1, tzinfo=UTC)
 NUM_USERS = 200
 CREDENTIALS = {"access_key_id": "AWS_ACCESS_KEY_ID", "secret_access_key": "AWS_SECRET_ACCESS_KEY"}
 
 
-@pytest.fixture(scope="module")
-def moto():
-    with object_servers.start("moto") as server:
-        yield server
+@pytest.fixture
+def moto(object_server):
+    return object_server("moto")
 
 
 @pytest.fixture
@@ -101,17 +101,12 @@ def push(store, user, country, event=EVENT + timedelta(hours=1)):
 
 
 def in_another_process(folder, statement):
-    """What a new interpreter makes of a repository."""
+    """What a new process makes of a repository."""
     script = (
         "import json, sys; from feast import FeatureStore; store = FeatureStore(repo_path=sys.argv[1]); "
         f"print(json.dumps({statement}))"
     )
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", script, str(folder)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_command([sys.executable, "-W", "ignore", "-c", script, folder])
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 

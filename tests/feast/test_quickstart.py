@@ -1,17 +1,15 @@
 """The template of ``feast init`` and Feast's quickstart, with one line of ``feature_store.yaml`` switched."""
 
 import ast
-import os
 import shutil
-import subprocess
 import sys
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 from feast import FeatureStore
 
-BIN = Path(sys.executable).parent
+from tests.helpers.processes import run_command
+
 QUICKSTART = [
     "driver_hourly_stats:conv_rate",
     "driver_hourly_stats:acc_rate",
@@ -23,7 +21,7 @@ QUICKSTART = [
 def template(tmp_path_factory):
     """What ``feast init`` makes; its data are drawn at random, once."""
     folder = tmp_path_factory.mktemp("init")
-    subprocess.run([BIN / "feast", "init", "shop"], cwd=folder, check=True, capture_output=True)
+    assert run_command(["feast", "init", "shop"], cwd=folder).returncode == 0
     return folder / "shop" / "feature_repo"
 
 
@@ -45,20 +43,11 @@ def make_repository(template, tmp_path):
 
 def test_the_workflow_of_the_template_prints_what_it_prints_with_sqlite(make_repository):
     printed = {}
-    started = {
-        store_type: subprocess.Popen(
-            [sys.executable, "-W", "ignore", "test_workflow.py"],
-            cwd=make_repository(store_type),
-            env={**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        for store_type in ("sqlite", "sketch")
-    }
-    for store_type, process in started.items():
-        output, _ = process.communicate()
-        assert process.returncode == 0, output
+    for store_type in ("sqlite", "sketch"):
+        command = [sys.executable, "-W", "ignore", "test_workflow.py"]
+        done = run_command(command, cwd=make_repository(store_type))
+        output = done.stdout
+        assert done.returncode == 0, output + done.stderr
         assert "Error" not in output
         answers = [line.split("  :  ") for line in output.splitlines() if "  :  " in line]
         # Protobuf draws the order of a map's keys anew in each process.

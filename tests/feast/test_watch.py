@@ -2,8 +2,8 @@
 
 import json
 import logging
+import os
 import signal
-import subprocess
 import sys
 import threading
 from datetime import UTC, datetime, timedelta
@@ -21,7 +21,7 @@ from feast_sketch_store.errors import StorageError
 from feast_sketch_store.operations import maintenance
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.view import View
-from tests.helpers.processes import PATIENCE_SECONDS
+from tests.helpers.processes import PATIENCE_SECONDS, start_command
 
 EVENT = datetime(2026, 5, 1, tzinfo=UTC)
 VIEWS = ["history", "other"]
@@ -138,13 +138,17 @@ def test_the_command_seals_what_another_process_writes_until_it_is_interrupted(s
     options = ["--watch", "--interval", "0.05", "--min-rows", "10", "--share", "0.5", "--json"]
     command = [sys.executable, "-W", "ignore", "-c", code, "-c", str(store.repo_path), "seal", *options]
     push(store, "history", list(range(11)))
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert json.loads(process.stdout.readline())["view"] == "history"
+    reading, writing = os.pipe()
+    process = start_command(command, stdout=writing)
+    os.close(writing)
+    with os.fdopen(reading) as printed:
+        assert json.loads(printed.readline())["view"] == "history"
         for first in range(11, 40):
             push(store, "history", [first])
-        assert json.loads(process.stdout.readline())["view"] == "history"
-        process.send_signal(number)
-        assert process.wait(PATIENCE_SECONDS) == 0
+        assert json.loads(printed.readline())["view"] == "history"
+        os.kill(process.pid, number)
+        process.join(PATIENCE_SECONDS)
+        assert process.exitcode == 0
     stats = open_view(store, "history").stats()
     assert stats.sealed_entities + stats.unsealed_rows >= 40
     assert stats.sealed_entities > 11

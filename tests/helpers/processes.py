@@ -7,22 +7,38 @@ each other. A test of what a new interpreter does, such as resolving `type: sket
 
 import multiprocessing
 import os
+import runpy
+import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import tempfile
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import entry_points
 from multiprocessing.connection import Connection
-from multiprocessing.context import ForkServerContext
+from multiprocessing.context import BaseContext, ForkServerContext, ForkServerProcess
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-_PRELOADED = ["pytest", "feast.cli.cli", "feast_sketch_store.online_store", "tests.helpers.keys"]
+_PRELOADED = [
+    "pytest",
+    "feast.cli.cli",
+    "feast_sketch_store.online_store",
+    "tests.helpers.keys",
+    # What Feast's commands import once they know the repository.
+    "feast.infra.compute_engines.local.compute",
+    "feast.infra.offline_stores.dask",
+    "feast.infra.passthrough_provider",
+    "feast.infra.registry.file",
+]
 PATIENCE_SECONDS = 300  # with a process that does not answer or end: the machine may be loaded
 
 
 def warm_context() -> ForkServerContext:
     """Starts processes; the first of them waits until Feast is imported."""
-    context = multiprocessing.get_context("forkserver")
+    context = _get_context("forkserver")
     context.set_forkserver_preload(_PRELOADED)
     return context
 
@@ -60,12 +76,109 @@ def _answer(pipe: Connection, make: Callable[..., Callable[[Any], Any]], argumen
         pipe.send(answer(question))
 
 
-def run_feast(folder: Path, arguments: tuple[str, ...], output: Path) -> None:
-    """The `feast` command in this process, which it ends; both its streams go to a file."""
-    os.chdir(folder)
-    with output.open("wb") as file:
-        os.dup2(file.fileno(), sys.stdout.fileno())
-        os.dup2(file.fileno(), sys.stderr.fileno())
-    sys.argv = ["feast", *arguments]
-    (command,) = entry_points(group="console_scripts", name="feast")
-    sys.exit(command.load()())
+_MAIN = threading.Lock()  # held while `__main__` is another: a process begins by importing what it is
+
+
+def start_command(
+    command: Sequence[str | Path], *, cwd: Path | str | None = None, stdout: int = 1, stderr: int = 2
+) -> ForkServerProcess:
+    """Start a command of ``feast`` or of this Python in a process that begins with Feast imported.
+
+    It has a session of its own. What it runs by ``subprocess.run``, or by ``multiprocessing`` as a process
+    that begins anew, begins with Feast imported, too.
+
+    Parameters
+    ----------
+    command : ``["feast", ...]``, ``[sys.executable, "-c", code, ...]`` or ``[sys.executable, script, ...]``;
+        an option ``-W`` may come first.
+    stdout, stderr : descriptors of files that it writes to; they stay open here.
+    """
+    program, *arguments = map(str, command)
+    assert _is_warm(program), program
+    streams = Connection(os.dup(stdout)), Connection(os.dup(stderr))  # which can be sent to a process
+    process = warm_context().Process(
+        target=_run_command, args=(program, arguments, cwd or Path.cwd(), dict(os.environ), *streams)
+    )
+    with _MAIN:
+        main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
+        try:
+            process.start()
+        finally:
+            sys.modules["__main__"] = main
+    for stream in streams:
+        stream.close()
+    return process
+
+
+def run_command(
+    command: Sequence[str | Path], *, cwd: Path | str | None = None
+) -> subprocess.CompletedProcess[str]:
+    """What ``subprocess.run`` gives of a command that `start_command` can start, and what it printed."""
+    with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as stderr:
+        process = start_command(command, cwd=cwd, stdout=stdout.fileno(), stderr=stderr.fileno())
+        process.join()
+        for stream in (stdout, stderr):
+            stream.seek(0)
+        return subprocess.CompletedProcess(command, process.exitcode, stdout.read(), stderr.read())
+
+
+def _is_warm(program: str) -> bool:
+    return program == sys.executable or Path(program).name == "feast"
+
+
+def _run_command(
+    program: str,
+    arguments: list[str],
+    cwd: Path | str,
+    environment: dict[str, str],
+    stdout: Connection,
+    stderr: Connection,
+) -> None:
+    """Be the command, which ends this process."""
+    os.setsid()
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(environment)
+    for stream, descriptor in ((stdout, 1), (stderr, 2)):
+        os.dup2(stream.fileno(), descriptor)
+        stream.close()
+    subprocess.run = _run_nested
+    multiprocessing.get_context = _get_warm_context
+    if program != sys.executable:
+        sys.argv = [program, *arguments]
+        (feast,) = entry_points(group="console_scripts", name="feast")
+        sys.exit(feast.load()())
+    sys.orig_argv = [program, *arguments]
+    if arguments[0] == "-W":
+        warnings.simplefilter(arguments[1])
+        arguments = arguments[2:]
+    if arguments[0] == "-c":
+        sys.argv = ["-c", *arguments[2:]]
+        sys.path.insert(0, "")
+        main = sys.modules["__main__"] = ModuleType("__main__")
+        exec(compile(arguments[1], "<string>", "exec"), vars(main))
+    else:
+        sys.argv = arguments
+        sys.path.insert(0, str(Path(arguments[0]).parent.resolve()))
+        runpy.run_path(arguments[0], run_name="__main__")
+
+
+_run_anew = subprocess.run
+_get_context = multiprocessing.get_context
+
+
+def _get_warm_context(method: str | None = None) -> BaseContext:
+    return warm_context() if method == "spawn" else _get_context(method)
+
+
+def _run_nested(command: Sequence[str | Path], **options: Any) -> subprocess.CompletedProcess[Any]:
+    """``subprocess.run`` in such a process; what asks for another environment or for pipes begins anew."""
+    if options.keys() - {"cwd", "check"} or not _is_warm(str(command[0])):
+        return _run_anew(command, **options)
+    sys.stdout.flush()
+    process = start_command(command, cwd=options.get("cwd"))
+    process.join()
+    done = subprocess.CompletedProcess(command, process.exitcode)
+    if options.get("check"):
+        done.check_returncode()
+    return done

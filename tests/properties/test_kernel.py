@@ -327,8 +327,9 @@ def test_sets(few_rows, sets, data):
     words, ends = written
     num_rows, num_features = headers.shape
     rows = np.array(data.draw(st.lists(st.integers(0, num_rows - 1))) if num_rows else [], np.int64)
+    offsets = offsets_of(ends)
     for feature in range(num_features):
-        arguments = codes, words, int(ends[-1]) if num_rows else 0, offsets_of(ends), num_rows, rows, feature
+        arguments = codes, words, int(ends[-1]) if num_rows else 0, offsets, num_rows, rows, feature
         found = reference_sets.read_sets(*arguments)
         assert_equal(compiled.read_sets(*arguments), found)
         assert found[0].tolist() == headers[rows, feature].tolist()
@@ -356,8 +357,9 @@ def test_damaged_sets_are_read_alike_or_refused_by_both(few_rows, sets, data):
         return
     rng = np.random.default_rng(data.draw(st.integers(0, 99)))
     words[rng.integers(0, len(words))] ^= rng.integers(0, 2**64, dtype=np.uint64)
+    offsets = offsets_of(ends)
     for row, feature in itertools.product(range(num_rows), range(num_features)):
-        arguments = codes, words, int(ends[-1]), offsets_of(ends), num_rows, np.array([row]), feature
+        arguments = codes, words, int(ends[-1]), offsets, num_rows, np.array([row]), feature
         try:
             found = reference_sets.read_sets(*arguments)
         except ValueError:

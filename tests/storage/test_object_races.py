@@ -1,7 +1,6 @@
 """Writers and sealers of several processes at once, over object stores that run."""
 
 import json
-import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -17,8 +16,8 @@ from feast_sketch_store.storage.buckets import open_bucket
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
 from feast_sketch_store.view.view import View
-from tests.helpers import object_servers
 from tests.helpers.keys import user_hashes, user_key
+from tests.helpers.processes import run_command
 
 WRITERS, COMMITS = 8, 12
 CODEC = FeatureCodec("viewed", "string_set_val")
@@ -44,27 +43,25 @@ print(json.dumps(numbers))
 
 
 @pytest.mark.parametrize("name", ["moto", "weed", "azurite"])
-def test_eight_writers_keep_all_commits(name):
-    with object_servers.start(name) as server:
-        url = f"{server.bucket()}/store"
+def test_eight_writers_keep_all_commits(object_server, name):
+    server = object_server(name)
+    url = f"{server.bucket()}/store"
 
-        def write(writer):
-            arguments = [url, json.dumps(server.options), f"writer {writer}", str(COMMITS)]
-            return subprocess.run(
-                [sys.executable, "-c", WRITE, *arguments], capture_output=True, text=True, check=False
-            )
+    def write(writer):
+        arguments = [url, json.dumps(server.options), f"writer {writer}", str(COMMITS)]
+        return run_command([sys.executable, "-c", WRITE, *arguments])
 
-        with ThreadPoolExecutor(WRITERS) as pool:
-            done = list(pool.map(write, range(WRITERS)))
-        assert [each.returncode for each in done] == [0] * WRITERS, [each.stderr[-500:] for each in done]
-        numbers = [number for each in done for number in json.loads(each.stdout)]
-        assert sorted(numbers) == list(range(WRITERS * COMMITS))
-        names = [f"writer {writer}-{n}" for writer in range(WRITERS) for n in range(COMMITS)]
-        in_order = [name for _, name in sorted(zip(numbers, names, strict=True))]
-        log = RowLog(open_bucket(url, server.options).within("view/"))
-        assert log.read().table()["name"].to_pylist() == in_order
-        log.absorb()
-        assert log.read().table()["name"].to_pylist() == in_order
+    with ThreadPoolExecutor(WRITERS) as pool:
+        done = list(pool.map(write, range(WRITERS)))
+    assert [each.returncode for each in done] == [0] * WRITERS, [each.stderr[-500:] for each in done]
+    numbers = [number for each in done for number in json.loads(each.stdout)]
+    assert sorted(numbers) == list(range(WRITERS * COMMITS))
+    names = [f"writer {writer}-{n}" for writer in range(WRITERS) for n in range(COMMITS)]
+    in_order = [name for _, name in sorted(zip(numbers, names, strict=True))]
+    log = RowLog(open_bucket(url, server.options).within("view/"))
+    assert log.read().table()["name"].to_pylist() == in_order
+    log.absorb()
+    assert log.read().table()["name"].to_pylist() == in_order
 
 
 def write(view, users, item):
@@ -97,70 +94,68 @@ def no_lease(name, wait=False):
 
 @pytest.mark.parametrize("has_leases", [True, False])
 @pytest.mark.parametrize("name", ["moto", "weed"])
-def test_of_two_sealers_one_publishes_and_both_are_right(name, has_leases):
-    with object_servers.start(name) as server:
-        url = f"{server.bucket()}/store"
-        views = [
-            View(open_bucket(url, server.options).within("view/"), SETTINGS, NEVER, 0.0) for _ in range(3)
-        ]
-        users = list(range(40))
-        write(views[0], users, "a")
-        for view in views:
-            if not has_leases:
-                view.storage.lease = no_lease
-        published = []
-        inside = threading.Barrier(2)
-        if has_leases:
-            fold = views[0]._fold
-
-            def fold_beside_the_other(log):
-                published.append(views[1].seal())
-                return fold(log)
-
-            views[0]._fold = fold_beside_the_other
-            published.append(views[0].seal())
-            assert published == [False, True]
-        else:
-            for view in views[:2]:
-                draft = view._draft
-
-                def draft_together(*arguments, draft=draft):
-                    made = draft(*arguments)
-                    inside.wait(60)
-                    return made
-
-                view._draft = draft_together
-            with ThreadPoolExecutor(2) as pool:
-                assert list(pool.map(lambda view: view.seal(), views[:2])) == [True, True]
-        write(views[2], users[:5], "b")
-        fresh = opened(server, url)
-        wanted = {user: {"b" if user < 5 else "a"} for user in users}
-        for view in [*views, fresh]:
-            assert read(view, [*users, 1000]) == wanted
-            assert view.stats().sealed_entities == len(users)
-
-
-def test_a_seal_of_rows_that_were_rebuilt_meanwhile_is_not_served():
-    with object_servers.start("moto") as server:
-        url = f"{server.bucket()}/store"
-        sealer, rebuilder = (opened(server, url) for _ in range(2))
-        for view in (sealer, rebuilder):
+def test_of_two_sealers_one_publishes_and_both_are_right(object_server, name, has_leases):
+    server = object_server(name)
+    url = f"{server.bucket()}/store"
+    views = [View(open_bucket(url, server.options).within("view/"), SETTINGS, NEVER, 0.0) for _ in range(3)]
+    users = list(range(40))
+    write(views[0], users, "a")
+    for view in views:
+        if not has_leases:
             view.storage.lease = no_lease
-        users = list(range(40))
-        write(sealer, users, "old")
-        draft = sealer._draft
+    published = []
+    inside = threading.Barrier(2)
+    if has_leases:
+        fold = views[0]._fold
 
-        def fill(staging):
-            filled = View(staging, SETTINGS, NEVER, 0.0)
-            write(filled, users[:20], "new")
-            return staging
+        def fold_beside_the_other(log):
+            published.append(views[1].seal())
+            return fold(log)
 
-        def draft_after_the_rebuild(*arguments):
-            rebuilder.rebuild(fill)
-            return draft(*arguments)
+        views[0]._fold = fold_beside_the_other
+        published.append(views[0].seal())
+        assert published == [False, True]
+    else:
+        for view in views[:2]:
+            draft = view._draft
 
-        sealer._draft = draft_after_the_rebuild
-        sealer.seal()
-        fresh = opened(server, url)
-        for view in (sealer, rebuilder, fresh):
-            assert read(view, users) == {user: {"new"} for user in users[:20]}
+            def draft_together(*arguments, draft=draft):
+                made = draft(*arguments)
+                inside.wait(60)
+                return made
+
+            view._draft = draft_together
+        with ThreadPoolExecutor(2) as pool:
+            assert list(pool.map(lambda view: view.seal(), views[:2])) == [True, True]
+    write(views[2], users[:5], "b")
+    fresh = opened(server, url)
+    wanted = {user: {"b" if user < 5 else "a"} for user in users}
+    for view in [*views, fresh]:
+        assert read(view, [*users, 1000]) == wanted
+        assert view.stats().sealed_entities == len(users)
+
+
+def test_a_seal_of_rows_that_were_rebuilt_meanwhile_is_not_served(object_server):
+    server = object_server("moto")
+    url = f"{server.bucket()}/store"
+    sealer, rebuilder = (opened(server, url) for _ in range(2))
+    for view in (sealer, rebuilder):
+        view.storage.lease = no_lease
+    users = list(range(40))
+    write(sealer, users, "old")
+    draft = sealer._draft
+
+    def fill(staging):
+        filled = View(staging, SETTINGS, NEVER, 0.0)
+        write(filled, users[:20], "new")
+        return staging
+
+    def draft_after_the_rebuild(*arguments):
+        rebuilder.rebuild(fill)
+        return draft(*arguments)
+
+    sealer._draft = draft_after_the_rebuild
+    sealer.seal()
+    fresh = opened(server, url)
+    for view in (sealer, rebuilder, fresh):
+        assert read(view, users) == {user: {"new"} for user in users[:20]}

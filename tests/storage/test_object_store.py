@@ -13,16 +13,14 @@ from feast_sketch_store.storage import object_lease
 from feast_sketch_store.storage.base import FileExistsAlreadyError, UncertainWriteError
 from feast_sketch_store.storage.buckets import _objects, check_url, open_bucket
 from feast_sketch_store.storage.object_store import ObjectStorage
-from tests.helpers import object_servers
 from tests.helpers.object_servers import SECRET_KEY
 from tests.storage.contract import StorageContract, in_threads, names_of, put
 
 
 def server_fixture(name):
-    @pytest.fixture(scope="module")
-    def server():
-        with object_servers.start(name) as running:
-            yield running
+    @pytest.fixture
+    def server(object_server):
+        return object_server(name)
 
     return server
 

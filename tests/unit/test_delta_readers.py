@@ -5,8 +5,6 @@ old releases of its dependencies, so it lies in a folder of its own, and a proce
 """
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,6 +13,7 @@ import pytest
 
 from feast_sketch_store.row_log import RowLog
 from feast_sketch_store.storage.local import LocalStorage
+from tests.helpers.processes import run_command
 
 FOLDER = ".delta-lake-reader"
 INSTALL = f"pip install --no-deps --target {FOLDER} delta-lake-reader==0.2.16"
@@ -22,6 +21,7 @@ OTHER = Path(__file__).parents[2] / FOLDER
 
 READ = """
 import json, os, sys
+sys.path[:0] = sys.argv[2:]
 import deltalake
 rows = deltalake.DeltaTable(sys.argv[1]).{to_arrow}().to_pylist()
 print(json.dumps([deltalake.__file__, rows]), flush=True)
@@ -36,16 +36,10 @@ def read(request):
     if is_other and not OTHER.is_dir():
         pytest.skip(f"delta-lake-reader is not there; {INSTALL}")
     code = READ.format(to_arrow="to_table" if is_other else "to_pyarrow_table")
-    environment = {**os.environ, "PYTHONPATH": str(OTHER) if is_other else ""}
+    folders = [OTHER] if is_other else []
 
     def read(storage):
-        done = subprocess.run(
-            [sys.executable, "-c", code, str(storage.path / "rows")],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = run_command([sys.executable, "-c", code, storage.path / "rows", *folders])
         assert done.returncode == 0, done.stderr
         where, rows = json.loads(done.stdout)
         assert Path(where).is_relative_to(OTHER) == is_other

@@ -3,7 +3,6 @@
 The structure comes first: each listed row has a bitmap of the values of a feature.
 """
 
-import subprocess
 import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -29,6 +28,7 @@ from feast_sketch_store.structures.base import SealedFeature, Structure
 from feast_sketch_store.structures.feature_rows import in_order
 from feast_sketch_store.structures.goals import Offer
 from feast_sketch_store.structures.parts import WORDS, checked, prefixed
+from tests.helpers.processes import run_command
 
 
 @dataclass(frozen=True)
@@ -135,6 +135,14 @@ def registered():
         yield
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _fixed_salt():
+    """The salt decides in which order rows lie, and which false positives there are."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("feast_sketch_store.layers.build.new_salt", lambda: (3, 5))
+        yield
+
+
 @pytest.fixture(scope="module")
 def make_store(tmp_path_factory):
     """Makes a repository whose feature ``viewed`` has the given tags, with its rows materialized."""
@@ -197,7 +205,7 @@ print([sorted(row) for row in reader.arrow("viewed", list(range(100))).to_pylist
 def read_in_another_process(repository, knows_it):
     command = [sys.executable, "-c", READ, str(repository), str(Path(__file__).parent)]
     command.append("registered" if knows_it else "unknown")
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return run_command(command)
 
 
 def test_a_store_that_does_not_know_it_refuses_the_tag(make_store, monkeypatch):
