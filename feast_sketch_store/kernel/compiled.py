@@ -132,6 +132,22 @@ def parse_int64_keys(messages: list[bytes]) -> tuple[str, NDArray[np.int64]] | N
     return None if name is None else (name.decode(), values)
 
 
+def parse_packed_lists(
+    messages: list[bytes], field: int, width: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64] | NDArray[np.int32]] | None:
+    """See `reference.parse_packed_lists`."""
+    lengths = np.fromiter(map(len, messages), np.int64, len(messages))
+    content, ends = b"".join(messages), np.empty(len(messages) + 1, np.int64)
+    count = _compiled.parse_packed_lists(content, lengths, field, width, ends, bytearray())
+    if count is None:
+        return None
+    elements = np.empty(count, np.int32 if width == 4 else np.int64)
+    into = elements.view(np.uint8)
+    if _compiled.parse_packed_lists(content, lengths, field, width, ends, into) is None:
+        return None
+    return ends, elements
+
+
 def hash_keys(offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> NDArray[np.uint64]:
     """See `reference.hash_keys`."""
     hashes = np.empty((len(offsets) - 1, 2), np.uint64)

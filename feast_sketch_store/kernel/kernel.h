@@ -183,7 +183,7 @@ int64_t read_row(const Sets *sets, int64_t number, Py_ssize_t last, const RowOfS
 
 #define EACH_KERNEL_FUNCTION(DO)                                                                     \
     DO(possible_symbols) DO(windows) DO(contains) DO(scores) DO(touch_blocks) DO(add_facts)          \
-    DO(hash_int64_keys) DO(parse_int64_keys) DO(hash_keys)                                           \
+    DO(hash_int64_keys) DO(parse_int64_keys) DO(hash_keys) DO(parse_packed_lists)                    \
     DO(index_int64) DO(find_int64) DO(index_bytes) DO(find_bytes) DO(sort_rows) DO(encode_values)    \
     DO(take_packed) DO(row_hashes) DO(find_rows) DO(write_sets) DO(read_sets)
 

@@ -410,6 +410,62 @@ def _read_varint(message: bytes, place: int) -> tuple[int, int]:
     return 0, len(message) + 1
 
 
+def parse_packed_lists(
+    messages: list[bytes], field: int, width: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64] | NDArray[np.int32]] | None:
+    """Lists of numbers out of Feast's ``Value`` messages.
+
+    Parameters
+    ----------
+    messages : in wire format, as protobuf writes them.
+    field : the number of the field of ``Value`` that has the lists.
+    width : bytes of an element, 4 or 8; 0 for varints.
+
+    Returns
+    -------
+    Where each list ends, int64[n + 1], and the elements of all, int32 for a width of 4 and otherwise int64:
+    bits that the caller knows how to take. None if a message has anything but such a list; one without a byte
+    has no elements.
+    """
+    parts = []
+    for message in messages:
+        if (part := _packed_list(message, field)) is None:
+            return None
+        parts.append(part)
+    data = np.frombuffer(b"".join(parts), np.uint8)
+    sizes = np.fromiter(map(len, parts), np.int64, len(parts))
+    ends = np.concatenate(([0], np.cumsum(sizes)))
+    if width:
+        if (sizes % width).any():
+            return None
+        return ends // width, data.view(np.int32) if width == 4 else data.view(np.int64)
+    if any(part and part[-1] >= 0x80 for part in parts):
+        return None
+    stops = np.flatnonzero(data < 0x80)
+    starts = np.concatenate(([0], stops[:-1] + 1)) if len(stops) else stops
+    places = np.arange(len(data)) - np.repeat(starts, stops - starts + 1)
+    if (places > 9).any() or (data[places == 9] > 1).any():
+        return None
+    bits = (data & 0x7F).astype(np.uint64) << (7 * places).astype(np.uint64)
+    numbers = np.bitwise_or.reduceat(bits, starts) if len(starts) else bits
+    return np.searchsorted(stops, ends), numbers.view(np.int64)
+
+
+def _packed_list(message: bytes, field: int) -> bytes | None:
+    """What a message has in field 1 of the message in a field; None if there is anything else."""
+    if not message:
+        return b""
+    for tag in (field << 3 | 2, 1 << 3 | 2):
+        number, place = _read_varint(message, 0)
+        length, start = _read_varint(message, place)
+        if number != tag or start > len(message) or start + length != len(message):
+            return None
+        message = message[start:]
+        if not message:
+            break
+    return message
+
+
 def hash_keys(offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> NDArray[np.uint64]:
     """MurmurHash3 x64 128 of single int64 keys, BLAKE2b-128 of others: uint64[n, 2].
 

@@ -15,6 +15,7 @@ Feast takes seconds to import, so it is imported where its objects are made, and
 """
 
 import itertools
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -117,6 +118,9 @@ _VALUE_FIELDS: Final = {
     "zoned_timestamp_val": (48, "message"),
 }
 
+# Bytes of an element in a packed list, 0 for a varint.
+_PACKED_BYTES: Final = {"bool": 0, "int32": 0, "int64": 0, "timestamp": 0, "float": 4, "double": 8}
+_MANY_VALUES: Final = 16  # a call of the kernel takes as long as so few
 _ENTITIES_PER_MESSAGE: Final = 128  # few enough to stay in the cache
 _BYTES_PER_MESSAGE: Final = 1 << 26  # but for one larger value; protobuf parses no more than 2 GiB
 
@@ -253,6 +257,8 @@ class FeatureCodec:
         RowError : a value is carried by another field than the feature's type asks for and cannot be meant
             as such (see `conversions`), or cannot be held by the column.
         """
+        if (usual := self._packed_lists(values)) is not None:
+            return usual
         absent = np.zeros(len(values), np.bool_)
         ends = np.zeros(len(values) + 1, np.int64)
         elements: list[object] = []
@@ -281,6 +287,27 @@ class FeatureCodec:
             )
         return column, null_rows
 
+    def _packed_lists(self, values: "Sequence[Value | None]") -> tuple[pa.Array, list[int]] | None:
+        """The same without a Python object per element; None unless all are usual lists of numbers."""
+        width = _PACKED_BYTES.get(self.element_kind)
+        if width is None or not self.is_collection or len(values) < _MANY_VALUES:
+            return None
+        messages = [b"" if value is None else value.SerializeToString() for value in values]
+        parsed = kernel.parse_packed_lists(messages, _VALUE_FIELDS[self.value_field][0], width)
+        if parsed is None:
+            return None
+        ends, numbers = parsed
+        elements: NDArray[Any] = numbers
+        if self.element_kind == "bool":
+            elements = numbers != 0
+        elif width:
+            elements = numbers.view(f"<f{width}")
+        column = self._elements_to_arrow(elements)
+        absent = np.fromiter(map(operator.not_, messages), np.bool_, len(messages))
+        mask = pa.array(absent) if absent.any() else None
+        null_rows = [row for row in np.flatnonzero(absent).tolist() if values[row] is not None]
+        return pa.LargeListArray.from_arrays(pa.array(ends), column, mask=mask), null_rows
+
     def _converted(self, value: "Value | None", field: str, row: int) -> list[Any]:
         """The elements of a value that another field carries."""
         kind, reason, content = _VALUE_FIELDS.get(field, (0, ""))[1], "", getattr(value, field)
@@ -298,10 +325,10 @@ class FeatureCodec:
             f"has {field}{shown}{reason}; correct the feature's type or the source's column"
         )
 
-    def _elements_to_arrow(self, elements: list[object]) -> pa.Array:
+    def _elements_to_arrow(self, elements: list[object] | NDArray[Any]) -> pa.Array:
         kind = self.element_kind
         if kind == "message":
-            elements = [e and e.SerializeToString(deterministic=True) for e in elements]  # type: ignore[attr-defined]
+            elements = [e and e.SerializeToString(deterministic=True) for e in elements]  # type: ignore[union-attr]
         try:
             if kind == "timestamp":
                 seconds = pa.array(elements, pa.int64())

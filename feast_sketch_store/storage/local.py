@@ -31,6 +31,7 @@ from feast_sketch_store.storage.system import born_at, fdatasync, fsync_path, ma
 
 _UNFINISHED = ".tmp"  # ends the hidden name of a file that is being written
 _DROPPED = ".dropped"  # ends the hidden name of a folder that is being removed
+_JOINED_BYTES = 1 << 16  # copying so few takes less than a call
 _TRIES = 100  # to make, or to remove, a folder that others remove or fill at the same time
 
 _Identity = tuple[int, int]  # of a file or folder: inode and time of birth
@@ -208,11 +209,11 @@ class LocalStorage(Storage):
         """Write a small file quickly, see `Storage.note`."""
         path = self._path(name)
         with self._writing(path):
-            self._make_folder(path.parent)
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            descriptor = self._open_to_append(path)
             try:
                 _write_at(descriptor, 0, [content])
-                os.ftruncate(descriptor, len(content))
+                if os.fstat(descriptor).st_size > len(content):
+                    os.ftruncate(descriptor, len(content))
             finally:
                 os.close(descriptor)
 
@@ -376,8 +377,12 @@ def _finish(file: BinaryIO) -> None:
 
 
 def _write_at(descriptor: int, at: int, pieces: Iterable[bytes | memoryview]) -> None:
-    for piece in pieces:
-        rest = memoryview(piece).cast("B")
+    """Write pieces one behind the other; small ones in one call, for each lets other threads run."""
+    views = [memoryview(piece).cast("B") for piece in pieces]
+    if sum(map(len, views)) <= _JOINED_BYTES:
+        views = [memoryview(b"".join(views))]
+    for piece in views:
+        rest = piece
         while len(rest):
             written = os.pwrite(descriptor, rest, at)
             at, rest = at + written, rest[written:]

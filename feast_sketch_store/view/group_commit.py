@@ -1,6 +1,7 @@
 """Group commit: writes of several threads and tasks share one durable commit and return together."""
 
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Generic, TypeAlias, TypeVar
@@ -12,25 +13,34 @@ Commit: TypeAlias = Callable[[Sequence[T]], Sequence[BaseException | None]]
 
 LEADER = "feast_sketch_store write"  # the name of threads
 
+# So many threads are woken at once; each of them wakes one more. All at once would only wait for the
+# interpreter, and each wait is two switches of threads.
+_WOKEN_AT_ONCE = 4
+
 
 class _Waiting(Generic[T]):
     """One write: what it is, how it ended, and whether its thread is to commit for the others.
 
-    ``future`` is None if a thread waits.
+    ``future`` is None if a thread waits. ``others`` are those of its commit who are still to be woken.
     """
+
+    __slots__ = ("error", "future", "is_gone", "is_woken", "item", "leads", "others", "woken")
 
     def __init__(self, item: T, future: "Future[None] | None" = None):
         self.item = item
         self.future = future
         self.error: BaseException | None = None
         self.leads = False
-        self.woken = threading.Event()
+        self.is_gone = False  # its thread was interrupted, and waits no more
+        self.is_woken = False
+        self.others: deque[_Waiting[T]] = deque()
+        self.woken = threading.Lock()  # cheaper than an event: held until the thread may go on
+        self.woken.acquire()
 
     def end(self) -> None:
-        """Tell who waits that it is over."""
-        if self.future is None:
-            self.woken.set()
-        elif self.error is None:
+        """Tell who waits for the future that it is over."""
+        assert self.future is not None
+        if self.error is None:
             self.future.set_result(None)
         else:
             self.future.set_exception(self.error)
@@ -62,12 +72,18 @@ class GroupCommit(Generic[T]):
         BaseException : what the commit raised, or why it refused the item.
         """
         waiting = _Waiting(item)
-        leads = self._enlist(waiting)
-        if not leads:
-            waiting.woken.wait()
-            leads = waiting.leads
-        if leads:
+        if self._enlist(waiting):
+            waiting.is_woken = True
             self._lead(commit)
+        else:
+            try:
+                waiting.woken.acquire()
+                self._wake(waiting.others, 1)
+            except BaseException:  # the thread was interrupted; what it was to do is still to be done
+                self._leave(waiting, commit)
+                raise
+            if waiting.leads:
+                self._lead(commit)
         if waiting.error is not None:
             raise waiting.error
 
@@ -100,23 +116,23 @@ class GroupCommit(Generic[T]):
     def _lead_all(self, commit: Commit[T]) -> None:
         """Commit until nobody waits, or a thread that waits can do it."""
         while (following := self._commit_waiting(commit)) is not None:
-            if following.future is None:
-                self._hand_over(following)
+            if self._hand_over(following):
                 return
 
     def _lead(self, commit: Commit[T]) -> None:
         """Commit what is waiting, then let the first of those that came meanwhile do the same."""
         following = self._commit_waiting(commit)
-        if following is None:
-            return
-        if following.future is None:
-            self._hand_over(following)
-        else:
+        if following is not None and not self._hand_over(following):
             self._start_leader(commit)
 
-    def _hand_over(self, following: _Waiting[T]) -> None:
-        following.leads = True
-        following.woken.set()
+    def _hand_over(self, following: _Waiting[T]) -> bool:
+        """Let the thread that waits for a write commit what is waiting; False if there is no such thread."""
+        with self._lock:
+            if following.future is not None or following.is_gone:
+                return False
+            following.leads = following.is_woken = True
+        following.woken.release()
+        return True
 
     def _commit_waiting(self, commit: Commit[T]) -> _Waiting[T] | None:
         """Commit what is waiting: the first of those that came meanwhile, None if nobody has to lead."""
@@ -132,6 +148,33 @@ class GroupCommit(Generic[T]):
         with self._lock:
             following = self._queue[0] if self._queue else None
             self._is_led = following is not None
+        threads: deque[_Waiting[T]] = deque()
         for waiting in batch:
-            waiting.end()
+            if waiting.future is not None:
+                waiting.end()
+            elif not waiting.is_woken:
+                waiting.others = threads
+                threads.append(waiting)
+        self._wake(threads, _WOKEN_AT_ONCE)
         return following
+
+    def _wake(self, threads: "deque[_Waiting[T]]", number: int) -> None:
+        """Wake so many of the threads that wait."""
+        while number and threads:
+            with self._lock:
+                waiting = threads.popleft() if threads else None
+                if waiting is None or waiting.is_gone:
+                    continue
+                waiting.is_woken = True
+            waiting.woken.release()
+            number -= 1
+
+    def _leave(self, waiting: _Waiting[T], commit: Commit[T]) -> None:
+        """Pass on what a thread was woken for that does not wait any more."""
+        with self._lock:
+            waiting.is_gone = True
+            is_woken = waiting.is_woken
+        if is_woken:
+            self._wake(waiting.others, 1)
+        if waiting.leads:
+            self._start_leader(commit)

@@ -164,18 +164,28 @@ class StateLoader:
             return replace(state, position=log.position)
         return self._with_rows(state, table, log.position, log.num_commits)
 
-    def take_up(self, state: State, table: pa.Table, position: Position) -> State | None:
-        """The state with rows that this process has just appended, without a look at the files.
+    def take_up(
+        self, state: State, table: pa.Table, position: Position, num_commits: int = 1
+    ) -> State | None:
+        """The state with rows that this process has appended, without a look at the files.
+
+        Parameters
+        ----------
+        table : the rows of the last ``num_commits`` commits up to a position, in their order.
 
         Returns
         -------
         None if there are commits between the state and these rows, which have to be read.
         """
         known = state.position
-        is_next = position.number == known.number + 1 and known.identity in (None, position.identity)
-        if not is_next or position.cursor is None or (known.identity is None and position.number):
+        is_next = position.number == known.number + num_commits and known.identity in (
+            None,
+            position.identity,
+        )
+        is_start = position.number == num_commits - 1
+        if not is_next or position.cursor is None or (known.identity is None and not is_start):
             return None
-        return self._with_rows(state, table, position, 1)
+        return self._with_rows(state, table, position, num_commits)
 
     def sealed(self) -> State:
         """The state of the newest snapshot that can be read, without the commits since.

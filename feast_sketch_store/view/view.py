@@ -26,7 +26,7 @@ from feast_sketch_store.errors import (
     VocabularyOverflowError,
 )
 from feast_sketch_store.layers import Shards
-from feast_sketch_store.row_log import LogRead, Position, RowLog
+from feast_sketch_store.row_log import START, LogRead, Position, RowLog
 from feast_sketch_store.rows.encoding import FeastRow, RowKeys
 from feast_sketch_store.rows.entity_keys import find_sorted
 from feast_sketch_store.snapshot.files import Draft
@@ -41,6 +41,7 @@ from feast_sketch_store.view.registry import named
 from feast_sketch_store.view.sealing import SealPolicy, fold
 from feast_sketch_store.view.semantics import FoldedRows
 from feast_sketch_store.view.settings import ViewSettings
+from feast_sketch_store.view.state import State
 from feast_sketch_store.view.vocabulary_limit import VocabularyLimit
 
 _logger = logging.getLogger(__name__)
@@ -50,6 +51,7 @@ _SNAPSHOTS_KEPT = 2
 
 # While nobody reads, so many rows are taken up together, by a later write or the next read.
 _MAX_DEFERRED_ROWS = 256
+_MAX_DEFERRED_BYTES = 1 << 20
 
 SEALER = "feast_sketch_store seal"  # the name of threads
 
@@ -78,10 +80,10 @@ class Dropped(NamedTuple):
 
 @dataclass(frozen=True)
 class _Deferred:
-    """Rows that were written and not taken up yet, up to a commit of the log."""
+    """Rows that were written and not taken up yet: a table for each commit up to one, without a gap."""
 
-    through: int = -1
-    num_commits: int = 0
+    position: Position = START
+    tables: tuple[pa.Table, ...] = ()
     num_rows: int = 0
     num_bytes: int = 0
 
@@ -90,11 +92,24 @@ class _Deferred:
         """At most so many values of a feature with a limit: each takes four bytes at least."""
         return self.num_bytes // 4
 
-    def followed_by(self, table: pa.Table, number: int) -> "_Deferred":
-        """With the rows of a commit more."""
-        return _Deferred(
-            number, self.num_commits + 1, self.num_rows + len(table), self.num_bytes + table.nbytes
-        )
+    @property
+    def num_commits(self) -> int:
+        """How many commits the rows are of."""
+        return len(self.tables)
+
+    def followed_by(self, table: pa.Table, position: Position) -> "_Deferred":
+        """With the rows of a commit more; only these, if there are commits of others between."""
+        last = self.position
+        is_next = position.number == last.number + 1 and position.identity == last.identity
+        tables = (*self.tables, table) if is_next else (table,)
+        return _Deferred(position, tables, self.num_rows + len(table), self.num_bytes + table.nbytes)
+
+    def behind(self, number: int) -> pa.Table | None:
+        """The rows of the commits behind one; None if they do not follow it, or there are none."""
+        num_commits = self.position.number - number
+        if not 0 < num_commits <= len(self.tables):
+            return None
+        return pa.concat_tables(self.tables[-num_commits:], promote_options="default").combine_chunks()
 
 
 class View(LiveView):
@@ -167,20 +182,14 @@ class View(LiveView):
         VocabularyOverflowError, RowError, StorageError : nothing of the rows was written.
         """
         self._commits.submit(rows, self._commit)
-        if self._is_due():
-            if self._is_load(rows):
-                self._maintain()
-            else:
-                self._maintain_beside()
+        if self._is_load(rows) and self._is_due():
+            self._maintain()
 
     async def write_async(self, rows: Batch) -> None:
         """`write` for tasks, without a thread for each."""
         await asyncio.wrap_future(self._commits.submit_later(rows, self._commit))
-        if self._is_due():
-            if self._is_load(rows):
-                await asyncio.to_thread(self._maintain)
-            else:
-                self._maintain_beside()
+        if self._is_load(rows) and self._is_due():
+            await asyncio.to_thread(self._maintain)
 
     def _is_due(self) -> bool:
         return not self.policy.by_job and (self._wants_seal() or self._wants_absorption())
@@ -224,6 +233,9 @@ class View(LiveView):
             self.metrics.refused(error, len(batches))
             raise
         self.metrics.committed()
+        # Here, and not in each of the writes that share the commit. Whoever wrote a load seals by himself.
+        if self._is_due() and not any(map(self._is_load, batches)):
+            self._maintain_beside()
         return [None] * len(batches)
 
     def _to_table(self, batches: Sequence[Batch]) -> pa.Table:
@@ -249,15 +261,15 @@ class View(LiveView):
             num_elements = self._deferred.num_elements
             if self._vocabulary_limit.surely_holds(table, self._state, self.settings, num_elements):
                 return
-        self._last_deferred = _Deferred()
         self.refresh()
+        self._last_deferred = _Deferred()
         self._with_state(lambda state: self._vocabulary_limit.check(table, state, self.settings))
 
     @property
     def _deferred(self) -> _Deferred:
         """What the state lacks of the rows that were written through this object."""
         deferred = self._last_deferred
-        return deferred if self._state.position.number < deferred.through else _Deferred()
+        return deferred if self._state.position.number < deferred.position.number else _Deferred()
 
     @property
     def _only_appends(self) -> bool:
@@ -270,7 +282,17 @@ class View(LiveView):
             not self._was_read
             and not self._is_older_than(self._refresh_interval_seconds)
             and self._deferred.num_rows + num_rows <= _MAX_DEFERRED_ROWS
+            and self._deferred.num_bytes <= _MAX_DEFERRED_BYTES
         )
+
+    def _refresh(self, state: State | None) -> None:
+        """See `LiveView._refresh`; what was deferred is taken up from memory."""
+        if state is not None and not self._starts_over:
+            deferred, known = self._last_deferred, state.position.number
+            if (table := deferred.behind(known)) is not None:
+                through = deferred.position
+                state = self._loader.take_up(state, table, through, through.number - known) or state
+        super()._refresh(state)
 
     def _append(self, table: pa.Table) -> None:
         """Append rows durably, and take them up from memory, unless that can wait."""
@@ -279,7 +301,7 @@ class View(LiveView):
             note_write(self._process_key)  # the next read takes them up
             return
         if self._may_defer(len(table)):
-            self._last_deferred = self._deferred.followed_by(table, position.number)
+            self._last_deferred = self._deferred.followed_by(table, position)
             note_write(self._process_key)  # the next read takes them up
             return
         self._was_read = False

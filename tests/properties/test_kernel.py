@@ -161,6 +161,52 @@ def parsed(side, messages):
         return None
 
 
+LISTS = {
+    "int64_list_val": (14, 0, st.integers(-(2**63), 2**63 - 1)),
+    "int32_set_val": (24, 0, st.integers(-(2**31), 2**31 - 1)),
+    "bool_list_val": (17, 0, st.booleans()),
+    "float_list_val": (16, 4, st.floats(width=32)),
+    "double_list_val": (15, 8, st.floats()),
+}
+
+
+@REPEATABLE
+@given(st.sampled_from(sorted(LISTS)), st.data())
+def test_lists_in_wire_format(name, data):
+    field, width, elements = LISTS[name]
+    lists = data.draw(st.lists(st.none() | st.lists(elements, max_size=5), max_size=5))
+    messages = [
+        Value(**({} if part is None else {name: {"val": part}})).SerializeToString() for part in lists
+    ]
+    parts = [side.parse_packed_lists(messages, field, width) for side in (compiled, reference)]
+    for ends, numbers in parts:
+        assert ends.tolist() == np.cumsum([0, *(len(part or []) for part in lists)]).tolist()
+        wanted = [number for part in lists for number in part or []]
+        found = numbers.view(f"<f{width}") if width else numbers
+        np.testing.assert_array_equal(found, np.array(wanted, found.dtype))
+
+
+@REPEATABLE
+@given(st.lists(st.lists(st.integers(-5, 2**40), max_size=3), min_size=1, max_size=4), st.data())
+@example([[1]], None)
+def test_damaged_lists_in_wire_format(lists, data):
+    messages = [Value(int64_list_val={"val": part}).SerializeToString() for part in lists]
+    if data is None:
+        messages = [b"\x72\x0d\x0a\x0b" + b"\x80" * 10 + b"\x01"]
+    else:
+        row = data.draw(st.integers(0, len(messages) - 1))
+        place = data.draw(st.integers(0, len(messages[row])))
+        change = data.draw(st.binary(max_size=2))
+        messages[row] = messages[row][:place] + change + messages[row][place + 1 :]
+    for width in (0, 4, 8):
+        ours, theirs = (side.parse_packed_lists(messages, 14, width) for side in (compiled, reference))
+        if ours is None or theirs is None:
+            assert ours is theirs
+        else:
+            assert_equal(ours[0], theirs[0])
+            assert_equal(ours[1], theirs[1])
+
+
 INT64_KEY = struct.pack("<III", 1, 2, 7) + b"user_id" + struct.pack("<IIq", 4, 8, -5)
 
 

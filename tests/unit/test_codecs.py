@@ -252,3 +252,41 @@ def test_the_fields_are_those_of_feasts_value():
         element = field.message_type.fields_by_name["val"] if is_collection else field
         fields[name] = field.number, "timestamp" if name.startswith("unix_") else kinds[element.type]
     assert fields == codecs._VALUE_FIELDS
+
+
+@pytest.mark.parametrize(
+    ("field", "elements"),
+    [
+        ("int64_list_val", [-(2**63), 2**63 - 1, 0]),
+        ("int32_list_val", [-(2**31), 2**31 - 1, 0]),
+        ("bool_list_val", [True, False, True]),
+        ("float_list_val", [0.1, -0.0, float("inf")]),
+        ("double_set_val", [0.1, -0.0, float("nan")]),
+        ("unix_timestamp_list_val", [-1, 0, 1_700_000_000]),
+    ],
+)
+@pytest.mark.parametrize("odd", [None, Value(), Value(null_val=0), "empty"], ids=str)
+def test_many_lists_become_the_column_that_single_ones_make(field, elements, odd, monkeypatch):
+    empty = Value(**{field: {"val": []}})
+    lists = [Value(**{field: {"val": elements[: n % 4]}}) for n in range(40)]
+    values = [*lists, empty if odd == "empty" else odd, *lists]
+    codec = FeatureCodec("f", field)
+    column, nulls = codec.to_arrow(values)
+    monkeypatch.setattr(codecs, "_MANY_VALUES", 1_000)
+    one_by_one, their_nulls = codec.to_arrow(values)
+    column.validate(full=True)
+    assert column.type == one_by_one.type == codec.arrow_type
+    assert [repr(value) for value in column.to_pylist()] == [repr(value) for value in one_by_one.to_pylist()]
+    assert nulls == their_nulls == ([40] if odd in (Value(), Value(null_val=0)) else [])
+
+
+def test_a_list_of_another_type_among_many_is_converted_or_refused():
+    usual = [Value(int64_list_val={"val": [1, 2]})] * 40
+    column, _ = FeatureCodec("f", "int64_list_val").to_arrow([*usual, Value(int32_list_val={"val": [3]})])
+    assert column[40].as_py() == [3]
+    with pytest.raises(RowError, match="row 40 of the batch has string_list_val"):
+        FeatureCodec("f", "int64_list_val").to_arrow([*usual, Value(string_list_val={"val": ["3"]})])
+    with pytest.raises(RowError, match="seconds from 1970"):
+        FeatureCodec("f", "unix_timestamp_list_val").to_arrow(
+            [Value(unix_timestamp_list_val={"val": [2**62]})] * 40
+        )

@@ -1,5 +1,6 @@
 """Group commit: writes of several threads share a commit, and each is told how its own ended."""
 
+import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -142,3 +143,46 @@ def test_many_threads_and_futures_lose_nothing():
     assert sorted(item for batch in seen for item in batch) == list(range(2_000))
     group.settle()
     assert not group._queue
+
+
+class Interrupted(Exception):
+    """What a signal raises in the main thread."""
+
+
+@pytest.fixture
+def interrupted_by_signal():
+    def interrupt(number, frame):
+        raise Interrupted
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    yield
+    signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.usefixtures("interrupted_by_signal")
+@pytest.mark.parametrize("is_first", [True, False], ids=["who would lead", "who would be woken"])
+def test_whoever_is_interrupted_leaves_nobody_waiting(is_first):
+    group, commits = GroupCommit(), Commits()
+    main = threading.main_thread().ident
+    with ThreadPoolExecutor(10) as pool:
+        first = pool.submit(group.submit, 0, commits)
+        commits.begun.acquire()
+
+        def interrupt(others):
+            waiting(group, 1 + others)
+            signal.pthread_kill(main, signal.SIGUSR1)
+
+        before = [] if is_first else [pool.submit(group.submit, item, commits) for item in range(2, 9)]
+        waiting(group, len(before))
+        pool.submit(interrupt, len(before))
+        with pytest.raises(Interrupted):
+            group.submit(1, commits)
+        after = [pool.submit(group.submit, item, commits) for item in range(10, 12)]
+        waiting(group, 3 + len(before))
+        commits.may_end.set()
+        for done in (first, *before, *after):
+            done.result(30)
+    group.settle()
+    assert sorted(item for batch in commits.batches for item in batch) == sorted(
+        [0, 1, 10, 11, *([] if is_first else range(2, 9))]
+    )

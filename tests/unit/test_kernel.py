@@ -173,6 +173,9 @@ CALLS = {
     "add_facts, narrow": (*FACTS[:9], np.array([1], np.uint16), None, *FACTS[11:13], np.array([0, 0, 1])),
     "hash_int64_keys": (b"x", np.zeros(2, np.int64), np.zeros((2, 2), np.uint64)),
     "parse_int64_keys": (b"xy", np.array([1, 1]), np.zeros(2, np.int64)),
+    "parse_packed_lists": (
+        *(b"\x72\x03\x0a\x01\x05", np.array([5]), 14, 0, np.zeros(2, np.int64), np.zeros(8, np.uint8)),
+    ),
     "hash_keys": (*TEXT, np.zeros((2, 2), np.uint64)),
     "index_int64": (np.arange(2), 1, SLOTS),
     "find_int64": (np.arange(2), 1, SLOTS, np.arange(3), np.zeros(3, np.int32)),

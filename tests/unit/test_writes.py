@@ -33,6 +33,21 @@ def found(view, *users):
     return sorted(users[p] for answer in view.read(user_hashes(users), ["viewed"]) for p in answer.found)
 
 
+def values(view, *users):
+    answers = [
+        (answer.found, answer.features["viewed"]) for answer in view.read(user_hashes(users), ["viewed"])
+    ]
+    return {
+        users[position]: set(value.string_set_val.val)
+        for positions, feature in answers
+        for position, value in zip(
+            positions,
+            feature.decoder.values(feature.states, feature.indptr, feature.symbols),
+            strict=True,
+        )
+    }
+
+
 @pytest.fixture
 def make_view(tmp_path):
     return lambda policy=NEVER: View(LocalStorage(tmp_path / "view"), SETTINGS, policy, 0.0)
@@ -181,6 +196,40 @@ def test_rows_that_nobody_reads_are_taken_up_together(tmp_path, encoded):
     view.write([row(20, "x")])
     assert encoded == [20, 1], "who reads does not wait for rows to be taken up"
     assert found(view, *range(21)) == list(range(21))
+
+
+def test_rows_that_were_not_taken_up_are_not_read_back(tmp_path, encoded, monkeypatch):
+    view = slow_view(tmp_path)
+    view.write([row(0, "x")])
+    assert found(view, 0) == [0]
+    view.refresh()
+    view.write([row(1, "x")])  # taken up at once, for there was a read
+    for user in range(2, 20):
+        view.write([row(user, "x")])
+    monkeypatch.setattr(
+        "feast_sketch_store.row_log.fresh.FreshLog._payload_of", lambda *_: pytest.fail("read")
+    )
+    assert found(view, *range(21)) == list(range(20))
+    assert encoded[-1] == 18
+
+
+def test_rows_that_were_not_taken_up_count_in_the_order_of_all_commits(tmp_path):
+    view, other = slow_view(tmp_path), slow_view(tmp_path)
+    view.write([row(1, "x")])
+    view.write([row(2, "x")])
+    other.write([row(1, "y")])
+    view.write([row(2, "z")])
+    view.write([row(3, "x")])
+    newest = {1: {"y"}, 2: {"z"}, 3: {"x"}}
+    assert values(view, 1, 2, 3) == values(slow_view(tmp_path), 1, 2, 3) == newest
+
+
+def test_so_many_bytes_are_taken_up_without_a_read(tmp_path, encoded, monkeypatch):
+    monkeypatch.setattr(view_module, "_MAX_DEFERRED_BYTES", 1_000)
+    view = slow_view(tmp_path)
+    for user in range(10):
+        view.write([row(user, "x" * 2_000)])
+    assert sum(encoded) >= 8
 
 
 def test_so_many_rows_are_taken_up_without_a_read(tmp_path, encoded, monkeypatch):

@@ -1,0 +1,94 @@
+/* Lists of numbers out of Feast's `Value` messages in wire format. */
+
+#include "kernel.h"
+
+/* A varint of at most 64 bits; -1 where there is none. */
+static int read_number(const uint8_t **place, const uint8_t *stop, uint64_t *number) {
+    *number = 0;
+    for (int shift = 0; *place < stop && shift < 70; shift += 7) {
+        uint8_t byte = *(*place)++;
+        if (shift == 63 && byte > 1) return -1;
+        *number |= (uint64_t)(byte & 0x7f) << shift;
+        if (!(byte & 0x80)) return 0;
+    }
+    return -1;
+}
+
+/* Where the elements of a message begin: those of field 1, packed, of the message in a field, and nothing else. */
+static const uint8_t *find_elements(const uint8_t *place, const uint8_t *stop, uint64_t field) {
+    uint64_t number;
+    if (place == stop) return stop;
+    if (read_number(&place, stop, &number) || number != (field << 3 | 2)) return NULL;
+    if (read_number(&place, stop, &number) || number != (uint64_t)(stop - place)) return NULL;
+    if (place == stop) return stop;
+    if (read_number(&place, stop, &number) || number != (1 << 3 | 2)) return NULL;
+    if (read_number(&place, stop, &number) || number != (uint64_t)(stop - place)) return NULL;
+    return place;
+}
+
+/* How many elements there are; -1 if one is cut off. */
+static Py_ssize_t count_elements(const uint8_t *place, const uint8_t *stop, Py_ssize_t width) {
+    Py_ssize_t count = 0;
+    if (width) return (stop - place) % width ? -1 : (stop - place) / width;
+    if (place < stop && stop[-1] & 0x80) return -1;
+    while (place < stop) count += !(*place++ & 0x80);
+    return count;
+}
+
+/* Puts the elements in their places: 0, or -1 if one is too large. */
+static int put_elements(const uint8_t *place, const uint8_t *stop, Py_ssize_t width, uint8_t *out) {
+    if (width) {
+        memcpy(out, place, (size_t)(stop - place));
+        return 0;
+    }
+    for (; place < stop; out += 8) {
+        uint64_t number;
+        if (read_number(&place, stop, &number)) return -1;
+        memcpy(out, &number, 8);
+    }
+    return 0;
+}
+
+/* Goes through all messages: 0, or -1 where one is unusual. `out` has room for what `ends` tell, or is NULL. */
+static int parse_all(const uint8_t *place, Array lengths, uint64_t field, Py_ssize_t width, int64_t *ends,
+                     uint8_t *out) {
+    for (Py_ssize_t i = 0; i < lengths.length; i++) {
+        const uint8_t *stop = place + ((const int64_t *)lengths.data)[i];
+        const uint8_t *elements = find_elements(place, stop, field);
+        Py_ssize_t count = elements ? count_elements(elements, stop, width) : -1;
+        if (count < 0) return -1;
+        if (out && put_elements(elements, stop, width, out + ends[i] * (width ? width : 8)) < 0) return -1;
+        ends[i + 1] = ends[i] + count;
+        place = stop;
+    }
+    return 0;
+}
+
+/* parse_packed_lists(messages, lengths, field, width, ends, elements) -> number of elements, or None
+ *
+ * `messages` are Values in wire format, one behind the other, of int64[n] bytes each, that have nothing but a list
+ * of numbers in a field, or nothing at all. Where a list ends comes into `ends`, int64[n + 1]; the numbers, varints
+ * if `width` is 0 and of 4 or 8 bytes otherwise, come into `elements`, unless that is empty. None for other messages. */
+KERNEL_FUNCTION(parse_packed_lists) {
+    Array messages, lengths, ends, elements;
+    Py_ssize_t field, width;
+    if (take(call, "18nn8!1!.", &messages, &lengths, &field, &width, &ends, &elements) < 0) return NULL;
+    if (ends.length != lengths.length + 1 || (width != 0 && width != 4 && width != 8)) return refuse(DO_NOT_FIT);
+    int64_t left = messages.length;
+    for (Py_ssize_t i = 0; i < lengths.length; i++) {
+        int64_t length = ((const int64_t *)lengths.data)[i];
+        if (length < 0 || length > left) return refuse(DO_NOT_FIT);
+        left -= length;
+    }
+    int64_t *stops = ends.data;
+    stops[0] = 0;
+    PyThreadState *state = messages.length > WORTH_RELEASING_GIL ? PyEval_SaveThread() : NULL;
+    int failed = parse_all(messages.data, lengths, (uint64_t)field, width, stops, NULL);
+    int has_room = !failed && elements.length == stops[lengths.length] * (width ? width : 8);
+    if (!failed && elements.length && has_room)
+        failed = parse_all(messages.data, lengths, (uint64_t)field, width, stops, elements.data);
+    if (state) PyEval_RestoreThread(state);
+    if (failed) Py_RETURN_NONE;
+    if (elements.length && !has_room) return refuse(DO_NOT_FIT);
+    return PyLong_FromLongLong(stops[lengths.length]);
+}
