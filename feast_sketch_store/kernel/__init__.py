@@ -1,7 +1,7 @@
 """The kernel: the loops that decide how fast the store is.
 
-`compiled` has them in C. Where it could not be built, `reference` and `reference_sets` have them in NumPy,
-with the same results, and importing this package warns of it.
+`compiled` has them in C. Where it could not be built, `reference`, `reference_rows` and `reference_sets` have
+them in NumPy, with the same results, and importing this package warns of it.
 ``FEAST_SKETCH_STORE_KERNEL=numpy`` in the environment chooses the latter, ``compiled`` insists on the former.
 """
 
@@ -11,7 +11,14 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from feast_sketch_store.kernel.reference import MAX_NUM_HASHES, Asked, Table, mix64, row_sums, to_bits, varint
-from feast_sketch_store.kernel.reference_sets import PackedNumbers, SetCodes, half_octaves
+from feast_sketch_store.kernel.reference_rows import (
+    SAMPLED,
+    AscendingNumbers,
+    PackedNumbers,
+    RowIndex,
+    fingerprints_of,
+)
+from feast_sketch_store.kernel.reference_sets import SetCodes, half_octaves
 
 _ENVIRONMENT = "FEAST_SKETCH_STORE_KERNEL"
 _wanted = os.environ.get(_ENVIRONMENT, "")
@@ -45,18 +52,17 @@ if TYPE_CHECKING or not IS_COMPILED:
         contains,
         distinct_per_row,
         encode_values,
-        find_rows,
         hash_int64_keys,
         hash_keys,
         parse_int64_keys,
         parse_packed_lists,
         possible_symbols,
-        row_hashes,
         scores,
         touched_blocks,
         windows,
     )
-    from feast_sketch_store.kernel.reference_sets import read_sets, take_packed, write_sets
+    from feast_sketch_store.kernel.reference_rows import find_rows, row_hashes, take_ascending, take_packed
+    from feast_sketch_store.kernel.reference_sets import read_sets, write_sets
 else:
     from feast_sketch_store.kernel.compiled import (
         BytesIndex,
@@ -74,6 +80,7 @@ else:
         read_sets,
         row_hashes,
         scores,
+        take_ascending,
         take_packed,
         touched_blocks,
         windows,
@@ -83,10 +90,13 @@ else:
 __all__ = [
     "IS_COMPILED",
     "MAX_NUM_HASHES",
+    "SAMPLED",
+    "AscendingNumbers",
     "Asked",
     "BytesIndex",
     "Int64Index",
     "PackedNumbers",
+    "RowIndex",
     "SetCodes",
     "Table",
     "add_facts",
@@ -94,6 +104,7 @@ __all__ = [
     "distinct_per_row",
     "encode_values",
     "find_rows",
+    "fingerprints_of",
     "half_octaves",
     "hash_int64_keys",
     "hash_keys",
@@ -105,6 +116,7 @@ __all__ = [
     "row_hashes",
     "row_sums",
     "scores",
+    "take_ascending",
     "take_packed",
     "to_bits",
     "touched_blocks",

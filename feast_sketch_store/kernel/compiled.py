@@ -1,4 +1,4 @@
-"""The compiled kernel behind the same functions as `reference` and `reference_sets`, which describe them.
+"""The compiled kernel behind the same functions as `reference` and its like, which describe them.
 
 Calls that take longer than some microseconds let other threads run meanwhile.
 """
@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 import feast_sketch_store.kernel._compiled as _compiled
 from feast_sketch_store.kernel.reference import Asked, Table
-from feast_sketch_store.kernel.reference_sets import PackedNumbers, SetCodes
+from feast_sketch_store.kernel.reference_rows import AscendingNumbers, PackedNumbers, RowIndex
+from feast_sketch_store.kernel.reference_sets import SetCodes
 
 _EXPECTED_SYMBOLS = 256  # room for so many ids per entity is made at first
 _EXPECTED_IDS = 64  # the same, of sets
@@ -209,30 +210,36 @@ def encode_values(
 
 
 def take_packed(packed: PackedNumbers, length: int, places: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """See `reference_sets.take_packed`."""
+    """See `reference_rows.take_packed`."""
     numbers = np.empty(len(places), np.uint64)
     _compiled.take_packed(*packed, length, _plain(places, np.int64), numbers)
     return numbers
 
 
+def take_ascending(numbers: AscendingNumbers, places: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """See `reference_rows.take_ascending`."""
+    taken = np.empty(len(places), np.uint64)
+    _compiled.take_ascending(*_flat(numbers), _plain(places, np.int64), taken)
+    return taken
+
+
 def row_hashes(entity_hashes: NDArray[np.uint64], salt: tuple[int, int]) -> NDArray[np.uint64]:
-    """See `reference.row_hashes`."""
+    """See `reference_rows.row_hashes`."""
     hashes = np.empty(len(entity_hashes), np.uint64)
     _compiled.row_hashes(_plain(entity_hashes), *salt, hashes)
     return hashes
 
 
-def find_rows(
-    starts: PackedNumbers,
-    num_buckets: int,
-    rests: PackedNumbers,
-    num_rows: int,
-    fingerprints: NDArray[np.uint64],
-) -> NDArray[np.int64]:
-    """See `reference.find_rows`."""
-    rows = np.empty(len(fingerprints), np.int64)
-    _compiled.find_rows(*starts, num_buckets, *rests, num_rows, fingerprints, rows)
+def find_rows(index: RowIndex, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """See `reference_rows.find_rows`."""
+    rows = np.empty(len(hashes), np.int64)
+    _compiled.find_rows(*_flat(index.fingerprints), index.range, index.twins, _plain(hashes), rows)
     return rows
+
+
+def _flat(numbers: AscendingNumbers) -> tuple[Any, ...]:
+    """Ascending numbers as the C functions take them."""
+    return (numbers.highs, numbers.num_buckets, numbers.length, *numbers.lows, *numbers.samples)
 
 
 def write_sets(
@@ -251,19 +258,17 @@ def read_sets(
     codes: SetCodes,
     words: NDArray[np.uint64],
     num_bits: int,
-    offsets: tuple[PackedNumbers, PackedNumbers, int],
-    num_rows: int,
+    starts: AscendingNumbers,
     rows: NDArray[np.int64],
     feature: int,
     own_ids: NDArray[np.int32] | None = None,
 ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]]:
     """See `reference_sets.read_sets`."""
-    anchors, deltas, block_rows = offsets
     wanted = len(rows)
     headers, indptr = np.empty(wanted, np.int32), np.zeros(wanted + 1, np.int64)
     num_symbols = int(codes.level_starts[feature + 1] - codes.level_starts[feature])
     ids = np.empty(wanted * min(num_symbols, _EXPECTED_IDS), np.int32)
-    arguments = (*codes, words, num_bits, *anchors, *deltas, num_rows, block_rows, rows, feature, own_ids)
+    arguments = (*codes, words, num_bits, *_flat(starts), rows, feature, own_ids)
     done = _compiled.read_sets(*arguments, 0, headers, indptr, ids)
     while done < wanted:
         count = int(indptr[done])

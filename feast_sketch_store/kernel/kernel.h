@@ -98,7 +98,7 @@ PyObject *run(PyObject *(*body)(Call *), PyObject *const *arguments, Py_ssize_t 
     }                                                                                                \
     static PyObject *NAME##_body(Call *call)
 
-/* -- packed numbers, the rows of entities, and sets: sets.c ------------------------------------------- */
+/* -- packed and ascending numbers, and the rows of entities: rows.c ----------------------------------- */
 
 /* Integers of `width` bits back to back, and a word behind them that is read and not used. */
 typedef struct {
@@ -116,14 +116,42 @@ static inline uint64_t get_packed(const Packed *packed, uint64_t place) {
 /* 0, or -1 with an exception. Places below `length` are inside the buffer when it is 0. */
 int init_packed(Packed *packed, const Array *words, Py_ssize_t width, Py_ssize_t length);
 
-/* Where the rows of each bucket of fingerprints begin, and the lower bits of the fingerprint of each row. */
+/* Ascending numbers in Elias and Fano's form; succinct/elias_fano.py describes it. What lies in its arrays may be
+ * wrong: no function reads outside of them. */
 typedef struct {
-    Packed starts, rests;
-    uint64_t num_buckets, num_rows;
-} RowFinder;
+    const uint64_t *highs;
+    uint64_t num_bits; /* of `highs` */
+    int64_t length, num_buckets;
+    Packed lows, samples;
+    uint64_t flipped; /* ~0 if samples are places of zeros, or else 0 */
+    double bits_per_sampled; /* of `highs` for each one, or zero, that samples are of */
+} Ascending;
 
-/* The row of a fingerprint; -1 if there is none, -2 if the buckets are damaged. */
-int64_t find_row(const RowFinder *finder, uint64_t fingerprint);
+/* Takes highs, num_buckets, length, low words, low width, sample words and sample width. Samples are places of zeros
+ * if numbers are to be found by their values, and of ones if by their places. 0, or -1 with an exception. */
+int take_ascending(Call *call, Ascending *numbers, int by_value);
+
+/* Number `place` of them, which is below `length`; ~0 if there is none in the arrays. */
+uint64_t get_ascending(const Ascending *numbers, int64_t place);
+
+/* Finds rows by the hashes of their entities; succinct/fingerprints.py describes it. */
+typedef struct {
+    Ascending fingerprints;
+    uint64_t range; /* fingerprints are below it */
+    const uint64_t *twins;
+    int64_t num_twins;
+} RowIndex;
+
+/* Takes the arguments of `take_ascending`, range and twins. 0, or -1 with an exception. */
+int take_row_index(Call *call, RowIndex *index);
+
+#define NO_ROW (-1)
+#define DAMAGED_INDEX (-2)
+
+/* The row of an entity by its row hash, `NO_ROW`, or `DAMAGED_INDEX`. */
+int64_t find_row(const RowIndex *index, uint64_t hash);
+
+/* -- sets: sets.c ------------------------------------------------------------------------------------- */
 
 /* How the sets of one feature are coded. */
 typedef struct {
@@ -144,17 +172,15 @@ typedef struct {
  * 0, or -1 with an exception. */
 int take_codes(Call *call, Codes *codes);
 
-/* The sets of rows: row `r` begins at bit `anchors[r / block_rows] + deltas[r]` of the words. */
+/* The sets of rows; `starts` are the bits at which they begin. */
 typedef struct {
     Codes codes;
     const uint64_t *words; /* end with one that is read and not used */
     uint64_t num_bits;
-    Packed anchors, deltas;
-    int64_t num_rows, block_rows;
+    Ascending starts;
 } Sets;
 
-/* Takes codes, words, num_bits, anchor_words, anchor_width, delta_words, delta_width, num_rows and block_rows.
- * 0, or -1 with an exception. */
+/* Takes codes, words, num_bits and the arguments of `take_ascending`, by places. 0, or -1 with an exception. */
 int take_sets(Call *call, Sets *sets);
 
 enum { IS_WANTED = 1, IS_NEEDED = 2 }; /* a set itself; its ids, to read one behind it */
@@ -170,13 +196,9 @@ size_t room_for_row(const Codes *codes); /* bytes, aligned to 8, that `init_row`
 void init_row(RowOfSets *row, const Codes *codes, void *memory);
 void mark_wanted(const Codes *codes, Py_ssize_t feature, uint8_t *marks);
 
-static inline uint64_t start_of_row(const Sets *sets, int64_t row) {
-    return get_packed(&sets->anchors, (uint64_t)(row / sets->block_rows)) + get_packed(&sets->deltas, (uint64_t)row);
-}
-
-/* Reads the sets of a row that exists, features 0 to `last`; the ids of those that are wanted go to `ids`, back to
+/* Reads the sets of a row that begins at `start`, features 0 to `last`; the ids of those that are wanted go to `ids`, back to
  * back from `first` on. 0; -1 if they are damaged; or how many ids there must be room for at least. */
-int64_t read_row(const Sets *sets, int64_t number, Py_ssize_t last, const RowOfSets *row, int32_t *ids, int64_t first,
+int64_t read_row(const Sets *sets, uint64_t start, Py_ssize_t last, const RowOfSets *row, int32_t *ids, int64_t first,
                  int64_t room);
 
 /* -- what the module has ------------------------------------------------------------------------------ */
@@ -185,7 +207,7 @@ int64_t read_row(const Sets *sets, int64_t number, Py_ssize_t last, const RowOfS
     DO(possible_symbols) DO(windows) DO(contains) DO(scores) DO(touch_blocks) DO(add_facts)          \
     DO(hash_int64_keys) DO(parse_int64_keys) DO(hash_keys) DO(parse_packed_lists)                    \
     DO(index_int64) DO(find_int64) DO(index_bytes) DO(find_bytes) DO(sort_rows) DO(encode_values)    \
-    DO(take_packed) DO(row_hashes) DO(find_rows) DO(write_sets) DO(read_sets)
+    DO(take_packed) DO(take_ascending) DO(row_hashes) DO(find_rows) DO(write_sets) DO(read_sets)
 
 #define DECLARE(NAME) PyObject *kernel_##NAME(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
 EACH_KERNEL_FUNCTION(DECLARE)

@@ -1,7 +1,7 @@
 """The kernel in NumPy: always there, and what the compiled one is held to.
 
-Its calls cost some microseconds each, so it likes batches of hundreds of entities. `reference_sets` has the
-rest of it: sets and packed integers.
+Its calls cost some microseconds each, so it likes batches of hundreds of entities. `reference_rows` and
+`reference_sets` have the rest of it: the rows of entities, packed integers, and sets.
 """
 
 import hashlib
@@ -11,8 +11,6 @@ from typing import NamedTuple
 import mmh3
 import numpy as np
 from numpy.typing import NDArray
-
-from feast_sketch_store.kernel.reference_sets import PackedNumbers
 
 MAX_NUM_HASHES = 64  # of a fact; kernel.h has the same number
 
@@ -597,51 +595,3 @@ def varint(number: int) -> bytes:
         number >>= 7
     encoded.append(number)
     return bytes(encoded)
-
-
-# -- rows --------------------------------------------------------------------------------------------
-
-
-def row_hashes(entity_hashes: NDArray[np.uint64], salt: tuple[int, int]) -> NDArray[np.uint64]:
-    """64 bits of each 128-bit hash, uint64[n, 2], which nobody can foresee without the salt: uint64[n]."""
-    first = mix64(entity_hashes[:, 0] ^ np.uint64(salt[1]))
-    return mix64(first + (entity_hashes[:, 1] ^ np.uint64(salt[0])))
-
-
-def find_rows(
-    starts: PackedNumbers,
-    num_buckets: int,
-    rests: PackedNumbers,
-    num_rows: int,
-    fingerprints: NDArray[np.uint64],
-) -> NDArray[np.int64]:
-    """The rows of fingerprints, uint64[n], that are filed in buckets by their upper bits: int64[n].
-
-    Parameters
-    ----------
-    starts : the first row of each bucket, and the number of rows.
-    rests : the lower bits of the fingerprint of each row.
-
-    Returns
-    -------
-    -1 for a fingerprint that is not there.
-
-    Raises
-    ------
-    ValueError : a bucket has rows that do not exist.
-    """
-    rows = np.full(len(fingerprints), -1)
-    buckets = fingerprints >> np.uint64(rests.width)
-    asked = np.flatnonzero(buckets < num_buckets)
-    rest = fingerprints & np.uint64(2**rests.width - 1)
-    first = starts.take(buckets[asked].astype(np.int64)).astype(np.int64)
-    stop = starts.take(buckets[asked].astype(np.int64) + 1).astype(np.int64)
-    if (stop > num_rows).any():
-        raise ValueError("a bucket has rows that do not exist")
-    for step in range(int((stop - first).max(initial=0))):
-        place = first + step
-        found = place < stop
-        found[found] = rests.take(place[found]) == rest[asked[found]]
-        found &= rows[asked] < 0
-        rows[asked[found]] = place[found]
-    return rows

@@ -1,4 +1,4 @@
-"""The kernel's sets in NumPy: Golomb-Rice codes of ascending ids, and packed integers.
+"""The kernel's sets in NumPy: Golomb-Rice codes of ascending ids.
 
 Each code of a set begins where the one before it ends. So `read_sets` reads the next code of many rows at a
 time. Where few rows are left, a call of NumPy takes longer than their codes, and it reads these one by one.
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store.kernel.ascending import Sets
+from feast_sketch_store.kernel.reference_rows import AscendingNumbers, bits_at, take_ascending
 
 _ONE = np.uint64(1)
 _LONGEST_UNARY = 24  # as many ones stand for a number of 32 bits that follows
@@ -47,34 +48,6 @@ class SetCodes(NamedTuple):
     parameters: NDArray[np.int64]
     level_starts: NDArray[np.int64]
     levels: NDArray[np.uint8]
-
-
-class PackedNumbers(NamedTuple):
-    """Integers back to back: number ``i`` is bits ``[i * width, (i + 1) * width)`` of ``words``, uint64[n].
-
-    A word stands behind them that is read and not used, unless they have no width.
-    """
-
-    words: NDArray[np.uint64]
-    width: int
-
-    def take(self, places: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """The numbers at some places: uint64[n]."""
-        if not self.width:
-            return np.zeros(len(places), np.uint64)
-        return _bits_at(self.words, places * self.width) & np.uint64(2**self.width - 1)
-
-
-def take_packed(packed: PackedNumbers, length: int, places: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """The numbers at some places below ``length``, int64[n]: uint64[n].
-
-    Raises
-    ------
-    ValueError : there are no such places.
-    """
-    if len(places) and not 0 <= places.min() <= places.max() < length:
-        raise ValueError("there is no such packed number")
-    return packed.take(places)
 
 
 def write_sets(
@@ -127,8 +100,7 @@ def read_sets(
     codes: SetCodes,
     words: NDArray[np.uint64],
     num_bits: int,
-    offsets: tuple[PackedNumbers, PackedNumbers, int],
-    num_rows: int,
+    starts: AscendingNumbers,
     rows: NDArray[np.int64],
     feature: int,
     own_ids: NDArray[np.int32] | None = None,
@@ -138,8 +110,7 @@ def read_sets(
     Parameters
     ----------
     words, num_bits : the codes.
-    offsets : where rows begin: ``anchors[r // block_rows] + deltas[r]``; anchors, deltas and block_rows.
-    num_rows : how many there are.
+    starts : the bit at which each row begins.
     rows : int64[m], their numbers.
     own_ids : int32[V], what the feature calls each id, ascending but for those that it never has, -1; None
         if it calls them as they are coded.
@@ -153,10 +124,13 @@ def read_sets(
     ValueError : the codes are damaged.
     """
     _check_codes(codes)
-    anchors, deltas, block_rows = offsets
-    if len(rows) and not 0 <= rows.min() <= rows.max() < num_rows:
+    try:
+        bits = take_ascending(starts, rows)
+    except ValueError as error:
+        raise ValueError(_DAMAGED) from error
+    if len(bits) and bits.max() > num_bits:
         raise ValueError(_DAMAGED)
-    reader = _Reader(words, num_bits, (anchors.take(rows // block_rows) + deltas.take(rows)).astype(np.int64))
+    reader = _Reader(words, num_bits, bits.astype(np.int64))
     base = feature
     while codes.parameters[base, 2] >= 0:
         base -= 1
@@ -416,7 +390,7 @@ class _Reader:
         bits = (self._bits[rows] + places)[in_bitmap]
         if (self._bits + seen.sizes > self._num_bits)[inside.is_bitmap].any():
             raise ValueError(_DAMAGED)
-        is_member[in_bitmap] = (_bits_at(self._words, bits) & _ONE).astype(np.bool_)
+        is_member[in_bitmap] = (bits_at(self._words, bits) & _ONE).astype(np.bool_)
         self._bits += np.where(inside.is_bitmap, seen.sizes, 0)
         coded = self._ascending(inside.coded, seen.sizes, inside.widths)
         is_member[seen.indptr[coded.rows] + coded.ids] ^= True
@@ -490,7 +464,7 @@ def _read_codes(
     """The numbers whose codes begin at some bits, and the bits behind them: int64[n] both."""
     if len(bits) and not 0 <= bits.min() <= bits.max() <= num_bits:
         raise ValueError(_DAMAGED)
-    codes = _bits_at(words, bits)
+    codes = bits_at(words, bits)
     unary = np.bitwise_count(codes ^ (codes + _ONE))
     numbers, lengths = _numbers(codes, unary, widths)
     return numbers, bits + lengths
@@ -511,10 +485,3 @@ def _numbers(
     whole = (codes >> np.uint64(_LONGEST_UNARY)).view(np.int64) & 0xFFFFFFFF
     numbers = np.where(is_long, whole, ((ones - 1) << widths) + rest)
     return numbers, np.where(is_long, _LONGEST_UNARY + 32, ones + widths)
-
-
-def _bits_at(words: NDArray[np.uint64], bits: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """64 bits from each of some places on; there is a word behind the one in which the last begins."""
-    places, shifts = bits >> 6, (bits & 63).astype(np.uint64)
-    # Shifting by 64 is no shift to NumPy; in two steps it is one that leaves nothing.
-    return np.asarray(words[places] >> shifts | (words[places + 1] << (np.uint64(63) - shifts)) << _ONE)

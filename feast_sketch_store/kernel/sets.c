@@ -1,87 +1,9 @@
-/* Sets of ids in Golomb-Rice codes, and the rows that they belong to; succinct/golomb_sets.py has the formulas. */
+/* Sets of ids in Golomb-Rice codes; succinct/golomb_sets.py has the formulas. */
 
 #include "kernel.h"
 
 #define LONGEST_UNARY 24 /* as many ones stand for a number of 32 bits that follows */
 #define MAX_WIDTH 30
-
-int init_packed(Packed *packed, const Array *words, Py_ssize_t width, Py_ssize_t length) {
-    if (width < 0 || width > 64 || length < 0 ||
-        (width && length && (length > (words->length - 1) * 64 / width || words->length < 1))) {
-        refuse("packed numbers do not fit their words");
-        return -1;
-    }
-    packed->words = words->data;
-    packed->width = (int)width;
-    return 0;
-}
-
-/* take_packed(words, width, length, places, numbers)
- *
- * The numbers, uint64[n], at `places`, int64[n] below `length`. */
-KERNEL_FUNCTION(take_packed) {
-    Array words, places, numbers;
-    Py_ssize_t width, length;
-    Packed packed;
-    if (take(call, "8nn88!.", &words, &width, &length, &places, &numbers) < 0 ||
-        init_packed(&packed, &words, width, length) < 0)
-        return NULL;
-    if (numbers.length != places.length) return refuse(DO_NOT_FIT);
-    const int64_t *place = places.data;
-    for (Py_ssize_t i = 0; i < places.length; i++) {
-        if (place[i] < 0 || place[i] >= length) return refuse("there is no such packed number");
-        ((uint64_t *)numbers.data)[i] = get_packed(&packed, (uint64_t)place[i]);
-    }
-    Py_RETURN_NONE;
-}
-
-/* row_hashes(hashes, salt, salt, out): uint64[n, 2] -> uint64[n] */
-KERNEL_FUNCTION(row_hashes) {
-    Array hashes, out;
-    uint64_t salt[2];
-    if (take(call, "8ww8!.", &hashes, &salt[0], &salt[1], &out) < 0) return NULL;
-    if (hashes.length != 2 * out.length) return refuse(DO_NOT_FIT);
-    const uint64_t *hash = hashes.data;
-    for (Py_ssize_t i = 0; i < out.length; i++)
-        ((uint64_t *)out.data)[i] = mix64(mix64(hash[2 * i] ^ salt[1]) + (hash[2 * i + 1] ^ salt[0]));
-    Py_RETURN_NONE;
-}
-
-int64_t find_row(const RowFinder *finder, uint64_t fingerprint) {
-    int width = finder->rests.width;
-    uint64_t bucket = fingerprint >> width, rest = fingerprint & ((1ull << width) - 1);
-    if (bucket >= finder->num_buckets) return -1;
-    uint64_t row = get_packed(&finder->starts, bucket), stop = get_packed(&finder->starts, bucket + 1);
-    if (stop > finder->num_rows) return -2;
-    for (; row < stop; row++)
-        if (get_packed(&finder->rests, row) == rest) return (int64_t)row;
-    return -1;
-}
-
-/* find_rows(start_words, start_width, num_buckets, rest_words, rest_width, num_rows, fingerprints, rows)
- *
- * The row of each fingerprint: its upper bits are the number of a bucket, its lower `rest_width` bits are looked
- * for among those of the bucket's rows. `rows` is int64[n], -1 for one that is not there. */
-KERNEL_FUNCTION(find_rows) {
-    Array start_words, rest_words, fingerprints, rows;
-    Py_ssize_t start_width, num_buckets, rest_width, num_rows;
-    if (take(call, "8nn8nn88!.", &start_words, &start_width, &num_buckets, &rest_words, &rest_width, &num_rows,
-             &fingerprints, &rows) < 0)
-        return NULL;
-    Py_ssize_t n = fingerprints.length;
-    if (rows.length != n || rest_width > 63 || num_buckets < 0 || num_buckets == PY_SSIZE_T_MAX)
-        return refuse(DO_NOT_FIT);
-    RowFinder finder = {{0}, {0}, (uint64_t)num_buckets, (uint64_t)num_rows};
-    if (init_packed(&finder.starts, &start_words, start_width, num_buckets + 1) < 0 ||
-        init_packed(&finder.rests, &rest_words, rest_width, num_rows) < 0)
-        return NULL;
-    for (Py_ssize_t i = 0; i < n; i++) {
-        int64_t row = find_row(&finder, ((const uint64_t *)fingerprints.data)[i]);
-        if (row < -1) return refuse("a bucket has rows that do not exist");
-        ((int64_t *)rows.data)[i] = row;
-    }
-    Py_RETURN_NONE;
-}
 
 /* Twice the logarithm of a count, rounded. */
 static inline int half_octaves(uint64_t count) {
@@ -370,9 +292,9 @@ static int read_with(Bits *bits, const Code *code, const RowOfSets *row, int64_t
     return 0;
 }
 
-int64_t read_row(const Sets *sets, int64_t number, Py_ssize_t last, const RowOfSets *row, int32_t *ids, int64_t first,
+int64_t read_row(const Sets *sets, uint64_t start, Py_ssize_t last, const RowOfSets *row, int32_t *ids, int64_t first,
                  int64_t room) {
-    Bits bits = {sets->words, start_of_row(sets, number), sets->num_bits};
+    Bits bits = {sets->words, start, sets->num_bits};
     int64_t num_seen = 0, count = first;
     for (Py_ssize_t f = 0; f <= last; f++) {
         const Code *code = sets->codes.of + f;
@@ -403,18 +325,10 @@ int64_t read_row(const Sets *sets, int64_t number, Py_ssize_t last, const RowOfS
 }
 
 int take_sets(Call *call, Sets *sets) {
-    Array words, anchor_words, delta_words;
-    Py_ssize_t num_bits, anchor_width, delta_width, num_rows, block_rows;
-    if (take_codes(call, &sets->codes) < 0 || take(call, "8n8n8nnn", &words, &num_bits, &anchor_words, &anchor_width,
-                                                   &delta_words, &delta_width, &num_rows, &block_rows) < 0)
-        return -1;
-    if (block_rows < 1) {
-        refuse("a block has no rows");
-        return -1;
-    }
-    if (init_packed(&sets->deltas, &delta_words, delta_width, num_rows) < 0 ||
-        init_packed(&sets->anchors, &anchor_words, anchor_width, num_rows / block_rows + (num_rows % block_rows != 0)) <
-            0)
+    Array words;
+    Py_ssize_t num_bits;
+    if (take_codes(call, &sets->codes) < 0 || take(call, "8n", &words, &num_bits) < 0 ||
+        take_ascending(call, &sets->starts, 0) < 0)
         return -1;
     if (num_bits < 0 || words.length < num_bits / 64 + 2) {
         refuse(DO_NOT_FIT);
@@ -422,16 +336,15 @@ int take_sets(Call *call, Sets *sets) {
     }
     sets->words = words.data;
     sets->num_bits = (uint64_t)num_bits;
-    sets->num_rows = num_rows;
-    sets->block_rows = block_rows;
     return 0;
 }
 
-/* read_sets(parameters, level_starts, levels, words, num_bits, anchor_words, anchor_width, delta_words, delta_width,
- *           num_rows, block_rows, rows, feature, own_ids, begin, headers, indptr, ids) -> rows done
+/* read_sets(parameters, level_starts, levels, words, num_bits, *starts, rows, feature, own_ids, begin, headers, indptr,
+ *           ids) -> rows done
  *
- * Goes on at number `begin` of `rows`, int64[m], and stops before one whose ids might not fit. `headers` is int32[m],
- * `indptr` int64[m + 1]. What is read as `s` is `own_ids[s]` to the feature, int32, if that is given. */
+ * `starts` are the arguments of `take_ascending`: the bit at which each row begins. Goes on at number `begin` of
+ * `rows`, int64[m], and stops before one whose ids might not fit. `headers` is int32[m], `indptr` int64[m + 1]. What
+ * is read as `s` is `own_ids[s]` to the feature, int32, if that is given. */
 KERNEL_FUNCTION(read_sets) {
     Array rows, own_ids, headers, indptr, ids;
     Py_ssize_t feature, begin;
@@ -453,11 +366,17 @@ KERNEL_FUNCTION(read_sets) {
     int64_t *ends = indptr.data;
     int32_t *id = ids.data;
     if (ends[begin] < 0) return refuse("a set cannot be read");
+    for (Py_ssize_t k = begin; k < m; k++)
+        if (number[k] < 0 || number[k] >= sets.starts.length) return refuse("a set cannot be read");
     Py_ssize_t i = begin;
+    uint64_t next = i < m ? get_ascending(&sets.starts, number[i]) : 0;
     for (; i < m; i++) {
-        int64_t failed = number[i] < 0 || number[i] >= sets.num_rows
-                             ? -1
-                             : read_row(&sets, number[i], feature, &row, id, ends[i], ids.length);
+        uint64_t start = next;
+        if (i + 1 < m) { /* its first words are on their way while those of this one are read */
+            next = get_ascending(&sets.starts, number[i + 1]);
+            if (next < sets.num_bits) PREFETCH(sets.words + (next >> 6));
+        }
+        int64_t failed = read_row(&sets, start, feature, &row, id, ends[i], ids.length);
         if (failed > 0) return PyLong_FromSsize_t(i);
         for (int64_t k = ends[i]; !failed && own_ids.data && k < row.ends[feature]; k++) {
             id[k] = ((const int32_t *)own_ids.data)[id[k]];

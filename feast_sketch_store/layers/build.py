@@ -31,11 +31,12 @@ from feast_sketch_store.structures.bloom import BloomTable
 from feast_sketch_store.structures.costs import index_bytes
 from feast_sketch_store.structures.goals import MEMORY, Goal
 from feast_sketch_store.succinct import FingerprintIndex, new_salt
-from feast_sketch_store.succinct.fingerprints import width_for
+from feast_sketch_store.succinct.fingerprints import expected_twins
 
 __all__ = ["Cut", "FeatureBudget", "SealedLayer", "SketchLayerBuilder", "build_layer", "seal"]
 
 _INDEX_MARGIN_BYTES = 64
+_TWINS_DEVIATIONS = 6  # of twins, of which there are more or fewer by chance
 _MAX_TRIES = 12  # of structures that fall short of what is asked of them; then there are sets and columns
 
 
@@ -167,8 +168,9 @@ class SketchLayerBuilder:
         targets = dict(budget.targets)
         is_listed = any(feature.codec.is_exact for feature in self._features.values())
         list_bytes = 0.0 if is_listed else index_bytes(len(self._keys), budget.presence_error_rate)
-        if list_bytes:  # where fingerprints collide they get a bit wider
-            list_bytes += len(self._keys) / 8 + _INDEX_MARGIN_BYTES
+        if list_bytes:  # by chance some more rows may share their fingerprints than are expected to
+            twins = expected_twins(len(self._keys), budget.presence_error_rate)
+            list_bytes += _INDEX_MARGIN_BYTES + 8 * _TWINS_DEVIATIONS * math.sqrt(2 * twins)
         for name, target in targets.items():
             # Values whose ids are given are the same in other layers, so none of them can be cut here.
             if isinstance(target, Goal) and target.measure == MEMORY and name not in vocabularies:
@@ -181,7 +183,7 @@ class SketchLayerBuilder:
         kept = plan.choose_offers(growth)
         for tried in range(1, _MAX_TRIES + 2):
             if kept.is_listed:
-                order = order or _Order.find(self._keys, plan.budget.presence_error_rate)
+                order = order or _Order.find(self._keys)
                 rows = RowsToSeal(hashes, order.salt, order.rows, growth=growth)
             else:
                 salt = salt or new_salt()
@@ -211,30 +213,25 @@ class SketchLayerBuilder:
 
 @dataclass(frozen=True)
 class _Order:
-    """The order of listed rows, under a salt that gives each entity a fingerprint of its own.
+    """The order of listed rows, under a salt that gives each entity a hash of its own.
 
-    ``hashes`` are uint64[n], in ascending order, of which the upper ``width`` bits are distinct; ``rows`` is
-    int64[n], the row that each belongs to.
+    ``hashes`` are uint64[n], ascending and distinct; ``rows`` is int64[n], the row that each belongs to.
     """
 
     salt: tuple[int, int]
-    width: int
     hashes: NDArray[np.uint64]
     rows: NDArray[np.int64]
 
     @classmethod
-    def find(cls, keys: RowKeys, presence_error_rate: float) -> "_Order":
-        """Try salts until one does."""
-        width = width_for(len(keys), presence_error_rate)
+    def find(cls, keys: RowKeys) -> "_Order":
+        """Try salts until one does, as nearly every one does."""
         while True:
             salt = new_salt()
             hashes = row_hashes(keys.entity_hashes, salt)
             rows = np.argsort(hashes)
             hashes = hashes[rows]
-            shifted = hashes >> np.uint64(64 - width)
-            if (shifted[1:] != shifted[:-1]).all():
-                return cls(salt, width, hashes, rows)
-            width = min(63, width + 1)  # of many rows, some always collide at the width that would do
+            if (hashes[1:] != hashes[:-1]).all():
+                return cls(salt, hashes, rows)
 
 
 def _list_rows(plan: LayerPlan, order: _Order, structures: Sequence[Structure]) -> ListedRows:
@@ -245,7 +242,7 @@ def _list_rows(plan: LayerPlan, order: _Order, structures: Sequence[Structure]) 
     stateless = [name for s in structures if not s.tells_states for name in s.features]
     return ListedRows.build(
         order.salt,
-        FingerprintIndex.build(order.hashes, order.width),
+        FingerprintIndex.build(order.hashes, plan.budget.presence_error_rate),
         timestamps[order.rows],
         bounds,
         {name: plan.features[name].states[order.rows] for name in stateless},

@@ -1,7 +1,7 @@
 """Listed rows: the entities of a layer one by one, for structures that are read by numbers of rows.
 
-The entities are listed by fingerprints, all distinct and in ascending order. In the same order stand
-timestamps, the states of features whose structure does not tell them, and what structures keep of each row.
+The entities are listed by fingerprints in ascending order. In the same order stand timestamps, the states of
+features whose structure does not tell them, and what structures keep of each row.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -23,7 +23,9 @@ from feast_sketch_store.structures.parts import (
     WORDS,
     Described,
     Parts,
+    arrays_of_ascending,
     checked,
+    describe_ascending,
     describe_packed,
     describe_salt,
     prefixed,
@@ -149,8 +151,8 @@ class ListedRows(Presence):
         """See `Presence.to_snapshot`."""
         timestamps, parts = self.timestamps.to_snapshot()
         arrays: dict[str, NDArray[np.generic]] = {
-            f"starts.{WORDS}": self.index.starts.words,
-            f"rests.{WORDS}": self.index.rests.words,
+            **arrays_of_ascending("index", self.index.fingerprints),
+            "index.twins": self.index.twins,
             "bucket_bounds": self.bucket_bounds,
             **prefixed("timestamps", parts),
         }
@@ -160,8 +162,7 @@ class ListedRows(Presence):
             arrays[f"states.{number}.{WORDS}"] = packed.words
         description = {
             "salt": describe_salt(self.salt),
-            "starts": describe_packed(self.index.starts),
-            "rests": describe_packed(self.index.rests),
+            "index": {"range": self.index.range, **describe_ascending(self.index.fingerprints)},
             "timestamps": timestamps,
             "states": states,
         }
@@ -179,7 +180,11 @@ class ListedRows(Presence):
         }
         if timestamps.codec != _TIMESTAMPS or len(states) != len(description["states"]):
             raise ValueError("the columns of the listed rows are not those of distinct features")
-        index = FingerprintIndex(*(parts.packed(part, description[part]) for part in ("starts", "rests")))
+        index = FingerprintIndex(
+            parts.ascending("index", description["index"], by_value=True),
+            checked(description["index"]["range"], int),
+            parts.array("index.twins", np.uint64),
+        )
         bounds = parts.array("bucket_bounds", np.int64, 2)
         if (
             bounds.shape[1] != 2

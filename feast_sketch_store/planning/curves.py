@@ -22,7 +22,7 @@ from feast_sketch_store.planning.sealed_sets import build_sets, vocabulary_bytes
 from feast_sketch_store.structures.goals import BLOOM, WEIGHTED_BLOOM
 from feast_sketch_store.structures.sizing import AnyFacts, FactClass, WeightedFacts, size_for_rates
 from feast_sketch_store.succinct.fingerprints import expected_bits
-from feast_sketch_store.succinct.golomb_sets import BLOCK_ROWS, GolombSets, ideal_bits
+from feast_sketch_store.succinct.golomb_sets import GolombSets, ideal_bits, starts_bytes
 
 SETS = "sets"
 POPULAR_SETS = "most popular values, as sets"
@@ -328,17 +328,15 @@ def _sets_bytes(
         proportional = sum(ideal_bits(part.counts, len(sample)) for part in parts.values()) * sample.scale
         least = sum(ideal_bits(counts, sample.num_entities) for counts in sample.kept_counts(kept).values())
         code_bits *= least / max(1.0, proportional)
-    anchor_bits = math.ceil(math.log2(max(2.0, code_bits))) / BLOCK_ROWS
     index_bits = float(expected_bits(sample.num_entities, presence_error_rate))
-    index_bits += sample.num_entities * (anchor_bits + built.deltas.width)
+    index_bits += 8 * starts_bytes(sample.num_entities, code_bits)
     of_values = vocabulary_bytes(sample, kept, columns.size_bytes - built.size_bytes)
     return (code_bits + index_bits) / 8, of_values, _row_bits(built)
 
 
 def _row_bits(built: GolombSets) -> NDArray[np.float64]:
     """Bits of each row: float64[n]."""
-    places = np.arange(built.num_rows)
-    starts = built.anchors.take(places // BLOCK_ROWS) + built.deltas.take(places)
+    starts = built.starts.take(np.arange(built.num_rows))
     return np.diff(starts.astype(np.float64), append=float(built.num_bits))
 
 

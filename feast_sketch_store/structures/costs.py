@@ -18,7 +18,6 @@ from feast_sketch_store.succinct.fingerprints import expected_bits
 from feast_sketch_store.succinct.packed import num_words_for
 
 _WORD_BITS = 64
-_ROWS_OF_UNEQUAL_SIZE = 1.5  # by which the largest block of rows exceeds the mean one, about
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +102,7 @@ def table_bytes(num_bits: float, window_words: int) -> float:
 
 def index_bytes(num_rows: int, presence_error_rate: float) -> float:
     """Bytes of the fingerprints of a list of rows."""
-    return expected_bits(num_rows, presence_error_rate) / 8 + 16
+    return expected_bits(num_rows, presence_error_rate) / 8
 
 
 def timestamps_bytes(num_rows: int, distinct: NDArray[np.int64]) -> int:
@@ -130,14 +129,6 @@ def sets_bytes(parts: Sequence[Popularity]) -> float:
     """Bytes of the sets of some features of the same rows, and of where those of each row begin."""
     if not parts:
         return 0.0
-    num_rows, block = parts[0].num_rows, golomb_sets.BLOCK_ROWS
     num_bits = sum(map(set_bits, parts))
-    coded = [part.coded for part in parts if part.coded is not None]
-    if len(coded) == len(parts) and len(coded[0]):
-        row_bits = np.sum(coded, axis=0)
-        behind = np.concatenate((np.zeros(1, np.int64), np.cumsum(row_bits)))[:-1]
-        longest = float((behind - np.repeat(behind[::block], block)[: len(behind)]).max())
-    else:
-        longest = _ROWS_OF_UNEQUAL_SIZE * block * num_bits / max(1, num_rows)
-    starts = packed_bytes(-(-num_rows // block), int(num_bits).bit_length())
-    return 8 * (num_bits // _WORD_BITS + 3) + starts + packed_bytes(num_rows, int(longest).bit_length())
+    starts = golomb_sets.starts_bytes(parts[0].num_rows, num_bits)
+    return 8 * (num_bits // _WORD_BITS + 3) + starts

@@ -12,9 +12,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import DTypeLike, NDArray
 
+from feast_sketch_store.kernel import SAMPLED
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from feast_sketch_store.succinct import Check, PackedInts
+from feast_sketch_store.succinct import Check, EliasFano, PackedInts
 
 Arrays = Mapping[str, NDArray[np.generic]]
 Checks = Mapping[str, Check]
@@ -69,6 +70,18 @@ class Parts:
             )
         return PackedInts(words, width, base, length, check)
 
+    def ascending(self, name: str, description: Mapping[str, Any], by_value: bool) -> EliasFano:
+        """Ascending integers as `describe_ascending` described them."""
+        keys = "length", "num_buckets", "low_width", "sample_width"
+        length, num_buckets, low_width, sample_width = (checked(description[key], int) for key in keys)
+        num_sampled = num_buckets if by_value else length
+        highs, check = self.words(f"{name}.highs")
+        words, lows_check = self.words(f"{name}.lows")
+        lows = PackedInts(words, low_width, 0, length, lows_check)
+        words, samples_check = self.words(f"{name}.samples")
+        samples = PackedInts(words, sample_width, 0, -(-num_sampled // SAMPLED), samples_check)
+        return EliasFano(highs, lows, samples, num_buckets, by_value, check)
+
     def vocabulary(self, name: str, codec: FeatureCodec) -> Vocabulary:
         """A vocabulary of the codec's storage type, packed or as plain arrays."""
         own, prefix = self.at(name), f"{self.prefix}{name}."
@@ -87,6 +100,22 @@ class Parts:
 def describe_packed(numbers: PackedInts) -> dict[str, int]:
     """What a snapshot tells of packed integers beside their words."""
     return {"width": numbers.width, "base": numbers.base, "length": numbers.length}
+
+
+def describe_ascending(numbers: EliasFano) -> dict[str, int]:
+    """What a snapshot tells of ascending integers beside their words."""
+    return {
+        "length": len(numbers),
+        "num_buckets": numbers.num_buckets,
+        "low_width": numbers.lows.width,
+        "sample_width": numbers.samples.width,
+    }
+
+
+def arrays_of_ascending(name: str, numbers: EliasFano) -> dict[str, NDArray[np.generic]]:
+    """The words of ascending integers, under names that begin with one."""
+    parts = {"highs": numbers.highs, "lows": numbers.lows.words, "samples": numbers.samples.words}
+    return {f"{name}.{part}.{WORDS}": words for part, words in parts.items()}
 
 
 def describe_salt(salt: tuple[int, int]) -> list[str]:

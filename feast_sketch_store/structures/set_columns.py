@@ -29,8 +29,9 @@ from feast_sketch_store.structures.parts import (
     WORDS,
     Described,
     Parts,
+    arrays_of_ascending,
     checked,
-    describe_packed,
+    describe_ascending,
     prefixed,
 )
 from feast_sketch_store.structures.shared_values import NO_SET, find_chains, headers_of
@@ -202,8 +203,7 @@ class SetColumns(Structure):
         sets = self.sets
         arrays: dict[str, NDArray[np.generic]] = {
             f"codes.{WORDS}": sets.words,
-            f"anchors.{WORDS}": sets.anchors.words,
-            f"deltas.{WORDS}": sets.deltas.words,
+            **arrays_of_ascending("starts", sets.starts),
         }
         entries = []
         shared = _of_each(sets.codes, self.vocabularies)
@@ -230,8 +230,7 @@ class SetColumns(Structure):
         description = {
             "features": entries,
             "num_bits": sets.num_bits,
-            "anchors": describe_packed(sets.anchors),
-            "deltas": describe_packed(sets.deltas),
+            "starts": describe_ascending(sets.starts),
         }
         return description, arrays
 
@@ -268,8 +267,7 @@ class SetColumns(Structure):
             codes,
             words,
             checked(description["num_bits"], int),
-            parts.packed("anchors", description["anchors"]),
-            parts.packed("deltas", description["deltas"]),
+            parts.ascending("starts", description["starts"], by_value=False),
             check,
         )
         columns = cls._of(features, sets, vocabularies)

@@ -1,6 +1,7 @@
 """Bit tables that answer a whole row of candidates at once, and compressed sets. No Feast, no I/O."""
 
 from feast_sketch_store.kernel import Asked
+from feast_sketch_store.succinct.elias_fano import EliasFano
 from feast_sketch_store.succinct.fingerprints import FingerprintIndex
 from feast_sketch_store.succinct.golomb_sets import GolombSets, SetCode
 from feast_sketch_store.succinct.packed import Check, PackedInts
@@ -15,6 +16,7 @@ __all__ = [
     "MAX_NUM_WORDS",
     "Asked",
     "Check",
+    "EliasFano",
     "FingerprintIndex",
     "GolombSets",
     "PackedInts",

@@ -1,13 +1,18 @@
 """Fingerprints of entities: which row belongs to whom, in few bits.
 
-Of ``n`` entities each is known by the upper ``w`` bits of a 64-bit hash, all distinct, and one that is not
-among them has the bits of some with probability ``n / 2**w``. Sorted, they are filed in buckets of about a
-dozen by their upper bits, which then need not be kept:
+Of ``n`` entities each is known by the upper half of the product of a 64-bit hash and the integer
+``range = n / rate``: a number below ``range``, which one that is not among them shares with some row with
+the probability ``rate``. These ascend with the hashes, in the order of the rows, and are kept in Elias and
+Fano's form (`elias_fano`): ``log2(1 / rate) + 2`` bits each, and half a bit to find them.
 
-    start of bucket   where the rows of each bucket begin
-    rest              the lower bits of the fingerprint of each row
+About ``n * rate / 2`` pairs of rows share theirs. The hashes of such rows are kept as a whole, ascending, so
+that the first of these with a fingerprint is that of the first row with it:
 
-Source: Cleary, "Compact hash tables using bidirectional linear probing", 1984 (quotienting).
+    fingerprints   3  8  8  12      row 0, 1, 2, 3
+    twins          hash of row 1, hash of row 2
+
+Source: Cleary, "Compact hash tables using bidirectional linear probing", 1984, for fingerprints without the
+bits that their place tells.
 """
 
 import math
@@ -18,30 +23,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store import kernel
-from feast_sketch_store.kernel import PackedNumbers
-from feast_sketch_store.succinct.packed import PackedInts
+from feast_sketch_store.kernel import RowIndex, fingerprints_of
+from feast_sketch_store.succinct.elias_fano import EliasFano, expected_bytes, num_buckets_for
 
-_HASH_BITS = 64
-_ROWS_PER_BUCKET_BITS = 3  # buckets have 8 to 16 rows
+_MAX_RANGE = 1 << 63
+# A twin takes 64 bits, so from here on a bit more of each fingerprint would save more than it takes.
+_MAX_RATE = 1 / 64
 
 
-def width_for(num_rows: int, error_rate: float) -> int:
-    """Bits of a fingerprint at which an unknown entity has the one of some row with such a probability at
-    most, and at which the rows themselves may all differ: one pair of them is expected to be alike.
-    """
-    rows = math.log2(max(1, num_rows))
-    return min(_HASH_BITS - 1, max(1, math.ceil(rows - math.log2(error_rate)), math.ceil(2 * rows - 1)))
+def range_for(num_rows: int, error_rate: float) -> int:
+    """Of how many fingerprints an unknown entity has the one of some row with such a probability at most."""
+    rate = min(error_rate, _MAX_RATE)
+    return min(_MAX_RANGE, max(1, math.ceil(max(1, num_rows) / rate)))
+
+
+def expected_twins(num_rows: int, error_rate: float) -> float:
+    """How many rows will share their fingerprints with others, on average."""
+    return num_rows * -math.expm1(-num_rows / range_for(num_rows, error_rate))
 
 
 def expected_bits(num_rows: int, error_rate: float) -> int:
     """Bits of the index of so many rows."""
-    width = width_for(num_rows, error_rate)
-    bucket_bits = _bucket_bits(num_rows, width)
-    return num_rows * (width - bucket_bits) + ((1 << bucket_bits) + 1) * num_rows.bit_length()
-
-
-def _bucket_bits(num_rows: int, width: int) -> int:
-    return min(max(0, num_rows.bit_length() - 1 - _ROWS_PER_BUCKET_BITS), width - 1)
+    twins = math.ceil(expected_twins(num_rows, error_rate))
+    return 8 * (expected_bytes(num_rows, range_for(num_rows, error_rate), by_value=True) + 8 * twins)
 
 
 @dataclass(frozen=True)
@@ -50,51 +54,49 @@ class FingerprintIndex:
 
     Parameters
     ----------
-    starts : the first row of each bucket, and behind them the number of rows; base 0.
-    rests : the lower bits of each row's fingerprint; base 0.
+    fingerprints : of the rows; found by their values.
+    range : they are below it; 1 to 2**63.
+    twins : uint64[t], ascending, the hashes of rows that share their fingerprints.
 
     Raises
     ------
     ValueError : the parts cannot belong together.
     """
 
-    starts: PackedInts
-    rests: PackedInts
+    fingerprints: EliasFano
+    range: int
+    twins: NDArray[np.uint64]
 
     def __post_init__(self) -> None:
-        buckets = self.starts.length - 1
         if (
-            buckets < 1
-            or buckets & (buckets - 1)
-            or self.starts.base
-            or self.rests.base
-            or not 1 <= self.rests.width <= _HASH_BITS - self._bucket_bits
+            not self.fingerprints.by_value
+            or not 1 <= self.range <= _MAX_RANGE
+            or self.fingerprints.num_buckets != num_buckets_for(self.range, self.fingerprints.lows.width)
+            or (self.twins[1:] <= self.twins[:-1]).any()
         ):
             raise ValueError("the parts of the fingerprints do not fit each other")
 
     def __len__(self) -> int:
-        return self.rests.length
+        return len(self.fingerprints)
 
     @classmethod
-    def build(cls, hashes: NDArray[np.uint64], width: int) -> "FingerprintIndex":
-        """The index of rows in the order of their hashes, of which the upper ``width`` bits are distinct."""
-        bucket_bits = _bucket_bits(len(hashes), width)
-        rest_width = width - bucket_bits
-        fingerprints = hashes >> np.uint64(_HASH_BITS - width)
-        buckets = np.arange(1, 2**bucket_bits + 1, dtype=np.uint64) << np.uint64(rest_width)
-        starts = np.concatenate(([0], np.searchsorted(fingerprints, buckets)))
-        rests = (fingerprints & np.uint64(2**rest_width - 1)).astype(np.int64)
-        return cls(PackedInts.pack(starts, base=0), PackedInts.pack(rests, rest_width, base=0))
+    def build(cls, hashes: NDArray[np.uint64], error_rate: float) -> "FingerprintIndex":
+        """The index of rows in the order of their hashes, uint64[n], which are distinct.
 
-    @property
-    def width(self) -> int:
-        """Bits of a fingerprint."""
-        return self._bucket_bits + self.rests.width
+        Parameters
+        ----------
+        error_rate : the probability with which an unknown entity may have a row, at most.
+        """
+        size = range_for(len(hashes), error_rate)
+        fingerprints = fingerprints_of(hashes, size)
+        is_like_next = np.append(fingerprints[1:] == fingerprints[:-1], False)
+        has_twin = is_like_next | np.roll(is_like_next, 1)
+        return cls(EliasFano.build(fingerprints, size, by_value=True), size, hashes[has_twin[: len(hashes)]])
 
     @property
     def size_bytes(self) -> int:
         """Bytes of all parts."""
-        return self.starts.size_bytes + self.rests.size_bytes
+        return self.fingerprints.size_bytes + int(self.twins.nbytes)
 
     def find(self, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
         """The rows of entities, given by their hashes, uint64[m]: int64[m], -1 of one that has none.
@@ -103,31 +105,12 @@ class FingerprintIndex:
         ------
         ValueError : the parts, which came from a file, contradict each other.
         """
-        shift, starts, num_buckets, rests = self._parts
-        fingerprints = hashes >> shift
-        self._check(fingerprints)
-        return kernel.find_rows(starts, num_buckets, rests, self.rests.length, fingerprints)
+        if not self.fingerprints.all_checked:
+            buckets = fingerprints_of(hashes, self.range) >> np.uint64(self.fingerprints.lows.width)
+            self.fingerprints.check_buckets(buckets.astype(np.int64))
+        return kernel.find_rows(self.parts, hashes)
 
     @cached_property
-    def _parts(self) -> tuple[np.uint64, PackedNumbers, int, PackedNumbers]:
-        starts = PackedNumbers(self.starts.words, self.starts.width)
-        rests = PackedNumbers(self.rests.words, self.rests.width)
-        return np.uint64(_HASH_BITS - self.width), starts, self.starts.length - 1, rests
-
-    @property
-    def _bucket_bits(self) -> int:
-        return (self.starts.length - 1).bit_length() - 1
-
-    def _check(self, fingerprints: NDArray[np.uint64]) -> None:
-        """Check what a read is about to use."""
-        starts, rests = self.starts.check, self.rests.check
-        if (starts is None or starts.all_checked) and (rests is None or rests.all_checked):
-            return
-        buckets = (fingerprints >> np.uint64(self.rests.width)).astype(np.int64)
-        first, stop = self.starts.take(buckets), self.starts.take(buckets + 1)
-        if rests is not None and len(first):
-            if not 0 <= first.min() <= stop.max() <= len(self):
-                raise ValueError("a bucket has rows that do not exist")
-            words = first * self.rests.width >> 6
-            last = np.minimum((stop * self.rests.width >> 6) + 1, len(self.rests.words) - 1)
-            rests(np.minimum(words, last), np.maximum(last - words, 0) + 1)
+    def parts(self) -> RowIndex:
+        """The index as the kernel takes it."""
+        return RowIndex(self.fingerprints.parts, self.range, self.twins)

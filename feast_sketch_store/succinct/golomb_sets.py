@@ -14,7 +14,7 @@ gaps that are distributed geometrically. For independent symbols that is within 
 there can be, ``sum_s H(p_s)`` bits per row, where H is the entropy of a coin.
 
     row      header | gap | gap | gap   header | gap | gap       features one behind the other
-    offset   anchor of each 16 rows + distance from it
+    starts   the bit at which each row begins, in Elias and Fano's form (`elias_fano`)
 
 A set may be coded with those before it, back to the last one that is not: a long view is a view. If these
 have ``u`` distinct ids of the row, ``o`` of its ``n`` ids are others, and ``a = n - o`` are among them:
@@ -38,10 +38,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store import kernel
-from feast_sketch_store.kernel import PackedNumbers, SetCodes
-from feast_sketch_store.succinct.packed import Check, PackedInts
+from feast_sketch_store.kernel import SetCodes
+from feast_sketch_store.succinct.elias_fano import EliasFano, expected_bytes
+from feast_sketch_store.succinct.packed import Check
 
-BLOCK_ROWS = 16  # that share an anchor
 _MAX_HEADER_WIDTH = 30
 _MAX_LEVEL = 255
 _MAX_RUNS = 1024  # of symbols with one level
@@ -130,6 +130,11 @@ def _levels(counts: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.asarray(np.clip(levels, 0, _MAX_LEVEL).astype(np.int64))
 
 
+def starts_bytes(num_rows: int, num_bits: float) -> int:
+    """Bytes of where so many rows begin, whose codes take so many bits."""
+    return expected_bytes(num_rows, int(num_bits) + 1, by_value=False)
+
+
 def best_width(numbers: NDArray[np.integer]) -> int:
     """The width of the shortest codes for numbers, int[n]."""
     lengths = [int((numbers >> width).sum()) + width * len(numbers) for width in range(_MAX_HEADER_WIDTH)]
@@ -156,7 +161,7 @@ class GolombSets:
     codes : one per feature.
     words : uint64[n], the codes of all rows and two words more; may be memory-mapped.
     num_bits : of the codes.
-    anchors, deltas : where rows begin: row ``r`` at bit ``anchors[r // 16] + deltas[r]``; both with base 0.
+    starts : the bit at which each row begins; taken by their places.
     check : of the words; None if all are known to be good.
 
     Raises
@@ -167,8 +172,7 @@ class GolombSets:
     codes: Sequence[SetCode]
     words: NDArray[np.uint64]
     num_bits: int
-    anchors: PackedInts
-    deltas: PackedInts
+    starts: EliasFano
     check: Check | None = None
 
     def __post_init__(self) -> None:
@@ -176,9 +180,7 @@ class GolombSets:
             not self.codes
             or self.words.ndim != 1
             or not 0 <= self.num_bits // 64 <= len(self.words) - 2
-            or self.anchors.length != -(-self.num_rows // BLOCK_ROWS)
-            or self.anchors.base
-            or self.deltas.base
+            or self.starts.by_value
         ):
             raise ValueError("the parts of the sets do not fit each other")
         num_symbols = -1  # of a set before
@@ -200,12 +202,12 @@ class GolombSets:
     @property
     def num_rows(self) -> int:
         """How many rows there are."""
-        return self.deltas.length
+        return len(self.starts)
 
     @property
     def size_bytes(self) -> int:
         """Bytes of the codes, and of where rows begin."""
-        return int(self.words.nbytes) + self.anchors.size_bytes + self.deltas.size_bytes
+        return int(self.words.nbytes) + self.starts.size_bytes
 
     @classmethod
     def build(
@@ -224,11 +226,9 @@ class GolombSets:
             ascending ids of feature ``f`` of row ``r``.
         """
         words, ends = kernel.write_sets(_joint(codes), headers, indptr, ids)
-        starts = np.concatenate(([0], ends))[: len(ends)]
-        anchors = starts[::BLOCK_ROWS]
-        deltas = starts - np.repeat(anchors, BLOCK_ROWS)[: len(starts)]
         num_bits = int(ends[-1]) if len(ends) else 0
-        return cls(codes, words, num_bits, PackedInts.pack(anchors, base=0), PackedInts.pack(deltas, base=0))
+        starts = np.concatenate(([0], ends))[: len(ends)].view(np.uint64)
+        return cls(codes, words, num_bits, EliasFano.build(starts, num_bits + 1))
 
     @staticmethod
     def lengths(
@@ -259,26 +259,21 @@ class GolombSets:
         ------
         ValueError : the codes, which came from a file, are damaged.
         """
-        checks = self.check, self.anchors.check, self.deltas.check
-        if any(check is not None and not check.all_checked for check in checks):
+        if not self.starts.all_checked or (self.check is not None and not self.check.all_checked):
             self._check_rows(rows)
-        codes, offsets = self._parts
         return kernel.read_sets(
-            codes, self.words, self.num_bits, offsets, self.num_rows, rows, feature, own_ids
+            self.joint_codes, self.words, self.num_bits, self.starts.parts, rows, feature, own_ids
         )
 
     @cached_property
-    def _parts(self) -> tuple[SetCodes, tuple[PackedNumbers, PackedNumbers, int]]:
-        anchors = PackedNumbers(self.anchors.words, self.anchors.width)
-        deltas = PackedNumbers(self.deltas.words, self.deltas.width)
-        return _joint(self.codes), (anchors, deltas, BLOCK_ROWS)
+    def joint_codes(self) -> SetCodes:
+        """The codes as the kernel takes them."""
+        return _joint(self.codes)
 
     def _check_rows(self, rows: NDArray[np.int64]) -> None:
         """Check the words of rows, and where they begin; they end where the next one begins."""
         behind = np.minimum(rows + 1, self.num_rows - 1)
-        first, last = (
-            self.anchors.take(places // BLOCK_ROWS) + self.deltas.take(places) for places in (rows, behind)
-        )
+        first, last = self.starts.take(rows), self.starts.take(behind)
         last = np.where(rows + 1 < self.num_rows, last, self.num_bits)
         if len(rows) and not 0 <= first.min() <= last.max() <= self.num_bits:
             raise ValueError("a row of sets lies outside of their codes")

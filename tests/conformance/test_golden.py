@@ -8,6 +8,7 @@ import pytest
 import safetensors.numpy
 from feast.protos.feast.types.Value_pb2 import Value
 
+from feast_sketch_store.kernel import row_hashes
 from feast_sketch_store.layers import SketchLayer
 from feast_sketch_store.snapshot import encode
 from tests.helpers.keys import user_hashes
@@ -173,7 +174,7 @@ def test_the_listed_file_has_each_form_of_a_column():
     assert layer["roundings"] == [{"name": "weight", "max_error": 4.25, "mean_error": 2.175}]
     assert arrays["presence.bucket_bounds"].shape == (0, 2)  # timestamps are those of the rows
     packed = [name for name in arrays if name.endswith("words")]
-    assert len(packed) == 16
+    assert len(packed) == 17
     assert all(f"{name}.checksums" in arrays for name in packed)
 
 
@@ -231,8 +232,36 @@ def test_the_file_of_sets_has_each_structure():
     assert arrays["sets.2.vocabulary.packed"].tolist() == [0b100100, 0]
     assert arrays["presence.bucket_bounds"].shape == (16, 2)
     packed = [name for name in arrays if name.endswith("words")]
-    assert len(packed) == 11
+    assert len(packed) == 13
     assert all(f"{name}.checksums" in arrays for name in packed)
+
+
+def plain_numbers(numbers, arrays, name):
+    """The ascending integers of a file, decoded as the text of `succinct.elias_fano` says."""
+    bits = "".join(f"{word:064b}"[::-1] for word in arrays[f"{name}.highs.words"].tolist())
+    lows = "".join(f"{word:064b}"[::-1] for word in arrays[f"{name}.lows.words"].tolist())
+    width, decoded, bucket = numbers["low_width"], [], 0
+    for bit in bits[: numbers["length"] + numbers["num_buckets"]]:
+        if bit == "1":
+            low = lows[len(decoded) * width : (len(decoded) + 1) * width][::-1]
+            decoded.append(bucket << width | int(low or "0", 2))
+        bucket += bit == "0"
+    assert bucket == numbers["num_buckets"]
+    return decoded
+
+
+def test_rows_are_found_as_the_format_says():
+    description, arrays = load(SETS)
+    layer = SketchLayer.from_snapshot(description["layer"], arrays)
+    presence, sets = description["layer"]["presence"], description["layer"]["structures"][2]
+    hashes = np.sort(row_hashes(user_hashes(range(70)), layer.presence.salt)).tolist()
+    index = presence["index"]
+    assert index["range"] == 70_000_000_000
+    assert plain_numbers(index, arrays, "presence.index") == [h * index["range"] >> 64 for h in hashes]
+    starts = plain_numbers(sets["starts"], arrays, "sets.starts")
+    assert starts == layer.features["viewed"].sets.starts.take(np.arange(70)).tolist()
+    assert starts[0] == 0
+    assert starts[-1] < sets["num_bits"] == 945
 
 
 def test_the_order_file_lists_hashes_and_timestamps():

@@ -14,8 +14,18 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from feast_sketch_store import kernel
-from feast_sketch_store.kernel import Asked, PackedNumbers, SetCodes, Table, reference, reference_sets
-from feast_sketch_store.succinct import PackedInts
+from feast_sketch_store.kernel import (
+    AscendingNumbers,
+    Asked,
+    PackedNumbers,
+    RowIndex,
+    SetCodes,
+    Table,
+    reference,
+    reference_rows,
+    reference_sets,
+)
+from feast_sketch_store.succinct import EliasFano, FingerprintIndex, PackedInts
 
 if kernel.IS_COMPILED:
     from feast_sketch_store.kernel import compiled
@@ -284,7 +294,7 @@ def test_packed_numbers(width, data):
         PackedInts.pack(numbers.view(np.int64), width, base=0).words if width < 64 else np.append(numbers, 0)
     )
     places = np.array(data.draw(st.lists(st.integers(0, len(numbers) - 1))), np.int64)
-    for side in (compiled, reference_sets):
+    for side in (compiled, reference_rows):
         taken = side.take_packed(PackedNumbers(words, width), len(numbers), places)
         assert_equal(taken, numbers[places])
 
@@ -295,26 +305,76 @@ def test_packed_numbers(width, data):
     st.tuples(HALVES, HALVES),
 )
 def test_hashes_of_rows(hashes, salt):
-    assert_equal(compiled.row_hashes(hashes, salt), reference.row_hashes(hashes, salt))
+    assert_equal(compiled.row_hashes(hashes, salt), reference_rows.row_hashes(hashes, salt))
+
+
+@st.composite
+def ascending(draw, by_value=False):
+    """Ascending integers, few or many and near or far, and their bound."""
+    chance = np.random.default_rng(draw(st.integers(0, 99)))
+    number, most = draw(st.sampled_from([0, 1, 5, 600])), draw(st.sampled_from([0, 3, 10**6, 2**62]))
+    numbers = np.sort(chance.integers(0, most, number, endpoint=True).astype(np.uint64))
+    bound = most + 1 + draw(st.sampled_from([0, 5000]))
+    return numbers, EliasFano.build(numbers, bound, by_value)
 
 
 @REPEATABLE
-@given(st.lists(st.lists(st.integers(0, 127), max_size=6), min_size=1, max_size=8), st.data())
-def test_rows_of_fingerprints(buckets, data):
-    rests = [rest for bucket in buckets for rest in bucket]
-    starts = packed(np.cumsum([0, *map(len, buckets)]), 6)
-    known = [number * 128 + rest for number, bucket in enumerate(buckets) for rest in bucket]
-    wanted = data.draw(st.lists(st.sampled_from([*known, 5, 2**40]) | st.integers(0, 2**64 - 1)))
-    arguments = starts, len(buckets), packed(rests, 7), len(rests), np.array(wanted, np.uint64)
-    rows = reference.find_rows(*arguments)
-    assert_equal(compiled.find_rows(*arguments), rows)
-    assert [known.index(one) if one in known else -1 for one in wanted] == rows.tolist()
+@given(ascending(), st.data())
+def test_ascending_numbers(kept, data):
+    numbers, kept = kept
+    places = np.array(data.draw(st.lists(st.integers(0, len(numbers) - 1))) if len(numbers) else [], np.int64)
+    for side in (compiled, reference_rows):
+        assert_equal(side.take_ascending(kept.parts, places), numbers[places])
 
 
-@pytest.mark.parametrize("side", [compiled, reference])
-def test_a_bucket_of_rows_that_do_not_exist_is_refused(side):
-    with pytest.raises(ValueError, match="do not exist"):
-        side.find_rows(packed([0, 9], 6), 1, packed([1], 7), 1, np.array([3], np.uint64))
+@REPEATABLE
+@given(st.sampled_from([0, 1, 3, 700]), st.sampled_from([1e-9, 0.01, 0.9]), st.integers(0, 9), st.booleans())
+def test_rows_of_hashes(num_rows, rate, seed, is_crowded):
+    chance = np.random.default_rng(seed)
+    hashes = np.unique(chance.integers(0, 2**64, num_rows, np.uint64) >> np.uint64(40 if is_crowded else 0))
+    index = FingerprintIndex.build(hashes, rate).parts
+    wanted = np.concatenate((hashes, hashes ^ np.uint64(1), chance.integers(0, 2**64, 50, np.uint64)))
+    rows = reference_rows.find_rows(index, wanted)
+    assert_equal(compiled.find_rows(index, wanted), rows)
+    assert rows[: len(hashes)].tolist() == list(range(len(hashes)))
+
+
+def damaged(words, chance):
+    """Words of which one or all are others."""
+    words = words.copy()
+    if len(words):
+        number = chance.choice([1, len(words)])
+        words[chance.permutation(len(words))[:number]] = chance.integers(0, 2**64, number, np.uint64)
+    return words
+
+
+@REPEATABLE
+@given(ascending(), st.booleans(), st.integers(0, 10**6))
+def test_damaged_numbers_and_indexes_are_read_alike_or_refused_by_both(kept, by_value, seed):
+    numbers, kept = kept
+    chance = np.random.default_rng(seed)
+    if by_value:
+        kept = FingerprintIndex.build(np.unique(numbers), 0.01).fingerprints
+    parts = {"highs": kept.highs, "lows": kept.lows.words, "samples": kept.samples.words}
+    name = chance.choice(list(parts))
+    parts[name] = damaged(parts[name], chance)
+    read = AscendingNumbers(
+        parts["highs"], kept.num_buckets, len(kept),
+        PackedNumbers(parts["lows"], kept.lows.width), PackedNumbers(parts["samples"], kept.samples.width),
+    )  # fmt: skip
+    twins = np.unique(chance.integers(0, 2**64, 5, np.uint64))
+    size = ((kept.num_buckets - 1) << kept.lows.width) + 1
+    found = []
+    for side in (compiled, reference_rows):
+        try:
+            if by_value:
+                wanted = np.append(numbers, twins)
+                found.append(side.find_rows(RowIndex(read, size, twins), wanted).tolist())
+            else:
+                found.append(side.take_ascending(read, np.arange(len(kept))).tolist())
+        except ValueError as error:
+            found.append(str(error))
+    assert found[0] == found[1]
 
 
 @st.composite
@@ -350,10 +410,9 @@ def coded_sets(draw):
     return codes, headers, indptr, np.concatenate([*sets, np.zeros(0)]).astype(np.int32)
 
 
-def offsets_of(ends):
-    starts = np.concatenate(([0], ends))[: len(ends)]
-    anchors = starts[::4]
-    return packed(anchors, 40), packed(starts - np.repeat(anchors, 4)[: len(starts)], 30), 4
+def starts_of(ends):
+    starts = np.concatenate(([0], ends))[: len(ends)].astype(np.uint64)
+    return EliasFano.build(starts, int(ends[-1]) + 1 if len(ends) else 1).parts
 
 
 @pytest.fixture(scope="module", params=[1, 2, 64], ids="numpy reads {} rows or more at a time".format)
@@ -373,9 +432,9 @@ def test_sets(few_rows, sets, data):
     words, ends = written
     num_rows, num_features = headers.shape
     rows = np.array(data.draw(st.lists(st.integers(0, num_rows - 1))) if num_rows else [], np.int64)
-    offsets = offsets_of(ends)
+    starts = starts_of(ends)
     for feature in range(num_features):
-        arguments = codes, words, int(ends[-1]) if num_rows else 0, offsets, num_rows, rows, feature
+        arguments = codes, words, int(ends[-1]) if num_rows else 0, starts, rows, feature
         found = reference_sets.read_sets(*arguments)
         assert_equal(compiled.read_sets(*arguments), found)
         assert found[0].tolist() == headers[rows, feature].tolist()
@@ -403,9 +462,9 @@ def test_damaged_sets_are_read_alike_or_refused_by_both(few_rows, sets, data):
         return
     rng = np.random.default_rng(data.draw(st.integers(0, 99)))
     words[rng.integers(0, len(words))] ^= rng.integers(0, 2**64, dtype=np.uint64)
-    offsets = offsets_of(ends)
+    starts = starts_of(ends)
     for row, feature in itertools.product(range(num_rows), range(num_features)):
-        arguments = codes, words, int(ends[-1]), offsets, num_rows, np.array([row]), feature
+        arguments = codes, words, int(ends[-1]), starts, np.array([row]), feature
         try:
             found = reference_sets.read_sets(*arguments)
         except ValueError:
@@ -431,6 +490,6 @@ def test_sets_for_which_there_is_no_room_at_first():
     codes = SetCodes(np.array([[3, 0, -1]]), np.array([0, 5000]), np.zeros(5000, np.uint8))
     headers, indptr = np.full((40, 1), 5000, np.int32), np.arange(41) * 5000
     words, ends = compiled.write_sets(codes, headers, indptr, np.tile(np.arange(5000, dtype=np.int32), 40))
-    found = compiled.read_sets(codes, words, int(ends[-1]), offsets_of(ends), 40, np.arange(40), 0)
+    found = compiled.read_sets(codes, words, int(ends[-1]), starts_of(ends), np.arange(40), 0)
     assert found[1].tolist() == indptr.tolist()
     assert found[2].tolist() == list(range(5000)) * 40

@@ -13,7 +13,7 @@ from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures.costs import Popularity, index_bytes, set_bits, sets_bytes
 from feast_sketch_store.structures.sizing import FactClass, WeightedFacts, size_for_rates
 from feast_sketch_store.succinct import FingerprintIndex, GolombSets, SetCode
-from feast_sketch_store.succinct.fingerprints import width_for
+from feast_sketch_store.succinct.fingerprints import expected_bits
 from feast_sketch_store.succinct.golomb_sets import ideal_bits
 from tests.helpers.filters import measured_fill
 
@@ -239,12 +239,10 @@ def test_sets_take_at_most_half_a_bit_per_fact_more_than_the_ideal(vocabulary, p
 def test_unknown_entities_share_the_fingerprint_of_a_row_as_often_as_they_may(
     random_hashes, binomial_interval, num_rows, rate
 ):
-    width = width_for(num_rows, rate)
-    hashes = np.sort(random_hashes(num_rows, 1)[:, 0])
-    distinct = np.append(True, np.diff(hashes >> np.uint64(64 - width)) > 0)
-    index = FingerprintIndex.build(hashes[distinct], width)
+    index = FingerprintIndex.build(np.sort(random_hashes(num_rows, 1)[:, 0]), rate)
     found = int((index.find(random_hashes(TRIALS, 2)[:, 0]) >= 0).sum())
-    low, high = binomial_interval(TRIALS, len(index) / 2**width)
+    # Of rows that share a fingerprint the hash has to be the same as well.
+    low, high = binomial_interval(TRIALS, (num_rows - len(index.twins)) / index.range)
     assert low <= found <= high
     assert found <= binomial_interval(TRIALS, rate)[1]
 
@@ -257,10 +255,11 @@ def test_unknown_entities_are_rows_of_a_list_at_most_at_the_rate(zipf, random_ha
 
 @pytest.mark.parametrize("num_rows", [1000, 8191, 8192, 20_000, 65_536, 100_000])
 def test_bits_of_the_index_of_fingerprints(random_hashes, num_rows):
-    """``width - log2(n)`` and 5 more: 3 as buckets have 8 to 16 rows, 2 for where each begins."""
-    width = width_for(num_rows, 1e-5) + 12  # all distinct
-    index = FingerprintIndex.build(np.sort(random_hashes(num_rows, 3)[:, 0]), width)
-    assert 8 * index.size_bytes / num_rows == pytest.approx(width - math.log2(num_rows) + 3 + 2, rel=0.03)
+    """``log2(1 / rate)`` and 2 more, and what finds them; 64 bits for each of two rows that share theirs."""
+    index = FingerprintIndex.build(np.sort(random_hashes(num_rows, 3)[:, 0]), 1e-5)
+    bits = 8 * (index.size_bytes - index.twins.nbytes) / num_rows
+    assert bits == pytest.approx(math.log2(1e5) + 2.35, rel=0.02)
+    assert abs(8 * index.size_bytes - expected_bits(num_rows, 1e-5)) <= 64 * 10
 
 
 def test_bytes_of_a_list_of_rows_are_those_of_its_estimate(zipf):
@@ -269,7 +268,7 @@ def test_bytes_of_a_list_of_rows_are_those_of_its_estimate(zipf):
     index, sets = layer.presence.index, layer.features["viewed"].sets
     assert index.size_bytes == pytest.approx(index_bytes(NUM_ROWS, 1e-5), rel=0.01)
     counts = np.sort(np.bincount(zipf.symbols, minlength=VOCABULARY))[::-1]
-    offsets = sets.anchors.size_bytes + sets.deltas.size_bytes
+    offsets = sets.starts.size_bytes
     estimated = Popularity(counts, NUM_ROWS)
     guessed = sets_bytes([estimated]) - set_bits(estimated) / 8
     assert abs(8 * (offsets - guessed)) <= 1.2 * NUM_ROWS

@@ -24,7 +24,7 @@ from feast_sketch_store.structures.costs import (
 )
 from feast_sketch_store.structures.set_columns import SetColumns
 from feast_sketch_store.succinct import FingerprintIndex, PackedInts, ShiftingBloomFilterBuilder
-from feast_sketch_store.succinct.fingerprints import width_for
+from feast_sketch_store.succinct.fingerprints import expected_twins
 
 LENGTHS = [0, 1, 63, 64, 65, 1000]
 
@@ -51,10 +51,11 @@ def test_a_table_without_symbols_has_a_window_of_a_word():
 @pytest.mark.parametrize("num_rows", [10, 1000, 8192, 50_000])
 @pytest.mark.parametrize("rate", [0.1, 1e-5, 1e-9])
 def test_the_list_of_rows(num_rows, rate):
-    width = width_for(num_rows, rate)
     hashes = np.sort(np.random.default_rng(1).integers(0, 2**64, num_rows, np.uint64))
-    index = FingerprintIndex.build(hashes, width)
-    assert index_bytes(num_rows, rate) == pytest.approx(index.size_bytes, rel=0.001, abs=24)
+    index = FingerprintIndex.build(hashes, rate)
+    # As many rows share their fingerprints as do by chance.
+    twins = 8 * 5 * np.sqrt(2 * expected_twins(num_rows, rate))
+    assert index_bytes(num_rows, rate) == pytest.approx(index.size_bytes, abs=twins + 8)
 
 
 @pytest.mark.parametrize(
@@ -64,9 +65,8 @@ def test_the_list_of_rows(num_rows, rate):
 )
 def test_timestamps(timestamps):
     events = np.array(timestamps, np.int64)
-    width = width_for(len(events), 1e-5)
     hashes = np.sort(np.random.default_rng(1).integers(0, 2**64, len(events), np.uint64))
-    index = FingerprintIndex.build(hashes, width)
+    index = FingerprintIndex.build(hashes, 1e-5)
     listed = ListedRows.build((1, 2), index, events, np.zeros((0, 2), np.int64), {})
     assert timestamps_bytes(len(events), np.unique(events)) == listed.size_bytes - index.size_bytes
 

@@ -1,118 +1,144 @@
-"""The index of fingerprints finds each row, and an unknown entity only if it shares the bits of one."""
+"""The index of fingerprints finds each row, and others only if they share the fingerprint of one."""
 
 import numpy as np
 import pytest
 
-from feast_sketch_store.succinct import FingerprintIndex, PackedInts
-from feast_sketch_store.succinct.fingerprints import width_for
+from feast_sketch_store.kernel import fingerprints_of
+from feast_sketch_store.succinct import EliasFano, FingerprintIndex
+from feast_sketch_store.succinct.fingerprints import expected_bits, expected_twins, range_for
+from tests.unit.test_elias_fano import checked
 
 COUNTS = pytest.mark.parametrize("num_rows", [0, 1, 2, 7, 8, 15, 16, 17, 5000])
+RATES = pytest.mark.parametrize("rate", [0.9, 0.01, 1e-5, 1e-12])
 
 
-def hashes_for(num_rows, width, seed=1):
-    """Hashes in ascending order whose upper bits are distinct."""
-    rng = np.random.default_rng(seed)
-    hashes = np.sort(rng.integers(0, 2**64, num_rows, np.uint64))
-    assert len(np.unique(hashes >> np.uint64(64 - width))) == num_rows
-    return hashes
+def hashes_for(num_rows, seed=1):
+    """Hashes in ascending order."""
+    return np.unique(np.random.default_rng(seed).integers(0, 2**64, num_rows, np.uint64))
 
 
 @COUNTS
-@pytest.mark.parametrize("width", [40, 63])
-def test_every_row_is_found(num_rows, width):
-    hashes = hashes_for(num_rows, width)
-    index = FingerprintIndex.build(hashes, width)
-    assert (len(index), index.width) == (num_rows, width)
+@RATES
+def test_every_row_is_found(num_rows, rate):
+    hashes = hashes_for(num_rows)
+    index = FingerprintIndex.build(hashes, rate)
+    assert len(index) == num_rows
     assert index.find(hashes).tolist() == list(range(num_rows))
     assert index.find(hashes[::-1]).tolist() == list(range(num_rows))[::-1]
     assert index.find(hashes[:0]).tolist() == []
 
 
 @COUNTS
-def test_only_what_shares_the_bits_of_a_row_is_found(num_rows):
-    hashes = hashes_for(num_rows, 40)
-    index = FingerprintIndex.build(hashes, 40)
-    others = np.random.default_rng(2).integers(0, 2**64, 3000, np.uint64)
-    nearby = np.concatenate((hashes ^ np.uint64(1 << 24), hashes ^ np.uint64(1 << 23)))
-    asked = np.concatenate((others, nearby))
-    rows = {int(h) >> 24: row for row, h in enumerate(hashes)}
-    assert index.find(asked).tolist() == [rows.get(int(h) >> 24, -1) for h in asked]
+@RATES
+def test_only_what_shares_the_fingerprint_of_a_row_is_found(num_rows, rate):
+    """Of two rows with one fingerprint each has its own hash only."""
+    hashes = hashes_for(num_rows)
+    index = FingerprintIndex.build(hashes, rate)
+    width = np.uint64(max(0, 65 - index.range.bit_length()))
+    nearby = np.concatenate((hashes ^ np.uint64(1), hashes ^ np.uint64(1) << width, hashes))
+    asked = np.concatenate((hashes_for(3000, 2), nearby))
+    rows = {}
+    for row, fingerprint in enumerate(fingerprints_of(hashes, index.range).tolist()):
+        rows.setdefault(fingerprint, []).append(row)
+    expected = []
+    for one, fingerprint in zip(asked.tolist(), fingerprints_of(asked, index.range).tolist(), strict=True):
+        alike = rows.get(fingerprint, [])
+        own = [row for row in alike if int(hashes[row]) == one]
+        expected.append(own[0] if own else alike[0] if len(alike) == 1 else -1)
+    assert index.find(asked).tolist() == expected
 
 
-def test_the_first_and_the_last_fingerprint_are_found():
-    hashes = np.array([0, 1 << 62, 2**64 - 1], np.uint64)
-    index = FingerprintIndex.build(hashes, 2 + 8)
-    assert index.find(hashes).tolist() == [0, 1, 2]
+def test_fingerprints_are_the_upper_half_of_a_product():
+    hashes = np.append(hashes_for(200), np.array([0, 2**64 - 1], np.uint64))
+    for size in (1, 3, 2**32 - 1, 2**32, 2**63, 10**18 + 7, 2**63 - 1):
+        assert fingerprints_of(hashes, size).tolist() == [int(h) * size >> 64 for h in hashes]
 
 
-@pytest.mark.parametrize("width", [1, 2, 3, 4, 5])
-def test_narrow_fingerprints_of_which_all_are_taken(width):
-    hashes = np.arange(2**width, dtype=np.uint64) << np.uint64(64 - width)
-    index = FingerprintIndex.build(hashes, width)
-    assert index.width == width
-    assert index.find(hashes).tolist() == list(range(2**width))
-    assert index.find(hashes | np.uint64(12345)).tolist() == list(range(2**width))
+@pytest.mark.parametrize("size", [1, 2, 3, 50])
+def test_many_rows_with_the_same_fingerprint(monkeypatch, size):
+    monkeypatch.setattr("feast_sketch_store.succinct.fingerprints.range_for", lambda num_rows, rate: size)
+    hashes = hashes_for(1000)
+    index = FingerprintIndex.build(hashes, 0.5)
+    assert index.twins.tolist() == hashes.tolist()
+    assert index.find(hashes).tolist() == list(range(1000))
+    assert index.find(hashes_for(1000, 2)).tolist() == [-1] * 1000
 
 
-def test_buckets_that_are_full_and_empty():
-    """All rows in one bucket: hashes that somebody chose, which a salt prevents."""
+def test_rows_that_are_all_near_each_other():
+    """Hashes that somebody chose, which a salt prevents."""
     hashes = np.uint64(3 << 62) + (np.arange(1000, dtype=np.uint64) << np.uint64(10))
-    index = FingerprintIndex.build(hashes, 60)
+    index = FingerprintIndex.build(hashes, 1e-12)
     assert index.find(hashes).tolist() == list(range(1000))
     assert index.find(hashes - np.uint64(1 << 63)).tolist() == [-1] * 1000
 
 
 @pytest.mark.parametrize(
-    ("num_rows", "rate", "width"),
+    ("num_rows", "rate", "size"),
     [
-        (0, 0.5, 1),
-        (1, 0.5, 1),
-        (1, 1e-5, 17),
-        (2, 1e-5, 18),
-        (1000, 1e-5, 27),
-        (10**9, 1e-9, 60),
-        (10**9, 1e-12, 63),
+        (0, 0.01, 100),
+        (1, 0.5, 64),
+        (1, 1e-5, 100_000),
+        (1000, 0.015625, 64_000),
+        (10**9, 1e-9, 10**18),
+        (10**9, 1e-12, 2**63),
     ],
 )
-def test_bits_of_a_fingerprint(num_rows, rate, width):
-    assert width_for(num_rows, rate) == width
-    assert width == 63 or num_rows / 2**width <= rate
+def test_range_of_fingerprints(num_rows, rate, size):
+    assert range_for(num_rows, rate) == pytest.approx(size, abs=2)
+    assert size == 2**63 or num_rows / range_for(num_rows, rate) <= rate
 
 
-def test_a_list_of_rows_gets_wider_fingerprints_until_all_are_distinct(make_rows, read, monkeypatch):
-    """Of 200 rows at a rate of one half, two always share 9 bits."""
-    from feast.protos.feast.types.Value_pb2 import Value
-
-    from feast_sketch_store.layers import FeatureBudget, build_layer
-    from feast_sketch_store.rows.codecs import EXACT, FeatureCodec
-
-    salts = []
-
-    def new_salt():
-        salts.append((len(salts), 3))
-        return salts[-1]
-
-    monkeypatch.setattr("feast_sketch_store.layers.build.new_salt", new_salt)
-    monkeypatch.setattr("feast_sketch_store.layers.build.width_for", lambda num_rows, rate: 9)
-    codec = FeatureCodec("size", "int64_val", EXACT)
-    rows = make_rows([(user, {"size": Value(int64_val=user)}, 0) for user in range(200)], [codec])
-    layer = build_layer(rows, FeatureBudget(0.5, {"size": 0.5}))
-    assert layer.presence.index.width == 9 + len(salts) - 1 > 9
-    found = read(layer, list(range(200)), ["size"])
-    assert {user: values["size"].int64_val for user, (_, values) in found.items()} == {
-        user: user for user in range(200)
-    }
+@pytest.mark.parametrize(("num_rows", "rate"), [(20_000, 0.01), (50_000, 1e-3)])
+def test_twins_are_as_many_as_expected(num_rows, rate):
+    """Within five standard deviations; rows share fingerprints in pairs."""
+    expected = expected_twins(num_rows, rate)
+    found = len(FingerprintIndex.build(hashes_for(num_rows), rate).twins)
+    assert expected > 40
+    assert abs(found - expected) <= 5 * np.sqrt(2 * expected)
 
 
-@pytest.mark.parametrize("part", ["starts", "rests"])
-def test_parts_that_do_not_fit_are_refused(part):
-    index = FingerprintIndex.build(hashes_for(100, 40), 40)
-    for change in (
-        PackedInts.pack(np.arange(4), base=0),  # three buckets
-        PackedInts.pack(np.arange(0), base=0),
-        PackedInts.pack(np.arange(1, 10), base=1),
-        PackedInts.pack(np.zeros(9, np.int64), base=0) if part == "rests" else PackedInts.pack(np.arange(1)),
-    ):
-        parts = {"starts": index.starts, "rests": index.rests} | {part: change}
-        with pytest.raises(ValueError, match=r"fit|row|bucket"):
-            FingerprintIndex(**parts).find(hashes_for(100, 40))
+@pytest.mark.parametrize("num_rows", [1_000, 26_469, 100_000])
+@pytest.mark.parametrize("rate", [1e-3, 1e-5, 1e-7])
+def test_a_fingerprint_takes_two_bits_beside_its_rate(num_rows, rate):
+    index = FingerprintIndex.build(hashes_for(num_rows), rate)
+    rounding = 64 * 4 / num_rows  # parts have whole words
+    assert 8 * index.size_bytes / num_rows <= np.log2(1 / rate) + 2.75 + 64 * rate + rounding
+    assert 8 * index.size_bytes == pytest.approx(expected_bits(num_rows, rate), rel=0.01)
+
+
+def parts_of(index):
+    return {"fingerprints": index.fingerprints, "range": index.range, "twins": index.twins}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"range": 0},
+        {"range": 2**63 + 1},
+        {"range": 10**9},
+        {"twins": np.array([5, 4], np.uint64)},
+        {"twins": np.array([5, 5], np.uint64)},
+        {"fingerprints": EliasFano.build(np.arange(100, dtype=np.uint64), 10_000_000)},
+    ],
+    ids=str,
+)
+def test_parts_that_do_not_fit_are_refused(change):
+    index = FingerprintIndex.build(hashes_for(100), 1e-5)
+    with pytest.raises(ValueError, match="do not fit each other"):
+        FingerprintIndex(**(parts_of(index) | change))
+
+
+def test_words_are_checked_before_they_are_used():
+    hashes = hashes_for(10_000)
+    index = FingerprintIndex.build(hashes, 1e-5)
+    for row in (0, 1, 255, 256, 5000, 9999):
+        own = checked(index.fingerprints)
+        assert FingerprintIndex(own, index.range, index.twins).find(hashes[row : row + 1]).tolist() == [row]
+        for words, check in ((own.highs, own.check), (own.lows.words, own.lows.check)):
+            assert 0 < check.unchecked.sum() < len(words)
+        damaged = EliasFano(
+            np.where(own.check.unchecked, ~own.highs, own.highs),
+            own.lows, own.samples, own.num_buckets, by_value=True,
+        )  # fmt: skip
+        found = FingerprintIndex(damaged, index.range, index.twins).find(hashes[row : row + 1])
+        assert found.tolist() == [row]

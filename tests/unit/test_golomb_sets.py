@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from feast_sketch_store.succinct import GolombSets, PackedInts, SetCode
+from feast_sketch_store.succinct import EliasFano, GolombSets, SetCode
 from feast_sketch_store.succinct.golomb_sets import ideal_bits, level_ends
 
 
@@ -125,7 +125,7 @@ def test_symbols_that_tell_nothing_cost_nothing_at_best():
 
 def test_parts_that_do_not_fit_are_refused():
     sets, _ = coded(random_rows(20, 30, 3), 30)
-    parts = [sets.codes, sets.words, sets.num_bits, sets.anchors, sets.deltas]
+    parts = [sets.codes, sets.words, sets.num_bits, sets.starts]
     for place, change in [
         (0, []),
         (0, [SetCode(31, 0, np.array([30]))]),
@@ -137,8 +137,7 @@ def test_parts_that_do_not_fit_are_refused():
         (1, sets.words[None]),
         (2, -1),
         (2, 64 * len(sets.words)),
-        (3, PackedInts.pack(np.arange(3), base=0)),
-        (4, PackedInts.pack(np.arange(3, 23), base=3)),
+        (3, EliasFano.build(np.arange(20, dtype=np.uint64), 20, by_value=True)),
     ]:
         with pytest.raises(ValueError, match="sets"):
             GolombSets(*[change if number == place else part for number, part in enumerate(parts)])

@@ -24,7 +24,8 @@ PARAMETERS, STARTS, LEVELS = np.array([[1, 0, -1]]), np.array([0, 3]), np.zeros(
 SETS = np.array([2, 1], np.int32), np.array([0, 2, 3]), np.array([0, 1, 2], np.int32)
 ENDS = np.zeros(2, np.int64)
 CODES = (PARAMETERS, STARTS, LEVELS, WORDS, 100)
-OFFSETS = (WORDS, 9, WORDS, 9, 2, 16)
+ASCENDING = (np.array([0b101], np.uint64), 8, 2, WORDS, 9, WORDS, 9)  # one in bucket 0 and one in bucket 1
+INDEX = (*ASCENDING, 8 << 9, np.zeros(1, np.uint64))
 ONE_SET = np.zeros(1, np.int32), np.zeros(2, np.int64), np.zeros(9, np.int32)
 INDPTR, IDS = np.zeros(4, np.int64), np.zeros(500, np.int32)
 
@@ -111,10 +112,19 @@ MISFITS = {
     "packed": lambda: compiled.take_packed(WORDS, 9, 200, np.array([3]), ENDS[:1].copy()),
     "packed out": lambda: compiled.take_packed(WORDS, 9, 8, np.array([3]), ENDS.copy()),
     "row hashes": lambda: compiled.row_hashes(HASHES, *SALT, ENDS.copy()),
-    "starts": lambda: compiled.find_rows(WORDS[:1], 8, 9, WORDS, 9, 3, *FOUND),
-    "rests": lambda: compiled.find_rows(WORDS, 8, 9, WORDS[:1], 9, 9, *FOUND),
-    "width": lambda: compiled.find_rows(WORDS, 65, 2, WORDS, 9, 3, *FOUND),
-    "rows found": lambda: compiled.find_rows(WORDS, 8, 9, WORDS, 9, 3, FOUND[0], FOUND[1][:1].copy()),
+    "ascending out": lambda: compiled.take_ascending(*ASCENDING, np.array([1]), FOUND[0]),
+    "highs": lambda: compiled.find_rows(WORDS[:0], *INDEX[1:], *FOUND),
+    "no buckets": lambda: compiled.find_rows(INDEX[0], 0, *INDEX[2:], *FOUND),
+    "too many buckets": lambda: compiled.find_rows(INDEX[0], sys.maxsize, *INDEX[2:], *FOUND),
+    "fewer rows than none": lambda: compiled.find_rows(*INDEX[:2], -1, *INDEX[3:], *FOUND),
+    "too many rows": lambda: compiled.find_rows(*INDEX[:2], sys.maxsize, *INDEX[3:], *FOUND),
+    "lows": lambda: compiled.find_rows(*INDEX[:3], WORDS[:1], *INDEX[4:], *FOUND),
+    "low width": lambda: compiled.find_rows(*INDEX[:4], 64, *INDEX[5:], *FOUND),
+    "samples": lambda: compiled.find_rows(*INDEX[:5], WORDS[:0], *INDEX[6:], *FOUND),
+    "sample width": lambda: compiled.find_rows(*INDEX[:6], 65, *INDEX[7:], *FOUND),
+    "range": lambda: compiled.find_rows(*INDEX[:7], (8 << 9) + 1, INDEX[8], *FOUND),
+    "no range": lambda: compiled.find_rows(*INDEX[:7], 0, INDEX[8], *FOUND),
+    "rows found": lambda: compiled.find_rows(*INDEX, FOUND[0], FOUND[1][:1].copy()),
     "levels": lambda: compiled.write_sets(
         PARAMETERS, np.array([0, 4]), LEVELS, *SETS, WORDS.copy(), ENDS.copy()
     ),
@@ -130,16 +140,16 @@ MISFITS = {
     "unknown ids": lambda: compiled.write_sets(
         PARAMETERS, STARTS, LEVELS, *SETS[:2], np.array([0, 3, 2], np.int32), WORDS.copy(), ENDS.copy()
     ),
-    "feature": lambda: compiled.read_sets(*CODES, *OFFSETS, np.array([0]), 1, None, 0, *ONE_SET),
+    "feature": lambda: compiled.read_sets(*CODES, *ASCENDING, np.array([0]), 1, None, 0, *ONE_SET),
     "bits": lambda: compiled.read_sets(
-        *CODES[:3], WORDS[:2], 128, *OFFSETS, np.array([0]), 0, None, 0, *ONE_SET
+        *CODES[:3], WORDS[:2], 128, *ASCENDING, np.array([0]), 0, None, 0, *ONE_SET
     ),
-    "headers": lambda: compiled.read_sets(*CODES, *OFFSETS, np.array([0, 1]), 0, None, 0, *ONE_SET),
+    "headers": lambda: compiled.read_sets(*CODES, *ASCENDING, np.array([0, 1]), 0, None, 0, *ONE_SET),
     "own ids": lambda: compiled.read_sets(
-        *CODES, *OFFSETS, np.array([0]), 0, np.zeros(2, np.int32), 0, *ONE_SET
+        *CODES, *ASCENDING, np.array([0]), 0, np.zeros(2, np.int32), 0, *ONE_SET
     ),
-    "deltas": lambda: compiled.read_sets(
-        *CODES, WORDS, 9, WORDS[:1], 9, 2, 16, np.array([0]), 0, None, 0, *ONE_SET
+    "starts": lambda: compiled.read_sets(
+        *CODES, *ASCENDING[:3], WORDS[:1], *ASCENDING[4:], np.array([0]), 0, None, 0, *ONE_SET
     ),
 }  # fmt: skip
 
@@ -153,7 +163,7 @@ def test_arrays_that_do_not_fit_are_refused(misfit):
 @pytest.mark.parametrize("row", [-1, 2])
 def test_sets_of_rows_that_do_not_exist_are_refused(row):
     with pytest.raises(ValueError, match="cannot be read"):
-        compiled.read_sets(*CODES, *OFFSETS, np.array([row]), 0, None, 0, *ONE_SET)
+        compiled.read_sets(*CODES, *ASCENDING, np.array([row]), 0, None, 0, *ONE_SET)
 
 
 # Of each function, arguments that it takes, made of arrays alone that are given up to be replaced.
@@ -188,9 +198,10 @@ CALLS = {
     ),
     "take_packed": (WORDS, 9, 8, np.array([3]), np.zeros(1, np.uint64)),
     "row_hashes": (HASHES, *SALT, np.zeros(3, np.uint64)),
-    "find_rows": (WORDS, 8, 9, WORDS, 9, 3, *FOUND),
+    "take_ascending": (*INDEX[:7], np.array([1]), np.zeros(1, np.uint64)),
+    "find_rows": (*INDEX, *FOUND),
     "write_sets": (PARAMETERS, STARTS, LEVELS, *SETS, WORDS, ENDS),
-    "read_sets": (*CODES, *OFFSETS, np.array([0]), 0, None, 0, *ONE_SET),
+    "read_sets": (*CODES, *ASCENDING, np.array([0]), 0, None, 0, *ONE_SET),
 }
 
 

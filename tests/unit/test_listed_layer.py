@@ -130,7 +130,7 @@ def test_every_timestamp_is_exact_and_expires_exactly(layer_of, read):
     assert set(read(layer, list(range(300)), [], limit)) == {u for u, e in enumerate(events) if e >= limit}
 
 
-def test_entities_whose_fingerprints_meet_get_another_salt(layer_of, read, hashes_of, monkeypatch):
+def test_entities_with_the_same_hash_get_another_salt(layer_of, read, monkeypatch):
     """With 8 bits in a hash nine salts of ten fail for 30 entities."""
     salts = []
 
@@ -150,6 +150,14 @@ def test_entities_whose_fingerprints_meet_get_another_salt(layer_of, read, hashe
     assert layer.presence.salt == salts[-1]
     found = read(layer, list(range(30)), ["price"])
     assert found == {user: (user, {"price": Value(double_val=user)}) for user in range(30)}
+
+
+def test_entities_with_the_same_fingerprint_have_rows_of_their_own(make_rows, read):
+    """Of 20,000 rows at a rate of one in a hundred some two hundred share theirs."""
+    rows = make_rows([(user, {"price": Value(double_val=user)}, 0) for user in range(20_000)], [PRICE])
+    layer = build_layer(rows, FeatureBudget(0.01, {"price": 0.01}))
+    assert len(layer.presence.index.twins) > 50
+    assert list(layer.missing(rows)) == []
 
 
 # -- bins ------------------------------------------------------------------------------------------

@@ -1,0 +1,197 @@
+"""The kernel's rows of entities in NumPy: packed and ascending integers, and the rows of hashes."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feast_sketch_store.kernel.reference import mix64
+
+# Of the bits that are looked for, one in so many has its place stored; rows.c has the same number.
+SAMPLED = 64
+_ONE = np.uint64(1)
+_HALF, _LOW_HALF = np.uint64(32), np.uint64(2**32 - 1)
+_DAMAGED_NUMBERS = "ascending numbers cannot be read"
+_DAMAGED_INDEX = "the index of rows cannot be read"
+
+
+class PackedNumbers(NamedTuple):
+    """Integers back to back: number ``i`` is bits ``[i * width, (i + 1) * width)`` of ``words``, uint64[n].
+
+    A word stands behind them that is read and not used, unless they have no width.
+    """
+
+    words: NDArray[np.uint64]
+    width: int
+
+    def take(self, places: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """The numbers at some places: uint64[n]."""
+        if not self.width:
+            return np.zeros(len(places), np.uint64)
+        return bits_at(self.words, places * self.width) & np.uint64(2**self.width - 1)
+
+
+class AscendingNumbers(NamedTuple):
+    """Ascending integers; `succinct.elias_fano` has the layout.
+
+    ``samples`` are the places of each 64th one of ``highs``, uint64[w], if numbers are taken by their
+    places, and of each 64th zero if they are found by their values.
+    """
+
+    highs: NDArray[np.uint64]
+    num_buckets: int
+    length: int
+    lows: PackedNumbers
+    samples: PackedNumbers
+
+    @property
+    def num_bits(self) -> int:
+        """Bits of ``highs``."""
+        return self.length + self.num_buckets
+
+
+class RowIndex(NamedTuple):
+    """Which row belongs to whom; `succinct.fingerprints` has the layout.
+
+    ``fingerprints`` are below ``range``; ``twins``, uint64[t], are the ascending hashes of rows that share
+    theirs.
+    """
+
+    fingerprints: AscendingNumbers
+    range: int
+    twins: NDArray[np.uint64]
+
+
+def take_packed(packed: PackedNumbers, length: int, places: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """The numbers at some places below ``length``, int64[n]: uint64[n].
+
+    Raises
+    ------
+    ValueError : there are no such places.
+    """
+    if len(places) and not 0 <= places.min() <= places.max() < length:
+        raise ValueError("there is no such packed number")
+    return packed.take(places)
+
+
+def take_ascending(numbers: AscendingNumbers, places: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """The numbers at some places, int64[n]: uint64[n].
+
+    Raises
+    ------
+    ValueError : there are no such places, or the numbers are damaged.
+    """
+    if len(places) and not 0 <= places.min() <= places.max() < numbers.length:
+        raise ValueError("there is no such number")
+    highs = _find_bits(numbers, places, _DAMAGED_NUMBERS) - places
+    if (highs < 0).any():
+        raise ValueError(_DAMAGED_NUMBERS)
+    return highs.view(np.uint64) << np.uint64(numbers.lows.width) | numbers.lows.take(places)
+
+
+def _find_bits(
+    numbers: AscendingNumbers, wanted: NDArray[np.int64], damaged: str, by_value: bool = False
+) -> NDArray[np.int64]:
+    """The places of some of the ones of ``highs``, or of the zeros, by their numbers: int64[n].
+
+    Raises
+    ------
+    ValueError : they are not there.
+    """
+    flipped, num_bits = np.uint64(2**64 - 1 if by_value else 0), numbers.num_bits
+    places = numbers.samples.take(wanted // SAMPLED)
+    if (places >= num_bits).any():
+        raise ValueError(damaged)
+    words, left, last = (places >> np.uint64(6)).astype(np.int64), wanted % SAMPLED, (num_bits - 1) >> 6
+    bits = (numbers.highs[words] ^ flipped) & np.uint64(2**64 - 1) << (places & np.uint64(63))
+    while len(behind := np.flatnonzero(left >= np.bitwise_count(bits))):
+        left[behind] -= np.bitwise_count(bits[behind])
+        words[behind] += 1
+        if (words[behind] > last).any():
+            raise ValueError(damaged)
+        bits[behind] = numbers.highs[words[behind]] ^ flipped
+    single = np.unpackbits(bits.astype("<u8").view(np.uint8).reshape(-1, 8), axis=1, bitorder="little")
+    found = words * 64 + (np.cumsum(single, axis=1) == left[:, None] + 1).argmax(axis=1)
+    if (found >= num_bits).any():
+        raise ValueError(damaged)
+    return np.asarray(found)
+
+
+def row_hashes(entity_hashes: NDArray[np.uint64], salt: tuple[int, int]) -> NDArray[np.uint64]:
+    """64 bits of each 128-bit hash, uint64[n, 2], which nobody can foresee without the salt: uint64[n]."""
+    first = mix64(entity_hashes[:, 0] ^ np.uint64(salt[1]))
+    return mix64(first + (entity_hashes[:, 1] ^ np.uint64(salt[0])))
+
+
+def find_rows(index: RowIndex, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """The rows of entities by their row hashes, uint64[n]: int64[n], -1 of one that has none.
+
+    Raises
+    ------
+    ValueError : the index is damaged.
+    """
+    numbers = index.fingerprints
+    if not index.range or (index.range - 1) >> numbers.lows.width != numbers.num_buckets - 1:
+        raise ValueError("the arrays do not fit each other")
+    fingerprints = fingerprints_of(hashes, index.range)
+    buckets = (fingerprints >> np.uint64(numbers.lows.width)).astype(np.int64)
+    lows = fingerprints & np.uint64(2**numbers.lows.width - 1)
+    places = np.zeros(len(hashes), np.int64)
+    later = np.flatnonzero(buckets)
+    places[later] = _find_bits(numbers, buckets[later] - 1, _DAMAGED_INDEX, by_value=True) + 1
+    if (places < buckets).any():
+        raise ValueError(_DAMAGED_INDEX)
+    rows, has_twin, left = np.full(len(hashes), -1), np.zeros(len(hashes), np.bool_), np.arange(len(hashes))
+    step = 0
+    while len(left := left[_is_one(numbers, places[left] + step)]):
+        candidates = (places - buckets)[left] + step
+        if (candidates >= numbers.length).any():
+            raise ValueError(_DAMAGED_INDEX)
+        is_same, is_first = numbers.lows.take(candidates) == lows[left], rows[left] < 0
+        rows[left[is_same & is_first]] = candidates[is_same & is_first]
+        has_twin[left[is_same & ~is_first]] = True
+        left, step = left[is_first], step + 1
+    twins = np.flatnonzero(has_twin)
+    if len(twins):
+        rows[twins] = _find_twins(index, hashes[twins], fingerprints[twins], rows[twins])
+    return rows
+
+
+def _is_one(numbers: AscendingNumbers, places: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether a bit of ``highs`` is there and is one: bool[n]."""
+    is_one = places < numbers.num_bits
+    inside = places[is_one]
+    is_one[is_one] = (numbers.highs[inside >> 6] >> (inside & 63).view(np.uint64) & _ONE).astype(np.bool_)
+    return is_one
+
+
+def _find_twins(
+    index: RowIndex,
+    hashes: NDArray[np.uint64],
+    fingerprints: NDArray[np.uint64],
+    firsts: NDArray[np.int64],
+) -> NDArray[np.int64]:
+    """The rows of hashes, each one of several from ``firsts`` on with the same fingerprint: int64[n]."""
+    places = np.searchsorted(index.twins, hashes)
+    is_known = np.append(index.twins, np.uint64(0))[places] == hashes
+    is_known &= places < len(index.twins)
+    rows = firsts + places - np.searchsorted(fingerprints_of(index.twins, index.range), fingerprints)
+    if (rows[is_known] >= index.fingerprints.length).any():
+        raise ValueError(_DAMAGED_INDEX)
+    return np.where(is_known, rows, -1)
+
+
+def fingerprints_of(hashes: NDArray[np.uint64], size: int) -> NDArray[np.uint64]:
+    """The upper half of the product of each hash, uint64[n], and an integer below 2**64: uint64[n]."""
+    high, low = np.uint64(size >> 32), np.uint64(size & (2**32 - 1))
+    upper, lower = hashes >> _HALF, hashes & _LOW_HALF
+    middle = upper * low + (lower * low >> _HALF)
+    other = lower * high + (middle & _LOW_HALF)
+    return np.asarray(upper * high + (middle >> _HALF) + (other >> _HALF))
+
+
+def bits_at(words: NDArray[np.uint64], bits: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """64 bits from each of some places on; there is a word behind the one in which the last begins."""
+    places, shifts = bits >> 6, (bits & 63).astype(np.uint64)
+    # Shifting by 64 is no shift to NumPy; in two steps it is one that leaves nothing.
+    return np.asarray(words[places] >> shifts | (words[places + 1] << (np.uint64(63) - shifts)) << _ONE)

@@ -1,0 +1,246 @@
+/* The rows of entities, and ascending numbers; succinct/fingerprints.py and succinct/elias_fano.py have the layout. */
+
+#include "kernel.h"
+
+#define SAMPLED 64 /* of the bits that are looked for one in so many has its place stored; as in reference_rows.py */
+
+int init_packed(Packed *packed, const Array *words, Py_ssize_t width, Py_ssize_t length) {
+    if (width < 0 || width > 64 || length < 0 ||
+        (width && length && (length > (words->length - 1) * 64 / width || words->length < 1))) {
+        refuse("packed numbers do not fit their words");
+        return -1;
+    }
+    packed->words = words->data;
+    packed->width = (int)width;
+    return 0;
+}
+
+/* take_packed(words, width, length, places, numbers)
+ *
+ * The numbers, uint64[n], at `places`, int64[n] below `length`. */
+KERNEL_FUNCTION(take_packed) {
+    Array words, places, numbers;
+    Py_ssize_t width, length;
+    Packed packed;
+    if (take(call, "8nn88!.", &words, &width, &length, &places, &numbers) < 0 ||
+        init_packed(&packed, &words, width, length) < 0)
+        return NULL;
+    if (numbers.length != places.length) return refuse(DO_NOT_FIT);
+    const int64_t *place = places.data;
+    for (Py_ssize_t i = 0; i < places.length; i++) {
+        if (place[i] < 0 || place[i] >= length) return refuse("there is no such packed number");
+        ((uint64_t *)numbers.data)[i] = get_packed(&packed, (uint64_t)place[i]);
+    }
+    Py_RETURN_NONE;
+}
+
+/* -- ascending numbers -------------------------------------------------------------------------------- */
+
+int take_ascending(Call *call, Ascending *numbers, int by_value) {
+    Array highs, lows, samples;
+    Py_ssize_t num_buckets, length, low_width, sample_width;
+    if (take(call, "8nn8n8n", &highs, &num_buckets, &length, &lows, &low_width, &samples, &sample_width) < 0) return -1;
+    const Py_ssize_t most = PY_SSIZE_T_MAX / 4;
+    if (num_buckets < 1 || length < 0 || num_buckets > most || length > most || low_width > 63 ||
+        highs.length < (length + num_buckets + 63) / 64) {
+        refuse("ascending numbers do not fit their words");
+        return -1;
+    }
+    Py_ssize_t num_sampled = by_value ? num_buckets : length, num_samples = (num_sampled + SAMPLED - 1) / SAMPLED;
+    if (init_packed(&numbers->lows, &lows, low_width, length) < 0 ||
+        init_packed(&numbers->samples, &samples, sample_width, num_samples) < 0)
+        return -1;
+    numbers->highs = highs.data;
+    numbers->num_bits = (uint64_t)(length + num_buckets);
+    numbers->length = length;
+    numbers->num_buckets = num_buckets;
+    numbers->flipped = by_value ? ~0ull : 0;
+    numbers->bits_per_sampled = (double)numbers->num_bits / (double)(num_sampled ? num_sampled : 1);
+    return 0;
+}
+
+#define AHEAD 4 /* so many rows later something is read that is fetched now */
+#define EACH_BYTE 0x0101010101010101ull
+
+/* In each byte how many ones there are up to its end. */
+static inline uint64_t ones_up_to_each_byte(uint64_t bits) {
+    bits -= bits >> 1 & 0x55 * EACH_BYTE;
+    bits = (bits & 0x33 * EACH_BYTE) + (bits >> 2 & 0x33 * EACH_BYTE);
+    return ((bits + (bits >> 4)) & 0x0F * EACH_BYTE) * EACH_BYTE;
+}
+
+/* How many bytes, from the lowest on, are at most a number below 128; they ascend to 64 at most. */
+static inline uint64_t bytes_up_to(uint64_t bytes, uint64_t number) {
+    uint64_t reached = ((number * EACH_BYTE | 0x80 * EACH_BYTE) - bytes) & 0x80 * EACH_BYTE;
+    return (reached >> 7) * EACH_BYTE >> 56;
+}
+
+/* The place of a one by its number, given what `ones_up_to_each_byte` gives; there are more than `number`.
+ * Without a branch, as nothing foretells it. Source: Vigna, "Broadword implementation of rank/select queries", 2008. */
+static inline uint64_t place_of_one(uint64_t bits, uint64_t counts, uint64_t number) {
+    uint64_t first = bytes_up_to(counts, number) << 3;
+    number -= counts << 8 >> first & 0xFF;
+    uint64_t spread = (bits >> first & 0xFF) * EACH_BYTE & 0x8040201008040201ull; /* a bit in each byte */
+    uint64_t ones = (((spread | 0x80 * EACH_BYTE) - EACH_BYTE) | spread) >> 7 & EACH_BYTE;
+    return first + bytes_up_to(ones * EACH_BYTE, number);
+}
+
+/* The place of one of the bits that samples are of, of which there is such a number; ~0 if it is not there. */
+static inline uint64_t find_bit(const Ascending *numbers, uint64_t number) {
+    uint64_t place = get_packed(&numbers->samples, number / SAMPLED), left = number % SAMPLED;
+    if (place >= numbers->num_bits) return ~0ull;
+    uint64_t word = place >> 6, last = (numbers->num_bits - 1) >> 6, counts;
+    uint64_t bits = (numbers->highs[word] ^ numbers->flipped) & ~0ull << (place & 63);
+    if (word + 2 <= last) { /* as a rule one of three words has it; which one, nothing foretells */
+        uint64_t second = numbers->highs[word + 1] ^ numbers->flipped;
+        uint64_t third = numbers->highs[word + 2] ^ numbers->flipped;
+        uint64_t before_second = ones_up_to_each_byte(bits) >> 56;
+        uint64_t before_third = before_second + (ones_up_to_each_byte(second) >> 56);
+        uint64_t skipped = left >= before_third ? before_third : left >= before_second ? before_second : 0;
+        bits = left >= before_third ? third : left >= before_second ? second : bits;
+        word += (uint64_t)(left >= before_second) + (uint64_t)(left >= before_third);
+        left -= skipped;
+    }
+    for (;; left -= counts >> 56) {
+        counts = ones_up_to_each_byte(bits);
+        if (left < counts >> 56) break;
+        if (++word > last) return ~0ull;
+        bits = numbers->highs[word] ^ numbers->flipped;
+    }
+    place = word << 6 | place_of_one(bits, counts, left);
+    return place < numbers->num_bits ? place : ~0ull;
+}
+
+/* Has the words fetched that `find_bit` will probably read. */
+static inline void expect_bit(const Ascending *numbers, uint64_t number) {
+    uint64_t place = get_packed(&numbers->samples, number / SAMPLED);
+    place += (uint64_t)((double)(number % SAMPLED) * numbers->bits_per_sampled);
+    if (place >= numbers->num_bits) return;
+    PREFETCH(numbers->highs + (place >> 6));
+    uint64_t low = numbers->flipped ? place - number : number;
+    if (low < (uint64_t)numbers->length) PREFETCH(numbers->lows.words + (low * (uint64_t)numbers->lows.width >> 6));
+}
+
+uint64_t get_ascending(const Ascending *numbers, int64_t place) {
+    uint64_t bit = find_bit(numbers, (uint64_t)place);
+    if (bit < (uint64_t)place || bit == ~0ull) return ~0ull;
+    return (bit - (uint64_t)place) << numbers->lows.width | get_packed(&numbers->lows, (uint64_t)place);
+}
+
+/* take_ascending(*numbers, places, out)
+ *
+ * The numbers, uint64[n], at `places`, int64[n]; see `take_ascending` for how they are given. */
+KERNEL_FUNCTION(take_ascending) {
+    Array places, out;
+    Ascending numbers;
+    if (take_ascending(call, &numbers, 0) < 0 || take(call, "88!.", &places, &out) < 0) return NULL;
+    if (out.length != places.length) return refuse(DO_NOT_FIT);
+    const int64_t *place = places.data;
+    for (Py_ssize_t i = 0; i < places.length; i++) {
+        if (place[i] < 0 || place[i] >= numbers.length) return refuse("there is no such number");
+        uint64_t number = get_ascending(&numbers, place[i]);
+        if (number == ~0ull) return refuse("ascending numbers cannot be read");
+        ((uint64_t *)out.data)[i] = number;
+    }
+    Py_RETURN_NONE;
+}
+
+/* -- rows --------------------------------------------------------------------------------------------- */
+
+/* row_hashes(hashes, salt, salt, out): uint64[n, 2] -> uint64[n] */
+KERNEL_FUNCTION(row_hashes) {
+    Array hashes, out;
+    uint64_t salt[2];
+    if (take(call, "8ww8!.", &hashes, &salt[0], &salt[1], &out) < 0) return NULL;
+    if (hashes.length != 2 * out.length) return refuse(DO_NOT_FIT);
+    const uint64_t *hash = hashes.data;
+    for (Py_ssize_t i = 0; i < out.length; i++)
+        ((uint64_t *)out.data)[i] = mix64(mix64(hash[2 * i] ^ salt[1]) + (hash[2 * i + 1] ^ salt[0]));
+    Py_RETURN_NONE;
+}
+
+/* The upper half of a product. */
+static inline uint64_t multiply_high(uint64_t a, uint64_t b) {
+#if defined(__SIZEOF_INT128__)
+    return (uint64_t)((unsigned __int128)a * b >> 64);
+#else
+    uint64_t low = (a & 0xFFFFFFFF) * (b & 0xFFFFFFFF);
+    uint64_t middle = (a >> 32) * (b & 0xFFFFFFFF) + (low >> 32);
+    uint64_t other = (a & 0xFFFFFFFF) * (b >> 32) + (middle & 0xFFFFFFFF);
+    return (a >> 32) * (b >> 32) + (middle >> 32) + (other >> 32);
+#endif
+}
+
+int take_row_index(Call *call, RowIndex *index) {
+    Array twins;
+    if (take_ascending(call, &index->fingerprints, 1) < 0 || take(call, "w8", &index->range, &twins) < 0) return -1;
+    const Ascending *fingerprints = &index->fingerprints;
+    if (!index->range ||
+        (index->range - 1) >> fingerprints->lows.width != (uint64_t)fingerprints->num_buckets - 1) {
+        refuse(DO_NOT_FIT);
+        return -1;
+    }
+    index->twins = twins.data;
+    index->num_twins = twins.length;
+    return 0;
+}
+
+/* The row of a hash, of several from `first` on that have the same fingerprint. */
+static int64_t find_twin(const RowIndex *index, uint64_t hash, uint64_t fingerprint, int64_t first) {
+    int64_t low = 0, high = index->num_twins;
+    while (low < high) { /* the first twin with this fingerprint */
+        int64_t middle = low + (high - low) / 2;
+        if (multiply_high(index->twins[middle], index->range) < fingerprint) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    int64_t row = first;
+    for (; low < index->num_twins && index->twins[low] <= hash; low++, row++)
+        if (index->twins[low] == hash) return row < index->fingerprints.length ? row : DAMAGED_INDEX;
+    return NO_ROW;
+}
+
+static inline int is_one(const Ascending *numbers, uint64_t place) {
+    return place < numbers->num_bits && (numbers->highs[place >> 6] >> (place & 63) & 1);
+}
+
+int64_t find_row(const RowIndex *index, uint64_t hash) {
+    const Ascending *numbers = &index->fingerprints;
+    uint64_t fingerprint = multiply_high(hash, index->range);
+    uint64_t bucket = fingerprint >> numbers->lows.width, low = fingerprint & ((1ull << numbers->lows.width) - 1);
+    uint64_t place = bucket ? find_bit(numbers, bucket - 1) + 1 : 0; /* where the rows of the bucket begin */
+    if (place < bucket || (bucket && !place)) return DAMAGED_INDEX;
+    for (uint64_t row = place - bucket; is_one(numbers, place); place++, row++) {
+        if (row >= (uint64_t)numbers->length) return DAMAGED_INDEX;
+        if (get_packed(&numbers->lows, row) != low) continue;
+        if (row + 1 == (uint64_t)numbers->length) /* what lies behind the last row is not looked at */
+            return is_one(numbers, place + 1) ? DAMAGED_INDEX : (int64_t)row;
+        /* Whether the next row is in the bucket cannot be foretold, that it is like this one can. */
+        int is_twin = (get_packed(&numbers->lows, row + 1) == low) & is_one(numbers, place + 1);
+        return is_twin ? find_twin(index, hash, fingerprint, (int64_t)row) : (int64_t)row;
+    }
+    return NO_ROW;
+}
+
+/* find_rows(*fingerprints, range, twins, hashes, rows)
+ *
+ * The row of each hash, uint64[n]: int64[n], -1 of one that has none. */
+KERNEL_FUNCTION(find_rows) {
+    Array hashes, rows;
+    RowIndex index;
+    if (take_row_index(call, &index) < 0 || take(call, "88!.", &hashes, &rows) < 0) return NULL;
+    if (rows.length != hashes.length) return refuse(DO_NOT_FIT);
+    const uint64_t *hash = hashes.data;
+    for (Py_ssize_t i = 0; i < hashes.length; i++) {
+        if (i + AHEAD < hashes.length) {
+            uint64_t bucket = multiply_high(hash[i + AHEAD], index.range) >> index.fingerprints.lows.width;
+            if (bucket) expect_bit(&index.fingerprints, bucket - 1);
+        }
+        int64_t row = find_row(&index, hash[i]);
+        if (row == DAMAGED_INDEX) return refuse("the index of rows cannot be read");
+        ((int64_t *)rows.data)[i] = row;
+    }
+    Py_RETURN_NONE;
+}

@@ -1,0 +1,183 @@
+"""Ascending integers in about two bits each beside the logarithm of their mean distance.
+
+Of ``n`` integers from 0 to less than ``bound`` each has its lower ``w`` bits stored as such. The others are
+the number of one of ``(bound - 1) div 2**w + 1`` buckets, of each of which there are as many ones as it has
+integers, and a zero:
+
+    highs      1 0 0 1 1 0     the integers of bucket 0, of bucket 1, and so on; integer i is one i
+    lows       w bits each
+    samples    the places in highs of each 64th one, or of each 64th zero
+
+One ``i`` stands at a place ``p_i``, so ``p_i - i`` is the bucket of integer ``i``. With samples of ones,
+integers are found by their places; with those of zeros, the integers of a bucket are.
+
+Source: Elias, "Efficient storage and retrieval by content and address of static files", 1974; Fano, "On the
+number of bits required to implement an associative memory", 1971.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feast_sketch_store import kernel
+from feast_sketch_store.kernel import SAMPLED, AscendingNumbers, PackedNumbers
+from feast_sketch_store.succinct.packed import Check, PackedInts, num_words_for
+
+_WORD_BITS = 64
+_MAX_LOW_WIDTH = 63
+
+
+def low_width_for(length: int, bound: int) -> int:
+    """The bits of ``lows`` with which so many integers below a bound, which is positive, take the fewest."""
+    guess = (bound // max(1, length)).bit_length()
+    widths = range(max(0, guess - 2), min(_MAX_LOW_WIDTH, guess + 1) + 1)
+    return min(widths, key=lambda width: (length * width + num_buckets_for(bound, width), width))
+
+
+def num_buckets_for(bound: int, low_width: int) -> int:
+    """The buckets of integers below a bound, which is positive."""
+    return ((bound - 1) >> low_width) + 1
+
+
+def expected_bytes(length: int, bound: int, by_value: bool) -> int:
+    """Bytes of so many integers below a bound."""
+    low_width = low_width_for(length, bound)
+    num_buckets = num_buckets_for(bound, low_width)
+    num_samples = -(-(num_buckets if by_value else length) // SAMPLED)
+    num_bits = length + num_buckets
+    words = -(-num_bits // _WORD_BITS) + num_words_for(length, low_width)
+    return 8 * (words + num_words_for(num_samples, num_bits.bit_length()))
+
+
+@dataclass(frozen=True)
+class EliasFano:
+    """Ascending integers. Immutable; safe to read from any number of threads.
+
+    Parameters
+    ----------
+    highs : uint64[w]; may be memory-mapped.
+    lows, samples : both with base 0.
+    num_buckets : 1 at least.
+    by_value : whether samples are places of zeros.
+    check : of ``highs``; None if all are known to be good.
+
+    Raises
+    ------
+    ValueError : the parts do not fit each other.
+    """
+
+    highs: NDArray[np.uint64]
+    lows: PackedInts
+    samples: PackedInts
+    num_buckets: int
+    by_value: bool
+    check: Check | None = None
+
+    def __post_init__(self) -> None:
+        num_sampled = self.num_buckets if self.by_value else len(self)
+        if (
+            self.num_buckets < 1
+            or self.highs.shape != (-(-(len(self) + self.num_buckets) // _WORD_BITS),)
+            or self.samples.length != -(-num_sampled // SAMPLED)
+            or self.lows.base
+            or self.samples.base
+            or self.lows.width > _MAX_LOW_WIDTH
+        ):
+            raise ValueError("the parts of ascending numbers do not fit each other")
+
+    def __len__(self) -> int:
+        return self.lows.length
+
+    @classmethod
+    def build(cls, numbers: NDArray[np.uint64], bound: int, by_value: bool = False) -> "EliasFano":
+        """Keep ascending integers below a bound, which is positive.
+
+        Parameters
+        ----------
+        by_value : whether they are to be found by their values, and not by their places.
+        """
+        low_width = low_width_for(len(numbers), bound)
+        num_buckets = num_buckets_for(bound, low_width)
+        places = (numbers >> np.uint64(low_width)).astype(np.int64) + np.arange(len(numbers))
+        num_bits = len(numbers) + num_buckets
+        bits = np.zeros(-(-num_bits // _WORD_BITS) * _WORD_BITS, np.bool_)
+        bits[places] = True
+        highs = np.packbits(bits, bitorder="little").view(np.uint64)
+        sampled = np.flatnonzero(~bits[:num_bits]) if by_value else places
+        lows = (numbers & np.uint64(2**low_width - 1)).astype(np.int64)
+        return cls(
+            highs,
+            PackedInts.pack(lows, low_width, base=0),
+            PackedInts.pack(sampled[::SAMPLED], num_bits.bit_length(), base=0),
+            num_buckets,
+            by_value,
+        )
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all parts."""
+        return int(self.highs.nbytes) + self.lows.size_bytes + self.samples.size_bytes
+
+    @cached_property
+    def parts(self) -> AscendingNumbers:
+        """The integers as the kernel takes them."""
+        lows, samples = (PackedNumbers(p.words, p.width) for p in (self.lows, self.samples))
+        return AscendingNumbers(self.highs, self.num_buckets, len(self), lows, samples)
+
+    def take(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The integers at some places, int64[m]; to be asked of those that are found by their places.
+
+        Raises
+        ------
+        ValueError : the parts, which came from a file, contradict each other.
+        """
+        self.check_places(places)
+        return kernel.take_ascending(self.parts, places).view(np.int64)
+
+    @property
+    def all_checked(self) -> bool:
+        """Whether all words are known to be good."""
+        checks = self.check, self.lows.check, self.samples.check
+        return all(check is None or check.all_checked for check in checks)
+
+    def check_places(self, places: NDArray[np.int64]) -> None:
+        """Check what it takes to read the integers at some places."""
+        if self.all_checked:
+            return
+        if self.lows.check is not None and self.lows.width:
+            self.lows.check(places * self.lows.width >> 6, 2)
+        self._check_samples(np.unique(places // SAMPLED))
+
+    def check_buckets(self, buckets: NDArray[np.int64]) -> None:
+        """Check what it takes to read the integers of some buckets."""
+        if self.all_checked or not len(buckets):
+            return
+        numbers = np.unique(np.maximum(buckets - 1, 0) // SAMPLED)
+        starts, ends = self._check_samples(numbers)
+        if self.lows.check is None or not self.lows.width:
+            return
+        rows = starts - numbers * SAMPLED
+        stops = np.minimum(ends - numbers * SAMPLED, len(self))
+        rows[numbers == 0] = 0
+        if (rows < 0).any() or (stops < rows).any():
+            raise ValueError("a bucket has rows that do not exist")
+        last = len(self.lows.words) - 1
+        words = np.minimum(rows * self.lows.width >> 6, last)
+        self.lows.check(words, np.minimum((stops * self.lows.width >> 6) + 1, last) - words + 1)
+
+    def _check_samples(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Check ``highs`` between some samples and those after them: the places of both, int64[n].
+
+        Before the first sample of zeros, there may be ones: these are checked as well.
+        """
+        last, num_bits = self.samples.length - 1, len(self) + self.num_buckets
+        starts, ends = self.samples.take(numbers), self.samples.take(np.minimum(numbers + 1, last))
+        ends = np.where(numbers < last, ends, num_bits - 1)
+        firsts = np.where(numbers == 0, 0, starts)
+        if len(numbers) and (not 0 <= firsts.min() <= ends.max() < num_bits or (firsts > ends).any()):
+            raise ValueError("ascending numbers lie outside of their words")
+        if self.check is not None:
+            self.check(firsts >> 6, (ends >> 6) - (firsts >> 6) + 1)
+        return starts, ends

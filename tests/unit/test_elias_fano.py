@@ -1,0 +1,129 @@
+"""Ascending integers: each comes back by its place, in about two bits beside those that tell them apart."""
+
+import math
+
+import numpy as np
+import pytest
+
+from feast_sketch_store.kernel import SAMPLED
+from feast_sketch_store.succinct import EliasFano, PackedInts
+from feast_sketch_store.succinct.elias_fano import expected_bytes
+
+SHAPES = {
+    "none": ([], 1),
+    "one": ([0], 1),
+    "the largest": ([0, 2**63 - 1], 2**63),
+    "equal": ([7] * 1000, 8),
+    "equal and far": ([2**40] * 1000, 2**40 + 1),
+    "consecutive": (range(3000), 3000),
+    "apart": (range(0, 10**9, 10**6), 10**9),
+    "a long gap": ([*range(500), *range(10**12, 10**12 + 500)], 2 * 10**12),
+}
+
+
+@pytest.fixture(params=SHAPES)
+def numbers_and_bound(request):
+    numbers, bound = SHAPES[request.param]
+    return np.array(list(numbers), np.uint64), bound
+
+
+def test_numbers_come_back_from_their_places(numbers_and_bound):
+    numbers, bound = numbers_and_bound
+    kept = EliasFano.build(numbers, bound)
+    places = np.random.default_rng(1).permutation(len(numbers))
+    assert kept.take(places).tolist() == numbers[places].tolist()
+
+
+@pytest.mark.parametrize("by_value", [False, True])
+def test_bytes_are_those_expected(numbers_and_bound, by_value):
+    numbers, bound = numbers_and_bound
+    kept = EliasFano.build(numbers, bound, by_value)
+    assert kept.size_bytes == expected_bytes(len(numbers), bound, by_value)
+
+
+@pytest.mark.parametrize("step", [1, 3, 100, 12_345, 10**9])
+def test_numbers_take_two_bits_beside_the_logarithm_of_their_distance(step):
+    numbers = np.cumsum(np.random.default_rng(2).integers(0, 2 * step, 20_000)).astype(np.uint64)
+    kept = EliasFano.build(numbers, int(numbers[-1]) + 1)
+    bits = 8 * kept.size_bytes / len(numbers)
+    assert math.log2(step) + 1.4 <= bits <= max(math.log2(step) + 2, 2) + 0.35
+
+
+def test_places_that_do_not_exist_are_refused():
+    kept = EliasFano.build(np.arange(10, dtype=np.uint64), 10)
+    for place in (-1, 10):
+        with pytest.raises(ValueError, match="no such number"):
+            kept.take(np.array([place]))
+
+
+def parts_of(kept):
+    return {
+        "highs": kept.highs, "lows": kept.lows, "samples": kept.samples,
+        "num_buckets": kept.num_buckets, "by_value": kept.by_value,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"highs": np.zeros(1, np.uint64)},
+        {"highs": np.zeros((1, 70), np.uint64)},
+        {"num_buckets": 0},
+        {"num_buckets": 10**6},
+        {"by_value": True},
+        {"lows": PackedInts.pack(np.arange(1000), base=-1)},
+        {"lows": PackedInts.pack(np.arange(900), base=0)},
+        {"samples": PackedInts.pack(np.arange(1, 5), base=1)},
+        {"samples": PackedInts.pack(np.arange(3), base=0)},
+    ],
+    ids=lambda change: str(next(iter(change))),
+)
+def test_parts_that_do_not_fit_are_refused(change):
+    kept = EliasFano.build(np.arange(0, 100_000, 100, dtype=np.uint64), 100_000)
+    with pytest.raises(ValueError, match="do not fit each other"):
+        EliasFano(**(parts_of(kept) | change))
+
+
+class Checked:
+    """Marks words that were checked."""
+
+    block_words, all_checked = 1, False
+
+    def __init__(self, words):
+        self.unchecked = np.ones(len(words), np.uint8)
+
+    def __call__(self, starts, num_words):
+        starts, num_words = np.broadcast_arrays(starts, num_words)
+        for start, number in zip(starts.tolist(), num_words.tolist(), strict=True):
+            assert start >= 0
+            assert number >= 1
+            assert start + number <= len(self.unchecked)
+            self.unchecked[start : start + number] = 0
+
+
+def checked(kept):
+    """The same numbers, whose words are to be checked before their use."""
+    lows, samples = (
+        PackedInts(p.words, p.width, 0, p.length, Checked(p.words)) for p in (kept.lows, kept.samples)
+    )
+    return EliasFano(kept.highs, lows, samples, kept.num_buckets, kept.by_value, Checked(kept.highs))
+
+
+@pytest.mark.parametrize("place", [0, 1, SAMPLED - 1, SAMPLED, 2000, 9999])
+def test_words_are_checked_before_they_are_used(place):
+    """Whatever was not checked may be damaged, and the number comes back."""
+    numbers = np.sort(np.random.default_rng(3).integers(0, 10**6, 10_000)).astype(np.uint64)
+    kept = checked(EliasFano.build(numbers, 10**6))
+    kept.check_places(np.array([place]))
+    unchecked = [part.unchecked.astype(bool) for part in (kept.check, kept.lows.check, kept.samples.check)]
+    assert any(part.any() for part in unchecked)
+    damaged = [
+        np.where(part, ~words, words)
+        for part, words in zip(unchecked, (kept.highs, kept.lows.words, kept.samples.words), strict=True)
+    ]
+    lows, samples = (
+        PackedInts(words, part.width, 0, part.length)
+        for words, part in zip(damaged[1:], (kept.lows, kept.samples), strict=True)
+    )
+    read = EliasFano(damaged[0], lows, samples, kept.num_buckets, by_value=False)
+    assert read.take(np.array([place])).tolist() == [numbers[place]]
