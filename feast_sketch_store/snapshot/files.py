@@ -26,6 +26,7 @@ import feast_sketch_store
 from feast_sketch_store.errors import DamagedFileError, StorageError
 from feast_sketch_store.snapshot.format import Arrays, decode, encode, verify
 from feast_sketch_store.snapshot.manifest import (
+    CHUNK_BYTES,
     MAX_MANIFEST_BYTES,
     PARTS,
     Manifest,
@@ -33,6 +34,7 @@ from feast_sketch_store.snapshot.manifest import (
     checksum_of,
 )
 from feast_sketch_store.storage.base import (
+    Chunks,
     FileExistsAlreadyError,
     MissingFileError,
     Storage,
@@ -59,12 +61,14 @@ class SnapshotFile:
 
     ``name`` is what its files' names begin with; no two snapshots share one. ``number`` ascends with the
     version of the table that was sealed, so a seal of rows that were replaced meanwhile is not the newest.
+    ``known_manifest`` is the content of the manifest, if it need not be read.
     """
 
     version: int
     number: int
     name: str
     storage: Storage = field(compare=False, repr=False)
+    known_manifest: bytes | None = field(default=None, compare=False, repr=False)
 
     @property
     def manifest_name(self) -> str:
@@ -98,7 +102,9 @@ class SnapshotFile:
         StorageError : it cannot be read, or the snapshot has been pruned.
         """
         source = self.storage.where(self.manifest_name)
-        content = self.storage.read(self.manifest_name, 0, MAX_MANIFEST_BYTES + 1)
+        content = self.known_manifest
+        if content is None:
+            content = self.storage.read(self.manifest_name, 0, MAX_MANIFEST_BYTES + 1)
         manifest = Manifest.decode(content, source)
         names = {part: file.name for part, file in manifest.files.items()}
         if (manifest.row_log_version, manifest.number) != (self.version, self.number) or names != {
@@ -125,6 +131,28 @@ class SnapshotFile:
                 raise  # it has been pruned meanwhile
             raise DamagedFileError(f"{error}, which {self.manifest_name} names") from error
 
+    def drop_damaged(self) -> bool:
+        """Delete fetched copies that are not as they were written. Whether there were any.
+
+        Raises
+        ------
+        DamagedFileError, StorageError : the manifest cannot be read, or a copy cannot be deleted.
+        """
+        files = self.manifest().files.values()
+        dropped = [f.known is not None and self.storage.drop_damaged(f.name, f.known) for f in files]
+        return any(dropped)
+
+    def keep_copies(self) -> None:
+        """Tell that fetched copies are in use.
+
+        Raises
+        ------
+        DamagedFileError, StorageError : the manifest cannot be read.
+        """
+        for file in self.manifest().files.values():
+            if file.known is not None:
+                self.storage.keep_copy(file.name, file.known)
+
 
 @dataclass(frozen=True)
 class Draft:
@@ -144,6 +172,11 @@ class SnapshotFolder:
 
     def __init__(self, storage: Storage):
         self.storage = storage
+
+    def named(self, name: str, manifest: bytes) -> SnapshotFile | None:
+        """A snapshot whose manifest is known; None if it is not the name of one."""
+        match = _MANIFEST_NAME.fullmatch(name + _MANIFEST_SUFFIX)
+        return match and SnapshotFile(int(match[2]), int(match[3]), name, self.storage, manifest)
 
     def list(self) -> list[SnapshotFile]:
         """The published snapshots, newest first.
@@ -280,7 +313,7 @@ def load(
     StorageError : the file cannot be read.
     """
     source = storage.where(name)
-    content = storage.map(name)
+    content = storage.map(name, None if expected is None else expected.known)
     if not len(content):
         raise DamagedFileError(f"{source}: the file is empty")
     if expected is not None and len(content) != expected.size_bytes:
@@ -317,4 +350,5 @@ def _write(
     with storage.create(name) as file:
         for piece in pieces:
             file.write(piece)
-    return PartFile(name, sum(map(len, pieces)), checksum_of(pieces[0]))
+    chunks = Chunks.of(pieces, CHUNK_BYTES) if storage.fetches else None
+    return PartFile(name, sum(map(len, pieces)), checksum_of(pieces[0]), chunks)

@@ -11,8 +11,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import BinaryIO
 
+import mmh3
 import numpy as np
 from numpy.typing import NDArray
 
@@ -75,6 +77,54 @@ class FileInfo:
     modified_at: float
 
 
+@dataclass(frozen=True)
+class Chunks:
+    """What is known of a file's bytes, part by part, by which a fetched copy is checked.
+
+    Parameters
+    ----------
+    chunk_bytes : the length of each part but the last, at least 1.
+    checksums : MurmurHash3 x64 128 of each part.
+    """
+
+    chunk_bytes: int
+    checksums: tuple[bytes, ...]
+
+    @classmethod
+    def of(cls, pieces: Iterable[bytes | memoryview], chunk_bytes: int) -> "Chunks":
+        """The checksums of a content that comes in pieces."""
+        checksums: list[bytes] = []
+        hasher, room = mmh3.mmh3_x64_128(), chunk_bytes
+        for piece in pieces:
+            rest = memoryview(piece)
+            while len(rest):
+                taken, rest = rest[:room], rest[room:]
+                hasher.update(taken)
+                room -= len(taken)
+                if not room:
+                    checksums.append(hasher.digest())
+                    hasher, room = mmh3.mmh3_x64_128(), chunk_bytes
+        if room < chunk_bytes:
+            checksums.append(hasher.digest())
+        return cls(chunk_bytes, tuple(checksums))
+
+    def are_of(self, size_bytes: int) -> bool:
+        """Whether they can be those of a file of so many bytes."""
+        return self.chunk_bytes > 0 and len(self.checksums) == -(-size_bytes // self.chunk_bytes)
+
+    def match(self, start: int, part: bytes | memoryview) -> bool:
+        """Whether a part that begins at a multiple of ``chunk_bytes`` is as it was written."""
+        return mmh3.mmh3_x64_128_digest(part) == self.checksums[start // self.chunk_bytes]
+
+
+@dataclass(frozen=True)
+class KnownFile:
+    """A file that never changes, as somebody else tells of it: its size and its chunks."""
+
+    size_bytes: int
+    chunks: Chunks
+
+
 class Storage(ABC):
     """Named files. Safe to use from several threads and processes at once.
 
@@ -88,12 +138,14 @@ class Storage(ABC):
     supports_append : whether `append` works; otherwise a log must create a file per entry.
     supports_leases : whether `lease` keeps others out; otherwise it saves work at best, and correctness must
         come from `create`.
+    fetches : whether files come over a network: then it is told their chunks, see `map`.
     """
 
     location: str
     read_only: bool = False
     supports_append: bool = False
     supports_leases: bool = False
+    fetches: bool = False
 
     # -- look ----------------------------------------------------------------------------------
 
@@ -101,6 +153,13 @@ class Storage(ABC):
     def identity(self) -> str:
         """What storages of this process share if they stand for the same files, whichever way leads there."""
         return self.location
+
+    @property
+    def host_path(self) -> Path | None:
+        """Where this host keeps what it knows of these files: the beginning of names that no other storage
+        has; None if it keeps nothing.
+        """
+        return None
 
     @abstractmethod
     def list(self, folder: str = "", after: str = "") -> Sequence[str]:
@@ -132,15 +191,28 @@ class Storage(ABC):
         """
 
     @abstractmethod
-    def map(self, name: str) -> NDArray[np.uint8]:
+    def map(self, name: str, known: KnownFile | None = None) -> NDArray[np.uint8]:
         """A file's bytes as a read-only array, whose pages all processes of a host share where that can be.
 
         The array stays good when the file is deleted, and holds no file descriptor.
 
+        Parameters
+        ----------
+        known : what the bytes are checked by, where they are fetched. A copy that was fetched before serves
+            without a look at the storage.
+
         Raises
         ------
         MissingFileError : there is no such file.
+        DamagedFileError : its bytes are not those that are ``known``.
         """
+
+    def drop_damaged(self, name: str, known: KnownFile) -> bool:
+        """Delete a fetched copy of a file that is not as it is known. Whether there was one."""
+        return False
+
+    def keep_copy(self, name: str, known: KnownFile) -> None:  # noqa: B027, most fetch nothing
+        """Tell that a fetched copy of a file, if there is one, is in use: it is not deleted for some days."""
 
     # -- write ---------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from feast_sketch_store.errors import StorageError
 from feast_sketch_store.storage.base import (
     FileExistsAlreadyError,
     FileInfo,
+    KnownFile,
     MissingFileError,
     Storage,
     checked_folder,
@@ -121,7 +122,7 @@ class LocalStorage(Storage):
             file.seek(start)
             return file.read(-1 if length is None else length)
 
-    def map(self, name: str) -> NDArray[np.uint8]:
+    def map(self, name: str, known: KnownFile | None = None) -> NDArray[np.uint8]:
         """A file's bytes as an array over its pages, see `Storage.map`."""
         with self._opened(name) as file:
             size = os.fstat(file.fileno()).st_size

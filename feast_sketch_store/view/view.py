@@ -106,7 +106,7 @@ class View(LiveView):
     settings : of the view.
     policy : when a write seals.
     refresh_interval_seconds : how old the writes of other processes may be before a read looks for them.
-    max_staleness_seconds : how old answers may be for the view to count as ready; None for any age.
+    max_staleness_seconds, is_replica : see `LiveView`.
 
     Raises
     ------
@@ -120,9 +120,12 @@ class View(LiveView):
         policy: SealPolicy | None = None,
         refresh_interval_seconds: float = 1.0,
         max_staleness_seconds: float | None = None,
+        is_replica: bool = False,
     ):
         semantics = named(settings.semantics).of(settings.codecs)
-        super().__init__(storage, settings.codecs, refresh_interval_seconds, semantics, max_staleness_seconds)
+        super().__init__(
+            storage, settings.codecs, refresh_interval_seconds, semantics, max_staleness_seconds, is_replica
+        )
         self.settings = settings
         self.policy = policy or SealPolicy()
         self._semantics = semantics
