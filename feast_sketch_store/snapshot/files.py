@@ -34,12 +34,13 @@ from feast_sketch_store.snapshot.manifest import (
     checksum_of,
 )
 from feast_sketch_store.storage.base import (
-    Chunks,
     FileExistsAlreadyError,
     MissingFileError,
     Storage,
     UncertainWriteError,
 )
+from feast_sketch_store.storage.chunks import Chunks
+
 
 _MANIFEST_SUFFIX = ".json"
 _MANIFEST_NAME = re.compile(r"((\d{20})-(\d{4,})-[0-9a-f]{8})" + re.escape(_MANIFEST_SUFFIX))

@@ -26,7 +26,7 @@ from typing import Any
 import mmh3
 
 from feast_sketch_store.errors import DamagedFileError
-from feast_sketch_store.storage.base import Chunks, KnownFile
+from feast_sketch_store.storage.chunks import Chunks, KnownFile
 
 MANIFEST_VERSION = 1
 CHUNKED_VERSION = 2  # with checksums of chunks

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store.errors import StorageError
-from feast_sketch_store.storage.base import KnownFile
+from feast_sketch_store.storage.chunks import KnownFile
 from feast_sketch_store.storage.locks import lock, unlock
 from feast_sketch_store.storage.system import fsync_path, map_pages
 

@@ -21,12 +21,12 @@ from feast_sketch_store.errors import StorageError
 from feast_sketch_store.storage.base import (
     FileExistsAlreadyError,
     FileInfo,
-    KnownFile,
     MissingFileError,
     Storage,
     checked_folder,
     checked_name,
 )
+from feast_sketch_store.storage.chunks import KnownFile
 from feast_sketch_store.storage.locks import lock, unlock
 from feast_sketch_store.storage.system import born_at, fdatasync, fsync_path, map_pages
 

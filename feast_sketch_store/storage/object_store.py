@@ -20,12 +20,12 @@ from feast_sketch_store.errors import DamagedFileError, StorageError
 from feast_sketch_store.storage import object_lease
 from feast_sketch_store.storage.base import (
     FileInfo,
-    KnownFile,
     MissingFileError,
     Storage,
     checked_folder,
     checked_name,
 )
+from feast_sketch_store.storage.chunks import KnownFile
 from feast_sketch_store.storage.file_cache import FileCache
 from feast_sketch_store.storage.objects import ObjectInfo, Objects
 

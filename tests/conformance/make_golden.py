@@ -26,7 +26,7 @@ from feast_sketch_store.snapshot.manifest import (
     checksum_of,
 )
 from feast_sketch_store.snapshot.sealed import with_checksums
-from feast_sketch_store.storage.base import Chunks
+from feast_sketch_store.storage.chunks import Chunks
 
 FOLDER = Path(__file__).parent / "golden"
 SNAPSHOT = f"{3:020d}-0001-5a17c0de"

@@ -11,7 +11,7 @@ import pytest
 
 from feast_sketch_store.errors import StorageError
 from feast_sketch_store.storage import file_cache
-from feast_sketch_store.storage.base import Chunks, KnownFile
+from feast_sketch_store.storage.chunks import Chunks, KnownFile
 from feast_sketch_store.storage.file_cache import FileCache
 
 PART = 1 << 10

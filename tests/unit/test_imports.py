@@ -64,6 +64,7 @@ PURE = [
     "snapshot.blocks",
     "snapshot.format",
     "snapshot.manifest",
+    "storage.chunks",
     "structures.goals",
     "structures.sizing",
 ]
