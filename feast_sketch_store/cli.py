@@ -240,6 +240,38 @@ def verify(open_store: Callable[[], FeatureStore], views: Sequence[str], as_json
 
 
 @cli.command()
+@click.argument("view")
+@click.argument("version", type=click.IntRange(min=0), required=False)
+@_JSON
+@click.pass_obj
+def pin(open_store: Callable[[], FeatureStore], view: str, version: int | None, as_json: bool) -> None:
+    """Hold reads of a VIEW at a snapshot: the newest one, or that of a VERSION which inspect showed.
+
+    Processes that serve follow within their refresh interval. Writes are kept and not shown, and no write
+    seals, until unpin. So a bad fill is undone in one step.
+    """
+    with _errors():
+        store = open_store()
+        (name,) = _names(store, [view])
+        pinned = maintenance.pin(store, name, version)
+    _print_outcomes({name: pinned}, as_json, "pinned to version")
+
+
+@cli.command()
+@click.argument("view")
+@_JSON
+@click.pass_obj
+def unpin(open_store: Callable[[], FeatureStore], view: str, as_json: bool) -> None:
+    """Let reads of a VIEW follow the writes again."""
+    with _errors():
+        store = open_store()
+        (name,) = _names(store, [view])
+        was_pinned = maintenance.unpin(store, name)
+    outcome = "follows the writes" if was_pinned else "was not pinned"
+    _print_outcomes({name: outcome}, as_json, "outcome")
+
+
+@cli.command()
 @click.argument("views", nargs=-1, required=True, metavar="VIEW...")
 @click.option(
     "--from", "start", type=_DATETIME, help="First event timestamp  [default: the view's ttl before --to]"
@@ -523,6 +555,7 @@ _VIEW_COLUMNS = [
     "in tables",
     "memory",
     "disk",
+    "version",
     "snapshot age",
     "newest event",
     "unknown entities that read as rows",
@@ -578,10 +611,16 @@ def _view_cells(report: ViewReport) -> list[str]:
         ),
         readable_bytes(report.memory_bytes),
         readable_bytes(report.disk_bytes),
+        _version(report),
         "-" if age is None else str(timedelta(seconds=int(age))),
         report.newest_event or "-",
         "-" if report.presence_sampled_rate is None else _rate(report.presence_sampled_rate),
     ]
+
+
+def _version(report: ViewReport) -> str:
+    version = "-" if report.snapshot_version is None else str(report.snapshot_version)
+    return f"{version} (pinned)" if report.is_pinned else version
 
 
 def _feature_cells(view: str, feature: FeatureReport) -> list[str]:

@@ -4,6 +4,8 @@
     00000000000000000042-0001-9f31c0de.base.safetensors    the sketch layer that reads use
     00000000000000000042-0001-9f31c0de.json                the manifest, which names both
 
+    pin-000001-00000000000000000042-0001-9f31c0de          holds readers at that snapshot
+
 A name begins with the version of the row log that the snapshot covers. The number behind it is a thousand
 times the version of the row log's table, and counts the seals of that (new settings seal the same rows anew).
 Readers look for manifests only. One is created when both other files are there, and deleted before they are,
@@ -41,11 +43,11 @@ from feast_sketch_store.storage.base import (
 )
 from feast_sketch_store.storage.chunks import Chunks
 
-
 _MANIFEST_SUFFIX = ".json"
 _MANIFEST_NAME = re.compile(r"((\d{20})-(\d{4,})-[0-9a-f]{8})" + re.escape(_MANIFEST_SUFFIX))
 
 
+_PIN_NAME = re.compile(r"pin-(\d{6})-(\d{20}-\d{4,}-[0-9a-f]{8})")
 _PLACE = re.compile(r"(\d+)(?:-(\d+))?")
 _SEALS_OF_A_TABLE = 1_000  # numbers for seals of one version of the row log's table
 
@@ -163,6 +165,29 @@ class Draft:
     manifest: Manifest
 
 
+@dataclass(frozen=True)
+class Listing:
+    """What one look at a folder of snapshots finds.
+
+    ``snapshots`` are those that are published, newest first; ``pinned`` is the name of the one that readers
+    are held at, empty if they are not; ``pins`` are the files that say so.
+    """
+
+    snapshots: list[SnapshotFile]
+    pinned: str
+    pins: list[str]
+
+    @property
+    def newest(self) -> SnapshotFile | None:
+        """The newest snapshot; None if there is none."""
+        return next(iter(self.snapshots), None)
+
+    @property
+    def pinned_snapshot(self) -> SnapshotFile | None:
+        """The snapshot that readers are held at; None if there is none, or it is gone."""
+        return next((s for s in self.snapshots if s.name == self.pinned), None)
+
+
 class SnapshotFolder:
     """The snapshots of one view.
 
@@ -186,9 +211,49 @@ class SnapshotFolder:
         ------
         StorageError : the storage cannot be read.
         """
-        matches = map(_MANIFEST_NAME.fullmatch, self.storage.list())
+        return self.look().snapshots
+
+    def look(self) -> Listing:
+        """The published snapshots, and the one that readers are held at.
+
+        Raises
+        ------
+        StorageError : the storage cannot be read.
+        """
+        names = self.storage.list()
+        matches = map(_MANIFEST_NAME.fullmatch, names)
         found = [SnapshotFile(int(m[2]), int(m[3]), m[1], self.storage) for m in matches if m]
-        return sorted(found, key=lambda s: (s.version, s.number, s.name), reverse=True)
+        found.sort(key=lambda s: (s.version, s.number, s.name), reverse=True)
+        pins = [match for match in map(_PIN_NAME.fullmatch, sorted(names)) if match]
+        return Listing(found, pins[-1][2] if pins else "", [match[0] for match in pins])
+
+    def pin(self, snapshot: SnapshotFile) -> None:
+        """Hold readers at a snapshot, until `unpin`. It is kept as long.
+
+        Raises
+        ------
+        StorageError : the storage cannot be written, or the snapshot is gone.
+        """
+        before = self.look().pins
+        match = _PIN_NAME.fullmatch(before[-1]) if before else None
+        name = f"pin-{int(match[1]) + 1 if match else 1:06d}-{snapshot.name}"
+        with self.storage.create(name) as file:
+            file.write(f"{created_by()}\n".encode())
+        if not snapshot.exists():  # a seal pruned it meanwhile
+            self.storage.delete([name])
+            raise StorageError(f"{snapshot.where()}: the snapshot is not there any more")
+        self.storage.delete(before)
+
+    def unpin(self) -> bool:
+        """Let readers follow the newest snapshot: whether they were held.
+
+        Raises
+        ------
+        StorageError : the storage cannot be written.
+        """
+        pins = self.look().pins
+        self.storage.delete(pins)
+        return bool(pins)
 
     def write(
         self,
@@ -259,9 +324,11 @@ class SnapshotFolder:
             self.storage.delete(_part_name(snapshot.name, part) for part in PARTS)
 
     def prune(self, keep: int) -> None:
-        """Remove all but the newest ``keep`` snapshots."""
-        for snapshot in self.list()[keep:]:
-            self.discard(snapshot)
+        """Remove all but the newest ``keep`` snapshots, and the one that readers are held at."""
+        listing = self.look()
+        for snapshot in listing.snapshots[keep:]:
+            if snapshot.name != listing.pinned:
+                self.discard(snapshot)
 
     def leftovers(self) -> Sequence[str]:
         """The names of files that belong to no published snapshot: killed writers left them, or still write.
@@ -270,8 +337,9 @@ class SnapshotFolder:
         ------
         StorageError : the storage cannot be read.
         """
-        kept = set()
-        for snapshot in self.list():
+        listing = self.look()
+        kept = set(listing.pins)
+        for snapshot in listing.snapshots:
             kept |= {snapshot.manifest_name, *(_part_name(snapshot.name, part) for part in PARTS)}
         return sorted(info.name for info in self.storage.walk() if info.name not in kept)
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from feast_sketch_store.errors import DamagedFileError, SketchStoreError, StorageError
 from feast_sketch_store.layers import LayerAnswer, Shards
-from feast_sketch_store.metrics import FALLBACKS, REFRESHES, ViewMetrics, is_loaded
+from feast_sketch_store.metrics import FALLBACKS, LAG_COMMITS, REFRESHES, ViewMetrics, is_loaded
 from feast_sketch_store.row_log import RowLog
 from feast_sketch_store.rows.codecs import EXACT, FeatureCodec
 from feast_sketch_store.rows.encoding import ENTITY_KEY, NO_TIMESTAMP, OWN_COLUMNS, RowKeys
@@ -285,7 +285,8 @@ class LiveView:
         """Tell metrics what is served now."""
         metrics = self.metrics
         metrics.looked(True)
-        metrics.serves(state.unsealed_rows, state.unsealed_bytes, 0, False)
+        lag = self._loader.lag_commits(state)
+        metrics.serves(state.unsealed_rows, state.unsealed_bytes, lag, bool(state.pinned))
         if state.position != before.position or state.newest_seen != before.newest_seen:
             metrics.add(REFRESHES)
         if state.newest_seen not in (before.newest_seen, state.snapshot):
@@ -399,6 +400,7 @@ class LiveView:
             self._looked_at = self._answered_at = now
             self._problem = ""
             self.metrics.looked(True)
+        self.metrics.put(LAG_COMMITS, max(is_outdated, self._loader.lag_commits(self._state)))
         return is_outdated
 
     def _refresh_in_thread(self) -> None:
@@ -471,6 +473,11 @@ class LiveView:
             return RowKeys.none()
         _, keys = RowKeys.concatenate(parts).newest()
         return keys.take(np.flatnonzero(~keys.deleted))
+
+    @property
+    def pinned(self) -> SnapshotFile | None:
+        """The snapshot that reads are held at, as of the last refresh; None if they follow the writes."""
+        return self._state.snapshot if self._state.pinned else None
 
     def unsealed_facts(self) -> dict[str, int]:
         """How many values of each feature the unsealed rows have that count, by feature."""

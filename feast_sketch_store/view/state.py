@@ -18,7 +18,7 @@ from feast_sketch_store.layers import ExactLayer, LayerAnswer, Shards, SketchLay
 from feast_sketch_store.row_log import START, LogRead, Position, RowLog
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import RowKeys
-from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder
+from feast_sketch_store.snapshot.files import Listing, SnapshotFile, SnapshotFolder
 from feast_sketch_store.snapshot.order import load_order
 from feast_sketch_store.snapshot.sealed import open_shards
 from feast_sketch_store.view.freshness import CATCHING_UP, EMPTY, FETCHING
@@ -46,6 +46,7 @@ class State:
     unsealed_rows: int = 0
     unsealed_commits: int = 0
     newest_seen: SnapshotFile | None = None  # the newest there was, readable or not
+    pinned: str = ""  # the name of the snapshot that the state is held at, without the commits since
 
     @property
     def layers(self) -> list[SketchLayer | ExactLayer]:
@@ -135,6 +136,7 @@ class StateLoader:
         self._kept_copies_at = -np.inf  # time.monotonic()
         self._last_warning = ""
         self.phase = EMPTY  # what `load` does, or did last
+        self.newest_number = -1  # the last commit that the newest snapshot covers, as of the last look
 
     @property
     def _empty(self) -> State:
@@ -151,7 +153,10 @@ class StateLoader:
         start = self._empty if state is None else state
         while True:
             self.phase = FETCHING
-            newest = self._newest_snapshot()
+            listing = self._look()
+            if listing.pinned:
+                return self._held(start, listing)
+            newest = listing.newest
             try:
                 return self._load(start, newest)
             except (DamagedFileError, StorageError):
@@ -162,7 +167,7 @@ class StateLoader:
     def _load(self, state: State, newest: SnapshotFile | None) -> State:
         if newest is not None and newest != state.newest_seen:
             state = self._newest_readable(state)
-        state = replace(state, newest_seen=newest)
+        state = replace(state, newest_seen=newest, pinned="")
         self.phase = CATCHING_UP
         log = self._row_log.read(state.position, state.snapshot.name if state.snapshot else "")
         if log.starts_over:
@@ -237,6 +242,8 @@ class StateLoader:
         -------
         None if there are commits between the state and these rows, which have to be read.
         """
+        if state.pinned:
+            return None
         known = state.position
         is_next = position.number == known.number + 1 and known.identity in (None, position.identity)
         if not is_next or position.cursor is None or (known.identity is None and position.number):
@@ -254,13 +261,16 @@ class StateLoader:
 
     def is_outdated(self, state: State) -> bool:
         """Whether there is anything that the state lacks; costs looking at a few file names."""
-        if self._newest_snapshot() != state.newest_seen or not self._row_log.is_at_end(state.position):
-            return True
-        if self._last_known is not None:
+        listing = self._look()
+        if listing.pinned or state.pinned:
+            is_outdated = listing.pinned != state.pinned
+        else:
+            is_outdated = listing.newest != state.newest_seen or not self._row_log.is_at_end(state.position)
+        if not is_outdated and self._last_known is not None:
             self._last_known.note_answer()
             with suppress(StorageError, DamagedFileError):
                 self._keep_copies(state)
-        return False
+        return is_outdated
 
     def give_up(self, snapshot: SnapshotFile, error: DamagedFileError) -> None:
         """Do not open a snapshot any more, because of what a read of it met."""
@@ -278,8 +288,36 @@ class StateLoader:
             _logger.warning("%s: its copy on this host was damaged; fetching it again", snapshot.where())
         return is_mended
 
+    def lag_commits(self, state: State) -> int:
+        """How many commits, at least, the last look found that a state lacks."""
+        return max(0, self.newest_number - state.position.number)
+
+    def _look(self) -> Listing:
+        listing = self._snapshots.look()
+        self.newest_number = -1 if listing.newest is None else listing.newest.version - 1
+        return listing
+
+    def _held(self, state: State, listing: Listing) -> State:
+        """The state of the snapshot that readers are held at."""
+        if state.pinned == listing.pinned:
+            return state
+        snapshot = listing.pinned_snapshot
+        if snapshot is None:
+            raise StorageError(
+                f"{self._row_log.where}: the view is pinned to the snapshot {listing.pinned}, which is gone; "
+                "`feast-sketch unpin` lets it follow the newest one"
+            )
+        _logger.warning(
+            "%s: pinned; reads answer from this snapshot, and rows written since are kept and not shown, "
+            "until `feast-sketch unpin`",
+            snapshot.where(),
+        )
+        held = replace(self._opened(snapshot), newest_seen=snapshot, pinned=snapshot.name)
+        self._keep(held, LogRead(held.position, starts_over=True))
+        return held
+
     def _newest_snapshot(self) -> SnapshotFile | None:
-        return next(iter(self._snapshots.list()), None)
+        return self._snapshots.look().newest
 
     def _newest_readable(self, current: State) -> State:
         """The state of the newest snapshot that can be read, or the current one if that is it."""

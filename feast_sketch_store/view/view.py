@@ -20,6 +20,7 @@ import pyarrow as pa
 from feast_sketch_store.errors import (
     DamagedFileError,
     RowError,
+    SettingsError,
     SketchStoreError,
     StorageError,
     UnsupportedFeatureError,
@@ -29,7 +30,7 @@ from feast_sketch_store.layers import Shards
 from feast_sketch_store.row_log import LogRead, Position, RowLog
 from feast_sketch_store.rows.encoding import FeastRow, RowKeys
 from feast_sketch_store.rows.entity_keys import find_sorted
-from feast_sketch_store.snapshot.files import Draft
+from feast_sketch_store.snapshot.files import Draft, SnapshotFile
 from feast_sketch_store.snapshot.sealed import write_layer
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.names import REBUILD_FOLDER, SEAL_LOCK, staged_files
@@ -186,7 +187,8 @@ class View(LiveView):
                 self._maintain_beside()
 
     def _is_due(self) -> bool:
-        return not self.policy.by_job and (self._wants_seal() or self._wants_absorption())
+        is_held = self.policy.by_job or self._state.pinned
+        return not is_held and (self._wants_seal() or self._wants_absorption())
 
     def _is_load(self, rows: Batch) -> bool:
         """Whether rows are so many that their writer may wait for a seal; a small write must not."""
@@ -358,7 +360,7 @@ class View(LiveView):
                 )
             self._row_log.prune()
             self.refresh()
-            if self.policy.by_job and self._state.sealed is not None:
+            if self.policy.by_job and self._state.sealed is not None and not self._state.pinned:
                 written_values.note_sizes(self.storage, _vocabulary_sizes(self._state.sealed))
             return True
 
@@ -406,6 +408,8 @@ class View(LiveView):
 
     def _seal_if_due(self) -> bool:
         with self._seal_lock:
+            if self._state.pinned:
+                return False  # what is written since cannot be told from it
             if self._wants_seal():
                 return self.seal()
             if self._wants_absorption():
@@ -540,6 +544,49 @@ class View(LiveView):
     def _sealing(self) -> AbstractContextManager[bool]:
         """Hold the view's seal lock, if no other process does."""
         return self.storage.lease(SEAL_LOCK)
+
+    # -- hold --------------------------------------------------------------------------------------
+
+    def pin(self, version: int | None = None) -> SnapshotFile:
+        """Hold reads of all processes at a snapshot, until `unpin`.
+
+        Writes are kept, and not shown. No write seals meanwhile; `seal` still does.
+
+        Parameters
+        ----------
+        version : how many commits the snapshot covers, as `feast-sketch inspect` shows; None for the newest.
+
+        Returns
+        -------
+        The snapshot.
+
+        Raises
+        ------
+        SettingsError : there is no such snapshot.
+        StorageError : the storage cannot be written.
+        """
+        published = self._snapshots.list()
+        found = [s for s in published if version is None or s.version == version]
+        if not found:
+            there = ", ".join(str(s.version) for s in published) or "none"
+            raise SettingsError(
+                f"{self.storage.location}: there is no snapshot"
+                f"{'' if version is None else f' of version {version}'}; there are the versions: {there}"
+            )
+        self._snapshots.pin(found[0])
+        self.refresh()
+        return found[0]
+
+    def unpin(self) -> bool:
+        """Let reads follow the writes again: whether they were held.
+
+        Raises
+        ------
+        StorageError : the storage cannot be written.
+        """
+        was_pinned = self._snapshots.unpin()
+        self.refresh()
+        return was_pinned
 
     # -- clean up ------------------------------------------------------------------------------
 

@@ -141,6 +141,31 @@ def test_a_replica_starts_from_the_cache(bucket, caplog):
         view.close()
 
 
+def test_the_cache_is_held_where_replicas_are(bucket):
+    expected = fill(bucket)
+    ahead = bucket.replica()
+    assert served(ahead) == expected
+    bucket.writer.pin()
+    ahead.poll()
+    held = {user: {f"a{user}", "milk"} for user in range(20)}
+    assert served(ahead) == held
+    bucket.put({29: ["late"]}, second=2)
+    ahead.poll()
+    bucket.link.take_down()
+    late = bucket.replica()
+    assert served(late) == held, "the rows behind the snapshot must not come back with the process"
+    bucket.link.heal()
+    bucket.writer.unpin()
+    for replica in (ahead, late):
+        replica.poll()
+        assert served(replica) == expected | {29: {"late"}}
+    bucket.link.take_down()
+    again = bucket.replica()
+    assert served(again) == expected | {29: {"late"}}
+    for view in (ahead, late, again):
+        view.close()
+
+
 def test_without_a_cache_it_says_what_is_wrong(bucket):
     fill(bucket)
     bucket.link.take_down()
