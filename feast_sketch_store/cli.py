@@ -21,6 +21,7 @@ from tabulate import tabulate
 import feast_sketch_store
 from feast_sketch_store.errors import SketchStoreError
 from feast_sketch_store.operations import maintenance
+from feast_sketch_store.operations.health import ViewHealth, health
 from feast_sketch_store.operations.maintenance import FeatureReport, ViewReport
 from feast_sketch_store.planning.choice import PlanTarget
 from feast_sketch_store.planning.plan import Plan
@@ -237,6 +238,43 @@ def verify(open_store: Callable[[], FeatureStore], views: Sequence[str], as_json
                 )
     if not all(v.is_sound for v in found.values()):
         sys.exit(1)
+
+
+@cli.command("health")
+@_VIEWS
+@click.option("--live", is_flag=True, help="Check only that the repository can be read: for liveness probes.")
+@click.option(
+    "--max-staleness",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="Instead of the store's max_staleness_seconds.",
+)
+@click.pass_obj
+def health_command(
+    open_store: Callable[[], FeatureStore], views: Sequence[str], live: bool, max_staleness: float | None
+) -> None:
+    """Tell probes whether this host can serve: one line of JSON.
+
+    The exit status is 0 if all views are ready, 1 if one is not, and 2 if the repository cannot be read.
+    """
+    found: dict[str, ViewHealth] = {}
+    problem = ""
+    try:
+        store = open_store()
+        names = _names(store, views)
+        if not live:
+            found = health(store, names, max_staleness)
+    except Exception as error:  # a probe tells what is wrong, whatever it is
+        problem = error.message if isinstance(error, click.ClickException) else str(error)
+    is_ready = not problem and all(view.is_ready for view in found.values())
+    told: dict[str, Any] = {"status": "error" if problem else "ready" if is_ready else "not ready"}
+    if live and is_ready:
+        told["status"] = "live"
+    if problem:
+        told["problem"] = problem
+    told["views"] = {name: asdict(view) for name, view in found.items()}
+    click.echo(json.dumps(told))
+    sys.exit(2 if problem else 0 if is_ready else 1)
 
 
 @cli.command()

@@ -34,7 +34,7 @@ from feast_sketch_store.view.live import expire_before_of
 from feast_sketch_store.view.registry import named
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.settings import resolve, ttl_microseconds
-from feast_sketch_store.view.view import Dropped
+from feast_sketch_store.view.view import Dropped, View
 
 _logger = logging.getLogger(__name__)
 
@@ -389,6 +389,12 @@ def views_of(store: FeatureStore) -> list[str]:
     online_store_of(store)
     views = [*store.list_feature_views(), *store.list_stream_feature_views()]
     return sorted(view.name for view in views if view.online)
+
+
+def opened_view(store: FeatureStore, view: str) -> View:
+    """A view of the repository, opened with the settings of now; see `SketchOnlineStore.writer`."""
+    online_store, table = _resolve(store, view)
+    return online_store.writer(store.config, table)
 
 
 def join_key_types(store: FeatureStore, view: str) -> dict[str, str]:

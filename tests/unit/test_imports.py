@@ -39,6 +39,7 @@ MAY_IMPORT_FEAST = {
     "adapter.responses",
     "cli",
     "online_store",
+    "operations.health",
     "operations.maintenance",
     "planning.planner",
     "planning.source",
