@@ -20,7 +20,7 @@ from tabulate import tabulate
 
 import feast_sketch_store
 from feast_sketch_store.errors import SketchStoreError
-from feast_sketch_store.operations import maintenance
+from feast_sketch_store.operations import copying, maintenance
 from feast_sketch_store.operations.health import ViewHealth, health
 from feast_sketch_store.operations.maintenance import FeatureReport, ViewReport
 from feast_sketch_store.planning.choice import PlanTarget
@@ -343,6 +343,53 @@ def rebuild(
                 raise click.ClickException(f"{view} was not rebuilt; nothing of it has changed")
             done[view] = entities
     _print_outcomes(done, as_json, "entities")
+
+
+@cli.command()
+@click.argument("source")
+@click.argument("target")
+@click.option("--view", "views", multiple=True, help="Copy this view; may be repeated  [default: all]")
+@click.option("--yes", is_flag=True, help="Do not ask before rows of the target are dropped.")
+@_JSON
+@click.pass_obj
+def copy(
+    open_store: Callable[[], FeatureStore],
+    source: str,
+    target: str,
+    views: Sequence[str],
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Copy the rows of views from the store at SOURCE to that at TARGET: folders, or URLs of buckets.
+
+    Each view appears at the target in one step, and is then compared with the source. Run it again after it
+    was cut: views that are the same on both sides are left alone.
+    """
+    with _errors():
+        store = open_store()
+        done = {}
+        for view in _names(store, views):
+            click.echo(f"Copying {view}", err=True)
+            copied = copying.copy(store, view, source, target, None if yes else partial(_may_replace, view))
+            if copied is None:
+                raise click.ClickException(f"{view} was not copied; nothing of it has changed")
+            done[view] = f"{copied.entities:,}{' (were there)' if copied.was_there else ''}"
+    _print_outcomes(done, as_json, "entities")
+
+
+def _may_replace(view: str, dropped: Dropped | None) -> bool:
+    """Ask on the terminal; False where there is none."""
+    what = (
+        f"{view}: the rows of the target cannot be read, so those that the source lacks cannot be counted"
+        if dropped is None
+        else f"{view}: the target has {dropped.entities:,} entities that the source lacks, and newer rows of "
+        f"{dropped.newer_rows:,} others"
+    )
+    click.echo(f"{what}. A copy drops them.", err=True)
+    try:
+        return click.confirm("Copy, and drop them? (--yes goes on without asking)", err=True)
+    except click.Abort:
+        return False
 
 
 def _may_drop(view: str, dropped: Dropped | None) -> bool:

@@ -391,6 +391,11 @@ def views_of(store: FeatureStore) -> list[str]:
     return sorted(view.name for view in views if view.online)
 
 
+def table_of(store: FeatureStore, view: str) -> FeatureView:
+    """A feature view of a repository, whose online store is a sketch."""
+    return _resolve(store, view)[1]
+
+
 def opened_view(store: FeatureStore, view: str) -> View:
     """A view of the repository, opened with the settings of now; see `SketchOnlineStore.writer`."""
     online_store, table = _resolve(store, view)

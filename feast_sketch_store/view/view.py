@@ -416,6 +416,16 @@ class View(LiveView):
                 self.absorb()
             return False
 
+    def kept_rows(self) -> FoldedRows | None:
+        """The rows that a seal would keep now, read anew from the row log; None if it has none.
+
+        Raises
+        ------
+        DamagedFileError : the row log cannot be read.
+        """
+        log = self._row_log.read()
+        return self._fold(log) if log else None
+
     def _fold(self, log: LogRead) -> FoldedRows:
         """The rows that a seal keeps: those that expired only lately, too, which reads hide."""
         kept = self.settings.retention_microseconds

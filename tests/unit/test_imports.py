@@ -39,6 +39,7 @@ MAY_IMPORT_FEAST = {
     "adapter.responses",
     "cli",
     "online_store",
+    "operations.copying",
     "operations.health",
     "operations.maintenance",
     "planning.planner",
