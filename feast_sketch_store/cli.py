@@ -24,7 +24,8 @@ from feast_sketch_store.bridges.survey import DEFAULT_SAMPLE as DEFAULT_SURVEY
 from feast_sketch_store.bridges.survey import SurveyedView
 from feast_sketch_store.bridges.survey import survey as survey_store
 from feast_sketch_store.errors import SketchStoreError
-from feast_sketch_store.operations import maintenance
+from feast_sketch_store.operations import copying, maintenance
+from feast_sketch_store.operations.health import ViewHealth, health
 from feast_sketch_store.operations.maintenance import FeatureReport, ViewReport
 from feast_sketch_store.planning.choice import PlanTarget
 from feast_sketch_store.planning.plan import Plan
@@ -244,6 +245,75 @@ def verify(open_store: Callable[[], FeatureStore], views: Sequence[str], as_json
         sys.exit(1)
 
 
+@cli.command("health")
+@_VIEWS
+@click.option("--live", is_flag=True, help="Check only that the repository can be read: for liveness probes.")
+@click.option(
+    "--max-staleness",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="Instead of the store's max_staleness_seconds.",
+)
+@click.pass_obj
+def health_command(
+    open_store: Callable[[], FeatureStore], views: Sequence[str], live: bool, max_staleness: float | None
+) -> None:
+    """Tell probes whether this host can serve: one line of JSON.
+
+    The exit status is 0 if all views are ready, 1 if one is not, and 2 if the repository cannot be read.
+    """
+    found: dict[str, ViewHealth] = {}
+    problem = ""
+    try:
+        store = open_store()
+        names = _names(store, views)
+        if not live:
+            found = health(store, names, max_staleness)
+    except Exception as error:  # a probe tells what is wrong, whatever it is
+        problem = error.message if isinstance(error, click.ClickException) else str(error)
+    is_ready = not problem and all(view.is_ready for view in found.values())
+    told: dict[str, Any] = {"status": "error" if problem else "ready" if is_ready else "not ready"}
+    if live and is_ready:
+        told["status"] = "live"
+    if problem:
+        told["problem"] = problem
+    told["views"] = {name: asdict(view) for name, view in found.items()}
+    click.echo(json.dumps(told))
+    sys.exit(2 if problem else 0 if is_ready else 1)
+
+
+@cli.command()
+@click.argument("view")
+@click.argument("version", type=click.IntRange(min=0), required=False)
+@_JSON
+@click.pass_obj
+def pin(open_store: Callable[[], FeatureStore], view: str, version: int | None, as_json: bool) -> None:
+    """Hold reads of a VIEW at a snapshot: the newest one, or that of a VERSION which inspect showed.
+
+    Processes that serve follow within their refresh interval. Writes are kept and not shown, and no write
+    seals, until unpin. So a bad fill is undone in one step.
+    """
+    with _errors():
+        store = open_store()
+        (name,) = _names(store, [view])
+        pinned = maintenance.pin(store, name, version)
+    _print_outcomes({name: pinned}, as_json, "pinned to version")
+
+
+@cli.command()
+@click.argument("view")
+@_JSON
+@click.pass_obj
+def unpin(open_store: Callable[[], FeatureStore], view: str, as_json: bool) -> None:
+    """Let reads of a VIEW follow the writes again."""
+    with _errors():
+        store = open_store()
+        (name,) = _names(store, [view])
+        was_pinned = maintenance.unpin(store, name)
+    outcome = "follows the writes" if was_pinned else "was not pinned"
+    _print_outcomes({name: outcome}, as_json, "outcome")
+
+
 @cli.command()
 @click.argument("views", nargs=-1, required=True, metavar="VIEW...")
 @click.option(
@@ -445,6 +515,53 @@ def _survey_cells(view: SurveyedView) -> list[str]:
         "-" if there is None else f"1/{there / here.value:.1f}",
         f"{view.false_per_read:.2g}",
     ]
+
+
+@cli.command()
+@click.argument("source")
+@click.argument("target")
+@click.option("--view", "views", multiple=True, help="Copy this view; may be repeated  [default: all]")
+@click.option("--yes", is_flag=True, help="Do not ask before rows of the target are dropped.")
+@_JSON
+@click.pass_obj
+def copy(
+    open_store: Callable[[], FeatureStore],
+    source: str,
+    target: str,
+    views: Sequence[str],
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Copy the rows of views from the store at SOURCE to that at TARGET: folders, or URLs of buckets.
+
+    Each view appears at the target in one step, and is then compared with the source. Run it again after it
+    was cut: views that are the same on both sides are left alone.
+    """
+    with _errors():
+        store = open_store()
+        done = {}
+        for view in _names(store, views):
+            click.echo(f"Copying {view}", err=True)
+            copied = copying.copy(store, view, source, target, None if yes else partial(_may_replace, view))
+            if copied is None:
+                raise click.ClickException(f"{view} was not copied; nothing of it has changed")
+            done[view] = f"{copied.entities:,}{' (were there)' if copied.was_there else ''}"
+    _print_outcomes(done, as_json, "entities")
+
+
+def _may_replace(view: str, dropped: Dropped | None) -> bool:
+    """Ask on the terminal; False where there is none."""
+    what = (
+        f"{view}: the rows of the target cannot be read, so those that the source lacks cannot be counted"
+        if dropped is None
+        else f"{view}: the target has {dropped.entities:,} entities that the source lacks, and newer rows of "
+        f"{dropped.newer_rows:,} others"
+    )
+    click.echo(f"{what}. A copy drops them.", err=True)
+    try:
+        return click.confirm("Copy, and drop them? (--yes goes on without asking)", err=True)
+    except click.Abort:
+        return False
 
 
 def _may_drop(view: str, dropped: Dropped | None) -> bool:
@@ -695,6 +812,7 @@ _VIEW_COLUMNS = [
     "in tables",
     "memory",
     "disk",
+    "version",
     "snapshot age",
     "newest event",
     "unknown entities that read as rows",
@@ -750,10 +868,16 @@ def _view_cells(report: ViewReport) -> list[str]:
         ),
         readable_bytes(report.memory_bytes),
         readable_bytes(report.disk_bytes),
+        _version(report),
         "-" if age is None else str(timedelta(seconds=int(age))),
         report.newest_event or "-",
         "-" if report.presence_sampled_rate is None else _rate(report.presence_sampled_rate),
     ]
+
+
+def _version(report: ViewReport) -> str:
+    version = "-" if report.snapshot_version is None else str(report.snapshot_version)
+    return f"{version} (pinned)" if report.is_pinned else version
 
 
 def _feature_cells(view: str, feature: FeatureReport) -> list[str]:

@@ -546,6 +546,7 @@ class SketchOnlineStore(OnlineStore):
             seal_policy(options),
             options.refresh_interval_seconds,
             options.max_staleness_seconds,
+            options.role == "replica",
         )
         view.metrics = ViewMetrics(config.project, table.name)
         return view

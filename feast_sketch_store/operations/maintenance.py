@@ -34,7 +34,7 @@ from feast_sketch_store.view.live import expire_before_of
 from feast_sketch_store.view.registry import named
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.settings import resolve, ttl_microseconds
-from feast_sketch_store.view.view import Dropped
+from feast_sketch_store.view.view import Dropped, View
 
 _logger = logging.getLogger(__name__)
 
@@ -79,7 +79,9 @@ class ViewReport:
     ``table_bits_per_fact`` what the tables and the sets in it take, with what finds them. ``memory_bytes`` is
     the snapshot, which processes share, and the unsealed rows, which each keeps; ``structure_bytes`` what
     each structure takes of the snapshot, ``rows`` standing for the index of rows and their timestamps;
-    ``disk_bytes`` all files of the view. ``kernel`` is ``compiled`` or ``numpy``.
+    ``disk_bytes`` all files of the view. ``snapshot_version`` is how many commits the snapshot covers;
+    ``is_pinned`` tells that reads are held at it, and all else here is told of it. ``kernel`` is ``compiled``
+    or ``numpy``.
     """
 
     view: str
@@ -91,6 +93,8 @@ class ViewReport:
     table_bits_per_fact: float | None
     memory_bytes: int
     disk_bytes: int
+    snapshot_version: int | None
+    is_pinned: bool
     snapshot_age_seconds: float | None
     newest_event: str | None
     presence_sampled_rate: float | None
@@ -131,6 +135,8 @@ def inspect(store: FeatureStore, view: str) -> ViewReport:
         per_fact(sum(layer.fact_bits for layer in layers)),
         stats.snapshot_bytes + stats.unsealed_bytes,
         sum(info.size_bytes for info in opened.storage.walk()),
+        None if sealed is None else sealed[1].version,
+        opened.pinned is not None,
         None if sealed is None else max(0.0, time.time() - sealed[1].published_at()),
         _as_text(keys.event_timestamps.max()) if len(keys) else None,
         presence,
@@ -237,6 +243,18 @@ def _seal_if_due(store: FeatureStore, view: str, policy: SealPolicy | None) -> b
     opened = online_store.writer(store.config, table)
     opened.policy = policy or opened.policy
     return opened.seal_if_due()
+
+
+def pin(store: FeatureStore, view: str, version: int | None = None) -> int:
+    """Hold reads of a view at a snapshot, in all processes: its version. See `View.pin`."""
+    online_store, table = _resolve(store, view)
+    return online_store.writer(store.config, table).pin(version).version
+
+
+def unpin(store: FeatureStore, view: str) -> bool:
+    """Let reads of a view follow the writes again: whether they were held. See `View.unpin`."""
+    online_store, table = _resolve(store, view)
+    return online_store.writer(store.config, table).unpin()
 
 
 def vacuum(store: FeatureStore, view: str, orphan_age: timedelta = timedelta(days=1)) -> int:
@@ -371,6 +389,17 @@ def views_of(store: FeatureStore) -> list[str]:
     online_store_of(store)
     views = [*store.list_feature_views(), *store.list_stream_feature_views()]
     return sorted(view.name for view in views if view.online)
+
+
+def table_of(store: FeatureStore, view: str) -> FeatureView:
+    """A feature view of a repository, whose online store is a sketch."""
+    return _resolve(store, view)[1]
+
+
+def opened_view(store: FeatureStore, view: str) -> View:
+    """A view of the repository, opened with the settings of now; see `SketchOnlineStore.writer`."""
+    online_store, table = _resolve(store, view)
+    return online_store.writer(store.config, table)
 
 
 def join_key_types(store: FeatureStore, view: str) -> dict[str, str]:

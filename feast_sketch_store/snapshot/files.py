@@ -4,6 +4,8 @@
     00000000000000000042-0001-9f31c0de.base.safetensors    the sketch layer that reads use
     00000000000000000042-0001-9f31c0de.json                the manifest, which names both
 
+    pin-000001-00000000000000000042-0001-9f31c0de          holds readers at that snapshot
+
 A name begins with the version of the row log that the snapshot covers. The number behind it is a thousand
 times the version of the row log's table, and counts the seals of that (new settings seal the same rows anew).
 Readers look for manifests only. One is created when both other files are there, and deleted before they are,
@@ -26,6 +28,7 @@ import feast_sketch_store
 from feast_sketch_store.errors import DamagedFileError, StorageError
 from feast_sketch_store.snapshot.format import Arrays, decode, encode, verify
 from feast_sketch_store.snapshot.manifest import (
+    CHUNK_BYTES,
     MAX_MANIFEST_BYTES,
     PARTS,
     Manifest,
@@ -38,11 +41,13 @@ from feast_sketch_store.storage.base import (
     Storage,
     UncertainWriteError,
 )
+from feast_sketch_store.storage.chunks import Chunks
 
 _MANIFEST_SUFFIX = ".json"
 _MANIFEST_NAME = re.compile(r"((\d{20})-(\d{4,})-[0-9a-f]{8})" + re.escape(_MANIFEST_SUFFIX))
 
 
+_PIN_NAME = re.compile(r"pin-(\d{6})-(\d{20}-\d{4,}-[0-9a-f]{8})")
 _PLACE = re.compile(r"(\d+)(?:-(\d+))?")
 _SEALS_OF_A_TABLE = 1_000  # numbers for seals of one version of the row log's table
 
@@ -59,12 +64,14 @@ class SnapshotFile:
 
     ``name`` is what its files' names begin with; no two snapshots share one. ``number`` ascends with the
     version of the table that was sealed, so a seal of rows that were replaced meanwhile is not the newest.
+    ``known_manifest`` is the content of the manifest, if it need not be read.
     """
 
     version: int
     number: int
     name: str
     storage: Storage = field(compare=False, repr=False)
+    known_manifest: bytes | None = field(default=None, compare=False, repr=False)
 
     @property
     def manifest_name(self) -> str:
@@ -98,7 +105,9 @@ class SnapshotFile:
         StorageError : it cannot be read, or the snapshot has been pruned.
         """
         source = self.storage.where(self.manifest_name)
-        content = self.storage.read(self.manifest_name, 0, MAX_MANIFEST_BYTES + 1)
+        content = self.known_manifest
+        if content is None:
+            content = self.storage.read(self.manifest_name, 0, MAX_MANIFEST_BYTES + 1)
         manifest = Manifest.decode(content, source)
         names = {part: file.name for part, file in manifest.files.items()}
         if (manifest.row_log_version, manifest.number) != (self.version, self.number) or names != {
@@ -125,6 +134,28 @@ class SnapshotFile:
                 raise  # it has been pruned meanwhile
             raise DamagedFileError(f"{error}, which {self.manifest_name} names") from error
 
+    def drop_damaged(self) -> bool:
+        """Delete fetched copies that are not as they were written. Whether there were any.
+
+        Raises
+        ------
+        DamagedFileError, StorageError : the manifest cannot be read, or a copy cannot be deleted.
+        """
+        files = self.manifest().files.values()
+        dropped = [f.known is not None and self.storage.drop_damaged(f.name, f.known) for f in files]
+        return any(dropped)
+
+    def keep_copies(self) -> None:
+        """Tell that fetched copies are in use.
+
+        Raises
+        ------
+        DamagedFileError, StorageError : the manifest cannot be read.
+        """
+        for file in self.manifest().files.values():
+            if file.known is not None:
+                self.storage.keep_copy(file.name, file.known)
+
 
 @dataclass(frozen=True)
 class Draft:
@@ -132,6 +163,29 @@ class Draft:
 
     snapshot: SnapshotFile
     manifest: Manifest
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What one look at a folder of snapshots finds.
+
+    ``snapshots`` are those that are published, newest first; ``pinned`` is the name of the one that readers
+    are held at, empty if they are not; ``pins`` are the files that say so.
+    """
+
+    snapshots: list[SnapshotFile]
+    pinned: str
+    pins: list[str]
+
+    @property
+    def newest(self) -> SnapshotFile | None:
+        """The newest snapshot; None if there is none."""
+        return next(iter(self.snapshots), None)
+
+    @property
+    def pinned_snapshot(self) -> SnapshotFile | None:
+        """The snapshot that readers are held at; None if there is none, or it is gone."""
+        return next((s for s in self.snapshots if s.name == self.pinned), None)
 
 
 class SnapshotFolder:
@@ -145,6 +199,11 @@ class SnapshotFolder:
     def __init__(self, storage: Storage):
         self.storage = storage
 
+    def named(self, name: str, manifest: bytes) -> SnapshotFile | None:
+        """A snapshot whose manifest is known; None if it is not the name of one."""
+        match = _MANIFEST_NAME.fullmatch(name + _MANIFEST_SUFFIX)
+        return match and SnapshotFile(int(match[2]), int(match[3]), name, self.storage, manifest)
+
     def list(self) -> list[SnapshotFile]:
         """The published snapshots, newest first.
 
@@ -152,9 +211,49 @@ class SnapshotFolder:
         ------
         StorageError : the storage cannot be read.
         """
-        matches = map(_MANIFEST_NAME.fullmatch, self.storage.list())
+        return self.look().snapshots
+
+    def look(self) -> Listing:
+        """The published snapshots, and the one that readers are held at.
+
+        Raises
+        ------
+        StorageError : the storage cannot be read.
+        """
+        names = self.storage.list()
+        matches = map(_MANIFEST_NAME.fullmatch, names)
         found = [SnapshotFile(int(m[2]), int(m[3]), m[1], self.storage) for m in matches if m]
-        return sorted(found, key=lambda s: (s.version, s.number, s.name), reverse=True)
+        found.sort(key=lambda s: (s.version, s.number, s.name), reverse=True)
+        pins = [match for match in map(_PIN_NAME.fullmatch, sorted(names)) if match]
+        return Listing(found, pins[-1][2] if pins else "", [match[0] for match in pins])
+
+    def pin(self, snapshot: SnapshotFile) -> None:
+        """Hold readers at a snapshot, until `unpin`. It is kept as long.
+
+        Raises
+        ------
+        StorageError : the storage cannot be written, or the snapshot is gone.
+        """
+        before = self.look().pins
+        match = _PIN_NAME.fullmatch(before[-1]) if before else None
+        name = f"pin-{int(match[1]) + 1 if match else 1:06d}-{snapshot.name}"
+        with self.storage.create(name) as file:
+            file.write(f"{created_by()}\n".encode())
+        if not snapshot.exists():  # a seal pruned it meanwhile
+            self.storage.delete([name])
+            raise StorageError(f"{snapshot.where()}: the snapshot is not there any more")
+        self.storage.delete(before)
+
+    def unpin(self) -> bool:
+        """Let readers follow the newest snapshot: whether they were held.
+
+        Raises
+        ------
+        StorageError : the storage cannot be written.
+        """
+        pins = self.look().pins
+        self.storage.delete(pins)
+        return bool(pins)
 
     def write(
         self,
@@ -225,9 +324,11 @@ class SnapshotFolder:
             self.storage.delete(_part_name(snapshot.name, part) for part in PARTS)
 
     def prune(self, keep: int) -> None:
-        """Remove all but the newest ``keep`` snapshots."""
-        for snapshot in self.list()[keep:]:
-            self.discard(snapshot)
+        """Remove all but the newest ``keep`` snapshots, and the one that readers are held at."""
+        listing = self.look()
+        for snapshot in listing.snapshots[keep:]:
+            if snapshot.name != listing.pinned:
+                self.discard(snapshot)
 
     def leftovers(self) -> Sequence[str]:
         """The names of files that belong to no published snapshot: killed writers left them, or still write.
@@ -236,8 +337,9 @@ class SnapshotFolder:
         ------
         StorageError : the storage cannot be read.
         """
-        kept = set()
-        for snapshot in self.list():
+        listing = self.look()
+        kept = set(listing.pins)
+        for snapshot in listing.snapshots:
             kept |= {snapshot.manifest_name, *(_part_name(snapshot.name, part) for part in PARTS)}
         return sorted(info.name for info in self.storage.walk() if info.name not in kept)
 
@@ -280,7 +382,7 @@ def load(
     StorageError : the file cannot be read.
     """
     source = storage.where(name)
-    content = storage.map(name)
+    content = storage.map(name, None if expected is None else expected.known)
     if not len(content):
         raise DamagedFileError(f"{source}: the file is empty")
     if expected is not None and len(content) != expected.size_bytes:
@@ -317,4 +419,5 @@ def _write(
     with storage.create(name) as file:
         for piece in pieces:
             file.write(piece)
-    return PartFile(name, sum(map(len, pieces)), checksum_of(pieces[0]))
+    chunks = Chunks.of(pieces, CHUNK_BYTES) if storage.fetches else None
+    return PartFile(name, sum(map(len, pieces)), checksum_of(pieces[0]), chunks)

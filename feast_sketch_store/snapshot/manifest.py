@@ -5,6 +5,12 @@
                "order": {"header_checksum": "c2d8...", "name": "....order.safetensors", "size_bytes": 3392}},
      "format_version": 1, "number": 1, "row_log_version": 42}
 
+Files that readers fetch over a network have ``chunks`` as well, and the format version is 2:
+
+    "chunks": {"checksums": ["77c1...", ...], "size_bytes": 8388608}
+
+These are checksums of the file's bytes, so many at a time, by which a fetched copy is checked part by part.
+
 Keys are sorted, there are no spaces, and the file ends with a line break; a file that is anything else than
 what `Manifest.encode` makes of its content is refused. ``checksum`` is that of the file without it, a
 ``header_checksum`` that of all before the arrays of a file, which holds the checksums of the arrays: so the
@@ -14,15 +20,18 @@ manifest vouches for every byte. Checksums are MurmurHash3 x64 128 in hexadecima
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import mmh3
 
 from feast_sketch_store.errors import DamagedFileError
+from feast_sketch_store.storage.chunks import Chunks, KnownFile
 
 MANIFEST_VERSION = 1
-MAX_MANIFEST_BYTES = 1 << 16
+CHUNKED_VERSION = 2  # with checksums of chunks
+MAX_MANIFEST_BYTES = 1 << 20
+CHUNK_BYTES = 8 << 20
 
 PARTS = ("base", "order")
 _FILE_NAME = re.compile(r"[0-9a-zA-Z][0-9a-zA-Z._-]*")  # in the folder of the manifest
@@ -31,11 +40,45 @@ _CHECKSUM = re.compile(r"[0-9a-f]{32}")
 
 @dataclass(frozen=True)
 class PartFile:
-    """A file of a snapshot, as its manifest knows it."""
+    """A file of a snapshot, as its manifest knows it; ``chunks`` are None if nobody fetches it."""
 
     name: str
     size_bytes: int
     header_checksum: str
+    chunks: Chunks | None = None
+
+    @property
+    def known(self) -> KnownFile | None:
+        """What a fetched copy is checked by."""
+        return None if self.chunks is None else KnownFile(self.size_bytes, self.chunks)
+
+    def to_json(self) -> dict[str, Any]:
+        """The entry of the manifest."""
+        entry: dict[str, Any] = {
+            "name": self.name,
+            "size_bytes": self.size_bytes,
+            "header_checksum": self.header_checksum,
+        }
+        if self.chunks is not None:
+            checksums = [checksum.hex() for checksum in self.chunks.checksums]
+            entry["chunks"] = {"size_bytes": self.chunks.chunk_bytes, "checksums": checksums}
+        return entry
+
+    @classmethod
+    def from_json(cls, entry: Mapping[str, Any]) -> "PartFile":
+        """The reverse.
+
+        Raises
+        ------
+        ValueError, KeyError, TypeError : the entry is not one.
+        """
+        chunks = None
+        if (given := entry.get("chunks")) is not None:
+            size_bytes, checksums = given["size_bytes"], given["checksums"]
+            if type(size_bytes) is not int or not all(_CHECKSUM.fullmatch(c) for c in checksums):
+                raise ValueError("the checksums of its chunks are none")
+            chunks = Chunks(size_bytes, tuple(map(bytes.fromhex, checksums)))
+        return cls(entry["name"], entry["size_bytes"], entry["header_checksum"], chunks)
 
 
 @dataclass(frozen=True)
@@ -55,12 +98,18 @@ class Manifest:
     created_by: str
     files: Mapping[str, PartFile]
 
+    @property
+    def format_version(self) -> int:
+        """The oldest that can tell all of it."""
+        is_chunked = any(file.chunks is not None for file in self.files.values())
+        return CHUNKED_VERSION if is_chunked else MANIFEST_VERSION
+
     def encode(self) -> bytes:
         """The content of the manifest's file."""
         content = {
             "created_by": self.created_by,
-            "files": {part: asdict(file) for part, file in self.files.items()},
-            "format_version": MANIFEST_VERSION,
+            "files": {part: file.to_json() for part, file in self.files.items()},
+            "format_version": self.format_version,
             "number": self.number,
             "row_log_version": self.row_log_version,
         }
@@ -83,12 +132,12 @@ class Manifest:
         try:
             given = json.loads(content)
             version = given["format_version"]
-            if version != MANIFEST_VERSION:
+            if version not in (MANIFEST_VERSION, CHUNKED_VERSION):
                 raise DamagedFileError(
-                    f"{source}: has manifest version {version}, this release reads {MANIFEST_VERSION}; "
-                    "upgrade feast_sketch_store or seal the view anew"
+                    f"{source}: has manifest version {version}, this release reads {MANIFEST_VERSION} and "
+                    f"{CHUNKED_VERSION}; upgrade feast_sketch_store or seal the view anew"
                 )
-            files = {part: PartFile(**given["files"][part]) for part in PARTS}
+            files = {part: PartFile.from_json(given["files"][part]) for part in PARTS}
             manifest = cls(given["row_log_version"], given["number"], given["created_by"], files)
             manifest._check()
             is_whole = manifest.encode() == content
@@ -107,6 +156,8 @@ class Manifest:
         for file in self.files.values():
             if not _FILE_NAME.fullmatch(file.name) or not _CHECKSUM.fullmatch(file.header_checksum):
                 raise ValueError(f"{file!r} is not a file of a snapshot")
+            if file.chunks is not None and not file.chunks.are_of(file.size_bytes):
+                raise ValueError(f"the chunks of {file.name} are not those of {file.size_bytes} bytes")
 
 
 def checksum_of(content: bytes | memoryview) -> str:

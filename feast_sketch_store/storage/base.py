@@ -11,12 +11,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store.errors import StorageError
+from feast_sketch_store.storage.chunks import KnownFile
 
 
 class MissingFileError(StorageError):
@@ -88,12 +90,14 @@ class Storage(ABC):
     supports_append : whether `append` works; otherwise a log must create a file per entry.
     supports_leases : whether `lease` keeps others out; otherwise it saves work at best, and correctness must
         come from `create`.
+    fetches : whether files come over a network: then it is told their chunks, see `map`.
     """
 
     location: str
     read_only: bool = False
     supports_append: bool = False
     supports_leases: bool = False
+    fetches: bool = False
 
     # -- look ----------------------------------------------------------------------------------
 
@@ -101,6 +105,13 @@ class Storage(ABC):
     def identity(self) -> str:
         """What storages of this process share if they stand for the same files, whichever way leads there."""
         return self.location
+
+    @property
+    def host_path(self) -> Path | None:
+        """Where this host keeps what it knows of these files: the beginning of names that no other storage
+        has; None if it keeps nothing.
+        """
+        return None
 
     @abstractmethod
     def list(self, folder: str = "", after: str = "") -> Sequence[str]:
@@ -132,15 +143,28 @@ class Storage(ABC):
         """
 
     @abstractmethod
-    def map(self, name: str) -> NDArray[np.uint8]:
+    def map(self, name: str, known: KnownFile | None = None) -> NDArray[np.uint8]:
         """A file's bytes as a read-only array, whose pages all processes of a host share where that can be.
 
         The array stays good when the file is deleted, and holds no file descriptor.
 
+        Parameters
+        ----------
+        known : what the bytes are checked by, where they are fetched. A copy that was fetched before serves
+            without a look at the storage.
+
         Raises
         ------
         MissingFileError : there is no such file.
+        DamagedFileError : its bytes are not those that are ``known``.
         """
+
+    def drop_damaged(self, name: str, known: KnownFile) -> bool:
+        """Delete a fetched copy of a file that is not as it is known. Whether there was one."""
+        return False
+
+    def keep_copy(self, name: str, known: KnownFile) -> None:  # noqa: B027, most fetch nothing
+        """Tell that a fetched copy of a file, if there is one, is in use: it is not deleted for some days."""
 
     # -- write ---------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
     <content>            a file, named by a hash of what tells its content from any other
     <content>.partial    the parts of it that are there, one behind the other
-    <content>.sums       a checksum of each
+    <content>.sums       a checksum of each, where nobody else tells them
     <content>.lock       held by the process that fetches; others wait and then find the file
 
 A fetch that was cut goes on behind the last part whose checksum matches. Anything may be deleted at any time.
@@ -11,7 +11,7 @@ A fetch that was cut goes on behind the last part whose checksum matches. Anythi
 import hashlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store.errors import StorageError
+from feast_sketch_store.storage.chunks import KnownFile
 from feast_sketch_store.storage.locks import lock, unlock
 from feast_sketch_store.storage.system import fsync_path, map_pages
 
@@ -62,7 +63,53 @@ class FileCache:
         """
         if size_bytes == 0:
             return np.zeros(0, np.uint8)
-        path = self.path / hashlib.blake2b(f"{content}\n{size_bytes}".encode(), digest_size=16).hexdigest()
+        path = self._path(content, size_bytes)
+        return self._map(path, size_bytes, lambda: self._fetch(path, size_bytes, fetch))
+
+    def map_known(
+        self, content: str, known: KnownFile, fetch: Callable[[int, int], bytes]
+    ) -> NDArray[np.uint8]:
+        """The same for a file whose chunks are known. What `fetch` gives is checked by it.
+
+        Raises
+        ------
+        StorageError : the folder cannot be used, or what ``fetch`` raises.
+        """
+        path = self._path(content, known.size_bytes)
+        if known.size_bytes == 0:
+            return np.zeros(0, np.uint8)
+        found = self._map(path, known.size_bytes, lambda: self._fetch_known(path, known, fetch))
+        assert found is not None
+        return found
+
+    def drop_damaged(self, content: str, known: KnownFile) -> bool:
+        """Delete a file that is not as it is known; processes that map it keep their pages.
+
+        Returns
+        -------
+        Whether it was damaged: the next map fetches it anew.
+        """
+        path = self._path(content, known.size_bytes)
+        try:
+            is_whole = not path.exists() or (
+                path.stat().st_size == known.size_bytes and _sound_chunks(path, known) == known.size_bytes
+            )
+            if not is_whole:
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            raise StorageError(f"{self.path}: the cache cannot be used: {error}") from error
+        return not is_whole
+
+    def keep(self, content: str, size_bytes: int) -> None:
+        """Tell that a file, if it is there, is in use."""
+        with suppress(OSError):
+            os.utime(self._path(content, size_bytes))
+
+    def _path(self, content: str, size_bytes: int) -> Path:
+        return self.path / hashlib.blake2b(f"{content}\n{size_bytes}".encode(), digest_size=16).hexdigest()
+
+    def _map(self, path: Path, size_bytes: int, fetch: Callable[[], bool]) -> NDArray[np.uint8] | None:
+        """A file that is there, or that this process fetches while it holds the file's lock."""
         try:
             with suppress(FileNotFoundError):
                 return _mapped(path, size_bytes)
@@ -71,7 +118,7 @@ class FileCache:
             )
             assert held is not None
             try:
-                if not path.exists() and not self._fetch(path, size_bytes, fetch):
+                if not path.exists() and not fetch():
                     return None
                 return _mapped(path, size_bytes)
             finally:
@@ -84,34 +131,44 @@ class FileCache:
         partial, sums = (path.with_suffix(suffix) for suffix in _UNFINISHED)
         partial.touch()
         sums.touch()
-        with (
-            partial.open("r+b") as file,
-            sums.open("r+b") as checksums,
-            ThreadPoolExecutor(_FETCHERS, "feast_sketch_store fetch") as pool,
-        ):
+        with partial.open("r+b") as file, sums.open("r+b") as checksums:
             start = _sound_bytes(partial, sums, size_bytes)
             file.truncate(start)
             file.seek(start)
             checksums.truncate(-(-start // PART_BYTES) * _SUM_BYTES)
             checksums.seek(0, os.SEEK_END)
-            starts = range(start, size_bytes, PART_BYTES)
-            for first in range(0, len(starts), _FETCHERS):
-                some = starts[first : first + _FETCHERS]
-                for place, part in zip(
-                    some, pool.map(lambda at: fetch(at, min(at + PART_BYTES, size_bytes)), some), strict=True
-                ):
-                    if part is None or len(part) != min(PART_BYTES, size_bytes - place):
-                        return False
-                    file.write(part)
-                    checksums.write(mmh3.mmh3_x64_128_digest(part))
+            for place, part in _parts(start, size_bytes, PART_BYTES, fetch):
+                if part is None or len(part) != min(PART_BYTES, size_bytes - place):
+                    return False
+                file.write(part)
+                checksums.write(mmh3.mmh3_x64_128_digest(part))
                 file.flush()
                 checksums.flush()
             os.fsync(file.fileno())
+        self._put_in_place(partial, path)
+        sums.unlink(missing_ok=True)
+        return True
+
+    def _fetch_known(self, path: Path, known: KnownFile, fetch: Callable[[int, int], bytes]) -> bool:
+        """The same for a file whose chunks are known."""
+        partial = path.with_suffix(".partial")
+        partial.touch()
+        with partial.open("r+b") as file:
+            start = _sound_chunks(partial, known)
+            file.truncate(start)
+            file.seek(start)
+            for _, part in _parts(start, known.size_bytes, known.chunks.chunk_bytes, fetch):
+                assert part is not None
+                file.write(part)
+                file.flush()
+            os.fsync(file.fileno())
+        self._put_in_place(partial, path)
+        return True
+
+    def _put_in_place(self, partial: Path, path: Path) -> None:
         partial.rename(path)
         fsync_path(self.path)
-        sums.unlink(missing_ok=True)
         self._forget()
-        return True
 
     def _forget(self) -> None:
         """Delete what nobody has used for long; processes that map it keep their pages."""
@@ -143,3 +200,28 @@ def _sound_bytes(partial: Path, sums: Path, size_bytes: int) -> int:
                 break
             sound += len(part)
     return sound
+
+
+def _sound_chunks(path: Path, known: KnownFile) -> int:
+    """How many bytes at the beginning of a file are as they are known, in whole chunks."""
+    sound = 0
+    with path.open("rb") as file:
+        while sound < known.size_bytes:
+            wanted = min(known.chunks.chunk_bytes, known.size_bytes - sound)
+            part = file.read(wanted)
+            if len(part) != wanted or not known.chunks.match(sound, part):
+                break
+            sound += wanted
+    return sound
+
+
+def _parts(
+    start: int, size_bytes: int, part_bytes: int, fetch: FetchPart
+) -> Iterator[tuple[int, bytes | None]]:
+    """The parts of a file from a place on, in order, several fetched at once."""
+    starts = range(start, size_bytes, part_bytes)
+    with ThreadPoolExecutor(_FETCHERS, "feast_sketch_store fetch") as pool:
+        for first in range(0, len(starts), _FETCHERS):
+            some = starts[first : first + _FETCHERS]
+            parts = pool.map(lambda at: fetch(at, min(at + part_bytes, size_bytes)), some)
+            yield from zip(some, parts, strict=True)

@@ -26,6 +26,7 @@ from feast_sketch_store.storage.base import (
     checked_folder,
     checked_name,
 )
+from feast_sketch_store.storage.chunks import KnownFile
 from feast_sketch_store.storage.locks import lock, unlock
 from feast_sketch_store.storage.system import born_at, fdatasync, fsync_path, map_pages
 
@@ -122,7 +123,7 @@ class LocalStorage(Storage):
             file.seek(start)
             return file.read(-1 if length is None else length)
 
-    def map(self, name: str) -> NDArray[np.uint8]:
+    def map(self, name: str, known: KnownFile | None = None) -> NDArray[np.uint8]:
         """A file's bytes as an array over its pages, see `Storage.map`."""
         with self._opened(name) as file:
             size = os.fstat(file.fileno()).st_size

@@ -5,6 +5,7 @@ crash leaves a file whole or absent, and an acknowledged put is a durable write.
 and leases only save work.
 """
 
+import hashlib
 import io
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,7 @@ from typing import BinaryIO, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from feast_sketch_store.errors import StorageError
+from feast_sketch_store.errors import DamagedFileError, StorageError
 from feast_sketch_store.storage import object_lease
 from feast_sketch_store.storage.base import (
     FileInfo,
@@ -24,12 +25,14 @@ from feast_sketch_store.storage.base import (
     checked_folder,
     checked_name,
 )
+from feast_sketch_store.storage.chunks import KnownFile
 from feast_sketch_store.storage.file_cache import FileCache
 from feast_sketch_store.storage.objects import ObjectInfo, Objects
 
 _PART_BYTES = 8 << 20  # of a larger object are fetched several at once
 _FETCHERS = 4
 _LOOKERS = 16
+_CHECKED_TRIES = 3  # of a part that arrives with other bytes than were written
 _FETCH_TRIES = 20  # of an object that others replace meanwhile
 _MAX_OBJECT_BYTES = 5_000 << 20  # that one put makes, on S3 and on Azure
 
@@ -48,6 +51,7 @@ class ObjectStorage(Storage):
 
     supports_append = False
     supports_leases = False
+    fetches = True
 
     def __init__(
         self, objects: Objects, folder: str = "", read_only: bool = False, cache_path: Path | None = None
@@ -72,6 +76,13 @@ class ObjectStorage(Storage):
     def identity(self) -> str:
         """See `Storage.identity`: with the endpoint."""
         return f"{self._objects.identity}/{self._prefix}"
+
+    @property
+    def host_path(self) -> Path | None:
+        """In the cache, see `Storage.host_path`."""
+        if self._cache_path is None:
+            return None
+        return self._cache_path / hashlib.blake2b(self.identity.encode(), digest_size=16).hexdigest()
 
     def list(self, folder: str = "", after: str = "") -> Sequence[str]:
         """The names of files directly in a folder, see `Storage.list`."""
@@ -110,18 +121,54 @@ class ObjectStorage(Storage):
         """Bytes of a file, see `Storage.read`."""
         return self._objects.read(self._key(name), start, length)
 
-    def map(self, name: str) -> NDArray[np.uint8]:
+    def map(self, name: str, known: KnownFile | None = None) -> NDArray[np.uint8]:
         """A file's bytes, fetched into memory or into the cache, see `Storage.map`."""
         key = self._key(name)
+        if known is not None:
+            content = self._fetch_known(key, known)
+            content.flags.writeable = False
+            return content
         for _ in range(_FETCH_TRIES):
             info = self._objects.info(key)
             if info is None:
                 raise MissingFileError(f"{self.where(name)}: there is no such file")
-            content = self._fetch(info) if self._cache_path is None else self._fetch_cached(info)
-            if content is not None:
-                content.flags.writeable = False
-                return content
+            found = self._fetch(info) if self._cache_path is None else self._fetch_cached(info)
+            if found is not None:
+                found.flags.writeable = False
+                return found
         raise StorageError(f"{self.where(name)}: is replaced all the time")
+
+    def _fetch_known(self, key: str, known: KnownFile) -> NDArray[np.uint8]:
+        """An object's bytes, checked as they arrive."""
+
+        def fetch(start: int, end: int) -> bytes:
+            for _ in range(_CHECKED_TRIES):
+                part = self._objects.read_range(key, start, end)
+                if known.chunks.match(start, part):
+                    return part
+            raise DamagedFileError(
+                f"{self._objects.where(key)}: bytes {start} to {end} are not those that were written"
+            )
+
+        if self._cache_path is not None:
+            return FileCache(self._cache_path).map_known(self._content_of(key, known), known, fetch)
+        content = np.empty(known.size_bytes, np.uint8)
+        starts = range(0, known.size_bytes, known.chunks.chunk_bytes)
+        with ThreadPoolExecutor(_FETCHERS, "feast_sketch_store fetch") as pool:
+            parts = pool.map(lambda at: fetch(at, min(at + starts.step, known.size_bytes)), starts)
+            for start, part in zip(starts, parts, strict=True):
+                content[start : start + len(part)] = np.frombuffer(part, np.uint8)
+        return content
+
+    def _content_of(self, key: str, known: KnownFile) -> str:
+        return f"{self._objects.identity}\n{key}\n{b''.join(known.chunks.checksums).hex()}"
+
+    def drop_damaged(self, name: str, known: KnownFile) -> bool:
+        """Delete a damaged copy in the cache, see `Storage.drop_damaged`."""
+        if self._cache_path is None:
+            return False
+        content = self._content_of(self._key(name), known)
+        return FileCache(self._cache_path).drop_damaged(content, known)
 
     def _fetch(self, info: ObjectInfo) -> NDArray[np.uint8] | None:
         """An object's bytes; None if it is not the same any more."""
@@ -150,6 +197,12 @@ class ObjectStorage(Storage):
             return self._objects.read_part(info, start, end)
 
         return FileCache(self._cache_path).map(content, info.size_bytes, fetch)
+
+    def keep_copy(self, name: str, known: KnownFile) -> None:
+        """Tell that a copy in the cache is in use, see `Storage.keep_copy`."""
+        if self._cache_path is not None:
+            content = self._content_of(self._key(name), known)
+            FileCache(self._cache_path).keep(content, known.size_bytes)
 
     # -- write ---------------------------------------------------------------------------------
 

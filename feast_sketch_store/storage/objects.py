@@ -167,6 +167,16 @@ class Objects:
         metrics.add(metrics.FETCHED_BYTES, (self.location,), len(content))
         return content
 
+    def read_range(self, key: str, start: int, end: int) -> bytes:
+        """Bytes ``[start, end)`` of an object, fewer if it ends before.
+
+        Raises
+        ------
+        MissingFileError : there is no such object.
+        """
+        with self._calling(key, "read"):
+            return self._fetched(bytes(obstore.get_range(self._store, key, start=start, end=end)))
+
     # -- write ---------------------------------------------------------------------------------
 
     def create(self, key: str, content: bytes | memoryview) -> None:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from feast_sketch_store.errors import DamagedFileError, SketchStoreError, StorageError
 from feast_sketch_store.layers import LayerAnswer, Shards
-from feast_sketch_store.metrics import FALLBACKS, REFRESHES, ViewMetrics, is_loaded
+from feast_sketch_store.metrics import FALLBACKS, LAG_COMMITS, REFRESHES, ViewMetrics, is_loaded
 from feast_sketch_store.row_log import RowLog
 from feast_sketch_store.rows.codecs import EXACT, FeatureCodec
 from feast_sketch_store.rows.encoding import ENTITY_KEY, NO_TIMESTAMP, OWN_COLUMNS, RowKeys
@@ -37,6 +37,8 @@ from feast_sketch_store.view.freshness import (
     STALE,
     Freshness,
 )
+from feast_sketch_store.view.last_known import LastKnown
+from feast_sketch_store.view.polling import Poller
 from feast_sketch_store.view.process_writes import last_write
 from feast_sketch_store.view.rates import expected_rates, sampled_rates
 from feast_sketch_store.view.registry import named, of_log
@@ -94,6 +96,9 @@ class LiveView:
     refresh_interval_seconds : how old the writes of other processes may be before a read looks for them.
     semantics : of the view's rows; without ``codecs`` it is the one that they were written with.
     max_staleness_seconds : how old answers may be for the view to count as ready; None for any age.
+    is_replica : whether a thread looks at the storage once per interval, from the first read on, so that no
+        later read waits for it; and whether the view starts from what the host knows of it, if the storage
+        cannot be reached.
 
     Raises
     ------
@@ -107,6 +112,7 @@ class LiveView:
         refresh_interval_seconds: float = 1.0,
         semantics: RowSemantics = REPLACE,
         max_staleness_seconds: float | None = None,
+        is_replica: bool = False,
     ):
         self.storage = storage
         self.metrics = ViewMetrics.at(storage.location)
@@ -114,7 +120,12 @@ class LiveView:
         self._refresh_interval_seconds = refresh_interval_seconds
         self._row_log = RowLog(storage)
         self._snapshots = SnapshotFolder(storage.within(SNAPSHOTS_FOLDER))
-        self._loader = StateLoader(self._row_log, self._snapshots, codecs or [], semantics)
+        host_path = storage.host_path if is_replica else None
+        last_known = None if host_path is None else LastKnown(host_path)
+        self._loader = StateLoader(self._row_log, self._snapshots, codecs or [], semantics, last_known)
+        self._polls = is_replica and refresh_interval_seconds > 0
+        self._poller: Poller | None = None
+        self._poller_lock = threading.Lock()
         self._refresh_lock = threading.Lock()  # guards the attributes below
         self._state = State(semantics)
         self._is_open = False  # until the storage was read for the first time
@@ -139,9 +150,15 @@ class LiveView:
         self._refresh_lock = threading.Lock()
         self._refresher = None
         self.metrics.forget()
+        self._poller_lock = threading.Lock()
+        self._poller = None
 
     def close(self) -> None:
         """Wait for a refresh that is under way. Who lets go of the view then lets go of its files."""
+        with self._poller_lock:
+            poller, self._poller = self._poller, None
+        if poller is not None:
+            poller.stop()
         with self._refresh_lock:  # held from before a thread starts until it is done
             refresher = self._refresher
         if refresher is not None:
@@ -268,7 +285,8 @@ class LiveView:
         """Tell metrics what is served now."""
         metrics = self.metrics
         metrics.looked(True)
-        metrics.serves(state.unsealed_rows, state.unsealed_bytes, 0, False)
+        lag = self._loader.lag_commits(state)
+        metrics.serves(state.unsealed_rows, state.unsealed_bytes, lag, bool(state.pinned))
         if state.position != before.position or state.newest_seen != before.newest_seen:
             metrics.add(REFRESHES)
         if state.newest_seen not in (before.newest_seen, state.snapshot):
@@ -306,6 +324,8 @@ class LiveView:
 
     def is_fresh(self) -> bool:
         """Whether a read would be answered from memory, without a look at the storage for what is new."""
+        if self._polls and self._is_polled():
+            return True
         return not self._is_stale(self._refresh_interval_seconds / 2)
 
     def _refresh_if_due(self) -> None:
@@ -315,8 +335,15 @@ class LiveView:
         Between reads that follow each other closely, what is new is taken up in a thread, half an interval
         ahead of time, and they go on with the old state.
         """
-        if not self._is_stale(self._refresh_interval_seconds / 2):
+        if self._polls and self._is_polled():
             return
+        if self._is_stale(self._refresh_interval_seconds / 2):
+            self._look()
+        if self._polls:
+            self._is_polled()
+
+    def _look(self) -> None:
+        """Look at the storage, unless somebody does and the state will do."""
         # Whoever comes second while a refresh runs may serve the old state, if it is not too old.
         if not self._refresh_lock.acquire(blocking=self._is_stale(self._refresh_interval_seconds)):
             return
@@ -331,6 +358,28 @@ class LiveView:
         finally:
             if not in_thread:
                 self._refresh_lock.release()
+
+    def _is_polled(self) -> bool:
+        """Whether a thread looks at the storage, so that this read need not; the first read starts it."""
+        if not self._is_open or self._starts_over or self._has_unseen_write():
+            return False
+        if self._poller is None:
+            with self._poller_lock:
+                if self._poller is None:
+                    self._poller = Poller(self, self._refresh_interval_seconds)
+        return True
+
+    def poll(self) -> None:
+        """Look at the storage, and take up what is new. Raises nothing: the next look may succeed."""
+        try:
+            with self._refresh_lock:
+                if self._is_outdated():
+                    self._refresh_or_warn()
+        except Exception as error:
+            self._problem = str(error) or type(error).__name__
+            if self._problem != self._last_warning:
+                self._last_warning = self._problem
+                _logger.warning("%s: cannot be refreshed", self.storage.location, exc_info=True)
 
     def _is_stale(self, seconds: float) -> bool:
         """Whether the state lacks a write of this process, or may lack those of others since so long."""
@@ -351,6 +400,7 @@ class LiveView:
             self._looked_at = self._answered_at = now
             self._problem = ""
             self.metrics.looked(True)
+        self.metrics.put(LAG_COMMITS, max(is_outdated, self._loader.lag_commits(self._state)))
         return is_outdated
 
     def _refresh_in_thread(self) -> None:
@@ -367,7 +417,7 @@ class LiveView:
             self._refresh(self._state)
         except (DamagedFileError, StorageError) as error:
             self._problem = str(error)
-            if not self._is_open:
+            if not self._is_open and not (isinstance(error, StorageError) and self._start_from_last_known()):
                 raise
             self._seen_process_write, self._looked_at = seen, now  # not again at every read
             self.metrics.looked(False)
@@ -375,13 +425,24 @@ class LiveView:
                 self._last_warning = str(error)
                 _logger.warning("%s; serving what was read before", error)
 
+    def _start_from_last_known(self) -> bool:
+        """Serve what this host read last, if it keeps that."""
+        found = self._loader.last_known()
+        if found is None:
+            return False
+        self._state, age_seconds = found
+        self._answered_at = time.monotonic() - age_seconds
+        self._is_open, self._starts_over = True, False
+        return True
+
     def _give_up_snapshot(self, state: State, error: DamagedFileError) -> None:
         """Serve an older snapshot after a read met a damaged block; raises if there is none."""
         with self._refresh_lock:
             if state.snapshot is None:
                 raise error
             if self._state.snapshot == state.snapshot:  # else another thread was first
-                self._loader.give_up(state.snapshot, error)
+                if not self._loader.mend(state.snapshot):
+                    self._loader.give_up(state.snapshot, error)
                 self._refresh(None)
 
     def _has_unseen_write(self) -> bool:
@@ -412,6 +473,11 @@ class LiveView:
             return RowKeys.none()
         _, keys = RowKeys.concatenate(parts).newest()
         return keys.take(np.flatnonzero(~keys.deleted))
+
+    @property
+    def pinned(self) -> SnapshotFile | None:
+        """The snapshot that reads are held at, as of the last refresh; None if they follow the writes."""
+        return self._state.snapshot if self._state.pinned else None
 
     def unsealed_facts(self) -> dict[str, int]:
         """How many values of each feature the unsealed rows have that count, by feature."""

@@ -4,7 +4,9 @@ newest snapshot -> sealed layers;  commits since -> exact layers on top
 """
 
 import logging
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,16 +15,19 @@ from numpy.typing import NDArray
 
 from feast_sketch_store.errors import DamagedFileError, StorageError, UnsupportedFeatureError
 from feast_sketch_store.layers import ExactLayer, LayerAnswer, Shards, SketchLayer
-from feast_sketch_store.row_log import START, Position, RowLog
+from feast_sketch_store.row_log import START, LogRead, Position, RowLog
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import RowKeys
-from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder
+from feast_sketch_store.snapshot.files import Listing, SnapshotFile, SnapshotFolder
 from feast_sketch_store.snapshot.order import load_order
 from feast_sketch_store.snapshot.sealed import open_shards
 from feast_sketch_store.view.freshness import CATCHING_UP, EMPTY, FETCHING
+from feast_sketch_store.view.last_known import LastKnown, Moment
 from feast_sketch_store.view.semantics import REPLACE, RowSemantics
 
 _logger = logging.getLogger(__name__)
+
+_KEEP_SECONDS = 3_600.0  # between two signs that fetched files are in use
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,7 @@ class State:
     unsealed_rows: int = 0
     unsealed_commits: int = 0
     newest_seen: SnapshotFile | None = None  # the newest there was, readable or not
+    pinned: str = ""  # the name of the snapshot that the state is held at, without the commits since
 
     @property
     def layers(self) -> list[SketchLayer | ExactLayer]:
@@ -109,6 +115,7 @@ class StateLoader:
     row_log, snapshots : of the view.
     codecs : one per feature of the view.
     semantics : of the view's rows.
+    last_known : where the host keeps what was read, to start from when the storage is out of reach.
     """
 
     def __init__(
@@ -117,6 +124,7 @@ class StateLoader:
         snapshots: SnapshotFolder,
         codecs: Sequence[FeatureCodec],
         semantics: RowSemantics,
+        last_known: LastKnown | None = None,
     ):
         self._row_log = row_log
         self._snapshots = snapshots
@@ -124,7 +132,11 @@ class StateLoader:
         self.semantics = semantics
         self._damaged: set[str] = set()  # snapshots that turned out to be while they were read
         self._order: tuple[SnapshotFile, RowKeys] | None = None
+        self._last_known = last_known
+        self._kept_copies_at = -np.inf  # time.monotonic()
+        self._last_warning = ""
         self.phase = EMPTY  # what `load` does, or did last
+        self.newest_number = -1  # the last commit that the newest snapshot covers, as of the last look
 
     @property
     def _empty(self) -> State:
@@ -141,7 +153,10 @@ class StateLoader:
         start = self._empty if state is None else state
         while True:
             self.phase = FETCHING
-            newest = self._newest_snapshot()
+            listing = self._look()
+            if listing.pinned:
+                return self._held(start, listing)
+            newest = listing.newest
             try:
                 return self._load(start, newest)
             except (DamagedFileError, StorageError):
@@ -152,17 +167,73 @@ class StateLoader:
     def _load(self, state: State, newest: SnapshotFile | None) -> State:
         if newest is not None and newest != state.newest_seen:
             state = self._newest_readable(state)
-        state = replace(state, newest_seen=newest)
+        state = replace(state, newest_seen=newest, pinned="")
         self.phase = CATCHING_UP
         log = self._row_log.read(state.position, state.snapshot.name if state.snapshot else "")
         if log.starts_over:
             if self._newest_snapshot() != newest:
                 raise StorageError(f"{self._row_log.where}: rows were sealed while they were read")
             state = replace(self._empty, newest_seen=newest)
+        self._keep(state, log)
         table = log.table()
         if table is None or not len(table):
             return replace(state, position=log.position)
         return self._with_rows(state, table, log.position, log.num_commits)
+
+    def last_known(self) -> tuple[State, float] | None:
+        """The state that this host read last, and how many seconds ago the storage last answered.
+
+        Returns
+        -------
+        None if nothing is kept, or a file that it needs.
+        """
+        found = None if self._last_known is None else self._last_known.read()
+        if found is None:
+            return None
+        known, tables = found
+        state = self._empty
+        try:
+            if known.snapshot:
+                snapshot = self._snapshots.named(known.snapshot, known.manifest)
+                if snapshot is None:
+                    return None
+                state = self._opened(snapshot)
+            if tables:
+                table = pa.concat_tables(tables, promote_options="default")
+                state = self._with_rows(state, table, known.position, len(tables))
+        except (StorageError, DamagedFileError, pa.ArrowException) as error:
+            _logger.warning("%s: what this host knows of the view cannot be used: %s", self.where, error)
+            return None
+        state = replace(state, position=known.position, newest_seen=state.snapshot)
+        return state, known.answered.seconds_until(Moment.now())
+
+    def _keep(self, state: State, log: LogRead) -> None:
+        """Keep what was read behind a state on this host."""
+        if self._last_known is None:
+            return
+
+        def all_rows() -> LogRead:
+            first = Position(state.snapshot.version - 1) if state.snapshot else START
+            return self._row_log.read(first, state.snapshot.name if state.snapshot else "")
+
+        try:
+            self._last_known.save(state.snapshot, log, state.position.number, all_rows)
+            self._keep_copies(state)
+        except (StorageError, DamagedFileError) as error:
+            if str(error) != self._last_warning:
+                self._last_warning = str(error)
+                _logger.warning("%s; a start while the storage is down would lack it", error)
+
+    def _keep_copies(self, state: State) -> None:
+        """Tell the cache, now and then, that the files of a state are in use."""
+        if state.snapshot is not None and time.monotonic() - self._kept_copies_at > _KEEP_SECONDS:
+            self._kept_copies_at = time.monotonic()
+            state.snapshot.keep_copies()
+
+    @property
+    def where(self) -> str:
+        """The place of the view's rows, for messages."""
+        return self._row_log.where
 
     def take_up(
         self, state: State, table: pa.Table, position: Position, num_commits: int = 1
@@ -177,6 +248,8 @@ class StateLoader:
         -------
         None if there are commits between the state and these rows, which have to be read.
         """
+        if state.pinned:
+            return None
         known = state.position
         is_next = position.number == known.number + num_commits and known.identity in (
             None,
@@ -198,7 +271,16 @@ class StateLoader:
 
     def is_outdated(self, state: State) -> bool:
         """Whether there is anything that the state lacks; costs looking at a few file names."""
-        return self._newest_snapshot() != state.newest_seen or not self._row_log.is_at_end(state.position)
+        listing = self._look()
+        if listing.pinned or state.pinned:
+            is_outdated = listing.pinned != state.pinned
+        else:
+            is_outdated = listing.newest != state.newest_seen or not self._row_log.is_at_end(state.position)
+        if not is_outdated and self._last_known is not None:
+            self._last_known.note_answer()
+            with suppress(StorageError, DamagedFileError):
+                self._keep_copies(state)
+        return is_outdated
 
     def give_up(self, snapshot: SnapshotFile, error: DamagedFileError) -> None:
         """Do not open a snapshot any more, because of what a read of it met."""
@@ -206,8 +288,46 @@ class StateLoader:
             self._damaged.add(snapshot.name)
             _logger.warning("%s; falling back to the snapshot before it", error)
 
+    def mend(self, snapshot: SnapshotFile) -> bool:
+        """Delete copies of a snapshot's files that were damaged on this host, if that is what is wrong."""
+        try:
+            is_mended = snapshot.drop_damaged()
+        except (DamagedFileError, StorageError):
+            return False
+        if is_mended:
+            _logger.warning("%s: its copy on this host was damaged; fetching it again", snapshot.where())
+        return is_mended
+
+    def lag_commits(self, state: State) -> int:
+        """How many commits, at least, the last look found that a state lacks."""
+        return max(0, self.newest_number - state.position.number)
+
+    def _look(self) -> Listing:
+        listing = self._snapshots.look()
+        self.newest_number = -1 if listing.newest is None else listing.newest.version - 1
+        return listing
+
+    def _held(self, state: State, listing: Listing) -> State:
+        """The state of the snapshot that readers are held at."""
+        if state.pinned == listing.pinned:
+            return state
+        snapshot = listing.pinned_snapshot
+        if snapshot is None:
+            raise StorageError(
+                f"{self._row_log.where}: the view is pinned to the snapshot {listing.pinned}, which is gone; "
+                "`feast-sketch unpin` lets it follow the newest one"
+            )
+        _logger.warning(
+            "%s: pinned; reads answer from this snapshot, and rows written since are kept and not shown, "
+            "until `feast-sketch unpin`",
+            snapshot.where(),
+        )
+        held = replace(self._opened(snapshot), newest_seen=snapshot, pinned=snapshot.name)
+        self._keep(held, LogRead(held.position, starts_over=True))
+        return held
+
     def _newest_snapshot(self) -> SnapshotFile | None:
-        return next(iter(self._snapshots.list()), None)
+        return self._snapshots.look().newest
 
     def _newest_readable(self, current: State) -> State:
         """The state of the newest snapshot that can be read, or the current one if that is it."""
@@ -223,6 +343,8 @@ class StateLoader:
                 # Pruned since it was listed, so newer ones have been published.
                 return self._newest_readable(current)
             except DamagedFileError as error:
+                if snapshot.name not in self._damaged and self.mend(snapshot):
+                    return self._newest_readable(current)
                 if number == len(published) - 1:
                     raise DamagedFileError(
                         f"{error}. The rows are safe in {self._row_log.where}: `feast-sketch seal` makes a "

@@ -20,6 +20,7 @@ import pyarrow as pa
 from feast_sketch_store.errors import (
     DamagedFileError,
     RowError,
+    SettingsError,
     SketchStoreError,
     StorageError,
     UnsupportedFeatureError,
@@ -29,7 +30,7 @@ from feast_sketch_store.layers import Shards
 from feast_sketch_store.row_log import START, LogRead, Position, RowLog
 from feast_sketch_store.rows.encoding import FeastRow, RowKeys
 from feast_sketch_store.rows.entity_keys import find_sorted
-from feast_sketch_store.snapshot.files import Draft
+from feast_sketch_store.snapshot.files import Draft, SnapshotFile
 from feast_sketch_store.snapshot.sealed import write_layer
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.names import IMPORT_FOLDER, REBUILD_FOLDER, SEAL_LOCK, staged_files
@@ -121,7 +122,7 @@ class View(LiveView):
     settings : of the view.
     policy : when a write seals.
     refresh_interval_seconds : how old the writes of other processes may be before a read looks for them.
-    max_staleness_seconds : how old answers may be for the view to count as ready; None for any age.
+    max_staleness_seconds, is_replica : see `LiveView`.
 
     Raises
     ------
@@ -135,9 +136,12 @@ class View(LiveView):
         policy: SealPolicy | None = None,
         refresh_interval_seconds: float = 1.0,
         max_staleness_seconds: float | None = None,
+        is_replica: bool = False,
     ):
         semantics = named(settings.semantics).of(settings.codecs)
-        super().__init__(storage, settings.codecs, refresh_interval_seconds, semantics, max_staleness_seconds)
+        super().__init__(
+            storage, settings.codecs, refresh_interval_seconds, semantics, max_staleness_seconds, is_replica
+        )
         self.settings = settings
         self.policy = policy or SealPolicy()
         self._semantics = semantics
@@ -192,7 +196,8 @@ class View(LiveView):
             await asyncio.to_thread(self._maintain)
 
     def _is_due(self) -> bool:
-        return not self.policy.by_job and (self._wants_seal() or self._wants_absorption())
+        is_held = self.policy.by_job or self._state.pinned
+        return not is_held and (self._wants_seal() or self._wants_absorption())
 
     def _is_load(self, rows: Batch) -> bool:
         """Whether rows are so many that their writer may wait for a seal; a small write must not."""
@@ -377,7 +382,7 @@ class View(LiveView):
                 )
             self._row_log.prune()
             self.refresh()
-            if self.policy.by_job and self._state.sealed is not None:
+            if self.policy.by_job and self._state.sealed is not None and not self._state.pinned:
                 written_values.note_sizes(self.storage, _vocabulary_sizes(self._state.sealed))
             return True
 
@@ -425,11 +430,23 @@ class View(LiveView):
 
     def _seal_if_due(self) -> bool:
         with self._seal_lock:
+            if self._state.pinned:
+                return False  # what is written since cannot be told from it
             if self._wants_seal():
                 return self.seal()
             if self._wants_absorption():
                 self.absorb()
             return False
+
+    def kept_rows(self) -> FoldedRows | None:
+        """The rows that a seal would keep now, read anew from the row log; None if it has none.
+
+        Raises
+        ------
+        DamagedFileError : the row log cannot be read.
+        """
+        log = self._row_log.read()
+        return self._fold(log) if log else None
 
     def _fold(self, log: LogRead, before: LogRead | None = None) -> FoldedRows:
         """The rows that a seal keeps: those that expired only lately, too, which reads hide.
@@ -575,6 +592,49 @@ class View(LiveView):
     def _sealing(self) -> AbstractContextManager[bool]:
         """Hold the view's seal lock, if no other process does."""
         return self.storage.lease(SEAL_LOCK)
+
+    # -- hold --------------------------------------------------------------------------------------
+
+    def pin(self, version: int | None = None) -> SnapshotFile:
+        """Hold reads of all processes at a snapshot, until `unpin`.
+
+        Writes are kept, and not shown. No write seals meanwhile; `seal` still does.
+
+        Parameters
+        ----------
+        version : how many commits the snapshot covers, as `feast-sketch inspect` shows; None for the newest.
+
+        Returns
+        -------
+        The snapshot.
+
+        Raises
+        ------
+        SettingsError : there is no such snapshot.
+        StorageError : the storage cannot be written.
+        """
+        published = self._snapshots.list()
+        found = [s for s in published if version is None or s.version == version]
+        if not found:
+            there = ", ".join(str(s.version) for s in published) or "none"
+            raise SettingsError(
+                f"{self.storage.location}: there is no snapshot"
+                f"{'' if version is None else f' of version {version}'}; there are the versions: {there}"
+            )
+        self._snapshots.pin(found[0])
+        self.refresh()
+        return found[0]
+
+    def unpin(self) -> bool:
+        """Let reads follow the writes again: whether they were held.
+
+        Raises
+        ------
+        StorageError : the storage cannot be written.
+        """
+        was_pinned = self._snapshots.unpin()
+        self.refresh()
+        return was_pinned
 
     # -- clean up ------------------------------------------------------------------------------
 

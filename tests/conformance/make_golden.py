@@ -18,8 +18,15 @@ from feast_sketch_store.rows.binning import Quantiles
 from feast_sketch_store.rows.codecs import BINNED, EXACT, FeatureCodec
 from feast_sketch_store.rows.encoding import EncodedRows, encode, newest_rows, to_arrow
 from feast_sketch_store.snapshot import format as snapshot_format
-from feast_sketch_store.snapshot.manifest import MANIFEST_VERSION, Manifest, PartFile, checksum_of
+from feast_sketch_store.snapshot.manifest import (
+    CHUNKED_VERSION,
+    MANIFEST_VERSION,
+    Manifest,
+    PartFile,
+    checksum_of,
+)
 from feast_sketch_store.snapshot.sealed import with_checksums
+from feast_sketch_store.storage.chunks import Chunks
 
 FOLDER = Path(__file__).parent / "golden"
 SNAPSHOT = f"{3:020d}-0001-5a17c0de"
@@ -133,6 +140,9 @@ def sets_rows() -> EncodedRows:
     return encode(*newest_rows(to_arrow(feast_rows, SETS_CODECS)), SETS_CODECS)
 
 
+GOLDEN_CHUNK_BYTES = 4096
+
+
 def base(encoded: EncodedRows, budget: FeatureBudget) -> bytes:
     """A snapshot of rows."""
     with mock.patch("feast_sketch_store.layers.build.new_salt", return_value=SALT):
@@ -156,15 +166,17 @@ def contents() -> dict[str, bytes]:
         f"{version}.sets.safetensors": base(sets_rows(), SETS_BUDGET),
         f"{version}.order.safetensors": sealed[1],
         f"v{MANIFEST_VERSION}.manifest.json": manifest(*sealed),
+        f"v{CHUNKED_VERSION}.manifest.json": manifest(*sealed, chunk_bytes=GOLDEN_CHUNK_BYTES),
     }
 
 
-def manifest(base: bytes, order: bytes) -> bytes:
+def manifest(base: bytes, order: bytes, chunk_bytes: int = 0) -> bytes:
     """What publishes the two files as a snapshot, under the names that they have there."""
     files = {}
     for part, content in (("base", base), ("order", order)):
         header = content[: 8 + int.from_bytes(content[:8], "little")]
-        files[part] = PartFile(f"{SNAPSHOT}.{part}.safetensors", len(content), checksum_of(header))
+        chunks = Chunks.of([content], chunk_bytes) if chunk_bytes else None
+        files[part] = PartFile(f"{SNAPSHOT}.{part}.safetensors", len(content), checksum_of(header), chunks)
     return Manifest(3, 1, "make_golden", files).encode()
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import mmh3
@@ -16,6 +17,8 @@ from feast_sketch_store.storage.local import LocalStorage
 
 GOLDEN = Path(__file__).parent / "golden"
 CONTENT = (GOLDEN / "v1.manifest.json").read_bytes()
+CHUNKED = (GOLDEN / "v2.manifest.json").read_bytes()
+BOTH = pytest.mark.parametrize("content", [CONTENT, CHUNKED], ids=["v1", "v2"])
 NAME = "00000000000000000003-0001-5a17c0de"
 HUGE = 1 << 60
 
@@ -25,9 +28,9 @@ def refused(content, match="some file"):
         Manifest.decode(content, "some file")
 
 
-def forged(**changes):
+def forged(content=CONTENT, **changes):
     """A manifest with changed fields and the checksum that fits, computed without the package's help."""
-    fields = {**json.loads(CONTENT), **changes}
+    fields = {**json.loads(content), **changes}
     del fields["checksum"]
     text = json.dumps(fields, separators=(",", ":"), sort_keys=True)
     fields["checksum"] = mmh3.hash_bytes(f"{text}\n").hex()
@@ -42,6 +45,7 @@ def files(**changes):
 def test_the_file_is_the_one_of_the_readme():
     readme = (Path(__file__).parent / "README.md").read_text()
     assert f"{hashlib.sha256(CONTENT).hexdigest()}  v1.manifest.json" in readme
+    assert f"{hashlib.sha256(CHUNKED).hexdigest()}  v2.manifest.json" in readme
 
 
 def test_it_is_read_and_written_as_ever():
@@ -57,6 +61,18 @@ def test_it_is_read_and_written_as_ever():
         },
     )
     assert manifest.encode() == CONTENT
+
+
+def test_chunks_are_read_and_written_as_ever():
+    manifest = Manifest.decode(CHUNKED, "some file")
+    assert manifest.encode() == CHUNKED
+    plain = Manifest.decode(CONTENT, "some file")
+    for part, file in manifest.files.items():
+        content = (GOLDEN / f"v1.{part}.safetensors").read_bytes()
+        parts = [content[first : first + 4096] for first in range(0, len(content), 4096)]
+        assert file.chunks.chunk_bytes == 4096
+        assert list(file.chunks.checksums) == [mmh3.hash_bytes(part) for part in parts]
+        assert replace(file, chunks=None) == plain.files[part]
 
 
 def header_checksum(path):
@@ -76,19 +92,21 @@ def test_it_publishes_its_files(tmp_path):
     assert open_layer(snapshot, check_all=True).num_entities == len(load_order(snapshot)) == 6
 
 
-def test_every_changed_bit_is_found():
-    for place in range(len(CONTENT)):
+@BOTH
+def test_every_changed_bit_is_found(content):
+    for place in range(len(content)):
         for bit in range(8):
-            content = bytearray(CONTENT)
-            content[place] ^= 1 << bit
-            refused(bytes(content))
+            changed = bytearray(content)
+            changed[place] ^= 1 << bit
+            refused(bytes(changed))
 
 
-def test_every_truncation_and_extension_is_found():
-    for length in range(len(CONTENT)):
-        refused(CONTENT[:length])
-    for extra in (b" ", b"\n", b"\0", CONTENT):
-        refused(CONTENT + extra)
+@BOTH
+def test_every_truncation_and_extension_is_found(content):
+    for length in range(len(content)):
+        refused(content[:length])
+    for extra in (b" ", b"\n", b"\0", content):
+        refused(content + extra)
 
 
 def test_what_means_the_same_and_is_written_otherwise_is_refused():
@@ -105,7 +123,24 @@ def test_a_forged_manifest_is_taken_if_nothing_is_wrong_with_it():
 
 
 def test_a_newer_version_says_what_to_do():
-    refused(forged(format_version=2), "has manifest version 2, this release reads 1; upgrade")
+    refused(forged(format_version=3), "has manifest version 3, this release reads 1 and 2; upgrade")
+    refused(forged(format_version=2), "altered")  # which it would not need
+    refused(forged(CHUNKED, format_version=1), "altered")
+
+
+@pytest.mark.parametrize(
+    "chunks",
+    [
+        *({"size_bytes": value} for value in (0, -1, "10", 4.0, True, None, 11, 3)),
+        *({"checksums": value} for value in ([], ["0" * 32] * 4, ["0" * 31] * 3, [0] * 3, None, "0", {})),
+        {"more": 1},
+    ],
+    ids=str,
+)
+def test_chunks_that_cannot_be_are_refused(chunks):
+    sound = {"size_bytes": 4, "checksums": ["0" * 32] * 3}
+    assert Manifest.decode(forged(CHUNKED, files=files(chunks=sound)), "some file").format_version == 2
+    refused(forged(CHUNKED, files=files(chunks={**sound, **chunks})))
 
 
 @pytest.mark.parametrize(

@@ -139,6 +139,27 @@ def test_a_store_in_a_bucket_lives(store, tmp_path, moto, url):
     assert {"a9", "a10"} <= set(values[found.indptr[1] :])
 
 
+def test_a_replica_is_held_at_a_snapshot(store, tmp_path, moto, url, tmp_path_factory):
+    run(tmp_path, "seal", "history")
+    folder = tmp_path_factory.mktemp("replica")
+    config = yaml.safe_load((tmp_path / "feature_store.yaml").read_text())
+    config["online_store"] |= {"role": "replica", "cache_path": "cache"}
+    config["registry"] = str(tmp_path / "registry.db")
+    (folder / "feature_store.yaml").write_text(yaml.safe_dump(config))
+    replica = FeatureStore(repo_path=str(folder))
+    assert countries(replica, 7) == ["FR"]
+    assert "pinned" in run(tmp_path, "pin", "history")
+    push(store, 7, "DE")
+    run(tmp_path, "seal", "history")
+    assert countries(replica, 7) == countries(store, 7) == ["FR"]
+    assert "(pinned)" in run(folder, "inspect", "history")
+    refused = CliRunner().invoke(cli, ["-c", str(folder), "unpin", "history"])
+    assert refused.exit_code == 1
+    assert "read" in refused.stderr
+    run(tmp_path, "unpin", "history")
+    assert countries(replica, 7) == countries(store, 7) == ["DE"]
+
+
 def test_a_deleted_row_leaves_no_trace(store, tmp_path, moto, url):
     push(store, 7, "a country of its own")
     assert [key for key, value in moto.all_bytes(url).items() if b"a country of its own" in value]
@@ -271,8 +292,8 @@ def test_a_replica_reads_and_does_not_write(store, replica, tmp_path, moto, url)
 def test_processes_of_a_host_map_what_one_has_fetched(store, replica, tmp_path):
     assert countries(replica, 7) == ["FR"]
     cache = tmp_path / "replica" / "cache"
-    before = {path.name: path.stat().st_ino for path in cache.iterdir()}
+    before = {path.name: path.stat().st_ino for path in cache.iterdir() if not path.suffix}
     assert before
     read = "store.get_online_features(['history:country'], [{'user_id': 7}]).to_dict()['country']"
     assert in_another_process(tmp_path / "replica", read) == ["FR"]
-    assert {path.name: path.stat().st_ino for path in cache.iterdir()} == before
+    assert {path.name: path.stat().st_ino for path in cache.iterdir() if not path.suffix} == before

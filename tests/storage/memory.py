@@ -66,7 +66,7 @@ class MemoryStorage(Storage):
             content = self._content(name)
             return bytes(content[start : None if length is None else start + length])
 
-    def map(self, name):
+    def map(self, name, known=None):
         return np.frombuffer(self.read(name), np.uint8)
 
     def prepare(self):

@@ -1,5 +1,6 @@
 """A folder of fetched files: who fetches, what a cut leaves, what is given up."""
 
+import itertools
 import os
 import threading
 import time
@@ -10,11 +11,13 @@ import pytest
 
 from feast_sketch_store.errors import StorageError
 from feast_sketch_store.storage import file_cache
+from feast_sketch_store.storage.chunks import Chunks, KnownFile
 from feast_sketch_store.storage.file_cache import FileCache
 
 PART = 1 << 10
 SIZE = 10 * PART + 5
 CONTENT = np.random.default_rng(1).integers(0, 256, SIZE, np.uint8).tobytes()
+KNOWN = KnownFile(SIZE, Chunks.of([CONTENT], PART))
 
 
 @pytest.fixture(autouse=True)
@@ -124,3 +127,61 @@ def test_a_folder_that_cannot_be_used_is_told(tmp_path):
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(StorageError, match="cannot be used"):
         FileCache(tmp_path / "file").map("a", SIZE, Source())
+
+
+@pytest.mark.parametrize("cuts", [(), (1, 2), (PART,), (PART - 1, PART + 1, 5 * PART)])
+def test_chunks_do_not_depend_on_the_pieces(cuts):
+    bounds = [0, *cuts, SIZE]
+    pieces = [CONTENT[first:end] for first, end in itertools.pairwise(bounds)]
+    assert Chunks.of(pieces, PART) == KNOWN.chunks
+    assert len(KNOWN.chunks.checksums) == 11
+    assert KNOWN.chunks.are_of(SIZE)
+    assert not KNOWN.chunks.are_of(10 * PART)
+    assert Chunks.of([], PART).checksums == ()
+
+
+def test_a_known_file_is_fetched_once_and_goes_on_where_it_was_cut(tmp_path):
+    with pytest.raises(StorageError, match="cut off"):
+        FileCache(tmp_path).map_known("a", KNOWN, Source(fails_from=8 * PART))
+    source = Source()
+    assert FileCache(tmp_path).map_known("a", KNOWN, source).tobytes() == CONTENT
+    assert sorted(source.asked) == [8 * PART, 9 * PART, 10 * PART]
+    assert FileCache(tmp_path).map_known("a", KNOWN, Source(fails_from=0)).tobytes() == CONTENT
+    assert {path.suffix for path in tmp_path.iterdir()} == {"", ".lock"}
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut"])
+def test_a_part_of_a_known_file_that_was_damaged_is_fetched_again(tmp_path, damage):
+    with pytest.raises(StorageError):
+        FileCache(tmp_path).map_known("a", KNOWN, Source(fails_from=8 * PART))
+    (partial,) = tmp_path.glob("*.partial")
+    content = bytearray(partial.read_bytes())
+    if damage == "flip":
+        content[3 * PART + 7] ^= 1
+    else:
+        del content[3 * PART + 9 :]
+    partial.write_bytes(content)
+    source = Source()
+    assert FileCache(tmp_path).map_known("a", KNOWN, source).tobytes() == CONTENT
+    assert sorted(source.asked) == list(range(3 * PART, SIZE, PART))
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "longer"])
+def test_a_damaged_copy_is_dropped_and_a_sound_one_is_not(tmp_path, damage):
+    cache = FileCache(tmp_path)
+    assert not cache.drop_damaged("a", KNOWN)
+    cache.map_known("a", KNOWN, Source())
+    assert not cache.drop_damaged("a", KNOWN)
+    (path,) = [path for path in tmp_path.iterdir() if not path.suffix]
+    content = bytearray(path.read_bytes())
+    if damage == "flip":
+        content[-1] ^= 1
+    elif damage == "cut":
+        content.pop()
+    else:
+        content.append(0)
+    path.write_bytes(content)
+    assert cache.drop_damaged("a", KNOWN)
+    source = Source()
+    assert cache.map_known("a", KNOWN, source).tobytes() == CONTENT
+    assert len(source.asked) == 11

@@ -46,6 +46,8 @@ MAY_IMPORT_FEAST = {
     "bridges.survey",
     "cli",
     "online_store",
+    "operations.copying",
+    "operations.health",
     "operations.maintenance",
     "planning.planner",
     "planning.source",
@@ -71,6 +73,7 @@ PURE = [
     "snapshot.blocks",
     "snapshot.format",
     "snapshot.manifest",
+    "storage.chunks",
     "structures.goals",
     "structures.sizing",
 ]

@@ -1,0 +1,124 @@
+"""Copies the views of a repository from one store to another: a local folder, a bucket, either way.
+
+A copy is a rebuild of the target's view from the source's row log: its rows are written and sealed there, and
+one commit puts them in the place of what was there. So a copy that was cut has changed nothing, and readers
+of the target see all or nothing. Then both sides are read anew and compared.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import mmh3
+from feast import FeatureStore
+
+from feast_sketch_store.errors import StorageError
+from feast_sketch_store.online_store import seal_policy
+from feast_sketch_store.operations.maintenance import table_of
+from feast_sketch_store.operations.verification import verify_view
+from feast_sketch_store.storage.stores import StorePlace
+from feast_sketch_store.view.live import expire_before_of
+from feast_sketch_store.view.registry import named
+from feast_sketch_store.view.settings import resolve
+from feast_sketch_store.view.view import Dropped, View
+
+_MODULUS = 1 << 128
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a view holds: entities that count, and a checksum of their rows in any order."""
+
+    entities: int
+    checksum: int
+
+
+@dataclass(frozen=True)
+class Copied:
+    """How a copy of a view ended: how many entities both sides have, and whether they had them before."""
+
+    entities: int
+    was_there: bool
+
+
+def copy(
+    store: FeatureStore,
+    view: str,
+    source: str,
+    target: str,
+    confirm: Callable[[Dropped | None], bool] | None = None,
+) -> Copied | None:
+    """Make a view of one store that of another, which may have it already.
+
+    Rows that are written to the target meanwhile stay.
+
+    Parameters
+    ----------
+    source, target : paths of stores, as in ``feature_store.yaml``; a URL is reached by its
+        ``storage_options``.
+    confirm : is asked before rows of the target are dropped that the source lacks; None tells that the
+        target's rows cannot be read.
+
+    Returns
+    -------
+    None if it was not confirmed; nothing has changed. A view without rows is not copied.
+
+    Raises
+    ------
+    StorageError : a side cannot be read or written, the source was written meanwhile, or other rows arrived.
+    DamagedFileError : a file of the source is damaged.
+    """
+    opened = {path: _open(store, view, path, path == source) for path in (source, target)}
+    if opened[source].storage.identity == opened[target].storage.identity:
+        raise StorageError(f"{source}: source and target are the same store")
+    at_source, at_target = opened[source], opened[target]
+    wanted = content_of(at_source)
+    if wanted == content_of(at_target):
+        return Copied(wanted.entities, True)
+    if wanted.entities:
+        at_target.storage.prepare()
+        if not at_target.rebuild(lambda _: at_source.storage, confirm):
+            return None
+        _check(at_source, at_target, wanted)
+    return Copied(wanted.entities, False)
+
+
+def content_of(view: View) -> Content:
+    """What a view holds, as read anew from its row log, by its checksums."""
+    rows, checksum = view.kept_rows(), 0
+    if rows is None:
+        return Content(0, 0)
+    for _, table in rows.batches():
+        for row in table.to_pylist():
+            # A column that nothing was written to may be missing on one side.
+            present = sorted((name, value) for name, value in row.items() if value is not None)
+            checksum += mmh3.mmh3_x64_128_uintdigest(repr(present).encode())
+    return Content(len(rows.keys), checksum % _MODULUS)
+
+
+def _check(source: View, target: View, wanted: Content) -> None:
+    """Compare what arrived with what was there."""
+    where = f"{source.storage.location} -> {target.storage.location}"
+    if content_of(source) != wanted:
+        raise StorageError(
+            f"{where}: the source was written while it was copied; stop its writers, and run again"
+        )
+    semantics = named(target.settings.semantics)
+    expire_before = expire_before_of(target.settings.ttl_microseconds)
+    with target.unchanging():
+        found = verify_view(target.storage, target.settings.codecs, expire_before, semantics=semantics)
+    if found.problems:
+        raise StorageError(f"{where}: what arrived is not sound: {found.problems[0]}")
+    if content_of(target) != wanted:
+        raise StorageError(
+            f"{where}: the target holds other rows than the source: it was written meanwhile, or bytes were "
+            "changed on the way; run again"
+        )
+
+
+def _open(store: FeatureStore, view: str, path: str, is_source: bool) -> View:
+    """A view of another store than the repository's, with the repository's settings."""
+    config = store.config
+    options, table = config.online_store, table_of(store, view)
+    place = StorePlace.of(config.repo_path, path, options.storage_options, read_only=is_source)
+    settings = resolve(options, table, config.repo_path)
+    return View(place.view(config.project, view), settings, seal_policy(options), 0.0)

@@ -1,0 +1,54 @@
+"""Checksums of a file's chunks, by which a fetched copy is checked part by part. No I/O."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import mmh3
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """What is known of a file's bytes, part by part, by which a fetched copy is checked.
+
+    Parameters
+    ----------
+    chunk_bytes : the length of each part but the last, at least 1.
+    checksums : MurmurHash3 x64 128 of each part.
+    """
+
+    chunk_bytes: int
+    checksums: tuple[bytes, ...]
+
+    @classmethod
+    def of(cls, pieces: Iterable[bytes | memoryview], chunk_bytes: int) -> "Chunks":
+        """The checksums of a content that comes in pieces."""
+        checksums: list[bytes] = []
+        hasher, room = mmh3.mmh3_x64_128(), chunk_bytes
+        for piece in pieces:
+            rest = memoryview(piece)
+            while len(rest):
+                taken, rest = rest[:room], rest[room:]
+                hasher.update(taken)
+                room -= len(taken)
+                if not room:
+                    checksums.append(hasher.digest())
+                    hasher, room = mmh3.mmh3_x64_128(), chunk_bytes
+        if room < chunk_bytes:
+            checksums.append(hasher.digest())
+        return cls(chunk_bytes, tuple(checksums))
+
+    def are_of(self, size_bytes: int) -> bool:
+        """Whether they can be those of a file of so many bytes."""
+        return self.chunk_bytes > 0 and len(self.checksums) == -(-size_bytes // self.chunk_bytes)
+
+    def match(self, start: int, part: bytes | memoryview) -> bool:
+        """Whether a part that begins at a multiple of ``chunk_bytes`` is as it was written."""
+        return mmh3.mmh3_x64_128_digest(part) == self.checksums[start // self.chunk_bytes]
+
+
+@dataclass(frozen=True)
+class KnownFile:
+    """A file that never changes, as somebody else tells of it: its size and its chunks."""
+
+    size_bytes: int
+    chunks: Chunks

@@ -1,0 +1,287 @@
+"""What a host knows of a view, kept beside fetched files: a process starts from it when the bucket is down.
+
+    <view>.json          the snapshot's manifest, how far the row log was read, when the bucket last answered
+    <view>.<word>.rows   the rows since the snapshot, one record per commit or file that was read
+
+The rows are written before the JSON names them, so what it names is whole. All processes of the host write
+here, under a lock; anything may be deleted at any time.
+"""
+
+import json
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import pyarrow as pa
+
+from feast_sketch_store.errors import DamagedFileError, StorageError
+from feast_sketch_store.row_log import LogRead, Position
+from feast_sketch_store.row_log.fresh import encode_payload
+from feast_sketch_store.row_log.records import ROWS, decode_records, encode_record
+from feast_sketch_store.rows.large_types import with_large_types
+from feast_sketch_store.snapshot.files import SnapshotFile, place_of
+from feast_sketch_store.snapshot.manifest import checksum_of
+from feast_sketch_store.storage.locks import lock, unlock
+
+_FORMAT_VERSION = 1
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A time, by the clock of the machine since its start and by that of the wall, in seconds.
+
+    A wall clock may be put forward or back; the other counts only until the machine starts anew.
+    """
+
+    boot: str
+    since_boot: float
+    wall: float
+
+    @classmethod
+    def now(cls) -> "Moment":
+        """This moment."""
+        boot = ""
+        with suppress(OSError):
+            boot = _BOOT_ID.read_text().strip()
+        clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+        return cls(boot, time.clock_gettime(clock), time.time())
+
+    def seconds_until(self, later: "Moment") -> float:
+        """How long after this one another one is, at least 0."""
+        if self.boot and self.boot == later.boot:
+            return max(0.0, later.since_boot - self.since_boot)
+        return max(0.0, later.wall - self.wall)
+
+
+@dataclass(frozen=True)
+class Known:
+    """A view as it was read last.
+
+    Parameters
+    ----------
+    snapshot : the name of the snapshot; empty if there was none.
+    manifest : the content of its manifest; empty likewise.
+    identity : of the row log; empty if there was none.
+    number : the last commit of the row log that was read.
+    rows_file : the name of the file with the rows since the snapshot.
+    rows_bytes, num_records : how much of it counts.
+    answered : when the storage last answered a look.
+    """
+
+    snapshot: str
+    manifest: bytes
+    identity: bytes
+    number: int
+    rows_file: str
+    rows_bytes: int
+    num_records: int
+    answered: Moment
+
+    @property
+    def position(self) -> Position:
+        """How far the row log was read."""
+        return Position(self.number, self.identity or None)
+
+    def encode(self) -> bytes:
+        """The content of the JSON file."""
+        content = {
+            "answered": asdict(self.answered),
+            "format_version": _FORMAT_VERSION,
+            "identity": self.identity.hex(),
+            "manifest": self.manifest.decode(),
+            "num_records": self.num_records,
+            "number": self.number,
+            "rows_bytes": self.rows_bytes,
+            "rows_file": self.rows_file,
+            "snapshot": self.snapshot,
+        }
+        text = json.dumps(content, sort_keys=True)
+        return json.dumps({"checksum": checksum_of(text.encode()), "content": text}).encode()
+
+    @classmethod
+    def decode(cls, given: bytes) -> "Known":
+        """The reverse.
+
+        Raises
+        ------
+        ValueError, KeyError, TypeError : it is damaged, or another release wrote it.
+        """
+        outer = json.loads(given)
+        if checksum_of(outer["content"].encode()) != outer["checksum"]:
+            raise ValueError("its checksum does not match")
+        content = json.loads(outer["content"])
+        if content["format_version"] != _FORMAT_VERSION:
+            raise ValueError("another release wrote it")
+        return cls(
+            content["snapshot"],
+            content["manifest"].encode(),
+            bytes.fromhex(content["identity"]),
+            content["number"],
+            content["rows_file"],
+            content["rows_bytes"],
+            content["num_records"],
+            Moment(**content["answered"]),
+        )
+
+
+class LastKnown:
+    """What a host knows of one view. Safe to use from several processes.
+
+    Parameters
+    ----------
+    path : of the files of the view, without a suffix; its folder need not exist.
+    """
+
+    def __init__(self, path: Path):
+        self._path = path
+        self._checked = ""  # the file of rows that this object has read, or written
+
+    def read(self) -> tuple[Known, list[pa.Table]] | None:
+        """What was read last, and the rows since the snapshot in order; None if nothing sound is there."""
+        try:
+            with self._locked():
+                known = self._read()
+                return None if known is None else (known, self._rows(known))
+        except (DamagedFileError, OSError, pa.ArrowException):
+            return None
+
+    def save(
+        self, snapshot: SnapshotFile | None, log: LogRead, since: int, all_rows: Callable[[], LogRead]
+    ) -> None:
+        """Keep what a look at the storage gave; rows that are kept already are not written again.
+
+        Parameters
+        ----------
+        snapshot : that the view stands on.
+        log : what was read of the row log.
+        since : the commit behind which it was read.
+        all_rows : reads everything behind the snapshot.
+
+        Raises
+        ------
+        StorageError : the files cannot be written, or the manifest or the rows not be read.
+        DamagedFileError : the manifest or the rows are damaged.
+        """
+        try:
+            with self._locked():
+                self._save(snapshot, log, since, all_rows)
+        except OSError as error:
+            raise StorageError(f"{self._path}: what is known of a view cannot be kept: {error}") from error
+
+    def _save(
+        self, snapshot: SnapshotFile | None, log: LogRead, since: int, all_rows: Callable[[], LogRead]
+    ) -> None:
+        known, now = self._read(), Moment.now()
+        name, identity = snapshot.name if snapshot else "", log.position.identity or b""
+        if known is not None and known.identity == identity and not log.starts_over:
+            if place_of(known.snapshot) > place_of(name):
+                return  # another process is ahead
+            is_sound = known.snapshot == name and self._is_sound(known)
+            tables = _behind(log, known.number, since) if is_sound else None
+            if tables is not None and (grown := self._with_rows(known, tables)) is not None:
+                number = max(known.number, log.position.number)
+                self._write(replace(grown, number=number, answered=now))
+                return
+        if since != (snapshot.version - 1 if snapshot else -1) and not log.starts_over:
+            log = all_rows()
+        manifest = snapshot.manifest().encode() if snapshot else b""
+        rows_file = f"{self._path.name}.{secrets.token_hex(4)}.rows"
+        new = Known(name, manifest, identity, log.position.number, rows_file, 0, 0, now)
+        grown = self._with_rows(new, log.batches())
+        assert grown is not None
+        self._write(grown)
+        self._checked = rows_file
+        for path in self._path.parent.glob(f"{self._path.name}.*.rows"):
+            if path.name != rows_file:
+                path.unlink(missing_ok=True)
+
+    def note_answer(self) -> None:
+        """Keep that the storage has just answered that there is nothing new."""
+        with suppress(OSError), self._locked():
+            known = self._read()
+            if known is not None:
+                self._write(replace(known, answered=Moment.now()))
+
+    # -- files ---------------------------------------------------------------------------------
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        held = lock(
+            self._path.with_suffix(".lock"), True, lambda folder: folder.mkdir(parents=True, exist_ok=True)
+        )
+        assert held is not None
+        try:
+            yield
+        finally:
+            unlock(held)
+
+    def _read(self) -> Known | None:
+        try:
+            return Known.decode(self._path.with_suffix(".json").read_bytes())
+        except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+            return None
+
+    def _write(self, known: Known) -> None:
+        partial = self._path.with_suffix(".json.partial")
+        partial.write_bytes(known.encode())
+        partial.rename(self._path.with_suffix(".json"))
+
+    def _is_sound(self, known: Known) -> bool:
+        """Whether rows may be written behind those that are kept: the first look at a file reads it."""
+        if self._checked != known.rows_file:
+            try:
+                self._rows(known)
+            except (DamagedFileError, OSError, pa.ArrowException):
+                return False
+            self._checked = known.rows_file
+        return True
+
+    def _with_rows(self, known: Known, tables: Iterable[pa.Table]) -> Known | None:
+        """Write rows behind those that count; None if the file was cut."""
+        path = self._path.with_name(known.rows_file)
+        path.touch()
+        number = known.num_records
+        with path.open("r+b") as file:
+            if file.seek(0, os.SEEK_END) < known.rows_bytes:
+                return None
+            file.truncate(known.rows_bytes)  # what a process left that died
+            file.seek(known.rows_bytes)
+            for table in tables:
+                for piece in encode_record(ROWS, number, encode_payload(table)):
+                    file.write(piece)
+                number += 1
+            return replace(known, rows_bytes=file.tell(), num_records=number)
+
+    def _rows(self, known: Known) -> list[pa.Table]:
+        """The rows of a file.
+
+        Raises
+        ------
+        DamagedFileError : it was cut or altered.
+        OSError, pa.ArrowException : it cannot be read.
+        """
+        path = self._path.with_name(known.rows_file)
+        content = path.read_bytes()[: known.rows_bytes]
+        tables = []
+        for record in decode_records(content, 0, 0, str(path)):
+            with pa.ipc.open_stream(pa.py_buffer(record.payload)) as stream:
+                tables.append(with_large_types(stream.read_all()))
+        if len(tables) != known.num_records:
+            raise DamagedFileError(f"{path}: a file of the cache was cut")
+        return tables
+
+
+def _behind(log: LogRead, number: int, since: int) -> Iterable[pa.Table] | None:
+    """The rows behind a commit, of what was read behind another; None if that does not tell them apart."""
+    if log.position.number <= number:
+        return []
+    if since == number:
+        return log.batches()
+    if since > number or log.files:
+        return None
+    return (batch for commit in log.commits if commit.number > number for batch in commit.batches())

@@ -1,0 +1,90 @@
+"""``feast-sketch health``: what probes are told, by exit status and one line of JSON."""
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+from feast import Entity, FeatureStore, FeatureView, Field, FileSource, PushSource, ValueType
+from feast.types import Set, String
+
+from feast_sketch_store.cli import cli
+from feast_sketch_store.view import live
+
+EVENT = datetime(2026, 5, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def store(tmp_path):
+    """A repository with a view of one row."""
+    (tmp_path / "feature_store.yaml").write_text(
+        "project: shop\nprovider: local\nregistry: registry.db\nentity_key_serialization_version: 3\n"
+        "online_store: {type: sketch, path: sketch, max_staleness_seconds: 60}\n"
+    )
+    user = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
+    batch = FileSource(path=str(tmp_path / "rows.parquet"), timestamp_field="event")
+    view = FeatureView(
+        name="history",
+        entities=[user],
+        schema=[Field(name="viewed", dtype=Set(String))],
+        source=PushSource(name="clicks", batch_source=batch),
+        ttl=timedelta(days=36_500),
+    )
+    store = FeatureStore(repo_path=str(tmp_path))
+    store.apply([user, view])
+    store.push("clicks", pd.DataFrame({"user_id": [7], "viewed": [["a"]], "event": EVENT}))
+    return store
+
+
+def probe(store, *arguments):
+    """The exit status and what was printed."""
+    done = CliRunner().invoke(cli, ["-c", str(store.repo_path), "health", *arguments], catch_exceptions=False)
+    (line,) = done.stdout.splitlines()
+    return done.exit_code, json.loads(line)
+
+
+def test_a_view_that_can_be_served_is_ready(store):
+    status, told = probe(store)
+    assert (status, told["status"]) == (0, "ready")
+    view = told["views"]["history"]
+    assert (view["state"], view["is_ready"], view["num_commits"], view["problem"]) == ("SERVING", True, 1, "")
+    assert 0 <= view["age_seconds"] < 60
+    assert probe(store, "--live") == (0, {"status": "live", "views": {}})
+
+
+def test_a_view_that_cannot_be_read_is_not_ready(store):
+    (segment,) = (store.repo_path / "sketch" / "shop" / "history" / "fresh").glob("*.log")
+    content = bytearray(segment.read_bytes())
+    content[len(content) // 2] ^= 255
+    segment.write_bytes(content)
+    status, told = probe(store, "history")
+    assert (status, told["status"]) == (1, "not ready")
+    view = told["views"]["history"]
+    assert (view["state"], view["age_seconds"]) == ("EMPTY", None)
+    assert "fresh/" in view["problem"]
+    assert probe(store, "--live")[0] == 0, "a restart would mend nothing"
+
+
+def test_answers_that_are_too_old_are_not_ready(store, monkeypatch):
+    look = live.LiveView._refresh_if_due
+
+    def long_ago(view):
+        look(view)
+        view._answered_at -= 100
+
+    monkeypatch.setattr(live.LiveView, "_refresh_if_due", long_ago)
+    assert probe(store)[0] == 1
+    assert probe(store, "--max-staleness", "1000")[0] == 0
+
+
+def test_what_is_wrong_with_the_repository_is_told(store):
+    status, told = probe(store, "no_view")
+    assert (status, told["status"]) == (2, "error")
+    assert "no feature view 'no_view'" in told["problem"]
+    (store.repo_path / "feature_store.yaml").write_text(
+        "project: shop\nprovider: local\nonline_store: {type: no}\n"
+    )
+    status, told = probe(store, "--live")
+    assert (status, told["status"]) == (2, "error")
+    assert told["problem"]

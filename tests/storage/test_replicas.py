@@ -1,0 +1,488 @@
+"""Replicas of a view in a bucket: how they start, what they serve when the bucket is out of reach."""
+
+import datetime
+import gc
+import json
+import threading
+import time
+
+import numpy as np
+import pytest
+from feast.protos.feast.types.Value_pb2 import StringSet, Value
+
+from feast_sketch_store.errors import StorageError
+from feast_sketch_store.layers.answer import stack
+from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.rows.encoding import deletions
+from feast_sketch_store.storage import buckets
+from feast_sketch_store.storage.buckets import _objects, open_bucket
+from feast_sketch_store.storage.objects import Objects
+from feast_sketch_store.view import last_known, live
+from feast_sketch_store.view.last_known import Moment
+from feast_sketch_store.view.polling import Poller
+from feast_sketch_store.view.sealing import SealPolicy
+from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
+from feast_sketch_store.view.view import View
+from tests.helpers import object_servers
+from tests.helpers.keys import user_hashes, user_key
+from tests.helpers.proxy import proxy
+
+CODEC = FeatureCodec("viewed", "string_set_val")
+SETTINGS = ViewSettings("history", 1e-5, {"viewed": FeatureSettings(CODEC, 1e-6, 1000)})
+NEVER = SealPolicy(1.0, 10**9)
+LONG_SECONDS = 1000.0  # between two looks: tests look themselves
+
+
+@pytest.fixture(scope="module")
+def moto():
+    with object_servers.start("moto") as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def one_try(monkeypatch):
+    """What cannot be reached is told at once."""
+    monkeypatch.setattr(buckets, "_RETRIES", 0)
+    _objects.cache_clear()
+    yield
+    _objects.cache_clear()
+
+
+class Bucket:
+    """A view in a bucket, a writer, and replicas behind a proxy."""
+
+    def __init__(self, server, link, cache):
+        self.url = server.bucket() + "/store"
+        self.link = link
+        self.cache = cache
+        self.options = server.options
+        self.writer = View(open_bucket(self.url, server.options).within("view/"), SETTINGS, NEVER, 0.0)
+        self.commits = 0
+
+    def replica(self, cache=True, **settings):
+        """A replica as another process has it."""
+        _objects.cache_clear()
+        storage = open_bucket(
+            self.url, self.link.options(self.options), True, self.cache if cache else None
+        ).within("view/")
+        return View(storage, SETTINGS, NEVER, LONG_SECONDS, is_replica=True, **settings)
+
+    def put(self, users, second=0):
+        event = datetime.datetime(2026, 1, 1, 0, 0, second)
+        self.writer.write(
+            [
+                (user_key(user), {"viewed": Value(string_set_val=StringSet(val=items))}, event, None)
+                for user, items in users.items()
+            ]
+        )
+        self.commits += 1
+
+    def delete(self, *users):
+        self.writer.delete(deletions([user_key(u) for u in users], datetime.datetime.now(datetime.UTC), None))
+        self.commits += 1
+
+
+@pytest.fixture
+def link(moto):
+    with proxy(moto.port) as running:
+        yield running
+
+
+@pytest.fixture
+def bucket(moto, link, tmp_path):
+    return Bucket(moto, link, tmp_path / "cache")
+
+
+def served(view, num_users=30):
+    """What reads give: user -> items."""
+    found = {}
+    for answer in view.read(user_hashes(range(num_users)), ["viewed"]):
+        feature = answer.features["viewed"]
+        values = feature.decoder.values(feature.states, feature.indptr, feature.symbols)
+        for user, value in zip(answer.found, values, strict=True):
+            found[int(user)] = set(value.string_set_val.val)
+    return found
+
+
+def fill(bucket):
+    """Rows in a snapshot, rows behind it, and a deletion. Gives what reads have to give."""
+    bucket.put({user: [f"a{user}", "milk"] for user in range(20)})
+    bucket.writer.seal()
+    bucket.put({user: [f"b{user}"] for user in range(15, 25)}, second=1)
+    bucket.delete(3, 16)
+    expected = {user: {f"a{user}", "milk"} for user in range(15)}
+    expected |= {user: {f"b{user}"} for user in range(15, 25)}
+    del expected[3], expected[16]
+    return expected
+
+
+# -- the bucket is out of reach ------------------------------------------------------------------
+
+
+def test_a_replica_starts_from_the_cache(bucket, caplog):
+    expected = fill(bucket)
+    first = bucket.replica()
+    assert served(first) == expected
+    bucket.link.take_down()
+    replica = bucket.replica(max_staleness_seconds=3600)
+    assert served(replica) == expected
+    told = replica.freshness()
+    assert (told.state, told.num_commits, told.is_ready) == ("STALE", bucket.commits, True)
+    assert 0 <= told.age_seconds < 600
+    assert "cannot be reached" in told.problem
+    assert "cannot be reached" in caplog.text
+    # It goes on from there when the bucket is back.
+    bucket.put({29: ["late"]}, second=2)
+    bucket.link.heal()
+    replica.poll()
+    assert served(replica) == expected | {29: {"late"}}
+    assert replica.freshness().state == "SERVING"
+    for view in (first, replica):
+        view.close()
+
+
+def test_the_cache_is_held_where_replicas_are(bucket):
+    expected = fill(bucket)
+    ahead = bucket.replica()
+    assert served(ahead) == expected
+    bucket.writer.pin()
+    ahead.poll()
+    held = {user: {f"a{user}", "milk"} for user in range(20)}
+    assert served(ahead) == held
+    bucket.put({29: ["late"]}, second=2)
+    ahead.poll()
+    bucket.link.take_down()
+    late = bucket.replica()
+    assert served(late) == held, "the rows behind the snapshot must not come back with the process"
+    bucket.link.heal()
+    bucket.writer.unpin()
+    for replica in (ahead, late):
+        replica.poll()
+        assert served(replica) == expected | {29: {"late"}}
+    bucket.link.take_down()
+    again = bucket.replica()
+    assert served(again) == expected | {29: {"late"}}
+    for view in (ahead, late, again):
+        view.close()
+
+
+def test_without_a_cache_it_says_what_is_wrong(bucket):
+    fill(bucket)
+    bucket.link.take_down()
+    replica = bucket.replica(cache=False)
+    with pytest.raises(StorageError, match="cannot be reached"):
+        served(replica)
+    told = replica.freshness(look=True)
+    assert (told.state, told.is_ready, told.age_seconds) == ("EMPTY", False, None)
+    bucket.link.heal()
+    assert replica.freshness(look=True).state == "SERVING"
+    replica.close()
+
+
+def test_a_replica_that_runs_serves_on(bucket):
+    expected = fill(bucket)
+    replica = bucket.replica(cache=False)
+    assert served(replica) == expected
+    bucket.link.take_down()
+    bucket.put({29: ["late"]}, second=2)
+    replica.poll()
+    assert served(replica) == expected
+    assert replica.freshness().state == "STALE"
+    bucket.link.heal()
+    replica.poll()
+    assert served(replica) == expected | {29: {"late"}}
+    replica.close()
+
+
+def test_the_cache_follows_refresh_by_refresh(bucket):
+    expected = fill(bucket)
+    ahead, behind = bucket.replica(), bucket.replica()
+    for number in range(6):
+        user, items = 25 + number % 3, {f"c{number}"}
+        bucket.put({user: items}, second=2 + number)
+        expected[user] = items
+        # Two processes of the host, of which one now and then comes later, or a seal between.
+        ahead.poll()
+        served(ahead)
+        if number % 2:
+            behind.poll()
+            served(behind)
+        if number == 3:
+            bucket.writer.seal()
+    for view in (ahead, behind):
+        view.poll()
+        view.close()
+    rows = [*bucket.cache.glob("*.rows")]
+    assert len(rows) == 1
+    bucket.link.take_down()
+    assert served(bucket.replica()) == expected
+
+
+@pytest.mark.parametrize("change", ["json", "rows", "cut", "no rows", "no base"])
+def test_what_was_damaged_in_the_cache_is_not_served(bucket, change):
+    fill(bucket)
+    replica = bucket.replica()
+    served(replica)
+    replica.close()
+    (rows,), (known,) = bucket.cache.glob("*.rows"), bucket.cache.glob("*.json")
+    if change in ("json", "rows"):
+        path = known if change == "json" else rows
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+    elif change == "cut":
+        rows.write_bytes(rows.read_bytes()[:-8])
+    elif change == "no rows":
+        rows.unlink()
+    else:
+        for path in bucket.cache.iterdir():
+            if not path.suffix:
+                path.unlink()
+    bucket.link.take_down()
+    with pytest.raises(StorageError, match="cannot be reached"):
+        served(bucket.replica())
+    bucket.link.heal()
+    replica = bucket.replica()
+    served(replica)
+    replica.close()
+    bucket.link.take_down()
+    assert len(served(bucket.replica())) == 23
+
+
+def test_what_a_killed_process_wrote_to_the_cache_does_not_count(bucket):
+    expected = fill(bucket)
+    replica = bucket.replica()
+    served(replica)
+    (rows,) = bucket.cache.glob("*.rows")
+    with rows.open("ab") as file:
+        file.write(b"FSLR and so on")
+    bucket.put({29: ["late"]}, second=2)
+    replica.poll()
+    replica.close()
+    bucket.link.take_down()
+    assert served(bucket.replica()) == expected | {29: {"late"}}
+
+
+def test_the_age_of_answers_goes_on_over_a_restart(bucket, monkeypatch):
+    fill(bucket)
+    replica = bucket.replica()
+    served(replica)
+    replica.close()
+    bucket.link.take_down()
+    clock = time.clock_gettime
+    monkeypatch.setattr(last_known.time, "clock_gettime", lambda kind: clock(kind) + 7200)
+    # Whatever the clock on the wall says.
+    wall = time.time
+    monkeypatch.setattr(last_known.time, "time", lambda: wall() - 3600)
+    replica = bucket.replica(max_staleness_seconds=3600)
+    served(replica)
+    told = replica.freshness()
+    assert 7200 <= told.age_seconds < 7800
+    assert not told.is_ready
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later", "seconds"),
+    [
+        (Moment("x", 100.0, 5000.0), Moment("x", 160.0, 1400.0), 60.0),
+        (Moment("x", 100.0, 5000.0), Moment("y", 20.0, 5090.0), 90.0),
+        (Moment("x", 100.0, 5000.0), Moment("y", 20.0, 1400.0), 0.0),
+        (Moment("", 100.0, 5000.0), Moment("", 20.0, 5090.0), 90.0),
+    ],
+)
+def test_a_clock_that_is_put_back_makes_nothing_younger_than_it_is(earlier, later, seconds):
+    assert earlier.seconds_until(later) == seconds
+
+
+# -- what a replica does -------------------------------------------------------------------------
+
+
+def test_no_read_waits_for_the_bucket(bucket, monkeypatch):
+    expected = fill(bucket)
+    replica = bucket.replica()
+    assert served(replica) == expected
+    looks, goes_on = threading.Event(), threading.Event()
+    names = Objects.names
+
+    def hang(self, folder):
+        looks.set()
+        goes_on.wait(60)
+        return names(self, folder)
+
+    bucket.put({29: ["late"]}, second=2)
+    monkeypatch.setattr(Objects, "names", hang)
+    poller = Poller(replica, 0.001)
+    assert looks.wait(60)
+    replica._looked_at -= 2 * LONG_SECONDS  # as if nothing had been answered for long
+    assert served(replica) == expected
+    assert replica.is_fresh()
+    assert replica.freshness().state == "REFRESHING"
+    goes_on.set()
+    poller.stop()
+    assert served(replica) == expected | {29: {"late"}}
+    replica.close()
+
+
+def test_a_replica_looks_without_reads_until_it_is_closed(bucket):
+    fill(bucket)
+    _objects.cache_clear()
+    storage = open_bucket(bucket.url, bucket.link.options(bucket.options), True).within("view/")
+    replica = View(storage, SETTINGS, NEVER, 0.01, is_replica=True)
+    served(replica)
+    bucket.put({29: ["late"]}, second=2)
+    deadline = time.monotonic() + 60
+    while replica.freshness().num_commits < bucket.commits and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert replica.freshness().num_commits == bucket.commits
+    replica.close()
+    bucket.put({28: ["later"]}, second=3)
+    time.sleep(0.05)
+    assert replica.freshness().num_commits == bucket.commits - 1
+    assert 28 in served(replica) or replica._poller is not None  # the next read starts it again
+    replica.close()
+
+
+def test_a_replica_that_nobody_holds_looks_no_more(bucket):
+    fill(bucket)
+    replica = bucket.replica()
+    served(replica)
+    thread = replica._poller._thread
+    del replica
+    gc.collect()
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_a_replica_needs_no_other_permission_than_to_read(bucket, monkeypatch):
+    expected = fill(bucket)
+
+    def refuse(*arguments, **more):
+        raise PermissionError
+
+    monkeypatch.setattr("feast_sketch_store.storage.objects.obstore.put", refuse)
+    monkeypatch.setattr("feast_sketch_store.storage.objects.obstore.delete", refuse)
+    replica = bucket.replica()
+    assert served(replica) == expected
+    replica.poll()
+    assert replica.freshness().state == "SERVING"
+    replica.close()
+    for change in (replica.seal, replica.vacuum, replica.absorb):
+        with pytest.raises(StorageError, match="reading only"):
+            change()
+
+
+def test_replicas_at_one_version_give_the_same(bucket):
+    fill(bucket)
+    absent = user_hashes(range(1000, 3000))  # of which some may look present
+    found = []
+    for number in range(3):
+        replica = bucket.replica(cache=number < 2)
+        answers = stack(replica.read(np.concatenate([user_hashes(range(30)), absent]), ["viewed"]))
+        feature = answers.features["viewed"]
+        values = feature.decoder.values(feature.states, feature.indptr, feature.symbols)
+        values = [value.SerializeToString(deterministic=True) for value in values]
+        found.append((answers.found.tolist(), answers.event_timestamps.tolist(), values))
+        replica.close()
+    assert found[0] == found[1] == found[2]
+
+
+# -- fetching ------------------------------------------------------------------------------------
+
+
+def test_a_part_that_arrives_changed_is_fetched_again(bucket, monkeypatch):
+    expected = fill(bucket)
+    read_range, changed = Objects.read_range, []
+
+    def change(self, key, start, end):
+        part = read_range(self, key, start, end)
+        if len(changed) < 2:
+            changed.append(key)
+            part = bytes([part[0] ^ 1]) + part[1:]
+        return part
+
+    monkeypatch.setattr(Objects, "read_range", change)
+    for cache in (True, False):
+        changed.clear()
+        replica = bucket.replica(cache=cache)
+        assert served(replica) == expected
+        assert len(changed) == 2
+        replica.close()
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_a_copy_that_was_damaged_on_the_host_is_fetched_again(bucket, is_open, caplog, monkeypatch):
+    monkeypatch.setattr(live, "is_loaded", lambda: False)  # metrics would read the blocks before
+    expected = fill(bucket)
+    replica = bucket.replica()
+    replica.refresh()  # opens the snapshot; blocks are checked where they are read
+    if not is_open:
+        replica.close()
+        del replica
+    for path in bucket.cache.iterdir():
+        if not path.suffix:
+            content = bytearray(path.read_bytes())
+            content[-200:] = bytes(200)
+            with path.open("r+b") as file:  # in place, as mapped pages change with a bad disk
+                file.write(content)
+    if not is_open:
+        replica = bucket.replica()
+    assert served(replica) == expected
+    assert "was damaged; fetching it again" in caplog.text
+    assert "falling back" not in caplog.text
+    replica.close()
+
+
+def test_a_snapshot_that_is_damaged_in_the_bucket_gives_way_to_the_one_before(bucket, caplog):
+    expected = fill(bucket)
+    bucket.writer.seal()
+    snapshots = bucket.writer._snapshots.storage
+    newest = bucket.writer._snapshots.list()[0]
+    name = newest.manifest().files["base"].name
+    snapshots.replace(name, bytes(newest.size_bytes()))
+    replica = bucket.replica()
+    assert served(replica) == expected
+    assert "are not those that were written" in caplog.text
+    replica.close()
+
+
+def test_what_is_uploaded_in_part_is_not_looked_at(bucket):
+    expected = fill(bucket)
+    folder = bucket.writer._snapshots
+    manifest = folder.list()[0].manifest()
+    with folder.storage.create(manifest.files["base"].name.replace("0001-", "9999-")) as file:
+        file.write(b"the half of it")
+    replica = bucket.replica()
+    assert served(replica) == expected
+    replica.close()
+
+
+def test_a_snapshot_that_is_vacuumed_while_it_is_fetched(bucket, monkeypatch):
+    expected = fill(bucket)
+    read_range, calls = Objects.read_range, []
+
+    def seal_between(self, key, start, end):
+        calls.append(key)
+        if len(calls) == 1:
+            bucket.put({29: ["late"]}, second=2)
+            bucket.writer.seal()
+            bucket.writer.vacuum(0)
+        return read_range(self, key, start, end)
+
+    monkeypatch.setattr(Objects, "read_range", seal_between)
+    replica = bucket.replica()
+    assert served(replica) == expected | {29: {"late"}}
+    assert len(calls) > 1
+    replica.close()
+
+
+def test_the_note_of_the_cache_has_no_credentials(bucket):
+    fill(bucket)
+    replica = bucket.replica()
+    served(replica)
+    replica.close()
+    (known,) = bucket.cache.glob("*.json")
+    assert json.loads(known.read_text())
+    for path in bucket.cache.iterdir():
+        content = path.read_bytes()
+        assert object_servers.SECRET_KEY.encode() not in content
+        assert object_servers.ACCESS_KEY.encode() not in content

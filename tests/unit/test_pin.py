@@ -1,0 +1,159 @@
+"""Views that are held at a snapshot: what is read, written, sealed and kept meanwhile."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from feast.protos.feast.types.Value_pb2 import StringSet, Value
+
+from feast_sketch_store import metrics
+from feast_sketch_store.errors import SettingsError, StorageError
+from feast_sketch_store.operations.verification import verify_view
+from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.storage.local import LocalStorage
+from feast_sketch_store.view.sealing import SealPolicy
+from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
+from feast_sketch_store.view.view import View
+from tests.helpers.keys import user_hashes, user_key
+from tests.storage.memory import MemoryStorage
+
+CODEC = FeatureCodec("viewed", "string_set_val")
+SETTINGS = ViewSettings("history", 1e-5, {"viewed": FeatureSettings(CODEC, 1e-9, 1000)})
+MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
+EAGER = SealPolicy(1e-9, 0)
+
+
+@pytest.fixture(params=["local", "memory"])
+def make_view(request, tmp_path):
+    storage = LocalStorage(tmp_path / "view") if request.param == "local" else MemoryStorage()
+    return lambda policy=EAGER: View(storage, SETTINGS, policy, 0.0)
+
+
+def fill(view, number, users=(1, 2)):
+    """Write a row of each user, in which the last fill is seen, and seal."""
+    rows = [
+        (
+            user_key(user),
+            {"viewed": Value(string_set_val=StringSet(val=[f"fill {number}"]))},
+            MOMENT + timedelta(hours=number),
+            None,
+        )
+        for user in users
+    ]
+    view.write(rows)
+    view.settle()
+
+
+def read(view, user=1):
+    """What a read of a user shows."""
+    for answer in view.read(user_hashes([user]), ["viewed"]):
+        feature = answer.features["viewed"]
+        values = feature.decoder.values(feature.states, feature.indptr, feature.symbols)
+        if len(answer.found):
+            return list(values[0].string_set_val.val)
+    return None
+
+
+def test_a_bad_fill_is_undone_in_one_step(make_view):
+    serving, writer = make_view(), make_view()
+    fill(writer, 1)
+    assert read(serving) == ["fill 1"]
+    fill(writer, 2)
+    assert read(serving) == ["fill 2"]
+    assert make_view().pin(1).version == 1
+    for view in (serving, writer, make_view()):
+        assert read(view) == ["fill 1"]
+        assert view.pinned.version == 1
+    assert make_view().unpin()
+    for view in (serving, writer, make_view()):
+        assert read(view) == ["fill 2"]
+        assert view.pinned is None
+    assert not make_view().unpin()
+
+
+def test_writes_are_kept_and_shown_when_it_ends(make_view):
+    writer = make_view()
+    fill(writer, 1)
+    writer.pin()
+    for number in range(2, 6):
+        fill(writer, number, [1, 7])
+        assert read(writer) == ["fill 1"]
+        assert read(writer, 7) is None
+    assert len(writer._snapshots.list()) == 1, "no write seals"
+    assert not make_view().seal_if_due()
+    writer.unpin()
+    for view in (writer, make_view()):
+        assert read(view) == read(view, 7) == ["fill 5"]
+
+
+def test_seals_and_vacuums_keep_the_snapshot(make_view):
+    writer = make_view()
+    fill(writer, 1)
+    writer.pin()
+    for number in range(2, 6):
+        fill(writer, number)
+        assert writer.seal(), "which somebody asked for"
+        writer.vacuum(0.0)
+        assert read(writer) == read(make_view()) == ["fill 1"]
+    assert [snapshot.version for snapshot in writer._snapshots.list()] == [5, 1]
+    assert verify_view(writer.storage, [CODEC]).problems == []
+    assert verify_view(writer.storage, [CODEC]).leftovers == []
+    writer.unpin()
+    assert read(writer) == ["fill 5"]
+    fill(writer, 6)
+    writer.vacuum(0.0)
+    assert [snapshot.version for snapshot in writer._snapshots.list()] == [6]
+
+
+def test_another_pin_takes_the_place_of_the_first(make_view):
+    view = make_view()
+    for number in (1, 2):
+        fill(view, number)
+    view.pin(2)
+    fill(view, 3)
+    assert view.seal()
+    for version in (2, 3, 2):
+        assert view.pin(version).version == version
+        assert read(view) == read(make_view()) == [f"fill {version}"]
+    assert len(view._snapshots.look().pins) == 1
+
+
+def test_a_version_that_is_not_there_is_refused(make_view):
+    with pytest.raises(SettingsError, match="there is no snapshot; there are the versions: none"):
+        make_view().pin()
+    fill(make_view(), 1)
+    with pytest.raises(SettingsError, match="no snapshot of version 7; there are the versions: 1"):
+        make_view().pin(7)
+    assert make_view().pinned is None
+
+
+def test_a_snapshot_that_is_gone_never_becomes_another_one(make_view):
+    serving = make_view()
+    fill(serving, 1)
+    serving.pin()
+    assert read(serving) == ["fill 1"]
+    fill(serving, 2)
+    serving.seal()
+    serving._snapshots.discard(serving.pinned)
+    assert read(serving) == ["fill 1"], "what it has, it serves on"
+    with pytest.raises(StorageError, match=r"pinned to the snapshot .*, which is gone; `feast-sketch unpin`"):
+        read(make_view())
+    make_view().unpin()
+    assert read(serving) == read(make_view()) == ["fill 2"]
+
+
+def test_metrics_say_so(make_view, monkeypatch):
+    told = {}
+    monkeypatch.setattr(metrics, "is_loaded", lambda: True)
+    monkeypatch.setattr(metrics, "add", lambda *_: None)
+    monkeypatch.setattr(metrics, "put", lambda metric, labels, value: told.update({metric.name: value}))
+    monkeypatch.setattr("feast_sketch_store.view.live.is_loaded", lambda: True)
+    view = make_view()
+    for number in (1, 2):
+        fill(view, number)
+    view.pin(1)
+    read(view)
+    read(view)
+    assert told[metrics.PINNED.name] == told[metrics.LAG_COMMITS.name] == 1
+    assert told[metrics.SNAPSHOT_VERSION.name] == 1
+    view.unpin()
+    assert told[metrics.PINNED.name] == told[metrics.LAG_COMMITS.name] == 0
