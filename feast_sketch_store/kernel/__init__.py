@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from feast_sketch_store.kernel.reference import MAX_NUM_HASHES, Asked, Table, mix64, row_sums, to_bits, varint
+from feast_sketch_store.kernel.reference_lists import ListCodes
 from feast_sketch_store.kernel.reference_sets import PackedNumbers, SetCodes, half_octaves
 
 _ENVIRONMENT = "FEAST_SKETCH_STORE_KERNEL"
@@ -55,6 +56,7 @@ if TYPE_CHECKING or not IS_COMPILED:
         touched_blocks,
         windows,
     )
+    from feast_sketch_store.kernel.reference_lists import read_lists
     from feast_sketch_store.kernel.reference_sets import read_sets, take_packed, write_sets
 else:
     from feast_sketch_store.kernel.compiled import (
@@ -69,6 +71,7 @@ else:
         hash_keys,
         parse_int64_keys,
         possible_symbols,
+        read_lists,
         read_sets,
         row_hashes,
         scores,
@@ -84,6 +87,7 @@ __all__ = [
     "Asked",
     "BytesIndex",
     "Int64Index",
+    "ListCodes",
     "PackedNumbers",
     "SetCodes",
     "Table",
@@ -98,6 +102,7 @@ __all__ = [
     "mix64",
     "parse_int64_keys",
     "possible_symbols",
+    "read_lists",
     "read_sets",
     "row_hashes",
     "row_sums",

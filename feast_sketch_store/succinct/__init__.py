@@ -10,6 +10,7 @@ from feast_sketch_store.succinct.shifting_bloom import (
     ShiftingBloomFilterBuilder,
     new_salt,
 )
+from feast_sketch_store.succinct.timed_lists import ListCode, TimedLists
 
 __all__ = [
     "MAX_NUM_WORDS",
@@ -17,9 +18,11 @@ __all__ = [
     "Check",
     "FingerprintIndex",
     "GolombSets",
+    "ListCode",
     "PackedInts",
     "SetCode",
     "ShiftingBloomFilter",
     "ShiftingBloomFilterBuilder",
+    "TimedLists",
     "new_salt",
 ]

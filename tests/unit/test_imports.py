@@ -17,6 +17,7 @@ ROOMS = [
     "cli",
     "planning",
     "operations",
+    "lists",
     "online_store",
     "adapter",
     "reading",
@@ -38,6 +39,7 @@ MAY_IMPORT_FEAST = {
     "adapter.advice",
     "adapter.responses",
     "cli",
+    "lists",
     "online_store",
     "operations.maintenance",
     "planning.planner",
@@ -47,6 +49,7 @@ MAY_IMPORT_FEAST = {
     "rows.encoding",
     "rows.entity_keys",
     "view.codec_choice",
+    "view.list_settings",
     "view.settings",
 }
 # Modules that neither read nor write files, nor import anything that does.
@@ -74,6 +77,7 @@ HARMLESS = {
     "dataclasses",
     "functools",
     "hashlib",
+    "heapq",
     "html",
     "importlib",  # for a file of the package itself
     "itertools",

@@ -26,6 +26,11 @@ ENDS = np.zeros(2, np.int64)
 CODES = (PARAMETERS, STARTS, LEVELS, WORDS, 100)
 OFFSETS = (WORDS, 9, WORDS, 9, 2, 16)
 ONE_SET = np.zeros(1, np.int32), np.zeros(2, np.int64), np.zeros(9, np.int32)
+TABLES, WIDTHS = np.full(3 * 4096, 1, np.uint16), np.zeros(15, np.uint8)
+LISTS = (
+    *(TABLES, WIDTHS, 3, WORDS, np.zeros(1, np.int64), np.full(1, 9), 5, 9, 0),
+    *(np.zeros(2, np.int64), np.zeros(9, np.int32), np.zeros(9, np.int64)),
+)
 INDPTR, IDS = np.zeros(4, np.int64), np.zeros(500, np.int32)
 
 
@@ -138,6 +143,11 @@ MISFITS = {
     "own ids": lambda: compiled.read_sets(
         *CODES, *OFFSETS, np.array([0]), 0, np.zeros(2, np.int32), 0, *ONE_SET
     ),
+    "tables": lambda: compiled.read_lists(TABLES[:9].copy(), *LISTS[1:]),
+    "widths": lambda: compiled.read_lists(TABLES, WIDTHS[:9].copy(), *LISTS[2:]),
+    "stops": lambda: compiled.read_lists(*LISTS[:5], np.zeros(2, np.int64), *LISTS[6:]),
+    "ages": lambda: compiled.read_lists(*LISTS[:-1], np.zeros(2, np.int64)),
+    "count": lambda: compiled.read_lists(*LISTS[:9], np.array([-1, 0]), *LISTS[10:]),
     "deltas": lambda: compiled.read_sets(
         *CODES, WORDS, 9, WORDS[:1], 9, 2, 16, np.array([0]), 0, None, 0, *ONE_SET
     ),
@@ -188,6 +198,7 @@ CALLS = {
     "find_rows": (WORDS, 8, 9, WORDS, 9, 3, *FOUND),
     "write_sets": (PARAMETERS, STARTS, LEVELS, *SETS, WORDS, ENDS),
     "read_sets": (*CODES, *OFFSETS, np.array([0]), 0, None, 0, *ONE_SET),
+    "read_lists": LISTS,
 }
 
 
