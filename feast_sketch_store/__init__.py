@@ -7,6 +7,7 @@ interpreter imports it at every start to register ``type: sketch`` (see `feast_s
 __version__ = "0.1.0"
 
 _EXPORTS = {
+    "Lists": "feast_sketch_store.lists",
     "SketchOnlineStore": "feast_sketch_store.online_store",
     "SketchOnlineStoreConfig": "feast_sketch_store.online_store",
     "SketchReader": "feast_sketch_store.reading.reader",

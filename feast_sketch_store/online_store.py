@@ -28,6 +28,7 @@ from pydantic import Field, SecretStr, StrictStr, field_validator, model_validat
 
 from feast_sketch_store.adapter.advice import Hint, advice, summary, untold
 from feast_sketch_store.adapter.expiry import warn_of_read, warn_of_write
+from feast_sketch_store.adapter.list_updates import updates
 from feast_sketch_store.adapter.responses import Row, add_vectors, distinct, hash_join_keys, to_rows
 from feast_sketch_store.errors import (
     RowError,
@@ -370,6 +371,39 @@ class SketchOnlineStore(OnlineStore):
         if data:
             _require_writer(config)
             await self.writer(config, table).write_async(data)
+            self._warn_of_write(config, table, data)
+        if progress:
+            progress(len(data))
+
+    def update_online_store(
+        self,
+        config: RepoConfig,
+        table: FeatureView,
+        data: list[FeastRow],
+        update_expressions: dict[str, str],
+        progress: Callable[[int], Any] | None = None,
+    ) -> None:
+        """Add to lists, or replace them; see `list_updates.updates`.
+
+        Raises
+        ------
+        UnsupportedFeatureError, RowError, StorageError : nothing was written.
+        """
+        asyncio.run(self.update_online_store_async(config, table, data, update_expressions, progress))
+
+    async def update_online_store_async(
+        self,
+        config: RepoConfig,
+        table: FeatureView,
+        data: list[FeastRow],
+        update_expressions: dict[str, str],
+        progress: Callable[[int], Any] | None = None,
+    ) -> None:
+        """What `FeatureStore.update_online_store` calls; a batch is written as one."""
+        if data:
+            _require_writer(config)
+            view = self.writer(config, table)
+            await view.write_async(updates(view.settings, data, update_expressions))
             self._warn_of_write(config, table, data)
         if progress:
             progress(len(data))

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from feast_sketch_store.kernel.reference import MAX_NUM_HASHES, Asked, Table, mix64, row_sums, to_bits, varint
+from feast_sketch_store.kernel.reference_lists import ListCodes
 from feast_sketch_store.kernel.reference_rows import (
     SAMPLED,
     AscendingNumbers,
@@ -61,6 +62,7 @@ if TYPE_CHECKING or not IS_COMPILED:
         touched_blocks,
         windows,
     )
+    from feast_sketch_store.kernel.reference_lists import read_lists
     from feast_sketch_store.kernel.reference_rows import find_rows, row_hashes, take_ascending, take_packed
     from feast_sketch_store.kernel.reference_sets import read_sets, write_sets
 else:
@@ -77,6 +79,7 @@ else:
         parse_int64_keys,
         parse_packed_lists,
         possible_symbols,
+        read_lists,
         read_sets,
         row_hashes,
         scores,
@@ -95,6 +98,7 @@ __all__ = [
     "Asked",
     "BytesIndex",
     "Int64Index",
+    "ListCodes",
     "PackedNumbers",
     "RowIndex",
     "SetCodes",
@@ -112,6 +116,7 @@ __all__ = [
     "parse_int64_keys",
     "parse_packed_lists",
     "possible_symbols",
+    "read_lists",
     "read_sets",
     "row_hashes",
     "row_sums",

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 import feast_sketch_store.kernel._compiled as _compiled
 from feast_sketch_store.kernel.reference import Asked, Table
+from feast_sketch_store.kernel.reference_lists import ListCodes
 from feast_sketch_store.kernel.reference_rows import AscendingNumbers, PackedNumbers, RowIndex
 from feast_sketch_store.kernel.reference_sets import SetCodes
 
@@ -276,6 +277,30 @@ def read_sets(
         ids = np.concatenate((ids[:count], np.empty(room - count, np.int32)))
         done = _compiled.read_sets(*arguments, done, headers, indptr, ids)
     return headers, indptr, ids[: indptr[-1]]
+
+
+def read_lists(
+    codes: ListCodes,
+    words: NDArray[np.uint64],
+    spans: tuple[NDArray[np.int64], NDArray[np.int64]],
+    limit: int,
+    oldest: int,
+) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
+    """See `reference_lists.read_lists`."""
+    wanted, expected = len(spans[0]), min(limit, _EXPECTED_IDS)
+    indptr = np.zeros(wanted + 1, np.int64)
+    ids, ages = np.empty(wanted * expected, np.int32), np.empty(wanted * expected, np.int64)
+    arguments = codes.tables, codes.widths, codes.widths.shape[1], words, *spans, limit, oldest
+    done = _compiled.read_lists(*arguments, 0, indptr, ids, ages)
+    while done < wanted:
+        # A list takes two bits an item at least.
+        count, next_one = int(indptr[done]), int(spans[1][done] - spans[0][done])
+        room = max(count * wanted // (done + 1) * 5 // 4, count + min(limit, next_one))
+        ids, ages = (
+            np.concatenate((part[:count], np.empty(room - count, part.dtype))) for part in (ids, ages)
+        )
+        done = _compiled.read_lists(*arguments, done, indptr, ids, ages)
+    return indptr, ids[: indptr[-1]], ages[: indptr[-1]]
 
 
 def _plain(array: NDArray[Any], dtype: type[np.generic] | None = None) -> NDArray[Any]:

@@ -33,6 +33,7 @@ class CollectedFeature:
         self.rounding: Rounding | None = None
         self._rows: list[tuple[NDArray[np.int32], NDArray[np.int32]]] = []  # places and lengths of each part
         self._symbols: list[NDArray[np.integer]] = []
+        self._times: list[NDArray[np.int64] | None] = []  # of a list, and of nothing else
         self._vocabulary_builder = VocabularyBuilder(codec.storage_type)
         self._final_ids: NDArray[np.integer] | None = None  # of the symbols; None if they are final
         self.is_cut = False  # whether not all values are kept
@@ -42,6 +43,7 @@ class CollectedFeature:
         self.states[places] = feature.states
         self.num_facts += len(feature.symbols)
         self._rows.append((places, feature.csr.lengths.astype(np.int32)))
+        self._times.append(feature.times)
         self._vocabulary_builder.add(feature.vocabulary, feature.symbols)
 
     def finish(self, cut: Cut | None = None, given: Vocabulary | None = None) -> None:
@@ -106,13 +108,16 @@ class CollectedFeature:
         self.counts = np.zeros(len(vocabulary), np.int64)
         self.counts[new_ids[is_kept]] = counts
         narrow_ids = new_ids.astype(np.int32)
-        rows, symbols = [], []
+        rows: list[tuple[NDArray[np.int32], NDArray[np.int32]]] = []
+        symbols: list[NDArray[np.integer]] = []
+        times: list[NDArray[np.int64] | None] = []
         for places, part in self.rows():
             left = part.mapped(narrow_ids)
             self.states[places[(left.lengths == 0) & (self.states[places] == VALUE)]] = EMPTY
             rows.append((places, left.lengths.astype(np.int32)))
             symbols.append(narrow(left.ids, len(vocabulary)))
-        self._rows, self._symbols, self._final_ids = rows, symbols, None
+            times.append(left.weights)
+        self._rows, self._symbols, self._times, self._final_ids = rows, symbols, times, None
 
     def keep_top(self, number: int) -> None:
         """Leave out all values but so many of the first ones."""
@@ -136,22 +141,26 @@ class CollectedFeature:
     def rows(self) -> Iterator[Part]:
         """The facts of each part, which is let go when it has been used."""
         while self._rows:
-            yield self._part(*self._rows.pop(), self._symbols.pop())
+            yield self._part(*self._rows.pop(), self._symbols.pop(), self._times.pop())
 
     def kept_rows(self) -> Iterator[Part]:
         """The facts of each part, which may be asked for again."""
-        for (places, lengths), symbols in zip(self._rows, self._symbols, strict=True):
-            yield self._part(places, lengths, symbols)
+        for (places, lengths), symbols, times in zip(self._rows, self._symbols, self._times, strict=True):
+            yield self._part(places, lengths, symbols, times)
 
     def release(self) -> None:
         """Let all facts go."""
-        self._rows, self._symbols = [], []
+        self._rows, self._symbols, self._times = [], [], []
 
     def _part(
-        self, places: NDArray[np.int32], lengths: NDArray[np.int32], symbols: NDArray[np.integer]
+        self,
+        places: NDArray[np.int32],
+        lengths: NDArray[np.int32],
+        symbols: NDArray[np.integer],
+        times: NDArray[np.int64] | None,
     ) -> tuple[NDArray[np.int32], Csr]:
         ids = symbols if self._final_ids is None else self._final_ids[symbols]
-        return places, Csr.of_lengths(lengths, ids)
+        return places, replace(Csr.of_lengths(lengths, ids), weights=times)
 
     def popularity(self, num_coded: int) -> Popularity:
         """How often each symbol occurs, with so many of the rows coded as sets on trial."""

@@ -44,10 +44,7 @@ class ExactLayer:
     @property
     def size_bytes(self) -> int:
         """Bytes of the arrays and vocabularies."""
-        return self.rows.keys.size_bytes + sum(
-            f.states.nbytes + f.indptr.nbytes + f.symbols.nbytes + f.vocabulary.size_bytes
-            for f in self.rows.features.values()
-        )
+        return self.rows.keys.size_bytes + sum(f.size_bytes for f in self.rows.features.values())
 
     def merged_with(self, newer: "ExactLayer") -> "ExactLayer":
         """One layer with the newest row of each entity of both."""

@@ -54,12 +54,14 @@ class LayerPlan:
             for name, feature in features.items()
             if name in budget.may_be_columns
         )
-        self._must_list = self.has_exact or has_many
+        self._kept = {n: Offer(k.kind) for n, f in features.items() if (k := registry.keeper(f.codec.name))}
+        lists_rows = any(registry.kind(offer.kind).lists_rows for offer in self._kept.values())
+        self._must_list = self.has_exact or has_many or lists_rows
         self.bounds, self.buckets = bucket_timestamps(keys.event_timestamps, budget.ttl_microseconds)
         self._goals = {
             name: _as_goal(budget.targets[name])
             for name, feature in features.items()
-            if feature.codec.is_collection and not feature.codec.is_exact
+            if feature.codec.is_collection and not feature.codec.is_exact and name not in self._kept
         }
         # Where a filter is asked for, it holds the scalars as well.
         self._may_list = bool(budget.may_be_columns) and all(g.may_choose for g in self._goals.values())
@@ -99,6 +101,7 @@ class LayerPlan:
         others = {name: Offer(Columns.kind) for name in self.features}
         if not is_listed:
             others = {n: Offer(BloomTable.kind, FilterPlan(facts)) for n, facts in self._scalar_facts.items()}
+        others |= self._kept
         return Kept({name: offers.get(name) or others[name] for name in self.features}, is_listed)
 
     @property

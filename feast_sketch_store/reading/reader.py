@@ -11,7 +11,7 @@ from __future__ import annotations  # those of inner functions would be evaluate
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -24,6 +24,8 @@ from numpy.typing import ArrayLike, NDArray
 from feast_sketch_store import kernel
 from feast_sketch_store.errors import RowError, SettingsError, UnsupportedFeatureError
 from feast_sketch_store.layers import LayerAnswer, Shards
+from feast_sketch_store.reading.entities import as_array as _as_array
+from feast_sketch_store.reading.ragged import RaggedLists, read_lists, since_of
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, hash_columns, hash_int64_keys
@@ -349,6 +351,36 @@ class SketchReader:
 
         return self._view.with_state(read)
 
+    def lists(
+        self,
+        feature: str,
+        entities: Entities,
+        min_timestamp: datetime | None = None,
+        limit: int | None = None,
+    ) -> RaggedLists:
+        """The items of each entity's list, newest first; `csr` gives the same without times.
+
+        Parameters
+        ----------
+        min_timestamp : of the oldest item; naive ones are in UTC. None for all.
+        limit : how many items of each entity at most.
+
+        Raises
+        ------
+        UnsupportedFeatureError : there is no such feature, or it is no list.
+        RowError : see `hash`.
+        """
+        codec, hashes = self._codec(feature), self.hash(entities)
+        if not codec.is_list:
+            raise UnsupportedFeatureError(f"feature {feature!r} of view {self._name!r} is no list")
+        since = since_of(min_timestamp, self._ttl_microseconds)
+
+        def read(state: State) -> RaggedLists:
+            numbering = self._numbering(feature, state)
+            return read_lists(state, codec, hashes, (since, limit), numbering.vocabulary)
+
+        return self._view.with_state(read)
+
     def close(self) -> None:
         """Let go of files and threads; the reader is not to be used any more."""
         self._view.close()
@@ -409,7 +441,7 @@ class _Numbering:
             raise SettingsError(
                 f"the vocabulary that was given for feature {codec.feature!r} repeats a value"
             )
-        self._has_repetitions = codec.is_exact
+        self._has_repetitions = codec.may_repeat
         self.vocabulary = Vocabulary(storage)
         self.values = codec.from_storage(storage)
         self._maps: dict[int, tuple[Vocabulary, NDArray[np.int32]]] = {}
@@ -418,7 +450,7 @@ class _Numbering:
     def of_all(cls, codec: FeatureCodec, vocabularies: Sequence[Vocabulary]) -> _Numbering:
         """All values of several vocabularies; the ids of the first stay as they are."""
         numbering = cls.__new__(cls)
-        numbering._has_repetitions = codec.is_exact
+        numbering._has_repetitions = codec.may_repeat
         union = vocabularies[0] if vocabularies else Vocabulary(pa.array([], codec.storage_type))
         maps: Sequence[NDArray[np.integer]] = [np.arange(len(union), dtype=np.int32)][: len(vocabularies)]
         if len(vocabularies) > 1:
@@ -472,35 +504,6 @@ class _Numbering:
 
 def _differ(one: object, other: object) -> bool:
     return one is not other
-
-
-def _as_array(values: Any, kind: pa.DataType) -> pa.Array:
-    """Values as an Arrow array of a type; numbers are not turned into strings, nor cut off."""
-    array = values
-    if not isinstance(values, pa.Array):
-        array = pa.array(np.asarray(values) if not isinstance(values, list) else values)
-    if pa.types.is_null(array.type) or len(array) == 0:
-        return array.cast(kind)
-    if _family(array.type) != _family(kind) and (_family(array.type), _family(kind)) not in _CASTS:
-        raise TypeError(f"{array.type} is not {kind}")
-    if pa.types.is_timestamp(kind) and pa.types.is_integer(array.type):
-        array = array.cast(pa.int64())
-    return array.cast(kind, safe=not pa.types.is_timestamp(kind))
-
-
-def _family(kind: pa.DataType) -> str:
-    """What a type is at heart; within a family Arrow casts safely or refuses."""
-    if pa.types.is_integer(kind):
-        return "integer"
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        return "bytes"
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return "string"
-    return "float" if pa.types.is_floating(kind) else str(kind).partition("[")[0]
-
-
-# Seconds are times, and whole numbers prices.
-_CASTS = {("integer", "timestamp"), ("integer", "float")}
 
 
 def _as_storage(codec: FeatureCodec, values: Any) -> pa.Array:

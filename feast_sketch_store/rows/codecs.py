@@ -7,6 +7,8 @@
     categorical  scalars      ... one value of the vocabulary
     binned       numbers      ... what stands for the bin that the number falls into
     exact        all          ... the value, as it was written: order, repetitions, bits
+    list         Array        ... items with times, newest first (`rows.lists`)
+    times        Array        ... the times of the items of a list; nothing is stored for it
 
 A codec knows a feature by the field of Feast's ``Value`` that carries it, so a value comes back in the
 field it was written in.
@@ -32,6 +34,7 @@ from feast_sketch_store.kernel.binary import Parts, parts_of
 from feast_sketch_store.rows.binning import Binning, Edges, Numbers, Precision, Quantiles, fit
 from feast_sketch_store.rows.conversions import converted, is_convertible
 from feast_sketch_store.rows.large_types import large_type
+from feast_sketch_store.rows.listing import Listing
 from feast_sketch_store.rows.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -49,6 +52,8 @@ MEMBERSHIP: Final = "membership"
 CATEGORICAL: Final = "categorical"
 BINNED: Final = "binned"
 EXACT: Final = "exact"
+LIST: Final = "list"
+TIMES: Final = "times"
 
 Symbols = NDArray[np.int64] | NDArray[np.int32]
 
@@ -139,6 +144,8 @@ class FeatureCodec:
     value_field : the field of Feast's ``Value`` that carries it, such as ``"string_list_val"``.
     name : of the codec, such as ``"membership"``; empty for the one that suits the field.
     binning : of a binned feature.
+    listing : of a list.
+    times_of : of times, the name of the list.
 
     Raises
     ------
@@ -149,13 +156,22 @@ class FeatureCodec:
     value_field: str
     name: str = ""
     binning: Binning | None = None
+    listing: Listing | None = None
+    times_of: str = ""
 
     def __post_init__(self) -> None:
         if self.value_field not in _VALUE_FIELDS:
             raise ValueError(f"{self.value_field!r} is not a field of Feast's Value that a feature can have")
         if not self.name:
             object.__setattr__(self, "name", MEMBERSHIP if self.is_collection else CATEGORICAL)
-        if self.name not in self.possible_names or (self.name == BINNED) != (self.binning is not None):
+        if self.name == LIST and self.listing is None:
+            object.__setattr__(self, "listing", Listing())
+        if (
+            self.name not in self.possible_names
+            or (self.name == BINNED) != (self.binning is not None)
+            or (self.name == LIST) != (self.listing is not None)
+            or (self.name == TIMES) != bool(self.times_of)
+        ):
             raise ValueError(f"the codec {self.name!r} does not take {self.value_field}")
 
     @classmethod
@@ -205,8 +221,10 @@ class FeatureCodec:
     @property
     def possible_names(self) -> tuple[str, ...]:
         """The codecs that take the feature, the usual one first."""
-        if self.is_collection:
+        if self.is_set:
             return MEMBERSHIP, EXACT
+        if self.is_collection:
+            return MEMBERSHIP, EXACT, LIST, *([TIMES] if self.element_kind == "timestamp" else [])
         return (CATEGORICAL, EXACT, BINNED) if self.element_kind in _NUMBER_KINDS else (CATEGORICAL, EXACT)
 
     @property
@@ -215,9 +233,24 @@ class FeatureCodec:
         return self.name == EXACT
 
     @property
+    def is_list(self) -> bool:
+        """Whether the values are items that have times."""
+        return self.name == LIST
+
+    @property
+    def is_derived(self) -> bool:
+        """Whether nothing is stored for the feature, as another one knows its values."""
+        return self.name == TIMES
+
+    @property
+    def may_repeat(self) -> bool:
+        """Whether the values of a row stand in an order of their own, and may repeat."""
+        return self.is_exact or self.is_list
+
+    @property
     def is_bounded(self) -> bool:
         """Whether ``max_vocabulary`` does not concern the feature, whatever its values are."""
-        return self.is_exact or isinstance(self.binning, Quantiles | Edges)
+        return self.is_exact or self.is_list or self.is_derived or isinstance(self.binning, Quantiles | Edges)
 
     @cached_property
     def element_kind(self) -> str:

@@ -115,12 +115,25 @@ def deletions(
     ------
     RowError : a key has other join keys than the view, or not all are of one type.
     """
-    columns, columns[ENTITY_KEY] = _key_columns(entity_keys, join_keys)
-    columns[EVENT_TIMESTAMP] = _timestamps([now] * len(entity_keys))
-    columns[CREATED_TIMESTAMP] = pa.nulls(len(entity_keys), TIMESTAMP)
-    columns[NULLS] = pa.nulls(len(entity_keys), NAMES)
-    columns[DELETED] = pa.array([True] * len(entity_keys), pa.bool_())
-    return pa.table(columns)
+    return _deletions(*_key_columns(entity_keys, join_keys), now)
+
+
+def deletion_rows(join_keys: Mapping[str, pa.Array], now: datetime) -> pa.Table:
+    """The same for entities whose join keys stand in columns; see `serialize_columns`."""
+    columns = {name: values for name, values in join_keys.items() if name != ENTITYLESS_JOIN_KEY}
+    return _deletions(columns, serialize_columns(join_keys), now)
+
+
+def _deletions(columns: Mapping[str, pa.Array], serialized_keys: pa.Array, now: datetime) -> pa.Table:
+    number = len(serialized_keys)
+    own = {
+        ENTITY_KEY: serialized_keys,
+        EVENT_TIMESTAMP: _timestamps([now] * number),
+        CREATED_TIMESTAMP: pa.nulls(number, TIMESTAMP),
+        NULLS: pa.nulls(number, NAMES),
+        DELETED: pa.array([True] * number, pa.bool_()),
+    }
+    return pa.table({**columns, **own})
 
 
 def _key_columns(
@@ -267,7 +280,8 @@ class EncodedFeature:
 
     ``states`` is uint8[n] of codecs.MISSING, NULL, EMPTY, VALUE; row ``i`` has the symbols
     ``symbols[indptr[i]:indptr[i + 1]]`` (int64[n + 1] and int32[nnz]), ids of ``vocabulary``: distinct and
-    ascending, but for an exact codec as they were written.
+    ascending, but for an exact codec as they were written. Those of a list are its items, newest first, and
+    ``times``, int64[nnz], tell when each was, in microseconds since 1970; None of what is no list.
     """
 
     codec: FeatureCodec
@@ -275,11 +289,22 @@ class EncodedFeature:
     states: NDArray[np.uint8]
     indptr: NDArray[np.int64]
     symbols: NDArray[np.int32]
+    times: NDArray[np.int64] | None = None
 
     @property
     def csr(self) -> Csr:
-        """The symbols of each row."""
-        return Csr(self.indptr, self.symbols)
+        """The symbols of each row; those of a list have their times for weights."""
+        return Csr(self.indptr, self.symbols, self.times)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the arrays and the vocabulary."""
+        arrays = self.states.nbytes + self.indptr.nbytes + self.symbols.nbytes
+        return arrays + (0 if self.times is None else self.times.nbytes) + self.vocabulary.size_bytes
+
+    def with_rows(self, states: NDArray[np.uint8], rows: Csr) -> "EncodedFeature":
+        """Other rows, given by their states and symbols, of the same vocabulary."""
+        return replace(self, states=states, indptr=rows.indptr, symbols=rows.ids, times=rows.weights)
 
     @property
     def num_values(self) -> int:
@@ -292,14 +317,13 @@ class EncodedFeature:
 
     def take(self, rows: NDArray[np.int64]) -> "EncodedFeature":
         """The given rows, in the order given."""
-        taken = self.csr.take(rows)
-        return replace(self, states=self.states[rows], indptr=taken.indptr, symbols=taken.ids)
+        return self.with_rows(self.states[rows], self.csr.take(rows))
 
     def within(self, vocabulary: Vocabulary) -> "EncodedFeature":
         """The rows with only those values that are in a vocabulary; a set of which none is left is empty."""
         kept = self.csr.masked((vocabulary.find(self.vocabulary.values) >= 0)[self.symbols])
         states = np.where((self.states == VALUE) & (kept.lengths == 0), np.uint8(EMPTY), self.states)
-        return replace(self, states=states, indptr=kept.indptr, symbols=kept.ids)
+        return self.with_rows(states, kept)
 
 
 @dataclass(frozen=True)
@@ -393,7 +417,7 @@ def encode(table: pa.Table, keys: RowKeys, codecs: Sequence[FeatureCodec]) -> En
     ------
     DamagedFileError : a column is of another type than the store writes.
     """
-    nulls = _null_features(table)
+    nulls = null_features(table)
     features = {codec.feature: _encode_feature(table, codec, nulls) for codec in codecs}
     return EncodedRows(keys, features)
 
@@ -402,7 +426,7 @@ def _microseconds(column: pa.ChunkedArray) -> NDArray[np.int64]:
     return np.asarray(column.cast(pa.int64()).fill_null(NO_TIMESTAMP).to_numpy(), np.int64)
 
 
-def _null_features(table: pa.Table) -> Mapping[str, NDArray[np.int64]]:
+def null_features(table: pa.Table) -> Mapping[str, NDArray[np.int64]]:
     """Per feature, the rows in which it was written as null."""
     column = table[NULLS].combine_chunks()
     if column.null_count == len(column):
@@ -416,7 +440,7 @@ def _encode_feature(
     table: pa.Table, codec: FeatureCodec, nulls: Mapping[str, NDArray[np.int64]]
 ) -> EncodedFeature:
     if codec.feature not in table.column_names:
-        return _never_written(codec, len(table))
+        return never_written(codec, len(table))
     return encode_column(table[codec.feature].combine_chunks(), codec, nulls.get(codec.feature))
 
 
@@ -443,18 +467,20 @@ def encode_column(
     vocabulary, symbols = Vocabulary.by_popularity(codec.to_storage(elements))
     indptr = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=indptr[1:])
-    if codec.is_collection and not codec.is_exact:
+    if codec.is_collection and not codec.may_repeat:
         indptr, symbols = kernel.distinct_per_row(indptr, symbols)
     return EncodedFeature(codec, vocabulary, states, indptr, symbols)
 
 
-def _never_written(codec: FeatureCodec, num_rows: int) -> EncodedFeature:
+def never_written(codec: FeatureCodec, num_rows: int) -> EncodedFeature:
+    """A feature that none of so many rows has."""
     return EncodedFeature(
         codec,
         Vocabulary(codec.to_storage(pa.array([], pa.null()).cast(_element_type(codec)))),
         np.full(num_rows, MISSING, np.uint8),
         np.zeros(num_rows + 1, np.int64),
         np.zeros(0, np.int32),
+        np.zeros(0, np.int64) if codec.is_list else None,
     )
 
 
@@ -464,7 +490,7 @@ def _element_type(codec: FeatureCodec) -> pa.DataType:
 
 def _concatenate_feature(older: EncodedRows, newer: EncodedRows, name: str) -> EncodedFeature:
     codec = (newer.features.get(name) or older.features[name]).codec
-    parts = [rows.features.get(name) or _never_written(codec, len(rows)) for rows in (older, newer)]
+    parts = [rows.features.get(name) or never_written(codec, len(rows)) for rows in (older, newer)]
     vocabulary, new_ids = Vocabulary.union([part.vocabulary for part in parts])
     return EncodedFeature(
         codec,
@@ -474,4 +500,10 @@ def _concatenate_feature(older: EncodedRows, newer: EncodedRows, name: str) -> E
         np.concatenate(
             [ids[part.symbols].astype(np.int32) for ids, part in zip(new_ids, parts, strict=True)]
         ),
+        _concatenate_times(parts),
     )
+
+
+def _concatenate_times(parts: Sequence[EncodedFeature]) -> NDArray[np.int64] | None:
+    times = [part.times for part in parts if part.times is not None]
+    return np.concatenate(times) if len(times) == len(parts) else None

@@ -9,6 +9,9 @@ from numpy.typing import NDArray
 from feast_sketch_store.kernel import row_sums, to_bits
 from feast_sketch_store.rows.codecs import Decoder, Symbols
 from feast_sketch_store.rows.csr import Csr
+from feast_sketch_store.rows.encoding import NO_TIMESTAMP
+from feast_sketch_store.rows.listing import Listing
+from feast_sketch_store.rows.lists import newest_of, once_a_tick
 
 _MAX_MARKS = 1 << 22  # bytes
 
@@ -42,6 +45,22 @@ class Answer(Protocol):
     def symbols(self) -> Symbols:
         """The symbols of all entities: int[nnz]."""
         return self.csr.ids
+
+    def newest(
+        self, rows: NDArray[np.int64] | None, listing: Listing | None, since: int = NO_TIMESTAMP
+    ) -> Csr:
+        """The items of lists, newest first, with their times for weights.
+
+        Parameters
+        ----------
+        rows : int64[r], which of the entities; None for all.
+        listing : that the lists are cut by, and has each value once in a tick; None for all items.
+        since : microseconds since 1970; older items are left out.
+        """
+        items = self.csr if rows is None else self.csr.take(rows)
+        if listing is None:
+            return newest_of(items, None, since)
+        return newest_of(once_a_tick(items, listing.resolution_microseconds), listing.limit, since)
 
     def load(self) -> None:
         """Read now what is not read yet, so that nothing which is damaged shows up later."""

@@ -6,12 +6,13 @@ from feast_sketch_store.structures.base import Structure
 from feast_sketch_store.structures.bloom import BloomTable
 from feast_sketch_store.structures.columns import Columns
 from feast_sketch_store.structures.goals import AUTO
+from feast_sketch_store.structures.lists import Lists
 from feast_sketch_store.structures.set_columns import SetColumns
 
 # Names of arrays of a layer begin with its structures' kinds, or with these.
 RESERVED = ("presence", "roundings")
 
-_kinds: dict[str, type[Structure]] = {kind.kind: kind for kind in (BloomTable, Columns, SetColumns)}
+_kinds: dict[str, type[Structure]] = {kind.kind: kind for kind in (BloomTable, Columns, SetColumns, Lists)}
 
 
 def register(kind: type[Structure]) -> None:
@@ -63,6 +64,11 @@ def named(name: str) -> type[Structure]:
     KeyError : there is none.
     """
     return next(kind for kind in _kinds.values() if name in kind.names)
+
+
+def keeper(codec: str) -> type[Structure] | None:
+    """The kind that keeps features of a codec, whatever they are wanted for; None if there is none."""
+    return next((kind for kind in _kinds.values() if codec in kind.codecs), None)
 
 
 def tag_names() -> list[str]:

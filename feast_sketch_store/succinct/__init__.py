@@ -11,6 +11,7 @@ from feast_sketch_store.succinct.shifting_bloom import (
     ShiftingBloomFilterBuilder,
     new_salt,
 )
+from feast_sketch_store.succinct.timed_lists import ListCode, TimedLists
 
 __all__ = [
     "MAX_NUM_WORDS",
@@ -19,9 +20,11 @@ __all__ = [
     "EliasFano",
     "FingerprintIndex",
     "GolombSets",
+    "ListCode",
     "PackedInts",
     "SetCode",
     "ShiftingBloomFilter",
     "ShiftingBloomFilterBuilder",
+    "TimedLists",
     "new_salt",
 ]

@@ -23,9 +23,10 @@ from feast_sketch_store.errors import DamagedFileError, SketchStoreError, Storag
 from feast_sketch_store.layers import LayerAnswer, Shards
 from feast_sketch_store.metrics import FALLBACKS, LAG_COMMITS, REFRESHES, ViewMetrics, is_loaded
 from feast_sketch_store.row_log import RowLog
-from feast_sketch_store.rows.codecs import EXACT, FeatureCodec
+from feast_sketch_store.rows.codecs import EXACT, LIST, FeatureCodec
 from feast_sketch_store.rows.encoding import ENTITY_KEY, NO_TIMESTAMP, OWN_COLUMNS, RowKeys
 from feast_sketch_store.rows.entity_keys import join_keys_of
+from feast_sketch_store.rows.list_log import OPERATION, is_times_column, times_column
 from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder
 from feast_sketch_store.snapshot.order import load_order
 from feast_sketch_store.storage.base import Storage
@@ -241,12 +242,15 @@ class LiveView:
     def _stored_codecs(self) -> list[FeatureCodec]:
         """The codecs of all features that were written: as they were sealed, or else by their columns."""
         codecs = dict(self._state.sealed.codecs) if self._state.sealed is not None else {}
-        for column in self.stored_schema():
-            if column.name not in {*codecs, *(self.stored_join_keys() or {}), *OWN_COLUMNS}:
+        columns = self.stored_schema()
+        for column in columns:
+            others = {*codecs, *(self.stored_join_keys() or {}), *OWN_COLUMNS, OPERATION}
+            if column.name not in others and not is_times_column(column.name):
                 value_field = FeatureCodec.field_of(column.type)
                 if value_field is not None:
                     # As they were written; a seal tells what the feature was declared to be.
-                    codecs[column.name] = FeatureCodec(column.name, value_field, EXACT)
+                    is_list = times_column(column.name) in columns.names
+                    codecs[column.name] = FeatureCodec(column.name, value_field, LIST if is_list else EXACT)
         return list(codecs.values())
 
     def _stored_semantics(self) -> RowSemantics:
@@ -472,7 +476,7 @@ class LiveView:
         if not parts:
             return RowKeys.none()
         _, keys = RowKeys.concatenate(parts).newest()
-        return keys.take(np.flatnonzero(~keys.deleted))
+        return keys.take(np.flatnonzero(~keys.deleted & (keys.event_timestamps > NO_TIMESTAMP)))
 
     @property
     def pinned(self) -> SnapshotFile | None:
@@ -486,7 +490,8 @@ class LiveView:
             return {}
         rows = functools.reduce(state.semantics.merge, (layer.rows for layer in state.exact))
         alive = ~rows.keys.deleted
-        return {name: int(np.diff(f.indptr)[alive].sum()) for name, f in rows.features.items()}
+        names = [codec.feature for codec in self.codecs if codec.feature in rows.features]
+        return {name: int(np.diff(rows.features[name].indptr)[alive].sum()) for name in names}
 
     def stats(self) -> ViewStats:
         """Sizes of the view as of now."""

@@ -3,9 +3,10 @@
 from collections.abc import Collection
 from typing import Final
 
+from feast_sketch_store.view.append import APPEND
 from feast_sketch_store.view.semantics import REPLACE, RowSemantics
 
-SEMANTICS: Final[dict[str, RowSemantics]] = {semantics.name: semantics for semantics in (REPLACE,)}
+SEMANTICS: Final[dict[str, RowSemantics]] = {semantics.name: semantics for semantics in (REPLACE, APPEND)}
 
 
 def named(name: str) -> RowSemantics:

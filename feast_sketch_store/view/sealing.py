@@ -45,10 +45,10 @@ class SealPolicy:
 
 def fold(rows: FoldedRows, settings: ViewSettings) -> SealedLayer:
     """Fold rows into a layer. Touches no storage."""
-    budget = settings.budget
+    budget, codecs = settings.budget, settings.stored_codecs
     if settings.semantics != REPLACE.name:
         budget = replace(budget, semantics=settings.semantics, since=rows.expire_before)
-    layer = seal(rows.keys, rows.encoded(settings.codecs), settings.codecs, budget)
+    layer = seal(rows.keys, rows.encoded(codecs), codecs, budget)
     for name, reason in layer.failed_over.items():
         _logger.warning("feature %r of view %r is sealed exactly: %s", name, settings.view, reason)
     return layer

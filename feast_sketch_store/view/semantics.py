@@ -131,7 +131,11 @@ class RowSemantics(ABC):
 
     @abstractmethod
     def combine(
-        self, answers: Sequence[LayerAnswer], features: Sequence[str], expire_before: int
+        self,
+        answers: Sequence[LayerAnswer],
+        features: Sequence[str],
+        expire_before: int,
+        limit: int | None = None,
     ) -> list[LayerAnswer]:
         """Answers of layers, newest first, so that no entity is found twice. `stack` puts them together.
 
@@ -140,6 +144,7 @@ class RowSemantics(ABC):
         answers : about what `sources` named, without the rows of `expire_rows_before`.
         features : those that the read is about.
         expire_before : microseconds since 1970, before which a read shows nothing.
+        limit : how many items of lists are shown at most.
         """
 
 
@@ -186,7 +191,11 @@ class Replace(RowSemantics):
         return answer.decided
 
     def combine(
-        self, answers: Sequence[LayerAnswer], features: Sequence[str], expire_before: int
+        self,
+        answers: Sequence[LayerAnswer],
+        features: Sequence[str],
+        expire_before: int,
+        limit: int | None = None,
     ) -> list[LayerAnswer]:
         """As they are: each entity is found by its newest layer."""
         return list(answers)

@@ -23,10 +23,11 @@ import yaml
 from feast_sketch_store.errors import SettingsError, SketchStoreError, UnsupportedFeatureError, summed_up
 from feast_sketch_store.layers import Cut, FeatureBudget, Goal
 from feast_sketch_store.rows.binning import Edges, Precision, Quantiles
-from feast_sketch_store.rows.codecs import BINNED, CATEGORICAL, EXACT, MEMBERSHIP, FeatureCodec
+from feast_sketch_store.rows.codecs import BINNED, CATEGORICAL, EXACT, LIST, MEMBERSHIP, FeatureCodec
 from feast_sketch_store.rows.column_names import clash
 from feast_sketch_store.rows.encoding import OWN_COLUMNS
 from feast_sketch_store.rows.entity_keys import JoinKeys
+from feast_sketch_store.rows.list_log import OPERATION, is_times_column
 from feast_sketch_store.structures import registry
 from feast_sketch_store.structures.goals import (
     AUTO,
@@ -40,6 +41,15 @@ from feast_sketch_store.structures.goals import (
 from feast_sketch_store.structures.parts import checked
 from feast_sketch_store.structures.sizing import AUTO_NOISE_RATIO
 from feast_sketch_store.view.codec_choice import DEFAULT_CODECS, TAG_PREFIX, choose_codec, field_line
+from feast_sketch_store.view.list_settings import (
+    LIMIT,
+    RESOLUTION,
+    TIMES_OF,
+    has_lists,
+    is_list_field,
+    list_codec,
+    list_problems,
+)
 
 if TYPE_CHECKING:
     from feast.feature_view import FeatureView
@@ -125,6 +135,11 @@ class ViewSettings:
         return [feature.codec for feature in self.features.values()]
 
     @property
+    def stored_codecs(self) -> list[FeatureCodec]:
+        """The codecs of features that are stored; the others are known by these."""
+        return [codec for codec in self.codecs if not codec.is_derived]
+
+    @property
     def lists_rows(self) -> bool:
         """Whether sealed layers list their rows: scalars are columns then, which have no vocabulary."""
         return any(codec.is_exact for codec in self.codecs)
@@ -186,6 +201,8 @@ def resolve(options: StoreOptions, table: "FeatureView", folder: Path | None = N
             features[field.name] = _feature_settings(options, table.name, field, view_tags)
         except (SettingsError, UnsupportedFeatureError) as error:
             problems.append(error)
+    codecs = [feature.codec for feature in features.values()]
+    problems += list_problems(table, codecs, ttl_microseconds(options, table))
     if problems:
         raise summed_up(problems)
     return ViewSettings(
@@ -196,6 +213,7 @@ def resolve(options: StoreOptions, table: "FeatureView", folder: Path | None = N
         folder,
         join_keys,
         view_tags.get(EXPIRED_KEPT_FOR, options.expired_kept_for) // timedelta(microseconds=1),
+        "append" if any(codec.is_list for codec in codecs) else "replace",
     )
 
 
@@ -205,6 +223,8 @@ def _feature_settings(
     where = f"feature {field.name!r} of view {view!r}"
     own_tags = _own_tags(field.tags, where, _FEATURE_TAGS)
     tags = {**view_tags, **own_tags}
+    if is_list_field(own_tags):
+        return FeatureSettings(list_codec(field, own_tags, where), 0.0, options.max_vocabulary)
     default = view_tags.get("default_codec", options.default_codec)
     codec, may_be_column, by_type = choose_codec(field, tags, own_tags, default, where)
     if codec.is_exact and (idle := [TAG_PREFIX + tag for tag in _IDLE_IF_EXACT if tag in own_tags]):
@@ -242,7 +262,7 @@ def _name_problems(table: "FeatureView", join_keys: Iterable[str]) -> Iterator[S
     """Names that cannot be columns of one table."""
     names = [*join_keys, *(field.name for field in table.features)]
     for name in names:
-        if name.lower() in OWN_COLUMNS:
+        if name.lower() in (*OWN_COLUMNS, OPERATION) or is_times_column(name.lower()):
             yield UnsupportedFeatureError(
                 f"feature or join key {name!r} of view {table.name!r} has a name that the row log reserves "
                 "for itself; rename it"
@@ -256,8 +276,11 @@ def _name_problems(table: "FeatureView", join_keys: Iterable[str]) -> Iterator[S
 
 
 def ttl_microseconds(options: StoreOptions, table: "FeatureView") -> int | None:
-    """How long a view's rows live; None for ever, which Feast writes as a ttl of zero or none."""
-    if not options.expire_rows:
+    """How long a view's rows live; None for ever, which Feast writes as a ttl of zero or none.
+
+    Without ``expire_rows`` rows live for ever, and items of lists as long as their view says.
+    """
+    if not options.expire_rows and not has_lists(table):
         return None
     ttl = getattr(table, "ttl", None)  # on-demand views have none
     return ttl // timedelta(microseconds=1) if ttl else None
@@ -351,6 +374,18 @@ def duration(text: Any) -> timedelta:
     raise ValueError("a duration must be 0, or a number and one of s, min, h and d, such as 7d")
 
 
+def resolution(text: Any) -> timedelta:
+    """Read a duration of at least a microsecond.
+
+    Raises
+    ------
+    ValueError : it is none.
+    """
+    if (tick := duration(text)) < timedelta(microseconds=1):
+        raise ValueError("a resolution must be at least a microsecond, such as 1s, 1min or 1h")
+    return tick
+
+
 def vocabulary_setting(given: Any) -> VocabularySetting:
     """Read which values are kept: ``{top: 900}``, ``{min_share: 0.001}``, ``{file: PATH}`` or a list.
 
@@ -427,7 +462,10 @@ _TARGET_TAGS: Mapping[str, Callable[[Any], Any]] = {
 _FEATURE_TAGS: Mapping[str, Callable[[Any], Any]] = {
     **_TARGET_TAGS,
     "max_vocabulary": positive_count,
-    "codec": _one_of(MEMBERSHIP, CATEGORICAL, BINNED, EXACT),
+    "codec": _one_of(MEMBERSHIP, CATEGORICAL, BINNED, EXACT, LIST),
+    RESOLUTION: resolution,
+    LIMIT: positive_count,
+    TIMES_OF: str,
     "bins": lambda text: Quantiles(int(text)),
     "edges": _edges,
     "precision": lambda text: Precision(float(text)),

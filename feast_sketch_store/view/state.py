@@ -59,9 +59,17 @@ class State:
         return sum(layer.size_bytes for layer in self.exact)
 
     def read(
-        self, entity_hashes: NDArray[np.uint64], features: Sequence[str], expire_before: int
+        self,
+        entity_hashes: NDArray[np.uint64],
+        features: Sequence[str],
+        expire_before: int,
+        limit: int | None = None,
     ) -> list[LayerAnswer]:
         """An answer per layer that found some of the entities; see `View.read`.
+
+        Parameters
+        ----------
+        limit : how many items of lists are shown at most; None for as many as the lists have.
 
         Raises
         ------
@@ -90,11 +98,23 @@ class State:
                 remaining = np.delete(remaining, decided)
                 entity_hashes = np.delete(entity_hashes, decided, axis=0)
                 if not len(remaining):
-                    return self.semantics.combine(answers, features, expire_before)
+                    return self._combined(answers, features, expire_before, limit)
         if self.sealed is not None:
             for answer in self._read_sealed(self.sealed, entity_hashes, sources, rows_before):
                 take_up(answer)
-        return self.semantics.combine(answers, features, expire_before)
+        return self._combined(answers, features, expire_before, limit)
+
+    def _combined(
+        self, answers: Sequence[LayerAnswer], features: Sequence[str], expire_before: int, limit: int | None
+    ) -> list[LayerAnswer]:
+        try:
+            return self.semantics.combine(answers, features, expire_before, limit)
+        except ValueError as error:
+            raise self._damaged(error) from error
+
+    def _damaged(self, error: ValueError) -> Exception:
+        """What is told of parts that contradict each other; those of a snapshot are damaged."""
+        return error if self.snapshot is None else DamagedFileError(f"{self.snapshot.where()}: {error}")
 
     def _read_sealed(
         self, sealed: Shards, entity_hashes: NDArray[np.uint64], features: Sequence[str], expire_before: int
@@ -102,9 +122,7 @@ class State:
         try:
             return sealed.read(entity_hashes, features, expire_before)
         except ValueError as error:
-            if self.snapshot is None:
-                raise
-            raise DamagedFileError(f"{self.snapshot.where()}: {error}") from error
+            raise self._damaged(error) from error
 
 
 class StateLoader:
@@ -358,6 +376,12 @@ class StateLoader:
         if snapshot.name in self._damaged:
             raise DamagedFileError(f"{snapshot.where()}: a block of it is damaged")
         sealed = open_shards(snapshot)
+        if sealed.semantics != self.semantics.name and self.codecs:
+            raise UnsupportedFeatureError(
+                f"{snapshot.where()}: the rows of the view {sealed.semantics}, and are declared to "
+                f"{self.semantics.name} now; give the view a new name, or remove it with `feast apply`, add "
+                "it again and materialize"
+            )
         for codec in self.codecs:
             known = sealed.codecs.get(codec.feature)
             if known is not None and known.value_field != codec.value_field:

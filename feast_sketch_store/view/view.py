@@ -38,7 +38,7 @@ from feast_sketch_store.view import written_values
 from feast_sketch_store.view.group_commit import GroupCommit
 from feast_sketch_store.view.live import LiveView, expire_before_of
 from feast_sketch_store.view.process_writes import note_write
-from feast_sketch_store.view.registry import named
+from feast_sketch_store.view.registry import named, of_log
 from feast_sketch_store.view.sealing import SealPolicy, fold
 from feast_sketch_store.view.semantics import FoldedRows
 from feast_sketch_store.view.settings import ViewSettings
@@ -647,6 +647,13 @@ class View(LiveView):
         """
         self.refresh()
         self._row_log.check_schema(self._semantics.columns(self.settings.codecs))
+        columns = self.stored_schema().names
+        if columns and of_log(columns).log_column != self._semantics.log_column:
+            raise UnsupportedFeatureError(
+                f"the rows of feature view {self.settings.view!r} {of_log(columns).name}, and are declared "
+                f"to {self._semantics.name} now; give the view a new name, or remove it with `feast apply`, "
+                "add it again and materialize"
+            )
 
     def vacuum(self, orphan_age_seconds: float = 86_400.0) -> int:
         """Remove files that nothing uses any more: replaced rows, all snapshots but the newest, and what

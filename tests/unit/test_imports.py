@@ -18,6 +18,7 @@ ROOMS = [
     "bridges",
     "planning",
     "operations",
+    "lists",
     "online_store",
     "adapter",
     "reading",
@@ -45,6 +46,7 @@ MAY_IMPORT_FEAST = {
     "bridges.sql",
     "bridges.survey",
     "cli",
+    "lists",
     "online_store",
     "operations.copying",
     "operations.health",
@@ -56,6 +58,7 @@ MAY_IMPORT_FEAST = {
     "rows.encoding",
     "rows.entity_keys",
     "view.codec_choice",
+    "view.list_settings",
     "view.settings",
 }
 # Modules that neither read nor write files, nor import anything that does.
@@ -84,6 +87,7 @@ HARMLESS = {
     "dataclasses",
     "functools",
     "hashlib",
+    "heapq",
     "html",
     "importlib",  # for a file of the package itself
     "itertools",

@@ -27,6 +27,11 @@ CODES = (PARAMETERS, STARTS, LEVELS, WORDS, 100)
 ASCENDING = (np.array([0b101], np.uint64), 8, 2, WORDS, 9, WORDS, 9)  # one in bucket 0 and one in bucket 1
 INDEX = (*ASCENDING, 8 << 9, np.zeros(1, np.uint64))
 ONE_SET = np.zeros(1, np.int32), np.zeros(2, np.int64), np.zeros(9, np.int32)
+TABLES, WIDTHS = np.full(3 * 4096, 1, np.uint16), np.zeros(15, np.uint8)
+LISTS = (
+    *(TABLES, WIDTHS, 3, WORDS, np.zeros(1, np.int64), np.full(1, 9), 5, 9, 0),
+    *(np.zeros(2, np.int64), np.zeros(9, np.int32), np.zeros(9, np.int64)),
+)
 INDPTR, IDS = np.zeros(4, np.int64), np.zeros(500, np.int32)
 
 
@@ -148,6 +153,11 @@ MISFITS = {
     "own ids": lambda: compiled.read_sets(
         *CODES, *ASCENDING, np.array([0]), 0, np.zeros(2, np.int32), 0, *ONE_SET
     ),
+    "tables": lambda: compiled.read_lists(TABLES[:9].copy(), *LISTS[1:]),
+    "widths": lambda: compiled.read_lists(TABLES, WIDTHS[:9].copy(), *LISTS[2:]),
+    "stops": lambda: compiled.read_lists(*LISTS[:5], np.zeros(2, np.int64), *LISTS[6:]),
+    "ages": lambda: compiled.read_lists(*LISTS[:-1], np.zeros(2, np.int64)),
+    "count": lambda: compiled.read_lists(*LISTS[:9], np.array([-1, 0]), *LISTS[10:]),
     "starts": lambda: compiled.read_sets(
         *CODES, *ASCENDING[:3], WORDS[:1], *ASCENDING[4:], np.array([0]), 0, None, 0, *ONE_SET
     ),
@@ -202,6 +212,7 @@ CALLS = {
     "find_rows": (*INDEX, *FOUND),
     "write_sets": (PARAMETERS, STARTS, LEVELS, *SETS, WORDS, ENDS),
     "read_sets": (*CODES, *ASCENDING, np.array([0]), 0, None, 0, *ONE_SET),
+    "read_lists": LISTS,
 }
 
 

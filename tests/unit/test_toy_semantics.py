@@ -113,7 +113,7 @@ class Unite(RowSemantics):
     def decided(self, answer):
         return answer.fenced
 
-    def combine(self, answers, features, expire_before):
+    def combine(self, answers, features, expire_before, limit=None):
         if len(answers) < 2:
             return list(answers)
         both = stack(answers)

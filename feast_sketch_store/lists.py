@@ -1,0 +1,235 @@
+"""`Lists`: add to, read and remove from the lists of a feature view, arrays in and arrays out.
+
+history = Lists("feature_repo", "user_history", "read")
+history.add(users, articles, timestamps)                    what users have just read
+recent = history.get(users, limit=50)                       newest first, never an expired item
+history.remove([user], article)                             forget one article
+history.clear([user])                                       forget all
+"""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from feast import FeatureStore
+from numpy.typing import ArrayLike, NDArray
+
+from feast_sketch_store.errors import RowError, StorageError, UnsupportedFeatureError
+from feast_sketch_store.online_store import any_feature_view, online_store_of
+from feast_sketch_store.reading.entities import Entities, EntityColumns, as_array
+from feast_sketch_store.reading.ragged import RaggedLists, read_lists, since_of
+from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.rows.encoding import TIMESTAMP, deletion_rows
+from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES
+from feast_sketch_store.rows.list_log import REMOVE, REPLACE, operation_rows
+
+
+class Lists:
+    """One list of a feature view. Safe to use from several threads.
+
+    Writes are durable, and visible to this process, when they return. Writes of several threads share a
+    commit. Feast's own writes and reads see the same items.
+
+    Parameters
+    ----------
+    repo : a `FeatureStore`, or the folder of a feature repository.
+    feature_view, feature : their names.
+
+    Raises
+    ------
+    UnsupportedFeatureError : the view has no such list.
+    SketchStoreError : the online store is another one.
+    feast.errors.FeatureViewNotFoundException : there is no such view (from Feast).
+    """
+
+    def __init__(self, repo: FeatureStore | str | Path, feature_view: str, feature: str):
+        store = repo if isinstance(repo, FeatureStore) else FeatureStore(repo_path=str(repo))
+        table = any_feature_view(store, feature_view)
+        self._is_replica = store.config.online_store.role == "replica"
+        self._view = online_store_of(store).writer(store.config, table)
+        self._codecs = self._view.settings.stored_codecs
+        codec = next((codec for codec in self._codecs if codec.feature == feature), None)
+        if codec is None or not codec.is_list:
+            lists = [codec.feature for codec in self._codecs if codec.is_list]
+            raise UnsupportedFeatureError(
+                f"feature view {feature_view!r} has no list {feature!r}; its lists are {lists}. The tag "
+                "sketch.codec: list on an Array makes one"
+            )
+        self._codec = codec
+        fields = {f.name: FeatureCodec.for_feature(f.name, f.dtype).value_field for f in table.entity_columns}
+        self._entities = EntityColumns(feature_view, {n: JOIN_KEY_TYPES[f] for n, f in fields.items()})
+
+    def add(
+        self, entities: Entities, values: ArrayLike | pa.Array, timestamps: ArrayLike | pa.Array | None = None
+    ) -> None:
+        """Add an item to the list of each entity.
+
+        Parameters
+        ----------
+        entities : n of them, an entity as often as it gets items; as for `SketchReader.hash`.
+        values : n values.
+        timestamps : when the items were: n of them, of an Arrow or NumPy type of timestamps, datetimes, or
+            seconds since 1970; or one for all. None for now. Naive ones are in UTC.
+
+        Raises
+        ------
+        RowError : the arrays are not of one length, or not of the right types. Nothing was written.
+        StorageError : nothing was written.
+        """
+        columns = self._entities.columns(entities)
+        num_rows = self._entities.number(columns)
+        elements, times = self._values(values, num_rows), _microseconds(timestamps, num_rows)
+        self._write(columns, (np.arange(num_rows + 1), elements, times), times, None)
+
+    def replace(
+        self,
+        entities: Entities,
+        indptr: ArrayLike,
+        values: ArrayLike | pa.Array,
+        timestamps: ArrayLike | pa.Array | None = None,
+    ) -> None:
+        """Write whole lists, in place of those that entities have.
+
+        Parameters
+        ----------
+        entities : n of them.
+        indptr : int[n + 1]; the list of entity ``i`` has the items from ``indptr[i]`` to ``indptr[i + 1]``.
+        values, timestamps : of the items, as for `add`.
+
+        Raises
+        ------
+        RowError, StorageError : as `add`.
+        """
+        columns = self._entities.columns(entities)
+        bounds, num_rows = np.asarray(indptr, np.int64), self._entities.number(columns)
+        if len(bounds) != num_rows + 1 or bounds[0] or (np.diff(bounds) < 0).any():
+            raise RowError(f"indptr does not tell where the lists of {num_rows} entities begin")
+        times = _microseconds(timestamps, int(bounds[-1]))
+        elements = self._values(values, int(bounds[-1]))
+        # By position the newest item of a row is its last.
+        order = np.lexsort((times, np.repeat(np.arange(num_rows), np.diff(bounds))))
+        elements, times = elements.take(pa.array(order)), times[order]
+        events = np.full(num_rows, _now())
+        has_items = np.diff(bounds) > 0
+        events[has_items] = times[bounds[1:][has_items] - 1]
+        self._write(columns, (bounds, elements, times), events, REPLACE)
+
+    def get(
+        self, entities: Entities, min_timestamp: datetime | None = None, limit: int | None = None
+    ) -> RaggedLists:
+        """The items of each entity, newest first; never an expired one, and no more than the list's limit.
+
+        Parameters
+        ----------
+        min_timestamp : of the oldest item; naive ones are in UTC. None for all.
+        limit : how many items of each entity at most.
+
+        Raises
+        ------
+        RowError : these are not entities of the view.
+        DamagedFileError : a file of the view cannot be read.
+        """
+        hashes = self._entities.hash(entities)
+        newest = since_of(min_timestamp, self._view.settings.ttl_microseconds), limit
+        return self._view.with_state(lambda state: read_lists(state, self._codec, hashes, newest))
+
+    def remove(self, entities: Entities, values: Any, until: datetime | None = None) -> None:
+        """Remove all items that have a value.
+
+        What was added before counts no more; the same item may be added again.
+
+        Parameters
+        ----------
+        entities : n of them.
+        values : one value, of all of them; or n values.
+        until : the time of the newest item to remove; None for now.
+
+        Raises
+        ------
+        RowError, StorageError : as `add`.
+        """
+        columns = self._entities.columns(entities)
+        num_rows = self._entities.number(columns)
+        if np.ndim(values) == 0 and not isinstance(values, pa.Array):
+            values = [values] * num_rows
+        times = _microseconds(until, num_rows)
+        self._write(columns, (np.arange(num_rows + 1), self._values(values, num_rows), times), times, REMOVE)
+
+    def clear(self, entities: Entities) -> None:
+        """Delete all that was written of entities: this list, and the view's others.
+
+        Raises
+        ------
+        RowError, StorageError : as `add`.
+        """
+        self._require_writer()
+        columns = self._entities.columns(entities)
+        if self._entities.number(columns):
+            self._view.delete(deletion_rows(columns, datetime.now(UTC)))
+
+    def _values(self, values: Any, number: int) -> pa.Array:
+        """So many values as elements of the list's column."""
+        kind = self._codec.arrow_type.value_type
+        try:
+            elements = as_array(values, kind)
+        except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+            raise RowError(
+                f"these are not values of the list {self._codec.feature!r}, which is of {kind}: {error}"
+            ) from error
+        if elements.null_count or len(elements) != number:
+            what = f"{elements.null_count} nulls" if elements.null_count else f"{len(elements)} values"
+            raise RowError(f"the list {self._codec.feature!r} takes {number} values here, not {what}")
+        return elements
+
+    def _write(
+        self,
+        columns: dict[str, pa.Array],
+        items: tuple[NDArray[np.int64], pa.Array, NDArray[np.int64]],
+        events: NDArray[np.int64],
+        operation: str | None,
+    ) -> None:
+        self._require_writer()
+        if len(events):
+            rows = operation_rows(columns, self._codecs, self._codec.feature, items, events, operation)
+            self._view.write(rows)
+
+    def _require_writer(self) -> None:
+        if self._is_replica:
+            raise StorageError(
+                f"feature view {self._view.settings.view!r}: online_store has role: replica, which only reads"
+            )
+
+
+def _now() -> int:
+    return int(np.datetime64(datetime.now(UTC).replace(tzinfo=None), "us").astype(np.int64))
+
+
+def _microseconds(timestamps: Any, number: int) -> NDArray[np.int64]:
+    """So many times, in microseconds since 1970: int64[number]."""
+    if timestamps is None:
+        return np.full(number, _now())
+    if isinstance(timestamps, datetime):
+        timestamps = [timestamps] * number
+    try:
+        times = timestamps if isinstance(timestamps, pa.Array) else pa.array(_plain(timestamps))
+        if pa.types.is_floating(times.type):
+            times = pa.array(np.rint(times.to_numpy(zero_copy_only=False) * 1e6).astype(np.int64))
+        elif pa.types.is_integer(times.type):
+            times = pa.array(times.cast(pa.int64()).to_numpy(zero_copy_only=False) * 1_000_000)
+        times = times.cast(TIMESTAMP, safe=False).cast(pa.int64())
+    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+        raise RowError(f"these are not timestamps: {error}") from error
+    if times.null_count or len(times) != number:
+        what = f"{times.null_count} nulls" if times.null_count else f"{len(times)}"
+        raise RowError(f"{number} timestamps are needed, not {what}")
+    return np.array(times.to_numpy(zero_copy_only=False), np.int64)
+
+
+def _plain(timestamps: Any) -> Sequence[Any] | NDArray[Any]:
+    """Timestamps as Arrow takes them; naive datetimes are in UTC."""
+    if isinstance(timestamps, np.ndarray):
+        return timestamps
+    return [t.replace(tzinfo=UTC) if isinstance(t, datetime) and t.tzinfo is None else t for t in timestamps]

@@ -1,0 +1,127 @@
+"""Entities and values as callers have them: as Arrow columns of the types that are stored, and hashes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import ArrayLike, NDArray
+
+from feast_sketch_store.errors import RowError
+from feast_sketch_store.rows.entity_keys import hash_columns, hash_int64_keys
+
+Entities: TypeAlias = ArrayLike | pa.Array | Mapping[str, ArrayLike | pa.Array]
+
+_HASHES, _INTEGERS = np.dtype(np.uint64), np.dtype(np.int64)
+
+
+@dataclass(frozen=True)
+class EntityColumns:
+    """The entities of one view.
+
+    Parameters
+    ----------
+    view : its name.
+    join_keys : the type of each join key's column.
+    """
+
+    view: str
+    join_keys: Mapping[str, pa.DataType]
+
+    def columns(self, entities: Entities) -> dict[str, pa.Array]:
+        """Entities as a column per join key.
+
+        Parameters
+        ----------
+        entities : as for `hash`, but no hashes.
+
+        Raises
+        ------
+        RowError : the values are not of the join keys' types, or some are null.
+        """
+        try:
+            columns = {
+                name: as_array(values, self.join_keys[name]) for name, values in self._by_name(entities)
+            }
+        except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+            raise self._refused(error) from error
+        if any(column.null_count for column in columns.values()):
+            raise self._refused("some are null")
+        return columns
+
+    def number(self, columns: Mapping[str, pa.Array]) -> int:
+        """How many entities stand in columns.
+
+        Raises
+        ------
+        RowError : the columns are not of one length.
+        """
+        lengths = {len(column) for column in columns.values()}
+        if len(lengths) != 1:
+            raise self._refused(f"the columns have {sorted(lengths)} values")
+        return lengths.pop()
+
+    def hash(self, entities: Entities) -> NDArray[np.uint64]:
+        """What the store knows entities by: uint64[n, 2]; hashes are taken as they are.
+
+        Parameters
+        ----------
+        entities : the values of the join key, as an array, or of each of several join keys, by name.
+
+        Raises
+        ------
+        RowError : as `columns`.
+        """
+        if isinstance(entities, np.ndarray):
+            if entities.dtype == _HASHES and entities.ndim == 2:
+                return entities
+            if entities.dtype == _INTEGERS and entities.ndim == 1 and len(self.join_keys) == 1:
+                ((name, kind),) = self.join_keys.items()
+                if pa.types.is_int64(kind):
+                    return hash_int64_keys(name, entities)
+        return hash_columns(self.columns(entities))
+
+    def _by_name(self, entities: Entities) -> list[tuple[str, Any]]:
+        if not isinstance(entities, Mapping):
+            if len(self.join_keys) != 1:
+                raise self._refused("give a mapping with an array for each")
+            return [(next(iter(self.join_keys)), entities)]
+        if entities.keys() != self.join_keys.keys():
+            raise self._refused(f"they have the join keys {sorted(entities)}")
+        return list(entities.items())
+
+    def _refused(self, reason: object) -> RowError:
+        types = ", ".join(f"{name} ({kind})" for name, kind in self.join_keys.items())
+        return RowError(
+            f"these are not entities of feature view {self.view!r}, whose join keys are {types}: {reason}"
+        )
+
+
+def as_array(values: Any, kind: pa.DataType) -> pa.Array:
+    """Values as an Arrow array of a type; numbers are not turned into strings, nor cut off."""
+    array = values
+    if not isinstance(values, pa.Array):
+        array = pa.array(np.asarray(values) if not isinstance(values, list) else values)
+    if pa.types.is_null(array.type) or len(array) == 0:
+        return array.cast(kind)
+    if _family(array.type) != _family(kind) and (_family(array.type), _family(kind)) not in _CASTS:
+        raise TypeError(f"{array.type} is not {kind}")
+    if pa.types.is_timestamp(kind) and pa.types.is_integer(array.type):
+        array = array.cast(pa.int64())
+    return array.cast(kind, safe=not pa.types.is_timestamp(kind))
+
+
+def _family(kind: pa.DataType) -> str:
+    """What a type is at heart; within a family Arrow casts safely or refuses."""
+    if pa.types.is_integer(kind):
+        return "integer"
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return "bytes"
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return "string"
+    return "float" if pa.types.is_floating(kind) else str(kind).partition("[")[0]
+
+
+# Seconds are times, and whole numbers prices.
+_CASTS = {("integer", "timestamp"), ("integer", "float")}

@@ -1,0 +1,302 @@
+"""Lists in the row log: the rows that are written, and the same as encoded rows.
+
+Beside the columns of other rows the log of a view with lists has
+
+    __operation       null for a row that appends, ``replace`` or ``remove``
+    __times__<list>   when each item of the list was; of a row that removes, up to when
+
+An Array in a row has its newest item at the end, as an append would put it there.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from feast_sketch_store.errors import RowError
+from feast_sketch_store.rows.codecs import EMPTY, MISSING, NULL, VALUE, FeatureCodec
+from feast_sketch_store.rows.csr import Csr
+from feast_sketch_store.rows.encoding import (
+    CREATED_TIMESTAMP,
+    DELETED,
+    ENTITY_KEY,
+    ENTITYLESS_JOIN_KEY,
+    EVENT_TIMESTAMP,
+    NAMES,
+    NO_TIMESTAMP,
+    NULLS,
+    TIMESTAMP,
+    EncodedFeature,
+    EncodedRows,
+    FeastRow,
+    RowKeys,
+    as_damage,
+    encode_column,
+    never_written,
+    null_features,
+    row_keys,
+    to_arrow,
+)
+from feast_sketch_store.rows.entity_keys import JoinKeys, serialize_columns
+from feast_sketch_store.rows.limits import check_rows
+from feast_sketch_store.rows.lists import removed_codec, united
+
+OPERATION: Final = "__operation"
+REPLACE: Final = "replace"
+REMOVE: Final = "remove"
+
+_TIMES: Final = "__times__"
+_ITEM_TIMES = pa.large_list(TIMESTAMP)
+_LAST_MICROSECOND = 253_402_300_800_000_000  # of the year 9999: what Python and Delta can tell
+
+
+def times_column(feature: str) -> str:
+    """The column with the times of a list's items."""
+    return _TIMES + feature
+
+
+def is_times_column(name: str) -> bool:
+    """Whether a column is one of `times_column`."""
+    return name.startswith(_TIMES)
+
+
+def columns_of(codecs: Sequence[FeatureCodec]) -> pa.Schema:
+    """The columns of the row log that lists take."""
+    fields = [(codec.feature, codec.arrow_type) for codec in codecs if codec.is_list]
+    fields += [(times_column(codec.feature), _ITEM_TIMES) for codec in codecs if codec.is_list]
+    return pa.schema([*fields, (OPERATION, pa.large_string())])
+
+
+def to_list_log(
+    rows: Sequence[FeastRow], codecs: Sequence[FeatureCodec], join_keys: JoinKeys | None = None
+) -> pa.Table:
+    """Turn rows, as Feast passes them, into rows that append; see `encoding.to_arrow`.
+
+    Items have the times that the list's feature of times gives, or else the event timestamp of their row.
+
+    Raises
+    ------
+    RowError : as `encoding.to_arrow`; or a row has not as many times as items.
+    """
+    table = to_arrow(rows, codecs, join_keys)
+    given = {codec.times_of: codec.feature for codec in codecs if codec.is_derived}
+    for codec in codecs:
+        if codec.is_list:
+            items, own = table[codec.feature].combine_chunks(), given.get(codec.feature)
+            times = pa.nulls(len(table), _ITEM_TIMES) if own is None else table[own].combine_chunks()
+            times = _times_of_items(
+                items, times, table[EVENT_TIMESTAMP].combine_chunks(), (codec.feature, own)
+            )
+            table = table.append_column(times_column(codec.feature), times)
+    table = table.drop_columns(list(given.values()))
+    return table.append_column(OPERATION, pa.nulls(len(table), pa.large_string()))
+
+
+def _times_of_items(
+    items: pa.Array, times: pa.Array, events: pa.Array, names: tuple[str, str | None]
+) -> pa.Array:
+    """The time of each item: as given, or that of its row."""
+    lengths, given = (pc.list_value_length(column).fill_null(-1).to_numpy() for column in (items, times))
+    wrong = (given >= 0) & (given != lengths.clip(min=0))
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise RowError(
+            f"row {row} of the batch has {max(0, lengths[row])} items in feature {names[0]!r} and "
+            f"{given[row]} times in feature {names[1]!r}; give each item a time, or leave the times out"
+        )
+    indptr = Csr.of_lengths(lengths.clip(min=0), lengths).indptr
+    moments = np.repeat(_numbers(events), np.diff(indptr))
+    is_given = np.repeat(given >= 0, np.diff(indptr))
+    moments[is_given] = _numbers(pc.list_flatten(times))
+    if len(moments) and np.abs(moments).max() >= _LAST_MICROSECOND:
+        row = int(np.searchsorted(indptr, np.abs(moments).argmax(), side="right")) - 1
+        raise RowError(f"row {row} of the batch has an item in feature {names[0]!r} after the year 9999")
+    return times_array(indptr, moments, items.is_null())
+
+
+def times_array(
+    indptr: NDArray[np.int64], times: NDArray[np.int64], mask: pa.Array | None = None
+) -> pa.Array:
+    """Times, int64 microseconds since 1970, as lists."""
+    elements = pa.array(times).cast(TIMESTAMP)
+    return pa.LargeListArray.from_arrays(pa.array(indptr), elements, mask=mask)
+
+
+def operation_rows(
+    join_keys: Mapping[str, pa.Array],
+    codecs: Sequence[FeatureCodec],
+    feature: str,
+    items: tuple[NDArray[np.int64], pa.Array, NDArray[np.int64]],
+    events: NDArray[np.int64],
+    operation: str | None = None,
+) -> pa.Table:
+    """Rows of the log that add to one list, replace it or remove of it.
+
+    Parameters
+    ----------
+    join_keys : of n rows, see `serialize_columns`.
+    codecs : of all features of the view.
+    feature : the list.
+    items : where the items of each row begin, int64[n + 1]; their values, of the column's element type; and
+        their times, int64[nnz], microseconds since 1970. The newest one of a row is its last.
+    events : int64[n], of the rows.
+    operation : ``replace``, ``remove``, or None to add.
+
+    Raises
+    ------
+    ValueError, TypeError : as `serialize_columns`.
+    RowError : a row is too large, or an item is after the year 9999.
+    """
+    indptr, values, times = items
+    if len(times) and np.abs(times).max() >= _LAST_MICROSECOND:
+        raise RowError(f"an item of feature {feature!r} is after the year 9999")
+    num_rows = len(events)
+    columns = {name: values for name, values in join_keys.items() if name != ENTITYLESS_JOIN_KEY}
+    lists = {codec.feature: pa.nulls(num_rows, codec.arrow_type) for codec in codecs if codec.is_list}
+    moments = {times_column(name): pa.nulls(num_rows, _ITEM_TIMES) for name in lists}
+    lists[feature] = pa.LargeListArray.from_arrays(pa.array(indptr), values)
+    moments[times_column(feature)] = times_array(indptr, times)
+    own = {
+        ENTITY_KEY: serialize_columns(join_keys),
+        EVENT_TIMESTAMP: pa.array(events).cast(TIMESTAMP),
+        CREATED_TIMESTAMP: pa.nulls(num_rows, TIMESTAMP),
+        NULLS: pa.nulls(num_rows, NAMES),
+        DELETED: pa.nulls(num_rows, pa.bool_()),
+    }
+    operations = pa.nulls(num_rows, pa.large_string())
+    if operation is not None:
+        operations = pa.array([operation] * num_rows, pa.large_string())
+    table = pa.table({**columns, **lists, **own, **moments, OPERATION: operations})
+    check_rows(table)
+    return table
+
+
+def replacing(table: pa.Table, features: Collection[str]) -> pa.Table:
+    """Rows that append, as such that replace some lists and append to the others."""
+    if not features:
+        return table
+    lists = [name for name in table.column_names if times_column(name) in table.column_names]
+    kept = _without(table, [name for name in lists if name not in features])
+    kept = _set(kept, OPERATION, pa.array([REPLACE] * len(table), pa.large_string()))
+    others = _without(table, features)
+    return pa.concat_tables([kept, others]) if len(features) < len(lists) else kept
+
+
+def _without(table: pa.Table, lists: Collection[str]) -> pa.Table:
+    """The same rows with some lists not written."""
+    for name in (*lists, *map(times_column, lists)):
+        table = _set(table, name, pa.nulls(len(table), table.schema.field(name).type))
+    return table
+
+
+def _numbers(times: pa.Array) -> NDArray[np.int64]:
+    return np.array(times.cast(pa.int64()).to_numpy(zero_copy_only=False), np.int64)
+
+
+@as_damage()
+def encode_lists(table: pa.Table, codecs: Sequence[FeatureCodec]) -> EncodedRows:
+    """Rows of the log, in the order of their commits, as one row per entity; see `lists.united`.
+
+    The timestamp of a row is at least that of its newest item; a row that only removes has none.
+
+    Raises
+    ------
+    DamagedFileError : a column is of another type than the store writes.
+    """
+    keys, nulls = row_keys(table), null_features(table)
+    replaces, removes = _operations(table)
+    events = np.where(removes, NO_TIMESTAMP, keys.event_timestamps)
+    features: dict[str, EncodedFeature] = {}
+    for codec in codecs:
+        if not codec.is_list:
+            continue
+        feature = _encoded(table, codec, nulls.get(codec.feature))
+        if removes.any() or replaces.any():
+            feature, removed = _parted(feature, replaces, removes)
+            features[removed.codec.feature] = removed
+        features[codec.feature] = feature
+        assert feature.times is not None
+        np.maximum.at(events, feature.csr.rows, feature.times)
+    times = keys.created_timestamps, keys.deleted, keys.fences
+    return united(EncodedRows(RowKeys(keys.entity_hashes, events, *times), features), backwards=True)
+
+
+def _operations(table: pa.Table) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Which rows replace, and which remove."""
+    nothing = np.zeros(len(table), np.bool_)
+    if OPERATION not in table.column_names or table[OPERATION].null_count == len(table):
+        return nothing, nothing
+    names = table[OPERATION].combine_chunks()
+    replaces, removes = (
+        pc.equal(names, name).fill_null(False).to_numpy(zero_copy_only=False) for name in (REPLACE, REMOVE)
+    )
+    return replaces, removes
+
+
+def _encoded(table: pa.Table, codec: FeatureCodec, nulls: NDArray[np.int64] | None) -> EncodedFeature:
+    """A list as it stands in rows."""
+    name = times_column(codec.feature)
+    if codec.feature not in table.column_names or name not in table.column_names:
+        return never_written(codec, len(table))
+    feature = encode_column(table[codec.feature].combine_chunks(), codec, nulls)
+    times = _numbers(pc.list_flatten(table[name].combine_chunks()))
+    if len(times) != len(feature.symbols):
+        raise pa.ArrowInvalid(
+            f"feature {codec.feature!r} has {len(feature.symbols)} items, {len(times)} times"
+        )
+    return feature.with_rows(feature.states, Csr(feature.indptr, feature.symbols, times))
+
+
+def _parted(
+    feature: EncodedFeature, replaces: NDArray[np.bool_], removes: NDArray[np.bool_]
+) -> tuple[EncodedFeature, EncodedFeature]:
+    """What rows add to a list, and what they hide of it."""
+    is_removal = removes[feature.csr.rows]
+    states = np.full(len(feature.states), MISSING, np.uint8)
+    states[replaces & (feature.states != MISSING)] = EMPTY
+    states[removes & (feature.states == VALUE)] = VALUE
+    removed = EncodedFeature(
+        removed_codec(feature.codec), feature.vocabulary, states, *_plain(feature.csr.masked(is_removal))
+    )
+    own = np.where(removes, np.uint8(MISSING), feature.states)
+    return feature.with_rows(own, feature.csr.masked(~is_removal)), removed
+
+
+def _plain(rows: Csr) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64] | None]:
+    return rows.indptr, rows.ids, rows.weights
+
+
+def with_lists(table: pa.Table, rows: EncodedRows) -> pa.Table:
+    """Rows of the log, one per entity, with whole lists.
+
+    Parameters
+    ----------
+    table : the columns that are no features, of some row of each entity.
+    rows : of the same entities, in the same order.
+    """
+    nulls: list[list[str]] = [[] for _ in range(len(table))]
+    for name, feature in rows.features.items():
+        items = feature.csr
+        assert items.weights is not None
+        # From the oldest to the newest, so that an append adds at the end.
+        places = np.repeat(items.indptr[:-1] + items.indptr[1:] - 1, items.lengths) - np.arange(
+            len(items.ids)
+        )
+        storage = feature.vocabulary.values.take(pa.array(items.ids[places]))
+        mask = pa.array(feature.states < EMPTY)
+        table = _set(table, name, feature.codec.to_column(feature.states, items.indptr, storage))
+        table = _set(table, times_column(name), times_array(items.indptr, items.weights[places], mask))
+        for row in np.flatnonzero(feature.states == NULL).tolist():
+            nulls[row].append(name)
+    table = _set(table, EVENT_TIMESTAMP, pa.array(rows.keys.event_timestamps).cast(TIMESTAMP))
+    table = _set(table, NULLS, pa.array([names or None for names in nulls], NAMES))
+    return _set(table, OPERATION, pa.nulls(len(table), pa.large_string()))
+
+
+def _set(table: pa.Table, name: str, column: pa.Array) -> pa.Table:
+    if name in table.column_names:
+        return table.set_column(table.column_names.index(name), name, column)
+    return table.append_column(name, column)

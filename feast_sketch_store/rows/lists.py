@@ -1,0 +1,259 @@
+"""Lists: how the items of an entity come together, wherever its rows meet.
+
+An item is a value and a time. In a CSR matrix the values are the ids and the times the weights, int64
+microseconds since 1970; a row has its newest item first. Of equal times the item that was committed last
+comes first.
+
+Three kinds of rows meet:
+
+    append     adds its items
+    replace    hides the items of all rows before it, and adds its own
+    remove     hides some values of all rows before it, each up to a time
+
+"Before" is the order of commits. A row of the second or third kind has a feature more beside the list, named
+by `removed_name`: its state is EMPTY where the row replaces, and VALUE where it removes. Its symbols are the
+removed values then, and its times up to when they are.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from feast_sketch_store.rows.codecs import EMPTY, LIST, MISSING, VALUE, FeatureCodec
+from feast_sketch_store.rows.csr import Csr
+from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows
+from feast_sketch_store.rows.entity_keys import find_sorted
+from feast_sketch_store.rows.vocabulary import Vocabulary
+
+_REMOVED = "__removed__"
+
+
+def removed_name(feature: str) -> str:
+    """The name under which rows know what they remove of a list."""
+    return _REMOVED + feature
+
+
+def removed_codec(codec: FeatureCodec) -> FeatureCodec:
+    """The codec of what rows remove of a list."""
+    return FeatureCodec(removed_name(codec.feature), codec.value_field, LIST)
+
+
+def is_removed_name(name: str) -> bool:
+    """Whether a name is one of `removed_name`."""
+    return name.startswith(_REMOVED)
+
+
+class Meeting:
+    """Rows that meet: which entity each is of, and which are newer.
+
+    Parameters
+    ----------
+    owners : int64[n], the entity of each row, a number below ``num_owners``.
+    ages : int64[n]; of two rows of an entity the one with the smaller number was committed later.
+    """
+
+    def __init__(self, owners: NDArray[np.int64], ages: NDArray[np.int64], num_owners: int):
+        self.owners, self.ages, self.num_owners = owners, ages, num_owners
+
+    def items(self, rows: Csr, hidden: "Hidden", backwards: bool = False) -> Csr:
+        """The items of each entity, each once.
+
+        Parameters
+        ----------
+        rows : the items of each row.
+        hidden : what rows hide of those before them.
+        backwards : whether the newest of equal items is the last one of a row, and not the first.
+        """
+        assert rows.weights is not None
+        of_row, ids, times = rows.rows, rows.ids, rows.weights
+        kept = hidden.spares(self, of_row, ids, times)
+        if not kept.all():
+            of_row, ids, times = of_row[kept], ids[kept], times[kept]
+        places = np.arange(len(ids))
+        owners, ages = self.owners[of_row], self.ages[of_row]
+        order = np.lexsort((-places if backwards else places, ages, -times, owners))
+        owners, ids, times = owners[order], ids[order], times[order]
+        items = Csr.of_lengths(np.bincount(owners, minlength=self.num_owners), ids)
+        return once_a_tick(Csr(items.indptr, ids, times), 1)
+
+    def highest(self, states: NDArray[np.uint8], hidden: "Hidden") -> NDArray[np.uint8]:
+        """The state of each entity, uint8[num_owners], of those of rows, uint8[n]; EMPTY if replaced."""
+        found = np.full(self.num_owners, MISSING, np.uint8)
+        found[self.owners[hidden.fences]] = EMPTY
+        counts = self.ages <= hidden.newest_fence(self)[self.owners]
+        np.maximum.at(found, self.owners[counts], states[counts])
+        return found
+
+
+class Hidden:
+    """What n rows hide of a list in those before them.
+
+    Parameters
+    ----------
+    fences : bool[n], whether a row hides everything.
+    removals : the values that each row hides, in ids of the list's vocabulary, and up to when.
+    """
+
+    def __init__(self, fences: NDArray[np.bool_], removals: Csr):
+        self.fences, self.removals = fences, removals
+
+    @classmethod
+    def nothing(cls, num_rows: int) -> "Hidden":
+        """Rows that hide nothing."""
+        none = Csr(np.zeros(num_rows + 1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.int64))
+        return cls(np.zeros(num_rows, np.bool_), none)
+
+    @classmethod
+    def of(
+        cls, states: NDArray[np.uint8], removed: Csr, values: Vocabulary, vocabulary: Vocabulary
+    ) -> "Hidden":
+        """What a feature of `removed_name` tells.
+
+        Parameters
+        ----------
+        states, removed : of the feature, in ids of ``values``.
+        vocabulary : of the list.
+        """
+        if len(removed.ids):
+            removed = removed.mapped(vocabulary.find(values.values))
+        return cls(states == EMPTY, removed)
+
+    def newest_fence(self, meeting: Meeting) -> NDArray[np.int64]:
+        """The age of the newest row of each entity that hides everything: int64[num_owners]."""
+        newest = np.full(meeting.num_owners, np.iinfo(np.int64).max)
+        np.minimum.at(newest, meeting.owners[self.fences], meeting.ages[self.fences])
+        return newest
+
+    def spares(
+        self, meeting: Meeting, of_row: NDArray[np.int64], ids: NDArray[np.int32], times: NDArray[np.int64]
+    ) -> NDArray[np.bool_]:
+        """Which items of rows are not hidden: bool[nnz]."""
+        kept = np.ones(len(ids), np.bool_)
+        if self.fences.any():
+            kept = meeting.ages[of_row] <= self.newest_fence(meeting)[meeting.owners[of_row]]
+        removed = self.removals
+        if not len(removed.ids) or not len(ids):
+            return kept
+        assert removed.weights is not None
+        width = int(max(ids.max(), removed.ids.max())) + 1
+        keys = meeting.owners[of_row] * width + ids
+        wanted = meeting.owners[removed.rows] * width + removed.ids
+        order = np.argsort(keys)
+        first, stop = (np.searchsorted(keys, wanted, side, order) for side in ("left", "right"))
+        pairs = Csr.of_lengths(stop - first, np.zeros(0))
+        items = order[np.arange(pairs.indptr[-1]) + np.repeat(first - pairs.indptr[:-1], stop - first)]
+        by = pairs.rows
+        is_before = meeting.ages[of_row[items]] > meeting.ages[removed.rows[by]]
+        kept[items[is_before & (times[items] <= removed.weights[by])]] = False
+        return kept
+
+
+def once_a_tick(items: Csr, resolution: int) -> Csr:
+    """Lists, newest item first, with each value once in a tick: its newest item there."""
+    assert items.weights is not None
+    owners, ticks = items.rows, items.weights // resolution
+    same = (owners[1:] == owners[:-1]) & (ticks[1:] == ticks[:-1])
+    if not same.any():
+        return items
+    order = np.lexsort((items.ids, -ticks, owners))  # stable: the newest of equal ones comes first
+    owners, ticks, ids = owners[order], ticks[order], items.ids[order]
+    repeats = (owners[1:] == owners[:-1]) & (ticks[1:] == ticks[:-1]) & (ids[1:] == ids[:-1])
+    if not repeats.any():
+        return items
+    kept = np.ones(len(order), np.bool_)
+    kept[order[1:][repeats]] = False
+    return items.masked(kept)
+
+
+def newest_of(items: Csr, limit: int | None, since: int) -> Csr:
+    """Lists, newest item first, cut to so many items, and to those that are not older than a time."""
+    assert items.weights is not None
+    kept = items.weights >= since
+    lengths = np.diff(np.concatenate(([0], np.cumsum(kept)))[items.indptr])
+    if limit is not None:
+        np.minimum(lengths, limit, out=lengths)
+    if lengths.sum() == len(items.ids):
+        return items
+    indptr = Csr.of_lengths(lengths, items.ids).indptr
+    places = np.arange(indptr[-1]) + np.repeat(items.indptr[:-1] - indptr[:-1], lengths)
+    return Csr(indptr, items.ids[places], items.weights[places])
+
+
+def united(rows: EncodedRows, backwards: bool = False) -> EncodedRows:
+    """One row per entity of rows in the order of their commits: what deletions leave of them, together.
+
+    Parameters
+    ----------
+    backwards : as in `Meeting.items`.
+    """
+    _, keys = rows.keys.newest()
+    kept, _ = rows.keys.behind_fences()
+    if len(kept) < len(rows):
+        rows = rows.take(kept)
+    _, owners = find_sorted(keys.entity_hashes, rows.keys.entity_hashes)
+    meeting = Meeting(owners, np.arange(len(rows), 0, -1), len(keys))
+    features: dict[str, EncodedFeature] = {}
+    for name, feature in rows.features.items():
+        if not is_removed_name(name):
+            hidden, removed = _hidden_by(rows, feature)
+            items = meeting.items(feature.csr, hidden, backwards)
+            states = meeting.highest(feature.states, hidden)
+            states[(states == VALUE) & (items.lengths == 0)] = EMPTY
+            features[name] = feature.with_rows(states, items)
+            if removed is not None:
+                features[removed_name(name)] = _all_removed(meeting, removed, hidden)
+    return EncodedRows(keys, features)
+
+
+def _hidden_by(rows: EncodedRows, feature: EncodedFeature) -> tuple[Hidden, EncodedFeature | None]:
+    """What rows hide of a list, and the feature that tells it; None if they hide nothing."""
+    removed = rows.features.get(removed_name(feature.codec.feature))
+    if removed is None or not removed.states.any():
+        return Hidden.nothing(len(rows)), None
+    return Hidden.of(removed.states, removed.csr, removed.vocabulary, feature.vocabulary), removed
+
+
+def _all_removed(meeting: Meeting, removed: EncodedFeature, hidden: Hidden) -> EncodedFeature:
+    """What all rows of each entity hide of those before them."""
+    fences = np.zeros(meeting.num_owners, np.bool_)
+    fences[meeting.owners[hidden.fences]] = True
+    csr = removed.csr
+    assert csr.weights is not None
+    owners = meeting.owners[csr.rows]
+    order = np.lexsort((-csr.weights, csr.ids, owners))
+    order = order[~fences[owners[order]]]  # who hides everything need not name it
+    owners, ids, until = owners[order], csr.ids[order], csr.weights[order]
+    is_first = np.ones(len(order), np.bool_)
+    is_first[1:] = (owners[1:] != owners[:-1]) | (ids[1:] != ids[:-1])
+    lengths = np.bincount(owners[is_first], minlength=meeting.num_owners)
+    states = np.where(lengths > 0, np.uint8(VALUE), np.uint8(MISSING))
+    states[fences] = EMPTY
+    rows = Csr.of_lengths(lengths, ids[is_first])
+    return removed.with_rows(states, Csr(rows.indptr, rows.ids, until[is_first]))
+
+
+def as_sealed(rows: EncodedRows, codecs: Mapping[str, FeatureCodec], since: int) -> EncodedRows:
+    """The rows of entities as a seal keeps them: items once a tick, not older than a time, up to the limit.
+
+    Parameters
+    ----------
+    rows : one per entity, with lists.
+    codecs : of the lists that are wanted, by name.
+    """
+    features = {}
+    for name, codec in codecs.items():
+        feature = rows.features[name]
+        listing = codec.listing
+        assert listing is not None
+        items = once_a_tick(feature.csr, listing.resolution_microseconds)
+        items = newest_of(items, listing.limit, since)
+        states = np.where((feature.states == VALUE) & (items.lengths == 0), np.uint8(EMPTY), feature.states)
+        # A value that is in no list any more is forgotten.
+        used, ids = np.unique(items.ids, return_inverse=True)
+        vocabulary = Vocabulary(feature.vocabulary.values.take(pa.array(used)))
+        items = Csr(items.indptr, ids.astype(np.int32), items.weights)
+        features[name] = replace(feature, codec=codec, vocabulary=vocabulary).with_rows(states, items)
+    return EncodedRows(rows.keys, features)

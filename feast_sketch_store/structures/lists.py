@@ -1,0 +1,254 @@
+"""Lists: the items of listed rows, values with times, the newest ones first."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feast_sketch_store.rows.codecs import LIST, Decoder, FeatureCodec
+from feast_sketch_store.rows.csr import Csr
+from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedFeature
+from feast_sketch_store.rows.listing import Listing
+from feast_sketch_store.rows.vocabulary import Vocabulary
+from feast_sketch_store.structures.answer import Answer, CsrAnswer
+from feast_sketch_store.structures.base import FoundRows, RowsToSeal, SealedFeature, Structure
+from feast_sketch_store.structures.costs import Popularity
+from feast_sketch_store.structures.feature_rows import FeatureRows
+from feast_sketch_store.structures.goals import Goal, Offer
+from feast_sketch_store.structures.parts import WORDS, Described, Parts, checked, describe_packed, prefixed
+from feast_sketch_store.succinct import ListCode, TimedLists
+
+LISTS = "lists"
+
+
+class ListAnswer(Answer):
+    """An answer whose items are decoded when they are asked for, and no more of them than that."""
+
+    def __init__(self, feature: "ListFeature", states: NDArray[np.uint8], rows: NDArray[np.int64]):
+        self.decoder: Decoder = feature.decoder
+        self.states = states
+        self._feature, self._rows = feature, rows
+
+    @cached_property
+    def _all(self) -> Csr:
+        return self._feature.items(self._rows, None, NO_TIMESTAMP)
+
+    @property
+    def csr(self) -> Csr:
+        """See `Answer`; the weights are times."""
+        return self._all
+
+    def newest(
+        self, rows: NDArray[np.int64] | None, listing: Listing | None, since: int = NO_TIMESTAMP
+    ) -> Csr:
+        """See `Answer`; the feature has each value once in a tick of its own."""
+        wanted = self._rows if rows is None else self._rows[rows]
+        return self._feature.items(wanted, None if listing is None else listing.limit, since)
+
+    def load(self) -> None:
+        """See `Answer`."""
+        _ = self._all
+
+
+@dataclass(frozen=True)
+class ListFeature(SealedFeature):
+    """One list of n rows.
+
+    Parameters
+    ----------
+    newest_tick : of all items; the ages of ``lists`` count back from it.
+    """
+
+    codec: FeatureCodec
+    vocabulary: Vocabulary
+    num_items: int
+    lists: TimedLists
+    newest_tick: int
+
+    structure = LISTS
+
+    @property
+    def num_facts(self) -> int:
+        """See `SealedFeature`."""
+        return self.num_items
+
+    @property
+    def resolution(self) -> int:
+        """Microseconds of a tick."""
+        assert self.codec.listing is not None
+        return self.codec.listing.resolution_microseconds
+
+    def read(self, found: FoundRows) -> Answer:
+        """See `SealedFeature.read`."""
+        assert found.rows is not None
+        return ListAnswer(self, found.states[self.codec.feature], found.rows)
+
+    def items(self, rows: NDArray[np.int64], limit: int | None, since: int) -> Csr:
+        """The newest items of some rows.
+
+        Raises
+        ------
+        ValueError : the codes, which came from a file, are damaged.
+        """
+        oldest = None if since == NO_TIMESTAMP else self.newest_tick - -(-since // self.resolution)
+        indptr, ids, ages = self.lists.read(rows, limit, oldest)
+        return Csr(indptr, ids, (self.newest_tick - ages) * self.resolution)
+
+    def shown(self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64]) -> Answer:
+        """See `SealedFeature.shown`: as many of the first values as a list has."""
+        listing, csr = self.codec.listing, self.known(rows)
+        assert listing is not None
+        if listing.limit is not None:
+            csr = csr.masked(np.arange(len(csr.ids)) - csr.indptr[:-1][csr.rows] < listing.limit)
+        return CsrAnswer(self.decoder, rows.states, csr)
+
+    def missing(
+        self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64], answer: Answer
+    ) -> Iterator[str]:
+        """See `SealedFeature.missing`: a row has just its items, at their ticks."""
+        ids = self.vocabulary.find(rows.vocabulary.values)
+        assert rows.times is not None
+        assert answer.csr.weights is not None
+        written = rows.csr.rows, rows.times // self.resolution, ids[rows.symbols]
+        stored = answer.csr.rows, answer.csr.weights // self.resolution, answer.csr.ids
+        # Within a tick there is no order.
+        ours, theirs = (np.stack(items, axis=1).astype(np.int64) for items in (written, stored))
+        ours, theirs = (items[np.lexsort(items.T[::-1])] for items in (ours, theirs))
+        if not np.array_equal(ours, theirs):
+            yield f"has other items of feature {self.codec.feature!r} than the row log"
+
+
+@dataclass(frozen=True)
+class Lists(Structure):
+    """The lists of a layer; each stands alone."""
+
+    features: Mapping[str, ListFeature]
+
+    kind = LISTS
+    codecs = (LIST,)
+    lists_rows = True
+
+    @classmethod
+    def offer(cls, goal: Goal, popularity: Popularity) -> Offer | None:
+        """See `Structure.offer`: a codec asks for lists, and never a goal."""
+        return None
+
+    @classmethod
+    def build(cls, features: Sequence[tuple[FeatureRows, Any]], rows: RowsToSeal) -> Self:
+        """See `Structure.build`; there are no plans."""
+        assert rows.order is not None
+        return cls({f.sealed_codec.feature: _built(f, rows.order) for f, _ in features})
+
+    @property
+    def num_rows(self) -> int:
+        """See `Structure`."""
+        return next(iter(self.features.values())).lists.num_rows
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the lists, of where they begin, and vocabularies."""
+        return round(sum(self.size_bytes_of(name) for name in self.features))
+
+    def size_bytes_of(self, feature: str) -> float:
+        """Bytes of one feature."""
+        own = self.features[feature]
+        return own.lists.size_bytes + own.vocabulary.packed_bytes
+
+    @property
+    def fact_bits(self) -> int:
+        """Bits of the lists, and of where they begin."""
+        return 8 * sum(feature.lists.size_bytes for feature in self.features.values())
+
+    def to_snapshot(self) -> Described:
+        """See `Structure.to_snapshot`."""
+        entries = []
+        arrays: dict[str, NDArray[np.generic]] = {}
+        for number, feature in enumerate(self.features.values()):
+            lists, listing = feature.lists, feature.codec.listing
+            assert listing is not None
+            entries.append(
+                {
+                    "name": feature.codec.feature,
+                    "value_field": feature.codec.value_field,
+                    "resolution_microseconds": listing.resolution_microseconds,
+                    "limit": listing.limit,
+                    "newest_tick": feature.newest_tick,
+                    "num_items": feature.num_items,
+                    "num_bits": lists.num_bits,
+                    "anchors": describe_packed(lists.anchors),
+                    "deltas": describe_packed(lists.deltas),
+                }
+            )
+            own: dict[str, NDArray[np.generic]] = {
+                f"codes.{WORDS}": lists.words,
+                f"anchors.{WORDS}": lists.anchors.words,
+                f"deltas.{WORDS}": lists.deltas.words,
+                "lengths": lists.code.lengths,
+                "run_ends": lists.code.run_ends,
+                "run_widths": lists.code.run_widths,
+                **prefixed("vocabulary", feature.vocabulary.to_packed()),
+            }
+            arrays |= prefixed(str(number), own)
+        return {"features": entries}, arrays
+
+    @classmethod
+    def from_snapshot(cls, description: Mapping[str, Any], parts: Parts) -> Self:
+        """See `Structure.from_snapshot`."""
+        features = [
+            _from_snapshot(entry, parts.at(str(number)))
+            for number, entry in enumerate(description["features"])
+        ]
+        by_name = {feature.codec.feature: feature for feature in features}
+        if len(by_name) != len(features) or len({f.lists.num_rows for f in features}) != 1:
+            raise ValueError("the lists are not those of distinct features of the same rows")
+        return cls(by_name)
+
+
+def _built(feature: FeatureRows, order: NDArray[np.int64]) -> ListFeature:
+    """A list of rows in the order that is given."""
+    codec = feature.sealed_codec
+    assert codec.listing is not None
+    parts = [(places.astype(np.int64), part) for places, part in feature.rows()]
+    items = Csr.placed(parts, len(order)).take(order)
+    ticks = (
+        np.zeros(0, np.int64)
+        if items.weights is None
+        else items.weights // codec.listing.resolution_microseconds
+    )
+    newest = int(ticks.max()) if len(ticks) else 0
+    ages, ids = newest - ticks, items.ids.astype(np.int32)
+    within = np.lexsort((ids, ages, items.rows))
+    ids, ages = ids[within], ages[within]
+    counts = np.bincount(ids, minlength=len(feature.vocabulary))
+    lists = TimedLists.build(counts, items.indptr, ids, ages)
+    return ListFeature(codec, feature.vocabulary, len(ids), lists, newest)
+
+
+def _from_snapshot(entry: Mapping[str, Any], parts: Parts) -> ListFeature:
+    limit = entry["limit"]
+    listing = Listing(
+        checked(entry["resolution_microseconds"], int), None if limit is None else checked(limit, int)
+    )
+    codec = FeatureCodec(checked(entry["name"], str), entry["value_field"], LIST, listing=listing)
+    vocabulary = parts.vocabulary("vocabulary", codec)
+    code = ListCode(
+        parts.array("lengths", np.uint8, 2),
+        parts.array("run_ends", np.int64),
+        parts.array("run_widths", np.uint8),
+    )
+    words, check = parts.words("codes")
+    lists = TimedLists(
+        code,
+        words,
+        checked(entry["num_bits"], int),
+        parts.packed("anchors", entry["anchors"]),
+        parts.packed("deltas", entry["deltas"]),
+        check,
+    )
+    num_items, newest_tick = checked(entry["num_items"], int), checked(entry["newest_tick"], int)
+    if code.num_symbols != len(vocabulary) or num_items < 0 or abs(newest_tick) >= 2**62:
+        raise ValueError(f"the vocabulary of {codec.feature!r} does not fit its code")
+    return ListFeature(codec, vocabulary, num_items, lists, newest_tick)

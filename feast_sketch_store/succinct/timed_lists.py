@@ -1,0 +1,423 @@
+"""Timed lists: the items of each row, an id and a tick each, in the order of their times, newest first.
+
+The items of a tick stand together as a set: their order is not kept, which saves the bits of it. Symbols are
+numbered from the most to the least popular.
+
+    row      age of the first tick, its size, its ids;  gap to the next tick, its size, its ids;  ...
+    offset   anchor of each 16 rows + distance from it; a row ends where the next one begins
+
+Ages count back from the newest tick of all rows, gaps from the tick before, one less than it is; a size is
+one less, too. These numbers are coded by their class and, behind it, the bits that tell numbers of a class
+apart:
+
+    class    x itself up to 3; above 2 b + h, where x has b + 1 bits and the second of them is h
+    code     of the class by a prefix code (Huffman) of 12 bits at most, canonical; then b - 1 bits of x
+
+Each kind of numbers has a code of its own, so it fits whatever times and sizes lists have.
+
+Ids of a tick ascend; each is told by how far it lies behind the one before, in a Golomb-Rice code. Of ``r``
+ids that are still to come, the next one is by half a chance within the stretch of symbols that has
+
+    1 - 2 ** (-1 / r)
+
+of what the symbols from here on are used, because none of r draws is in such a stretch with probability 1/2.
+The power of two next to its length is the width. It is kept for each symbol and r of 1, 2, 3 to 4, 5 to 8 and
+9 to 16; above that the length falls as r grows, so the width of 9 to 16 falls by one as r doubles.
+
+    gap      quotient in ones and a zero, then ``width`` bits; from a quotient of 24 on 24 ones and 32 bits
+
+Source: Huffman, "A method for the construction of minimum-redundancy codes", 1952; Gallager & Van Voorhis,
+"Optimal source codes for geometrically distributed integer alphabets", 1975.
+"""
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feast_sketch_store import kernel
+from feast_sketch_store.kernel import ListCodes
+from feast_sketch_store.kernel.reference_lists import (
+    AGES,
+    GAPS,
+    LONGEST_UNARY,
+    NUM_CLASSES,
+    NUM_WIDTHS,
+    PREFIX_BITS,
+    SIZES,
+    ceil_log2,
+)
+from feast_sketch_store.succinct.packed import Check, PackedInts
+
+BLOCK_ROWS = 16  # that share an anchor
+_MAX_WIDTH = 30
+_LEFT = (1.0, 2.0, 3.5, 6.5, 12.5)  # ids that are to come, about, for each of the widths
+_ITEMS_PER_CHUNK = 1 << 20
+_NO_LIMIT = 1 << 62
+
+
+@dataclass(frozen=True)
+class ListCode:
+    """How the lists of one feature are coded.
+
+    Parameters
+    ----------
+    lengths : uint8[3, 128], bits of the code of each class of ages, sizes and gaps; 0 of one without a code.
+    run_ends, run_widths : int64[R] and uint8[R]; where runs of symbols with one width end, for the five
+        numbers of ids to come, one behind the other. The last run of each ends with the last symbol.
+
+    Raises
+    ------
+    ValueError : there is no such code.
+    """
+
+    lengths: NDArray[np.uint8]
+    run_ends: NDArray[np.int64]
+    run_widths: NDArray[np.uint8]
+
+    def __post_init__(self) -> None:
+        sums = [np.ldexp(1.0, -lengths[lengths > 0].astype(int)).sum() for lengths in self.lengths]
+        last = np.flatnonzero(self.run_ends == self.num_symbols)
+        starts = np.concatenate(([0], self.run_ends[:-1]))
+        starts[last[:-1] + 1] = 0
+        if (
+            self.lengths.shape != (3, NUM_CLASSES)
+            or self.lengths.max() > PREFIX_BITS
+            or max(sums) > 1
+            or len(self.run_ends) != len(self.run_widths)
+            or (self.num_symbols and len(last) != NUM_WIDTHS)
+            or (self.run_ends <= starts).any()
+            or self.run_widths.max(initial=0) > _MAX_WIDTH
+            or self.num_symbols >= 2**31
+        ):
+            raise ValueError("lists cannot be coded so")
+
+    @property
+    def num_symbols(self) -> int:
+        """The size of the vocabulary."""
+        return int(self.run_ends[-1]) if len(self.run_ends) else 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all parts."""
+        return int(self.lengths.nbytes + self.run_ends.nbytes + self.run_widths.nbytes)
+
+    @classmethod
+    def fit(cls, counts: NDArray[np.int64], numbers: Sequence[NDArray[np.int64]]) -> "ListCode":
+        """The best code.
+
+        Parameters
+        ----------
+        counts : int64[V], how often each symbol occurs.
+        numbers : all ages, sizes and gaps that are to be coded.
+        """
+        lengths = np.zeros((3, NUM_CLASSES), np.uint8)
+        for kind, of_kind in enumerate(numbers):
+            lengths[kind] = code_lengths(np.bincount(classes_of(of_kind), minlength=NUM_CLASSES))
+        ends, widths = [np.zeros(0, np.int64)], [np.zeros(0, np.uint8)]
+        for left in _LEFT if len(counts) else ():
+            of_symbols = _widths(counts, left)
+            ends.append(np.append(np.flatnonzero(np.diff(of_symbols)) + 1, len(counts)))
+            widths.append(of_symbols[ends[-1] - 1])
+        return cls(lengths, np.concatenate(ends), np.concatenate(widths))
+
+    @cached_property
+    def widths(self) -> NDArray[np.uint8]:
+        """See `ListCodes`."""
+        last = np.flatnonzero(self.run_ends == self.num_symbols) + 1
+        runs = zip(np.split(self.run_ends, last[:-1]), np.split(self.run_widths, last[:-1]), strict=True)
+        if not self.num_symbols:
+            return np.zeros((NUM_WIDTHS, 0), np.uint8)
+        return np.stack([np.repeat(widths, np.diff(ends, prepend=0)) for ends, widths in runs])
+
+    @cached_property
+    def tables(self) -> ListCodes:
+        """The code as a reader takes it."""
+        tables = np.zeros((3, 1 << PREFIX_BITS), np.uint16)
+        for table, lengths in zip(tables, self.lengths, strict=True):
+            codes = prefix_codes(lengths)
+            for number in np.flatnonzero(lengths).tolist():
+                table[int(codes[number]) :: 1 << int(lengths[number])] = number << 4 | int(lengths[number])
+        return ListCodes(tables, self.widths)
+
+
+def classes_of(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The class of each number from 0 on: int64[n]."""
+    bits = np.maximum(bit_lengths(numbers) - 1, 1)
+    return np.where(numbers < 4, numbers, 2 * bits + ((numbers >> (bits - 1)) & 1))
+
+
+def bit_lengths(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How many bits each number from 0 on has: int64[n]."""
+    spread = numbers.copy()
+    for shift in (1, 2, 4, 8, 16, 32):
+        spread |= spread >> shift
+    return np.bitwise_count(spread).astype(np.int64)
+
+
+def code_lengths(counts: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """Bits of the prefix code of each class, for classes that occur so often: uint8[n], 12 at most."""
+    lengths = np.zeros(len(counts), np.uint8)
+    used = np.flatnonzero(counts).tolist()
+    weights = {number: int(counts[number]) for number in used}
+    if len(used) == 1:
+        lengths[used] = 1
+    while len(used) > 1:
+        lengths[:] = 0
+        heap = [(weight, number, [number]) for number, weight in weights.items()]
+        heapq.heapify(heap)
+        while len(heap) > 1:
+            (one, number, left), (other, _, right) = heapq.heappop(heap), heapq.heappop(heap)
+            lengths[left + right] += 1
+            heapq.heappush(heap, (one + other, number, left + right))
+        if lengths.max() <= PREFIX_BITS:
+            break
+        weights = {number: weight // 2 + 1 for number, weight in weights.items()}  # more alike
+    return lengths
+
+
+def prefix_codes(lengths: NDArray[np.uint8]) -> NDArray[np.uint64]:
+    """The canonical code of each class, its first bit the lowest: uint64[n]."""
+    codes, code, before = np.zeros(len(lengths), np.uint64), 0, 0
+    for number in sorted(np.flatnonzero(lengths).tolist(), key=lambda n: (lengths[n], n)):
+        length = int(lengths[number])
+        code <<= length - before
+        codes[number] = int(f"{code:0{length}b}"[::-1], 2)
+        code, before = code + 1, length
+    return codes
+
+
+def _widths(counts: NDArray[np.int64], left: float) -> NDArray[np.uint8]:
+    """The width of a gap that begins at each symbol while so many ids are to come: uint8[V]."""
+    uses = np.cumsum(np.maximum(counts, 0.5))
+    before = np.concatenate(([0.0], uses[:-1]))
+    half = before + (uses[-1] - before) * (1 - 0.5 ** (1 / left))
+    lengths = np.searchsorted(uses, half) + 1 - np.arange(len(counts))
+    return np.asarray(np.rint(np.log2(np.maximum(lengths, 1))).clip(0, _MAX_WIDTH).astype(np.uint8))
+
+
+@dataclass(frozen=True)
+class _Ticks:
+    """Items of rows, by their ticks: where each tick begins, and the numbers that tell of it."""
+
+    starts: NDArray[np.int64]  # among the items
+    is_first: NDArray[np.bool_]  # of its row
+    gaps: NDArray[np.int64]  # from the tick before, or the age of the first one
+    sizes: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, indptr: NDArray[np.int64], ages: NDArray[np.int64]) -> "_Ticks":
+        heads = indptr[:-1][indptr[1:] > indptr[:-1]]
+        is_head, begins = np.zeros(len(ages), np.bool_), np.ones(len(ages), np.bool_)
+        is_head[heads] = True
+        begins[1:] = is_head[1:] | (ages[1:] != ages[:-1])
+        starts = np.flatnonzero(begins)
+        is_first = is_head[starts]
+        gaps = ages[starts]
+        gaps[1:] -= np.where(is_first[1:], 0, ages[starts[:-1]] + 1)
+        return cls(starts, is_first, gaps, np.diff(starts, append=len(ages)))
+
+
+@dataclass(frozen=True)
+class TimedLists:
+    """The lists of ``num_rows`` rows. Immutable; safe to read from any number of threads.
+
+    Parameters
+    ----------
+    code : of all of them.
+    words : uint64[n], the codes of all rows and two words more; may be memory-mapped.
+    num_bits : of the codes.
+    anchors, deltas : where rows begin: row ``r`` at bit ``anchors[r // 16] + deltas[r]``; both with base 0.
+    check : of the words; None if all are known to be good.
+
+    Raises
+    ------
+    ValueError : the parts do not fit each other.
+    """
+
+    code: ListCode
+    words: NDArray[np.uint64]
+    num_bits: int
+    anchors: PackedInts
+    deltas: PackedInts
+    check: Check | None = None
+
+    def __post_init__(self) -> None:
+        if (
+            self.words.ndim != 1
+            or not 0 <= self.num_bits <= 64 * (len(self.words) - 2)
+            or self.anchors.length != -(-self.num_rows // BLOCK_ROWS)
+            or self.anchors.base
+            or self.deltas.base
+        ):
+            raise ValueError("the parts of the lists do not fit each other")
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows there are."""
+        return self.deltas.length
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the codes, of where rows begin, and of how they are coded."""
+        offsets = self.anchors.size_bytes + self.deltas.size_bytes
+        return int(self.words.nbytes) + offsets + self.code.size_bytes
+
+    @classmethod
+    def build(
+        cls,
+        counts: NDArray[np.int64],
+        indptr: NDArray[np.int64],
+        ids: NDArray[np.int32],
+        ages: NDArray[np.int64],
+    ) -> "TimedLists":
+        """Code lists.
+
+        Parameters
+        ----------
+        counts : int64[V], how often each symbol occurs.
+        indptr, ids, ages : the items of each row, int64[num_rows + 1], int32[nnz] and int64[nnz] from 0 on;
+            in the order of ages, and of ids within an age, each once.
+        """
+        ticks = _Ticks.of(indptr, ages)
+        numbers = ticks.gaps[ticks.is_first], ticks.sizes - 1, ticks.gaps[~ticks.is_first]
+        code = ListCode.fit(counts, numbers)
+        words, ends = _written(code, indptr, ids, ages)
+        starts = np.concatenate(([0], ends))[: len(ends)]
+        anchors = starts[::BLOCK_ROWS]
+        deltas = starts - np.repeat(anchors, BLOCK_ROWS)[: len(starts)]
+        num_bits = int(ends[-1]) if len(ends) else 0
+        return cls(code, words, num_bits, PackedInts.pack(anchors, base=0), PackedInts.pack(deltas, base=0))
+
+    def read(
+        self, rows: NDArray[np.int64], limit: int | None = None, oldest: int | None = None
+    ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
+        """The newest items of some rows, int64[m].
+
+        Parameters
+        ----------
+        limit : how many of each row at most; None for all.
+        oldest : the age of the oldest of them; None for any.
+
+        Returns
+        -------
+        A CSR matrix, int64[m + 1] and int32[nnz], and ages, int64[nnz], which ascend within a row.
+
+        Raises
+        ------
+        ValueError : the codes, which came from a file, are damaged.
+        """
+        spans = self._spans(rows)
+        limit, oldest = _NO_LIMIT if limit is None else limit, _NO_LIMIT if oldest is None else oldest
+        return kernel.read_lists(self.code.tables, self.words, spans, limit, oldest)
+
+    def _spans(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Where rows begin and end; checks what lies between."""
+        first = self.anchors.take(rows // BLOCK_ROWS) + self.deltas.take(rows)
+        behind = np.minimum(rows + 1, self.num_rows - 1)
+        last = self.anchors.take(behind // BLOCK_ROWS) + self.deltas.take(behind)
+        last[rows + 1 == self.num_rows] = self.num_bits
+        if len(rows) and not (first.min() >= 0 and (first <= last).all() and last.max() <= self.num_bits):
+            raise ValueError("a row of lists lies outside of their codes")
+        if self.check is not None and not self.check.all_checked:
+            # A code is read with the word behind the one in which it begins.
+            self.check(first >> 6, (last >> 6) + 2 - (first >> 6))
+        return first, last
+
+
+def _written(
+    code: ListCode, indptr: NDArray[np.int64], ids: NDArray[np.int32], ages: NDArray[np.int64]
+) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """The words of all rows, and where each row ends."""
+    words, ends, num_bits = np.zeros(0, np.uint64), [np.zeros(0, np.int64)], 0
+    for first, stop in _chunks(indptr):
+        part = slice(indptr[first], indptr[stop])
+        own = indptr[first : stop + 1] - indptr[first]
+        values, lengths, row_bits = _tokens(code, own, ids[part], ages[part])
+        ends.append(num_bits + np.cumsum(row_bits))
+        own_bits = int(lengths.sum(dtype=np.int64))
+        words = np.concatenate((words, np.zeros((num_bits + own_bits) // 64 + 1 - len(words), np.uint64)))
+        _put(words, num_bits, values, lengths)
+        num_bits += own_bits
+    return np.concatenate((words[: -(-num_bits // 64)], np.zeros(2, np.uint64))), np.concatenate(ends)
+
+
+def _chunks(indptr: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Rows, from the first to before the second, of about so many items."""
+    first, num_rows = 0, len(indptr) - 1
+    while first < num_rows:
+        stop = int(np.searchsorted(indptr, indptr[first] + _ITEMS_PER_CHUNK, side="right")) - 1
+        stop = min(max(stop, first + 1), num_rows)
+        yield first, stop
+        first = stop
+
+
+def _tokens(
+    code: ListCode, indptr: NDArray[np.int64], ids: NDArray[np.int32], ages: NDArray[np.int64]
+) -> tuple[NDArray[np.uint64], NDArray[np.uint8], NDArray[np.int64]]:
+    """Some bits for each part of each code, how many they are, and the bits of each row."""
+    ticks = _Ticks.of(indptr, ages)
+    # Before the first id of a tick stand two numbers, in two parts each.
+    before = np.zeros(len(ids), np.int64)
+    before[ticks.starts] = 4
+    places = np.arange(len(ids)) + np.cumsum(before)
+    values, lengths = (
+        np.zeros(len(ids) + before.sum(), np.uint64),
+        np.zeros(len(ids) + before.sum(), np.uint8),
+    )
+    values[places], lengths[places] = _id_tokens(code, ticks, ids.astype(np.int64))
+    heads = places[ticks.starts] - 4
+    kinds = np.where(ticks.is_first, AGES, GAPS)
+    for at, kind, numbers in (
+        (heads, kinds, ticks.gaps),
+        (heads + 2, np.full(len(kinds), SIZES), ticks.sizes - 1),
+    ):
+        classes = classes_of(numbers)
+        codes = np.stack([prefix_codes(of_kind) for of_kind in code.lengths])
+        values[at], lengths[at] = codes[kind, classes], code.lengths[kind, classes]
+        extra = np.maximum((classes >> 1) - 1, 0)
+        values[at + 1] = (numbers & ((1 << extra) - 1)).astype(np.uint64)
+        lengths[at + 1] = extra
+    sums = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
+    first_tokens = np.concatenate((places - before, [len(values)]))[indptr]
+    return values, lengths, np.diff(sums[first_tokens])
+
+
+def _id_tokens(
+    code: ListCode, ticks: _Ticks, ids: NDArray[np.int64]
+) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """The code of each id, and its length."""
+    first = np.zeros(len(ids), np.int64)
+    first[1:] = ids[:-1] + 1
+    first[ticks.starts] = 0
+    left = np.repeat(ticks.starts + ticks.sizes, ticks.sizes) - np.arange(len(ids))
+    octaves = ceil_log2(left)
+    width = code.widths[np.minimum(octaves, NUM_WIDTHS - 1), first].astype(np.int64)
+    width = np.maximum(width - np.maximum(octaves - (NUM_WIDTHS - 1), 0), 0)
+    gaps = ids - first
+    quotient = gaps >> width
+    is_plain = quotient < LONGEST_UNARY
+    quotient = np.minimum(quotient, LONGEST_UNARY)
+    rest = np.where(is_plain, gaps & ((1 << width) - 1), gaps)
+    values = ((1 << quotient) - 1) | (rest << (quotient + is_plain))
+    return values.astype(np.uint64), quotient + is_plain + np.where(is_plain, width, 32)
+
+
+def _put(
+    words: NDArray[np.uint64], begin: int, values: NDArray[np.uint64], lengths: NDArray[np.uint8]
+) -> None:
+    """Put bits, so many of each value, one behind the other into words, which are zero from ``begin`` on."""
+    kept = lengths > 0
+    values, lengths = values[kept], lengths[kept]
+    if not len(values):
+        return
+    ends = begin + np.cumsum(lengths, dtype=np.int64)
+    starts = ends - lengths
+    at, shift = starts >> 6, (starts & 63).astype(np.uint64)
+    firsts = np.flatnonzero(np.diff(at, prepend=-1))
+    words[at[firsts]] |= np.bitwise_or.reduceat(values << shift, firsts)
+    over = np.flatnonzero((ends - 1) >> 6 > at)  # one of each word at most
+    words[at[over] + 1] |= values[over] >> (np.uint64(64) - shift[over])

@@ -1,0 +1,322 @@
+"""Lists through Feast: written in all ways that Feast has, read by all readers."""
+
+import asyncio
+import logging
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pandas as pd
+import pytest
+from feast import Entity, FeatureStore, FeatureView, Field, FileSource, PushSource, ValueType
+from feast.data_source import PushMode
+from feast.types import Array, Int64, String, UnixTimestamp
+
+from feast_sketch_store import Lists, SketchReader, open_view, through_sketch
+from feast_sketch_store.errors import RowError, SettingsError, StorageError, UnsupportedFeatureError
+from feast_sketch_store.operations import maintenance
+
+NOW = datetime.now(UTC).replace(microsecond=0, second=0)
+TTL = timedelta(days=30)
+LIST = {"sketch.codec": "list", "sketch.list.resolution": "1h", "sketch.list.limit": "4"}
+
+
+def ago(**units):
+    return NOW - timedelta(**units)
+
+
+def make_view(path, tags=LIST, ttl=TTL, times=True, **more):
+    source = FileSource(path=str(path / "rows.parquet"), timestamp_field="event")
+    schema = [Field(name="read", dtype=Array(String), tags=tags)]
+    if times:
+        tags = {"sketch.list.times_of": "read"}
+        schema.append(Field(name="read_at", dtype=Array(UnixTimestamp), tags=tags))
+    return FeatureView(
+        name="history",
+        entities=[USER],
+        schema=[*schema, *more.pop("fields", [])],
+        source=PushSource(name="reads", batch_source=source),
+        ttl=ttl,
+        **more,
+    )
+
+
+USER = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
+
+
+@pytest.fixture
+def make_store(tmp_path):
+    """Makes a repository with one view of lists."""
+
+    def make(*views, registry="registry.db"):
+        (tmp_path / "feature_store.yaml").write_text(
+            f"project: news\nprovider: local\nregistry: {registry}\nentity_key_serialization_version: 3\n"
+            "online_store: {type: sketch, path: sketch, refresh_interval_seconds: 0, seal_min_rows: 9999}\n"
+        )
+        frame([(1, ["a", "b"], [ago(days=3), ago(days=2)], ago(days=2))]).to_parquet(
+            tmp_path / "rows.parquet"
+        )
+        store = FeatureStore(repo_path=str(tmp_path))
+        store.apply([USER, *(views or [make_view(tmp_path)])])
+        return store
+
+    return make
+
+
+@pytest.fixture
+def store(make_store):
+    return make_store()
+
+
+def frame(rows):
+    users, items, times, events = zip(*rows, strict=True)
+    columns = {"user_id": users, "read": items, "event": pd.to_datetime(list(events))}
+    if times[0] is not None:
+        columns["read_at"] = [[t.replace(tzinfo=None) for t in row] for row in times]
+    return pd.DataFrame(columns)
+
+
+def read(store, users=(1, 2)):
+    answer = store.get_online_features(
+        ["history:read", "history:read_at"], [{"user_id": user} for user in users]
+    ).to_dict()
+    return answer["read"], answer["read_at"]
+
+
+def test_materialize_push_and_write_append(store):
+    store.materialize(NOW - timedelta(days=9), NOW + timedelta(days=1))
+    items, times = read(store)
+    assert items == [["b", "a"], None]
+    assert [t.replace(tzinfo=UTC) for t in times[0]] == [ago(days=2), ago(days=3)]
+    store.push("reads", frame([(1, ["c"], [ago(days=1)], NOW), (2, ["c"], [ago(hours=2)], NOW)]))
+    store.write_to_online_store("history", frame([(1, ["late"], [ago(days=2, hours=12)], ago(days=5))]))
+    assert read(store)[0] == [["c", "b", "late", "a"], ["c"]]
+    # A write that comes twice adds nothing, and the limit is that of the list.
+    store.push("reads", frame([(1, ["c"], [ago(days=1)], NOW)]), to=PushMode.ONLINE)
+    store.push("reads", frame([(1, ["d"], [NOW], NOW)]))
+    assert read(store)[0][0] == ["d", "c", "b", "late"]
+
+
+def test_items_without_times_of_their_own_have_that_of_their_row(make_store, tmp_path):
+    store = make_store(make_view(tmp_path, times=False))
+    store.write_to_online_store("history", frame([(1, ["a", "b"], None, ago(days=1))]))
+    store.write_to_online_store("history", frame([(1, ["c"], None, ago(days=2))]))
+    assert store.get_online_features(["history:read"], [{"user_id": 1}]).to_dict()["read"] == [
+        ["b", "a", "c"]
+    ]
+    assert SketchReader(store.repo_path, "history").lists("read", [1]).timestamps.tolist() == [
+        moment.replace(tzinfo=None) for moment in (ago(days=1), ago(days=1), ago(days=2))
+    ]
+
+
+def update(store, rows, expression):
+    asyncio.run(store.update_online_store("history", frame(rows), {"read": expression}))
+
+
+def test_update_expressions_append_prepend_and_replace(store):
+    update(store, [(1, ["a"], [ago(hours=9)], NOW)], "list_append(read, :new_val)")
+    update(store, [(1, ["b"], [ago(hours=8)], NOW)], "list_append(:new_val, read)")
+    assert read(store)[0][0] == ["b", "a"]
+    update(store, [(1, ["x", "y"], [ago(hours=5), ago(hours=7)], NOW)], ":new_val")
+    assert read(store)[0][0] == ["x", "y"]
+    for sealed in (False, True):
+        if sealed:
+            open_view(store, "history").seal()
+        update(store, [(1, ["z"], [ago(hours=6)], NOW)], "list_append( read , :new_val )")
+        assert read(store)[0][0] == ["x", "z", "y"]
+
+
+@pytest.mark.parametrize(
+    ("feature", "expression", "message"),
+    [
+        ("read", "list_append(other, :new_val)", "is no update of the list 'read'"),
+        ("read", "SET read = :new_val", "give 'list_append"),
+        ("read_at", "list_append(read_at, :new_val)", "has no list 'read_at' to update"),
+    ],
+)
+def test_other_expressions_are_refused(store, feature, expression, message):
+    rows = frame([(1, ["a"], [NOW], NOW)])
+    with pytest.raises(UnsupportedFeatureError, match=message):
+        asyncio.run(store.update_online_store("history", rows, {feature: expression}))
+    assert read(store)[0] == [None, None]
+
+
+def test_a_batch_with_a_row_that_is_refused_is_not_written(store):
+    rows = frame([(1, ["a"], [NOW], NOW), (2, ["a", "b"], [NOW], NOW)])
+    with pytest.raises(RowError, match=r"row 1 of the batch has 2 items in feature 'read' and 1 times"):
+        store.write_to_online_store("history", rows)
+    assert read(store)[0] == [None, None]
+
+
+def test_lists_add_get_remove_and_clear(store):
+    lists = Lists(store, "history", "read")
+    users = np.array([1, 1, 2, 1])
+    lists.add(users, ["a", "b", "a", "c"], [ago(hours=h) for h in (4, 3, 2, 1)])
+    found = lists.get([1, 2, 3])
+    assert found.indptr.tolist() == [0, 3, 4, 4]
+    assert found.values.to_pylist() == ["c", "b", "a", "a"]
+    assert found.timestamps.tolist()[:2] == [ago(hours=h).replace(tzinfo=None) for h in (1, 3)]
+    assert lists.get([1], ago(hours=3), limit=1).to_arrow().to_pylist() == [["c"]]
+    assert lists.get([1], ago(hours=3)).to_arrow().to_pylist() == [["c", "b"]]
+    open_view(store, "history").seal()
+    lists.remove([1, 2], "a")
+    assert lists.get([1, 2]).to_arrow().to_pylist() == [["c", "b"], []]
+    lists.add([1], ["a"], [ago(minutes=5)])
+    assert lists.get([1]).to_arrow().to_pylist() == [["a", "c", "b"]]
+    lists.replace([1, 2], [0, 2, 3], ["p", "q", "r"], [ago(hours=1), ago(hours=2), ago(hours=1)])
+    assert lists.get([1, 2]).to_arrow().to_pylist() == [["p", "q"], ["r"]]
+    lists.clear([1])
+    assert lists.get([1, 2]).to_arrow().to_pylist() == [[], ["r"]]
+    assert read(store)[0] == [None, ["r"]]
+    lists.add([2], ["now"])
+    assert lists.get([2]).to_arrow().to_pylist() == [["now", "r"]]
+    assert abs(lists.get([2]).timestamps[0].astype("int64") / 1e6 - datetime.now(UTC).timestamp()) < 60
+
+
+def test_lists_refuse_what_they_cannot_keep(store, tmp_path):
+    lists = Lists(store.repo_path, "history", "read")
+    for refused, message in [
+        (lambda: lists.add([1, 2], ["a"]), "takes 2 values here, not 1 values"),
+        (lambda: lists.add([1], [7]), "these are not values of the list 'read'"),
+        (lambda: lists.add([1], ["a"], [NOW, NOW]), "1 timestamps are needed, not 2"),
+        (lambda: lists.add(["x"], ["a"]), "not entities of feature view 'history'"),
+        (lambda: lists.add([1], ["a"], [4e11]), "after the year 9999"),
+        (lambda: lists.replace([1], [0, 2], ["a"]), "takes 2 values"),
+        (lambda: lists.replace([1], [1, 2], ["a"]), "indptr does not tell"),
+    ]:
+        with pytest.raises(RowError, match=message):
+            refused()
+    with pytest.raises(UnsupportedFeatureError, match=r"no list 'read_at'; its lists are \['read'\]"):
+        Lists(store, "history", "read_at")
+    config = tmp_path / "feature_store.yaml"
+    config.write_text(config.read_text().replace("type: sketch", "type: sketch, role: replica"))
+    replica = Lists(tmp_path, "history", "read")
+    with pytest.raises(StorageError, match="role: replica"):
+        replica.add([1], ["a"])
+
+
+def test_expired_items_are_never_shown(store, caplog):
+    lists = Lists(store, "history", "read")
+    lists.add([1, 1, 2], ["old", "new", "old"], [ago(days=31), ago(days=29), ago(days=31)])
+    for _ in range(2):
+        answer = store.get_online_features(["history:read"], [{"user_id": 1}, {"user_id": 2}])
+        assert answer.to_dict()["read"] == [["new"], None]
+        assert [answer.proto.results[-1].statuses[row] for row in range(2)] == [1, 4]  # OUTSIDE_MAX_AGE
+        assert lists.get([1, 2]).to_arrow().to_pylist() == [["new"], []]
+        assert open_view(store, "history").seal()
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_readers_and_reports_know_lists(store, sealed, tmp_path):
+    lists = Lists(store, "history", "read")
+    lists.add([1, 1, 1, 2], ["a", "b", "a", "c"], [ago(hours=h) for h in (9, 6, 3, 3)])
+    if sealed:
+        assert open_view(store, "history").seal()
+    reader = SketchReader(store.repo_path, "history", ttl=TTL)
+    found = reader.lists("read", [1, 2, 7], limit=2)
+    assert found.to_arrow().to_pylist() == [["a", "b"], ["c"], []]
+    assert np.diff(found.indptr).tolist() == [2, 1, 0]
+    matrix = reader.csr("read", [1, 2, 7])
+    names = matrix.vocabulary.to_pylist()
+    assert [sorted(names[i] for i in row) for row in np.split(matrix.ids, matrix.indptr[1:-1])] == [
+        ["a", "b"],
+        ["c"],
+        [],
+    ]
+    assert reader.contains("read", [1, 2], ["a", "c"]).tolist() == [[True, False], [False, True]]
+    weights = np.arange(len(names)) + 1.0
+    assert reader.scores("read", [2], weights)[0] == weights[names.index("c")]
+    assert reader.arrow("read", [1]).to_pylist() == [["a", "b", "a"]]
+    assert reader.exists([1, 2, 7]).tolist() == [True, True, False]
+    report = maintenance.inspect(store, "history")
+    assert (report.entities, report.facts) == (2, 4)
+    assert maintenance.verify(store, "history").problems == []
+    if sealed:
+        (feature,) = report.features
+        assert (feature.name, feature.codec, feature.structure, feature.facts) == ("read", "list", "lists", 4)
+        training = pd.DataFrame({"read": [["b", "z", "a", "b", "a", "c"], []]})
+        shown = through_sketch(training, reader)
+        assert [list(row) for row in shown["read"]] == [["b", "a", "b", "a"], []]
+
+
+def test_verify_finds_items_that_a_snapshot_lacks(store, monkeypatch):
+    lists = Lists(store, "history", "read")
+    lists.add([1, 1], ["a", "b"], [ago(hours=9), ago(hours=6)])
+    open_view(store, "history").seal()
+    from feast_sketch_store.structures.lists import ListFeature
+
+    honest = ListFeature.items
+    monkeypatch.setattr(
+        ListFeature, "items", lambda feature, rows, limit, since: honest(feature, rows, 1, since)
+    )
+    (problem,) = maintenance.verify(store, "history").problems
+    assert "has other items of feature 'read' than the row log" in problem
+
+
+def test_a_seal_keeps_the_log_small_and_forgets_what_was_removed(store):
+    lists = Lists(store, "history", "read")
+    for hour in range(10):
+        lists.add([1, 2], ["secret", "b"], [ago(hours=hour)] * 2)
+    lists.remove([1], "secret")
+    view = open_view(store, "history")
+    assert view.seal()
+    assert maintenance.verify(store, "history").rows == 2
+    view.vacuum(orphan_age_seconds=0.0)
+    for path in (store.repo_path / "sketch").rglob("*"):
+        assert path.is_dir() or path.stat().st_size == 0 or b"secret" not in path.read_bytes()
+    assert lists.get([1, 2]).to_arrow().to_pylist() == [[], ["b"] * 4]
+
+
+def test_versions_of_a_view_have_lists_of_their_own(make_store, tmp_path):
+    registry = "{path: registry.db, enable_online_feature_view_versioning: true}"
+    store = make_store(make_view(tmp_path), registry=registry)
+    Lists(store, "history", "read").add([1], ["old"], [ago(hours=1)])
+    assert read(store, [1])[0] == [["old"]]
+    store.apply([make_view(tmp_path, {**LIST, "sketch.list.limit": "2"}, description="two at most")])
+    lists = Lists(store, "history", "read")
+    lists.add([1] * 3, ["a", "b", "c"], [ago(hours=h) for h in (3, 2, 1)])
+    assert lists.get([1]).to_arrow().to_pylist() == [["c", "b"]]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"ttl": timedelta(0)}, "has lists, whose items need a time to live"),
+        ({"fields": [Field(name="country", dtype=String)]}, r"\['country'\], which rows replace"),
+        (
+            {"tags": {**LIST, "sketch.error_rate": "0.1"}},
+            "is a list, so these tags have no effect: sketch.err",
+        ),
+        ({"tags": {"sketch.list.limit": "5"}}, "has tags of a list, and is none"),
+        ({"tags": {**LIST, "sketch.list.resolution": "0"}}, "at least a microsecond"),
+        ({"tags": {"sketch.codec": "exact"}}, "but the view has no list of that name"),
+        (
+            {"fields": [Field(name="n", dtype=Int64, tags={"sketch.codec": "list"})]},
+            "needs an Array",
+        ),
+        (
+            {"fields": [Field(name="n", dtype=Array(Int64), tags={"sketch.list.times_of": "read"})]},
+            r"needs Array\(UnixTimestamp\)",
+        ),
+    ],
+)
+def test_a_view_that_cannot_have_lists_is_refused(make_store, tmp_path, change, message):
+    with pytest.raises(SettingsError, match=message):
+        make_store(make_view(tmp_path, **change))
+
+
+def test_a_view_with_rows_cannot_become_one_of_lists(make_store, tmp_path):
+    store = make_store(make_view(tmp_path, {}, times=False))
+    store.write_to_online_store("history", frame([(1, ["a"], None, NOW)]))
+    with pytest.raises(
+        UnsupportedFeatureError, match="the rows of feature view 'history' replace, and are decl"
+    ):
+        store.apply([make_view(tmp_path)])
+    open_view(store, "history").seal()
+    with pytest.raises(UnsupportedFeatureError, match="add it again"):
+        store.apply([make_view(tmp_path)])
+
+
+def test_warnings_of_old_items_are_told_once(store, caplog):
+    with caplog.at_level(logging.WARNING):
+        store.write_to_online_store("history", frame([(1, ["a"], [ago(days=99)], ago(days=99))]))
+    assert "older than its ttl" in caplog.text
