@@ -1,9 +1,9 @@
 """The points of a plan by theory: bytes, and false values that a read shows, of each structure.
 
-The tables of the filters are sized for the estimated counts of the whole view. Sets are built of the sample
-as a seal builds them, features that imply each other together, and their bits scaled: where the view is
-larger than its sample, by the ratio of the least bits that sets of these densities can have, so that values
-which the sample does not show count.
+The tables of the filters are sized for the estimated counts of the whole view. Sets are built from the sample
+as a seal builds them, with features that imply each other coded together. Their bits are then scaled to the
+view, by the ratio of the fewest bits that sets of these densities can have. So values missing from the sample
+count, too.
 
     false_per_read = sum over features and values of (share of entities with a value - density) * rate
     noise_ratio    = false_per_read / kept facts of an entity
