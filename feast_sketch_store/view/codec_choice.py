@@ -57,8 +57,8 @@ def choose_codec(
 
     Parameters
     ----------
-    tags : the feature's and its view's, read, without their prefix.
-    own_tags : the names of those that stand on the feature.
+    tags : of the feature and its view, parsed, without their prefix.
+    own_tags : the names of the feature's own tags.
     default : one of ``DEFAULT_CODECS``.
     where : names the feature and its view.
 
@@ -110,7 +110,7 @@ def is_embedding(field: "Field") -> bool:
 
 
 def _by_type(field: "Field", usual: FeatureCodec, own_tags: Iterable[str]) -> str:
-    """What suits a feature whatever its type. Tags that only a sketch has ask for one."""
+    """The codec that suits the type of a feature. Tags that only a sketch uses ask for a sketch."""
     if is_embedding(field):
         return EXACT
     asks_for_sketch = bool({*own_tags} - {"codec"})

@@ -14,7 +14,7 @@ LEADER = "feast_sketch_store write"  # the name of threads
 
 
 class _Waiting(Generic[T]):
-    """One write: what it is, how it ended, and whether its thread is to commit for the others.
+    """One write: its item, its outcome, and whether its thread must commit for the others.
 
     ``future`` is None if a thread waits.
     """
@@ -39,8 +39,9 @@ class _Waiting(Generic[T]):
 class GroupCommit(Generic[T]):
     """Collects items of several threads. Safe to use from all of them.
 
-    The first thread commits its item at once. Those that come meanwhile wait; when it is done, one of them
-    commits all of theirs. For those who wait for a future, a thread commits that lives while there are any.
+    The first thread commits its item at once. Items that arrive meanwhile wait. When it is done, one of the
+    waiting threads commits all of them. Items with a future are committed by a thread that lives while there
+    are any.
     """
 
     def __init__(self) -> None:
@@ -105,7 +106,7 @@ class GroupCommit(Generic[T]):
                 return
 
     def _lead(self, commit: Commit[T]) -> None:
-        """Commit what is waiting, then let the first of those that came meanwhile do the same."""
+        """Commit the waiting items, then let the first thread that arrived meanwhile do the same."""
         following = self._commit_waiting(commit)
         if following is None:
             return
@@ -119,7 +120,7 @@ class GroupCommit(Generic[T]):
         following.woken.set()
 
     def _commit_waiting(self, commit: Commit[T]) -> _Waiting[T] | None:
-        """Commit what is waiting: the first of those that came meanwhile, None if nobody has to lead."""
+        """Commit the waiting items; return the first write that arrived meanwhile, or None."""
         with self._lock:
             batch, self._queue = self._queue, []
         try:

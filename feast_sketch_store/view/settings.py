@@ -1,4 +1,4 @@
-"""Settings: the store's options, and what tags of a view or a feature change of them.
+"""Settings: the store's options, and the tags of views and features that override them.
 
 A feature's tag beats its view's, which beats ``feature_store.yaml``:
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from feast.feature_view import FeatureView
     from feast.field import Field
 
-# Of the store, as they stand in ``feature_store.yaml``.
+# Options of the store in ``feature_store.yaml``.
 DEFAULT_PATH = "data/sketch"
 DEFAULT_REFRESH_INTERVAL_SECONDS = 1.0
 
@@ -53,7 +53,7 @@ DEFAULT_EXPIRED_KEPT_FOR = timedelta(days=7)
 
 EXPIRED_KEPT_FOR = "expired_kept_for"
 
-# What options and tags, and structures, were called before, and what they are called now.
+# Former names of options, tags and structures, with their current names.
 RENAMED = {"filter": "structure"}
 _RENAMED_STRUCTURES = {"uniform": BLOOM, "tiers": WEIGHTED_BLOOM}
 
@@ -87,9 +87,9 @@ class VocabularySetting:
 
 @dataclass(frozen=True)
 class FeatureSettings:
-    """One feature: its codec, what it is kept for (see `FeatureBudget`), the most values it may have, which
-    of them are kept, if not all are, whether it becomes a column once it has many values, and
-    whether its codec is just what suits its type.
+    """One feature: its codec, its target (see `FeatureBudget`), the largest number of values, which of them
+    are kept if not all are, whether it becomes a column once it has many values, and whether its codec
+    follows from its type alone.
     """
 
     codec: FeatureCodec
@@ -101,7 +101,7 @@ class FeatureSettings:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether ``max_vocabulary`` does not concern the feature, whatever its values are."""
+        """Whether ``max_vocabulary`` does not apply to the feature, whatever its values are."""
         return self.codec.is_bounded or self.may_be_column
 
 
@@ -126,7 +126,7 @@ class ViewSettings:
 
     @property
     def lists_rows(self) -> bool:
-        """Whether sealed layers list their rows: scalars are columns then, which have no vocabulary."""
+        """Whether sealed layers list their rows. Scalars are then columns without a vocabulary."""
         return any(codec.is_exact for codec in self.codecs)
 
     @property
@@ -170,8 +170,8 @@ def resolve(options: StoreOptions, table: "FeatureView", folder: Path | None = N
     Raises
     ------
     SettingsError : a tag is unknown or has a value that cannot work.
-    UnsupportedFeatureError : no codec takes a feature, or a name cannot be a column. Either tells of all
-        features of the view, and ends with the lines to paste where there are any.
+    UnsupportedFeatureError : no codec takes a feature, or a name cannot be a column. Both errors list all
+        features of the view, and end with the lines to paste, if any.
     """
     join_keys = declared_join_keys(table)
     problems = list(_name_problems(table, join_keys or ()))
@@ -304,7 +304,7 @@ def positive_number(text: Any) -> float:
 
     Raises
     ------
-    ValueError : it is none.
+    ValueError : it is not such a number.
     """
     number = _number(text)
     if not 0 < number < math.inf:
@@ -324,7 +324,7 @@ def byte_count(text: Any) -> float:
 
     Raises
     ------
-    ValueError : it is no size.
+    ValueError : it is not a size.
     """
     found = re.fullmatch(r"\s*([0-9.]+(?:e[0-9]+)?)\s*([kMGT]?B)?\s*", str(text), re.IGNORECASE)
     if found is None:
@@ -337,7 +337,7 @@ def duration(text: Any) -> timedelta:
 
     Raises
     ------
-    ValueError : it is none, or below 0.
+    ValueError : it is not a duration, or below 0.
     """
     if isinstance(text, timedelta) and text >= timedelta(0):
         return text
@@ -354,7 +354,7 @@ def duration(text: Any) -> timedelta:
 def vocabulary_setting(given: Any) -> VocabularySetting:
     """Read which values are kept: ``{top: 900}``, ``{min_share: 0.001}``, ``{file: PATH}`` or a list.
 
-    What was read before is taken, too, also as a dictionary of all its parts.
+    Also accepts a parsed setting, and a dictionary of its parts.
 
     Raises
     ------
