@@ -5,8 +5,8 @@
                "order": {"header_checksum": "c2d8...", "name": "....order.safetensors", "size_bytes": 3392}},
      "format_version": 1, "number": 1, "row_log_version": 42}
 
-Keys are sorted, there are no spaces, and the file ends with a line break; a file that is anything else than
-what `Manifest.encode` makes of its content is refused. ``checksum`` is that of the file without it, a
+Keys are sorted, there are no spaces, and the file ends with a line break. A file that differs from what
+`Manifest.encode` makes of its content is refused. ``checksum`` is that of the file without it, a
 ``header_checksum`` that of all before the arrays of a file, which holds the checksums of the arrays: so the
 manifest vouches for every byte. Checksums are MurmurHash3 x64 128 in hexadecimal.
 """
