@@ -36,7 +36,7 @@ class HashRange:
         return tuple(map(cls, bounds, bounds[1:]))
 
     def rows_of(self, entity_hashes: NDArray[np.uint64]) -> tuple[int, int]:
-        """The places of its hashes among ascending ones, uint64[n, 2]: the first, and the one after the last."""
+        """The places of its hashes among ascending ones, uint64[n, 2]: the first, and the end."""
         first = np.searchsorted(entity_hashes[:, 0], np.uint64(self.first))
         end = len(entity_hashes)
         if self.end < _END:
