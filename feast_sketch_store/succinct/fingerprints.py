@@ -1,7 +1,7 @@
 """Fingerprints of entities: which row belongs to whom, in few bits.
 
-Of ``n`` entities each is known by the upper ``w`` bits of a 64-bit hash, all distinct, and one that is not
-among them has the bits of some with probability ``n / 2**w``. Sorted, they are filed in buckets of about a
+Each of ``n`` entities is known by the upper ``w`` bits of a 64-bit hash, all distinct. An unknown entity has
+the bits of one of them with probability ``n / 2**w``. Sorted, they are filed in buckets of about a
 dozen by their upper bits, which then need not be kept:
 
     start of bucket   where the rows of each bucket begin
@@ -26,15 +26,15 @@ _ROWS_PER_BUCKET_BITS = 3  # buckets have 8 to 16 rows
 
 
 def width_for(num_rows: int, error_rate: float) -> int:
-    """Bits of a fingerprint at which an unknown entity has the one of some row with such a probability at
-    most, and at which the rows themselves may all differ: one pair of them is expected to be alike.
+    """Bits of a fingerprint at which an unknown entity matches some row with at most this probability, and at
+    which all rows may differ: one pair of them is expected to match.
     """
     rows = math.log2(max(1, num_rows))
     return min(_HASH_BITS - 1, max(1, math.ceil(rows - math.log2(error_rate)), math.ceil(2 * rows - 1)))
 
 
 def expected_bits(num_rows: int, error_rate: float) -> int:
-    """Bits of the index of so many rows."""
+    """Bits of the index of this many rows."""
     width = width_for(num_rows, error_rate)
     bucket_bits = _bucket_bits(num_rows, width)
     return num_rows * (width - bucket_bits) + ((1 << bucket_bits) + 1) * num_rows.bit_length()
@@ -50,7 +50,7 @@ class FingerprintIndex:
 
     Parameters
     ----------
-    starts : the first row of each bucket, and behind them the number of rows; base 0.
+    starts : the first row of each bucket, followed by the number of rows; base 0.
     rests : the lower bits of each row's fingerprint; base 0.
 
     Raises
@@ -119,7 +119,7 @@ class FingerprintIndex:
         return (self.starts.length - 1).bit_length() - 1
 
     def _check(self, fingerprints: NDArray[np.uint64]) -> None:
-        """Check what a read is about to use."""
+        """Check the words that a read is about to use."""
         starts, rests = self.starts.check, self.rests.check
         if (starts is None or starts.all_checked) and (rests is None or rests.all_checked):
             return

@@ -13,7 +13,7 @@ a gap ``g`` is ``g div 2**width`` ones, a zero, and the lower ``width`` bits of 
 gaps that are distributed geometrically. For independent symbols that is within some percent of the least
 there can be, ``sum_s H(p_s)`` bits per row, where H is the entropy of a coin.
 
-    row      header | gap | gap | gap   header | gap | gap       features one behind the other
+    row      header | gap | gap | gap   header | gap | gap       one feature after the other
     offset   anchor of each 16 rows + distance from it
 
 A set may be coded with those before it, back to the last one that is not: a long view is a view. If these
@@ -54,7 +54,7 @@ class SetCode:
     Parameters
     ----------
     header_width : of headers, in bits, 0 to 30.
-    no_set : headers that stand for rows which have no set, 0 to 2; the size of a set is that much less.
+    no_set : number of headers for rows without a set, 0 to 2; subtract it from a header to get the size.
     level_ends : int64[<= 1024], ascending; the symbols with level ``run_levels[i]`` end before symbol
         ``level_ends[i]``, and the last of them is the number of symbols.
     run_levels : uint8, one for each of these; None for 0, 1, 2 and so on, of 256 at most.
@@ -284,7 +284,7 @@ class GolombSets:
             raise ValueError("a row of sets lies outside of their codes")
         first_word = first >> 6
         if self.check is not None:
-            # A code is read with the word behind the one in which it begins.
+            # A code is read with the word after the one in which it begins.
             self.check(first_word, np.maximum(last >> 6, first_word) + 2 - first_word)
 
 
