@@ -1,4 +1,4 @@
-"""The compiled kernel behind the same functions as `reference` and `reference_sets`, which describe them.
+"""The compiled kernel, with the same functions as `reference` and `reference_sets`, which describe them.
 
 Calls that take longer than some microseconds let other threads run meanwhile.
 """
@@ -13,7 +13,7 @@ import feast_sketch_store.kernel._compiled as _compiled
 from feast_sketch_store.kernel.reference import Asked, Table
 from feast_sketch_store.kernel.reference_sets import PackedNumbers, SetCodes
 
-_EXPECTED_SYMBOLS = 256  # room for so many ids per entity is made at first
+_EXPECTED_SYMBOLS = 256  # ids per entity for which memory is allocated at first
 _EXPECTED_IDS = 64  # the same, of sets
 _SEED = secrets.randbits(64)  # of hash tables, so that nobody can choose values that collide
 
