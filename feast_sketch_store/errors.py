@@ -1,4 +1,4 @@
-"""The errors of the store: one small hierarchy, each message names the thing at fault and what to do."""
+"""The errors of the store: one small hierarchy. Each message names what is wrong, where, and what to do."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ class SketchStoreError(Exception):
 
     Attributes
     ----------
-    lines : of Python, to be pasted in place of those that caused it.
+    lines : of Python, to paste in place of those that caused it.
     parts : the errors that it sums up.
     """
 
@@ -45,7 +45,7 @@ class PlanError(SketchStoreError, ValueError):
 
 
 def summed_up(errors: Sequence[SketchStoreError]) -> SketchStoreError:
-    """All of some errors as one, which ends with the lines to paste; there is at least one."""
+    """Combine one or more errors into one that ends with the lines to paste."""
     parts = [part for error in errors for part in (error.parts or (error,))]
     text = str(parts[0])
     if len(parts) > 1:
