@@ -1,6 +1,8 @@
 """The errors of the store: one small hierarchy. Each message names what is wrong, where, and what to do."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Self
 
 
 class SketchStoreError(Exception):
@@ -17,7 +19,21 @@ class SketchStoreError(Exception):
 
 
 class SettingsError(SketchStoreError, ValueError):
-    """An option of ``feature_store.yaml`` or a ``sketch.*`` tag has a value that cannot work."""
+    """An option of ``feature_store.yaml`` or a ``sketch.*`` tag has a value that cannot work.
+
+    Attributes
+    ----------
+    wrong_tags : tags to remove, each with the name that replaces it, or None.
+    """
+
+    wrong_tags: Mapping[str, str | None] = MappingProxyType({})
+
+    @classmethod
+    def of_tags(cls, text: str, wrong_tags: Mapping[str, str | None]) -> Self:
+        """An error that other tags resolve."""
+        error = cls(text)
+        error.wrong_tags = wrong_tags
+        return error
 
 
 class UnsupportedFeatureError(SketchStoreError):

@@ -73,14 +73,17 @@ def choose_codec(
     if name == BINNED and not binnings:
         binnings = [Quantiles(DEFAULT_BINS)]
     if len(binnings) > 1 or (binnings and name != BINNED):
-        raise SettingsError(
+        surplus = [*[name for name in BINNINGS if name in tags][1:], "codec"]
+        raise SettingsError.of_tags(
             f"{where} can have one of the tags {_list(TAG_PREFIX + name for name in BINNINGS)}, and no "
-            f"{TAG_PREFIX}codec but {BINNED!r} beside it"
+            f"{TAG_PREFIX}codec but {BINNED!r} beside it",
+            dict.fromkeys(TAG_PREFIX + name for name in surplus),
         )
     if name and name not in usual.possible_names:
-        raise SettingsError(
+        raise SettingsError.of_tags(
             f"{where} has type {field.dtype}, which the codec {name!r} does not take; "
-            f"set the tag {TAG_PREFIX}codec to one of {_list(usual.possible_names)}, or remove it"
+            f"set the tag {TAG_PREFIX}codec to one of {_list(usual.possible_names)}, or remove it",
+            dict.fromkeys([f"{TAG_PREFIX}codec", *(TAG_PREFIX + binning for binning in BINNINGS)]),
         )
     may_be_column, by_type = False, default == AUTO and not name
     if by_type:

@@ -184,7 +184,10 @@ def resolve(options: StoreOptions, table: "FeatureView", folder: Path | None = N
     for field in table.features:
         try:
             features[field.name] = _feature_settings(options, table.name, field, view_tags)
-        except (SettingsError, UnsupportedFeatureError) as error:
+        except SettingsError as error:
+            error.lines = error.lines or _line_without(field, error.wrong_tags)
+            problems.append(error)
+        except UnsupportedFeatureError as error:
             problems.append(error)
     if problems:
         raise summed_up(problems)
@@ -199,6 +202,18 @@ def resolve(options: StoreOptions, table: "FeatureView", folder: Path | None = N
     )
 
 
+def _line_without(field: "Field", wrong_tags: Mapping[str, str | None]) -> tuple[str, ...]:
+    """The line of a feature with other tags; none if its own tags are right."""
+    own = field.tags or {}
+    if wrong_tags.keys().isdisjoint(own):
+        return ()
+    kept = {
+        wrong_tags.get(tag, tag): _RENAMED_STRUCTURES.get(text, text) if tag in wrong_tags else text
+        for tag, text in own.items()
+    }
+    return (field_line(field, {tag: text for tag, text in kept.items() if tag is not None}),)
+
+
 def _feature_settings(
     options: StoreOptions, view: str, field: "Field", view_tags: Mapping[str, Any]
 ) -> FeatureSettings:
@@ -208,12 +223,11 @@ def _feature_settings(
     default = view_tags.get("default_codec", options.default_codec)
     codec, may_be_column, by_type = choose_codec(field, tags, own_tags, default, where)
     if codec.is_exact and (idle := [TAG_PREFIX + tag for tag in _IDLE_IF_EXACT if tag in own_tags]):
-        error = SettingsError(
+        raise SettingsError.of_tags(
             f"{where} is kept exactly, so these tags have no effect: {_list(idle)}; "
-            f"remove the tag, or choose another {TAG_PREFIX}codec"
+            f"remove the tag, or choose another {TAG_PREFIX}codec",
+            dict.fromkeys(idle),
         )
-        error.lines = (field_line(field, {k: v for k, v in field.tags.items() if k not in idle}),)
-        raise error
     return FeatureSettings(
         codec,
         _target(codec, options, view_tags, own_tags, where),
@@ -452,17 +466,19 @@ def _own_tags(
             continue
         name = tag.removeprefix(TAG_PREFIX)
         if name in RENAMED:
-            raise SettingsError(
-                f"{where} has the tag {tag!r}, which is called {TAG_PREFIX}{RENAMED[name]} now"
-            )
+            new = TAG_PREFIX + RENAMED[name]
+            raise SettingsError.of_tags(f"{where} has the tag {tag!r}, which is called {new} now", {tag: new})
         if name not in readers:
-            raise SettingsError(
-                f"{where} has the unknown tag {tag!r}; known here: {_list(TAG_PREFIX + r for r in readers)}"
+            known = _list(TAG_PREFIX + reader for reader in readers)
+            raise SettingsError.of_tags(
+                f"{where} has the unknown tag {tag!r}; known here: {known}", {tag: None}
             )
         try:
             values[name] = readers[name](text)
         except ValueError as error:
-            raise SettingsError(f"{where} has the tag {tag}={text!r}: {error}") from error
+            wrong_tags = {tag: tag} if name == "structure" and text in _RENAMED_STRUCTURES else {}
+            message = f"{where} has the tag {tag}={text!r}: {error}"
+            raise SettingsError.of_tags(message, wrong_tags) from error
     return values
 
 
@@ -479,18 +495,20 @@ def _target(
         own = tags.get(ERROR_RATE, view_tags.get("scalar_error_rate", options.scalar_error_rate))
         idle = [name for name in _TARGET_TAGS if name != ERROR_RATE and name in tags]
         if idle or own == "auto":
-            raise SettingsError(
+            raise SettingsError.of_tags(
                 f"{where} is not an Array or Set, so "
-                f"{TAG_PREFIX}{idle[0] if idle else 'error_rate=auto'} has no effect; remove the tag"
+                f"{TAG_PREFIX}{idle[0] if idle else 'error_rate=auto'} has no effect; remove the tag",
+                dict.fromkeys(TAG_PREFIX + name for name in idle or [ERROR_RATE]),
             )
         return float(own)
     structure = tags.get("structure", view_tags.get("structure", options.structure))
     for given in (tags, view_tags):
         measures = [name for name in _MEASURES if name in given]
         if len(measures) > 1:
-            raise SettingsError(
+            raise SettingsError.of_tags(
                 f"{where} can be kept for one of {_list(TAG_PREFIX + m for m in _MEASURES)}, and has "
-                f"{_list(TAG_PREFIX + m for m in measures)}; remove all but one"
+                f"{_list(TAG_PREFIX + m for m in measures)}; remove all but one",
+                dict.fromkeys(TAG_PREFIX + m for m in measures[1:]),
             )
         if measures:
             measure, amount = measures[0], given[measures[0]]
