@@ -334,7 +334,7 @@ def rebuild(
     """Drop all rows of a VIEW and fill it from the offline store.
 
     Readers get the old rows until the new ones are complete. Rows that are pushed meanwhile
-    stay. Rows that were only pushed are dropped: the command tells how many, and asks before it goes on.
+    stay. Rows that were only pushed are dropped: the command prints how many, and asks before it goes on.
     """
     with _errors():
         store = open_store()
@@ -565,7 +565,7 @@ def _may_replace(view: str, dropped: Dropped | None) -> bool:
 
 
 def _may_drop(view: str, dropped: Dropped | None) -> bool:
-    """Ask on the terminal; False where there is none."""
+    """Ask on the terminal; False without a terminal."""
     click.echo(
         f"{view}: its rows cannot be read, so those only pushed cannot be counted. A rebuild drops all."
         if dropped is None
@@ -744,7 +744,7 @@ def _write_report(plan: Plan, path: Path) -> None:
 
 @contextmanager
 def _errors() -> Iterator[None]:
-    """Turn errors that tell the user what to do into a line on standard error and exit status 1."""
+    """Print errors of the store as one line on standard error, and exit with status 1."""
     try:
         yield
     except (SketchStoreError, FeastError, FeastObjectNotFoundException, ValueError) as error:

@@ -1,6 +1,8 @@
-"""The errors of the store: one small hierarchy, each message names the thing at fault and what to do."""
+"""The errors of the store: one small hierarchy. Each message names what is wrong, where, and what to do."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Self
 
 
 class SketchStoreError(Exception):
@@ -8,7 +10,7 @@ class SketchStoreError(Exception):
 
     Attributes
     ----------
-    lines : of Python, to be pasted in place of those that caused it.
+    lines : of Python, to paste in place of those that caused it.
     parts : the errors that it sums up.
     """
 
@@ -17,7 +19,21 @@ class SketchStoreError(Exception):
 
 
 class SettingsError(SketchStoreError, ValueError):
-    """An option of ``feature_store.yaml`` or a ``sketch.*`` tag has a value that cannot work."""
+    """An option of ``feature_store.yaml`` or a ``sketch.*`` tag has a value that cannot work.
+
+    Attributes
+    ----------
+    wrong_tags : tags to remove, each with the name that replaces it, or None.
+    """
+
+    wrong_tags: Mapping[str, str | None] = MappingProxyType({})
+
+    @classmethod
+    def of_tags(cls, text: str, wrong_tags: Mapping[str, str | None]) -> Self:
+        """An error that other tags resolve."""
+        error = cls(text)
+        error.wrong_tags = wrong_tags
+        return error
 
 
 class UnsupportedFeatureError(SketchStoreError):
@@ -45,7 +61,7 @@ class PlanError(SketchStoreError, ValueError):
 
 
 def summed_up(errors: Sequence[SketchStoreError]) -> SketchStoreError:
-    """All of some errors as one, which ends with the lines to paste; there is at least one."""
+    """Combine one or more errors into one that ends with the lines to paste."""
     parts = [part for error in errors for part in (error.parts or (error,))]
     text = str(parts[0])
     if len(parts) > 1:

@@ -72,7 +72,7 @@ _logger = logging.getLogger(__name__)
 
 # What an open view depends on: features with their types and tags, the tags of the view, the default codec.
 _Declaration = tuple[list[tuple[str, FeastType, dict[str, str]]], dict[str, str], str]
-# What the settings of a view depend on beside its declaration: columns of join keys, ttl, folder, options.
+# What the settings of a view depend on besides its declaration: columns of join keys, ttl, folder, options.
 _Circumstances = tuple[list[tuple[str, FeastType]], timedelta | None, Path | None, "SketchOnlineStoreConfig"]
 
 
@@ -267,9 +267,10 @@ class SketchOnlineStore(OnlineStore):
     ) -> list[Row]:
         """Read rows; see `OnlineStore.online_read`.
 
-        An absent entity is ``(None, None)``, and so is one whose row has expired. Of a row that exists, a
+        An absent entity is ``(None, None)``, and so is one whose row has expired. In a row that exists, a
         feature that was not written is left out, a null is an empty ``Value``, and a list or set holds its
-        possibly-present elements. The timestamp is that of the row or, for a sealed row, one at most as new.
+        possibly-present elements. The timestamp is that of the row. For a sealed row it may be older, but
+        never newer.
         """
         if requested_features is None:
             requested_features = [feature.name for feature in table.features]
@@ -446,7 +447,7 @@ class SketchOnlineStore(OnlineStore):
         project: str,
         entity_keys: list[EntityKeyProto],
     ) -> list[bytes | None]:
-        """The precomputed vectors of entities, or None where there is none."""
+        """The precomputed vectors of entities; None for an entity without one."""
         rows = self.online_read(config, _precomputed_view(feature_service_name), entity_keys, ["vector"])
         return [values["vector"].bytes_val if values else None for _, values in rows]
 
@@ -490,7 +491,7 @@ class SketchOnlineStore(OnlineStore):
             for version in range((getattr(table, "current_version_number", None) or 0) + 1):
                 storage = self._storage(config, table.name, version)
                 if (known := self._views.pop(storage.location, None)) is not None:
-                    known[1].settle()  # a seal beside the writes would go on
+                    known[1].settle()  # a seal in the background would go on
                 self._settings.pop(storage.location, None)
                 remove_view(storage)
 
@@ -509,7 +510,7 @@ class SketchOnlineStore(OnlineStore):
         place.remove_project(config.project)
 
     def delete(self, config: RepoConfig, table: FeatureView, entity_keys: list[EntityKeyProto]) -> None:
-        """Delete what was written of some entities; rows that are written later count again.
+        """Delete all rows of some entities. Rows that are written later count again.
 
         Durable, and visible to this process, when it returns; other processes see it within their refresh
         interval. `seal` and then `vacuum` remove the rows from the disk.
@@ -604,7 +605,7 @@ def _declaration(config: RepoConfig, table: FeatureView) -> _Declaration:
 
 
 def open_view(store: FeatureStore, feature_view: str) -> View:
-    """The view behind a feature view of a Feast repository, for sizes, seals and reads without protos.
+    """Open the view that stores a feature view of a Feast repository: for sizes, seals, reads without protos.
 
     Raises
     ------
@@ -635,7 +636,7 @@ def any_feature_view(store: FeatureStore, name: str) -> Any:
 
     Raises
     ------
-    feast.errors.FeatureViewNotFoundException : there is none (from Feast).
+    feast.errors.FeatureViewNotFoundException : no feature view has this name (from Feast).
     """
     table: Any = store.registry.get_any_feature_view(name, store.project)
     return table

@@ -13,9 +13,9 @@ NUM_THREADS = min(os.cpu_count() or 1, 8)  # each has batches in memory
 
 
 def in_threads(work: Callable[[S], T], inputs: Iterable[S]) -> Iterator[T]:
-    """What a function makes of inputs, in their order, by as many threads as there are cores, up to 8.
+    """Map a function over inputs, in order, with one thread per core, up to 8.
 
-    Inputs are taken as they are needed: of no more than twice as many as there are threads are results kept.
+    Inputs are taken as needed. At most two pending results are kept per thread.
     """
     with ThreadPoolExecutor(NUM_THREADS) as pool:
         pending: deque[Future[T]] = deque()

@@ -24,7 +24,7 @@ _WORTH_SAVING_BYTES = 4096  # views of a few rows are not worth a change
 _EXACT_TAG = f'"{TAG_PREFIX}codec": "exact"'
 _MAX_NAMED = 5  # subjects of a summary
 
-# What is told once of several features or views, by topic.
+# Texts that cover several features or views at once, by topic.
 _ARRAYS, _NEARLY_FULL_VOCABULARIES, _SCALARS, _COSTLY = "arrays", "vocabularies", "scalars", "exact"
 _SUMMARIES = {
     _ARRAYS: "{number} features are Arrays and lose their order and repetitions: "
@@ -43,9 +43,9 @@ _SUMMARIES = {
 
 @dataclass(frozen=True)
 class Hint:
-    """A piece of advice: what it is about, which feature or view it concerns, and the whole of it.
+    """A piece of advice: its topic, the feature or view it concerns, and its text.
 
-    ``declared`` is how that is declared; a change of it is worth telling again.
+    ``declared`` is how the feature or view is declared. After a change the advice is printed again.
     """
 
     topic: str
@@ -55,16 +55,16 @@ class Hint:
 
     @property
     def key(self) -> str:
-        """What tells it from other advice, whatever the figures in its text."""
+        """Identifies the advice, whatever the figures in its text."""
         return " ".join((self.topic, self.subject, self.declared))
 
 
 def untold(storage: Storage, hints: Sequence[Hint]) -> list[Hint]:
-    """The hints of a view that were not told when it was applied before; from now on they are.
+    """Return the hints of a view that no earlier apply printed, and record them as printed.
 
     Raises
     ------
-    StorageError : what was told cannot be read or written.
+    StorageError : the record of printed hints cannot be read or written.
     """
     try:
         told = checked(json.loads(storage.read(ADVICE_FILE)), list)
@@ -77,7 +77,7 @@ def untold(storage: Storage, hints: Sequence[Hint]) -> list[Hint]:
 
 
 def summary(hints: Iterable[Hint]) -> str:
-    """What is to be told of hints, at least one: each topic in one sentence, however many it concerns."""
+    """The text of one or more hints: one sentence per topic, however many features it concerns."""
     by_topic: dict[str, list[Hint]] = {}
     for hint in hints:
         by_topic.setdefault(hint.topic, []).append(hint)

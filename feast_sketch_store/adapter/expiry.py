@@ -1,4 +1,4 @@
-"""What is told of rows that are older than their view's ttl: one warning for each view and process."""
+"""Warnings about rows older than their view's ttl: one for each view and process."""
 
 import logging
 from collections.abc import Iterable, Sequence
@@ -20,7 +20,7 @@ def warn_of_read(
     Parameters
     ----------
     location : of the view's storage.
-    answers : to a read of so many entities.
+    answers : to a read of ``num_entities`` entities.
     """
     if ttl_microseconds is not None and location not in _warned:
         num_expired = sum(len(answer.expired) for answer in answers)

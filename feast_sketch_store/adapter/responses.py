@@ -62,9 +62,9 @@ def _rows_of(answer: LayerAnswer) -> Iterator[Row]:
 
 
 def hash_join_keys(join_keys: Mapping[str, Sequence[Value]]) -> NDArray[np.uint64] | None:
-    """The hashes of entities whose join keys stand in columns: uint64[n, 2].
+    """The hashes of entities whose join keys are given as columns: uint64[n, 2].
 
-    None where Feast had better look for itself: not every join key has values, or they are not of one type.
+    None if Feast must handle the request itself: a join key has no values, or values of several types.
     """
     columns = {}
     for name, values in join_keys.items():
@@ -82,7 +82,7 @@ def distinct(hashes: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np
     if len(hashes) < 2:
         return hashes, None
     first, places, inverse = np.unique(hashes[:, 0], return_index=True, return_inverse=True)
-    # Those that share only their first half would be told apart here, at no cost, by leaving all as they are.
+    # Two hashes may share only their first half. That is rare; the rows then stay as they are.
     if len(first) == len(hashes) or (hashes[places][inverse] != hashes).any():
         return hashes, None
     return hashes[places], inverse
@@ -101,7 +101,7 @@ def add_vectors(
     ----------
     features : names, in the order of the vectors.
     answers : about ``num_distinct`` entities.
-    places : int64[n], which of them stands where in the response; None if all in their order.
+    places : int64[n], which entity each row of the response shows; None for all of them in order.
 
     Returns
     -------
@@ -151,7 +151,7 @@ def _vector(
 
 
 def _timestamps(answers: Sequence[LayerAnswer], num_distinct: int, places: NDArray[np.int64] | None) -> bytes:
-    """The event timestamps of entities in wire format; empty ones where there is no row."""
+    """The event timestamps of entities in wire format; empty for an entity without a row."""
     timestamps = [_NO_TIMESTAMP] * num_distinct
     for answer in answers:
         moments = answer.event_timestamps.tolist()

@@ -1,4 +1,4 @@
-"""Rows of ascending ids, and what is done with them where the kernel is NumPy."""
+"""Rows of ascending ids, and the operations of the NumPy kernel on them."""
 
 from typing import NamedTuple
 

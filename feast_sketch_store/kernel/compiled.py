@@ -15,7 +15,7 @@ from feast_sketch_store.kernel.reference_lists import ListCodes
 from feast_sketch_store.kernel.reference_rows import AscendingNumbers, PackedNumbers, RowIndex
 from feast_sketch_store.kernel.reference_sets import SetCodes
 
-_EXPECTED_SYMBOLS = 256  # room for so many ids per entity is made at first
+_EXPECTED_SYMBOLS = 256  # ids per entity for which memory is allocated at first
 _EXPECTED_IDS = 64  # the same, of sets
 _SEED = secrets.randbits(64)  # of hash tables, so that nobody can choose values that collide
 

@@ -1,4 +1,4 @@
-"""The kernel in NumPy: always there, and what the compiled one is held to.
+"""The kernel in NumPy: always available, and the reference for the compiled one.
 
 Its calls cost some microseconds each, so it likes batches of hundreds of entities. `reference_rows` and
 `reference_sets` have the rest of it: the rows of entities, packed integers, and sets.
@@ -58,7 +58,7 @@ class Asked(NamedTuple):
 def windows(table: Table, asked: Asked, entity_hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """The answers for all symbols of each entity, given by its hash, uint64[n, 2]: uint64[n, words].
 
-    Bit ``s % 64`` of word ``s // 64`` answers symbol ``64 * first_word + s``; bits behind the last are zero.
+    Bit ``s % 64`` of word ``s // 64`` answers symbol ``64 * first_word + s``; bits after the last are zero.
     """
     _check_num_hashes(asked.num_hashes)
     num_words = asked.num_words
@@ -121,8 +121,8 @@ def contains(
 
     Parameters
     ----------
-    symbols : int32[m], asked of every entity, or int32[n, m]; one outside of what is ``asked`` is nobody's.
-    wanted : bool[n], entities that may have any. None for all.
+    symbols : int32[m], asked of every entity, or int32[n, m]; no entity has a symbol outside of ``asked``.
+    wanted : bool[n], entities that may have symbols; None for all.
     """
     _check_num_hashes(asked.num_hashes)
     symbols = np.broadcast_to(symbols, (len(entity_hashes), symbols.shape[-1]))
@@ -190,7 +190,7 @@ def add_facts(
 
     Parameters
     ----------
-    part : uint64[those words + window_words], and behind them what their windows run on into.
+    part : uint64[those words + window_words]; the last words take the ends of windows.
     first : number of the first of these words.
     table : number of words of the whole table, of a window, and the salt.
     entity_hashes : uint64[m, 2]
@@ -351,8 +351,8 @@ def mix64(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 # -- keys --------------------------------------------------------------------------------------------
 
-_INT64_HEAD = bytes([4, 0, 0, 0, 8, 0, 0, 0])  # what stands before an int64: its type and length
-_ONE_NAME = bytes([1, 0, 0, 0, 2, 0, 0, 0])  # what stands before the length of the name of a single join key
+_INT64_HEAD = bytes([4, 0, 0, 0, 8, 0, 0, 0])  # the bytes before an int64: its type and length
+_ONE_NAME = bytes([1, 0, 0, 0, 2, 0, 0, 0])  # the bytes before the length of the name of a single join key
 
 
 def hash_int64_keys(prefix: bytes, values: NDArray[np.int64]) -> NDArray[np.uint64]:
@@ -399,7 +399,7 @@ def parse_int64_keys(messages: list[bytes]) -> tuple[str, NDArray[np.int64]] | N
 
 
 def _read_varint(message: bytes, place: int) -> tuple[int, int]:
-    """The number at a place, and the place behind it; 0 and a place behind the end if it has none."""
+    """The number at a place, and the place after it; 0 and a place after the end if there is no number."""
     number = 0
     for shift, byte in enumerate(message[place : place + 10]):
         number |= (byte & 0x7F) << 7 * shift
@@ -576,7 +576,7 @@ def encode_values(
 
 
 def _head(tag: bytes, is_collection: bool, is_packed: bool, size: int) -> bytes:
-    """What stands before ``size`` bytes of elements: the head of a ``Value`` in a ``RepeatedValue``."""
+    """The bytes before ``size`` bytes of elements: the head of a ``Value`` in a ``RepeatedValue``."""
     head = b""
     if is_packed and size:
         head = b"\x0a" + varint(size)

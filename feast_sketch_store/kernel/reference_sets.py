@@ -15,17 +15,17 @@ from feast_sketch_store.kernel.ascending import Sets
 from feast_sketch_store.kernel.reference_rows import AscendingNumbers, bits_at, take_ascending
 
 _ONE = np.uint64(1)
-_LONGEST_UNARY = 24  # as many ones stand for a number of 32 bits that follows
+_LONGEST_UNARY = 24  # this many ones announce a number of 32 bits
 _MAX_WIDTH = 30
 _DAMAGED = "a set cannot be read"
 
-# Below so many rows a step of NumPy takes longer than reading their codes one by one.
+# For fewer rows a step of NumPy takes longer than reading their codes one by one.
 _FEW_ROWS = 48
 # Arrays of no dimension: NumPy takes twice as long for a small array and a scalar.
 _WORD_SHIFT, _BIT_MASK, _NEXT = np.array(6), np.array(63), np.array(1)
 _WORD_ONE, _WORD_63, _BYTE_ONE = np.array(1, np.uint64), np.array(63, np.uint64), np.array(1, np.uint8)
 
-_CHUNK_WORDS = 5  # of codes that are read one by one, the last of which a code may only end in
+_CHUNK_WORDS = 5  # read at once for codes one by one; a code may end but not begin in the last of them
 _SHORT_BITS = 11  # of a code that is looked up; at most 15
 _SHORT_MASK = (1 << _SHORT_BITS) - 1
 
@@ -62,7 +62,7 @@ def write_sets(
 
     Returns
     -------
-    The words, uint64[w], two more than the codes fill; and the bit behind each row, int64[n].
+    The words, uint64[w], two more than the codes fill; and the bit after each row, int64[n].
 
     Raises
     ------
@@ -112,8 +112,8 @@ def read_sets(
     words, num_bits : the codes.
     starts : the bit at which each row begins.
     rows : int64[m], their numbers.
-    own_ids : int32[V], what the feature calls each id, ascending but for those that it never has, -1; None
-        if it calls them as they are coded.
+    own_ids : int32[V], the feature's own id for each coded id, ascending, or -1 for one that it never has;
+        None if they are the same.
 
     Returns
     -------
@@ -202,7 +202,7 @@ def _read_members(
         behind <<= shift
         behind <<= _WORD_ONE
         code |= behind
-        unary = np.bitwise_count(code ^ (code + _WORD_ONE))  # with the zero behind the ones
+        unary = np.bitwise_count(code ^ (code + _WORD_ONE))  # with the zero after the ones
         width = _WIDTHS.take(levels.take(after) + bases[:number])
         if np.maximum.reduce(unary) > _LONGEST_UNARY:
             gaps, lengths[:number] = _numbers(code, unary, width)
@@ -260,7 +260,7 @@ def _row_reader(
                 following += short >> 4
                 bit += short & 15
             else:
-                unary = (code ^ (code + 1)).bit_length()  # with the zero behind the ones
+                unary = (code ^ (code + 1)).bit_length()  # with the zero after the ones
                 width = _WIDTH_LIST[place]
                 if unary <= _LONGEST_UNARY:
                     following += ((unary - 1) << width) + (code >> unary & ((1 << width) - 1))
@@ -346,7 +346,7 @@ class _Pieces(NamedTuple):
         self.add(coded.rows, coded.ids - _following(coded), inside.widths[coded.rows])
 
     def words(self, num_rows: int) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-        """All codes, and the bit behind each row."""
+        """All codes, and the bit after each row."""
         rows = np.concatenate([*self.rows, np.zeros(0, np.int64)])
         order = np.argsort(rows, kind="stable")
         contents = np.concatenate([*self.contents, np.zeros(0, np.uint64)])[order]
@@ -366,18 +366,18 @@ class _Reader:
         self._words, self._num_bits, self._bits = words, num_bits, bits
 
     def codes(self, rows: NDArray[np.int64], widths: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The next number of some rows."""
+        """Read the next number of some rows."""
         numbers, self._bits[rows] = _read_codes(self._words, self._num_bits, self._bits[rows], widths)
         return numbers
 
     def sets(self, sizes: NDArray[np.int64], levels: NDArray[np.uint8]) -> Sets:
-        """Sets of so many ids."""
+        """Read sets of given sizes."""
         indptr = np.zeros(len(sizes) + 1, np.int64)
         np.cumsum(sizes, out=indptr[1:])
         ids = np.empty(indptr[-1], np.int32)
         try:
             self._bits = _read_members(self._words, self._num_bits, self._bits, levels, indptr, ids)
-        except IndexError as error:  # of a word behind the last, or of a symbol that does not exist
+        except IndexError as error:  # of a word after the last, or of a symbol that does not exist
             raise ValueError(_DAMAGED) from error
         return Sets(indptr, ids)
 
@@ -461,7 +461,7 @@ def _gap_widths(levels: NDArray[np.uint8], sizes: NDArray[np.int64]) -> NDArray[
 def _read_codes(
     words: NDArray[np.uint64], num_bits: int, bits: NDArray[np.int64], widths: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The numbers whose codes begin at some bits, and the bits behind them: int64[n] both."""
+    """The numbers whose codes begin at some bits, and the bits after them: int64[n] both."""
     if len(bits) and not 0 <= bits.min() <= bits.max() <= num_bits:
         raise ValueError(_DAMAGED)
     codes = bits_at(words, bits)

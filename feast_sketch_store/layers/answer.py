@@ -18,9 +18,9 @@ class LayerAnswer(NamedTuple):
     ``decided`` is int64[d], positions in the batch that the layer lists: the rows found, those
     deleted and those expired. ``found`` is int64[p], ascending positions of the rows to return;
     ``event_timestamps`` int64[p], microseconds since 1970 in UTC, never newer than the truth;
-    ``features`` has an entry per feature that was asked for and is known to the layer. ``fenced`` is
-    int64[f], those of ``decided`` of which nothing counts in older layers: there was a deletion between.
-    ``expired`` is int64[x], positions of entities whose rows are known and withheld, as they have expired.
+    ``features`` has an entry per requested feature that the layer knows. ``fenced`` is int64[f], those of
+    ``decided`` whose rows in older layers do not count, because a deletion came in between. ``expired`` is
+    int64[x], positions of entities whose rows have expired and are withheld.
     """
 
     decided: NDArray[np.int64]
@@ -31,16 +31,16 @@ class LayerAnswer(NamedTuple):
     expired: NDArray[np.int64] = np.zeros(0, np.int64)
 
     def load(self) -> None:
-        """Read all features now, so that nothing which is damaged shows up later."""
+        """Read all features now, so that damage shows up here and not later."""
         for feature in self.features.values():
             feature.load()
 
 
 def stack(answers: Sequence[LayerAnswer]) -> LayerAnswer:
-    """The rows of one or more answers, one behind the other, with common vocabularies.
+    """Concatenate the rows of one or more answers, with common vocabularies.
 
-    So what layers with vocabularies of their own say of an entity can be compared and put together. An entity
-    is found as often as it is in the answers, in their order; ``found`` does not ascend any more.
+    So the answers of layers with different vocabularies can be compared and merged. An entity is found as
+    often as it is in the answers, in their order; ``found`` is no longer ascending.
     """
     if len(answers) == 1:
         return answers[0]

@@ -1,4 +1,4 @@
-"""Budgets: what a sealed layer is built for."""
+"""Budgets: the targets that a sealed layer is built for."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,8 +19,8 @@ class Cut:
 
     Parameters
     ----------
-    top : so many of the most frequent ones.
-    min_share : those that at least such a share of the rows has.
+    top : this number of the most frequent ones.
+    min_share : those that at least this share of the rows has.
     values : these, of the storage type; in ascending order.
     """
 
@@ -29,7 +29,7 @@ class Cut:
     values: pa.Array | None = None
 
     def kept(self, vocabulary: Vocabulary, counts: NDArray[np.int64], num_rows: int) -> NDArray[np.bool_]:
-        """Which values of a vocabulary, of which so many rows have each: bool[V].
+        """Which values of a vocabulary are kept, given the number of rows that have each: bool[V].
 
         Parameters
         ----------
@@ -54,8 +54,8 @@ class FeatureBudget:
         categorical one the probability that a read meets a second value.
     ttl_microseconds : how long rows live, if they expire; timestamps are then kept in steps of a
         fifteenth of it.
-    cuts : of membership features of which not all values are kept.
-    may_be_columns : scalars that a filter holds while they have few different values.
+    cuts : of membership features that lose some values.
+    may_be_columns : scalars that a filter holds only while they have few distinct values.
     semantics : how rows of an entity came together; the layer tells it.
     since : microseconds since 1970, before which rows were left out; the layer tells it, if its rows do not
         replace each other.

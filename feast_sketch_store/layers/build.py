@@ -1,6 +1,6 @@
 """Sealing rows into a sketch layer: they are taken in parts, so that only ids and keys are in memory at once.
 
-While a layer is built a fact takes 2 or 4 bytes (its symbol) beside its bits in the structures.
+While a layer is built a fact takes 2 or 4 bytes (its symbol) in addition to its bits in the structures.
 """
 
 import math
@@ -46,8 +46,8 @@ class SealedLayer(NamedTuple):
     Parameters
     ----------
     description : JSON-serializable.
-    arrays : by the names that the description gives them.
-    failed_over : why features are not kept as they are wanted, by name.
+    arrays : by their names in the description.
+    failed_over : by feature, why it is not kept as requested.
     """
 
     description: dict[str, Any]
@@ -71,8 +71,8 @@ def seal(
     batches : of rows with all features, and which of the keys each row belongs to, int[n].
     codecs : of the features.
     budget : what the layer is sized for.
-    vocabularies : of some features, the values in the order of the ids that they are to get: all that rows
-        have, or those that a cut leaves. By default a layer numbers its own values, from the most popular
+    vocabularies : of some features, the values in the order of their ids: all values of the rows, or those
+        that a cut leaves. By default a layer numbers its own values, from the most popular
         one on.
     hash_range : whose rows are sealed; the others are left out.
 
@@ -87,7 +87,7 @@ def seal(
     builder = SketchLayerBuilder(keys, codecs)
     for places, rows in batches:
         builder.add(places, rows)
-    pa.default_memory_pool().release_unused()  # what reading took, before tables are allocated
+    pa.default_memory_pool().release_unused()  # free what reading used, before tables are allocated
     layer = builder.build(budget, vocabularies)
     return SealedLayer(*layer.to_snapshot(), builder.failed_over)
 
@@ -235,7 +235,7 @@ class _Order:
 
 
 def _list_rows(plan: LayerPlan, order: _Order, structures: Sequence[Structure]) -> ListedRows:
-    """List all rows, with the states that structures do not tell."""
+    """List all rows, with the states that structures do not store."""
     # Beside an exact feature timestamps are exact, too.
     bounds = plan.bounds[:0] if plan.has_exact else plan.bounds
     timestamps = plan.keys.event_timestamps if plan.has_exact else plan.bounds[plan.buckets, 0]

@@ -52,7 +52,8 @@ class CollectedFeature:
         Parameters
         ----------
         given : the values in the order of their ids, those that a cut leaves if there is one; None to number
-            them from the most popular one on. A feature that is exact or binned numbers its values anyhow.
+            them from the most popular one on. Exact and binned features always number their values
+            themselves.
 
         Raises
         ------
@@ -67,7 +68,7 @@ class CollectedFeature:
             errors = bins.errors(numbers)
             mean_error = float(errors @ counts) / max(1, counts.sum())
             self.rounding = Rounding(bins, float(errors.max(initial=0.0)), mean_error)
-            # Bins may share what stands for them.
+            # Bins may share a representative.
             kept, kept_ids = Vocabulary.union([Vocabulary(stored)])
             ids = kept_ids[0][bins.find(numbers)]
             kept_counts = np.bincount(ids, counts, len(kept)).astype(np.int64)
@@ -99,7 +100,7 @@ class CollectedFeature:
     def _renumber(self, new_ids: NDArray[np.integer], vocabulary: Vocabulary) -> None:
         """Give values other ids, and leave out those whose id is negative.
 
-        A row of which nothing is left has an empty set.
+        A row that loses all its values has an empty set.
         """
         is_kept = new_ids >= 0
         self.num_cut = int(self.counts[~is_kept].sum())
@@ -120,14 +121,14 @@ class CollectedFeature:
         self._rows, self._symbols, self._times, self._final_ids = rows, symbols, times, None
 
     def keep_top(self, number: int) -> None:
-        """Leave out all values but so many of the first ones."""
+        """Keep only the first ``number`` values."""
         num_cut, ids = self.num_cut, np.arange(len(self.vocabulary))
         self._renumber(np.where(ids < number, ids, -1), self._first_values(number))
         self.num_cut += num_cut
         self.is_cut = True
 
     def vocabulary_bytes_of(self, number: int) -> int:
-        """Bytes that so many of the first values take in a snapshot."""
+        """Bytes that the first ``number`` values take in a snapshot."""
         return self._first_values(number).packed_bytes
 
     def _first_values(self, number: int) -> Vocabulary:
@@ -139,7 +140,7 @@ class CollectedFeature:
         return replace(self.codec, name=CATEGORICAL, binning=None) if self.codec.binning else self.codec
 
     def rows(self) -> Iterator[Part]:
-        """The facts of each part, which is let go when it has been used."""
+        """The facts of each part, which is released after use."""
         while self._rows:
             yield self._part(*self._rows.pop(), self._symbols.pop(), self._times.pop())
 
@@ -163,7 +164,7 @@ class CollectedFeature:
         return places, replace(Csr.of_lengths(lengths, ids), weights=times)
 
     def popularity(self, num_coded: int) -> Popularity:
-        """How often each symbol occurs, with so many of the rows coded as sets on trial."""
+        """How often each symbol occurs, with ``num_coded`` rows coded as sets on trial."""
         coded = None
         if num_coded:
             coded = SetColumns.row_bits(self.counts, self.states[:num_coded], first_rows(self, num_coded))

@@ -1,7 +1,7 @@
 """The exact layer: rows that are not sealed yet, kept as they are.
 
-Unsealed rows are few beside the sealed ones, so their bytes matter little; being exact, they can be
-merged in memory and compared by timestamp, which a sketch cannot.
+Unsealed rows are few compared with the sealed ones, so their bytes matter little. They are exact, so they can
+be merged in memory and compared by timestamp, which a sketch does not allow.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,7 +38,7 @@ class ExactLayer:
         return {name: feature.codec for name, feature in self.rows.features.items()}
 
     def numbering(self, feature: str) -> Vocabulary | None:
-        """The values of a feature in the order of their ids, which unsealed rows have whatever the codec."""
+        """The values of a feature in the order of their ids. Unsealed rows have ids with every codec."""
         return self.rows.features[feature].vocabulary
 
     @property

@@ -45,10 +45,10 @@ class ListedRows(Presence):
     ----------
     salt : of the fingerprints, two unsigned 64-bit integers.
     index : of the fingerprints.
-    timestamps : event timestamps in microseconds since 1970, or else of each row's bucket the oldest.
-    bucket_bounds : int64[b, 2], the oldest and newest timestamp of each bucket, ascending; of none if
+    timestamps : event timestamps in microseconds since 1970, or the oldest timestamp of each row's bucket.
+    bucket_bounds : int64[b, 2], the oldest and newest timestamp of each bucket, ascending; empty if
         timestamps are those of the rows.
-    states : of features whose structure does not tell them.
+    states : of features whose structure does not store them.
 
     Raises
     ------
@@ -138,7 +138,7 @@ class ListedRows(Presence):
         return np.asarray(vocabulary.values.to_numpy()[symbols])
 
     def _newest(self, timestamps: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The newest timestamp that rows may have, given what is known of it."""
+        """The newest timestamp that rows may have, given the stored one."""
         if not len(self.bucket_bounds):
             return timestamps
         buckets = np.searchsorted(self.bucket_bounds[:, 0], timestamps).clip(max=len(self.bucket_bounds) - 1)

@@ -1,4 +1,4 @@
-"""Memory budgets: what a membership feature that may take so many bytes is kept in.
+"""Memory budgets: the structure of a membership feature with a limit in bytes.
 
 The bytes are those of the whole feature: its vocabulary, its part of a table or its sets, and the list of
 rows that sets need. As in a plan, the least noise counts, and then the most facts: all values in sets if
@@ -27,13 +27,13 @@ _TRIAL_ERROR = 0.01  # about, of the bits of sets that were coded for some of th
 
 
 def fit_to_memory(feature: CollectedFeature, goal: Goal, list_bytes: float) -> Goal:
-    """Cut a feature to what fits in its memory, and tell what the choice of structures may spend.
+    """Cut a feature to its memory, and return the goal for the choice of structures.
 
     Parameters
     ----------
     feature : taken up and numbered; values may be cut.
     goal : with the bytes of the whole feature.
-    list_bytes : what the list of rows takes if the feature is in sets; 0 if there is one anyhow.
+    list_bytes : of the list of rows that sets need; 0 if the layer has one in any case.
 
     Returns
     -------
@@ -66,7 +66,7 @@ def _in_sets(feature: CollectedFeature, goal: Goal, list_bytes: float) -> Goal:
     error = 0.0 if num_coded == num_rows else _TRIAL_ERROR
 
     def size_bytes(number: int) -> float:
-        """Of so many of the most popular values."""
+        """Bytes of the ``number`` most popular values."""
         counts, kept = feature.counts[:number], members.mapped(np.where(ids < number, ids, -1))
         coded = SetColumns.row_bits(counts, feature.states[:num_coded], kept)
         sets = sets_bytes([Popularity(counts, num_rows, coded=coded)]) * (1 + error)

@@ -1,4 +1,4 @@
-"""The plan of a layer: what is to be in its filter, in sets and in columns, by what each would take."""
+"""The plan of a layer: which features go into its filter, into sets and into columns, by size."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -106,7 +106,7 @@ class LayerPlan:
 
     @property
     def row_symbols(self) -> list[RowSymbols]:
-        """The shapes of the rows, of which a filter holds one for each."""
+        """The shapes of the rows; a filter holds one for each row."""
         return [
             RowSymbols(len(shapes), facts, ids)
             for shapes, facts, ids in zip(self.shapes, self._shape_facts, self._shapes[1], strict=True)
@@ -171,5 +171,5 @@ class LayerPlan:
 
 
 def _as_goal(target: Goal | float) -> Goal:
-    """What a membership feature is wanted for, of which a number is an error rate."""
+    """The goal of a membership feature; a number is an error rate."""
     return target if isinstance(target, Goal) else Goal(ERROR_RATE, target)

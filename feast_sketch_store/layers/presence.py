@@ -1,4 +1,4 @@
-"""What a sealed layer knows of its rows beside the values that structures keep."""
+"""What a sealed layer knows of its rows besides the values in structures."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
@@ -14,7 +14,7 @@ from feast_sketch_store.structures.parts import Described, Parts
 class Presence(ABC):
     """Which entities have rows, their timestamps, and states of features. Immutable.
 
-    ``kind`` is what a snapshot's description calls it.
+    ``kind`` is its name in the description of a snapshot.
     """
 
     kind: ClassVar[str]
@@ -32,7 +32,7 @@ class Presence(ABC):
     @property
     @abstractmethod
     def size_bytes(self) -> int:
-        """Bytes of its own parts; what stands in a structure is not counted."""
+        """Bytes of its own parts, without those inside structures."""
 
     @property
     @abstractmethod
@@ -40,7 +40,7 @@ class Presence(ABC):
         """Those of them that find the row of an entity."""
 
     def size_if_listed(self, num_rows: int, presence_error_rate: float) -> float:
-        """About the bytes that it takes if it lists so many rows; `size_bytes` if it does."""
+        """About the bytes that it would take to list this many rows; `size_bytes` if it lists them."""
         return self.size_bytes
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Shapes: what a filter tells of a row besides its values.
+"""Shapes: what a filter stores of a row besides its values.
 
 A row inserts its *shape* as one symbol more: that it exists, which of its features are missing, null or
 empty, and the bucket of its event timestamp. So presence, nulls and timestamps cost one fact per entity
@@ -51,12 +51,12 @@ class ShapedRows(Presence):
     Parameters
     ----------
     table : whose symbols of rows the shapes are.
-    shapes : of all features; timestamp buckets stand in the first ones.
+    shapes : of all features; the first ones hold the timestamp buckets.
     bucket_bounds : int64[b, 2], the oldest and newest timestamp of each bucket.
 
     Raises
     ------
-    ValueError : the shapes are not as many as the symbols.
+    ValueError : the numbers of shapes and of symbols differ.
     """
 
     table: BloomTable
@@ -65,7 +65,7 @@ class ShapedRows(Presence):
 
     kind = "shapes"
     num_listed = None
-    size_bytes = index_bytes = 0  # all of it stands in the table
+    size_bytes = index_bytes = 0  # all of it is in the table
 
     def __post_init__(self) -> None:
         if not self.shapes or [len(s) for s in self.shapes] != [r.num_symbols for r in self.ranges]:
@@ -252,7 +252,7 @@ def number_shapes(
         distinct, joint_ids = np.unique(joint, return_inverse=True)
         if len(distinct) > MAX_SHAPES:
             close_range()
-            # Timestamps stand in the first range only.
+            # Timestamps are in the first range only.
             names, buckets = [], np.zeros_like(buckets)
             joint_ids = np.unique(feature_states, return_inverse=True)[1]
         names.append(name)

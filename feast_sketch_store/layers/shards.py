@@ -31,12 +31,12 @@ class HashRange:
 
     @classmethod
     def split(cls, number: int) -> "tuple[HashRange, ...]":
-        """All hashes in so many ranges of one length."""
+        """Split all hashes into this number of ranges of equal length."""
         bounds = [_END * n // number for n in range(number + 1)]
         return tuple(map(cls, bounds, bounds[1:]))
 
     def rows_of(self, entity_hashes: NDArray[np.uint64]) -> tuple[int, int]:
-        """Which of some ascending hashes, uint64[n, 2], it has: from the first to before the second."""
+        """The places of its hashes among ascending ones, uint64[n, 2]: the first, and the end."""
         first = np.searchsorted(entity_hashes[:, 0], np.uint64(self.first))
         end = len(entity_hashes)
         if self.end < _END:
@@ -105,7 +105,7 @@ class Shards:
         numbers = np.searchsorted(firsts, entity_hashes[:, 0], side="right") - 1
         return [np.flatnonzero(numbers == number) for number in range(len(self.layers))]
 
-    # -- what there is -------------------------------------------------------------------------
+    # -- contents --------------------------------------------------------------------------------
 
     @property
     def codecs(self) -> Mapping[str, FeatureCodec]:
@@ -123,13 +123,13 @@ class Shards:
 
     @cached_property
     def cut(self) -> Mapping[str, int]:
-        """Of features of which not all values are kept, how many facts were left out."""
+        """By feature that lost some values, how many facts were left out."""
         names = self.layers[0].cut
         return {name: sum(layer.cut.get(name, 0) for layer in self.layers) for name in names}
 
     @cached_property
     def cut_vocabularies(self) -> Mapping[str, Vocabulary]:
-        """The values that are kept of features of which not all are: of any layer, as a cut is the view's."""
+        """By feature that lost some values, the kept ones. A view has one cut, so layers agree."""
         return self.layers[0].cut_vocabularies
 
     @property

@@ -43,11 +43,11 @@ class SketchLayer:
 
     Parameters
     ----------
-    presence : what is known of rows besides values.
-    structures : what keeps the features, no two of one kind.
+    presence : the rows without their values.
+    structures : those that keep the features, no two of one kind.
     num_entities, max_event_timestamp : of the rows.
     roundings : of binned features.
-    cut : of features of which not all values are kept, how many facts were left out; of kept values none is.
+    cut : by feature that lost some values, how many facts were left out; kept values lose none.
     semantics : how rows of an entity came together, by the name of `view.semantics`.
     since : microseconds since 1970, before which rows were left out; told if they do not replace each other.
 
@@ -90,7 +90,7 @@ class SketchLayer:
 
     @property
     def cut_vocabularies(self) -> dict[str, Vocabulary]:
-        """The values that are kept of features of which not all are."""
+        """By feature that lost some values, the kept ones."""
         numberings = {name: self.numbering(name) for name in self.cut}
         return {name: vocabulary for name, vocabulary in numberings.items() if vocabulary is not None}
 
@@ -138,7 +138,7 @@ class SketchLayer:
         return self.features[feature.codec.feature].shown(self._as_sealed(feature), entity_hashes)
 
     def missing(self, rows: EncodedRows) -> Iterator[str]:
-        """What the layer should report of rows that were sealed and does not, in words that tell of it."""
+        """The mistakes of the layer about rows that were sealed into it, in words."""
         hashes = rows.keys.entity_hashes
         answer = self.read(hashes, list(rows.features))
         if len(answer.found) != len(rows):
@@ -153,7 +153,7 @@ class SketchLayer:
             yield from self.features[name].missing(written, hashes, found)
 
     def _as_sealed(self, feature: EncodedFeature) -> EncodedFeature:
-        """A feature of rows with what a seal makes of its values: without cut ones, rounded."""
+        """A feature of rows as a seal keeps it: without cut values, and rounded."""
         name = feature.codec.feature
         if name in self.cut:
             feature = feature.within(self.cut_vocabularies[name])
@@ -163,7 +163,7 @@ class SketchLayer:
         return feature
 
     def rounded(self, feature: str, values: pa.Array) -> pa.Array:
-        """What stands for values, which are of the storage type: themselves, unless the feature is binned."""
+        """The representatives of values of the storage type: themselves, unless the feature is binned."""
         rounding, codec = self.roundings.get(feature), self.codecs[feature]
         if rounding is None:
             return values
@@ -174,11 +174,11 @@ class SketchLayer:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all structures, and of what is known of rows beside them."""
+        """Bytes of all structures, and of the rows without their values."""
         return self.presence.size_bytes + sum(structure.size_bytes for structure in self.structures)
 
     def size_bytes_of(self, feature: str) -> float:
-        """Bytes of one feature: its column, or its vocabulary and its share of what it shares with others."""
+        """Bytes of one feature: its column, or its vocabulary and its share of the structure."""
         return next(s.size_bytes_of(feature) for s in self.structures if feature in s.features)
 
     @property
@@ -193,7 +193,7 @@ class SketchLayer:
 
     @property
     def fact_bits(self) -> int:
-        """Bits of all facts, with what it takes to find them."""
+        """Bits of all facts, with their indexes."""
         bits = {structure.kind: structure.fact_bits for structure in self.structures}
         is_listed = any(structure.lists_rows and bits[structure.kind] for structure in self.structures)
         return sum(bits.values()) + (8 * self.presence.index_bytes if is_listed else 0)

@@ -52,8 +52,8 @@ class FeatureReport:
     takes of the snapshot: its column, or its vocabulary and share of the table or the sets. ``expected_rate``
     is what the table is sized for, ``sampled_rate`` was measured just now: the share of random values of the
     vocabulary that random unknown entities seem to have; both are 0 without a filter. ``vocabulary`` is None
-    for a column. Of a binned feature ``max_error`` and ``mean_error`` tell how far numbers were from what
-    stands for them, when the view was sealed.
+    for a column. For a binned feature ``max_error`` and ``mean_error`` are the distances between the numbers
+    and the values stored for them, as of the last seal.
     """
 
     name: str
@@ -71,7 +71,7 @@ class FeatureReport:
 
 @dataclass(frozen=True)
 class ViewReport:
-    """A view as it is served; sizes in bytes, ages in seconds, None where there is no snapshot.
+    """A view as it is served; sizes in bytes, ages in seconds, None without a snapshot.
 
     ``entities`` and ``newest_event`` are of all rows, sealed or not; ``expired_rows`` of them are hidden by
     the view's ttl. ``facts`` are the values that its features have, sealed or not, kept or cut; a scalar is
@@ -151,7 +151,7 @@ def _as_text(microseconds: int) -> str:
 
 
 def _structure_bytes(layers: Sequence[SketchLayer], features: Sequence[FeatureReport]) -> dict[str, int]:
-    """Bytes of each structure, and of what is known of rows beside them."""
+    """Bytes of each structure, and of the index of rows."""
     sizes: dict[str, int] = {}
     for feature in features:
         sizes[feature.structure] = sizes.get(feature.structure, 0) + feature.size_bytes
@@ -196,7 +196,7 @@ def sampled_rates(shards: Shards, num_samples: int = _SAMPLES) -> tuple[float, d
 
 
 def seal(store: FeatureStore, view: str) -> bool:
-    """Seal a view now: False if it has no rows, or another process is sealing it."""
+    """Seal a view now. False if it has no rows, or if another process is sealing it."""
     online_store, table = _resolve(store, view)
     return online_store.seal(store.config, table)
 
@@ -209,17 +209,17 @@ def watch(
     tell: Callable[[str], object] = lambda view: None,
     policy: SealPolicy | None = None,
 ) -> None:
-    """Seal views whenever it is time to, beside writers in whatever process, until told to stop.
+    """Seal views whenever they are due, while any process writes, until stopped.
 
     A seal that fails is logged once for each reason, and tried again.
 
     Parameters
     ----------
-    views : their names; none for all of the repository, also those that are added meanwhile.
-    stop : ends it, after a seal that is under way.
-    interval_seconds : between two looks at the views.
-    tell : is given the name of each view that was sealed.
-    policy : when to seal; None for that of the store.
+    views : their names; empty for all views of the repository, including those added later.
+    stop : ends the loop, after the seal in progress.
+    interval_seconds : between two checks of the views.
+    tell : called with the name of each view that was sealed.
+    policy : when to seal; None for the store's policy.
     """
     warned: dict[str, str] = {}
     while not stop.is_set():
@@ -270,7 +270,7 @@ def verify(
 
     Parameters
     ----------
-    progress : is told bytes done and in all.
+    progress : called with the bytes done and the total.
 
     Raises
     ------
@@ -298,14 +298,14 @@ def verify(
 
 @dataclass(frozen=True)
 class Deleted:
-    """What `delete` did: how many entities had rows, and the entity rows of which there was nothing."""
+    """What `delete` did: how many entities had rows, and the entity rows that had none."""
 
     found: int
     not_found: list[dict[str, Any]]
 
 
 def delete(store: FeatureStore, view: str, entity_rows: Sequence[Mapping[str, Any]]) -> Deleted:
-    """Delete what was written of some entities.
+    """Delete all rows of some entities.
 
     Durable, and visible to this process, when it returns; other processes see it within their refresh
     interval. `seal` and then `vacuum` remove the rows from the disk. A row that is written later counts
@@ -317,7 +317,7 @@ def delete(store: FeatureStore, view: str, entity_rows: Sequence[Mapping[str, An
 
     Returns
     -------
-    Which of them there was something of, expired rows included.
+    Which of them had rows, expired ones included.
 
     Raises
     ------
@@ -347,18 +347,19 @@ def rebuild(
 
     Parameters
     ----------
-    start : from which event timestamp on; None for the view's ttl before ``end``, or all there is.
+    start : the first event timestamp; None for the view's ttl before ``end``, or for all rows.
     end : None for now.
-    confirm : is asked before anything changes, if rows would be dropped that the offline store lacks; None
-        tells that the view's rows cannot be read.
+    confirm : called before anything changes, if rows would be dropped that the offline store lacks; its
+        argument is None if the view's rows cannot be read.
 
     Returns
     -------
-    The number of entities that the view has then; None if it was not confirmed, and nothing has changed.
+    The number of entities after the rebuild; None if it was not confirmed, and nothing has changed.
 
     Raises
     ------
-    StorageError : the offline store gave no rows, or another process seals the view; nothing has changed.
+    StorageError : the offline store returned no rows, or another process is sealing the view; nothing has
+        changed.
     SketchStoreError : the view has no batch source to be filled from.
     """
     online_store, table = _resolve(store, view)
@@ -374,7 +375,7 @@ def rebuild(
             update={"path": staging.location, "seal_min_rows": _NO_SEAL}
         )
         config.online_config, config._online_store = options.model_dump(), options
-        # Feast tells its progress on the standard output, which is our caller's.
+        # Feast prints its progress on standard output, which belongs to our caller.
         with contextlib.redirect_stdout(sys.stderr):
             filled = FeatureStore(repo_path=str(store.repo_path), config=config)
             filled.materialize(start, end, feature_views=[view])
@@ -442,4 +443,4 @@ def _first_refused(values: Sequence[Any], value_type: ValueType) -> int:
             python_values_to_proto_values([value], value_type)
         except (TypeError, ValueError):
             return number
-    return 0  # none by itself: they do not go together
+    return 0  # none alone: the combination is wrong

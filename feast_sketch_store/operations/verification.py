@@ -24,10 +24,10 @@ _MAX_PROBLEMS = 100  # of one kind are worth telling
 
 @dataclass
 class Verification:
-    """What was looked at, in numbers, and what is wrong, in sentences that name the file.
+    """How much was checked, and what is wrong, in sentences that name the file.
 
-    ``leftovers`` are files that nothing uses, which killed seals and rebuilds left: `View.vacuum` removes
-    them, and with them the last trace of rows that were deleted since.
+    ``leftovers`` are unused files of seals and rebuilds that were killed. `View.vacuum` removes them, and
+    with them the last trace of rows that were deleted since.
     """
 
     commits: int = 0
@@ -63,7 +63,7 @@ def verify_view(
     storage : the view's.
     codecs : one per feature of the view.
     expire_before : microseconds since 1970; older rows may be in the log and not in the snapshot.
-    progress : is told bytes of files as they are done with.
+    progress : called with the bytes of each file that was checked.
     semantics : of the view's rows.
     """
     found = Verification()

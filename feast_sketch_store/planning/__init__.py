@@ -1,14 +1,14 @@
 """What a size costs in accuracy: plans for the views of a feature repository.
 
-sample.py    sampled entities, and what they say of the whole view
+sample.py    sampled entities, and estimates of the whole view from them
 source.py    where they come from: the row log, or the offline source
 curves.py    bytes and false values of each structure, by theory
 stored_rows.py, other_stores.py  the bytes of sampled rows in Redis and SQLite
-registered.py  the same of structures that were registered
-labels.py    what they cost a model, measured
+registered.py  the same for registered structures
+labels.py    the accuracy of a model through each structure, measured
 interactions.py  how a candidate fits a history, for such a model
-current.py   what the view has already
-progress.py  what a terminal shows meanwhile
+current.py   comparison with the current settings of the view
+progress.py  progress on a terminal
 report.py    the page that shows them
 choice.py    the point that meets a target, and the knee
 planner.py   all of it for a view of a Feast repository

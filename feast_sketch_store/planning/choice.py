@@ -5,7 +5,7 @@ one equals in quality, with log(bytes) and quality both scaled to [0, 1], the po
 line between the first and the last. Quality is the AUC where there are labels. Without them it is the F1
 score of a read as an answer to "which values does the entity have": the harmonic mean of the share of true
 values among those it shows, 1 / (1 + noise_ratio), and the share of the facts that are kept.
-A point with less than half of the quality that there is to gain is no knee, however few bytes it takes.
+A point with less than half of the possible gain in quality is never the knee, however small it is.
 """
 
 import math
@@ -70,7 +70,7 @@ class PlanTarget:
 
     @property
     def name(self) -> str:
-        """What tells it from other targets in the name of a file; empty if nothing is asked for."""
+        """The target as part of a file name; empty without a target."""
         limits = {
             "false-per-read": self.false_per_read,
             "noise-ratio": self.noise_ratio,
@@ -82,7 +82,7 @@ class PlanTarget:
 
     @property
     def allowed_noise(self) -> float | None:
-        """The noise ratio to stay below, of the whole vocabulary; None if it is not what counts."""
+        """The highest noise ratio of the whole vocabulary; None if the target is another one."""
         if self.false_per_read is not None or self.memory_bytes is not None:
             return None
         if self.noise_ratio is not None:
@@ -91,7 +91,7 @@ class PlanTarget:
 
 
 def made_to_measure(sample: Sample, presence_error_rate: float, target: PlanTarget) -> list[Candidate]:
-    """Points that just meet a target, beside those of the grid."""
+    """Points that just meet a target, in addition to those of the grid."""
     if target.noise_ratio is not None:
         return [weighted_bloom(sample, presence_error_rate, target.noise_ratio)]
     if target.false_per_read is not None:
@@ -131,7 +131,7 @@ def choose_point(points: Sequence[Point], target: PlanTarget) -> int:
 
     Parameters
     ----------
-    points : those without settings, which are other stores, are not chosen.
+    points : those without settings belong to other stores and are never chosen.
 
     Raises
     ------
@@ -164,7 +164,7 @@ def choose_point(points: Sequence[Point], target: PlanTarget) -> int:
 
 
 def undecided(gain: Estimate, without: Estimate, exact: Estimate, has_candidates: bool) -> str:
-    """Why no point is worth its bytes by AUC, and what to try; nothing if one is.
+    """Why the AUC decides nothing, and what to try; empty if it does decide.
 
     Parameters
     ----------
@@ -188,7 +188,7 @@ def undecided(gain: Estimate, without: Estimate, exact: Estimate, has_candidates
 
 
 def knee(points: Sequence[Point]) -> int:
-    """The number of the point behind which more bytes buy little; see the module's text."""
+    """The number of the point after which more bytes gain little; see the module's docstring."""
     has_auc = any(point.auc for point in points)
     quality = {
         number: _auc(point) if has_auc else _f1(point)

@@ -1,9 +1,9 @@
-"""The points of a plan by theory: bytes, and false values that a read shows, of each structure.
+"""The points of a plan by theory: for each structure its bytes and the false values that a read shows.
 
-The tables of the filters are sized for the estimated counts of the whole view. Sets are built of the sample
-as a seal builds them, features that imply each other together, and their bits scaled: where the view is
-larger than its sample, by the ratio of the least bits that sets of these densities can have, so that values
-which the sample does not show count.
+The tables of the filters are sized for the estimated counts of the whole view. Sets are built from the sample
+as a seal builds them, with features that imply each other coded together. Their bits are then scaled to the
+view, by the ratio of the fewest bits that sets of these densities can have. So values missing from the sample
+count, too.
 
     false_per_read = sum over features and values of (share of entities with a value - density) * rate
     noise_ratio    = false_per_read / kept facts of an entity
@@ -113,7 +113,7 @@ def bloom(
 
 
 def weighted_bloom(sample: Sample, presence_error_rate: float, noise_ratio: float) -> Candidate:
-    """Hashes by popularity, for so many false values per true one in each feature."""
+    """Hashes by popularity, for a number of false values per true one in each feature."""
     counts = sample.full_counts
     num_filled = sample.num_filled(sample.everything)
     facts = {
@@ -162,20 +162,20 @@ def sets_of(
 
 
 def threshold_of_share(sample: Sample, share: float) -> float:
-    """The largest share of the entities, in few digits, such that the values which as many have hold at
-    least a share of the facts.
+    """The largest share of the entities, in few digits, such that the values which at least this share of
+    the entities has hold a given share of the facts.
     """
     counts = np.sort(np.concatenate([feature.counts for feature in sample.features.values()]))[::-1]
     if not len(counts):
         return 0.0
     behind = np.cumsum(counts)
-    # A hair less, lest a sum of shares that is one part in 1e16 short asks for a value more.
+    # Slightly less: a sum of shares that is short by rounding must not require one more value.
     place = int(np.searchsorted(behind, share * behind[-1] * (1 - 1e-12)))
     return _round_threshold(counts, int(counts[min(place, len(counts) - 1)]), len(sample))
 
 
 def _round_threshold(counts: NDArray[np.int64], count: int, num_sampled: int) -> float:
-    """A share of few digits that splits the values between those with and without so many entities."""
+    """A share in few digits that separates the values that ``count`` entities have from the rarer ones."""
     num_kept = int((counts >= count).sum())
     for digits in range(1, 17):
         share = float(f"{(count - 0.5) / num_sampled:.{digits}g}")
@@ -215,7 +215,7 @@ def as_candidate(
     structure_bytes : of the table, or of the sets and the list of entities, of all entities.
     kept, rates : as those of a `Candidate`.
     tags : those of every feature, or per feature.
-    beside_bytes : what comes on top, vocabulary and header not counted.
+    beside_bytes : further bytes, without vocabulary and header.
     row_bits : of the codes of each sampled entity, float64[n]; None for a filter.
     """
     counts = sample.kept_counts(kept)
@@ -255,10 +255,10 @@ def memory_bounds(
 ) -> Estimate:
     """The interval of a point's bytes: of the bits of sampled entities, and of the values not yet seen.
 
-    The bits of an entity are those of its codes; in a filter those of its kept values, as many for each in a
-    plain one, else -log2 of the value's density. What they differ by from a constant number per fact is what
-    the sample is uncertain of, as the facts of the view are known. Codes that are fitted to a sample are too
-    short for the view by up to half a nat per value (Miller, 1955).
+    In sets the bits of an entity are those of its codes. In a filter they are those of its kept values: the
+    same number for each in a plain filter, else -log2 of the value's density. The facts of the view are
+    known, so the uncertainty is how far these bits vary from a constant number per fact. Codes fitted to a
+    sample are too short for the view by up to half a nat per value (Miller, 1955).
     """
     if sample.scale <= 1:
         return Estimate.exactly(memory_bytes)

@@ -19,7 +19,7 @@ _LEAST_NORM = 1e-12
 
 
 class Interactions:
-    """Columns of n labelled rows, by the values that are their candidates.
+    """Columns of n labelled rows, computed from their candidate values.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ def _vectors_of(feature: FeatureSample) -> NDArray[np.float32]:
     shape = (len(feature.indptr) - 1, len(feature.vocabulary))
     lengths = np.maximum(1, np.diff(feature.indptr))
     ones = np.repeat(1 / np.sqrt(lengths), np.diff(feature.indptr))
-    # Popular values say little about taste: a value counts by the square root of how rare it is.
+    # Popular values say little about taste, so each value is weighted by the square root of its rarity.
     ones = ones / np.sqrt(np.maximum(1, feature.counts))[feature.ids]
     matrix = sparse.csr_matrix((ones, feature.ids, feature.indptr), shape=shape)
     rank = min(_RANK, min(shape) - 1)
@@ -102,7 +102,7 @@ def _vectors_of(feature: FeatureSample) -> NDArray[np.float32]:
 
 
 def _of_candidates(vectors: NDArray[np.float32], ids: NDArray[np.int64]) -> NDArray[np.float32]:
-    """The vector of each row's candidate, 0 where it is none: float32[n, rank]."""
+    """The vector of each row's candidate: float32[n, rank], zeros for a row without one."""
     return np.where(ids[:, None] >= 0, vectors[ids], np.float32(0))
 
 

@@ -1,8 +1,8 @@
 """What a size costs a model: a logistic regression of labels on the features, trained through each structure.
 
-The features are multi-hot columns beside the context features of the labels, and the model is trained on what
-reads through the structure would have shown: the kept values, and false ones drawn at their rates. So a model
-that learns to live with the noise is what is measured, on rows that it was not trained on.
+The features become multi-hot columns next to the context features of the labels. The model is trained on what
+reads through the structure would have shown: the kept values, and false values drawn at their rates. So it
+learns to live with the noise, and it is measured on rows that it was not trained on.
 
 Of all values those with the most ``w**2 * p * (1 - p) / H(p)`` are chosen, where ``w`` is the weight that the
 exact model gives a value, ``p`` its density and ``H`` the entropy of a coin: the variance that it brings into
@@ -33,10 +33,10 @@ from feast_sketch_store.rows.entity_keys import find_sorted
 LABEL, SPLIT, CANDIDATE = "label", "split", "candidate"
 _TRAIN, _TEST = "train", "test"
 
-# Weights shrink towards 0 by C; columns of the history the more, as each tells little.
+# C shrinks weights towards 0, those of history columns more strongly, since each says little.
 _C, _HISTORY_SCALE, _MAX_ITERATIONS = 0.1, 0.2, 200
 
-# That the training rows of a model may show; points with more have no AUC.
+# The most values that the training rows of a model may show; points with more have no AUC.
 MAX_FALSE_VALUES = 40_000_000
 
 _RESAMPLES, _SEED = 200, 7
@@ -74,7 +74,7 @@ class Labels:
 
         Parameters
         ----------
-        table : the join keys, which are no context; ``label``, 0 or 1; maybe ``split``, ``train`` or
+        table : the join keys, which are not context; ``label``, 0 or 1; maybe ``split``, ``train`` or
             ``test``, without which a random half of the entities is trained on; maybe ``candidate``, a value
             of a membership feature; and context features: strings, integers and booleans become a column per
             value, the candidate included, floats are standardised.
@@ -153,7 +153,7 @@ def require_scikit_learn() -> None:
 
 
 class Task:
-    """Models of labels, through whatever structure keeps the features.
+    """Models of the labels, trained through any structure.
 
     Parameters
     ----------
@@ -218,8 +218,8 @@ class Task:
 
         Parameters
         ----------
-        share : what may be spent of the least bits that all values can take as sets. Who may spend more keeps
-            the same values, and more of them.
+        share : the share of the fewest bits that all values can take as sets. A larger share keeps the same
+            values and adds others.
         """
         order, spent = self._worth
         mask = np.zeros(len(order), np.bool_)
@@ -288,7 +288,7 @@ class Task:
             shown = true[self._rows]
             entities, values = _draw_false(chance, rates, self._num_entities)
             if len(entities):
-                # Reads of entities that have no row, or none of the kept values, show nothing.
+                # Reads of entities without a row, or without any kept value, show nothing.
                 is_filled = (np.diff(shown.indptr) > 0)[entities]
                 entities, values = entities[is_filled], values[is_filled]
                 noise = sparse.csr_matrix(
@@ -359,7 +359,7 @@ class Task:
 
 @dataclass(frozen=True, eq=False)
 class _Shown:
-    """What reads of m entities show, and what n labelled rows make of it.
+    """What reads of m entities show, and which read each of n labelled rows uses.
 
     ``parts`` and ``history`` are SciPy CSR matrices, float32[m, kept values], per feature and side by side;
     ``interactions`` is float32[n, c].
@@ -444,7 +444,7 @@ def _runs(rates: NDArray[Any]) -> Iterator[tuple[int, int]]:
 
 
 def _draw_places(chance: np.random.Generator, rate: float, num_places: int) -> NDArray[np.int64]:
-    """Each place with a probability, by the distances between them."""
+    """Choose each place with a probability, by drawing the distances between chosen places."""
     places, at = [np.zeros(0, np.int64)], -1
     while at < num_places:
         expected = (num_places - at) * rate

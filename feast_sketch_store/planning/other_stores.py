@@ -1,4 +1,4 @@
-"""What the sampled rows take in Feast's SQLite and Redis stores, by the formats of these stores.
+"""The size of the sampled rows in Feast's SQLite and Redis stores, computed from the formats of these stores.
 
 SQLite: rows of the sampled sizes are inserted into a database in memory, with the schema of Feast's store, in
 the order of their hashes; its pages are counted. So the fill of its indices and its overflow pages are real.
@@ -169,7 +169,7 @@ def _listpack_entry(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _string_bytes(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Bytes of Redis strings: a header by length, and a 0 behind."""
+    """Bytes of Redis strings: a header that depends on the length, the text, and a terminating 0."""
     header = np.select([lengths < 32, lengths < 1 << 8, lengths < 1 << 16], [1, 3, 5], 9)
     return np.asarray(header + lengths + 1)
 

@@ -1,4 +1,4 @@
-"""A plan: what keeping a view costs in bytes and in accuracy, for each way there is to keep it."""
+"""A plan: what a view costs in bytes and in accuracy, for each way to keep it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,9 +29,9 @@ class Point:
 
     Parameters
     ----------
-    curve : the name of the curve on which it lies.
-    label : what tells it from the other points of the curve, such as "error rate 0.01".
-    memory_bytes : of all entities, everything included that a serving process maps.
+    curve : the name of its curve.
+    label : its name on the curve, such as "error rate 0.01".
+    memory_bytes : for all entities, with everything that a serving process maps.
     memory_low, memory_high : of its 95 % interval; equal to it if nothing was sampled.
     table_bits_per_fact : of the table, or of the sets and the list of entities, over all facts that were
         written, kept or not; None for other stores.
@@ -84,10 +84,10 @@ class Plan:
     sampled_entities : those that the figures come from.
     vocabulary_sizes : per feature, estimated (Chao) if not all entities were sampled.
     points : of all curves, each curve's from the smallest to the largest.
-    chosen : the number of the point that meets what was asked for; None if the labels do not decide.
-    knee : the number of the point behind which more bytes buy little.
-    target : what was asked for, in words.
-    limits : what a reader has to know of the figures, in sentences.
+    chosen : the number of the point that meets the target; None if the labels do not decide.
+    knee : the number of the point after which more bytes gain little.
+    target : the target in words.
+    limits : notes that a reader of the figures must know, in sentences.
     fields : the planned features, as they are declared.
     is_current : whether the view is kept as the chosen point keeps it.
     auc_without, auc_exact : of models without the features and with all of them as written.

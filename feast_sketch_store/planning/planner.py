@@ -1,4 +1,4 @@
-"""A plan of a view of a Feast repository: sample, points of all curves, choice, and what to know of them."""
+"""Plans a view of a Feast repository: takes a sample, computes the points of all curves and chooses one."""
 
 import json
 import math
@@ -54,26 +54,26 @@ def plan_view(
     offline: bool = False,
     tell: Callable[[str, int, int], object] = lambda text, done, total: None,
 ) -> Plan:
-    """What keeping a view costs in bytes and in accuracy, for each way there is to keep it.
+    """What a view costs in bytes and in accuracy, for each way to keep it.
 
     With labels the values that a model needs are chosen, too; lists of them are written to the folder
     ``plans`` of the feature repository, to which the settings of those points refer.
 
     Parameters
     ----------
-    target : what is asked for; None for what ``error_rate: auto`` gives, or with labels for the smallest
-        structure that costs the model next to nothing.
+    target : what the chosen point must meet; None for the result of ``error_rate: auto``, or with labels
+        for the smallest structure that costs the model next to nothing.
     labels : a Parquet file; see `Labels.read`.
     max_entities : of the sample.
     offline : whether to sample the offline source even though the view has rows.
-    tell : is told when something that takes time begins: what it is, and how many such steps are done and in
-        all, 0 and 0 if it is the only one.
+    tell : called when a long step begins, with its name, the number of such steps that are done, and their
+        total; 0 and 0 for a single step.
 
     Raises
     ------
     PlanError : the view has no membership features or no rows, the labels do not fit, their model gains
         nothing from the features, or nothing meets the target.
-    SketchStoreError : the online store is another one, or the rows cannot be read.
+    SketchStoreError : the repository uses another online store, or the rows cannot be read.
     feast.errors.FeatureViewNotFoundException : there is no such view (from Feast).
     """
     target = target or PlanTarget(auc=labels is not None)
@@ -185,7 +185,7 @@ def _chosen_by_model(
 def _list_files(view: PlannedView, kept: Kept) -> dict[str, str]:
     """Where the kept values of each feature that loses some are listed, relative to the repository.
 
-    Cuts are nested, so those with as many values are equal and may share a file.
+    Cuts are nested, so two cuts with the same number of values are equal and may share a file.
     """
     name_of = folder_name
     return {

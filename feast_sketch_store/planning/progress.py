@@ -5,7 +5,7 @@ from typing import TextIO
 
 
 class Progress:
-    """Shows what a plan is doing; nothing where the stream is no terminal.
+    """Shows what a plan is doing. Shows nothing if the stream is not a terminal.
 
     Parameters
     ----------
@@ -21,8 +21,8 @@ class Progress:
 
         Parameters
         ----------
-        text : what it is.
-        done, total : steps of this kind that are done, and in all; 0 if it is the only one.
+        text : the name of the step.
+        done, total : steps of this kind that are done, and all of them; 0 for a single step.
         """
         if not self._is_shown:
             return

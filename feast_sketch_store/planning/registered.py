@@ -1,4 +1,4 @@
-"""Points of structures that were registered beside those whose curves are known, by what they offer."""
+"""Points of registered structures whose curves this package does not know, computed from their offers."""
 
 from collections.abc import Iterator, Sequence
 
@@ -14,7 +14,7 @@ from feast_sketch_store.structures.goals import NOISE_RATIO, Goal, Offer
 from feast_sketch_store.structures.set_columns import SetColumns
 from feast_sketch_store.structures.sizing import size_for_rates
 
-_KNOWN = (BloomTable, SetColumns)  # whose points `curves` knows more of than one offer tells
+_KNOWN = (BloomTable, SetColumns)  # `curves` computes the points of these, in more detail than an offer
 
 
 def candidates(sample: Sample, presence_error_rate: float, noise_ratios: Sequence[float]) -> list[Candidate]:
@@ -56,7 +56,7 @@ def _at(
 
 
 def _rows_bytes(sample: Sample, presence_error_rate: float, kind: type[Structure]) -> float:
-    """Bytes of what tells of rows beside their values: a list with timestamps and states, or shapes."""
+    """Bytes of the rows without their values: a list with timestamps and states, or shapes."""
     if not kind.lists_rows:
         return size_for_rates([shapes_of(sample, sample.everything, presence_error_rate)]).num_bits / 8
     num_columns = 1 if kind.tells_states else 1 + len(sample.features)

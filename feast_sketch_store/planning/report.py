@@ -118,7 +118,7 @@ def _number(number: float) -> str:
 
 
 def readable_bytes(number: float) -> str:
-    """A size in the largest unit of which it has one, in three digits."""
+    """A size in three digits, in the largest unit that fits it."""
     for unit in ("B", "kB", "MB", "GB"):
         if number < 999.5:  # which :.3g would round to 1e+03
             return f"{number:.3g} {unit}"
@@ -150,12 +150,12 @@ def _field(feature: str, declared: PlannedField, chosen: Mapping[str, str]) -> s
 
 
 def _literal(text: str) -> str:
-    """A Python string in double quotes; what JSON escapes, Python reads alike."""
+    """A Python string in double quotes, with the escapes of JSON, which Python understands."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def _embedded(plan: Plan) -> str:
-    """What the script draws, as JSON that may stand inside an element."""
+    """The data that the script draws, as JSON that is safe inside an HTML element."""
     content = {
         "chosen": plan.chosen,
         "shown": plan.shown,

@@ -1,4 +1,4 @@
-"""A sample of a view's membership features, and what it says of the whole view."""
+"""A sample of a view's membership features, and estimates of the whole view from it."""
 
 import math
 from collections.abc import Mapping
@@ -44,7 +44,7 @@ class FeatureSample:
         return len(self.ids)
 
     def cut(self, kept: NDArray[np.bool_]) -> "FeatureSample":
-        """The feature with some of its values only; ids are numbered anew."""
+        """The feature with some of its values only, under new ids."""
         if kept.all():
             return self
         new_ids = np.where(kept, np.cumsum(kept) - 1, -1).astype(np.int32)
@@ -57,12 +57,12 @@ class FeatureSample:
     ) -> NDArray[np.int64]:
         """How many entities of the whole view have each value, estimated, from the most popular one on.
 
-        Values that the sample does not show stand behind the others. Their number is Chao's estimate for so
-        many entities; with the values that it shows once they share what those would have by proportion.
+        Values that the sample does not show come last. Their number is Chao's estimate. The facts that the
+        values seen once would have by proportion are shared among these and the unseen values.
 
         Parameters
         ----------
-        num_facts : of the whole view; None if it is as many per entity as in the sample.
+        num_facts : of the whole view; None for the same number per entity as in the sample.
 
         Returns
         -------
@@ -106,7 +106,7 @@ class FeatureSample:
 
 
 def unseen_values(once: int, twice: int, num_sampled: int, num_more: int) -> int:
-    """How many new values so many more entities show, after a sample showed some once and some twice."""
+    """How many new values further entities show, after a sample showed some values once and some twice."""
     if not once:
         return 0
     least_unseen = once * once / (2 * twice) if twice else once * (once - 1) / 2
@@ -135,7 +135,7 @@ def total_of(
 
 
 def spread_of_total(differences: NDArray[np.float64], num_entities: int) -> float:
-    """Half of the 95 % interval of a sum over all entities, from what remains of each sampled one."""
+    """Half of the 95 % interval of a sum over all entities, from the residual of each sampled one."""
     num_sampled = len(differences)
     missing = max(0.0, 1 - num_sampled / num_entities)
     return 1.96 * num_entities * float(differences.std()) * math.sqrt(missing / num_sampled)
@@ -212,11 +212,11 @@ class Sample:
         return {name: np.ones(len(feature.vocabulary), np.bool_) for name, feature in self.features.items()}
 
     def at_least(self, count: float) -> Kept:
-        """The values that at least so many sampled entities have."""
+        """The values that at least ``count`` sampled entities have."""
         return {name: feature.counts >= count for name, feature in self.features.items()}
 
     def kept_counts(self, kept: Kept) -> Mapping[str, NDArray[np.int64]]:
-        """`full_counts` of some values only; values that the sample does not show belong to the whole."""
+        """`full_counts` of some values only. Values missing from the sample count only if all are kept."""
         return {
             name: counts if kept[name].all() else counts[: len(kept[name])][kept[name]]
             for name, counts in self.full_counts.items()

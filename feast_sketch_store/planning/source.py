@@ -55,7 +55,7 @@ class PlannedView:
 
         Raises
         ------
-        SketchStoreError : the online store is another one.
+        SketchStoreError : the repository uses another online store.
         feast.errors.FeatureViewNotFoundException : there is no such view (from Feast).
         PlanError : the view has no membership features.
         """
@@ -105,9 +105,9 @@ def sample_view(
 
     Parameters
     ----------
-    max_entities : of the sample; those whose hashes are smallest, so that a sample is always the same.
-    labelled : uint64[m, 2], entities that are to be known beside the sample, ordered by hash; None for none.
-    offline : whether to ask the offline source even though there are rows.
+    max_entities : of the sample. It takes the smallest hashes, so a sample is always the same.
+    labelled : uint64[m, 2], entities to read in addition to the sample, ordered by hash; None for none.
+    offline : whether to sample the offline source even though the view has rows.
 
     Returns
     -------
@@ -115,7 +115,7 @@ def sample_view(
 
     Raises
     ------
-    PlanError : there are no rows.
+    PlanError : the view has no rows.
     StorageError : another process seals the view.
     """
     config, settings = view.store.config, view.settings
@@ -315,7 +315,7 @@ def _offline_rows(view: PlannedView) -> pa.Table:
 
 
 def _as_logged(view: PlannedView, table: pa.Table) -> pa.Table:
-    """Rows of an offline source as they would stand in the row log."""
+    """Rows of an offline source in the form of the row log."""
     source: Any = view.table.batch_source  # there is one, or there were no rows
     created = source.created_timestamp_column or None
     fields = {
@@ -329,6 +329,6 @@ def _as_logged(view: PlannedView, table: pa.Table) -> pa.Table:
         source.timestamp_field,
         *([created] * bool(created)),
     ]
-    # Some offline stores give columns of their own beside those they were asked for.
+    # Some offline stores return columns of their own in addition to the requested ones.
     table = table.select([name for name in table.column_names if name in names])
     return from_columns(table, codecs, fields, source.timestamp_field, created)

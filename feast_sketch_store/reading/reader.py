@@ -60,11 +60,11 @@ class CsrMatrix:
 class SketchReader:
     """Reads one feature view of a store, without Feast. Safe to use from several threads.
 
-    A read sees what Feast's reads see, and refreshes as they do, with one exception: how long rows live is
-    known to Feast's registry alone, so a view's ``ttl`` has to be given here.
+    A read sees what Feast's reads see, and refreshes as they do, with one exception: only Feast's registry
+    knows how long rows live, so you pass the view's ``ttl`` here.
 
-    The ids of values are those of the newest snapshot, with unsealed values behind them. **They change with
-    every seal**; a model that was trained on a numbering hands it over as ``vocabularies``.
+    The ids of values are those of the newest snapshot, followed by unsealed values. **They change with every
+    seal.** If a model was trained with fixed ids, pass them as ``vocabularies``.
 
     Parameters
     ----------
@@ -74,13 +74,13 @@ class SketchReader:
     vocabularies : for some features, which value has which id: its place in a list or array. Other values
         are left out of answers.
     ttl : rows whose event timestamp is older are not returned; None for no limit.
-    refresh_interval_seconds : how old the writes of other processes may be; by default what
-        ``feature_store.yaml`` says, or a second.
+    refresh_interval_seconds : how old the answers may be; by default the value in
+        ``feature_store.yaml``, or one second.
     storage_options : how the object store of a URL is reached, see ``feature_store.yaml``.
 
     Raises
     ------
-    SettingsError : there is no such view, or nothing was written to it yet.
+    SettingsError : the view does not exist, or nothing was written to it yet.
     DamagedFileError : a file of the view cannot be read.
     """
 
@@ -194,8 +194,8 @@ class SketchReader:
 
         Raises
         ------
-        UnsupportedFeatureError : there is no such feature; or it is kept exactly, which gives its values no
-            ids, and ``vocabularies`` has none.
+        UnsupportedFeatureError : the feature does not exist; or it is kept exactly, so its values have no
+            ids, and ``vocabularies`` does not list it.
         RowError : see `hash`.
         """
         hashes = self.hash(entities)
@@ -310,7 +310,7 @@ class SketchReader:
 
         Raises
         ------
-        ValueError : there are not as many weights as values.
+        ValueError : the number of weights is not the number of values.
         UnsupportedFeatureError, RowError : as `csr`.
         """
         hashes = self.hash(entities)
@@ -430,7 +430,7 @@ class SketchReader:
 
 
 class _Numbering:
-    """Which value of a feature has which id, and what the ids of layers become.
+    """The ids of a feature's values, and how the ids of layers map to them.
 
     ``values`` are elements of the feature, in the order of their ids.
     """
@@ -497,7 +497,7 @@ class _Numbering:
         if self._has_repetitions:
             return weighted_sums(self.translate(values), weights)
         if not self.is_same(values.decoder.vocabulary):
-            # By the symbols of the layer; 0 for those that have no id.
+            # By symbol of the layer; 0 for symbols without an id.
             weights = np.append(weights, 0.0)[self.map_of(values.decoder.vocabulary)]
         return values.scores(weights)
 
@@ -521,7 +521,7 @@ def _as_storage(codec: FeatureCodec, values: Any) -> pa.Array:
 
 
 def _as_wanted(codec: FeatureCodec, values: Any) -> pa.Array:
-    """The same, or what `Vocabulary.find` takes as well: the usual arrays go without a conversion."""
+    """The values in a form that `Vocabulary.find` takes; the usual arrays need no conversion."""
     kind = codec.element_kind
     if kind == "int64" and isinstance(values, np.ndarray) and values.dtype == _INTEGERS:
         return pa.array(values)

@@ -28,8 +28,8 @@ def through_sketch(
 ) -> "pd.DataFrame":
     """Rows as reads of the newest snapshot would show them, had they been sealed with it.
 
-    Values outside of the snapshot's vocabularies are left out; a filter adds false values, as many and as
-    likely as it shows of the rows that it holds, each row its own; numbers are rounded where reads round
+    Values outside of the snapshot's vocabularies are left out. A filter adds false values to each row, at the
+    rates at which it shows them for the rows that it holds. Numbers are rounded where reads round
     them. The rows may be of any date, and many of one entity.
 
     Parameters

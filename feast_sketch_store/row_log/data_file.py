@@ -41,7 +41,7 @@ class DataFile:
 
         Raises
         ------
-        StorageError : it cannot be written; nothing is left behind.
+        StorageError : it cannot be written; no file remains.
         """
         schema, name, num_rows = large_schema(schema), f"{uuid.uuid4()}{SUFFIX}", 0
         with (

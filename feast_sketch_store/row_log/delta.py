@@ -29,7 +29,7 @@ _CHECKPOINT_NAME = re.compile(r"(\d{20})\.checkpoint\.parquet")
 
 _PROTOCOL = {"minReaderVersion": 1, "minWriterVersion": 2}
 _CONFIGURATION = {
-    # Order is read from the JSON commits, so other clients must not expire them behind our back.
+    # Order is read from the JSON commits, so other clients must not expire them.
     "delta.enableExpiredLogCleanup": "false",
     # Column statistics would keep values of deleted rows in the log.
     "delta.dataSkippingNumIndexedCols": "0",

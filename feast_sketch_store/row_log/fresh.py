@@ -83,7 +83,7 @@ class Commit:
 
 @dataclass(frozen=True)
 class Cursor:
-    """A place in the log: behind the last record that was read, in a segment known by its token.
+    """A place in the log: after the last record that was read, in a segment known by its token.
 
     ``next_number`` is the number of the next record.
     """
@@ -136,7 +136,7 @@ class FreshLog:
         return [int(m[1]) for m in map(_SEGMENT_NAME.fullmatch, self._storage.list()) if m]
 
     def is_at_end(self, cursor: Cursor) -> bool:
-        """Whether nothing was written behind a place in a segment that is still the same."""
+        """Whether nothing was written after a place in a segment that is still the same."""
         info = self._storage.info(cursor.segment)
         if info is None or (info.token, info.size_bytes) != (cursor.token, cursor.offset):
             return False
@@ -171,7 +171,7 @@ class FreshLog:
                 yield cursor
 
     def read(self, cursor: Cursor) -> tuple[list[Commit], Cursor] | None:
-        """The commits behind a place, and the place behind them; None if the place does not exist any more.
+        """The commits after a place, and the place after them; None if the place no longer exists.
 
         Raises
         ------
@@ -310,7 +310,7 @@ class FreshLog:
             return is_first
 
     def behind(self, number: int) -> Cursor | None:
-        """The place behind a commit, if it is the last one that this object appended."""
+        """The place after a commit, if it is the last one that this object appended."""
         tail = self._tail
         return tail if tail is not None and tail.next_number == number + 1 else None
 

@@ -2,14 +2,14 @@
 
     fresh/log                                    the log's identity: the head of a segment, nothing else
     fresh/<identity>-00000000000000000512.log    the head, and the record of commit 512
-    fresh/clock                                  tells the storage's time
+    fresh/clock                                  holds the storage's time
 
-Of two writers of one number one is refused; it reads what the other wrote and takes the next number. Nobody
+If two writers use one number, one is refused; it reads what the other wrote and takes the next number. Nobody
 holds a lock. These rules keep the numbers without gaps:
 
 - Names hold the log's identity, and every look asks for it. What a writer puts into a log that was dropped
   meanwhile is met by nobody.
-- The last record stays, absorbed or not: it tells the next number.
+- The last record stays, absorbed or not, because it determines the next number.
 - A record is deleted when it is absorbed and the one after it is older than `RECORDS_KEPT_SECONDS`, by the
   storage's clock. A writer who looked before that one was there takes at most half as long, by its own
   clock, from its look to the answer of its put, or it raises. So no name is used twice for commits that were
@@ -55,12 +55,12 @@ class ObjectFreshLog(FreshLog):
     # -- look ----------------------------------------------------------------------------------
 
     def first_numbers(self) -> list[int]:
-        """The numbers of the records; 0 for a log that has none yet, nothing if there is no log."""
+        """The numbers of the records; 0 for a log without records, empty without a log."""
         identity = self._identity()
         return [] if identity is None else self._numbers(identity) or [0]
 
     def is_at_end(self, cursor: Cursor) -> bool:
-        """Whether nothing was written behind a place of a log that is still the same."""
+        """Whether nothing was written after a place of a log that is still the same."""
         known = int(bool(cursor.segment))
         numbers = self._numbers(cursor.identity, cursor.next_number - 1 - known)
         wanted = [cursor.next_number - 1] * known
@@ -71,7 +71,7 @@ class ObjectFreshLog(FreshLog):
         return []
 
     def start(self, number: int = 0) -> Cursor | None:
-        """The place before a record, or at the end of the log; None if there is none so old."""
+        """The place before a record, or at the end of the log; None if no record is that old."""
         identity = self._identity()
         if identity is None:
             return None
@@ -91,7 +91,7 @@ class ObjectFreshLog(FreshLog):
             yield start
 
     def read(self, cursor: Cursor) -> tuple[list[Commit], Cursor] | None:
-        """The commits behind a place, and the place behind them; None if the place does not exist any more.
+        """The commits after a place, and the place after them; None if the place no longer exists.
 
         Raises
         ------
@@ -145,7 +145,7 @@ class ObjectFreshLog(FreshLog):
         )
 
     def _identity(self) -> bytes | None:
-        """What tells the log from others; None if there is no log."""
+        """The identity of the log; None without a log."""
         try:
             content = self._storage.read(_ROOT)
         except MissingFileError:
@@ -162,7 +162,7 @@ class ObjectFreshLog(FreshLog):
         return [int(m[2]) for m in matches if m and m[1] == identity.hex()]
 
     def _numbers(self, identity: bytes, after: int = -1) -> list[int]:
-        """The numbers of the records up to the last one without a gap, of those behind a number."""
+        """The numbers of the records after a number, up to the first gap."""
         numbers = self._all_numbers(identity, after)
         first = len(numbers)
         while first and numbers[first - 1] == numbers[-1] - (len(numbers) - first):
@@ -261,7 +261,7 @@ class ObjectFreshLog(FreshLog):
         self._storage.delete(_name(identity, n) for n in gone)
 
     def erase_before(self, number: int) -> None:
-        """Take the rows out of records with smaller numbers, which are absorbed; their names stay."""
+        """Remove the rows from absorbed records with smaller numbers; their names stay."""
         identity = self._identity()
         for n in [] if identity is None else self._numbers(identity):
             assert identity is not None
@@ -270,7 +270,7 @@ class ObjectFreshLog(FreshLog):
                 self._storage.replace(_name(identity, n), content)
 
     def _storage_time(self) -> float:
-        """Now, by the storage's clock."""
+        """The current time, by the storage's clock."""
         self._storage.replace(_CLOCK, b"")
         info = self._storage.info(_CLOCK)
         return info.modified_at if info else 0.0

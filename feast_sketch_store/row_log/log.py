@@ -19,7 +19,7 @@ from feast_sketch_store.storage.names import FRESH_FOLDER, ROWS_FOLDER
 
 _logger = logging.getLogger(__name__)
 
-# A batch of more goes into a data file at once, of which the fresh log has the name.
+# A larger batch goes into a data file at once; the fresh log then has its name.
 _MAX_FRESH_BYTES = 1 << 23
 _MAX_FRESH_ROWS = 1 << 15
 
@@ -28,8 +28,8 @@ _MAX_FRESH_ROWS = 1 << 15
 class Position:
     """How far somebody has read a log.
 
-    ``number`` is the last commit that is known, -1 for none; ``identity`` tells the log from one that stood
-    in the same place before; ``cursor`` saves looking for where to go on.
+    ``number`` is the last known commit, -1 for none. ``identity`` differs from that of an earlier log in the
+    same place. ``cursor`` saves searching for the place to go on.
     """
 
     number: int = -1
@@ -42,10 +42,10 @@ START = Position()
 
 @dataclass(frozen=True)
 class LogRead:
-    """What a log has behind a position: files of the table, then fresh commits, in order.
+    """The contents of a log after a position: files of the table, then fresh commits, in order.
 
-    ``starts_over`` tells that this is all there is, not only what is new: what was known counts no more.
-    ``table_version`` is that of the table, where only the table was read.
+    ``starts_over`` means that this is the whole log, and that everything known before is void.
+    ``table_version`` is that of the table, if only the table was read.
     """
 
     position: Position = START
@@ -84,7 +84,7 @@ class LogRead:
             raise DamagedFileError(f"commits of the row log contradict each other: {error}") from error
 
     def table(self) -> pa.Table | None:
-        """All rows at once; None if there are none.
+        """All rows at once; None without rows.
 
         Raises
         ------
@@ -123,13 +123,13 @@ class RowLog:
     # -- read ----------------------------------------------------------------------------------
 
     def is_at_end(self, position: Position) -> bool:
-        """Whether nothing was written behind a position: a look at one file."""
+        """Whether nothing was written after a position. Looks at one file."""
         if position.cursor is None:
             return not self._fresh.first_numbers()
         return self._fresh.is_at_end(position.cursor)
 
     def read(self, known: Position = START, snapshot: str = "") -> LogRead:
-        """What was committed behind a position.
+        """What was committed after a position.
 
         Parameters
         ----------
@@ -149,7 +149,7 @@ class RowLog:
 
     def _read_anew(self, known: Position, snapshot: str) -> LogRead:
         """The same with a look at the table: some commits may have been absorbed, or all rows replaced."""
-        # The fresh log first: what is absorbed meanwhile is then met in the table.
+        # The fresh log first: rows that are absorbed meanwhile are then found in the table.
         commits, cursor = self._fresh_behind(known.number)
         state = self._table.state()
         if cursor is None:
@@ -188,7 +188,7 @@ class RowLog:
         return LogRead(position, files, fresh, starts_over or was_other)
 
     def _fresh_behind(self, number: int) -> tuple[list[Commit], Cursor | None]:
-        """Fresh commits behind a number, perhaps with some before; the place behind them."""
+        """Fresh commits after a number, perhaps with some before; and the place after them."""
         start = self._fresh.start(number + 1)
         if start is not None and (found := self._fresh.read(start)) is not None:
             return found
@@ -298,7 +298,7 @@ class RowLog:
         return Position(number, cursor.identity if cursor else None, cursor)
 
     def _check_begun(self, tail: Tail) -> None:
-        """Refuse to begin a log anew beside a table: the rows that it had would be lost without a word."""
+        """Refuse to start a new log next to a table: the rows of the old log would be lost silently."""
         if tail.end is None and self._table.versions():
             raise self._lost()
 
@@ -346,8 +346,8 @@ class RowLog:
             if absorbed is not None and absorbed.through >= last:
                 state = absorbed
                 break
-            # Another process was faster: what it left is next.
-        # Not by what was written just now: a commit behind a compaction of others would not count.
+            # Another process was faster: continue with the rest.
+        # Not from the version just written: a commit after a compaction by others would not count.
         self._fresh.drop_before(min(last, state.through) + 1)
         return Position(max(last, state.through), cursor.identity, cursor)
 
@@ -381,13 +381,13 @@ class RowLog:
         return absorbed
 
     def begin(self) -> Position:
-        """Absorb, after making sure that there is a log."""
-        if next(self._fresh.starts(), None) is None:  # a segment without a whole head is none
+        """Absorb, after making sure that a log exists."""
+        if next(self._fresh.starts(), None) is None:  # a segment without a whole head does not count
             self._fresh.append([], self._check_begun)
         return self.absorb()
 
     def extend(self, schema: pa.Schema, position: Position) -> None:
-        """Create the table if there is none, and add the columns that it lacks.
+        """Create the table if it does not exist, and add missing columns.
 
         Parameters
         ----------
@@ -482,7 +482,7 @@ class RowLog:
 
 
 def _behind(state: TableState, known: Position, snapshot: str) -> tuple[tuple[DataFile, ...], int, bool]:
-    """The files that somebody lacks, the last number that is known with them, and whether it is all anew."""
+    """The files that a reader lacks, the last number known with them, and whether they start over."""
     compaction = state.compaction
     # Names of snapshots ascend in the order of their seals: a later one was made of the rows from elsewhere.
     if compaction is not None and (
@@ -509,7 +509,7 @@ def _different(schemas: Iterable[pa.Schema]) -> Iterator[pa.Schema]:
 
 
 def _runs(commits: Sequence[Commit]) -> Iterator[DataFile | Iterator[pa.Table]]:
-    """Data files as they are, and what stands between them as runs of tables."""
+    """Data files unchanged, and the tables between them in runs."""
     tables: list[pa.Table] = []
     for commit in commits:
         if isinstance(commit.rows, DataFile):

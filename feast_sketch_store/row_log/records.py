@@ -15,7 +15,7 @@ A segment is a file of records, one after the other, little-endian:
               16 bytes  checksum of the payload
               payload, then zeros up to a multiple of 8 bytes
 
-Beside the segments lies a mark, rewritten after each commit and not synced, so it may be older than the log:
+A mark next to the segments is rewritten after each commit and not synced, so it may be older than the log:
 
     mark      16 bytes  the log's identity
                8 bytes  sequence number of the first record of a segment
@@ -23,7 +23,7 @@ Beside the segments lies a mark, rewritten after each commit and not synced, so 
               16 bytes  checksum of the 32 bytes before
 
 A checksum is MurmurHash3 x64 128. A record that the file does not hold whole was cut off when its writer
-died: nobody was told that it is there, and the next writer overwrites it. Any other difference is damage, and
+died. It was never acknowledged, and the next writer overwrites it. Any other difference is damage, and
 so is a segment that ends before the mark.
 """
 
@@ -66,7 +66,7 @@ class SegmentHead:
 
 @dataclass(frozen=True)
 class Record:
-    """One record: its kind, number and payload, and the byte behind it in its segment."""
+    """One record: its kind, number and payload, and the byte after it in its segment."""
 
     kind: int
     number: int
@@ -103,7 +103,7 @@ def decode_segment_head(content: bytes, source: str) -> SegmentHead | None:
 
 
 def encode_mark(head: SegmentHead, num_bytes: int) -> bytes:
-    """The mark that so many bytes of a segment are durable."""
+    """The mark of how many bytes of a segment are durable."""
     content = _MARK.pack(head.identity, head.first, num_bytes)
     return content + mmh3.mmh3_x64_128_digest(content)
 

@@ -6,7 +6,7 @@ hold:
     append       rows of the commits ``first`` to ``through``
     compaction   all rows up to ``through``, as one: what it replaces is removed
 
-The store's own part of a commit is a JSON object in ``commitInfo``, with a checksum beside it. Another Delta
+The store's own part of a commit is a JSON object in ``commitInfo``, with a checksum. Another Delta
 client may add or remove files; that counts from the next seal, or start of a process, on.
 """
 
@@ -71,7 +71,7 @@ class TableState:
 
     @property
     def version(self) -> int:
-        """The newest version; -1 if there is no table."""
+        """The newest version; -1 without a table."""
         return self.commits[-1].version if self.commits else -1
 
     @property
@@ -134,7 +134,7 @@ class Table:
                 seen, versions = versions, self.versions()
                 if versions == seen:
                     raise
-                # A compaction came between, and what it made needless is gone.
+                # A compaction came in between and removed the files that it replaced.
 
     def _state_of(self, versions: Sequence[int]) -> TableState:
         if not versions:
@@ -223,7 +223,7 @@ class Table:
         numbers: tuple[int, int],
         after: int,
     ) -> TableState | None:
-        """Commit files that are written; the table is created if there is none.
+        """Commit files that are written; creates the table if it does not exist.
 
         Parameters
         ----------
@@ -269,7 +269,7 @@ class Table:
         Parameters
         ----------
         batches : the rows; a batch may lack columns.
-        through : the last number of the log that the rows stand for.
+        through : the last number of the log that the rows cover.
         snapshot : for rows that are not those of the log: the name of a snapshot that holds the same.
 
         Returns
@@ -436,7 +436,7 @@ class Table:
 
 
 def grouped(batches: Iterable[pa.Table], num_rows: int = _ROWS_PER_FILE) -> Iterator[Iterator[pa.Table]]:
-    """Split batches into runs of about so many rows, without reading ahead."""
+    """Split batches into runs of about equal numbers of rows, without reading ahead."""
     rest = iter(batches)
 
     def group(batch: pa.Table) -> Iterator[pa.Table]:

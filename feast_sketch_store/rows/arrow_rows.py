@@ -1,13 +1,13 @@
 """Rows that come in as Arrow columns, as an offline store gives them, become a table of the row log.
 
-The table is the one that `encoding.to_arrow` makes of the same rows after Feast has turned them into protos,
-without a Python object per value. Types that have no column of their own (maps, structs, JSON, nested lists)
-go through Feast's conversion of single values.
+The table equals the one that `encoding.to_arrow` makes of the same rows after Feast has turned them into
+protos, but no Python object per value is created. Types without a column of their own (maps, structs, JSON,
+nested lists) go through Feast's conversion of single values.
 
 Where Feast would write something that nobody can have meant, a row is refused, or taken as it was meant:
 
                                      Feast                      here
-    int64 beside nulls               rounded through float64    exact
+    int64 next to nulls              rounded through float64    exact
     null timestamp                   a time before all others   null
     empty bytes, if all are empty    null                       empty
     5.7 for an integer               5                          refused
@@ -42,7 +42,7 @@ from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, serialize_column
 from feast_sketch_store.rows.large_types import large_type
 from feast_sketch_store.rows.limits import check_rows
 
-# What a null among the elements of an Array becomes, as in Feast; other kinds of elements have no nulls.
+# The value that replaces a null element of an Array, as in Feast; other kinds of elements have no nulls.
 _NULL_ELEMENTS = {"string": "", "bytes": b"", "bool": False, "float": np.nan, "double": np.nan}
 _NULL_SET_ELEMENTS = {kind: _NULL_ELEMENTS[kind] for kind in ("bool", "float", "double")}
 
@@ -67,8 +67,8 @@ def from_columns(
     table : has a column per join key, feature and timestamp, and no others.
     codecs : one per feature of the view.
     join_keys : of the view, each with the field of Feast's ``Value`` that carries it.
-    event_timestamp, created_timestamp : names of columns with timestamps of any unit and time zone, naive
-        ones in UTC; None if rows have no created timestamp.
+    event_timestamp, created_timestamp : names of columns with timestamps of any unit and time zone; naive
+        ones are in UTC. None if rows have no created timestamp.
 
     Returns
     -------
@@ -139,7 +139,7 @@ def _column(column: pa.ChunkedArray, codec: FeatureCodec, what: str = "feature")
 def _shown(value: pa.Scalar) -> str:
     try:
         text = str(value)
-    except (OverflowError, ValueError):  # a time that Python cannot tell
+    except (OverflowError, ValueError):  # a time that Python cannot represent
         text = str(getattr(value, "value", "?"))
     return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "..."
 
@@ -269,7 +269,7 @@ def _lists(values: pa.Array, codec: FeatureCodec) -> pa.Array:
 
 
 def _distinct(lengths: NDArray[np.int64], elements: pa.Array) -> tuple[NDArray[np.int64], pa.Array]:
-    """Each element once in its row, where it first stands; -0.0 and 0.0 are one, as in Python's sets."""
+    """Each element once per row, at its first place; -0.0 and 0.0 are equal, as in Python's sets."""
     equal = pc.add(elements, pa.scalar(0, elements.type)) if pa.types.is_floating(elements.type) else elements
     encoded = equal.dictionary_encode()
     owners = np.repeat(np.arange(len(lengths)), lengths)

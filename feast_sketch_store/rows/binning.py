@@ -1,7 +1,7 @@
 """Binning: numbers without a bounded vocabulary, kept as the representatives of a few bins.
 
-    quantiles   bins of about equally many rows, learned from the values; the median stands for a bin
-    edges       bins between given edges; the middle stands for a bin, the outer edge for what lies beyond
+    quantiles   bins of about equally many rows, learned from the values; each is read as its median
+    edges       bins between given edges; each is read as its middle, numbers outside as the outer edge
     precision   the nearest multiple of a step
 
 NaN and the infinities are never mixed with other numbers: each is a bin of its own.
@@ -20,7 +20,7 @@ MAX_BINS: Final = 1 << 16
 
 @dataclass(frozen=True)
 class Bins:
-    """Intervals of numbers, and what stands for each.
+    """Intervals of numbers, and the number that each is read as.
 
     Bin ``i`` begins at ``lows[i]`` (ascending, NaN last) and ends before ``lows[i + 1]``; a read gives
     ``representatives[i]`` for its numbers. Both are int64[b] or float64[b].
@@ -34,7 +34,7 @@ class Bins:
         return np.searchsorted(self.lows, numbers, side="right").clip(1) - 1
 
     def errors(self, numbers: Numbers) -> NDArray[np.float64]:
-        """How far each number is from what stands for it: float64[n]; 0 for NaN and the infinities."""
+        """The distance of each number from its representative: float64[n]; 0 for NaN and the infinities."""
         kept = self.representatives[self.find(numbers)]
         finite = np.isfinite(numbers)
         errors = np.zeros(len(numbers))
@@ -44,10 +44,10 @@ class Bins:
 
 @dataclass(frozen=True)
 class Rounding:
-    """How the numbers of a binned feature were rounded: what stands for them, and how far off it is.
+    """How the numbers of a binned feature were rounded: the values read instead, and the errors.
 
-    ``bins.representatives`` are what a read gives. The errors are of the numbers at the seal, NaN and
-    infinities left out.
+    A read returns ``bins.representatives``. The errors are those of the numbers at the seal, without NaN and
+    infinities.
     """
 
     bins: Bins
@@ -121,7 +121,7 @@ class Precision:
             multiples += distinct - multiples * step >= step - step // 2
             # The nearest multiple may lie past the end of int64.
             return _grouped(distinct, step * multiples.clip(-(2**63 // step), (2**63 - 1) // step))
-        # 3 / 10 is the decimal that was meant, 3 * 0.1 the number beside it.
+        # 3 / 10 is the intended decimal; 3 * 0.1 is the floating-point number next to it.
         parts = round(1 / self.step) if 1e-12 < self.step < 1 else 0
         with np.errstate(over="ignore", invalid="ignore"):
             if parts and abs(parts * self.step - 1) < 1e-12:
@@ -130,7 +130,7 @@ class Precision:
             else:
                 multiples = np.floor(distinct / self.step + 0.5)
                 nearest = multiples * self.step
-        # Beyond, numbers are no finer than the step, or their multiples have no number.
+        # Larger numbers are not finer than the step, or their multiples do not fit an int64.
         return _grouped(distinct, np.where(np.abs(multiples) < 2.0**52, nearest, distinct))
 
 
@@ -150,6 +150,6 @@ def fit(binning: Binning, numbers: Numbers, counts: NDArray[np.int64]) -> Bins:
 
 
 def _grouped(distinct: Numbers, representatives: Numbers) -> Bins:
-    """The bins of ascending numbers, of which those with one representative, ascending too, share a bin."""
+    """The bins of ascending numbers; numbers with the same representative share a bin."""
     starts = np.flatnonzero(np.concatenate(([True], representatives[1:] != representatives[:-1])))
     return Bins(distinct[starts], representatives[starts])

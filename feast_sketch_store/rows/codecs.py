@@ -5,13 +5,13 @@
 
     membership   Array, Set   a read gives the possibly-present elements
     categorical  scalars      ... one value of the vocabulary
-    binned       numbers      ... what stands for the bin that the number falls into
+    binned       numbers      ... the representative of the bin that the number falls into
     exact        all          ... the value, as it was written: order, repetitions, bits
     list         Array        ... items with times, newest first (`rows.lists`)
     times        Array        ... the times of the items of a list; nothing is stored for it
 
-A codec knows a feature by the field of Feast's ``Value`` that carries it, so a value comes back in the
-field it was written in.
+A codec identifies the type of a feature by the field of Feast's ``Value`` that carries it, so a value comes
+back in the field it was written in.
 
 Feast takes seconds to import, so it is imported where its objects are made, and not by those who want arrays.
 """
@@ -182,7 +182,7 @@ class FeatureCodec:
 
         Raises
         ------
-        UnsupportedFeatureError : Feast itself has no ``Value`` field for the type.
+        UnsupportedFeatureError : Feast has no ``Value`` field for the type.
         """
         from feast.type_map import VALUE_TYPE_TO_PROTO_VALUE_MAP
 
@@ -287,8 +287,8 @@ class FeatureCodec:
 
         Raises
         ------
-        RowError : a value is carried by another field than the feature's type asks for and cannot be meant
-            as such (see `conversions`), or cannot be held by the column.
+        RowError : a value is in another field than the feature's type requires and cannot be converted
+            (see `conversions`), or does not fit the column.
         """
         if (usual := self._packed_lists(values)) is not None:
             return usual
@@ -386,7 +386,7 @@ class FeatureCodec:
 
         Raises
         ------
-        ValueError : a string is not UTF-8, or a message is none.
+        ValueError : a string is not UTF-8, or a message cannot be parsed.
         """
         if self.element_kind == "string":
             values.cast(pa.large_string())
@@ -446,7 +446,7 @@ class FeatureCodec:
         return elements.take(pa.array(places, mask=~has_value))
 
     def rounded(self, values: pa.Array) -> pa.Array:
-        """What a precision makes of values of the storage type; they themselves if there is none."""
+        """Values of the storage type, rounded to the precision; unchanged without one."""
         if not isinstance(self.binning, Precision):
             return values
         numbers = self.to_numbers(values)
@@ -459,7 +459,7 @@ class FeatureCodec:
         return np.dtype(np.float64 if self.element_kind in _FLOAT_BITS else np.int64)
 
     def to_numbers(self, values: pa.Array) -> Numbers:
-        """The numbers that values of the storage type stand for: int64[n] or float64[n]."""
+        """The numbers that values of the storage type represent: int64[n] or float64[n]."""
         numbers = np.asarray(values.to_numpy(zero_copy_only=False), np.int64)
         bits = _FLOAT_BITS.get(self.element_kind)
         return numbers if bits is None else numbers.astype(bits).view(f"<f{bits.itemsize}").astype(np.float64)
@@ -539,7 +539,7 @@ class Decoder:
         if self.codec.element_kind not in _DELIMITED_KINDS:
             fragments = self._number_fragments()
             return np.arange(len(fragments) + 1) * fragments.shape[1], fragments.reshape(-1)
-        # Elements with their length, in a collection behind their tag.
+        # Elements with their length, in a collection after their tag.
         tag = b"\x0a" if self.codec.is_collection else b""
         lengths = pc.binary_length(values).dictionary_encode()
         heads = [tag + kernel.varint(length) for length in lengths.dictionary.to_pylist()]

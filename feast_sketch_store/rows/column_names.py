@@ -6,7 +6,7 @@ from feast_sketch_store.errors import UnsupportedFeatureError
 
 
 def clash(names: Iterable[str]) -> tuple[str, str] | None:
-    """The first two different names that are one column to Delta Lake; None if there are none."""
+    """The first two different names that Delta Lake takes for one column; None if all differ."""
     known: dict[str, str] = {}
     for name in names:
         other = known.setdefault(name.lower(), name)
@@ -16,7 +16,7 @@ def clash(names: Iterable[str]) -> tuple[str, str] | None:
 
 
 def check_new_columns(stored: Iterable[str], wanted: Iterable[str]) -> None:
-    """Check that a table can have columns beside those that it has.
+    """Check that columns can be added to a table.
 
     Raises
     ------

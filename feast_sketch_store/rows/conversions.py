@@ -1,7 +1,8 @@
-"""Numbers that are carried by another field of Feast's ``Value`` than their feature's.
+"""Conversion of numbers that arrive in another field of Feast's ``Value`` than their feature's.
 
-A client may hand a double to a Float32 feature, or an int32 to an Int64 one. What keeps its meaning is
-converted: a float to the nearest float32, an integer to any wider type, 5.0 to 5. What does not is refused.
+A client may pass a double for a Float32 feature, or an int32 for an Int64 one. Numbers that keep their
+meaning are converted: a float to the nearest float32, an integer to any wider type, 5.0 to 5. Others are
+refused.
 """
 
 import math
@@ -21,16 +22,16 @@ _NUMBERS: Final = (*_INTEGERS, "float", "double")
 
 
 def is_convertible(source: str, target: str) -> bool:
-    """Whether both kinds are numbers, so that one may be meant as the other; each by itself may not fit."""
+    """Whether both kinds are numbers, so that one can be converted; a single number may still not fit."""
     return source in _NUMBERS and target in _NUMBERS
 
 
 def converted(number: Any, source: str, target: str) -> Any:
-    """A number of a kind as one of another kind.
+    """Convert a number from one kind to another.
 
     Raises
     ------
-    ValueError : it cannot be meant: it has a fraction, or lies outside of what the kind holds.
+    ValueError : it has a fraction that the kind cannot hold, or is out of its range.
     """
     if source == target:
         return number

@@ -1,4 +1,4 @@
-"""CSR matrices: the ids of rows, one row behind the other, and where each row begins."""
+"""CSR matrices: the ids of consecutive rows, and where each row begins."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class Csr:
 
     @classmethod
     def of_lengths(cls, lengths: NDArray[np.integer], ids: NDArray[Any]) -> "Csr":
-        """Rows of so many ids each, int[n]."""
+        """Rows of given lengths, int[n]."""
         indptr = np.zeros(len(lengths) + 1, np.int64)
         np.cumsum(lengths, out=indptr[1:])
         return cls(indptr, ids)
@@ -76,7 +76,7 @@ class Csr:
         return Csr(*kernel.distinct_per_row(self.indptr, self.ids))
 
     def joined(self, other: "Csr") -> "Csr":
-        """The same rows, each with the ids that another matrix has for it behind its own; no weights."""
+        """The same rows, each followed by the ids that another matrix has for it; without weights."""
         both = Csr(self.indptr + other.indptr, np.empty(len(self.ids) + len(other.ids), self.ids.dtype))
         both.ids[self._places_from(both.indptr[:-1])] = self.ids
         both.ids[other._places_from(both.indptr[:-1] + self.lengths)] = other.ids
@@ -96,12 +96,12 @@ class Csr:
             other.weights[places] = 1 if self.weights is None else self.weights
 
     def _places_from(self, starts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where each id comes to stand if rows begin at ``starts``, int64[n]: int64[nnz]."""
+        """The place of each id if rows begin at ``starts``, int64[n]: int64[nnz]."""
         return np.repeat(starts - self.indptr[:-1], self.lengths) + np.arange(len(self.ids))
 
     @staticmethod
     def stacked(parts: "Sequence[Csr]") -> "Csr":
-        """The rows of several, one behind the other; there is at least one part."""
+        """Concatenate the rows of one or more parts."""
         lengths = np.concatenate([part.lengths for part in parts])
         whole = Csr.of_lengths(lengths, np.concatenate([part.ids for part in parts]))
         if all(part.weights is None for part in parts):

@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 
 FeastRow: TypeAlias = "tuple[EntityKey, dict[str, Value], datetime, datetime | None]"
 
-# Columns of the row log beside the join keys and the features.
+# Columns of the row log in addition to the join keys and the features.
 ENTITY_KEY = "__entity_key"
 EVENT_TIMESTAMP = "__event_timestamp"
 CREATED_TIMESTAMP = "__created_timestamp"
 NULLS = "__nulls"  # names of the features written as null; a null not named here was not written
-DELETED = "__deleted"  # true in a row that deletes what was written of its entity before
+DELETED = "__deleted"  # true in a row that deletes the earlier rows of its entity
 OWN_COLUMNS = (ENTITY_KEY, EVENT_TIMESTAMP, CREATED_TIMESTAMP, NULLS, DELETED)
 KEY_COLUMNS = (ENTITY_KEY, EVENT_TIMESTAMP, CREATED_TIMESTAMP, DELETED)
 
@@ -105,7 +105,7 @@ def to_arrow(
 def deletions(
     entity_keys: "Sequence[EntityKey]", now: datetime, join_keys: JoinKeys | None = None
 ) -> pa.Table:
-    """Rows of the row log that delete what was written of the entities before.
+    """Rows of the row log that delete all earlier rows of some entities.
 
     Parameters
     ----------
@@ -141,7 +141,7 @@ def _key_columns(
 ) -> tuple[dict[str, pa.Array], pa.Array]:
     """The join keys as columns of their own, for people who query the row log, and the serialized keys."""
     usual = int64_column(entity_keys)
-    if join_keys is not None and (usual is None or join_keys != {usual[0]: "int64_val"}):  # quick to tell
+    if join_keys is not None and (usual is None or join_keys != {usual[0]: "int64_val"}):  # a quick check
         check_join_keys(entity_keys, join_keys)
     if usual is not None:
         columns = {usual[0]: pa.array(usual[1])}
@@ -184,12 +184,12 @@ def _timestamps(timestamps: Sequence[datetime | None]) -> pa.Array:
 
 @dataclass(frozen=True)
 class RowKeys:
-    """Whose rows n rows are, and what decides which row of an entity is its newest.
+    """The entities of n rows, and the timestamps that decide which row of an entity is its newest.
 
     ``entity_hashes`` is uint64[n, 2]; the timestamps are int64[n], microseconds since 1970 in UTC,
     ``NO_TIMESTAMP`` where a row has no created timestamp. ``deleted``, bool[n], marks deletions.
-    ``fences``, bool[n], marks rows before which nothing counts any more, whatever its timestamps: there
-    was a deletion between.
+    ``fences``, bool[n], marks rows that hide all earlier ones, whatever their timestamps, because a deletion
+    came in between.
     """
 
     entity_hashes: NDArray[np.uint64]
@@ -218,12 +218,12 @@ class RowKeys:
 
     @staticmethod
     def concatenate(parts: Sequence["RowKeys"]) -> "RowKeys":
-        """The rows of all parts, one behind the other; there is at least one."""
+        """Concatenate the rows of one or more parts."""
         names = RowKeys.__dataclass_fields__
         return RowKeys(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
     def newest(self) -> tuple[NDArray[np.int64], "RowKeys"]:
-        """The row that wins for each entity, ordered by entity hash; the rows stand in commit order.
+        """The row that wins for each entity, ordered by entity hash; the rows are in commit order.
 
         Nothing before an entity's last fence counts. Of the rest the latest wins by event timestamp, then
         created timestamp, then position; a deletion only if nothing was written after it.
@@ -320,7 +320,7 @@ class EncodedFeature:
         return self.with_rows(self.states[rows], self.csr.take(rows))
 
     def within(self, vocabulary: Vocabulary) -> "EncodedFeature":
-        """The rows with only those values that are in a vocabulary; a set of which none is left is empty."""
+        """The rows with only the values of a vocabulary; a set that loses all its values becomes empty."""
         kept = self.csr.masked((vocabulary.find(self.vocabulary.values) >= 0)[self.symbols])
         states = np.where((self.states == VALUE) & (kept.lengths == 0), np.uint8(EMPTY), self.states)
         return self.with_rows(states, kept)
@@ -354,7 +354,7 @@ class EncodedRows:
         return replace(self, features={**self.features, **cut}) if cut else self
 
     def followed_by(self, newer: "EncodedRows") -> "EncodedRows":
-        """The rows of both, one behind the other, with common vocabularies."""
+        """The rows of both, concatenated, with common vocabularies."""
         names = {**newer.features, **self.features}
         return EncodedRows(
             RowKeys.concatenate([self.keys, newer.keys]),
@@ -385,7 +385,7 @@ def row_keys(table: pa.Table) -> RowKeys:
 
     Raises
     ------
-    DamagedFileError : rows have no key or event timestamp; the store writes no such rows.
+    DamagedFileError : a row has no key or no event timestamp; the store never writes such rows.
     """
     for name in (ENTITY_KEY, EVENT_TIMESTAMP, CREATED_TIMESTAMP):
         if name not in table.column_names or (name != CREATED_TIMESTAMP and table[name].null_count):
@@ -404,7 +404,7 @@ def row_keys(table: pa.Table) -> RowKeys:
 
 @as_damage()
 def newest_rows(table: pa.Table) -> tuple[pa.Table, RowKeys]:
-    """The newest row of each entity, ordered by entity hash; the table's rows stand in commit order."""
+    """The newest row of each entity, ordered by entity hash; the table's rows are in commit order."""
     winners, keys = row_keys(table).newest()
     return table.take(pa.array(winners)).combine_chunks(), keys
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 SERIALIZATION_VERSION = 3
 
-# Of Feast's ValueType, with the fields of its ``Value``: what a join key can be.
+# The types that a join key can have: Feast's ValueType, with the fields of its ``Value``.
 _BYTES, _STRING, _INT32, _INT64, _UNIX_TIMESTAMP = 1, 2, 3, 4, 8
 _FIELDS = {
     _BYTES: "bytes_val",
@@ -72,7 +72,7 @@ def check_join_keys(entity_keys: "Sequence[EntityKey]", wanted: JoinKeys) -> Non
 
     Raises
     ------
-    RowError : names the first row that has others, what it has and what is wanted.
+    RowError : names the first row with other join keys, with the actual and the expected ones.
     """
     for row, key in enumerate(entity_keys):
         given = {}
@@ -158,7 +158,7 @@ def hash_serialized_keys(serialized_keys: Sequence[bytes] | pa.Array) -> NDArray
 
 
 def hash_columns(join_keys: Mapping[str, pa.Array]) -> NDArray[np.uint64]:
-    """Hash the keys whose join keys stand in columns, without a Python object per key: uint64[n, 2].
+    """Hash the keys whose join keys are given as columns, without a Python object per key: uint64[n, 2].
 
     Parameters
     ----------
@@ -181,7 +181,7 @@ def hash_int64_keys(join_key: str, values: NDArray[np.int64]) -> NDArray[np.uint
 
 
 def serialize_columns(join_keys: Mapping[str, pa.Array]) -> pa.Array:
-    """Serialize keys whose join keys stand in columns: a large binary array.
+    """Serialize keys whose join keys are given as columns: a large binary array.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """Arrow's large types: strings, bytes and lists with 64-bit offsets.
 
-The usual ones have 32-bit offsets, so no array of them holds 2 GiB, and whatever puts arrays together may
-fail. Files of other programs, and the schema that Delta Lake tells, have the usual ones.
+The usual types have 32-bit offsets, so an array of them cannot hold 2 GiB, and concatenating arrays may fail.
+Files of other programs, and the schema of a Delta table, have the usual types.
 """
 
 import pyarrow as pa

@@ -1,7 +1,7 @@
 """How large a row may be, and how many rows are taken in hand together.
 
-A row is measured where it is written: whatever is acknowledged can be read. Readers refuse larger ones, as a
-small file can claim any number of values.
+A row is measured when it is written, so every acknowledged row can be read. Readers refuse larger rows,
+because a small file can claim any number of values.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,13 +16,13 @@ from feast_sketch_store.rows.large_types import large_type
 
 # Of one row.
 MAX_ELEMENTS = 1 << 26  # of one feature
-MAX_BYTES = 1 << 30  # of all columns; protobuf holds no value of twice as many
+MAX_BYTES = 1 << 30  # of all columns; protobuf cannot hold a value of twice as many
 
-# Of rows that are written and decoded together. A row that is larger by itself is a group of its own.
+# Of rows that are written and decoded together. A single larger row is a group of its own.
 GROUP_ROWS = 1 << 16
 GROUP_ELEMENTS = 1 << 17  # of the widest column
 GROUP_BYTES = 1 << 26
-_GATHERED_BYTES = 1 << 23  # several groups: what is left over of the last one is small beside them
+_GATHERED_BYTES = 1 << 23  # several groups, so that the remainder in the last one is comparatively small
 
 
 def check_rows(table: pa.Table) -> None:
@@ -100,7 +100,7 @@ def groups(table: pa.Table) -> Iterator[pa.Table]:
 
 
 def _num_elements(column: pa.ChunkedArray) -> NDArray[np.int64]:
-    """How many elements each row has, 1 if it is no list: int64[n]."""
+    """The number of elements of each row, 1 for a row that is not a list: int64[n]."""
     if not _is_list(column.type):
         return np.ones(len(column), np.int64)
     return np.asarray(pc.list_value_length(column).fill_null(0).to_numpy(), np.int64)

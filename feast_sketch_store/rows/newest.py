@@ -50,7 +50,7 @@ class NewestRows:
         all_keys = RowKeys.concatenate([row_keys(batch) for batch in batches(KEY_COLUMNS)])
         self.num_rows = len(all_keys)
         if kept_microseconds is not None:
-            # The time of a deletion is no event, but the clock's.
+            # The time of a deletion is the clock's, not an event timestamp.
             newest = all_keys.event_timestamps.max(where=~all_keys.deleted, initial=NO_TIMESTAMP)
             expire_before = min(expire_before, int(newest) - kept_microseconds)
         self.expire_before = expire_before

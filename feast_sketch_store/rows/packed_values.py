@@ -1,7 +1,7 @@
-"""Distinct values in few bits, as a snapshot holds them: arrays that say themselves what they are.
+"""Distinct values in few bits, as a snapshot holds them: arrays that describe themselves.
 
     numbers   shape (length, width, base); packed: the numbers, less the base
-    strings   shape (length, width); packed: their lengths; data: their bytes, one string behind the other
+    strings   shape (length, width); packed: their lengths; data: the bytes of all strings
     sorted    shape (length, width of places, of prefixes, of suffixes); packed: the place of each string when
               all are sorted; in that order prefixes: how many bytes each shares with the one before it;
               suffixes: how many more it has; data: these
@@ -31,7 +31,7 @@ PackedArrays = dict[str, NDArray[np.generic]]
 def packed_arrays(values: pa.Array) -> PackedArrays:
     """Values, int64 or large binary, as arrays of a snapshot."""
     if pa.types.is_int64(values.type):
-        # A bit at least, so that the file is as long as what it claims to hold.
+        # At least one bit, so that a file is as long as the number of values that it claims.
         numbers = PackedInts.pack(values.to_numpy(), min_width=1)
         return {"shape": _shape(len(values), numbers.width, numbers.base), "packed": numbers.words}
     offsets, data = parts_of(values)
@@ -100,7 +100,7 @@ def _sorted_arrays(values: pa.Array) -> PackedArrays:
 
 
 def _unsorted(prefixes: NDArray[np.int64], suffixes: NDArray[np.int64], data: NDArray[np.uint8]) -> pa.Array:
-    """Strings of which each has so many bytes in common with the one before it, and so many of its own."""
+    """Strings of which each shares a prefix with the one before it: lengths of prefixes and suffixes."""
     lengths, starts = prefixes + suffixes, _offsets(suffixes, len(data))[:-1]
     before = np.concatenate((np.zeros(1, np.int64), lengths))[: len(lengths)]
     if (prefixes < 0).any() or (prefixes > before).any() or lengths.max(initial=0) > _MAX_SORTED_BYTES:

@@ -106,7 +106,7 @@ class Vocabulary:
         return cls(joined.dictionary), np.split(codes, bounds)
 
     def find(self, values: pa.Array) -> NDArray[np.int32]:
-        """The ids of values, which are of the storage type: int32[n]; -1 of one that is not there."""
+        """The ids of values of the storage type: int32[n]; -1 for a value that is missing."""
         index = self._index
         if isinstance(index, kernel.Int64Index):
             return index.find(values.to_numpy())
@@ -162,8 +162,8 @@ class Vocabulary:
 class VocabularyBuilder:
     """Unites the vocabularies of parts, and numbers the symbols of all parts alike.
 
-    Vocabularies wait until they are as long as what they are to be united with, so a value is looked up
-    about twice, however many parts there are.
+    Vocabularies wait until together they are as long as the known one. So a value is looked up about twice,
+    however many parts there are.
 
     Parameters
     ----------

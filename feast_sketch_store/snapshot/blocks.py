@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from feast_sketch_store.errors import DamagedFileError
 
-CHECKSUMS = ".checksums"  # behind the name of an array
+CHECKSUMS = ".checksums"  # after the name of an array
 BLOCK_BYTES = 1 << 16
 CHECKSUM_BYTES = 16
 _BLOCK_WORDS = BLOCK_BYTES // 8
@@ -61,7 +61,7 @@ class BlockChecks:
 
         Parameters
         ----------
-        starts : int64[...], the first words of some stretches.
+        starts : int64[...], the first word of each stretch.
         num_words : length of each, or of all.
 
         Raises

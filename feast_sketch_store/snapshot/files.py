@@ -62,7 +62,7 @@ def place_of(name: str) -> tuple[int, int]:
 class SnapshotFile:
     """A published snapshot: the row-log version it covers, and the seal of that version.
 
-    ``name`` is what its files' names begin with; no two snapshots share one. ``number`` ascends with the
+    ``name`` is the prefix of its files' names; no two snapshots share one. ``number`` ascends with the
     version of the table that was sealed, so a seal of rows that were replaced meanwhile is not the newest.
     ``known_manifest`` is the content of the manifest, if it need not be read.
     """
@@ -272,7 +272,7 @@ class SnapshotFolder:
 
         Raises
         ------
-        StorageError : the storage cannot be written; nothing is left behind.
+        StorageError : the storage cannot be written; no file remains.
         """
         first = _SEALS_OF_A_TABLE * table_version
         known = [s.number for s in self.list() if s.version == version]
@@ -344,7 +344,7 @@ class SnapshotFolder:
         return sorted(info.name for info in self.storage.walk() if info.name not in kept)
 
     def remove_leftovers(self, age_seconds: float = 0.0) -> int:
-        """Remove what killed writers left. Gives the number of files.
+        """Remove files of killed writers. Returns the number of files.
 
         Parameters
         ----------
@@ -373,8 +373,8 @@ def load(
 
     Parameters
     ----------
-    skip : tells by its name whether an array is left to the caller to check, see `BlockChecks`.
-    expected : what the manifest knows of the file; None for one without a manifest.
+    skip : takes the name of an array; true if the caller checks it, see `BlockChecks`.
+    expected : the manifest's entry for the file; None for a file without a manifest.
 
     Raises
     ------
@@ -396,12 +396,12 @@ def load(
 
 
 def created_by() -> str:
-    """Package and version, for what is written."""
+    """Package and version, for the files that are written."""
     return f"feast_sketch_store {feast_sketch_store.__version__}"
 
 
 def header_of(content: NDArray[np.uint8]) -> bytes:
-    """What stands before the arrays in a file that `verify` has passed."""
+    """The header of a file that passed `verify`."""
     return content[: 8 + int.from_bytes(content[:8].tobytes(), "little")].tobytes()
 
 

@@ -1,4 +1,4 @@
-"""The order index of a snapshot: what decides whether a late row is newer than the sealed one."""
+"""The order index of a snapshot, which decides whether a late row is newer than the sealed one."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -29,7 +29,7 @@ def write_layer(
 
     Raises
     ------
-    StorageError : the folder cannot be written; nothing is left behind.
+    StorageError : the folder cannot be written; no file remains.
     """
     description = {
         "created_by": created_by(),

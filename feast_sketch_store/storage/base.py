@@ -22,7 +22,7 @@ from feast_sketch_store.storage.chunks import KnownFile
 
 
 class MissingFileError(StorageError):
-    """There is no file of that name."""
+    """No file has that name."""
 
 
 class FileExistsAlreadyError(StorageError):
@@ -30,14 +30,14 @@ class FileExistsAlreadyError(StorageError):
 
 
 class UncertainWriteError(StorageError):
-    """No answer tells whether a write was done; it may still be done later.
+    """It is not known whether a write was done; it may still be done later.
 
     What it names must stay: a commit that turns up after all needs its files.
     """
 
 
 def checked_name(name: str, location: str) -> str:
-    """The name of a file, if it is one: it stays below the storage, whatever the storage is.
+    """Check the name of a file: it must stay below the storage.
 
     Raises
     ------
@@ -67,8 +67,8 @@ def checked_folder(folder: str, location: str) -> str:
 class FileInfo:
     """What is known of a file without reading it.
 
-    ``token`` tells this content from any other that stood, or will stand, under the same name; a file that
-    was only appended to keeps it. ``modified_at`` is in seconds since 1970, by the storage's clock.
+    ``token`` identifies this content among all that ever have the same name; a file that was only appended to
+    keeps it. ``modified_at`` is in seconds since 1970, by the storage's clock.
     """
 
     name: str
@@ -80,7 +80,7 @@ class FileInfo:
 class Storage(ABC):
     """Named files. Safe to use from several threads and processes at once.
 
-    A name is made of parts between slashes; no part is empty, ``.`` or ``..``. A *folder* is what stands
+    A name is made of parts between slashes; no part is empty, ``.`` or ``..``. A *folder* is the part
     before the last slash, with the slash; folders come and go with their files.
 
     Attributes
@@ -103,7 +103,7 @@ class Storage(ABC):
 
     @property
     def identity(self) -> str:
-        """What storages of this process share if they stand for the same files, whichever way leads there."""
+        """Equal for storages of this process with the same files, whatever path leads to them."""
         return self.location
 
     @property
@@ -125,7 +125,7 @@ class Storage(ABC):
 
     @abstractmethod
     def info(self, name: str) -> FileInfo | None:
-        """What is known of a file; None if there is none."""
+        """Metadata of a file; None if it does not exist."""
 
     @abstractmethod
     def walk(self) -> Iterator[FileInfo]:
@@ -170,7 +170,7 @@ class Storage(ABC):
 
     @abstractmethod
     def prepare(self) -> None:
-        """Check early that files can be written, and make what they will lie in."""
+        """Check early that files can be written, and create their folder."""
 
     @abstractmethod
     def create(self, name: str) -> AbstractContextManager[BinaryIO]:
@@ -178,7 +178,7 @@ class Storage(ABC):
 
         Raises
         ------
-        FileExistsAlreadyError : there is such a file by the end of the block; it stays as it is.
+        FileExistsAlreadyError : the file exists by the end of the block; it stays unchanged.
         """
 
     @abstractmethod
@@ -186,9 +186,9 @@ class Storage(ABC):
         """Write a file, new or not, in one durable step."""
 
     def append(self, name: str, at: int, pieces: Iterable[bytes | memoryview]) -> None:
-        """Write durably behind byte ``at`` of a file, which is created if it does not exist.
+        """Write durably after byte ``at`` of a file, which is created if it does not exist.
 
-        What stands behind ``at`` is cut off: it was left by a writer that died. Callers hold a `lease`, so no
+        Bytes after ``at`` are cut off: a writer that died left them. Callers hold a `lease`, so no
         two of them append at once. If it raises, the file ends at ``at`` or, rarely, has all of the pieces.
         """
         raise StorageError(f"{self.where(name)}: files of this storage cannot be appended to")
@@ -227,7 +227,7 @@ class Storage(ABC):
 
     @abstractmethod
     def within(self, folder: str) -> "Storage":
-        """The files of a folder as a storage of their own, whose names begin behind the folder's."""
+        """The files of a folder as a storage of their own, with names relative to the folder."""
 
     def where(self, name: str = "") -> str:
         """A file's place, for messages."""

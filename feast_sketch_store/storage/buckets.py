@@ -32,7 +32,7 @@ _CLIENT_OPTIONS = {
     "root_certificate",
     "timeout",
 }
-# A read that cannot be answered serves what it has, so it need not wait long for an answer.
+# A view that gets no answer serves its old rows, so it need not wait long.
 _CLIENT_DEFAULTS = {"connect_timeout": "5s", "timeout": "60s"}
 _RETRIES = 3
 _RETRY_TIMEOUT = timedelta(seconds=30)
@@ -48,7 +48,7 @@ def check_url(url: str) -> None:
 
     Raises
     ------
-    ValueError : it is none of an object store that can be used. The message does not repeat it whole.
+    ValueError : it is not the URL of a supported object store. The message does not repeat all of it.
     """
     match = _URL.match(url)
     scheme = match[1].lower() if match else ""
@@ -90,7 +90,7 @@ def open_bucket(
 
     Raises
     ------
-    SettingsError : the URL or an option is none, or obstore is not installed.
+    SettingsError : the URL or an option is invalid, or obstore is not installed.
     """
     try:
         check_url(url)

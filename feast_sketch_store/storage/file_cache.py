@@ -5,7 +5,7 @@
     <content>.sums       a checksum of each, where nobody else tells them
     <content>.lock       held by the process that fetches; others wait and then find the file
 
-A fetch that was cut goes on behind the last part whose checksum matches. Anything may be deleted at any time.
+An interrupted fetch continues after the last part whose checksum matches. Files may be deleted at any time.
 """
 
 import hashlib
@@ -50,8 +50,8 @@ class FileCache:
 
         Parameters
         ----------
-        content : tells this content from any other.
-        fetch : gives the bytes from one place up to another; None if the content is not there any more.
+        content : identifies the content.
+        fetch : returns the bytes from one place up to another; None if the content no longer exists.
 
         Returns
         -------
@@ -127,7 +127,7 @@ class FileCache:
             raise StorageError(f"{self.path}: the cache cannot be used: {error}") from error
 
     def _fetch(self, path: Path, size_bytes: int, fetch: FetchPart) -> bool:
-        """Fetch what lacks of a file and rename it into place; the lock is held."""
+        """Fetch the missing parts of a file and rename it into place; the lock is held."""
         partial, sums = (path.with_suffix(suffix) for suffix in _UNFINISHED)
         partial.touch()
         sums.touch()
@@ -171,7 +171,7 @@ class FileCache:
         self._forget()
 
     def _forget(self) -> None:
-        """Delete what nobody has used for long; processes that map it keep their pages."""
+        """Delete files that were not used for long; processes that map them keep their pages."""
         oldest = time.time() - _UNUSED_SECONDS
         for path in self.path.iterdir():
             with suppress(FileNotFoundError):

@@ -162,7 +162,7 @@ class LocalStorage(Storage):
                 os.link(unfinished, path)
             except FileExistsError as error:
                 raise FileExistsAlreadyError(f"{path}: another process created the file first") from error
-            with suppress(OSError):  # the file is there, whatever else is
+            with suppress(OSError):  # the file exists all the same
                 unfinished.unlink()
             try:
                 fsync_path(path.parent)
@@ -180,7 +180,7 @@ class LocalStorage(Storage):
             fsync_path(path.parent)
 
     def append(self, name: str, at: int, pieces: Iterable[bytes | memoryview]) -> None:
-        """Write behind byte ``at`` of a file, see `Storage.append`."""
+        """Write after byte ``at`` of a file, see `Storage.append`."""
         path = self._path(name)
         with self._writing(path):
             descriptor = self._open_to_append(path)
@@ -262,7 +262,7 @@ class LocalStorage(Storage):
 
     @contextmanager
     def _unfinished(self, folder: Path) -> Iterator[tuple[BinaryIO, Path]]:
-        """A new hidden file of a folder, which is gone when the block ends."""
+        """A new hidden file of a folder, which is removed when the block ends."""
         path = folder / f".{secrets.token_hex(8)}{_UNFINISHED}"
         for _ in range(_TRIES):
             self._make_folder(folder)

@@ -25,7 +25,7 @@ os.register_at_fork(
 
 
 def lock(path: Path, wait: bool, make_folder: Callable[[Path], None]) -> int | None:
-    """A descriptor that holds the lock of a file, which is made if there is none.
+    """A descriptor that holds the lock of a file, which is created if it does not exist.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ def lock(path: Path, wait: bool, make_folder: Callable[[Path], None]) -> int | N
         descriptor = _open(path, make_folder)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            # While we waited, the file may have been deleted and made anew: that one counts.
+            # While we waited, the file may have been deleted and created again: the new one counts.
             with suppress(FileNotFoundError):
                 if os.fstat(descriptor).st_ino == path.stat().st_ino:
                     return descriptor

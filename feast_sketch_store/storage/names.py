@@ -1,6 +1,6 @@
-"""The names of things that are stored: projects and views as folders, and what lies in a view's folder.
+"""The names of projects and views as folders, and of the contents of a view's folder.
 
-A plain name stands for itself. Any other (upper case, spaces, ``../x``, unicode, 300 characters) becomes
+A plain name is used as it is. Any other (upper case, spaces, ``../x``, unicode, 300 characters) becomes
 its readable part, a tilde, and a hash: no two names share a folder, on no file system, and none leaves
 the store's own folder.
 
@@ -16,14 +16,14 @@ from feast_sketch_store.errors import SettingsError
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.local import LocalStorage
 
-# What lies in a view's storage.
+# The contents of a view's storage.
 ROWS_FOLDER = "rows/"  # a Delta table
 FRESH_FOLDER = "fresh/"  # commits that are not in the table yet
 SNAPSHOTS_FOLDER = "snapshots/"
 REBUILD_FOLDER = "rebuild/"  # a store of its own while a rebuild is under way
 IMPORT_FOLDER = "import/"  # the rows of an import that is under way, or goes on when it is run again
 SEAL_LOCK = "seal.lock"
-ADVICE_FILE = "advice.json"  # what `feast apply` has told
+ADVICE_FILE = "advice.json"  # the advice that `feast apply` has printed
 VOCABULARY_SIZES = "vocabulary_sizes.json"  # what the last seal of a job found, see `view.written_values`
 
 # Of a view: its row log, see `row_log`.

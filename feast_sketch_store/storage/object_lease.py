@@ -38,7 +38,7 @@ def lease(objects: Objects, key: str, wait: bool) -> Iterator[bool]:
     finally:
         done.set()
         renewer.join()
-        # A lease that cannot be given back ends by itself.
+        # A lease that cannot be released expires.
         with suppress(StorageError):
             if _held(objects, key, holder) is not None:
                 objects.delete([key])

@@ -59,8 +59,8 @@ class Objects:
     ----------
     store : of obstore, without a prefix.
     location : URL of the bucket, without credentials, for messages.
-    identity : tells the bucket from one of the same name elsewhere.
-    probe_folder : key, ending in a slash, below which the probe of conditional writes lies.
+    identity : differs from that of a bucket with the same name elsewhere.
+    probe_folder : key, ending in a slash, of the folder with the probe of conditional writes.
     """
 
     def __init__(self, store: Any, location: str, identity: str, probe_folder: str = ""):
@@ -85,7 +85,7 @@ class Objects:
     # -- look ----------------------------------------------------------------------------------
 
     def listed(self, folder: str, after: str = "") -> Iterator[ObjectInfo]:
-        """All objects whose keys begin with a folder, which ends in a slash, and are behind ``after``."""
+        """All objects below a folder, which ends in a slash, with keys greater than ``after``."""
         with self._calling(folder, "listed"):
             prefix = folder.removesuffix("/") or None
             for chunk in obstore.list(self._store, prefix, offset=after or None):
@@ -108,7 +108,7 @@ class Objects:
             return sorted(path.removeprefix(folder).rstrip("/") for path in found)
 
     def info(self, key: str) -> ObjectInfo | None:
-        """What is known of an object; None if there is none."""
+        """Metadata of an object; None if it does not exist."""
         try:
             with self._calling(key, "read"):
                 found = obstore.get(self._store, key, options={"head": True})
@@ -137,7 +137,7 @@ class Objects:
             return self._fetched(bytes(obstore.get_range(self._store, key, start=start, end=end)))
 
     def read_all(self, key: str) -> tuple[ObjectInfo, bytes]:
-        """An object with what is known of it.
+        """An object with its metadata.
 
         Raises
         ------
@@ -184,8 +184,8 @@ class Objects:
 
         Raises
         ------
-        FileExistsAlreadyError : there is one.
-        UncertainWriteError : no answer tells whether it was written.
+        FileExistsAlreadyError : the object exists.
+        UncertainWriteError : it is not known whether it was written.
         """
         self.require_conditions()
         for _ in range(_CREATE_TRIES):
@@ -209,7 +209,7 @@ class Objects:
 
         Raises
         ------
-        UncertainWriteError : no answer tells whether it was written.
+        UncertainWriteError : it is not known whether it was written.
         """
         self.require_conditions()
         # A version that is None would be refused.
@@ -226,7 +226,7 @@ class Objects:
         try:
             with self._calling(keys[0], "deleted"):
                 obstore.delete(self._store, keys)
-        except MissingFileError:  # some stores tell; the others of the request may be left
+        except MissingFileError:  # some stores report this; the rest of the request may remain
             for key in keys if len(keys) > 1 else ():
                 self._delete([key])
 
@@ -262,7 +262,7 @@ class Objects:
 
     @contextmanager
     def _calling(self, key: str, done: str, kind: type[StorageError] = StorageError) -> Iterator[None]:
-        """Turn obstore's errors into our own, of a kind where it is not known what became of the call."""
+        """Turn obstore's errors into our own, of another kind if the outcome of the call is unknown."""
         if self._used_by not in (None, os.getpid()):
             raise StorageError(
                 f"{self.location}: this process was forked from one that used the object store already, and "
@@ -293,7 +293,7 @@ def _missing(where: str) -> MissingFileError:
 
 
 def _reason(error: Exception) -> str:
-    """What may be told of an error of obstore."""
+    """The part of an error of obstore that may be shown."""
     text = str(error)
     code, status = _CODE.search(text), _STATUS.search(text)
     if code or status:

@@ -33,7 +33,7 @@ def map_pages(descriptor: int, size_bytes: int) -> NDArray[np.uint8]:
 
 
 class _Pages:
-    """What NumPy makes an array of, and what that array then keeps."""
+    """The buffer that NumPy makes an array of, which the array then keeps."""
 
     def __init__(self, descriptor: int, size_bytes: int):
         libc = _libc()
@@ -64,7 +64,7 @@ def _libc() -> Any:
 def born_at(path: Path, inode: int) -> int | None:
     """When a file was made, in nanoseconds: 0 if the file system does not know, None if the file is gone.
 
-    An inode number alone tells two files apart only while both exist: ext4 gives it to the next one made.
+    An inode number alone distinguishes two files only while both exist: ext4 reuses it for the next file.
 
     Parameters
     ----------

@@ -54,7 +54,7 @@ class SetCode:
     Parameters
     ----------
     header_width : of headers, in bits, 0 to 30.
-    no_set : headers that stand for rows which have no set, 0 to 2; the size of a set is that much less.
+    no_set : number of headers for rows without a set, 0 to 2; subtract it from a header to get the size.
     level_ends : int64[<= 1024], ascending; the symbols with level ``run_levels[i]`` end before symbol
         ``level_ends[i]``, and the last of them is the number of symbols.
     run_levels : uint8, one for each of these; None for 0, 1, 2 and so on, of 256 at most.
@@ -279,7 +279,7 @@ class GolombSets:
             raise ValueError("a row of sets lies outside of their codes")
         first_word = first >> 6
         if self.check is not None:
-            # A code is read with the word behind the one in which it begins.
+            # A code is read with the word after the one in which it begins.
             self.check(first_word, np.maximum(last >> 6, first_word) + 2 - first_word)
 
 

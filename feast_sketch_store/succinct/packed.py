@@ -1,4 +1,4 @@
-"""Integers of as many bits as they need, back to back, each found without reading the others."""
+"""Integers of equal width, back to back, each found without reading the others."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -13,8 +13,8 @@ from feast_sketch_store.kernel import PackedNumbers
 class Check(Protocol):
     """Refuses damaged words, before they are used, by raising.
 
-    ``unchecked``, uint8[blocks], marks blocks of ``block_words`` words that were not looked at yet;
-    ``all_checked`` that there are none.
+    ``unchecked``, uint8[blocks], marks blocks of ``block_words`` words that were not checked yet;
+    ``all_checked`` is set when all were.
     """
 
     block_words: int
@@ -47,7 +47,7 @@ class PackedInts:
 
     Raises
     ------
-    ValueError : the words are not as many as the numbers take.
+    ValueError : the number of words does not fit the numbers.
     """
 
     words: NDArray[np.uint64]
@@ -71,8 +71,8 @@ class PackedInts:
         Parameters
         ----------
         numbers : int[n], of a type that int64 holds.
-        min_width : bits that a number has at least.
-        base : of which no number is smaller; None for the smallest of them.
+        min_width : the fewest bits of a number.
+        base : a lower bound of the numbers; None for the smallest of them.
         """
         if base is None:
             base = int(numbers.min()) if len(numbers) else 0
@@ -96,7 +96,7 @@ class PackedInts:
         return int(self.words.nbytes)
 
     def take(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The numbers at some places, int64[n]; each place lies in ``[0, length)``."""
+        """The numbers at some places, int64[n]; each place is in ``[0, length)``."""
         if not self.width:
             return np.full(len(places), self.base)
         if self.check is not None and not self.check.all_checked:
@@ -108,7 +108,7 @@ class PackedInts:
 
 
 def num_words_for(length: int, width: int) -> int:
-    """Words of so many numbers, and one that is read and not used."""
+    """Words for this many numbers, plus one that is read but not used."""
     return -(-length * width // _WORD_BITS) + 1 if width and length else 0
 
 

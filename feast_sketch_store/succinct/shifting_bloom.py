@@ -1,4 +1,4 @@
-"""The shifting Bloom filter: a Bloom filter whose row of answers lies in k contiguous windows.
+"""The shifting Bloom filter: a Bloom filter whose answers for an entity are in k contiguous windows.
 
 A fact is a pair (entity, symbol): an entity is known by a 128-bit hash, a symbol is a small integer
 id. A standard Bloom filter scatters the k bits of each fact, so asking about V symbols takes k * V
@@ -148,12 +148,12 @@ class ShiftingBloomFilterBuilder:
             for first in self._firsts:
                 own = self._parts.pop(0)[: -self._window_words]  # each is let go when it has been used
                 words[first : first + len(own)] = own
-        # Repeating the head behind the end keeps every window one contiguous slice.
+        # Repeating the head after the end keeps every window one contiguous slice.
         words[self._num_words :] = words[: self._window_words]
         return ShiftingBloomFilter(words, self._num_words, self._salt)
 
     def _fold(self) -> None:
-        """Move what runs on behind the parts into the words where it belongs."""
+        """Move the bits that run past the end of each part into the words where they belong."""
         own = [part[: -self._window_words] for part in self._parts]
         for first, words, part in zip(self._firsts, own, self._parts, strict=True):
             tail, place = part[len(words) :], first + len(words)
@@ -207,7 +207,7 @@ class ShiftingBloomFilter:
         Returns
         -------
         uint64[n, num_words] : a one is "possibly present", a zero "definitely absent"; bit ``s % 64`` of
-            word ``s // 64`` answers symbol ``64 * first_word + s``. Bits behind the last symbol are zero.
+            word ``s // 64`` answers symbol ``64 * first_word + s``. Bits after the last symbol are zero.
         """
         if not asked.num_symbols:
             return np.zeros((len(entity_hashes), 0), np.uint64)

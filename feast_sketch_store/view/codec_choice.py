@@ -57,8 +57,8 @@ def choose_codec(
 
     Parameters
     ----------
-    tags : the feature's and its view's, read, without their prefix.
-    own_tags : the names of those that stand on the feature.
+    tags : of the feature and its view, parsed, without their prefix.
+    own_tags : the names of the feature's own tags.
     default : one of ``DEFAULT_CODECS``.
     where : names the feature and its view.
 
@@ -73,14 +73,17 @@ def choose_codec(
     if name == BINNED and not binnings:
         binnings = [Quantiles(DEFAULT_BINS)]
     if len(binnings) > 1 or (binnings and name != BINNED):
-        raise SettingsError(
+        surplus = [*[name for name in BINNINGS if name in tags][1:], "codec"]
+        raise SettingsError.of_tags(
             f"{where} can have one of the tags {_list(TAG_PREFIX + name for name in BINNINGS)}, and no "
-            f"{TAG_PREFIX}codec but {BINNED!r} beside it"
+            f"{TAG_PREFIX}codec but {BINNED!r} beside it",
+            dict.fromkeys(TAG_PREFIX + name for name in surplus),
         )
     if name and name not in usual.possible_names:
-        raise SettingsError(
+        raise SettingsError.of_tags(
             f"{where} has type {field.dtype}, which the codec {name!r} does not take; "
-            f"set the tag {TAG_PREFIX}codec to one of {_list(usual.possible_names)}, or remove it"
+            f"set the tag {TAG_PREFIX}codec to one of {_list(usual.possible_names)}, or remove it",
+            dict.fromkeys([f"{TAG_PREFIX}codec", *(TAG_PREFIX + binning for binning in BINNINGS)]),
         )
     may_be_column, by_type = False, default == AUTO and not name
     if by_type:
@@ -110,7 +113,7 @@ def is_embedding(field: "Field") -> bool:
 
 
 def _by_type(field: "Field", usual: FeatureCodec, own_tags: Iterable[str]) -> str:
-    """What suits a feature whatever its type. Tags that only a sketch has ask for one."""
+    """The codec that suits the type of a feature. Tags that only a sketch uses ask for a sketch."""
     if is_embedding(field):
         return EXACT
     asks_for_sketch = bool({*own_tags} - {"codec"})

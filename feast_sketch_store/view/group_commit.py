@@ -19,7 +19,7 @@ _WOKEN_AT_ONCE = 4
 
 
 class _Waiting(Generic[T]):
-    """One write: what it is, how it ended, and whether its thread is to commit for the others.
+    """One write: its item, its outcome, and whether its thread must commit for the others.
 
     ``future`` is None if a thread waits. ``others`` are those of its commit who are still to be woken.
     """
@@ -49,8 +49,9 @@ class _Waiting(Generic[T]):
 class GroupCommit(Generic[T]):
     """Collects items of several threads. Safe to use from all of them.
 
-    The first thread commits its item at once. Those that come meanwhile wait; when it is done, one of them
-    commits all of theirs. For those who wait for a future, a thread commits that lives while there are any.
+    The first thread commits its item at once. Items that arrive meanwhile wait. When it is done, one of the
+    waiting threads commits all of them. Items with a future are committed by a thread that lives while there
+    are any.
     """
 
     def __init__(self) -> None:
@@ -120,7 +121,7 @@ class GroupCommit(Generic[T]):
                 return
 
     def _lead(self, commit: Commit[T]) -> None:
-        """Commit what is waiting, then let the first of those that came meanwhile do the same."""
+        """Commit the waiting items, then let the first thread that arrived meanwhile do the same."""
         following = self._commit_waiting(commit)
         if following is not None and not self._hand_over(following):
             self._start_leader(commit)
@@ -135,7 +136,7 @@ class GroupCommit(Generic[T]):
         return True
 
     def _commit_waiting(self, commit: Commit[T]) -> _Waiting[T] | None:
-        """Commit what is waiting: the first of those that came meanwhile, None if nobody has to lead."""
+        """Commit the waiting items; return the first write that arrived meanwhile, or None."""
         with self._lock:
             batch, self._queue = self._queue, []
         try:

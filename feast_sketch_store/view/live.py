@@ -1,7 +1,7 @@
-"""A view as reads see it: a state, and when to look for what is new.
+"""A view as reads see it: a state, and the rules for when to look for new rows.
 
 A state is one immutable object. Refreshing builds the next one and swaps the reference, so reads take no
-lock; while reads come in, what is new is taken up beside them, in a thread.
+lock. While reads go on, a thread loads new rows.
 """
 
 import functools
@@ -67,9 +67,9 @@ os.register_at_fork(after_in_child=_reset_locks)
 class ViewStats:
     """Sizes of a view as this process serves it; bytes and counts.
 
-    ``table_bytes`` is the filter, ``ideal_bits`` what a standard Bloom filter would take for the same
-    facts at the same expected rates, ``fact_bytes`` the filter and the sets with what it takes to find them,
-    ``snapshot_bytes`` the whole file that readers map. ``structures`` tells how each feature is kept, see
+    ``table_bytes`` is the filter, ``ideal_bits`` the size of a standard Bloom filter for the same facts at
+    the same expected rates, ``fact_bytes`` the filter and the sets with their indexes, ``snapshot_bytes`` the
+    whole file that readers map. ``structures`` names the structure of each feature, see
     `SealedFeature.structure`.
     """
 
@@ -130,7 +130,7 @@ class LiveView:
         self._refresh_lock = threading.Lock()  # guards the attributes below
         self._state = State(semantics)
         self._is_open = False  # until the storage was read for the first time
-        self._starts_over = False  # whether the next refresh reads everything anew
+        self._starts_over = False  # whether the next refresh reads everything again
         self._was_read = False  # since a write reset it
         self._looked_at = -np.inf  # time.monotonic() as the look began that gave the state
         self._seen_process_write = -1
@@ -147,7 +147,7 @@ class LiveView:
         _views.add(self)
 
     def reset_locks(self) -> None:
-        """Make locks anew that another thread of the parent process may have held when it forked."""
+        """Replace locks that another thread of the parent process may have held when it forked."""
         self._refresh_lock = threading.Lock()
         self._refresher = None
         self.metrics.forget()
@@ -225,13 +225,13 @@ class LiveView:
         return self._loader.codecs
 
     def stored_schema(self) -> pa.Schema:
-        """The columns of the row log; none if there are no rows."""
+        """The columns of the row log; empty without rows."""
         return pa.schema(self._row_log.columns())
 
     def stored_join_keys(self) -> dict[str, str] | None:
         """The join keys of a stored row, each with the field of Feast's ``Value`` that carries it.
 
-        None if there are no rows; no join keys if the view has no entities.
+        None without rows; empty if the view has no entities.
         """
         for part in reversed(list(self._row_log.parts())):
             for batch in part.batches([ENTITY_KEY]):
@@ -266,7 +266,7 @@ class LiveView:
     # -- refresh -------------------------------------------------------------------------------
 
     def refresh(self) -> None:
-        """Take up everything that was written or sealed before this call.
+        """Load everything that was written or sealed before this call.
 
         Raises
         ------
@@ -335,9 +335,9 @@ class LiveView:
     def _refresh_if_due(self) -> None:
         """Look at the storage if it is time to.
 
-        A read that must see a write of its own process waits for it. So does one that comes after a pause.
-        Between reads that follow each other closely, what is new is taken up in a thread, half an interval
-        ahead of time, and they go on with the old state.
+        A read that must see a write of its own process waits for the look. So does a read after a pause.
+        While reads follow each other closely, a thread loads new rows half an interval ahead of time, and the
+        reads go on with the old state.
         """
         if self._polls and self._is_polled():
             return
@@ -399,7 +399,7 @@ class LiveView:
         try:
             is_outdated = self._loader.is_outdated(self._state)
         except SketchStoreError:
-            return True  # the refresh meets it again, and tells
+            return True  # the refresh meets the error again, and reports it
         if not is_outdated:
             self._looked_at = self._answered_at = now
             self._problem = ""
@@ -408,14 +408,14 @@ class LiveView:
         return is_outdated
 
     def _refresh_in_thread(self) -> None:
-        """Take up what is new and release the lock, which the starter of the thread holds."""
+        """Load new rows and release the lock, which the starter of the thread holds."""
         try:
             self._refresh_or_warn()
         finally:
             self._refresh_lock.release()
 
     def _refresh_or_warn(self) -> None:
-        """Refresh; if that fails, go on with the state there is, if there is one."""
+        """Refresh. If that fails, keep the current state, if there is one."""
         seen, now = last_write(self._process_key), time.monotonic()
         try:
             self._refresh(self._state)
@@ -440,7 +440,7 @@ class LiveView:
         return True
 
     def _give_up_snapshot(self, state: State, error: DamagedFileError) -> None:
-        """Serve an older snapshot after a read met a damaged block; raises if there is none."""
+        """Serve an older snapshot after a read met a damaged block. Raises without an older one."""
         with self._refresh_lock:
             if state.snapshot is None:
                 raise error

@@ -1,7 +1,7 @@
-"""Which views this process wrote to, through whichever object.
+"""Which views this process wrote to, through any object.
 
-A process always reads what it wrote. Several `View` objects may stand for one storage, so a write through one
-must send the next read of the others to the disk, and no read of any other view.
+A process always reads what it wrote. Several `View` objects may share one storage. After a write through one
+of them the next read of the others must look at the disk, but reads of other views must not.
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""When a view is sealed, and what a seal makes of its rows."""
+"""When a view is sealed, and how a seal folds its rows."""
 
 import logging
 from dataclasses import dataclass, replace
@@ -13,14 +13,14 @@ _logger = logging.getLogger(__name__)
 _SUPERSEDED_SHARE = 0.25
 _MAX_FILES = 64
 
-# Fresh commits are absorbed into the table when they are so many, so that a process that starts reads few.
+# From this number on fresh commits are absorbed into the table, so that a new process reads few of them.
 _MAX_FRESH_COMMITS = 500
 
 
 @dataclass(frozen=True)
 class SealPolicy:
-    """When a write seals: past ``min_rows``, as soon as the unsealed rows take more than ``share`` of what
-    the sealed ones take. So memory stays within ``1 + share`` of a freshly sealed view.
+    """When a write seals: above ``min_rows``, as soon as the unsealed rows take more than ``share`` of the
+    memory of the sealed ones. So memory stays within ``1 + share`` of a freshly sealed view.
 
     ``by_job`` tells that writes never seal, whatever there is to seal, and only append.
     """
@@ -38,7 +38,7 @@ class SealPolicy:
         return fresh_commits > _MAX_FRESH_COMMITS
 
     def wants_compaction(self, rows: FoldedRows, num_files: int) -> bool:
-        """Whether to rewrite the table, after a seal of these rows of so many files."""
+        """Whether to rewrite the table after a seal of these rows, which came from ``num_files`` files."""
         superseded = rows.num_rows - len(rows)
         return rows.has_dead or superseded > _SUPERSEDED_SHARE * rows.num_rows or num_files > _MAX_FILES
 

@@ -116,7 +116,7 @@ class RowSemantics(ABC):
     def late(
         self, keys: RowKeys, layers: Sequence[ExactLayer], sealed: Callable[[], RowKeys | None]
     ) -> NDArray[np.bool_]:
-        """Which new rows do not count, because of what is known of their entities already: bool[n].
+        """Which new rows do not count, because newer rows of their entities are known: bool[n].
 
         Parameters
         ----------
@@ -170,11 +170,11 @@ class Replace(RowSemantics):
     def late(
         self, keys: RowKeys, layers: Sequence[ExactLayer], sealed: Callable[[], RowKeys | None]
     ) -> NDArray[np.bool_]:
-        """Which rows are older than what is known already of their entity."""
+        """Which rows are older than the known row of their entity."""
         late = np.zeros(len(keys), np.bool_)
         unlisted = np.ones(len(keys), np.bool_)
         for layer in reversed(layers):
-            # The newest layer that lists an entity has what counts: an older one may have what was deleted.
+            # The newest layer that lists an entity decides: an older one may hold rows that were deleted.
             found, places = layer.find(keys.entity_hashes)
             first = unlisted[found]
             late[found[first]] = keys.older_than(found[first], layer.rows.keys, places[first])

@@ -1,4 +1,4 @@
-"""Settings: the store's options, and what tags of a view or a feature change of them.
+"""Settings: the store's options, and the tags of views and features that override them.
 
 A feature's tag beats its view's, which beats ``feature_store.yaml``:
 
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from feast.feature_view import FeatureView
     from feast.field import Field
 
-# Of the store, as they stand in ``feature_store.yaml``.
+# Options of the store in ``feature_store.yaml``.
 DEFAULT_PATH = "data/sketch"
 DEFAULT_REFRESH_INTERVAL_SECONDS = 1.0
 
@@ -63,7 +63,7 @@ DEFAULT_EXPIRED_KEPT_FOR = timedelta(days=7)
 
 EXPIRED_KEPT_FOR = "expired_kept_for"
 
-# What options and tags, and structures, were called before, and what they are called now.
+# Former names of options, tags and structures, with their current names.
 RENAMED = {"filter": "structure"}
 _RENAMED_STRUCTURES = {"uniform": BLOOM, "tiers": WEIGHTED_BLOOM}
 
@@ -97,9 +97,9 @@ class VocabularySetting:
 
 @dataclass(frozen=True)
 class FeatureSettings:
-    """One feature: its codec, what it is kept for (see `FeatureBudget`), the most values it may have, which
-    of them are kept, if not all are, whether it becomes a column once it has many values, and
-    whether its codec is just what suits its type.
+    """One feature: its codec, its target (see `FeatureBudget`), the largest number of values, which of them
+    are kept if not all are, whether it becomes a column once it has many values, and whether its codec
+    follows from its type alone.
     """
 
     codec: FeatureCodec
@@ -111,7 +111,7 @@ class FeatureSettings:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether ``max_vocabulary`` does not concern the feature, whatever its values are."""
+        """Whether ``max_vocabulary`` does not apply to the feature, whatever its values are."""
         return self.codec.is_bounded or self.may_be_column
 
 
@@ -141,7 +141,7 @@ class ViewSettings:
 
     @property
     def lists_rows(self) -> bool:
-        """Whether sealed layers list their rows: scalars are columns then, which have no vocabulary."""
+        """Whether sealed layers list their rows. Scalars are then columns without a vocabulary."""
         return any(codec.is_exact for codec in self.codecs)
 
     @property
@@ -185,8 +185,8 @@ def resolve(options: StoreOptions, table: "FeatureView", folder: Path | None = N
     Raises
     ------
     SettingsError : a tag is unknown or has a value that cannot work.
-    UnsupportedFeatureError : no codec takes a feature, or a name cannot be a column. Either tells of all
-        features of the view, and ends with the lines to paste where there are any.
+    UnsupportedFeatureError : no codec takes a feature, or a name cannot be a column. Both errors list all
+        features of the view, and end with the lines to paste, if any.
     """
     join_keys = declared_join_keys(table)
     problems = list(_name_problems(table, join_keys or ()))
@@ -199,7 +199,10 @@ def resolve(options: StoreOptions, table: "FeatureView", folder: Path | None = N
     for field in table.features:
         try:
             features[field.name] = _feature_settings(options, table.name, field, view_tags)
-        except (SettingsError, UnsupportedFeatureError) as error:
+        except SettingsError as error:
+            error.lines = error.lines or _line_without(field, error.wrong_tags)
+            problems.append(error)
+        except UnsupportedFeatureError as error:
             problems.append(error)
     codecs = [feature.codec for feature in features.values()]
     problems += list_problems(table, codecs, ttl_microseconds(options, table))
@@ -217,6 +220,18 @@ def resolve(options: StoreOptions, table: "FeatureView", folder: Path | None = N
     )
 
 
+def _line_without(field: "Field", wrong_tags: Mapping[str, str | None]) -> tuple[str, ...]:
+    """The line of a feature with other tags; none if its own tags are right."""
+    own = field.tags or {}
+    if wrong_tags.keys().isdisjoint(own):
+        return ()
+    kept = {
+        wrong_tags.get(tag, tag): _RENAMED_STRUCTURES.get(text, text) if tag in wrong_tags else text
+        for tag, text in own.items()
+    }
+    return (field_line(field, {tag: text for tag, text in kept.items() if tag is not None}),)
+
+
 def _feature_settings(
     options: StoreOptions, view: str, field: "Field", view_tags: Mapping[str, Any]
 ) -> FeatureSettings:
@@ -228,12 +243,11 @@ def _feature_settings(
     default = view_tags.get("default_codec", options.default_codec)
     codec, may_be_column, by_type = choose_codec(field, tags, own_tags, default, where)
     if codec.is_exact and (idle := [TAG_PREFIX + tag for tag in _IDLE_IF_EXACT if tag in own_tags]):
-        error = SettingsError(
+        raise SettingsError.of_tags(
             f"{where} is kept exactly, so these tags have no effect: {_list(idle)}; "
-            f"remove the tag, or choose another {TAG_PREFIX}codec"
+            f"remove the tag, or choose another {TAG_PREFIX}codec",
+            dict.fromkeys(idle),
         )
-        error.lines = (field_line(field, {k: v for k, v in field.tags.items() if k not in idle}),)
-        raise error
     return FeatureSettings(
         codec,
         _target(codec, options, view_tags, own_tags, where),
@@ -327,7 +341,7 @@ def positive_number(text: Any) -> float:
 
     Raises
     ------
-    ValueError : it is none.
+    ValueError : it is not such a number.
     """
     number = _number(text)
     if not 0 < number < math.inf:
@@ -347,7 +361,7 @@ def byte_count(text: Any) -> float:
 
     Raises
     ------
-    ValueError : it is no size.
+    ValueError : it is not a size.
     """
     found = re.fullmatch(r"\s*([0-9.]+(?:e[0-9]+)?)\s*([kMGT]?B)?\s*", str(text), re.IGNORECASE)
     if found is None:
@@ -360,7 +374,7 @@ def duration(text: Any) -> timedelta:
 
     Raises
     ------
-    ValueError : it is none, or below 0.
+    ValueError : it is not a duration, or below 0.
     """
     if isinstance(text, timedelta) and text >= timedelta(0):
         return text
@@ -389,7 +403,7 @@ def resolution(text: Any) -> timedelta:
 def vocabulary_setting(given: Any) -> VocabularySetting:
     """Read which values are kept: ``{top: 900}``, ``{min_share: 0.001}``, ``{file: PATH}`` or a list.
 
-    What was read before is taken, too, also as a dictionary of all its parts.
+    Also accepts a parsed setting, and a dictionary of its parts.
 
     Raises
     ------
@@ -490,17 +504,19 @@ def _own_tags(
             continue
         name = tag.removeprefix(TAG_PREFIX)
         if name in RENAMED:
-            raise SettingsError(
-                f"{where} has the tag {tag!r}, which is called {TAG_PREFIX}{RENAMED[name]} now"
-            )
+            new = TAG_PREFIX + RENAMED[name]
+            raise SettingsError.of_tags(f"{where} has the tag {tag!r}, which is called {new} now", {tag: new})
         if name not in readers:
-            raise SettingsError(
-                f"{where} has the unknown tag {tag!r}; known here: {_list(TAG_PREFIX + r for r in readers)}"
+            known = _list(TAG_PREFIX + reader for reader in readers)
+            raise SettingsError.of_tags(
+                f"{where} has the unknown tag {tag!r}; known here: {known}", {tag: None}
             )
         try:
             values[name] = readers[name](text)
         except ValueError as error:
-            raise SettingsError(f"{where} has the tag {tag}={text!r}: {error}") from error
+            wrong_tags = {tag: tag} if name == "structure" and text in _RENAMED_STRUCTURES else {}
+            message = f"{where} has the tag {tag}={text!r}: {error}"
+            raise SettingsError.of_tags(message, wrong_tags) from error
     return values
 
 
@@ -517,18 +533,20 @@ def _target(
         own = tags.get(ERROR_RATE, view_tags.get("scalar_error_rate", options.scalar_error_rate))
         idle = [name for name in _TARGET_TAGS if name != ERROR_RATE and name in tags]
         if idle or own == "auto":
-            raise SettingsError(
+            raise SettingsError.of_tags(
                 f"{where} is not an Array or Set, so "
-                f"{TAG_PREFIX}{idle[0] if idle else 'error_rate=auto'} has no effect; remove the tag"
+                f"{TAG_PREFIX}{idle[0] if idle else 'error_rate=auto'} has no effect; remove the tag",
+                dict.fromkeys(TAG_PREFIX + name for name in idle or [ERROR_RATE]),
             )
         return float(own)
     structure = tags.get("structure", view_tags.get("structure", options.structure))
     for given in (tags, view_tags):
         measures = [name for name in _MEASURES if name in given]
         if len(measures) > 1:
-            raise SettingsError(
+            raise SettingsError.of_tags(
                 f"{where} can be kept for one of {_list(TAG_PREFIX + m for m in _MEASURES)}, and has "
-                f"{_list(TAG_PREFIX + m for m in measures)}; remove all but one"
+                f"{_list(TAG_PREFIX + m for m in measures)}; remove all but one",
+                dict.fromkeys(TAG_PREFIX + m for m in measures[1:]),
             )
         if measures:
             measure, amount = measures[0], given[measures[0]]

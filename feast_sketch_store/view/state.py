@@ -34,8 +34,8 @@ _KEEP_SECONDS = 3_600.0  # between two signs that fetched files are in use
 class State:
     """What reads see: everything up to a position of the row log.
 
-    ``exact`` layers stand from the oldest to the newest; in how far an entity may be in several of them is
-    up to the ``semantics``. ``unsealed_rows`` and ``unsealed_commits`` are what the snapshot lacks.
+    ``exact`` layers are ordered from the oldest to the newest. The ``semantics`` decide whether an entity may
+    be in several of them. ``unsealed_rows`` and ``unsealed_commits`` count what the snapshot lacks.
     """
 
     semantics: RowSemantics = REPLACE
@@ -161,7 +161,7 @@ class StateLoader:
         return State(self.semantics)
 
     def load(self, state: State | None = None) -> State:
-        """The state of everything that is there now; the one that is given saves reading what it holds.
+        """The current state of everything. A given state saves reading what it already holds.
 
         Raises
         ------
@@ -180,7 +180,7 @@ class StateLoader:
             except (DamagedFileError, StorageError):
                 if self._newest_snapshot() == newest:
                     raise
-                # A seal came between: what was to be read is in newer files.
+                # A seal came in between: the rows are in newer files now.
 
     def _load(self, state: State, newest: SnapshotFile | None) -> State:
         if newest is not None and newest != state.newest_seen:
@@ -301,7 +301,7 @@ class StateLoader:
         return is_outdated
 
     def give_up(self, snapshot: SnapshotFile, error: DamagedFileError) -> None:
-        """Do not open a snapshot any more, because of what a read of it met."""
+        """Never open a snapshot again, because a read of it failed."""
         if snapshot.name not in self._damaged:
             self._damaged.add(snapshot.name)
             _logger.warning("%s; falling back to the snapshot before it", error)
@@ -394,7 +394,7 @@ class StateLoader:
         return replace(self._empty, position=Position(snapshot.version - 1), snapshot=snapshot, sealed=sealed)
 
     def _with_rows(self, state: State, table: pa.Table, position: Position, num_commits: int) -> State:
-        """The state with the rows of some commits more, which stand in their order."""
+        """The state with the rows of further commits, which are in order."""
         rows = state.semantics.encode(table, self.codecs)
         if state.sealed is not None:
             # What a seal would cut is not shown until then either: models know the values that were kept.

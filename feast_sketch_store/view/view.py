@@ -1,7 +1,7 @@
 """One feature view: its row log, its snapshots, and the stack of layers that answers reads.
 
 write:    rows -> row log (durable, with those of other threads) -> layers in memory
-seal:     row log -> newest row of each entity -> snapshot, beside writes
+seal:     row log -> newest row of each entity -> snapshot, while writes go on
 refresh:  newest snapshot -> base layer;  commits since -> exact layers on top
 read:     newest layer that lists the entity, otherwise the base layer
 """
@@ -50,7 +50,7 @@ _logger = logging.getLogger(__name__)
 # Readers that are slow to refresh still find the previous snapshot.
 _SNAPSHOTS_KEPT = 2
 
-# While nobody reads, so many rows are taken up together, by a later write or the next read.
+# While nobody reads, up to this many rows wait, to be loaded together by a later write or the next read.
 _MAX_DEFERRED_ROWS = 256
 _MAX_DEFERRED_BYTES = 1 << 20
 
@@ -73,7 +73,7 @@ class Dropped(NamedTuple):
 
     @classmethod
     def by(cls, before: RowKeys, after: RowKeys) -> "Dropped":
-        """What is lost by putting rows in the place of others; both ordered by the hash of their entities."""
+        """What is lost if rows replace others; both are ordered by the hash of their entities."""
         known, places = find_sorted(after.entity_hashes, before.entity_hashes)
         is_newer = after.older_than(places, before, known)
         return cls(len(before) - len(known), int(is_newer.sum()))
@@ -90,7 +90,7 @@ class _Deferred:
 
     @property
     def num_elements(self) -> int:
-        """At most so many values of a feature with a limit: each takes four bytes at least."""
+        """The most values that a feature with a limit may have: each takes at least four bytes."""
         return self.num_bytes // 4
 
     @property
@@ -150,7 +150,7 @@ class View(LiveView):
         self.reset_locks()
 
     def reset_locks(self) -> None:
-        """Make locks anew that another thread of the parent process may have held when it forked."""
+        """Replace locks that another thread of the parent process may have held when it forked."""
         super().reset_locks()
         self._commits: GroupCommit[Batch] = GroupCommit()
         self._seal_lock = threading.RLock()  # one seal, rebuild or vacuum at a time in this process
@@ -164,7 +164,7 @@ class View(LiveView):
         self.settle()
 
     def settle(self) -> None:
-        """Wait for a seal that runs beside the writes, if there is one."""
+        """Wait for a seal that runs in the background, if there is one."""
         with self._sealer_lock:
             sealer = self._sealer
         if sealer is not None:
@@ -173,7 +173,7 @@ class View(LiveView):
     # -- write ---------------------------------------------------------------------------------
 
     def write(self, rows: Batch) -> None:
-        """Append rows durably, and seal if it is time to: a large batch at once, otherwise beside the writes.
+        """Append rows durably, and seal if due: at once after a large batch, otherwise in the background.
 
         Writes of several threads share a commit.
 
@@ -200,7 +200,7 @@ class View(LiveView):
         return not is_held and (self._wants_seal() or self._wants_absorption())
 
     def _is_load(self, rows: Batch) -> bool:
-        """Whether rows are so many that their writer may wait for a seal; a small write must not."""
+        """Whether a batch is so large that its writer may wait for a seal; a small write must not."""
         sealed = self._state.sealed
         sealed_rows = sealed.num_entities if sealed else 0
         return len(rows) >= min(self.policy.min_rows, self.policy.share * sealed_rows)
@@ -230,7 +230,7 @@ class View(LiveView):
             if len(batches) == 1:
                 self.metrics.refused(error)
                 return [error]
-            # Each is told what is wrong with its own rows, and the others are written.
+            # Each writer gets the error of its own rows, and the other rows are written.
             return [self._commit([batch])[0] for batch in batches]
         try:
             self._append(table)
@@ -259,7 +259,7 @@ class View(LiveView):
             ) from error
 
     def _check_vocabulary(self, table: pa.Table) -> None:
-        """Hold `VocabularyLimit`, if that can be, without taking up what was deferred."""
+        """Check `VocabularyLimit`, if possible without loading the deferred rows."""
         if self._only_appends and written_values.surely_holds(table, self.storage, self.settings):
             return
         if self._may_defer(len(table)):
@@ -314,7 +314,7 @@ class View(LiveView):
             state = self._loader.take_up(self._state, table, position)
             if state is not None:
                 self._state = state
-                # The other views of this process that stand for the same folder have to look for them.
+                # The other views of this process on the same folder have to look for them.
                 was_up_to_date = not self._has_unseen_write()
                 number = note_write(self._process_key)
                 if was_up_to_date:
@@ -323,7 +323,7 @@ class View(LiveView):
         note_write(self._process_key)  # the next read takes them up
 
     def delete(self, deletions: pa.Table) -> None:
-        """Delete what was written of some entities; see `rows.deletions`.
+        """Delete all rows of some entities; see `rows.deletions`.
 
         Durable, and visible to this process, when it returns. Rows that are written later count again,
         whatever their timestamps.
@@ -344,8 +344,8 @@ class View(LiveView):
 
         Returns
         -------
-        False if another process is sealing this view, which makes a second seal needless; or if there
-        are no rows yet.
+        False if another process is sealing this view, so that a second seal is not needed, or if there are
+        no rows yet.
 
         Raises
         ------
@@ -480,8 +480,8 @@ class View(LiveView):
     ) -> bool:
         """Replace all rows by others, or put others beside them, in one step for readers.
 
-        Reads see the old rows until the new ones are complete, and then those, in one step. Rows that are
-        written meanwhile, by whatever process, stay and compete with the new ones as usual.
+        Reads see the old rows until the new ones are complete, and then the new ones, in one step. Rows that
+        any process writes meanwhile stay and compete with the new ones as usual.
 
         Parameters
         ----------
@@ -496,7 +496,7 @@ class View(LiveView):
 
         Raises
         ------
-        StorageError : another process seals this view, or there are no new rows; nothing has changed.
+        StorageError : another process is sealing this view, or there are no new rows; nothing has changed.
         """
         with self._seal_lock, self.unchanging():
             schema = self._semantics.columns(self.settings.codecs)
@@ -639,7 +639,7 @@ class View(LiveView):
     # -- clean up ------------------------------------------------------------------------------
 
     def check_codecs(self) -> None:
-        """Check that what is stored of each feature can be read with its codec.
+        """Check that the stored values of each feature can be read with its codec.
 
         Raises
         ------

@@ -1,7 +1,7 @@
 """Holds ``max_vocabulary``: counts the values that a batch would add to those that a view has.
 
-What a view has is counted once for each layer. A check costs what the batch costs, whether a feature has ten
-values or a million.
+The values of a view are counted once for each layer. The cost of a check depends on the batch only, whether a
+feature has ten values or a million.
 """
 
 import weakref
@@ -57,7 +57,7 @@ class VocabularyLimit:
 
         Parameters
         ----------
-        num_more : values of each feature that the view has beside those of the state, at most.
+        num_more : the most values of each feature that the view has in addition to those of the state.
         """
         return all(
             _at_most(state, name) + num_more + len(elements_of(rows, feature)) <= feature.max_vocabulary
@@ -70,7 +70,7 @@ class VocabularyLimit:
         Parameters
         ----------
         rows : with the columns of all features.
-        state : what the view has.
+        state : of the view.
 
         Raises
         ------
@@ -86,7 +86,7 @@ class VocabularyLimit:
             except ValueError as error:
                 path = state.snapshot.where() if state.snapshot is not None else settings.view
                 raise DamagedFileError(f"{path}: {error}") from error
-            # What the next seal keeps of them: with a precision, fewer than there are.
+            # The values that the next seal keeps; with a precision these are fewer.
             values = pc.unique(feature.codec.rounded(feature.codec.to_storage(elements)))
             num_new = len(_not_in(values, counted))
             if num_new:

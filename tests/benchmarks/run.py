@@ -24,6 +24,7 @@ BENCHMARKS = (
     "online_write",
     "streaming",
     "table_bits",
+    "sizes",
     "sealing",
     "materialize",
     "refresh",

@@ -550,3 +550,30 @@ def test_a_refusal_names_all_features_and_ends_with_lines_to_paste():
     repaired = eval(f"[{pasted}]", names | {"Struct": Struct})
     kept = resolve(OPTIONS, view_of(*repaired)).features
     assert [feature.codec.is_exact for feature in kept.values()] == [True] * 4
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tags", "kept"),
+    [
+        (Set(String), {"sketch.filter": "tiers"}, {"sketch.structure": "weighted_bloom"}),
+        (Set(String), {"sketch.structure": "uniform"}, {"sketch.structure": "bloom"}),
+        (Set(String), {"sketch.eror_rate": "0.1", "sketch.memory": "1MB"}, {"sketch.memory": "1MB"}),
+        (Set(String), {"sketch.noise_ratio": "1", "sketch.memory": "1MB"}, {"sketch.noise_ratio": "1"}),
+        (String, {"team": "a", "sketch.memory": "1MB"}, {"team": "a"}),
+        (String, {"sketch.codec": "membership"}, {}),
+        (Float64, {"sketch.bins": "8", "sketch.precision": "0.1"}, {"sketch.bins": "8"}),
+    ],
+)
+def test_a_refusal_of_a_tag_ends_with_the_line_to_paste(dtype, tags, kept):
+    with pytest.raises(SettingsError) as caught:
+        only(dtype, tags)
+    pasted = str(caught.value).partition("\nPaste:\n")[2]
+    (repaired,) = eval(f"[{pasted}]", {"Field": Field, "Set": Set, "String": String, "Float64": Float64})
+    assert (repaired.name, repaired.dtype, repaired.tags) == ("x", dtype, kept)
+    assert resolve(OPTIONS, view_of(repaired))
+
+
+def test_a_refusal_of_a_tag_of_the_view_has_no_line_of_a_feature():
+    with pytest.raises(SettingsError) as caught:
+        only(Set(String), {}, {"sketch.noise_ratio": "1", "sketch.memory": "1MB"})
+    assert "Paste" not in str(caught.value)
