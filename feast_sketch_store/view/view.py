@@ -402,9 +402,17 @@ class View(LiveView):
     def _maintain_beside(self) -> None:
         """Seal or absorb in a thread, unless one is at it."""
         with self._sealer_lock:
-            if self._sealer is None or not self._sealer.is_alive():
-                self._sealer = threading.Thread(target=self._maintain, name=SEALER)
-                self._sealer.start()
+            if self._sealer is not None and self._sealer.is_alive():
+                return
+            sealer = threading.Thread(target=self._maintain, name=SEALER)
+            try:
+                sealer.start()
+            except RuntimeError as error:  # the writes of the commit are durable, whatever becomes of this
+                _logger.warning(
+                    "%s: cannot be sealed: %s; a later write tries again", self.storage.location, error
+                )
+            else:
+                self._sealer = sealer
 
     def _maintain(self) -> None:
         """Seal or absorb, if it is still time to: of several threads the first one does it."""

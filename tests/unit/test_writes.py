@@ -106,6 +106,25 @@ def test_small_writes_are_sealed_beside_them(make_view):
     assert found(view, *range(160)) == list(range(160))
 
 
+def test_a_write_succeeds_where_no_thread_can_be_started_for_a_seal(make_view, monkeypatch, caplog):
+    view = make_view(SealPolicy(0.5, 20))
+    view.write([row(user, "x") for user in range(100)])
+
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        for user in range(100, 160):
+            view.write([row(user, "y")])
+    assert "can't start new thread" in caplog.text
+    view.settle()
+    assert found(make_view(), *range(160)) == list(range(160))
+    view.write([row(160, "y")])
+    view.settle()
+    assert view.stats().sealed_entities == 161
+
+
 def test_writes_go_on_while_a_view_is_sealed(make_view, monkeypatch):
     view = make_view()
     view.write([row(1, "x")])
