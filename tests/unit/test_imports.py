@@ -98,6 +98,7 @@ HARMLESS = {
     "pyarrow",
     "re",
     "secrets",
+    "types",
     "typing",
 }
 # What sees a view's files through a `Storage` only.
