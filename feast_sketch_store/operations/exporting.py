@@ -1,0 +1,28 @@
+"""Exports the metrics of a process that is no feature server, such as one that seals."""
+
+import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def exported(port: int) -> Iterator[int]:
+    """Answer Prometheus on a port, in a thread, until the block ends; gives the port, which 0 leaves open.
+
+    Raises
+    ------
+    OSError : the port is taken.
+    """
+    importlib.import_module("feast.metrics")  # chooses where values lie, before prometheus_client is loaded
+    from prometheus_client import CollectorRegistry, start_http_server
+    from prometheus_client.multiprocess import MultiProcessCollector
+
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+    server, thread = start_http_server(port, registry=registry)
+    try:
+        yield int(server.server_port)
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
