@@ -26,6 +26,7 @@ from feast.utils import _get_table_entity_values
 from numpy.typing import NDArray
 from pydantic import Field, SecretStr, StrictStr, field_validator, model_validator
 
+from feast_sketch_store.adapter import single
 from feast_sketch_store.adapter.advice import Hint, advice, summary, untold
 from feast_sketch_store.adapter.expiry import warn_of_read, warn_of_write
 from feast_sketch_store.adapter.list_updates import updates
@@ -48,6 +49,7 @@ from feast_sketch_store.storage.buckets import check_url, is_url, option_text
 from feast_sketch_store.storage.names import remove_view
 from feast_sketch_store.storage.stores import StorePlace
 from feast_sketch_store.structures.goals import AUTO
+from feast_sketch_store.view.live import expire_before_of
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.settings import (
     DEFAULT_EXPIRED_KEPT_FOR,
@@ -274,10 +276,31 @@ class SketchOnlineStore(OnlineStore):
         """
         if requested_features is None:
             requested_features = [feature.name for feature in table.features]
-        hashes = hash_entity_keys(entity_keys)
         ttl = ttl_microseconds(config.online_store, table)
-        answers = self._read(config, table, hashes, requested_features, ttl)
+        if len(entity_keys) == 1:
+            row = self._read_one(config, table, entity_keys[0], requested_features, ttl)
+            if row is not None:
+                return [row]
+        answers = self._read(config, table, hash_entity_keys(entity_keys), requested_features, ttl)
         return to_rows(answers, len(entity_keys))
+
+    def _read_one(
+        self,
+        config: RepoConfig,
+        table: FeatureView,
+        entity_key: EntityKeyProto,
+        features: Sequence[str],
+        ttl: int | None,
+    ) -> Row | None:
+        """The row of an entity; None if only a read of many tells."""
+        view = self.view(config, table)
+        rows = view.current().prepared(tuple(features))
+        if rows is None:
+            return None
+        row = single.read_row(rows, single.hash_entity_key(entity_key), features, expire_before_of(ttl))
+        if row is not None:
+            view.metrics.count_read(1, row[1] is not None)
+        return row
 
     def _read(
         self,
@@ -312,22 +335,30 @@ class SketchOnlineStore(OnlineStore):
             join_keys = _get_table_entity_values(table, entity_name_to_join_key_map, join_key_values)
             # Feast refuses a request that lacks a join key of any view, where a view has none of its own.
             is_usual = all(join_keys.values()) and len(join_keys) == len(table.entities)
-            hashes = hash_join_keys(join_keys) if is_usual else None
-            if hashes is None:
-                super()._read_features_per_fv(
-                    config,
-                    [(table, features)],
-                    join_key_values,
-                    entity_name_to_join_key_map,
-                    online_features_response,
-                    full_feature_names,
-                    include_feature_view_version_metadata,
+            entity_hash = single.hash_join_keys(join_keys) if is_usual else None
+            num_rows, num_present = 1, None
+            if entity_hash is not None:
+                num_present = self._add_vectors_of_one(
+                    config, table, features, entity_hash, online_features_response
                 )
-                continue
-            num_rows = len(hashes)
-            hashes, places = distinct(hashes)
-            ttl = ttl_microseconds(config.online_store, table)
-            answers = self._read(config, table, hashes, features, ttl)
+            if num_present is None:
+                hashes = hash_join_keys(join_keys) if is_usual else None
+                if hashes is None:
+                    super()._read_features_per_fv(
+                        config,
+                        [(table, features)],
+                        join_key_values,
+                        entity_name_to_join_key_map,
+                        online_features_response,
+                        full_feature_names,
+                        include_feature_view_version_metadata,
+                    )
+                    continue
+                num_rows = len(hashes)
+                hashes, places = distinct(hashes)
+                ttl = ttl_microseconds(config.online_store, table)
+                answers = self._read(config, table, hashes, features, ttl)
+                num_present = add_vectors(online_features_response, features, answers, len(hashes), places)
             metadata = online_features_response.metadata
             view_name: str = table.projection.name_to_use()  # type: ignore[no-untyped-call]
             prefix = f"{view_name}__" if full_feature_names else ""
@@ -337,11 +368,31 @@ class SketchOnlineStore(OnlineStore):
                 if name not in [known.name for known in metadata.feature_view_metadata]:
                     version = getattr(table, "current_version_number", 0) or 0
                     metadata.feature_view_metadata.add(name=name, version=version)
-            num_present = add_vectors(online_features_response, features, answers, len(hashes), places)
             # Not at the head: Feast's metrics are set up when they are first used.
             from feast.metrics import track_feature_statuses
 
             track_feature_statuses(table.name, num_present, len(features) * num_rows - num_present)
+
+    def _add_vectors_of_one(
+        self,
+        config: RepoConfig,
+        table: FeatureView,
+        features: Sequence[str],
+        entity_hash: bytes,
+        response: GetOnlineFeaturesResponse,
+    ) -> int | None:
+        """Add the vectors of one entity; the number of values that are present, None if it is not done."""
+        view = self.view(config, table)
+        rows = view.current().prepared(tuple(features))
+        if rows is None:
+            return None
+        expire_before = expire_before_of(ttl_microseconds(config.online_store, table))
+        added = single.add_vectors(response, rows, entity_hash, expire_before)
+        if added is None:
+            return None
+        num_present, is_found = added
+        view.metrics.count_read(1, is_found)
+        return num_present
 
     async def _read_features_per_fv_async(
         self, config: RepoConfig, grouped_refs: list[tuple[FeatureView, list[str]]], *arguments: Any

@@ -25,10 +25,10 @@ from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, hash_columns, ha
 
 Row = tuple[datetime | None, dict[str, Value] | None]
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _PRESENT, _NOT_FOUND = bytes([FieldStatus.PRESENT]), bytes([FieldStatus.NOT_FOUND])
 _OUTSIDE_MAX_AGE = FieldStatus.OUTSIDE_MAX_AGE
-_STATUSES = bytes([FieldStatus.NOT_FOUND, *[FieldStatus.PRESENT] * 255])  # of a feature, by its state
+STATUSES = bytes([FieldStatus.NOT_FOUND, *[FieldStatus.PRESENT] * 255])  # of a feature, by its state
 _EMPTY_VALUE = b"\x0a\x00"
 _NO_TIMESTAMP = b"\x1a\x00"
 # Of the values of a feature: protobuf parses no message of 2 GiB, and statuses and timestamps come on top.
@@ -46,7 +46,7 @@ def to_rows(answers: Sequence[LayerAnswer], num_entities: int) -> list[Row]:
 
 def _rows_of(answer: LayerAnswer) -> Iterator[Row]:
     timestamps = {
-        microseconds: _EPOCH + timedelta(microseconds=microseconds)
+        microseconds: EPOCH + timedelta(microseconds=microseconds)
         for microseconds in set(answer.event_timestamps.tolist())
     }
     names = list(answer.features)
@@ -137,7 +137,7 @@ def _vector(
         feature = answer.features.get(name)
         if feature is None:
             continue
-        of_found = feature.states.tobytes().translate(_STATUSES)
+        of_found = feature.states.tobytes().translate(STATUSES)
         message, ends = feature.decoder.to_wire(feature.states, feature.indptr, feature.symbols)
         if len(of_found) == num_distinct and places is None:
             return message, of_found

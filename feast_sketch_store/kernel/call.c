@@ -4,8 +4,9 @@
 
 #include "kernel.h"
 
-PyObject *run(PyObject *(*body)(Call *), PyObject *const *arguments, Py_ssize_t number) {
+PyObject *run(PyObject *(*body)(Call *), PyObject *self, PyObject *const *arguments, Py_ssize_t number) {
     Call call; /* its buffers stay uninitialized until they are taken */
+    call.self = self;
     call.next = arguments;
     call.stop = arguments + number;
     call.num_buffers = 0;
@@ -56,6 +57,10 @@ static int take_one(Call *call, const char *type, va_list *targets) {
         Py_ssize_t *number = va_arg(*targets, Py_ssize_t *);
         *number = PyNumber_AsSsize_t(argument, PyExc_OverflowError);
         return *number == -1 && PyErr_Occurred() ? -1 : 0;
+    }
+    if (*type == 'o') {
+        *va_arg(*targets, PyObject **) = argument;
+        return 0;
     }
     if (*type == 'w') {
         uint64_t *word = va_arg(*targets, uint64_t *);

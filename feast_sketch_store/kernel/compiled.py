@@ -3,13 +3,13 @@
 Calls that take longer than some microseconds let other threads run meanwhile.
 """
 
-import secrets
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 import feast_sketch_store.kernel._compiled as _compiled
+from feast_sketch_store.kernel.prepared import SEED, PreparedRows
 from feast_sketch_store.kernel.reference import Asked, Table
 from feast_sketch_store.kernel.reference_lists import ListCodes
 from feast_sketch_store.kernel.reference_rows import AscendingNumbers, PackedNumbers, RowIndex
@@ -17,7 +17,11 @@ from feast_sketch_store.kernel.reference_sets import SetCodes
 
 _EXPECTED_SYMBOLS = 256  # ids per entity for which memory is allocated at first
 _EXPECTED_IDS = 64  # the same, of sets
-_SEED = secrets.randbits(64)  # of hash tables, so that nobody can choose values that collide
+
+# These take and return plain objects, so they are called without a function of Python's around them.
+hash_int64_key = _compiled.hash_int64_key
+hash_key = _compiled.hash_key
+hash_message = _compiled.hash_message
 
 
 def windows(table: Table, asked: Asked, entity_hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -64,6 +68,18 @@ def contains(
     _compiled.contains(
         table.words, table.num_words, *table.salt, hashes, *asked, wanted, symbols, per_entity, found
     )
+    return found
+
+
+def contains_rows(
+    indptr: NDArray[np.int64], ids: NDArray[np.integer], num_symbols: int, symbols: NDArray[np.int32]
+) -> NDArray[np.bool_]:
+    """See `reference.contains_rows`."""
+    found = np.empty((len(indptr) - 1, symbols.shape[-1]), np.bool_)
+    per_row = symbols.shape[1] if symbols.ndim > 1 else 0
+    ids, symbols = _plain(ids, np.int32), _plain(symbols, np.int32)
+    if found.size:
+        _compiled.contains_rows(_plain(indptr), ids, num_symbols, symbols, per_row, found)
     return found
 
 
@@ -157,19 +173,25 @@ def hash_keys(offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> NDArray[np
     return hashes
 
 
+def prepared_rows() -> PreparedRows | None:
+    """See `reference.prepared_rows`."""
+    rows: PreparedRows = _compiled.PreparedRows()
+    return rows
+
+
 class Int64Index:
     """See `reference.Int64Index`."""
 
     def __init__(self, values: NDArray[np.int64]):
         self._values = _plain(values)
         self._slots = _empty_slots(len(values))
-        _compiled.index_int64(self._values, _SEED, self._slots)
+        _compiled.index_int64(self._values, SEED, self._slots)
 
     def find(self, wanted: NDArray[np.int64]) -> NDArray[np.int32]:
         """See `reference.Int64Index.find`."""
         ids = np.empty(len(wanted), np.int32)
         wanted = _plain(wanted, np.int64)
-        _compiled.find_int64(self._values, _SEED, self._slots, wanted, ids)
+        _compiled.find_int64(self._values, SEED, self._slots, wanted, ids)
         return ids
 
 
@@ -179,12 +201,12 @@ class BytesIndex:
     def __init__(self, offsets: NDArray[np.int64], data: NDArray[np.uint8]):
         self._values = _plain(offsets), data
         self._slots = _empty_slots(len(offsets) - 1)
-        _compiled.index_bytes(*self._values, _SEED, self._slots)
+        _compiled.index_bytes(*self._values, SEED, self._slots)
 
     def find(self, offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> NDArray[np.int32]:
         """See `reference.BytesIndex.find`."""
         ids = np.empty(len(offsets) - 1, np.int32)
-        _compiled.find_bytes(*self._values, _SEED, self._slots, _plain(offsets), data, ids)
+        _compiled.find_bytes(*self._values, SEED, self._slots, _plain(offsets), data, ids)
         return ids
 
 

@@ -65,6 +65,7 @@ typedef struct {
 
 /* A call: the arguments that were not taken yet, and what `run` gives back when it returns. */
 typedef struct {
+    PyObject *self; /* whose method it is; NULL of a function */
     PyObject *const *next, *const *stop;
     void *scratches[MAX_SCRATCHES];
     int num_buffers, num_scratches;
@@ -76,6 +77,7 @@ typedef struct {
  *     1 2 4 8   an array of elements of so many bytes, aligned to them -> Array *
  *               1! one that is written; 1? one that may be None
  *     n         an integer -> Py_ssize_t *
+ *     o         any object, borrowed -> PyObject **
  *     w         64 bits of an integer -> uint64_t *
  *     .         none: the one before was the last */
 int take(Call *call, const char *types, ...);
@@ -87,16 +89,65 @@ void *scratch(Call *call, size_t size);
 PyObject *refuse(const char *message);
 #define DO_NOT_FIT "the arrays do not fit each other"
 
-PyObject *run(PyObject *(*body)(Call *), PyObject *const *arguments, Py_ssize_t number);
+PyObject *run(PyObject *(*body)(Call *), PyObject *self, PyObject *const *arguments, Py_ssize_t number);
 
 /* Begins the definition of a function of the module; its body has `call`, and returns a new reference or NULL. */
 #define KERNEL_FUNCTION(NAME)                                                                        \
     static PyObject *NAME##_body(Call *call);                                                        \
     PyObject *kernel_##NAME(PyObject *module, PyObject *const *arguments, Py_ssize_t number) {       \
         (void)module;                                                                                \
-        return run(NAME##_body, arguments, number);                                                  \
+        return run(NAME##_body, NULL, arguments, number);                                                \
     }                                                                                                \
     static PyObject *NAME##_body(Call *call)
+
+/* -- hash tables of values --------------------------------------------------------------------------- */
+
+static inline uint64_t mix(uint64_t x) {
+    x = (x ^ x >> 32) * 0xd6e8feb86659fd93ull;
+    x = (x ^ x >> 32) * 0xd6e8feb86659fd93ull;
+    return x ^ x >> 32;
+}
+
+static inline uint64_t hash_bytes(const uint8_t *value, int64_t length, uint64_t seed) {
+    uint64_t hash = mix(seed ^ (uint64_t)length), word;
+    if (length < 8) {
+        word = 0;
+        for (int64_t i = 0; i < length; i++) word = word << 8 | value[i];
+        return mix(hash ^ word);
+    }
+    const uint8_t *last = value + length - 8;
+    for (; value < last; value += 8) {
+        memcpy(&word, value, 8);
+        hash = mix(hash ^ word);
+    }
+    memcpy(&word, last, 8); /* may overlap the word before */
+    return mix(hash ^ word);
+}
+
+static inline int are_equal(const uint8_t *a, const uint8_t *b, int64_t length) {
+    uint64_t word_a, word_b;
+    if (length < 8 || length > 16) return !memcmp(a, b, (size_t)length);
+    memcpy(&word_a, a, 8);
+    memcpy(&word_b, b, 8);
+    if (word_a != word_b) return 0;
+    memcpy(&word_a, a + length - 8, 8);
+    memcpy(&word_b, b + length - 8, 8);
+    return word_a == word_b;
+}
+
+/* -- protobuf's wire format --------------------------------------------------------------------------- */
+
+static inline uint8_t *write_varint(uint8_t *place, uint64_t number) {
+    for (; number >= 0x80; number >>= 7) *place++ = (uint8_t)(number | 0x80);
+    *place++ = (uint8_t)number;
+    return place;
+}
+
+static inline int64_t size_of_varint(uint64_t number) {
+    int64_t size = 1;
+    for (; number >= 0x80; number >>= 7) size++;
+    return size;
+}
 
 /* -- packed and ascending numbers, and the rows of entities: rows.c ----------------------------------- */
 
@@ -115,6 +166,8 @@ static inline uint64_t get_packed(const Packed *packed, uint64_t place) {
 
 /* 0, or -1 with an exception. Places below `length` are inside the buffer when it is 0. */
 int init_packed(Packed *packed, const Array *words, Py_ssize_t width, Py_ssize_t length);
+
+#define SAMPLED 64 /* of the bits that are looked for one in so many has its place stored; as in reference_rows.py */
 
 /* Ascending numbers in Elias and Fano's form; succinct/elias_fano.py describes it. What lies in its arrays may be
  * wrong: no function reads outside of them. */
@@ -145,8 +198,16 @@ typedef struct {
 /* Takes the arguments of `take_ascending`, range and twins. 0, or -1 with an exception. */
 int take_row_index(Call *call, RowIndex *index);
 
+int is_row_index(const RowIndex *index); /* whether its range is that of its fingerprints */
+uint64_t bucket_of(const RowIndex *index, uint64_t hash);
+
 #define NO_ROW (-1)
 #define DAMAGED_INDEX (-2)
+
+/* Of which the upper part tells the row of an entity. */
+static inline uint64_t row_hash(const uint64_t *hash, const uint64_t *salt) {
+    return mix64(mix64(hash[0] ^ salt[1]) + (hash[1] ^ salt[0]));
+}
 
 /* The row of an entity by its row hash, `NO_ROW`, or `DAMAGED_INDEX`. */
 int64_t find_row(const RowIndex *index, uint64_t hash);
@@ -182,6 +243,7 @@ typedef struct {
 
 /* Takes codes, words, num_bits and the arguments of `take_ascending`, by places. 0, or -1 with an exception. */
 int take_sets(Call *call, Sets *sets);
+int take_words_of_sets(Call *call, Sets *sets); /* the same without `starts` */
 
 enum { IS_WANTED = 1, IS_NEEDED = 2 }; /* a set itself; its ids, to read one behind it */
 
@@ -196,8 +258,8 @@ size_t room_for_row(const Codes *codes); /* bytes, aligned to 8, that `init_row`
 void init_row(RowOfSets *row, const Codes *codes, void *memory);
 void mark_wanted(const Codes *codes, Py_ssize_t feature, uint8_t *marks);
 
-/* Reads the sets of a row that begins at `start`, features 0 to `last`; the ids of those that are wanted go to `ids`, back to
- * back from `first` on. 0; -1 if they are damaged; or how many ids there must be room for at least. */
+/* Reads the sets of a row that begins at `start`, features 0 to `last`; the ids of those that are wanted go to `ids`,
+ * back to back from `first` on. 0; -1 if they are damaged; or how many ids there must be room for at least. */
 int64_t read_row(const Sets *sets, uint64_t start, Py_ssize_t last, const RowOfSets *row, int32_t *ids, int64_t first,
                  int64_t room);
 
@@ -207,12 +269,13 @@ int64_t read_row(const Sets *sets, uint64_t start, Py_ssize_t last, const RowOfS
     DO(possible_symbols) DO(windows) DO(contains) DO(scores) DO(touch_blocks) DO(add_facts)          \
     DO(hash_int64_keys) DO(parse_int64_keys) DO(hash_keys) DO(parse_packed_lists)                    \
     DO(index_int64) DO(find_int64) DO(index_bytes) DO(find_bytes) DO(sort_rows) DO(encode_values)    \
-    DO(take_packed) DO(take_ascending) DO(row_hashes) DO(find_rows) DO(write_sets) DO(read_sets)         \
-    DO(read_lists)
+    DO(take_packed) DO(take_ascending) DO(row_hashes) DO(find_rows) DO(write_sets) DO(read_sets)     \
+    DO(read_lists) DO(hash_int64_key) DO(hash_key) DO(hash_message) DO(contains_rows)
 
 #define DECLARE(NAME) PyObject *kernel_##NAME(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
 EACH_KERNEL_FUNCTION(DECLARE)
 
+int kernel_add_prepared(PyObject *module); /* 0, or -1 with an exception */
 void kernel_choose_width(void); /* to be called before any of them */
 
 #endif

@@ -143,6 +143,20 @@ static int read_varint(const uint8_t **place, const uint8_t *stop, uint64_t *num
     return -1;
 }
 
+/* Whether a message is an EntityKey with one join key, an int64, and nothing else. */
+static int parse_int64_key(const uint8_t *place, const uint8_t *stop, const uint8_t **name, uint64_t *name_length,
+                           uint64_t *value) {
+    uint64_t size;
+    if (place == stop || *place++ != 0x0a || read_varint(&place, stop, name_length)) return 0; /* 1: join_keys */
+    if (*name_length > (uint64_t)(stop - place)) return 0;
+    *name = place;
+    place += *name_length;
+    if (place == stop || *place++ != 0x12 || read_varint(&place, stop, &size)) return 0; /* 2: entity_values */
+    if (size != (uint64_t)(stop - place)) return 0;
+    if (place == stop || *place++ != 0x20 || read_varint(&place, stop, value)) return 0; /* 4: int64_val */
+    return place == stop;
+}
+
 /* parse_int64_keys(messages, lengths, values) -> name, or None
  *
  * `messages` are EntityKeys in wire format, one behind the other, of int64[n] bytes each. If each has one join key,
@@ -151,33 +165,21 @@ KERNEL_FUNCTION(parse_int64_keys) {
     Array messages, lengths, values;
     if (take(call, "188!.", &messages, &lengths, &values) < 0) return NULL;
     Py_ssize_t n = lengths.length, left = messages.length;
-    const uint8_t *place = messages.data, *name = NULL;
-    uint64_t name_length = 0;
+    const uint8_t *place = messages.data, *name = NULL, *own_name;
+    uint64_t name_length = 0, own_length;
     int is_usual = n > 0 && values.length == n;
     for (Py_ssize_t i = 0; is_usual && i < n; i++) {
         int64_t length = ((const int64_t *)lengths.data)[i];
-        if (length < 0 || length > left) {
-            is_usual = 0;
-            break;
-        }
-        const uint8_t *stop = place + length;
-        uint64_t size, value;
-        left -= (Py_ssize_t)length;
-        is_usual = 0;
-        if (place == stop || *place++ != 0x0a || read_varint(&place, stop, &size)) break; /* 1: join_keys */
-        if (size > (uint64_t)(stop - place)) break;
+        is_usual = length >= 0 && length <= left &&
+                   parse_int64_key(place, place + length, &own_name, &own_length, (uint64_t *)values.data + i);
+        if (!is_usual) break;
         if (i == 0) {
-            name = place;
-            name_length = size;
+            name = own_name;
+            name_length = own_length;
         }
-        if (size != name_length || memcmp(place, name, (size_t)size)) break;
-        place += size;
-        if (place == stop || *place++ != 0x12 || read_varint(&place, stop, &size)) break; /* 2: entity_values */
-        if (size != (uint64_t)(stop - place)) break;
-        if (place == stop || *place++ != 0x20 || read_varint(&place, stop, &value)) break; /* 4: int64_val */
-        if (place != stop) break;
-        ((uint64_t *)values.data)[i] = value;
-        is_usual = 1;
+        is_usual = own_length == name_length && !memcmp(own_name, name, (size_t)name_length);
+        place += length;
+        left -= (Py_ssize_t)length;
     }
     if (is_usual) return PyBytes_FromStringAndSize((const char *)name, (Py_ssize_t)name_length);
     Py_RETURN_NONE;
@@ -200,4 +202,53 @@ KERNEL_FUNCTION(hash_keys) {
     }
     if (state) PyEval_RestoreThread(state);
     Py_RETURN_NONE;
+}
+
+/* -- a single key: its hash is 16 bytes -------------------------------------------------------------- */
+
+static PyObject *as_bytes(const uint64_t *digest) { return PyBytes_FromStringAndSize((const char *)digest, 16); }
+
+/* hash_int64_key(prefix, value) -> bytes: of a key that is `prefix` and 8 bytes of an int64. */
+KERNEL_FUNCTION(hash_int64_key) {
+    Array prefix;
+    PyObject *number;
+    if (take(call, "1o.", &prefix, &number) < 0) return NULL;
+    long long value = PyLong_AsLongLong(number); /* raises where the bits of another type would not */
+    if (value == -1 && PyErr_Occurred()) return NULL;
+    uint8_t own[256], *key = own;
+    size_t length = (size_t)prefix.length + 8;
+    if (length > sizeof own && !(key = scratch(call, length))) return NULL;
+    memcpy(key, prefix.data, (size_t)prefix.length);
+    memcpy(key + prefix.length, &value, 8);
+    uint64_t digest[2];
+    murmur3_128(key, length, digest);
+    return as_bytes(digest);
+}
+
+/* hash_key(key) -> bytes: of a serialized key. */
+KERNEL_FUNCTION(hash_key) {
+    Array key;
+    if (take(call, "1.", &key) < 0) return NULL;
+    uint64_t digest[2];
+    (is_int64_key(key.data, (size_t)key.length) ? murmur3_128 : blake2b_128)(key.data, (size_t)key.length, digest);
+    return as_bytes(digest);
+}
+
+/* hash_message(message) -> bytes, or None: of an EntityKey in wire format that has one join key, an int64. */
+KERNEL_FUNCTION(hash_message) {
+    Array message;
+    if (take(call, "1.", &message) < 0) return NULL;
+    const uint8_t *name, *place = message.data;
+    uint64_t name_length, value, digest[2];
+    if (!parse_int64_key(place, place + message.length, &name, &name_length, &value)) Py_RETURN_NONE;
+    uint8_t own[256], *key = own;
+    size_t length = 28 + (size_t)name_length;
+    if (length > sizeof own && !(key = scratch(call, length))) return NULL;
+    const uint32_t head[3] = {1, 2, (uint32_t)name_length}, kind[2] = {4, 8};
+    memcpy(key, head, 12);
+    memcpy(key + 12, name, (size_t)name_length);
+    memcpy(key + 12 + name_length, kind, 8);
+    memcpy(key + 20 + name_length, &value, 8);
+    murmur3_128(key, length, digest);
+    return as_bytes(digest);
 }

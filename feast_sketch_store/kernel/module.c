@@ -7,11 +7,12 @@
 #define METHOD(NAME) {#NAME, (PyCFunction)(void (*)(void))kernel_##NAME, METH_FASTCALL, NULL},
 static PyMethodDef methods[] = {EACH_KERNEL_FUNCTION(METHOD){NULL, NULL, 0, NULL}};
 
-static int add_constants(PyObject *module) {
+static int add_contents(PyObject *module) {
+    if (kernel_add_prepared(module) < 0) return -1;
     return PyModule_AddIntConstant(module, "MAX_NUM_HASHES", MAX_NUM_HASHES);
 }
 
-static PyModuleDef_Slot slots[] = {{Py_mod_exec, (void *)add_constants}, {0, NULL}};
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, (void *)add_contents}, {0, NULL}};
 
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT, "_compiled", "The compiled kernel; see compiled.py.", 0, methods, slots, NULL, NULL, NULL,

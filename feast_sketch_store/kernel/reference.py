@@ -12,6 +12,9 @@ import mmh3
 import numpy as np
 from numpy.typing import NDArray
 
+from feast_sketch_store.kernel.prepared import PreparedRows
+
+_MAX_MARKS = 1 << 22  # bytes
 MAX_NUM_HASHES = 64  # of a fact; kernel.h has the same number
 
 # Of answers: k windows are ANDed, and turned into ids, while they are in the L2 cache. Small temporaries also
@@ -135,6 +138,37 @@ def contains(
         bits = (possible.astype(np.uint64) + rotation[:, None]) & np.uint64(63)
         is_set = ((words >> bits) & _ONE) != 0
         found = found & (is_set if asked.firsts is None else is_set | (possible < asked.firsts[j]))
+    return found
+
+
+def contains_rows(
+    indptr: NDArray[np.int64], ids: NDArray[np.integer], num_symbols: int, symbols: NDArray[np.int32]
+) -> NDArray[np.bool_]:
+    """Whether rows have symbols.
+
+    Parameters
+    ----------
+    indptr, ids : int64[p + 1] and int[nnz], the ids of each row, below ``num_symbols``, in any order.
+    symbols : int32[m], asked of all rows, or int32[p, m]; -1 is nobody's.
+
+    Returns
+    -------
+    bool[p, m]
+    """
+    num_rows = len(indptr) - 1
+    found = np.empty((num_rows, symbols.shape[-1]), np.bool_)
+    rows_per_chunk = max(1, _MAX_MARKS // (num_symbols + 1))
+    for first in range(0, num_rows, rows_per_chunk):
+        ends = indptr[first : first + rows_per_chunk + 1]
+        # The column behind the last symbol, to which -1 points as well, stays empty.
+        has_symbol = np.zeros((len(ends) - 1, num_symbols + 1), np.bool_)
+        rows = np.repeat(np.arange(len(has_symbol)), np.diff(ends))
+        has_symbol[rows, ids[ends[0] : ends[-1]]] = True
+        chunk = slice(first, first + len(has_symbol))
+        if symbols.ndim == 1:
+            found[chunk] = has_symbol[:, symbols]
+        else:
+            found[chunk] = np.take_along_axis(has_symbol, symbols[chunk].astype(np.int64), axis=1)
     return found
 
 
@@ -496,6 +530,31 @@ def is_int64_key(key: bytes) -> bool:
 
 
 # -- values ------------------------------------------------------------------------------------------
+
+
+def hash_int64_key(prefix: bytes, value: int) -> bytes:
+    """The hash of a single key: a prefix and 8 bytes of an int64; the 16 bytes of `hash_int64_keys`."""
+    return hash_int64_keys(prefix, np.array([value], np.int64)).tobytes()
+
+
+def hash_key(key: bytes) -> bytes:
+    """The hash of a single serialized key: the 16 bytes of `hash_keys`."""
+    return hash_keys(np.array([0, len(key)]), np.frombuffer(key, np.uint8)).tobytes()
+
+
+def hash_message(message: bytes) -> bytes | None:
+    """The hash of a single ``EntityKey`` in wire format; None unless it has one join key, an int64."""
+    usual = parse_int64_keys([message])
+    if usual is None:
+        return None
+    name, (value,) = usual[0].encode(), usual[1].tolist()
+    head, kind = np.array([1, 2, len(name)], "<u4"), np.array([4, 8], "<u4")
+    return hash_int64_key(head.tobytes() + name + kind.tobytes(), value)
+
+
+def prepared_rows() -> PreparedRows | None:
+    """Rows to be prepared for reads of one entity, see `PreparedRows`; None where there is no such thing."""
+    return None
 
 
 class Int64Index:

@@ -2,7 +2,6 @@
 
 #include "kernel.h"
 
-#define SAMPLED 64 /* of the bits that are looked for one in so many has its place stored; as in reference_rows.py */
 
 int init_packed(Packed *packed, const Array *words, Py_ssize_t width, Py_ssize_t length) {
     if (width < 0 || width > 64 || length < 0 ||
@@ -155,7 +154,7 @@ KERNEL_FUNCTION(row_hashes) {
     if (hashes.length != 2 * out.length) return refuse(DO_NOT_FIT);
     const uint64_t *hash = hashes.data;
     for (Py_ssize_t i = 0; i < out.length; i++)
-        ((uint64_t *)out.data)[i] = mix64(mix64(hash[2 * i] ^ salt[1]) + (hash[2 * i + 1] ^ salt[0]));
+        ((uint64_t *)out.data)[i] = row_hash(hash + 2 * i, salt);
     Py_RETURN_NONE;
 }
 
@@ -171,18 +170,23 @@ static inline uint64_t multiply_high(uint64_t a, uint64_t b) {
 #endif
 }
 
+uint64_t bucket_of(const RowIndex *index, uint64_t hash) {
+    return multiply_high(hash, index->range) >> index->fingerprints.lows.width;
+}
+
+int is_row_index(const RowIndex *index) {
+    const Ascending *numbers = &index->fingerprints;
+    return index->range && (index->range - 1) >> numbers->lows.width == (uint64_t)numbers->num_buckets - 1;
+}
+
 int take_row_index(Call *call, RowIndex *index) {
     Array twins;
     if (take_ascending(call, &index->fingerprints, 1) < 0 || take(call, "w8", &index->range, &twins) < 0) return -1;
-    const Ascending *fingerprints = &index->fingerprints;
-    if (!index->range ||
-        (index->range - 1) >> fingerprints->lows.width != (uint64_t)fingerprints->num_buckets - 1) {
-        refuse(DO_NOT_FIT);
-        return -1;
-    }
     index->twins = twins.data;
     index->num_twins = twins.length;
-    return 0;
+    if (is_row_index(index)) return 0;
+    refuse(DO_NOT_FIT);
+    return -1;
 }
 
 /* The row of a hash, of several from `first` on that have the same fingerprint. */
@@ -235,7 +239,7 @@ KERNEL_FUNCTION(find_rows) {
     const uint64_t *hash = hashes.data;
     for (Py_ssize_t i = 0; i < hashes.length; i++) {
         if (i + AHEAD < hashes.length) {
-            uint64_t bucket = multiply_high(hash[i + AHEAD], index.range) >> index.fingerprints.lows.width;
+            uint64_t bucket = bucket_of(&index, hash[i + AHEAD]);
             if (bucket) expect_bit(&index.fingerprints, bucket - 1);
         }
         int64_t row = find_row(&index, hash[i]);

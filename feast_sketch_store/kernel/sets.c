@@ -325,11 +325,13 @@ int64_t read_row(const Sets *sets, uint64_t start, Py_ssize_t last, const RowOfS
 }
 
 int take_sets(Call *call, Sets *sets) {
+    return take_words_of_sets(call, sets) < 0 || take_ascending(call, &sets->starts, 0) < 0 ? -1 : 0;
+}
+
+int take_words_of_sets(Call *call, Sets *sets) {
     Array words;
     Py_ssize_t num_bits;
-    if (take_codes(call, &sets->codes) < 0 || take(call, "8n", &words, &num_bits) < 0 ||
-        take_ascending(call, &sets->starts, 0) < 0)
-        return -1;
+    if (take_codes(call, &sets->codes) < 0 || take(call, "8n", &words, &num_bits) < 0) return -1;
     if (num_bits < 0 || words.length < num_bits / 64 + 2) {
         refuse(DO_NOT_FIT);
         return -1;

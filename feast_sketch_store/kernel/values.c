@@ -6,28 +6,6 @@
 
 /* -- an index of a vocabulary: open addressing, linear probing; an empty slot is -1 ----------------- */
 
-static inline uint64_t mix(uint64_t x) {
-    x = (x ^ x >> 32) * 0xd6e8feb86659fd93ull;
-    x = (x ^ x >> 32) * 0xd6e8feb86659fd93ull;
-    return x ^ x >> 32;
-}
-
-static uint64_t hash_bytes(const uint8_t *value, int64_t length, uint64_t seed) {
-    uint64_t hash = mix(seed ^ (uint64_t)length), word;
-    if (length < 8) {
-        word = 0;
-        for (int64_t i = 0; i < length; i++) word = word << 8 | value[i];
-        return mix(hash ^ word);
-    }
-    const uint8_t *last = value + length - 8;
-    for (; value < last; value += 8) {
-        memcpy(&word, value, 8);
-        hash = mix(hash ^ word);
-    }
-    memcpy(&word, last, 8); /* may overlap the word before */
-    return mix(hash ^ word);
-}
-
 /* Binary values as Arrow lays them out. */
 typedef struct {
     const int64_t *offsets;
@@ -46,17 +24,6 @@ static int as_strings(Strings *strings, const Array *offsets, const Array *data)
 
 static inline int64_t length_of(const Strings *strings, Py_ssize_t i) {
     return strings->offsets[i + 1] - strings->offsets[i];
-}
-
-static int are_equal(const uint8_t *a, const uint8_t *b, int64_t length) {
-    uint64_t word_a, word_b;
-    if (length < 8 || length > 16) return !memcmp(a, b, (size_t)length);
-    memcpy(&word_a, a, 8);
-    memcpy(&word_b, b, 8);
-    if (word_a != word_b) return 0;
-    memcpy(&word_a, a + length - 8, 8);
-    memcpy(&word_b, b + length - 8, 8);
-    return word_a == word_b;
 }
 
 /* Whether there are a power of two slots, and an empty one to end every search. */
@@ -227,18 +194,6 @@ KERNEL_FUNCTION(sort_rows) {
 }
 
 /* -- Feast values in wire format; codecs.py has the layout ------------------------------------------- */
-
-static inline uint8_t *write_varint(uint8_t *place, uint64_t number) {
-    for (; number >= 0x80; number >>= 7) *place++ = (uint8_t)(number | 0x80);
-    *place++ = (uint8_t)number;
-    return place;
-}
-
-static inline int64_t size_of_varint(uint64_t number) {
-    int64_t size = 1;
-    for (; number >= 0x80; number >>= 7) size++;
-    return size;
-}
 
 typedef struct {
     const uint8_t *tag; /* of the field of Value */

@@ -10,12 +10,15 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from feast_sketch_store import kernel
+from feast_sketch_store.kernel import PreparedRows
 from feast_sketch_store.layers.answer import LayerAnswer
 from feast_sketch_store.rows.codecs import Decoder, FeatureCodec
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedRows
 from feast_sketch_store.rows.entity_keys import find_sorted
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures.answer import Answer, CsrAnswer
+from feast_sketch_store.structures.prepared import begin_feature, begin_unknown
 
 
 class ExactLayer:
@@ -28,6 +31,7 @@ class ExactLayer:
 
     def __init__(self, rows: EncodedRows):
         self.rows = rows
+        self.prepared: dict[tuple[str, ...], PreparedRows | None] = {}  # see `layers.prepared`
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -82,6 +86,22 @@ class ExactLayer:
                 csr = feature.csr.take(rows)
                 answers[name] = CsrAnswer(self._decoders[name], feature.states[rows], csr)
         return LayerAnswer(decided, found, keys.event_timestamps[rows], answers, fenced, expired)
+
+    def prepare(self, features: Sequence[str]) -> PreparedRows | None:
+        """The rows with some features for reads of one entity; see `layers.prepared`."""
+        keys, prepared = self.rows.keys, kernel.prepared_rows()
+        if prepared is None:
+            return None
+        prepared.exact(np.ascontiguousarray(keys.entity_hashes), keys.event_timestamps, keys.deleted)
+        for name in features:
+            feature = self.rows.features.get(name)
+            if feature is None:
+                begin_unknown(prepared)
+                continue
+            begin_feature(prepared, feature.codec, feature.vocabulary)
+            ids = feature.symbols.astype(np.int32, copy=False)
+            prepared.from_rows(feature.states, feature.indptr, np.ascontiguousarray(ids))
+        return prepared
 
     @cached_property
     def _decoders(self) -> dict[str, Decoder]:

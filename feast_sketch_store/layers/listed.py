@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from feast_sketch_store.kernel import row_hashes
+from feast_sketch_store.kernel import PreparedRows, prepared_rows, row_hashes
 from feast_sketch_store.layers.presence import Presence
 from feast_sketch_store.rows.codecs import EXACT, VALUE, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
@@ -19,6 +19,7 @@ from feast_sketch_store.rows.encoding import NO_TIMESTAMP
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures.base import FoundRows, Structure
 from feast_sketch_store.structures.columns import Column
+from feast_sketch_store.structures.elements import DictionaryElements, NumberElements
 from feast_sketch_store.structures.parts import (
     WORDS,
     Described,
@@ -129,6 +130,21 @@ class ListedRows(Presence):
         if len(positions) < len(entity_hashes):
             entity_hashes = entity_hashes[positions]
         return FoundRows(positions, timestamps, entity_hashes, states, rows, expired)
+
+    def prepare(self) -> PreparedRows | None:
+        """See `Presence.prepare`."""
+        prepared, elements, distinct = prepared_rows(), self.timestamps.elements, None
+        if isinstance(elements, DictionaryElements):
+            distinct, timestamps = elements.vocabulary.values.to_numpy(), elements.ids
+        elif isinstance(elements, NumberElements):
+            timestamps = elements.numbers
+        else:
+            return None
+        if prepared is not None:
+            bounds = np.ascontiguousarray(self.bucket_bounds) if len(self.bucket_bounds) else None
+            index = *self.index.fingerprints.arguments, self.index.range, self.index.twins
+            prepared.listed(*self.salt, *index, *timestamps.arguments, distinct, bounds)
+        return prepared
 
     def _timestamps_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         distinct = self.timestamps.dictionary

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from feast_sketch_store.kernel import PreparedRows
 from feast_sketch_store.structures.base import FoundRows, Structure
 from feast_sketch_store.structures.parts import Described, Parts
 
@@ -53,6 +54,10 @@ class Presence(ABC):
         ------
         ValueError : the parts, which came from a file, contradict each other.
         """
+
+    def prepare(self) -> PreparedRows | None:
+        """The rows for reads of one entity, without features; None if the kernel cannot find them."""
+        return None
 
     @abstractmethod
     def to_snapshot(self) -> Described:

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from feast_sketch_store.kernel import PreparedRows
 from feast_sketch_store.layers.answer import LayerAnswer
 from feast_sketch_store.layers.listed import ListedRows
 from feast_sketch_store.layers.presence import Presence
@@ -26,6 +27,7 @@ from feast_sketch_store.structures import registry
 from feast_sketch_store.structures.answer import Answer
 from feast_sketch_store.structures.base import SealedFeature, Structure
 from feast_sketch_store.structures.parts import Arrays, Checks, Described, Parts, checked, prefixed
+from feast_sketch_store.structures.prepared import begin_unknown
 
 _PRESENCES: Final[Mapping[str, type[Presence]]] = {
     ShapedRows.kind: ShapedRows,
@@ -84,6 +86,11 @@ class SketchLayer:
         return {name: feature for s in self.structures for name, feature in s.features.items()}
 
     @cached_property
+    def prepared(self) -> dict[tuple[str, ...], PreparedRows | None]:
+        """What was prepared for reads of one entity, by features; see `layers.prepared`."""
+        return {}
+
+    @cached_property
     def codecs(self) -> Mapping[str, FeatureCodec]:
         """The codecs of all features, by name."""
         return {name: feature.codec for name, feature in self.features.items()}
@@ -123,6 +130,21 @@ class SketchLayer:
         answers = {name: self.features[name].read(found) for name in known}
         positions, timestamps = found.positions, found.event_timestamps
         return LayerAnswer(positions, positions, timestamps, answers, expired=found.expired)
+
+    def prepare(self, features: Sequence[str]) -> PreparedRows | None:
+        """The rows with some features for reads of one entity; see `layers.prepared`."""
+        rows = self.presence.prepare()
+        if rows is None:
+            return None
+        for structure in self.structures:
+            structure.prepare(rows)
+        for name in features:
+            feature = self.features.get(name)
+            if feature is None:
+                begin_unknown(rows)
+            elif not feature.prepare(rows):
+                return None
+        return rows
 
     def shown(self, feature: EncodedFeature, entity_hashes: NDArray[np.uint64]) -> Answer:
         """What reads would give of a feature of rows, were they in the layer under such hashes.

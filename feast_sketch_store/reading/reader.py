@@ -1,6 +1,7 @@
 """`SketchReader`: a feature view as arrays, for serving code that wants neither protos nor Feast objects.
 
 reader = SketchReader("feature_repo", "user_history")
+reader.ids("viewed", user)                                  which articles has this user viewed
 answer = reader.csr("viewed", users)                        which articles has each user viewed
 reader.contains("viewed", [user], candidates)               has this user seen these candidates
 reader.scores("viewed", users, weights)                     X @ w of a linear model
@@ -12,8 +13,9 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, overload
 
 import numpy as np
 import pyarrow as pa
@@ -23,12 +25,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from feast_sketch_store import kernel
 from feast_sketch_store.errors import RowError, SettingsError, UnsupportedFeatureError
+from feast_sketch_store.kernel import SEED, PreparedRows
+from feast_sketch_store.kernel.binary import Parts, parts_of
 from feast_sketch_store.layers import LayerAnswer, Shards
 from feast_sketch_store.reading.entities import as_array as _as_array
 from feast_sketch_store.reading.ragged import RaggedLists, read_lists, since_of
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.csr import Csr
-from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, hash_columns, hash_int64_keys
+from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, SingleKeys, hash_columns, hash_int64_keys
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.buckets import is_url
@@ -38,9 +42,10 @@ from feast_sketch_store.view.live import LiveView, expire_before_of
 from feast_sketch_store.view.settings import DEFAULT_PATH, DEFAULT_REFRESH_INTERVAL_SECONDS
 from feast_sketch_store.view.state import State
 
+Entity: TypeAlias = int | str | bytes | Mapping[str, int | str | bytes]
 Entities: TypeAlias = ArrayLike | pa.Array | Mapping[str, ArrayLike | pa.Array]
 
-_HASHES, _INTEGERS = np.dtype(np.uint64), np.dtype(np.int64)
+_HASHES, _INTEGERS, _FLOATS = np.dtype(np.uint64), np.dtype(np.int64), np.dtype(np.float64)
 _YAML = "feature_store.yaml"
 
 
@@ -112,6 +117,8 @@ class SketchReader:
             name: _Numbering(self._codec(name), values) for name, values in (vocabularies or {}).items()
         }
         self._unions: dict[str, tuple[tuple[Vocabulary, ...], _Numbering]] = {}
+        self._keys = SingleKeys(self._join_keys)
+        self._single: tuple[State | None, dict[tuple[str, bool], _Single]] = None, {}
 
     @property
     def name(self) -> str:
@@ -211,6 +218,27 @@ class SketchReader:
 
         return self._view.with_state(read)
 
+    def ids(self, feature: str, entity: Entity) -> NDArray[np.int32]:
+        """The ids of the possibly-present values of one entity: int32[p], as `csr` has them.
+
+        Parameters
+        ----------
+        entity : the value of the join key, or the value of each of several join keys, by name.
+
+        Raises
+        ------
+        UnsupportedFeatureError, RowError : as `csr`.
+        """
+        entity_hash = self._keys.hash(entity)
+        if entity_hash is not None:
+            single = self._prepared(feature)
+            if single.rows is not None:
+                answer = single.rows.ids(entity_hash, expire_before_of(self._ttl_microseconds))
+                if answer is not None:
+                    self._view.metrics.count_read(1, answer is not False)
+                    return np.frombuffer(answer or bytearray(), np.int32)
+        return self.csr(feature, _alone(entity)).ids
+
     def bits(self, feature: str, entities: Entities) -> NDArray[np.uint64]:
         """The possibly-present values of each entity as bits: uint64[n, ceil(V / 64)].
 
@@ -257,22 +285,40 @@ class SketchReader:
         out[np.repeat(np.arange(num_entities), np.diff(answer.indptr)), answer.ids] = 1
         return out
 
-    def contains(self, feature: str, entities: Entities, values: ArrayLike | pa.Array) -> NDArray[np.bool_]:
+    def candidates(self, feature: str, values: ArrayLike | pa.Array) -> Candidates:
+        """Values that `contains` is asked about again and again: it looks them up once.
+
+        Raises
+        ------
+        RowError : the values are not of the feature's type.
+        UnsupportedFeatureError : there is no such feature.
+        """
+        return Candidates(self._codec(feature), values)
+
+    def contains(
+        self, feature: str, entities: Entities | Entity, values: ArrayLike | pa.Array | Candidates
+    ) -> NDArray[np.bool_]:
         """Whether entities possibly have values: the question of a ranker about its candidates.
 
         Parameters
         ----------
-        values : m values, asked of every entity; or as n rows of m values, each entity's own.
+        entities : some, or a single one, see `ids`.
+        values : m values, asked of every entity, or `candidates`; or n rows of m values, each entity's own.
 
         Returns
         -------
-        bool[n, m]
+        bool[n, m]; of a single entity bool[m].
 
         Raises
         ------
         RowError : the values are not of the feature's type; or see `hash`.
         UnsupportedFeatureError : there is no such feature.
         """
+        entity_hash = self._keys.hash(entities)
+        if entity_hash is not None:
+            return self._contains_of_one(feature, entities, entity_hash, values)
+        if isinstance(values, Candidates):
+            values = values.of(self._codec(feature)).values
         codec, hashes = self._codec(feature), self.hash(entities)
         shape: tuple[int, ...] = (len(values),) if isinstance(values, pa.Array) else np.shape(values)
         if len(shape) not in (1, 2) or (len(shape) == 2 and shape[0] != len(hashes)):
@@ -297,22 +343,60 @@ class SketchReader:
 
         return self._view.with_state(read)
 
-    def scores(self, feature: str, entities: Entities, weights: NDArray[np.floating]) -> NDArray[np.float64]:
+    def _contains_of_one(
+        self, feature: str, entity: Any, entity_hash: bytes, values: Any
+    ) -> NDArray[np.bool_]:
+        expire_before = expire_before_of(self._ttl_microseconds)
+        codec = self._codec(feature)
+        asked = values.of(codec) if isinstance(values, Candidates) else _Asked.of_values(codec, values)
+        out = np.zeros(len(asked), np.bool_)
+        # The ids of given vocabularies are not those of all values.
+        by_name = isinstance(values, Candidates) and not codec.is_exact and feature not in self._vocabularies
+        single, done = self._prepared(feature, by_name), None
+        if single.rows is not None and single.numbering is not None and isinstance(values, Candidates):
+            names, places = values.names(single.numbering)
+            done = single.rows.contains_ids(entity_hash, expire_before, names, places, out)
+        elif single.rows is not None and asked.numbers is not None:
+            done = single.rows.contains_numbers(entity_hash, expire_before, SEED, asked.numbers, out)
+        elif single.rows is not None:
+            done = single.rows.contains_bytes(entity_hash, expire_before, SEED, *asked.parts, out)
+        if done is None:
+            return np.asarray(self.contains(feature, _alone(entity), asked.values)[0])
+        self._view.metrics.count_read(1, done)
+        return out
+
+    @overload
+    def scores(  # type: ignore[overload-overlap]
+        self, feature: str, entities: Entity, weights: NDArray[np.floating]
+    ) -> float: ...
+
+    @overload
+    def scores(
+        self, feature: str, entities: Entities, weights: NDArray[np.floating]
+    ) -> NDArray[np.float64]: ...
+
+    def scores(
+        self, feature: str, entities: Entities | Entity, weights: NDArray[np.floating]
+    ) -> NDArray[np.float64] | float:
         """``X @ weights`` of multi-hot rows: the sum of the weights of the possibly-present values.
 
         Parameters
         ----------
+        entities : some, or a single one, see `ids`.
         weights : float[V], by id; see `vocabulary`.
 
         Returns
         -------
-        float64[n]
+        float64[n]; of a single entity a float.
 
         Raises
         ------
         ValueError : the number of weights is not the number of values.
         UnsupportedFeatureError, RowError : as `csr`.
         """
+        entity_hash = self._keys.hash(entities)
+        if entity_hash is not None:
+            return self._score_of_one(feature, entities, entity_hash, weights)
         hashes = self.hash(entities)
 
         def read(state: State) -> NDArray[np.float64]:
@@ -327,6 +411,19 @@ class SketchReader:
             return scores
 
         return self._view.with_state(read)
+
+    def _score_of_one(self, feature: str, entity: Any, entity_hash: bytes, given: ArrayLike) -> float:
+        single = self._prepared(feature)
+        if single.rows is not None and single.numbering is not None:
+            weights = np.asarray(given)
+            if weights.dtype != _FLOATS or not weights.flags.c_contiguous:
+                weights = np.ascontiguousarray(weights, _FLOATS)
+            if weights.shape == (len(single.numbering),):
+                score = single.rows.score(entity_hash, expire_before_of(self._ttl_microseconds), weights)
+                if score is not None:
+                    self._view.metrics.count_read(1, score is not False)
+                    return float(score)
+        return float(self.scores(feature, _alone(entity), np.asarray(given))[0])
 
     def arrow(self, feature: str, entities: Entities) -> pa.Array:
         """The values of each entity as an Arrow array: of lists if the feature is an Array or a Set.
@@ -395,6 +492,27 @@ class SketchReader:
             )
         return codec
 
+    def _prepared(self, feature: str, by_name: bool = True) -> _Single:
+        """The rows for reads of one entity; ``by_name`` if ids are to be those of the vocabulary."""
+        state = self._view.current()
+        known = self._single
+        if known[0] is not state:  # a refresh, which may come at any time, replaces all of it
+            known = self._single = state, {}
+        single = known[1].get((feature, by_name))
+        if single is None:
+            single = known[1][feature, by_name] = self._prepare(feature, by_name, state)
+        return single
+
+    def _prepare(self, feature: str, by_name: bool, state: State) -> _Single:
+        if not by_name or self._codec(feature).is_exact:  # whose rows may have a value several times
+            return _Single(None if by_name else state.prepared((feature,)), None)
+        numbering, names = self._numbering(feature, state), []
+        for layer in state.newest_first:
+            vocabulary = layer.numbering(feature) if feature in layer.codecs else None
+            is_named = vocabulary is None or numbering.is_same(vocabulary)
+            names.append(None if is_named or vocabulary is None else numbering.map_of(vocabulary))
+        return _Single(state.prepared((feature,), names), numbering)
+
     def _answers(
         self, state: State, hashes: NDArray[np.uint64], features: Sequence[str]
     ) -> list[LayerAnswer]:
@@ -427,6 +545,79 @@ class SketchReader:
             known = vocabularies, _Numbering.of_all(codec, vocabularies)
             self._unions[feature] = known
         return known[1]
+
+
+class _Single(NamedTuple):
+    """A feature for reads of one entity: None if there are no such rows, or no numbering."""
+
+    rows: PreparedRows | None
+    numbering: _Numbering | None
+
+
+class _Asked:
+    """Values to be looked for: int64 numbers, or parts of binary values."""
+
+    def __init__(self, numbers: NDArray[np.int64] | None, values: pa.Array | None):
+        self.numbers = numbers
+        self._values = values
+
+    @classmethod
+    def of_values(cls, codec: FeatureCodec, values: Any) -> _Asked:
+        """Values as users have them."""
+        if not isinstance(values, pa.Array) and np.ndim(values) != 1:
+            raise RowError(f"values have the shape {np.shape(values)}; give m values for one entity")
+        if codec.element_kind == "int64" and isinstance(values, np.ndarray) and values.dtype == _INTEGERS:
+            return cls(np.ascontiguousarray(values), None)
+        wanted = _as_wanted(codec, values)
+        return cls(wanted.to_numpy() if pa.types.is_int64(wanted.type) else None, wanted)
+
+    def __len__(self) -> int:
+        return len(self.numbers if self.numbers is not None else self.values)
+
+    @property
+    def values(self) -> pa.Array:
+        """The values in the storage type, or what `Vocabulary.find` takes as well."""
+        return pa.array(self.numbers) if self._values is None else self._values
+
+    @cached_property
+    def parts(self) -> Parts:
+        """Offsets and data of binary values."""
+        return parts_of(self.values)
+
+
+class Candidates:
+    """Values that many entities are asked about, see `SketchReader.candidates`. Safe to use from threads."""
+
+    def __init__(self, codec: FeatureCodec, values: Any):
+        self._codec = codec
+        self._asked = _Asked.of_values(codec, values)
+        self._named: tuple[_Numbering | None, NDArray[np.int32], NDArray[np.int64]] = (
+            None, np.zeros(0, np.int32), np.zeros(0, np.int64)
+        )  # fmt: skip
+
+    def __len__(self) -> int:
+        return len(self._asked)
+
+    def of(self, codec: FeatureCodec) -> _Asked:
+        """The values, for a feature that they were made for.
+
+        Raises
+        ------
+        RowError : they were made for another one.
+        """
+        if codec is not self._codec and codec.element_kind != self._codec.element_kind:
+            raise RowError(f"these candidates are of {self._codec.feature!r}, not of {codec.feature!r}")
+        return self._asked
+
+    def names(self, numbering: _Numbering) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """The ids of those that have one, int32 ascending, and their places among the candidates, int64."""
+        named = self._named
+        if named[0] is not numbering:
+            ids = numbering.vocabulary.find(self._asked.values)
+            places = np.argsort(ids, kind="stable")
+            places = places[np.searchsorted(ids[places], 0) :]
+            named = self._named = numbering, ids[places], places
+        return named[1:]
 
 
 class _Numbering:
@@ -500,6 +691,11 @@ class _Numbering:
             # By symbol of the layer; 0 for symbols without an id.
             weights = np.append(weights, 0.0)[self.map_of(values.decoder.vocabulary)]
         return values.scores(weights)
+
+
+def _alone(entity: Any) -> Any:
+    """One entity as entities."""
+    return {name: [value] for name, value in entity.items()} if isinstance(entity, Mapping) else [entity]
 
 
 def _differ(one: object, other: object) -> bool:

@@ -227,6 +227,21 @@ class FeatureCodec:
             return MEMBERSHIP, EXACT, LIST, *([TIMES] if self.element_kind == "timestamp" else [])
         return (CATEGORICAL, EXACT, BINNED) if self.element_kind in _NUMBER_KINDS else (CATEGORICAL, EXACT)
 
+    @cached_property
+    def tag(self) -> bytes:
+        """What a value begins with in protobuf's wire format."""
+        wire_type = _WIRE_DELIMITED if self.is_collection else self.element_wire_type
+        return kernel.varint(_VALUE_FIELDS[self.value_field][0] << 3 | wire_type)
+
+    @property
+    def element_wire_type(self) -> int:
+        """How an element stands in protobuf's wire format: its wire type there."""
+        if self.element_kind in _VARINT_KINDS:
+            return _WIRE_VARINT
+        if self.element_kind in _DELIMITED_KINDS:
+            return _WIRE_DELIMITED
+        return _WIRE_FIXED32 if self.element_kind == "float" else _WIRE_FIXED64
+
     @property
     def is_exact(self) -> bool:
         """Whether values come back as they were written."""
@@ -490,9 +505,7 @@ class Decoder:
         self.codec = codec
         self.vocabulary = vocabulary
         is_packed = codec.is_collection and codec.element_kind not in _DELIMITED_KINDS
-        wire_type = _WIRE_DELIMITED if codec.is_collection else _element_wire_type(codec)
-        tag = kernel.varint(_VALUE_FIELDS[codec.value_field][0] << 3 | wire_type)
-        self._field = tag, codec.is_collection, is_packed
+        self._field = codec.tag, codec.is_collection, is_packed
 
     def to_wire(
         self, states: NDArray[np.uint8], indptr: NDArray[np.int64], symbols: Symbols
@@ -575,12 +588,3 @@ def _message_bounds(ends: NDArray[np.int64]) -> list[int]:
         first = min(max(stop, first + 1), first + _ENTITIES_PER_MESSAGE, len(ends) - 1)
         bounds.append(int(ends[first]))
     return bounds
-
-
-def _element_wire_type(codec: FeatureCodec) -> int:
-    kind = codec.element_kind
-    if kind in _VARINT_KINDS:
-        return _WIRE_VARINT
-    if kind in _DELIMITED_KINDS:
-        return _WIRE_DELIMITED
-    return _WIRE_FIXED32 if kind == "float" else _WIRE_FIXED64

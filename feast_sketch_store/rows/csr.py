@@ -115,7 +115,7 @@ class Csr:
 
         Rows in no part are empty.
         """
-        if len(parts) == 1 and len(parts[0][0]) == num_rows:
+        if len(parts) == 1 and len(parts[0][0]) == num_rows and (np.diff(parts[0][0]) > 0).all():
             return parts[0][1]
         indptr = np.zeros(num_rows + 1, np.int64)
         for places, part in parts:

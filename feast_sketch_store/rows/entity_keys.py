@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 SERIALIZATION_VERSION = 3
 
+_INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
+
 # The types that a join key can have: Feast's ValueType, with the fields of its ``Value``.
 _BYTES, _STRING, _INT32, _INT64, _UNIX_TIMESTAMP = 1, 2, 3, 4, 8
 _FIELDS = {
@@ -178,6 +180,72 @@ def hash_columns(join_keys: Mapping[str, pa.Array]) -> NDArray[np.uint64]:
 def hash_int64_keys(join_key: str, values: NDArray[np.int64]) -> NDArray[np.uint64]:
     """Hash the keys of a single int64 join key: uint64[n, 2]."""
     return kernel.hash_int64_keys(int64_prefix(join_key), values)
+
+
+class SingleKeys:
+    """Hashes entities one by one, given by the values of their join keys as Python has them.
+
+    Parameters
+    ----------
+    join_keys : of the entities, with their types in `JOIN_KEY_TYPES`.
+    """
+
+    def __init__(self, join_keys: Mapping[str, pa.DataType]):
+        self._names = sorted(join_keys)
+        self._heads = struct.pack("<I", len(join_keys)) + b"".join(_name(name) for name in self._names)
+        self._kinds = [_kind_of(join_keys[name]) for name in self._names]
+        is_int64 = self._kinds == [_INT64]
+        self._int64_prefix = self._heads + struct.pack("<II", _INT64, 8) if is_int64 else None
+
+    def hash(self, entity: object) -> bytes | None:
+        """The 16 bytes of an entity's hash: of a value, or of one of each join key by name.
+
+        None for anything that is not a single entity, or not surely of these types.
+        """
+        if type(entity) is int or isinstance(entity, np.integer):
+            if self._int64_prefix is not None and _INT64_MIN <= entity <= _INT64_MAX:
+                return kernel.hash_int64_key(self._int64_prefix, int(entity))
+            values: list[object] = [entity]
+        elif isinstance(entity, str | bytes):
+            values = [entity]
+        elif isinstance(entity, Mapping) and entity.keys() == {*self._names}:
+            values = [entity[name] for name in self._names]
+        else:
+            return None
+        if len(values) != len(self._names):
+            return None
+        parts = [_serialized(kind, value) for kind, value in zip(self._kinds, values, strict=True)]
+        if None in parts:
+            return None
+        return kernel.hash_key(b"".join((self._heads, *parts)))  # type: ignore[arg-type]
+
+
+def _kind_of(kind: pa.DataType) -> int:
+    """The type of Feast's that a join key of a column's type has."""
+    (field,) = (field for field, known in JOIN_KEY_TYPES.items() if known == kind)
+    (number,) = (number for number, known in _FIELDS.items() if known == field)
+    return number
+
+
+def _serialized(kind: int, value: object) -> bytes | None:
+    """Type, length and value of a join key; None if the value is not of the type."""
+    content = None
+    if type(value) is int or isinstance(value, np.integer):
+        number = int(value)
+        if kind == _INT32 and -(2**31) <= number < 2**31:
+            content = struct.pack("<i", number)
+        elif kind in (_INT64, _UNIX_TIMESTAMP) and _INT64_MIN <= number <= _INT64_MAX:
+            content = struct.pack("<q", number)
+    elif kind == _STRING and type(value) is str:
+        content = value.encode()
+    elif kind == _BYTES and type(value) is bytes:
+        content = value
+    return None if content is None else struct.pack("<II", kind, len(content)) + content
+
+
+def hash_int64_key(join_key: str, value: int) -> bytes:
+    """The 16 bytes of the hash of a key with a single int64 join key."""
+    return kernel.hash_int64_key(int64_prefix(join_key), value)
 
 
 def serialize_columns(join_keys: Mapping[str, pa.Array]) -> pa.Array:

@@ -6,14 +6,12 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from feast_sketch_store.kernel import row_sums, to_bits
+from feast_sketch_store.kernel import contains_rows, row_sums, to_bits
 from feast_sketch_store.rows.codecs import Decoder, Symbols
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP
 from feast_sketch_store.rows.listing import Listing
 from feast_sketch_store.rows.lists import newest_of, once_a_tick
-
-_MAX_MARKS = 1 << 22  # bytes
 
 
 class Answer(Protocol):
@@ -81,21 +79,7 @@ class Answer(Protocol):
         -------
         bool[p, m]
         """
-        csr, num_rows, num_symbols = self.csr, len(self.states), len(self.decoder.vocabulary)
-        found = np.empty((num_rows, symbols.shape[-1]), np.bool_)
-        rows_per_chunk = max(1, _MAX_MARKS // (num_symbols + 1))
-        for first in range(0, num_rows, rows_per_chunk):
-            indptr = csr.indptr[first : first + rows_per_chunk + 1]
-            # The column behind the last symbol, to which -1 points as well, stays empty.
-            has_symbol = np.zeros((len(indptr) - 1, num_symbols + 1), np.bool_)
-            rows = np.repeat(np.arange(len(has_symbol)), np.diff(indptr))
-            has_symbol[rows, csr.ids[indptr[0] : indptr[-1]]] = True
-            chunk = slice(first, first + len(has_symbol))
-            if symbols.ndim == 1:
-                found[chunk] = has_symbol[:, symbols]
-            else:
-                found[chunk] = np.take_along_axis(has_symbol, symbols[chunk].astype(np.int64), axis=1)
-        return found
+        return contains_rows(self.csr.indptr, self.csr.ids, len(self.decoder.vocabulary), symbols)
 
     def scores(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
         """The sum of the weights, float64[V], of each entity's symbols, times their own: float64[p]."""

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from feast_sketch_store.kernel import PreparedRows
 from feast_sketch_store.rows.codecs import EMPTY, VALUE, Decoder, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import EncodedFeature
@@ -91,6 +92,10 @@ class SealedFeature(ABC):
         ------
         ValueError : the parts, which came from a file, contradict each other.
         """
+
+    def prepare(self, rows: PreparedRows) -> bool:
+        """Add the feature to rows that are prepared for reads of one entity; False if the kernel cannot."""
+        return False
 
     def shown(self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64]) -> Answer:
         """What reads would give of a feature of n rows, were they sealed under such hashes, uint64[n, 2].
@@ -302,6 +307,9 @@ class Structure(ABC):
         }
         share = self.features[feature].num_facts / max(1, self.num_facts)
         return share * (self.size_bytes - sum(vocabularies.values())) + vocabularies.get(feature, 0)
+
+    def prepare(self, rows: PreparedRows) -> None:  # noqa: B027 - most have nothing to add
+        """Add what its features share to rows that are prepared for reads of one entity."""
 
     @abstractmethod
     def to_snapshot(self) -> Described:

@@ -12,6 +12,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from feast_sketch_store.kernel import PreparedRows
+from feast_sketch_store.kernel.prepared import AS_BYTES, AS_IDS, AS_NUMBERS
 from feast_sketch_store.rows.codecs import MISSING, VALUE, Decoder, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import EncodedFeature
@@ -22,6 +24,7 @@ from feast_sketch_store.structures.costs import Popularity, packed_bytes
 from feast_sketch_store.structures.elements import (
     DictionaryElements,
     Elements,
+    NumberElements,
     elements_from,
     offsets_of,
     smallest,
@@ -36,7 +39,9 @@ from feast_sketch_store.structures.parts import (
     describe_packed,
     prefixed,
 )
+from feast_sketch_store.structures.prepared import begin_feature
 from feast_sketch_store.succinct import PackedInts
+from feast_sketch_store.succinct.packed import NO_NUMBERS, unchecked
 
 COLUMN = "column"
 
@@ -183,6 +188,26 @@ class Column(SealedFeature):
         """See `SealedFeature.read`."""
         assert found.rows is not None
         return self.take(found.rows)
+
+    def prepare(self, rows: PreparedRows) -> bool:
+        """See `SealedFeature.prepare`."""
+        elements, content, check = self.elements, None, None
+        if isinstance(elements, DictionaryElements):
+            kind, packed = AS_IDS, elements.ids
+        elif isinstance(elements, NumberElements):
+            kind, packed = AS_NUMBERS, elements.numbers
+        else:
+            kind, packed, content, check = AS_BYTES, elements.offsets, elements.words, elements.check
+            if self.codec.element_kind == "message":
+                return False  # what a file has may be none
+        is_text = kind == AS_BYTES and self.codec.element_kind == "string"
+        begin_feature(rows, self.codec, self.dictionary)
+        bounds = NO_NUMBERS if self.bounds is None else self.bounds.arguments
+        rows.from_column(
+            *self.states.arguments, self.state_step, *bounds, *packed.arguments, kind, is_text, content,
+            *unchecked(check),
+        )  # fmt: skip
+        return True
 
     def take(self, rows: NDArray[np.int64]) -> Answer:
         """The values of some rows.

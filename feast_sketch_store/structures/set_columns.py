@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from feast_sketch_store.kernel import PreparedRows
 from feast_sketch_store.rows.codecs import EMPTY, VALUE, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.vocabulary import Vocabulary
@@ -34,6 +35,7 @@ from feast_sketch_store.structures.parts import (
     describe_ascending,
     prefixed,
 )
+from feast_sketch_store.structures.prepared import begin_feature
 from feast_sketch_store.structures.shared_values import NO_SET, find_chains, headers_of
 from feast_sketch_store.succinct import GolombSets, SetCode
 
@@ -76,6 +78,12 @@ class SetFeature(SealedFeature):
         if no_set:
             states = np.where(headers < no_set, headers.astype(np.uint8), states)
         return CsrAnswer(self.decoder, states, Csr(indptr, symbols))
+
+    def prepare(self, rows: PreparedRows) -> bool:
+        """See `SealedFeature.prepare`."""
+        begin_feature(rows, self.codec, self.vocabulary)
+        rows.from_set(self.number, self.own_ids)
+        return True
 
 
 @dataclass(frozen=True)
@@ -197,6 +205,10 @@ class SetColumns(Structure):
     def fact_bits(self) -> int:
         """Bits of the sets, and of where they begin."""
         return 8 * self.sets.size_bytes
+
+    def prepare(self, rows: PreparedRows) -> None:
+        """See `Structure.prepare`."""
+        rows.sets(*self.sets.arguments)
 
     def to_snapshot(self) -> Described:
         """See `Structure.to_snapshot`."""

@@ -17,13 +17,14 @@ number of bits required to implement an associative memory", 1971.
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store import kernel
 from feast_sketch_store.kernel import SAMPLED, AscendingNumbers, PackedNumbers
-from feast_sketch_store.succinct.packed import Check, PackedInts, num_words_for
+from feast_sketch_store.succinct.packed import Check, PackedInts, num_words_for, unchecked
 
 _WORD_BITS = 64
 _MAX_LOW_WIDTH = 63
@@ -125,6 +126,14 @@ class EliasFano:
         """The integers as the kernel takes them."""
         lows, samples = (PackedNumbers(p.words, p.width) for p in (self.lows, self.samples))
         return AscendingNumbers(self.highs, self.num_buckets, len(self), lows, samples)
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """The integers as the compiled kernel takes them for reads of one; see `PreparedRows`."""
+        numbers = self.highs, self.num_buckets, len(self)
+        packed = self.lows.words, self.lows.width, self.samples.words, self.samples.width
+        checks = map(unchecked, (self.check, self.lows.check, self.samples.check))
+        return (*numbers, *packed, *(argument for check in checks for argument in check))
 
     def take(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
         """The integers at some places, int64[m]; to be asked of those that are found by their places.

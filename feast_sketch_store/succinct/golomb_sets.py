@@ -33,6 +33,7 @@ distributed integer alphabets", 1975. Golomb-coded sets of hashes, without popul
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +41,7 @@ from numpy.typing import NDArray
 from feast_sketch_store import kernel
 from feast_sketch_store.kernel import SetCodes
 from feast_sketch_store.succinct.elias_fano import EliasFano, expected_bytes
-from feast_sketch_store.succinct.packed import Check
+from feast_sketch_store.succinct.packed import Check, unchecked
 
 _MAX_HEADER_WIDTH = 30
 _MAX_LEVEL = 255
@@ -269,6 +270,11 @@ class GolombSets:
     def joint_codes(self) -> SetCodes:
         """The codes as the kernel takes them."""
         return _joint(self.codes)
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """The sets as the compiled kernel takes them for reads of one row; see `PreparedRows`."""
+        return *self.joint_codes, self.words, self.num_bits, *unchecked(self.check), *self.starts.arguments
 
     def _check_rows(self, rows: NDArray[np.int64]) -> None:
         """Check the words of rows, and where they begin; they end where the next one begins."""

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from feast_sketch_store import kernel
 from feast_sketch_store.kernel import PackedNumbers
+from feast_sketch_store.kernel.prepared import Numbers
 
 
 class Check(Protocol):
@@ -105,6 +106,22 @@ class PackedInts:
         if self.base:
             numbers += np.uint64(self.base % 2**64)
         return numbers.view(np.int64)
+
+    @property
+    def arguments(self) -> Numbers:
+        """The numbers as the compiled kernel takes them for reads of one row; see `PreparedRows`."""
+        marks, block_words = unchecked(self.check)
+        return self.words, self.width, self.base, self.length, marks, block_words
+
+
+NO_NUMBERS: Numbers = (np.zeros(0, np.uint64), 0, 0, 0, None, 0)
+
+
+def unchecked(check: Check | None) -> tuple[NDArray[np.uint8] | None, int]:
+    """The marks of blocks that were not checked yet, if there are such, and the words of a block."""
+    if check is None or check.all_checked:
+        return None, 0
+    return check.unchecked, check.block_words
 
 
 def num_words_for(length: int, width: int) -> int:

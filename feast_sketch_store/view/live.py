@@ -208,6 +208,12 @@ class LiveView:
         self._was_read = True
         return self._with_state(read)
 
+    def current(self) -> State:
+        """The state that reads see now, for those that leave all that is unusual to `with_state`."""
+        self._was_read = True
+        self._refresh_if_due()
+        return self._state
+
     def _with_state(self, read: Callable[[State], T]) -> T:
         self._refresh_if_due()
         while True:

@@ -7,14 +7,16 @@ import logging
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from feast_sketch_store.errors import DamagedFileError, StorageError, UnsupportedFeatureError
+from feast_sketch_store.kernel import PreparedRows
 from feast_sketch_store.layers import ExactLayer, LayerAnswer, Shards, SketchLayer
+from feast_sketch_store.layers.prepared import stack
 from feast_sketch_store.row_log import START, LogRead, Position, RowLog
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import RowKeys
@@ -28,6 +30,7 @@ from feast_sketch_store.view.semantics import REPLACE, RowSemantics
 _logger = logging.getLogger(__name__)
 
 _KEEP_SECONDS = 3_600.0  # between two signs that fetched files are in use
+_MAX_QUESTIONS = 64  # that are kept prepared; each is the features of a request
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,9 @@ class State:
     unsealed_commits: int = 0
     newest_seen: SnapshotFile | None = None  # the newest there was, readable or not
     pinned: str = ""  # the name of the snapshot that the state is held at, without the commits since
+    _prepared: dict[tuple[str, ...], PreparedRows | None] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @property
     def layers(self) -> list[SketchLayer | ExactLayer]:
@@ -57,6 +63,34 @@ class State:
     def unsealed_bytes(self) -> int:
         """Bytes of the exact layers."""
         return sum(layer.size_bytes for layer in self.exact)
+
+    def prepared(
+        self, features: tuple[str, ...], names: Sequence[NDArray[np.int32] | None] | None = None
+    ) -> PreparedRows | None:
+        """The rows for reads of one entity, which see what `read` sees; None if only that can.
+
+        Parameters
+        ----------
+        features : to be read.
+        names : as of `layers.prepared.stack`, for `newest_first`.
+        """
+        if names is not None:
+            return stack(self.newest_first, features, names) if self._is_preparable else None
+        if features not in self._prepared:
+            if len(self._prepared) >= _MAX_QUESTIONS:
+                self._prepared.clear()
+            self._prepared[features] = stack(self.newest_first, features) if self._is_preparable else None
+        return self._prepared[features]
+
+    @property
+    def newest_first(self) -> list[SketchLayer | ExactLayer]:
+        """All layers, in the order in which they are asked about an entity."""
+        return [*reversed(self.exact), *(() if self.sealed is None else self.sealed.layers)]
+
+    @property
+    def _is_preparable(self) -> bool:
+        # Where rows add up, or several sealed layers divide the entities, the newest layer does not tell all.
+        return self.semantics is REPLACE and (self.sealed is None or len(self.sealed.layers) == 1)
 
     def read(
         self,

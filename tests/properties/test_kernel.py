@@ -241,6 +241,45 @@ def test_distinct_ids_of_rows(rows):
     assert_equal(ids, before)
 
 
+@REPEATABLE
+@given(st.data(), st.lists(st.lists(st.integers(0, 200), max_size=30), max_size=6), st.integers(201, 300))
+def test_rows_that_have_symbols(data, rows, num_symbols):
+    indptr = np.cumsum([0, *map(len, rows)])
+    ids = np.array([number for row in rows for number in row], np.int32)
+    asked = data.draw(st.lists(st.integers(-1, num_symbols - 1), min_size=1, max_size=40))
+    for symbols in (
+        np.array(asked, np.int32),
+        np.array([asked[number:] + asked[:number] for number in range(len(rows))], np.int32).reshape(
+            len(rows), len(asked)
+        ),
+    ):
+        found = compiled.contains_rows(indptr, ids, num_symbols, symbols)
+        assert_equal(found, reference.contains_rows(indptr, ids, num_symbols, symbols))
+        own = np.broadcast_to(symbols, (len(rows), len(asked))).tolist()
+        assert found.tolist() == [[n in row for n in wanted] for row, wanted in zip(rows, own, strict=True)]
+
+
+def test_symbols_that_do_not_fit_the_rows_are_refused():
+    indptr, ids, out = np.array([0, 2]), np.array([0, 4], np.int32), np.zeros(2, np.bool_)
+    good = [indptr, ids, 5, np.array([1, -1], np.int32), 0, out]
+    assert compiled._compiled.contains_rows(*good) is None
+    for place, value in [
+        (0, np.array([0, 3])),
+        (0, np.array([1, 0])),
+        (1, np.array([0, 5], np.int32)),
+        (1, np.array([-1, 0], np.int32)),
+        (2, 4),
+        (2, -1),
+        (3, np.array([5, 0], np.int32)),
+        (3, np.array([-2, 0], np.int32)),
+        (4, -1),
+        (4, 1),
+        (5, out[:1].copy()),
+    ]:
+        with pytest.raises(ValueError, match="do not fit"):
+            compiled._compiled.contains_rows(*good[:place], value, *good[place + 1 :])
+
+
 def test_hashes_are_those_of_the_libraries():
     hashes = compiled.hash_keys(*as_arrow([INT64_KEY, b"Ada"])).tobytes()
     assert hashes[:16] == mmh3.mmh3_x64_128_digest(INT64_KEY)

@@ -90,6 +90,11 @@ def test_a_part_that_is_the_whole_is_not_copied():
     assert Csr.placed([(np.arange(3), whole)], 3) is whole
 
 
+def test_a_part_that_is_the_whole_in_another_order():
+    placed = Csr.placed([(np.array([2, 0, 1]), csr([[7, 8], [9], []]))], 3)
+    assert plain(placed) == [[9], [], [7, 8]]
+
+
 @pytest.mark.parametrize("num_rows", [0, 3])
 def test_no_parts(num_rows):
     assert plain(Csr.placed([], num_rows)) == [[]] * num_rows

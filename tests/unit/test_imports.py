@@ -39,6 +39,7 @@ ROOMS = [
 MAY_IMPORT_FEAST = {
     "adapter.advice",
     "adapter.responses",
+    "adapter.single",
     "bridges.base",
     "bridges.hashed_keys",
     "bridges.importing",

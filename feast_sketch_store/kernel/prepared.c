@@ -1,0 +1,280 @@
+/* PreparedRows: a layer of rows, or a stack of such layers, in the form in which reads of one entity take it.
+ *
+ * The methods here put one together, before it is shared; `layers/prepared.py` calls them. Arrays are held as long
+ * as it lives. */
+
+#include "prepared.h"
+
+/* Makes what a call took the object's own. */
+static int keep(Prepared *self, Call *call) {
+    Py_ssize_t num_buffers = self->num_buffers + call->num_buffers, num_memory = self->num_memory + call->num_scratches;
+    Py_buffer *buffers = PyMem_Realloc(self->buffers, sizeof(Py_buffer) * (size_t)(num_buffers + 1));
+    if (buffers) self->buffers = buffers;
+    void **memory = PyMem_Realloc(self->memory, sizeof(void *) * (size_t)(num_memory + 1));
+    if (memory) self->memory = memory;
+    if (!buffers || !memory) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    while (call->num_buffers) self->buffers[self->num_buffers++] = call->buffers[--call->num_buffers];
+    while (call->num_scratches) self->memory[self->num_memory++] = call->scratches[--call->num_scratches];
+    return 0;
+}
+
+/* Keeps it all and returns None. */
+static PyObject *done(Prepared *self, Call *call) {
+    if (keep(self, call) < 0) return NULL;
+    Py_RETURN_NONE;
+}
+
+static int take_blocks(Call *call, Blocks *blocks) {
+    Array unchecked;
+    Py_ssize_t block_words;
+    if (take(call, "1?n", &unchecked, &block_words) < 0) return -1;
+    if (unchecked.data && block_words < 1) {
+        refuse("a block has no words");
+        return -1;
+    }
+    blocks->unchecked = unchecked.data;
+    blocks->block_words = (uint64_t)block_words;
+    blocks->number = (uint64_t)unchecked.length;
+    return 0;
+}
+
+/* Takes words, width, base, length, unchecked and block_words. */
+static int take_numbers(Call *call, Numbers *numbers) {
+    Array words;
+    Py_ssize_t width, length;
+    if (take(call, "8nwn", &words, &width, &numbers->base, &length) < 0 ||
+        init_packed(&numbers->packed, &words, width, length) < 0)
+        return -1;
+    numbers->length = (uint64_t)length;
+    return take_blocks(call, &numbers->blocks);
+}
+
+/* Takes the arguments of `take_ascending` and blocks of highs, lows and samples. */
+static int take_checked(Call *call, CheckedAscending *checked, int by_value) {
+    if (take_ascending(call, &checked->numbers, by_value) < 0 || take_blocks(call, &checked->highs) < 0 ||
+        take_blocks(call, &checked->lows) < 0 || take_blocks(call, &checked->samples) < 0)
+        return -1;
+    return 0;
+}
+
+#define CONSTRUCTION(DO) DO(listed) DO(exact) DO(sets) DO(feature) DO(from_set) DO(from_column) DO(from_rows) DO(layer)
+
+CONSTRUCTION(DECLARE_METHOD)
+
+static int is_first(const Prepared *self) {
+    if (self->kind == NOTHING) return 1;
+    refuse("the rows are there already");
+    return 0;
+}
+
+/* listed(salt, salt, fingerprints ..., range, twins, timestamps ..., distinct_timestamps, bucket_bounds)
+ *
+ * Rows in the order of their fingerprints, see layers/listed.py; `...` are the arguments of `take_checked` and
+ * `take_numbers`. */
+PREPARED_METHOD(listed) {
+    Prepared *self = (Prepared *)call->self;
+    Array twins, distinct, bounds;
+    if (!is_first(self) || take(call, "ww", &self->salt[0], &self->salt[1]) < 0 ||
+        take_checked(call, &self->fingerprints, 1) < 0 || take(call, "w8", &self->index.range, &twins) < 0 ||
+        take_numbers(call, &self->timestamps) < 0 || take(call, "8?8?.", &distinct, &bounds) < 0)
+        return NULL;
+    self->index.fingerprints = self->fingerprints.numbers;
+    self->index.twins = twins.data;
+    self->index.num_twins = twins.length;
+    int64_t num_rows = self->index.fingerprints.length;
+    if (!is_row_index(&self->index) || (int64_t)self->timestamps.length != num_rows || bounds.length % 2)
+        return refuse(DO_NOT_FIT);
+    self->num_rows = num_rows;
+    self->distinct_timestamps = distinct.data;
+    self->num_distinct_timestamps = distinct.length;
+    self->bucket_bounds = bounds.data;
+    self->num_buckets = bounds.length / 2;
+    if (keep(self, call) < 0) return NULL;
+    self->kind = LISTED;
+    Py_RETURN_NONE;
+}
+
+/* exact(hashes, event_timestamps, deleted): uint64[n, 2] ascending, int64[n], bool[n]. */
+PREPARED_METHOD(exact) {
+    Prepared *self = (Prepared *)call->self;
+    Array hashes, timestamps, deleted;
+    if (!is_first(self) || take(call, "881.", &hashes, &timestamps, &deleted) < 0) return NULL;
+    if (hashes.length != 2 * timestamps.length || deleted.length != timestamps.length) return refuse(DO_NOT_FIT);
+    self->hashes = hashes.data;
+    self->event_timestamps = timestamps.data;
+    self->deleted = deleted.data;
+    self->num_rows = timestamps.length;
+    if (keep(self, call) < 0) return NULL;
+    self->kind = EXACT;
+    Py_RETURN_NONE;
+}
+
+/* sets(parameters, level_starts, levels, words, num_bits, unchecked, block_words, starts ...) */
+PREPARED_METHOD(sets) {
+    Prepared *self = (Prepared *)call->self;
+    if (self->kind != LISTED || self->marks) return refuse("there are no rows for the sets");
+    if (take_words_of_sets(call, &self->sets) < 0 || take_blocks(call, &self->code_blocks) < 0 ||
+        take_checked(call, &self->starts, 0) < 0 || take(call, ".") < 0)
+        return NULL;
+    self->sets.starts = self->starts.numbers;
+    if (self->sets.starts.length != self->num_rows) return refuse(DO_NOT_FIT);
+    uint8_t *marks = scratch(call, (size_t)self->sets.codes.number);
+    if (!marks) return NULL;
+    memset(marks, 0, (size_t)self->sets.codes.number);
+    if (keep(self, call) < 0) return NULL;
+    self->marks = marks;
+    Py_RETURN_NONE;
+}
+
+/* feature(tag, is_collection, wire_type, numbers, offsets, data)
+ *
+ * Begins a feature that the rows do not know. Ids stand for int64 numbers, or for bytes, if they stand for anything. */
+PREPARED_METHOD(feature) {
+    Prepared *self = (Prepared *)call->self;
+    Array tag, numbers, offsets, data;
+    Py_ssize_t is_collection, wire;
+    if (take(call, "1nn8?8?1?.", &tag, &is_collection, &wire, &numbers, &offsets, &data) < 0) return NULL;
+    if ((self->kind != LISTED && self->kind != EXACT) || wire < VARINT || wire > FIXED32 ||
+        tag.length > (Py_ssize_t)sizeof self->features->tag || (offsets.data && !offsets.length))
+        return refuse(DO_NOT_FIT);
+    size_t size = sizeof(Feature) * (size_t)(self->num_features + 1);
+    Feature *features = PyMem_Realloc(self->features, size);
+    if (!features) return PyErr_NoMemory();
+    self->features = features;
+    if (keep(self, call) < 0) return NULL;
+    Feature *feature = features + self->num_features++;
+    memset(feature, 0, sizeof *feature);
+    memcpy(feature->tag, tag.data, (size_t)tag.length);
+    feature->tag_size = tag.length;
+    feature->is_collection = is_collection != 0;
+    feature->wire = (int)wire;
+    feature->values = (Values){numbers.data, offsets.data, data.data, numbers.length, data.length};
+    if (offsets.data) feature->values.length = offsets.length - 1;
+    Py_RETURN_NONE;
+}
+
+/* The feature that was begun; NULL with an exception. */
+static Feature *begun(Prepared *self, int kind) {
+    if (self->kind == (unsigned)kind && self->num_features && self->features[self->num_features - 1].form == UNKNOWN)
+        return self->features + self->num_features - 1;
+    refuse("no feature was begun");
+    return NULL;
+}
+
+/* from_set(number, own_ids): it is among the sets. */
+PREPARED_METHOD(from_set) {
+    Prepared *self = (Prepared *)call->self;
+    Feature *feature = begun(self, LISTED);
+    Array own_ids;
+    if (!feature || take(call, "n4?.", &feature->number, &own_ids) < 0) return NULL;
+    if (!self->marks || feature->number < 0 || feature->number >= self->sets.codes.number ||
+        (own_ids.data && own_ids.length != self->sets.codes.of[feature->number].num_symbols))
+        return refuse(DO_NOT_FIT);
+    feature->own_ids = own_ids.data;
+    mark_wanted(&self->sets.codes, feature->number, self->marks);
+    if (feature->number > self->last_set) self->last_set = feature->number;
+    feature->form = IN_SETS;
+    return done(self, call);
+}
+
+/* from_column(states ..., step, bounds ... of a collection or Nones, elements ..., elements_are, is_text,
+ *             content, unchecked, block_words): see structures/columns.py. */
+PREPARED_METHOD(from_column) {
+    Prepared *self = (Prepared *)call->self;
+    Feature *feature = begun(self, LISTED);
+    Array content;
+    Py_ssize_t step, elements_are, is_text;
+    if (!feature || take_numbers(call, &feature->states) < 0 || take(call, "n", &step) < 0 ||
+        take_numbers(call, &feature->bounds) < 0 || take_numbers(call, &feature->elements) < 0 ||
+        take(call, "nn8?", &elements_are, &is_text, &content) < 0 || take_blocks(call, &feature->content_blocks) < 0 ||
+        take(call, ".") < 0)
+        return NULL;
+    if (step < 1 || elements_are < AS_IDS || elements_are > AS_BYTES) return refuse(DO_NOT_FIT);
+    feature->state_step = step;
+    feature->has_bounds = feature->bounds.length != 0;
+    feature->elements_are = (unsigned)elements_are;
+    feature->is_text = is_text != 0;
+    feature->content = content.data;
+    feature->num_content_bytes = 8 * content.length;
+    feature->form = IN_COLUMN;
+    return done(self, call);
+}
+
+/* from_rows(states, indptr, ids): uint8[n], int64[n + 1], int32[nnz]. */
+PREPARED_METHOD(from_rows) {
+    Prepared *self = (Prepared *)call->self;
+    Feature *feature = begun(self, EXACT);
+    Array states, indptr, ids;
+    if (!feature || take(call, "184.", &states, &indptr, &ids) < 0) return NULL;
+    if (states.length != self->num_rows || indptr.length != self->num_rows + 1) return refuse(DO_NOT_FIT);
+    feature->row_states = states.data;
+    feature->indptr = indptr.data;
+    feature->ids = ids.data;
+    feature->num_ids = ids.length;
+    feature->form = IN_ROWS;
+    return done(self, call);
+}
+
+/* layer(rows, names): put one below those that there are. `names`, int32, are what its ids are called, or None. */
+PREPARED_METHOD(layer) {
+    Prepared *self = (Prepared *)call->self;
+    PyObject *object;
+    Array names;
+    if (take(call, "o4?.", &object, &names) < 0) return NULL;
+    Prepared *rows = (Prepared *)object;
+    if ((self->kind != NOTHING && self->kind != STACK) || Py_TYPE(object) != Py_TYPE(call->self) ||
+        (rows->kind != LISTED && rows->kind != EXACT) ||
+        (self->num_layers && self->layers[0].rows->num_features != rows->num_features))
+        return refuse("this is not a layer of the same features");
+    Layer *layers = PyMem_Realloc(self->layers, sizeof(Layer) * (size_t)(self->num_layers + 1));
+    if (!layers) return PyErr_NoMemory();
+    self->layers = layers;
+    if (keep(self, call) < 0) return NULL;
+    Py_INCREF(object);
+    layers[self->num_layers++] = (Layer){rows, names.data, names.length};
+    self->kind = STACK;
+    Py_RETURN_NONE;
+}
+
+/* -- the type ---------------------------------------------------------------------------------------- */
+
+static PyObject *make(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
+    if (PyTuple_Size(arguments) || (keywords && PyDict_Size(keywords))) return refuse("PreparedRows takes no arguments");
+    Prepared *self = (Prepared *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0); /* all zero */
+    if (self) self->last_set = -1;
+    return (PyObject *)self;
+}
+
+static void release(PyObject *object) {
+    Prepared *self = (Prepared *)object;
+    PyTypeObject *type = Py_TYPE(object);
+    while (self->num_layers) Py_DECREF((PyObject *)self->layers[--self->num_layers].rows);
+    while (self->num_buffers) PyBuffer_Release(&self->buffers[--self->num_buffers]);
+    while (self->num_memory) PyMem_Free(self->memory[--self->num_memory]);
+    PyMem_Free(self->layers);
+    PyMem_Free(self->features);
+    PyMem_Free(self->buffers);
+    PyMem_Free(self->memory);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
+    Py_DECREF((PyObject *)type);
+}
+
+#define METHOD(NAME) {#NAME, (PyCFunction)(void (*)(void))prepared_##NAME, METH_FASTCALL, NULL},
+static PyMethodDef methods[] = {CONSTRUCTION(METHOD) PREPARED_METHODS(METHOD){NULL, NULL, 0, NULL}};
+
+static PyType_Slot slots[] = {
+    {Py_tp_new, (void *)make}, {Py_tp_dealloc, (void *)release}, {Py_tp_methods, methods}, {0, NULL}};
+
+static PyType_Spec spec = {"feast_sketch_store.kernel._compiled.PreparedRows", sizeof(Prepared), 0, Py_TPFLAGS_DEFAULT,
+                           slots};
+
+int kernel_add_prepared(PyObject *module) {
+    PyObject *type = PyType_FromModuleAndSpec(module, &spec, NULL);
+    if (!type) return -1;
+    int failed = PyModule_AddType(module, (PyTypeObject *)type);
+    Py_DECREF(type);
+    return failed;
+}

@@ -1,0 +1,213 @@
+/* Rows that are prepared for reads of one entity; prepared.c makes them, single.c and wire.c read them. */
+
+#ifndef FEAST_SKETCH_STORE_PREPARED_H
+#define FEAST_SKETCH_STORE_PREPARED_H
+
+#include "kernel.h"
+
+/* Which blocks of an array's words were not checked yet; see snapshot/blocks.py. */
+typedef struct {
+    const uint8_t *unchecked; /* NULL if none */
+    uint64_t block_words, number;
+} Blocks;
+
+static inline int are_checked(const Blocks *blocks, uint64_t first_word, uint64_t last_word) {
+    if (!blocks->unchecked) return 1;
+    for (uint64_t b = first_word / blocks->block_words; b <= last_word / blocks->block_words && b < blocks->number; b++)
+        if (blocks->unchecked[b]) return 0;
+    return 1;
+}
+
+/* `length` integers, each `base` more than the packed number. */
+typedef struct {
+    Packed packed;
+    uint64_t base, length;
+    Blocks blocks;
+} Numbers;
+
+/* 0, or -1 if it is not to be had here. */
+static inline int get_number(const Numbers *numbers, uint64_t place, int64_t *number) {
+    uint64_t word = place * (uint64_t)numbers->packed.width >> 6;
+    if (place >= numbers->length || (numbers->packed.width && !are_checked(&numbers->blocks, word, word + 1))) return -1;
+    *number = (int64_t)(get_packed(&numbers->packed, place) + numbers->base);
+    return 0;
+}
+
+/* Ascending numbers, of which some blocks of highs, lows and samples may not be checked yet. */
+typedef struct {
+    Ascending numbers;
+    Blocks highs, lows, samples;
+} CheckedAscending;
+
+/* What ids stand for: numbers, or binary values as Arrow lays them out. */
+typedef struct {
+    const int64_t *numbers, *offsets;
+    const uint8_t *data;
+    int64_t length, num_bytes;
+} Values;
+
+typedef struct {
+    const uint8_t *bytes;
+    int64_t length;
+} Slice;
+
+/* Wire types of protobuf. */
+enum { VARINT = 0, FIXED64 = 1, DELIMITED = 2, FIXED32 = 5 };
+
+enum { MISSING, IS_NULL, EMPTY, VALUE }; /* states, as in codecs.py */
+
+typedef struct {
+    enum { UNKNOWN, IN_SETS, IN_COLUMN, IN_ROWS } form;
+    Values values; /* of ids, if elements are such */
+    uint8_t tag[8];
+    Py_ssize_t tag_size;
+    int is_collection, wire;
+    /* in sets: the number of its code, and what ids are called */
+    Py_ssize_t number;
+    const int32_t *own_ids;
+    /* in a column */
+    Numbers states, bounds, elements;
+    int64_t state_step;
+    int has_bounds, is_text;
+    enum { AS_IDS, AS_NUMBERS, AS_BYTES } elements_are;
+    const uint8_t *content;
+    int64_t num_content_bytes;
+    Blocks content_blocks;
+    /* in rows one behind the other */
+    const uint8_t *row_states;
+    const int64_t *indptr;
+    const int32_t *ids;
+    int64_t num_ids;
+} Feature;
+
+/* A layer of rows, or a stack of such layers, from the newest to the oldest. Does not change once it is read. */
+typedef struct Prepared Prepared;
+
+typedef struct {
+    Prepared *rows;
+    const int32_t *names; /* what the ids of the first feature are called in answers; NULL if as they are */
+    int64_t num_names;
+} Layer;
+
+struct Prepared {
+    PyObject_HEAD
+    enum { NOTHING, LISTED, EXACT, STACK } kind;
+    int64_t num_rows;
+    /* listed */
+    uint64_t salt[2];
+    RowIndex index;
+    CheckedAscending fingerprints; /* of the index */
+    const int64_t *distinct_timestamps; /* NULL if `timestamps` are no ids of them */
+    int64_t num_distinct_timestamps;
+    Numbers timestamps;
+    const int64_t *bucket_bounds;
+    int64_t num_buckets;
+    /* exact */
+    const uint64_t *hashes;
+    const int64_t *event_timestamps;
+    const uint8_t *deleted;
+    /* either */
+    Sets sets;
+    Blocks code_blocks;
+    CheckedAscending starts; /* of the sets */
+    uint8_t *marks;
+    Py_ssize_t last_set; /* that is wanted; -1 if none is */
+    Feature *features;
+    Py_ssize_t num_features;
+    /* a stack */
+    Layer *layers;
+    Py_ssize_t num_layers;
+    /* what all of it points to */
+    Py_buffer *buffers;
+    void **memory;
+    Py_ssize_t num_buffers, num_memory;
+};
+
+/* -- memory for the time of a read -------------------------------------------------------------------- */
+
+typedef struct Block Block;
+
+typedef struct {
+    uint64_t own[512];
+    size_t used; /* bytes of these */
+    Block *blocks;
+} Arena;
+
+/* NULL if there is none. Aligned to 8. */
+void *arena_get(Arena *arena, size_t size);
+void arena_free(Arena *arena);
+
+/* -- reads: what is damaged, or was not checked yet, is refused, for the slow way to deal with --------- */
+
+enum { REFUSED = -1, ABSENT = 0, FOUND = 1, EXPIRED = 2 };
+
+typedef struct {
+    const Layer *layer;
+    int64_t row, timestamp;
+    RowOfSets sets; /* once they are read: `ids` is not NULL */
+    int32_t *ids;
+} Place;
+
+int locate(const Prepared *stack, const uint64_t *hash, int64_t expire_before, Place *place);
+
+/* The elements of a feature of a row: as ids, or else as they are. */
+typedef struct {
+    int state;
+    int64_t count;
+    const int32_t *ids;
+    const int64_t *numbers;
+    const Slice *slices;
+} Content;
+
+/* 0 or REFUSED */
+int read_content(Place *place, const Feature *feature, Arena *arena, Content *content);
+
+/* Puts what they stand for in the place of ids; 0 or REFUSED. */
+int resolve(const Feature *feature, Arena *arena, Content *content);
+
+/* Takes the hash of an entity and `expire_before`. 0, or -1 with an exception. */
+int take_question(Call *call, uint64_t *hash, int64_t *expire_before);
+
+/* The first feature of an entity: FOUND, or ABSENT if it has no row, or one that is withheld; or REFUSED. */
+int ask(const Prepared *stack, const uint64_t *hash, int64_t expire_before, Arena *arena, Place *place,
+        Content *content);
+
+/* What an id is called; -1 if it has no name, -2 if there is no such id. */
+static inline int32_t name_of(const Layer *layer, int32_t id) {
+    if (!layer->names) return id;
+    return id < 0 || id >= layer->num_names ? -2 : layer->names[id];
+}
+
+static inline PyObject *refused(Arena *arena) {
+    arena_free(arena);
+    Py_RETURN_NONE;
+}
+
+static inline PyObject *absent(Arena *arena) {
+    arena_free(arena);
+    Py_RETURN_FALSE;
+}
+
+#define BEGIN_READ                                                                                   \
+    Arena arena;                                                                                     \
+    Place place;                                                                                     \
+    Content content;                                                                                 \
+    arena.used = 0;                                                                                  \
+    arena.blocks = NULL;                                                                             \
+    int status = ask((Prepared *)call->self, hash, expire_before, &arena, &place, &content)
+
+#define PREPARED_METHODS(DO) \
+    DO(ids) DO(score) DO(contains_numbers) DO(contains_bytes) DO(contains_ids) DO(row) DO(vectors)
+
+#define DECLARE_METHOD(NAME) PyObject *prepared_##NAME(PyObject *self, PyObject *const *arguments, Py_ssize_t number);
+PREPARED_METHODS(DECLARE_METHOD)
+
+/* As KERNEL_FUNCTION; the body has `self` as well. */
+#define PREPARED_METHOD(NAME)                                                                        \
+    static PyObject *NAME##_body(Call *call);                                                        \
+    PyObject *prepared_##NAME(PyObject *object, PyObject *const *arguments, Py_ssize_t number) {     \
+        return run(NAME##_body, object, arguments, number);                                          \
+    }                                                                                                \
+    static PyObject *NAME##_body(Call *call)
+
+#endif

@@ -1,0 +1,78 @@
+"""What the compiled kernel offers for reads of one entity; the kernel in NumPy has nothing of the kind."""
+
+import secrets
+from typing import Any, Literal, Protocol
+
+SEED = secrets.randbits(64)  # of hash tables, so that nobody can choose values that collide
+
+# Packed numbers as arguments: words, width, base, length, the marks of unchecked blocks and the words of one.
+Numbers = tuple[Any, int, int, int, Any, int]
+
+AS_IDS, AS_NUMBERS, AS_BYTES = range(3)  # what the elements of a column are
+
+
+class PreparedRows(Protocol):
+    """A layer of rows, or a stack of layers from the newest to the oldest, to be read one entity a call.
+
+    It is put together by the first methods, and does not change once it is shared; then it is safe to read
+    from any number of threads. Reads take the hash of an entity, 16 bytes, and the moment before which rows
+    have expired. They return None if they meet a block of a file that was not checked yet, or anything
+    damaged: whoever asks reads again in the usual way, which tells. Of an entity without a row, or whose row
+    is withheld, the answer is False. See ``prepared.c``.
+    """
+
+    def listed(self, *arguments: Any) -> None:
+        """Rows in the order of their fingerprints."""
+
+    def exact(self, hashes: Any, event_timestamps: Any, deleted: Any) -> None:
+        """Rows in the order of their hashes."""
+
+    def sets(self, *arguments: Any) -> None:
+        """The sets of listed rows."""
+
+    def feature(
+        self, tag: bytes, is_collection: bool, wire_type: int, numbers: Any, offsets: Any, data: Any
+    ) -> None:
+        """Begin a feature; without one of the next three the rows do not know it."""
+
+    def from_set(self, number: int, own_ids: Any) -> None:
+        """It is among the sets."""
+
+    def from_column(self, *arguments: Any) -> None:
+        """It has a column of listed rows."""
+
+    def from_rows(self, states: Any, indptr: Any, ids: Any) -> None:
+        """Its ids stand one row behind the other."""
+
+    def layer(self, rows: "PreparedRows", names: Any) -> None:
+        """Put rows below those that there are; ``names`` are what ids of its first feature are called."""
+
+    def ids(self, entity_hash: bytes, expire_before: int) -> bytearray | Literal[False] | None:
+        """The ids of the first feature, int32."""
+
+    def score(self, entity_hash: bytes, expire_before: int, weights: Any) -> float | Literal[False] | None:
+        """The sum of the weights of the ids of the first feature."""
+
+    def contains_ids(
+        self, entity_hash: bytes, expire_before: int, names: Any, places: Any, out: Any
+    ) -> bool | None:
+        """Set ``out`` at the places of those of some ascending ids that the first feature has."""
+
+    def contains_numbers(
+        self, entity_hash: bytes, expire_before: int, seed: int, values: Any, out: Any
+    ) -> bool | None:
+        """Which of some numbers the first feature has."""
+
+    def contains_bytes(
+        self, entity_hash: bytes, expire_before: int, seed: int, offsets: Any, data: Any, out: Any
+    ) -> bool | None:
+        """Which of some binary values the first feature has."""
+
+    def row(self, entity_hash: bytes, expire_before: int) -> tuple[int, bytes, bytes] | Literal[False] | None:
+        """The timestamp, the states of all features and a message of their values; None if it is withheld."""
+
+    def vectors(
+        self, entity_hash: bytes, expire_before: int, statuses: bytes
+    ) -> tuple[bytes, int, bool] | None:
+        """The vectors of all features as parts of a response, how many values are present, and whether there
+        is a row; None if it is withheld."""

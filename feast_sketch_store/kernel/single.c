@@ -1,0 +1,348 @@
+/* Reads of one entity from prepared rows: where its row is, what a feature of it has, and answers as arrays.
+ *
+ * Nothing here raises for what a file has in it: a read that meets a block which was not checked yet, or something
+ * damaged, returns None, and its caller reads the slow way, which checks the block and says what is wrong. */
+
+#include "prepared.h"
+
+struct Block {
+    Block *before;
+    uint64_t memory[];
+};
+
+void *arena_get(Arena *arena, size_t size) {
+    size = (size + 7) & ~(size_t)7;
+    if (size <= sizeof arena->own - arena->used) {
+        void *memory = (uint8_t *)arena->own + arena->used;
+        arena->used += size;
+        return memory;
+    }
+    Block *block = PyMem_Malloc(sizeof(Block) + size);
+    if (!block) return NULL;
+    block->before = arena->blocks;
+    arena->blocks = block;
+    return block->memory;
+}
+
+void arena_free(Arena *arena) {
+    while (arena->blocks) {
+        Block *block = arena->blocks;
+        arena->blocks = block->before;
+        PyMem_Free(block);
+    }
+}
+
+/* -- where an entity's row is ------------------------------------------------------------------------ */
+
+/* Whether what lies between a sample and the next one was checked; with samples of zeros, of the lows too. */
+static int is_sample_checked(const CheckedAscending *checked, uint64_t sample) {
+    if (!checked->highs.unchecked && !checked->lows.unchecked && !checked->samples.unchecked) return 1;
+    const Ascending *numbers = &checked->numbers;
+    int by_value = numbers->flipped != 0;
+    uint64_t number = (uint64_t)(by_value ? numbers->num_buckets : numbers->length);
+    uint64_t last = number ? (number - 1) / SAMPLED : 0, before = sample * SAMPLED;
+    uint64_t word = sample * (uint64_t)numbers->samples.width >> 6;
+    uint64_t last_word = (sample + 1) * (uint64_t)numbers->samples.width >> 6;
+    if (!number || sample > last || !are_checked(&checked->samples, word, last_word + 1)) return 0;
+    uint64_t start = sample ? get_packed(&numbers->samples, sample) : 0;
+    uint64_t stop = sample < last ? get_packed(&numbers->samples, sample + 1) : numbers->num_bits - 1;
+    if (start > stop || stop >= numbers->num_bits || !are_checked(&checked->highs, start >> 6, stop >> 6)) return 0;
+    if (!by_value || !numbers->lows.width) return 1;
+    if ((sample && start < before) || stop < before) return 0;
+    uint64_t width = (uint64_t)numbers->lows.width, row = sample ? start - before : 0;
+    return are_checked(&checked->lows, row * width >> 6, ((stop - before) * width >> 6) + 1);
+}
+
+static int64_t find_listed(const Prepared *rows, const uint64_t *hash) {
+    uint64_t own = row_hash(hash, rows->salt), bucket = bucket_of(&rows->index, own);
+    if (!is_sample_checked(&rows->fingerprints, (bucket ? bucket - 1 : 0) / SAMPLED)) return DAMAGED_INDEX;
+    return find_row(&rows->index, own);
+}
+
+/* Number `place` of those that are found by place, which is below their length; ~0 if it is not to be had. */
+static uint64_t get_checked(const CheckedAscending *checked, int64_t place) {
+    uint64_t word = (uint64_t)place * (uint64_t)checked->numbers.lows.width >> 6;
+    if (!is_sample_checked(checked, (uint64_t)place / SAMPLED) ||
+        (checked->numbers.lows.width && !are_checked(&checked->lows, word, word + 1)))
+        return ~0ull;
+    return get_ascending(&checked->numbers, place);
+}
+
+static int64_t find_exact(const Prepared *rows, const uint64_t *hash) {
+    int64_t low = 0, high = rows->num_rows;
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        const uint64_t *other = rows->hashes + 2 * middle;
+        if (other[0] < hash[0] || (other[0] == hash[0] && other[1] < hash[1]))
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    int is_there = low < rows->num_rows && rows->hashes[2 * low] == hash[0] && rows->hashes[2 * low + 1] == hash[1];
+    return is_there ? low : NO_ROW;
+}
+
+/* The newest timestamp that a row with this one may have; 0 or REFUSED. */
+static int newest_of(const Prepared *rows, int64_t timestamp, int64_t *newest) {
+    *newest = timestamp;
+    if (!rows->num_buckets) return 0;
+    int64_t low = 0, high = rows->num_buckets;
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        if (rows->bucket_bounds[2 * middle] < timestamp)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    if (low == rows->num_buckets || rows->bucket_bounds[2 * low] != timestamp) return REFUSED;
+    *newest = rows->bucket_bounds[2 * low + 1];
+    return 0;
+}
+
+static int date_listed(const Prepared *rows, int64_t expire_before, Place *place) {
+    if (rows->num_distinct_timestamps == 1) {
+        place->timestamp = rows->distinct_timestamps[0];
+    } else {
+        if (get_number(&rows->timestamps, (uint64_t)place->row, &place->timestamp) < 0) return REFUSED;
+        if (rows->distinct_timestamps) {
+            if (place->timestamp < 0 || place->timestamp >= rows->num_distinct_timestamps) return REFUSED;
+            place->timestamp = rows->distinct_timestamps[place->timestamp];
+        }
+    }
+    if (expire_before == INT64_MIN) return FOUND;
+    int64_t newest;
+    if (newest_of(rows, place->timestamp, &newest) < 0) return REFUSED;
+    return newest < expire_before ? EXPIRED : FOUND;
+}
+
+int locate(const Prepared *stack, const uint64_t *hash, int64_t expire_before, Place *place) {
+    place->ids = NULL;
+    for (Py_ssize_t l = 0; l < stack->num_layers; l++) {
+        const Prepared *rows = stack->layers[l].rows;
+        place->layer = stack->layers + l;
+        place->row = rows->kind == EXACT ? find_exact(rows, hash) : find_listed(rows, hash);
+        if (place->row == NO_ROW) continue;
+        if (place->row < 0 || place->row >= rows->num_rows) return REFUSED;
+        if (rows->kind == LISTED) return date_listed(rows, expire_before, place);
+        if (rows->deleted[place->row]) return ABSENT;
+        place->timestamp = rows->event_timestamps[place->row];
+        return place->timestamp < expire_before ? EXPIRED : FOUND;
+    }
+    return ABSENT;
+}
+
+/* -- what a feature of it has ------------------------------------------------------------------------ */
+
+/* All sets of the row that are wanted, once; 0 or REFUSED. */
+static int read_sets_of(Place *place, Arena *arena) {
+    enum { EXPECTED_IDS = 256 };
+    const Prepared *rows = place->layer->rows;
+    const Sets *sets = &rows->sets;
+    uint64_t first = get_checked(&rows->starts, place->row), stop = sets->num_bits;
+    if (rows->code_blocks.unchecked) {
+        if (place->row + 1 < rows->num_rows) stop = get_checked(&rows->starts, place->row + 1);
+        if (first > stop || stop > sets->num_bits || !are_checked(&rows->code_blocks, first >> 6, (stop >> 6) + 1))
+            return REFUSED;
+    }
+    void *memory = arena_get(arena, room_for_row(&sets->codes));
+    int64_t room = EXPECTED_IDS;
+    int32_t *ids = arena_get(arena, (size_t)room * sizeof *ids);
+    if (!memory || !ids) return REFUSED;
+    init_row(&place->sets, &sets->codes, memory);
+    place->sets.marks = rows->marks;
+    int64_t failed;
+    while ((failed = read_row(sets, first, rows->last_set, &place->sets, ids, 0, room)) > 0) {
+        room = 2 * failed;
+        ids = arena_get(arena, (size_t)room * sizeof *ids);
+        if (!ids) return REFUSED;
+    }
+    if (failed) return REFUSED;
+    place->ids = ids;
+    return 0;
+}
+
+static int read_set(Place *place, const Feature *feature, Arena *arena, Content *content) {
+    if (!place->ids && read_sets_of(place, arena) < 0) return REFUSED;
+    int64_t no_set = place->layer->rows->sets.codes.of[feature->number].no_set;
+    int64_t header = place->sets.headers[feature->number];
+    content->state = header < no_set ? (int)header : header > no_set ? VALUE : EMPTY;
+    content->count = header > no_set ? header - no_set : 0;
+    int32_t *ids = place->ids + place->sets.ends[feature->number] - content->count;
+    content->ids = ids;
+    if (!feature->own_ids) return 0;
+    int32_t *own = arena_get(arena, (size_t)content->count * sizeof *own);
+    if (!own) return REFUSED;
+    content->ids = own;
+    for (int64_t i = 0; i < content->count; i++) {
+        own[i] = feature->own_ids[ids[i]];
+        if (own[i] < 0) return REFUSED;
+    }
+    return 0;
+}
+
+static int read_column(const Place *place, const Feature *feature, Arena *arena, Content *content) {
+    uint64_t first = (uint64_t)place->row;
+    int64_t state, start = place->row, stop = start + 1;
+    if (get_number(&feature->states, first, &state) < 0) return REFUSED;
+    int64_t base = (int64_t)feature->states.base;
+    if (state < base || state - base > VALUE || base < MISSING || base > VALUE) return REFUSED;
+    state = base + feature->state_step * (state - base);
+    if (state > VALUE) return REFUSED;
+    content->state = (int)state;
+    if (feature->has_bounds) {
+        if (get_number(&feature->bounds, first, &start) < 0 || get_number(&feature->bounds, first + 1, &stop) < 0)
+            return REFUSED;
+    } else if (state != VALUE) {
+        return 0;
+    }
+    int64_t num_elements = (int64_t)feature->elements.length - (feature->elements_are == AS_BYTES);
+    if (start < 0 || stop < start || stop > num_elements) return REFUSED;
+    content->count = stop - start;
+    size_t count = (size_t)content->count;
+    if (feature->elements_are == AS_IDS) {
+        int32_t *ids = arena_get(arena, count * sizeof *ids);
+        if (!ids) return REFUSED;
+        content->ids = ids;
+        for (int64_t id, i = start; i < stop; i++, *ids++ = (int32_t)id)
+            if (get_number(&feature->elements, (uint64_t)i, &id) < 0 || id < 0 || id >= feature->values.length)
+                return REFUSED;
+    } else if (feature->elements_are == AS_NUMBERS) {
+        int64_t *numbers = arena_get(arena, count * sizeof *numbers);
+        if (!numbers) return REFUSED;
+        content->numbers = numbers;
+        for (int64_t i = start; i < stop; i++)
+            if (get_number(&feature->elements, (uint64_t)i, numbers++) < 0) return REFUSED;
+    } else {
+        Slice *slices = arena_get(arena, count * sizeof *slices);
+        int64_t begin = 0, end;
+        if (!slices) return REFUSED;
+        content->slices = slices;
+        if (count && get_number(&feature->elements, (uint64_t)start, &begin) < 0) return REFUSED;
+        for (int64_t i = start; i < stop; i++, begin = end) {
+            if (get_number(&feature->elements, (uint64_t)i + 1, &end) < 0 || begin < 0 || end < begin ||
+                end > feature->num_content_bytes ||
+                (end > begin && !are_checked(&feature->content_blocks, (uint64_t)begin >> 3, (uint64_t)(end - 1) >> 3)))
+                return REFUSED;
+            *slices++ = (Slice){feature->content + begin, end - begin};
+        }
+    }
+    return 0;
+}
+
+static int read_exact(const Place *place, const Feature *feature, Content *content) {
+    int64_t start = feature->indptr[place->row], stop = feature->indptr[place->row + 1];
+    if (start < 0 || stop < start || stop > feature->num_ids) return REFUSED;
+    content->state = feature->row_states[place->row];
+    content->count = stop - start;
+    content->ids = feature->ids + start;
+    return content->state > VALUE ? REFUSED : 0;
+}
+
+int read_content(Place *place, const Feature *feature, Arena *arena, Content *content) {
+    *content = (Content){MISSING, 0, NULL, NULL, NULL};
+    switch (feature->form) {
+    case IN_SETS: return read_set(place, feature, arena, content);
+    case IN_COLUMN: return read_column(place, feature, arena, content);
+    case IN_ROWS: return read_exact(place, feature, content);
+    default: return 0;
+    }
+}
+
+int resolve(const Feature *feature, Arena *arena, Content *content) {
+    const Values *values = &feature->values;
+    if (!content->ids || !content->count) return 0;
+    int64_t *numbers = NULL;
+    Slice *slices = NULL;
+    if (values->numbers)
+        numbers = arena_get(arena, (size_t)content->count * sizeof *numbers);
+    else if (values->offsets)
+        slices = arena_get(arena, (size_t)content->count * sizeof *slices);
+    if (!numbers && !slices) return REFUSED;
+    for (int64_t i = 0; i < content->count; i++) {
+        int64_t id = content->ids[i];
+        if (id < 0 || id >= values->length) return REFUSED;
+        if (numbers) {
+            numbers[i] = values->numbers[id];
+            continue;
+        }
+        int64_t start = values->offsets[id], stop = values->offsets[id + 1];
+        if (start < 0 || stop < start || stop > values->num_bytes) return REFUSED;
+        slices[i] = (Slice){values->data + start, stop - start};
+    }
+    content->numbers = numbers;
+    content->slices = slices;
+    return 0;
+}
+
+/* -- answers: None if the read is refused, False of an entity without a row ---------------------------- */
+
+int take_question(Call *call, uint64_t *hash, int64_t *expire_before) {
+    Array bytes;
+    Py_ssize_t moment;
+    if (((Prepared *)call->self)->kind != STACK) {
+        refuse("there are no layers to read");
+        return -1;
+    }
+    if (take(call, "1n", &bytes, &moment) < 0) return -1;
+    if (bytes.length != 16) {
+        refuse("a hash has 16 bytes");
+        return -1;
+    }
+    memcpy(hash, bytes.data, 16);
+    *expire_before = moment;
+    return 0;
+}
+
+int ask(const Prepared *stack, const uint64_t *hash, int64_t expire_before, Arena *arena, Place *place,
+               Content *content) {
+    *content = (Content){MISSING, 0, NULL, NULL, NULL};
+    int status = locate(stack, hash, expire_before, place);
+    if (status != FOUND) return status == REFUSED ? REFUSED : ABSENT;
+    return read_content(place, place->layer->rows->features, arena, content) < 0 ? REFUSED : FOUND;
+}
+
+/* ids(hash, expire_before) -> bytearray of int32: the names of its ids. */
+PREPARED_METHOD(ids) {
+    uint64_t hash[2];
+    int64_t expire_before;
+    if (take_question(call, hash, &expire_before) < 0 || take(call, ".") < 0) return NULL;
+    BEGIN_READ;
+    if (status == ABSENT) return absent(&arena);
+    if (status == REFUSED || (content.count && !content.ids)) return refused(&arena);
+    PyObject *answer = NULL;
+    if (content.count && place.layer->names) {
+        int32_t *names = arena_get(&arena, (size_t)content.count * sizeof *names);
+        int64_t count = 0;
+        if (!names) return refused(&arena);
+        for (int64_t i = 0; i < content.count; i++) {
+            int32_t name = name_of(place.layer, content.ids[i]);
+            if (name == -2) return refused(&arena);
+            if (name >= 0) names[count++] = name;
+        }
+        answer = PyByteArray_FromStringAndSize((const char *)names, (Py_ssize_t)(count * 4));
+    } else {
+        answer = PyByteArray_FromStringAndSize((const char *)content.ids, (Py_ssize_t)(content.count * 4));
+    }
+    arena_free(&arena);
+    return answer;
+}
+
+/* score(hash, expire_before, weights) -> float: the sum of the weights, float64, of its ids. */
+PREPARED_METHOD(score) {
+    uint64_t hash[2];
+    int64_t expire_before;
+    Array weights;
+    if (take_question(call, hash, &expire_before) < 0 || take(call, "8.", &weights) < 0) return NULL;
+    BEGIN_READ;
+    if (status == ABSENT) return absent(&arena);
+    if (status == REFUSED || (content.count && !content.ids)) return refused(&arena);
+    double sum = 0;
+    for (int64_t i = 0; i < content.count; i++) {
+        int32_t name = name_of(place.layer, content.ids[i]);
+        if (name == -1) continue;
+        if (name < 0 || name >= weights.length) return refused(&arena);
+        sum += ((const double *)weights.data)[name];
+    }
+    arena_free(&arena);
+    return PyFloat_FromDouble(sum);
+}

@@ -1,0 +1,239 @@
+/* The row of one entity in protobuf's wire format: as Values, or as vectors of a response; codecs.py and
+ * adapter/responses.py have the layouts. */
+
+#include "prepared.h"
+
+/* What there is to write of a feature. */
+typedef struct {
+    const Feature *feature;
+    Content content;
+    int64_t elements_size, size; /* bytes of all elements, and of the Value */
+} Part;
+
+static inline int64_t size_of_element(const Part *part, int64_t i) {
+    const Content *content = &part->content;
+    switch (part->feature->wire) {
+    case VARINT: return size_of_varint((uint64_t)content->numbers[i]);
+    case FIXED32: return 4;
+    case FIXED64: return 8;
+    case DELIMITED: {
+        int64_t length = content->slices[i].length;
+        return part->feature->is_collection + size_of_varint((uint64_t)length) + length;
+    }
+    default: return 0;
+    }
+}
+
+static int is_packed(const Feature *feature) { return feature->is_collection && feature->wire != DELIMITED; }
+
+static int64_t size_of_list(const Part *part) {
+    int64_t size = part->elements_size;
+    return is_packed(part->feature) && size ? 1 + size_of_varint((uint64_t)size) + size : size;
+}
+
+/* Whether bytes are UTF-8, as protobuf wants strings to be. */
+static int is_utf8(const uint8_t *place, int64_t length) {
+    const uint8_t *stop = place + length;
+    while (place < stop) {
+        uint32_t first = *place++, least, character;
+        int more;
+        if (first < 0x80) continue;
+        if (first >= 0xc2 && first < 0xe0)
+            more = 1, least = 0x80, character = first & 0x1f;
+        else if (first >= 0xe0 && first < 0xf0)
+            more = 2, least = 0x800, character = first & 0x0f;
+        else if (first >= 0xf0 && first < 0xf5)
+            more = 3, least = 0x10000, character = first & 0x07;
+        else
+            return 0;
+        if (stop - place < more) return 0;
+        for (; more; more--, place++) {
+            if ((*place & 0xc0) != 0x80) return 0;
+            character = character << 6 | (*place & 0x3f);
+        }
+        if (character < least || character > 0x10ffff || (character >= 0xd800 && character < 0xe000)) return 0;
+    }
+    return 1;
+}
+
+/* Reads a feature and measures its Value; 0 or REFUSED. */
+static int measure(Part *part, Place *place, Arena *arena) {
+    const Feature *feature = part->feature;
+    Content *content = &part->content;
+    if (read_content(place, feature, arena, content) < 0) return REFUSED;
+    part->elements_size = part->size = 0;
+    if (content->state < EMPTY) return 0;
+    if (resolve(feature, arena, content) < 0 ||
+        (content->count && (feature->wire == DELIMITED ? !content->slices : !content->numbers)) ||
+        (!feature->is_collection && content->count > 1))
+        return REFUSED;
+    for (int64_t i = 0; i < content->count; i++) {
+        part->elements_size += size_of_element(part, i);
+        if (feature->is_text && !is_utf8(content->slices[i].bytes, content->slices[i].length)) return REFUSED;
+    }
+    if (feature->is_collection) {
+        int64_t list = size_of_list(part);
+        part->size = feature->tag_size + size_of_varint((uint64_t)list) + list;
+    } else if (part->elements_size) {
+        part->size = feature->tag_size + part->elements_size;
+    }
+    return 0;
+}
+
+static uint8_t *write_value(uint8_t *place, const Part *part) {
+    const Feature *feature = part->feature;
+    const Content *content = &part->content;
+    *place++ = 0x0a;
+    place = write_varint(place, (uint64_t)part->size);
+    if (!part->size) return place;
+    memcpy(place, feature->tag, (size_t)feature->tag_size);
+    place += feature->tag_size;
+    if (feature->is_collection) place = write_varint(place, (uint64_t)size_of_list(part));
+    if (is_packed(feature) && part->elements_size) {
+        *place++ = 0x0a;
+        place = write_varint(place, (uint64_t)part->elements_size);
+    }
+    for (int64_t i = 0; i < content->count; i++) {
+        if (feature->wire == VARINT) {
+            place = write_varint(place, (uint64_t)content->numbers[i]);
+        } else if (feature->wire != DELIMITED) {
+            size_t size = feature->wire == FIXED32 ? 4 : 8;
+            memcpy(place, content->numbers + i, size);
+            place += size;
+        } else {
+            const Slice *slice = content->slices + i;
+            if (feature->is_collection) *place++ = 0x0a;
+            place = write_varint(place, (uint64_t)slice->length);
+            memcpy(place, slice->bytes, (size_t)slice->length);
+            place += slice->length;
+        }
+    }
+    return place;
+}
+
+static inline int64_t size_of_field(int64_t size) { return 1 + size_of_varint((uint64_t)size) + size; }
+
+/* Finds the row and measures its features: a part for each, which are of all layers alike; NULL if it is refused. */
+static Part *read_parts(const Prepared *stack, const uint64_t *hash, int64_t expire_before, Arena *arena, Place *place,
+                        int *status) {
+    Py_ssize_t number = stack->layers[0].rows->num_features;
+    Part *parts = arena_get(arena, sizeof(Part) * (size_t)number);
+    *status = locate(stack, hash, expire_before, place);
+    if (!parts || *status == REFUSED || *status == EXPIRED) return NULL;
+    if (*status == ABSENT) memset(parts, 0, sizeof(Part) * (size_t)number);
+    for (Py_ssize_t f = 0; *status == FOUND && f < number; f++) {
+        parts[f].feature = place->layer->rows->features + f;
+        if (measure(parts + f, place, arena) < 0) return NULL;
+    }
+    return parts;
+}
+
+/* row(hash, expire_before) -> (timestamp, states, message), or False of an entity without a row, or None
+ *
+ * `message` has the Value of each feature as an element of field 1, `states` a byte for each. */
+PREPARED_METHOD(row) {
+    uint64_t hash[2];
+    int64_t expire_before;
+    if (take_question(call, hash, &expire_before) < 0 || take(call, ".") < 0) return NULL;
+    const Prepared *stack = (Prepared *)call->self;
+    Py_ssize_t number = stack->layers[0].rows->num_features;
+    Arena arena;
+    Place place;
+    int status;
+    arena.used = 0;
+    arena.blocks = NULL;
+    PyObject *answer = NULL, *states = NULL, *message = NULL;
+    Part *parts = read_parts(stack, hash, expire_before, &arena, &place, &status);
+    if (!parts) {
+        arena_free(&arena);
+        Py_RETURN_NONE;
+    }
+    if (status == ABSENT) {
+        arena_free(&arena);
+        Py_RETURN_FALSE;
+    }
+    int64_t total = 0;
+    for (Py_ssize_t f = 0; f < number; f++) total += size_of_field(parts[f].size);
+    states = PyBytes_FromStringAndSize(NULL, number);
+    message = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)total);
+    if (states && message) {
+        uint8_t *target = (uint8_t *)PyBytes_AsString(message), *state = (uint8_t *)PyBytes_AsString(states);
+        for (Py_ssize_t f = 0; f < number; f++) {
+            state[f] = (uint8_t)parts[f].content.state;
+            target = write_value(target, parts + f);
+        }
+        answer = Py_BuildValue("LOO", (long long)place.timestamp, states, message);
+    }
+    Py_XDECREF(states);
+    Py_XDECREF(message);
+    arena_free(&arena);
+    return answer;
+}
+
+/* A Timestamp in wire format, of 32 bytes at most: its size. */
+static int64_t write_timestamp(uint8_t *place, int64_t microseconds) {
+    uint8_t *first = place;
+    int64_t seconds = microseconds / 1000000, rest = microseconds % 1000000;
+    if (rest < 0) {
+        rest += 1000000;
+        seconds--;
+    }
+    if (seconds) {
+        *place++ = 0x08;
+        place = write_varint(place, (uint64_t)seconds);
+    }
+    if (rest) {
+        *place++ = 0x10;
+        place = write_varint(place, (uint64_t)rest * 1000);
+    }
+    return place - first;
+}
+
+/* vectors(hash, expire_before, statuses) -> (message, number of values that are present, whether there is a row), or None
+ *
+ * The message has a vector of one entity for each feature, as elements of field 2. `statuses` are FieldStatus by
+ * state, a byte each of which the first is that of a feature which is not there. */
+PREPARED_METHOD(vectors) {
+    uint64_t hash[2];
+    int64_t expire_before;
+    Array statuses;
+    if (take_question(call, hash, &expire_before) < 0 || take(call, "1.", &statuses) < 0) return NULL;
+    if (statuses.length != VALUE + 1) return refuse(DO_NOT_FIT);
+    const Prepared *stack = (Prepared *)call->self;
+    Py_ssize_t number = stack->layers[0].rows->num_features, num_present = 0;
+    Arena arena;
+    Place place;
+    int status;
+    arena.used = 0;
+    arena.blocks = NULL;
+    Part *parts = read_parts(stack, hash, expire_before, &arena, &place, &status);
+    if (!parts) {
+        arena_free(&arena);
+        Py_RETURN_NONE;
+    }
+    uint8_t moment[32];
+    int64_t moment_size = status == FOUND ? write_timestamp(moment, place.timestamp) : 0, total = 0;
+    for (Py_ssize_t f = 0; f < number; f++)
+        total += size_of_field(size_of_field(parts[f].size) + 3 + size_of_field(moment_size));
+    PyObject *answer = NULL, *message = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)total);
+    if (message) {
+        uint8_t *target = (uint8_t *)PyBytes_AsString(message);
+        for (Py_ssize_t f = 0; f < number; f++) {
+            *target++ = 0x12;
+            target = write_varint(target,
+                                  (uint64_t)(size_of_field(parts[f].size) + 3 + size_of_field(moment_size)));
+            target = write_value(target, parts + f);
+            *target++ = 0x12;
+            *target++ = 1;
+            *target++ = ((const uint8_t *)statuses.data)[parts[f].content.state];
+            *target++ = 0x1a;
+            target = write_varint(target, (uint64_t)moment_size);
+            memcpy(target, moment, (size_t)moment_size);
+            target += moment_size;
+            num_present += parts[f].content.state != MISSING;
+        }
+        answer = Py_BuildValue("NnO", message, num_present, status == FOUND ? Py_True : Py_False);
+    }
+    arena_free(&arena);
+    return answer;
+}

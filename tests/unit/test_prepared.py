@@ -1,0 +1,279 @@
+"""Reads of one entity from prepared rows give what reads through arrays give, whatever keeps the features."""
+
+import gc
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from feast.protos.feast.serving.ServingService_pb2 import GetOnlineFeaturesResponse
+from feast.protos.feast.types.EntityKey_pb2 import EntityKey
+from feast.protos.feast.types.Value_pb2 import (
+    DoubleList,
+    Int64List,
+    Int64Set,
+    StringList,
+    StringSet,
+    Value,
+)
+
+from feast_sketch_store import kernel
+from feast_sketch_store.adapter import single
+from feast_sketch_store.adapter.responses import add_vectors, to_rows
+from feast_sketch_store.kernel.binary import parts_of
+from feast_sketch_store.layers import Goal
+from feast_sketch_store.rows.codecs import EXACT, FeatureCodec
+from feast_sketch_store.rows.encoding import NO_TIMESTAMP, deletions
+from feast_sketch_store.rows.entity_keys import (
+    SingleKeys,
+    hash_columns,
+    hash_entity_keys,
+    hash_int64_key,
+    hash_int64_keys,
+)
+from feast_sketch_store.storage.local import LocalStorage
+from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
+from feast_sketch_store.view.view import View
+
+NUM_ROWS = 300
+FIRST = datetime(2026, 3, 1, tzinfo=UTC)
+LATER = FIRST + timedelta(days=1)
+CODECS = {
+    "liked": FeatureCodec("liked", "int64_set_val"),
+    "viewed": FeatureCodec("viewed", "int64_set_val"),
+    "tags": FeatureCodec("tags", "string_set_val"),
+    "country": FeatureCodec("country", "string_val"),
+    "age": FeatureCodec("age", "int32_val"),
+    "score": FeatureCodec("score", "float_val", EXACT),
+    "name": FeatureCodec("name", "string_val", EXACT),
+    "seen_at": FeatureCodec("seen_at", "unix_timestamp_val", EXACT),
+    "is_new": FeatureCodec("is_new", "bool_val", EXACT),
+    "vector": FeatureCodec("vector", "double_list_val", EXACT),
+    "words": FeatureCodec("words", "string_list_val", EXACT),
+    "numbers": FeatureCodec("numbers", "int64_list_val", EXACT),
+    "content": FeatureCodec("content", "bytes_val", EXACT),
+}
+FEATURES = tuple(CODECS)
+
+
+def key(user):
+    return EntityKey(join_keys=["user"], entity_values=[Value(int64_val=user)])
+
+
+def row(user, random, moment):
+    """A row with some features missing, some null, some empty."""
+    viewed = random.choice(400, random.integers(0, 40), replace=False).tolist()
+    liked = [value for value in viewed if random.random() < 0.4]
+    texts = [f"wörd {number}" for number in random.integers(0, 1000, random.integers(0, 5))]
+    values = {
+        "viewed": Value(int64_set_val=Int64Set(val=viewed)),
+        "liked": Value(int64_set_val=Int64Set(val=liked)),
+        "tags": Value(string_set_val=StringSet(val=sorted({f"tag {n}" for n in random.integers(0, 90, 3)}))),
+        "country": Value(string_val=f"country {random.integers(0, 9)}"),
+        "age": Value(int32_val=int(random.integers(-5, 90))),
+        "score": Value(float_val=float(random.normal())),
+        "name": Value(string_val=f"näme {random.integers(0, 10**9)}" * int(random.integers(1, 9))),
+        "seen_at": Value(unix_timestamp_val=int(random.integers(-(10**6), 10**9))),
+        "is_new": Value(bool_val=bool(random.integers(0, 2))),
+        "vector": Value(double_list_val=DoubleList(val=random.normal(size=random.integers(0, 4)).tolist())),
+        "words": Value(string_list_val=StringList(val=texts)),
+        "numbers": Value(int64_list_val=Int64List(val=random.integers(-9, 2**40, 3).tolist())),
+        "content": Value(bytes_val=random.bytes(int(random.integers(0, 300)))),
+    }
+    for name in random.choice(FEATURES, 3, replace=False):
+        if random.random() < 0.5:
+            del values[name]
+        else:
+            values[name] = Value()
+    return key(user), values, moment + timedelta(seconds=int(random.integers(0, 50))), None
+
+
+def make_view(folder):
+    goal = Goal("error_rate", 1e-6, "sets")
+    features = {name: FeatureSettings(codec, goal, 10**6) for name, codec in CODECS.items()}
+    settings = ViewSettings("users", 1e-9, features, join_keys={"user": "int64_val"})
+    return View(LocalStorage(folder), settings)
+
+
+@pytest.fixture(scope="module", params=["unsealed", "sealed", "both"])
+def view(request, tmp_path_factory):
+    random = np.random.default_rng(7)
+    view = make_view(tmp_path_factory.mktemp("view"))
+    view.write([row(user, random, FIRST) for user in range(NUM_ROWS)])
+    if request.param != "unsealed":
+        view.seal()
+    if request.param == "both":
+        view.write([row(user, random, LATER) for user in range(0, 2 * NUM_ROWS, 7)])
+        view.delete(deletions([key(user) for user in range(0, NUM_ROWS, 11)], LATER, {"user": "int64_val"}))
+        view.write([row(user, random, LATER + timedelta(days=1)) for user in range(0, 2 * NUM_ROWS, 22)])
+    return view
+
+
+@pytest.fixture(scope="module")
+def state(view):
+    view.refresh()
+    return view.current()
+
+
+def slow_row(state, user, features, expire_before=NO_TIMESTAMP):
+    answers = state.read(hash_entity_keys([key(user)]), features, expire_before)
+    return to_rows(answers, 1)[0], any(len(answer.expired) for answer in answers)
+
+
+needs_compiled = pytest.mark.skipif(not kernel.IS_COMPILED, reason="the kernel is not compiled")
+USERS = range(-3, 2 * NUM_ROWS, 3)
+
+
+@needs_compiled
+@pytest.mark.parametrize("features", [FEATURES, FEATURES[::-1], ("viewed",), ("name", "nothing", "liked")])
+def test_rows_are_the_same(state, features):
+    rows, found = state.prepared(features), 0
+    for user in USERS:
+        wanted, _ = slow_row(state, user, features)
+        assert single.read_row(rows, single.hash_entity_key(key(user)), features, NO_TIMESTAMP) == wanted
+        found += wanted[1] is not None
+    assert 50 < found < len(USERS)
+
+
+@needs_compiled
+def test_rows_expire_alike(state):
+    rows, withheld = state.prepared(FEATURES), 0
+    for moment in range(0, 50, 5):
+        expire_before = int((FIRST + timedelta(seconds=moment)).timestamp() * 1e6)
+        for user in USERS:
+            wanted, is_expired = slow_row(state, user, FEATURES, expire_before)
+            row = single.read_row(rows, single.hash_entity_key(key(user)), FEATURES, expire_before)
+            assert row is None if is_expired else row == wanted
+            withheld += is_expired
+    assert withheld > 50
+
+
+@needs_compiled
+@pytest.mark.parametrize("features", [FEATURES, ("nothing", "tags", "age")])
+def test_vectors_are_the_same(state, features):
+    rows = state.prepared(features)
+    for user in USERS:
+        answers = state.read(hash_entity_keys([key(user)]), features, NO_TIMESTAMP)
+        slow, fast = GetOnlineFeaturesResponse(), GetOnlineFeaturesResponse()
+        num_present = add_vectors(slow, features, answers, 1, None)
+        added = single.add_vectors(fast, rows, single.hash_entity_key(key(user)), NO_TIMESTAMP)
+        assert added == (num_present, any(len(answer.found) for answer in answers))
+        assert fast == slow
+
+
+@needs_compiled
+@pytest.mark.parametrize("feature", ["viewed", "liked", "tags", "words", "numbers", "country", "nothing"])
+def test_ids_scores_and_candidates_are_the_same(state, feature):
+    rows, random = state.prepared((feature,)), np.random.default_rng(1)
+    is_text = feature in ("tags", "words", "country")
+    numbers = random.integers(0, 400, 150)
+    texts = [*(f"tag {n}" for n in range(60)), *(f"wörd {n}" for n in range(150)), "country 3", "", "a" * 40]
+    candidates = pa.array(texts, pa.large_binary()) if is_text else pa.array(numbers)
+    has_ids = feature in ("viewed", "liked", "tags")
+    seen = 0
+    for user in USERS:
+        hashes = hash_entity_keys([key(user)])
+        answers = state.read(hashes, (feature,), NO_TIMESTAMP)
+        answer = answers[0].features.get(feature) if answers and len(answers[0].found) else None
+        found, out = np.zeros(len(candidates), np.bool_), np.ones(len(candidates), np.bool_)
+        if answer is not None:
+            numbered = answer.numbered()
+            found = numbered.contains(numbered.decoder.vocabulary.find(candidates))[0]
+        ask = hashes.tobytes(), NO_TIMESTAMP
+        if is_text:
+            is_found = rows.contains_bytes(*ask, kernel.SEED, *parts_of(candidates), out)
+        else:
+            is_found = rows.contains_numbers(*ask, kernel.SEED, numbers, out)
+        assert is_found is any(len(answer.found) for answer in answers)
+        np.testing.assert_array_equal(out, found)
+        seen += found.sum()
+        if has_ids:
+            symbols = np.zeros(0, np.int32) if answer is None else answer.symbols
+            np.testing.assert_array_equal(np.frombuffer(rows.ids(*ask) or bytearray(), np.int32), symbols)
+            weights = random.normal(size=1000)
+            assert rows.score(*ask, weights) == pytest.approx(weights[symbols].sum())
+            names = np.sort(random.integers(0, 300, 80).astype(np.int32))
+            places, out = random.permutation(80), np.zeros(80, np.bool_)
+            assert rows.contains_ids(*ask, names, places, out) is is_found
+            np.testing.assert_array_equal(out[places], np.isin(names, symbols))
+    assert seen > 5 or feature in ("nothing", "numbers")
+
+
+@needs_compiled
+def test_blocks_are_checked_before_they_are_read(tmp_path):
+    """What was not checked yet is left to the usual way, after which the prepared rows answer."""
+    random = np.random.default_rng(3)
+    view = make_view(tmp_path)
+    view.write([row(user, random, FIRST) for user in range(20)])
+    view.seal()
+    opened = make_view(tmp_path)
+    opened.refresh()
+    rows, entity_hash = opened.current().prepared(FEATURES), single.hash_entity_key(key(3))
+    assert rows.row(entity_hash, NO_TIMESTAMP) is None
+    wanted, _ = slow_row(opened.current(), 3, FEATURES)
+    assert wanted[1]
+    assert single.read_row(rows, entity_hash, FEATURES, NO_TIMESTAMP) == wanted
+
+
+@needs_compiled
+def test_rows_are_held_as_long_as_they_are_prepared(tmp_path):
+    view = make_view(tmp_path)
+    view.write([row(user, np.random.default_rng(user), FIRST) for user in range(50)])
+    rows = view.current().prepared(FEATURES)
+    wanted = [rows.row(single.hash_entity_key(key(user)), NO_TIMESTAMP) for user in range(50)]
+    del view
+    gc.collect()
+    assert [rows.row(single.hash_entity_key(key(user)), NO_TIMESTAMP) for user in range(50)] == wanted
+    assert all(wanted)
+
+
+@needs_compiled
+def test_what_does_not_fit_is_refused():
+    rows = kernel.prepared_rows()
+    with pytest.raises(ValueError, match="no layers"):
+        rows.ids(b"0" * 16, 0)
+    with pytest.raises(ValueError, match="not a layer"):
+        rows.layer(kernel.prepared_rows(), None)
+    with pytest.raises(ValueError, match="not a layer"):
+        rows.layer(rows, None)
+    with pytest.raises(ValueError, match="not a layer"):
+        rows.layer(object(), None)
+    layer = kernel.prepared_rows()
+    hashes, times = np.zeros((2, 2), np.uint64), np.zeros(2, np.int64)
+    with pytest.raises(ValueError, match="do not fit"):
+        layer.exact(hashes, times[:1].copy(), np.zeros(2, np.bool_))
+    layer.exact(hashes, times, np.zeros(2, np.bool_))
+    with pytest.raises(ValueError, match="already"):
+        layer.exact(hashes, times, np.zeros(2, np.bool_))
+    with pytest.raises(ValueError, match="no feature"):
+        layer.from_rows(np.zeros(2, np.uint8), np.zeros(3, np.int64), np.zeros(0, np.int32))
+    layer.feature(b"\x0a", False, 0, np.zeros(3, np.int64), None, None)
+    with pytest.raises(ValueError, match="do not fit"):
+        layer.from_rows(np.zeros(1, np.uint8), np.zeros(3, np.int64), np.zeros(0, np.int32))
+    # Ids and places that contradict each other are refused where they are read.
+    layer.from_rows(np.full(2, 3, np.uint8), np.array([0, 2, 1]), np.array([0, 7], np.int32))
+    rows.layer(layer, None)
+    assert rows.ids(b"\0" * 16, NO_TIMESTAMP) == np.array([0, 7], np.int32).tobytes()
+    assert rows.row(b"\0" * 16, NO_TIMESTAMP) is None
+    assert rows.score(b"\0" * 16, NO_TIMESTAMP, np.zeros(7)) is None
+    assert rows.contains_numbers(b"\0" * 16, NO_TIMESTAMP, 1, times, np.zeros(2, np.bool_)) is None
+    with pytest.raises(ValueError, match="16 bytes"):
+        rows.ids(b"", 0)
+
+
+def test_single_keys_are_hashed_as_many_are():
+    for value in (0, -1, 2**63 - 1, -(2**63)):
+        hashes = hash_int64_keys("user", np.array([value]))
+        assert hash_int64_key("user", value) == hashes.tobytes()
+        assert single.hash_entity_key(key(value)) == hashes.tobytes()
+        assert SingleKeys({"user": pa.int64()}).hash(value) == hashes.tobytes()
+    mixed = {"b": pa.large_string(), "a": pa.int32(), "c": pa.timestamp("s"), "d": pa.large_binary()}
+    values = {"a": 5, "b": "wörd", "c": 12, "d": b"123"}
+    columns = {name: pa.array([value], mixed[name]) for name, value in values.items()}
+    assert SingleKeys(mixed).hash(values) == hash_columns(columns).tobytes()
+    assert SingleKeys({"b": pa.large_string()}).hash("x") == hash_columns({"b": pa.array(["x"])}).tobytes()
+
+
+@pytest.mark.parametrize("entity", [True, 1.5, "1", b"1", None, [1], {"user": [1]}, {"other": 1}, 2**63])
+def test_what_is_not_surely_one_entity_is_not_taken_for_one(entity):
+    assert SingleKeys({"user": pa.int64()}).hash(entity) is None
