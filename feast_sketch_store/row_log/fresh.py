@@ -27,6 +27,7 @@ from feast_sketch_store.row_log.records import (
     CLOSED,
     FILE,
     IDENTITY_BYTES,
+    PIECES_OF_A_RECORD,
     REPLACED,
     ROWS,
     SEGMENT_HEAD_BYTES,
@@ -85,7 +86,9 @@ class Commit:
 class Cursor:
     """A place in the log: after the last record that was read, in a segment known by its token.
 
-    ``next_number`` is the number of the next record.
+    ``next_number`` is the number of the next record. ``last`` is where the record before the place begins,
+    and its head: a record that was read while its write failed is cut off, and another one takes its place.
+    ``modified_at`` is when the segment had changed last, before it was read.
     """
 
     segment: str
@@ -94,6 +97,12 @@ class Cursor:
     offset: int
     next_number: int
     is_closed: bool = False
+    last: tuple[int, bytes] | None = None
+    modified_at: float = 0.0
+
+
+class RewrittenError(Exception):
+    """What was read before a place was never acknowledged, and is there no more."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +149,19 @@ class FreshLog:
         info = self._storage.info(cursor.segment)
         if info is None or (info.token, info.size_bytes) != (cursor.token, cursor.offset):
             return False
+        if info.modified_at != cursor.modified_at and not self._has_last(cursor):
+            return False
         return not cursor.is_closed or self._storage.info(_segment_name(cursor.next_number)) is None
+
+    def _has_last(self, cursor: Cursor) -> bool:
+        """Whether the record before a place is still the one that was read."""
+        if cursor.last is None:
+            return True
+        start, head = cursor.last
+        try:
+            return self._storage.read(cursor.segment, start, len(head)) == head
+        except MissingFileError:
+            return False
 
     def cut_off(self) -> list[str]:
         """Segments that end within a record, whose writer died or is still writing."""
@@ -176,6 +197,7 @@ class FreshLog:
         Raises
         ------
         DamagedFileError : a record was altered.
+        RewrittenError : another record has taken the place of the last one, whose write had failed.
         """
         try:
             return self._read(cursor)
@@ -191,6 +213,8 @@ class FreshLog:
             info = self._storage.info(cursor.segment)
             if info is None or info.token != cursor.token or info.size_bytes < cursor.offset:
                 return None
+            if info.modified_at != cursor.modified_at and not self._has_last(cursor):
+                raise RewrittenError
             if info.size_bytes > cursor.offset:
                 try:
                     content = self._storage.read(cursor.segment, cursor.offset)
@@ -210,7 +234,9 @@ class FreshLog:
                         record.end,
                         record.number + (not is_closed),
                         is_closed,
+                        (record.start, record.head),
                     )
+            cursor = replace(cursor, modified_at=info.modified_at)
             following = self._open(cursor.next_number) if cursor.is_closed else None
             if following is None:
                 return commits, cursor
@@ -350,8 +376,9 @@ class FreshLog:
         if self._tail is not None:
             if self.is_at_end(self._tail):
                 return Tail([], self._tail, True)
-            if (found := self._read(self._tail)) is not None:
-                return Tail(*found, True)
+            with suppress(RewrittenError):
+                if (found := self._read(self._tail)) is not None:
+                    return Tail(*found, True)
         for start in self.starts():
             if (found := self._read(start)) is not None:
                 return Tail(*found, False)
@@ -365,7 +392,14 @@ class FreshLog:
             head = SegmentHead(tail.identity, int(tail.segment.partition(".")[0]))
             with suppress(StorageError):  # the records are durable; the mark before stays true
                 self._storage.note(_END, encode_mark(head, offset))
-            self._tail = replace(tail, token=info.token, offset=offset, next_number=next_number)
+            self._tail = replace(
+                tail,
+                token=info.token,
+                offset=offset,
+                next_number=next_number,
+                last=_last_of(pieces, offset),
+                modified_at=info.modified_at,
+            )
 
 
 def _ready(tail: Cursor | None) -> tuple[Cursor, list[bytes | memoryview]]:
@@ -377,6 +411,14 @@ def _ready(tail: Cursor | None) -> tuple[Cursor, list[bytes | memoryview]]:
     head = encode_segment_head(SegmentHead(tail.identity, tail.next_number))
     fresh = replace(tail, segment=_segment_name(tail.next_number), token="", offset=0, is_closed=False)
     return fresh, [head]
+
+
+def _last_of(pieces: Sequence[bytes | memoryview], end: int) -> tuple[int, bytes] | None:
+    """Where the last record of what was appended begins, and its head; None if there is none."""
+    record = pieces[-PIECES_OF_A_RECORD:]
+    if len(record) < PIECES_OF_A_RECORD:
+        return None
+    return end - sum(memoryview(piece).nbytes for piece in record), b"".join(record[:2])
 
 
 def _segment_name(first: int) -> str:

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -10,7 +10,7 @@ import pyarrow as pa
 from feast_sketch_store.errors import DamagedFileError
 from feast_sketch_store.row_log import delta
 from feast_sketch_store.row_log.data_file import DataFile
-from feast_sketch_store.row_log.fresh import Commit, Cursor, FreshLog, Tail
+from feast_sketch_store.row_log.fresh import Commit, Cursor, FreshLog, RewrittenError, Tail
 from feast_sketch_store.row_log.fresh_objects import ObjectFreshLog
 from feast_sketch_store.row_log.table import Table, TableState, grouped, new_columns
 from feast_sketch_store.snapshot.files import place_of
@@ -140,7 +140,16 @@ class RowLog:
         ------
         DamagedFileError : a commit is missing, truncated or altered.
         """
-        if known.cursor is not None and (found := self._fresh.read(known.cursor)) is not None:
+        try:
+            found = None if known.cursor is None else self._fresh.read(known.cursor)
+        except RewrittenError:
+            _logger.warning(
+                "%s: commit %s was read while its write failed, and counts no more; the log is read anew",
+                self._fresh.where,
+                known.number,
+            )
+            return replace(self._read_anew(START, ""), starts_over=True)
+        if found is not None:
             commits, cursor = found
             if not any(commit.replaces for commit in commits):
                 position = Position(cursor.next_number - 1, known.identity, cursor)

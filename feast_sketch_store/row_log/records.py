@@ -44,6 +44,8 @@ FILE: Final = 2  # JSON: a data file with the rows of a large batch
 REPLACED: Final = 3  # the rows up to here were replaced by others: readers start over
 CLOSED: Final = 4  # the segment ends; the next one begins with this sequence number
 
+PIECES_OF_A_RECORD: Final = 4  # the first two of them are its head
+
 _SEGMENT_MAGIC = b"feast_sketch_log"
 _RECORD_MAGIC = b"FSLR"
 _SEGMENT_HEAD = struct.Struct("<16sQQ16s")
@@ -66,11 +68,17 @@ class SegmentHead:
 
 @dataclass(frozen=True)
 class Record:
-    """One record: its kind, number and payload, and the byte after it in its segment."""
+    """One record: its kind, number and payload, where it begins in its segment, and the byte after it.
+
+    ``head`` are the bytes before the payload. They hold its checksum, so two records with the same head are
+    the same.
+    """
 
     kind: int
     number: int
     payload: memoryview
+    head: bytes
+    start: int
     end: int
 
 
@@ -160,7 +168,7 @@ def decode_records(content: bytes, first: int, offset: int, source: str) -> Iter
             raise DamagedFileError(
                 f"{source}: the checksum of the record at byte {offset + place} does not match"
             )
-        yield Record(kind, number, payload, offset + end)
+        yield Record(kind, number, payload, bytes(view[place:start]), offset + place, offset + end)
         if kind == CLOSED:
             return
         place, number = end, number + 1

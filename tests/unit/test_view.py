@@ -216,6 +216,33 @@ def test_an_open_view_holds_no_descriptor(make_view, tmp_path):
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@pytest.mark.parametrize("later", [["kept"], ["one more that is kept"], None])
+def test_a_row_that_was_read_while_its_write_failed_goes_again(make_view, monkeypatch, later):
+    """Whether the next record is as long, longer, or there is none yet."""
+    writer, reader = make_view(), make_view()
+    writer.put(1, "before")
+    assert reader.get(1) == {1: {"before"}}
+    seen = []
+
+    def fail(descriptor):
+        seen.append(reader.get(1, 2))
+        raise OSError(errno.EIO, "the disk is broken")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(local, "fdatasync", fail)
+        with pytest.raises(StorageError):
+            writer.put(2, "lost")
+    assert seen == [{1: {"before"}, 2: {"lost"}}], "the test is of a reader who was that quick"
+    if later is not None:
+        writer.put(3, *later)
+    expected = {1: {"before"}} | ({} if later is None else {3: set(later)})
+    for view in (reader, writer, make_view()):
+        assert view.get(1, 2, 3) == expected
+        view.put(4, "more")
+        assert view.get(1, 2, 3, 4) == expected | {4: {"more"}}
+    assert reader.get(1, 2, 3, 4) == expected | {4: {"more"}}
+
+
 def rebuilt_with(view, user, item):
     """Rebuild a view from one row."""
 
