@@ -23,7 +23,7 @@ def run(*, quick: bool) -> None:
     rounds = 2 if quick else 5
     num_users = 2_000 if quick else 20_000
     print_set_up(
-        f"{set_up_of(num_users)}, one event timestamp per row, error rate 0.01, one call; {rounds} turns",
+        f"{set_up_of(num_users)}, one event timestamp per row, in sets, one call; {rounds} turns",
         "numpy",
         "feast",
         "protobuf",

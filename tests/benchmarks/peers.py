@@ -13,7 +13,7 @@ import gc
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -40,17 +40,17 @@ from feast_sketch_store import SketchReader
 BATCH = 1_000
 NUM_CANDIDATES = 1_000
 NUM_OTHER_FEATURES = 20
-_SINGLE_CALLS = 10
+_SINGLE_CALLS = 100  # a turn: the first calls of a turn refill caches
 _NUM_CHECKED = 20
 
 Users = NDArray[np.int64]
 
 
 class Sketch(Side):
-    """This store: written through Feast, read by its `SketchReader`."""
+    """This store as it is by default, in sets: written through Feast, read by its `SketchReader`."""
 
     name = "sketch"
-    is_exact = False
+    options: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, users: NDArray[np.int64], facts: NDArray[np.int64], folder: Path):
         rows = UserRows(len(users))
@@ -58,18 +58,26 @@ class Sketch(Side):
             raise AssertionError("the sketch would hold other facts")
         place = rows.table.schema.get_field_index("user_id")
         rows.table = rows.table.set_column(place, "user_id", pa.array(users))
-        self._backend = sketch(folder, rows, error_rate=ERROR_RATE)
+        folder = folder / type(self).__name__
+        self._backend = sketch(folder, rows, **self.options)
         protos = rows.to_feast()
         self.build_seconds, _ = seconds(self._backend.write, protos)
         self.reader = SketchReader(folder / "sketch", "history", project="shop")
         self.vocabulary = self.reader.csr("viewed", users[:1]).vocabulary.to_numpy()
 
     def ids(self, users: NDArray[np.int64]) -> Csr:
+        if len(users) == 1:
+            ids = self.reader.ids("viewed", int(users[0]))
+            return np.array([0, len(ids)]), ids
         answer = self.reader.csr("viewed", users)
         return answer.indptr, answer.ids
 
     def seen(self, user: NDArray[np.int64], candidates: NDArray[np.int64]) -> NDArray[np.bool_]:
-        return np.asarray(self.reader.contains("viewed", user, candidates)[0])
+        return self.reader.contains("viewed", int(user[0]), candidates)
+
+    def scores(self, users: NDArray[np.int64], weights: NDArray[np.float64]) -> NDArray[np.float64] | float:
+        """The sums of weights, by id."""
+        return self.reader.scores("viewed", int(users[0]) if len(users) == 1 else users, weights)
 
     def values(self, ids: NDArray[Any]) -> NDArray[np.int64]:
         return np.asarray(self.vocabulary[ids])
@@ -81,13 +89,23 @@ class Sketch(Side):
         return int(stats.snapshot_bytes)
 
 
+class SketchFilter(Sketch):
+    """The same in a Bloom filter."""
+
+    name = f"sketch, Bloom filter at {ERROR_RATE:.0%}"
+    is_exact = False
+    options: ClassVar[dict[str, Any]] = {"error_rate": ERROR_RATE}
+
+
 def run(*, quick: bool) -> None:
     num_users, rounds = (20_000, 3) if quick else (200_000, 11)
     users, facts = draw_users(num_users), draw_facts(num_users, VOCABULARY)
     with temporary_folder() as folder:
         sides: dict[type[Side], Side] = {}
         try:
-            facts_per_second = {kind: _build(sides, kind, users, facts, folder) for kind in (Sketch, *PEERS)}
+            facts_per_second = {
+                kind: _build(sides, kind, users, facts, folder) for kind in (Sketch, SketchFilter, *PEERS)
+            }
             for side in sides.values():
                 _check(side, users, facts)
             gc.freeze()  # collecting garbage before each turn would go over all these objects
@@ -202,7 +220,7 @@ def _predict(sides: dict[type[Side], Side], users: Users, facts: NDArray[np.int6
         return np.add.reduceat(weights[answer[1]], answer[0][:-1])
 
     logits: dict[str, Callable[[Users, NDArray[np.float64]], NDArray[np.float64]]] = {
-        "sketch, scores": lambda users, _: ours.reader.scores("viewed", users, our_weights),
+        "sketch, scores": lambda users, _: ours.scores(users, our_weights),
         "exact: CSR, reduceat": lambda users, _: summed(csr.ids(users)),
         "exact: CSR, scipy.sparse": lambda users, _: matrix[csr.rows(users)[0]] @ weights,
         "exact: dict of arrays, reduceat": lambda users, _: summed(arrays.ids(users)),
@@ -220,13 +238,13 @@ def _predict(sides: dict[type[Side], Side], users: Users, facts: NDArray[np.int6
         def request(call: int, batch: int = batch) -> tuple[Users, NDArray[np.float64]]:
             return _some(users, batch, call), random.normal(size=(batch, NUM_OTHER_FEATURES))
 
-        times = interleaved(sides_timed, request, rounds=rounds, calls=_SINGLE_CALLS)
+        times = interleaved(sides_timed, request, rounds=rounds, calls=_SINGLE_CALLS if batch == 1 else 10)
         for name, time in times.items():
             rows[name].append(number(batch / time))
             ratios[name].append(number(times[next(iter(logits))] / time))
     print_set_up(
         f"{set_up_of(len(users))}, random user ids of 63 bits, error rate {ERROR_RATE}; logistic regression, "
-        f"predictions per second on one core; {rounds} turns of {_SINGLE_CALLS} requests",
+        f"predictions per second on one core; {rounds} turns of {_SINGLE_CALLS} requests of 1 user, else 10",
         "numpy",
         "scipy",
     )

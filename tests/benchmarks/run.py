@@ -21,6 +21,7 @@ BENCHMARKS = (
     "numpy_kernel",
     "peers",
     "online_read",
+    "several_views",
     "online_write",
     "streaming",
     "table_bits",

@@ -31,7 +31,7 @@ def run(*, quick: bool) -> None:
     num_users = 20_000 if quick else 500_000
     rounds = 1 if quick else 3
     print_set_up(
-        f"{set_up_of(num_users)}, one event timestamp per row, error rate 0.01, batches of {BATCH:,} rows; "
+        f"{set_up_of(num_users)}, one event timestamp per row, in sets, batches of {BATCH:,} rows; "
         f"{rounds} seals of the same log, one after {OVERWRITTEN:.0%} of the rows were written again; facts "
         "count presence",
         "numpy",

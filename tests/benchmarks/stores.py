@@ -30,6 +30,7 @@ VOCABULARY = 10_000
 NUM_COUNTRIES = 40
 SKETCH, SQLITE, REDIS, FLOOR = "sketch", "sqlite", "redis", "floor"
 REDIS_SOCKET = "redis, unix socket"
+SKETCH_FILTER = "sketch, Bloom filter at 1 %"
 _FIRST = datetime(2026, 4, 1, tzinfo=UTC)
 _MICROSECONDS_PER_MONTH = 30 * 86_400 * 1_000_000
 
@@ -138,8 +139,7 @@ class Backend:
 
 
 def sketch(folder: Path, rows: UserRows, **options: Any) -> Backend:
-    """This store, in a folder of its own, with filters at 1 %; keywords become options."""
-    options = {"error_rate": 0.01, **options}
+    """This store, in a folder of its own, as it is by default; keywords become options."""
     return Backend(folder, {"type": SKETCH, "path": str(folder / "sketch"), **options}, rows)
 
 

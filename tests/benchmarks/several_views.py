@@ -1,0 +1,151 @@
+"""Entities over several views of scalars, as online requests are: ``get_online_features`` of several stores.
+
+Each store has its turn of many calls: Feast keeps what it knows of a request for one store at a time, so
+calls that alternate between stores would measure that.
+"""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from feast import Entity, FeatureStore, FeatureView, Field, FileSource, ValueType
+from feast.repo_config import RepoConfig
+from feast.types import Float64, Int64, String
+from feast.utils import _convert_arrow_to_proto
+from measure import interleaved_samples, number, print_set_up, print_table, quantile
+from numpy.typing import NDArray
+from stores import REDIS, SKETCH, SQLITE, redis_server, temporary_folder
+
+SHAPES = ((1, 10), (5, 10), (4, 50))
+TYPES = (Int64, Float64, String)
+NUM_ENTITIES = (1, 10, 50)
+_MOMENT = 1_775_000_000_000_000
+
+
+def run(*, quick: bool) -> None:
+    num_users = 500 if quick else 5_000
+    print_set_up(
+        f"{num_users:,} users, one request over all views, features Int64 of 1,000 values, "
+        f"Float64 and String of 50; {_rounds(quick)} turns of {_calls(quick)} calls",
+        "numpy",
+        "feast",
+        "redis",
+    )
+    lines = []
+    for num_views, num_features in SHAPES:
+        with temporary_folder() as folder, redis_server() as port:
+            stores = _stores(folder, port, num_views, num_features, num_users)
+            features = [f"view{v}:f{v}_{f}" for v in range(num_views) for f in range(num_features)]
+            _check(stores, features)
+            for batch in NUM_ENTITIES:
+                lines += _measure(stores, features, batch, num_users, quick)
+    print_table(
+        ["views", "features each", "entities", "store", "p50, us", "p99, us", "sketch / store, p50", "p99"],
+        lines,
+    )
+
+
+def _rounds(quick: bool) -> int:
+    return 3 if quick else 9
+
+
+def _calls(quick: bool) -> int:
+    return 20 if quick else 100
+
+
+def _measure(
+    stores: dict[str, FeatureStore], features: list[str], batch: int, num_users: int, quick: bool
+) -> list[list[str]]:
+    def entities(call: int) -> list[dict[str, Any]]:
+        users = np.random.default_rng(call).choice(num_users, batch, replace=False)
+        return [{"user_id": user} for user in users.tolist()]
+
+    gets = {name: partial(_get, store, features) for name, store in stores.items()}
+    samples = interleaved_samples(gets, entities, rounds=_rounds(quick), calls=_calls(quick))
+    p50, p99 = ({name: quantile(times, share) for name, times in samples.items()} for share in (0.5, 0.99))
+    num_views = len({feature.partition(":")[0] for feature in features})
+    return [
+        [
+            str(num_views),
+            str(len(features) // num_views),
+            str(batch),
+            name,
+            number(p50[name] * 1e6),
+            number(p99[name] * 1e6),
+            number(p50[SKETCH] / p50[name]),
+            number(p99[SKETCH] / p99[name]),
+        ]
+        for name in samples
+    ]
+
+
+def _get(store: FeatureStore, features: list[str], entity_rows: list[dict[str, Any]]) -> Any:
+    return store.get_online_features(features=features, entity_rows=entity_rows)
+
+
+def _stores(
+    folder: Path, port: int, num_views: int, num_features: int, num_users: int
+) -> dict[str, FeatureStore]:
+    """The same rows in each store."""
+    user = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
+    views = [_view(user, number, num_features) for number in range(num_views)]
+    columns = [_columns(view, num_users, seed) for seed, view in enumerate(views)]
+    options = {
+        SKETCH: {"type": SKETCH, "path": str(folder / "sketch"), "seal_min_rows": 0},
+        SQLITE: {"type": SQLITE, "path": str(folder / "online.db")},
+        REDIS: {"type": REDIS, "connection_string": f"127.0.0.1:{port}"},
+    }
+    stores = {}
+    for name, online_store in options.items():
+        config = RepoConfig(
+            project="shop",
+            provider="local",
+            registry=str(folder / f"{name}.registry.db"),
+            online_store=online_store,
+            entity_key_serialization_version=3,
+            repo_path=folder,
+        )
+        stores[name] = FeatureStore(config=config)
+        stores[name].apply([user, *views])
+        online = stores[name]._get_provider().online_store
+        for view, table in zip(views, columns, strict=True):
+            rows = _convert_arrow_to_proto(table, view, {"user_id": ValueType.INT64})
+            online.online_write_batch(config, view, rows, None)
+    return stores
+
+
+def _view(user: Entity, view: int, num_features: int) -> FeatureView:
+    fields = [Field(name=f"f{view}_{f}", dtype=TYPES[f % len(TYPES)]) for f in range(num_features)]
+    source = FileSource(name=f"rows{view}", path="rows.parquet", timestamp_field="event_timestamp")
+    schema = [Field(name="user_id", dtype=Int64), *fields]
+    return FeatureView(name=f"view{view}", entities=[user], schema=schema, source=source)
+
+
+def _columns(view: FeatureView, num_users: int, seed: int) -> pa.Table:
+    random = np.random.default_rng(seed)
+    columns = {
+        "user_id": pa.array(np.arange(num_users)),
+        "event_timestamp": pa.array(np.full(num_users, _MOMENT), pa.timestamp("us", tz="UTC")),
+    }
+    for feature in view.features:
+        columns[feature.name] = _values(feature.dtype, random, num_users)
+    return pa.table(columns)
+
+
+def _values(dtype: Any, random: np.random.Generator, num_users: int) -> pa.Array:
+    if dtype == Int64:
+        return pa.array(random.integers(0, 1_000, num_users))
+    if dtype == Float64:
+        numbers: NDArray[np.float64] = random.normal(size=num_users)
+        return pa.array(numbers)
+    return pa.array([f"value {number}" for number in random.integers(0, 50, num_users)])
+
+
+def _check(stores: dict[str, FeatureStore], features: list[str]) -> None:
+    """Every store answers alike."""
+    answers = {name: _get(store, features, [{"user_id": 7}]).to_dict() for name, store in stores.items()}
+    for name, answer in answers.items():
+        if answer != answers[SQLITE]:
+            raise AssertionError(f"{name} answers otherwise than {SQLITE}")
