@@ -338,7 +338,7 @@ def test_a_view_tells_what_it_waits_for_at_its_start(make_view, monkeypatch):
     writer.put(1, "a")
     seen = []
     loader = reader.view._loader
-    for place, name in ((loader._snapshots, "list"), (loader._row_log, "read")):
+    for place, name in ((loader._snapshots, "look"), (loader._row_log, "read")):
         real = getattr(place, name)
 
         def look(*given, real=real):
