@@ -28,6 +28,7 @@ BENCHMARKS = (
     "sealing",
     "materialize",
     "refresh",
+    "replicas",
     "startup",
     "feature_server",
 )
