@@ -33,6 +33,7 @@ from feast_sketch_store.planning.plan import Plan
 from feast_sketch_store.planning.planner import DEFAULT_SAMPLE, plan_view
 from feast_sketch_store.planning.progress import Progress
 from feast_sketch_store.planning.report import count_text, fields_text, memory_text, readable_bytes, to_html
+from feast_sketch_store.storage.buckets import is_url
 from feast_sketch_store.storage.names import folder_name
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.settings import byte_count
@@ -158,6 +159,7 @@ def seal(
                 options.seal_share if share is None else share,
                 options.seal_min_rows if min_rows is None else min_rows,
                 options.seal == "job",
+                is_url(options.path),
             )
             with _interrupted() as stop, nullcontext() if metrics_port is None else exported(metrics_port):
                 maintenance.watch(store, views, stop, interval, lambda view: _tell(view, as_json), policy)

@@ -640,7 +640,8 @@ class SketchOnlineStore(OnlineStore):
 
 def seal_policy(options: SketchOnlineStoreConfig) -> SealPolicy:
     """When views are sealed, and who does it."""
-    return SealPolicy(options.seal_share, options.seal_min_rows, options.seal == "job")
+    by_job, by_deltas = options.seal == "job", is_url(options.path)
+    return SealPolicy(options.seal_share, options.seal_min_rows, by_job, by_deltas)
 
 
 def _key(config: RepoConfig, table: FeatureView) -> tuple[_Declaration, _Circumstances]:

@@ -9,6 +9,7 @@ from feast_sketch_store.layers.build import (
     build_layer,
     seal,
 )
+from feast_sketch_store.layers.delta import DeltaLayer
 from feast_sketch_store.layers.exact import ExactLayer
 from feast_sketch_store.layers.shards import EVERYTHING, HashRange, Shards
 from feast_sketch_store.layers.sketch import SketchLayer
@@ -18,6 +19,7 @@ from feast_sketch_store.structures.parts import is_checked_where_read
 __all__ = [
     "EVERYTHING",
     "Cut",
+    "DeltaLayer",
     "ExactLayer",
     "FeatureBudget",
     "Goal",

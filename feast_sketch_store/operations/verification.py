@@ -1,9 +1,10 @@
 """Checks everything that must hold of a view on disk, without trusting any of it."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from feast_sketch_store.errors import DamagedFileError, StorageError
 from feast_sketch_store.layers import SketchLayer
@@ -14,7 +15,7 @@ from feast_sketch_store.rows.entity_keys import find_sorted
 from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder
 from feast_sketch_store.snapshot.manifest import PARTS
 from feast_sketch_store.snapshot.order import load_order
-from feast_sketch_store.snapshot.sealed import open_layer
+from feast_sketch_store.snapshot.sealed import open_deltas, open_layer
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.names import ROWS_FOLDER, SNAPSHOTS_FOLDER, staged_files
 from feast_sketch_store.view.semantics import REPLACE, RowSemantics
@@ -69,18 +70,18 @@ def verify_view(
     found = Verification()
     log = RowLog(storage)
     is_log_sound = _verify_log(log, found, progress)
-    newest: tuple[SnapshotFile, SketchLayer, RowKeys] | None = None
+    newest: _Sealed | None = None
     folder = SnapshotFolder(storage.within(SNAPSHOTS_FOLDER))
     snapshots = folder.list()
     for snapshot in snapshots:
         try:
-            layer, order = _verify_snapshot(snapshot)
-            newest = newest or (snapshot, layer, order)
+            sealed = _verify_snapshot(snapshot)
+            newest = newest or sealed
             found.snapshots += 1
         except (DamagedFileError, StorageError) as error:
             found.problems.append(str(error))
         progress(sum(map(snapshot.size_bytes, PARTS)))
-    if newest is not None and newest[0] == snapshots[0] and is_log_sound:
+    if newest is not None and newest.snapshot == snapshots[0] and is_log_sound:
         _compare(log, newest, codecs, expire_before, found, semantics)
     found.leftovers += staged_files(storage)
     found.leftovers += (SNAPSHOTS_FOLDER + name for name in folder.leftovers())
@@ -119,30 +120,67 @@ def _verify_log(log: RowLog, found: Verification, progress: Callable[[int], obje
     return True
 
 
-def _verify_snapshot(snapshot: SnapshotFile) -> tuple[SketchLayer, RowKeys]:
+@dataclass(frozen=True)
+class _Sealed:
+    """A snapshot as it was read.
+
+    ``keys`` are those of the rows that reads find, ordered by entity hash; ``owners``, int64[n], the layer of
+    each, 0 for the base.
+    """
+
+    snapshot: SnapshotFile
+    layers: list[SketchLayer]
+    keys: RowKeys
+    owners: NDArray[np.int64]
+
+
+def _verify_snapshot(snapshot: SnapshotFile) -> _Sealed:
     layer = open_layer(snapshot, check_all=True)
-    order = load_order(snapshot)
+    layers, orders = [layer], [_verify_order(snapshot, None, layer, layer.num_entities)]
+    for number, delta in enumerate(open_deltas(snapshot, check_all=True)):
+        order = _verify_order(snapshot, number, delta.layer, len(delta), ~delta.deleted)
+        if (order.entity_hashes != delta.entity_hashes).any():
+            raise DamagedFileError(f"{snapshot.where('order')}: a delta lists other entities than its index")
+        everywhere = np.ones(len(order), np.bool_)  # nothing below counts
+        layers.append(delta.layer)
+        orders.append(replace(order, deleted=delta.deleted, fences=everywhere))
+    winners, keys = RowKeys.concatenate(orders).newest()
+    owners = np.searchsorted(np.cumsum([len(order) for order in orders]), winners, side="right")
+    alive = np.flatnonzero(~keys.deleted)
+    return _Sealed(snapshot, layers, keys.take(alive), owners[alive])
+
+
+def _verify_order(
+    snapshot: SnapshotFile,
+    delta: int | None,
+    layer: SketchLayer,
+    num_entities: int,
+    is_row: NDArray[np.bool_] | None = None,
+) -> RowKeys:
+    """The order index of a base or delta, of which so many entities are listed, and these are rows."""
+    order = load_order(snapshot, delta)
     first, second = order.entity_hashes[:, 0], order.entity_hashes[:, 1]
     ascends = (first[1:] > first[:-1]) | ((first[1:] == first[:-1]) & (second[1:] > second[:-1]))
-    if len(order) != layer.num_entities or not ascends.all():
+    if len(order) != num_entities or not ascends.all():
         raise DamagedFileError(
-            f"{snapshot.where('order')}: is not the order index of {layer.num_entities} entities"
+            f"{snapshot.where('order')}: is not the order index of {num_entities} entities"
         )
-    if order.event_timestamps.max(initial=NO_TIMESTAMP) != layer.max_event_timestamp:
+    events = order.event_timestamps if is_row is None else order.event_timestamps[is_row]
+    if events.max(initial=NO_TIMESTAMP) != layer.max_event_timestamp:
         raise DamagedFileError(f"{snapshot.where('order')}: has other timestamps than the snapshot")
-    return layer, order
+    return order
 
 
 def _compare(
     log: RowLog,
-    newest: tuple[SnapshotFile, SketchLayer, RowKeys],
+    newest: _Sealed,
     codecs: Sequence[FeatureCodec],
     expire_before: int,
     found: Verification,
     semantics: RowSemantics,
 ) -> None:
     """Compare the newest snapshot with the rows it was folded from."""
-    snapshot, layer, order = newest
+    snapshot, order, base = newest.snapshot, newest.keys, newest.layers[0]
 
     def problem(text: str) -> None:
         if len(found.problems) < _MAX_PROBLEMS:
@@ -156,7 +194,7 @@ def _compare(
         if len(order):
             problem(f"holds {len(order)} entities, but the row log has none up to version {snapshot.version}")
         return
-    rows = semantics.of(codecs).fold(read.batches, layer.since)
+    rows = semantics.of(codecs).fold(read.batches, base.since)
     keys = rows.keys
     at_ours, at_theirs = find_sorted(order.entity_hashes, keys.entity_hashes)
     found.compared_entities = len(at_ours)
@@ -170,12 +208,15 @@ def _compare(
         differ = getattr(keys, name)[at_ours] != getattr(order, name)[at_theirs]
         if differ.any():
             problem(f"has other {name} of {int(differ.sum())} entities than the row log")
-    is_sealed = np.zeros(len(keys), np.bool_)
-    is_sealed[at_ours] = True
-    # As the layer has them: a feature may have another codec since the seal.
-    sealed = [layer.codecs[codec.feature] for codec in codecs if codec.feature in layer.codecs]
-    for places, encoded in rows.encoded(sealed):
-        encoded = encoded.take(np.flatnonzero(is_sealed[places]))
-        found.compared_facts += encoded.num_facts
-        for text in layer.missing(encoded):
-            problem(text)
+    owners = np.full(len(keys), -1)
+    owners[at_ours] = newest.owners[at_theirs]
+    for number, layer in enumerate(newest.layers):
+        # As the layer has them: a feature may have another codec since the seal.
+        sealed = [layer.codecs[codec.feature] for codec in codecs if codec.feature in layer.codecs]
+        for places, encoded in rows.encoded(sealed):
+            part = encoded.take(np.flatnonzero(owners[places] == number))
+            found.compared_facts += part.num_facts
+            if number:  # what the base does not show, deltas do not show either
+                part = part.within(base.cut_vocabularies)
+            for text in layer.missing(part):
+                problem(text)

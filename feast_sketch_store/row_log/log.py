@@ -234,6 +234,28 @@ class RowLog:
         commits = state.commits[: covered[-1] + 1] if covered else ()
         return LogRead(Position(number), tuple(file for commit in commits for file in commit.files))
 
+    def absorbed_behind(self, number: int, snapshot: str) -> LogRead | None:
+        """The rows of the table behind those that a snapshot, or a part of it, was made of.
+
+        Parameters
+        ----------
+        number : the last commit that is covered.
+        snapshot : the name of the snapshot.
+
+        Returns
+        -------
+        None if they cannot be told apart: rows were replaced, or another Delta client wrote.
+
+        Raises
+        ------
+        DamagedFileError : a commit is missing, truncated or altered.
+        """
+        state = self._table.state()
+        files, _, starts_over = _behind(state, Position(number), snapshot)
+        if starts_over or state.has_foreign:
+            return None
+        return LogRead(Position(max(number, state.through)), files, table_version=state.version)
+
     def columns(self) -> Mapping[str, pa.DataType]:
         """The columns of the log, with their types.
 

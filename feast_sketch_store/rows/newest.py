@@ -34,6 +34,8 @@ class NewestRows:
     expire_before : microseconds since 1970; rows with an older event timestamp do not count ...
     kept_microseconds : ... unless they are at most so much older than the newest event of the log. So a clock
         that is ahead expires nothing. None to go by ``expire_before`` alone.
+    keeps_deleted : whether the keys of deleted entities stay among ``keys``; `batches` has rows of theirs
+        without values.
 
     Attributes
     ----------
@@ -44,7 +46,11 @@ class NewestRows:
     """
 
     def __init__(
-        self, batches: Batches, expire_before: int = NO_TIMESTAMP, kept_microseconds: int | None = None
+        self,
+        batches: Batches,
+        expire_before: int = NO_TIMESTAMP,
+        kept_microseconds: int | None = None,
+        keeps_deleted: bool = False,
     ):
         self._batches = batches
         all_keys = RowKeys.concatenate([row_keys(batch) for batch in batches(KEY_COLUMNS)])
@@ -56,7 +62,7 @@ class NewestRows:
         self.expire_before = expire_before
         winners, keys = all_keys.newest()
         del all_keys
-        alive = ~keys.deleted & (keys.event_timestamps >= expire_before)
+        alive = (keeps_deleted | ~keys.deleted) & (keys.event_timestamps >= expire_before)
         self.has_dead = not alive.all()
         if self.has_dead:
             winners, keys = winners[alive], keys.take(np.flatnonzero(alive))

@@ -18,7 +18,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ from feast_sketch_store.snapshot.manifest import (
     CHUNK_BYTES,
     MAX_MANIFEST_BYTES,
     PARTS,
+    DeltaFiles,
     Manifest,
     PartFile,
     checksum_of,
@@ -87,14 +88,49 @@ class SnapshotFile:
         return self.storage.info(self.manifest_name) is not None
 
     def size_bytes(self, part: str = "base") -> int:
-        """The size of a part; 0 if it is gone."""
+        """The size of a part that the snapshot brought; 0 if it is gone."""
         info = self.storage.info(_part_name(self.name, part))
         return info.size_bytes if info else 0
+
+    def layers_bytes(self) -> int:
+        """The size of the base and the deltas that readers map; 0 if the snapshot is gone."""
+        try:
+            manifest = self.manifest()
+        except (DamagedFileError, MissingFileError):
+            return self.size_bytes()
+        return sum(
+            files["base"].size_bytes for files in (manifest.files, *(d.files for d in manifest.deltas))
+        )
+
+    def file_names(self) -> set[str]:
+        """The names of all files that it needs; those that it brought, if its manifest cannot be read.
+
+        Raises
+        ------
+        StorageError : the storage cannot be read.
+        """
+        own = {_part_name(self.name, part) for part in PARTS}
+        try:
+            return own | {file.name for file in self.manifest().all_files}
+        except (DamagedFileError, MissingFileError):
+            return own
 
     def published_at(self) -> float:
         """When it was published, in seconds since 1970 by the storage's clock; 0 if it is gone."""
         info = self.storage.info(self.manifest_name)
         return info.modified_at if info else 0.0
+
+    def with_manifest(self) -> "SnapshotFile":
+        """The same with the content of its manifest, which is read now if it is not known.
+
+        Raises
+        ------
+        StorageError : it cannot be read, or the snapshot has been pruned.
+        """
+        if self.known_manifest is not None:
+            return self
+        content = self.storage.read(self.manifest_name, 0, MAX_MANIFEST_BYTES + 1)
+        return replace(self, known_manifest=content)
 
     def manifest(self) -> Manifest:
         """What is known of its files.
@@ -105,11 +141,10 @@ class SnapshotFile:
         StorageError : it cannot be read, or the snapshot has been pruned.
         """
         source = self.storage.where(self.manifest_name)
-        content = self.known_manifest
-        if content is None:
-            content = self.storage.read(self.manifest_name, 0, MAX_MANIFEST_BYTES + 1)
+        content = self.with_manifest().known_manifest
+        assert content is not None
         manifest = Manifest.decode(content, source)
-        names = {part: file.name for part, file in manifest.files.items()}
+        names = {part: file.name for part, file in manifest.own_files.items()}
         if (manifest.row_log_version, manifest.number) != (self.version, self.number) or names != {
             part: _part_name(self.name, part) for part in PARTS
         }:
@@ -117,16 +152,24 @@ class SnapshotFile:
         return manifest
 
     def open(
-        self, part: str, skip: Callable[[str], bool] = lambda array: False
+        self,
+        part: str,
+        skip: Callable[[str], bool] = lambda array: False,
+        delta: int | None = None,
     ) -> tuple[dict[str, Any], Arrays]:
         """Map a part, check its bytes, and give its description and arrays; see `load`.
+
+        Parameters
+        ----------
+        delta : which delta's part it is, from 0 for the oldest; None for that of the base.
 
         Raises
         ------
         DamagedFileError : the manifest or the part is damaged, or the part is not there.
         StorageError : a file cannot be read, or the snapshot has been pruned.
         """
-        file = self.manifest().files[part]
+        manifest = self.manifest()
+        file = (manifest.files if delta is None else manifest.deltas[delta].files)[part]
         try:
             return load(self.storage, file.name, skip, file)
         except MissingFileError as error:
@@ -141,7 +184,7 @@ class SnapshotFile:
         ------
         DamagedFileError, StorageError : the manifest cannot be read, or a copy cannot be deleted.
         """
-        files = self.manifest().files.values()
+        files = self.manifest().all_files
         dropped = [f.known is not None and self.storage.drop_damaged(f.name, f.known) for f in files]
         return any(dropped)
 
@@ -152,7 +195,7 @@ class SnapshotFile:
         ------
         DamagedFileError, StorageError : the manifest cannot be read.
         """
-        for file in self.manifest().files.values():
+        for file in self.manifest().all_files:
             if file.known is not None:
                 self.storage.keep_copy(file.name, file.known)
 
@@ -262,6 +305,7 @@ class SnapshotFolder:
         arrays: Mapping[str, NDArray[np.generic]],
         order: Mapping[str, NDArray[np.generic]],
         table_version: int = 0,
+        below: Manifest | None = None,
     ) -> Draft:
         """Write a snapshot durably; nobody sees it before `publish`.
 
@@ -269,6 +313,7 @@ class SnapshotFolder:
         ----------
         version : of the row log.
         table_version : of the row log's table, which holds the rows.
+        below : the base and deltas over which what is written is a delta; None for a base of its own.
 
         Raises
         ------
@@ -291,7 +336,11 @@ class SnapshotFolder:
                 where = self.storage.location
                 raise StorageError(f"{where}: a snapshot cannot be written: {error}") from error
             raise
-        return Draft(snapshot, Manifest(version, number, created_by(), files))
+        if below is None:
+            return Draft(snapshot, Manifest(version, number, created_by(), files))
+        deltas = (*below.deltas, DeltaFiles(version, files))
+        base_version = below.layer_versions()[0]
+        return Draft(snapshot, Manifest(version, number, created_by(), below.files, deltas, base_version))
 
     def publish(self, draft: Draft) -> SnapshotFile:
         """Make a written snapshot visible.
@@ -318,10 +367,14 @@ class SnapshotFolder:
         return draft.snapshot
 
     def discard(self, snapshot: SnapshotFile) -> None:
-        """Remove a snapshot, published or not; a process that maps it keeps its pages."""
+        """Remove a snapshot, published or not; a process that maps it keeps its pages.
+
+        Files that other snapshots need stay.
+        """
         with suppress(StorageError):  # while the manifest is there, the files must be
+            gone = snapshot.file_names()
             self.storage.delete([snapshot.manifest_name])
-            self.storage.delete(_part_name(snapshot.name, part) for part in PARTS)
+            self.storage.delete(gone.difference(*(other.file_names() for other in self.list())))
 
     def prune(self, keep: int) -> None:
         """Remove all but the newest ``keep`` snapshots, and the one that readers are held at."""
@@ -340,7 +393,7 @@ class SnapshotFolder:
         listing = self.look()
         kept = set(listing.pins)
         for snapshot in listing.snapshots:
-            kept |= {snapshot.manifest_name, *(_part_name(snapshot.name, part) for part in PARTS)}
+            kept |= {snapshot.manifest_name, *snapshot.file_names()}
         return sorted(info.name for info in self.storage.walk() if info.name not in kept)
 
     def remove_leftovers(self, age_seconds: float = 0.0) -> int:

@@ -11,6 +11,13 @@ Files that readers fetch over a network have ``chunks`` as well, and the format 
 
 These are checksums of the file's bytes, so many at a time, by which a fetched copy is checked part by part.
 
+A snapshot may consist of a base and deltas over it, from the oldest to the newest, at version 2 as well:
+
+    "base_version": 40, "deltas": [{"files": {"base": ..., "order": ...}, "row_log_version": 42}]
+
+``files`` are those of the base, which an earlier snapshot may have brought; the last delta's are the
+snapshot's own, and have its row-log version.
+
 Keys are sorted, there are no spaces, and the file ends with a line break; a file that is anything else than
 what `Manifest.encode` makes of its content is refused. ``checksum`` is that of the file without it, a
 ``header_checksum`` that of all before the arrays of a file, which holds the checksums of the arrays: so the
@@ -20,7 +27,7 @@ manifest vouches for every byte. Checksums are MurmurHash3 x64 128 in hexadecima
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import mmh3
@@ -82,6 +89,14 @@ class PartFile:
 
 
 @dataclass(frozen=True)
+class DeltaFiles:
+    """The files of a delta, by part, and the row-log version up to which it covers rows."""
+
+    row_log_version: int
+    files: Mapping[str, PartFile]
+
+
+@dataclass(frozen=True)
 class Manifest:
     """What a snapshot covers, and its files.
 
@@ -90,29 +105,62 @@ class Manifest:
     row_log_version : whose rows the snapshot holds.
     number : of the seal of that version, from 1.
     created_by : package and version that sealed it.
-    files : by part, one for each of `PARTS`.
+    files : of the base by part, one for each of `PARTS`.
+    deltas : over the base, from the oldest one on.
+    base_version : the row-log version of the base; -1 where there are no deltas.
     """
 
     row_log_version: int
     number: int
     created_by: str
     files: Mapping[str, PartFile]
+    deltas: tuple[DeltaFiles, ...] = ()
+    base_version: int = -1
+
+    @property
+    def own_files(self) -> Mapping[str, PartFile]:
+        """Those that the snapshot brought, by part."""
+        return self.deltas[-1].files if self.deltas else self.files
+
+    @property
+    def all_files(self) -> list[PartFile]:
+        """Those of the base and of all deltas."""
+        return [file for files in (self.files, *(d.files for d in self.deltas)) for file in files.values()]
+
+    def below(self, num_deltas: int) -> "Manifest":
+        """The same without its newest deltas: the base, and so many over it."""
+        deltas = self.deltas[:num_deltas]
+        version = self.layer_versions()[num_deltas]
+        base_version = self.base_version if deltas else -1
+        return replace(self, row_log_version=version, deltas=deltas, base_version=base_version)
+
+    def layer_versions(self) -> list[int]:
+        """The row-log versions of the base and of the deltas, ascending."""
+        if not self.deltas:
+            return [self.row_log_version]
+        return [self.base_version, *(delta.row_log_version for delta in self.deltas)]
 
     @property
     def format_version(self) -> int:
         """The oldest that can tell all of it."""
-        is_chunked = any(file.chunks is not None for file in self.files.values())
-        return CHUNKED_VERSION if is_chunked else MANIFEST_VERSION
+        is_chunked = any(file.chunks is not None for file in self.all_files)
+        return CHUNKED_VERSION if is_chunked or self.deltas else MANIFEST_VERSION
 
     def encode(self) -> bytes:
         """The content of the manifest's file."""
-        content = {
+        content: dict[str, Any] = {
             "created_by": self.created_by,
-            "files": {part: file.to_json() for part, file in self.files.items()},
+            "files": _files_to_json(self.files),
             "format_version": self.format_version,
             "number": self.number,
             "row_log_version": self.row_log_version,
         }
+        if self.deltas:
+            content["base_version"] = self.base_version
+            content["deltas"] = [
+                {"files": _files_to_json(delta.files), "row_log_version": delta.row_log_version}
+                for delta in self.deltas
+            ]
         return _canonical({**content, "checksum": checksum_of(_canonical(content))})
 
     @classmethod
@@ -137,8 +185,17 @@ class Manifest:
                     f"{source}: has manifest version {version}, this release reads {MANIFEST_VERSION} and "
                     f"{CHUNKED_VERSION}; upgrade feast_sketch_store or seal the view anew"
                 )
-            files = {part: PartFile.from_json(given["files"][part]) for part in PARTS}
-            manifest = cls(given["row_log_version"], given["number"], given["created_by"], files)
+            manifest = cls(
+                given["row_log_version"],
+                given["number"],
+                given["created_by"],
+                _files_from_json(given["files"]),
+                tuple(
+                    DeltaFiles(entry["row_log_version"], _files_from_json(entry["files"]))
+                    for entry in given.get("deltas", [])
+                ),
+                given.get("base_version", -1),
+            )
             manifest._check()
             is_whole = manifest.encode() == content
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -148,12 +205,20 @@ class Manifest:
         return manifest
 
     def _check(self) -> None:
-        numbers = [self.row_log_version, self.number, *(file.size_bytes for file in self.files.values())]
+        versions = self.layer_versions()
+        numbers = [
+            *versions,
+            self.row_log_version,
+            self.number,
+            *(file.size_bytes for file in self.all_files),
+        ]
         if not all(type(number) is int and number >= 0 for number in numbers):
             raise ValueError("a number has another type")
         if type(self.created_by) is not str:
             raise ValueError("its creator is not a string")
-        for file in self.files.values():
+        if versions != sorted({*versions}) or versions[-1] != self.row_log_version:
+            raise ValueError("the versions of the base and the deltas do not ascend to that of the snapshot")
+        for file in self.all_files:
             if not _FILE_NAME.fullmatch(file.name) or not _CHECKSUM.fullmatch(file.header_checksum):
                 raise ValueError(f"{file!r} is not a file of a snapshot")
             if file.chunks is not None and not file.chunks.are_of(file.size_bytes):
@@ -163,6 +228,14 @@ class Manifest:
 def checksum_of(content: bytes | memoryview) -> str:
     """MurmurHash3 x64 128, in hexadecimal."""
     return mmh3.mmh3_x64_128_digest(content).hex()
+
+
+def _files_to_json(files: Mapping[str, PartFile]) -> dict[str, Any]:
+    return {part: file.to_json() for part, file in files.items()}
+
+
+def _files_from_json(given: Mapping[str, Any]) -> dict[str, PartFile]:
+    return {part: PartFile.from_json(given[part]) for part in PARTS}
 
 
 def _canonical(content: Mapping[str, Any]) -> bytes:

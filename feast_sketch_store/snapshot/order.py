@@ -15,8 +15,13 @@ def order_arrays(keys: RowKeys) -> dict[str, NDArray[np.generic]]:
     return {name: getattr(keys, name) for name in _ARRAYS}
 
 
-def load_order(snapshot: SnapshotFile) -> RowKeys:
+def load_order(snapshot: SnapshotFile, delta: int | None = None) -> RowKeys:
     """The keys of the sealed rows, mapped: ordered by entity hash, as far as the file is sound.
+
+    Parameters
+    ----------
+    delta : which delta's keys, from 0 for the oldest, among them those of deleted entities; None for the
+        base's.
 
     Raises
     ------
@@ -24,7 +29,7 @@ def load_order(snapshot: SnapshotFile) -> RowKeys:
     StorageError : the file cannot be read.
     """
     source = snapshot.where("order")
-    _, arrays = snapshot.open("order")
+    _, arrays = snapshot.open("order", delta=delta)
     try:
         hashes, event, created = (arrays[name] for name in _ARRAYS)
     except KeyError as error:

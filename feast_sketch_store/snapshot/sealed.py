@@ -6,11 +6,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store.errors import DamagedFileError
-from feast_sketch_store.layers import SealedLayer, Shards, SketchLayer, is_checked_where_read
+from feast_sketch_store.layers import DeltaLayer, SealedLayer, Shards, SketchLayer, is_checked_where_read
 from feast_sketch_store.rows.encoding import RowKeys
 from feast_sketch_store.snapshot.blocks import CHECKSUMS, BlockChecks, block_checksums
 from feast_sketch_store.snapshot.files import Draft, SnapshotFile, SnapshotFolder, created_by
+from feast_sketch_store.snapshot.format import Arrays
+from feast_sketch_store.snapshot.manifest import Manifest
 from feast_sketch_store.snapshot.order import order_arrays
+
+_LISTED, _DELETED = "listed.entity_hashes", "listed.deleted"  # of a delta, beside the arrays of its layer
 
 
 def write_layer(
@@ -20,12 +24,14 @@ def write_layer(
     view: str,
     version: int,
     table_version: int = 0,
+    below: Manifest | None = None,
 ) -> Draft:
     """Write the layer of all rows up to a version of the row log as a snapshot, yet unpublished.
 
     Parameters
     ----------
-    table_version : see `SnapshotFolder.write`.
+    keys : of the rows; those of a delta have the deleted entities, too, which the layer lacks.
+    table_version, below : see `SnapshotFolder.write`.
 
     Raises
     ------
@@ -37,9 +43,10 @@ def write_layer(
         "row_log_version": version,
         "layer": layer.description,
     }
-    return snapshots.write(
-        version, description, with_checksums(layer.arrays), order_arrays(keys), table_version
-    )
+    arrays = with_checksums(layer.arrays)
+    if below is not None:
+        arrays |= {_LISTED: keys.entity_hashes, _DELETED: keys.deleted.astype(np.uint8)}
+    return snapshots.write(version, description, arrays, order_arrays(keys), table_version, below)
 
 
 def with_checksums(arrays: Mapping[str, NDArray[np.generic]]) -> dict[str, NDArray[np.generic]]:
@@ -57,8 +64,26 @@ def open_shards(snapshot: SnapshotFile) -> Shards:
     return Shards((open_layer(snapshot),))
 
 
+def open_deltas(snapshot: SnapshotFile, check_all: bool = False) -> tuple[DeltaLayer, ...]:
+    """Map the deltas of a snapshot, from the oldest one on. Raises as `open_layer`."""
+    source, deltas = snapshot.where(), []
+    for number in range(len(snapshot.manifest().deltas)):
+        layer, arrays = _open(snapshot, check_all, number)
+        try:
+            hashes, deleted = arrays[_LISTED], arrays[_DELETED]
+            kinds = hashes.dtype == np.uint64 and deleted.dtype == np.uint8
+            if not kinds or deleted.ndim != 1 or hashes.shape != (len(deleted), 2):
+                raise ValueError("the list of entities is none")  # noqa: TRY301
+            deltas.append(DeltaLayer(layer, hashes, deleted != 0))  # type: ignore[arg-type]
+        except (ValueError, KeyError, TypeError) as error:
+            raise DamagedFileError(
+                f"{source}: the parts of a delta do not fit each other: {error}"
+            ) from error
+    return tuple(deltas)
+
+
 def open_layer(snapshot: SnapshotFile, check_all: bool = False) -> SketchLayer:
-    """Map the layer of a snapshot.
+    """Map the layer of a snapshot's base.
 
     Parameters
     ----------
@@ -69,8 +94,16 @@ def open_layer(snapshot: SnapshotFile, check_all: bool = False) -> SketchLayer:
     DamagedFileError : the file is truncated, altered, or does not fit together.
     StorageError : the file cannot be read.
     """
+    return _open(snapshot, check_all)[0]
+
+
+def _open(snapshot: SnapshotFile, check_all: bool, delta: int | None = None) -> tuple[SketchLayer, Arrays]:
+    """Map the layer of the base or of a delta, with all arrays of its file."""
     source = snapshot.where()
-    description, arrays = snapshot.open("base", lambda name: not check_all and is_checked_where_read(name))
+    description, arrays = snapshot.open(
+        "base", lambda name: not check_all and is_checked_where_read(name), delta
+    )
+    version = snapshot.manifest().layer_versions()[0 if delta is None else delta + 1]
     try:
         checks = {
             name: BlockChecks(array, arrays[name + CHECKSUMS], f"{source}: {name!r}")  # type: ignore[arg-type]
@@ -78,11 +111,11 @@ def open_layer(snapshot: SnapshotFile, check_all: bool = False) -> SketchLayer:
             if is_checked_where_read(name)
         }
         layer = SketchLayer.from_snapshot(description["layer"], arrays, checks)
-        if description["row_log_version"] != snapshot.version:
+        if description["row_log_version"] != version:
             raise DamagedFileError(f"{source}: has the version of another snapshot")
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise DamagedFileError(f"{source}: its parts do not fit each other: {error}") from error
     if check_all:
         for name, check in checks.items():
             check(np.arange(len(arrays[name])), 1)
-    return layer
+    return layer, arrays

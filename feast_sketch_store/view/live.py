@@ -31,6 +31,7 @@ from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder
 from feast_sketch_store.snapshot.order import load_order
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.names import SNAPSHOTS_FOLDER
+from feast_sketch_store.structures.base import SealedFeature
 from feast_sketch_store.view.freshness import (
     EMPTY,
     REFRESHING,
@@ -478,6 +479,10 @@ class LiveView:
         """
         state = self._state
         parts = [] if state.snapshot is None else [load_order(state.snapshot)]
+        for number, delta in enumerate(state.deltas):
+            assert state.snapshot is not None
+            order, everywhere = load_order(state.snapshot, number), np.ones(len(delta), np.bool_)
+            parts.append(replace(order, deleted=delta.deleted, fences=everywhere))  # nothing below counts
         parts += [layer.rows.keys for layer in state.exact]
         if not parts:
             return RowKeys.none()
@@ -506,7 +511,7 @@ class LiveView:
         unsealed = state.unsealed_bytes
         if state.sealed is None or state.snapshot is None:
             return ViewStats(0, 0, state.unsealed_rows, unsealed, 0, 0.0, 0, 0)
-        layers = state.sealed.layers
+        layers = [*state.sealed.layers, *(delta.layer for delta in state.deltas)]
         features = [(name, feature) for layer in layers for name, feature in layer.features.items()]
         return ViewStats(
             state.sealed.num_entities,
@@ -516,12 +521,20 @@ class LiveView:
             sum(layer.table_bytes for layer in layers),
             sum(layer.ideal_bits for layer in layers),
             sum(layer.vocabulary_bytes for layer in layers),
-            state.snapshot.size_bytes(),
+            state.snapshot.layers_bytes(),
             expected_rates(state.sealed),
-            {name: len(f.vocabulary) for name, f in features if f.vocabulary is not None},
+            _vocabulary_sizes(features),
             -(-sum(layer.fact_bits for layer in layers) // 8),
             {name: feature.structure for name, feature in features},
         )
+
+
+def _vocabulary_sizes(features: Sequence[tuple[str, SealedFeature]]) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for name, feature in features:
+        if feature.vocabulary is not None:
+            sizes[name] = max(len(feature.vocabulary), sizes.get(name, 0))
+    return sizes
 
 
 def expire_before_of(ttl_microseconds: int | None) -> int:

@@ -1,9 +1,17 @@
 """When a view is sealed, and how a seal folds its rows."""
 
 import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from feast_sketch_store.layers import SealedLayer, seal
+import numpy as np
+from numpy.typing import NDArray
+
+from feast_sketch_store.layers import DeltaLayer, Goal, SealedLayer, seal
+from feast_sketch_store.rows.encoding import EncodedRows, RowKeys
+from feast_sketch_store.rows.newest import Batches, NewestRows
+from feast_sketch_store.rows.vocabulary import Vocabulary
+from feast_sketch_store.structures.goals import MEMORY
 from feast_sketch_store.view.semantics import REPLACE, FoldedRows
 from feast_sketch_store.view.settings import ViewSettings
 
@@ -16,11 +24,16 @@ _MAX_FILES = 64
 # From this number on fresh commits are absorbed into the table, so that a new process reads few of them.
 _MAX_FRESH_COMMITS = 500
 
+_DELTA_PART = 1 / 16  # of the share past which there is a new base: at least so much goes into a delta
+
 
 @dataclass(frozen=True)
 class SealPolicy:
     """When a write seals: above ``min_rows``, as soon as the unsealed rows take more than ``share`` of the
     memory of the sealed ones. So memory stays within ``1 + share`` of a freshly sealed view.
+
+    ``by_deltas`` tells that a seal of few rows lays a delta over the sealed ones, as soon as they exceed a
+    sixteenth of ``share``; past ``share`` all deltas become part of a new base.
 
     ``by_job`` tells that writes never seal, whatever there is to seal, and only append.
     """
@@ -28,10 +41,16 @@ class SealPolicy:
     share: float = 0.25
     min_rows: int = 1_000
     by_job: bool = False
+    by_deltas: bool = False
 
     def wants_seal(self, unsealed: int, sealed: int, unsealed_rows: int) -> bool:
         """Whether to seal now; ``unsealed`` and ``sealed`` are sizes, in rows or in bytes."""
         return unsealed_rows > self.min_rows and unsealed > self.share * sealed
+
+    def wants_delta(self, unsealed: int, sealed: int, unsealed_rows: int) -> bool:
+        """Whether to seal a delta now; parameters as those of `wants_seal`."""
+        is_past = unsealed > _DELTA_PART * self.share * sealed
+        return self.by_deltas and unsealed_rows > self.min_rows and is_past
 
     def wants_absorption(self, fresh_commits: int) -> bool:
         """Whether to move fresh commits into the table now."""
@@ -52,3 +71,58 @@ def fold(rows: FoldedRows, settings: ViewSettings) -> SealedLayer:
     for name, reason in layer.failed_over.items():
         _logger.warning("feature %r of view %r is sealed exactly: %s", name, settings.view, reason)
     return layer
+
+
+def may_have_deltas(settings: ViewSettings) -> bool:
+    """Whether rows may be sealed over others: what a feature may take in all is not divided among layers."""
+    targets = settings.budget.targets.values()
+    return settings.semantics == REPLACE.name and not any(
+        isinstance(target, Goal) and target.measure == MEMORY for target in targets
+    )
+
+
+def num_kept(deltas: Sequence[DeltaLayer], num_rows: int) -> int:
+    """How many deltas stay as they are when so many rows become one more; it takes up the others.
+
+    Each delta has more than twice the entities of the next one, so they are few, and an entity is sealed anew
+    a logarithmic number of times.
+    """
+    number = len(deltas)
+    while number and 2 * num_rows >= len(deltas[number - 1]):
+        number -= 1
+        num_rows += len(deltas[number])
+    return number
+
+
+def fold_delta(
+    batches: Batches,
+    settings: ViewSettings,
+    cut_vocabularies: Mapping[str, Vocabulary],
+    late: Callable[[RowKeys], NDArray[np.bool_]],
+) -> tuple[SealedLayer, RowKeys]:
+    """Fold rows into a layer to be laid over others.
+
+    Parameters
+    ----------
+    batches : reads the rows.
+    cut_vocabularies : the values that are kept of features of which not all are.
+    late : which rows are older than what lies below.
+
+    Returns
+    -------
+    The layer, and the keys of its rows and of deleted entities.
+    """
+    rows = NewestRows(batches, keeps_deleted=True)
+    is_listed = ~late(rows.keys)
+    is_row = is_listed & ~rows.keys.deleted
+    new_places = np.cumsum(is_row) - 1
+
+    def alive() -> Iterator[tuple[NDArray[np.int64], EncodedRows]]:
+        for places, encoded in rows.encoded(settings.codecs):
+            taken = np.flatnonzero(is_row[places])
+            yield new_places[places[taken]], encoded.take(taken).within(cut_vocabularies)
+
+    budget = replace(settings.budget, cuts={})
+    keys = rows.keys.take(np.flatnonzero(is_row))
+    layer = seal(keys, alive(), settings.codecs, budget)
+    return layer, rows.keys.take(np.flatnonzero(is_listed))

@@ -1,12 +1,13 @@
 """What reads of a view see, and how it is put together from the files: an immutable stack of layers.
 
-newest snapshot -> sealed layers;  commits since -> exact layers on top
+newest snapshot -> sealed layers, deltas over them;  commits since -> exact layers on top
 """
 
+import itertools
 import logging
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -15,14 +16,15 @@ from numpy.typing import NDArray
 
 from feast_sketch_store.errors import DamagedFileError, StorageError, UnsupportedFeatureError
 from feast_sketch_store.kernel import PreparedRows
-from feast_sketch_store.layers import ExactLayer, LayerAnswer, Shards, SketchLayer
+from feast_sketch_store.layers import DeltaLayer, ExactLayer, LayerAnswer, Shards, SketchLayer
 from feast_sketch_store.layers.prepared import stack
 from feast_sketch_store.row_log import START, LogRead, Position, RowLog
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import RowKeys
+from feast_sketch_store.rows.entity_keys import find_sorted
 from feast_sketch_store.snapshot.files import Listing, SnapshotFile, SnapshotFolder
 from feast_sketch_store.snapshot.order import load_order
-from feast_sketch_store.snapshot.sealed import open_shards
+from feast_sketch_store.snapshot.sealed import open_deltas, open_shards
 from feast_sketch_store.view.freshness import CATCHING_UP, EMPTY, FETCHING
 from feast_sketch_store.view.last_known import LastKnown, Moment
 from feast_sketch_store.view.semantics import REPLACE, RowSemantics
@@ -37,14 +39,16 @@ _MAX_QUESTIONS = 64  # that are kept prepared; each is the features of a request
 class State:
     """What reads see: everything up to a position of the row log.
 
-    ``exact`` layers are ordered from the oldest to the newest. The ``semantics`` decide whether an entity may
-    be in several of them. ``unsealed_rows`` and ``unsealed_commits`` count what the snapshot lacks.
+    ``deltas`` lie over the sealed layers, and ``exact`` layers over those, from the oldest to the newest. The
+    ``semantics`` decide whether an entity may be in several exact layers. ``unsealed_rows`` and
+    ``unsealed_commits`` count what the snapshot lacks.
     """
 
     semantics: RowSemantics = REPLACE
     position: Position = START
     snapshot: SnapshotFile | None = None
     sealed: Shards | None = None
+    deltas: tuple[DeltaLayer, ...] = ()
     exact: tuple[ExactLayer, ...] = ()
     unsealed_rows: int = 0
     unsealed_commits: int = 0
@@ -55,9 +59,14 @@ class State:
     )
 
     @property
-    def layers(self) -> list[SketchLayer | ExactLayer]:
+    def layers(self) -> list[SketchLayer | DeltaLayer | ExactLayer]:
         """All layers, the sealed ones first, then from the oldest to the newest."""
-        return [*(() if self.sealed is None else self.sealed.layers), *self.exact]
+        return [*(() if self.sealed is None else self.sealed.layers), *self.deltas, *self.exact]
+
+    @property
+    def delta_rows(self) -> int:
+        """Entities that deltas list; one that is in several counts several times."""
+        return sum(map(len, self.deltas))
 
     @property
     def unsealed_bytes(self) -> int:
@@ -90,7 +99,9 @@ class State:
     @property
     def _is_preparable(self) -> bool:
         # Where rows add up, or several sealed layers divide the entities, the newest layer does not tell all.
-        return self.semantics is REPLACE and (self.sealed is None or len(self.sealed.layers) == 1)
+        # A delta has a list of its entities that the kernel does not know.
+        is_one = self.sealed is None or len(self.sealed.layers) == 1
+        return self.semantics is REPLACE and is_one and not self.deltas
 
     def read(
         self,
@@ -122,8 +133,9 @@ class State:
                     answer = answer._replace(found=found, expired=expired)
                 answers.append(answer)
 
-        for layer in reversed(self.exact):
-            answer = layer.read(entity_hashes, sources, rows_before)
+        listing: list[ExactLayer | DeltaLayer] = [*reversed(self.exact), *reversed(self.deltas)]
+        for layer in listing:
+            answer = self._read_layer(layer, entity_hashes, sources, rows_before)
             take_up(answer)
             decided = self.semantics.decided(answer)
             if len(decided):
@@ -150,11 +162,29 @@ class State:
         """What is told of parts that contradict each other; those of a snapshot are damaged."""
         return error if self.snapshot is None else DamagedFileError(f"{self.snapshot.where()}: {error}")
 
+    def _read_layer(
+        self,
+        layer: ExactLayer | DeltaLayer,
+        entity_hashes: NDArray[np.uint64],
+        features: Sequence[str],
+        expire_before: int,
+    ) -> LayerAnswer:
+        if isinstance(layer, ExactLayer):
+            return layer.read(entity_hashes, features, expire_before)
+        with self._as_damage():
+            return layer.read(entity_hashes, features, expire_before)
+
     def _read_sealed(
         self, sealed: Shards, entity_hashes: NDArray[np.uint64], features: Sequence[str], expire_before: int
     ) -> list[LayerAnswer]:
-        try:
+        with self._as_damage():
             return sealed.read(entity_hashes, features, expire_before)
+
+    @contextmanager
+    def _as_damage(self) -> Iterator[None]:
+        """Tell of parts of the snapshot that contradict each other."""
+        try:
+            yield
         except ValueError as error:
             raise self._damaged(error) from error
 
@@ -183,7 +213,7 @@ class StateLoader:
         self.codecs = codecs
         self.semantics = semantics
         self._damaged: set[str] = set()  # snapshots that turned out to be while they were read
-        self._order: tuple[SnapshotFile, RowKeys] | None = None
+        self._orders: dict[str, RowKeys] = {}  # by the names of files of one snapshot
         self._last_known = last_known
         self._kept_copies_at = -np.inf  # time.monotonic()
         self._last_warning = ""
@@ -409,15 +439,16 @@ class StateLoader:
     def _opened(self, snapshot: SnapshotFile) -> State:
         if snapshot.name in self._damaged:
             raise DamagedFileError(f"{snapshot.where()}: a block of it is damaged")
-        sealed = open_shards(snapshot)
+        snapshot = snapshot.with_manifest()
+        sealed, deltas = open_shards(snapshot), open_deltas(snapshot)
         if sealed.semantics != self.semantics.name and self.codecs:
             raise UnsupportedFeatureError(
                 f"{snapshot.where()}: the rows of the view {sealed.semantics}, and are declared to "
                 f"{self.semantics.name} now; give the view a new name, or remove it with `feast apply`, add "
                 "it again and materialize"
             )
-        for codec in self.codecs:
-            known = sealed.codecs.get(codec.feature)
+        for codec, codecs in itertools.product(self.codecs, [sealed.codecs, *(d.codecs for d in deltas)]):
+            known = codecs.get(codec.feature)
             if known is not None and known.value_field != codec.value_field:
                 raise UnsupportedFeatureError(
                     f"feature {codec.feature!r} was sealed as {known.value_field} and is declared as "
@@ -425,7 +456,8 @@ class StateLoader:
                     f"add it again and materialize ({snapshot.where()})"
                 )
         # A snapshot's version is the number of commits that it covers.
-        return replace(self._empty, position=Position(snapshot.version - 1), snapshot=snapshot, sealed=sealed)
+        position = Position(snapshot.version - 1)
+        return replace(self._empty, position=position, snapshot=snapshot, sealed=sealed, deltas=deltas)
 
     def _with_rows(self, state: State, table: pa.Table, position: Position, num_commits: int) -> State:
         """The state with the rows of further commits, which are in order."""
@@ -451,16 +483,55 @@ class StateLoader:
             unsealed_commits=state.unsealed_commits + num_commits,
         )
 
-    def _order_of(self, state: State, keys: RowKeys) -> RowKeys | None:
-        """The keys of the sealed entities, mapped at the first row after a seal that may be late.
+    def late(self, state: State, keys: RowKeys, num_deltas: int | None = None) -> NDArray[np.bool_]:
+        """Which new rows are older than sealed ones: bool[n].
+
+        Parameters
+        ----------
+        num_deltas : how many of the deltas are compared with, from the oldest on; None for all.
+        """
+        return state.semantics.late(keys, (), lambda: self._order_of(state, keys, num_deltas))
+
+    def _order_of(self, state: State, keys: RowKeys, num_deltas: int | None = None) -> RowKeys | None:
+        """The keys of the sealed entities that rows may be late for, or more of them.
 
         A commit is newer than the seal, so only an older event timestamp, or an equal one with an older
-        created timestamp, can lose.
+        created timestamp, can lose. Files are mapped at the first row that may be late: of each entity in
+        the newest layer that lists it.
         """
         if state.sealed is None or state.snapshot is None:
             return None
-        if not (keys.event_timestamps <= state.sealed.max_event_timestamp).any():
+        found: list[RowKeys] = []
+        rest = keys
+        for number in reversed(range(len(state.deltas) if num_deltas is None else num_deltas)):
+            delta = state.deltas[number]
+            listed, places = delta.find(rest.entity_hashes)
+            if (rest.event_timestamps[listed] <= delta.max_event_timestamp).any():
+                order = self._order(state.snapshot, number)
+                if len(order) != len(delta):
+                    raise DamagedFileError(f"{state.snapshot.where('order')}: is the order index of others")
+                found.append(order.take(places[~delta.deleted[places]]))
+            rest = rest.take(np.delete(np.arange(len(rest)), listed))
+        if (rest.event_timestamps <= state.sealed.max_event_timestamp).any():
+            order = self._order(state.snapshot, None)
+            if not found:
+                return order
+            _, places = find_sorted(order.entity_hashes, rest.entity_hashes)
+            found.append(order.take(places))
+        if not found:
             return None
-        if self._order is None or self._order[0] != state.snapshot:
-            self._order = (state.snapshot, load_order(state.snapshot))
-        return self._order[1]
+        together = RowKeys.concatenate(found)
+        hashes = together.entity_hashes
+        return together.take(np.lexsort((hashes[:, 1], hashes[:, 0])))
+
+    def _order(self, snapshot: SnapshotFile, delta: int | None) -> RowKeys:
+        """The order index of a base or delta, mapped once."""
+        manifest = snapshot.manifest()
+        names = [file.name for file in manifest.all_files]
+        self._orders = {name: order for name, order in self._orders.items() if name in names}
+        files = manifest.files if delta is None else manifest.deltas[delta].files
+        name = files["order"].name
+        order = self._orders.get(name)  # a seal may do the same in another thread
+        if order is None:
+            order = self._orders[name] = load_order(snapshot, delta)
+        return order

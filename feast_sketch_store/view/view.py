@@ -39,7 +39,7 @@ from feast_sketch_store.view.group_commit import GroupCommit
 from feast_sketch_store.view.live import LiveView, expire_before_of
 from feast_sketch_store.view.process_writes import note_write
 from feast_sketch_store.view.registry import named, of_log
-from feast_sketch_store.view.sealing import SealPolicy, fold
+from feast_sketch_store.view.sealing import SealPolicy, fold, fold_delta, may_have_deltas, num_kept
 from feast_sketch_store.view.semantics import FoldedRows
 from feast_sketch_store.view.settings import ViewSettings
 from feast_sketch_store.view.state import State
@@ -197,7 +197,7 @@ class View(LiveView):
 
     def _is_due(self) -> bool:
         is_held = self.policy.by_job or self._state.pinned
-        return not is_held and (self._wants_seal() or self._wants_absorption())
+        return not is_held and (self._wants_seal() or self._wants_delta() or self._wants_absorption())
 
     def _is_load(self, rows: Batch) -> bool:
         """Whether a batch is so large that its writer may wait for a seal; a small write must not."""
@@ -206,17 +206,33 @@ class View(LiveView):
         return len(rows) >= min(self.policy.min_rows, self.policy.share * sealed_rows)
 
     def _wants_seal(self) -> bool:
-        state, deferred = self._state, self._deferred
-        sealed_rows = state.sealed.num_entities if state.sealed else 0
-        sealed_bytes = state.sealed.size_bytes if state.sealed else 0
-        unsealed_rows = state.unsealed_rows + deferred.num_rows
+        """Whether it is time for a new base."""
+        state, unsealed_rows = self._state, self._state.unsealed_rows + self._deferred.num_rows
+        delta_bytes = sum(delta.size_bytes for delta in state.deltas)
         return any(
-            self.policy.wants_seal(unsealed, sealed, unsealed_rows)
-            for unsealed, sealed in [
-                (unsealed_rows, sealed_rows),
-                (state.unsealed_bytes + deferred.num_bytes, sealed_bytes),
-            ]
+            self.policy.wants_seal(unsealed + in_deltas, sealed, unsealed_rows)
+            for (unsealed, sealed), in_deltas in zip(
+                self._sizes(), (state.delta_rows, delta_bytes), strict=True
+            )
         )
+
+    def _wants_delta(self) -> bool:
+        """Whether it is time for a delta over the base."""
+        state, unsealed_rows = self._state, self._state.unsealed_rows + self._deferred.num_rows
+        return (
+            state.sealed is not None
+            and any(self.policy.wants_delta(*sizes, unsealed_rows) for sizes in self._sizes())
+            and may_have_deltas(self.settings)
+        )
+
+    def _sizes(self) -> list[tuple[int, int]]:
+        """What is not sealed and what the base has, in rows and in bytes."""
+        state, deferred = self._state, self._deferred
+        sealed = state.sealed
+        return [
+            (state.unsealed_rows + deferred.num_rows, sealed.num_entities if sealed else 0),
+            (state.unsealed_bytes + deferred.num_bytes, sealed.size_bytes if sealed else 0),
+        ]
 
     def _wants_absorption(self) -> bool:
         return self.policy.wants_absorption(self._state.unsealed_commits + self._deferred.num_commits)
@@ -337,10 +353,14 @@ class View(LiveView):
 
     # -- seal ----------------------------------------------------------------------------------
 
-    def seal(self) -> bool:
+    def seal(self, as_delta: bool = False) -> bool:
         """Build a new base layer from the newest row of each entity and publish it as a snapshot.
 
         Writes and reads go on meanwhile.
+
+        Parameters
+        ----------
+        as_delta : whether to lay a delta of the rows since the last seal over the base, if that can be.
 
         Returns
         -------
@@ -354,7 +374,7 @@ class View(LiveView):
         """
         began = time.monotonic()
         try:
-            is_published = self._seal()
+            is_published = self._seal(as_delta)
         except SketchStoreError:
             self.metrics.sealed(time.monotonic() - began, False)
             raise
@@ -362,10 +382,15 @@ class View(LiveView):
             self.metrics.sealed(time.monotonic() - began, True)
         return is_published
 
-    def _seal(self) -> bool:
+    def _seal(self, as_delta: bool) -> bool:
         with self._seal_lock, self._sealing() as is_ours:
             if not is_ours:
                 return False
+            if as_delta and (draft := self._delta_draft()) is not None:
+                self._snapshots.publish(draft)
+                self._snapshots.prune(_SNAPSHOTS_KEPT)
+                self.refresh()
+                return True
             absorbed = self._row_log.absorb()
             log = self._row_log.absorbed()
             if log is None or not log.files:
@@ -442,9 +467,47 @@ class View(LiveView):
                 return False  # what is written since cannot be told from it
             if self._wants_seal():
                 return self.seal()
+            if self._wants_delta():
+                return self.seal(as_delta=True)
             if self._wants_absorption():
                 self.absorb()
             return False
+
+    def _delta_draft(self) -> Draft | None:
+        """Fold the rows since the base, or a delta over it, into a delta, yet unpublished.
+
+        Returns
+        -------
+        None if there has to be a new base: there is none that can be read, or its rows were replaced.
+        """
+        self._row_log.absorb()
+        self.refresh()
+        state = self._state
+        if state.snapshot is None or state.sealed is None or state.pinned:
+            return None
+        if state.snapshot != state.newest_seen:
+            return None
+        manifest = state.snapshot.manifest()
+        kept = num_kept(state.deltas, state.unsealed_rows)
+        version = manifest.layer_versions()[kept]
+        log = self._row_log.absorbed_behind(version - 1, state.snapshot.name)
+        if log is None or not log.files:
+            return None
+        layer, keys = fold_delta(
+            log.batches,
+            self.settings,
+            state.sealed.cut_vocabularies,
+            lambda keys: self._loader.late(state, keys, kept),
+        )
+        return write_layer(
+            self._snapshots,
+            layer,
+            keys,
+            self.settings.view,
+            log.position.number + 1,
+            log.table_version,
+            manifest.below(kept),
+        )
 
     def kept_rows(self) -> FoldedRows | None:
         """The rows that a seal would keep now, read anew from the row log; None if it has none.

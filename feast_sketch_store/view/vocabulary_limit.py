@@ -142,6 +142,9 @@ def _sources(state: State, feature: str) -> Iterator[_Source]:
     """A feature of all layers, from the oldest one on."""
     if state.sealed is not None:
         yield from state.sealed.features(feature)
+    for delta in state.deltas:
+        if feature in delta.layer.features:
+            yield delta.layer.features[feature]
     for layer in state.exact:
         if feature in layer.rows.features:
             yield layer.rows.features[feature]

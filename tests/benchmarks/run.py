@@ -29,6 +29,7 @@ BENCHMARKS = (
     "sealing",
     "materialize",
     "refresh",
+    "replicas",
     "startup",
     "feature_server",
 )

@@ -2,16 +2,20 @@
 
     python tests/conformance/make_golden.py
 
-It writes `golden/v<format version>.{base,order,listed,sets}.safetensors` and
+It writes `golden/v<format version>.{base,order,listed,sets,delta}.safetensors` and
 `golden/v<manifest version>.manifest.json`, and replaces no file. See README.md.
 """
 
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from unittest import mock
 
+import numpy as np
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import Int64List, Int64Set, StringSet, Value
+from numpy.typing import NDArray
 
 from feast_sketch_store.layers import Cut, FeatureBudget, Goal, build_layer
 from feast_sketch_store.rows.binning import Quantiles
@@ -21,6 +25,7 @@ from feast_sketch_store.snapshot import format as snapshot_format
 from feast_sketch_store.snapshot.manifest import (
     CHUNKED_VERSION,
     MANIFEST_VERSION,
+    DeltaFiles,
     Manifest,
     PartFile,
     checksum_of,
@@ -143,12 +148,32 @@ def sets_rows() -> EncodedRows:
 GOLDEN_CHUNK_BYTES = 4096
 
 
-def base(encoded: EncodedRows, budget: FeatureBudget) -> bytes:
+def delta(encoded: EncodedRows) -> bytes:
+    """A delta of rows: a snapshot with a list of their entities, of which the last one was deleted."""
+    is_deleted = np.arange(len(encoded)) == len(encoded) - 1
+    more = {
+        "listed.entity_hashes": encoded.keys.entity_hashes,
+        "listed.deleted": is_deleted.astype(np.uint8),
+    }
+    return base(encoded.take(np.flatnonzero(~is_deleted)), BUDGET, 5, more)
+
+
+def base(
+    encoded: EncodedRows,
+    budget: FeatureBudget,
+    version: int = 3,
+    more: Mapping[str, NDArray[np.generic]] | None = None,
+) -> bytes:
     """A snapshot of rows."""
     with mock.patch("feast_sketch_store.layers.build.new_salt", return_value=SALT):
         description, arrays = build_layer(encoded, budget).to_snapshot()
-    description = {"created_by": "make_golden", "view": "history", "row_log_version": 3, "layer": description}
-    return b"".join(snapshot_format.encode(description, with_checksums(arrays)))
+    description = {
+        "created_by": "make_golden",
+        "view": "history",
+        "row_log_version": version,
+        "layer": description,
+    }
+    return b"".join(snapshot_format.encode(description, {**with_checksums(arrays), **(more or {})}))
 
 
 def contents() -> dict[str, bytes]:
@@ -166,6 +191,8 @@ def contents() -> dict[str, bytes]:
         f"{version}.sets.safetensors": base(sets_rows(), SETS_BUDGET),
         f"{version}.order.safetensors": sealed[1],
         f"v{MANIFEST_VERSION}.manifest.json": manifest(*sealed),
+        f"v{CHUNKED_VERSION}.deltas.manifest.json": manifest_with_deltas(*sealed),
+        f"{version}.delta.safetensors": delta(encoded),
         f"v{CHUNKED_VERSION}.manifest.json": manifest(*sealed, chunk_bytes=GOLDEN_CHUNK_BYTES),
     }
 
@@ -178,6 +205,18 @@ def manifest(base: bytes, order: bytes, chunk_bytes: int = 0) -> bytes:
         chunks = Chunks.of([content], chunk_bytes) if chunk_bytes else None
         files[part] = PartFile(f"{SNAPSHOT}.{part}.safetensors", len(content), checksum_of(header), chunks)
     return Manifest(3, 1, "make_golden", files).encode()
+
+
+def manifest_with_deltas(base: bytes, order: bytes) -> bytes:
+    """The same with two deltas, which have the same bytes under names of their own."""
+    bottom = Manifest.decode(manifest(base, order), "")
+
+    def files(version: int) -> dict[str, PartFile]:
+        name = f"{version:020d}-0001-5a17c0de"
+        return {part: replace(f, name=f"{name}.{part}.safetensors") for part, f in bottom.files.items()}
+
+    deltas = tuple(DeltaFiles(version, files(version)) for version in (5, 8))
+    return Manifest(8, 1, "make_golden", bottom.files, deltas, 3).encode()
 
 
 if __name__ == "__main__":

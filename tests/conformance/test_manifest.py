@@ -6,19 +6,21 @@ from dataclasses import replace
 from pathlib import Path
 
 import mmh3
+import numpy as np
 import pytest
 
 from feast_sketch_store.errors import DamagedFileError
 from feast_sketch_store.snapshot.files import SnapshotFolder
-from feast_sketch_store.snapshot.manifest import MAX_MANIFEST_BYTES, Manifest, PartFile
+from feast_sketch_store.snapshot.manifest import MAX_MANIFEST_BYTES, DeltaFiles, Manifest, PartFile
 from feast_sketch_store.snapshot.order import load_order
-from feast_sketch_store.snapshot.sealed import open_layer
+from feast_sketch_store.snapshot.sealed import open_deltas, open_layer
 from feast_sketch_store.storage.local import LocalStorage
 
 GOLDEN = Path(__file__).parent / "golden"
 CONTENT = (GOLDEN / "v1.manifest.json").read_bytes()
 CHUNKED = (GOLDEN / "v2.manifest.json").read_bytes()
-BOTH = pytest.mark.parametrize("content", [CONTENT, CHUNKED], ids=["v1", "v2"])
+DELTAS = (GOLDEN / "v2.deltas.manifest.json").read_bytes()
+BOTH = pytest.mark.parametrize("content", [CONTENT, CHUNKED, DELTAS], ids=["v1", "v2", "v2 with deltas"])
 NAME = "00000000000000000003-0001-5a17c0de"
 HUGE = 1 << 60
 
@@ -45,6 +47,9 @@ def files(**changes):
 def test_the_file_is_the_one_of_the_readme():
     readme = (Path(__file__).parent / "README.md").read_text()
     assert f"{hashlib.sha256(CONTENT).hexdigest()}  v1.manifest.json" in readme
+    assert f"{hashlib.sha256(DELTAS).hexdigest()}  v2.deltas.manifest.json" in readme
+    delta = (GOLDEN / "v1.delta.safetensors").read_bytes()
+    assert f"{hashlib.sha256(delta).hexdigest()}  v1.delta.safetensors" in readme
     assert f"{hashlib.sha256(CHUNKED).hexdigest()}  v2.manifest.json" in readme
 
 
@@ -73,6 +78,42 @@ def test_chunks_are_read_and_written_as_ever():
         assert file.chunks.chunk_bytes == 4096
         assert list(file.chunks.checksums) == [mmh3.hash_bytes(part) for part in parts]
         assert replace(file, chunks=None) == plain.files[part]
+
+
+def test_deltas_are_read_and_written_as_ever():
+    manifest = Manifest.decode(DELTAS, "some file")
+    assert manifest.encode() == DELTAS
+    plain = Manifest.decode(CONTENT, "some file")
+    assert manifest.files == plain.files
+    assert manifest.layer_versions() == [3, 5, 8]
+    assert [file.name[18:25] for file in manifest.all_files] == 2 * ["03-0001"] + 2 * ["05-0001"] + 2 * [
+        "08-0001"
+    ]
+    assert manifest.own_files == manifest.deltas[1].files
+    assert manifest.below(0) == replace(plain, created_by=manifest.created_by)
+    assert manifest.below(1).layer_versions() == [3, 5]
+    assert manifest.below(2) == manifest
+
+
+def test_a_delta_is_read_as_ever(tmp_path):
+    """Over a base of the same rows, of which the delta has deleted one."""
+    golden = {(3, "base"): "base", (3, "order"): "order", (5, "base"): "delta", (5, "order"): "order"}
+    files = {}
+    for (version, part), source in golden.items():
+        path = GOLDEN / f"v1.{source}.safetensors"
+        name = f"{version:020d}-0001-5a17c0de.{part}.safetensors"
+        (tmp_path / name).write_bytes(path.read_bytes())
+        files.setdefault(version, {})[part] = PartFile(name, path.stat().st_size, header_checksum(path))
+    content = Manifest(5, 1, "a test", files[3], (DeltaFiles(5, files[5]),), 3).encode()
+    (tmp_path / f"{5:020d}-0001-5a17c0de.json").write_bytes(content)
+    (snapshot,) = SnapshotFolder(LocalStorage(tmp_path)).list()
+    order = load_order(snapshot)
+    (delta,) = open_deltas(snapshot, check_all=True)
+    assert (delta.entity_hashes == order.entity_hashes).all()
+    assert delta.deleted.tolist() == 5 * [False] + [True]
+    assert open_layer(snapshot, check_all=True).num_entities == 6
+    answer = delta.read(np.concatenate([order.entity_hashes, order.entity_hashes + np.uint64(1)]), [])
+    assert (answer.decided.tolist(), answer.found.tolist()) == ([*range(6)], [*range(5)])
 
 
 def header_checksum(path):

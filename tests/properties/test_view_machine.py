@@ -147,7 +147,11 @@ class ViewMachine(RuleBasedStateMachine):
             self.newest.pop(user, None)
 
     # One rule, because all rules are chosen equally often and writes matter most.
-    @rule(process=PROCESS, task=st.sampled_from(["reopen", "refresh", "seal", "vacuum"]), sealed=SEALED)
+    @rule(
+        process=PROCESS,
+        task=st.sampled_from(["reopen", "refresh", "seal", "seal a delta", "vacuum"]),
+        sealed=SEALED,
+    )
     def keep_house(self, process, task, sealed):
         view = self.views[process]
         if task == "reopen":
@@ -158,7 +162,8 @@ class ViewMachine(RuleBasedStateMachine):
             view.vacuum(orphan_age_seconds=0.0)
         else:
             view.settings = SETTINGS[sealed]
-            if view.seal():
+            # Rows below a delta stay as they were sealed.
+            if view.seal(as_delta=task == "seal a delta") and (task == "seal" or self.sealed != "loose"):
                 self.sealed = sealed
 
     @rule()

@@ -1,0 +1,93 @@
+"""The delta layer: sealed rows over a base, with a list of all entities that it decides.
+
+The structures of a sealed layer may take an entity for one of theirs. Over a base that must not happen: it
+would hide a row. So a delta lists the hashes of its entities, 16 bytes each, deleted ones included, and is
+asked for no other.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feast_sketch_store.layers.answer import LayerAnswer
+from feast_sketch_store.layers.sketch import SketchLayer
+from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.rows.encoding import NO_TIMESTAMP
+from feast_sketch_store.rows.entity_keys import find_sorted
+from feast_sketch_store.rows.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True)
+class DeltaLayer:
+    """Sealed rows that replace those of layers below. Immutable; safe to read from any number of threads.
+
+    Parameters
+    ----------
+    layer : of the rows.
+    entity_hashes : uint64[n, 2], ascending: the entities of the rows, and those that were deleted.
+    deleted : bool[n], which were deleted.
+
+    Raises
+    ------
+    ValueError : the list is not that of the layer.
+    """
+
+    layer: SketchLayer
+    entity_hashes: NDArray[np.uint64]
+    deleted: NDArray[np.bool_]
+
+    def __post_init__(self) -> None:
+        first, second = self.entity_hashes[:, 0], self.entity_hashes[:, 1]
+        ascends = (first[1:] > first[:-1]) | ((first[1:] == first[:-1]) & (second[1:] > second[:-1]))
+        num_alive = len(self.deleted) - int(self.deleted.sum())
+        if len(self.deleted) != len(self.entity_hashes) or num_alive != self.layer.num_entities:
+            raise ValueError("the list of entities is not that of the layer's rows")
+        if not ascends.all():
+            raise ValueError("the list of entities does not ascend")
+
+    def __len__(self) -> int:
+        return len(self.entity_hashes)
+
+    @property
+    def codecs(self) -> Mapping[str, FeatureCodec]:
+        """The codecs of all features, by name."""
+        return self.layer.codecs
+
+    def numbering(self, feature: str) -> Vocabulary | None:
+        """The values of a feature in the order of their ids; None if they have none."""
+        return self.layer.numbering(feature)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes in memory."""
+        return self.layer.size_bytes + self.entity_hashes.nbytes + self.deleted.nbytes
+
+    @property
+    def max_event_timestamp(self) -> int:
+        """Microseconds since 1970, of the rows; deletions do not count."""
+        return self.layer.max_event_timestamp
+
+    def find(self, entity_hashes: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Which of the entities are listed: their positions in the batch and their places, int64[p] each."""
+        return find_sorted(self.entity_hashes, entity_hashes)
+
+    def read(
+        self,
+        entity_hashes: NDArray[np.uint64],
+        features: Sequence[str],
+        expire_before: int = NO_TIMESTAMP,
+    ) -> LayerAnswer:
+        """The rows of those entities that are listed; see `SketchLayer.read`.
+
+        Raises
+        ------
+        ValueError : parts contradict each other; the layer came from a file.
+        """
+        decided, places = self.find(entity_hashes)
+        alive = decided[~self.deleted[places]]
+        answer = self.layer.read(entity_hashes[alive], features, expire_before)
+        if len(answer.found) + len(answer.expired) != len(alive):
+            raise ValueError("entities of the list have no rows")
+        return answer._replace(decided=decided, found=alive[answer.found], expired=alive[answer.expired])
