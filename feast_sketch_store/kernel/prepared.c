@@ -60,7 +60,8 @@ static int take_checked(Call *call, CheckedAscending *checked, int by_value) {
     return 0;
 }
 
-#define CONSTRUCTION(DO) DO(listed) DO(exact) DO(sets) DO(feature) DO(from_set) DO(from_column) DO(from_rows) DO(layer)
+#define CONSTRUCTION(DO) DO(listed) DO(exact) DO(sets) DO(feature) DO(from_set) DO(from_column) DO(from_digits)  \
+    DO(from_rows) DO(layer)
 
 CONSTRUCTION(DECLARE_METHOD)
 
@@ -200,6 +201,21 @@ PREPARED_METHOD(from_column) {
     feature->content = content.data;
     feature->num_content_bytes = 8 * content.length;
     feature->form = IN_COLUMN;
+    return done(self, call);
+}
+
+/* from_digits(numbers ..., divisor, others): uint8, states; see structures/scalars.py. */
+PREPARED_METHOD(from_digits) {
+    Prepared *self = (Prepared *)call->self;
+    Feature *feature = begun(self, LISTED);
+    Array others;
+    if (!feature || take_numbers(call, &feature->elements) < 0 || take(call, "w1.", &feature->divisor, &others) < 0)
+        return NULL;
+    feature->num_others = (uint64_t)others.length;
+    feature->num_symbols = (uint64_t)feature->values.length + feature->num_others;
+    if (!feature->divisor || !feature->num_symbols) return refuse(DO_NOT_FIT);
+    feature->others = others.data;
+    feature->form = IN_DIGITS;
     return done(self, call);
 }
 

@@ -57,7 +57,7 @@ enum { VARINT = 0, FIXED64 = 1, DELIMITED = 2, FIXED32 = 5 };
 enum { MISSING, IS_NULL, EMPTY, VALUE }; /* states, as in codecs.py */
 
 typedef struct {
-    enum { UNKNOWN, IN_SETS, IN_COLUMN, IN_ROWS } form;
+    enum { UNKNOWN, IN_SETS, IN_COLUMN, IN_DIGITS, IN_ROWS } form;
     Values values; /* of ids, if elements are such */
     uint8_t tag[8];
     Py_ssize_t tag_size;
@@ -73,6 +73,10 @@ typedef struct {
     const uint8_t *content;
     int64_t num_content_bytes;
     Blocks content_blocks;
+    /* in digits of `elements` */
+    uint64_t divisor, num_symbols;
+    const uint8_t *others; /* states that symbols stand for which no value has */
+    uint64_t num_others;
     /* in rows one behind the other */
     const uint8_t *row_states;
     const int64_t *indptr;

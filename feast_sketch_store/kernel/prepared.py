@@ -33,13 +33,16 @@ class PreparedRows(Protocol):
     def feature(
         self, tag: bytes, is_collection: bool, wire_type: int, numbers: Any, offsets: Any, data: Any
     ) -> None:
-        """Begin a feature; without one of the next three the rows do not know it."""
+        """Begin a feature; without one of the next four the rows do not know it."""
 
     def from_set(self, number: int, own_ids: Any) -> None:
         """It is among the sets."""
 
     def from_column(self, *arguments: Any) -> None:
         """It has a column of listed rows."""
+
+    def from_digits(self, *arguments: Any) -> None:
+        """It is a digit of packed numbers."""
 
     def from_rows(self, states: Any, indptr: Any, ids: Any) -> None:
         """Its ids stand one row behind the other."""

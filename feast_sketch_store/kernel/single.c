@@ -229,6 +229,23 @@ static int read_column(const Place *place, const Feature *feature, Arena *arena,
     return 0;
 }
 
+static int read_digits(const Place *place, const Feature *feature, Arena *arena, Content *content) {
+    int64_t number;
+    if (get_number(&feature->elements, (uint64_t)place->row, &number) < 0) return REFUSED;
+    uint64_t symbol = (uint64_t)number / feature->divisor % feature->num_symbols;
+    if (symbol >= (uint64_t)feature->values.length) {
+        content->state = feature->others[symbol - (uint64_t)feature->values.length];
+        return content->state > VALUE ? REFUSED : 0;
+    }
+    int32_t *id = arena_get(arena, sizeof *id);
+    if (!id) return REFUSED;
+    *id = (int32_t)symbol;
+    content->ids = id;
+    content->count = 1;
+    content->state = VALUE;
+    return 0;
+}
+
 static int read_exact(const Place *place, const Feature *feature, Content *content) {
     int64_t start = feature->indptr[place->row], stop = feature->indptr[place->row + 1];
     if (start < 0 || stop < start || stop > feature->num_ids) return REFUSED;
@@ -243,6 +260,7 @@ int read_content(Place *place, const Feature *feature, Arena *arena, Content *co
     switch (feature->form) {
     case IN_SETS: return read_set(place, feature, arena, content);
     case IN_COLUMN: return read_column(place, feature, arena, content);
+    case IN_DIGITS: return read_digits(place, feature, arena, content);
     case IN_ROWS: return read_exact(place, feature, content);
     default: return 0;
     }

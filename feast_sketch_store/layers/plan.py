@@ -20,6 +20,7 @@ from feast_sketch_store.structures.columns import Columns
 from feast_sketch_store.structures.costs import Popularity, index_bytes, timestamps_bytes
 from feast_sketch_store.structures.filter_offers import FilterPlan
 from feast_sketch_store.structures.goals import AUTO, ERROR_RATE, Goal, Offer
+from feast_sketch_store.structures.scalars import Scalars, scalar_bytes
 from feast_sketch_store.structures.set_columns import SetColumns
 from feast_sketch_store.structures.sizing import FactClass
 from feast_sketch_store.structures.symbols import words_for
@@ -98,7 +99,9 @@ class LayerPlan:
 
         Beside a list of rows a scalar takes log2(V) bits, in the filter log2(V / error rate) / ln 2.
         """
-        others = {name: Offer(Columns.kind) for name in self.features}
+        others = {
+            name: Offer(Scalars.kind if name in self._together else Columns.kind) for name in self.features
+        }
         if not is_listed:
             others = {n: Offer(BloomTable.kind, FilterPlan(facts)) for n, facts in self._scalar_facts.items()}
         others |= self._kept
@@ -138,6 +141,18 @@ class LayerPlan:
         return facts
 
     @cached_property
+    def _together(self) -> dict[str, float]:
+        """Of the scalars that are smaller together than in columns of their own: the bytes of each."""
+        sizes = {}
+        for name, feature in self.features.items():
+            if feature.codec.is_exact or feature.codec.is_collection:
+                continue
+            size = scalar_bytes(feature.vocabulary, feature.states)
+            if size < feature.column_bytes:
+                sizes[name] = size
+        return sizes
+
+    @cached_property
     def _choice(self) -> Choice:
         return Choice(self._goals, self._popularity, self._beside)
 
@@ -158,7 +173,10 @@ class LayerPlan:
             # The list, columns and timestamps are the same whatever is chosen.
             return Beside(self._must_list, (), 0, 0.0, index, 0.0)
         scalars = [self.features[name] for name in self._scalar_facts]
-        columns = sum(feature.column_bytes for feature in scalars)
+        columns = sum(
+            self._together.get(name, feature.column_bytes)
+            for name, feature in zip(self._scalar_facts, scalars, strict=True)
+        )
         return Beside(
             False,
             [*self._scalar_facts.values(), *self._shape_facts],

@@ -7,12 +7,15 @@ from feast_sketch_store.structures.bloom import BloomTable
 from feast_sketch_store.structures.columns import Columns
 from feast_sketch_store.structures.goals import AUTO
 from feast_sketch_store.structures.lists import Lists
+from feast_sketch_store.structures.scalars import Scalars
 from feast_sketch_store.structures.set_columns import SetColumns
 
 # Names of arrays of a layer begin with its structures' kinds, or with these.
 RESERVED = ("presence", "roundings")
 
-_kinds: dict[str, type[Structure]] = {kind.kind: kind for kind in (BloomTable, Columns, SetColumns, Lists)}
+_kinds: dict[str, type[Structure]] = {
+    kind.kind: kind for kind in (BloomTable, Columns, Scalars, SetColumns, Lists)
+}
 
 
 def register(kind: type[Structure]) -> None:

@@ -160,7 +160,7 @@ def test_listed_rows_read_as_they_were_written():
 def test_the_listed_file_has_each_form_of_a_column():
     description, arrays = load(LISTED)
     layer = description["layer"]
-    bloom, columns = layer["structures"]
+    bloom, columns, scalars = layer["structures"]
     assert (bloom["kind"], [entry["name"] for entry in bloom["features"]]) == ("bloom", ["viewed"])
     assert (columns["kind"], layer["presence"]["kind"]) == ("columns", "list")
     listed = [layer["presence"]["timestamps"], *columns["features"]]
@@ -168,13 +168,16 @@ def test_the_listed_file_has_each_form_of_a_column():
         ("event timestamps", "exact", "numbers"),
         ("sizes", "exact", "numbers"),
         ("note", "exact", "bytes"),
-        ("country", "categorical", "dictionary"),
-        ("weight", "categorical", "dictionary"),
+    ]
+    assert scalars["kind"] == "scalars"
+    assert [list(entry.values()) for entry in scalars["features"]] == [
+        ["country", "string_val", "categorical", 2, [0, 1]],
+        ["weight", "double_val", "categorical", 2, [0]],
     ]
     assert layer["roundings"] == [{"name": "weight", "max_error": 4.25, "mean_error": 2.175}]
     assert arrays["presence.bucket_bounds"].shape == (0, 2)  # timestamps are those of the rows
     packed = [name for name in arrays if name.endswith("words")]
-    assert len(packed) == 17
+    assert len(packed) == 14
     assert all(f"{name}.checksums" in arrays for name in packed)
 
 
@@ -216,8 +219,8 @@ def test_the_file_of_sets_has_each_structure():
         "sizes": "sets",
         "bought": "sets",
     }
-    bloom, columns, sets = description["layer"]["structures"]
-    assert [entry["kind"] for entry in (bloom, columns, sets)] == ["bloom", "columns", "sets"]
+    bloom, scalars, sets = description["layer"]["structures"]
+    assert [entry["kind"] for entry in (bloom, scalars, sets)] == ["bloom", "scalars", "sets"]
     (topics,) = bloom["features"]
     assert (topics["facts_per_hash"], topics["first_symbols"]) == ([192, 45, 19], [0, 4, 6])
     assert description["layer"]["cut"] == {"sizes": 36}
@@ -232,8 +235,23 @@ def test_the_file_of_sets_has_each_structure():
     assert arrays["sets.2.vocabulary.packed"].tolist() == [0b100100, 0]
     assert arrays["presence.bucket_bounds"].shape == (16, 2)
     packed = [name for name in arrays if name.endswith("words")]
-    assert len(packed) == 13
+    assert len(packed) == 12
     assert all(f"{name}.checksums" in arrays for name in packed)
+
+
+def test_scalars_are_digits_of_common_numbers():
+    description, arrays = load(LISTED)
+    (numbers,) = description["layer"]["structures"][2]["numbers"]
+    layer = SketchLayer.from_snapshot(description["layer"], arrays)
+    rows = layer.presence.index.find(row_hashes(user_hashes(range(70)), layer.presence.salt)).tolist()
+    bits = "".join(f"{word:064b}"[::-1] for word in arrays["scalars.numbers.0.words"].tolist())
+    for user, row in enumerate(rows):
+        number = int(bits[row * numbers["width"] : (row + 1) * numbers["width"]][::-1], 2)
+        if user % 7 == 0:
+            assert (number % 4, number // 4) == (2, 2)  # missing
+        else:
+            country = 3 if user % 6 == 0 else int(user % 5 == 0)  # null, or the less frequent one
+            assert (number % 4, number // 4) == (country, int(user >= 36))
 
 
 def plain_numbers(numbers, arrays, name):

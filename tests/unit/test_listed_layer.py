@@ -105,7 +105,11 @@ def test_scalars_beside_an_exact_feature_are_columns_and_never_wrong(layer_of, r
         "price": "column",
         "country": "column",
     }
-    assert [list(structure.features) for structure in layer.structures] == [["viewed"], ["price", "country"]]
+    assert [list(structure.features) for structure in layer.structures] == [
+        ["viewed"],
+        ["price"],
+        ["country"],
+    ]
     assert not layer.structures[0].rows
     names = [codec.feature for codec in codecs]
     assert read(layer, list(range(2000)), names) == {user: (event, values) for user, values, event in rows}

@@ -82,7 +82,7 @@ def part_of(array: str) -> str:
         if ".codes." in array:
             return "codes"
         return "offsets" if array.split(".")[1] in ("anchors", "deltas", "starts") else "vocabulary"
-    return "index" if array.startswith(("presence.starts", "presence.rests", "presence.index")) else "rest"
+    return "index" if array.startswith("presence.index") else "rest"
 
 
 def read_time(layer: SketchLayer, rows: EncodedRows) -> float:

@@ -1,0 +1,253 @@
+"""Scalars of listed rows, several in one number, so that V values take ``log2(V)`` bits and no whole ones.
+
+The symbol of a row is the id of its value, or of the state that it has instead, which follow the values. The
+symbols of some features are the digits of a number, the first feature's the lowest:
+
+    symbol = number div (V_1 * V_2 * ... * V_(i-1)) mod V_i        of feature i, of V_i symbols
+
+Numbers have at most 63 bits, so features are put together, in their order, until another one would exceed
+them. Any row is read without the others, as its numbers are packed integers (`succinct.packed`).
+
+Source: Knuth, "The Art of Computer Programming", volume 2, 4.1, mixed radix.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feast_sketch_store.kernel import PreparedRows
+from feast_sketch_store.rows.codecs import EMPTY, MISSING, NULL, VALUE, Decoder, FeatureCodec
+from feast_sketch_store.rows.csr import Csr
+from feast_sketch_store.rows.encoding import EncodedFeature
+from feast_sketch_store.rows.vocabulary import Vocabulary
+from feast_sketch_store.structures.answer import Answer, CsrAnswer
+from feast_sketch_store.structures.base import FoundRows, RowsToSeal, SealedFeature, Structure
+from feast_sketch_store.structures.columns import COLUMN, ColumnAnswer
+from feast_sketch_store.structures.costs import Popularity
+from feast_sketch_store.structures.feature_rows import FeatureRows, in_order
+from feast_sketch_store.structures.goals import Goal, Offer
+from feast_sketch_store.structures.parts import WORDS, Described, Parts, checked, describe_packed, prefixed
+from feast_sketch_store.structures.prepared import begin_feature
+from feast_sketch_store.succinct import PackedInts
+
+_MAX_NUMBERS = 1 << 63
+_STATES_WITHOUT_VALUE = (MISSING, NULL, EMPTY)
+
+
+def num_symbols_of(vocabulary: Vocabulary, states: NDArray[np.uint8]) -> int:
+    """How many symbols a scalar has: its values, and the other states of its rows, uint8[n]."""
+    return max(1, len(vocabulary) + len(_others_of(states)))
+
+
+def scalar_bytes(vocabulary: Vocabulary, states: NDArray[np.uint8]) -> float:
+    """About the bytes that a scalar takes beside others: less than a bit a row more, of all together."""
+    bits = math.log2(num_symbols_of(vocabulary, states)) * len(states)
+    return bits / 8 + vocabulary.packed_bytes
+
+
+@dataclass(frozen=True)
+class Scalar(SealedFeature):
+    """One feature of n rows.
+
+    Parameters
+    ----------
+    numbers : of all features that it is stored with.
+    divisor : of these numbers, to which the symbols of the features before it multiply.
+    others : the states that symbols stand for which no value has.
+    """
+
+    codec: FeatureCodec
+    vocabulary: Vocabulary
+    numbers: PackedInts
+    divisor: int
+    others: Sequence[int]
+
+    structure = COLUMN
+
+    @property
+    def num_facts(self) -> int:
+        """One for each row."""
+        return self.numbers.length
+
+    @property
+    def num_symbols(self) -> int:
+        """How many different symbols there are."""
+        return max(1, len(self.vocabulary) + len(self.others))
+
+    def read(self, found: FoundRows) -> Answer:
+        """See `SealedFeature.read`."""
+        assert found.rows is not None
+        numbers = self.numbers.take(found.rows).view(np.uint64)
+        symbols = (numbers // np.uint64(self.divisor) % np.uint64(self.num_symbols)).astype(np.int32)
+        has_value = symbols < len(self.vocabulary)
+        states = np.full(len(symbols), VALUE, np.uint8)
+        if not has_value.all():
+            others = np.array(self.others or [MISSING], np.uint8)  # of no rows there are no states
+            states[~has_value] = others[symbols[~has_value] - len(self.vocabulary)]
+            symbols = symbols[has_value]
+        indptr = np.zeros(len(has_value) + 1, np.int64)
+        np.cumsum(has_value, out=indptr[1:])
+        return CsrAnswer(self.decoder, states, Csr(indptr, symbols))
+
+    def prepare(self, rows: PreparedRows) -> bool:
+        """See `SealedFeature.prepare`."""
+        begin_feature(rows, self.codec, self.vocabulary)
+        others = self.others or ([] if len(self.vocabulary) else [MISSING])
+        rows.from_digits(*self.numbers.arguments, self.divisor, np.array(others, np.uint8))
+        return True
+
+    def shown(self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64]) -> Answer:
+        """See `SealedFeature.shown`: whatever the rows have, as of any column."""
+        return ColumnAnswer(Decoder(self.codec, rows.vocabulary), rows.states, rows.csr)
+
+
+@dataclass(frozen=True)
+class Scalars(Structure):
+    """The scalars of n rows, ``numbers`` of the features that stand together."""
+
+    features: Mapping[str, Scalar]
+    numbers: Sequence[PackedInts]
+
+    kind = "scalars"
+    lists_rows = True
+    tells_states = True
+
+    @classmethod
+    def offer(cls, goal: Goal, popularity: Popularity) -> Offer | None:
+        """See `Structure.offer`: a list of rows asks for scalars, and never a goal."""
+        return None
+
+    @classmethod
+    def build(cls, features: Sequence[tuple[FeatureRows, Any]], rows: RowsToSeal) -> Self:
+        """See `Structure.build`; there are no plans."""
+        assert rows.order is not None
+        parts, symbols = [], []
+        for feature, _ in features:
+            states = feature.states[rows.order]
+            others = _others_of(states)
+            own = np.zeros(len(states), np.int64)
+            own[states == VALUE] = in_order([feature], rows.order).ids
+            for number, state in enumerate(others):
+                own[states == state] = len(feature.vocabulary) + number
+            parts.append((feature.sealed_codec, feature.vocabulary, others))
+            symbols.append(own)
+        numbers = []
+        for group in _groups([len(values) + len(others) for _, values, others in parts]):
+            together, divisor = np.zeros(len(rows.order), np.int64), 1
+            for number, num_symbols in group:
+                together += symbols[number] * divisor
+                divisor *= num_symbols
+            numbers.append(PackedInts.pack(together, (divisor - 1).bit_length(), base=0))
+        return cls._of(parts, numbers)
+
+    @classmethod
+    def _of(
+        cls, parts: Sequence[tuple[FeatureCodec, Vocabulary, Sequence[int]]], numbers: Sequence[PackedInts]
+    ) -> Self:
+        """Of features that are given as codec, values, and states of symbols that no value has."""
+        by_name = {}
+        groups = _groups([len(values) + len(others) for _, values, others in parts])
+        if len(groups) != len(numbers):
+            raise ValueError("the scalars are not as many as their numbers have digits")
+        for group, together in zip(groups, numbers, strict=True):
+            divisor = 1
+            for number, num_symbols in group:
+                codec, values, others = parts[number]
+                by_name[codec.feature] = Scalar(codec, values, together, divisor, others)
+                divisor *= num_symbols
+            if together.width != (divisor - 1).bit_length() or together.base:
+                raise ValueError("the numbers of scalars are wider or narrower than their digits")
+        return cls(by_name, numbers)
+
+    @property
+    def num_rows(self) -> int:
+        """See `Structure`."""
+        return self.numbers[0].length
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all numbers and vocabularies."""
+        return sum(numbers.size_bytes for numbers in self.numbers) + sum(
+            feature.vocabulary.packed_bytes for feature in self.features.values()
+        )
+
+    def size_bytes_of(self, feature: str) -> float:
+        """Bytes of one scalar: its vocabulary, and its share of the numbers."""
+        own = self.features[feature]
+        share = math.log2(own.num_symbols) * own.numbers.length / 8
+        return share + own.vocabulary.packed_bytes
+
+    @property
+    def num_facts(self) -> int:
+        """None: what a column takes is not divided by facts."""
+        return 0
+
+    @property
+    def fact_bits(self) -> int:
+        """None, as there are no facts to divide them by."""
+        return 0
+
+    def to_snapshot(self) -> Described:
+        """See `Structure.to_snapshot`."""
+        entries = []
+        arrays: dict[str, NDArray[np.generic]] = {}
+        for number, feature in enumerate(self.features.values()):
+            entries.append(
+                {
+                    "name": feature.codec.feature,
+                    "value_field": feature.codec.value_field,
+                    "codec": feature.codec.name,
+                    "num_values": len(feature.vocabulary),
+                    "others": list(feature.others),
+                }
+            )
+            arrays |= prefixed(f"{number}.vocabulary", feature.vocabulary.to_packed())
+        for number, numbers in enumerate(self.numbers):
+            arrays[f"numbers.{number}.{WORDS}"] = numbers.words
+        return {"features": entries, "numbers": [describe_packed(each) for each in self.numbers]}, arrays
+
+    @classmethod
+    def from_snapshot(cls, description: Mapping[str, Any], parts: Parts) -> Self:
+        """See `Structure.from_snapshot`."""
+        features = []
+        for number, entry in enumerate(description["features"]):
+            codec = FeatureCodec(
+                checked(entry["name"], str), entry["value_field"], checked(entry["codec"], str)
+            )
+            vocabulary = parts.vocabulary(f"{number}.vocabulary", codec)
+            others = tuple(checked(state, int) for state in checked(entry["others"], list))
+            is_known = all(state in _STATES_WITHOUT_VALUE for state in others)
+            if codec.is_collection or not is_known or checked(entry["num_values"], int) != len(vocabulary):
+                raise ValueError(f"the values and states of {codec.feature!r} are not those of a scalar")
+            features.append((codec, vocabulary, others))
+        numbers = [
+            parts.at("numbers").packed(str(number), entry)
+            for number, entry in enumerate(description["numbers"])
+        ]
+        scalars = cls._of(features, numbers)
+        if len(scalars.features) != len(features) or len({each.length for each in numbers}) != 1:
+            raise ValueError("the scalars are not those of distinct features of the same rows")
+        return scalars
+
+
+def _others_of(states: NDArray[np.uint8]) -> tuple[int, ...]:
+    """The states, other than to have a value, that rows are in."""
+    used = np.flatnonzero(np.bincount(states, minlength=VALUE + 1))
+    return tuple(int(state) for state in used if state != VALUE)
+
+
+def _groups(num_symbols: Sequence[int]) -> list[list[tuple[int, int]]]:
+    """Which features are digits of one number: theirs, and how many symbols each has, at least one."""
+    groups: list[list[tuple[int, int]]] = []
+    product = _MAX_NUMBERS
+    for number, own in enumerate(max(1, own) for own in num_symbols):
+        if product * own > _MAX_NUMBERS or not groups:
+            groups.append([])
+            product = 1
+        groups[-1].append((number, own))
+        product *= own
+    return groups
