@@ -71,6 +71,9 @@ from feast_sketch_store.view.view import View
 
 _logger = logging.getLogger(__name__)
 
+# So many are read one by one; of more, reads of arrays let other threads run, and wait for memory together.
+_FEW_ENTITIES = 128
+
 
 # What an open view depends on: features with their types and tags, the tags of the view, the default codec.
 _Declaration = tuple[list[tuple[str, FeastType, dict[str, str]]], dict[str, str], str]
@@ -335,26 +338,30 @@ class SketchOnlineStore(OnlineStore):
             join_keys = _get_table_entity_values(table, entity_name_to_join_key_map, join_key_values)
             # Feast refuses a request that lacks a join key of any view, where a view has none of its own.
             is_usual = all(join_keys.values()) and len(join_keys) == len(table.entities)
-            entity_hash = single.hash_join_keys(join_keys) if is_usual else None
-            num_rows, num_present = 1, None
-            if entity_hash is not None:
-                num_present = self._add_vectors_of_one(
-                    config, table, features, entity_hash, online_features_response
+            hashes: NDArray[np.uint64] | None = None
+            entity_hashes = single.hash_join_keys(join_keys) if is_usual else None
+            if is_usual and entity_hashes is None:
+                hashes = hash_join_keys(join_keys)
+                entity_hashes = hashes.tobytes() if hashes is not None else None
+            if entity_hashes is None:
+                super()._read_features_per_fv(
+                    config,
+                    [(table, features)],
+                    join_key_values,
+                    entity_name_to_join_key_map,
+                    online_features_response,
+                    full_feature_names,
+                    include_feature_view_version_metadata,
+                )
+                continue
+            num_rows, num_present = len(entity_hashes) // 16, None
+            if num_rows <= _FEW_ENTITIES:
+                num_present = self._add_vectors_of_few(
+                    config, table, features, entity_hashes, online_features_response
                 )
             if num_present is None:
-                hashes = hash_join_keys(join_keys) if is_usual else None
                 if hashes is None:
-                    super()._read_features_per_fv(
-                        config,
-                        [(table, features)],
-                        join_key_values,
-                        entity_name_to_join_key_map,
-                        online_features_response,
-                        full_feature_names,
-                        include_feature_view_version_metadata,
-                    )
-                    continue
-                num_rows = len(hashes)
+                    hashes = np.frombuffer(entity_hashes, np.uint64).reshape(-1, 2)
                 hashes, places = distinct(hashes)
                 ttl = ttl_microseconds(config.online_store, table)
                 answers = self._read(config, table, hashes, features, ttl)
@@ -373,25 +380,25 @@ class SketchOnlineStore(OnlineStore):
 
             track_feature_statuses(table.name, num_present, len(features) * num_rows - num_present)
 
-    def _add_vectors_of_one(
+    def _add_vectors_of_few(
         self,
         config: RepoConfig,
         table: FeatureView,
         features: Sequence[str],
-        entity_hash: bytes,
+        entity_hashes: bytes,
         response: GetOnlineFeaturesResponse,
     ) -> int | None:
-        """Add the vectors of one entity; the number of values that are present, None if it is not done."""
+        """Add the vectors of a few entities; the number of values present, None if it is not done."""
         view = self.view(config, table)
         rows = view.current().prepared(tuple(features))
         if rows is None:
             return None
         expire_before = expire_before_of(ttl_microseconds(config.online_store, table))
-        added = single.add_vectors(response, rows, entity_hash, expire_before)
+        added = single.add_vectors(response, rows, entity_hashes, expire_before)
         if added is None:
             return None
-        num_present, is_found = added
-        view.metrics.count_read(1, is_found)
+        num_present, num_found = added
+        view.metrics.count_read(len(entity_hashes) // 16, num_found)
         return num_present
 
     async def _read_features_per_fv_async(

@@ -32,7 +32,7 @@ STATUSES = bytes([FieldStatus.NOT_FOUND, *[FieldStatus.PRESENT] * 255])  # of a 
 _EMPTY_VALUE = b"\x0a\x00"
 _NO_TIMESTAMP = b"\x1a\x00"
 # Of the values of a feature: protobuf parses no message of 2 GiB, and statuses and timestamps come on top.
-_MAX_VECTOR_BYTES = 2_000_000_000
+MAX_VECTOR_BYTES = 2_000_000_000
 
 
 def to_rows(answers: Sequence[LayerAnswer], num_entities: int) -> list[Row]:
@@ -117,10 +117,10 @@ def add_vectors(
         values, statuses = _vector(name, answers, num_distinct, places)
         num_present += statuses.count(_PRESENT)
         head = b"\x12" + kernel.varint(len(statuses))
-        if len(values) > _MAX_VECTOR_BYTES:
+        if len(values) > MAX_VECTOR_BYTES:
             raise SketchStoreError(
                 f"feature {name!r} of {len(statuses)} entities takes {len(values)} bytes, and a response of "
-                f"Feast holds {_MAX_VECTOR_BYTES}; ask for fewer entities at a time"
+                f"Feast holds {MAX_VECTOR_BYTES}; ask for fewer entities at a time"
             )
         response.results.add().MergeFromString(b"".join((values, head, statuses, timestamps)))
     return num_present

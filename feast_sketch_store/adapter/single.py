@@ -1,4 +1,4 @@
-"""Answers about one entity, in one call each: rows of ``online_read`` and vectors of a response.
+"""Answers about one entity or a few, in one call each: rows of ``online_read`` and vectors of a response.
 
 Each function returns None where only the usual way can answer; see `PreparedRows`.
 """
@@ -11,6 +11,7 @@ from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import RepeatedValue, Value
 
 from feast_sketch_store import kernel
+from feast_sketch_store.adapter import responses
 from feast_sketch_store.adapter.responses import EPOCH, STATUSES, Row
 from feast_sketch_store.kernel import PreparedRows
 from feast_sketch_store.rows.codecs import MISSING, VALUE
@@ -53,17 +54,21 @@ def read_row(
 
 
 def add_vectors(
-    response: GetOnlineFeaturesResponse, rows: PreparedRows, entity_hash: bytes, expire_before: int
-) -> tuple[int, bool] | None:
-    """Add a vector per feature of an entity to a response.
+    response: GetOnlineFeaturesResponse, rows: PreparedRows, entity_hashes: bytes, expire_before: int
+) -> tuple[int, int] | None:
+    """Add a vector per feature of some entities to a response.
+
+    Parameters
+    ----------
+    entity_hashes : 16 bytes for each; an entity may be there several times.
 
     Returns
     -------
-    How many values are present, and whether there is a row.
+    How many values are present, and how many rows there are.
     """
-    answer = rows.vectors(entity_hash, expire_before, _STATUSES)
+    answer = rows.vectors(entity_hashes, expire_before, _STATUSES, responses.MAX_VECTOR_BYTES)
     if answer is None:
         return None
-    message, num_present, is_found = answer
+    message, num_present, num_found = answer
     response.MergeFromString(message)
-    return num_present, is_found
+    return num_present, num_found

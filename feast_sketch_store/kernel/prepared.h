@@ -133,9 +133,15 @@ typedef struct Block Block;
 
 typedef struct {
     uint64_t own[512];
-    size_t used; /* bytes of these */
+    uint8_t *next, *stop; /* what is left of these, or of the last block */
     Block *blocks;
 } Arena;
+
+static inline void arena_init(Arena *arena) {
+    arena->next = (uint8_t *)arena->own;
+    arena->stop = arena->next + sizeof arena->own;
+    arena->blocks = NULL;
+}
 
 /* NULL if there is none. Aligned to 8. */
 void *arena_get(Arena *arena, size_t size);
@@ -196,8 +202,7 @@ static inline PyObject *absent(Arena *arena) {
     Arena arena;                                                                                     \
     Place place;                                                                                     \
     Content content;                                                                                 \
-    arena.used = 0;                                                                                  \
-    arena.blocks = NULL;                                                                             \
+    arena_init(&arena);                                                                              \
     int status = ask((Prepared *)call->self, hash, expire_before, &arena, &place, &content)
 
 #define PREPARED_METHODS(DO) \

@@ -75,7 +75,7 @@ class PreparedRows(Protocol):
         """The timestamp, the states of all features and a message of their values; None if it is withheld."""
 
     def vectors(
-        self, entity_hash: bytes, expire_before: int, statuses: bytes
-    ) -> tuple[bytes, int, bool] | None:
-        """The vectors of all features as parts of a response, how many values are present, and whether there
-        is a row; None if it is withheld."""
+        self, entity_hashes: bytes, expire_before: int, statuses: bytes, max_size: int
+    ) -> tuple[bytes, int, int] | None:
+        """The vectors of all features of some entities as parts of a response, how many values are present,
+        and how many rows there are; None if one of these is withheld, or a vector is longer than that."""

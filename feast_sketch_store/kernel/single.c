@@ -11,17 +11,20 @@ struct Block {
 };
 
 void *arena_get(Arena *arena, size_t size) {
+    enum { BLOCK_SIZE = 1 << 16 };
     size = (size + 7) & ~(size_t)7;
-    if (size <= sizeof arena->own - arena->used) {
-        void *memory = (uint8_t *)arena->own + arena->used;
-        arena->used += size;
-        return memory;
+    if (size > (size_t)(arena->stop - arena->next)) {
+        size_t room = size > BLOCK_SIZE ? size : BLOCK_SIZE;
+        Block *block = PyMem_Malloc(sizeof(Block) + room);
+        if (!block) return NULL;
+        block->before = arena->blocks;
+        arena->blocks = block;
+        arena->next = (uint8_t *)block->memory;
+        arena->stop = arena->next + room;
     }
-    Block *block = PyMem_Malloc(sizeof(Block) + size);
-    if (!block) return NULL;
-    block->before = arena->blocks;
-    arena->blocks = block;
-    return block->memory;
+    void *memory = arena->next;
+    arena->next += size;
+    return memory;
 }
 
 void arena_free(Arena *arena) {

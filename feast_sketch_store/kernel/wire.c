@@ -113,19 +113,18 @@ static uint8_t *write_value(uint8_t *place, const Part *part) {
 
 static inline int64_t size_of_field(int64_t size) { return 1 + size_of_varint((uint64_t)size) + size; }
 
-/* Finds the row and measures its features: a part for each, which are of all layers alike; NULL if it is refused. */
-static Part *read_parts(const Prepared *stack, const uint64_t *hash, int64_t expire_before, Arena *arena, Place *place,
-                        int *status) {
+/* Finds the row and measures its features, a part each; FOUND, ABSENT or REFUSED. */
+static int read_parts(const Prepared *stack, const uint64_t *hash, int64_t expire_before, Arena *arena, Place *place,
+                      Part *parts) {
     Py_ssize_t number = stack->layers[0].rows->num_features;
-    Part *parts = arena_get(arena, sizeof(Part) * (size_t)number);
-    *status = locate(stack, hash, expire_before, place);
-    if (!parts || *status == REFUSED || *status == EXPIRED) return NULL;
-    if (*status == ABSENT) memset(parts, 0, sizeof(Part) * (size_t)number);
-    for (Py_ssize_t f = 0; *status == FOUND && f < number; f++) {
+    int status = locate(stack, hash, expire_before, place);
+    if (status == ABSENT) memset(parts, 0, sizeof(Part) * (size_t)number);
+    if (status != FOUND) return status == ABSENT ? ABSENT : REFUSED; /* the usual way tells what has expired */
+    for (Py_ssize_t f = 0; f < number; f++) {
         parts[f].feature = place->layer->rows->features + f;
-        if (measure(parts + f, place, arena) < 0) return NULL;
+        if (measure(parts + f, place, arena) < 0) return REFUSED;
     }
-    return parts;
+    return FOUND;
 }
 
 /* row(hash, expire_before) -> (timestamp, states, message), or False of an entity without a row, or None
@@ -139,18 +138,13 @@ PREPARED_METHOD(row) {
     Py_ssize_t number = stack->layers[0].rows->num_features;
     Arena arena;
     Place place;
-    int status;
-    arena.used = 0;
-    arena.blocks = NULL;
+    arena_init(&arena);
     PyObject *answer = NULL, *states = NULL, *message = NULL;
-    Part *parts = read_parts(stack, hash, expire_before, &arena, &place, &status);
-    if (!parts) {
+    Part *parts = arena_get(&arena, sizeof(Part) * (size_t)number);
+    int status = parts ? read_parts(stack, hash, expire_before, &arena, &place, parts) : REFUSED;
+    if (status != FOUND) {
         arena_free(&arena);
-        Py_RETURN_NONE;
-    }
-    if (status == ABSENT) {
-        arena_free(&arena);
-        Py_RETURN_FALSE;
+        return Py_NewRef(status == ABSENT ? Py_False : Py_None);
     }
     int64_t total = 0;
     for (Py_ssize_t f = 0; f < number; f++) total += size_of_field(parts[f].size);
@@ -189,51 +183,84 @@ static int64_t write_timestamp(uint8_t *place, int64_t microseconds) {
     return place - first;
 }
 
-/* vectors(hash, expire_before, statuses) -> (message, number of values that are present, whether there is a row), or None
- *
- * The message has a vector of one entity for each feature, as elements of field 2. `statuses` are FieldStatus by
- * state, a byte each of which the first is that of a feature which is not there. */
-PREPARED_METHOD(vectors) {
-    uint64_t hash[2];
-    int64_t expire_before;
-    Array statuses;
-    if (take_question(call, hash, &expire_before) < 0 || take(call, "1.", &statuses) < 0) return NULL;
-    if (statuses.length != VALUE + 1) return refuse(DO_NOT_FIT);
-    const Prepared *stack = (Prepared *)call->self;
-    Py_ssize_t number = stack->layers[0].rows->num_features, num_present = 0;
-    Arena arena;
-    Place place;
-    int status;
-    arena.used = 0;
-    arena.blocks = NULL;
-    Part *parts = read_parts(stack, hash, expire_before, &arena, &place, &status);
-    if (!parts) {
-        arena_free(&arena);
-        Py_RETURN_NONE;
-    }
+/* The timestamp of an entity's row in wire format; nothing if it has none. */
+typedef struct {
+    int64_t moment_size;
     uint8_t moment[32];
-    int64_t moment_size = status == FOUND ? write_timestamp(moment, place.timestamp) : 0, total = 0;
-    for (Py_ssize_t f = 0; f < number; f++)
-        total += size_of_field(size_of_field(parts[f].size) + 3 + size_of_field(moment_size));
-    PyObject *answer = NULL, *message = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)total);
+} Moment;
+
+/* Bytes of a vector of a feature; of entity `i` there are `parts[i * stride]`. */
+static int64_t size_of_vector(const Part *parts, const Moment *moments, Py_ssize_t n, Py_ssize_t stride) {
+    int64_t size = size_of_field(n);
+    for (Py_ssize_t i = 0; i < n; i++)
+        size += size_of_field(parts[i * stride].size) + size_of_field(moments[i].moment_size);
+    return size;
+}
+
+static uint8_t *write_vector(uint8_t *place, const Part *parts, const Moment *moments, Py_ssize_t n, Py_ssize_t stride,
+                             const uint8_t *statuses) {
+    for (Py_ssize_t i = 0; i < n; i++) place = write_value(place, parts + i * stride);
+    *place++ = 0x12;
+    place = write_varint(place, (uint64_t)n);
+    for (Py_ssize_t i = 0; i < n; i++) *place++ = statuses[parts[i * stride].content.state];
+    for (Py_ssize_t i = 0; i < n; i++) {
+        *place++ = 0x1a;
+        place = write_varint(place, (uint64_t)moments[i].moment_size);
+        memcpy(place, moments[i].moment, (size_t)moments[i].moment_size);
+        place += moments[i].moment_size;
+    }
+    return place;
+}
+
+/* vectors(hashes, expire_before, statuses, max_size) -> (message, number of values that are present, number of rows), or None
+ *
+ * The message has a vector of all entities, of which `hashes` has 16 bytes each, for each feature, as elements of
+ * field 2. `statuses` are FieldStatus by state, a byte each of which the first is that of a feature which is not
+ * there. It is refused if a vector would be longer than `max_size`, for the usual way to say so. */
+PREPARED_METHOD(vectors) {
+    Array hashes, statuses;
+    Py_ssize_t expire_before, max_size;
+    const Prepared *stack = (Prepared *)call->self;
+    if (take(call, "1n1n.", &hashes, &expire_before, &statuses, &max_size) < 0) return NULL;
+    if (stack->kind != STACK) return refuse("there are no layers to read");
+    if (statuses.length != VALUE + 1 || !hashes.length || hashes.length % 16) return refuse(DO_NOT_FIT);
+    Py_ssize_t number = stack->layers[0].rows->num_features, n = hashes.length / 16, num_present = 0, num_found = 0;
+    Arena arena;
+    arena_init(&arena);
+    PyObject *answer = NULL, *message = NULL;
+    Part *parts = arena_get(&arena, sizeof(Part) * (size_t)(n * number));
+    Moment *moments = arena_get(&arena, sizeof(Moment) * (size_t)n);
+    if (!parts || !moments) goto refused;
+    int64_t total = 0;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        uint64_t hash[2];
+        Place place;
+        memcpy(hash, (const uint8_t *)hashes.data + 16 * i, 16);
+        int status = read_parts(stack, hash, expire_before, &arena, &place, parts + i * number);
+        if (status == REFUSED) goto refused;
+        moments[i].moment_size = status == FOUND ? write_timestamp(moments[i].moment, place.timestamp) : 0;
+        num_found += status == FOUND;
+    }
+    for (Py_ssize_t f = 0; f < number; f++) {
+        int64_t size = size_of_vector(parts + f, moments, n, number);
+        if (size > max_size) goto refused;
+        total += size_of_field(size);
+    }
+    if (total > INT32_MAX) goto refused; /* no message may be longer */
+    message = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)total);
     if (message) {
         uint8_t *target = (uint8_t *)PyBytes_AsString(message);
         for (Py_ssize_t f = 0; f < number; f++) {
             *target++ = 0x12;
-            target = write_varint(target,
-                                  (uint64_t)(size_of_field(parts[f].size) + 3 + size_of_field(moment_size)));
-            target = write_value(target, parts + f);
-            *target++ = 0x12;
-            *target++ = 1;
-            *target++ = ((const uint8_t *)statuses.data)[parts[f].content.state];
-            *target++ = 0x1a;
-            target = write_varint(target, (uint64_t)moment_size);
-            memcpy(target, moment, (size_t)moment_size);
-            target += moment_size;
-            num_present += parts[f].content.state != MISSING;
+            target = write_varint(target, (uint64_t)size_of_vector(parts + f, moments, n, number));
+            target = write_vector(target, parts + f, moments, n, number, statuses.data);
         }
-        answer = Py_BuildValue("NnO", message, num_present, status == FOUND ? Py_True : Py_False);
+        for (Py_ssize_t i = 0; i < n * number; i++) num_present += parts[i].content.state != MISSING;
+        answer = Py_BuildValue("Nnn", message, num_present, num_found);
     }
     arena_free(&arena);
     return answer;
+refused:
+    arena_free(&arena);
+    Py_RETURN_NONE;
 }

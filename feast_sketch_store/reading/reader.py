@@ -296,7 +296,7 @@ class SketchReader:
         return Candidates(self._codec(feature), values)
 
     def contains(
-        self, feature: str, entities: Entities | Entity, values: ArrayLike | pa.Array | Candidates
+        self, feature: str, entities: Entities | Entity, values: ArrayLike | pa.Array | Candidates | _Asked
     ) -> NDArray[np.bool_]:
         """Whether entities possibly have values: the question of a ranker about its candidates.
 
@@ -317,15 +317,18 @@ class SketchReader:
         entity_hash = self._keys.hash(entities)
         if entity_hash is not None:
             return self._contains_of_one(feature, entities, entity_hash, values)
-        if isinstance(values, Candidates):
-            values = values.of(self._codec(feature)).values
         codec, hashes = self._codec(feature), self.hash(entities)
-        shape: tuple[int, ...] = (len(values),) if isinstance(values, pa.Array) else np.shape(values)
-        if len(shape) not in (1, 2) or (len(shape) == 2 and shape[0] != len(hashes)):
-            raise RowError(
-                f"values have the shape {shape}; give m values, or m for each of {len(hashes)} entities"
-            )
-        wanted = _as_wanted(codec, values if len(shape) == 1 else np.reshape(np.asarray(values), -1))
+        asked = values.of(codec) if isinstance(values, Candidates) else values
+        if isinstance(asked, _Asked):
+            shape: tuple[int, ...] = (len(asked),)
+            wanted = asked.values
+        else:
+            shape = (len(asked),) if isinstance(asked, pa.Array) else np.shape(asked)
+            if len(shape) not in (1, 2) or (len(shape) == 2 and shape[0] != len(hashes)):
+                raise RowError(
+                    f"values have the shape {shape}; give m values, or m for each of {len(hashes)} entities"
+                )
+            wanted = _as_wanted(codec, asked if len(shape) == 1 else np.reshape(np.asarray(asked), -1))
 
         def read(state: State) -> NDArray[np.bool_]:
             found = None
@@ -361,7 +364,7 @@ class SketchReader:
         elif single.rows is not None:
             done = single.rows.contains_bytes(entity_hash, expire_before, SEED, *asked.parts, out)
         if done is None:
-            return np.asarray(self.contains(feature, _alone(entity), asked.values)[0])
+            return np.asarray(self.contains(feature, _alone(entity), asked)[0])
         self._view.metrics.count_read(1, done)
         return out
 

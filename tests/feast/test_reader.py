@@ -90,6 +90,56 @@ def test_arrow_is_what_online_read_says(filled, feature):
         assert as_sets == [set(v) if isinstance(v, list) else v for v in expected(filled, feature)]
 
 
+@pytest.mark.parametrize("feature", ["viewed", "tags", "seen"])
+@pytest.mark.parametrize("has_vocabulary", [False, True])
+def test_one_user_is_read_as_many_are(filled, feature, has_vocabulary):
+    values = reader_of(filled).vocabulary(feature)
+    given = values.take(pa.array(range(0, len(values), 2)))
+    reader = reader_of(filled, **({"vocabularies": {feature: given}} if has_vocabulary else {}))
+    weights = np.random.default_rng(2).random(len(reader.vocabulary(feature)))
+    asked = pa.concat_arrays([values.slice(1), values])
+    candidates = reader.candidates(feature, asked)
+    answer = reader.csr(feature, USERS)
+    scores, found = reader.scores(feature, USERS, weights), reader.contains(feature, USERS, asked)
+    assert found.any()
+    for row, user in enumerate(USERS):
+        ids = answer.ids[answer.indptr[row] : answer.indptr[row + 1]]
+        for entity in (int(user), user, {"user_id": int(user)}):
+            np.testing.assert_array_equal(reader.ids(feature, entity), ids)
+            assert reader.scores(feature, entity, weights) == pytest.approx(scores[row])
+            np.testing.assert_array_equal(reader.contains(feature, entity, asked), found[row])
+            np.testing.assert_array_equal(reader.contains(feature, entity, candidates), found[row])
+    np.testing.assert_array_equal(reader.contains(feature, USERS, candidates), found)
+
+
+def test_one_user_is_read_anew_after_a_write(filled):
+    reader = reader_of(filled)
+    candidates = reader.candidates("viewed", [77, 3])
+    before = reader.ids("viewed", 8)
+    assert reader.contains("viewed", 8, candidates).tolist() == [False, True]
+    filled.write(8, {"viewed": Value(int64_set_val=Int64Set(val=[77]))}, filled.noon(2))
+    after = reader.ids("viewed", 8)
+    assert reader.vocabulary("viewed").take(pa.array(after)).to_pylist() == [77]
+    assert len(before) == 8
+    assert reader.contains("viewed", 8, candidates).tolist() == [True, False]
+    assert reader.scores("viewed", 8, np.ones(len(reader.vocabulary("viewed")))) == 1
+    assert reader.scores("viewed", -8, np.ones(len(reader.vocabulary("viewed")))) == 0
+
+
+def test_what_is_wrong_with_questions_about_one_user_is_told(filled):
+    reader = reader_of(filled)
+    with pytest.raises(ValueError, match="weights have the shape"):
+        reader.scores("viewed", 8, np.ones(1))
+    with pytest.raises(RowError, match="not of 'tags'"):
+        reader.contains("tags", 8, reader.candidates("viewed", [1]))
+    with pytest.raises(RowError, match="one entity"):
+        reader.contains("viewed", 8, [[1]])
+    with pytest.raises(UnsupportedFeatureError, match="'nothing'"):
+        reader.ids("nothing", 8)
+    with pytest.raises(RowError, match="not entities"):
+        reader.ids("viewed", "eight")
+
+
 @pytest.mark.parametrize("feature", ["viewed", "tags"])
 def test_all_forms_agree(filled, feature):
     reader = reader_of(filled)

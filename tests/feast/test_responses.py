@@ -149,7 +149,7 @@ def test_wrong_requests_fail_as_with_feasts_own_way(store, monkeypatch, entities
 
 
 def test_what_no_response_can_hold_is_an_error_that_says_so(store, monkeypatch):
-    monkeypatch.setattr(responses, "_MAX_VECTOR_BYTES", 100)
+    monkeypatch.setattr(responses, "MAX_VECTOR_BYTES", 100)
     assert store.get_online_features(["history:country"], {"user_id": [1]}).to_dict()["country"] == [
         "country-0"
     ]

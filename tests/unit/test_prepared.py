@@ -157,8 +157,15 @@ def test_vectors_are_the_same(state, features):
         slow, fast = GetOnlineFeaturesResponse(), GetOnlineFeaturesResponse()
         num_present = add_vectors(slow, features, answers, 1, None)
         added = single.add_vectors(fast, rows, single.hash_entity_key(key(user)), NO_TIMESTAMP)
-        assert added == (num_present, any(len(answer.found) for answer in answers))
+        assert added == (num_present, sum(len(answer.found) for answer in answers))
         assert fast == slow
+    hashes = hash_entity_keys([key(user) for user in USERS])
+    slow, fast = GetOnlineFeaturesResponse(), GetOnlineFeaturesResponse()
+    answers = state.read(hashes, features, NO_TIMESTAMP)
+    num_present = add_vectors(slow, features, answers, len(hashes), None)
+    added = single.add_vectors(fast, rows, hashes.tobytes(), NO_TIMESTAMP)
+    assert added == (num_present, sum(len(answer.found) for answer in answers))
+    assert fast == slow
 
 
 @needs_compiled
