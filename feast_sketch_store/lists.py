@@ -24,7 +24,9 @@ from feast_sketch_store.reading.ragged import RaggedLists, read_lists, since_of
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import TIMESTAMP, deletion_rows
 from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES
-from feast_sketch_store.rows.list_log import REMOVE, REPLACE, operation_rows
+from feast_sketch_store.rows.list_log import REMOVE, REPLACE, ListRows
+
+_MAX_SECONDS = 1 << 40  # since 1970: more than any item may have, and few enough to count microseconds
 
 
 class Lists:
@@ -193,8 +195,7 @@ class Lists:
     ) -> None:
         self._require_writer()
         if len(events):
-            rows = operation_rows(columns, self._codecs, self._codec.feature, items, events, operation)
-            self._view.write(rows)
+            self._view.write(ListRows(columns, self._codec.feature, *items, events, operation))
 
     def _require_writer(self) -> None:
         if self._is_replica:
@@ -211,6 +212,8 @@ def _microseconds(timestamps: Any, number: int) -> NDArray[np.int64]:
     """So many times, in microseconds since 1970: int64[number]."""
     if timestamps is None:
         return np.full(number, _now())
+    if isinstance(timestamps, np.ndarray) and timestamps.dtype == np.int64 and len(timestamps) == number:
+        return np.asarray(np.clip(timestamps, -_MAX_SECONDS, _MAX_SECONDS) * 1_000_000)
     if isinstance(timestamps, datetime):
         timestamps = [timestamps] * number
     try:

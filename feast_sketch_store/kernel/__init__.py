@@ -68,7 +68,7 @@ if TYPE_CHECKING or not IS_COMPILED:
         touched_blocks,
         windows,
     )
-    from feast_sketch_store.kernel.reference_lists import read_lists
+    from feast_sketch_store.kernel.reference_lists import find_lists, read_lists
     from feast_sketch_store.kernel.reference_rows import find_rows, row_hashes, take_ascending, take_packed
     from feast_sketch_store.kernel.reference_sets import read_sets, write_sets
 else:
@@ -80,6 +80,7 @@ else:
         contains_rows,
         distinct_per_row,
         encode_values,
+        find_lists,
         find_rows,
         hash_int64_key,
         hash_int64_keys,
@@ -121,6 +122,7 @@ __all__ = [
     "contains_rows",
     "distinct_per_row",
     "encode_values",
+    "find_lists",
     "find_rows",
     "fingerprints_of",
     "half_octaves",

@@ -3,6 +3,7 @@
 Calls that take longer than some microseconds let other threads run meanwhile.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -309,20 +310,45 @@ def read_lists(
     oldest: int,
 ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
     """See `reference_lists.read_lists`."""
-    wanted, expected = len(spans[0]), min(limit, _EXPECTED_IDS)
-    indptr = np.zeros(wanted + 1, np.int64)
-    ids, ages = np.empty(wanted * expected, np.int32), np.empty(wanted * expected, np.int64)
     arguments = codes.tables, codes.widths, codes.widths.shape[1], words, *spans, limit, oldest
-    done = _compiled.read_lists(*arguments, 0, indptr, ids, ages)
+    return _all_lists(_compiled.read_lists, arguments, len(spans[0]), limit)
+
+
+def find_lists(
+    codes: ListCodes,
+    words: NDArray[np.uint64],
+    num_bits: int,
+    starts: AscendingNumbers,
+    index: RowIndex,
+    salt: tuple[int, int],
+    entity_hashes: NDArray[np.uint64],
+    limit: int,
+    oldest: int,
+) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
+    """See `reference_lists.find_lists`."""
+    arguments = (
+        *(codes.tables, codes.widths, codes.widths.shape[1], words, num_bits, *_flat(starts)),
+        *(*_flat(index.fingerprints), index.range, index.twins, *salt, _plain(entity_hashes), limit, oldest),
+    )
+    return _all_lists(_compiled.find_lists, arguments, len(entity_hashes), limit)
+
+
+def _all_lists(
+    read: Callable[..., int], arguments: tuple[Any, ...], wanted: int, limit: int
+) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
+    """What a function that stops where there is no room says of all lists."""
+    room = wanted * min(limit, _EXPECTED_IDS)
+    indptr, ids, ages = np.zeros(wanted + 1, np.int64), np.empty(room, np.int32), np.empty(room, np.int64)
+    done = read(*arguments, 0, indptr, ids, ages)
     while done < wanted:
-        # A list takes two bits an item at least.
-        count, next_one = int(indptr[done]), int(spans[1][done] - spans[0][done])
-        room = max(count * wanted // (done + 1) * 5 // 4, count + min(limit, next_one))
+        count = int(indptr[done])
+        room = max(2 * room, count * wanted // (done + 1) * 5 // 4, _EXPECTED_IDS)
         ids, ages = (
             np.concatenate((part[:count], np.empty(room - count, part.dtype))) for part in (ids, ages)
         )
-        done = _compiled.read_lists(*arguments, done, indptr, ids, ages)
-    return indptr, ids[: indptr[-1]], ages[: indptr[-1]]
+        done = read(*arguments, done, indptr, ids, ages)
+    count = int(indptr[-1])
+    return indptr, ids[:count], ages[:count]
 
 
 def _plain(array: NDArray[Any], dtype: type[np.generic] | None = None) -> NDArray[Any]:

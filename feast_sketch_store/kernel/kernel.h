@@ -270,7 +270,7 @@ int64_t read_row(const Sets *sets, uint64_t start, Py_ssize_t last, const RowOfS
     DO(hash_int64_keys) DO(parse_int64_keys) DO(hash_keys) DO(parse_packed_lists)                    \
     DO(index_int64) DO(find_int64) DO(index_bytes) DO(find_bytes) DO(sort_rows) DO(encode_values)    \
     DO(take_packed) DO(take_ascending) DO(row_hashes) DO(find_rows) DO(write_sets) DO(read_sets)     \
-    DO(read_lists) DO(hash_int64_key) DO(hash_key) DO(hash_message) DO(contains_rows)
+    DO(read_lists) DO(find_lists) DO(hash_int64_key) DO(hash_key) DO(hash_message) DO(contains_rows)
 
 #define DECLARE(NAME) PyObject *kernel_##NAME(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
 EACH_KERNEL_FUNCTION(DECLARE)

@@ -78,25 +78,38 @@ static int64_t read_list(const ListCode *code, uint64_t bit, uint64_t stop, int6
     return count;
 }
 
+/* Takes tables, widths, num_symbols and words; `num_bits` are those that the words have. 0, or -1 with an exception. */
+static int take_code(Call *call, ListCode *code, int64_t *num_bits) {
+    Array tables, widths, words;
+    Py_ssize_t num_symbols;
+    if (take(call, "21n8", &tables, &widths, &num_symbols, &words) < 0) return -1;
+    if (tables.length != KINDS * PREFIXES || num_symbols < 0 || num_symbols > INT32_MAX ||
+        widths.length != NUM_WIDTHS * num_symbols || words.length < 2) {
+        refuse(DO_NOT_FIT);
+        return -1;
+    }
+    *code = (ListCode){tables.data, widths.data, num_symbols, words.data};
+    *num_bits = 64 * (words.length - 2);
+    return 0;
+}
+
 /* read_lists(tables, widths, num_symbols, words, starts, stops, limit, oldest, begin, indptr, ids, ages) -> lists done
  *
  * List `i` lies in the bits from `starts[i]` to `stops[i]`, int64[m] each. Goes on at list `begin`, and stops before
  * one whose items do not fit. `indptr` is int64[m + 1]. */
 KERNEL_FUNCTION(read_lists) {
-    Array tables, widths, words, starts, stops, indptr, ids, ages;
-    Py_ssize_t num_symbols, limit, oldest, begin;
-    if (take(call, "21n888nnn8!4!8!.", &tables, &widths, &num_symbols, &words, &starts, &stops, &limit, &oldest, &begin,
-             &indptr, &ids, &ages) < 0)
+    Array starts, stops, indptr, ids, ages;
+    Py_ssize_t limit, oldest, begin;
+    ListCode code;
+    int64_t num_bits;
+    if (take_code(call, &code, &num_bits) < 0 ||
+        take(call, "88nnn8!4!8!.", &starts, &stops, &limit, &oldest, &begin, &indptr, &ids, &ages) < 0)
         return NULL;
     Py_ssize_t m = starts.length;
-    if (tables.length != KINDS * PREFIXES || num_symbols < 0 || num_symbols > INT32_MAX ||
-        widths.length != NUM_WIDTHS * num_symbols || words.length < 2 || stops.length != m || begin < 0 || begin > m ||
-        indptr.length != m + 1 || ids.length != ages.length)
+    if (stops.length != m || begin < 0 || begin > m || indptr.length != m + 1 || ids.length != ages.length)
         return refuse(DO_NOT_FIT);
-    const uint8_t *width = widths.data;
-    ListCode code = {tables.data, width, num_symbols, words.data};
     const int64_t *start = starts.data, *stop = stops.data;
-    int64_t *ends = indptr.data, count = ends[begin], num_bits = 64 * (words.length - 2);
+    int64_t *ends = indptr.data, count = ends[begin];
     if (count < 0 || count > ids.length) return refuse(DO_NOT_FIT);
     Py_ssize_t i = begin;
     for (; i < m; i++) {
@@ -106,6 +119,50 @@ KERNEL_FUNCTION(read_lists) {
                                   (int32_t *)ids.data + count, (int64_t *)ages.data + count);
         if (found == -2) break;
         if (found < 0) goto damaged;
+        ends[i + 1] = count += found;
+    }
+    return PyLong_FromSsize_t(i);
+damaged:
+    return refuse("a list cannot be read");
+}
+
+/* find_lists(tables, widths, num_symbols, words, num_bits, *starts, *index, salt, salt, hashes, limit, oldest, begin,
+ *            indptr, ids, ages) -> lists done
+ *
+ * The same for entities that are given by their hashes, uint64[m, 2], if they have rows by `index`. Row `r` begins at
+ * bit `starts[r]`, and ends where the next one begins. */
+KERNEL_FUNCTION(find_lists) {
+    Array hashes, indptr, ids, ages;
+    Py_ssize_t num_bits, limit, oldest, begin;
+    uint64_t salt[2];
+    ListCode code;
+    Ascending starts;
+    RowIndex index;
+    int64_t all_bits;
+    if (take_code(call, &code, &all_bits) < 0 || take(call, "n", &num_bits) < 0 ||
+        take_ascending(call, &starts, 0) < 0 || take_row_index(call, &index) < 0 ||
+        take(call, "ww8nnn8!4!8!.", &salt[0], &salt[1], &hashes, &limit, &oldest, &begin, &indptr, &ids, &ages) < 0)
+        return NULL;
+    Py_ssize_t m = hashes.length / 2;
+    if (num_bits < 0 || num_bits > all_bits || index.fingerprints.length != starts.length ||
+        hashes.length != 2 * m || begin < 0 || begin > m || indptr.length != m + 1 || ids.length != ages.length)
+        return refuse(DO_NOT_FIT);
+    const uint64_t *hash = hashes.data;
+    int64_t *ends = indptr.data, count = ends[begin];
+    if (count < 0 || count > ids.length) return refuse(DO_NOT_FIT);
+    Py_ssize_t i = begin;
+    for (; i < m; i++) {
+        int64_t row = find_row(&index, mix64(mix64(hash[2 * i] ^ salt[1]) + (hash[2 * i + 1] ^ salt[0]))), found = 0;
+        if (row == DAMAGED_INDEX) return refuse("the index of rows cannot be read");
+        if (row != NO_ROW) {
+            uint64_t stop = (uint64_t)num_bits, start = get_ascending(&starts, row);
+            if (row + 1 < starts.length) stop = get_ascending(&starts, row + 1);
+            if (stop < start || stop > (uint64_t)num_bits) goto damaged;
+            found = read_list(&code, start, stop, limit, oldest, ids.length - count, (int32_t *)ids.data + count,
+                              (int64_t *)ages.data + count);
+            if (found == -2) break;
+            if (found < 0) goto damaged;
+        }
         ends[i + 1] = count += found;
     }
     return PyLong_FromSsize_t(i);

@@ -5,6 +5,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from feast_sketch_store.kernel.reference_rows import (
+    AscendingNumbers,
+    RowIndex,
+    find_rows,
+    row_hashes,
+    take_ascending,
+)
+
 LONGEST_UNARY = 24  # as many ones stand for a number of 32 bits that follows
 PREFIX_BITS = 12  # of the longest code of a class
 NUM_CLASSES = 128
@@ -76,6 +84,40 @@ def read_lists(
     indptr = np.zeros(len(starts) + 1, np.int64)
     np.cumsum(np.bincount(rows, minlength=len(starts)), out=indptr[1:])
     return indptr, ids[order].astype(np.int32), ages[order]
+
+
+def find_lists(
+    codes: ListCodes,
+    words: NDArray[np.uint64],
+    num_bits: int,
+    starts: AscendingNumbers,
+    index: RowIndex,
+    salt: tuple[int, int],
+    entity_hashes: NDArray[np.uint64],
+    limit: int,
+    oldest: int,
+) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
+    """The newest items of entities, given by their hashes, uint64[m, 2]; one without a row has none.
+
+    Parameters
+    ----------
+    num_bits : of the codes.
+    starts : where each row begins; it ends where the next one does.
+    index, salt : find the rows.
+    codes, words, limit, oldest : as for `read_lists`, and so is what is returned and raised.
+    """
+    rows = find_rows(index, row_hashes(entity_hashes, salt))
+    found = np.flatnonzero(rows >= 0)
+    rows = rows[found]
+    behind = np.minimum(rows + 1, starts.length - 1)
+    first, last = (take_ascending(starts, places).view(np.int64) for places in (rows, behind))
+    last = np.where(rows + 1 < starts.length, last, num_bits)
+    if num_bits > 64 * (len(words) - 2) or (len(last) and last.max() > num_bits):
+        raise ValueError(_DAMAGED)
+    own, ids, ages = read_lists(codes, words, (first, last), limit, oldest)
+    indptr = np.zeros(len(entity_hashes) + 1, np.int64)
+    indptr[found + 1] = np.diff(own)
+    return np.cumsum(indptr), ids, ages
 
 
 class _Reader:

@@ -17,7 +17,7 @@ from feast_sketch_store.rows.codecs import EXACT, VALUE, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from feast_sketch_store.structures.base import FoundRows, Structure
+from feast_sketch_store.structures.base import FoundRows, RowFinder, Structure
 from feast_sketch_store.structures.columns import Column
 from feast_sketch_store.structures.elements import DictionaryElements, NumberElements
 from feast_sketch_store.structures.parts import (
@@ -112,6 +112,11 @@ class ListedRows(Presence):
     def index_bytes(self) -> int:
         """See `Presence`."""
         return self.index.size_bytes
+
+    @property
+    def finder(self) -> RowFinder:
+        """See `Presence`."""
+        return RowFinder(self.index, self.salt)
 
     def find(
         self, entity_hashes: NDArray[np.uint64], features: Sequence[str], expire_before: int

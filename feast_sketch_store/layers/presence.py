@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store.kernel import PreparedRows
-from feast_sketch_store.structures.base import FoundRows, Structure
+from feast_sketch_store.structures.base import FoundRows, RowFinder, Structure
 from feast_sketch_store.structures.parts import Described, Parts
 
 
@@ -39,6 +39,11 @@ class Presence(ABC):
     @abstractmethod
     def index_bytes(self) -> int:
         """Those of them that find the row of an entity."""
+
+    @property
+    def finder(self) -> RowFinder | None:
+        """What finds the rows of entities; None if there is no list of rows."""
+        return None
 
     def size_if_listed(self, num_rows: int, presence_error_rate: float) -> float:
         """About the bytes that it would take to list this many rows; `size_bytes` if it lists them."""

@@ -21,6 +21,7 @@ from feast_sketch_store.layers.presence import Presence
 from feast_sketch_store.layers.shapes import ShapedRows
 from feast_sketch_store.rows.binning import Bins, Rounding
 from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedFeature, EncodedRows
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures import registry
@@ -145,6 +146,15 @@ class SketchLayer:
             elif not feature.prepare(rows):
                 return None
         return rows
+
+    def newest(
+        self, entity_hashes: NDArray[np.uint64], feature: str, limit: int | None, since: int
+    ) -> Csr | None:
+        """The newest items of lists in one step; see `SealedFeature.newest`; None if `read` must be asked."""
+        own, finder = self.features.get(feature), self.presence.finder
+        if own is None or finder is None:
+            return None
+        return own.newest(finder, entity_hashes, limit, since)
 
     def shown(self, feature: EncodedFeature, entity_hashes: NDArray[np.uint64]) -> Answer:
         """What reads would give of a feature of rows, were they in the layer under such hashes.

@@ -100,6 +100,13 @@ class EntityColumns:
 
 def as_array(values: Any, kind: pa.DataType) -> pa.Array:
     """Values as an Arrow array of a type; numbers are not turned into strings, nor cut off."""
+    if (
+        isinstance(values, np.ndarray)
+        and values.dtype == _INTEGERS
+        and values.ndim == 1
+        and kind == pa.int64()
+    ):
+        return pa.array(values)  # the usual one
     array = values
     if not isinstance(values, pa.Array):
         array = pa.array(np.asarray(values) if not isinstance(values, list) else values)

@@ -8,7 +8,9 @@ Beside the columns of other rows the log of a view with lists has
 An Array in a row has its newest item at the end, as an append would put it there.
 """
 
+import itertools
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -125,53 +127,91 @@ def times_array(
     return pa.LargeListArray.from_arrays(pa.array(indptr), elements, mask=mask)
 
 
-def operation_rows(
-    join_keys: Mapping[str, pa.Array],
-    codecs: Sequence[FeatureCodec],
-    feature: str,
-    items: tuple[NDArray[np.int64], pa.Array, NDArray[np.int64]],
-    events: NDArray[np.int64],
-    operation: str | None = None,
-) -> pa.Table:
-    """Rows of the log that add to one list, replace it or remove of it.
+@dataclass(frozen=True, eq=False)
+class ListRows:
+    """n rows that add to one list, replace it or remove of it, before they are a table: cheap to make.
 
     Parameters
     ----------
-    join_keys : of n rows, see `serialize_columns`.
-    codecs : of all features of the view.
+    join_keys : of the rows, see `serialize_columns`.
     feature : the list.
-    items : where the items of each row begin, int64[n + 1]; their values, of the column's element type; and
-        their times, int64[nnz], microseconds since 1970. The newest one of a row is its last.
+    indptr, values, times : where the items of each row begin, int64[n + 1]; their values, of the column's
+        element type; and their times, int64[nnz], microseconds since 1970. The newest of a row is its last.
     events : int64[n], of the rows.
     operation : ``replace``, ``remove``, or None to add.
-
-    Raises
-    ------
-    ValueError, TypeError : as `serialize_columns`.
-    RowError : a row is too large, or an item is after the year 9999.
     """
-    indptr, values, times = items
-    if len(times) and np.abs(times).max() >= _LAST_MICROSECOND:
-        raise RowError(f"an item of feature {feature!r} is after the year 9999")
-    num_rows = len(events)
-    columns = {name: values for name, values in join_keys.items() if name != ENTITYLESS_JOIN_KEY}
-    lists = {codec.feature: pa.nulls(num_rows, codec.arrow_type) for codec in codecs if codec.is_list}
-    moments = {times_column(name): pa.nulls(num_rows, _ITEM_TIMES) for name in lists}
-    lists[feature] = pa.LargeListArray.from_arrays(pa.array(indptr), values)
-    moments[times_column(feature)] = times_array(indptr, times)
-    own = {
-        ENTITY_KEY: serialize_columns(join_keys),
-        EVENT_TIMESTAMP: pa.array(events).cast(TIMESTAMP),
-        CREATED_TIMESTAMP: pa.nulls(num_rows, TIMESTAMP),
-        NULLS: pa.nulls(num_rows, NAMES),
-        DELETED: pa.nulls(num_rows, pa.bool_()),
-    }
-    operations = pa.nulls(num_rows, pa.large_string())
-    if operation is not None:
-        operations = pa.array([operation] * num_rows, pa.large_string())
-    table = pa.table({**columns, **lists, **own, **moments, OPERATION: operations})
-    check_rows(table)
-    return table
+
+    join_keys: Mapping[str, pa.Array]
+    feature: str
+    indptr: NDArray[np.int64]
+    values: pa.Array
+    times: NDArray[np.int64]
+    events: NDArray[np.int64]
+    operation: str | None = None
+
+    def __len__(self) -> int:
+        return len(self.events)
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """What rows have in common that go together."""
+        return self.feature, self.operation, *((name, keys.type) for name, keys in self.join_keys.items())
+
+    @staticmethod
+    def together(parts: "Sequence[ListRows]") -> "ListRows":
+        """The rows of parts of one kind, in their order."""
+        if len(parts) == 1:
+            return parts[0]
+        first = parts[0]
+        rows = Csr.stacked([Csr(part.indptr, part.times) for part in parts])
+        return replace(
+            first,
+            join_keys={n: pa.concat_arrays([p.join_keys[n] for p in parts]) for n in first.join_keys},
+            indptr=rows.indptr,
+            values=pa.concat_arrays([part.values for part in parts]),
+            times=rows.ids,
+            events=np.concatenate([part.events for part in parts]),
+        )
+
+    def to_log(self, codecs: Sequence[FeatureCodec]) -> pa.Table:
+        """The rows as a table of the log.
+
+        Parameters
+        ----------
+        codecs : of all features of the view.
+
+        Raises
+        ------
+        ValueError, TypeError : as `serialize_columns`.
+        RowError : a row is too large, or an item is after the year 9999.
+        """
+        if len(self.times) and np.abs(self.times).max() >= _LAST_MICROSECOND:
+            raise RowError(f"an item of feature {self.feature!r} is after the year 9999")
+        num_rows = len(self)
+        columns = {name: keys for name, keys in self.join_keys.items() if name != ENTITYLESS_JOIN_KEY}
+        lists = {codec.feature: pa.nulls(num_rows, codec.arrow_type) for codec in codecs if codec.is_list}
+        moments = {times_column(name): pa.nulls(num_rows, _ITEM_TIMES) for name in lists}
+        lists[self.feature] = pa.LargeListArray.from_arrays(pa.array(self.indptr), self.values)
+        moments[times_column(self.feature)] = times_array(self.indptr, self.times)
+        own = {
+            ENTITY_KEY: serialize_columns(self.join_keys),
+            EVENT_TIMESTAMP: pa.array(self.events).cast(TIMESTAMP),
+            CREATED_TIMESTAMP: pa.nulls(num_rows, TIMESTAMP),
+            NULLS: pa.nulls(num_rows, NAMES),
+            DELETED: pa.nulls(num_rows, pa.bool_()),
+        }
+        operations = pa.nulls(num_rows, pa.large_string())
+        if self.operation is not None:
+            operations = pa.array([self.operation] * num_rows, pa.large_string())
+        table = pa.table({**columns, **lists, **own, **moments, OPERATION: operations})
+        check_rows(table)
+        return table
+
+
+def list_tables(parts: Sequence[ListRows], codecs: Sequence[FeatureCodec]) -> list[pa.Table]:
+    """Rows of lists as tables of the log, in their order; see `ListRows.to_log`."""
+    runs = itertools.groupby(parts, key=lambda part: part.kind)
+    return [ListRows.together(list(run)).to_log(codecs) for _, run in runs]
 
 
 def replacing(table: pa.Table, features: Collection[str]) -> pa.Table:

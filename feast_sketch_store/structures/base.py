@@ -19,6 +19,7 @@ from feast_sketch_store.structures.feature_rows import FeatureRows
 from feast_sketch_store.structures.goals import Goal, Offer
 from feast_sketch_store.structures.parts import Described, Parts
 from feast_sketch_store.structures.sizing import FactClass
+from feast_sketch_store.succinct import FingerprintIndex
 
 
 class FoundRows(NamedTuple):
@@ -40,6 +41,13 @@ class FoundRows(NamedTuple):
     states: Mapping[str, NDArray[np.uint8]]
     rows: NDArray[np.int64] | None = None
     expired: NDArray[np.int64] = np.zeros(0, np.int64)
+
+
+class RowFinder(NamedTuple):
+    """What finds the rows of entities in a layer's list: the index, and the salt of its hashes."""
+
+    rows: FingerprintIndex
+    salt: tuple[int, int]
 
 
 class SealedFeature(ABC):
@@ -96,6 +104,22 @@ class SealedFeature(ABC):
     def prepare(self, rows: PreparedRows) -> bool:
         """Add the feature to rows that are prepared for reads of one entity; False if the kernel cannot."""
         return False
+
+    def newest(
+        self, finder: RowFinder, entity_hashes: NDArray[np.uint64], limit: int | None, since: int
+    ) -> Csr | None:
+        """The newest items of lists of entities, uint64[n, 2], in one step, with their times for weights.
+
+        Parameters
+        ----------
+        limit : how many items of an entity at most; None for all.
+        since : microseconds since 1970; older items are left out.
+
+        Returns
+        -------
+        n rows, empty ones of entities without a row; None if `read` has to be asked.
+        """
+        return None
 
     def shown(self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64]) -> Answer:
         """What reads would give of a feature of n rows, were they sealed under such hashes, uint64[n, 2].

@@ -14,11 +14,19 @@ from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedFeature
 from feast_sketch_store.rows.listing import Listing
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures.answer import Answer, CsrAnswer
-from feast_sketch_store.structures.base import FoundRows, RowsToSeal, SealedFeature, Structure
+from feast_sketch_store.structures.base import FoundRows, RowFinder, RowsToSeal, SealedFeature, Structure
 from feast_sketch_store.structures.costs import Popularity
 from feast_sketch_store.structures.feature_rows import FeatureRows
 from feast_sketch_store.structures.goals import Goal, Offer
-from feast_sketch_store.structures.parts import WORDS, Described, Parts, checked, describe_packed, prefixed
+from feast_sketch_store.structures.parts import (
+    WORDS,
+    Described,
+    Parts,
+    arrays_of_ascending,
+    checked,
+    describe_ascending,
+    prefixed,
+)
 from feast_sketch_store.succinct import ListCode, TimedLists
 
 LISTS = "lists"
@@ -93,9 +101,28 @@ class ListFeature(SealedFeature):
         ------
         ValueError : the codes, which came from a file, are damaged.
         """
-        oldest = None if since == NO_TIMESTAMP else self.newest_tick - -(-since // self.resolution)
-        indptr, ids, ages = self.lists.read(rows, limit, oldest)
-        return Csr(indptr, ids, (self.newest_tick - ages) * self.resolution)
+        indptr, ids, ages = self.lists.read(rows, limit, self._age_of(since))
+        return Csr(indptr, ids, self._times_of(ages))
+
+    def newest(
+        self, finder: RowFinder, entity_hashes: NDArray[np.uint64], limit: int | None, since: int
+    ) -> Csr | None:
+        """See `SealedFeature.newest`."""
+        found = self.lists.find(finder.rows, finder.salt, entity_hashes, limit, self._age_of(since))
+        if found is None:
+            return None
+        indptr, ids, ages = found
+        return Csr(indptr, ids, self._times_of(ages))
+
+    def _age_of(self, since: int) -> int | None:
+        """The age of the oldest tick that begins at a time or later."""
+        return None if since == NO_TIMESTAMP else self.newest_tick - -(-since // self.resolution)
+
+    def _times_of(self, ages: NDArray[np.int64]) -> NDArray[np.int64]:
+        """When ticks of some ages began."""
+        ages *= -self.resolution
+        ages += self.newest_tick * self.resolution
+        return ages
 
     def shown(self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64]) -> Answer:
         """See `SealedFeature.shown`: as many of the first values as a list has."""
@@ -178,14 +205,12 @@ class Lists(Structure):
                     "newest_tick": feature.newest_tick,
                     "num_items": feature.num_items,
                     "num_bits": lists.num_bits,
-                    "anchors": describe_packed(lists.anchors),
-                    "deltas": describe_packed(lists.deltas),
+                    "starts": describe_ascending(lists.starts),
                 }
             )
             own: dict[str, NDArray[np.generic]] = {
                 f"codes.{WORDS}": lists.words,
-                f"anchors.{WORDS}": lists.anchors.words,
-                f"deltas.{WORDS}": lists.deltas.words,
+                **arrays_of_ascending("starts", lists.starts),
                 "lengths": lists.code.lengths,
                 "run_ends": lists.code.run_ends,
                 "run_widths": lists.code.run_widths,
@@ -244,8 +269,7 @@ def _from_snapshot(entry: Mapping[str, Any], parts: Parts) -> ListFeature:
         code,
         words,
         checked(entry["num_bits"], int),
-        parts.packed("anchors", entry["anchors"]),
-        parts.packed("deltas", entry["deltas"]),
+        parts.ascending("starts", entry["starts"], by_value=False),
         check,
     )
     num_items, newest_tick = checked(entry["num_items"], int), checked(entry["newest_tick"], int)

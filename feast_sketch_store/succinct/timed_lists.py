@@ -4,7 +4,7 @@ The items of a tick stand together as a set: their order is not kept, which save
 numbered from the most to the least popular.
 
     row      age of the first tick, its size, its ids;  gap to the next tick, its size, its ids;  ...
-    offset   anchor of each 16 rows + distance from it; a row ends where the next one begins
+    offset   where each row begins (`elias_fano`); it ends where the next one begins
 
 Ages count back from the newest tick of all rows, gaps from the tick before, one less than it is; a size is
 one less, too. These numbers are coded by their class and, behind it, the bits that tell numbers of a class
@@ -50,9 +50,10 @@ from feast_sketch_store.kernel.reference_lists import (
     SIZES,
     ceil_log2,
 )
-from feast_sketch_store.succinct.packed import Check, PackedInts
+from feast_sketch_store.succinct.elias_fano import EliasFano
+from feast_sketch_store.succinct.fingerprints import FingerprintIndex
+from feast_sketch_store.succinct.packed import Check
 
-BLOCK_ROWS = 16  # that share an anchor
 _MAX_WIDTH = 30
 _LEFT = (1.0, 2.0, 3.5, 6.5, 12.5)  # ids that are to come, about, for each of the widths
 _ITEMS_PER_CHUNK = 1 << 20
@@ -230,7 +231,7 @@ class TimedLists:
     code : of all of them.
     words : uint64[n], the codes of all rows and two words more; may be memory-mapped.
     num_bits : of the codes.
-    anchors, deltas : where rows begin: row ``r`` at bit ``anchors[r // 16] + deltas[r]``; both with base 0.
+    starts : the bits at which rows begin.
     check : of the words; None if all are known to be good.
 
     Raises
@@ -241,30 +242,26 @@ class TimedLists:
     code: ListCode
     words: NDArray[np.uint64]
     num_bits: int
-    anchors: PackedInts
-    deltas: PackedInts
+    starts: EliasFano
     check: Check | None = None
 
     def __post_init__(self) -> None:
         if (
             self.words.ndim != 1
             or not 0 <= self.num_bits <= 64 * (len(self.words) - 2)
-            or self.anchors.length != -(-self.num_rows // BLOCK_ROWS)
-            or self.anchors.base
-            or self.deltas.base
+            or self.starts.by_value
         ):
             raise ValueError("the parts of the lists do not fit each other")
 
     @property
     def num_rows(self) -> int:
         """How many rows there are."""
-        return self.deltas.length
+        return len(self.starts)
 
     @property
     def size_bytes(self) -> int:
         """Bytes of the codes, of where rows begin, and of how they are coded."""
-        offsets = self.anchors.size_bytes + self.deltas.size_bytes
-        return int(self.words.nbytes) + offsets + self.code.size_bytes
+        return int(self.words.nbytes) + self.starts.size_bytes + self.code.size_bytes
 
     @classmethod
     def build(
@@ -286,11 +283,9 @@ class TimedLists:
         numbers = ticks.gaps[ticks.is_first], ticks.sizes - 1, ticks.gaps[~ticks.is_first]
         code = ListCode.fit(counts, numbers)
         words, ends = _written(code, indptr, ids, ages)
-        starts = np.concatenate(([0], ends))[: len(ends)]
-        anchors = starts[::BLOCK_ROWS]
-        deltas = starts - np.repeat(anchors, BLOCK_ROWS)[: len(starts)]
         num_bits = int(ends[-1]) if len(ends) else 0
-        return cls(code, words, num_bits, PackedInts.pack(anchors, base=0), PackedInts.pack(deltas, base=0))
+        starts = np.concatenate(([0], ends))[: len(ends)].view(np.uint64)
+        return cls(code, words, num_bits, EliasFano.build(starts, num_bits + 1))
 
     def read(
         self, rows: NDArray[np.int64], limit: int | None = None, oldest: int | None = None
@@ -314,11 +309,38 @@ class TimedLists:
         limit, oldest = _NO_LIMIT if limit is None else limit, _NO_LIMIT if oldest is None else oldest
         return kernel.read_lists(self.code.tables, self.words, spans, limit, oldest)
 
+    def find(
+        self,
+        index: FingerprintIndex,
+        salt: tuple[int, int],
+        entity_hashes: NDArray[np.uint64],
+        limit: int | None = None,
+        oldest: int | None = None,
+    ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]] | None:
+        """The newest items of entities, uint64[m, 2], in one step; an entity without a row has none.
+
+        Parameters
+        ----------
+        index, salt : of the rows.
+        limit, oldest : as for `read`, and so is what is returned and raised.
+
+        Returns
+        -------
+        None if parts are not checked yet, which takes more steps.
+        """
+        checks = self.starts, index.fingerprints, self.check
+        if any(check is not None and not check.all_checked for check in checks):
+            return None
+        limit, oldest = _NO_LIMIT if limit is None else limit, _NO_LIMIT if oldest is None else oldest
+        code, starts = self.code.tables, self.starts.parts
+        return kernel.find_lists(
+            code, self.words, self.num_bits, starts, index.parts, salt, entity_hashes, limit, oldest
+        )
+
     def _spans(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Where rows begin and end; checks what lies between."""
-        first = self.anchors.take(rows // BLOCK_ROWS) + self.deltas.take(rows)
         behind = np.minimum(rows + 1, self.num_rows - 1)
-        last = self.anchors.take(behind // BLOCK_ROWS) + self.deltas.take(behind)
+        first, last = self.starts.take(rows), self.starts.take(behind)
         last[rows + 1 == self.num_rows] = self.num_bits
         if len(rows) and not (first.min() >= 0 and (first <= last).all() and last.max() <= self.num_bits):
             raise ValueError("a row of lists lies outside of their codes")

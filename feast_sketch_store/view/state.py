@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +23,7 @@ from feast_sketch_store.row_log import START, LogRead, Position, RowLog
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import RowKeys
 from feast_sketch_store.rows.entity_keys import find_sorted
+from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.snapshot.files import Listing, SnapshotFile, SnapshotFolder
 from feast_sketch_store.snapshot.order import load_order
 from feast_sketch_store.snapshot.sealed import open_deltas, open_shards
@@ -30,6 +32,8 @@ from feast_sketch_store.view.last_known import LastKnown, Moment
 from feast_sketch_store.view.semantics import REPLACE, RowSemantics
 
 _logger = logging.getLogger(__name__)
+
+Items: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]  # indptr, ids, times
 
 _KEEP_SECONDS = 3_600.0  # between two signs that fetched files are in use
 _MAX_QUESTIONS = 64  # that are kept prepared; each is the features of a request
@@ -149,6 +153,30 @@ class State:
             for answer in self._read_sealed(self.sealed, entity_hashes, sources, rows_before):
                 take_up(answer)
         return self._combined(answers, features, expire_before, limit)
+
+    def newest(
+        self, entity_hashes: NDArray[np.uint64], codec: FeatureCodec, limit: int | None, since: int
+    ) -> tuple[Items, Vocabulary] | None:
+        """The newest items of a list, if one sealed layer alone knows them; see `SketchLayer.newest`.
+
+        Returns
+        -------
+        Where the items of each entity begin, their ids and times, and the values that ids stand for; None if
+        `read` has to be asked.
+        """
+        if self.sealed is None or len(self.sealed.layers) != 1:
+            return None
+        if any(len(layer.find(entity_hashes)[0]) for layer in self.exact):
+            return None
+        (layer,) = self.sealed.layers
+        try:
+            items = layer.newest(entity_hashes, codec.feature, limit, since)
+        except ValueError as error:
+            raise self._damaged(error) from error
+        vocabulary = layer.numbering(codec.feature) if items is not None else None
+        if items is None or items.weights is None or vocabulary is None:
+            return None
+        return (items.indptr, items.ids, items.weights), vocabulary
 
     def _combined(
         self, answers: Sequence[LayerAnswer], features: Sequence[str], expire_before: int, limit: int | None

@@ -30,6 +30,7 @@ from feast_sketch_store.layers import Shards
 from feast_sketch_store.row_log import START, LogRead, Position, RowLog
 from feast_sketch_store.rows.encoding import FeastRow, RowKeys
 from feast_sketch_store.rows.entity_keys import find_sorted
+from feast_sketch_store.rows.list_log import ListRows, list_tables
 from feast_sketch_store.snapshot.files import Draft, SnapshotFile
 from feast_sketch_store.snapshot.sealed import write_layer
 from feast_sketch_store.storage.base import Storage
@@ -56,7 +57,7 @@ _MAX_DEFERRED_BYTES = 1 << 20
 
 SEALER = "feast_sketch_store seal"  # the name of threads
 
-Batch: TypeAlias = Sequence[FeastRow] | pa.Table
+Batch: TypeAlias = Sequence[FeastRow] | ListRows | pa.Table
 
 
 class Dropped(NamedTuple):
@@ -179,7 +180,7 @@ class View(LiveView):
 
         Parameters
         ----------
-        rows : as Feast passes them, or as a table of the row log.
+        rows : as Feast passes them, as rows of one list, or as a table of the row log.
 
         Raises
         ------
@@ -260,11 +261,12 @@ class View(LiveView):
         return [None] * len(batches)
 
     def _to_table(self, batches: Sequence[Batch]) -> pa.Table:
-        rows = [row for batch in batches if not isinstance(batch, pa.Table) for row in batch]
+        rows = [row for batch in batches if not isinstance(batch, pa.Table | ListRows) for row in batch]
         tables = [batch for batch in batches if isinstance(batch, pa.Table)]
+        settings = self.settings
         try:
+            tables += list_tables([b for b in batches if isinstance(b, ListRows)], settings.codecs)
             if rows:
-                settings = self.settings
                 tables.append(self._semantics.to_log(rows, settings.codecs, settings.join_keys))
             return tables[0] if len(tables) == 1 else pa.concat_tables(tables, promote_options="default")
         except RowError as error:

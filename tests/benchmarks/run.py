@@ -24,6 +24,7 @@ BENCHMARKS = (
     "several_views",
     "online_write",
     "streaming",
+    "lists",
     "table_bits",
     "sizes",
     "sealing",

@@ -15,7 +15,7 @@ from feast_sketch_store.operations.verification import verify_view
 from feast_sketch_store.reading.ragged import read_lists
 from feast_sketch_store.rows.codecs import LIST, FeatureCodec
 from feast_sketch_store.rows.encoding import deletion_rows
-from feast_sketch_store.rows.list_log import REMOVE, REPLACE, operation_rows
+from feast_sketch_store.rows.list_log import REMOVE, REPLACE, ListRows
 from feast_sketch_store.rows.listing import Listing
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.append import APPEND
@@ -91,8 +91,7 @@ class ListMachine(RuleBasedStateMachine):
         times = np.array([moment for items in lists for _, moment in items], np.int64)
         events = np.array([max((t for _, t in items), default=self.now - TTL) for items in lists], np.int64)
         keys = {"user_id": pa.array(users, pa.int64())}
-        items = indptr, values, times
-        self.views[process].write(operation_rows(keys, [CODEC], "read", items, events, operation))
+        self.views[process].write(ListRows(keys, "read", indptr, values, times, events, operation))
 
     def both(self, user):
         for lists in (self.truth, self.shown):

@@ -32,6 +32,7 @@ LISTS = (
     *(TABLES, WIDTHS, 3, WORDS, np.zeros(1, np.int64), np.full(1, 9), 5, 9, 0),
     *(np.zeros(2, np.int64), np.zeros(9, np.int32), np.zeros(9, np.int64)),
 )
+FOUND_LISTS = (*LISTS[:4], 9, *ASCENDING, *INDEX, *SALT, np.zeros((1, 2), np.uint64), *LISTS[6:])
 INDPTR, IDS = np.zeros(4, np.int64), np.zeros(500, np.int32)
 
 
@@ -158,6 +159,8 @@ MISFITS = {
     "stops": lambda: compiled.read_lists(*LISTS[:5], np.zeros(2, np.int64), *LISTS[6:]),
     "ages": lambda: compiled.read_lists(*LISTS[:-1], np.zeros(2, np.int64)),
     "count": lambda: compiled.read_lists(*LISTS[:9], np.array([-1, 0]), *LISTS[10:]),
+    "lists of rows": lambda: compiled.find_lists(*replaced(FOUND_LISTS, 4, 64 * 11)),
+    "hashes of lists": lambda: compiled.find_lists(*FOUND_LISTS[:-7], np.zeros(3, np.uint64), *LISTS[6:]),
     "starts": lambda: compiled.read_sets(
         *CODES, *ASCENDING[:3], WORDS[:1], *ASCENDING[4:], np.array([0]), 0, None, 0, *ONE_SET
     ),
@@ -221,6 +224,7 @@ CALLS = {
         0,
         np.zeros(2, np.bool_),
     ),
+    "find_lists": FOUND_LISTS,
 }
 
 

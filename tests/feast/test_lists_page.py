@@ -1,0 +1,59 @@
+"""The example of the page on lists runs, on a reading history from real data."""
+
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from feast import FeatureStore
+
+from feast_sketch_store import open_view
+from feast_sketch_store.operations import maintenance
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_example_runs(tmp_path, monkeypatch):
+    declaration, example = re.findall(r"```python\n(.*?)```", (ROOT / "docs/lists.md").read_text(), re.DOTALL)
+    repository = tmp_path / "feature_repo"
+    repository.mkdir()
+    (repository / "feature_store.yaml").write_text(
+        "project: news\nprovider: local\nregistry: registry.db\nentity_key_serialization_version: 3\n"
+        "online_store: {type: sketch, path: sketch, refresh_interval_seconds: 0}\n"
+    )
+    shutil.copy(ROOT / "feature_repo_example/data/kuairand_clicks.parquet", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    declared = {}
+    exec(declaration, declared)
+    pd.DataFrame(columns=["user_id", "watched", "watched_at", "event_timestamp"]).to_parquet(
+        repository / "views.parquet"
+    )
+    store = FeatureStore(str(repository))
+    store.apply([declared["user"], declared["history"]])
+    names = {}
+    exec(example, names)
+
+    clicks = names["clicks"].sort_values("time", kind="stable")
+    minutes = clicks["time"].dt.floor("min")
+    truth = clicks.assign(minute=minutes).drop_duplicates(["user_id", "video_id", "minute"], keep="last")
+    first, second, third = names["users"].tolist()
+
+    def newest(user, limit=50):
+        return truth[truth["user_id"] == user]["video_id"].tolist()[::-1][:limit]
+
+    recent = names["recent"].to_arrow().to_pylist()
+    sealed = open_view(store, "user_history").stats().sealed_facts
+    assert sealed  # the batch was large enough for a seal
+    # Videos of one minute may come in any order.
+    assert [len(row) for row in recent] == [5, 5, 5]
+    for user, row in zip((first, second, third), recent, strict=True):
+        assert set(row) <= set(newest(user, 10))
+    removed = recent[0][0]
+    left = [video for video in newest(first, 99) if video != removed]
+    assert sorted(names["online"]["watched"][0]) == sorted(left[: len(names["online"]["watched"][0])])
+    assert np.all(np.diff([moment.timestamp() for moment in names["online"]["watched_at"][0]]) <= 0)
+    lists = names["watched"].get(names["users"])
+    assert np.diff(lists.indptr).tolist() == [len(names["online"]["watched"][0]), 0, len(newest(third))]
+    assert np.diff(names["matrix"].indptr)[1] == 0
+    assert maintenance.verify(store, "user_history").problems == []
