@@ -7,6 +7,7 @@ server and of two busy cores, bytes are those of any.
 import sys
 import time
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ _CODEC = FeatureCodec("viewed", "int64_set_val")
 _SETTINGS = ViewSettings("history", 1e-5, {"viewed": FeatureSettings(_CODEC, 0.01, 10**6)})
 _NEVER = SealPolicy(1.0, 10**12)
 _NEW = 10**6  # a value that nobody has
+_seconds = count(1_000)  # of events: each is newer than all before
 
 
 def run(*, quick: bool) -> None:
@@ -150,8 +152,8 @@ def _fleet(
     fetched = link.bytes_down - start
     memory = sum(_ask(pipe, "memory") for pipe in pipes) - before
     seen = []
-    for turn in range(5):
-        second = int(time.time()) - 1_767_225_600 + turn
+    for _ in range(5):
+        second = next(_seconds)
         for pipe in pipes:
             pipe.send(("see", _NEW + second))
         for pipe in pipes:
