@@ -164,7 +164,7 @@ class State:
         Where the items of each entity begin, their ids and times, and the values that ids stand for; None if
         `read` has to be asked.
         """
-        if self.sealed is None or len(self.sealed.layers) != 1:
+        if self.sealed is None or self.deltas or len(self.sealed.layers) != 1:
             return None
         if any(len(layer.find(entity_hashes)[0]) for layer in self.exact):
             return None

@@ -2,7 +2,7 @@
 
     python tests/conformance/make_golden.py
 
-It writes `golden/v<format version>.{base,order,listed,sets,delta}.safetensors` and
+It writes `golden/v<format version>.{base,order,listed,sets,lists,delta}.safetensors` and
 `golden/v<manifest version>.manifest.json`, and replaces no file. See README.md.
 """
 
@@ -13,14 +13,18 @@ from pathlib import Path
 from unittest import mock
 
 import numpy as np
+import pyarrow as pa
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import Int64List, Int64Set, StringSet, Value
 from numpy.typing import NDArray
 
 from feast_sketch_store.layers import Cut, FeatureBudget, Goal, build_layer
 from feast_sketch_store.rows.binning import Quantiles
-from feast_sketch_store.rows.codecs import BINNED, EXACT, FeatureCodec
+from feast_sketch_store.rows.codecs import BINNED, EXACT, LIST, FeatureCodec
 from feast_sketch_store.rows.encoding import EncodedRows, encode, newest_rows, to_arrow
+from feast_sketch_store.rows.list_log import ListRows, encode_lists
+from feast_sketch_store.rows.listing import Listing
+from feast_sketch_store.rows.lists import as_sealed
 from feast_sketch_store.snapshot import format as snapshot_format
 from feast_sketch_store.snapshot.manifest import (
     CHUNKED_VERSION,
@@ -148,6 +152,29 @@ def sets_rows() -> EncodedRows:
 GOLDEN_CHUNK_BYTES = 4096
 
 
+LISTS_CODEC = FeatureCodec("read", "string_list_val", LIST, listing=Listing(3_600_000_000, 6))
+LISTS_BUDGET = FeatureBudget(1e-9, {"read": 0.0}, semantics="append", since=0)
+
+
+def lists_rows() -> EncodedRows:
+    """Forty users; user ``n`` has n % 9 items at several hours, of which a seal keeps six at most."""
+    users = [user for user in range(40) for _ in range(user % 9)]
+    numbers = [number for user in range(40) for number in range(user % 9)]
+    values = [f"article {number * user % 7}" for user, number in zip(users, numbers, strict=True)]
+    first = int(FIRST_EVENT.timestamp()) * 1_000_000
+    times = np.array([first - (number // 2) ** 3 * 2_000_000_000 for number in numbers])
+    rows = ListRows(
+        {"user_id": pa.array(users, pa.int64())},
+        "read",
+        np.arange(len(users) + 1),
+        pa.array(values, pa.large_string()),
+        times,
+        times,
+    )
+    encoded = encode_lists(rows.to_log([LISTS_CODEC]), [LISTS_CODEC])
+    return as_sealed(encoded, {"read": LISTS_CODEC}, 0)
+
+
 def delta(encoded: EncodedRows) -> bytes:
     """A delta of rows: a snapshot with a list of their entities, of which the last one was deleted."""
     is_deleted = np.arange(len(encoded)) == len(encoded) - 1
@@ -189,6 +216,7 @@ def contents() -> dict[str, bytes]:
         f"{version}.base.safetensors": sealed[0],
         f"{version}.listed.safetensors": base(listed_rows(), LISTED_BUDGET),
         f"{version}.sets.safetensors": base(sets_rows(), SETS_BUDGET),
+        f"{version}.lists.safetensors": base(lists_rows(), LISTS_BUDGET),
         f"{version}.order.safetensors": sealed[1],
         f"v{MANIFEST_VERSION}.manifest.json": manifest(*sealed),
         f"v{CHUNKED_VERSION}.deltas.manifest.json": manifest_with_deltas(*sealed),

@@ -17,7 +17,10 @@ from tests.helpers.snapshots import load
 GOLDEN = Path(__file__).parent / "golden"
 BASE, ORDER = GOLDEN / "v1.base.safetensors", GOLDEN / "v1.order.safetensors"
 LISTED, SETS = GOLDEN / "v1.listed.safetensors", GOLDEN / "v1.sets.safetensors"
-FILES = pytest.mark.parametrize("path", [BASE, ORDER, LISTED, SETS], ids=["base", "order", "listed", "sets"])
+LISTS = GOLDEN / "v1.lists.safetensors"
+FILES = pytest.mark.parametrize(
+    "path", [BASE, ORDER, LISTED, SETS, LISTS], ids=["base", "order", "listed", "sets", "lists"]
+)
 
 NOON = 1_777_636_800_000_000  # 2026-05-01T12:00:00Z
 HOUR = 3_600_000_000
@@ -313,3 +316,31 @@ def test_arrays_are_aligned_and_mapped(path):
         assert array.flags.aligned
         assert not array.flags.owndata
         assert not array.flags.writeable
+
+
+def test_lists_of_the_golden_file_are_read_newest_first():
+    description, arrays = load(LISTS)
+    layer = SketchLayer.from_snapshot(description["layer"], arrays)
+    assert (layer.semantics, layer.since, layer.num_entities) == ("append", 0, 35)
+    feature = layer.features["read"]
+    assert (feature.structure, feature.codec.listing.limit) == ("lists", 6)
+    answer = layer.read(user_hashes(range(40)), ["read"])
+    assert answer.found.tolist() == [user for user in range(40) if user % 9]
+    items = answer.features["read"].csr
+    assert feature.num_facts == len(items.ids) == 131
+    names = [value.decode() for value in feature.vocabulary.values.to_pylist()]
+    for place, user in enumerate(answer.found.tolist()):
+        part = slice(*items.indptr[place : place + 2])
+        found = [
+            ((NOON - moment) // HOUR, names[number])
+            for number, moment in zip(items.ids[part].tolist(), items.weights[part].tolist(), strict=True)
+        ]
+        # What was written: two items at a time, the further back the fewer, each value once in an hour.
+        written = {
+            (-(-((number // 2) ** 3) * 2_000 // 3_600), f"article {number * user % 7}")
+            for number in range(user % 9)
+        }
+        assert sorted(found)[: len(found)] == sorted(found)
+        assert set(found) <= written
+        assert len(found) == min(6, len(written))
+        assert [age for age, _ in found] == sorted(age for age, _ in written)[: len(found)]
