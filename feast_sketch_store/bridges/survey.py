@@ -237,7 +237,11 @@ class _Survey:
                 * max(0.0, feature.num_values - feature.num_facts / len(rows))
                 for feature in layer.features.values()
             ),
-            [self._feature(layer, name, counts[name], distinct[name], scale) for name in layer.codecs],
+            [
+                self._feature(layer, name, counts[name], distinct[name], scale)
+                for name in self._view.features
+                if name in layer.codecs
+            ],
             list(self._notes(rows, entities, told)),
         )
 

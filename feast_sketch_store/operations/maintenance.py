@@ -52,7 +52,7 @@ class FeatureReport:
     takes of the snapshot: its column, or its vocabulary and share of the table or the sets. ``expected_rate``
     is what the table is sized for, ``sampled_rate`` was measured just now: the share of random values of the
     vocabulary that random unknown entities seem to have; both are 0 without a filter. ``vocabulary`` is None
-    for a column. For a binned feature ``max_error`` and ``mean_error`` are the distances between the numbers
+    where values have no ids. For a binned feature ``max_error`` and ``mean_error`` are the distances between the numbers
     and the values stored for them, as of the last seal.
     """
 
@@ -120,7 +120,9 @@ def inspect(store: FeatureStore, view: str) -> ViewReport:
     presence, features = None, []
     if sealed is not None:
         presence, rates = sampled_rates(sealed[0])
-        features = [_feature_report(sealed[0], name, rates[name]) for name in sealed[0].codecs]
+        declared = [field.name for field in table.features]
+        names = sorted(sealed[0].codecs, key=lambda n: declared.index(n) if n in declared else len(declared))
+        features = [_feature_report(sealed[0], name, rates[name]) for name in names]
 
     def per_fact(num_bits: int) -> float | None:
         return num_bits / sealed_facts if sealed_facts else None

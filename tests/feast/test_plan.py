@@ -316,8 +316,8 @@ def test_labelled_entities_outside_of_the_sample_count(store, labels):
     [
         ("error_rate: auto", {}, PlanTarget(), True),
         ("error_rate: 0.01", {}, PlanTarget(), False),
-        ("error_rate: 0.01", {"sketch.structure": "weighted_bloom", "sketch.noise_ratio": "0.3"}, 0.3, True),
-        ("error_rate: 0.01", {"sketch.structure": "weighted_bloom", "sketch.noise_ratio": "0.5"}, 0.3, False),
+        ("error_rate: 0.01", {"sketch.structure": "weighted_bloom", "sketch.noise_ratio": "1"}, 1.0, True),
+        ("error_rate: 0.01", {"sketch.structure": "weighted_bloom", "sketch.noise_ratio": "2"}, 1.0, False),
     ],
 )
 def test_a_choice_that_the_view_has_already_is_told(tmp_path, rows, options, tags, target, is_current):

@@ -117,7 +117,10 @@ def test_one_refusal_names_every_feature_of_every_view(make_config, make_view, t
         "'x'",
     ]
     assert all(name in line for name, line in zip(names, others, strict=True))
-    assert [line.split('"')[1] for line in pasted.splitlines()] == ["price", "when", "about"]
+    assert [line.split('"')[1] for line in pasted.splitlines()] == ["price", "when", "about", "x"]
+    assert (
+        pasted.splitlines()[-1].strip() == 'Field(name="x", dtype=String, tags={"sketch.structure": "sets"}),'
+    )
     assert not (tmp_path / "sketch").exists()
 
 
