@@ -52,8 +52,8 @@ class FeatureReport:
     takes of the snapshot: its column, or its vocabulary and share of the table or the sets. ``expected_rate``
     is what the table is sized for, ``sampled_rate`` was measured just now: the share of random values of the
     vocabulary that random unknown entities seem to have; both are 0 without a filter. ``vocabulary`` is None
-    where values have no ids. For a binned feature ``max_error`` and ``mean_error`` are the distances between the numbers
-    and the values stored for them, as of the last seal.
+    where values have no ids. For a binned feature ``max_error`` and ``mean_error`` are the distances between
+    the numbers and the values stored for them, as of the last seal.
     """
 
     name: str
