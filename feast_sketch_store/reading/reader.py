@@ -9,37 +9,30 @@ reader.scores("viewed", users, weights)                     X @ w of a linear mo
 
 from __future__ import annotations  # those of inner functions would be evaluated in every read
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, overload
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import yaml
 from numpy.typing import ArrayLike, NDArray
 
-from feast_sketch_store import kernel
 from feast_sketch_store.errors import RowError, SettingsError, UnsupportedFeatureError
 from feast_sketch_store.kernel import SEED, PreparedRows
-from feast_sketch_store.kernel.binary import Parts, parts_of
 from feast_sketch_store.layers import LayerAnswer, Shards
+from feast_sketch_store.reading.candidates import Asked, Candidates, as_wanted
 from feast_sketch_store.reading.entities import as_array as _as_array
+from feast_sketch_store.reading.numbering import Numbering
 from feast_sketch_store.reading.ragged import RaggedLists, read_lists, since_of
+from feast_sketch_store.reading.repository import find_view
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, SingleKeys, hash_columns, hash_int64_keys
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from feast_sketch_store.storage.base import Storage
-from feast_sketch_store.storage.buckets import is_url
-from feast_sketch_store.storage.stores import StorePlace
-from feast_sketch_store.structures.answer import Answer, weighted_sums
+from feast_sketch_store.structures.answer import Answer
 from feast_sketch_store.view.live import LiveView, expire_before_of
-from feast_sketch_store.view.settings import DEFAULT_PATH, DEFAULT_REFRESH_INTERVAL_SECONDS
 from feast_sketch_store.view.state import State
 
 Entity: TypeAlias = int | str | bytes | Mapping[str, int | str | bytes]
@@ -100,7 +93,7 @@ class SketchReader:
         refresh_interval_seconds: float | None = None,
         storage_options: Mapping[str, str] | None = None,
     ):
-        storage, interval = _find_view(str(path), feature_view, project, storage_options)
+        storage, interval = find_view(str(path), feature_view, project, storage_options)
         if refresh_interval_seconds is None:
             refresh_interval_seconds = interval
         self._name = feature_view
@@ -114,9 +107,9 @@ class SketchReader:
         self._codecs = {codec.feature: codec for codec in self._view.codecs}
         self._join_keys = {name: JOIN_KEY_TYPES[field] for name, field in join_keys.items()}
         self._vocabularies = {
-            name: _Numbering(self._codec(name), values) for name, values in (vocabularies or {}).items()
+            name: Numbering(self._codec(name), values) for name, values in (vocabularies or {}).items()
         }
-        self._unions: dict[str, tuple[tuple[Vocabulary, ...], _Numbering]] = {}
+        self._unions: dict[str, tuple[tuple[Vocabulary, ...], Numbering]] = {}
         self._keys = SingleKeys(self._join_keys)
         self._single: tuple[State | None, dict[tuple[str, bool], _Single]] = None, {}
 
@@ -296,7 +289,7 @@ class SketchReader:
         return Candidates(self._codec(feature), values)
 
     def contains(
-        self, feature: str, entities: Entities | Entity, values: ArrayLike | pa.Array | Candidates | _Asked
+        self, feature: str, entities: Entities | Entity, values: ArrayLike | pa.Array | Candidates | Asked
     ) -> NDArray[np.bool_]:
         """Whether entities possibly have values: the question of a ranker about its candidates.
 
@@ -319,7 +312,7 @@ class SketchReader:
             return self._contains_of_one(feature, entities, entity_hash, values)
         codec, hashes = self._codec(feature), self.hash(entities)
         asked = values.of(codec) if isinstance(values, Candidates) else values
-        if isinstance(asked, _Asked):
+        if isinstance(asked, Asked):
             shape: tuple[int, ...] = (len(asked),)
             wanted = asked.values
         else:
@@ -328,7 +321,7 @@ class SketchReader:
                 raise RowError(
                     f"values have the shape {shape}; give m values, or m for each of {len(hashes)} entities"
                 )
-            wanted = _as_wanted(codec, asked if len(shape) == 1 else np.reshape(np.asarray(asked), -1))
+            wanted = as_wanted(codec, asked if len(shape) == 1 else np.reshape(np.asarray(asked), -1))
 
         def read(state: State) -> NDArray[np.bool_]:
             found = None
@@ -351,7 +344,7 @@ class SketchReader:
     ) -> NDArray[np.bool_]:
         expire_before = expire_before_of(self._ttl_microseconds)
         codec = self._codec(feature)
-        asked = values.of(codec) if isinstance(values, Candidates) else _Asked.of_values(codec, values)
+        asked = values.of(codec) if isinstance(values, Candidates) else Asked.of_values(codec, values)
         out = np.zeros(len(asked), np.bool_)
         # The ids of given vocabularies are not those of all values.
         by_name = isinstance(values, Candidates) and not codec.is_exact and feature not in self._vocabularies
@@ -530,7 +523,7 @@ class SketchReader:
         answers = self._answers(state, hashes, (feature,))
         return [(answer, answer.features[feature]) for answer in answers if feature in answer.features]
 
-    def _numbering(self, feature: str, state: State) -> _Numbering:
+    def _numbering(self, feature: str, state: State) -> Numbering:
         """Which value has which id."""
         codec = self._codec(feature)
         if feature in self._vocabularies:
@@ -545,7 +538,7 @@ class SketchReader:
         known = self._unions.get(feature)
         # Identity, not equality: comparing a million values would take longer than the read.
         if known is None or len(known[0]) != len(vocabularies) or any(map(_differ, known[0], vocabularies)):
-            known = vocabularies, _Numbering.of_all(codec, vocabularies)
+            known = vocabularies, Numbering.of_all(codec, vocabularies)
             self._unions[feature] = known
         return known[1]
 
@@ -554,146 +547,7 @@ class _Single(NamedTuple):
     """A feature for reads of one entity: None if there are no such rows, or no numbering."""
 
     rows: PreparedRows | None
-    numbering: _Numbering | None
-
-
-class _Asked:
-    """Values to be looked for: int64 numbers, or parts of binary values."""
-
-    def __init__(self, numbers: NDArray[np.int64] | None, values: pa.Array | None):
-        self.numbers = numbers
-        self._values = values
-
-    @classmethod
-    def of_values(cls, codec: FeatureCodec, values: Any) -> _Asked:
-        """Values as users have them."""
-        if not isinstance(values, pa.Array) and np.ndim(values) != 1:
-            raise RowError(f"values have the shape {np.shape(values)}; give m values for one entity")
-        if codec.element_kind == "int64" and isinstance(values, np.ndarray) and values.dtype == _INTEGERS:
-            return cls(np.ascontiguousarray(values), None)
-        wanted = _as_wanted(codec, values)
-        return cls(wanted.to_numpy() if pa.types.is_int64(wanted.type) else None, wanted)
-
-    def __len__(self) -> int:
-        return len(self.numbers if self.numbers is not None else self.values)
-
-    @property
-    def values(self) -> pa.Array:
-        """The values in the storage type, or what `Vocabulary.find` takes as well."""
-        return pa.array(self.numbers) if self._values is None else self._values
-
-    @cached_property
-    def parts(self) -> Parts:
-        """Offsets and data of binary values."""
-        return parts_of(self.values)
-
-
-class Candidates:
-    """Values that many entities are asked about, see `SketchReader.candidates`. Safe to use from threads."""
-
-    def __init__(self, codec: FeatureCodec, values: Any):
-        self._codec = codec
-        self._asked = _Asked.of_values(codec, values)
-        self._named: tuple[_Numbering | None, NDArray[np.int32], NDArray[np.int64]] = (
-            None, np.zeros(0, np.int32), np.zeros(0, np.int64)
-        )  # fmt: skip
-
-    def __len__(self) -> int:
-        return len(self._asked)
-
-    def of(self, codec: FeatureCodec) -> _Asked:
-        """The values, for a feature that they were made for.
-
-        Raises
-        ------
-        RowError : they were made for another one.
-        """
-        if codec is not self._codec and codec.element_kind != self._codec.element_kind:
-            raise RowError(f"these candidates are of {self._codec.feature!r}, not of {codec.feature!r}")
-        return self._asked
-
-    def names(self, numbering: _Numbering) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """The ids of those that have one, int32 ascending, and their places among the candidates, int64."""
-        named = self._named
-        if named[0] is not numbering:
-            ids = numbering.vocabulary.find(self._asked.values)
-            places = np.argsort(ids, kind="stable")
-            places = places[np.searchsorted(ids[places], 0) :]
-            named = self._named = numbering, ids[places], places
-        return named[1:]
-
-
-class _Numbering:
-    """The ids of a feature's values, and how the ids of layers map to them.
-
-    ``values`` are elements of the feature, in the order of their ids.
-    """
-
-    def __init__(self, codec: FeatureCodec, values: Sequence[Any] | NDArray[Any] | pa.Array):
-        storage = _as_storage(codec, values)
-        if len(pc.unique(storage)) != len(storage):
-            raise SettingsError(
-                f"the vocabulary that was given for feature {codec.feature!r} repeats a value"
-            )
-        self._has_repetitions = codec.may_repeat
-        self.vocabulary = Vocabulary(storage)
-        self.values = codec.from_storage(storage)
-        self._maps: dict[int, tuple[Vocabulary, NDArray[np.int32]]] = {}
-
-    @classmethod
-    def of_all(cls, codec: FeatureCodec, vocabularies: Sequence[Vocabulary]) -> _Numbering:
-        """All values of several vocabularies; the ids of the first stay as they are."""
-        numbering = cls.__new__(cls)
-        numbering._has_repetitions = codec.may_repeat
-        union = vocabularies[0] if vocabularies else Vocabulary(pa.array([], codec.storage_type))
-        maps: Sequence[NDArray[np.integer]] = [np.arange(len(union), dtype=np.int32)][: len(vocabularies)]
-        if len(vocabularies) > 1:
-            union, maps = Vocabulary.union(vocabularies)
-        numbering.vocabulary = vocabularies[0] if len(vocabularies) == 1 else union
-        numbering.values = codec.from_storage(union.values)
-        numbering._maps = {
-            id(part): (part, ids.astype(np.int32)) for part, ids in zip(vocabularies, maps, strict=True)
-        }
-        return numbering
-
-    def __len__(self) -> int:
-        return len(self.vocabulary)
-
-    def is_same(self, vocabulary: Vocabulary) -> bool:
-        """Whether a layer's ids are the ids."""
-        return vocabulary is self.vocabulary
-
-    def map_of(self, vocabulary: Vocabulary) -> NDArray[np.int32]:
-        """The id of each value of a layer's vocabulary, int32[V]; -1 of one that has none."""
-        known = self._maps.get(id(vocabulary))
-        if known is None:
-            known = vocabulary, self.vocabulary.find(vocabulary.values)
-            if len(self._maps) > 8:  # of layers that are gone
-                self._maps = {}
-            self._maps[id(vocabulary)] = known
-        return known[1]
-
-    def translate(self, values: Answer) -> Csr:
-        """The ids of an answer's symbols, int32; those that have none are left out."""
-        rows = values.csr
-        if self.is_same(values.decoder.vocabulary):
-            rows = Csr(rows.indptr, rows.ids.astype(np.int32, copy=False), rows.weights)
-        else:
-            rows = rows.mapped(self.map_of(values.decoder.vocabulary))
-        return rows.distinct() if self._has_repetitions else rows
-
-    def bits(self, rows: Csr) -> NDArray[np.uint64]:
-        """Ids as bits of words: uint64[p, ceil(V / 64)]."""
-        return kernel.to_bits(rows.indptr, rows.ids, len(self))
-
-    def scores(self, values: Answer, weights: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The sums of weights by id of an answer's values: float64[p]."""
-        if self._has_repetitions:
-            return weighted_sums(self.translate(values), weights)
-        if not self.is_same(values.decoder.vocabulary):
-            # By symbol of the layer; 0 for symbols without an id.
-            weights = np.append(weights, 0.0)[self.map_of(values.decoder.vocabulary)]
-        return values.scores(weights)
+    numbering: Numbering | None
 
 
 def _alone(entity: Any) -> Any:
@@ -703,58 +557,3 @@ def _alone(entity: Any) -> Any:
 
 def _differ(one: object, other: object) -> bool:
     return one is not other
-
-
-def _as_storage(codec: FeatureCodec, values: Any) -> pa.Array:
-    """Values of a feature, as users have them, in the vocabulary's storage type."""
-    kind = codec.arrow_type.value_type if codec.is_collection else codec.arrow_type
-    try:
-        array = _as_array(values, kind)
-    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
-        raise RowError(
-            f"these are not values of feature {codec.feature!r}, which is of {kind}: {error}"
-        ) from error
-    if array.null_count:
-        raise RowError(f"a value of feature {codec.feature!r} is null")
-    return codec.to_storage(array)
-
-
-def _as_wanted(codec: FeatureCodec, values: Any) -> pa.Array:
-    """The values in a form that `Vocabulary.find` takes; the usual arrays need no conversion."""
-    kind = codec.element_kind
-    if kind == "int64" and isinstance(values, np.ndarray) and values.dtype == _INTEGERS:
-        return pa.array(values)
-    if isinstance(values, pa.Array) and not values.null_count:
-        if kind == "int64" and values.type == codec.storage_type:
-            return values
-        if kind == "string" and (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
-            return values
-    return _as_storage(codec, values)
-
-
-def _find_view(
-    given: str, feature_view: str, project: str | None, storage_options: Mapping[str, str] | None
-) -> tuple[Storage, float]:
-    """The storage of a view, and the refresh interval that is configured."""
-    interval = DEFAULT_REFRESH_INTERVAL_SECONDS
-    if is_url(given):
-        return StorePlace.of(None, given, storage_options).find_view(project, feature_view), interval
-    path = Path(given)
-    place = StorePlace(path)
-    config = path / _YAML if path.is_dir() else path
-    if config.is_file():
-        # As Feast does, variables of the environment are filled in.
-        settings = yaml.safe_load(os.path.expandvars(config.read_text())) or {}
-        online_store = settings.get("online_store")
-        online_store = online_store if isinstance(online_store, dict) else {"type": online_store}
-        if "sketch" not in str(online_store.get("type", "")).lower():
-            raise SettingsError(
-                f"{config}: the online store is of type {online_store.get('type')!r}, not sketch"
-            )
-        project = project or settings.get("project")
-        interval = float(online_store.get("refresh_interval_seconds", interval))
-        options = storage_options or online_store.get("storage_options")
-        place = StorePlace.of(config.parent, online_store.get("path", DEFAULT_PATH), options)
-    elif not path.is_dir():
-        raise SettingsError(f"{path}: is neither a {_YAML} nor a folder with one, nor the folder of a store")
-    return place.find_view(project, feature_view), interval

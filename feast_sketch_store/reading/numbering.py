@@ -1,0 +1,106 @@
+"""Ids of values in a reader's answers: one numbering per feature, whatever layers there are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from feast_sketch_store import kernel
+from feast_sketch_store.errors import RowError, SettingsError
+from feast_sketch_store.reading.entities import as_array
+from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.rows.csr import Csr
+from feast_sketch_store.rows.vocabulary import Vocabulary
+from feast_sketch_store.structures.answer import Answer, weighted_sums
+
+
+class Numbering:
+    """The ids of a feature's values, and how the ids of layers map to them.
+
+    ``values`` are elements of the feature, in the order of their ids.
+    """
+
+    def __init__(self, codec: FeatureCodec, values: Sequence[Any] | NDArray[Any] | pa.Array):
+        storage = as_storage(codec, values)
+        if len(pc.unique(storage)) != len(storage):
+            raise SettingsError(
+                f"the vocabulary that was given for feature {codec.feature!r} repeats a value"
+            )
+        self._has_repetitions = codec.may_repeat
+        self.vocabulary = Vocabulary(storage)
+        self.values = codec.from_storage(storage)
+        self._maps: dict[int, tuple[Vocabulary, NDArray[np.int32]]] = {}
+
+    @classmethod
+    def of_all(cls, codec: FeatureCodec, vocabularies: Sequence[Vocabulary]) -> Numbering:
+        """All values of several vocabularies; the ids of the first stay as they are."""
+        numbering = cls.__new__(cls)
+        numbering._has_repetitions = codec.may_repeat
+        union = vocabularies[0] if vocabularies else Vocabulary(pa.array([], codec.storage_type))
+        maps: Sequence[NDArray[np.integer]] = [np.arange(len(union), dtype=np.int32)][: len(vocabularies)]
+        if len(vocabularies) > 1:
+            union, maps = Vocabulary.union(vocabularies)
+        numbering.vocabulary = vocabularies[0] if len(vocabularies) == 1 else union
+        numbering.values = codec.from_storage(union.values)
+        numbering._maps = {
+            id(part): (part, ids.astype(np.int32)) for part, ids in zip(vocabularies, maps, strict=True)
+        }
+        return numbering
+
+    def __len__(self) -> int:
+        return len(self.vocabulary)
+
+    def is_same(self, vocabulary: Vocabulary) -> bool:
+        """Whether a layer's ids are the ids."""
+        return vocabulary is self.vocabulary
+
+    def map_of(self, vocabulary: Vocabulary) -> NDArray[np.int32]:
+        """The id of each value of a layer's vocabulary, int32[V]; -1 of one that has none."""
+        known = self._maps.get(id(vocabulary))
+        if known is None:
+            known = vocabulary, self.vocabulary.find(vocabulary.values)
+            if len(self._maps) > 8:  # of layers that are gone
+                self._maps = {}
+            self._maps[id(vocabulary)] = known
+        return known[1]
+
+    def translate(self, values: Answer) -> Csr:
+        """The ids of an answer's symbols, int32; those that have none are left out."""
+        rows = values.csr
+        if self.is_same(values.decoder.vocabulary):
+            rows = Csr(rows.indptr, rows.ids.astype(np.int32, copy=False), rows.weights)
+        else:
+            rows = rows.mapped(self.map_of(values.decoder.vocabulary))
+        return rows.distinct() if self._has_repetitions else rows
+
+    def bits(self, rows: Csr) -> NDArray[np.uint64]:
+        """Ids as bits of words: uint64[p, ceil(V / 64)]."""
+        return kernel.to_bits(rows.indptr, rows.ids, len(self))
+
+    def scores(self, values: Answer, weights: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The sums of weights by id of an answer's values: float64[p]."""
+        if self._has_repetitions:
+            return weighted_sums(self.translate(values), weights)
+        if not self.is_same(values.decoder.vocabulary):
+            # By symbol of the layer; 0 for symbols without an id.
+            weights = np.append(weights, 0.0)[self.map_of(values.decoder.vocabulary)]
+        return values.scores(weights)
+
+
+def as_storage(codec: FeatureCodec, values: Any) -> pa.Array:
+    """Values of a feature, as users have them, in the vocabulary's storage type."""
+    kind = codec.arrow_type.value_type if codec.is_collection else codec.arrow_type
+    try:
+        array = as_array(values, kind)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+        raise RowError(
+            f"these are not values of feature {codec.feature!r}, which is of {kind}: {error}"
+        ) from error
+    if array.null_count:
+        raise RowError(f"a value of feature {codec.feature!r} is null")
+    return codec.to_storage(array)
