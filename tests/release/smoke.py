@@ -41,8 +41,9 @@ from feast import FeatureStore
 features = ["history:viewed", "history:country"]
 rows = [{"user_id": 0}, {"user_id": 299}, {"user_id": 300}]
 answer = FeatureStore(sys.argv[1]).get_online_features(features, rows).to_dict()
-viewed = [row and sorted(row) for row in answer["viewed"]]
-assert viewed == [["a0", "b0"], ["a299", "b2"], None], answer
+first, last, nobody = answer["viewed"]
+# By default a filter may be the smallest, which adds values now and then.
+assert {"a0", "b0"} <= set(first) and {"a299", "b2"} <= set(last) and nobody is None, answer
 assert answer["country"] == ["FR", "DE", None], answer
 """
 NUM_USERS = 300
