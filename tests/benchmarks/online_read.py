@@ -60,7 +60,7 @@ def run(*, quick: bool) -> None:
 def _measure(backends: dict[str, Backend], rows: UserRows, element: FeastType, rounds: int) -> None:
     print_set_up(
         f"{set_up_of(rows.num_users)}, Array({element}), one event timestamp per row, sealed, "
-        "by default in sets; {rounds} turns of {', '.join(map(str, CALLS_PER_BATCH_SIZE.values()))} calls",
+        f"by default in sets; {rounds} turns of {', '.join(map(str, CALLS_PER_BATCH_SIZE.values()))} calls",
         "numpy",
         "feast",
         "protobuf",
