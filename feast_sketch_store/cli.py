@@ -46,6 +46,9 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _VIEWS = click.argument("views", nargs=-1, metavar="[VIEW]...")
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, one array for all views.")
+_PACE = click.option(
+    "--max-rows-per-second", type=click.FloatRange(min=0, min_open=True), help="Spare the other store."
+)
 _DATETIME = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z"])
 
 
@@ -374,9 +377,7 @@ def rebuild(
     help="Parquet file with a column for each join key, where the other store keeps hashes of keys.",
 )
 @click.option("--dry-run", is_flag=True, help="Read and check all rows, and change nothing.")
-@click.option(
-    "--max-rows-per-second", type=click.FloatRange(min=0, min_open=True), help="Spare the other store."
-)
+@_PACE
 @_JSON
 @click.pass_obj
 def import_(
@@ -443,9 +444,7 @@ def import_(
     metavar="N",
     help="Number of entities to read of each view.",
 )
-@click.option(
-    "--max-rows-per-second", type=click.FloatRange(min=0, min_open=True), help="Spare the other store."
-)
+@_PACE
 @_JSON
 def survey(
     other: Path, views: Sequence[str], sample: int, max_rows_per_second: float | None, as_json: bool

@@ -28,7 +28,7 @@ from feast_sketch_store.rows.entity_keys import (
     serialize_entity_keys,
 )
 
-_KEYS_A_CALL = 1000  # of SCAN, which blocks the server for about 0.6 ms
+_KEYS_A_CALL = 1000  # of SCAN, which blocks the server meanwhile
 _POINTER_BYTES = 8
 
 

@@ -41,12 +41,7 @@ class SqlBridge(Bridge):
         """Pages of whole entities."""
         after = bytes.fromhex(position) if position else b""
         while True:
-            found = self._ask(
-                f"SELECT entity_key, feature_name, value, event_ts, created_ts FROM {self._name} "
-                f"WHERE entity_key > {self._PARAMETER} ORDER BY entity_key LIMIT {_ROWS_A_PAGE}",
-                after,
-            )
-            rows: list[TableRow] = [(bytes(row[0]), row[1], bytes(row[2]), row[3], row[4]) for row in found]
+            rows = self._select(f"> {self._PARAMETER} ORDER BY entity_key LIMIT {_ROWS_A_PAGE}", after)
             if len(rows) == _ROWS_A_PAGE:  # the last entity may go on behind the page
                 whole = [row for row in rows if row[0] != rows[-1][0]]
                 rows = whole or self._entity(rows[-1][0])
@@ -71,9 +66,13 @@ class SqlBridge(Bridge):
 
     def _entity(self, key: bytes) -> list[TableRow]:
         """All of an entity that has more features than a page has rows."""
+        return self._select(f"= {self._PARAMETER}", key)
+
+    def _select(self, condition: str, key: bytes) -> list[TableRow]:
+        """Rows whose entity key meets a condition."""
         found = self._ask(
             f"SELECT entity_key, feature_name, value, event_ts, created_ts FROM {self._name} "
-            f"WHERE entity_key = {self._PARAMETER}",
+            f"WHERE entity_key {condition}",
             key,
         )
         return [(bytes(row[0]), row[1], bytes(row[2]), row[3], row[4]) for row in found]

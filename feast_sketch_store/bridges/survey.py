@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from feast_sketch_store.layers import SketchLayer
 from feast_sketch_store.online_store import SketchOnlineStoreConfig
 from feast_sketch_store.planning.other_stores import LISTPACK_VALUE, REDIS, redis_bytes
 from feast_sketch_store.planning.plan import Estimate
-from feast_sketch_store.planning.sample import unseen_values
+from feast_sketch_store.planning.sample import all_values, total_of
 from feast_sketch_store.planning.stored_rows import StoredRows
 from feast_sketch_store.rows.codecs import BINNED, CATEGORICAL, EXACT, MEMBERSHIP
 from feast_sketch_store.rows.encoding import FeastRow, to_arrow
@@ -209,8 +210,9 @@ class _Survey:
     ) -> SurveyedView:
         scale = max(1.0, entities.value / len(rows))
         layer, overhead = self._sealed(list(rows.values()))
-        counts = {name: _counted(rows.values(), name) for name in layer.codecs}
-        distinct = {name: _estimated(counter, len(rows), entities.value) for name, counter in counts.items()}
+        values = {name: _values_of(rows.values(), name) for name in layer.codecs}
+        counts = {name: Counter(chain.from_iterable(sets)) for name, sets in values.items()}
+        distinct = {name: _num_values(counter, len(rows), entities.value) for name, counter in counts.items()}
         seen = sum(len(counts[name]) for name in layer.codecs if layer.features[name].vocabulary is not None)
         known = sum(
             distinct[name].value for name in layer.codecs if layer.features[name].vocabulary is not None
@@ -238,7 +240,7 @@ class _Survey:
                 for feature in layer.features.values()
             ),
             [
-                self._feature(layer, name, counts[name], distinct[name], scale)
+                self._feature(layer, name, _num_facts(values[name], entities), distinct[name])
                 for name in self._view.features
                 if name in layer.codecs
             ],
@@ -258,18 +260,15 @@ class _Survey:
         file = encode({"layer": sealed.description}, with_checksums(sealed.arrays))
         return layer, sum(part.nbytes for part in file) - layer.size_bytes
 
-    def _feature(
-        self, layer: SketchLayer, name: str, counter: Counter[object], distinct: Estimate, scale: float
-    ) -> SurveyedFeature:
+    def _feature(self, layer: SketchLayer, name: str, facts: Estimate, distinct: Estimate) -> SurveyedFeature:
         feature = layer.features[name]
         codec = next(codec for codec in self._settings.codecs if codec.feature == name)
-        facts = sum(counter.values()) * scale
         return SurveyedFeature(
             name,
             codec.name,
             feature.structure,
             _REASONS.get(codec.name, codec.name),
-            Estimate.exactly(facts) if scale == 1 else Estimate(facts, facts * 0.9, facts * 1.1),
+            facts,
             None if feature.vocabulary is None else distinct,
         )
 
@@ -320,31 +319,40 @@ def _size_of(value: Value | None) -> int:
     return 0 if value is None else int(value.ByteSize())
 
 
-def _counted(rows: Iterable[OtherRow], feature: str) -> Counter[object]:
-    """How many entities have each value of a feature."""
-    counter: Counter[object] = Counter()
-    for row in rows:
-        value = row.values.get(feature)
-        field = None if value is None else value.WhichOneof("val")
-        if value is None or field is None:
-            continue
-        content = getattr(value, field)
-        if field.endswith(("_list_val", "_set_val")) and hasattr(content, "val"):
-            counter.update(set(map(_hashable, content.val)))
-        else:
-            counter[_hashable(content)] += 1
-    return counter
+def _values_of(rows: Iterable[OtherRow], feature: str) -> list[set[object]]:
+    """The different values that each entity has of a feature."""
+    return [_distinct(row.values.get(feature)) for row in rows]
+
+
+def _distinct(value: Value | None) -> set[object]:
+    field = None if value is None else value.WhichOneof("val")
+    if value is None or field is None:
+        return set()
+    content = getattr(value, field)
+    if field.endswith(("_list_val", "_set_val")) and hasattr(content, "val"):
+        return set(map(_hashable, content.val))
+    return {_hashable(content)}
 
 
 def _hashable(content: Any) -> object:
     return content.SerializeToString() if hasattr(content, "SerializeToString") else content
 
 
-def _estimated(counter: Counter[object], num_sampled: int, num_entities: float) -> Estimate:
+def _num_values(counter: Counter[object], num_sampled: int, num_entities: float) -> Estimate:
     """How many different values there are among all entities."""
-    more = round(num_entities) - num_sampled
-    if more <= 0:
-        return Estimate.exactly(len(counter))
     times = Counter(counter.values())
-    unseen = unseen_values(times[1], times[2], num_sampled, more)
-    return Estimate(len(counter) + unseen, len(counter), len(counter) + 2 * unseen)
+    return all_values(len(counter), (times[1], times[2]), num_sampled, round(num_entities))
+
+
+def _num_facts(values: Sequence[set[object]], entities: Estimate) -> Estimate:
+    """How many values all entities have together, by the mean of the sampled ones."""
+    lengths = np.array([len(of_entity) for of_entity in values], np.int64)
+    number = max(len(values), round(entities.value))
+    facts = total_of(lengths, np.ones_like(lengths), number, number)
+    if entities.is_known:
+        return facts
+    return Estimate(
+        facts.value,
+        facts.low * entities.low / entities.value,
+        facts.high * entities.high / entities.value,
+    )

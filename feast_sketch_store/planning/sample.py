@@ -89,20 +89,30 @@ class FeatureSample:
 
     def num_values(self, num_sampled: int, num_entities: int) -> Estimate:
         """Values of the whole view, by Chao's estimate; its interval is that of the counts of rare values."""
-        if num_entities <= num_sampled:
-            return Estimate.exactly(len(self.vocabulary))
-        num_more = num_entities - num_sampled
-        drawn = np.random.default_rng(_SEED).poisson(self.num_rare, (_RESAMPLES, 2))
-        unseen = [unseen_values(int(once), int(twice), num_sampled, num_more) for once, twice in drawn]
-        low, high = np.percentile(unseen, _INTERVAL)
-        likely = unseen_values(*self.num_rare, num_sampled, num_more)
-        seen = len(self.vocabulary)
-        return Estimate(seen + likely, float(seen + min(low, likely)), float(seen + max(high, likely)))
+        return all_values(len(self.vocabulary), self.num_rare, num_sampled, num_entities)
 
     def sums(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
         """The sum of the weights of each entity's values: float64[n]."""
         ends = np.concatenate(([0.0], np.cumsum(weights[self.ids])))
         return np.asarray(ends[self.indptr[1:]] - ends[self.indptr[:-1]])
+
+
+def all_values(seen: int, num_rare: tuple[int, int], num_sampled: int, num_entities: int) -> Estimate:
+    """How many values there are in all, by Chao's estimate; see `FeatureSample.num_values`.
+
+    Parameters
+    ----------
+    seen : in the sample.
+    num_rare : of them, how many one sampled entity has, and how many two have.
+    """
+    if num_entities <= num_sampled:
+        return Estimate.exactly(seen)
+    num_more = num_entities - num_sampled
+    drawn = np.random.default_rng(_SEED).poisson(num_rare, (_RESAMPLES, 2))
+    unseen = [unseen_values(int(once), int(twice), num_sampled, num_more) for once, twice in drawn]
+    low, high = np.percentile(unseen, _INTERVAL)
+    likely = unseen_values(*num_rare, num_sampled, num_more)
+    return Estimate(seen + likely, float(seen + min(low, likely)), float(seen + max(high, likely)))
 
 
 def unseen_values(once: int, twice: int, num_sampled: int, num_more: int) -> int:
