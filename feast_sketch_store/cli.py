@@ -210,12 +210,7 @@ def verify(open_store: Callable[[], FeatureStore], views: Sequence[str], as_json
     with _errors():
         store = open_store()
         for view in _names(store, views):
-            with click.progressbar(length=1, label=f"Verifying {view}", file=sys.stderr) as bar:
-
-                def tell(done: int, total: int, bar: Any = bar) -> None:
-                    bar.length = max(1, total)
-                    bar.update(done - bar.pos)
-
+            with _progress(f"Verifying {view}") as tell:
                 found[view] = maintenance.verify(store, view, tell)
     if as_json:
         _print_json([{"view": view, **asdict(v), "is_sound": v.is_sound} for view, v in found.items()])
@@ -398,12 +393,7 @@ def import_(
         store = open_store()
         done = []
         for view in _names(store, views):
-            with click.progressbar(length=1, label=f"Importing {view}", file=sys.stderr) as bar:
-
-                def tell(rows: int, total: int | None, bar: Any = bar) -> None:
-                    bar.length = max(1, total or rows)
-                    bar.update(rows - bar.pos)
-
+            with _progress(f"Importing {view}") as tell:
                 done.append(
                     importing.import_view(store, view, other, keys, dry_run, max_rows_per_second, tell)
                 )
@@ -785,6 +775,18 @@ def _tell(view: str, as_json: bool) -> None:
     moment = datetime.now(UTC).isoformat(timespec="seconds")
     line = json.dumps({"view": view, "sealed_at": moment}) if as_json else f"{moment} {view}: sealed"
     click.echo(line)
+
+
+@contextmanager
+def _progress(label: str) -> Iterator[Callable[[int, int | None], None]]:
+    """A bar on standard error, and what to tell it: how much is done, and in all if that is known."""
+    with click.progressbar(length=1, label=label, file=sys.stderr) as bar:
+
+        def tell(done: int, total: int | None) -> None:
+            bar.length = max(1, total or done)
+            bar.update(done - bar.pos)
+
+        yield tell
 
 
 def _each(label: str, views: Sequence[str], act: Callable[[str], T]) -> dict[str, T]:
