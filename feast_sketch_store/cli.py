@@ -24,7 +24,7 @@ from feast_sketch_store.bridges.survey import DEFAULT_SAMPLE as DEFAULT_SURVEY
 from feast_sketch_store.bridges.survey import SurveyedView
 from feast_sketch_store.bridges.survey import survey as survey_store
 from feast_sketch_store.errors import SketchStoreError
-from feast_sketch_store.operations import copying, maintenance
+from feast_sketch_store.operations import backing, copying, maintenance
 from feast_sketch_store.operations.exporting import exported
 from feast_sketch_store.operations.health import ViewHealth, health
 from feast_sketch_store.operations.maintenance import FeatureReport, ViewReport
@@ -173,6 +173,23 @@ def seal(
 
 
 @cli.command()
+@click.argument("view")
+@_JSON
+@click.pass_obj
+def refill(open_store: Callable[[], FeatureStore], view: str, as_json: bool) -> None:
+    """Write a view's backed features to the backing store again.
+
+    From the row log. Do so when that store lost rows, and after a feature became a backed one.
+    """
+    with _errors(), _progress(f"Filling the backing store with {view}") as tell:
+        written = backing.refill(open_store(), view, tell)
+    if as_json:
+        _print_json({"view": view, "rows": written})
+    else:
+        click.echo(f"{written:,} rows written")
+
+
+@cli.command()
 @_VIEWS
 @click.option(
     "--orphan-age",
@@ -218,7 +235,6 @@ def verify(open_store: Callable[[], FeatureStore], views: Sequence[str], as_json
         columns = [
             "view",
             "commits",
-            "data files",
             "rows",
             "snapshots",
             "entities compared",

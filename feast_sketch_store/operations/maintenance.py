@@ -23,9 +23,11 @@ from feast.type_map import python_values_to_proto_values
 from feast.value_type import ValueType
 
 from feast_sketch_store import kernel
+from feast_sketch_store.adapter.backing import NOWHERE, backed_codecs
 from feast_sketch_store.errors import RowError, SketchStoreError
 from feast_sketch_store.layers import Shards, SketchLayer
 from feast_sketch_store.online_store import SketchOnlineStore, any_feature_view, online_store_of
+from feast_sketch_store.operations.backing import differences, refill
 from feast_sketch_store.operations.verification import Verification, size_of, verify_view
 from feast_sketch_store.rows.codecs import BINNED
 from feast_sketch_store.rows.entity_keys import find_sorted, hash_entity_keys
@@ -270,6 +272,8 @@ def verify(
 ) -> Verification:
     """Check all files of a view and compare its snapshot with its row log; see `verify_view`.
 
+    Of backed features a sample of rows is compared with the backing store.
+
     Parameters
     ----------
     progress : called with the bytes done and the total.
@@ -289,13 +293,16 @@ def verify(
         progress(min(done, total), total)
 
     with opened.unchanging():
-        return verify_view(
+        found = verify_view(
             opened.storage,
             settings.codecs,
             expire_before_of(settings.ttl_microseconds),
             count,
             named(settings.semantics),
         )
+        if found.is_sound:
+            found.problems += differences(store, view)
+        return found
 
 
 @dataclass(frozen=True)
@@ -373,9 +380,10 @@ def rebuild(
 
     def fill(staging: Storage) -> Storage:
         config = store.config.model_copy()
-        options = store.config.online_store.model_copy(
-            update={"path": staging.location, "seal_min_rows": _NO_SEAL}
-        )
+        changed: dict[str, Any] = {"path": staging.location, "seal_min_rows": _NO_SEAL}
+        if store.config.online_store.backing_store is not None:
+            changed["backing_store"] = {"type": NOWHERE}  # readers see the old rows until this is done
+        options = store.config.online_store.model_copy(update=changed)
         config.online_config, config._online_store = options.model_dump(), options
         # Feast prints its progress on standard output, which belongs to our caller.
         with contextlib.redirect_stdout(sys.stderr):
@@ -384,6 +392,8 @@ def rebuild(
         return online_store.storage(config, table)
 
     is_done = opened.rebuild(fill, confirm)
+    if is_done and backed_codecs(opened):
+        refill(store, view)
     return opened.stats().sealed_entities if is_done else None
 
 

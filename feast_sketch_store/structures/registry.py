@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from feast_sketch_store.structures.backed import Backed
 from feast_sketch_store.structures.base import Structure
 from feast_sketch_store.structures.bloom import BloomTable
 from feast_sketch_store.structures.columns import Columns
@@ -14,7 +15,7 @@ from feast_sketch_store.structures.set_columns import SetColumns
 RESERVED = ("presence", "roundings")
 
 _kinds: dict[str, type[Structure]] = {
-    kind.kind: kind for kind in (BloomTable, Columns, Scalars, SetColumns, Lists)
+    kind.kind: kind for kind in (BloomTable, Columns, Scalars, SetColumns, Lists, Backed)
 }
 
 

@@ -23,7 +23,15 @@ import yaml
 from feast_sketch_store.errors import SettingsError, SketchStoreError, UnsupportedFeatureError, summed_up
 from feast_sketch_store.layers import Cut, FeatureBudget, Goal
 from feast_sketch_store.rows.binning import Edges, Precision, Quantiles
-from feast_sketch_store.rows.codecs import BINNED, CATEGORICAL, EXACT, LIST, MEMBERSHIP, FeatureCodec
+from feast_sketch_store.rows.codecs import (
+    BACKING,
+    BINNED,
+    CATEGORICAL,
+    EXACT,
+    LIST,
+    MEMBERSHIP,
+    FeatureCodec,
+)
 from feast_sketch_store.rows.column_names import clash
 from feast_sketch_store.rows.encoding import OWN_COLUMNS
 from feast_sketch_store.rows.entity_keys import JoinKeys
@@ -83,6 +91,10 @@ class StoreOptions(Protocol):
     default_codec: str
     expire_rows: bool
     expired_kept_for: timedelta
+
+    @property
+    def backing_store(self) -> Mapping[str, Any] | None:
+        """What the other store is opened with that keeps backed features; None if there is none."""
 
 
 @dataclass(frozen=True)
@@ -206,6 +218,13 @@ def resolve(options: StoreOptions, table: "FeatureView", folder: Path | None = N
             problems.append(error)
     codecs = [feature.codec for feature in features.values()]
     problems += list_problems(table, codecs, ttl_microseconds(options, table))
+    if any(codec.is_list for codec in codecs) and any(codec.is_backed for codec in codecs):
+        problems.append(
+            SettingsError(
+                f"feature view {table.name!r} has lists and features of the backing store, whose rows come "
+                "together in different ways; put them into views of their own"
+            )
+        )
     if problems:
         raise summed_up(problems)
     return ViewSettings(
@@ -241,7 +260,9 @@ def _feature_settings(
     if is_list_field(own_tags):
         return FeatureSettings(list_codec(field, own_tags, where), 0.0, options.max_vocabulary)
     default = view_tags.get("default_codec", options.default_codec)
-    codec, may_be_column, by_type = choose_codec(field, tags, own_tags, default, where)
+    codec, may_be_column, by_type = choose_codec(
+        field, tags, own_tags, default, where, options.backing_store is not None
+    )
     if codec.is_exact and (idle := [TAG_PREFIX + tag for tag in _IDLE_IF_EXACT if tag in own_tags]):
         raise SettingsError.of_tags(
             f"{where} is kept exactly, so these tags have no effect: {_list(idle)}; "
@@ -476,7 +497,7 @@ _TARGET_TAGS: Mapping[str, Callable[[Any], Any]] = {
 _FEATURE_TAGS: Mapping[str, Callable[[Any], Any]] = {
     **_TARGET_TAGS,
     "max_vocabulary": positive_count,
-    "codec": _one_of(MEMBERSHIP, CATEGORICAL, BINNED, EXACT, LIST),
+    "codec": _one_of(MEMBERSHIP, CATEGORICAL, BINNED, EXACT, BACKING, LIST),
     RESOLUTION: resolution,
     LIMIT: positive_count,
     TIMES_OF: str,

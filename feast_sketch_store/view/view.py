@@ -190,6 +190,17 @@ class View(LiveView):
         if self._is_load(rows) and self._is_due():
             self._maintain()
 
+    def checked(self, rows: Batch) -> pa.Table:
+        """Rows as a table of the row log, in their order, which `write` would take now.
+
+        Raises
+        ------
+        VocabularyOverflowError, RowError : a write would be refused.
+        """
+        table = self._to_table([rows])
+        self._check_vocabulary(table)
+        return table
+
     async def write_async(self, rows: Batch) -> None:
         """`write` for tasks, without a thread for each."""
         await asyncio.wrap_future(self._commits.submit_later(rows, self._commit))
