@@ -25,6 +25,7 @@ BENCHMARKS = (
     "online_write",
     "streaming",
     "lists",
+    "backing",
     "table_bits",
     "sizes",
     "sealing",

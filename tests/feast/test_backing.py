@@ -164,9 +164,17 @@ def test_values_come_from_both_stores(shop, is_sealed):
     assert ordered(shop.read([7])) == expected([7])
     twice = [3, 4, 3, 8]
     assert ordered(shop.read(twice)) == expected(twice)
-    of_loop = asyncio.run(
-        shop.store.get_online_features_async(REFERENCES, [{"user_id": n} for n in range(NUM_USERS)])
-    )
+
+    async def read_and_close():
+        rows = [{"user_id": number} for number in range(NUM_USERS)]
+        answer = await shop.store.get_online_features_async(REFERENCES, rows)
+        client = getattr(shop.backing[0], "_client_async", None)
+        if client is not None:  # Feast's Redis store does not close it
+            await client.aclose()
+        await shop.online_store.close()
+        return answer
+
+    of_loop = asyncio.run(read_and_close())
     assert ordered(of_loop.to_dict()) == expected(range(NUM_USERS))
 
 

@@ -33,6 +33,7 @@ from feast_sketch_store.structures.goals import AUTO, ERROR_RATE, FALSE_PER_READ
 from feast_sketch_store.view.settings import VocabularySetting, duration, resolve
 
 OPTIONS = SimpleNamespace(
+    backing_store=None,
     error_rate=0.01,
     structure="auto",
     vocabulary=None,
@@ -577,3 +578,23 @@ def test_a_refusal_of_a_tag_of_the_view_has_no_line_of_a_feature():
     with pytest.raises(SettingsError) as caught:
         only(Set(String), {}, {"sketch.noise_ratio": "1", "sketch.memory": "1MB"})
     assert "Paste" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tags", "codec"),
+    [
+        (Array(Float32), {}, "backing"),
+        (Json, {}, "backing"),
+        (Map, {}, "backing"),
+        (Float64, {}, "exact"),
+        (String, {}, "categorical"),
+        (Array(Int64), {}, "membership"),
+        (Array(Float32), {"sketch.codec": "exact"}, "exact"),
+        (Set(String), {"sketch.codec": "backing"}, "backing"),
+    ],
+)
+def test_what_a_backing_store_keeps(dtype, tags, codec):
+    options = SimpleNamespace(**vars(AUTO_OPTIONS) | {"backing_store": {"type": "redis"}})
+    field = Field(name="feature", dtype=dtype, tags=tags)
+    view = SimpleNamespace(name="history", tags={}, ttl=None, features=[field])
+    assert resolve(options, view).features["feature"].codec.name == codec
