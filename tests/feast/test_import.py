@@ -84,7 +84,7 @@ class Other:
         folder.mkdir()
         lines = "".join(f"  {name}: '{value}'\n" for name, value in options.items())
         self.file.write_text(
-            f"project: {project}\nprovider: local\nregistry: registry.db\n"
+            f"project: {project}\nprovider: local\nregistry: {folder}/registry.db\n"
             f"entity_key_serialization_version: 3\nonline_store:\n  type: {kind}\n{lines}"
         )
         self.config = load_repo_config(folder, self.file)
@@ -112,8 +112,8 @@ def make_store(folder, project, view, user, structure="sets"):
     frame = pd.DataFrame({**join_key, **values, "event_timestamp": [NOON]})
     frame.to_parquet(folder / "rows.parquet")
     (folder / "feature_store.yaml").write_text(
-        f"project: {project}\nprovider: local\nregistry: registry.db\nentity_key_serialization_version: 3\n"
-        f"online_store:\n  type: sketch\n  structure: {structure}\n"
+        f"project: {project}\nprovider: local\nregistry: {folder}/registry.db\n"
+        f"entity_key_serialization_version: 3\nonline_store:\n  type: sketch\n  structure: {structure}\n"
     )
     store = FeatureStore(repo_path=str(folder))
     store.apply([user, view])
