@@ -54,8 +54,10 @@ class GroupCommit(Generic[T]):
     """Collects items of several threads. Safe to use from all of them.
 
     The first thread commits its item at once. Items that arrive meanwhile wait. When it is done, one of the
-    waiting threads commits all of them. Items of tasks are committed by a thread that lives while there
-    are any.
+    waiting threads commits all of them.
+
+    Items of tasks are committed by a thread that lives while there are any. It begins when the event loop has
+    run all tasks that were ready: none of them could go on before, and what they write shares the commit.
     """
 
     def __init__(self) -> None:
@@ -63,6 +65,8 @@ class GroupCommit(Generic[T]):
         self._queue: list[_Waiting[T]] = []
         self._is_led = False
         self._leader: threading.Thread | None = None  # the latest one, which may be done
+        self._gathering: asyncio.AbstractEventLoop | None = None  # which will begin to commit
+        self._commit_of_tasks: Commit[T] | None = None
 
     def submit(self, item: T, commit: Commit[T]) -> None:
         """Commit an item; it is durable when this returns.
@@ -97,13 +101,32 @@ class GroupCommit(Generic[T]):
 
         It is done when the item is durable. To cancel it takes nothing back.
         """
-        future = asyncio.get_running_loop().create_future()
-        if self._enlist(_Waiting(item, future)):
-            self._start_leader(commit)
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
+        with self._lock:
+            self._queue.append(_Waiting(item, future))
+            self._commit_of_tasks = commit
+            begins = not self._is_led and self._gathering is not loop
+            if begins:
+                self._gathering = loop
+        if begins:
+            loop.call_soon(self._begin)
         return future
 
+    def _begin(self) -> None:
+        """Commit what tasks wrote, unless somebody does."""
+        with self._lock:
+            self._gathering = None
+            begins = bool(self._queue) and not self._is_led
+            self._is_led = self._is_led or begins
+            commit = self._commit_of_tasks
+        if begins:
+            assert commit is not None
+            self._start_leader(commit)
+
     def settle(self) -> None:
-        """Wait for the thread that commits for tasks, if there is one."""
+        """Commit what tasks wrote, and wait for the thread that does."""
+        self._begin()
         leader = self._leader
         if leader is not None and leader is not threading.current_thread():
             leader.join()

@@ -131,6 +131,40 @@ def test_tasks_share_a_commit_and_each_is_told_of_its_own(in_loop, monkeypatch):
     assert LEADER not in [thread.name for thread in threading.enumerate()], "no thread stays behind"
 
 
+def test_tasks_that_are_ready_together_share_the_first_commit():
+    group, commits = GroupCommit(), Commits()
+    commits.may_end.set()
+
+    async def submit(item):
+        await group.submit_of_task(item, commits)
+
+    async def submit_all():
+        await asyncio.gather(*map(submit, range(8)))
+
+    asyncio.run(submit_all())
+    assert commits.batches == [list(range(8))]
+
+
+@pytest.mark.parametrize("is_settled", [True, False])
+def test_what_a_task_wrote_is_committed_where_its_loop_stopped(monkeypatch, is_settled):
+    group, commits, loop = GroupCommit(), Commits(), asyncio.new_event_loop()
+    commits.may_end.set()
+
+    async def submit():
+        group.submit_of_task(1, commits)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(group, "_begin", lambda: None)  # as if it had not come to it
+        loop.run_until_complete(submit())
+    loop.close()
+    if is_settled:
+        group.settle()
+        assert commits.batches == [[1]]
+    else:
+        group.submit(2, commits)
+        assert commits.batches == [[1, 2]]
+
+
 def test_a_task_that_is_cancelled_takes_nothing_back(in_loop):
     group, commits = GroupCommit(), Commits()
     first = in_loop(group, 0, commits)
