@@ -203,27 +203,32 @@ class View(LiveView):
 
     async def write_async(self, rows: Batch) -> None:
         """`write` for tasks, without a thread for each."""
-        await asyncio.wrap_future(self._commits.submit_later(rows, self._commit))
+        await self._commits.submit_of_task(rows, self._commit)
         if self._is_load(rows) and self._is_due():
             await asyncio.to_thread(self._maintain)
 
     def _is_due(self) -> bool:
-        is_held = self.policy.by_job or self._state.pinned
-        return not is_held and (self._wants_seal() or self._wants_delta() or self._wants_absorption())
+        if self.policy.by_job or self._state.pinned:
+            return False
+        if self._wants_absorption():
+            return True
+        # Asked at every commit, and sizes in bytes take their time.
+        has_enough = self._state.unsealed_rows + self._deferred.num_rows > self.policy.min_rows
+        return has_enough and (self._wants_seal() or self._wants_delta())
 
     def _is_load(self, rows: Batch) -> bool:
         """Whether a batch is so large that its writer may wait for a seal; a small write must not."""
-        sealed = self._state.sealed
+        sealed, least = self._state.sealed, self.policy.min_rows
         sealed_rows = sealed.num_entities if sealed else 0
-        return len(rows) >= min(self.policy.min_rows, self.policy.share * sealed_rows)
+        return len(rows) >= min(least, self.policy.share * max(least, sealed_rows))
 
     def _wants_seal(self) -> bool:
         """Whether it is time for a new base."""
         state, unsealed_rows = self._state, self._state.unsealed_rows + self._deferred.num_rows
         delta_bytes = sum(delta.size_bytes for delta in state.deltas)
         return any(
-            self.policy.wants_seal(unsealed + in_deltas, sealed, unsealed_rows)
-            for (unsealed, sealed), in_deltas in zip(
+            self.policy.wants_seal(unsealed + in_deltas, sealed, unsealed_rows, least)
+            for (unsealed, sealed, least), in_deltas in zip(
                 self._sizes(), (state.delta_rows, delta_bytes), strict=True
             )
         )
@@ -233,17 +238,24 @@ class View(LiveView):
         state, unsealed_rows = self._state, self._state.unsealed_rows + self._deferred.num_rows
         return (
             state.sealed is not None
-            and any(self.policy.wants_delta(*sizes, unsealed_rows) for sizes in self._sizes())
+            and any(
+                self.policy.wants_delta(unsealed, sealed, unsealed_rows, least)
+                for unsealed, sealed, least in self._sizes()
+            )
             and may_have_deltas(self.settings)
         )
 
-    def _sizes(self) -> list[tuple[int, int]]:
-        """What is not sealed and what the base has, in rows and in bytes."""
+    def _sizes(self) -> list[tuple[int, int, int]]:
+        """What is not sealed, what the base has, and what does not count yet, in rows and in bytes."""
         state, deferred = self._state, self._deferred
         sealed = state.sealed
         return [
-            (state.unsealed_rows + deferred.num_rows, sealed.num_entities if sealed else 0),
-            (state.unsealed_bytes + deferred.num_bytes, sealed.size_bytes if sealed else 0),
+            (state.unsealed_rows + deferred.num_rows, sealed.num_entities if sealed else 0, 0),
+            (
+                state.unsealed_bytes + deferred.num_bytes,
+                sealed.size_bytes if sealed else 0,
+                self.policy.min_bytes,
+            ),
         ]
 
     def _wants_absorption(self) -> bool:
