@@ -232,8 +232,9 @@ def test_the_file_of_sets_has_each_structure():
         ["bought", "string_set_val", 3, 55, 1, 2, 0],
         ["sizes", "int64_list_val", 3, 77, 0, 0, -1],
     ]
-    assert sets["num_bits"] == 945
+    assert sets["num_bits"] == 923
     assert arrays["sets.0.level_ends"].tolist()[-1] == 5
+    assert len(arrays["sets.0.levels"]) == len(arrays["sets.0.level_ends"]) + 64
     assert [arrays[f"sets.{number}.known"].tolist() for number in range(2)] == [[0b1111], [0b10011]]
     assert arrays["sets.2.vocabulary.packed"].tolist() == [0b100100, 0]
     assert arrays["presence.bucket_bounds"].shape == (16, 2)
@@ -282,7 +283,7 @@ def test_rows_are_found_as_the_format_says():
     starts = plain_numbers(sets["starts"], arrays, "sets.starts")
     assert starts == layer.features["viewed"].sets.starts.take(np.arange(70)).tolist()
     assert starts[0] == 0
-    assert starts[-1] < sets["num_bits"] == 945
+    assert starts[-1] < sets["num_bits"] == 923
 
 
 def test_the_order_file_lists_hashes_and_timestamps():

@@ -431,7 +431,8 @@ def coded_sets(draw):
         features.append((draw(st.integers(0, 30)), draw(st.integers(0, 2)), others_width, num_symbols))
     starts = np.cumsum([0] + [num_symbols for *_, num_symbols in features])
     levels = rng.integers(0, draw(st.sampled_from([1, 20, 70, 256])), starts[-1]).astype(np.uint8)
-    codes = SetCodes(np.array([feature[:3] for feature in features]), starts, levels)
+    left = rng.integers(0, draw(st.sampled_from([1, 20, 256])), (len(features), reference_sets.NUM_LEFT))
+    codes = SetCodes(np.array([feature[:3] for feature in features]), starts, levels, left.astype(np.uint8))
     shares = rng.choice([0, 0.02, 0.1, 0.5, 0.9, 0.98, 1], len(features))
     mean = draw(st.sampled_from([3, 10, 100]))
     headers, sets, seen = np.zeros((num_rows, len(features)), np.int32), [], np.zeros(0, np.int64)
@@ -519,14 +520,16 @@ def test_damaged_sets_are_read_alike_or_refused_by_both(few_rows, sets, data):
 )
 def test_sets_that_nothing_they_could_be_coded_with_precedes_are_refused(side, others_widths, starts):
     parameters = np.array([(3, 0, width) for width in others_widths])
-    codes = SetCodes(parameters, np.array(starts), np.zeros(starts[-1], np.uint8))
+    left = np.zeros((len(parameters), reference_sets.NUM_LEFT), np.uint8)
+    codes = SetCodes(parameters, np.array(starts), np.zeros(starts[-1], np.uint8), left)
     headers, indptr = np.zeros((1, len(others_widths)), np.int32), np.zeros(len(others_widths) + 1, np.int64)
     with pytest.raises(ValueError, match="do not fit each other"):
         side.write_sets(codes, headers, indptr, np.zeros(0, np.int32))
 
 
 def test_sets_for_which_there_is_no_room_at_first():
-    codes = SetCodes(np.array([[3, 0, -1]]), np.array([0, 5000]), np.zeros(5000, np.uint8))
+    left = np.zeros((1, reference_sets.NUM_LEFT), np.uint8)
+    codes = SetCodes(np.array([[3, 0, -1]]), np.array([0, 5000]), np.zeros(5000, np.uint8), left)
     headers, indptr = np.full((40, 1), 5000, np.int32), np.arange(41) * 5000
     words, ends = compiled.write_sets(codes, headers, indptr, np.tile(np.arange(5000, dtype=np.int32), 40))
     found = compiled.read_sets(codes, words, int(ends[-1]), starts_of(ends), np.arange(40), 0)

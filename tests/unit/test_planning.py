@@ -240,7 +240,7 @@ class TestCurves:
         half = sample_of(feature_of(facts[:10_000]), num_entities=20_000)
         whole = feature_of(facts)
         lengths = np.diff(whole.indptr)
-        code = SetCode.fit(whole.counts, lengths, 0)
+        code = SetCode.fit(whole.counts, lengths, 0).fitted(lengths, whole.ids)
         built = GolombSets.build([code], lengths.astype(np.int32)[:, None], whole.indptr, whole.ids)
         fingerprints = 20_000 * (math.log2(1 / PRESENCE) + 6) / 8
         expected = built.size_bytes + fingerprints + 8 * len(whole.vocabulary)
