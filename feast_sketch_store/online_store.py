@@ -122,8 +122,8 @@ class SketchOnlineStoreConfig(FeastConfigBaseModel):
     smallest structure that reports at most a tenth as many wrong elements as right ones."""
 
     structure: str = AUTO
-    """How Arrays and Sets are kept: `bloom`, `weighted_bloom`, `sets`, another structure that is registered,
-    or `auto` for whichever fits what they are kept for."""
+    """How Arrays and Sets are kept: `bloom`, `weighted_bloom`, `learned_bloom`, `sandwiched_bloom`, `sets`,
+    another structure that is registered, or `auto` for whichever fits what they are kept for."""
 
     vocabulary: Any = None
     """Values of Arrays and Sets that are kept; None for all. See `settings.vocabulary_setting`."""

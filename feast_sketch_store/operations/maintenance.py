@@ -49,7 +49,8 @@ _NO_SEAL = 2**62  # rows: a rebuild folds once, at its end
 class FeatureReport:
     """One feature of a sealed view.
 
-    ``structure`` is one of bloom, weighted_bloom, sets, column and those that were registered.
+    ``structure`` is one of bloom, weighted_bloom, learned_bloom, sandwiched_bloom, sets, column and those
+    that were registered.
     ``facts`` are those kept, ``facts_cut`` those of values outside the vocabulary. ``size_bytes`` is what it
     takes of the snapshot: its column, or its vocabulary and share of the table or the sets. ``expected_rate``
     is what the table is sized for, ``sampled_rate`` was measured just now: the share of random values of the

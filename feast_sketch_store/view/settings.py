@@ -37,13 +37,17 @@ from feast_sketch_store.rows.encoding import OWN_COLUMNS
 from feast_sketch_store.rows.entity_keys import JoinKeys
 from feast_sketch_store.rows.list_log import OPERATION, is_times_column
 from feast_sketch_store.structures import registry
+from feast_sketch_store.structures.clusters import MAX_CLUSTERS
 from feast_sketch_store.structures.goals import (
     AUTO,
     BLOOM,
+    DEFAULT_CLUSTERS,
     ERROR_RATE,
     FALSE_PER_READ,
+    LEARNED_BLOOM,
     MEMORY,
     NOISE_RATIO,
+    SANDWICHED_BLOOM,
     WEIGHTED_BLOOM,
 )
 from feast_sketch_store.structures.parts import checked
@@ -458,6 +462,18 @@ def vocabulary_setting(given: Any) -> VocabularySetting:
     )
 
 
+def cluster_count(text: Any) -> int:
+    """Read a number of clusters.
+
+    Raises
+    ------
+    ValueError : it is not a whole number between 2 and `MAX_CLUSTERS`.
+    """
+    if not 2 <= (number := positive_count(text)) <= MAX_CLUSTERS:
+        raise ValueError(f"it must be a whole number between 2 and {MAX_CLUSTERS}")
+    return number
+
+
 def structure_name(text: Any) -> str:
     """Read the name of a structure.
 
@@ -492,6 +508,7 @@ _MEASURES: Mapping[str, Callable[[Any], Any]] = {
 _TARGET_TAGS: Mapping[str, Callable[[Any], Any]] = {
     **_MEASURES,
     "structure": structure_name,
+    "clusters": cluster_count,
     "vocabulary": vocabulary_setting,
 }
 _FEATURE_TAGS: Mapping[str, Callable[[Any], Any]] = {
@@ -576,7 +593,30 @@ def _target(
         measure, amount = ERROR_RATE, options.error_rate
     if amount == "auto":
         measure, amount = NOISE_RATIO, AUTO_NOISE_RATIO
-    return Goal(measure, amount, structure)
+    return Goal(measure, amount, structure, _clusters(structure, measure, tags, view_tags, where))
+
+
+def _clusters(
+    structure: str, measure: str, tags: Mapping[str, Any], view_tags: Mapping[str, Any], where: str
+) -> int:
+    """How many clusters of entities a feature's filter tells apart; 0 if it is not such a filter."""
+    if structure not in (LEARNED_BLOOM, SANDWICHED_BLOOM, WEIGHTED_BLOOM):
+        if "clusters" in tags:
+            raise SettingsError.of_tags(
+                f"{where} has {TAG_PREFIX}clusters, which has no effect on structure {structure!r}; remove "
+                f"the tag, or choose {LEARNED_BLOOM}, {SANDWICHED_BLOOM} or {WEIGHTED_BLOOM}",
+                {TAG_PREFIX + "clusters": None},
+            )
+        return 0
+    default = 0 if structure == WEIGHTED_BLOOM else DEFAULT_CLUSTERS
+    number: int = tags.get("clusters", view_tags.get("clusters", default))
+    if number and measure == MEMORY:
+        raise SettingsError.of_tags(
+            f"{where} has {TAG_PREFIX}memory, for which {structure!r} with clusters cannot be sized; give a "
+            f"{TAG_PREFIX}noise_ratio, or choose another structure",
+            {TAG_PREFIX + MEMORY: None},
+        )
+    return number
 
 
 def _cut(feature: FeatureSettings, where: str, folder: Path | None) -> Cut:

@@ -48,6 +48,22 @@ def firsts(draw, num_hashes, num_symbols):
 
 
 @st.composite
+def masks(draw, asked, num_entities, rng):
+    """Hashes in groups, and the symbols that do without them in each cluster."""
+    ends = [
+        *sorted(draw(st.lists(st.integers(0, asked.num_hashes), min_size=1, max_size=5))),
+        asked.num_hashes,
+    ]
+    num_clusters = draw(st.integers(1, 5))
+    shape = (num_clusters, len(ends) - 1, asked.num_words)
+    return {
+        "ends": np.array(ends),
+        "masks": rng.integers(0, 2**64, shape, np.uint64) & rng.integers(0, 2**64, shape, np.uint64),
+        "clusters": rng.integers(0, num_clusters, num_entities).astype(np.int32),
+    }
+
+
+@st.composite
 def reads(draw):
     """A table of random bits, what is asked of it, and hashes of entities."""
     window_words = draw(st.integers(1, 40))
@@ -60,8 +76,12 @@ def reads(draw):
     first_word = draw(st.integers(0, window_words - 1))
     num_symbols = draw(st.integers(1, 64 * (window_words - first_word)))
     num_hashes = draw(st.integers(1, 64))
-    asked = Asked(first_word, num_symbols, num_hashes, draw(firsts(num_hashes, num_symbols)))
     hashes = draw(arrays.arrays(np.uint64, (draw(st.integers(0, 9)), 2), elements=HALVES))
+    asked = Asked(first_word, num_symbols, num_hashes)
+    if draw(st.booleans()):
+        asked = asked._replace(firsts=draw(firsts(num_hashes, num_symbols)))
+    else:
+        asked = asked._replace(**draw(masks(asked, len(hashes), rng)))
     return Table(words, num_words, (draw(HALVES), draw(HALVES))), asked, hashes
 
 
@@ -99,6 +119,31 @@ def test_reads_of_a_table(read, data):
     unchecked = data.draw(arrays.arrays(np.uint8, num_blocks, elements=st.integers(0, 1)))
     touched = reference.touched_blocks(*read, block_words, unchecked)
     assert_equal(compiled.touched_blocks(*read, block_words, unchecked), touched)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ends", np.array([0, 2])),
+        ("ends", np.array([2, 1, 3])),
+        ("ends", np.array([-1, 3])),
+        ("ends", np.array([3])),
+        ("ends", None),
+        ("masks", np.zeros((1, 1, 3), np.uint64)),
+        ("clusters", np.array([0, 2], np.int32)),
+        ("clusters", np.array([0, -1], np.int32)),
+        ("clusters", None),
+        ("firsts", np.array([0, 0, 5])),
+    ],
+)
+@pytest.mark.parametrize("side", [compiled, reference])
+def test_masks_that_do_not_fit_are_refused(side, name, value):
+    table, hashes = Table(np.zeros(12, np.uint64), 10, (1, 2)), np.zeros((2, 2), np.uint64)
+    zeros = np.zeros((2, 1, 2), np.uint64), np.zeros(2, np.int32)
+    asked = Asked(0, 128, 3, None, np.array([1, 3]), *zeros)
+    assert not side.windows(table, asked, hashes).any()
+    with pytest.raises(ValueError, match="the masks do not fit the symbols"):
+        side.windows(table, asked._replace(**{name: value}), hashes)
 
 
 def test_ids_for_which_there_is_no_room_at_first():
