@@ -68,6 +68,7 @@ from feast_sketch_store.view.settings import (
     vocabulary_setting,
 )
 from feast_sketch_store.view.view import View
+from feast_sketch_store.view.worker_views import is_worker, kept
 
 _logger = logging.getLogger(__name__)
 
@@ -222,18 +223,20 @@ class SketchOnlineStore(OnlineStore):
     _versioned_read_supported = True
 
     def __init__(self) -> None:
-        self._forget_views()
+        self._in_worker = is_worker()
+        self._views: dict[str, tuple[_Declaration, View]] = kept("views")
+        self._settings: dict[str, tuple[_Declaration, _Circumstances]] = kept("settings")  # of the views
 
     def _forget_views(self) -> None:
-        self._views: dict[str, tuple[_Declaration, View]] = {}
-        self._settings: dict[str, tuple[_Declaration, _Circumstances]] = {}  # of the views
+        self._views.clear()
+        self._settings.clear()
 
     def __getstate__(self) -> dict[str, Any]:
         # Compute engines send a store to their workers, which open the views for themselves.
         return {}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._forget_views()
+        SketchOnlineStore.__init__(self)
 
     def online_write_batch(
         self,
@@ -252,7 +255,7 @@ class SketchOnlineStore(OnlineStore):
         StorageError : the folder cannot be written. In each case nothing of the batch is kept.
         """
         if data:
-            _require_writer(config)
+            require_writer(config)
             self.writer(config, table).write(data)
             self._warn_of_write(config, table, data)
         if progress:
@@ -428,7 +431,7 @@ class SketchOnlineStore(OnlineStore):
     ) -> None:
         """`online_write_batch` without waiting for the disk. Writes of several tasks share a commit."""
         if data:
-            _require_writer(config)
+            require_writer(config)
             await self.writer(config, table).write_async(data)
             self._warn_of_write(config, table, data)
         if progress:
@@ -460,7 +463,7 @@ class SketchOnlineStore(OnlineStore):
     ) -> None:
         """What `FeatureStore.update_online_store` calls; a batch is written as one."""
         if data:
-            _require_writer(config)
+            require_writer(config)
             view = self.writer(config, table)
             await view.write_async(updates(view.settings, data, update_expressions))
             self._warn_of_write(config, table, data)
@@ -525,7 +528,7 @@ class SketchOnlineStore(OnlineStore):
         UnsupportedFeatureError, SettingsError : views cannot be kept here; all are named, and nothing was
             changed.
         """
-        _require_writer(config)
+        require_writer(config)
         hints: list[tuple[Storage, list[Hint]]] = []
         problems: list[SketchStoreError] = []
         for table in tables_to_keep:
@@ -562,7 +565,7 @@ class SketchOnlineStore(OnlineStore):
         for _, view in self._views.values():
             view.settle()
         self._forget_views()
-        _require_writer(config)
+        require_writer(config)
         options = config.online_store
         place = StorePlace.of(config.repo_path, options.path, options.storage_options)
         place.remove_project(config.project)
@@ -579,7 +582,7 @@ class SketchOnlineStore(OnlineStore):
         StorageError : nothing was deleted.
         """
         if entity_keys:
-            _require_writer(config)
+            require_writer(config)
             view = self.writer(config, table)
             try:
                 rows = deletions(entity_keys, datetime.now(UTC), view.settings.join_keys)
@@ -589,7 +592,7 @@ class SketchOnlineStore(OnlineStore):
 
     def seal(self, config: RepoConfig, table: FeatureView) -> bool:
         """Seal a view now; see `View.seal`."""
-        _require_writer(config)
+        require_writer(config)
         return self.writer(config, table).seal()
 
     def storage(self, config: RepoConfig, table: FeatureView) -> Storage:
@@ -614,6 +617,10 @@ class SketchOnlineStore(OnlineStore):
         storage = self.storage(config, table)
         declaration = _declaration(config, table)
         known = self._views.get(storage.location)
+        if self._in_worker and known is not None:
+            opened_with = self._settings[storage.location][1][3]
+            if opened_with != config.online_store:  # another store's, say with credentials that have expired
+                known = None
         if known is None or known[0] != declaration:
             known = (copy.deepcopy(declaration), self._open(config, table))
             self._views[storage.location] = known
@@ -723,7 +730,7 @@ def _view_storage(
     return StorePlace.of(repo_path, path, dict(options), *more).view(project, view)
 
 
-def _require_writer(config: RepoConfig) -> None:
+def require_writer(config: RepoConfig) -> None:
     """Refuse what changes the store, where it is a replica."""
     if config.online_store.role == "replica":
         raise StorageError(
