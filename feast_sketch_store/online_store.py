@@ -76,6 +76,7 @@ from feast_sketch_store.view.settings import (
     vocabulary_setting,
 )
 from feast_sketch_store.view.view import View
+from feast_sketch_store.view.worker_views import is_worker, kept
 
 _logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -251,19 +252,22 @@ class SketchOnlineStore(OnlineStore):
     _versioned_read_supported = True
 
     def __init__(self) -> None:
-        self._forget_views()
+        self._in_worker = is_worker()
+        self._views: dict[str, tuple[_Declaration, View]] = kept("views")
+        self._settings: dict[str, tuple[_Declaration, _Circumstances]] = kept("settings")  # of the views
+        self._opened_backing: tuple[tuple[Any, ...], BackingStore | None] | None = None
 
     def _forget_views(self) -> None:
-        self._views: dict[str, tuple[_Declaration, View]] = {}
-        self._settings: dict[str, tuple[_Declaration, _Circumstances]] = {}  # of the views
-        self._opened_backing: tuple[tuple[Any, ...], BackingStore | None] | None = None
+        self._views.clear()
+        self._settings.clear()
+        self._opened_backing = None
 
     def __getstate__(self) -> dict[str, Any]:
         # Compute engines send a store to their workers, which open the views for themselves.
         return {}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._forget_views()
+        SketchOnlineStore.__init__(self)
 
     def online_write_batch(
         self,
@@ -282,7 +286,7 @@ class SketchOnlineStore(OnlineStore):
         StorageError : the folder cannot be written. In each case nothing of the batch is kept.
         """
         if data:
-            _require_writer(config)
+            require_writer(config)
             view = self.writer(config, table)
             if backing.backed_codecs(view):
                 backing.write(view, table, data, self.backing(config))
@@ -545,7 +549,7 @@ class SketchOnlineStore(OnlineStore):
     ) -> None:
         """`online_write_batch` without waiting for the disk. Writes of several tasks share a commit."""
         if data:
-            _require_writer(config)
+            require_writer(config)
             view = self.writer(config, table)
             if backing.backed_codecs(view):
                 store = self.backing(config)
@@ -582,7 +586,7 @@ class SketchOnlineStore(OnlineStore):
     ) -> None:
         """What `FeatureStore.update_online_store` calls; a batch is written as one."""
         if data:
-            _require_writer(config)
+            require_writer(config)
             view = self.writer(config, table)
             await view.write_async(updates(view.settings, data, update_expressions))
             self._warn_of_write(config, table, data)
@@ -654,7 +658,7 @@ class SketchOnlineStore(OnlineStore):
         UnsupportedFeatureError, SettingsError : views cannot be kept here; all are named, and nothing was
             changed.
         """
-        _require_writer(config)
+        require_writer(config)
         hints: list[tuple[Storage, list[Hint]]] = []
         problems: list[SketchStoreError] = []
         backed_views: list[tuple[FeatureView, list[FeatureCodec]]] = []
@@ -696,7 +700,7 @@ class SketchOnlineStore(OnlineStore):
         for _, view in self._views.values():
             view.settle()
         self._forget_views()
-        _require_writer(config)
+        require_writer(config)
         options = config.online_store
         place = StorePlace.of(config.repo_path, options.path, options.storage_options)
         place.remove_project(config.project)
@@ -715,7 +719,7 @@ class SketchOnlineStore(OnlineStore):
         StorageError : nothing was deleted; or all of it, but for what the backing store has of the entities.
         """
         if entity_keys:
-            _require_writer(config)
+            require_writer(config)
             view = self.writer(config, table)
             try:
                 rows = deletions(entity_keys, datetime.now(UTC), view.settings.join_keys)
@@ -728,7 +732,7 @@ class SketchOnlineStore(OnlineStore):
 
     def seal(self, config: RepoConfig, table: FeatureView) -> bool:
         """Seal a view now; see `View.seal`."""
-        _require_writer(config)
+        require_writer(config)
         return self.writer(config, table).seal()
 
     def storage(self, config: RepoConfig, table: FeatureView) -> Storage:
@@ -753,6 +757,10 @@ class SketchOnlineStore(OnlineStore):
         storage = self.storage(config, table)
         declaration = _declaration(config, table)
         known = self._views.get(storage.location)
+        if self._in_worker and known is not None:
+            opened_with = self._settings[storage.location][1][3]
+            if opened_with != config.online_store:  # another store's, say with credentials that have expired
+                known = None
         if known is None or known[0] != declaration:
             known = (copy.deepcopy(declaration), self._open(config, table))
             self._views[storage.location] = known
@@ -878,7 +886,7 @@ def _view_storage(
     return StorePlace.of(repo_path, path, dict(options), *more).view(project, view)
 
 
-def _require_writer(config: RepoConfig) -> None:
+def require_writer(config: RepoConfig) -> None:
     """Refuse what changes the store, where it is a replica."""
     if config.online_store.role == "replica":
         raise StorageError(

@@ -10,10 +10,10 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
@@ -28,6 +28,7 @@ from feast_sketch_store.errors import (
 )
 from feast_sketch_store.layers import Shards
 from feast_sketch_store.row_log import START, LogRead, Position, RowLog
+from feast_sketch_store.row_log.staging import StagedFile, stage
 from feast_sketch_store.rows.encoding import FeastRow, RowKeys
 from feast_sketch_store.rows.entity_keys import find_sorted
 from feast_sketch_store.rows.list_log import ListRows, list_tables
@@ -375,6 +376,59 @@ class View(LiveView):
         """
         self._row_log.append(deletions)
         note_write(self._process_key)
+
+    # -- write from many processes -----------------------------------------------------------------
+
+    def stage(self, tables: Iterable[pa.Table], label: str) -> Iterator[StagedFile]:
+        """Write rows durably into files that do not count yet; see `commit_staged`.
+
+        Parameters
+        ----------
+        tables : of the row log.
+        label : what the files' names begin with.
+
+        Raises
+        ------
+        VocabularyOverflowError, StorageError : the files before the one with the rows are there.
+        """
+
+        def checked() -> Iterator[pa.Table]:
+            for table in tables:
+                self._check_vocabulary(table)
+                yield table
+
+        return stage(self._row_log, checked(), label)
+
+    def as_logged(self, rows: Sequence[FeastRow]) -> pa.Table:
+        """Rows as Feast passes them in the form of the row log.
+
+        Raises
+        ------
+        RowError, UnsupportedFeatureError : the rows cannot be kept.
+        """
+        return self._to_table([rows])
+
+    def staged(self, entry: dict[str, Any]) -> StagedFile:
+        """The file that an entry of a report describes."""
+        return StagedFile.from_report(self._row_log, entry)
+
+    def commit_staged(self, files: Sequence[StagedFile]) -> None:
+        """Let the rows of staged files count; they are durable, and visible to this process, when it returns.
+
+        Raises
+        ------
+        RowError, StorageError : none of them count; on an object store those before a failure do.
+        """
+        for file in files:
+            file.check()
+        if files:
+            schema = pa.unify_schemas([file.schema for file in files])
+            self._row_log.append_staged([file.file for file in files], schema)
+            note_write(self._process_key)
+
+    def discard_staged(self, label: str) -> int:
+        """Delete staged files whose names begin with a label, but for those that count: their number."""
+        return len(self._row_log.discard_staged(label))
 
     # -- seal ----------------------------------------------------------------------------------
 
