@@ -10,6 +10,7 @@ from feast import FeatureView
 from feast.infra.common.serde import SerializedArtifacts
 from feast.repo_config import RepoConfig
 
+from feast_sketch_store.adapter.backing import backed_codecs
 from feast_sketch_store.engines.tasks import ROWS_GIVEN
 from feast_sketch_store.errors import SketchStoreError, StorageError
 from feast_sketch_store.online_store import SketchOnlineStore, require_writer
@@ -53,6 +54,11 @@ class WriteJob:
         self._name: str = feature_view.name
         self._seals = config.online_store.seal != "job"
         self._view: View = online_store.writer(config, feature_view)
+        if names := [codec.feature for codec in backed_codecs(self._view)]:
+            raise SketchStoreError(
+                f"feature view {self._name!r} has features that the backing store keeps ({', '.join(names)}), "
+                "and this engine writes to the row log alone; materialize the view with Feast's own engine"
+            )
 
     def __enter__(self) -> "WriteJob":
         return self
