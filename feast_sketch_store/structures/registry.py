@@ -16,8 +16,7 @@ from feast_sketch_store.structures.set_columns import SetColumns
 RESERVED = ("presence", "roundings")
 
 _kinds: dict[str, type[Structure]] = {
-    kind.kind: kind
-    for kind in (BloomTable, Columns, Scalars, SetColumns, Lists, Backed, ClusteredFilters)
+    kind.kind: kind for kind in (BloomTable, Columns, Scalars, SetColumns, Lists, Backed, ClusteredFilters)
 }
 
 
