@@ -56,8 +56,8 @@ class WriteJob:
         self._view: View = online_store.writer(config, feature_view)
         if names := [codec.feature for codec in backed_codecs(self._view)]:
             raise SketchStoreError(
-                f"feature view {self._name!r} has features that the backing store keeps ({', '.join(names)}), "
-                "and this engine writes to the row log alone; materialize the view with Feast's own engine"
+                f"feature view {self._name!r} has features that the backing store keeps ({', '.join(names)}); "
+                "this engine writes to the row log alone, so materialize the view with Feast's own engine"
             )
 
     def __enter__(self) -> "WriteJob":
