@@ -54,9 +54,10 @@ class WriteJob:
         self._name: str = feature_view.name
         self._seals = config.online_store.seal != "job"
         self._view: View = online_store.writer(config, feature_view)
-        if names := [codec.feature for codec in backed_codecs(self._view)]:
+        if codecs := backed_codecs(self._view):
+            names = ", ".join(codec.feature for codec in codecs)
             raise SketchStoreError(
-                f"feature view {self._name!r} has features that the backing store keeps ({', '.join(names)}); "
+                f"feature view {self._name!r} has features that the backing store keeps ({names}); "
                 "this engine writes to the row log alone, so materialize the view with Feast's own engine"
             )
 

@@ -28,6 +28,7 @@ BENCHMARKS = (
     "backing",
     "table_bits",
     "sizes",
+    "formats",
     "sealing",
     "materialize",
     "refresh",
