@@ -1,11 +1,29 @@
 """Fixtures for all tests: values of every type that Feast can carry."""
 
+import os
 from contextlib import ExitStack
 
 import pytest
 
-# The helpers import Feast, which takes seconds. The process that hands tests to others loads this file and
-# needs none of them.
+from tests.helpers.length import IS_LONG, VARIABLE
+from tests.helpers.order import in_shares
+
+
+def pytest_report_header():
+    if IS_LONG:
+        return f"{VARIABLE}=long: tests of two lengths take the long one"
+    return f"short form: {VARIABLE}=long pytest -m has_long_form runs in full what is shortened here"
+
+
+@pytest.hookimpl(trylast=True)  # after pytest's own, which brings together what shares a fixture
+def pytest_collection_modifyitems(items):
+    num_processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    if num_processes > 1:
+        items[:] = in_shares(items, num_processes)
+
+
+# The other helpers import Feast, which takes seconds. The process that hands tests to others loads this file
+# and needs none of them.
 
 
 @pytest.fixture(scope="session")

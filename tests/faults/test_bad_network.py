@@ -1,15 +1,11 @@
 """The short form of the campaign in bad_network.py."""
 
-import subprocess
-import sys
-from pathlib import Path
+import pytest
 
-CAMPAIGN = Path(__file__).with_name("bad_network.py")
+from tests.helpers.length import by_length
 
 
-def test_a_replica_behind_a_bad_network_answers_every_read():
-    # An interpreter of its own: it starts a server, and its connections survive no fork.
-    command = [sys.executable, "-W", "ignore", str(CAMPAIGN), "--seconds", "5", "--seed", "5"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert " 0 failures" in done.stdout
+@pytest.mark.has_long_form
+def test_a_replica_behind_a_bad_network_answers_every_read(run_campaign):
+    printed = run_campaign("bad_network.py", "--seconds", by_length("3", "5"), "--seed", "5")
+    assert " 0 failures" in printed

@@ -1,8 +1,13 @@
 """The short form of the campaign in concurrency.py."""
 
+import pytest
 
+from tests.helpers.length import by_length
+
+
+@pytest.mark.has_long_form
 def test_processes_may_write_and_read_one_view_at_once(run_campaign):
-    printed = run_campaign(
-        "concurrency.py", "--seconds", "10", "--writers", "3", "--readers", "2", "--seed", "11"
-    )
+    seconds = by_length("5", "10")
+    processes = "--writers", "3", "--readers", "2"
+    printed = run_campaign("concurrency.py", "--seconds", seconds, *processes, "--seed", "11")
     assert " 0 failures" in printed

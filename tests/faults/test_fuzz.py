@@ -1,6 +1,12 @@
 """The short form of the campaign in fuzz.py."""
 
+import pytest
 
+from tests.helpers.length import by_length
+
+
+@pytest.mark.has_long_form
 def test_damaged_and_forged_files_are_refused_or_safe_to_read(run_campaign):
-    printed = run_campaign("fuzz.py", "--inputs", "500", "--seed", "11")
-    assert "500 inputs of seed 11, 0 failures" in printed
+    inputs = by_length("200", "500")
+    printed = run_campaign("fuzz.py", "--inputs", inputs, "--seed", "11")
+    assert f"{inputs} inputs of seed 11, 0 failures" in printed

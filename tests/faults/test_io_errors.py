@@ -5,10 +5,14 @@ import sys
 
 import pytest
 
+from tests.helpers.length import by_length
 
+
+@pytest.mark.has_long_form
 @pytest.mark.skipif(sys.platform != "linux", reason="the calls are taken over as on Linux")
 @pytest.mark.skipif(not shutil.which("cc"), reason="io_errors.c needs a C compiler, as `cc`")
 def test_any_system_call_may_fail(run_campaign):
-    printed = run_campaign("io_errors.py", "--faults", "30", "--seed", "11")
-    assert "30 faults" in printed
+    faults = by_length("15", "30")
+    printed = run_campaign("io_errors.py", "--faults", faults, "--seed", "11")
+    assert f"{faults} faults" in printed
     assert " 0 failures" in printed

@@ -1,7 +1,13 @@
 """The short form of the campaign in kill.py."""
 
+import pytest
 
+from tests.helpers.length import by_length
+
+
+@pytest.mark.has_long_form
 def test_a_writer_may_be_killed_at_any_step(run_campaign):
-    printed = run_campaign("kill.py", "--kills", "40", "--seed", "11")
-    assert "40 kills" in printed
+    kills = by_length("20", "40")
+    printed = run_campaign("kill.py", "--kills", kills, "--seed", "11")
+    assert f"{kills} kills" in printed
     assert "0 failures" in printed

@@ -56,9 +56,9 @@ def test_what_is_told_is_told_once_for_each_change(advised):
 def test_what_the_order_of_an_array_costs_is_told_with_its_bytes(make_harness, make_view, make_value, caplog):
     harness = make_harness(view=make_view({"last": Array(Int64)}), seal_min_rows=0, error_rate="auto")
     assert "which takes about log2(different values) bits an element" in caplog.text
-    for user in range(64):
-        harness.write(user, {"last": make_value("int64_list_val", range(user, user + 16))})
-    assert harness.store.seal(harness.config, harness.view)
+    values = [{"last": make_value("int64_list_val", range(user, user + 16))} for user in range(64)]
+    harness.write_many([(harness.key(user_id=n), v, harness.noon(), None) for n, v in enumerate(values)])
+    harness.store.seal(harness.config, harness.view)
     harness.store.storage(harness.config, harness.view).delete([ADVICE_FILE])
     (message,) = apply_all(harness, [harness.view], caplog)
     (layer,) = harness.store.view(harness.config, harness.view).sealed()[0].layers

@@ -5,6 +5,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,7 +16,8 @@ from deltalake import DeltaTable
 from feast import FeatureStore
 
 from tests.helpers import object_servers
-from tests.helpers.processes import answering, run_command
+from tests.helpers.length import IS_LONG
+from tests.helpers.processes import answering, run_as_user, run_command
 
 EXAMPLE = Path(__file__).parents[2] / "feature_repo_example"
 
@@ -32,13 +34,10 @@ def copy(tmp_path_factory):
 def output(copy):
     """What two runs print: the second finds the files of the first.
 
-    The first is what a user does: the plain ``feast`` commands, then a reader, each a new interpreter.
+    The first is what a user does: the plain ``feast`` commands, then a reader.
     """
     command = [sys.executable, "-W", "ignore", copy / "run.py"]
-    runs = [
-        subprocess.run(command, capture_output=True, text=True, check=False, cwd=copy.parent),
-        run_command(command, cwd=copy.parent),
-    ]
+    runs = [run_as_user(command, cwd=copy.parent), run_command(command, cwd=copy.parent)]
     assert [run.returncode for run in runs] == [0, 0], runs[0].stderr + runs[1].stderr
     return [run.stdout for run in runs]
 
@@ -51,32 +50,20 @@ def fleet_commands():
     return re.search(r"```sh\n(.*?)```", section, re.DOTALL)[1].splitlines()
 
 
-def test_a_writer_and_a_replica_share_a_bucket(fleet_commands, tmp_path):
-    pytest.importorskip("moto.server", reason="moto[server] is not installed")
+@pytest.mark.has_long_form
+def test_a_writer_and_a_replica_share_a_bucket(fleet_commands, object_server, tmp_path):
+    """In the long form as a user does it; else with a server that runs, and Python in forks."""
     folder = tmp_path / "feature_repo_example"
     shutil.copytree(
         EXAMPLE, folder, ignore=shutil.ignore_patterns("sketch", "registry.db", "cache", "__pycache__")
     )
-    (port,) = object_servers.free_ports(1)
-    settings = folder / "bucket.yaml"
-    settings.write_text(settings.read_text().replace(":5050", f":{port}"))
-    scripts = Path(sys.executable).parent
-    install, server, *commands = (
-        command.replace("5050", str(port)).replace(".venv/bin", str(scripts)) for command in fleet_commands
-    )
+    install, server, *commands = fleet_commands
     assert install.endswith('pip install ".[object-store]" "moto[server]"')
     assert server.endswith(" &")
-    started = subprocess.Popen(
-        shlex.split(server.removesuffix(" &")), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    try:
-        said = [
-            subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, check=False)
-            for command in commands
-        ]
-    finally:
-        started.kill()
-        started.wait()
+    with _running(server.removesuffix(" &"), object_server) as port:
+        settings = folder / "bucket.yaml"
+        settings.write_text(settings.read_text().replace(":5050", f":{port}"))
+        said = [run_as_user(_words(command, port), cwd=tmp_path) for command in commands]
     assert [done.returncode for done in said] == [0, 0, 0], [done.stderr for done in said]
     assert "sealed" in said[1].stdout
     assert re.search(r"customer 12347, Iceland: \d{3} products", said[2].stdout)
@@ -84,6 +71,32 @@ def test_a_writer_and_a_replica_share_a_bucket(fleet_commands, tmp_path):
     assert list((folder / "data" / "cache").iterdir()), "which it maps from there"
 
 
+def _words(command, port):
+    """The words of a command of the README, with this Python and this port."""
+    program, *words = shlex.split(command.replace("5050", str(port)))
+    folder, _, name = program.rpartition("/")
+    if folder == ".venv/bin":
+        program = sys.executable if name == "python" else str(Path(sys.executable).with_name(name))
+    return [program, *words]
+
+
+@contextmanager
+def _running(command, object_server):
+    """The port on which the server of the README runs: its own in the long form."""
+    if not IS_LONG:
+        yield object_server("moto").port
+        return
+    pytest.importorskip("moto.server", reason="moto[server] is not installed")
+    (port,) = object_servers.free_ports(1)
+    started = subprocess.Popen(_words(command, port), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield port
+    finally:
+        started.kill()
+        started.wait()
+
+
+@pytest.mark.has_long_form
 def test_nothing_is_lost_and_nothing_added(output):
     for text in output:
         assert "kept in:                               sets" in text

@@ -25,13 +25,14 @@ from feast.repo_config import RepoConfig
 from feast.types import Int64, Set, String
 from requests import RequestException
 
+from tests.helpers.length import by_length
 from tests.helpers.processes import PATIENCE_SECONDS, start_command
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds the workers in /proc")
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 APRIL = NOON - timedelta(20)
-LARGE = 50_000  # rows
+LARGE = by_length(10_000, 50_000)  # rows
 
 USER = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
 USER_ID, VIEWED = Field(name="user_id", dtype=Int64), Field(name="viewed", dtype=Set(String))
@@ -366,6 +367,7 @@ def test_the_remote_online_store_of_another_repository(server, tmp_path):
         asyncio.run(client.close())
 
 
+@pytest.mark.has_long_form
 def test_reads_go_on_while_another_process_materializes(server, warm_feast_cli):
     """Each answer is one of before or of after, none is missing, and in the end all are of after."""
     if server.kind == "sqlite":

@@ -2,7 +2,8 @@
 
 An import of Feast takes seconds of a processor, the work of a test milliseconds. These processes are forks of
 one that has imported Feast and done nothing else: they share no store, file or lock with the test or with
-each other. A test of what a new interpreter does, such as resolving `type: sketch`, starts one.
+each other. A test of what a new interpreter does, such as resolving `type: sketch`, starts one. A test that
+plays a new user has forks, and new interpreters in its long form: `run_as_user`.
 """
 
 import multiprocessing
@@ -21,6 +22,8 @@ from multiprocessing.context import BaseContext, ForkServerContext, ForkServerPr
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from tests.helpers.length import IS_LONG
 
 _PRELOADED = [
     "pytest",
@@ -91,8 +94,8 @@ def start_command(
 
     Parameters
     ----------
-    command : ``["feast", ...]``, ``[sys.executable, "-c", code, ...]`` or ``[sys.executable, script, ...]``;
-        an option ``-W`` may come first.
+    command : ``["feast", ...]``, ``["feast-sketch", ...]``, ``[sys.executable, "-c", code, ...]`` or
+        ``[sys.executable, script, ...]``; an option ``-W`` may come first.
     stdout, stderr : descriptors of files that it writes to; they stay open here.
     """
     program, *arguments = map(str, command)
@@ -124,8 +127,17 @@ def run_command(
         return subprocess.CompletedProcess(command, process.exitcode, stdout.read(), stderr.read())
 
 
+def run_as_user(
+    command: Sequence[str | Path], *, cwd: Path | str | None = None
+) -> subprocess.CompletedProcess[str]:
+    """`run_command`, also for other programs; in the long form all Python in it is new interpreters."""
+    if IS_LONG or not _is_warm(str(command[0])):
+        return _run_anew(command, cwd=cwd, capture_output=True, text=True, check=False)
+    return run_command(command, cwd=cwd)
+
+
 def _is_warm(program: str) -> bool:
-    return program == sys.executable or Path(program).name == "feast"
+    return program == sys.executable or Path(program).name in ("feast", "feast-sketch")
 
 
 def _run_command(
@@ -149,8 +161,8 @@ def _run_command(
     multiprocessing.get_context = _get_warm_context
     if program != sys.executable:
         sys.argv = [program, *arguments]
-        (feast,) = entry_points(group="console_scripts", name="feast")
-        sys.exit(feast.load()())
+        (entry,) = entry_points(group="console_scripts", name=Path(program).name)
+        sys.exit(entry.load()())
     sys.orig_argv = [program, *arguments]
     if arguments[0] == "-W":
         warnings.simplefilter(arguments[1])

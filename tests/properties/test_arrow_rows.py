@@ -46,9 +46,13 @@ from feast_sketch_store.rows.limits import MAX_ELEMENTS
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
 from feast_sketch_store.view.view import View
+from tests.helpers.length import by_length
 
 # Feast drops nanoseconds with a warning.
-pytestmark = pytest.mark.filterwarnings("ignore:Discarding nonzero nanoseconds")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Discarding nonzero nanoseconds"),
+    pytest.mark.has_long_form,
+]
 
 REPEATABLE = settings(derandomize=True, deadline=None, database=None)
 EVENT = datetime(2026, 5, 1, tzinfo=UTC)
@@ -237,7 +241,7 @@ def codecs_of(types, name=""):
     return [FeatureCodec.for_feature(feature, dtype, name) for feature, dtype in types.items()]
 
 
-@settings(REPEATABLE, max_examples=60)
+@settings(REPEATABLE, max_examples=by_length(30, 60))
 @given(tables(), st.sampled_from(ALL_CODECS))
 def test_columns_become_the_rows_that_protos_become(drawn, codec):
     types, names, table = drawn
@@ -248,7 +252,7 @@ def test_columns_become_the_rows_that_protos_become(drawn, codec):
     assert comparable(rows, codecs) == comparable(wanted, codecs)
 
 
-@settings(REPEATABLE, max_examples=50)
+@settings(REPEATABLE, max_examples=by_length(25, 50))
 @given(tables(), st.data())
 def test_it_does_not_matter_how_a_table_is_cut(drawn, data):
     types, names, table = drawn

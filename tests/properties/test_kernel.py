@@ -26,13 +26,16 @@ from feast_sketch_store.kernel import (
     reference_sets,
 )
 from feast_sketch_store.succinct import EliasFano, FingerprintIndex, PackedInts
+from tests.helpers.length import by_length
+
+pytestmark = pytest.mark.has_long_form
 
 if kernel.IS_COMPILED:
     from feast_sketch_store.kernel import compiled
 else:
     pytest.skip("the kernel is not compiled here, or not wanted", allow_module_level=True)
 
-REPEATABLE = settings(derandomize=True, deadline=None, database=None)
+REPEATABLE = settings(derandomize=True, deadline=None, database=None, max_examples=by_length(50, 100))
 HALVES = st.integers(0, 2**64 - 1)
 BINARY = st.lists(st.binary(max_size=300), max_size=30)
 ROWS = st.lists(st.tuples(st.booleans(), st.lists(st.integers(0, 10**6))))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -16,9 +17,12 @@ from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKey
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.snapshot import encode
 from feast_sketch_store.snapshot.sealed import open_layer, with_checksums
+from tests.helpers.length import by_length
 from tests.helpers.snapshots import published
 
-REPEATABLE = settings(derandomize=True, deadline=None, database=None, max_examples=250)
+pytestmark = pytest.mark.has_long_form
+
+REPEATABLE = settings(derandomize=True, deadline=None, database=None, max_examples=by_length(80, 250))
 # Salts are random. A false positive at this rate would be a bug, not chance.
 NEVER = 1e-12
 

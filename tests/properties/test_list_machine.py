@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -24,7 +25,10 @@ from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
 from feast_sketch_store.view.view import View
 from tests.helpers.keys import user_hashes
+from tests.helpers.length import by_length
 from tests.storage.memory import Files, MemoryStorage
+
+pytestmark = pytest.mark.has_long_form
 
 SECOND = 1_000_000
 TICK = 60 * SECOND
@@ -212,7 +216,7 @@ class ListMachine(RuleBasedStateMachine):
 
 
 ListMachine.TestCase.settings = settings(
-    max_examples=20, stateful_step_count=25, deadline=None, derandomize=True, database=None
+    max_examples=by_length(10, 20), stateful_step_count=25, deadline=None, derandomize=True, database=None
 )
 TestLists = ListMachine.TestCase
 
@@ -224,5 +228,7 @@ class ListsInMemoryMachine(ListMachine):
         return MemoryStorage(self.files)
 
 
-ListsInMemoryMachine.TestCase.settings = settings(ListMachine.TestCase.settings, max_examples=10)
+ListsInMemoryMachine.TestCase.settings = settings(
+    ListMachine.TestCase.settings, max_examples=by_length(6, 10)
+)
 TestListsInMemory = ListsInMemoryMachine.TestCase

@@ -18,7 +18,10 @@ from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
 from feast_sketch_store.view.view import View
 from tests.helpers.keys import user_hashes, user_key
+from tests.helpers.length import by_length
 from tests.storage.memory import Files, MemoryStorage, ObjectsInMemory
+
+pytestmark = pytest.mark.has_long_form
 
 CODECS = [FeatureCodec("viewed", "string_set_val"), FeatureCodec("name", "string_val")]
 NAMES = [codec.feature for codec in CODECS]
@@ -189,7 +192,7 @@ class ViewMachine(RuleBasedStateMachine):
 
 
 ViewMachine.TestCase.settings = settings(
-    max_examples=30, stateful_step_count=25, deadline=None, derandomize=True, database=None
+    max_examples=by_length(12, 30), stateful_step_count=25, deadline=None, derandomize=True, database=None
 )
 TestView = ViewMachine.TestCase
 
@@ -201,7 +204,7 @@ class ViewInMemoryMachine(ViewMachine):
         return MemoryStorage(self.files)
 
 
-ViewInMemoryMachine.TestCase.settings = settings(ViewMachine.TestCase.settings, max_examples=15)
+ViewInMemoryMachine.TestCase.settings = settings(ViewMachine.TestCase.settings, max_examples=by_length(8, 15))
 TestViewInMemory = ViewInMemoryMachine.TestCase
 
 
@@ -212,7 +215,9 @@ class ViewOfObjectsMachine(ViewInMemoryMachine):
         return ObjectsInMemory(self.files)
 
 
-ViewOfObjectsMachine.TestCase.settings = settings(ViewMachine.TestCase.settings, max_examples=15)
+ViewOfObjectsMachine.TestCase.settings = settings(
+    ViewMachine.TestCase.settings, max_examples=by_length(8, 15)
+)
 TestViewOfObjects = ViewOfObjectsMachine.TestCase
 
 

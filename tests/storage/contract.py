@@ -20,6 +20,7 @@ import pytest
 
 from feast_sketch_store.errors import StorageError
 from feast_sketch_store.storage.base import FileExistsAlreadyError, MissingFileError
+from tests.helpers.length import by_length
 
 NOT_NAMES = ["", "/", "/a", "a/", "a//b", ".", "..", "../a", "a/../b", "a/./b", "a/..", "a\0b", "a/\ud800"]
 NOT_FOLDERS = ["a", "a/b", "/", "a//", "../", "a/../", "/a/"]
@@ -505,9 +506,10 @@ class StorageContract:
         put(other, "rows/a", b"new")
         assert names_of(storage) == ["rows/a"]
 
+    @pytest.mark.has_long_form
     def test_what_was_deleted_stays_so_under_writers(self, make):
         storages = [make() for _ in range(4)]
-        for round_ in range(15):
+        for round_ in range(by_length(5, 15)):
             old = {f"rows/{round_}-old-{number}" for number in range(20)}
             for name in old:
                 put(storages[0], name)
@@ -541,8 +543,9 @@ class StorageContract:
         storages[0].delete_all()
         assert names_of(storages[0]) == []
 
+    @pytest.mark.has_long_form
     def test_two_delete_everything(self, make):
-        for _ in range(10):
+        for _ in range(by_length(4, 10)):
             storages = [make() for _ in range(4)]
             for number in range(30):
                 put(storages[0], f"rows/{number % 3}/{number}")

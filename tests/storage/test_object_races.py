@@ -17,9 +17,10 @@ from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
 from feast_sketch_store.view.view import View
 from tests.helpers.keys import user_hashes, user_key
+from tests.helpers.length import by_length
 from tests.helpers.processes import run_command
 
-WRITERS, COMMITS = 8, 12
+WRITERS, COMMITS = 8, by_length(5, 12)
 CODEC = FeatureCodec("viewed", "string_set_val")
 # Salts are random. A false positive at 1e-12 would be a bug, not chance.
 SETTINGS = ViewSettings("history", 1e-12, {"viewed": FeatureSettings(CODEC, 1e-12, 1000)})
@@ -42,6 +43,7 @@ print(json.dumps(numbers))
 """
 
 
+@pytest.mark.has_long_form
 @pytest.mark.parametrize("name", ["moto", "weed", "azurite"])
 def test_eight_writers_keep_all_commits(object_server, name):
     server = object_server(name)

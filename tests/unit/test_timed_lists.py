@@ -11,6 +11,9 @@ from feast_sketch_store import kernel
 from feast_sketch_store.kernel import reference_lists
 from feast_sketch_store.succinct import ListCode, TimedLists
 from feast_sketch_store.succinct.timed_lists import bit_lengths, classes_of, code_lengths, prefix_codes
+from tests.helpers.length import by_length
+
+pytestmark = pytest.mark.has_long_form
 
 SIDES = [reference_lists]
 if kernel.IS_COMPILED:
@@ -18,7 +21,7 @@ if kernel.IS_COMPILED:
 
     SIDES.append(compiled)
 
-REPEATABLE = settings(derandomize=True, database=None, deadline=None, max_examples=150)
+REPEATABLE = settings(derandomize=True, database=None, deadline=None, max_examples=by_length(60, 150))
 
 
 def coded(rows, num_symbols):

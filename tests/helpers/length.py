@@ -1,0 +1,25 @@
+"""The two lengths that some tests have.
+
+They look at fewer inputs, or for a shorter time, in the run that people wait for, and at all in their
+long form:
+
+    FEAST_SKETCH_STORE_TESTS=long .venv/bin/pytest -n 3 -m has_long_form
+
+`.ci/run` runs both. A test of two lengths has the mark ``has_long_form``.
+"""
+
+import os
+from typing import TypeVar
+
+T = TypeVar("T")
+
+VARIABLE = "FEAST_SKETCH_STORE_TESTS"
+_LENGTH = os.environ.get(VARIABLE, "short")
+if _LENGTH not in ("short", "long"):
+    raise ValueError(f"{VARIABLE} must be 'short' or 'long', not {_LENGTH!r}")
+IS_LONG = _LENGTH == "long"
+
+
+def by_length(short: T, long: T) -> T:
+    """What this run takes: ``long`` in the long form."""
+    return long if IS_LONG else short
