@@ -824,7 +824,7 @@ def _print_outcomes(done: dict[str, Any], as_json: bool, column: str) -> None:
 
 _FEATURE_COLUMNS = [
     *("view", "feature", "codec", "structure", "vocabulary", "facts", "facts cut", "memory"),
-    *("expected rate", "sampled rate", "max error", "mean error"),
+    *("expected rate", "sampled rate", "within, 95 %", "max error", "mean error"),
 ]
 _VIEW_COLUMNS = [
     "view",
@@ -915,7 +915,7 @@ def _feature_cells(view: str, feature: FeatureReport) -> list[str]:
         f"{feature.facts:,}",
         f"{feature.facts_cut:,}",
         readable_bytes(feature.size_bytes),
-        *map(_rate, (feature.expected_rate, feature.sampled_rate)),
+        *map(_rate, (feature.expected_rate, feature.sampled_rate, feature.sampled_within)),
         *("-" if error is None else f"{error:.3g}" for error in errors),
     ]
 

@@ -32,6 +32,7 @@ from feast_sketch_store.operations.verification import Verification, size_of, ve
 from feast_sketch_store.rows.codecs import BINNED
 from feast_sketch_store.rows.entity_keys import find_sorted, hash_entity_keys
 from feast_sketch_store.storage.base import Storage
+from feast_sketch_store.structures.bounds import within
 from feast_sketch_store.view.live import expire_before_of
 from feast_sketch_store.view.registry import named
 from feast_sketch_store.view.sealing import SealPolicy
@@ -54,7 +55,8 @@ class FeatureReport:
     ``facts`` are those kept, ``facts_cut`` those of values outside the vocabulary. ``size_bytes`` is what it
     takes of the snapshot: its column, or its vocabulary and share of the table or the sets. ``expected_rate``
     is what the table is sized for, ``sampled_rate`` was measured just now: the share of random values of the
-    vocabulary that random unknown entities seem to have; both are 0 without a filter. ``vocabulary`` is None
+    vocabulary that random unknown entities seem to have; both are 0 without a filter. The true rate is within
+    ``sampled_within`` of it with a confidence of 95 %, by a Chernoff bound. ``vocabulary`` is None
     where values have no ids. For a binned feature ``max_error`` and ``mean_error`` are the distances between
     the numbers and the values stored for them, as of the last seal.
     """
@@ -70,6 +72,7 @@ class FeatureReport:
     sampled_rate: float
     max_error: float | None = None
     mean_error: float | None = None
+    sampled_within: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -181,6 +184,7 @@ def _feature_report(shards: Shards, name: str, sampled_rate: float) -> FeatureRe
         sampled_rate,
         max((rounding.max_error for rounding in roundings), default=None),
         max((rounding.mean_error for rounding in roundings), default=None),
+        within(sampled_rate, _SAMPLES) if any(part.false_positive_rate for part in features) else 0.0,
     )
 
 

@@ -236,13 +236,27 @@ def size(facts: Sequence[ClusterFacts]) -> tuple[int, list[Split]]:
         if len(possible) < len(splits):
             continue
         ones = sum(own.num_ones(split) for own, split in zip(facts, possible, strict=True))
-        num_bits = max(1, math.ceil(ones / -math.log1p(-fill)))
+        num_bits = max(1, math.ceil(ones / -math.log1p(-fill_limit(facts, possible))))
         if best is None or num_bits < best[0]:
             best = num_bits, possible
     if best is None:
         wanted = ", ".join(f"{own.false_per_read:g}" for own in facts)
         raise ValueError(f"{wanted} false values per read take more than {MAX_NUM_HASHES} hashes")
     return best
+
+
+def fill_limit(facts: Sequence[ClusterFacts], splits: Sequence[Split]) -> float:
+    """The largest share of ones, below 1, at which all features keep what is wanted; 0 if there is none."""
+    shown = [
+        (_sums(split.level_of, own.absent, len(split.hashes)) / own.may_show, np.array(split.hashes))
+        for own, split in zip(facts, splits, strict=True)
+    ]
+    low, high = 0.0, 1 - 1e-9
+    for _ in range(40):
+        middle = (low + high) / 2
+        keeps = all(absent @ np.power(middle, hashes) <= 1 for absent, hashes in shown)
+        low, high = (middle, high) if keeps else (low, middle)
+    return low
 
 
 def expected_fill(facts: Sequence[ClusterFacts], splits: Sequence[Split], num_bits: int) -> float:

@@ -39,6 +39,7 @@ from feast_sketch_store.structures.cluster_sizing import (
     STYLES,
     ClusterFacts,
     Split,
+    fill_limit,
     size,
 )
 from feast_sketch_store.structures.clusters import MAX_CLUSTERS, Scorer, count, learn
@@ -452,7 +453,7 @@ def _fill(
         excess = max(own.excess(split, fill) for own, split in zip(facts, splits, strict=True))
         if excess <= 1 + TOLERANCE:
             return builder.build(), splits, fill
-        lower = _fill_limit(facts, splits)
+        lower = fill_limit(facts, splits)
         needed = min(2.0, 1.002 * math.log1p(-fill) / math.log1p(-lower)) if lower else 2.0
         wanted_bits = max(math.ceil(builder.num_bits * needed), builder.num_bits + 64)
         if wanted_bits > _MAX_GROWTH * num_bits + (1 << 16):
@@ -460,16 +461,6 @@ def _fill(
     return Shortfall(
         math.inf, f"a table of {builder.num_bits} bits would show {excess:.3g} times what it may"
     )
-
-
-def _fill_limit(facts: Sequence[ClusterFacts], splits: Sequence[Split]) -> float:
-    """The largest share of ones at which all features keep what is wanted."""
-    low, high = 0.0, 1.0
-    for _ in range(40):
-        middle = (low + high) / 2
-        keeps = all(own.excess(split, middle) <= 1 for own, split in zip(facts, splits, strict=True))
-        low, high = (middle, high) if keeps else (low, middle)
-    return low
 
 
 def _add(
