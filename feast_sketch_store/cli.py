@@ -24,7 +24,7 @@ from feast_sketch_store.bridges.survey import DEFAULT_SAMPLE as DEFAULT_SURVEY
 from feast_sketch_store.bridges.survey import SurveyedView
 from feast_sketch_store.bridges.survey import survey as survey_store
 from feast_sketch_store.errors import SketchStoreError
-from feast_sketch_store.operations import copying, maintenance
+from feast_sketch_store.operations import backing, copying, maintenance
 from feast_sketch_store.operations.exporting import exported
 from feast_sketch_store.operations.health import ViewHealth, health
 from feast_sketch_store.operations.maintenance import FeatureReport, ViewReport
@@ -173,6 +173,23 @@ def seal(
 
 
 @cli.command()
+@click.argument("view")
+@_JSON
+@click.pass_obj
+def refill(open_store: Callable[[], FeatureStore], view: str, as_json: bool) -> None:
+    """Write a view's backed features to the backing store again.
+
+    From the row log. Do so when that store lost rows, and after a feature became a backed one.
+    """
+    with _errors(), _progress(f"Filling the backing store with {view}") as tell:
+        written = backing.refill(open_store(), view, tell)
+    if as_json:
+        _print_json({"view": view, "rows": written})
+    else:
+        click.echo(f"{written:,} rows written")
+
+
+@cli.command()
 @_VIEWS
 @click.option(
     "--orphan-age",
@@ -218,7 +235,6 @@ def verify(open_store: Callable[[], FeatureStore], views: Sequence[str], as_json
         columns = [
             "view",
             "commits",
-            "data files",
             "rows",
             "snapshots",
             "entities compared",
@@ -808,7 +824,7 @@ def _print_outcomes(done: dict[str, Any], as_json: bool, column: str) -> None:
 
 _FEATURE_COLUMNS = [
     *("view", "feature", "codec", "structure", "vocabulary", "facts", "facts cut", "memory"),
-    *("expected rate", "sampled rate", "max error", "mean error"),
+    *("expected rate", "sampled rate", "within, 95 %", "max error", "mean error"),
 ]
 _VIEW_COLUMNS = [
     "view",
@@ -899,7 +915,7 @@ def _feature_cells(view: str, feature: FeatureReport) -> list[str]:
         f"{feature.facts:,}",
         f"{feature.facts_cut:,}",
         readable_bytes(feature.size_bytes),
-        *map(_rate, (feature.expected_rate, feature.sampled_rate)),
+        *map(_rate, (feature.expected_rate, feature.sampled_rate, feature.sampled_within)),
         *("-" if error is None else f"{error:.3g}" for error in errors),
     ]
 

@@ -59,6 +59,9 @@ REFUSED_COMMITS = _counter(
 SEALS = _counter("seals", "Seals that published a snapshot")
 SEAL_FAILURES = _counter("seal_failures", "Seals that failed; the rows are kept")
 SEAL_SECONDS = _counter("seal_seconds", "Seconds that seals took, failed ones included")
+BACKING_LOOKUPS = _counter("backing_lookups", "Entities whose features were asked of the backing store")
+BACKING_FAILURES = _counter("backing_failures", "Batches that the backing store could not answer")
+BACKING_LOST = _counter("backing_lost", "Values of rows that the backing store should have had and had not")
 FETCHED_BYTES = _counter("fetched_bytes", "Bytes that were fetched from an object store", _STORE)
 REQUESTS = _counter("requests", "Calls of an object store, by what they do", (*_STORE, "operation"))
 

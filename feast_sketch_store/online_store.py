@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 from feast import Entity, FeatureStore
@@ -26,11 +26,19 @@ from feast.utils import _get_table_entity_values
 from numpy.typing import NDArray
 from pydantic import Field, SecretStr, StrictStr, field_validator, model_validator
 
-from feast_sketch_store.adapter import single
+from feast_sketch_store.adapter import backing, single
 from feast_sketch_store.adapter.advice import Hint, advice, summary, untold
+from feast_sketch_store.adapter.backing import FAIL, BackingStore, Steps
 from feast_sketch_store.adapter.expiry import warn_of_read, warn_of_write
 from feast_sketch_store.adapter.list_updates import updates
-from feast_sketch_store.adapter.responses import Row, add_vectors, distinct, hash_join_keys, to_rows
+from feast_sketch_store.adapter.responses import (
+    Row,
+    add_vectors,
+    distinct,
+    entity_key_of,
+    hash_join_keys,
+    to_rows,
+)
 from feast_sketch_store.errors import (
     RowError,
     SettingsError,
@@ -41,7 +49,7 @@ from feast_sketch_store.errors import (
 )
 from feast_sketch_store.layers import LayerAnswer
 from feast_sketch_store.metrics import ViewMetrics
-from feast_sketch_store.rows.codecs import EXACT
+from feast_sketch_store.rows.codecs import EXACT, FeatureCodec
 from feast_sketch_store.rows.encoding import FeastRow, deletions
 from feast_sketch_store.rows.entity_keys import JoinKeys, hash_entity_keys, join_keys_text
 from feast_sketch_store.storage.base import Storage
@@ -68,8 +76,10 @@ from feast_sketch_store.view.settings import (
     vocabulary_setting,
 )
 from feast_sketch_store.view.view import View
+from feast_sketch_store.view.worker_views import is_worker, kept
 
 _logger = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 # So many are read one by one; of more, reads of arrays let other threads run, and wait for memory together.
 _FEW_ENTITIES = 128
@@ -81,14 +91,16 @@ _Declaration = tuple[list[tuple[str, FeastType, dict[str, str]]], dict[str, str]
 _Circumstances = tuple[list[tuple[str, FeastType]], timedelta | None, Path | None, "SketchOnlineStoreConfig"]
 
 
+_OwnType = Literal[
+    "sketch", "feast_sketch_store.SketchOnlineStore", "feast_sketch_store.online_store.SketchOnlineStore"
+]
+_OWN_TYPES = get_args(_OwnType)
+
+
 class SketchOnlineStoreConfig(FeastConfigBaseModel):
     """The ``online_store`` section of ``feature_store.yaml``."""
 
-    type: Literal[
-        "sketch",
-        "feast_sketch_store.SketchOnlineStore",
-        "feast_sketch_store.online_store.SketchOnlineStore",
-    ] = "sketch"
+    type: _OwnType = "sketch"
     """Selects this store; the class paths work where the short name is not registered."""
 
     path: StrictStr = DEFAULT_PATH
@@ -111,8 +123,8 @@ class SketchOnlineStoreConfig(FeastConfigBaseModel):
     smallest structure that reports at most a tenth as many wrong elements as right ones."""
 
     structure: str = AUTO
-    """How Arrays and Sets are kept: `bloom`, `weighted_bloom`, `sets`, another structure that is registered,
-    or `auto` for whichever fits what they are kept for."""
+    """How Arrays and Sets are kept: `bloom`, `weighted_bloom`, `learned_bloom`, `sandwiched_bloom`, `sets`,
+    another structure that is registered, or `auto` for whichever fits what they are kept for."""
 
     vocabulary: Any = None
     """Values of Arrays and Sets that are kept; None for all. See `settings.vocabulary_setting`."""
@@ -138,6 +150,17 @@ class SketchOnlineStoreConfig(FeastConfigBaseModel):
     """How long rows stay on disk after they expired, such as ``7d``. Reads hide them meanwhile, so
     neither a wrong clock nor a wrong ttl destroys anything."""
 
+    backing_store: dict[str, Any] | None = None
+    """Options of another online store of Feast, ``type`` among them, which keeps what a sketch is not made
+    for: features with ``sketch.codec: backing``, and by default embeddings, JSON, maps and structs."""
+
+    backing_on_error: Literal["fail", "missing"] = FAIL
+    """What a read does while the backing store cannot be reached: `fail`, or answer with its features
+    `missing`."""
+
+    owns_backing: bool = False
+    """Whether a teardown tears down the backing store, too; it removes all that the project has there."""
+
     refresh_interval_seconds: float = Field(DEFAULT_REFRESH_INTERVAL_SECONDS, ge=0)
     """Longest time, in seconds, until a read sees what another process wrote."""
 
@@ -151,7 +174,7 @@ class SketchOnlineStoreConfig(FeastConfigBaseModel):
 
     seal_share: float = Field(0.25, gt=0)
     """A write seals the view once the unsealed rows take more than this share of what the sealed ones
-    take, in number or in bytes ..."""
+    take, in number or, above 4 MiB, in bytes ..."""
 
     seal_min_rows: int = Field(1_000, ge=0)
     """... and are more than this number; until then they are kept exactly."""
@@ -197,6 +220,13 @@ class SketchOnlineStoreConfig(FeastConfigBaseModel):
             check_url(path)
         return path
 
+    @field_validator("backing_store")
+    @classmethod
+    def _check_backing_store(cls, given: dict[str, Any] | None) -> dict[str, Any] | None:
+        if given is not None and (not isinstance(given.get("type"), str) or given["type"] in _OWN_TYPES):
+            raise ValueError("backing_store needs the type of another online store, such as `type: redis`")
+        return given
+
     @field_validator("storage_options", mode="before")
     @classmethod
     def _check_storage_options(cls, given: Any) -> dict[str, SecretStr]:
@@ -222,18 +252,22 @@ class SketchOnlineStore(OnlineStore):
     _versioned_read_supported = True
 
     def __init__(self) -> None:
-        self._forget_views()
+        self._in_worker = is_worker()
+        self._views: dict[str, tuple[_Declaration, View]] = kept("views")
+        self._settings: dict[str, tuple[_Declaration, _Circumstances]] = kept("settings")  # of the views
+        self._opened_backing: tuple[tuple[Any, ...], BackingStore | None] | None = None
 
     def _forget_views(self) -> None:
-        self._views: dict[str, tuple[_Declaration, View]] = {}
-        self._settings: dict[str, tuple[_Declaration, _Circumstances]] = {}  # of the views
+        self._views.clear()
+        self._settings.clear()
+        self._opened_backing = None
 
     def __getstate__(self) -> dict[str, Any]:
         # Compute engines send a store to their workers, which open the views for themselves.
         return {}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._forget_views()
+        SketchOnlineStore.__init__(self)
 
     def online_write_batch(
         self,
@@ -252,11 +286,39 @@ class SketchOnlineStore(OnlineStore):
         StorageError : the folder cannot be written. In each case nothing of the batch is kept.
         """
         if data:
-            _require_writer(config)
-            self.writer(config, table).write(data)
+            require_writer(config)
+            view = self.writer(config, table)
+            if backing.backed_codecs(view):
+                backing.write(view, table, data, self.backing(config))
+            else:
+                view.write(data)
             self._warn_of_write(config, table, data)
         if progress:
             progress(len(data))
+
+    def backing(self, config: RepoConfig) -> BackingStore | None:
+        """The store that keeps backed features, opened once; None if nothing is to be written to one.
+
+        Raises
+        ------
+        SettingsError : it cannot be opened.
+        """
+        options = config.online_store
+        key = config.project, options.backing_store, options.backing_on_error
+        if self._opened_backing is None or self._opened_backing[0] != key:
+            self._opened_backing = key, BackingStore.of(config)
+        return self._opened_backing[1]
+
+    def _finish(self, config: RepoConfig, steps: Steps[_T]) -> _T:
+        return backing.finish(steps, lambda: self._read_backing(config))
+
+    async def _finish_async(self, config: RepoConfig, steps: Steps[_T]) -> _T:
+        return await backing.finish_async(steps, lambda: self._read_backing(config))
+
+    def _read_backing(self, config: RepoConfig) -> BackingStore:
+        store = self.backing(config)
+        assert store is not None, "a store that is only written to is not read"
+        return store
 
     def _warn_of_write(self, config: RepoConfig, table: FeatureView, data: Sequence[FeastRow]) -> None:
         """Warn if rows were written that have expired."""
@@ -284,8 +346,36 @@ class SketchOnlineStore(OnlineStore):
             row = self._read_one(config, table, entity_keys[0], requested_features, ttl)
             if row is not None:
                 return [row]
-        answers = self._read(config, table, hash_entity_keys(entity_keys), requested_features, ttl)
+        return self._finish(config, self._rows(config, table, entity_keys, requested_features))
+
+    def _rows(
+        self,
+        config: RepoConfig,
+        table: FeatureView,
+        entity_keys: Sequence[EntityKeyProto],
+        features: Sequence[str],
+    ) -> Steps[list[Row]]:
+        """The rows of many entities, with a lookup in the backing store if one is needed."""
+        ttl = ttl_microseconds(config.online_store, table)
+        answers = self._read(config, table, hash_entity_keys(entity_keys), features, ttl)
+        answers = yield from self._filled(config, table, features, answers, entity_keys.__getitem__)
         return to_rows(answers, len(entity_keys))
+
+    def _filled(
+        self,
+        config: RepoConfig,
+        table: FeatureView,
+        features: Sequence[str],
+        answers: list[LayerAnswer],
+        key_of: Callable[[int], EntityKeyProto],
+    ) -> Steps[list[LayerAnswer]]:
+        """See `backing.filled`."""
+        if config.online_store.backing_store is None:
+            return answers
+        view = self.view(config, table)
+        if not (codecs := backing.backed_codecs(view, features)):
+            return answers
+        return (yield from backing.filled(answers, table, codecs, key_of, view.metrics))
 
     def _read_one(
         self,
@@ -334,6 +424,30 @@ class SketchOnlineStore(OnlineStore):
         Does what Feast's own method does, by which a test goes; requests that have anything unusual about
         their entities are left to that one, errors included.
         """
+        self._finish(
+            config,
+            self._vectors(
+                config,
+                grouped_refs,
+                join_key_values,
+                entity_name_to_join_key_map,
+                online_features_response,
+                full_feature_names,
+                include_feature_view_version_metadata,
+            ),
+        )
+
+    def _vectors(
+        self,
+        config: RepoConfig,
+        grouped_refs: list[tuple[FeatureView, list[str]]],
+        join_key_values: dict[str, list[ValueProto]],
+        entity_name_to_join_key_map: dict[str, str],
+        online_features_response: GetOnlineFeaturesResponse,
+        full_feature_names: bool,
+        include_feature_view_version_metadata: bool,
+    ) -> Steps[None]:
+        """See `_read_features_per_fv`; with a lookup in the backing store per view that needs one."""
         for table, features in grouped_refs:
             join_keys = _get_table_entity_values(table, entity_name_to_join_key_map, join_key_values)
             # Feast refuses a request that lacks a join key of any view, where a view has none of its own.
@@ -365,6 +479,9 @@ class SketchOnlineStore(OnlineStore):
                 hashes, places = distinct(hashes)
                 ttl = ttl_microseconds(config.online_store, table)
                 answers = self._read(config, table, hashes, features, ttl)
+                answers = yield from self._filled(
+                    config, table, features, answers, entity_key_of(join_keys, places, len(hashes))
+                )
                 num_present = add_vectors(online_features_response, features, answers, len(hashes), places)
             metadata = online_features_response.metadata
             view_name: str = table.projection.name_to_use()  # type: ignore[no-untyped-call]
@@ -409,7 +526,11 @@ class SketchOnlineStore(OnlineStore):
         A read of memory takes less than a hop to a thread and back for all but large batches, and in a
         thread it would hold the interpreter just as long.
         """
-        if all(self.view(config, table).is_fresh() for table, _ in grouped_refs):
+        views = [self.view(config, table) for table, _ in grouped_refs]
+        if config.online_store.backing_store is not None:
+            await _refresh_beside(views)
+            await self._finish_async(config, self._vectors(config, grouped_refs, *arguments))
+        elif all(view.is_fresh() for view in views):
             self._read_features_per_fv(config, grouped_refs, *arguments)
         else:
             await asyncio.to_thread(self._read_features_per_fv, config, grouped_refs, *arguments)
@@ -428,8 +549,13 @@ class SketchOnlineStore(OnlineStore):
     ) -> None:
         """`online_write_batch` without waiting for the disk. Writes of several tasks share a commit."""
         if data:
-            _require_writer(config)
-            await self.writer(config, table).write_async(data)
+            require_writer(config)
+            view = self.writer(config, table)
+            if backing.backed_codecs(view):
+                store = self.backing(config)
+                await asyncio.to_thread(backing.write, view, table, data, store)
+            else:
+                await view.write_async(data)
             self._warn_of_write(config, table, data)
         if progress:
             progress(len(data))
@@ -460,7 +586,7 @@ class SketchOnlineStore(OnlineStore):
     ) -> None:
         """What `FeatureStore.update_online_store` calls; a batch is written as one."""
         if data:
-            _require_writer(config)
+            require_writer(config)
             view = self.writer(config, table)
             await view.write_async(updates(view.settings, data, update_expressions))
             self._warn_of_write(config, table, data)
@@ -475,16 +601,23 @@ class SketchOnlineStore(OnlineStore):
         requested_features: list[str] | None = None,
     ) -> list[Row]:
         """`online_read` on the event loop, or in a thread if it is time to look at the disk."""
-        if self.view(config, table).is_fresh():
+        view = self.view(config, table)
+        if config.online_store.backing_store is not None:
+            await _refresh_beside([view])
+            features = requested_features or [feature.name for feature in table.features]
+            return await self._finish_async(config, self._rows(config, table, entity_keys, features))
+        if view.is_fresh():
             return self.online_read(config, table, entity_keys, requested_features)
         return await asyncio.to_thread(self.online_read, config, table, entity_keys, requested_features)
 
     async def close(self) -> None:
         """Let go of all views: their memory, mapped files and threads. A later call opens them again."""
-        views = [view for _, view in self._views.values()]
+        views, opened = [view for _, view in self._views.values()], self._opened_backing
         self._forget_views()
         for view in views:
             await asyncio.to_thread(view.close)
+        if opened is not None and opened[1] is not None:
+            await opened[1].close()
 
     def write_precomputed_vector(
         self,
@@ -525,9 +658,10 @@ class SketchOnlineStore(OnlineStore):
         UnsupportedFeatureError, SettingsError : views cannot be kept here; all are named, and nothing was
             changed.
         """
-        _require_writer(config)
+        require_writer(config)
         hints: list[tuple[Storage, list[Hint]]] = []
         problems: list[SketchStoreError] = []
+        backed_views: list[tuple[FeatureView, list[FeatureCodec]]] = []
         for table in tables_to_keep:
             try:
                 view = self._open(config, table)
@@ -537,10 +671,14 @@ class SketchOnlineStore(OnlineStore):
             except (UnsupportedFeatureError, SettingsError, RowError) as error:
                 problems.append(error)
                 continue
+            backed_views.append((table, backing.backed_codecs(view)))
             sealed = view.sealed()
             hints.append((view.storage, [*advice(table, view.settings, sealed[0] if sealed else None)]))
         if problems:
             raise summed_up(problems)
+        backed = [(table, [codec.feature for codec in codecs]) for table, codecs in backed_views if codecs]
+        if (store := self.backing(config)) is not None:
+            store.update([table for table in tables_to_delete if _has_backed(config, table)], backed)
         for table in tables_to_keep:
             self.storage(config, table).prepare()
         if new_hints := [hint for storage, of_view in hints for hint in untold(storage, of_view)]:
@@ -562,10 +700,12 @@ class SketchOnlineStore(OnlineStore):
         for _, view in self._views.values():
             view.settle()
         self._forget_views()
-        _require_writer(config)
+        require_writer(config)
         options = config.online_store
         place = StorePlace.of(config.repo_path, options.path, options.storage_options)
         place.remove_project(config.project)
+        if options.owns_backing and (store := self.backing(config)) is not None:
+            store.teardown(tables)
 
     def delete(self, config: RepoConfig, table: FeatureView, entity_keys: list[EntityKeyProto]) -> None:
         """Delete all rows of some entities. Rows that are written later count again.
@@ -576,20 +716,23 @@ class SketchOnlineStore(OnlineStore):
         Raises
         ------
         RowError : a key is not of the view's join keys; nothing was deleted.
-        StorageError : nothing was deleted.
+        StorageError : nothing was deleted; or all of it, but for what the backing store has of the entities.
         """
         if entity_keys:
-            _require_writer(config)
+            require_writer(config)
             view = self.writer(config, table)
             try:
                 rows = deletions(entity_keys, datetime.now(UTC), view.settings.join_keys)
             except RowError as error:
                 raise RowError(f"feature view {table.name!r}: {error}") from error
             view.delete(rows)
+            store = self.backing(config)
+            if store is not None and backing.backed_codecs(view):
+                backing.delete(view, table, entity_keys, store)  # nobody finds the entities any more
 
     def seal(self, config: RepoConfig, table: FeatureView) -> bool:
         """Seal a view now; see `View.seal`."""
-        _require_writer(config)
+        require_writer(config)
         return self.writer(config, table).seal()
 
     def storage(self, config: RepoConfig, table: FeatureView) -> Storage:
@@ -614,6 +757,10 @@ class SketchOnlineStore(OnlineStore):
         storage = self.storage(config, table)
         declaration = _declaration(config, table)
         known = self._views.get(storage.location)
+        if self._in_worker and known is not None:
+            opened_with = self._settings[storage.location][1][3]
+            if opened_with != config.online_store:  # another store's, say with credentials that have expired
+                known = None
         if known is None or known[0] != declaration:
             known = (copy.deepcopy(declaration), self._open(config, table))
             self._views[storage.location] = known
@@ -643,6 +790,22 @@ class SketchOnlineStore(OnlineStore):
         )
         view.metrics = ViewMetrics(config.project, table.name)
         return view
+
+
+def _has_backed(config: RepoConfig, table: FeatureView) -> bool:
+    """Whether a view that goes had backed features, as far as its definition still tells."""
+    try:
+        settings = resolve(config.online_store, table, config.repo_path)
+    except SketchStoreError:
+        return False
+    return any(codec.is_backed for codec in settings.codecs)
+
+
+async def _refresh_beside(views: Sequence[View]) -> None:
+    """Look at the disk in a thread, for views for which it is time to."""
+    for view in views:
+        if not view.is_fresh():
+            await asyncio.to_thread(view.refresh)
 
 
 def seal_policy(options: SketchOnlineStoreConfig) -> SealPolicy:
@@ -723,7 +886,7 @@ def _view_storage(
     return StorePlace.of(repo_path, path, dict(options), *more).view(project, view)
 
 
-def _require_writer(config: RepoConfig) -> None:
+def require_writer(config: RepoConfig) -> None:
     """Refuse what changes the store, where it is a replica."""
     if config.online_store.role == "replica":
         raise StorageError(

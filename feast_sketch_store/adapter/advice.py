@@ -8,7 +8,7 @@ from feast.feature_view import FeatureView
 from feast.field import Field
 
 from feast_sketch_store.layers import Shards, SketchLayer
-from feast_sketch_store.rows.codecs import MEMBERSHIP, FeatureCodec
+from feast_sketch_store.rows.codecs import EXACT, MEMBERSHIP, FeatureCodec
 from feast_sketch_store.storage.base import MissingFileError, Storage
 from feast_sketch_store.storage.names import ADVICE_FILE
 from feast_sketch_store.structures.columns import expected_bytes
@@ -143,15 +143,15 @@ def _costly_hints(table: FeatureView, settings: ViewSettings, sealed: Shards | N
     for field in table.features:
         codec = settings.features[field.name].codec
         is_large = codec.is_collection or codec.element_kind == "message" or codec.value_field == "json_val"
-        if not codec.is_exact or not is_large or not settings.features[field.name].by_type:
+        if codec.name != EXACT or not is_large or not settings.features[field.name].by_type:
             continue
         kind = "an embedding" if is_embedding(field) else f"of type {field.dtype}"
         yield Hint(
             _COSTLY,
             f"{table.name}.{field.name}",
             f"feature {field.name!r} of view {table.name!r} is {kind} and kept exactly, at "
-            f"{_exact_bytes(field, codec, sealed)}. Where that is too much, keep it in a view of another "
-            "online store",
+            f"{_exact_bytes(field, codec, sealed)}. Where that is too much, name a `backing_store` in "
+            "feature_store.yaml, which then keeps it",
             str(field.dtype),
         )
 

@@ -6,13 +6,14 @@ Feast's own way goes through a Python object per entity and feature, and copies 
 
 import functools
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from feast.protos.feast.serving.ServingService_pb2 import FieldStatus, GetOnlineFeaturesResponse
+from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import Value
 from google.protobuf.timestamp_pb2 import Timestamp
 from numpy.typing import NDArray
@@ -86,6 +87,21 @@ def distinct(hashes: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np
     if len(first) == len(hashes) or (hashes[places][inverse] != hashes).any():
         return hashes, None
     return hashes[places], inverse
+
+
+def entity_key_of(
+    join_keys: Mapping[str, Sequence[Value]], places: NDArray[np.int64] | None, num_distinct: int
+) -> Callable[[int], EntityKey]:
+    """Gives the entity key of one of the distinct entities of a batch; ``places`` as from `distinct`."""
+    first = np.arange(num_distinct)
+    if places is not None:
+        first[places[::-1]] = np.arange(len(places))[::-1]
+
+    def entity_key(number: int) -> EntityKey:
+        row = int(first[number])
+        return EntityKey(join_keys=list(join_keys), entity_values=[v[row] for v in join_keys.values()])
+
+    return entity_key
 
 
 def add_vectors(

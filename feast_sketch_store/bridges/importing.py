@@ -18,11 +18,13 @@ import numpy as np
 import pyarrow as pa
 from feast import FeatureStore
 
+from feast_sketch_store.adapter.backing import backed_codecs
 from feast_sketch_store.bridges import Bridge, OtherStore, OtherView, Page, entity_key, open_bridge
 from feast_sketch_store.bridges.hashed_keys import KeyFinder
 from feast_sketch_store.bridges.pace import Pace
 from feast_sketch_store.errors import RowError, SettingsError, StorageError
 from feast_sketch_store.online_store import any_feature_view, online_store_of
+from feast_sketch_store.operations.backing import refill
 from feast_sketch_store.row_log import RowLog
 from feast_sketch_store.rows.encoding import FeastRow, RowKeys, row_keys, to_arrow
 from feast_sketch_store.rows.entity_keys import find_sorted
@@ -141,6 +143,8 @@ def import_view(
 
         opened.rebuild(fill, keep=True)
         staging.delete_all()
+        if backed_codecs(opened):
+            refill(store, view)
     finally:
         bridge.close()
     state, entities = run.state, opened.stats().sealed_entities

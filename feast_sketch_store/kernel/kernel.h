@@ -216,7 +216,7 @@ int64_t find_row(const RowIndex *index, uint64_t hash);
 
 /* How the sets of one feature are coded. */
 typedef struct {
-    const uint8_t *levels;
+    const uint8_t *levels, *left; /* of symbols, and of how many ids are left; see succinct/gap_levels.py */
     int64_t num_symbols, no_set; /* headers below `no_set` stand for a row that has no set */
     int header_width;
     int others_width; /* -1 of a set that is coded by itself; see succinct/golomb_sets.py */
@@ -229,8 +229,9 @@ typedef struct {
     size_t room;
 } Codes;
 
-/* Takes parameters, int64[F, 3] of header_width, no_set and others_width; level_starts, int64[F + 1]; levels, uint8.
- * 0, or -1 with an exception. */
+/* Takes parameters, int64[F, 3] of header_width, no_set and others_width; level_starts, int64[F + 1]; levels, uint8; and
+ * uint8[F, 320] of what is subtracted of a level: of 0 to 255 ids that are left, and by the half octaves of more. 0, or
+ * -1 with an exception. */
 int take_codes(Call *call, Codes *codes);
 
 /* The sets of rows; `starts` are the bits at which they begin. */

@@ -42,12 +42,23 @@ class Asked(NamedTuple):
     There are 1 to ``MAX_NUM_HASHES`` of these; every function that takes another number raises ValueError.
     ``firsts``, int64[num_hashes], ascending from 0, is the first of the symbols for which each hash is used;
     None if all are for all.
+
+    Or hashes are in groups, all but the first of which leave out symbols by the cluster of an entity: group
+    ``g`` ends before hash ``ends[g]``, int64[g], and ``masks``, uint64[clusters, g - 1, words], has ones for
+    symbols that do without its hashes. ``clusters`` is that of each entity that is asked about, int32[n].
     """
 
     first_word: int
     num_symbols: int
     num_hashes: int
     firsts: NDArray[np.int64] | None = None
+    ends: NDArray[np.int64] | None = None
+    masks: NDArray[np.uint64] | None = None
+    clusters: NDArray[np.int32] | None = None
+
+    def about(self, entities: slice) -> "Asked":
+        """The same about some of the entities."""
+        return self if self.clusters is None else self._replace(clusters=self.clusters[entities])
 
     @property
     def num_words(self) -> int:
@@ -78,7 +89,11 @@ def windows(table: Table, asked: Asked, entity_hashes: NDArray[np.uint64]) -> ND
     for first in range(0, len(entity_hashes), rows):
         chunk = slice(first, first + rows)
         starts, rotations = _places(table, asked, entity_hashes[chunk])
-        gather(every_window, starts, rotations, unused, answers[chunk])
+        for group, (begin, end) in enumerate(_groups(asked)):
+            own = answers[chunk] if group == 0 else np.empty_like(answers[chunk])
+            gather(every_window, starts[begin:end], rotations[begin:end], unused, own)
+            if group:
+                answers[chunk] &= own | _masks_of(asked.about(chunk), group)
     answers[:, -1] &= np.uint64(2**64 - 1) >> np.uint64(num_words * 64 - asked.num_symbols)
     return answers
 
@@ -104,7 +119,7 @@ def possible_symbols(
     starts, ids = [np.zeros(1, np.int64)], [np.zeros(0, np.int32)]
     for first in range(0, len(entity_hashes), rows):
         chunk = slice(first, first + rows)
-        words = windows(table, asked, entity_hashes[chunk])
+        words = windows(table, asked.about(chunk), entity_hashes[chunk])
         if wanted is not None:
             words *= wanted[chunk, None]
         indptr, positions = set_bits(words)
@@ -133,11 +148,18 @@ def contains(
     possible = np.where(is_known, symbols, 0).astype(np.int64)
     starts, rotations = _places(table, asked, entity_hashes)
     found = is_known if wanted is None else is_known & wanted[:, None]
-    for j, (start, rotation) in enumerate(zip(starts, rotations, strict=True)):
-        words = table.words[start[:, None] + (possible >> 6)]
-        bits = (possible.astype(np.uint64) + rotation[:, None]) & np.uint64(63)
-        is_set = ((words >> bits) & _ONE) != 0
-        found = found & (is_set if asked.firsts is None else is_set | (possible < asked.firsts[j]))
+    for group, (begin, end) in enumerate(_groups(asked)):
+        without = np.zeros(possible.shape, np.bool_)
+        if group:
+            masks = np.take_along_axis(_masks_of(asked, group), possible >> 6, axis=1)
+            without = (masks >> (possible & 63).astype(np.uint64)) & _ONE != 0
+        for j in range(begin, end):
+            words = table.words[starts[j][:, None] + (possible >> 6)]
+            bits = (possible.astype(np.uint64) + rotations[j][:, None]) & np.uint64(63)
+            is_set = ((words >> bits) & _ONE) != 0
+            found = found & (
+                is_set | without if asked.firsts is None else is_set | (possible < asked.firsts[j])
+            )
     return found
 
 
@@ -332,6 +354,37 @@ def _unused_bits(asked: Asked) -> NDArray[np.uint64] | None:
     return to_bits(np.concatenate(([0], np.cumsum(asked.firsts))), ids, asked.num_symbols)
 
 
+def _groups(asked: Asked) -> list[tuple[int, int]]:
+    """The first hash of each group, and the one behind its last.
+
+    Raises
+    ------
+    ValueError : masks, clusters and the ends of groups do not fit each other.
+    """
+    ends, masks, clusters = asked.ends, asked.masks, asked.clusters
+    if masks is None:
+        return [(0, asked.num_hashes)]
+    if (
+        ends is None
+        or clusters is None
+        or asked.firsts is not None
+        or not 1 < len(ends) <= MAX_NUM_HASHES + 1
+        or masks.shape[1:] != (len(ends) - 1, asked.num_words)
+        or ends[0] < 0
+        or ends[-1] != asked.num_hashes
+        or (np.diff(ends) < 0).any()
+        or ((clusters < 0) | (clusters >= len(masks))).any()
+    ):
+        raise ValueError("the masks do not fit the symbols")
+    return list(itertools.pairwise([0, *ends.tolist()]))
+
+
+def _masks_of(asked: Asked, group: int) -> NDArray[np.uint64]:
+    """The symbols of each entity that do without the hashes of a group but the first: uint64[n, words]."""
+    assert asked.masks is not None
+    return asked.masks[asked.clusters, group - 1]
+
+
 def _and_windows(
     every_window: NDArray[np.uint64],
     starts: NDArray[np.int64],
@@ -340,6 +393,8 @@ def _and_windows(
     answers: NDArray[np.uint64],
 ) -> None:
     """AND k wide windows into ``answers``, one hash at a time."""
+    if not len(starts):
+        answers.fill(~np.uint64(0))
     for j, (start, rotation) in enumerate(zip(starts, rotations, strict=True)):
         rotated = _rotate_right(every_window[start], rotation[:, None])
         if unused is not None:

@@ -29,11 +29,16 @@ _CHUNK_WORDS = 5  # read at once for codes one by one; a code may end but not be
 _SHORT_BITS = 11  # of a code that is looked up; at most 15
 _SHORT_MASK = (1 << _SHORT_BITS) - 1
 
-# The width of a gap by its symbol's level, less the half octaves of the set's size, plus `_NO_LEVEL`.
-_NO_LEVEL = 64
-_WIDTHS = np.clip((np.arange(_NO_LEVEL + 256) - _NO_LEVEL + 1) >> 1, 0, _MAX_WIDTH)
+# The width of a gap by its symbol's level, plus `_NO_LEVEL` less the level of how many ids are left.
+_NO_LEVEL = 255
+_WIDTHS = np.clip((np.arange(_NO_LEVEL + 256) - _NO_LEVEL) >> 2, 0, _MAX_WIDTH)
+_NUM_TOLD = 256
+NUM_LEFT = _NUM_TOLD + 64
 _WIDTH_LIST = _WIDTHS.tolist()
 _MASKS = ((1 << np.arange(_MAX_WIDTH + 1)) - 1).astype(np.uint64)
+
+
+_GapLevels = tuple[NDArray[np.uint8], NDArray[np.uint8]]  # as `SetCodes.of` gives them
 
 
 class SetCodes(NamedTuple):
@@ -43,11 +48,19 @@ class SetCodes(NamedTuple):
     a set that is coded with those before it the width of the number of others, or else -1. Such a set has as
     many symbols as the one before it, and is never the first.
     Feature ``f`` has the levels ``levels[level_starts[f]:level_starts[f + 1]]``, uint8, one per symbol.
+    ``left``, uint8[F, 320], is subtracted from them: of 0 to 255 ids that are left of a set, and then by the
+    half octaves of more; see `succinct.gap_levels`.
     """
 
     parameters: NDArray[np.int64]
     level_starts: NDArray[np.int64]
     levels: NDArray[np.uint8]
+    left: NDArray[np.uint8]
+
+    def of(self, feature: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        """The levels of one feature, and what is subtracted from them."""
+        first, end = self.level_starts[feature : feature + 2].tolist()
+        return self.levels[first:end], self.left[feature]
 
 
 def write_sets(
@@ -79,7 +92,7 @@ def write_sets(
     everyone = np.arange(num_rows)
     for number in range(num_features):
         width, _, others_width = codes.parameters[number].tolist()
-        levels = codes.levels[codes.level_starts[number] : codes.level_starts[number + 1]]
+        levels = codes.of(number)
         own = Sets.of(rows[feature == number], ids[feature == number], num_rows)
         pieces.add(everyone, headers[:, number], width)
         if others_width < 0:
@@ -138,10 +151,11 @@ def read_sets(
     seen = found = Sets(np.zeros(len(rows) + 1, np.int64), np.zeros(0, np.int32))
     for number in range(feature + 1):
         width, no_set, others_width = codes.parameters[number].tolist()
-        levels = codes.levels[codes.level_starts[number] : codes.level_starts[number + 1]]
+        levels = codes.of(number)
+        num_symbols = len(levels[0])
         header = reader.codes(np.arange(len(rows)), np.full(len(rows), width))
         sizes = np.maximum(header - no_set, 0)
-        if (sizes > len(levels)).any():
+        if (sizes > num_symbols).any():
             raise ValueError(_DAMAGED)
         if others_width < 0:
             seen = found = reader.sets(sizes, levels)
@@ -150,7 +164,7 @@ def read_sets(
         num_others = sizes.copy()
         num_others[counted] = reader.codes(counted, np.full(len(counted), others_width))
         members = sizes - num_others
-        if ((members < 0) | (members > seen.sizes) | (seen.sizes + num_others > len(levels))).any():
+        if ((members < 0) | (members > seen.sizes) | (seen.sizes + num_others > num_symbols)).any():
             raise ValueError(_DAMAGED)
         inside = reader.inside(seen, members)
         others = reader.sets(num_others, levels)
@@ -172,7 +186,7 @@ def _read_members(
     words: NDArray[np.uint64],
     num_bits: int,
     bits: NDArray[np.int64],
-    levels: NDArray[np.uint8],
+    gap_levels: _GapLevels,
     indptr: NDArray[np.int64],
     ids: NDArray[np.int32],
 ) -> NDArray[np.int64]:
@@ -182,10 +196,11 @@ def _read_members(
     ------
     ValueError, IndexError : the codes are damaged.
     """
-    sizes = np.diff(indptr)
+    sizes, (levels, left) = np.diff(indptr), gap_levels
     order = np.argsort(-sizes, kind="stable")  # so that the rows which go on come first
     begins, places = bits[order], indptr[:-1][order]
-    bases = _NO_LEVEL - half_octaves(sizes[order])
+    # By how many ids are left, as few steps as there are: what a level counts from.
+    bases, ids_left = _NO_LEVEL - left_levels(left, int(sizes.max(initial=0))), sizes[order]
     following, lengths = np.zeros((2, len(bits)), np.int64)
     words_behind = words[1:]
     remaining = len(sizes) - np.cumsum(np.bincount(sizes))
@@ -203,7 +218,10 @@ def _read_members(
         behind <<= _WORD_ONE
         code |= behind
         unary = np.bitwise_count(code ^ (code + _WORD_ONE))  # with the zero after the ones
-        width = _WIDTHS.take(levels.take(after) + bases[:number])
+        level = bases.take(ids_left[:number])
+        level += levels.take(after)
+        width = _WIDTHS.take(level)
+        ids_left[:number] -= _NEXT
         if np.maximum.reduce(unary) > _LONGEST_UNARY:
             gaps, lengths[:number] = _numbers(code, unary, width)
             after += gaps
@@ -221,12 +239,11 @@ def _read_members(
         raise ValueError(_DAMAGED)
     bits, places = begins + lengths, indptr[:-1][order]
     if num_steps < len(remaining):
-        left, sizes = int(remaining[num_steps]), sizes[order]
-        read_row = _row_reader(words, num_bits, levels)
-        for row, (place, size) in enumerate(zip(places[:left].tolist(), sizes[:left].tolist(), strict=True)):
-            numbers, bits[row] = read_row(
-                int(bits[row]), int(bases[row]), int(following[row]), size - num_steps
-            )
+        num_left, sizes = int(remaining[num_steps]), sizes[order]
+        read_row = _row_reader(words, num_bits, levels, bases.tolist())
+        long_rows = zip(places[:num_left].tolist(), sizes[:num_left].tolist(), strict=True)
+        for row, (place, size) in enumerate(long_rows):
+            numbers, bits[row] = read_row(int(bits[row]), int(following[row]), size - num_steps)
             ids[place + num_steps : place + size] = numbers
     ends = np.empty_like(bits)
     ends[order] = bits
@@ -234,21 +251,21 @@ def _read_members(
 
 
 def _row_reader(
-    words: NDArray[np.uint64], num_bits: int, levels: NDArray[np.uint8]
-) -> Callable[[int, int, int, int], tuple[list[int], int]]:
-    """Make a function that reads the next codes of one set.
+    words: NDArray[np.uint64], num_bits: int, levels: NDArray[np.uint8], bases: list[int]
+) -> Callable[[int, int, int], tuple[list[int], int]]:
+    """Make a function that reads the last codes of one set; ``bases`` go by how many ids are left.
 
-    Its parameters are the bit of the first code, the base of the set's widths, the least symbol that can
-    follow, and how many codes to read. It returns their ids and the bit after them, and raises ValueError or
-    IndexError if the codes are damaged.
+    Its parameters are the bit of the first code, the least symbol that can follow, and how many codes to
+    read. It returns their ids and the bit after them, and raises ValueError or IndexError if the codes are
+    damaged.
     """
     content, level_of = memoryview(words.data).cast("B"), memoryview(levels.data)
     tables = _short_codes()
 
-    def read(bit: int, base: int, following: int, count: int) -> tuple[list[int], int]:
+    def read(bit: int, following: int, count: int) -> tuple[list[int], int]:
         ids = []
         chunk, start, last, begin = 0, bit, -1, bit
-        for _ in range(count):
+        for base in bases[count:0:-1]:
             if bit > last:
                 start, last = bit & ~63, (bit & ~63) + 64 * (_CHUNK_WORDS - 1)
                 chunk = int.from_bytes(content[start >> 3 : (start >> 3) + 8 * _CHUNK_WORDS], "little")
@@ -326,10 +343,12 @@ class _Pieces(NamedTuple):
         self.contents.append(((_ONE << unary) - _ONE) | rest << behind)
         self.lengths.append(np.where(is_long, _LONGEST_UNARY + 32, quotients + 1 + widths))
 
-    def add_gaps(self, sets: Sets, levels: NDArray[np.uint8]) -> None:
+    def add_gaps(self, sets: Sets, gap_levels: _GapLevels) -> None:
         """Codes of ids."""
-        following = _following(sets)
-        widths = _gap_widths(levels[following], half_octaves(sets.sizes)[sets.rows])
+        following, (levels, left) = _following(sets), gap_levels
+        ids_left = sets.indptr[1:][sets.rows] - np.arange(len(sets.ids))
+        bases = _NO_LEVEL - left_levels(left, int(sets.sizes.max(initial=0)))
+        widths = _WIDTHS[levels[following] + bases[ids_left]]
         self.add(sets.rows, sets.ids - following, widths)
 
     def add_inside(self, seen: Sets, members: Sets) -> None:
@@ -370,7 +389,7 @@ class _Reader:
         numbers, self._bits[rows] = _read_codes(self._words, self._num_bits, self._bits[rows], widths)
         return numbers
 
-    def sets(self, sizes: NDArray[np.int64], levels: NDArray[np.uint8]) -> Sets:
+    def sets(self, sizes: NDArray[np.int64], levels: _GapLevels) -> Sets:
         """Read sets of given sizes."""
         indptr = np.zeros(len(sizes) + 1, np.int64)
         np.cumsum(sizes, out=indptr[1:])
@@ -422,7 +441,16 @@ def _following(sets: Sets) -> NDArray[np.int64]:
     return following
 
 
+def left_levels(left: NDArray[np.uint8], most: int) -> NDArray[np.int64]:
+    """What is subtracted from levels if 0 to ``most`` ids are left: int64[most + 1]; see `SetCodes`."""
+    told = left[: min(most + 1, _NUM_TOLD)].astype(np.int64)
+    more = np.arange(_NUM_TOLD, max(most + 1, _NUM_TOLD))
+    return np.concatenate((told, left[_NUM_TOLD + half_octaves(more)]))
+
+
 def _check_codes(codes: SetCodes) -> None:
+    if codes.left.shape != (len(codes.parameters), NUM_LEFT):
+        raise ValueError("the codes do not fit each other")
     sizes, others_widths = np.diff(codes.level_starts), codes.parameters[:, 2]
     if others_widths[0] >= 0 or (np.diff(sizes)[others_widths[1:] >= 0] != 0).any():
         raise ValueError("the codes do not fit each other")
@@ -452,10 +480,6 @@ def half_octaves(counts: NDArray[np.int64]) -> NDArray[np.int64]:
     """Twice the logarithm to base 2 of counts below 2**31, rounded; 0 for 0."""
     octaves = np.frexp(np.maximum(counts, 1))[1].astype(np.int64) - 1
     return np.asarray(2 * octaves + (counts * counts >= np.int64(2) << 2 * octaves))
-
-
-def _gap_widths(levels: NDArray[np.uint8], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    return np.asarray(np.clip((levels.astype(np.int64) - sizes + 1) >> 1, 0, _MAX_WIDTH))
 
 
 def _read_codes(

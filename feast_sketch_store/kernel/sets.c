@@ -4,6 +4,8 @@
 
 #define LONGEST_UNARY 24 /* as many ones stand for a number of 32 bits that follows */
 #define MAX_WIDTH 30
+#define NUM_TOLD 256
+#define NUM_LEFT (NUM_TOLD + 64)
 
 /* Twice the logarithm of a count, rounded. */
 static inline int half_octaves(uint64_t count) {
@@ -11,17 +13,20 @@ static inline int half_octaves(uint64_t count) {
     return 2 * octaves + (count * count >= 2ull << 2 * octaves);
 }
 
-static inline int width_of_gap(const Code *code, int64_t symbol, int size) {
-    int width = (code->levels[symbol] - size + 1) >> 1;
+/* Of a gap that begins at a symbol, in a set of which `left` ids are still to come. */
+static ALWAYS_INLINE int width_of_gap(const Code *code, int64_t symbol, int64_t left) {
+    int own = code->left[left < NUM_TOLD ? left : NUM_TOLD + half_octaves((uint64_t)left)];
+    int width = (code->levels[symbol] - own) >> 2;
     return width < 0 ? 0 : width > MAX_WIDTH ? MAX_WIDTH : width;
 }
 
 int take_codes(Call *call, Codes *codes) {
-    Array parameters, level_starts, levels;
-    if (take(call, "881", &parameters, &level_starts, &levels) < 0) return -1;
+    Array parameters, level_starts, levels, left;
+    if (take(call, "8811", &parameters, &level_starts, &levels, &left) < 0) return -1;
     Py_ssize_t number = codes->number = level_starts.length - 1;
     const int64_t *starts = level_starts.data, *numbers = parameters.data;
-    int fits = number >= 1 && parameters.length == 3 * number && starts[0] == 0 && starts[number] == levels.length;
+    int fits = number >= 1 && parameters.length == 3 * number && starts[0] == 0 && starts[number] == levels.length &&
+               left.length == NUM_LEFT * number;
     codes->room = 0;
     for (Py_ssize_t f = 0; fits && f < number; f++) {
         const int64_t *own = numbers + 3 * f;
@@ -39,6 +44,7 @@ int take_codes(Call *call, Codes *codes) {
     for (Py_ssize_t f = 0; f < number; f++) {
         Code *code = codes->of + f;
         code->levels = (const uint8_t *)levels.data + starts[f];
+        code->left = (const uint8_t *)left.data + NUM_LEFT * f;
         code->num_symbols = starts[f + 1] - starts[f];
         code->header_width = (int)numbers[3 * f];
         code->no_set = numbers[3 * f + 1];
@@ -123,10 +129,9 @@ static inline void write_code(Writer *writer, uint64_t number, int width) {
 }
 
 static void write_gaps(Writer *writer, const Code *code, const int32_t *ids, int64_t number) {
-    int size = half_octaves((uint64_t)number);
     int64_t next = 0;
     for (int64_t i = 0; i < number; i++) {
-        write_code(writer, (uint64_t)(ids[i] - next), width_of_gap(code, next, size));
+        write_code(writer, (uint64_t)(ids[i] - next), width_of_gap(code, next, number - i));
         next = (int64_t)ids[i] + 1;
     }
 }
@@ -229,11 +234,10 @@ static ALWAYS_INLINE uint64_t read_code(Bits *bits, int width) {
 /* The ids of a set that is coded by itself go to `ids`, or nowhere if that is NULL. -1 if it is damaged. */
 static ALWAYS_INLINE int read_gaps(Bits *bits, const Code *code, int64_t size, int32_t *ids) {
     Bits own = *bits; /* so that it stays in registers */
-    int octaves = half_octaves((uint64_t)size);
     int64_t next = 0;
     for (int64_t k = 0; k < size; k++) {
         if (own.bit > own.num_bits || next >= code->num_symbols) return -1;
-        next += (int64_t)read_code(&own, width_of_gap(code, next, octaves));
+        next += (int64_t)read_code(&own, width_of_gap(code, next, size - k));
         if (ids) ids[k] = (int32_t)next;
         next++;
     }

@@ -50,14 +50,61 @@ static inline void place_windows(uint64_t num_words, const uint64_t *salt, const
 AND_WINDOWS(and_windows_128)
 static void (*and_windows)(const uint64_t *, const Windows *, int, Py_ssize_t, uint64_t *) = and_windows_128;
 
+/* The same of hashes in groups: `masks` has ones for the symbols that do without the hashes of all groups but the first,
+ * `stride` words for each group; hashes of group g end before `ends[g]`. */
+#define AND_MASKED(NAME)                                                                                        \
+    static void NAME(const uint64_t *words, const Windows *windows, const int64_t *ends, int num_groups,        \
+                     const uint64_t *masks, Py_ssize_t num_words, uint64_t *answers) {                          \
+        Py_ssize_t w = 0;                                                                                       \
+        for (; w + 8 <= num_words; w += 8) {                                                                    \
+            uint64_t block[8];                                                                                  \
+            for (int b = 0; b < 8; b++) block[b] = ~0ull;                                                       \
+            for (int j = 0, group = 0; group < num_groups; group++) {                                           \
+                uint64_t own[8];                                                                                \
+                for (int b = 0; b < 8; b++) own[b] = ~0ull;                                                     \
+                for (; j < ends[group]; j++) {                                                                  \
+                    const uint64_t *window = words + windows->starts[j] + w;                                    \
+                    uint32_t right = windows->rotations[j], left = -right & 63;                                 \
+                    for (int b = 0; b < 8; b++) own[b] &= window[b] >> right | window[b] << left;               \
+                }                                                                                               \
+                const uint64_t *mask = group ? masks + (group - 1) * num_words + w : NULL;                      \
+                for (int b = 0; b < 8 && group; b++) own[b] |= mask[b];                                         \
+                for (int b = 0; b < 8; b++) block[b] &= own[b];                                                 \
+            }                                                                                                   \
+            memcpy(answers + w, block, sizeof block);                                                           \
+        }                                                                                                       \
+        for (; w < num_words; w++) {                                                                            \
+            uint64_t word = ~0ull;                                                                              \
+            for (int j = 0, group = 0; group < num_groups; group++) {                                           \
+                uint64_t own = ~0ull;                                                                           \
+                for (; j < ends[group]; j++)                                                                    \
+                    own &= rotate_right(words[windows->starts[j] + w], windows->rotations[j]);                  \
+                word &= group ? own | masks[(group - 1) * num_words + w] : own;                                 \
+            }                                                                                                   \
+            answers[w] = word;                                                                                  \
+        }                                                                                                       \
+    }
+
+AND_MASKED(and_masked_128)
+static void (*and_masked)(const uint64_t *, const Windows *, const int64_t *, int, const uint64_t *, Py_ssize_t,
+                          uint64_t *) = and_masked_128;
+
 #if defined(__x86_64__) && defined(__GNUC__)
 __attribute__((target("avx2"))) AND_WINDOWS(and_windows_256)
 __attribute__((target("avx512f"))) AND_WINDOWS(and_windows_512)
+__attribute__((target("avx2"))) AND_MASKED(and_masked_256)
+__attribute__((target("avx512f"))) AND_MASKED(and_masked_512)
 
 void kernel_choose_width(void) {
     __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx2")) and_windows = and_windows_256;
-    if (__builtin_cpu_supports("avx512f")) and_windows = and_windows_512;
+    if (__builtin_cpu_supports("avx2")) {
+        and_windows = and_windows_256;
+        and_masked = and_masked_256;
+    }
+    if (__builtin_cpu_supports("avx512f")) {
+        and_windows = and_windows_512;
+        and_masked = and_masked_512;
+    }
 }
 #else
 void kernel_choose_width(void) {}
@@ -79,6 +126,12 @@ typedef struct {
     Py_ssize_t num_entities, num_symbols, num_words;
     int num_hashes;
     const int64_t *firsts; /* of each hash, the first symbol that it is used for; NULL if it is for all */
+    /* Hashes in groups, of which all but the first leave out symbols by the cluster of the entity; masks are NULL if
+     * they do not: [clusters][num_groups - 1][num_words], ones for symbols that do without the hashes of the group. */
+    const uint64_t *masks;
+    const int32_t *clusters; /* of each entity */
+    const int64_t *ends;     /* of groups, the hash behind the last one */
+    int num_groups;
     const uint8_t *wanted; /* whether an entity is to be answered; NULL if all are */
     uint64_t last_word;    /* masks what lies behind the last symbol */
     Windows windows[2];
@@ -117,9 +170,17 @@ static ALWAYS_INLINE int next_entity(Reader *reader, Py_ssize_t entity) {
     return !reader->wanted || reader->wanted[entity];
 }
 
+/* The masks of the cluster of an entity. */
+static inline const uint64_t *masks_of(const Reader *reader, Py_ssize_t entity) {
+    return reader->masks + reader->clusters[entity] * (reader->num_groups - 1) * reader->num_words;
+}
+
 static void read_entity(const Reader *reader, Py_ssize_t entity, uint64_t *answers) {
     const Windows *windows = &reader->windows[entity & 1];
-    if (reader->firsts)
+    if (reader->masks)
+        and_masked(reader->words, windows, reader->ends, reader->num_groups, masks_of(reader, entity),
+                   reader->num_words, answers);
+    else if (reader->firsts)
         and_suffixes(reader, windows, answers);
     else
         and_windows(reader->words, windows, reader->num_hashes, reader->num_words, answers);
@@ -144,9 +205,31 @@ static int are_firsts(const Array *firsts, Py_ssize_t num_hashes, Py_ssize_t num
     return fits;
 }
 
+/* Whether the hashes are in groups with masks for each cluster of entities, or no masks are given; else with an
+ * exception. */
+static int take_masks(Reader *reader, Call *call) {
+    Array ends, masks, clusters;
+    if (take(call, "8?8?4?", &ends, &masks, &clusters) < 0) return 0;
+    reader->masks = masks.data;
+    if (!masks.data) return 1;
+    const int64_t *end = ends.data;
+    const int32_t *cluster = clusters.data;
+    Py_ssize_t stride = (ends.length - 1) * reader->num_words;
+    int fits = end && cluster && !reader->firsts && ends.length > 1 && ends.length <= MAX_NUM_HASHES + 1 &&
+               clusters.length == reader->num_entities && masks.length % stride == 0 && end[0] >= 0 &&
+               end[ends.length - 1] == reader->num_hashes;
+    for (Py_ssize_t group = 1; fits && group < ends.length; group++) fits = end[group - 1] <= end[group];
+    for (Py_ssize_t i = 0; fits && i < clusters.length; i++) fits = cluster[i] >= 0 && cluster[i] < masks.length / stride;
+    if (!fits) refuse("the masks do not fit the symbols");
+    reader->clusters = cluster;
+    reader->ends = end;
+    reader->num_groups = (int)ends.length;
+    return fits;
+}
+
 /* Takes the arguments that all reads begin with:
  *
- *     words, num_words, salt, salt, hashes, first_word, num_symbols, num_hashes, firsts
+ *     words, num_words, salt, salt, hashes, first_word, num_symbols, num_hashes, firsts, ends, masks, clusters
  *
  * 0, or -1 with an exception. Nothing outside the arrays is touched when it is 0. */
 static int take_reader(Reader *reader, Call *call) {
@@ -175,7 +258,7 @@ static int take_reader(Reader *reader, Call *call) {
     reader->firsts = firsts.data;
     reader->wanted = NULL;
     reader->last_word = ~0ull >> (num_words * 64 - num_symbols);
-    return 0;
+    return take_masks(reader, call) ? 0 : -1;
 }
 
 /* Takes these arguments and `wanted`. Memory for the answers of an entity, or NULL with an exception. */
@@ -206,8 +289,8 @@ static inline Py_ssize_t write_ids(uint64_t word, int32_t first_id, int32_t *ids
     return count;
 }
 
-/* possible_symbols(words, num_words, salt, salt, hashes, first_word, num_symbols, num_hashes, firsts, wanted, begin,
- *                  indptr, ids) -> entities done
+/* possible_symbols(words, num_words, salt, salt, hashes, first_word, num_symbols, num_hashes, firsts, ends, masks,
+ *                  clusters, wanted, begin, indptr, ids) -> entities done
  *
  * Goes on at entity `begin` and stops before one whose ids might not fit. */
 KERNEL_FUNCTION(possible_symbols) {
@@ -238,7 +321,8 @@ KERNEL_FUNCTION(possible_symbols) {
     return PyLong_FromSsize_t(entity);
 }
 
-/* windows(words, num_words, salt, salt, hashes, first_word, num_symbols, num_hashes, firsts, answers) */
+/* windows(words, num_words, salt, salt, hashes, first_word, num_symbols, num_hashes, firsts, ends, masks, clusters,
+ *         answers) */
 KERNEL_FUNCTION(windows) {
     Reader reader;
     Array answers;
@@ -254,15 +338,29 @@ KERNEL_FUNCTION(windows) {
     Py_RETURN_NONE;
 }
 
-static uint8_t is_symbol_set(const Reader *reader, const Windows *windows, uint32_t symbol) {
+static uint8_t is_masked_symbol_set(const Reader *reader, const Windows *windows, const uint64_t *masks,
+                                    uint32_t symbol) {
+    uint64_t bit = 1;
+    for (int j = 0, group = 0; group < reader->num_groups && bit; group++) {
+        int is_left_out = group && masks[(group - 1) * reader->num_words + (symbol >> 6)] >> (symbol & 63) & 1;
+        for (; j < reader->ends[group]; j++)
+            if (!is_left_out)
+                bit &= reader->words[windows->starts[j] + (symbol >> 6)] >> ((symbol + windows->rotations[j]) & 63);
+        bit &= 1;
+    }
+    return (uint8_t)bit;
+}
+
+static uint8_t is_symbol_set(const Reader *reader, const Windows *windows, Py_ssize_t entity, uint32_t symbol) {
+    if (reader->masks) return is_masked_symbol_set(reader, windows, masks_of(reader, entity), symbol);
     uint64_t bit = 1;
     for (int j = 0; j < reader->num_hashes && bit && (!reader->firsts || reader->firsts[j] <= (int64_t)symbol); j++)
         bit = reader->words[windows->starts[j] + (symbol >> 6)] >> ((symbol + windows->rotations[j]) & 63) & 1;
     return (uint8_t)bit;
 }
 
-/* contains(words, num_words, salt, salt, hashes, first_word, num_symbols, num_hashes, firsts, wanted, symbols, per_entity,
- *          out)
+/* contains(words, num_words, salt, salt, hashes, first_word, num_symbols, num_hashes, firsts, ends, masks, clusters,
+ *          wanted, symbols, per_entity, out)
  *
  * `symbols` are int32[per_entity] asked of every entity, or int32[n, per_entity]; one outside the range, like
  * -1, is nobody's. `out` is uint8[n, per_entity]. */
@@ -295,14 +393,15 @@ KERNEL_FUNCTION(contains) {
             else if (whole_rows)
                 found[i] = answers[symbol >> 6] >> (symbol & 63) & 1;
             else
-                found[i] = is_symbol_set(&reader, windows, symbol);
+                found[i] = is_symbol_set(&reader, windows, entity, symbol);
         }
     }
     if (state) PyEval_RestoreThread(state);
     Py_RETURN_NONE;
 }
 
-/* scores(words, num_words, salt, salt, hashes, first_word, num_symbols, num_hashes, firsts, wanted, weights, out)
+/* scores(words, num_words, salt, salt, hashes, first_word, num_symbols, num_hashes, firsts, ends, masks, clusters, wanted,
+ *        weights, out)
  *
  * `weights` is float64[num_symbols]; added to `out`, float64[n], is the sum of those of the entity's symbols. */
 KERNEL_FUNCTION(scores) {
@@ -328,8 +427,8 @@ KERNEL_FUNCTION(scores) {
     Py_RETURN_NONE;
 }
 
-/* touch_blocks(words, num_words, salt, salt, hashes, first_word, num_symbols, num_hashes, firsts, block_words, unchecked,
- *              touched) -> count
+/* touch_blocks(words, num_words, salt, salt, hashes, first_word, num_symbols, num_hashes, firsts, ends, masks, clusters,
+ *              block_words, unchecked, touched) -> count
  *
  * Marks in `touched` the blocks which a read would use and which are marked in `unchecked`, uint8[blocks] both. */
 KERNEL_FUNCTION(touch_blocks) {

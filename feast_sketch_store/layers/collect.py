@@ -41,6 +41,8 @@ class CollectedFeature:
     def add(self, places: NDArray[np.int32], feature: EncodedFeature) -> None:
         """Take up the feature of some rows."""
         self.states[places] = feature.states
+        if self.codec.is_backed:
+            return
         self.num_facts += len(feature.symbols)
         self._rows.append((places, feature.csr.lengths.astype(np.int32)))
         self._times.append(feature.times)

@@ -47,7 +47,7 @@ def fit_to_memory(feature: CollectedFeature, goal: Goal, list_bytes: float) -> G
         return goal
     if goal.structure in (AUTO, SETS):
         return _in_sets(feature, goal, list_bytes)
-    if registry.named(goal.structure) is not BloomTable:
+    if registry.wanted(goal) is not BloomTable:
         return goal  # a registered structure offers for itself
     return _in_filter(feature, goal)
 

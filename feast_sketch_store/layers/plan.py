@@ -82,7 +82,7 @@ class LayerPlan:
     def exactly(self, kept: Kept, reason: str) -> Kept:
         """The same with sets and columns in place of a filter, because of a reason."""
         offers = {
-            name: offer if offer.kind != BloomTable.kind else Offer(SetColumns.kind, failed=reason)
+            name: Offer(SetColumns.kind, failed=reason) if registry.kind(offer.kind).is_filter else offer
             for name, offer in kept.offers.items()
             if name in self._goals
         }
@@ -168,7 +168,7 @@ class LayerPlan:
     @cached_property
     def _beside(self) -> Beside:
         num_rows, index = len(self.keys), index_bytes(len(self.keys), self.budget.presence_error_rate)
-        named = [registry.named(goal.structure) for goal in self._goals.values() if goal.structure != AUTO]
+        named = [registry.wanted(goal) for goal in self._goals.values() if goal.structure != AUTO]
         if self._must_list or any(kind.lists_rows for kind in named):
             # The list, columns and timestamps are the same whatever is chosen.
             return Beside(self._must_list, (), 0, 0.0, index, 0.0)

@@ -23,13 +23,16 @@ from feast.type_map import python_values_to_proto_values
 from feast.value_type import ValueType
 
 from feast_sketch_store import kernel
+from feast_sketch_store.adapter.backing import NOWHERE, backed_codecs
 from feast_sketch_store.errors import RowError, SketchStoreError
 from feast_sketch_store.layers import Shards, SketchLayer
 from feast_sketch_store.online_store import SketchOnlineStore, any_feature_view, online_store_of
+from feast_sketch_store.operations.backing import differences, refill
 from feast_sketch_store.operations.verification import Verification, size_of, verify_view
 from feast_sketch_store.rows.codecs import BINNED
 from feast_sketch_store.rows.entity_keys import find_sorted, hash_entity_keys
 from feast_sketch_store.storage.base import Storage
+from feast_sketch_store.structures.bounds import within
 from feast_sketch_store.view.live import expire_before_of
 from feast_sketch_store.view.registry import named
 from feast_sketch_store.view.sealing import SealPolicy
@@ -47,11 +50,13 @@ _NO_SEAL = 2**62  # rows: a rebuild folds once, at its end
 class FeatureReport:
     """One feature of a sealed view.
 
-    ``structure`` is one of bloom, weighted_bloom, sets, column and those that were registered.
+    ``structure`` is one of bloom, weighted_bloom, learned_bloom, sandwiched_bloom, sets, column and those
+    that were registered.
     ``facts`` are those kept, ``facts_cut`` those of values outside the vocabulary. ``size_bytes`` is what it
     takes of the snapshot: its column, or its vocabulary and share of the table or the sets. ``expected_rate``
     is what the table is sized for, ``sampled_rate`` was measured just now: the share of random values of the
-    vocabulary that random unknown entities seem to have; both are 0 without a filter. ``vocabulary`` is None
+    vocabulary that random unknown entities seem to have; both are 0 without a filter. The true rate is within
+    ``sampled_within`` of it with a confidence of 95 %, by a Chernoff bound. ``vocabulary`` is None
     where values have no ids. For a binned feature ``max_error`` and ``mean_error`` are the distances between
     the numbers and the values stored for them, as of the last seal.
     """
@@ -67,6 +72,7 @@ class FeatureReport:
     sampled_rate: float
     max_error: float | None = None
     mean_error: float | None = None
+    sampled_within: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -178,6 +184,7 @@ def _feature_report(shards: Shards, name: str, sampled_rate: float) -> FeatureRe
         sampled_rate,
         max((rounding.max_error for rounding in roundings), default=None),
         max((rounding.mean_error for rounding in roundings), default=None),
+        within(sampled_rate, _SAMPLES) if any(part.false_positive_rate for part in features) else 0.0,
     )
 
 
@@ -270,6 +277,8 @@ def verify(
 ) -> Verification:
     """Check all files of a view and compare its snapshot with its row log; see `verify_view`.
 
+    Of backed features a sample of rows is compared with the backing store.
+
     Parameters
     ----------
     progress : called with the bytes done and the total.
@@ -289,13 +298,16 @@ def verify(
         progress(min(done, total), total)
 
     with opened.unchanging():
-        return verify_view(
+        found = verify_view(
             opened.storage,
             settings.codecs,
             expire_before_of(settings.ttl_microseconds),
             count,
             named(settings.semantics),
         )
+        if found.is_sound:
+            found.problems += differences(store, view)
+        return found
 
 
 @dataclass(frozen=True)
@@ -373,9 +385,10 @@ def rebuild(
 
     def fill(staging: Storage) -> Storage:
         config = store.config.model_copy()
-        options = store.config.online_store.model_copy(
-            update={"path": staging.location, "seal_min_rows": _NO_SEAL}
-        )
+        changed: dict[str, Any] = {"path": staging.location, "seal_min_rows": _NO_SEAL}
+        if store.config.online_store.backing_store is not None:
+            changed["backing_store"] = {"type": NOWHERE}  # readers see the old rows until this is done
+        options = store.config.online_store.model_copy(update=changed)
         config.online_config, config._online_store = options.model_dump(), options
         # Feast prints its progress on standard output, which belongs to our caller.
         with contextlib.redirect_stdout(sys.stderr):
@@ -384,6 +397,8 @@ def rebuild(
         return online_store.storage(config, table)
 
     is_done = opened.rebuild(fill, confirm)
+    if is_done and backed_codecs(opened):
+        refill(store, view)
     return opened.stats().sealed_entities if is_done else None
 
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from feast import FeatureStore
 
 from feast_sketch_store.errors import PlanError
-from feast_sketch_store.planning import registered
+from feast_sketch_store.planning import clustered, registered
 from feast_sketch_store.planning.choice import (
     PlanTarget,
     choose_point,
@@ -91,6 +91,8 @@ def plan_view(
     presence = planned.settings.presence_error_rate
     grid = Grid() if read is None else COARSE
     found = candidates(sample, presence, grid) + registered.candidates(sample, presence, grid.noise_ratios)
+    if read is None:  # what a model makes of noise that depends on the cluster is not known
+        found += clustered.candidates(sample, presence, clustered.NOISE_RATIOS)
     found = _merged(found, made_to_measure(sample, presence, target))
     limits = list(_limits(planned, sample, found))
     task = None

@@ -21,7 +21,7 @@ from feast_sketch_store.online_store import any_feature_view, online_store_of
 from feast_sketch_store.planning.sample import FeatureSample, Sample, total_of
 from feast_sketch_store.planning.stored_rows import StoredRows, value_sizes
 from feast_sketch_store.row_log import RowLog
-from feast_sketch_store.rows.arrow_rows import from_columns
+from feast_sketch_store.rows.arrow_rows import from_source
 from feast_sketch_store.rows.codecs import MEMBERSHIP, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import ENTITY_KEY, NO_TIMESTAMP, EncodedFeature, encode
@@ -316,19 +316,4 @@ def _offline_rows(view: PlannedView) -> pa.Table:
 
 def _as_logged(view: PlannedView, table: pa.Table) -> pa.Table:
     """Rows of an offline source in the form of the row log."""
-    source: Any = view.table.batch_source  # there is one, or there were no rows
-    created = source.created_timestamp_column or None
-    fields = {
-        field.name: FeatureCodec.for_feature(field.name, field.dtype).value_field
-        for field in view.table.entity_columns
-    }
-    codecs = view.settings.codecs
-    names = [
-        *fields,
-        *(codec.feature for codec in codecs),
-        source.timestamp_field,
-        *([created] * bool(created)),
-    ]
-    # Some offline stores return columns of their own in addition to the requested ones.
-    table = table.select([name for name in table.column_names if name in names])
-    return from_columns(table, codecs, fields, source.timestamp_field, created)
+    return from_source(table, view.table, view.settings.codecs)

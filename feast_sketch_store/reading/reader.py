@@ -486,6 +486,11 @@ class SketchReader:
             raise UnsupportedFeatureError(
                 f"nothing was written to a feature {feature!r} of view {self._name!r}; it has {self.features}"
             )
+        if codec.is_backed:
+            raise UnsupportedFeatureError(
+                f"the values of feature {feature!r} of view {self._name!r} are in the backing store; read it "
+                "with `get_online_features`"
+            )
         return codec
 
     def _prepared(self, feature: str, by_name: bool = True) -> _Single:

@@ -30,7 +30,9 @@ class DataFile:
     checksum: str | None
 
     @classmethod
-    def write(cls, storage: Storage, schema: pa.Schema, batches: Iterable[pa.Table]) -> "DataFile":
+    def write(
+        cls, storage: Storage, schema: pa.Schema, batches: Iterable[pa.Table], label: str = ""
+    ) -> "DataFile":
         """Write a new file durably.
 
         Parameters
@@ -38,12 +40,13 @@ class DataFile:
         storage : of the table's folder.
         schema : of the file. Columns that a batch lacks are null.
         batches : the rows; small ones are put together in row groups.
+        label : what its name begins with.
 
         Raises
         ------
         StorageError : it cannot be written; no file remains.
         """
-        schema, name, num_rows = large_schema(schema), f"{uuid.uuid4()}{SUFFIX}", 0
+        schema, name, num_rows = large_schema(schema), f"{label}{uuid.uuid4()}{SUFFIX}", 0
         with (
             storage.create(name) as file,
             # Statistics would repeat values of rows that may have to be forgotten.

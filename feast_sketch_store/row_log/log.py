@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from feast_sketch_store.errors import DamagedFileError
 from feast_sketch_store.row_log import delta
-from feast_sketch_store.row_log.data_file import DataFile
+from feast_sketch_store.row_log.data_file import SUFFIX, DataFile
 from feast_sketch_store.row_log.fresh import Commit, Cursor, FreshLog, RewrittenError, Tail
 from feast_sketch_store.row_log.fresh_objects import ObjectFreshLog
 from feast_sketch_store.row_log.table import Table, TableState, grouped, new_columns
@@ -295,36 +295,62 @@ class RowLog:
         RowError : a column has another type than in the log.
         StorageError : the log cannot be written; the rows are not there or, rarely, all of them are.
         """
+        if rows.nbytes <= _MAX_FRESH_BYTES and len(rows) <= _MAX_FRESH_ROWS:
+            return self._append([rows], rows.schema)
+        file = self.stage(rows.schema, [rows])
+        try:
+            return self._append([file], rows.schema)
+        except UncertainWriteError:
+            raise  # the commit may turn up, and needs the file
+        except BaseException:
+            self._discard(file)
+            raise
 
+    def stage(self, schema: pa.Schema, batches: Iterable[pa.Table], label: str = "") -> DataFile:
+        """Write rows into a file that no commit names yet; see `DataFile.write`."""
+        return DataFile.write(self._rows, schema, batches, label)
+
+    def append_staged(self, files: Sequence[DataFile], schema: pa.Schema) -> Position:
+        """Append the rows of files that are there already, a commit for each; see `append`.
+
+        In a folder all of them count or none. On an object store commits before one that fails count.
+        """
+        return self._append(files, schema)
+
+    def discard_staged(self, label: str) -> list[str]:
+        """Delete files whose names begin with a label and that no commit names: their names."""
+        # Commits first: what is absorbed meanwhile is then found in the table.
+        committed = {c.rows.name for c in self._fresh_behind(-1)[0] if isinstance(c.rows, DataFile)}
+        committed |= {file.name for file in self._table.state().files}
+        names = [name for name in self._rows.list() if name.startswith(label) and name.endswith(SUFFIX)]
+        gone = [name for name in names if name not in committed]
+        self._rows.delete(gone)
+        return gone
+
+    def staged(self, entry: dict[str, object]) -> DataFile:
+        """The staged file that an entry describes; see `DataFile.from_entry`."""
+        return DataFile.from_entry(self._rows, entry)
+
+    def _append(self, payloads: Sequence[pa.Table | DataFile], schema: pa.Schema) -> Position:
         def check(tail: Tail) -> None:
             self._check_begun(tail)
             if not tail.is_continuous:
                 self._columns, self._schema = dict(self._table.state().columns), None
-            for schema in _different(commit.schema() for commit in tail.others):
-                self._columns |= new_columns(self._columns, schema)
+            for other in _different(commit.schema() for commit in tail.others):
+                self._columns |= new_columns(self._columns, other)
             if not is_known():
-                new_columns(self._columns, rows.schema)
+                new_columns(self._columns, schema)
 
         def is_known() -> bool:
-            return self._schema is not None and self._schema.equals(rows.schema)
+            return self._schema is not None and self._schema.equals(schema)
 
         if (place := self._read_to) is not None and self._fresh.adopt(place[0]):
             # What was read already need not be read again.
             self._columns, self._schema = dict(place[1]), None
-        if rows.nbytes <= _MAX_FRESH_BYTES and len(rows) <= _MAX_FRESH_ROWS:
-            number = self._fresh.append([rows], check)
-        else:
-            file = DataFile.write(self._rows, rows.schema, [rows])
-            try:
-                number = self._fresh.append([file], check)
-            except UncertainWriteError:
-                raise  # the commit may turn up, and needs the file
-            except BaseException:
-                self._discard(file)
-                raise
+        number = self._fresh.append(payloads, check)
         if not is_known():
-            self._columns |= new_columns(self._columns, rows.schema)
-            self._schema = rows.schema
+            self._columns |= new_columns(self._columns, schema)
+            self._schema = schema
         cursor = self._fresh.behind(number)
         return Position(number, cursor.identity if cursor else None, cursor)
 

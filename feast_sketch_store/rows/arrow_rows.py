@@ -19,6 +19,7 @@ Where Feast would write something that nobody can have meant, a row is refused, 
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -99,6 +100,30 @@ def from_columns(
     rows = pa.table(columns)
     check_rows(rows)
     return rows
+
+
+def from_source(table: pa.Table, feature_view: Any, codecs: Sequence[FeatureCodec]) -> pa.Table:
+    """Turn rows of a feature view's batch source into a table of the row log.
+
+    Parameters
+    ----------
+    table : may have other columns besides those of the view.
+    feature_view : of Feast.
+    codecs : one per feature of the view.
+
+    Raises
+    ------
+    RowError : see `from_columns`.
+    """
+    source = feature_view.batch_source
+    created = source.created_timestamp_column or None
+    fields = {
+        field.name: FeatureCodec.for_feature(field.name, field.dtype).value_field
+        for field in feature_view.entity_columns
+    }
+    names = {*fields, *(codec.feature for codec in codecs), source.timestamp_field, created}
+    table = table.select([name for name in table.column_names if name in names])
+    return from_columns(table, codecs, fields, source.timestamp_field, created)
 
 
 def _check_names(given: Sequence[str], wanted: Sequence[str]) -> None:

@@ -9,6 +9,7 @@
     exact        all          ... the value, as it was written: order, repetitions, bits
     list         Array        ... items with times, newest first (`rows.lists`)
     times        Array        ... the times of the items of a list; nothing is stored for it
+    backing      all          ... the value; sealed rows know only that there is one, another store has it
 
 A codec identifies the type of a feature by the field of Feast's ``Value`` that carries it, so a value comes
 back in the field it was written in.
@@ -54,6 +55,7 @@ BINNED: Final = "binned"
 EXACT: Final = "exact"
 LIST: Final = "list"
 TIMES: Final = "times"
+BACKING: Final = "backing"
 
 Symbols = NDArray[np.int64] | NDArray[np.int32]
 
@@ -222,10 +224,11 @@ class FeatureCodec:
     def possible_names(self) -> tuple[str, ...]:
         """The codecs that take the feature, the usual one first."""
         if self.is_set:
-            return MEMBERSHIP, EXACT
+            return MEMBERSHIP, EXACT, BACKING
         if self.is_collection:
-            return MEMBERSHIP, EXACT, LIST, *([TIMES] if self.element_kind == "timestamp" else [])
-        return (CATEGORICAL, EXACT, BINNED) if self.element_kind in _NUMBER_KINDS else (CATEGORICAL, EXACT)
+            return MEMBERSHIP, EXACT, BACKING, LIST, *([TIMES] if self.element_kind == "timestamp" else [])
+        binned = (BINNED,) if self.element_kind in _NUMBER_KINDS else ()
+        return CATEGORICAL, EXACT, BACKING, *binned
 
     @cached_property
     def tag(self) -> bytes:
@@ -245,7 +248,12 @@ class FeatureCodec:
     @property
     def is_exact(self) -> bool:
         """Whether values come back as they were written."""
-        return self.name == EXACT
+        return self.name in (EXACT, BACKING)
+
+    @property
+    def is_backed(self) -> bool:
+        """Whether another store has the values of sealed rows."""
+        return self.name == BACKING
 
     @property
     def is_list(self) -> bool:

@@ -233,6 +233,7 @@ class Structure(ABC):
     kind : what a snapshot's description calls it; the names of its arrays begin so.
     names : by which a tag may ask for it.
     codecs : names of those whose features it keeps, and nothing else does.
+    is_filter : whether it shows false values, and may fall short of what is asked of it.
     lists_rows : whether it is read by numbers of rows, so that the layer has to list its rows.
     holds_rows : whether it takes up symbols of rows, which tell of rows if the layer does not list them.
     tells_states : whether it knows itself which rows have no value; otherwise the layer keeps that.
@@ -242,6 +243,7 @@ class Structure(ABC):
     kind: ClassVar[str]
     names: ClassVar[tuple[str, ...]] = ()
     codecs: ClassVar[tuple[str, ...]] = ()
+    is_filter: ClassVar[bool] = False
     lists_rows: ClassVar[bool] = False
     holds_rows: ClassVar[bool] = False
     tells_states: ClassVar[bool] = False

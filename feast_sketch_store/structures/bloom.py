@@ -178,6 +178,7 @@ class BloomTable(Structure):
 
     kind = BLOOM
     names = (BLOOM, WEIGHTED_BLOOM)
+    is_filter = True
     holds_rows = True
 
     @classmethod

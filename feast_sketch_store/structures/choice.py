@@ -117,7 +117,7 @@ class Choice:
 
     def _ask(self, name: str, goal: Goal, popularity: Popularity, beside: Beside) -> None:
         """Take the offers for a feature."""
-        if goal.structure != AUTO and (kind := registry.named(goal.structure)) is not BloomTable:
+        if goal.structure != AUTO and (kind := registry.wanted(goal)) is not BloomTable:
             offer = kind.offer(goal, popularity)
             if offer is None:
                 raise _impossible(name, goal, f"structure {goal.structure!r} cannot keep it")

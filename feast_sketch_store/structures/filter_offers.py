@@ -77,18 +77,27 @@ def noisiest_offer(goal: Goal, popularity: Popularity) -> Offer:
     return _offer_of(facts, goal, popularity)
 
 
+def wanted_false_per_read(goal: Goal, popularity: Popularity) -> float:
+    """How many values a read may show too many, by any measure but memory; more than 0."""
+    # Where nothing is absent there is nothing to show; any hashes do.
+    return max(_false_per_read(goal, popularity) if popularity.mean_absent else 1.0, _LEAST)
+
+
+def _false_per_read(goal: Goal, popularity: Popularity) -> float:
+    return {
+        ERROR_RATE: goal.amount * popularity.mean_absent,
+        NOISE_RATIO: goal.amount * popularity.num_facts / popularity.num_filled,
+        FALSE_PER_READ: goal.amount,
+    }[goal.measure]
+
+
 def _facts_for(goal: Goal, popularity: Popularity) -> AnyFacts:
     num_facts = popularity.num_facts
     if not num_facts:
         return FactClass(0, goal.amount if goal.measure == ERROR_RATE else _MAX_RATE)
-    false_per_read = {
-        ERROR_RATE: goal.amount * popularity.mean_absent,
-        NOISE_RATIO: goal.amount * num_facts / popularity.num_filled,
-        FALSE_PER_READ: goal.amount,
-    }[goal.measure]
+    false_per_read = _false_per_read(goal, popularity)
     if goal.structure == WEIGHTED_BLOOM or goal.may_choose:
-        # Where nothing is absent there is nothing to show; any hashes do.
-        wanted = max(false_per_read if popularity.mean_absent else 1.0, _LEAST)
+        wanted = wanted_false_per_read(goal, popularity)
         return WeightedFacts(popularity.counts, popularity.num_filled, wanted)
     if goal.measure == ERROR_RATE:
         return FactClass(num_facts, goal.amount)

@@ -8,6 +8,10 @@ AUTO: Final = "auto"
 # Names of the filters in settings; the first is their kind in snapshots, too.
 BLOOM: Final = "bloom"
 WEIGHTED_BLOOM: Final = "weighted_bloom"
+LEARNED_BLOOM: Final = "learned_bloom"
+SANDWICHED_BLOOM: Final = "sandwiched_bloom"
+
+DEFAULT_CLUSTERS: Final = 16  # of a structure that has clusters whatever is said
 
 ERROR_RATE: Final = "error_rate"
 NOISE_RATIO: Final = "noise_ratio"
@@ -27,11 +31,13 @@ class Goal:
     amount : of it.
     structure : a name that a structure goes by, or ``auto``. Left to choose, an error rate makes a Bloom
         filter, another measure whatever is smallest.
+    clusters : of entities, that the numbers of hashes depend on; 0 if they do not.
     """
 
     measure: str
     amount: float
     structure: str = AUTO
+    clusters: int = 0
 
     @property
     def may_choose(self) -> bool:

@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator
 
+from feast_sketch_store.structures.backed import Backed
 from feast_sketch_store.structures.base import Structure
 from feast_sketch_store.structures.bloom import BloomTable
+from feast_sketch_store.structures.clustered import ClusteredFilters
 from feast_sketch_store.structures.columns import Columns
-from feast_sketch_store.structures.goals import AUTO
+from feast_sketch_store.structures.goals import AUTO, Goal
 from feast_sketch_store.structures.lists import Lists
 from feast_sketch_store.structures.scalars import Scalars
 from feast_sketch_store.structures.set_columns import SetColumns
@@ -14,7 +16,7 @@ from feast_sketch_store.structures.set_columns import SetColumns
 RESERVED = ("presence", "roundings")
 
 _kinds: dict[str, type[Structure]] = {
-    kind.kind: kind for kind in (BloomTable, Columns, Scalars, SetColumns, Lists)
+    kind.kind: kind for kind in (BloomTable, Columns, Scalars, SetColumns, Lists, Backed, ClusteredFilters)
 }
 
 
@@ -67,6 +69,16 @@ def named(name: str) -> type[Structure]:
     KeyError : there is none.
     """
     return next(kind for kind in _kinds.values() if name in kind.names)
+
+
+def wanted(goal: Goal) -> type[Structure]:
+    """The kind that a goal names, which it must.
+
+    Raises
+    ------
+    KeyError : there is none.
+    """
+    return ClusteredFilters if goal.clusters else named(goal.structure)
 
 
 def keeper(codec: str) -> type[Structure] | None:

@@ -38,9 +38,11 @@ from feast_sketch_store.structures.parts import (
 from feast_sketch_store.structures.prepared import begin_feature
 from feast_sketch_store.structures.shared_values import NO_SET, find_chains, headers_of
 from feast_sketch_store.succinct import GolombSets, SetCode
+from feast_sketch_store.succinct.gap_levels import Levels
 
 SETS = "sets"
 
+_FIT_ROWS = 1 << 17  # to fit codes to
 _TRIAL_ERROR = 0.01  # about, of the bits of sets that were coded for some of the rows
 
 
@@ -130,14 +132,17 @@ class SetColumns(Structure):
         fitted = [code for chain in chains for code in (chain.codes or (None,))]
         members = in_order(columns, rows.order, shared_ids)
         lengths = members.lengths
+        members = members.distinct()
         headers = np.empty((len(rows.order), len(columns)), np.int32)
         codes = []
         for number, column in enumerate(columns):
             sizes = lengths[number :: len(columns)]
             headers[:, number], no_set = headers_of(column.states[rows.order], sizes)
             code = fitted[number]
-            codes.append(SetCode.fit(column.counts, headers[:, number], no_set) if code is None else code)
-        members = members.distinct()
+            if code is None:
+                own = members.take(np.arange(number, len(lengths), len(columns))[:_FIT_ROWS])
+                code = SetCode.fit(column.counts, headers[:, number], no_set).fitted(own.lengths, own.ids)
+            codes.append(code)
         sets = GolombSets.build(codes, headers, members.indptr, members.ids)
         vocabularies = [chain.vocabulary for chain in chains]
         parts = []
@@ -159,8 +164,8 @@ class SetColumns(Structure):
         states, members : of the n rows, uint8[n] and their symbols.
         """
         headers, no_set = headers_of(states, members.lengths)
-        code = SetCode.fit(counts, headers, no_set)
         members = members.distinct()
+        code = SetCode.fit(counts, headers, no_set).fitted(members.lengths, members.ids)
         return GolombSets.lengths([code], headers[:, None], members.indptr, members.ids)
 
     @classmethod
@@ -232,9 +237,8 @@ class SetColumns(Structure):
                     "others_width": code.others_width,
                 }
             )
-            arrays[f"{number}.level_ends"] = code.level_ends
-            if code.run_levels is not None:
-                arrays[f"{number}.run_levels"] = code.run_levels
+            arrays[f"{number}.level_ends"] = code.gaps.ends
+            arrays[f"{number}.levels"] = np.concatenate((code.gaps.runs, code.gaps.left))
             if feature.own_ids is not None:
                 arrays[f"{number}.known"] = np.packbits(feature.own_ids >= 0, bitorder="little")
             if code.others_width < 0:
@@ -261,11 +265,14 @@ class SetColumns(Structure):
                 vocabularies.append(parts.vocabulary(f"{number}.vocabulary", codec))
             elif not vocabularies or features[-1][0].element_kind != codec.element_kind:
                 raise ValueError(f"{codec.feature!r} has nothing to be coded with")
+            ends, levels = (
+                parts.array(f"{number}.level_ends", np.int64),
+                parts.array(f"{number}.levels", np.uint8),
+            )
             code = SetCode(
                 checked(entry["header_width"], int),
                 checked(entry["no_set"], int),
-                parts.array(f"{number}.level_ends", np.int64),
-                parts.array(f"{number}.run_levels", np.uint8) if others_width >= 0 else None,
+                Levels(ends, levels[: len(ends)], levels[len(ends) :]),
                 others_width,
             )
             num_facts, size = checked(entry["num_facts"], int), len(vocabularies[-1])

@@ -113,7 +113,7 @@ def _best_chain(features: Sequence[FeatureRows], numbers: Sequence[int]) -> tupl
     inverse = np.argsort(ids)
     shared_ids = [ids[own].astype(np.int32) for own in whole.ids]
     vocabulary = Vocabulary(whole.values.values.take(pa.array(inverse)))
-    return Chain(chosen, vocabulary, shared_ids, whole.codes(everyone)), rest
+    return Chain(chosen, vocabulary, shared_ids, whole.codes(everyone, are_fitted=True)), rest
 
 
 def _best_order(trial: "_Trial") -> list[int]:
@@ -173,8 +173,8 @@ class _Trial:
         coded = GolombSets.lengths(self.codes(order), np.stack(headers, axis=1), csr.indptr, csr.ids)
         return float(coded.sum()) / self.share
 
-    def codes(self, order: Sequence[int]) -> list[SetCode]:
-        """The codes of some of the features in a chain."""
+    def codes(self, order: Sequence[int], are_fitted: bool = False) -> list[SetCode]:
+        """The codes of some of the features in a chain; fitted to their sets, which takes a while."""
         ids = self.numbering(order)
         codes: list[SetCode] = []
         seen = np.zeros(0, np.int64)
@@ -185,7 +185,7 @@ class _Trial:
             if not codes:
                 counts = np.zeros(len(ids), np.int64)
                 counts[ids[self.ids[place]]] = self.features[place].counts
-                codes.append(SetCode.fit(counts, headers, no_set))
+                others, code = members, SetCode.fit(counts, headers, no_set)
                 num_known = int((counts > 0).sum())
             else:
                 others = members[~np.isin(members, seen)]
@@ -195,7 +195,11 @@ class _Trial:
                 counts = np.bincount(others & (2**32 - 1), minlength=len(ids)) * _FINENESS
                 smooth = [descending(counts[:num_known]), descending(counts[num_known:])]
                 told = num_others[(num_seen > 0) & (num_own > 0)]
-                codes.append(SetCode.fit_with(np.concatenate(smooth), headers, no_set, told))
+                code = SetCode.fit(np.concatenate(smooth), headers, no_set, told)
+            if are_fitted:
+                sizes = np.bincount(others >> 32, minlength=self.num_rows)
+                code = code.fitted(sizes, others & (2**32 - 1))
+            codes.append(code)
             seen = _union(seen, members)
         return codes
 

@@ -2,16 +2,10 @@
 
 The sets of a row are read one after the other, so a read costs what the sets contain rather than a look at
 each possible symbol. Symbols are numbered from the most to the least popular. A set of ``n`` of them is coded
-as a header, from which ``n`` follows, and the gaps between its ascending ids. Where symbol ``s`` has the
-density ``p_s`` (the share of rows that have it) and a row has ``m = sum(p)`` symbols on average, the next id
-of a row with ``n`` lies about ``m / (n * p_s)`` further on, so with
-
-    level_s = round(2 * log2(ln(2) * m / p_s))                    in half octaves
-    width   = (level_s - round(2 * log2(n)) + 1) div 2            of a gap that begins at s
-
-a gap ``g`` is ``g div 2**width`` ones, a zero, and the lower ``width`` bits of ``g``: the best such code for
-gaps that are distributed geometrically. For independent symbols that is within some percent of the least
-there can be, ``sum_s H(p_s)`` bits per row, where H is the entropy of a coin.
+as a header, from which ``n`` follows, and the gaps between its ascending ids. Each gap is a Rice code, whose
+width follows from the popularity where it begins and from how many ids are left (`gap_levels`): a gap ``g``
+is ``g div 2**width`` ones, a zero, and the lower ``width`` bits of ``g``. For independent symbols that is
+within some percent of the least there can be, ``sum_s H(p_s)`` bits per row, where H is a coin's entropy.
 
     row      header | gap | gap | gap   header | gap | gap       features one behind the other
     starts   the bit at which each row begins, in Elias and Fano's form (`elias_fano`)
@@ -31,7 +25,7 @@ distributed integer alphabets", 1975. Golomb-coded sets of hashes, without popul
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -41,10 +35,17 @@ from numpy.typing import NDArray
 from feast_sketch_store import kernel
 from feast_sketch_store.kernel import SetCodes
 from feast_sketch_store.succinct.elias_fano import EliasFano, expected_bytes
+from feast_sketch_store.succinct.gap_levels import (
+    MAX_LEVEL,
+    NUM_CLASSES,
+    NUM_TOLD,
+    Levels,
+    fitted,
+    levels_of,
+)
 from feast_sketch_store.succinct.packed import Check, unchecked
 
 _MAX_HEADER_WIDTH = 30
-_MAX_LEVEL = 255
 _MAX_RUNS = 1024  # of symbols with one level
 
 
@@ -56,79 +57,53 @@ class SetCode:
     ----------
     header_width : of headers, in bits, 0 to 30.
     no_set : number of headers for rows without a set, 0 to 2; subtract it from a header to get the size.
-    level_ends : int64[<= 1024], ascending; the symbols with level ``run_levels[i]`` end before symbol
-        ``level_ends[i]``, and the last of them is the number of symbols.
-    run_levels : uint8, one for each of these; None for 0, 1, 2 and so on, of 256 at most.
+    gaps : what their widths follow; at most 1024 runs of symbols.
     others_width : of the number of others, in bits, 0 to 30, if the set is coded with those before it; or -1.
     """
 
     header_width: int
     no_set: int
-    level_ends: NDArray[np.int64]
-    run_levels: NDArray[np.uint8] | None = None
+    gaps: Levels
     others_width: int = -1
 
     @classmethod
-    def fit(cls, counts: NDArray[np.int64], headers: NDArray[np.integer], no_set: int) -> "SetCode":
-        """The best code for sets.
-
-        Parameters
-        ----------
-        counts : int64[V], how many rows have each symbol, from the most popular one on.
-        headers : int[n], of all rows.
-        """
-        return cls(best_width(headers), no_set, level_ends(counts))
-
-    @classmethod
-    def fit_with(
+    def fit(
         cls,
         counts: NDArray[np.int64],
         headers: NDArray[np.integer],
         no_set: int,
-        num_others: NDArray[np.integer],
+        num_others: NDArray[np.integer] | None = None,
     ) -> "SetCode":
-        """The best code for sets that are coded with those before them.
+        """The best code for sets whose symbols are independent; `fitted` fits it to the sets themselves.
 
         Parameters
         ----------
-        counts : int64[V], how many rows have each symbol among their others. Where it falls, or rises now and
-            then, levels are found; the fewer turns there are, the better they fit.
+        counts : int64[V], how many rows have each symbol, or have it among their others.
         headers : int[n], of all rows.
-        num_others : int[m], of rows in which their number is told.
+        num_others : int[m], of rows in which their number is told; None if the sets are coded by themselves.
         """
-        levels = _levels(counts)
-        ends = np.append(np.flatnonzero(np.diff(levels)) + 1, len(levels))[: len(levels)]
-        if len(ends) > _MAX_RUNS:
-            levels = np.maximum.accumulate(levels)
-            ends = np.append(np.flatnonzero(np.diff(levels)) + 1, len(levels))[: len(levels)]
-        runs = levels[ends - 1].astype(np.uint8)
-        return cls(best_width(headers), no_set, ends.astype(np.int64), runs, best_width(num_others))
+        others_width = -1 if num_others is None else best_width(num_others)
+        return cls(best_width(headers), no_set, levels_of(counts, _MAX_RUNS), others_width)
+
+    def fitted(self, sizes: NDArray[np.int64], ids: NDArray[np.integer]) -> "SetCode":
+        """The code with levels for some of the sets: their sizes, int64[n], and the ids coded as gaps."""
+        return replace(self, gaps=fitted(self.gaps, sizes, ids))
 
     @property
     def num_symbols(self) -> int:
         """The size of the vocabulary."""
-        return int(self.level_ends[-1]) if len(self.level_ends) else 0
+        return int(self.gaps.ends[-1]) if len(self.gaps.ends) else 0
 
     @property
     def levels(self) -> NDArray[np.uint8]:
         """The level of each symbol: uint8[V]."""
-        lengths = np.diff(self.level_ends, prepend=0)
-        levels = np.arange(len(lengths)) if self.run_levels is None else self.run_levels
-        return np.repeat(levels, lengths).astype(np.uint8)
+        return np.repeat(self.gaps.runs, np.diff(self.gaps.ends, prepend=0))
 
-
-def level_ends(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Where each level ends, of symbols that so many rows have, from the most popular one on: int64[L]."""
-    if not len(counts):
-        return np.zeros(0, np.int64)
-    levels = np.maximum.accumulate(_levels(counts))
-    return np.searchsorted(levels, np.arange(levels[-1] + 1), side="right")
-
-
-def _levels(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The best level of each symbol, were all alike that come next."""
-    levels = np.rint(2 * np.log2(np.log(2) * max(1, counts.sum()) / np.maximum(counts, 1)))
-    return np.asarray(np.clip(levels, 0, _MAX_LEVEL).astype(np.int64))
+    @property
+    def left_levels(self) -> NDArray[np.uint8]:
+        """What is subtracted from levels, as the kernel looks it up: uint8[320]."""
+        classes = kernel.half_octaves(np.arange(NUM_TOLD))
+        return np.concatenate((self.gaps.left[classes], self.gaps.left))
 
 
 def starts_bytes(num_rows: int, num_bits: float) -> int:
@@ -186,15 +161,16 @@ class GolombSets:
             raise ValueError("the parts of the sets do not fit each other")
         num_symbols = -1  # of a set before
         for code in self.codes:
-            num_runs = _MAX_LEVEL + 1 if code.run_levels is None else len(code.run_levels)
+            ends, runs, left = code.gaps
             if (
                 not 0 <= code.header_width <= _MAX_HEADER_WIDTH
                 or not 0 <= code.no_set <= 2
                 or not -1 <= code.others_width <= _MAX_HEADER_WIDTH
                 or (code.others_width >= 0 and code.num_symbols != num_symbols)
-                or len(code.level_ends) > min(num_runs, _MAX_RUNS)
-                or (code.run_levels is not None and len(code.level_ends) < num_runs)
-                or (np.diff(code.level_ends, prepend=0) < 0).any()
+                or not len(ends) == len(runs) <= _MAX_RUNS
+                or len(left) != NUM_CLASSES
+                or runs.max(initial=0) > MAX_LEVEL
+                or (np.diff(ends, prepend=0) < 0).any()
                 or code.num_symbols >= 2**31
             ):
                 raise ValueError(f"sets cannot be coded with {code}")
@@ -292,4 +268,5 @@ class GolombSets:
 def _joint(codes: Sequence[SetCode]) -> SetCodes:
     parameters = np.array([(c.header_width, c.no_set, c.others_width) for c in codes], np.int64)
     starts = np.cumsum([0] + [code.num_symbols for code in codes])
-    return SetCodes(parameters, starts, np.concatenate([code.levels for code in codes]))
+    left = np.stack([code.left_levels for code in codes])
+    return SetCodes(parameters, starts, np.concatenate([code.levels for code in codes]), left)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from feast_sketch_store.errors import SettingsError, UnsupportedFeatureError
 from feast_sketch_store.rows.binning import Binning, Quantiles
-from feast_sketch_store.rows.codecs import BINNED, CATEGORICAL, EXACT, MEMBERSHIP, FeatureCodec
+from feast_sketch_store.rows.codecs import BACKING, BINNED, CATEGORICAL, EXACT, MEMBERSHIP, FeatureCodec
 
 if TYPE_CHECKING:
     from feast.field import Field
@@ -51,7 +51,12 @@ class ChosenCodec(NamedTuple):
 
 
 def choose_codec(
-    field: "Field", tags: Mapping[str, Any], own_tags: Iterable[str], default: str, where: str
+    field: "Field",
+    tags: Mapping[str, Any],
+    own_tags: Iterable[str],
+    default: str,
+    where: str,
+    has_backing: bool = False,
 ) -> ChosenCodec:
     """The codec of a feature.
 
@@ -61,10 +66,12 @@ def choose_codec(
     own_tags : the names of the feature's own tags.
     default : one of ``DEFAULT_CODECS``.
     where : names the feature and its view.
+    has_backing : whether there is a backing store, for what a sketch is not made for.
 
     Raises
     ------
-    SettingsError : tags contradict each other or the type.
+    SettingsError : tags contradict each other or the type, or there is no backing store for a feature that
+        asks for it.
     UnsupportedFeatureError : by default the type is not kept.
     """
     usual = FeatureCodec.for_feature(field.name, field.dtype)
@@ -85,13 +92,21 @@ def choose_codec(
             f"set the tag {TAG_PREFIX}codec to one of {_list(usual.possible_names)}, or remove it",
             dict.fromkeys([f"{TAG_PREFIX}codec", *(TAG_PREFIX + binning for binning in BINNINGS)]),
         )
+    if name == BACKING and not has_backing:
+        raise SettingsError.of_tags(
+            f"{where} has the codec {BACKING!r}, and feature_store.yaml names no backing_store; name one, "
+            "such as `backing_store: {type: redis, connection_string: ...}`, or choose another codec",
+            {f"{TAG_PREFIX}codec": None},
+        )
     may_be_column, by_type = False, default == AUTO and not name
     if by_type:
         name = _by_type(field, usual, own_tags)
+        if name == EXACT and has_backing and _is_bulky(field, usual):
+            name = BACKING
         may_be_column = name == CATEGORICAL and "max_vocabulary" not in tags
     elif default == EXACT and not name and not usual.is_set:
         name = EXACT
-    if name != EXACT and is_embedding(field):
+    if name not in (EXACT, BACKING) and is_embedding(field):
         raise _unsupported(
             field,
             f"{where} is an embedding (vector_index=True): its numbers have no bounded vocabulary. ",
@@ -112,6 +127,12 @@ def is_embedding(field: "Field") -> bool:
     return bool(getattr(field, "vector_index", False))
 
 
+def _is_bulky(field: "Field", usual: FeatureCodec) -> bool:
+    """Whether a feature of this type is an embedding, a document or another object of many bytes."""
+    is_document = usual.element_kind == "message" or usual.value_field == "json_val"
+    return is_embedding(field) or usual.is_collection or is_document
+
+
 def _by_type(field: "Field", usual: FeatureCodec, own_tags: Iterable[str]) -> str:
     """The codec that suits the type of a feature. Tags that only a sketch uses ask for a sketch."""
     if is_embedding(field):
@@ -125,6 +146,7 @@ def _by_type(field: "Field", usual: FeatureCodec, own_tags: Iterable[str]) -> st
 
 _ALTERNATIVES = {
     EXACT: "keep its values exactly",
+    BACKING: "leave its values to the backing store",
     BINNED: f"keep the nearest of {DEFAULT_BINS} values (or set {TAG_PREFIX}precision or {TAG_PREFIX}edges)",
     CATEGORICAL: "keep it as one of few distinct values",
 }

@@ -1,9 +1,10 @@
 """Group commit: writes of several threads and tasks share one durable commit and return together."""
 
+import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from contextlib import suppress
 from typing import Generic, TypeAlias, TypeVar
 
 T = TypeVar("T")
@@ -21,25 +22,28 @@ _WOKEN_AT_ONCE = 4
 class _Waiting(Generic[T]):
     """One write: its item, its outcome, and whether its thread must commit for the others.
 
-    ``future`` is None if a thread waits. ``others`` are those of its commit who are still to be woken.
+    ``future`` is None if a thread waits, and that of a task otherwise. ``others`` are those of its commit who
+    are still to be woken.
     """
 
     __slots__ = ("error", "future", "is_gone", "is_woken", "item", "leads", "others", "woken")
 
-    def __init__(self, item: T, future: "Future[None] | None" = None):
+    def __init__(self, item: T, future: "asyncio.Future[None] | None" = None):
         self.item = item
         self.future = future
         self.error: BaseException | None = None
         self.leads = False
         self.is_gone = False  # its thread was interrupted, and waits no more
         self.is_woken = False
-        self.others: deque[_Waiting[T]] = deque()
+        self.others: deque[_Waiting[T]] | None = None
         self.woken = threading.Lock()  # cheaper than an event: held until the thread may go on
         self.woken.acquire()
 
     def end(self) -> None:
-        """Tell who waits for the future that it is over."""
+        """Tell a task that it is over, in the thread of its loop."""
         assert self.future is not None
+        if self.future.cancelled():  # the task waits no more, and what it wrote is there
+            return
         if self.error is None:
             self.future.set_result(None)
         else:
@@ -50,8 +54,10 @@ class GroupCommit(Generic[T]):
     """Collects items of several threads. Safe to use from all of them.
 
     The first thread commits its item at once. Items that arrive meanwhile wait. When it is done, one of the
-    waiting threads commits all of them. Items with a future are committed by a thread that lives while there
-    are any.
+    waiting threads commits all of them.
+
+    Items of tasks are committed by a thread that lives while there are any. It begins when the event loop has
+    run all tasks that were ready: none of them could go on before, and what they write shares the commit.
     """
 
     def __init__(self) -> None:
@@ -59,6 +65,8 @@ class GroupCommit(Generic[T]):
         self._queue: list[_Waiting[T]] = []
         self._is_led = False
         self._leader: threading.Thread | None = None  # the latest one, which may be done
+        self._gathering: asyncio.AbstractEventLoop | None = None  # which will begin to commit
+        self._commit_of_tasks: Commit[T] | None = None
 
     def submit(self, item: T, commit: Commit[T]) -> None:
         """Commit an item; it is durable when this returns.
@@ -88,16 +96,37 @@ class GroupCommit(Generic[T]):
         if waiting.error is not None:
             raise waiting.error
 
-    def submit_later(self, item: T, commit: Commit[T]) -> "Future[None]":
-        """The same without waiting: the future is done when the item is durable. It cannot be cancelled."""
-        future: Future[None] = Future()
-        future.set_running_or_notify_cancel()
-        if self._enlist(_Waiting(item, future)):
-            self._start_leader(commit)
+    def submit_of_task(self, item: T, commit: Commit[T]) -> "asyncio.Future[None]":
+        """The same without a thread that waits: a future of the event loop that runs.
+
+        It is done when the item is durable. To cancel it takes nothing back.
+        """
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
+        with self._lock:
+            self._queue.append(_Waiting(item, future))
+            self._commit_of_tasks = commit
+            begins = not self._is_led and self._gathering is not loop
+            if begins:
+                self._gathering = loop
+        if begins:
+            loop.call_soon(self._begin)
         return future
 
+    def _begin(self) -> None:
+        """Commit what tasks wrote, unless somebody does."""
+        with self._lock:
+            self._gathering = None
+            begins = bool(self._queue) and not self._is_led
+            self._is_led = self._is_led or begins
+            commit = self._commit_of_tasks
+        if begins:
+            assert commit is not None
+            self._start_leader(commit)
+
     def settle(self) -> None:
-        """Wait for the thread that commits for futures, if there is one."""
+        """Commit what tasks wrote, and wait for the thread that does."""
+        self._begin()
         leader = self._leader
         if leader is not None and leader is not threading.current_thread():
             leader.join()
@@ -150,16 +179,20 @@ class GroupCommit(Generic[T]):
             following = self._queue[0] if self._queue else None
             self._is_led = following is not None
         threads: deque[_Waiting[T]] = deque()
+        tasks: dict[asyncio.AbstractEventLoop, list[_Waiting[T]]] = {}
         for waiting in batch:
             if waiting.future is not None:
-                waiting.end()
+                tasks.setdefault(waiting.future.get_loop(), []).append(waiting)
             elif not waiting.is_woken:
                 waiting.others = threads
                 threads.append(waiting)
+        for loop, ended in tasks.items():
+            with suppress(RuntimeError):  # the loop is closed, and nobody waits
+                loop.call_soon_threadsafe(_end, ended)  # once, for each call wakes the loop
         self._wake(threads, _WOKEN_AT_ONCE)
         return following
 
-    def _wake(self, threads: "deque[_Waiting[T]]", number: int) -> None:
+    def _wake(self, threads: "deque[_Waiting[T]] | None", number: int) -> None:
         """Wake so many of the threads that wait."""
         while number and threads:
             with self._lock:
@@ -179,3 +212,8 @@ class GroupCommit(Generic[T]):
             self._wake(waiting.others, 1)
         if waiting.leads:
             self._start_leader(commit)
+
+
+def _end(ended: Sequence[_Waiting[T]]) -> None:
+    for waiting in ended:
+        waiting.end()

@@ -29,8 +29,11 @@ _DELTA_PART = 1 / 16  # of the share past which there is a new base: at least so
 
 @dataclass(frozen=True)
 class SealPolicy:
-    """When a write seals: above ``min_rows``, as soon as the unsealed rows take more than ``share`` of the
-    memory of the sealed ones. So memory stays within ``1 + share`` of a freshly sealed view.
+    """When a write seals: above ``min_rows``, as soon as the unsealed rows are more than ``share`` of the
+    sealed ones, in number or in bytes. So memory stays within ``1 + share`` of a freshly sealed view.
+
+    Bytes count above ``min_bytes``. Unsealed rows take several times the bytes of sealed ones, so that a view
+    of a few megabytes would be sealed anew for each 2 or 3 % of its rows.
 
     ``by_deltas`` tells that a seal of few rows lays a delta over the sealed ones, as soon as they exceed a
     sixteenth of ``share``; past ``share`` all deltas become part of a new base.
@@ -42,14 +45,22 @@ class SealPolicy:
     min_rows: int = 1_000
     by_job: bool = False
     by_deltas: bool = False
+    min_bytes: int = 1 << 22
 
-    def wants_seal(self, unsealed: int, sealed: int, unsealed_rows: int) -> bool:
-        """Whether to seal now; ``unsealed`` and ``sealed`` are sizes, in rows or in bytes."""
-        return unsealed_rows > self.min_rows and unsealed > self.share * sealed
+    def wants_seal(self, unsealed: int, sealed: int, unsealed_rows: int, least: int = 0) -> bool:
+        """Whether to seal now.
 
-    def wants_delta(self, unsealed: int, sealed: int, unsealed_rows: int) -> bool:
+        Parameters
+        ----------
+        unsealed, sealed : sizes, in rows or in bytes.
+        unsealed_rows : how many rows are not sealed.
+        least : which size does not count yet.
+        """
+        return unsealed_rows > self.min_rows and unsealed > max(least, self.share * sealed)
+
+    def wants_delta(self, unsealed: int, sealed: int, unsealed_rows: int, least: int = 0) -> bool:
         """Whether to seal a delta now; parameters as those of `wants_seal`."""
-        is_past = unsealed > _DELTA_PART * self.share * sealed
+        is_past = unsealed > max(least, _DELTA_PART * self.share * sealed)
         return self.by_deltas and unsealed_rows > self.min_rows and is_past
 
     def wants_absorption(self, fresh_commits: int) -> bool:

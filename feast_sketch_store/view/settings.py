@@ -23,19 +23,31 @@ import yaml
 from feast_sketch_store.errors import SettingsError, SketchStoreError, UnsupportedFeatureError, summed_up
 from feast_sketch_store.layers import Cut, FeatureBudget, Goal
 from feast_sketch_store.rows.binning import Edges, Precision, Quantiles
-from feast_sketch_store.rows.codecs import BINNED, CATEGORICAL, EXACT, LIST, MEMBERSHIP, FeatureCodec
+from feast_sketch_store.rows.codecs import (
+    BACKING,
+    BINNED,
+    CATEGORICAL,
+    EXACT,
+    LIST,
+    MEMBERSHIP,
+    FeatureCodec,
+)
 from feast_sketch_store.rows.column_names import clash
 from feast_sketch_store.rows.encoding import OWN_COLUMNS
 from feast_sketch_store.rows.entity_keys import JoinKeys
 from feast_sketch_store.rows.list_log import OPERATION, is_times_column
 from feast_sketch_store.structures import registry
+from feast_sketch_store.structures.clusters import MAX_CLUSTERS
 from feast_sketch_store.structures.goals import (
     AUTO,
     BLOOM,
+    DEFAULT_CLUSTERS,
     ERROR_RATE,
     FALSE_PER_READ,
+    LEARNED_BLOOM,
     MEMORY,
     NOISE_RATIO,
+    SANDWICHED_BLOOM,
     WEIGHTED_BLOOM,
 )
 from feast_sketch_store.structures.parts import checked
@@ -83,6 +95,10 @@ class StoreOptions(Protocol):
     default_codec: str
     expire_rows: bool
     expired_kept_for: timedelta
+
+    @property
+    def backing_store(self) -> Mapping[str, Any] | None:
+        """What the other store is opened with that keeps backed features; None if there is none."""
 
 
 @dataclass(frozen=True)
@@ -206,6 +222,13 @@ def resolve(options: StoreOptions, table: "FeatureView", folder: Path | None = N
             problems.append(error)
     codecs = [feature.codec for feature in features.values()]
     problems += list_problems(table, codecs, ttl_microseconds(options, table))
+    if any(codec.is_list for codec in codecs) and any(codec.is_backed for codec in codecs):
+        problems.append(
+            SettingsError(
+                f"feature view {table.name!r} has lists and features of the backing store, whose rows come "
+                "together in different ways; put them into views of their own"
+            )
+        )
     if problems:
         raise summed_up(problems)
     return ViewSettings(
@@ -241,7 +264,9 @@ def _feature_settings(
     if is_list_field(own_tags):
         return FeatureSettings(list_codec(field, own_tags, where), 0.0, options.max_vocabulary)
     default = view_tags.get("default_codec", options.default_codec)
-    codec, may_be_column, by_type = choose_codec(field, tags, own_tags, default, where)
+    codec, may_be_column, by_type = choose_codec(
+        field, tags, own_tags, default, where, options.backing_store is not None
+    )
     if codec.is_exact and (idle := [TAG_PREFIX + tag for tag in _IDLE_IF_EXACT if tag in own_tags]):
         raise SettingsError.of_tags(
             f"{where} is kept exactly, so these tags have no effect: {_list(idle)}; "
@@ -437,6 +462,18 @@ def vocabulary_setting(given: Any) -> VocabularySetting:
     )
 
 
+def cluster_count(text: Any) -> int:
+    """Read a number of clusters.
+
+    Raises
+    ------
+    ValueError : it is not a whole number between 2 and `MAX_CLUSTERS`.
+    """
+    if not 2 <= (number := positive_count(text)) <= MAX_CLUSTERS:
+        raise ValueError(f"it must be a whole number between 2 and {MAX_CLUSTERS}")
+    return number
+
+
 def structure_name(text: Any) -> str:
     """Read the name of a structure.
 
@@ -471,12 +508,13 @@ _MEASURES: Mapping[str, Callable[[Any], Any]] = {
 _TARGET_TAGS: Mapping[str, Callable[[Any], Any]] = {
     **_MEASURES,
     "structure": structure_name,
+    "clusters": cluster_count,
     "vocabulary": vocabulary_setting,
 }
 _FEATURE_TAGS: Mapping[str, Callable[[Any], Any]] = {
     **_TARGET_TAGS,
     "max_vocabulary": positive_count,
-    "codec": _one_of(MEMBERSHIP, CATEGORICAL, BINNED, EXACT, LIST),
+    "codec": _one_of(MEMBERSHIP, CATEGORICAL, BINNED, EXACT, BACKING, LIST),
     RESOLUTION: resolution,
     LIMIT: positive_count,
     TIMES_OF: str,
@@ -555,7 +593,30 @@ def _target(
         measure, amount = ERROR_RATE, options.error_rate
     if amount == "auto":
         measure, amount = NOISE_RATIO, AUTO_NOISE_RATIO
-    return Goal(measure, amount, structure)
+    return Goal(measure, amount, structure, _clusters(structure, measure, tags, view_tags, where))
+
+
+def _clusters(
+    structure: str, measure: str, tags: Mapping[str, Any], view_tags: Mapping[str, Any], where: str
+) -> int:
+    """How many clusters of entities a feature's filter tells apart; 0 if it is not such a filter."""
+    if structure not in (LEARNED_BLOOM, SANDWICHED_BLOOM, WEIGHTED_BLOOM):
+        if "clusters" in tags:
+            raise SettingsError.of_tags(
+                f"{where} has {TAG_PREFIX}clusters, which has no effect on structure {structure!r}; remove "
+                f"the tag, or choose {LEARNED_BLOOM}, {SANDWICHED_BLOOM} or {WEIGHTED_BLOOM}",
+                {TAG_PREFIX + "clusters": None},
+            )
+        return 0
+    default = 0 if structure == WEIGHTED_BLOOM else DEFAULT_CLUSTERS
+    number: int = tags.get("clusters", view_tags.get("clusters", default))
+    if number and measure == MEMORY:
+        raise SettingsError.of_tags(
+            f"{where} has {TAG_PREFIX}memory, for which {structure!r} with clusters cannot be sized; give a "
+            f"{TAG_PREFIX}noise_ratio, or choose another structure",
+            {TAG_PREFIX + MEMORY: None},
+        )
+    return number
 
 
 def _cut(feature: FeatureSettings, where: str, folder: Path | None) -> Cut:

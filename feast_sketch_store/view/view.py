@@ -10,10 +10,10 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
@@ -28,6 +28,7 @@ from feast_sketch_store.errors import (
 )
 from feast_sketch_store.layers import Shards
 from feast_sketch_store.row_log import START, LogRead, Position, RowLog
+from feast_sketch_store.row_log.staging import StagedFile, stage
 from feast_sketch_store.rows.encoding import FeastRow, RowKeys
 from feast_sketch_store.rows.entity_keys import find_sorted
 from feast_sketch_store.rows.list_log import ListRows, list_tables
@@ -190,29 +191,45 @@ class View(LiveView):
         if self._is_load(rows) and self._is_due():
             self._maintain()
 
+    def checked(self, rows: Batch) -> pa.Table:
+        """Rows as a table of the row log, in their order, which `write` would take now.
+
+        Raises
+        ------
+        VocabularyOverflowError, RowError : a write would be refused.
+        """
+        table = self._to_table([rows])
+        self._check_vocabulary(table)
+        return table
+
     async def write_async(self, rows: Batch) -> None:
         """`write` for tasks, without a thread for each."""
-        await asyncio.wrap_future(self._commits.submit_later(rows, self._commit))
+        await self._commits.submit_of_task(rows, self._commit)
         if self._is_load(rows) and self._is_due():
             await asyncio.to_thread(self._maintain)
 
     def _is_due(self) -> bool:
-        is_held = self.policy.by_job or self._state.pinned
-        return not is_held and (self._wants_seal() or self._wants_delta() or self._wants_absorption())
+        if self.policy.by_job or self._state.pinned:
+            return False
+        if self._wants_absorption():
+            return True
+        # Asked at every commit, and sizes in bytes take their time.
+        has_enough = self._state.unsealed_rows + self._deferred.num_rows > self.policy.min_rows
+        return has_enough and (self._wants_seal() or self._wants_delta())
 
     def _is_load(self, rows: Batch) -> bool:
         """Whether a batch is so large that its writer may wait for a seal; a small write must not."""
-        sealed = self._state.sealed
+        sealed, least = self._state.sealed, self.policy.min_rows
         sealed_rows = sealed.num_entities if sealed else 0
-        return len(rows) >= min(self.policy.min_rows, self.policy.share * sealed_rows)
+        return len(rows) >= min(least, self.policy.share * max(least, sealed_rows))
 
     def _wants_seal(self) -> bool:
         """Whether it is time for a new base."""
         state, unsealed_rows = self._state, self._state.unsealed_rows + self._deferred.num_rows
         delta_bytes = sum(delta.size_bytes for delta in state.deltas)
         return any(
-            self.policy.wants_seal(unsealed + in_deltas, sealed, unsealed_rows)
-            for (unsealed, sealed), in_deltas in zip(
+            self.policy.wants_seal(unsealed + in_deltas, sealed, unsealed_rows, least)
+            for (unsealed, sealed, least), in_deltas in zip(
                 self._sizes(), (state.delta_rows, delta_bytes), strict=True
             )
         )
@@ -222,17 +239,24 @@ class View(LiveView):
         state, unsealed_rows = self._state, self._state.unsealed_rows + self._deferred.num_rows
         return (
             state.sealed is not None
-            and any(self.policy.wants_delta(*sizes, unsealed_rows) for sizes in self._sizes())
+            and any(
+                self.policy.wants_delta(unsealed, sealed, unsealed_rows, least)
+                for unsealed, sealed, least in self._sizes()
+            )
             and may_have_deltas(self.settings)
         )
 
-    def _sizes(self) -> list[tuple[int, int]]:
-        """What is not sealed and what the base has, in rows and in bytes."""
+    def _sizes(self) -> list[tuple[int, int, int]]:
+        """What is not sealed, what the base has, and what does not count yet, in rows and in bytes."""
         state, deferred = self._state, self._deferred
         sealed = state.sealed
         return [
-            (state.unsealed_rows + deferred.num_rows, sealed.num_entities if sealed else 0),
-            (state.unsealed_bytes + deferred.num_bytes, sealed.size_bytes if sealed else 0),
+            (state.unsealed_rows + deferred.num_rows, sealed.num_entities if sealed else 0, 0),
+            (
+                state.unsealed_bytes + deferred.num_bytes,
+                sealed.size_bytes if sealed else 0,
+                self.policy.min_bytes,
+            ),
         ]
 
     def _wants_absorption(self) -> bool:
@@ -352,6 +376,59 @@ class View(LiveView):
         """
         self._row_log.append(deletions)
         note_write(self._process_key)
+
+    # -- write from many processes -----------------------------------------------------------------
+
+    def stage(self, tables: Iterable[pa.Table], label: str) -> Iterator[StagedFile]:
+        """Write rows durably into files that do not count yet; see `commit_staged`.
+
+        Parameters
+        ----------
+        tables : of the row log.
+        label : what the files' names begin with.
+
+        Raises
+        ------
+        VocabularyOverflowError, StorageError : the files before the one with the rows are there.
+        """
+
+        def checked() -> Iterator[pa.Table]:
+            for table in tables:
+                self._check_vocabulary(table)
+                yield table
+
+        return stage(self._row_log, checked(), label)
+
+    def as_logged(self, rows: Sequence[FeastRow]) -> pa.Table:
+        """Rows as Feast passes them in the form of the row log.
+
+        Raises
+        ------
+        RowError, UnsupportedFeatureError : the rows cannot be kept.
+        """
+        return self._to_table([rows])
+
+    def staged(self, entry: dict[str, Any]) -> StagedFile:
+        """The file that an entry of a report describes."""
+        return StagedFile.from_report(self._row_log, entry)
+
+    def commit_staged(self, files: Sequence[StagedFile]) -> None:
+        """Let the rows of staged files count; they are durable, and visible to this process, when it returns.
+
+        Raises
+        ------
+        RowError, StorageError : none of them count; on an object store those before a failure do.
+        """
+        for file in files:
+            file.check()
+        if files:
+            schema = pa.unify_schemas([file.schema for file in files])
+            self._row_log.append_staged([file.file for file in files], schema)
+            note_write(self._process_key)
+
+    def discard_staged(self, label: str) -> int:
+        """Delete staged files whose names begin with a label, but for those that count: their number."""
+        return len(self._row_log.discard_staged(label))
 
     # -- seal ----------------------------------------------------------------------------------
 

@@ -27,6 +27,12 @@ class FloorOnlineStore(OnlineStore):
         for key, values, event_timestamp, _ in data:
             self._rows[key.entity_values[0].int64_val] = event_timestamp, values
 
+    async def online_write_batch_async(
+        self, config: Any, table: Any, data: Sequence[Any], progress: Callable[[int], Any] | None
+    ) -> None:
+        """The same for a task."""
+        self.online_write_batch(config, table, data, progress)
+
     def online_read(
         self, config: Any, table: Any, entity_keys: Sequence[Any], requested_features: Any = None
     ) -> list[Any]:

@@ -11,9 +11,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -23,7 +22,7 @@ import numpy as np
 from feast import Entity, FeatureView, Field, FileSource, PushSource, ValueType
 from feast.types import Array, Int64
 from measure import number, print_set_up, print_table
-from stores import Backend, UserRows, entity_keys, set_up_of, sketch, sqlite, temporary_folder
+from stores import Backend, UserRows, entity_keys, floor, set_up_of, sketch, sqlite, temporary_folder
 
 PUSHES_PER_SECOND = 20
 TURNS, CALLS = 10, 10  # of pushes that are compared with SQLite's, and of a long log's with a short one's
@@ -193,9 +192,9 @@ def _concurrent(folder: Path, rows: UserRows, total: int) -> list[Goal]:
         return tasks.online.online_write_batch_async(tasks.config, tasks.view, row, None)
 
     rates[f"{WRITERS} tasks, one row each"] = total / _timed(lambda: asyncio.run(_by_tasks(write, singles)))
-    with _push_source(_made(folder / "p"), rows) as (push, frames):
-        seconds = _timed(lambda: asyncio.run(_by_tasks(push, frames)))
-        rates[f"{WRITERS} tasks, push_async of one row each"] = len(frames) / seconds
+    pushed, at_most = _push_rates(folder, rows)
+    rates[f"{WRITERS} tasks, push_async of one row each"] = pushed
+    rates["... into a store that does nothing: what Feast itself takes"] = at_most
     for batch in (100, 1_000, 10_000):
         side = sketch(_made(folder / f"e{batch}"), rows)
         parts = [batches[n : n + batch] for n in range(0, len(batches), batch)]
@@ -207,12 +206,15 @@ def _concurrent(folder: Path, rows: UserRows, total: int) -> list[Goal]:
         seconds = _timed(lambda: list(pool.map(side.write, parts)))
     rates["8 threads, 1,000 rows a batch, no seal"] = len(batches) / seconds
     print_table(["writers", "durable rows/s"], [[name, number(rate)] for name, rate in rates.items()])
-    wanted = [5_000.0, 5_000.0, None, None, None, 100_000.0, 100_000.0]
-    return [
+    wanted = [5_000.0, 5_000.0, None, None, None, None, 100_000.0, 100_000.0]
+    goals = [
         Goal(f"rows/s, {name}", rate, limit, is_least=True)
         for (name, rate), limit in zip(rates.items(), wanted, strict=True)
         if limit is not None
     ]
+    # Feast's own work of a push takes more than 1/5,000 s, whatever the store.
+    name = f"rows/s, {WRITERS} tasks, push_async of one row each, against a store that does nothing"
+    return [*goals, Goal(name, pushed / at_most, 0.8, is_least=True)]
 
 
 async def _by_tasks(call: Callable[[Any], Any], arguments: list[Any]) -> None:
@@ -226,18 +228,30 @@ async def _by_tasks(call: Callable[[Any], Any], arguments: list[Any]) -> None:
     await asyncio.gather(*(work() for _ in range(WRITERS)))
 
 
-@contextmanager
-def _push_source(folder: Path, rows: UserRows) -> Iterator[tuple[Callable[[Any], Any], list[Any]]]:
-    """Feast's own `push_async` into the store, and data frames of one row."""
-    side = sketch(folder, rows)
+def _push_rates(folder: Path, rows: UserRows) -> tuple[float, float]:
+    """Rows a second that 64 tasks push with Feast: into this store, and into one that does nothing."""
+    frame = rows.table.slice(0, min(rows.num_users, 1_000)).to_pandas()
+    frames = [frame.iloc[n : n + 1] for n in range(len(frame))]
+    seconds = {}
+    sides = {"ours": sketch(_made(folder / "p"), rows), "nothing": floor(_made(folder / "q"), rows)}
+    pushes = {name: _push_of(side) for name, side in sides.items()}
+    for turn in range(TURNS):
+        for name, push in pushes.items():
+            part = frames[turn::TURNS]
+            taken = _timed(lambda push=push, part=part: asyncio.run(_by_tasks(push, part)))
+            seconds[name] = seconds.get(name, 0.0) + taken
+    return len(frames) / seconds["ours"], len(frames) / seconds["nothing"]
+
+
+def _push_of(side: Backend) -> Callable[[Any], Any]:
+    """Feast's `push_async` into a store, of a data frame."""
     batch = FileSource(name="rows", path="rows.parquet", timestamp_field="event_timestamp")
     source = PushSource(name="pushed", batch_source=batch)
     user = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
     fields = [Field(name="user_id", dtype=Int64), Field(name="viewed", dtype=Array(Int64))]
     side.view = FeatureView(name="history", entities=[user], schema=fields, source=source, ttl=timedelta(0))
     store = side.feature_store
-    frame = rows.table.slice(0, min(rows.num_users, 1_000)).to_pandas()
-    yield lambda row: store.push_async("pushed", row), [frame.iloc[n : n + 1] for n in range(len(frame))]
+    return lambda row: store.push_async("pushed", row)
 
 
 def _beside_reads(folder: Path, rows: UserRows, seconds: float) -> list[Goal]:

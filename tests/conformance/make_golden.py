@@ -2,7 +2,7 @@
 
     python tests/conformance/make_golden.py
 
-It writes `golden/v<format version>.{base,order,listed,sets,lists,delta}.safetensors` and
+It writes `golden/v<format version>.{base,order,listed,sets,lists,clustered,delta}.safetensors` and
 `golden/v<manifest version>.manifest.json`, and replaces no file. See README.md.
 """
 
@@ -149,6 +149,36 @@ def sets_rows() -> EncodedRows:
     return encode(*newest_rows(to_arrow(feast_rows, SETS_CODECS)), SETS_CODECS)
 
 
+CLUSTERED_CODECS = [
+    FeatureCodec("viewed", "string_set_val"),
+    FeatureCodec("sizes", "int64_list_val"),
+    FeatureCodec("topics", "int64_set_val"),
+]
+CLUSTERED_BUDGET = FeatureBudget(
+    1e-9,
+    {
+        "viewed": Goal("false_per_read", 0.5, "learned_bloom", 2),
+        "sizes": Goal("false_per_read", 0.2, "sandwiched_bloom", 3),
+        "topics": Goal("noise_ratio", 0.1, "weighted_bloom", 2),
+    },
+)
+
+
+def clustered_rows() -> EncodedRows:
+    """Sixty users of three kinds, by ``user % 3``, each with values of its kind; every tenth has none."""
+    feast_rows = []
+    for user in range(60):
+        kind = 100 * (user % 3)
+        values = {
+            "viewed": Value(string_set_val=StringSet(val=[f"item {kind + user % n}" for n in (2, 3, 5)])),
+            "sizes": Value(int64_list_val=Int64List(val=[kind + size for size in range(user % 7)])),
+            "topics": Value(int64_set_val=Int64Set(val=[kind + t for t in range(12) if user % (t + 1) == 0])),
+        }
+        values = values if user % 10 else {"viewed": Value()}
+        feast_rows.append((user_key(user), values, FIRST_EVENT + timedelta(hours=user), None))
+    return encode(*newest_rows(to_arrow(feast_rows, CLUSTERED_CODECS)), CLUSTERED_CODECS)
+
+
 GOLDEN_CHUNK_BYTES = 4096
 
 
@@ -217,6 +247,7 @@ def contents() -> dict[str, bytes]:
         f"{version}.listed.safetensors": base(listed_rows(), LISTED_BUDGET),
         f"{version}.sets.safetensors": base(sets_rows(), SETS_BUDGET),
         f"{version}.lists.safetensors": base(lists_rows(), LISTS_BUDGET),
+        f"{version}.clustered.safetensors": base(clustered_rows(), CLUSTERED_BUDGET),
         f"{version}.order.safetensors": sealed[1],
         f"v{MANIFEST_VERSION}.manifest.json": manifest(*sealed),
         f"v{CHUNKED_VERSION}.deltas.manifest.json": manifest_with_deltas(*sealed),

@@ -13,13 +13,16 @@ from feast_sketch_store.layers import SketchLayer
 from feast_sketch_store.snapshot import encode
 from tests.helpers.keys import user_hashes
 from tests.helpers.snapshots import load
+from tests.unit.test_shifting_bloom import expected_bit
 
 GOLDEN = Path(__file__).parent / "golden"
 BASE, ORDER = GOLDEN / "v1.base.safetensors", GOLDEN / "v1.order.safetensors"
 LISTED, SETS = GOLDEN / "v1.listed.safetensors", GOLDEN / "v1.sets.safetensors"
-LISTS = GOLDEN / "v1.lists.safetensors"
+LISTS, CLUSTERED = GOLDEN / "v1.lists.safetensors", GOLDEN / "v1.clustered.safetensors"
 FILES = pytest.mark.parametrize(
-    "path", [BASE, ORDER, LISTED, SETS, LISTS], ids=["base", "order", "listed", "sets", "lists"]
+    "path",
+    [BASE, ORDER, LISTED, SETS, LISTS, CLUSTERED],
+    ids=["base", "order", "listed", "sets", "lists", "clustered"],
 )
 
 NOON = 1_777_636_800_000_000  # 2026-05-01T12:00:00Z
@@ -232,8 +235,9 @@ def test_the_file_of_sets_has_each_structure():
         ["bought", "string_set_val", 3, 55, 1, 2, 0],
         ["sizes", "int64_list_val", 3, 77, 0, 0, -1],
     ]
-    assert sets["num_bits"] == 945
+    assert sets["num_bits"] == 923
     assert arrays["sets.0.level_ends"].tolist()[-1] == 5
+    assert len(arrays["sets.0.levels"]) == len(arrays["sets.0.level_ends"]) + 64
     assert [arrays[f"sets.{number}.known"].tolist() for number in range(2)] == [[0b1111], [0b10011]]
     assert arrays["sets.2.vocabulary.packed"].tolist() == [0b100100, 0]
     assert arrays["presence.bucket_bounds"].shape == (16, 2)
@@ -282,7 +286,70 @@ def test_rows_are_found_as_the_format_says():
     starts = plain_numbers(sets["starts"], arrays, "sets.starts")
     assert starts == layer.features["viewed"].sets.starts.take(np.arange(70)).tolist()
     assert starts[0] == 0
-    assert starts[-1] < sets["num_bits"] == 945
+    assert starts[-1] < sets["num_bits"] == 923
+
+
+def test_clustered_rows_read_as_they_were_written():
+    description, arrays = load(CLUSTERED)
+    layer = SketchLayer.from_snapshot(description["layer"], arrays)
+    names = ["viewed", "sizes", "topics"]
+    answer = layer.read(user_hashes(range(1000)), names)
+    assert answer.found.tolist() == list(range(60))
+    columns = [answer.features[name] for name in names]
+    values = [feature.decoder.values(feature.states, feature.indptr, feature.symbols) for feature in columns]
+    for user, (viewed, sizes, topics) in enumerate(zip(*values, strict=True)):
+        if user % 10 == 0:
+            assert (viewed, sizes, topics) == (Value(), None, None)
+            continue
+        kind = 100 * (user % 3)
+        assert set(viewed.string_set_val.val) >= {f"item {kind + user % n}" for n in (2, 3, 5)}
+        assert set(sizes.int64_list_val.val) >= {kind + size for size in range(user % 7)}
+        assert set(topics.int64_set_val.val) >= {kind + t for t in range(12) if user % (t + 1) == 0}
+    assert [layer.features[name].num_facts for name in names] == [130, 157, 151]
+    assert [len(column.symbols) for column in columns] == [158, 171, 165]
+
+
+def test_a_clustered_filter_is_read_as_the_format_says():
+    """Each fact by the formulas of the filter alone: the hashes of its level, in the cluster of its row."""
+    description, arrays = load(CLUSTERED)
+    (clustered,) = description["layer"]["structures"]
+    assert [list(entry.values()) for entry in clustered["features"]] == [
+        ["viewed", "string_set_val", "learned_bloom", [0, 6], [88, 42]],
+        ["sizes", "int64_list_val", "sandwiched_bloom", [3, 11], [153, 4]],
+        ["topics", "int64_set_val", "weighted_bloom", [0, 4, 8], [72, 77, 2]],
+    ]
+    assert (clustered["num_words"], clustered["shares"], clustered["fill"]) == (
+        28,
+        [0.3, 0.4, 0.3],
+        0.45703125,
+    )
+    layer = SketchLayer.from_snapshot(description["layer"], arrays)
+    hashes = user_hashes(range(60))
+    found = layer.presence.find(hashes, [], -(2**63))
+    width = clustered["clusters"]["width"]
+    bits = "".join(f"{word:064b}"[::-1] for word in arrays["clustered.clusters.words"].tolist())
+    clusters = [int(bits[row * width : (row + 1) * width][::-1], 2) for row in found.rows.tolist()]
+    words = arrays["clustered.table.words"].tolist()
+    for number, name in enumerate(("viewed", "sizes", "topics")):
+        entry = clustered["features"][number]
+        masks = arrays[f"clustered.{number}.masks"]
+        first_word = sum(arrays[f"clustered.{n}.masks"].shape[2] for n in range(number))
+        num_values = layer.features[name].num_values
+        shown = layer.read(hashes, [name]).features[name]
+        for user in range(60):
+            expected = []
+            for symbol in range(num_values):
+                level = sum(not int(mask[symbol // 64]) >> symbol % 64 & 1 for mask in masks[clusters[user]])
+                is_set = all(
+                    words[bit // 64] >> bit % 64 & 1
+                    for bit in (
+                        expected_bit(hashes[user], 64 * first_word + symbol, j, 28)
+                        for j in range(entry["hashes"][level])
+                    )
+                )
+                expected += [symbol] if is_set else []
+            if shown.states[user] == 3:
+                assert shown.csr.ids[slice(*shown.indptr[user : user + 2])].tolist() == expected
 
 
 def test_the_order_file_lists_hashes_and_timestamps():

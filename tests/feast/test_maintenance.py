@@ -17,6 +17,7 @@ from feast_sketch_store import kernel, open_view
 from feast_sketch_store.cli import cli
 from feast_sketch_store.errors import DamagedFileError, RowError, SketchStoreError, StorageError
 from feast_sketch_store.operations import maintenance
+from feast_sketch_store.structures.bounds import within
 from tests.helpers.filters import measured_fill
 from tests.helpers.processes import run_command
 
@@ -152,6 +153,8 @@ class TestInspect:
         (feature,) = open_view(store, "history").sealed()[0].features(viewed.name)
         rate = measured_fill(feature.filter) ** feature.symbols.num_hashes
         assert viewed.sampled_rate == pytest.approx(rate, abs=5 * (rate / 200_000) ** 0.5)
+        assert viewed.sampled_within == within(viewed.sampled_rate, 200_000)
+        assert abs(viewed.sampled_rate - rate) < viewed.sampled_within * 1.5
 
     def test_unsealed_rows_count(self, store):
         """A new user, a newer row of a known one, one that is deleted, and one that is deleted and new."""

@@ -9,6 +9,7 @@ from click.testing import CliRunner
 from feast import Entity, FeatureStore, FeatureView, Field, FileSource, ValueType
 from feast.types import Array, Int64, Set, String
 
+from feast_sketch_store import SketchReader, open_view, through_sketch
 from feast_sketch_store.cli import cli
 from feast_sketch_store.errors import SettingsError
 from feast_sketch_store.online_store import SketchOnlineStoreConfig
@@ -108,6 +109,40 @@ def test_tags_say_how_a_feature_is_kept(make_store):
     report = maintenance.inspect(store, "history")
     assert report.bits_per_fact < 100
     assert all(f.size_bytes > 0 for f in report.features)
+
+
+@pytest.mark.parametrize("style", ["learned_bloom", "sandwiched_bloom", "weighted_bloom"])
+def test_filters_by_cluster(make_store, style):
+    store = make_store(
+        viewed_tags={"sketch.structure": style, "sketch.clusters": "4", "sketch.false_per_read": "1"},
+        sizes_tags={"sketch.structure": style, "sketch.clusters": "4", "sketch.noise_ratio": "0.2"},
+    )
+    view = open_view(store, "history")
+    for user in range(0, NUM_USERS, 7):
+        viewed, sizes, country = values(store, user)
+        assert viewed >= {"tea", f"a{user}", *(["coffee"] if user % 2 else [])}
+        assert sizes >= {size for size in range(10) if user % (size + 1) == 0}
+        assert country == ("FR" if user % 2 else "DE")
+    found = features_of(store)
+    assert {name: f.structure for name, f in found.items()} == {
+        "viewed": style,
+        "sizes": style,
+        "country": "column",
+    }
+    for name in ("viewed", "sizes"):
+        assert 0 < found[name].expected_rate < 0.5
+        # 200,000 questions; but in so small a table those about one entity are not independent.
+        assert found[name].sampled_rate == pytest.approx(found[name].expected_rate, rel=0.3)
+    assert maintenance.verify(store, "history").problems == []
+    (layer,) = view.sealed()[0].layers
+    (filters,) = [s for s in layer.structures if s.kind == "clustered"]
+    assert sum(filters.size_bytes_of(name) for name in ("viewed", "sizes")) == pytest.approx(
+        filters.size_bytes
+    )
+    training = pd.DataFrame({"viewed": [["tea", "a5"], []], "sizes": [[1, 2], None]})
+    shown = through_sketch(training, SketchReader(store.repo_path, "history"))
+    assert set(shown["viewed"][0]) >= {"tea", "a5"}
+    assert list(shown["viewed"][1]) == []
 
 
 def test_the_command_line_shows_them(make_store):

@@ -36,6 +36,8 @@ _PRELOADED = [
     "feast.infra.passthrough_provider",
     "feast.infra.registry.file",
 ]
+# Where Feast's metrics, which are imported, count.
+_METRICS_FOLDERS = ("PROMETHEUS_MULTIPROCESS_DIR", "PROMETHEUS_MULTIPROC_DIR")
 PATIENCE_SECONDS = 300  # with a process that does not answer or end: the machine may be loaded
 
 
@@ -149,8 +151,9 @@ def _run_command(
     """Be the command, which ends this process."""
     os.setsid()
     os.chdir(cwd)
+    metrics = {name: folder for name, folder in os.environ.items() if name in _METRICS_FOLDERS}
     os.environ.clear()
-    os.environ.update(environment)
+    os.environ.update({**metrics, **environment})
     for stream, descriptor in ((stdout, 1), (stderr, 2)):
         os.dup2(stream.fileno(), descriptor)
         stream.close()

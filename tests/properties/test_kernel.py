@@ -51,6 +51,22 @@ def firsts(draw, num_hashes, num_symbols):
 
 
 @st.composite
+def masks(draw, asked, num_entities, rng):
+    """Hashes in groups, and the symbols that do without them in each cluster."""
+    ends = [
+        *sorted(draw(st.lists(st.integers(0, asked.num_hashes), min_size=1, max_size=5))),
+        asked.num_hashes,
+    ]
+    num_clusters = draw(st.integers(1, 5))
+    shape = (num_clusters, len(ends) - 1, asked.num_words)
+    return {
+        "ends": np.array(ends),
+        "masks": rng.integers(0, 2**64, shape, np.uint64) & rng.integers(0, 2**64, shape, np.uint64),
+        "clusters": rng.integers(0, num_clusters, num_entities).astype(np.int32),
+    }
+
+
+@st.composite
 def reads(draw):
     """A table of random bits, what is asked of it, and hashes of entities."""
     window_words = draw(st.integers(1, 40))
@@ -63,8 +79,12 @@ def reads(draw):
     first_word = draw(st.integers(0, window_words - 1))
     num_symbols = draw(st.integers(1, 64 * (window_words - first_word)))
     num_hashes = draw(st.integers(1, 64))
-    asked = Asked(first_word, num_symbols, num_hashes, draw(firsts(num_hashes, num_symbols)))
     hashes = draw(arrays.arrays(np.uint64, (draw(st.integers(0, 9)), 2), elements=HALVES))
+    asked = Asked(first_word, num_symbols, num_hashes)
+    if draw(st.booleans()):
+        asked = asked._replace(firsts=draw(firsts(num_hashes, num_symbols)))
+    else:
+        asked = asked._replace(**draw(masks(asked, len(hashes), rng)))
     return Table(words, num_words, (draw(HALVES), draw(HALVES))), asked, hashes
 
 
@@ -102,6 +122,31 @@ def test_reads_of_a_table(read, data):
     unchecked = data.draw(arrays.arrays(np.uint8, num_blocks, elements=st.integers(0, 1)))
     touched = reference.touched_blocks(*read, block_words, unchecked)
     assert_equal(compiled.touched_blocks(*read, block_words, unchecked), touched)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ends", np.array([0, 2])),
+        ("ends", np.array([2, 1, 3])),
+        ("ends", np.array([-1, 3])),
+        ("ends", np.array([3])),
+        ("ends", None),
+        ("masks", np.zeros((1, 1, 3), np.uint64)),
+        ("clusters", np.array([0, 2], np.int32)),
+        ("clusters", np.array([0, -1], np.int32)),
+        ("clusters", None),
+        ("firsts", np.array([0, 0, 5])),
+    ],
+)
+@pytest.mark.parametrize("side", [compiled, reference])
+def test_masks_that_do_not_fit_are_refused(side, name, value):
+    table, hashes = Table(np.zeros(12, np.uint64), 10, (1, 2)), np.zeros((2, 2), np.uint64)
+    zeros = np.zeros((2, 1, 2), np.uint64), np.zeros(2, np.int32)
+    asked = Asked(0, 128, 3, None, np.array([1, 3]), *zeros)
+    assert not side.windows(table, asked, hashes).any()
+    with pytest.raises(ValueError, match="the masks do not fit the symbols"):
+        side.windows(table, asked._replace(**{name: value}), hashes)
 
 
 def test_ids_for_which_there_is_no_room_at_first():
@@ -434,7 +479,8 @@ def coded_sets(draw):
         features.append((draw(st.integers(0, 30)), draw(st.integers(0, 2)), others_width, num_symbols))
     starts = np.cumsum([0] + [num_symbols for *_, num_symbols in features])
     levels = rng.integers(0, draw(st.sampled_from([1, 20, 70, 256])), starts[-1]).astype(np.uint8)
-    codes = SetCodes(np.array([feature[:3] for feature in features]), starts, levels)
+    left = rng.integers(0, draw(st.sampled_from([1, 20, 256])), (len(features), reference_sets.NUM_LEFT))
+    codes = SetCodes(np.array([feature[:3] for feature in features]), starts, levels, left.astype(np.uint8))
     shares = rng.choice([0, 0.02, 0.1, 0.5, 0.9, 0.98, 1], len(features))
     mean = draw(st.sampled_from([3, 10, 100]))
     headers, sets, seen = np.zeros((num_rows, len(features)), np.int32), [], np.zeros(0, np.int64)
@@ -522,14 +568,16 @@ def test_damaged_sets_are_read_alike_or_refused_by_both(few_rows, sets, data):
 )
 def test_sets_that_nothing_they_could_be_coded_with_precedes_are_refused(side, others_widths, starts):
     parameters = np.array([(3, 0, width) for width in others_widths])
-    codes = SetCodes(parameters, np.array(starts), np.zeros(starts[-1], np.uint8))
+    left = np.zeros((len(parameters), reference_sets.NUM_LEFT), np.uint8)
+    codes = SetCodes(parameters, np.array(starts), np.zeros(starts[-1], np.uint8), left)
     headers, indptr = np.zeros((1, len(others_widths)), np.int32), np.zeros(len(others_widths) + 1, np.int64)
     with pytest.raises(ValueError, match="do not fit each other"):
         side.write_sets(codes, headers, indptr, np.zeros(0, np.int32))
 
 
 def test_sets_for_which_there_is_no_room_at_first():
-    codes = SetCodes(np.array([[3, 0, -1]]), np.array([0, 5000]), np.zeros(5000, np.uint8))
+    left = np.zeros((1, reference_sets.NUM_LEFT), np.uint8)
+    codes = SetCodes(np.array([[3, 0, -1]]), np.array([0, 5000]), np.zeros(5000, np.uint8), left)
     headers, indptr = np.full((40, 1), 5000, np.int32), np.arange(41) * 5000
     words, ends = compiled.write_sets(codes, headers, indptr, np.tile(np.arange(5000, dtype=np.int32), 40))
     found = compiled.read_sets(codes, words, int(ends[-1]), starts_of(ends), np.arange(40), 0)

@@ -14,6 +14,7 @@ from feast_sketch_store.view.settings import _FEATURE_TAGS, resolve
 
 REPEATABLE = settings(derandomize=True, deadline=None, database=None)
 OPTIONS = SimpleNamespace(
+    backing_store=None,
     error_rate=0.01,
     structure="auto",
     vocabulary=None,

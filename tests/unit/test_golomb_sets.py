@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from feast_sketch_store.succinct import EliasFano, GolombSets, SetCode
-from feast_sketch_store.succinct.golomb_sets import ideal_bits, level_ends
+from feast_sketch_store.succinct.gap_levels import LEFT_LEVELS, Levels, levels_of
+from feast_sketch_store.succinct.golomb_sets import ideal_bits
 
 
 def coded(rows, num_symbols, counts=None):
@@ -108,13 +109,61 @@ def test_several_features_stand_side_by_side():
 
 
 def test_levels_ascend_with_rarity():
-    counts = np.array([1000, 500, 10, 10, 1, 0])
-    ends = level_ends(counts)
-    code = SetCode(3, 0, ends)
-    assert code.num_symbols == 6
-    assert (np.diff(code.levels.astype(int)) >= 0).all()
-    assert code.levels[0] < code.levels[2] == code.levels[3] < code.levels[4] == code.levels[5]
-    assert level_ends(np.zeros(0, np.int64)).tolist() == []
+    counts = np.array([1000, 500, *[10] * 100, *[1] * 20, 0])
+    code = SetCode(3, 0, levels_of(counts, 1024))
+    levels = code.levels.astype(int)
+    assert code.num_symbols == 123
+    assert levels[0] < levels[1] < levels[2]
+    # Of equally popular symbols the last have fewer behind them.
+    assert (np.diff(levels[2:102]) <= 0).all()
+    assert levels[101] < levels[2]
+    assert levels_of(np.zeros(0, np.int64), 1024).ends.tolist() == []
+
+
+def test_a_gap_among_equally_popular_symbols_has_the_width_of_its_mean():
+    """Of the last 900 symbols, 40 ids are 22 apart on average, so their codes have log2(ln(2) * 22) bits."""
+    code = SetCode(3, 0, levels_of(np.full(4096, 7), 1024))
+    left = code.left_levels
+    widths = [(int(code.levels[4096 - 900]) - int(left[ids])) >> 2 for ids in (1, 8, 40, 256 + 16)]
+    assert widths == [9, 6, 4, 1]
+    assert left[255] == left[256 + 15]
+    assert left[0] == left[1] == 0
+
+
+def test_as_many_runs_of_levels_as_there_may_be():
+    rng = np.random.default_rng(1)
+    code = levels_of(rng.integers(1, 10_000, 5_000), 1024)
+    assert len(code.ends) <= 1024
+    assert code.ends[-1] == 5_000
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_levels_that_are_fitted_make_sets_smaller(seed):
+    """Rows with tastes: each has values of one of 20 groups, beside some of all."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for _ in range(2_000):
+        first, size = 50 * rng.integers(20), rng.geometric(1 / 12)
+        near, far = first + rng.integers(0, 50, size), rng.integers(0, 1_000, 3)
+        rows.append(np.unique(np.concatenate((near, far))))
+    counts = np.bincount(np.concatenate(rows), minlength=1_000)
+    order = np.argsort(np.argsort(-counts, kind="stable"))
+    rows = [np.sort(order[ids]) for ids in rows]
+    headers = np.array([len(ids) for ids in rows], np.int32)
+    ids = np.concatenate(rows).astype(np.int32)
+    indptr = np.concatenate(([0], np.cumsum(headers, dtype=np.int64)))
+    code = SetCode.fit(-np.sort(-counts), headers, 0)
+    plain, best = (
+        GolombSets.build([c], headers[:, None], indptr, ids).num_bits
+        for c in (code, code.fitted(headers[:500], ids[: indptr[500]]))
+    )
+    assert best < 0.995 * plain
+
+
+def test_nothing_to_fit_levels_to():
+    code = SetCode.fit(np.array([3, 2]), np.zeros(5, np.int32), 0)
+    for sizes in (np.zeros(0, np.int64), np.zeros(3, np.int64)):
+        assert code.fitted(sizes, np.zeros(0, np.int32)).gaps == code.gaps
 
 
 def test_symbols_that_tell_nothing_cost_nothing_at_best():
@@ -123,16 +172,23 @@ def test_symbols_that_tell_nothing_cost_nothing_at_best():
     assert ideal_bits(np.zeros(0, np.int64), 0) == 0
 
 
+def gaps(ends, runs, left=LEFT_LEVELS):
+    return Levels(np.array(ends), np.array(runs, np.uint8), left)
+
+
 def test_parts_that_do_not_fit_are_refused():
     sets, _ = coded(random_rows(20, 30, 3), 30)
     parts = [sets.codes, sets.words, sets.num_bits, sets.starts]
     for place, change in [
         (0, []),
-        (0, [SetCode(31, 0, np.array([30]))]),
-        (0, [SetCode(1, 3, np.array([30]))]),
-        (0, [SetCode(1, 0, np.array([30, 20]))]),
-        (0, [SetCode(1, 0, np.array([2**31]))]),
-        (0, [SetCode(1, 0, np.zeros(257, np.int64))]),
+        (0, [SetCode(31, 0, gaps([30], [0]))]),
+        (0, [SetCode(1, 3, gaps([30], [0]))]),
+        (0, [SetCode(1, 0, gaps([30, 20], [0, 1]))]),
+        (0, [SetCode(1, 0, gaps([2**31], [0]))]),
+        (0, [SetCode(1, 0, gaps([30], [124]))]),
+        (0, [SetCode(1, 0, gaps([30], []))]),
+        (0, [SetCode(1, 0, gaps([30], [0], LEFT_LEVELS[:-1]))]),
+        (0, [SetCode(1, 0, gaps([30] * 1025, [0] * 1025))]),
         (1, sets.words[:1]),
         (1, sets.words[None]),
         (2, -1),

@@ -1,5 +1,6 @@
 """Group commit: writes of several threads share a commit, and each is told how its own ended."""
 
+import asyncio
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +21,26 @@ class Commits:
         self.begun.release()
         assert self.may_end.wait(30)
         return [ValueError(item) if item < 0 else None for item in items]
+
+
+@pytest.fixture
+def in_loop():
+    """Submits an item for a task of an event loop in a thread of its own: a future that the task sets."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+
+    def submit(group, item, commit):
+        async def wait():
+            await group.submit_of_task(item, commit)
+
+        return asyncio.run_coroutine_threadsafe(wait(), loop)
+
+    submit.loop = loop
+    yield submit
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
 
 
 def waiting(group, number):
@@ -89,31 +110,101 @@ def test_many_threads_lose_nothing():
     assert sorted(item for batch in seen for item in batch) == list(range(2_000))
 
 
-def test_futures_share_a_commit_and_each_is_told_of_its_own():
-    group, commits = GroupCommit(), Commits()
-    first = group.submit_later(0, commits)
+def test_tasks_share_a_commit_and_each_is_told_of_its_own(in_loop, monkeypatch):
+    group, commits, wakes = GroupCommit(), Commits(), []
+    first = in_loop(group, 0, commits)
     commits.begun.acquire()
-    others = {item: group.submit_later(item, commits) for item in (1, -2, 3)}
-    assert not first.cancel(), "what is to be written cannot be taken back"
+    others = {}
+    for number, item in enumerate((1, -2, 3), 1):
+        others[item] = in_loop(group, item, commits)
+        waiting(group, number)
+    wake = in_loop.loop.call_soon_threadsafe
+    monkeypatch.setattr(in_loop.loop, "call_soon_threadsafe", lambda *call: (wakes.append(call), wake(*call)))
     commits.may_end.set()
     assert first.result(30) is None
     with pytest.raises(ValueError, match="-2"):
         others[-2].result(30)
     assert [others[item].result(30) for item in (1, 3)] == [None, None]
     assert commits.batches == [[0], [1, -2, 3]]
+    assert len(wakes) == 2, "one for each commit"
     group.settle()
     assert LEADER not in [thread.name for thread in threading.enumerate()], "no thread stays behind"
 
 
+def test_tasks_that_are_ready_together_share_the_first_commit():
+    group, commits = GroupCommit(), Commits()
+    commits.may_end.set()
+
+    async def submit(item):
+        await group.submit_of_task(item, commits)
+
+    async def submit_all():
+        await asyncio.gather(*map(submit, range(8)))
+
+    asyncio.run(submit_all())
+    assert commits.batches == [list(range(8))]
+
+
+@pytest.mark.parametrize("is_settled", [True, False])
+def test_what_a_task_wrote_is_committed_where_its_loop_stopped(monkeypatch, is_settled):
+    group, commits, loop = GroupCommit(), Commits(), asyncio.new_event_loop()
+    commits.may_end.set()
+
+    async def submit():
+        group.submit_of_task(1, commits)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(group, "_begin", lambda: None)  # as if it had not come to it
+        loop.run_until_complete(submit())
+    loop.close()
+    if is_settled:
+        group.settle()
+        assert commits.batches == [[1]]
+    else:
+        group.submit(2, commits)
+        assert commits.batches == [[1, 2]]
+
+
+def test_a_task_that_is_cancelled_takes_nothing_back(in_loop):
+    group, commits = GroupCommit(), Commits()
+    first = in_loop(group, 0, commits)
+    commits.begun.acquire()
+    gone = in_loop(group, 1, commits)
+    waiting(group, 1)
+    last = in_loop(group, 2, commits)
+    waiting(group, 2)
+    gone.cancel()
+    commits.may_end.set()
+    assert (first.result(30), last.result(30)) == (None, None)
+    assert commits.batches == [[0], [1, 2]]
+
+
+def test_tasks_of_a_loop_that_is_closed_hold_nobody_up():
+    group, commits, loop = GroupCommit(), Commits(), asyncio.new_event_loop()
+
+    async def submit():
+        group.submit_of_task(1, commits)
+
+    loop.run_until_complete(submit())
+    commits.begun.acquire()
+    loop.close()
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(group.submit, 2, commits)
+        waiting(group, 1)
+        commits.may_end.set()
+        other.result(30)
+    assert commits.batches == [[1], [2]]
+
+
 @pytest.mark.parametrize("is_thread_first", [True, False])
-def test_threads_and_futures_lead_for_each_other(is_thread_first):
+def test_threads_and_tasks_lead_for_each_other(in_loop, is_thread_first):
     group, commits = GroupCommit(), Commits()
     with ThreadPoolExecutor(2) as pool:
         for number in range(2):
             if (number == 0) == is_thread_first:
                 done = pool.submit(group.submit, number, commits)
             else:
-                later = group.submit_later(number, commits)
+                later = in_loop(group, number, commits)
             if number == 0:
                 commits.begun.acquire()
         waiting(group, 1)
@@ -123,7 +214,7 @@ def test_threads_and_futures_lead_for_each_other(is_thread_first):
     assert commits.batches == [[0], [1]]
 
 
-def test_many_threads_and_futures_lose_nothing():
+def test_many_threads_and_tasks_lose_nothing(in_loop):
     group, seen = GroupCommit(), []
 
     def commit(items):
@@ -134,7 +225,7 @@ def test_many_threads_and_futures_lose_nothing():
         if item % 3:
             group.submit(item, commit)
             return None
-        return group.submit_later(item, commit)
+        return in_loop(group, item, commit)
 
     with ThreadPoolExecutor(16) as pool:
         for future in pool.map(write, range(2_000)):

@@ -38,6 +38,7 @@ ROOMS = [
 ]
 MAY_IMPORT_FEAST = {
     "adapter.advice",
+    "adapter.backing",
     "adapter.responses",
     "adapter.single",
     "bridges.base",
@@ -49,6 +50,7 @@ MAY_IMPORT_FEAST = {
     "cli",
     "lists",
     "online_store",
+    "operations.backing",
     "operations.copying",
     "operations.health",
     "operations.maintenance",

@@ -100,7 +100,7 @@ def features_of_shape(shape, num_entities):
     ]
 
 
-def sealed_as_sets(features):
+def sealed_as_sets(features, goal=Goal(NOISE_RATIO, 0.1, SETS)):  # noqa: B008 - it cannot be changed
     """The layer that a seal builds of features."""
     num_rows = len(features[0][0])
     nothing, zeros = np.zeros(num_rows, np.bool_), np.zeros(num_rows, np.int64)
@@ -115,7 +115,7 @@ def sealed_as_sets(features):
         encoded[codec.feature] = EncodedFeature(
             codec, Vocabulary(names), states, indptr, ids.astype(np.int32)
         )
-    goals = dict.fromkeys(encoded, Goal(NOISE_RATIO, 0.1, SETS))
+    goals = dict.fromkeys(encoded, goal)
     keys = RowKeys(hashes, zeros, zeros, nothing, nothing)
     return build_layer(EncodedRows(keys, encoded), FeatureBudget(PRESENCE, goals))
 
@@ -240,7 +240,7 @@ class TestCurves:
         half = sample_of(feature_of(facts[:10_000]), num_entities=20_000)
         whole = feature_of(facts)
         lengths = np.diff(whole.indptr)
-        code = SetCode.fit(whole.counts, lengths, 0)
+        code = SetCode.fit(whole.counts, lengths, 0).fitted(lengths, whole.ids)
         built = GolombSets.build([code], lengths.astype(np.int32)[:, None], whole.indptr, whole.ids)
         fingerprints = 20_000 * (math.log2(1 / PRESENCE) + 6) / 8
         expected = built.size_bytes + fingerprints + 8 * len(whole.vocabulary)

@@ -33,6 +33,7 @@ from feast_sketch_store.structures.goals import AUTO, ERROR_RATE, FALSE_PER_READ
 from feast_sketch_store.view.settings import VocabularySetting, duration, resolve
 
 OPTIONS = SimpleNamespace(
+    backing_store=None,
     error_rate=0.01,
     structure="auto",
     vocabulary=None,
@@ -296,6 +297,18 @@ def test_time_to_live(ttl, microseconds):
         ({"sketch.memory": "7B"}, {}, Goal(MEMORY, 7.0, AUTO)),
         ({"sketch.memory": "7mb"}, {}, Goal(MEMORY, 7e6, AUTO)),
         ({"sketch.structure": "sets"}, {}, Goal(ERROR_RATE, 0.01, "sets")),
+        ({"sketch.structure": "learned_bloom"}, {}, Goal(ERROR_RATE, 0.01, "learned_bloom", 16)),
+        (
+            {"sketch.structure": "sandwiched_bloom", "sketch.clusters": "8"},
+            {"sketch.noise_ratio": "1"},
+            Goal(NOISE_RATIO, 1.0, "sandwiched_bloom", 8),
+        ),
+        (
+            {"sketch.structure": "weighted_bloom"},
+            {"sketch.clusters": "32"},
+            Goal(ERROR_RATE, 0.01, "weighted_bloom", 32),
+        ),
+        ({"sketch.structure": "sets"}, {"sketch.clusters": "32"}, Goal(ERROR_RATE, 0.01, "sets")),
         (
             {"sketch.structure": "weighted_bloom"},
             {"sketch.structure": "sets"},
@@ -316,6 +329,7 @@ def test_what_a_set_is_kept_for(tags, view_tags, target):
         ("false_per_read", ["0", "-1", "inf", "nan", "", "auto", "1%"]),
         ("memory", ["0", "0MB", "-1MB", "MB", "1 MiB", "1.2.3MB", "", "auto", "inf"]),
         ("structure", ["", "Sets", "uniform", "column"]),
+        ("clusters", ["", "1", "257", "-3", "2.5", "many"]),
         (
             "vocabulary",
             [
@@ -373,6 +387,7 @@ def test_two_measures_at_once_are_refused():
         ("false_per_read", "1"),
         ("memory", "1MB"),
         ("structure", "sets"),
+        ("clusters", "16"),
         ("vocabulary", "{top: 5}"),
     ],
 )
@@ -381,6 +396,30 @@ def test_a_scalar_takes_none_of_them_of_its_own(tag, text):
         only(String, {f"sketch.{tag}": text})
     kept = only(String, {}, {f"sketch.{tag}": text})
     assert (kept.target, kept.vocabulary) == (1e-6, None)
+
+
+@pytest.mark.parametrize(
+    ("tags", "match"),
+    [
+        (
+            {"sketch.clusters": "8"},
+            "has sketch.clusters, which has no effect on structure 'auto'; remove the tag, or choose "
+            "learned_bloom, sandwiched_bloom or weighted_bloom",
+        ),
+        ({"sketch.clusters": "8", "sketch.structure": "sets"}, "no effect on structure 'sets'"),
+        (
+            {"sketch.structure": "learned_bloom", "sketch.memory": "1MB"},
+            "has sketch.memory, for which 'learned_bloom' with clusters cannot be sized; give a sketch.noise",
+        ),
+        (
+            {"sketch.structure": "weighted_bloom", "sketch.clusters": "4", "sketch.memory": "1MB"},
+            "'weighted_bloom' with clusters cannot be sized",
+        ),
+    ],
+)
+def test_clusters_are_of_filters_for_a_noise(tags, match):
+    with pytest.raises(SettingsError, match=f"feature 'x' of view 'history' .*{match}"):
+        only(Set(String), tags)
 
 
 @pytest.mark.parametrize("tag", ["noise_ratio", "false_per_read", "memory", "structure", "vocabulary"])
@@ -577,3 +616,23 @@ def test_a_refusal_of_a_tag_of_the_view_has_no_line_of_a_feature():
     with pytest.raises(SettingsError) as caught:
         only(Set(String), {}, {"sketch.noise_ratio": "1", "sketch.memory": "1MB"})
     assert "Paste" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tags", "codec"),
+    [
+        (Array(Float32), {}, "backing"),
+        (Json, {}, "backing"),
+        (Map, {}, "backing"),
+        (Float64, {}, "exact"),
+        (String, {}, "categorical"),
+        (Array(Int64), {}, "membership"),
+        (Array(Float32), {"sketch.codec": "exact"}, "exact"),
+        (Set(String), {"sketch.codec": "backing"}, "backing"),
+    ],
+)
+def test_what_a_backing_store_keeps(dtype, tags, codec):
+    options = SimpleNamespace(**vars(AUTO_OPTIONS) | {"backing_store": {"type": "redis"}})
+    field = Field(name="feature", dtype=dtype, tags=tags)
+    view = SimpleNamespace(name="history", tags={}, ttl=None, features=[field])
+    assert resolve(options, view).features["feature"].codec.name == codec

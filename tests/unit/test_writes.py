@@ -106,6 +106,44 @@ def test_small_writes_are_sealed_beside_them(make_view):
     assert found(view, *range(160)) == list(range(160))
 
 
+def test_small_writes_wait_for_no_seal_not_even_the_first_one(make_view, monkeypatch):
+    view, may_publish = make_view(SealPolicy(0.5, 3)), threading.Event()
+    publish = view._snapshots.publish
+
+    def slow_publish(draft):
+        assert may_publish.wait(30)
+        return publish(draft)
+
+    monkeypatch.setattr(view._snapshots, "publish", slow_publish)
+    for user in range(6):
+        view.write([row(user, "x")])
+    assert view.sealed() is None
+    may_publish.set()
+    view.settle()
+    assert view.stats().sealed_entities >= 4
+
+
+def test_a_small_view_is_sealed_by_the_number_of_its_rows(make_view):
+    """Unsealed rows take several times the bytes of sealed ones, which would mean a seal every few rows."""
+    view = make_view(SealPolicy(0.5, 20))
+    view.write([row(user, "x") for user in range(100)])
+    for user in range(100, 150):
+        view.write([row(user, "x" * 100)])
+    assert view.stats().sealed_entities == 100
+    view.write([row(150, "x")])
+    view.settle()
+    assert view.stats().sealed_entities == 151
+
+
+def test_bytes_count_from_a_size_on(make_view):
+    view = make_view(SealPolicy(0.5, 20, min_bytes=1000))
+    view.write([row(user, "x") for user in range(100)])
+    for user in range(100, 121):
+        view.write([row(user, "x" * 100 + str(user))])
+    view.settle()
+    assert view.stats().sealed_entities == 121
+
+
 def test_a_write_succeeds_where_no_thread_can_be_started_for_a_seal(make_view, monkeypatch, caplog):
     view = make_view(SealPolicy(0.5, 20))
     view.write([row(user, "x") for user in range(100)])

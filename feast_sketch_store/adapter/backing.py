@@ -1,0 +1,404 @@
+"""Backed features: another online store of Feast keeps their values, for the entities that the sketch has.
+
+    write   rows that would be read  -->  the other store  -->  the row log
+    read    the sketch  -->  entities that have a value  -->  one batch of the other store
+
+The row log has the values, too: unsealed rows answer from it, and the other store can be filled again.
+"""
+
+import asyncio
+import copy
+import logging
+import os
+import threading
+from collections.abc import Callable, Generator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple, TypeVar
+
+import numpy as np
+import pyarrow as pa
+from feast.errors import FeastOnlineStoreInvalidName
+from feast.feature_view import FeatureView
+from feast.infra.online_stores.helpers import get_online_store_from_config
+from feast.infra.online_stores.online_store import OnlineStore
+from feast.protos.feast.types.EntityKey_pb2 import EntityKey
+from feast.protos.feast.types.Value_pb2 import Value
+from feast.repo_config import RepoConfig, get_online_config_from_type
+from numpy.typing import NDArray
+
+from feast_sketch_store.adapter.responses import EPOCH, Row
+from feast_sketch_store.errors import SettingsError, StorageError
+from feast_sketch_store.layers import LayerAnswer
+from feast_sketch_store.metrics import BACKING_FAILURES, BACKING_LOOKUPS, BACKING_LOST, ViewMetrics
+from feast_sketch_store.rows.codecs import MISSING, VALUE, Decoder, FeatureCodec
+from feast_sketch_store.rows.encoding import NO_TIMESTAMP, FeastRow, encode_column, row_keys
+from feast_sketch_store.rows.entity_keys import find_sorted
+from feast_sketch_store.structures.answer import Answer, CsrAnswer
+from feast_sketch_store.view.view import View
+
+_logger = logging.getLogger(__name__)
+
+FAIL: Final = "fail"
+MISSING_FEATURES: Final = "missing"
+# Instead of a type: features are backed, but nothing is written; a rebuild fills the store when it is done.
+NOWHERE = "nowhere"
+
+# Of two writes of an entity the one that wins must also be the last one that the other store gets.
+_locks: dict[str, threading.Lock] = {}
+os.register_at_fork(after_in_child=_locks.clear)
+
+_T = TypeVar("_T")
+# Asks for rows, is sent them, and returns what they were wanted for.
+Steps = Generator["Lookup", "Sequence[Row] | None", _T]
+
+
+class Lookup(NamedTuple):
+    """Rows that are wanted of the other store.
+
+    Parameters
+    ----------
+    entity_keys : of those that have a value of one of the features.
+    metrics : count what becomes of it.
+    """
+
+    table: FeatureView
+    entity_keys: list[EntityKey]
+    features: list[str]
+    metrics: ViewMetrics
+
+
+class BackingStore:
+    """Another online store of Feast, which keeps the backed features of views.
+
+    Parameters
+    ----------
+    config : of the repository; its online store names the other one.
+
+    Raises
+    ------
+    SettingsError : there is no such store, its options are wrong, or its client library is missing.
+    """
+
+    def __init__(self, config: RepoConfig):
+        self._given: Mapping[str, Any] = config.online_store.backing_store
+        self.kind = str(self._given.get("type"))
+        self._fails = config.online_store.backing_on_error == FAIL
+        try:
+            kind = get_online_config_from_type(self.kind)
+            # Rows that lose do not come so far, and Redis would refuse one that replaces another by its
+            # created timestamp or its position alone.
+            own = {"skip_dedup": True} if "skip_dedup" in kind.model_fields else {}
+            options = kind(**{**own, **self._given})
+            self._store: OnlineStore = get_online_store_from_config(options)
+        except FeastOnlineStoreInvalidName as error:
+            raise SettingsError(f"project {config.project!r}: backing_store: {error}") from error
+        except Exception as error:  # Feast raises what it likes for wrong options or a missing client library
+            raise SettingsError(
+                f"project {config.project!r}: the backing_store of type {self.kind!r} cannot be opened: "
+                f"{error}"
+            ) from error
+        self._config = config.model_copy()
+        self._config._online_store = options
+        self._config.online_config = dict(self._given)
+
+    @classmethod
+    def of(cls, config: RepoConfig) -> "BackingStore | None":
+        """The one that a repository names, if rows are to be written to it.
+
+        Raises
+        ------
+        SettingsError : it cannot be opened.
+        """
+        given = config.online_store.backing_store
+        return None if given is None or given["type"] == NOWHERE else cls(config)
+
+    def write(self, table: FeatureView, rows: Sequence[FeastRow], features: Sequence[str]) -> None:
+        """Write features of rows; those that a row lacks are written as empty.
+
+        A row replaces all of the row before it, and stores that merge rows would keep what it lacks.
+
+        Raises
+        ------
+        StorageError : the store did not take the rows.
+        """
+        absent = Value()
+        complete = [
+            (entity_key, {name: values.get(name, absent) for name in features}, event, created)
+            for entity_key, values, event, created in rows
+        ]
+        try:
+            self._store.online_write_batch(self._config, _with_features(table, features), complete, None)
+        except Exception as error:  # each store has errors of its own
+            raise StorageError(
+                f"feature view {table.name!r}: the backing store ({self.kind}) did not take {len(rows)} "
+                f"rows, so they were not written: {type(error).__name__}: {error}"
+            ) from error
+
+    def read(self, lookup: Lookup) -> "Sequence[Row] | None":
+        """The rows that are wanted; None if the store cannot be reached and reads go on without it.
+
+        Raises
+        ------
+        StorageError : it cannot be reached, and ``backing_on_error`` is ``fail``.
+        """
+        table = _with_features(lookup.table, lookup.features)
+        try:
+            return self._store.online_read(self._config, table, lookup.entity_keys, lookup.features)
+        except Exception as error:
+            self._unreachable(lookup, error)
+            return None
+
+    async def read_async(self, lookup: Lookup) -> "Sequence[Row] | None":
+        """`read` on the event loop where the store can, or else in a thread."""
+        table = _with_features(lookup.table, lookup.features)
+        if not self._store.async_supported.read:
+            return await asyncio.to_thread(self.read, lookup)
+        try:
+            return await self._store.online_read_async(
+                self._config, table, lookup.entity_keys, lookup.features
+            )
+        except Exception as error:
+            self._unreachable(lookup, error)
+            return None
+
+    def _unreachable(self, lookup: Lookup, error: Exception) -> None:
+        lookup.metrics.add(BACKING_FAILURES)
+        text = (
+            f"feature view {lookup.table.name!r}: the backing store ({self.kind}) could not be read: "
+            f"{type(error).__name__}: {error}"
+        )
+        if self._fails:
+            raise StorageError(
+                f"{text}. Reads go on without its features if you set `backing_on_error: {MISSING_FEATURES}`"
+            ) from error
+        _logger.warning("%s; its features are missing from the answer", text)
+
+    def update(
+        self, to_delete: Sequence[FeatureView], to_keep: Sequence[tuple[FeatureView, Sequence[str]]]
+    ) -> None:
+        """Make what the store needs for views, and remove what it has of others; each with backed features.
+
+        Raises
+        ------
+        StorageError : the store did not do it.
+        """
+        if to_delete or to_keep:
+            kept = [_with_features(table, features) for table, features in to_keep]
+            self._do("prepare its views", self._store.update, to_delete, kept, [], [], True)
+
+    def teardown(self, tables: Sequence[FeatureView]) -> None:
+        """Remove all views of the project from the store.
+
+        Raises
+        ------
+        StorageError : the store did not do it.
+        """
+        self._do("be torn down", self._store.teardown, tables, [])
+
+    def _do(self, what: str, method: Callable[..., object], *arguments: object) -> None:
+        try:
+            method(self._config, *arguments)
+        except Exception as error:
+            raise StorageError(
+                f"project {self._config.project!r}: the backing store ({self.kind}) could not {what}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
+    async def close(self) -> None:
+        """Let go of connections."""
+        await self._store.close()
+
+
+def backed_codecs(view: View, features: Sequence[str] | None = None) -> list[FeatureCodec]:
+    """The codecs of the backed features of a view, of all or of some."""
+    codecs = [codec for codec in view.settings.codecs if codec.is_backed]
+    return codecs if features is None else [codec for codec in codecs if codec.feature in features]
+
+
+def write(view: View, table: FeatureView, data: Sequence[FeastRow], store: BackingStore | None) -> None:
+    """Write rows of a view with backed features: to the other store, and then to the row log.
+
+    Raises
+    ------
+    RowError, VocabularyOverflowError : a row cannot be kept; nothing was written.
+    StorageError : nothing was written to the row log.
+    """
+    with _lock_of(view):
+        rows = view.checked(data)
+        if store is not None:
+            _send(view, table, rows, data, store)
+        view.write(rows)
+
+
+def put(
+    view: View, table: FeatureView, rows: pa.Table, data: Sequence[FeastRow], store: BackingStore
+) -> None:
+    """Write rows of the row log to the other store alone, but for those that were replaced since.
+
+    Parameters
+    ----------
+    data : the same rows as Feast passes them.
+
+    Raises
+    ------
+    StorageError : the other store did not take them.
+    """
+    with _lock_of(view):
+        _send(view, table, rows, data, store)
+
+
+def _lock_of(view: View) -> threading.Lock:
+    return _locks.setdefault(view.storage.location, threading.Lock())
+
+
+def _send(
+    view: View, table: FeatureView, rows: pa.Table, data: Sequence[FeastRow], store: BackingStore
+) -> None:
+    kept = [data[number] for number in winning(view, rows).tolist()]
+    if kept:
+        store.write(table, kept, [codec.feature for codec in backed_codecs(view)])
+
+
+def delete(view: View, table: FeatureView, entity_keys: Sequence[EntityKey], store: BackingStore) -> None:
+    """Empty the backed features of entities; Feast's stores have no deletion of rows.
+
+    Raises
+    ------
+    StorageError : the other store may have their values yet.
+    """
+    now, values = datetime.now(UTC), dict.fromkeys((c.feature for c in backed_codecs(view)), Value())
+    store.write(table, [(key, values, now, None) for key in entity_keys], list(values))
+
+
+def finish(steps: Steps[_T], store: Callable[[], BackingStore]) -> _T:
+    """Take steps to their end, with rows of the other store."""
+    try:
+        lookup = next(steps)
+        while True:
+            lookup = steps.send(store().read(lookup))
+    except StopIteration as stop:
+        result: _T = stop.value
+        return result
+
+
+async def finish_async(steps: Steps[_T], store: Callable[[], BackingStore]) -> _T:
+    """The same on the event loop."""
+    try:
+        lookup = next(steps)
+        while True:
+            lookup = steps.send(await store().read_async(lookup))
+    except StopIteration as stop:
+        result: _T = stop.value
+        return result
+
+
+def winning(view: View, table: pa.Table) -> NDArray[np.int64]:
+    """Which rows of a table of the row log would be read if they were written now; ascending.
+
+    Those that lose by their timestamps must not reach the other store, which may have no such rule.
+    """
+    winners, keys = row_keys(table).newest()
+    events = np.full(len(keys), NO_TIMESTAMP)
+    for answer in view.read(keys.entity_hashes, [], None):
+        events[answer.found] = answer.event_timestamps
+    wins, ties = keys.event_timestamps > events, np.flatnonzero(keys.event_timestamps == events)
+    if len(ties):  # answers do not tell when rows were created
+        known = view.row_keys()
+        found, places = find_sorted(known.entity_hashes, keys.entity_hashes[ties])
+        wins[ties] = True
+        wins[ties[found]] = keys.created_timestamps[ties[found]] >= known.created_timestamps[places]
+    return np.sort(winners[wins])
+
+
+def _with_features(table: FeatureView, features: Sequence[str]) -> FeatureView:
+    """A view with some of its features."""
+    chosen = copy.copy(table)
+    chosen.features = [field for field in table.features if field.name in features]
+    return chosen
+
+
+def filled(
+    answers: Sequence[LayerAnswer],
+    table: FeatureView,
+    codecs: Sequence[FeatureCodec],
+    key_of: Callable[[int], EntityKey],
+    metrics: ViewMetrics,
+) -> Steps[list[LayerAnswer]]:
+    """Answers with the values of backed features, which are asked for as one lookup if there are any.
+
+    A value that the other store lacks is missing from its row. The event timestamp is the older one of both.
+
+    Parameters
+    ----------
+    codecs : of the backed features that were asked for.
+    key_of : the entity key at a position of the batch.
+    """
+    positions = np.unique(np.concatenate([np.zeros(0, np.int64), *map(_elsewhere(codecs), answers)]))
+    if not len(positions):
+        return list(answers)
+    features = [codec.feature for codec in codecs]
+    metrics.add(BACKING_LOOKUPS, len(positions))
+    rows = yield Lookup(table, [key_of(position) for position in positions.tolist()], features, metrics)
+    found: dict[int, Row] = {}
+    if rows is not None:
+        if len(rows) != len(positions):
+            raise StorageError(
+                f"feature view {table.name!r}: the backing store gave {len(rows)} rows for {len(positions)} "
+                "entities"
+            )
+        found = dict(zip(positions.tolist(), rows, strict=True))
+    return [_filled(answer, codecs, found, metrics) for answer in answers]
+
+
+def _elsewhere(codecs: Sequence[FeatureCodec]) -> Callable[[LayerAnswer], NDArray[np.int64]]:
+    """Tells which entities of an answer have a value that the answer lacks, by position in the batch."""
+
+    def positions(answer: LayerAnswer) -> NDArray[np.int64]:
+        lacks = np.zeros(len(answer.found), np.bool_)
+        for codec in codecs:
+            if (feature := answer.features.get(codec.feature)) is not None:
+                lacks |= _lacks(feature)
+        return answer.found[lacks]
+
+    return positions
+
+
+def _lacks(feature: Answer) -> NDArray[np.bool_]:
+    return np.asarray((feature.states == VALUE) & (feature.csr.lengths == 0))
+
+
+def _filled(
+    answer: LayerAnswer, codecs: Sequence[FeatureCodec], found: Mapping[int, Row], metrics: ViewMetrics
+) -> LayerAnswer:
+    features, timestamps = dict(answer.features), answer.event_timestamps.copy()
+    at = answer.found.tolist()
+    for codec in codecs:
+        feature = features.get(codec.feature)
+        if feature is None or not (lacks := _lacks(feature)).any():
+            continue
+        values = feature.decoder.values(
+            np.where(lacks, np.uint8(MISSING), feature.states), feature.indptr, feature.symbols
+        )
+        num_lost = 0
+        for row in np.flatnonzero(lacks).tolist():
+            event, theirs = found.get(at[row], (None, None))
+            value = (theirs or {}).get(codec.feature)
+            if value is None or value.WhichOneof("val") is None:
+                num_lost += 1
+                continue
+            values[row] = value
+            timestamps[row] = min(timestamps[row], _microseconds(event, timestamps[row]))
+        if num_lost and found:
+            metrics.add(BACKING_LOST, num_lost)
+        column, nulls = codec.to_arrow(values)
+        encoded = encode_column(column, codec, np.array(nulls, np.int64) if nulls else None)
+        features[codec.feature] = CsrAnswer(Decoder(codec, encoded.vocabulary), encoded.states, encoded.csr)
+    return answer._replace(features=features, event_timestamps=timestamps)
+
+
+def _microseconds(moment: datetime | None, otherwise: int) -> int:
+    """Since 1970; stores that know no time tell none, or 1970 itself."""
+    if moment is None:
+        return otherwise
+    since = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - EPOCH
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds or otherwise

@@ -1,0 +1,117 @@
+"""What an engine does around the tasks of a write: all rows of the job count, or it fails."""
+
+import logging
+import secrets
+from collections.abc import Iterable
+from typing import Any
+
+import pyarrow as pa
+from feast import FeatureView
+from feast.infra.common.serde import SerializedArtifacts
+from feast.repo_config import RepoConfig
+
+from feast_sketch_store.adapter.backing import backed_codecs
+from feast_sketch_store.engines.tasks import ROWS_GIVEN
+from feast_sketch_store.errors import SketchStoreError, StorageError
+from feast_sketch_store.online_store import SketchOnlineStore, require_writer
+from feast_sketch_store.row_log.staging import StagedFile
+from feast_sketch_store.storage.base import UncertainWriteError
+from feast_sketch_store.view.view import View
+
+_logger = logging.getLogger(__name__)
+
+
+class WriteJob:
+    """One write of many tasks into a view.
+
+    Parameters
+    ----------
+    config : of the repository.
+    feature_view : that is written.
+    online_store : of the repository.
+
+    Attributes
+    ----------
+    label : what the names of the job's files begin with.
+    artifacts : what a task needs to know of the view.
+
+    Raises
+    ------
+    SketchStoreError : the online store is another one, or may only read.
+    """
+
+    def __init__(self, config: RepoConfig, feature_view: FeatureView, online_store: object):
+        if not isinstance(online_store, SketchOnlineStore):
+            raise SketchStoreError(
+                f"project {config.project!r} has an online store of type {type(online_store).__name__}; this "
+                "engine writes to `online_store: {type: sketch}` only"
+            )
+        require_writer(config)
+        self.label = f"job-{secrets.token_hex(8)}-"
+        self.artifacts: SerializedArtifacts = SerializedArtifacts.serialize(  # type: ignore[no-untyped-call]
+            feature_view, config
+        )
+        self._name: str = feature_view.name
+        self._seals = config.online_store.seal != "job"
+        self._view: View = online_store.writer(config, feature_view)
+        if codecs := backed_codecs(self._view):
+            names = ", ".join(codec.feature for codec in codecs)
+            raise SketchStoreError(
+                f"feature view {self._name!r} has features that the backing store keeps ({names}); "
+                "this engine writes to the row log alone, so materialize the view with Feast's own engine"
+            )
+
+    def __enter__(self) -> "WriteJob":
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Delete what no commit names: of tasks that failed, or ran twice."""
+        if isinstance(error, UncertainWriteError):
+            return  # the commit may turn up, and needs the files
+        try:
+            self._view.discard_staged(self.label)
+        except SketchStoreError as problem:
+            _logger.warning("%s; run `feast-sketch vacuum` to remove files that no commit names", problem)
+
+    def finish(self, reports: Iterable[pa.Table], num_rows: int) -> None:
+        """Compare what the tasks wrote with what they were given, commit it, and seal.
+
+        Parameters
+        ----------
+        reports : of the run of each task that counts.
+        num_rows : how many rows the tasks were given, counted by the engine.
+
+        Raises
+        ------
+        StorageError : rows are missing, or cannot be committed.
+        """
+        entries = [entry for report in reports for entry in report.to_pylist()]
+        files = [self._view.staged(entry) for entry in entries if entry["name"] is not None]
+        given = sum(entry[ROWS_GIVEN.name] or 0 for entry in entries)
+        self._check(files, given, num_rows)
+        self._view.commit_staged(files)
+        _logger.info(
+            "feature view %r: %s rows in %s files of %s were committed",
+            self._name,
+            num_rows,
+            len(files),
+            self.label.strip("-"),
+        )
+        if self._seals and files and not self._view.seal():
+            _logger.warning(
+                "feature view %r: another process is sealing it; the rows are kept, a later write seals them",
+                self._name,
+            )
+
+    def _check(self, files: list[StagedFile], given: int, num_rows: int) -> None:
+        written = sum(file.file.num_rows or 0 for file in files)
+        if not written == given == num_rows:
+            raise StorageError(
+                f"feature view {self._name!r}: the job has {num_rows} rows, its tasks were given {given} and "
+                f"wrote {written}; nothing was committed. Run the job again"
+            )
+        names: list[Any] = [file.file.name for file in files]
+        if len(names) != len(set(names)):
+            raise StorageError(
+                f"feature view {self._name!r}: a task reported a file twice; nothing was committed"
+            )

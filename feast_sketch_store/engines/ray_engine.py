@@ -1,0 +1,131 @@
+"""Feast's Ray engine, with tasks that write into the row log, and with failures that fail the job."""
+
+import copy
+import logging
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final, Literal
+
+import pyarrow as pa
+import ray
+from feast.infra.common.materialization_job import (
+    MaterializationJob,
+    MaterializationJobStatus,
+    MaterializationTask,
+)
+from feast.infra.common.serde import SerializedArtifacts
+from feast.infra.compute_engines.dag.context import ExecutionContext
+from feast.infra.compute_engines.dag.model import DAGFormat
+from feast.infra.compute_engines.dag.node import DAGNode
+from feast.infra.compute_engines.dag.value import DAGValue
+from feast.infra.compute_engines.ray.compute import RayComputeEngine
+from feast.infra.compute_engines.ray.config import RayComputeEngineConfig
+from feast.infra.compute_engines.ray.feature_builder import RayFeatureBuilder
+from feast.infra.compute_engines.ray.job import RayMaterializationJob
+from feast.infra.compute_engines.ray.nodes import RayWriteNode
+from feast.infra.registry.base_registry import BaseRegistry
+from ray.data import Dataset
+
+from feast_sketch_store.engines.job import WriteJob
+from feast_sketch_store.engines.tasks import TASK_REPORT, write
+
+_logger = logging.getLogger(__name__)
+
+_TYPE: Final = "feast_sketch_store.engines.SketchRayEngine"
+
+
+class SketchRayEngineConfig(RayComputeEngineConfig):
+    """The ``batch_engine`` section of ``feature_store.yaml``; options are those of ``ray.engine``."""
+
+    type: Literal["feast_sketch_store.engines.SketchRayEngine"] = _TYPE  # type: ignore[assignment]
+
+
+class SketchRayEngine(RayComputeEngine):
+    """Materializes with Ray. Reads, joins and transformations are those of Feast's engine."""
+
+    def _materialize_one(
+        self,
+        registry: BaseRegistry,
+        task: MaterializationTask,
+        from_offline_store: bool = False,
+        **kwargs: Any,
+    ) -> MaterializationJob:
+        """Materialize a view; a job that did not write all rows has the status ERROR, and Feast raises."""
+        job_id = f"{task.feature_view.name}-{task.start_time}-{task.end_time}"
+        try:
+            context = self.get_execution_context(registry, task)
+            plan = RayFeatureBuilder(registry, task.feature_view, task, self.config).build()
+            plan.nodes = _with_own_writes(plan.nodes)
+            result = plan.execute(context)
+        except Exception as error:
+            _logger.exception("feature view %r was not materialized", task.feature_view.name)
+            return RayMaterializationJob(job_id, MaterializationJobStatus.ERROR, error=error)
+        return RayMaterializationJob(job_id, MaterializationJobStatus.SUCCEEDED, result)
+
+
+def _with_own_writes(nodes: Sequence[DAGNode]) -> list[DAGNode]:
+    """Feast's plan with other nodes in the place of those that write."""
+    own = {
+        id(node): _WriteNode(node.name, node.feature_view, list(node.inputs), node.config)
+        for node in nodes
+        if isinstance(node, RayWriteNode)
+    }
+    replaced: list[DAGNode] = [own.get(id(node), node) for node in nodes]
+    for node in replaced:
+        node.inputs = [own.get(id(before), before) for before in node.inputs]
+    return replaced
+
+
+class _WriteNode(RayWriteNode):
+    """Writes rows to the online store, and lets Feast write to the offline store."""
+
+    def execute(self, context: ExecutionContext) -> DAGValue:
+        dataset: Dataset = self.get_single_input_value(context).data
+        if self.feature_view.online:
+            dataset = dataset.materialize()
+            with WriteJob(context.repo_config, self.feature_view, context.online_store) as job:
+                write_rows(dataset, job, self._concurrency())
+        if getattr(self.feature_view, "offline", False):
+            rest = copy.copy(self.feature_view)
+            rest.online = False
+            RayWriteNode(self.name, rest, self.inputs, self.config).execute(context)
+        return DAGValue(data=dataset, format=DAGFormat.RAY, metadata={"feature_view": self.feature_view.name})
+
+    def _concurrency(self) -> int | None:
+        """How many tasks write at once; None for as many as there are processors."""
+        if self.config is None:
+            return None
+        chosen: int | None = self.config.write_concurrency or self.config.max_workers
+        return chosen
+
+
+def write_rows(dataset: Dataset, job: WriteJob, concurrency: int | None = None) -> None:
+    """Write the rows of a data set that is materialized, each block in a task, and commit them.
+
+    Raises
+    ------
+    ray.exceptions.RayError : a task failed.
+    StorageError : see `WriteJob.finish`.
+    """
+    task = partial(_write_block, artifacts=job.artifacts, label=job.label)
+    # A block at a time: its size is bounded, whatever a row takes.
+    reports = dataset.map_batches(
+        task, batch_format="pyarrow", batch_size=None, zero_copy_batch=True, concurrency=concurrency
+    ).materialize()
+    tables = [ray.get(reference) for reference in reports.to_arrow_refs()]
+    job.finish([table.cast(TASK_REPORT) for table in tables if len(table)], dataset.count())
+
+
+def _write_block(block: pa.Table, artifacts: SerializedArtifacts, label: str) -> pa.Table:
+    plain = pa.table({name: _plain(block[name]) for name in block.column_names})
+    return pa.Table.from_batches(write(plain.to_batches(), artifacts, label))
+
+
+def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The column without Ray's own types, which it gives lists of numbers."""
+    if not isinstance(column.type, pa.ExtensionType):
+        return column
+    chunks = [chunk.storage for chunk in column.chunks]
+    if pa.types.is_struct(column.type.storage_type):  # of lists of unequal lengths
+        chunks = [chunk.field("data") for chunk in chunks]
+    return pa.chunked_array(chunks)

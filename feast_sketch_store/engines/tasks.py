@@ -1,0 +1,83 @@
+"""What a task of an engine does: rows as Arrow into data files of the row log."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+from feast.infra.common.serde import SerializedArtifacts
+from feast.utils import _convert_arrow_to_proto
+
+from feast_sketch_store.online_store import seal_policy
+from feast_sketch_store.row_log.staging import REPORT
+from feast_sketch_store.rows.arrow_rows import from_source
+from feast_sketch_store.view.semantics import REPLACE
+from feast_sketch_store.view.view import View
+
+# So many rows are taken in hand together; engines hand over fewer.
+_ROWS = 1 << 17
+_BYTES = 1 << 26
+
+ROWS_GIVEN = pa.field("rows_given", pa.int64())
+TASK_REPORT = REPORT.append(ROWS_GIVEN)
+"""The columns of a task's report: an entry per file, and one that tells how many rows the task was given."""
+
+
+def write(
+    batches: Iterable[pa.RecordBatch], artifacts: SerializedArtifacts, label: str
+) -> Iterator[pa.RecordBatch]:
+    """Write the rows of a task into data files, yet uncommitted.
+
+    Parameters
+    ----------
+    batches : rows as an engine has them for Feast's write.
+    artifacts : the feature view and the configuration of its repository.
+    label : what the names of the job's files begin with.
+
+    Returns
+    -------
+    The task's report. It comes when all rows are written.
+
+    Raises
+    ------
+    RowError, VocabularyOverflowError, StorageError : the task has to fail.
+    """
+    feature_view, online_store, _, config = artifacts.unserialize()  # type: ignore[no-untyped-call]
+    view: View = online_store.writer(config, feature_view)
+    view.policy = seal_policy(config.online_store.model_copy(update={"seal": "job"}))
+    rows_given = 0
+
+    def tables() -> Iterator[pa.Table]:
+        nonlocal rows_given
+        for table in _gathered(batches):
+            rows_given += len(table)
+            yield _as_logged(view, feature_view, table)
+
+    entries: list[dict[str, Any]] = [file.to_report() for file in view.stage(tables(), label)]
+    entries.append({ROWS_GIVEN.name: rows_given})
+    yield pa.RecordBatch.from_pylist(entries, TASK_REPORT)
+
+
+def _as_logged(view: View, feature_view: Any, table: pa.Table) -> pa.Table:
+    """Rows of an engine in the form of the row log."""
+    settings = view.settings
+    if settings.semantics == REPLACE.name:
+        return from_source(table, feature_view, settings.codecs)
+    types = {column.name: column.dtype.to_value_type() for column in feature_view.entity_columns}
+    rows = _convert_arrow_to_proto(table.combine_chunks(), feature_view, types)
+    return view.as_logged(rows)
+
+
+def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Small batches together."""
+    waiting: list[pa.RecordBatch] = []
+    num_rows = num_bytes = 0
+    for batch in batches:
+        if not len(batch):
+            continue
+        waiting.append(batch)
+        num_rows, num_bytes = num_rows + len(batch), num_bytes + batch.nbytes
+        if num_rows >= _ROWS or num_bytes >= _BYTES:
+            yield pa.Table.from_batches(waiting)
+            waiting, num_rows, num_bytes = [], 0, 0
+    if waiting:
+        yield pa.Table.from_batches(waiting)

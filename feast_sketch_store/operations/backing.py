@@ -1,0 +1,165 @@
+"""What operators do with a backing store: fill it again from the row log, compare it with that."""
+
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from feast import FeatureStore
+from feast.feature_view import FeatureView
+from feast.infra.key_encoding_utils import deserialize_entity_key
+from feast.protos.feast.types.EntityKey_pb2 import EntityKey
+from feast.protos.feast.types.Value_pb2 import Value
+from numpy.typing import NDArray
+
+from feast_sketch_store.adapter import backing
+from feast_sketch_store.adapter.backing import BackingStore, Lookup
+from feast_sketch_store.adapter.responses import EPOCH
+from feast_sketch_store.errors import SettingsError
+from feast_sketch_store.online_store import any_feature_view, online_store_of
+from feast_sketch_store.rows.codecs import Decoder, FeatureCodec
+from feast_sketch_store.rows.encoding import ENTITY_KEY, FeastRow, encode, row_keys
+from feast_sketch_store.rows.entity_keys import SERIALIZATION_VERSION
+from feast_sketch_store.view.view import View
+
+_ROWS_A_BATCH = 1_000
+_MAX_SHOWN = 3
+
+
+class _Backed(NamedTuple):
+    """A view with backed features."""
+
+    view: View
+    table: FeatureView
+    codecs: Sequence[FeatureCodec]
+    store: BackingStore
+
+    @property
+    def features(self) -> list[str]:
+        """The names of the backed features."""
+        return [codec.feature for codec in self.codecs]
+
+
+def refill(
+    store: FeatureStore, view: str, tell: Callable[[int, int], object] = lambda done, total: None
+) -> int:
+    """Write the backed features of all rows of a view to its backing store, from the row log.
+
+    After a loss over there, after a feature became a backed one, and after a write that failed half-way.
+
+    Parameters
+    ----------
+    tell : is told how many rows are done, and how many there are.
+
+    Returns
+    -------
+    How many rows were written: those that have a value of a backed feature.
+
+    Raises
+    ------
+    SettingsError : the view has no backed features.
+    StorageError : the backing store did not take the rows, or the row log cannot be read.
+    """
+    backed = _backed(store, view)
+    if backed is None:
+        raise SettingsError(f"feature view {view!r} has no features that a backing store keeps")
+    num_written = done = 0
+    kept = backed.view.kept_rows()
+    for table, rows in _parts(backed, lambda places: places):
+        has_value = np.array([bool(values) for _, values, _, _ in rows])
+        chosen = np.flatnonzero(has_value)
+        backing.put(
+            backed.view, backed.table, table.take(chosen), [rows[n] for n in chosen.tolist()], backed.store
+        )
+        num_written += len(chosen)
+        done += len(rows)
+        tell(done, len(kept.keys) if kept else done)
+    return num_written
+
+
+def differences(store: FeatureStore, view: str, num_rows: int = 1_000, seed: int | None = None) -> list[str]:
+    """What a sample of rows tells of the backing store, in sentences; none without backed features.
+
+    Parameters
+    ----------
+    num_rows : how many rows are compared.
+    seed : of the sample; None for another one each time.
+
+    Raises
+    ------
+    StorageError : the backing store or the row log cannot be read.
+    """
+    backed = _backed(store, view)
+    kept = backed.view.kept_rows() if backed else None
+    if backed is None or kept is None:
+        return []
+    chosen = np.random.default_rng(seed).permutation(len(kept.keys))[:num_rows]
+    missing: dict[str, list[str]] = {name: [] for name in backed.features}
+    other: dict[str, list[str]] = {name: [] for name in backed.features}
+    for _, rows in _parts(backed, lambda places: places[np.isin(places, chosen)]):
+        keys = [key for key, _, _, _ in rows]
+        lookup = Lookup(backed.table, keys, backed.features, backed.view.metrics)
+        for (key, values, _, _), (_, theirs) in zip(rows, backed.store.read(lookup) or (), strict=True):
+            for name, value in values.items():
+                found = (theirs or {}).get(name)
+                if found is None or found.WhichOneof("val") is None:
+                    missing[name].append(_shown(key))
+                elif found != value:
+                    other[name].append(_shown(key))
+    way_out = f"; `feast-sketch refill {view}` writes them again"
+    problems = []
+    for lost, what in ((missing, "lacks"), (other, "has other values than the row log for")):
+        for name, entities in lost.items():
+            if entities:
+                few = ", ".join(entities[:_MAX_SHOWN])
+                problems.append(
+                    f"feature {name!r} of view {view!r}: the backing store ({backed.store.kind}) {what} "
+                    f"{len(entities)} of {len(chosen)} entities, {few} among them{way_out}"
+                )
+    return problems
+
+
+def _backed(store: FeatureStore, view: str) -> _Backed | None:
+    online_store, table = online_store_of(store), any_feature_view(store, view)
+    opened = online_store.writer(store.config, table)
+    codecs, there = backing.backed_codecs(opened), online_store.backing(store.config)
+    return _Backed(opened, table, codecs, there) if codecs and there is not None else None
+
+
+def _parts(
+    backed: _Backed, choose: Callable[[NDArray[np.int64]], NDArray[np.int64]]
+) -> Iterator[tuple[pa.Table, list[FeastRow]]]:
+    """Newest rows in parts, with their backed features; of each part those whose numbers are chosen."""
+    kept = backed.view.kept_rows()
+    if kept is None:
+        return
+    for places, table in kept.batches():
+        mine = np.flatnonzero(np.isin(places, choose(places)))
+        for first in range(0, len(mine), _ROWS_A_BATCH):
+            rows = table.take(mine[first : first + _ROWS_A_BATCH])
+            yield rows, _feast_rows(rows, backed.codecs)
+
+
+def _shown(key: EntityKey) -> str:
+    values = [getattr(value, value.WhichOneof("val")) for value in key.entity_values]
+    return ", ".join(f"{name}={value!r}" for name, value in zip(key.join_keys, values, strict=True))
+
+
+def _feast_rows(table: pa.Table, codecs: Sequence[FeatureCodec]) -> list[FeastRow]:
+    """Rows of the row log as Feast passes them, with some features."""
+    keys = row_keys(table)
+    columns: dict[str, list[Value | None]] = {}
+    for name, feature in encode(table, keys, codecs).features.items():
+        decoder = Decoder(feature.codec, feature.vocabulary)
+        columns[name] = decoder.values(feature.states, feature.indptr, feature.symbols)
+    rows: list[FeastRow] = []
+    events = [EPOCH + timedelta(microseconds=number) for number in keys.event_timestamps.tolist()]
+    for number, (key, event) in enumerate(zip(table[ENTITY_KEY].to_pylist(), events, strict=True)):
+        values = {
+            name: value
+            for name, column in columns.items()
+            if (value := column[number]) is not None and value.WhichOneof("val") is not None
+        }
+        rows.append((deserialize_entity_key(key, SERIALIZATION_VERSION), values, event, None))
+    return rows

@@ -1,0 +1,103 @@
+"""Backed features: sealed rows know which of them have a value, and another store has the values.
+
+What a row is without its values, the layer keeps of every feature. So nothing is kept here but names.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from feast_sketch_store.rows.codecs import BACKING, Decoder, FeatureCodec
+from feast_sketch_store.rows.csr import Csr
+from feast_sketch_store.rows.encoding import EncodedFeature
+from feast_sketch_store.rows.vocabulary import Vocabulary
+from feast_sketch_store.structures.answer import Answer, CsrAnswer
+from feast_sketch_store.structures.base import FoundRows, RowsToSeal, SealedFeature, Structure
+from feast_sketch_store.structures.costs import Popularity
+from feast_sketch_store.structures.feature_rows import FeatureRows
+from feast_sketch_store.structures.goals import Goal, Offer
+from feast_sketch_store.structures.parts import Described, Parts, checked
+
+
+@dataclass(frozen=True)
+class BackedFeature(SealedFeature):
+    """A feature of which only the states are known. Where a row has a value, its answer has no symbol."""
+
+    codec: FeatureCodec
+
+    structure = BACKING
+    num_facts = 0
+
+    @property
+    def vocabulary(self) -> Vocabulary:  # type: ignore[override]
+        """No values."""
+        return Vocabulary(pa.array([], self.codec.storage_type))
+
+    def read(self, found: FoundRows) -> Answer:
+        """See `SealedFeature.read`."""
+        nothing = np.zeros(len(found.positions), np.int64)
+        csr = Csr.of_lengths(nothing, np.zeros(0, np.int32))
+        return CsrAnswer(self.decoder, found.states[self.codec.feature], csr)
+
+    def shown(self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64]) -> Answer:
+        """See `SealedFeature.shown`: the values as they were written."""
+        return CsrAnswer(Decoder(self.codec, rows.vocabulary), rows.states, rows.csr)
+
+    def missing(
+        self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64], answer: Answer
+    ) -> Iterator[str]:
+        """See `SealedFeature.missing`: which rows have a value."""
+        differ = int((rows.states != answer.states).sum())
+        if differ:
+            yield f"knows of {differ} rows wrongly whether they have feature {self.codec.feature!r}"
+
+
+@dataclass(frozen=True)
+class Backed(Structure):
+    """The backed features of a layer."""
+
+    features: Mapping[str, BackedFeature]
+
+    kind = "backed"
+    codecs = (BACKING,)
+    size_bytes = 0
+    fact_bits = 0
+
+    def size_bytes_of(self, feature: str) -> float:
+        """Nothing."""
+        return 0.0
+
+    @classmethod
+    def offer(cls, goal: Goal, popularity: Popularity) -> Offer | None:
+        """See `Structure.offer`: a codec asks for it, and never a goal."""
+        return None
+
+    @classmethod
+    def build(cls, features: Sequence[tuple[FeatureRows, Any]], rows: RowsToSeal) -> Self:
+        """See `Structure.build`; there are no plans."""
+        for feature, _ in features:
+            feature.release()
+        codecs = [feature.sealed_codec for feature, _ in features]
+        return cls({codec.feature: BackedFeature(codec) for codec in codecs})
+
+    def to_snapshot(self) -> Described:
+        """See `Structure.to_snapshot`."""
+        codecs = [feature.codec for feature in self.features.values()]
+        entries = [{"name": codec.feature, "value_field": codec.value_field} for codec in codecs]
+        return {"features": entries}, {}
+
+    @classmethod
+    def from_snapshot(cls, description: Mapping[str, Any], parts: Parts) -> Self:
+        """See `Structure.from_snapshot`."""
+        codecs = [
+            FeatureCodec(checked(entry["name"], str), entry["value_field"], BACKING)
+            for entry in description["features"]
+        ]
+        features = {codec.feature: BackedFeature(codec) for codec in codecs}
+        if len(features) != len(codecs):
+            raise ValueError("a backed feature is named twice")
+        return cls(features)

@@ -1,0 +1,37 @@
+"""How far a rate that was sampled may be from the true one: Chernoff bounds.
+
+Of n independent questions a share x errs where the true rate is p. Then
+
+    P(|x - p| >= e) <= 2 exp(-e^2 n / 2)               for any p
+    P(|x - p| >= e) <= 2 exp(-e^2 n / (3 p))           for e <= p
+
+The first holds for both samples of Mitzenmacher's Theorem 4: rates measured on a test set T and on queries Q
+of the same distribution differ by e or more with a probability of at most
+``2 exp(-e^2 |T| / 2) + 2 exp(-e^2 |Q| / 2)``. The second is sharper at the rates that filters have.
+
+Source: Mitzenmacher, "A Model for Learned Bloom Filters, and Optimizing by Sandwiching", NeurIPS 2018,
+theorem 4; Mitzenmacher and Upfal, "Probability and Computing", section 4.2.
+"""
+
+import math
+from typing import Final
+
+CONFIDENCE: Final = 0.95
+
+
+def chance_of_difference(difference: float, num_tested: int, num_asked: int) -> float:
+    """At most how probable it is that rates of two samples differ by so much or more: theorem 4."""
+    return min(1.0, sum(2 * math.exp(-(difference**2) * n / 2) for n in (num_tested, num_asked)))
+
+
+def within(rate: float, num_sampled: int, confidence: float = CONFIDENCE) -> float:
+    """How far the true rate is from a sampled one, at most, with a confidence.
+
+    The true rate may be the larger one, so the bound is that of the largest rate p for which ``p - rate`` is
+    within it.
+    """
+    if num_sampled < 1:
+        return 1.0
+    exponent = math.log(2 / (1 - confidence)) / num_sampled
+    half = 1.5 * exponent
+    return min(half + math.sqrt(half * half + 2 * half * rate), math.sqrt(2 * exponent), 1.0)

@@ -1,0 +1,504 @@
+"""Clustered filters: learned, sandwiched and weighted Bloom filters with hashes by the entity's cluster.
+
+The rows are listed, and each has the number of its cluster (`clusters`). In a cluster a value has one of few
+numbers of hashes, its level (`cluster_sizing`). A mask for each cluster and level has ones for the values
+that do without the further hashes of that level, so a read is still an AND of windows:
+
+    possibly present = AND over groups g of (AND of the windows of g's hashes  |  mask[cluster][g])
+
+    | style | hashes 0 .. | masks |
+    |---|---|---|
+    | learned | backup filter | values whose score says yes |
+    | sandwiched | initial filter, backup filter | of the backup filter alone |
+    | weighted | a group for each level | values of lower levels |
+
+A fact sets the bits of the hashes that its cell has, and no others: nothing that was written is missed. All
+features share one table; a window of it has the symbols of one feature after the other, each from a word on.
+"""
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feast_sketch_store.kernel import MAX_NUM_HASHES
+from feast_sketch_store.rows.codecs import VALUE, FeatureCodec
+from feast_sketch_store.rows.csr import Csr
+from feast_sketch_store.rows.encoding import EncodedFeature
+from feast_sketch_store.rows.vocabulary import Vocabulary
+from feast_sketch_store.structures.answer import Answer, CsrAnswer
+from feast_sketch_store.structures.base import FoundRows, RowsToSeal, SealedFeature, Shortfall, Structure
+from feast_sketch_store.structures.bloom import FilterAnswer
+from feast_sketch_store.structures.cluster_sizing import (
+    MAX_LEVELS,
+    STYLES,
+    ClusterFacts,
+    Split,
+    fill_limit,
+    size,
+)
+from feast_sketch_store.structures.clusters import MAX_CLUSTERS, Scorer, count, learn
+from feast_sketch_store.structures.costs import Popularity, packed_bytes
+from feast_sketch_store.structures.feature_rows import FeatureRows, Part, in_order
+from feast_sketch_store.structures.filter_offers import wanted_false_per_read
+from feast_sketch_store.structures.goals import (
+    DEFAULT_CLUSTERS,
+    LEARNED_BLOOM,
+    MEMORY,
+    SANDWICHED_BLOOM,
+    Goal,
+    Offer,
+)
+from feast_sketch_store.structures.parts import (
+    WORDS,
+    Described,
+    Parts,
+    checked,
+    describe_packed,
+    describe_salt,
+    prefixed,
+    salt_from,
+)
+from feast_sketch_store.structures.symbols import words_for
+from feast_sketch_store.structures.table import TOLERANCE
+from feast_sketch_store.succinct import (
+    MAX_NUM_WORDS,
+    Asked,
+    PackedInts,
+    ShiftingBloomFilter,
+    ShiftingBloomFilterBuilder,
+)
+from feast_sketch_store.threads import NUM_THREADS
+
+_MAX_TRIES = 12
+_MAX_GROWTH = 4.0
+_ROWS_PER_CHUNK = 1 << 14
+
+
+class ClusterPlan(NamedTuple):
+    """What a feature is built for: its style, the false values of a read, and how many clusters at most."""
+
+    style: str
+    false_per_read: float
+    num_clusters: int
+
+
+@dataclass(frozen=True)
+class ClusteredFeature(SealedFeature):
+    """One feature in a clustered filter.
+
+    Parameters
+    ----------
+    style : the name of its structure.
+    first_word : of a window, where its first symbol stands.
+    hashes : of each level, ascending.
+    masks : uint64[C, levels - 1, words], see `Asked`.
+    facts_per_level : how many facts have the hashes of each level.
+    clusters : of the rows; shared by all features.
+    shares : float64[C], of the rows that are in each cluster; shared as well.
+    fill : the share of ones that the table has.
+    """
+
+    codec: FeatureCodec
+    vocabulary: Vocabulary
+    style: str
+    first_word: int
+    hashes: tuple[int, ...]
+    masks: NDArray[np.uint64]
+    facts_per_level: tuple[int, ...]
+    clusters: PackedInts
+    shares: NDArray[np.float64]
+    filter: ShiftingBloomFilter
+    fill: float
+
+    @property
+    def structure(self) -> str:
+        """See `SealedFeature`."""
+        return self.style
+
+    @property
+    def num_facts(self) -> int:
+        """See `SealedFeature`."""
+        return sum(self.facts_per_level)
+
+    @property
+    def num_ones(self) -> int:
+        """How many bits its facts set."""
+        return sum(facts * k for facts, k in zip(self.facts_per_level, self.hashes, strict=True))
+
+    @cached_property
+    def hashes_of(self) -> NDArray[np.int64]:
+        """The number of hashes of each value in each cluster: int64[C, V]."""
+        bits = np.unpackbits(self.masks.view(np.uint8), axis=2, bitorder="little")[:, :, : self.num_values]
+        return np.asarray(np.array(self.hashes)[(bits == 0).sum(1)])
+
+    @cached_property
+    def false_positive_rate(self) -> float:
+        """See `SealedFeature`: of a random value and the cluster of a random row."""
+        if not self.num_values:
+            return 0.0
+        return float(self.shares @ np.power(self.fill, self.hashes_of).mean(1))
+
+    def asked(self, clusters: NDArray[np.int64]) -> Asked:
+        """What the filter is asked about rows of some clusters: int64[n]."""
+        plain = Asked(self.first_word, self.num_values, self.hashes[-1])
+        if len(self.hashes) == 1:
+            return plain
+        ends = np.array(self.hashes, np.int64)
+        return plain._replace(ends=ends, masks=self.masks, clusters=clusters.astype(np.int32))
+
+    def read(self, found: FoundRows) -> Answer:
+        """See `SealedFeature.read`."""
+        assert found.rows is not None
+        asked = self.asked(_checked_clusters(self.clusters.take(found.rows), len(self.shares)))
+        states = found.states[self.codec.feature]
+        return FilterAnswer(self.decoder, states, self.filter, asked, found.entity_hashes)
+
+    def shown(self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64]) -> Answer:
+        """See `SealedFeature.shown`; false values are those of the clusters that the rows fit best."""
+        own = self.known(rows)
+        asked = self.asked(self._scorer.clusters_of(own))
+        noise = Csr(*self.filter.possible_symbols(entity_hashes, asked, rows.states == VALUE))
+        return CsrAnswer(self.decoder, rows.states, own.joined(noise).distinct())
+
+    @cached_property
+    def _scorer(self) -> Scorer:
+        """Tells the cluster in which a row takes the fewest bits.
+
+        As rates are proportional to odds, a hash stands for ``log(1 / fill)`` of the logarithm of the odds;
+        and the false values of a cluster, divided by those for each true one, for the size of its rows.
+        """
+        shown = np.power(self.fill, self.hashes_of).sum(1)
+        ratio = max(1e-12, float(self.shares @ shown)) / max(
+            1e-12, self.num_facts / max(1, self.clusters.length)
+        )
+        weights = np.ascontiguousarray(math.log(self.fill) * self.hashes_of.T, np.float32)
+        offsets = np.where(self.shares > 0, -shown / ratio + np.log(np.maximum(self.shares, 1e-12)), -np.inf)
+        return Scorer(weights, offsets)
+
+    def differences(self, written: Csr, entity_hashes: NDArray[np.uint64], answer: Answer) -> tuple[int, int]:
+        """See `SealedFeature.differences`; a filter has false values by design."""
+        num_lost, _ = super().differences(written, entity_hashes, answer)
+        return num_lost, 0
+
+    def sampled_rate(self, entity_hashes: NDArray[np.uint64], chance: np.random.Generator) -> float:
+        """See `SealedFeature.sampled_rate`; each entity has the cluster of a random row."""
+        if not self.num_values or not self.clusters.length:
+            return 0.0
+        num_asked = len(entity_hashes)
+        clusters = self.clusters.take(chance.integers(0, self.clusters.length, num_asked))
+        ids = chance.integers(0, self.num_values, (num_asked, 1)).astype(np.int32)
+        asked = self.asked(_checked_clusters(clusters, len(self.shares)))
+        return float(self.filter.contains(entity_hashes, asked, ids).mean())
+
+
+@dataclass(frozen=True)
+class ClusteredFilters(Structure):
+    """Features in one filter, and the cluster of each row."""
+
+    features: Mapping[str, ClusteredFeature]
+    filter: ShiftingBloomFilter
+    clusters: PackedInts
+
+    kind = "clustered"
+    names = (LEARNED_BLOOM, SANDWICHED_BLOOM)
+    lists_rows = True
+    is_filter = True
+
+    @classmethod
+    def offer(cls, goal: Goal, popularity: Popularity) -> Offer | None:
+        """See `Structure.offer`: only where it is named."""
+        if goal.structure not in STYLES or goal.measure == MEMORY:
+            return None
+        wanted = wanted_false_per_read(goal, popularity)
+        num_facts, num_clusters = popularity.num_facts, goal.clusters or DEFAULT_CLUSTERS
+        rate = min(0.5, wanted / max(popularity.mean_absent, 1e-300))
+        num_bits = num_facts * math.log2(1 / rate) / math.log(2) if rate else 64.0 * num_facts
+        num_bytes = num_bits / 8 + packed_bytes(popularity.num_rows, (num_clusters - 1).bit_length())
+        plan = ClusterPlan(goal.structure, wanted, num_clusters)
+        return Offer(cls.kind, plan, num_bytes, wanted)
+
+    @classmethod
+    def build(cls, features: Sequence[tuple[FeatureRows, ClusterPlan]], rows: RowsToSeal) -> Self | Shortfall:
+        """See `Structure.build`."""
+        assert rows.order is not None
+        members = _members([feature for feature, _ in features])
+        joint = side_by_side(members, [len(feature.vocabulary) for feature, _ in features])
+        num_values = sum(len(feature.vocabulary) for feature, _ in features)
+        clusters = learn(joint, num_values, max(plan.num_clusters for _, plan in features))
+        del joint
+        num_clusters = int(clusters.max(initial=0)) + 1
+        facts = []
+        for (feature, plan), own in zip(features, members, strict=True):
+            counts = count(own, clusters, (num_clusters, len(feature.vocabulary)))
+            filled = np.bincount(clusters[feature.states == VALUE], minlength=num_clusters)
+            facts.append(ClusterFacts(counts, filled, plan.false_per_read, plan.style))
+        filled_table = _fill(facts, members, clusters, rows)
+        if isinstance(filled_table, Shortfall):
+            return filled_table
+        bloom, splits, fill = filled_table
+        in_list = PackedInts.pack(clusters[rows.order], base=0)
+        shares = _shares(clusters, num_clusters)
+        by_name, first_word = {}, 0
+        for (feature, _), own_facts, split in zip(features, facts, splits, strict=True):
+            per_level = own_facts.facts_per_level(split)
+            codec, vocabulary = feature.sealed_codec, feature.vocabulary
+            by_name[codec.feature] = ClusteredFeature(
+                codec,
+                vocabulary,
+                own_facts.style,
+                first_word,
+                split.hashes,
+                _masks(split),
+                per_level,
+                in_list,
+                shares,
+                bloom,
+                fill,
+            )
+            first_word += words_for(len(vocabulary))
+            feature.release()
+        return cls(by_name, bloom, in_list)
+
+    @property
+    def num_rows(self) -> int:
+        """See `Structure`."""
+        return self.clusters.length
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the table, the clusters, masks and vocabularies."""
+        own = sum(f.masks.nbytes + f.vocabulary.packed_bytes for f in self.features.values())
+        return int(self.filter.words.nbytes) + self.clusters.size_bytes + own
+
+    def size_bytes_of(self, feature: str) -> float:
+        """Bytes of one feature: its vocabulary and masks, and shares of the table and the clusters."""
+        own = self.features[feature]
+        share = own.num_ones / max(1, sum(f.num_ones for f in self.features.values()))
+        of_clusters = self.clusters.size_bytes / len(self.features)
+        return share * self.filter.words.nbytes + of_clusters + own.masks.nbytes + own.vocabulary.packed_bytes
+
+    @property
+    def fact_bits(self) -> int:
+        """Bits of the table, the clusters and the masks."""
+        masks = sum(f.masks.nbytes for f in self.features.values())
+        return self.filter.num_bits + 8 * (self.clusters.size_bytes + masks)
+
+    @property
+    def table_bytes(self) -> int:
+        """Bytes of the table."""
+        return self.filter.num_bits // 8
+
+    @property
+    def ideal_bits(self) -> float:
+        """See `Structure`."""
+        return sum(f.num_ones * -math.log2(f.fill) for f in self.features.values()) / math.log(2)
+
+    def to_snapshot(self) -> Described:
+        """See `Structure.to_snapshot`."""
+        entries = []
+        arrays: dict[str, NDArray[np.generic]] = {
+            f"table.{WORDS}": self.filter.words,
+            f"clusters.{WORDS}": self.clusters.words,
+        }
+        shares, fill = np.ones(1), 0.5
+        for number, (name, feature) in enumerate(self.features.items()):
+            entries.append(
+                {
+                    "name": name,
+                    "value_field": feature.codec.value_field,
+                    "style": feature.style,
+                    "hashes": list(feature.hashes),
+                    "facts_per_level": list(feature.facts_per_level),
+                }
+            )
+            shares, fill = feature.shares, feature.fill
+            arrays[f"{number}.masks"] = feature.masks
+            arrays |= prefixed(f"{number}.vocabulary", feature.vocabulary.to_packed())
+        description = {
+            "num_words": self.filter.num_words,
+            "salt": describe_salt(self.filter.salt),
+            "clusters": describe_packed(self.clusters),
+            "fill": fill,
+            "shares": shares.tolist(),
+            "features": entries,
+        }
+        return description, arrays
+
+    @classmethod
+    def from_snapshot(cls, description: Mapping[str, Any], parts: Parts) -> Self:
+        """See `Structure.from_snapshot`."""
+        num_words = checked(description["num_words"], int)
+        words, check = parts.words("table")
+        bloom = ShiftingBloomFilter(words, num_words, salt_from(description["salt"]), check)
+        clusters = parts.packed("clusters", description["clusters"])
+        shares = np.array([checked(share, float) for share in description["shares"]])
+        if not 1 <= len(shares) <= MAX_CLUSTERS or not (shares >= 0).all() or not shares.sum() <= 1 + 1e-9:
+            raise ValueError(f"there cannot be {len(shares)} clusters of such shares")
+        entries = [_Entry.read(entry, number, parts) for number, entry in enumerate(description["features"])]
+        window_words = sum(entry.masks.shape[2] for entry in entries)
+        if not window_words <= num_words <= MAX_NUM_WORDS or words.shape != (
+            num_words + max(1, window_words),
+        ):
+            raise ValueError("the table's length is not that of its words and window")
+        fill = checked(description["fill"], float)
+        if not 0 < fill < 1:
+            raise ValueError(f"a share of ones of {fill} is impossible")
+        first_word, features = 0, {}
+        for entry in entries:
+            if len(entry.masks) != len(shares) or entry.codec.feature in features:
+                raise ValueError(
+                    f"the masks of {entry.codec.feature!r} are not those of {len(shares)} clusters"
+                )
+            own = (entry.style, first_word, entry.hashes, entry.masks, entry.facts)
+            features[entry.codec.feature] = ClusteredFeature(
+                entry.codec, entry.vocabulary, *own, clusters, shares, bloom, fill
+            )
+            first_word += entry.masks.shape[2]
+        return cls(features, bloom, clusters)
+
+
+class _Entry(NamedTuple):
+    """A feature as a snapshot tells it."""
+
+    codec: FeatureCodec
+    vocabulary: Vocabulary
+    style: str
+    hashes: tuple[int, ...]
+    facts: tuple[int, ...]
+    masks: NDArray[np.uint64]
+
+    @classmethod
+    def read(cls, entry: Mapping[str, Any], number: int, parts: Parts) -> Self:
+        """Feature ``number``.
+
+        Raises
+        ------
+        ValueError, KeyError, TypeError : there can be no such feature.
+        """
+        codec = FeatureCodec(checked(entry["name"], str), entry["value_field"])
+        vocabulary = parts.vocabulary(f"{number}.vocabulary", codec)
+        hashes, facts = (
+            tuple(checked(k, int) for k in entry[name]) for name in ("hashes", "facts_per_level")
+        )
+        masks = parts.array(f"{number}.masks", np.uint64, 3)
+        if (
+            entry["style"] not in STYLES
+            or not codec.is_collection
+            or not 1 <= len(hashes) == len(facts) <= MAX_LEVELS
+            or not 0 <= hashes[0] <= hashes[-1] <= MAX_NUM_HASHES
+            or hashes[-1] < 1
+            or any(later <= first for first, later in itertools.pairwise(hashes))
+            or min(facts) < 0
+            or masks.shape[1:] != (len(hashes) - 1, words_for(len(vocabulary)))
+        ):
+            raise ValueError(f"{codec.feature!r} cannot have such hashes and masks")
+        return cls(codec, vocabulary, entry["style"], hashes, facts, masks)
+
+
+class _Kept:
+    """A feature whose parts may be asked for again, where a function would use them up."""
+
+    def __init__(self, feature: FeatureRows):
+        self.states, self.vocabulary, self.counts = feature.states, feature.vocabulary, feature.counts
+        self.is_numbered, self.num_facts = feature.is_numbered, feature.num_facts
+        self.sealed_codec = feature.sealed_codec
+        self.lengths, self.kept_rows, self.rows = feature.lengths, feature.kept_rows, feature.kept_rows
+
+    def release(self) -> None:
+        """Nothing: it stays."""
+
+
+def _members(features: Sequence[FeatureRows]) -> list[Csr]:
+    """The symbols of each feature in the order of the keys, each once in a row."""
+    everyone = np.arange(len(features[0].states))
+    return [in_order([_Kept(feature)], everyone).distinct() for feature in features]
+
+
+def side_by_side(members: Sequence[Csr], sizes: Sequence[int]) -> Csr:
+    """One matrix of all features; the ids of each go on behind those of the one before."""
+    joint, first = members[0], sizes[0]
+    for own, number in zip(members[1:], sizes[1:], strict=True):
+        joint = joint.joined(Csr(own.indptr, own.ids + np.int32(first)))
+        first += number
+    return joint
+
+
+def _shares(clusters: NDArray[np.int64], num_clusters: int) -> NDArray[np.float64]:
+    return np.bincount(clusters, minlength=num_clusters) / max(1, len(clusters))
+
+
+def _fill(
+    facts: Sequence[ClusterFacts], members: Sequence[Csr], clusters: NDArray[np.int64], rows: RowsToSeal
+) -> tuple[ShiftingBloomFilter, list[Split], float] | Shortfall:
+    """A table that keeps what is wanted with the ones that it has, and the share of these."""
+    try:
+        num_bits, splits = size(facts)
+    except ValueError as error:
+        return Shortfall(math.inf, str(error))
+    window_words = sum(words_for(own.counts.shape[1]) for own in facts)
+    wanted_bits, excess = math.ceil(num_bits * rows.growth), math.inf
+    for _ in range(_MAX_TRIES):
+        builder = ShiftingBloomFilterBuilder(wanted_bits, max(1, window_words), rows.salt, NUM_THREADS)
+        first_word = 0
+        for own, split in zip(members, splits, strict=True):
+            _add(builder, own, clusters, split, rows.entity_hashes, 64 * first_word)
+            first_word += words_for(split.level_of.shape[1])
+        fill = min(max(builder.measured_fill(), 1e-9), 1 - 0.5 / builder.num_bits)
+        excess = max(own.excess(split, fill) for own, split in zip(facts, splits, strict=True))
+        if excess <= 1 + TOLERANCE:
+            return builder.build(), splits, fill
+        lower = fill_limit(facts, splits)
+        needed = min(2.0, 1.002 * math.log1p(-fill) / math.log1p(-lower)) if lower else 2.0
+        wanted_bits = max(math.ceil(builder.num_bits * needed), builder.num_bits + 64)
+        if wanted_bits > _MAX_GROWTH * num_bits + (1 << 16):
+            break
+    return Shortfall(
+        math.inf, f"a table of {builder.num_bits} bits would show {excess:.3g} times what it may"
+    )
+
+
+def _add(
+    builder: ShiftingBloomFilterBuilder,
+    members: Csr,
+    clusters: NDArray[np.int64],
+    split: Split,
+    entity_hashes: NDArray[np.uint64],
+    first_symbol: int,
+) -> None:
+    """Add the facts of a feature, each with the hashes of its level."""
+    for places, rows in _in_chunks(members):
+        levels = split.level_of[np.repeat(clusters[places], rows.lengths), rows.ids]
+        for level, num_hashes in enumerate(split.hashes):
+            own = rows.masked(levels == level) if len(split.hashes) > 1 else rows
+            if num_hashes and len(own.ids):
+                builder.add_rows(entity_hashes, places, own.indptr, own.ids, num_hashes, first_symbol)
+
+
+def _in_chunks(members: Csr) -> Iterator[Part]:
+    """Some thousand rows at a time, and their places."""
+    for first in range(0, len(members), _ROWS_PER_CHUNK):
+        indptr = members.indptr[first : first + _ROWS_PER_CHUNK + 1]
+        places = np.arange(first, first + len(indptr) - 1, dtype=np.int32)
+        yield places, Csr(indptr - indptr[0], members.ids[indptr[0] : indptr[-1]])
+
+
+def _masks(split: Split) -> NDArray[np.uint64]:
+    """Ones for the values of each cluster that do without the hashes of each level but the first."""
+    num_clusters, num_values = split.level_of.shape
+    masks = np.zeros((num_clusters, len(split.hashes) - 1, words_for(num_values) * 8), np.uint8)
+    for level in range(1, len(split.hashes)):
+        packed = np.packbits(split.level_of < level, axis=1, bitorder="little")
+        masks[:, level - 1, : packed.shape[1]] = packed
+    return masks.view(np.uint64)
+
+
+def _checked_clusters(clusters: NDArray[np.int64], number: int) -> NDArray[np.int64]:
+    if len(clusters) and not 0 <= clusters.min() <= clusters.max() < number:
+        raise ValueError(f"a row has a cluster that is not one of {number}")
+    return clusters

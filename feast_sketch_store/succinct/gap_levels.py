@@ -1,0 +1,131 @@
+"""Levels of symbols and of sizes: what the width of a gap between two ids of a set follows.
+
+A gap that begins at symbol ``s``, of a set of which ``k`` ids are left, has
+
+    width = (level_s - left_k) div 4        in bits, 0 at least
+
+Both levels are in quarter octaves. If a share ``p_s`` of the rows has ``s`` and a row has ``t_s`` of the
+symbols from there on, on average, the next of ``k`` ids lies about ``t_s / (k * p_s)`` further on. So
+
+    level_s = round(4 * log2(ln(2) * t_s / p_s)) + 2        left_k = 4 * log2(k), by half octaves
+
+is the best code for independent symbols. Symbols are not independent: rows have tastes, so gaps are shorter
+and longer than that. `fitted` changes the levels to those with which given sets take the fewest bits.
+
+Source: Gallager & Van Voorhis, "Optimal source codes for geometrically distributed integer alphabets", 1975.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feast_sketch_store.kernel import half_octaves
+
+MAX_LEVEL = 123  # of a gap of 30 bits
+NUM_CLASSES = 64  # of how many ids are left, by half octaves
+NUM_TOLD = 256  # numbers below this are looked up themselves
+
+_FINENESS = 4  # levels in an octave
+_MAX_WIDTH = 30
+_LONGEST_UNARY = 24
+_LONG_CODE = _LONGEST_UNARY + 32
+_REACH = 2 * _FINENESS  # by which a level may change in one step
+_ROUNDS = 3
+_FIT_FACTS = 1 << 17
+
+# The middle of each half octave; of the first there is just 1, 2 or 3.
+LEFT_LEVELS = (2 * np.arange(NUM_CLASSES) + (np.arange(NUM_CLASSES) > 3)).astype(np.uint8)
+
+
+class Levels(NamedTuple):
+    """The levels of V symbols, in few runs that have one level each, and of how many ids are left.
+
+    Parameters
+    ----------
+    ends : int64[R], the symbol behind each run.
+    runs : uint8[R], the level of each.
+    left : uint8[64], by the half octaves of how many ids are left.
+    """
+
+    ends: NDArray[np.int64]
+    runs: NDArray[np.uint8]
+    left: NDArray[np.uint8] = LEFT_LEVELS
+
+
+def levels_of(counts: NDArray[np.int64], max_runs: int) -> Levels:
+    """The best levels of symbols that are independent of each other.
+
+    Parameters
+    ----------
+    counts : int64[V], how many rows have each symbol. Where it falls, or rises now and then, the fewer turns
+        there are, the better levels fit.
+    """
+    if not len(counts):
+        return Levels(np.zeros(0, np.int64), np.zeros(0, np.uint8))
+    tails = np.cumsum(counts[::-1])[::-1]
+    exact = _FINENESS * np.log2(np.log(2) * np.maximum(tails, 1) / np.maximum(counts, 1)) + _FINENESS / 2
+    levels = np.clip(np.rint(exact), 0, MAX_LEVEL).astype(np.int64)
+    ends = _ends(levels)
+    if len(ends) > max_runs:
+        levels = np.maximum.accumulate(levels)
+        ends = _ends(levels)
+    return Levels(ends, levels[ends - 1].astype(np.uint8))
+
+
+def _ends(levels: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.append(np.flatnonzero(np.diff(levels)) + 1, len(levels)).astype(np.int64)
+
+
+def fitted(levels: Levels, sizes: NDArray[np.int64], ids: NDArray[np.integer]) -> Levels:
+    """Levels with which sets take fewer bits.
+
+    Parameters
+    ----------
+    sizes, ids : of some sets, int64[n] and int[nnz], ascending in each.
+    """
+    num_sets = int(np.searchsorted(np.cumsum(sizes), _FIT_FACTS, side="right"))
+    sizes = sizes[:num_sets]
+    ids = ids[: sizes.sum()].astype(np.int64)
+    if not len(ids):
+        return levels
+    firsts = (np.cumsum(sizes) - sizes)[sizes > 0]
+    begins = np.append(0, ids[:-1] + 1)
+    begins[firsts] = 0
+    left = np.repeat(np.cumsum(sizes), sizes) - np.arange(len(ids))
+    run = np.searchsorted(levels.ends, begins, side="right")
+    groups, group = np.unique(run * NUM_CLASSES + half_octaves(left), return_inverse=True)
+    bits = _bits_by_width(ids - begins, group, len(groups))
+    runs, lefts = levels.runs.astype(np.int64), levels.left.astype(np.int64)
+    run_of, class_of = np.divmod(groups, NUM_CLASSES)
+    for _ in range(_ROUNDS):
+        lefts -= _best_step(bits, runs[run_of] - lefts[class_of], class_of, NUM_CLASSES)
+        lefts = np.clip(lefts, 0, 255)
+        runs += _best_step(bits, runs[run_of] - lefts[class_of], run_of, len(runs))
+        runs = np.clip(runs, 0, MAX_LEVEL)
+    ends = np.append(np.flatnonzero(np.diff(runs)), len(runs) - 1)
+    return Levels(levels.ends[ends], runs[ends].astype(np.uint8), lefts.astype(np.uint8))
+
+
+def _bits_by_width(gaps: NDArray[np.int64], group: NDArray[np.int64], num_groups: int) -> NDArray[np.float64]:
+    """The bits that the gaps of each group take in codes of each width: float64[W, G]."""
+    num_widths = min(_MAX_WIDTH, int(gaps.max()).bit_length()) + 1
+    bits = np.empty((num_widths, num_groups))
+    for width in range(num_widths):
+        quotients = gaps >> width
+        lengths = np.where(quotients < _LONGEST_UNARY, quotients + 1 + width, _LONG_CODE)
+        bits[width] = np.bincount(group, lengths, num_groups)
+    return bits
+
+
+def _best_step(
+    bits: NDArray[np.float64], levels: NDArray[np.int64], part: NDArray[np.int64], num_parts: int
+) -> NDArray[np.int64]:
+    """By how much to raise the levels of the groups of each part; the smallest of the best steps."""
+    steps = np.array(sorted(range(-_REACH, _REACH + 1), key=abs))
+    groups = np.arange(bits.shape[1])
+    costs = []
+    for step in steps.tolist():
+        widths = np.clip((levels + step) >> 2, 0, len(bits) - 1)
+        costs.append(np.bincount(part, bits[widths, groups], num_parts))
+    return np.asarray(steps[np.argmin(costs, axis=0)])

@@ -1,0 +1,381 @@
+"""`backing_store`: another online store of Feast keeps features, for the entities that the sketch has."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+from feast import Entity, FeatureStore, FeatureView, Field, FileSource, PushSource, ValueType
+from feast.infra.online_stores.sqlite import SqliteOnlineStore
+from feast.protos.feast.types.Value_pb2 import Value
+from feast.types import Array, Float32, Int64, Set, String
+
+from feast_sketch_store import SketchReader
+from feast_sketch_store.cli import cli
+from feast_sketch_store.errors import SettingsError, StorageError, UnsupportedFeatureError
+from feast_sketch_store.metrics import BACKING_LOOKUPS, BACKING_LOST
+from feast_sketch_store.online_store import open_view
+from feast_sketch_store.operations import maintenance
+from tests.helpers.keys import entity_key
+from tests.helpers.redis_server import running_redis
+
+NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
+REFERENCES = ["users:viewed", "users:country", "users:embedding", "users:bio"]
+NUM_USERS = 60
+
+
+@pytest.fixture(scope="module")
+def redis_port(tmp_path_factory):
+    with running_redis(tmp_path_factory.mktemp("redis")) as (port, _):
+        yield port
+
+
+def features(bio_codec="backing"):
+    bio = Field(name="bio", dtype=String, tags={"sketch.codec": bio_codec} if bio_codec else {})
+    viewed = Field(name="viewed", dtype=Set(Int64), tags={"sketch.structure": "sets"})
+    country = Field(name="country", dtype=String)
+    return [viewed, country, Field(name="embedding", dtype=Array(Float32)), bio]
+
+
+def view_of(folder, schema):
+    folder.mkdir(exist_ok=True)
+    users(range(2)).to_parquet(folder / "users.parquet")
+    source = FileSource(
+        path=str(folder / "users.parquet"), timestamp_field="event", created_timestamp_column="made"
+    )
+    entity = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
+    push = PushSource(name="pushed", batch_source=source)
+    view = FeatureView(name="users", entities=[entity], schema=schema, source=push, ttl=timedelta(0))
+    return [entity, view]
+
+
+def users(numbers, hours=0, text="bio"):
+    """Rows; every third user has no bio, every fifth an empty embedding."""
+    numbers = list(numbers)
+    moment = NOON + timedelta(hours=hours)
+    return pd.DataFrame(
+        {
+            "user_id": numbers,
+            "viewed": [[n % 7, 10 + n % 3] for n in numbers],
+            "country": [("AT", "DE", "CH")[n % 3] for n in numbers],
+            "embedding": [[] if n % 5 == 0 else [n / 8, -n / 4, float(hours)] for n in numbers],
+            "bio": [None if n % 3 == 0 else f"{text} of {n}" for n in numbers],
+            "event": [moment] * len(numbers),
+            "made": [moment] * len(numbers),
+        }
+    )
+
+
+class Shop:
+    """A repository with a backing store."""
+
+    def __init__(self, folder, backing, **options):
+        self.folder = folder
+        folder.mkdir(exist_ok=True)
+        online = {"type": "sketch", "path": "online", **options}
+        if backing:
+            online["backing_store"] = backing
+        content = {"project": "shop_" + folder.parent.name.replace("-", "_"), "provider": "local"}
+        content |= {"registry": "registry.db", "entity_key_serialization_version": 3, "online_store": online}
+        (folder / "feature_store.yaml").write_text(repr(content))
+        self.store = FeatureStore(repo_path=str(folder))
+
+    def applied(self, schema=None):
+        self.store.apply(view_of(self.folder, schema or features()))
+        return self
+
+    @property
+    def online_store(self):
+        return self.store._get_provider().online_store
+
+    @property
+    def view(self):
+        return open_view(self.store, "users")
+
+    @property
+    def backing(self):
+        """Feast's store behind ours, with the configuration it is used with."""
+        there = self.online_store.backing(self.store.config)
+        return there._store, there._config
+
+    def write(self, rows):
+        self.store.write_to_online_store("users", rows)
+
+    def read(self, numbers, references=REFERENCES):
+        rows = [{"user_id": number} for number in numbers]
+        return self.store.get_online_features(references, rows).to_dict()
+
+    def behind(self, number):
+        """What the backing store itself has of a user."""
+        store, config = self.backing
+        table = self.store.get_feature_view("users")
+        return store.online_read(config, table, [entity_key(user_id=number)], ["embedding", "bio"])[0][1]
+
+
+@pytest.fixture(params=["sqlite", "redis"])
+def options(request, tmp_path):
+    if request.param == "sqlite":
+        return {"type": "sqlite", "path": "behind.db"}
+    port = request.getfixturevalue("redis_port")
+    return {"type": "redis", "connection_string": f"127.0.0.1:{port}"}
+
+
+@pytest.fixture
+def shop(tmp_path, options):
+    return Shop(tmp_path / "repo", options).applied()
+
+
+@pytest.fixture
+def sqlite_shop(tmp_path):
+    return Shop(tmp_path / "repo", {"type": "sqlite", "path": "behind.db"}).applied()
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """How many entities each call of the backing store asked for."""
+    calls = []
+    read = SqliteOnlineStore.online_read
+
+    def counted(self, config, table, entity_keys, requested_features=None):
+        calls.append(len(entity_keys))
+        return read(self, config, table, entity_keys, requested_features)
+
+    monkeypatch.setattr(SqliteOnlineStore, "online_read", counted)
+    return calls
+
+
+def expected(numbers, hours=0, text="bio"):
+    rows = users(numbers, hours, text)
+    answer = {name: rows[name].tolist() for name in ("user_id", "country", "embedding", "bio")}
+    return {**answer, "viewed": [sorted(set(viewed)) for viewed in rows["viewed"]]}
+
+
+def ordered(answer):
+    return {**answer, "viewed": [v if v is None else sorted(v) for v in answer["viewed"]]}
+
+
+@pytest.mark.parametrize("is_sealed", [True, False])
+def test_values_come_from_both_stores(shop, is_sealed):
+    shop.write(users(range(NUM_USERS)))
+    if is_sealed:
+        shop.view.seal()
+    assert ordered(shop.read(range(NUM_USERS))) == expected(range(NUM_USERS))
+    assert ordered(shop.read([7])) == expected([7])
+    twice = [3, 4, 3, 8]
+    assert ordered(shop.read(twice)) == expected(twice)
+
+    async def read_and_close():
+        rows = [{"user_id": number} for number in range(NUM_USERS)]
+        answer = await shop.store.get_online_features_async(REFERENCES, rows)
+        client = getattr(shop.backing[0], "_client_async", None)
+        if client is not None:  # Feast's Redis store does not close it
+            await client.aclose()
+        await shop.online_store.close()
+        return answer
+
+    of_loop = asyncio.run(read_and_close())
+    assert ordered(of_loop.to_dict()) == expected(range(NUM_USERS))
+
+
+def test_the_sealed_rows_hold_no_value_of_a_backed_feature(sqlite_shop):
+    sqlite_shop.write(users(range(NUM_USERS), text="z" * 1000))
+    sqlite_shop.view.seal()
+    sealed = sqlite_shop.view.sealed()[0]
+    assert sealed.size_bytes < 10_000
+    assert {n: f.structure for n, f in sealed.layers[0].features.items() if n in ("embedding", "bio")} == {
+        "embedding": "backing",
+        "bio": "backing",
+    }
+
+
+def test_only_entities_with_a_value_are_looked_up(sqlite_shop, asked):
+    sqlite_shop.write(users(range(10)))
+    sqlite_shop.read(range(1000))
+    assert asked == []  # unsealed rows know their values
+    sqlite_shop.view.seal()
+    sqlite_shop.read(range(1000))
+    assert asked == [9]  # the tenth has neither a bio nor a number in its embedding
+    sqlite_shop.read(range(100, 200))
+    sqlite_shop.read(range(10), ["users:viewed", "users:country"])
+    assert asked == [9]
+    sqlite_shop.read(range(10), ["users:bio"])
+    assert asked == [9, 6]
+
+
+def test_a_late_row_does_not_reach_the_backing_store(shop):
+    shop.write(users(range(4), hours=2, text="new"))
+    shop.view.seal()
+    shop.write(users(range(4), hours=1, text="late"))
+    assert shop.behind(1)["bio"].string_val == "new of 1"
+    assert ordered(shop.read(range(4))) == expected(range(4), 2, "new")
+    same_event = users(range(4), hours=2, text="older")
+    same_event["made"] -= timedelta(hours=1)
+    shop.write(same_event)
+    assert shop.behind(1)["bio"].string_val == "new of 1"
+    shop.write(users(range(4), hours=2, text="again"))
+    assert shop.behind(1)["bio"].string_val == "again of 1"
+
+
+def test_a_row_without_a_value_empties_it(shop):
+    shop.write(users([1, 2]))
+    rows = users([1], hours=1)
+    rows["bio"] = [None]
+    shop.write(rows)
+    shop.view.seal()
+    assert shop.read([1])["bio"] == [None]
+    assert shop.behind(1)["bio"].WhichOneof("val") is None
+    assert shop.read([2])["bio"] == ["bio of 2"]
+
+
+def test_a_refused_batch_does_not_reach_the_backing_store(sqlite_shop):
+    sqlite_shop.write(users([1]))
+    store, config = sqlite_shop.online_store, sqlite_shop.store.config
+    table = sqlite_shop.store.get_feature_view("users")
+    values = {"bio": Value(string_val="refused"), "viewed": Value(string_val="no set")}
+    with pytest.raises(Exception, match="viewed"):
+        store.online_write_batch(config, table, [(entity_key(user_id=1), values, NOON, None)], None)
+    assert sqlite_shop.behind(1)["bio"].string_val == "bio of 1"
+
+
+def test_a_write_that_the_backing_store_refuses_leaves_nothing(sqlite_shop, monkeypatch):
+    def refuse(*arguments):
+        raise ConnectionError("it is down")
+
+    monkeypatch.setattr(SqliteOnlineStore, "online_write_batch", refuse)
+    with pytest.raises(StorageError, match=r"backing store \(sqlite\) did not take 2 rows.*it is down"):
+        sqlite_shop.write(users([1, 2]))
+    assert sqlite_shop.read([1, 2])["country"] == [None, None]
+
+
+def test_reads_fail_or_go_on_without_the_backing_store(tmp_path, monkeypatch):
+    options = {"type": "sqlite", "path": "behind.db"}
+    shop = Shop(tmp_path / "repo", options).applied()
+    shop.write(users(range(3)))
+    shop.view.seal()
+
+    def refuse(*arguments):
+        raise ConnectionError("it is down")
+
+    monkeypatch.setattr(SqliteOnlineStore, "online_read", refuse)
+    with pytest.raises(StorageError, match=r"'users'.*sqlite.*it is down.*backing_on_error: missing"):
+        shop.read(range(3))
+    assert shop.read(range(3), ["users:country"])["country"] == ["AT", "DE", "CH"]
+    lenient = Shop(tmp_path / "repo", options, backing_on_error="missing")
+    answer = lenient.store.get_online_features(REFERENCES, [{"user_id": 1}, {"user_id": 77}])
+    assert answer.to_dict()["country"] == ["DE", None]
+    assert answer.to_dict()["bio"] == [None, None]
+
+
+def test_a_lost_value_is_missing_and_counted(sqlite_shop, monkeypatch):
+    sqlite_shop.write(users(range(6)))
+    sqlite_shop.view.seal()
+    counts = {}
+    monkeypatch.setattr(
+        type(sqlite_shop.view.metrics),
+        "add",
+        lambda self, metric, amount=1.0: counts.update({metric: counts.get(metric, 0) + amount}),
+    )
+    store, config = sqlite_shop.backing
+    table = sqlite_shop.store.get_feature_view("users")
+    row = (entity_key(user_id=1), {"bio": Value(), "embedding": Value()}, NOON, None)
+    store.online_write_batch(config, table, [row], None)
+    answer = sqlite_shop.read([1, 2])
+    assert answer["bio"] == [None, "bio of 2"]
+    assert answer["country"] == ["DE", "CH"]
+    assert counts[BACKING_LOOKUPS] == 2
+    assert counts[BACKING_LOST] == 2  # a bio and an embedding
+    (first, second) = maintenance.verify(sqlite_shop.store, "users").problems
+    assert "lacks 1 of 6 entities, user_id=1 among them" in first
+    assert "feast-sketch refill users" in second
+
+
+def test_refill_writes_all_rows_again(shop):
+    shop.write(users(range(NUM_USERS)))
+    shop.view.seal()
+    shop.write(users(range(5), hours=1, text="new"))
+    store, config = shop.backing
+    table = shop.store.get_feature_view("users")
+    empty = {"bio": Value(), "embedding": Value()}
+    rows = [(entity_key(user_id=number), empty, NOON, None) for number in range(NUM_USERS)]
+    store.online_write_batch(config, table, rows, None)
+    shop.view.seal()
+    assert shop.read([7])["bio"] == [None]
+    result = CliRunner().invoke(cli, ["-c", str(shop.folder), "refill", "users"])
+    assert result.exit_code == 0, result.output
+    assert "rows written" in result.stdout
+    assert maintenance.verify(shop.store, "users").problems == []
+    assert shop.read([1, 7])["bio"] == ["new of 1", "bio of 7"]
+
+
+def test_a_rebuild_fills_the_backing_store(sqlite_shop):
+    sqlite_shop.write(users(range(6), text="pushed"))
+    users(range(2, 6), hours=1, text="batch").to_parquet(sqlite_shop.folder / "users.parquet")
+    assert maintenance.rebuild(sqlite_shop.store, "users", NOON - timedelta(days=1)) == 4
+    assert sqlite_shop.read(range(6))["bio"] == [None, None, "batch of 2", None, "batch of 4", "batch of 5"]
+    assert maintenance.verify(sqlite_shop.store, "users").problems == []
+
+
+def test_delete_empties_the_backing_store(shop):
+    shop.write(users([1, 2]))
+    shop.view.seal()
+    maintenance.delete(shop.store, "users", [{"user_id": 1}])
+    assert shop.read([1, 2])["bio"] == [None, "bio of 2"]
+    assert shop.behind(1)["bio"].WhichOneof("val") is None
+
+
+@pytest.mark.parametrize("owns", [True, False])
+def test_teardown_reaches_a_backing_store_that_is_owned(tmp_path, owns):
+    shop = Shop(tmp_path / "repo", {"type": "sqlite", "path": "behind.db"}, owns_backing=owns).applied()
+    shop.write(users([1]))
+    shop.store.teardown()
+    assert (shop.folder / "behind.db").exists() is not owns
+
+
+def test_a_dropped_view_leaves_the_backing_store(redis_port, tmp_path):
+    shop = Shop(
+        tmp_path / "repo", {"type": "redis", "connection_string": f"127.0.0.1:{redis_port}"}
+    ).applied()
+    shop.write(users([1]))
+    table = shop.store.get_feature_view("users")
+    store, config = shop.backing
+    shop.store.apply([], objects_to_delete=[table], partial=False)
+    assert store.online_read(config, table, [entity_key(user_id=1)], ["bio"])[0][1] in (
+        None,
+        {"bio": Value()},
+    )
+
+
+def test_a_feature_becomes_backed(tmp_path, asked):
+    folder = tmp_path / "repo"
+    shop = Shop(folder, None).applied(features(bio_codec="exact"))
+    shop.write(users(range(6)))
+    shop.view.seal()
+    shop = Shop(folder, {"type": "sqlite", "path": "behind.db"}).applied()
+    assert ordered(shop.read(range(6))) == expected(range(6))
+    assert asked == []  # until the next seal
+    result = CliRunner().invoke(cli, ["-c", str(folder), "refill", "users"])
+    assert result.exit_code == 0, result.output
+    shop.view.seal()
+    shop.write(users([9]))
+    shop.view.seal()
+    assert ordered(shop.read(range(6))) == expected(range(6))
+    assert len(asked) == 1
+
+
+def test_backing_needs_a_backing_store(tmp_path):
+    with pytest.raises(SettingsError, match=r"'bio'.*names no backing_store"):
+        Shop(tmp_path / "repo", None).applied()
+    for wrong in ({"path": "x"}, {"type": "sketch"}):
+        with pytest.raises(Exception, match="backing_store needs the type of another online store"):
+            Shop(tmp_path / "other", wrong)
+    with pytest.raises(SettingsError, match=r"backing_store.*'nonsense'"):
+        Shop(tmp_path / "third", {"type": "nonsense"}).applied()
+
+
+def test_the_reader_tells_where_the_values_are(sqlite_shop):
+    sqlite_shop.write(users([1]))
+    sqlite_shop.view.seal()
+    reader = SketchReader(sqlite_shop.folder, "users")
+    with pytest.raises(UnsupportedFeatureError, match=r"'bio'.*backing store.*get_online_features"):
+        reader.contains("bio", [1], ["x"])

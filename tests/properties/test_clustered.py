@@ -1,0 +1,161 @@
+"""Clustered filters of rows of any shape: nothing is lost, and reads show no more than is wanted."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pytest
+from feast.protos.feast.types.EntityKey_pb2 import EntityKey
+from feast.protos.feast.types.Value_pb2 import Int64Set, Value
+
+from feast_sketch_store.layers import FeatureBudget, Goal, SketchLayer, build_layer
+from feast_sketch_store.rows.codecs import VALUE, FeatureCodec
+from feast_sketch_store.rows.encoding import to_arrow
+from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_entity_keys
+from feast_sketch_store.storage.local import LocalStorage
+from feast_sketch_store.structures.cluster_sizing import STYLES
+from feast_sketch_store.structures.table import TOLERANCE
+from feast_sketch_store.view.sealing import SealPolicy
+from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
+from feast_sketch_store.view.view import View
+from tests.helpers.filters import measured_fill
+from tests.properties.test_structures import (
+    LIMIT,
+    PRESENCE,
+    SMALL,
+    Shape,
+    draw_shape,
+    rows_of,
+    surprise,
+    target_of,
+    wanted_of,
+    wrong_values,
+)
+
+EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+SALTS = "feast_sketch_store.layers.build.new_salt"
+
+
+@pytest.fixture(autouse=True)
+def _fixed_salts(monkeypatch, request):
+    rng = np.random.default_rng([len(request.node.name), 3])
+    monkeypatch.setattr(SALTS, lambda: tuple(rng.integers(0, 2**63, 2).tolist()))
+
+
+def layer_of(shape, rows, style, num_clusters=4):
+    targets = {
+        name: 1e-5 if name[0] in "sx" else replace(target_of(shape, feature, style), clusters=num_clusters)
+        for name, feature in rows.features.items()
+    }
+    return build_layer(rows, FeatureBudget(PRESENCE, targets))
+
+
+def expected_of(layer, rows, name):
+    """False values of a read by the ones that the table has, over the cells of cluster and value."""
+    sealed, feature = layer.features[name], rows.features[name]
+    found = layer.presence.find(rows.keys.entity_hashes, [name], -(2**63))
+    clusters = sealed.clusters.take(found.rows)
+    filled = np.flatnonzero(feature.states == VALUE)
+    shown = measured_fill(sealed.filter) ** sealed.hashes_of[clusters[filled]]
+    ids = sealed.vocabulary.find(feature.vocabulary.values)[feature.symbols]
+    rows_of_facts = np.searchsorted(filled, np.repeat(np.arange(len(rows)), np.diff(feature.indptr)))
+    shown[rows_of_facts, ids] = 0
+    return float(shown.sum()) / max(1, len(filled))
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("seed", [seed for seed in range(15) if seed % 5 < 4])
+def test_any_shape(seed, style):
+    shape = draw_shape(seed)
+    shape = replace(shape, num_values=min(shape.num_values, 5_000), num_rows=min(shape.num_rows, 1_000))
+    rows = rows_of(shape)
+    layer = layer_of(shape, rows, style)
+    for name in {"a", "b"} & set(rows.features):
+        wrong, wanted = wrong_values(layer, rows, name), wanted_of(shape, rows.features[name])
+        if layer.features[name].structure == "sets":  # as no filter keeps so strict a goal
+            assert wanted < 1e-6
+            continue
+        assert layer.features[name].structure == style
+        assert expected_of(layer, rows, name) <= wanted * (1 + TOLERANCE) + 1e-12, shape
+        assert surprise(wrong, wanted) <= LIMIT, (shape, wrong.mean() / wanted)
+    assert list(layer.missing(rows)) == []
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("shape", SMALL.values(), ids=SMALL)
+def test_the_mean_of_small_tables_is_held(shape, style):
+    """Over many salts, which are independent where the reads of one table are not."""
+    shape = replace(shape, amount=0.3)
+    rows = rows_of(shape)
+    wanted = wanted_of(shape, rows.features["a"])
+    means = np.array([wrong_values(layer_of(shape, rows, style), rows, "a").mean() for _ in range(12)])
+    assert surprise(means, wanted) <= LIMIT
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_a_snapshot_reads_as_the_layer_did(style):
+    shape = Shape(300, 500, 8, zipf=1.0, has_second=True, share_filled=0.8)
+    rows = rows_of(shape)
+    layer = layer_of(shape, rows, style)
+    again = SketchLayer.from_snapshot(*layer.to_snapshot())
+    assert again.features["a"].structure == style
+    for name in ("a", "b"):
+        ours, theirs = (one.read(rows.keys.entity_hashes, [name]).features[name] for one in (layer, again))
+        assert ours.csr.ids.tolist() == theirs.csr.ids.tolist()
+        assert (ours.bits() == theirs.bits()).all()
+        assert again.features[name].false_positive_rate == layer.features[name].false_positive_rate
+    assert again.size_bytes == layer.size_bytes
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_questions_of_an_answer_agree_with_its_symbols(style):
+    shape = Shape(200, 300, 10, zipf=1.0)
+    rows = rows_of(shape)
+    layer = layer_of(shape, rows, style)
+    answer = layer.read(rows.keys.entity_hashes, ["a"]).features["a"]
+    num_values = len(answer.decoder.vocabulary)
+    has = np.zeros((len(rows), num_values), np.bool_)
+    has[answer.csr.rows, answer.csr.ids] = True
+    for asked in (np.arange(num_values), np.array([3, 0, num_values - 1])):  # whole rows, and few bits
+        assert (answer.contains(asked.astype(np.int32)) == has[:, asked]).all()
+    weights = np.arange(num_values, dtype=float)
+    assert answer.scores(weights).tolist() == (has @ weights).tolist()
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_through_a_view_with_newer_rows_and_a_second_seal(style, tmp_path):
+    viewed = FeatureCodec("viewed", "int64_set_val")
+    settings = ViewSettings(
+        "history", PRESENCE, {"viewed": FeatureSettings(viewed, Goal("false_per_read", 0.5, style, 4), 10**6)}
+    )
+    rng = np.random.default_rng(8)
+
+    def row_of(user, event):
+        group = 40 * (user % 4)
+        values = {int(v) for v in group + rng.integers(0, 40, 1 + user % 9)} | {200 + user % 3}
+        key = EntityKey(join_keys=["user_id"], entity_values=[Value(int64_val=user)])
+        return key, values, (key, {"viewed": Value(int64_set_val=Int64Set(val=sorted(values)))}, event, None)
+
+    view = View(LocalStorage(tmp_path), settings, SealPolicy(1.0, 10**9), 0.0)
+    written = {}
+    for first, event in ((0, EPOCH), (150, EPOCH + timedelta(hours=1))):
+        made = [row_of(user, event) for user in range(first, first + 300)]
+        written |= {
+            user: values for user, (_, values, _) in zip(range(first, first + 300), made, strict=True)
+        }
+        view.write(to_arrow([row for _, _, row in made], [viewed]))
+        assert view.seal()
+        keys = [
+            EntityKey(join_keys=["user_id"], entity_values=[Value(int64_val=user)])
+            for user in sorted(written)
+        ]
+        (answer,) = view.read(hash_serialized_keys(serialize_entity_keys(keys)), ["viewed"])
+        found = answer.features["viewed"]
+        shown = [
+            set(v.int64_set_val.val) for v in found.decoder.values(found.states, found.indptr, found.symbols)
+        ]
+        assert all(got >= written[user] for user, got in zip(sorted(written), shown, strict=True))
+        wrong = np.array(
+            [len(got) - len(written[user]) for user, got in zip(sorted(written), shown, strict=True)]
+        )
+        assert surprise(wrong, 0.5) <= LIMIT

@@ -1,0 +1,248 @@
+"""The figures of the text on learned Bloom filters, and filters of the package that are held to them.
+
+Source of all sections and formulas: Mitzenmacher, "A Model for Learned Bloom Filters, and Optimizing by
+Sandwiching", NeurIPS 2018. There ``alpha ** b`` is the rate of a Bloom filter of b bits a key, with alpha =
+2 ** -ln 2 = 0.6185; F_p is the share of other keys to which the learned function says yes, and F_n the share
+of keys to which it says no; zeta is its size in bits a key.
+"""
+
+import math
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from feast_sketch_store.layers import FeatureBudget, Goal, build_layer
+from feast_sketch_store.rows.codecs import VALUE, FeatureCodec
+from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKeys
+from feast_sketch_store.rows.vocabulary import Vocabulary
+from feast_sketch_store.structures.bounds import chance_of_difference, within
+from feast_sketch_store.structures.cluster_sizing import ClusterFacts, size
+from feast_sketch_store.succinct import Asked, ShiftingBloomFilterBuilder
+from tests.helpers.filters import add_facts, contains_facts, measured_fill
+
+ALPHA = 2 ** -math.log(2)
+F_P, F_N = 0.01, 0.5
+
+
+def log_alpha(x):
+    return math.log(x) / math.log(ALPHA)
+
+
+def learned_rate(bits, f_p=F_P, f_n=F_N):
+    """Section 4: the rate of a learned filter with so many backup bits a key."""
+    return f_p + (1 - f_p) * ALPHA ** (bits / f_n)
+
+
+def optimal_backup_bits(f_p=F_P, f_n=F_N):
+    """Section 5.2, equation 2: b2*, which does not depend on the budget."""
+    return f_n * log_alpha(f_p / ((1 - f_p) * (1 / f_n - 1)))
+
+
+def sandwiched_rate(bits, backup_bits, f_p=F_P, f_n=F_N):
+    """Section 5.2: the rate of b1 = bits - b2 bits before and b2 behind the function."""
+    return ALPHA ** (bits - backup_bits) * learned_rate(backup_bits, f_p, f_n)
+
+
+def test_section_2_a_perfect_hash_with_fingerprints_saves_about_30_percent():
+    """log2(1 / eps) bits where a Bloom filter takes log2(1 / eps) / ln 2."""
+    assert math.isclose(ALPHA, 0.6185, abs_tol=5e-5)
+    assert 1 - math.log(2) == pytest.approx(0.307, abs=5e-4)
+
+
+@pytest.mark.parametrize("num_hashes", [3, 6])
+def test_section_2_the_share_of_zeros_and_the_rate(num_hashes, random_hashes, binomial_interval):
+    """rho = 1 - (1 - 1/m)^(kn) ~ 1 - e^(-kn/m), and the rate rho ^ k; four standard deviations."""
+    hashes, others = random_hashes(10_000, 1), random_hashes(200_000, 2)
+    builder = ShiftingBloomFilterBuilder(80_000, 1, (3, 5))
+    zeros = np.zeros(10_000, np.int64)
+    add_facts(builder, hashes, np.arange(10_000), zeros, num_hashes)
+    fill = builder.measured_fill()
+    assert fill == pytest.approx(-math.expm1(-num_hashes * 10_000 / builder.num_bits), abs=0.008)
+    bloom = builder.build()
+    assert contains_facts(bloom, hashes, zeros, num_hashes).all()
+    low, high = binomial_interval(200_000, fill**num_hashes)
+    assert low < bloom.contains(others, Asked(0, 1, num_hashes), np.zeros(1, np.int32)).sum() < high
+
+
+def test_section_3_2_the_rate_depends_on_what_is_asked(random_hashes, binomial_interval):
+    """Keys: 500 of [1000, 2000], to which the function says yes, and 500 others of [0, 1e6).
+
+    Asked about all of the range the rate of the function is .0005, .0010 with a backup filter of as much;
+    asked about [0, 1e5) it is .0055 in all.
+    """
+    rng = np.random.default_rng(2)
+    others = rng.choice(np.setdiff1d(np.arange(10**6), np.arange(1000, 2001)), 500, replace=False)
+    keys = np.union1d(rng.choice(np.arange(1000, 2001), 500, replace=False), others)
+    hashes = random_hashes(10**6, 3)  # of each integer
+    rate, num_hashes = 0.0005, 11
+    builder = ShiftingBloomFilterBuilder(math.ceil(500 * log_alpha(rate)), 1, (5, 7))
+    add_facts(builder, hashes[others], np.arange(500), np.zeros(500, np.int64), num_hashes)
+    backup_rate = builder.measured_fill() ** num_hashes
+    says_yes = builder.build().contains(hashes, Asked(0, 1, num_hashes), np.zeros(1, np.int32))[:, 0]
+    says_yes[1000:2001] = True
+    assert says_yes[keys].all()
+    assert backup_rate == pytest.approx(rate, rel=0.5)  # so few words vary
+    for end, of_function, stated in ((10**6, 0.0005, 0.0010), (10**5, 0.0050, 0.0055)):
+        asked = np.setdiff1d(np.arange(end), keys)
+        f_p = 501 / len(asked)
+        assert f_p == pytest.approx(of_function, abs=6e-5)
+        assert f_p + (1 - f_p) * rate == pytest.approx(stated, abs=6e-5)
+        low, high = binomial_interval(len(asked) - 501, backup_rate)
+        assert low < says_yes[asked].sum() - 501 < high
+
+
+def test_section_4_a_byte_a_key():
+    """With a function of 3 bits a key, a learned filter has .0181 where a filter of 8 bits has .0214."""
+    assert pytest.approx(0.0214, abs=5e-5) == ALPHA**8
+    assert learned_rate(5) == pytest.approx(0.0181, abs=5e-5)
+    assert 1 - learned_rate(5) / ALPHA**8 > 0.15
+
+
+@pytest.mark.parametrize(("bits", "most"), [(5, 3.36), (8, 1.51), (10, -0.42)])
+def test_section_4_how_large_the_function_may_be(bits, most):
+    """zeta <= log_alpha(F_p + (1 - F_p) alpha^(b / F_n)) - b: at more, a filter of all bits is better."""
+    zeta = log_alpha(learned_rate(bits)) - bits
+    assert zeta == pytest.approx(most, abs=0.08)
+    assert learned_rate(bits) == pytest.approx(ALPHA ** (bits + zeta))
+
+
+def test_section_5_the_optimal_split():
+    """b2* = 4.78 for F_p = .01 and F_n = .5, whatever the budget; the backup rate is then F_p F_n / ..."""
+    best = optimal_backup_bits()
+    assert best == pytest.approx(4.78, abs=5e-3)
+    for bits in (8, 10):
+        splits = np.linspace(0, bits, 100_001)
+        rates = ALPHA ** (bits - splits) * (F_P + (1 - F_P) * ALPHA ** (splits / F_N))
+        assert splits[rates.argmin()] == pytest.approx(best, abs=1e-3)
+    assert ALPHA ** (best / F_N) == pytest.approx(F_P * F_N / ((1 - F_P) * (1 - F_N)))
+
+
+def test_section_5_what_a_sandwich_gains():
+    """At 8 bits .010 falls to .0043, over a factor of 2; at 10 bits almost an order of magnitude."""
+    best = optimal_backup_bits()
+    rates = {bits: (learned_rate(bits), sandwiched_rate(bits, best)) for bits in (8, 10)}
+    assert rates[8] == pytest.approx((0.01045, 0.00426), abs=6e-6)
+    assert rates[8][0] / rates[8][1] == pytest.approx(2.45, abs=0.005)
+    assert rates[10][0] / rates[10][1] == pytest.approx(6.2, abs=0.05)
+
+
+def test_section_5_the_gain_condition():
+    """zeta below log_alpha(F_p / (1 - F_n)) - b2* = 3.36, whatever the budget."""
+    best = optimal_backup_bits()
+    most = log_alpha(F_P / (1 - F_N)) - best
+    assert most == pytest.approx(3.36, abs=5e-3)
+    for bits in (6, 8, 12):
+        assert sandwiched_rate(bits, best) == pytest.approx(ALPHA ** (bits + most))
+
+
+@pytest.mark.parametrize(
+    ("num_tested", "num_asked", "difference"),
+    [(1000, 1000, 0.08), (5000, 2000, 0.05), (20_000, 20_000, 0.02)],
+)
+def test_theorem_4(num_tested, num_asked, difference):
+    """Rates on T and Q differ by e or more at most so often; 20,000 pairs of samples at p = .3."""
+    rng = np.random.default_rng(4)
+    tested = rng.binomial(num_tested, 0.3, 20_000) / num_tested
+    asked = rng.binomial(num_asked, 0.3, 20_000) / num_asked
+    bound = chance_of_difference(difference, num_tested, num_asked)
+    exact = 2 * math.exp(-(difference**2) * num_tested / 2) + 2 * math.exp(-(difference**2) * num_asked / 2)
+    assert bound == min(1.0, exact)
+    assert np.mean(abs(tested - asked) >= difference) <= bound < 1
+
+
+@pytest.mark.parametrize("rate", [0.0, 1e-5, 1e-3, 0.01, 0.3])
+def test_sampled_rates_are_within_their_bound(rate):
+    """Of 20,000 samples of 2,000 questions at least 95 % are; the bound is not exact, so nearly all."""
+    rates = np.random.default_rng(5).binomial(2_000, rate, 20_000) / 2_000
+    assert np.mean([abs(x - rate) <= within(x, 2_000) for x in rates]) >= 0.95
+
+
+def test_a_bound_is_as_small_as_the_formula_says():
+    assert within(0.0101, 200_000) == pytest.approx(0.0008, abs=3e-5)
+    for rate in (0.0, 0.001, 0.0101, 0.2):
+        bound = within(rate, 200_000)
+        true = rate + bound
+        at_most = (
+            2 * math.exp(-(bound**2) * 200_000 / (3 * true))
+            if bound < true
+            else 2 * math.exp(-bound / 3 * 200_000)
+        )
+        assert at_most == pytest.approx(0.05)
+    assert within(0.9, 100) == pytest.approx(
+        math.sqrt(2 * math.log(40) / 100)
+    )  # where the bound of theorem 4 is the smaller one
+    assert within(0.0, 0) == 1.0
+
+
+# -- filters of the package -------------------------------------------------------------------------
+
+NUM_ROWS, FEW, MANY = 4_000, 20, 1_000
+
+
+@pytest.fixture(scope="module")
+def oracle():
+    """Rows for which odds are an oracle with F_p = .01 and F_n = .5 exactly, as ids and where rows begin.
+
+    Each of 20 values is had by half of the rows, each of 1,000 by one of a hundred: a row has ten of either,
+    on average, and lacks ten and 990.
+    """
+    rng = np.random.default_rng(6)
+    has = np.zeros((NUM_ROWS, FEW + MANY), np.bool_)
+    for value in range(FEW + MANY):
+        has[rng.choice(NUM_ROWS, NUM_ROWS // 2 if value < FEW else NUM_ROWS // 100, replace=False), value] = (
+            True
+        )
+    return has
+
+
+def facts_of(oracle, rate, style):
+    return ClusterFacts(oracle.sum(0)[None, :], np.array([NUM_ROWS]), rate * 1_000, style)
+
+
+@pytest.mark.parametrize("backup_bits", [4.0, 5.0, 6.0])
+def test_a_learned_filter_takes_the_backup_bits_of_the_formula(oracle, backup_bits):
+    """Within 2 %: hashes are whole numbers, and the share of ones adapts to them."""
+    num_bits, (split,) = size([facts_of(oracle, learned_rate(backup_bits), "learned_bloom")])
+    assert split.hashes[0] == 0
+    assert (split.level_of[0] == 0).tolist() == [True] * FEW + [False] * MANY
+    assert num_bits / oracle.sum() == pytest.approx(backup_bits, rel=0.02)
+
+
+@pytest.mark.parametrize("bits", [6.0, 8.0, 10.0, 12.0])
+def test_a_sandwich_takes_the_bits_of_the_formula_and_splits_them_so(oracle, bits):
+    """Within 2 %, and the backup filter's part is b2* to the nearest hash, which is 0.72 bits here."""
+    best = optimal_backup_bits()
+    num_bits, (split,) = size([facts_of(oracle, sandwiched_rate(bits, best), "sandwiched_bloom")])
+    initial, both = split.hashes
+    assert num_bits / oracle.sum() == pytest.approx(bits, rel=0.02)
+    backup_bits = num_bits / oracle.sum() * (both - initial) * F_N / (initial + (both - initial) * F_N)
+    assert backup_bits == pytest.approx(best, abs=0.75)
+
+
+@pytest.mark.parametrize(("style", "bits"), [("learned_bloom", 5.0), ("sandwiched_bloom", 8.0)])
+def test_filters_show_the_rate_of_the_formula(oracle, style, bits, monkeypatch):
+    """In a sealed layer, at the share of ones that it has.
+
+    Interval: five standard errors of the rows' false values, which are independent.
+    """
+    monkeypatch.setattr("feast_sketch_store.layers.build.new_salt", lambda: (11, 13))
+    rate = learned_rate(bits) if style == "learned_bloom" else sandwiched_rate(bits, optimal_backup_bits())
+    rows, ids = np.nonzero(oracle)
+    indptr = np.concatenate(([0], np.cumsum(np.bincount(rows, minlength=NUM_ROWS))))
+    values, states = Vocabulary(pa.array(np.arange(FEW + MANY))), np.full(NUM_ROWS, VALUE, np.uint8)
+    codec = FeatureCodec("viewed", "int64_set_val")
+    feature = EncodedFeature(codec, values, states, indptr, ids.astype(np.int32))
+    hashes = np.random.default_rng(7).integers(0, 2**64, (NUM_ROWS, 2), np.uint64)
+    hashes = hashes[np.lexsort((hashes[:, 1], hashes[:, 0]))]
+    zeros, nothing = np.zeros(NUM_ROWS, np.int64), np.zeros(NUM_ROWS, np.bool_)
+    encoded = EncodedRows(RowKeys(hashes, zeros, zeros, nothing, nothing), {"viewed": feature})
+    goal = Goal("false_per_read", 1_000 * rate, style, 1)
+    layer = build_layer(encoded, FeatureBudget(1e-5, {"viewed": goal}))
+    false = layer.read(hashes, ["viewed"]).features["viewed"].csr.lengths - oracle.sum(1)
+    (initial, both), fill = layer.features["viewed"].hashes, measured_fill(layer.structures[0].filter)
+    expected = fill**initial * (F_P + (1 - F_P) * fill ** (both - initial))
+    assert 0.98 * rate < expected < 1.001 * rate  # the ones of the table vary with the salt
+    deviation = false.std() / math.sqrt(NUM_ROWS)
+    assert false.mean() / 1_000 == pytest.approx(expected, abs=5 * deviation / 1_000)
+    assert 8 * layer.structures[0].table_bytes / oracle.sum() == pytest.approx(bits, rel=0.03)
