@@ -1,0 +1,19 @@
+"""The command line, ``feast-sketch``: maintenance of the views of a feature repository."""
+
+from feast_sketch_store.cli.group import cli
+from feast_sketch_store.cli.other_stores import import_, survey
+from feast_sketch_store.cli.planning import plan
+from feast_sketch_store.cli.reports import health_command, inspect, verify
+from feast_sketch_store.cli.rows import copy, delete, rebuild
+from feast_sketch_store.cli.upkeep import pin, refill, seal, unpin, vacuum
+
+__all__ = ["cli"]
+
+_COMMANDS = (
+    *(inspect, verify, health_command),
+    *(seal, vacuum, pin, unpin, refill),
+    *(rebuild, copy, delete),
+    *(survey, import_, plan),
+)
+for _command in _COMMANDS:
+    cli.add_command(_command)

@@ -1,0 +1,85 @@
+"""What the commands share: options, errors, progress, and how results are printed."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from feast import FeatureStore
+from feast.errors import FeastError, FeastObjectNotFoundException
+from tabulate import tabulate
+
+from feast_sketch_store.errors import SketchStoreError
+from feast_sketch_store.operations import maintenance
+
+T = TypeVar("T")
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+VIEWS_ARGUMENT = click.argument("views", nargs=-1, metavar="[VIEW]...")
+JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print JSON, one array for all views.")
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """Print errors of the store as one line on standard error, and exit with status 1."""
+    try:
+        yield
+    except (SketchStoreError, FeastError, FeastObjectNotFoundException, ValueError) as error:
+        raise click.ClickException(str(error)) from error
+
+
+def views_of(store: FeatureStore, views: Sequence[str]) -> list[str]:
+    """Give the named views of the repository, or all if none is named; an unknown name ends the command."""
+    known = maintenance.views_of(store)
+    unknown = [view for view in views if view not in known]
+    if unknown:
+        raise click.ClickException(
+            f"project {store.project!r} has no feature view {unknown[0]!r} in its online store; "
+            f"it has: {', '.join(known) or 'none'}"
+        )
+    return list(views) or known
+
+
+@contextmanager
+def progress_bar(label: str) -> Iterator[Callable[[int, int | None], None]]:
+    """A bar on standard error, and what to tell it: how much is done, and in all if that is known."""
+    with click.progressbar(length=1, label=label, file=sys.stderr) as bar:
+
+        def tell(done: int, total: int | None) -> None:
+            bar.length = max(1, total or done)
+            bar.update(done - bar.pos)
+
+        yield tell
+
+
+def for_each(label: str, views: Sequence[str], act: Callable[[str], T]) -> dict[str, T]:
+    """Do something with each view, behind a bar on standard error; what each gave."""
+    done = {}
+    with click.progressbar(
+        views, label=label, file=sys.stderr, item_show_func=lambda view: view or ""
+    ) as remaining:
+        for view in remaining:
+            done[view] = act(view)
+    return done
+
+
+def print_outcomes(done: dict[str, Any], as_json: bool, column: str) -> None:
+    """Print one outcome for each view."""
+    if as_json:
+        print_json([{"view": view, column.replace(" ", "_"): outcome} for view, outcome in done.items()])
+    else:
+        print_table(["view", column], [[view, str(outcome)] for view, outcome in done.items()])
+
+
+def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table whose first column is text; nothing if it has no rows."""
+    if rows:
+        align = ["left"] + ["right"] * (len(header) - 1)
+        click.echo(tabulate(rows, header, "simple", colalign=align, disable_numparse=True) + "\n")
+
+
+def print_json(content: object) -> None:
+    """Print JSON to be read by people, too."""
+    click.echo(json.dumps(content, indent=2))

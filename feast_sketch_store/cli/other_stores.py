@@ -1,0 +1,187 @@
+"""The commands for rows of other online stores: ``survey`` and ``import``."""
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+from feast import FeatureStore
+
+from feast_sketch_store.bridges import importing
+from feast_sketch_store.bridges.survey import DEFAULT_SAMPLE as DEFAULT_SURVEY
+from feast_sketch_store.bridges.survey import SurveyedView
+from feast_sketch_store.bridges.survey import survey as survey_store
+from feast_sketch_store.cli.common import (
+    FILE,
+    JSON_OPTION,
+    plain_errors,
+    print_json,
+    print_table,
+    progress_bar,
+    views_of,
+)
+from feast_sketch_store.planning.progress import Progress
+from feast_sketch_store.planning.report import count_text, readable_bytes
+
+_PACE = click.option(
+    "--max-rows-per-second", type=click.FloatRange(min=0, min_open=True), help="Spare the other store."
+)
+
+
+@click.command("import")
+@click.argument("views", nargs=-1, required=True, metavar="VIEW...")
+@click.option(
+    "--from",
+    "other",
+    type=FILE,
+    required=True,
+    metavar="OTHER_FEATURE_STORE_YAML",
+    help="The feature_store.yaml of the repository whose online store has the rows.",
+)
+@click.option(
+    "--keys",
+    type=FILE,
+    metavar="FILE",
+    help="Parquet file with a column for each join key, where the other store keeps hashes of keys.",
+)
+@click.option("--dry-run", is_flag=True, help="Read and check all rows, and change nothing.")
+@_PACE
+@JSON_OPTION
+@click.pass_obj
+def import_(
+    open_store: Callable[[], FeatureStore],
+    views: Sequence[str],
+    other: Path,
+    keys: Path | None,
+    dry_run: bool,
+    max_rows_per_second: float | None,
+    as_json: bool,
+) -> None:
+    """Fill a VIEW with the rows that another online store of Feast has.
+
+    The other store is only read. The rows appear in one step at the end, beside those that the view has; the
+    newest row of an entity wins. An import that was interrupted goes on where it was when you run it again.
+    """
+    with plain_errors():
+        store = open_store()
+        done = []
+        for view in views_of(store, views):
+            with progress_bar(f"Importing {view}") as tell:
+                done.append(
+                    importing.import_view(store, view, other, keys, dry_run, max_rows_per_second, tell)
+                )
+    if as_json:
+        print_json([asdict(imported) for imported in done])
+        return
+    print_table(
+        ["view", "from", "keys", "rows read", "changed meanwhile", "entities"],
+        [
+            [
+                imported.view,
+                imported.source,
+                imported.keys,
+                f"{imported.rows:,}",
+                f"{imported.changed:,}",
+                "-" if imported.entities is None else f"{imported.entities:,}",
+            ]
+            for imported in done
+        ],
+    )
+
+
+@click.command()
+@click.option(
+    "--from",
+    "other",
+    type=FILE,
+    required=True,
+    metavar="OTHER_FEATURE_STORE_YAML",
+    help="The feature_store.yaml of the repository whose online store to look at.",
+)
+@click.option("--view", "views", multiple=True, help="A feature view to look at  [default: all]")
+@click.option(
+    "--sample",
+    type=click.IntRange(min=1),
+    default=DEFAULT_SURVEY,
+    show_default=True,
+    metavar="N",
+    help="Number of entities to read of each view.",
+)
+@_PACE
+@JSON_OPTION
+def survey(
+    other: Path, views: Sequence[str], sample: int, max_rows_per_second: float | None, as_json: bool
+) -> None:
+    """Show what the views of another online store would become here, and what they would take.
+
+    It reads a sample of the rows in the other store's own format, and writes nothing. Run it anywhere; it
+    needs the other repository only.
+    """
+    progress = Progress(sys.stderr)
+    found: list[SurveyedView] = []
+    refused: list[str] = []
+    with plain_errors():
+        try:
+            for result in survey_store(
+                other,
+                views,
+                sample,
+                max_rows_per_second,
+                lambda view, rows: progress(f"Reading {view}", rows, 0),
+            ):
+                (refused if isinstance(result, str) else found).append(result)  # type: ignore[arg-type]
+        finally:
+            progress.end()
+    if as_json:
+        print_json([asdict(view) for view in found])
+    else:
+        print_table(_SURVEY_COLUMNS, [_survey_cells(view) for view in found])
+        print_table(
+            ["view", "feature", "codec", "structure", "facts", "values", "because it is"],
+            [
+                [
+                    view.view,
+                    feature.name,
+                    feature.codec,
+                    feature.structure,
+                    count_text(feature.facts),
+                    "-" if feature.values is None else count_text(feature.values),
+                    feature.why,
+                ]
+                for view in found
+                for feature in view.features
+            ],
+        )
+        for view in found:
+            for note in view.notes:
+                click.echo(f"{view.view}: {note}")
+    for text in refused:
+        click.echo(text, err=True)
+    if refused:
+        sys.exit(1)
+
+
+_SURVEY_COLUMNS = [
+    *("view", "from", "entities", "sampled", "oldest", "newest", "keys", "timestamps"),
+    *("bytes there", "listpack 512", "bytes here", "ratio", "false/read"),
+]
+
+
+def _survey_cells(view: SurveyedView) -> list[str]:
+    there, here = view.bytes_there, view.bytes_here
+    return [
+        view.view,
+        view.source,
+        count_text(view.entities),
+        f"{view.sampled:,}",
+        view.oldest,
+        view.newest,
+        view.keys,
+        view.resolution,
+        "-" if there is None else readable_bytes(there),
+        "-" if view.bytes_listpack is None else readable_bytes(view.bytes_listpack),
+        readable_bytes(here.value),
+        "-" if there is None else f"1/{there / here.value:.1f}",
+        f"{view.false_per_read:.2g}",
+    ]

@@ -1,0 +1,167 @@
+"""The command ``plan``."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from textwrap import indent
+
+import click
+from feast import FeatureStore
+
+from feast_sketch_store.cli.common import plain_errors, print_json, print_table, views_of
+from feast_sketch_store.planning.choice import PlanTarget
+from feast_sketch_store.planning.plan import Plan
+from feast_sketch_store.planning.planner import DEFAULT_SAMPLE, plan_view
+from feast_sketch_store.planning.progress import Progress
+from feast_sketch_store.planning.report import count_text, fields_text, memory_text, to_html
+from feast_sketch_store.storage.names import folder_name
+from feast_sketch_store.view.settings import byte_count
+
+
+def _size(context: click.Context, parameter: click.Parameter, text: str | None) -> float | None:
+    """Bytes with a unit, such as 470MB; units are powers of 1000."""
+    if text is None:
+        return None
+    try:
+        return byte_count(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} is not a size: {error}") from error
+
+
+@click.command()
+@click.option("--view", required=True, help="The feature view to plan.")
+@click.option("--false-per-read", type=float, metavar="X", help="Allow at most X false values per read.")
+@click.option(
+    "--noise-ratio", type=float, metavar="X", help="Allow at most X false values for each true one."
+)
+@click.option("--memory", callback=_size, metavar="SIZE", help="Allow at most SIZE bytes, such as 470MB.")
+@click.option(
+    "--auc",
+    "labels",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Parquet file of labels: join keys, label, maybe split and candidate, and context features.",
+)
+@click.option(
+    "--model",
+    type=click.Choice(["logistic"]),
+    default="logistic",
+    show_default=True,
+    help="Fitted to labels.",
+)
+@click.option("--offline", is_flag=True, help="Sample the offline source, even if the view has rows.")
+@click.option(
+    "--sample",
+    type=click.IntRange(min=1),
+    default=DEFAULT_SAMPLE,
+    show_default=True,
+    metavar="N",
+    help="Number of entities to sample.",
+)
+@click.option(
+    "--html",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Where the report goes  [default: VIEW.TARGET.plan.html]",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_obj
+def plan(
+    open_store: Callable[[], FeatureStore],
+    view: str,
+    false_per_read: float | None,
+    noise_ratio: float | None,
+    memory: float | None,
+    labels: Path | None,
+    model: str,
+    offline: bool,
+    sample: int,
+    html: Path | None,
+    as_json: bool,
+) -> None:
+    """Show what a view costs in bytes and in accuracy, and which settings to take.
+
+    Without a target it looks for what `error_rate: auto` would take. With labels it measures what each size
+    costs a model, and chooses the values that the model needs; lists of them go to the folder `plans` of the
+    feature repository.
+    """
+    with plain_errors():
+        store = open_store()
+        (name,) = views_of(store, [view])
+        target = PlanTarget(false_per_read, noise_ratio, memory, labels is not None)
+        progress = Progress(sys.stderr)
+        try:
+            made = plan_view(store, name, target, labels, sample, offline, progress)
+        finally:
+            progress.end()
+    report = html or Path(".".join(filter(None, (folder_name(name), target.name, "plan.html"))))
+    _write_report(made, report)
+    if as_json:
+        print_json(asdict(made))
+        return
+    click.echo(
+        f"{name}: {made.num_entities:,} entities, {count_text(made.facts)} facts, "
+        f"{_values_text(made)} values; {made.sampled_entities:,} entities sampled\n"
+    )
+    print_table(_POINT_COLUMNS, [_point_cells(made, number) for number in range(len(made.points))])
+    if made.auc_without is not None:
+        click.echo(f"AUC without the features: {made.auc_without.value:.4f}\n")
+    click.echo(f"Asked for: {made.target}.")
+    if made.chosen is None:
+        click.echo("Nothing chosen: the labels do not decide. See the first note.\n")
+    else:
+        chosen = made.points[made.chosen]
+        click.echo(f"Chosen: {chosen.curve}, {chosen.label}.\n")
+        if made.is_current:
+            click.echo("The view has these settings already, or others that come to the same.\n")
+        click.echo(indent(fields_text(made, chosen), "    ") + "\n")
+    click.echo("\n".join(f"- {limit}" for limit in made.limits))
+    click.echo(f"Report: {report}", err=True)
+
+
+def _values_text(plan: Plan) -> str:
+    """How many values all features have."""
+    sizes = plan.vocabulary_sizes
+    return " + ".join(count_text(size) for size in sizes.values())
+
+
+def _write_report(plan: Plan, path: Path) -> None:
+    try:
+        path.write_text(to_html(plan), encoding="utf-8")
+    except OSError as error:
+        raise click.ClickException(f"{path}: the report cannot be written: {error}") from error
+
+
+_POINT_COLUMNS = [
+    *(
+        "structure",
+        "",
+        "memory",
+        "bits/fact",
+        "in tables",
+        "false/read",
+        "false/true",
+        "facts kept",
+        "AUC",
+        "95 %",
+    ),
+    "remark",
+]
+
+
+def _point_cells(plan: Plan, number: int) -> list[str]:
+    point = plan.points[number]
+    remarks = [text for text, at in (("chosen", plan.chosen), ("knee", plan.knee)) if at == number]
+    return [
+        point.curve,
+        point.label,
+        memory_text(point),
+        f"{point.bits_per_fact:.2f}",
+        "-" if point.table_bits_per_fact is None else f"{point.table_bits_per_fact:.2f}",
+        f"{point.false_per_read:.3g}",
+        f"{point.noise_ratio:.2g}",
+        f"{point.kept_share:.0%}",
+        "-" if point.auc is None else f"{point.auc.value:.4f}",
+        "-" if point.auc is None else f"{point.auc.low:.4f} - {point.auc.high:.4f}",
+        ", ".join(remarks),
+    ]

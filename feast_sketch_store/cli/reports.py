@@ -1,0 +1,214 @@
+"""The commands that look: ``inspect``, ``verify`` and ``health``."""
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Any
+
+import click
+from feast import FeatureStore
+
+from feast_sketch_store.cli.common import (
+    JSON_OPTION,
+    VIEWS_ARGUMENT,
+    plain_errors,
+    print_json,
+    print_table,
+    progress_bar,
+    views_of,
+)
+from feast_sketch_store.operations import maintenance
+from feast_sketch_store.operations.health import ViewHealth, health
+from feast_sketch_store.operations.maintenance import FeatureReport, ViewReport
+from feast_sketch_store.planning.report import readable_bytes
+
+
+@click.command()
+@VIEWS_ARGUMENT
+@JSON_OPTION
+@click.pass_obj
+def inspect(open_store: Callable[[], FeatureStore], views: Sequence[str], as_json: bool) -> None:
+    """Show sizes, error rates and ages.
+
+    Unsealed rows count. bits/fact is what the snapshot takes for each value that was sealed; "in tables" is
+    the part of it that the tables and sets take.
+    """
+    with plain_errors():
+        store = open_store()
+        reports = [maintenance.inspect(store, view) for view in views_of(store, views)]
+    if as_json:
+        print_json([asdict(report) for report in reports])
+    else:
+        print_table(_VIEW_COLUMNS, [_view_cells(report) for report in reports])
+        print_table(
+            _FEATURE_COLUMNS,
+            [_feature_cells(report.view, feature) for report in reports for feature in report.features],
+        )
+        print_table(
+            ["view", "structure", "memory"],
+            [
+                [report.view, structure, readable_bytes(size)]
+                for report in reports
+                for structure, size in report.structure_bytes.items()
+            ],
+        )
+        for name in sorted({report.kernel for report in reports}):
+            click.echo(f"Kernel: {name}")
+
+
+_FEATURE_COLUMNS = [
+    *("view", "feature", "codec", "structure", "vocabulary", "facts", "facts cut", "memory"),
+    *("expected rate", "sampled rate", "within, 95 %", "max error", "mean error"),
+]
+_VIEW_COLUMNS = [
+    "view",
+    "entities",
+    "facts",
+    "unsealed rows",
+    "expired",
+    "bits/fact",
+    "in tables",
+    "memory",
+    "disk",
+    "version",
+    "snapshot age",
+    "newest event",
+    "unknown entities that read as rows",
+]
+
+
+def _view_cells(report: ViewReport) -> list[str]:
+    age = report.snapshot_age_seconds
+    return [
+        report.view,
+        f"{report.entities:,}",
+        f"{report.facts:,}",
+        f"{report.unsealed_rows:,}",
+        f"{report.expired_rows:,}",
+        *(
+            "-" if bits is None else f"{bits:.2f}"
+            for bits in (report.bits_per_fact, report.table_bits_per_fact)
+        ),
+        readable_bytes(report.memory_bytes),
+        readable_bytes(report.disk_bytes),
+        _version(report),
+        "-" if age is None else str(timedelta(seconds=int(age))),
+        report.newest_event or "-",
+        "-" if report.presence_sampled_rate is None else _rate(report.presence_sampled_rate),
+    ]
+
+
+def _version(report: ViewReport) -> str:
+    version = "-" if report.snapshot_version is None else str(report.snapshot_version)
+    return f"{version} (pinned)" if report.is_pinned else version
+
+
+def _feature_cells(view: str, feature: FeatureReport) -> list[str]:
+    errors = [feature.max_error, feature.mean_error]
+    return [
+        view,
+        feature.name,
+        feature.codec,
+        feature.structure,
+        "-" if feature.vocabulary is None else f"{feature.vocabulary:,}",
+        f"{feature.facts:,}",
+        f"{feature.facts_cut:,}",
+        readable_bytes(feature.size_bytes),
+        *map(_rate, (feature.expected_rate, feature.sampled_rate, feature.sampled_within)),
+        *("-" if error is None else f"{error:.3g}" for error in errors),
+    ]
+
+
+def _rate(rate: float) -> str:
+    return f"{rate:.2g}"
+
+
+@click.command()
+@VIEWS_ARGUMENT
+@JSON_OPTION
+@click.pass_obj
+def verify(open_store: Callable[[], FeatureStore], views: Sequence[str], as_json: bool) -> None:
+    """Check every file, and the snapshot against the row log.
+
+    The exit status is 1 if anything is wrong.
+    """
+    found = {}
+    with plain_errors():
+        store = open_store()
+        for view in views_of(store, views):
+            with progress_bar(f"Verifying {view}") as tell:
+                found[view] = maintenance.verify(store, view, tell)
+    if as_json:
+        print_json([{"view": view, **asdict(v), "is_sound": v.is_sound} for view, v in found.items()])
+    else:
+        columns = [
+            "view",
+            "commits",
+            "rows",
+            "snapshots",
+            "entities compared",
+            "facts compared",
+        ]
+        print_table(
+            [*columns, "leftovers", "problems"],
+            [
+                [
+                    view,
+                    *(f"{n:,}" for n in asdict(v).values() if isinstance(n, int)),
+                    str(len(v.leftovers)),
+                    str(len(v.problems)),
+                ]
+                for view, v in found.items()
+            ],
+        )
+        for v in found.values():
+            for problem in v.problems:
+                click.echo(problem, err=True)
+        for view, v in found.items():
+            if v.leftovers:
+                click.echo(
+                    f"{view}: {len(v.leftovers)} files are left over from killed seals or rebuilds and may "
+                    f"hold deleted rows; `feast-sketch vacuum {view}` removes them",
+                    err=True,
+                )
+    if not all(v.is_sound for v in found.values()):
+        sys.exit(1)
+
+
+@click.command("health")
+@VIEWS_ARGUMENT
+@click.option("--live", is_flag=True, help="Check only that the repository can be read: for liveness probes.")
+@click.option(
+    "--max-staleness",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="Instead of the store's max_staleness_seconds.",
+)
+@click.pass_obj
+def health_command(
+    open_store: Callable[[], FeatureStore], views: Sequence[str], live: bool, max_staleness: float | None
+) -> None:
+    """Tell probes whether this host can serve: one line of JSON.
+
+    The exit status is 0 if all views are ready, 1 if one is not, and 2 if the repository cannot be read.
+    """
+    found: dict[str, ViewHealth] = {}
+    problem = ""
+    try:
+        store = open_store()
+        names = views_of(store, views)
+        if not live:
+            found = health(store, names, max_staleness)
+    except Exception as error:  # a probe tells what is wrong, whatever it is
+        problem = error.message if isinstance(error, click.ClickException) else str(error)
+    is_ready = not problem and all(view.is_ready for view in found.values())
+    told: dict[str, Any] = {"status": "error" if problem else "ready" if is_ready else "not ready"}
+    if live and is_ready:
+        told["status"] = "live"
+    if problem:
+        told["problem"] = problem
+    told["views"] = {name: asdict(view) for name, view in found.items()}
+    click.echo(json.dumps(told))
+    sys.exit(2 if problem else 0 if is_ready else 1)

@@ -1,0 +1,183 @@
+"""The commands that change how rows are kept: ``seal``, ``vacuum``, ``pin``, ``unpin`` and ``refill``."""
+
+import json
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from datetime import UTC, datetime, timedelta
+
+import click
+from feast import FeatureStore
+
+from feast_sketch_store.cli.common import (
+    JSON_OPTION,
+    VIEWS_ARGUMENT,
+    for_each,
+    plain_errors,
+    print_json,
+    print_outcomes,
+    progress_bar,
+    views_of,
+)
+from feast_sketch_store.operations import backing, maintenance
+from feast_sketch_store.operations.exporting import exported
+from feast_sketch_store.storage.buckets import is_url
+from feast_sketch_store.view.sealing import SealPolicy
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@click.command()
+@VIEWS_ARGUMENT
+@click.option("--watch", is_flag=True, help="Seal whenever it is time to, until interrupted.")
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0, min_open=True),
+    default=maintenance.WATCH_INTERVAL_SECONDS,
+    show_default=True,
+    metavar="SECONDS",
+    help="With --watch: between two looks.",
+)
+@click.option(
+    "--share",
+    type=click.FloatRange(min=0, min_open=True),
+    help="With --watch: instead of the store's seal_share.",
+)
+@click.option(
+    "--min-rows", type=click.IntRange(min=0), help="With --watch: instead of the store's seal_min_rows."
+)
+@click.option("--metrics-port", type=click.IntRange(0, 65_535), help="With --watch: export metrics here.")
+@JSON_OPTION
+@click.pass_obj
+def seal(
+    open_store: Callable[[], FeatureStore],
+    views: Sequence[str],
+    watch: bool,
+    interval: float,
+    share: float | None,
+    min_rows: int | None,
+    metrics_port: int | None,
+    as_json: bool,
+) -> None:
+    """Fold all rows into a new snapshot: now, or with --watch whenever it is time to.
+
+    With --watch it prints a line for each seal, and ends with exit status 0 on SIGINT and SIGTERM, after a
+    seal that is under way. Writers go on meanwhile, in this process or others.
+    """
+    if not watch and (share is not None or min_rows is not None):
+        raise click.UsageError("--share and --min-rows say when it is time to seal; give --watch with them")
+    if not watch and metrics_port is not None:
+        raise click.UsageError("--metrics-port is for a process that stays; give --watch with it")
+    with plain_errors():
+        store = open_store()
+        if watch:
+            views_of(store, views)
+            options = store.config.online_store
+            policy = SealPolicy(
+                options.seal_share if share is None else share,
+                options.seal_min_rows if min_rows is None else min_rows,
+                options.seal == "job",
+                is_url(options.path),
+            )
+            with _interrupted() as stop, nullcontext() if metrics_port is None else exported(metrics_port):
+                maintenance.watch(store, views, stop, interval, lambda view: _tell(view, as_json), policy)
+            return
+        done = for_each("Sealing", views_of(store, views), lambda view: maintenance.seal(store, view))
+    told = {True: "sealed", False: "not sealed: it has no rows, or another process is sealing it"}
+    print_outcomes({view: told[is_sealed] for view, is_sealed in done.items()}, as_json, "outcome")
+
+
+@contextmanager
+def _interrupted() -> Iterator[threading.Event]:
+    """An event that SIGINT and SIGTERM set."""
+    stop = threading.Event()
+    before = {number: signal.signal(number, lambda *_: stop.set()) for number in _SIGNALS}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _tell(view: str, as_json: bool) -> None:
+    """Print that a view was sealed, on a line of its own."""
+    moment = datetime.now(UTC).isoformat(timespec="seconds")
+    line = json.dumps({"view": view, "sealed_at": moment}) if as_json else f"{moment} {view}: sealed"
+    click.echo(line)
+
+
+@click.command()
+@click.argument("view")
+@JSON_OPTION
+@click.pass_obj
+def refill(open_store: Callable[[], FeatureStore], view: str, as_json: bool) -> None:
+    """Write a view's backed features to the backing store again.
+
+    From the row log. Do so when that store lost rows, and after a feature became a backed one.
+    """
+    with plain_errors(), progress_bar(f"Filling the backing store with {view}") as tell:
+        written = backing.refill(open_store(), view, tell)
+    if as_json:
+        print_json({"view": view, "rows": written})
+    else:
+        click.echo(f"{written:,} rows written")
+
+
+@click.command()
+@VIEWS_ARGUMENT
+@click.option(
+    "--orphan-age",
+    type=click.FloatRange(min=0),
+    default=86_400.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Remove data files that no commit names if they are older than this.",
+)
+@JSON_OPTION
+@click.pass_obj
+def vacuum(
+    open_store: Callable[[], FeatureStore], views: Sequence[str], orphan_age: float, as_json: bool
+) -> None:
+    """Remove unused files.
+
+    After a seal this removes the last trace of deleted rows.
+    """
+    with plain_errors():
+        store, age = open_store(), timedelta(seconds=orphan_age)
+        done = for_each(
+            "Vacuuming", views_of(store, views), lambda view: maintenance.vacuum(store, view, age)
+        )
+    print_outcomes(done, as_json, "files removed")
+
+
+@click.command()
+@click.argument("view")
+@click.argument("version", type=click.IntRange(min=0), required=False)
+@JSON_OPTION
+@click.pass_obj
+def pin(open_store: Callable[[], FeatureStore], view: str, version: int | None, as_json: bool) -> None:
+    """Hold reads of a VIEW at a snapshot: the newest one, or that of a VERSION which inspect showed.
+
+    Processes that serve follow within their refresh interval. Writes are kept and not shown, and no write
+    seals, until unpin. So a bad fill is undone in one step.
+    """
+    with plain_errors():
+        store = open_store()
+        (name,) = views_of(store, [view])
+        pinned = maintenance.pin(store, name, version)
+    print_outcomes({name: pinned}, as_json, "pinned to version")
+
+
+@click.command()
+@click.argument("view")
+@JSON_OPTION
+@click.pass_obj
+def unpin(open_store: Callable[[], FeatureStore], view: str, as_json: bool) -> None:
+    """Let reads of a VIEW follow the writes again."""
+    with plain_errors():
+        store = open_store()
+        (name,) = views_of(store, [view])
+        was_pinned = maintenance.unpin(store, name)
+    outcome = "follows the writes" if was_pinned else "was not pinned"
+    print_outcomes({name: outcome}, as_json, "outcome")
