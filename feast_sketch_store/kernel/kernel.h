@@ -212,6 +212,10 @@ static inline uint64_t row_hash(const uint64_t *hash, const uint64_t *salt) {
 /* The row of an entity by its row hash, `NO_ROW`, or `DAMAGED_INDEX`. */
 int64_t find_row(const RowIndex *index, uint64_t hash);
 
+/* Has the words fetched that the row of a hash, or a number by its place, will probably be read from. */
+void expect_row(const RowIndex *index, uint64_t hash);
+void expect_ascending(const Ascending *numbers, int64_t place);
+
 /* -- sets: sets.c ------------------------------------------------------------------------------------- */
 
 /* How the sets of one feature are coded. */
@@ -221,6 +225,24 @@ typedef struct {
     int header_width;
     int others_width; /* -1 of a set that is coded by itself; see succinct/golomb_sets.py */
 } Code;
+
+#define LONGEST_UNARY 24 /* as many ones stand for a number of 32 bits that follows */
+#define MAX_WIDTH 30
+#define NUM_TOLD 256
+#define NUM_LEFT (NUM_TOLD + 64)
+
+/* Twice the logarithm of a count, rounded. */
+static inline int half_octaves(uint64_t count) {
+    int octaves = (int)HIGHEST(count | 1);
+    return 2 * octaves + (count * count >= 2ull << 2 * octaves);
+}
+
+/* Of a gap that begins at a symbol, in a set of which `left` ids are still to come. */
+static ALWAYS_INLINE int width_of_gap(const Code *code, int64_t symbol, int64_t left) {
+    int own = code->left[left < NUM_TOLD ? left : NUM_TOLD + half_octaves((uint64_t)left)];
+    int width = (code->levels[symbol] - own) >> 2;
+    return width < 0 ? 0 : width > MAX_WIDTH ? MAX_WIDTH : width;
+}
 
 /* The codes of F features; sets that are coded with those before them have at most `room` ids. */
 typedef struct {
@@ -277,6 +299,7 @@ int64_t read_row(const Sets *sets, uint64_t start, Py_ssize_t last, const RowOfS
 EACH_KERNEL_FUNCTION(DECLARE)
 
 int kernel_add_prepared(PyObject *module); /* 0, or -1 with an exception */
-void kernel_choose_width(void); /* to be called before any of them */
+void kernel_choose_width(void); /* these are to be called before any of them */
+void kernel_choose_decoder(void);
 
 #endif

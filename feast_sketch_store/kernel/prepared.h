@@ -158,6 +158,16 @@ typedef struct {
     int32_t *ids;
 } Place;
 
+/* The row of an entity of a listed layer, by the hash of its row, or of an exact one: a row, NO_ROW or DAMAGED_INDEX. */
+int64_t find_hashed(const Prepared *rows, uint64_t own);
+int64_t find_exact(const Prepared *rows, const uint64_t *hash);
+
+/* Puts the timestamp of a row of a listed layer into its place: FOUND, EXPIRED or REFUSED. */
+int date_listed(const Prepared *rows, int64_t expire_before, Place *place);
+
+/* Number `place` of those that are found by place, which is below their length; ~0 if it is not to be had. */
+uint64_t get_checked(const CheckedAscending *checked, int64_t place);
+
 int locate(const Prepared *stack, const uint64_t *hash, int64_t expire_before, Place *place);
 
 /* The elements of a feature of a row: as ids, or else as they are. */
@@ -168,6 +178,9 @@ typedef struct {
     const int64_t *numbers;
     const Slice *slices;
 } Content;
+
+/* What a feature has that keeps ids one row behind the other; 0 or REFUSED */
+int read_exact(const Place *place, const Feature *feature, Content *content);
 
 /* 0 or REFUSED */
 int read_content(Place *place, const Feature *feature, Arena *arena, Content *content);
@@ -206,7 +219,7 @@ static inline PyObject *absent(Arena *arena) {
     int status = ask((Prepared *)call->self, hash, expire_before, &arena, &place, &content)
 
 #define PREPARED_METHODS(DO) \
-    DO(ids) DO(score) DO(contains_numbers) DO(contains_bytes) DO(contains_ids) DO(row) DO(vectors)
+    DO(ids) DO(score) DO(contains_numbers) DO(contains_bytes) DO(contains_ids) DO(row) DO(vectors) DO(csr)
 
 #define DECLARE_METHOD(NAME) PyObject *prepared_##NAME(PyObject *self, PyObject *const *arguments, Py_ssize_t number);
 PREPARED_METHODS(DECLARE_METHOD)

@@ -79,3 +79,7 @@ class PreparedRows(Protocol):
     ) -> tuple[bytes, int, int] | None:
         """The vectors of all features of some entities as parts of a response, how many values are present,
         and how many rows there are; None if one of these is withheld, or a vector is longer than that."""
+
+    def csr(self, entity_hashes: Any, expire_before: int, indptr: Any) -> tuple[bytearray, int] | None:
+        """The ids of the first feature of many entities, uint64[n, 2], as int32, and how many rows there are;
+        ``indptr``, int64[n + 1], becomes where those of each begin."""
