@@ -408,6 +408,8 @@ static int read_rows(const Prepared *stack, const uint64_t *hashes, Py_ssize_t n
     for (Py_ssize_t l = 0; l < stack->num_layers; l++) {
         const Layer *layer = stack->layers + l;
         const Feature *feature = layer->rows->features;
+        /* The functions of table.c fetch the windows of the next entity while they read this one. */
+        if (layer->rows->kind == SHAPED || feature->form == IN_FILTER) return REFUSED;
         if (feature->form == IN_SETS && !listed && is_decodable(feature, &layer->rows->sets))
             listed = layer;
         else if (feature->form != IN_ROWS && feature->form != UNKNOWN)

@@ -286,6 +286,29 @@ void mark_wanted(const Codes *codes, Py_ssize_t feature, uint8_t *marks);
 int64_t read_row(const Sets *sets, uint64_t start, Py_ssize_t last, const RowOfSets *row, int32_t *ids, int64_t first,
                  int64_t room);
 
+/* -- shifting Bloom filters: table.c ------------------------------------------------------------------- */
+
+/* Consecutive symbols of a table, which entities have or not. */
+typedef struct Reader SymbolsOfTable;
+
+/* Takes words, num_words, salt, salt, an array that is not used, first_word, num_symbols, num_hashes, firsts and three
+ * Nones; NULL with an exception. It is a scratch of the call. */
+SymbolsOfTable *take_symbols(Call *call);
+int64_t number_of_symbols(const SymbolsOfTable *symbols);
+
+/* Up to two ones of a word without a branch that depends on them: most words have no more. Two ids behind the last one
+ * may be written over. */
+static inline Py_ssize_t write_ids(uint64_t word, int32_t first_id, int32_t *ids, Py_ssize_t count) {
+    ids[count] = first_id + (int32_t)LOWEST(word | 1ull << 63);
+    count += word != 0;
+    word &= word - 1;
+    ids[count] = first_id + (int32_t)LOWEST(word | 1ull << 63);
+    count += word != 0;
+    word &= word - (word != 0);
+    for (; word; word &= word - 1) ids[count++] = first_id + (int32_t)LOWEST(word);
+    return count;
+}
+
 /* -- what the module has ------------------------------------------------------------------------------ */
 
 #define EACH_KERNEL_FUNCTION(DO)                                                                     \

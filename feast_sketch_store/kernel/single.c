@@ -121,12 +121,16 @@ int date_listed(const Prepared *rows, int64_t expire_before, Place *place) {
 
 int locate(const Prepared *stack, const uint64_t *hash, int64_t expire_before, Place *place) {
     place->ids = NULL;
+    place->hash = hash;
     for (Py_ssize_t l = 0; l < stack->num_layers; l++) {
         const Prepared *rows = stack->layers[l].rows;
         place->layer = stack->layers + l;
-        place->row = rows->kind == EXACT ? find_exact(rows, hash) : find_hashed(rows, row_hash(hash, rows->salt));
+        place->row = rows->kind == EXACT    ? find_exact(rows, hash)
+                     : rows->kind == SHAPED ? find_shape(rows, hash)
+                                            : find_hashed(rows, row_hash(hash, rows->salt));
         if (place->row == NO_ROW) continue;
         if (place->row < 0 || place->row >= rows->num_rows) return REFUSED;
+        if (rows->kind == SHAPED) return date_shape(rows, expire_before, place);
         if (rows->kind == LISTED) return date_listed(rows, expire_before, place);
         if (rows->deleted[place->row]) return ABSENT;
         place->timestamp = rows->event_timestamps[place->row];
@@ -266,6 +270,7 @@ int read_content(Place *place, const Feature *feature, Arena *arena, Content *co
     case IN_COLUMN: return read_column(place, feature, arena, content);
     case IN_DIGITS: return read_digits(place, feature, arena, content);
     case IN_ROWS: return read_exact(place, feature, content);
+    case IN_FILTER: return read_filter(place, feature, arena, content);
     default: return 0;
     }
 }

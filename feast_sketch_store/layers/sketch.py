@@ -145,6 +145,8 @@ class SketchLayer:
                 begin_unknown(rows)
             elif not feature.prepare(rows):
                 return None
+            elif (states := self.presence.prepared_states(name)) is not None:
+                rows.states(*states)
         return rows
 
     def newest(

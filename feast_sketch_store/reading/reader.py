@@ -347,7 +347,7 @@ class SketchReader:
     ) -> NDArray[np.bool_]:
         expire_before = expire_before_of(self._ttl_microseconds)
         codec = self._codec(feature)
-        asked = values.of(codec) if isinstance(values, Candidates) else Asked.of_values(codec, values)
+        asked = values.of(codec) if isinstance(values, Candidates) else Asked(codec, values)
         out = np.zeros(len(asked), np.bool_)
         # The ids of given vocabularies are not those of all values.
         by_name = isinstance(values, Candidates) and not codec.is_exact and feature not in self._vocabularies
@@ -355,6 +355,9 @@ class SketchReader:
         if single.rows is not None and single.numbering is not None and isinstance(values, Candidates):
             names, places = values.names(single.numbering)
             done = single.rows.contains_ids(entity_hash, expire_before, names, places, out)
+        elif single.rows is not None and asked.objects is not None:
+            is_text = asked.is_text
+            done = single.rows.contains_objects(entity_hash, expire_before, SEED, asked.objects, is_text, out)
         elif single.rows is not None and asked.numbers is not None:
             done = single.rows.contains_numbers(entity_hash, expire_before, SEED, asked.numbers, out)
         elif single.rows is not None:
