@@ -100,6 +100,10 @@ PyObject *run(PyObject *(*body)(Call *), PyObject *self, PyObject *const *argume
     }                                                                                                \
     static PyObject *NAME##_body(Call *call)
 
+/* -- MurmurHash3 x64 128 with seed 0: keys.c ----------------------------------------------------------- */
+
+void murmur3_128(const uint8_t *key, size_t length, uint64_t *digest);
+
 /* -- hash tables of values --------------------------------------------------------------------------- */
 
 static inline uint64_t mix(uint64_t x) {
@@ -316,7 +320,8 @@ static inline Py_ssize_t write_ids(uint64_t word, int32_t first_id, int32_t *ids
     DO(hash_int64_keys) DO(parse_int64_keys) DO(hash_keys) DO(parse_packed_lists)                    \
     DO(index_int64) DO(find_int64) DO(index_bytes) DO(find_bytes) DO(sort_rows) DO(encode_values)    \
     DO(take_packed) DO(take_ascending) DO(row_hashes) DO(find_rows) DO(write_sets) DO(read_sets)     \
-    DO(read_lists) DO(find_lists) DO(hash_int64_key) DO(hash_key) DO(hash_message) DO(contains_rows)
+    DO(read_lists) DO(find_lists) DO(hash_int64_key) DO(hash_key) DO(hash_message) DO(contains_rows)    \
+    DO(check_blocks)
 
 #define DECLARE(NAME) PyObject *kernel_##NAME(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
 EACH_KERNEL_FUNCTION(DECLARE)
