@@ -6,8 +6,6 @@ import threading
 from functools import partial
 from pathlib import Path
 
-from feast.infra.compute_engines.spark.utils import map_in_arrow
-
 from feast_sketch_store.engines import tasks
 from feast_sketch_store.view import worker_views
 
@@ -43,6 +41,8 @@ def write_and_die(batches, artifacts, label, folder, die):
 
 def feasts_write_and_die(batches, serialized_artifacts, mode="online", *, folder):
     """The same with the write of Feast's Spark engine; notes which view each batch was written to."""
+    from feast.infra.compute_engines.spark.utils import map_in_arrow  # of a package that Ray does not need
+
     batches = list(batches)
     list(map_in_arrow(iter(batches), serialized_artifacts, mode))
     for batch in batches:

@@ -10,6 +10,7 @@ pytest.importorskip("pyspark", reason="install the extra engines-spark")
 from feast.infra.compute_engines.spark import nodes
 from feast.infra.compute_engines.spark.compute import SparkComputeEngine
 from feast.infra.offline_stores.contrib.spark_offline_store.spark_source import SparkSource
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from feast_sketch_store.engines import spark_engine
@@ -35,7 +36,12 @@ def session(workers_find_the_tests):
         .getOrCreate()
     )
     yield session
+    gateway = session.sparkContext._gateway
     session.stop()
+    gateway.shutdown()
+    gateway.proc.stdin.close()  # at which Java ends
+    gateway.proc.wait()
+    SparkContext._gateway = SparkContext._jvm = None
 
 
 def parquet(**options):
