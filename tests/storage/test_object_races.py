@@ -19,6 +19,7 @@ from feast_sketch_store.view.view import View
 from tests.helpers.keys import user_hashes, user_key
 from tests.helpers.processes import run_command
 
+WEED, AZURITE = (pytest.param(name, marks=pytest.mark.object_servers) for name in ("weed", "azurite"))
 WRITERS, COMMITS = 8, 12
 CODEC = FeatureCodec("viewed", "string_set_val")
 # Salts are random. A false positive at 1e-12 would be a bug, not chance.
@@ -42,7 +43,7 @@ print(json.dumps(numbers))
 """
 
 
-@pytest.mark.parametrize("name", ["moto", "weed", "azurite"])
+@pytest.mark.parametrize("name", ["moto", WEED, AZURITE])
 def test_eight_writers_keep_all_commits(object_server, name):
     server = object_server(name)
     url = f"{server.bucket()}/store"
@@ -93,7 +94,7 @@ def no_lease(name, wait=False):
 
 
 @pytest.mark.parametrize("has_leases", [True, False])
-@pytest.mark.parametrize("name", ["moto", "weed"])
+@pytest.mark.parametrize("name", ["moto", WEED])
 def test_of_two_sealers_one_publishes_and_both_are_right(object_server, name, has_leases):
     server = object_server(name)
     url = f"{server.bucket()}/store"
