@@ -2,10 +2,11 @@
 
 import copy
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, Literal
 
+import pandas as pd
 import pyarrow as pa
 import ray
 from feast.infra.common.materialization_job import (
@@ -13,7 +14,6 @@ from feast.infra.common.materialization_job import (
     MaterializationJobStatus,
     MaterializationTask,
 )
-from feast.infra.common.serde import SerializedArtifacts
 from feast.infra.compute_engines.dag.context import ExecutionContext
 from feast.infra.compute_engines.dag.model import DAGFormat
 from feast.infra.compute_engines.dag.node import DAGNode
@@ -25,6 +25,7 @@ from feast.infra.compute_engines.ray.job import RayMaterializationJob
 from feast.infra.compute_engines.ray.nodes import RayWriteNode
 from feast.infra.registry.base_registry import BaseRegistry
 from ray.data import Dataset
+from ray.data.extensions import ArrowTensorType, ArrowVariableShapedTensorType
 
 from feast_sketch_store.engines.job import WriteJob
 from feast_sketch_store.engines.tasks import TASK_REPORT, write
@@ -107,25 +108,34 @@ def write_rows(dataset: Dataset, job: WriteJob, concurrency: int | None = None) 
     ray.exceptions.RayError : a task failed.
     StorageError : see `WriteJob.finish`.
     """
-    task = partial(_write_block, artifacts=job.artifacts, label=job.label)
-    # A block at a time: its size is bounded, whatever a row takes.
+    task = partial(_write_block, write_task=partial(write, artifacts=job.artifacts, label=job.label))
+    # A block at a time, whose size is bounded whatever a row takes, and in the form that it has: Ray pickles
+    # lists of strings where it turns a data frame into Arrow.
     reports = dataset.map_batches(
-        task, batch_format="pyarrow", batch_size=None, zero_copy_batch=True, concurrency=concurrency
+        task, batch_format=None, batch_size=None, zero_copy_batch=True, concurrency=concurrency
     ).materialize()
     tables = [ray.get(reference) for reference in reports.to_arrow_refs()]
     job.finish([table.cast(TASK_REPORT) for table in tables if len(table)], dataset.count())
 
 
-def _write_block(block: pa.Table, artifacts: SerializedArtifacts, label: str) -> pa.Table:
-    plain = pa.table({name: _plain(block[name]) for name in block.column_names})
-    return pa.Table.from_batches(write(plain.to_batches(), artifacts, label))
+def _write_block(
+    block: pa.Table | pd.DataFrame,
+    write_task: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+) -> pa.Table:
+    if isinstance(block, pd.DataFrame):
+        table = pa.Table.from_pandas(block, preserve_index=False)
+    else:
+        table = pa.table({name: _plain(block[name]) for name in block.column_names})
+    return pa.Table.from_batches(write_task(table.to_batches()))
 
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The column without Ray's own types, which it gives lists of numbers."""
+    """The column without Ray's own types, which it gives to lists."""
     if not isinstance(column.type, pa.ExtensionType):
         return column
+    if not isinstance(column.type, ArrowTensorType | ArrowVariableShapedTensorType):
+        return pa.chunked_array([pa.array(column.to_pylist())])
     chunks = [chunk.storage for chunk in column.chunks]
-    if pa.types.is_struct(column.type.storage_type):  # of lists of unequal lengths
+    if isinstance(column.type, ArrowVariableShapedTensorType):
         chunks = [chunk.field("data") for chunk in chunks]
     return pa.chunked_array(chunks)

@@ -137,6 +137,47 @@ static inline uint64_t gist_of(const uint8_t *value, int64_t length) {
     return (first + (uint64_t)length) * 0x9E3779B97F4A7C15ull ^ last;
 }
 
+/* Binary values that are looked for: slices, or if there are none such, one behind the other in `data`. */
+typedef struct {
+    const Slice *slices;
+    const int64_t *starts;
+    const uint8_t *data;
+} Wanted;
+
+static ALWAYS_INLINE Slice wanted_at(const Wanted *wanted, Py_ssize_t i) {
+    if (wanted->slices) return wanted->slices[i];
+    return (Slice){wanted->data + wanted->starts[i], wanted->starts[i + 1] - wanted->starts[i]};
+}
+
+/* Puts the slices of a row into an index; 0 or REFUSED. */
+static int index_slices(Index *index, Arena *arena, const Content *content, uint64_t seed) {
+    if ((content->count && !content->slices) || make_index(index, arena, content->count) < 0) return REFUSED;
+    const Slice *own = content->slices;
+    for (int64_t i = 0; i < content->count; i++)
+        put(index, mark_of(index, mix64(gist_of(own[i].bytes, own[i].length)), seed),
+            hash_bytes(own[i].bytes, own[i].length, seed), i);
+    return 0;
+}
+
+/* Which of `n` values an index of slices has. */
+static ALWAYS_INLINE void find_slices(const Index *index, const Slice *own, uint64_t seed, const Wanted *wanted,
+                                      Py_ssize_t n, uint8_t *found) {
+    for (Py_ssize_t i = 0; i < n; i++) {
+        Slice value = wanted_at(wanted, i);
+        found[i] = (uint8_t)is_marked(index, mark_of(index, mix64(gist_of(value.bytes, value.length)), seed));
+    }
+    for (Py_ssize_t i = 0; i < n; i++) {
+        if (!found[i]) continue;
+        Slice value = wanted_at(wanted, i);
+        uint64_t slot = hash_bytes(value.bytes, value.length, seed) & index->last_slot;
+        int32_t element;
+        while ((element = index->slots[slot]) >= 0 &&
+               (own[element].length != value.length || !are_equal(own[element].bytes, value.bytes, value.length)))
+            slot = (slot + 1) & index->last_slot;
+        found[i] = element >= 0;
+    }
+}
+
 /* contains_bytes(hash, expire_before, seed, offsets, data, out) -> True: the same of binary values. */
 PREPARED_METHOD(contains_bytes) {
     uint64_t hash[2], seed;
@@ -156,30 +197,60 @@ PREPARED_METHOD(contains_bytes) {
         return absent(&arena);
     }
     if (status == REFUSED || resolve(place.layer->rows->features, &arena, &content) < 0 ||
-        (content.count && !content.slices) || make_index(&index, &arena, content.count) < 0)
+        index_slices(&index, &arena, &content, seed) < 0)
         return refused(&arena);
-    const Slice *own = content.slices;
-    for (int64_t i = 0; i < content.count; i++)
-        put(&index, mark_of(&index, mix64(gist_of(own[i].bytes, own[i].length)), seed),
-            hash_bytes(own[i].bytes, own[i].length, seed), i);
-    const uint8_t *value = data.data;
-    uint8_t *found = out.data;
+    Wanted wanted = {NULL, start, data.data};
     PyThreadState *state = n * 10 > WORTH_RELEASING_GIL ? PyEval_SaveThread() : NULL;
-    for (Py_ssize_t i = 0; i < n; i++) {
-        uint64_t gist = gist_of(value + start[i], start[i + 1] - start[i]);
-        found[i] = (uint8_t)is_marked(&index, mark_of(&index, mix64(gist), seed));
-    }
-    for (Py_ssize_t i = 0; i < n; i++) {
-        if (!found[i]) continue;
-        int64_t length = start[i + 1] - start[i];
-        uint64_t slot = hash_bytes(value + start[i], length, seed) & index.last_slot;
-        int32_t element;
-        while ((element = index.slots[slot]) >= 0 &&
-               (own[element].length != length || !are_equal(own[element].bytes, value + start[i], length)))
-            slot = (slot + 1) & index.last_slot;
-        found[i] = element >= 0;
-    }
+    find_slices(&index, content.slices, seed, &wanted, n, out.data);
     if (state) PyEval_RestoreThread(state);
+    arena_free(&arena);
+    Py_RETURN_TRUE;
+}
+
+/* The bytes of a value of Python's, a text or not; -1 if it is none. They live as long as it does. */
+static int slice_of(PyObject *value, int is_text, Slice *slice) {
+    Py_ssize_t length;
+    char *bytes = NULL;
+    if (is_text && PyUnicode_Check(value))
+        bytes = (char *)PyUnicode_AsUTF8AndSize(value, &length);
+    else if (!is_text && PyBytes_Check(value) && PyBytes_AsStringAndSize(value, &bytes, &length) < 0)
+        bytes = NULL;
+    *slice = (Slice){(const uint8_t *)bytes, bytes ? length : 0};
+    return bytes ? 0 : -1;
+}
+
+/* contains_objects(hash, expire_before, seed, values, is_text, out) -> True
+ *
+ * The same of a list of texts, or else of bytes, which does not change meanwhile, as the GIL is held. Refused if there
+ * is something else in it. */
+PREPARED_METHOD(contains_objects) {
+    uint64_t hash[2], seed;
+    int64_t expire_before;
+    PyObject *values;
+    Py_ssize_t is_text;
+    Array out;
+    if (take_question(call, hash, &expire_before) < 0 || take(call, "won1!.", &seed, &values, &is_text, &out) < 0)
+        return NULL;
+    if (!PyList_Check(values) || PyList_Size(values) != out.length) return refuse(DO_NOT_FIT);
+    BEGIN_READ;
+    Index index;
+    Slice *slices = arena_get(&arena, (size_t)out.length * sizeof *slices);
+    int are_known = slices != NULL;
+    for (Py_ssize_t i = 0; are_known && i < out.length; i++)
+        are_known = slice_of(PyList_GetItem(values, i), is_text != 0, slices + i) == 0;
+    if (!are_known) {
+        PyErr_Clear();
+        return refused(&arena);
+    }
+    if (status == ABSENT) {
+        memset(out.data, 0, (size_t)out.length);
+        return absent(&arena);
+    }
+    if (status == REFUSED || resolve(place.layer->rows->features, &arena, &content) < 0 ||
+        index_slices(&index, &arena, &content, seed) < 0)
+        return refused(&arena);
+    Wanted wanted = {slices, NULL, NULL};
+    find_slices(&index, content.slices, seed, &wanted, out.length, out.data);
     arena_free(&arena);
     Py_RETURN_TRUE;
 }

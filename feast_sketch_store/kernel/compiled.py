@@ -23,6 +23,7 @@ _EXPECTED_IDS = 64  # the same, of sets
 hash_int64_key = _compiled.hash_int64_key
 hash_key = _compiled.hash_key
 hash_message = _compiled.hash_message
+check_blocks = _compiled.check_blocks
 
 
 def windows(table: Table, asked: Asked, entity_hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -100,6 +100,10 @@ PyObject *run(PyObject *(*body)(Call *), PyObject *self, PyObject *const *argume
     }                                                                                                \
     static PyObject *NAME##_body(Call *call)
 
+/* -- MurmurHash3 x64 128 with seed 0: keys.c ----------------------------------------------------------- */
+
+void murmur3_128(const uint8_t *key, size_t length, uint64_t *digest);
+
 /* -- hash tables of values --------------------------------------------------------------------------- */
 
 static inline uint64_t mix(uint64_t x) {
@@ -212,6 +216,10 @@ static inline uint64_t row_hash(const uint64_t *hash, const uint64_t *salt) {
 /* The row of an entity by its row hash, `NO_ROW`, or `DAMAGED_INDEX`. */
 int64_t find_row(const RowIndex *index, uint64_t hash);
 
+/* Has the words fetched that the row of a hash, or a number by its place, will probably be read from. */
+void expect_row(const RowIndex *index, uint64_t hash);
+void expect_ascending(const Ascending *numbers, int64_t place);
+
 /* -- sets: sets.c ------------------------------------------------------------------------------------- */
 
 /* How the sets of one feature are coded. */
@@ -221,6 +229,24 @@ typedef struct {
     int header_width;
     int others_width; /* -1 of a set that is coded by itself; see succinct/golomb_sets.py */
 } Code;
+
+#define LONGEST_UNARY 24 /* as many ones stand for a number of 32 bits that follows */
+#define MAX_WIDTH 30
+#define NUM_TOLD 256
+#define NUM_LEFT (NUM_TOLD + 64)
+
+/* Twice the logarithm of a count, rounded. */
+static inline int half_octaves(uint64_t count) {
+    int octaves = (int)HIGHEST(count | 1);
+    return 2 * octaves + (count * count >= 2ull << 2 * octaves);
+}
+
+/* Of a gap that begins at a symbol, in a set of which `left` ids are still to come. */
+static ALWAYS_INLINE int width_of_gap(const Code *code, int64_t symbol, int64_t left) {
+    int own = code->left[left < NUM_TOLD ? left : NUM_TOLD + half_octaves((uint64_t)left)];
+    int width = (code->levels[symbol] - own) >> 2;
+    return width < 0 ? 0 : width > MAX_WIDTH ? MAX_WIDTH : width;
+}
 
 /* The codes of F features; sets that are coded with those before them have at most `room` ids. */
 typedef struct {
@@ -264,6 +290,29 @@ void mark_wanted(const Codes *codes, Py_ssize_t feature, uint8_t *marks);
 int64_t read_row(const Sets *sets, uint64_t start, Py_ssize_t last, const RowOfSets *row, int32_t *ids, int64_t first,
                  int64_t room);
 
+/* -- shifting Bloom filters: table.c ------------------------------------------------------------------- */
+
+/* Consecutive symbols of a table, which entities have or not. */
+typedef struct Reader SymbolsOfTable;
+
+/* Takes words, num_words, salt, salt, an array that is not used, first_word, num_symbols, num_hashes, firsts and three
+ * Nones; NULL with an exception. It is a scratch of the call. */
+SymbolsOfTable *take_symbols(Call *call);
+int64_t number_of_symbols(const SymbolsOfTable *symbols);
+
+/* Up to two ones of a word without a branch that depends on them: most words have no more. Two ids behind the last one
+ * may be written over. */
+static inline Py_ssize_t write_ids(uint64_t word, int32_t first_id, int32_t *ids, Py_ssize_t count) {
+    ids[count] = first_id + (int32_t)LOWEST(word | 1ull << 63);
+    count += word != 0;
+    word &= word - 1;
+    ids[count] = first_id + (int32_t)LOWEST(word | 1ull << 63);
+    count += word != 0;
+    word &= word - (word != 0);
+    for (; word; word &= word - 1) ids[count++] = first_id + (int32_t)LOWEST(word);
+    return count;
+}
+
 /* -- what the module has ------------------------------------------------------------------------------ */
 
 #define EACH_KERNEL_FUNCTION(DO)                                                                     \
@@ -271,12 +320,14 @@ int64_t read_row(const Sets *sets, uint64_t start, Py_ssize_t last, const RowOfS
     DO(hash_int64_keys) DO(parse_int64_keys) DO(hash_keys) DO(parse_packed_lists)                    \
     DO(index_int64) DO(find_int64) DO(index_bytes) DO(find_bytes) DO(sort_rows) DO(encode_values)    \
     DO(take_packed) DO(take_ascending) DO(row_hashes) DO(find_rows) DO(write_sets) DO(read_sets)     \
-    DO(read_lists) DO(find_lists) DO(hash_int64_key) DO(hash_key) DO(hash_message) DO(contains_rows)
+    DO(read_lists) DO(find_lists) DO(hash_int64_key) DO(hash_key) DO(hash_message) DO(contains_rows)    \
+    DO(check_blocks)
 
 #define DECLARE(NAME) PyObject *kernel_##NAME(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
 EACH_KERNEL_FUNCTION(DECLARE)
 
 int kernel_add_prepared(PyObject *module); /* 0, or -1 with an exception */
-void kernel_choose_width(void); /* to be called before any of them */
+void kernel_choose_width(void); /* these are to be called before any of them */
+void kernel_choose_decoder(void);
 
 #endif

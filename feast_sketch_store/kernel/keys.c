@@ -26,7 +26,7 @@ static inline uint64_t scramble2(uint64_t k) {
     return rotate_left(k * 0x4cf5ad432745937full, 33) * 0x87c37b91114253d5ull;
 }
 
-static void murmur3_128(const uint8_t *key, size_t length, uint64_t *digest) {
+void murmur3_128(const uint8_t *key, size_t length, uint64_t *digest) {
     uint64_t h1 = 0, h2 = 0;
     size_t place = 0;
     for (; place + 16 <= length; place += 16) {

@@ -20,5 +20,6 @@ static struct PyModuleDef definition = {
 
 PyMODINIT_FUNC PyInit__compiled(void) {
     kernel_choose_width();
+    kernel_choose_decoder();
     return PyModuleDef_Init(&definition);
 }

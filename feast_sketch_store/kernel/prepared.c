@@ -5,8 +5,7 @@
 
 #include "prepared.h"
 
-/* Makes what a call took the object's own. */
-static int keep(Prepared *self, Call *call) {
+int keep(Prepared *self, Call *call) {
     Py_ssize_t num_buffers = self->num_buffers + call->num_buffers, num_memory = self->num_memory + call->num_scratches;
     Py_buffer *buffers = PyMem_Realloc(self->buffers, sizeof(Py_buffer) * (size_t)(num_buffers + 1));
     if (buffers) self->buffers = buffers;
@@ -27,7 +26,7 @@ static PyObject *done(Prepared *self, Call *call) {
     Py_RETURN_NONE;
 }
 
-static int take_blocks(Call *call, Blocks *blocks) {
+int take_blocks(Call *call, Blocks *blocks) {
     Array unchecked;
     Py_ssize_t block_words;
     if (take(call, "1?n", &unchecked, &block_words) < 0) return -1;
@@ -41,8 +40,7 @@ static int take_blocks(Call *call, Blocks *blocks) {
     return 0;
 }
 
-/* Takes words, width, base, length, unchecked and block_words. */
-static int take_numbers(Call *call, Numbers *numbers) {
+int take_numbers(Call *call, Numbers *numbers) {
     Array words;
     Py_ssize_t width, length;
     if (take(call, "8nwn", &words, &width, &numbers->base, &length) < 0 ||
@@ -138,7 +136,7 @@ PREPARED_METHOD(feature) {
     Array tag, numbers, offsets, data;
     Py_ssize_t is_collection, wire;
     if (take(call, "1nn8?8?1?.", &tag, &is_collection, &wire, &numbers, &offsets, &data) < 0) return NULL;
-    if ((self->kind != LISTED && self->kind != EXACT) || wire < VARINT || wire > FIXED32 ||
+    if ((self->kind != LISTED && self->kind != EXACT && self->kind != SHAPED) || wire < VARINT || wire > FIXED32 ||
         tag.length > (Py_ssize_t)sizeof self->features->tag || (offsets.data && !offsets.length))
         return refuse(DO_NOT_FIT);
     size_t size = sizeof(Feature) * (size_t)(self->num_features + 1);
@@ -157,8 +155,7 @@ PREPARED_METHOD(feature) {
     Py_RETURN_NONE;
 }
 
-/* The feature that was begun; NULL with an exception. */
-static Feature *begun(Prepared *self, int kind) {
+Feature *begun(Prepared *self, int kind) {
     if (self->kind == (unsigned)kind && self->num_features && self->features[self->num_features - 1].form == UNKNOWN)
         return self->features + self->num_features - 1;
     refuse("no feature was begun");
@@ -242,7 +239,7 @@ PREPARED_METHOD(layer) {
     if (take(call, "o4?.", &object, &names) < 0) return NULL;
     Prepared *rows = (Prepared *)object;
     if ((self->kind != NOTHING && self->kind != STACK) || Py_TYPE(object) != Py_TYPE(call->self) ||
-        (rows->kind != LISTED && rows->kind != EXACT) ||
+        (rows->kind != LISTED && rows->kind != EXACT && rows->kind != SHAPED) ||
         (self->num_layers && self->layers[0].rows->num_features != rows->num_features))
         return refuse("this is not a layer of the same features");
     Layer *layers = PyMem_Realloc(self->layers, sizeof(Layer) * (size_t)(self->num_layers + 1));
@@ -279,7 +276,7 @@ static void release(PyObject *object) {
 }
 
 #define METHOD(NAME) {#NAME, (PyCFunction)(void (*)(void))prepared_##NAME, METH_FASTCALL, NULL},
-static PyMethodDef methods[] = {CONSTRUCTION(METHOD) PREPARED_METHODS(METHOD){NULL, NULL, 0, NULL}};
+static PyMethodDef methods[] = {CONSTRUCTION(METHOD) FILTER_METHODS(METHOD) PREPARED_METHODS(METHOD){NULL, NULL, 0, NULL}};
 
 static PyType_Slot slots[] = {
     {Py_tp_new, (void *)make}, {Py_tp_dealloc, (void *)release}, {Py_tp_methods, methods}, {0, NULL}};

@@ -57,7 +57,7 @@ enum { VARINT = 0, FIXED64 = 1, DELIMITED = 2, FIXED32 = 5 };
 enum { MISSING, IS_NULL, EMPTY, VALUE }; /* states, as in codecs.py */
 
 typedef struct {
-    enum { UNKNOWN, IN_SETS, IN_COLUMN, IN_DIGITS, IN_ROWS } form;
+    enum { UNKNOWN, IN_SETS, IN_COLUMN, IN_DIGITS, IN_ROWS, IN_FILTER } form;
     Values values; /* of ids, if elements are such */
     uint8_t tag[8];
     Py_ssize_t tag_size;
@@ -82,6 +82,8 @@ typedef struct {
     const int64_t *indptr;
     const int32_t *ids;
     int64_t num_ids;
+    /* in a filter, whose blocks are those of the content */
+    SymbolsOfTable *symbols;
 } Feature;
 
 /* A layer of rows, or a stack of such layers, from the newest to the oldest. Does not change once it is read. */
@@ -95,7 +97,7 @@ typedef struct {
 
 struct Prepared {
     PyObject_HEAD
-    enum { NOTHING, LISTED, EXACT, STACK } kind;
+    enum { NOTHING, LISTED, EXACT, SHAPED, STACK } kind;
     int64_t num_rows;
     /* listed */
     uint64_t salt[2];
@@ -110,6 +112,10 @@ struct Prepared {
     const uint64_t *hashes;
     const int64_t *event_timestamps;
     const uint8_t *deleted;
+    /* by shapes, which are the numbers of rows */
+    SymbolsOfTable *shapes;
+    Blocks shape_blocks;
+    const int64_t *oldest, *newest;
     /* either */
     Sets sets;
     Blocks code_blocks;
@@ -126,6 +132,13 @@ struct Prepared {
     void **memory;
     Py_ssize_t num_buffers, num_memory;
 };
+
+/* -- what is put together: prepared.c ------------------------------------------------------------------ */
+
+int keep(Prepared *self, Call *call); /* makes what a call took the object's own */
+int take_blocks(Call *call, Blocks *blocks);
+int take_numbers(Call *call, Numbers *numbers); /* words, width, base, length, unchecked and block_words */
+Feature *begun(Prepared *self, int kind); /* the feature that was begun last; NULL with an exception */
 
 /* -- memory for the time of a read -------------------------------------------------------------------- */
 
@@ -153,10 +166,25 @@ enum { REFUSED = -1, ABSENT = 0, FOUND = 1, EXPIRED = 2 };
 
 typedef struct {
     const Layer *layer;
+    const uint64_t *hash; /* of the entity */
     int64_t row, timestamp;
     RowOfSets sets; /* once they are read: `ids` is not NULL */
     int32_t *ids;
 } Place;
+
+/* The row of an entity of a listed layer, by the hash of its row, or of an exact one: a row, NO_ROW or DAMAGED_INDEX. */
+int64_t find_hashed(const Prepared *rows, uint64_t own);
+int64_t find_exact(const Prepared *rows, const uint64_t *hash);
+
+/* The only shape that an entity has, NO_ROW, or DAMAGED_INDEX if there may be several. */
+int64_t find_shape(const Prepared *rows, const uint64_t *hash);
+int date_shape(const Prepared *rows, int64_t expire_before, Place *place); /* FOUND or EXPIRED */
+
+/* Puts the timestamp of a row of a listed layer into its place: FOUND, EXPIRED or REFUSED. */
+int date_listed(const Prepared *rows, int64_t expire_before, Place *place);
+
+/* Number `place` of those that are found by place, which is below their length; ~0 if it is not to be had. */
+uint64_t get_checked(const CheckedAscending *checked, int64_t place);
 
 int locate(const Prepared *stack, const uint64_t *hash, int64_t expire_before, Place *place);
 
@@ -168,6 +196,14 @@ typedef struct {
     const int64_t *numbers;
     const Slice *slices;
 } Content;
+
+/* What a feature has that keeps ids one row behind the other; 0 or REFUSED */
+int read_exact(const Place *place, const Feature *feature, Content *content);
+
+int read_filter(const Place *place, const Feature *feature, Arena *arena, Content *content);
+
+/* Which symbols an entity has: bits of words; 0, or REFUSED if a block was not checked. */
+int read_symbols(const SymbolsOfTable *symbols, const Blocks *blocks, const uint64_t *hash, uint64_t *answers);
 
 /* 0 or REFUSED */
 int read_content(Place *place, const Feature *feature, Arena *arena, Content *content);
@@ -205,11 +241,15 @@ static inline PyObject *absent(Arena *arena) {
     arena_init(&arena);                                                                              \
     int status = ask((Prepared *)call->self, hash, expire_before, &arena, &place, &content)
 
+#define FILTER_METHODS(DO) DO(shaped) DO(from_filter) DO(states)
+
 #define PREPARED_METHODS(DO) \
-    DO(ids) DO(score) DO(contains_numbers) DO(contains_bytes) DO(contains_ids) DO(row) DO(vectors)
+    DO(ids) DO(score) DO(contains_numbers) DO(contains_bytes) DO(contains_objects) DO(contains_ids) \
+    DO(row) DO(vectors) DO(csr)
 
 #define DECLARE_METHOD(NAME) PyObject *prepared_##NAME(PyObject *self, PyObject *const *arguments, Py_ssize_t number);
 PREPARED_METHODS(DECLARE_METHOD)
+FILTER_METHODS(DECLARE_METHOD)
 
 /* As KERNEL_FUNCTION; the body has `self` as well. */
 #define PREPARED_METHOD(NAME)                                                                        \

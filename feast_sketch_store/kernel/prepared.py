@@ -27,13 +27,16 @@ class PreparedRows(Protocol):
     def exact(self, hashes: Any, event_timestamps: Any, deleted: Any) -> None:
         """Rows in the order of their hashes."""
 
+    def shaped(self, *arguments: Any) -> None:
+        """Rows that a filter knows by their shapes."""
+
     def sets(self, *arguments: Any) -> None:
         """The sets of listed rows."""
 
     def feature(
         self, tag: bytes, is_collection: bool, wire_type: int, numbers: Any, offsets: Any, data: Any
     ) -> None:
-        """Begin a feature; without one of the next four the rows do not know it."""
+        """Begin a feature; without one of the next five the rows do not know it."""
 
     def from_set(self, number: int, own_ids: Any) -> None:
         """It is among the sets."""
@@ -46,6 +49,12 @@ class PreparedRows(Protocol):
 
     def from_rows(self, states: Any, indptr: Any, ids: Any) -> None:
         """Its ids stand one row behind the other."""
+
+    def from_filter(self, *arguments: Any) -> None:
+        """It is in a filter."""
+
+    def states(self, *numbers: Any) -> None:
+        """The states of the last feature, by row, where its values do not tell them."""
 
     def layer(self, rows: "PreparedRows", names: Any) -> None:
         """Put rows below those that there are; ``names`` are what ids of its first feature are called."""
@@ -71,6 +80,11 @@ class PreparedRows(Protocol):
     ) -> bool | None:
         """Which of some binary values the first feature has."""
 
+    def contains_objects(
+        self, entity_hash: bytes, expire_before: int, seed: int, values: list[Any], is_text: bool, out: Any
+    ) -> bool | None:
+        """The same of a list of strings, or else of bytes; None if there are other objects in it."""
+
     def row(self, entity_hash: bytes, expire_before: int) -> tuple[int, bytes, bytes] | Literal[False] | None:
         """The timestamp, the states of all features and a message of their values; None if it is withheld."""
 
@@ -79,3 +93,7 @@ class PreparedRows(Protocol):
     ) -> tuple[bytes, int, int] | None:
         """The vectors of all features of some entities as parts of a response, how many values are present,
         and how many rows there are; None if one of these is withheld, or a vector is longer than that."""
+
+    def csr(self, entity_hashes: Any, expire_before: int, indptr: Any) -> tuple[bytearray, int] | None:
+        """The ids of the first feature of many entities, uint64[n, 2], as int32, and how many rows there are;
+        ``indptr``, int64[n + 1], becomes where those of each begin."""

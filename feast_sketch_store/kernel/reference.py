@@ -597,6 +597,29 @@ def hash_key(key: bytes) -> bytes:
     return hash_keys(np.array([0, len(key)]), np.frombuffer(key, np.uint8)).tobytes()
 
 
+def check_blocks(
+    words: NDArray[np.uint64],
+    checksums: NDArray[np.uint8],
+    block_words: int,
+    unchecked: NDArray[np.uint8],
+    first: int,
+    number: int,
+) -> None:
+    """Take the marks of those of some blocks that have their checksums.
+
+    Parameters
+    ----------
+    words : uint64[n].
+    checksums : uint8[blocks, 16], MurmurHash3 x64 128 of each block.
+    unchecked : uint8[blocks], which becomes 0 of those.
+    first, number : which blocks.
+    """
+    for block in range(first, first + number):
+        content = words[block * block_words : (block + 1) * block_words].view(np.uint8).data
+        if mmh3.mmh3_x64_128_digest(content) == checksums[block].tobytes():
+            unchecked[block] = 0
+
+
 def hash_message(message: bytes) -> bytes | None:
     """The hash of a single ``EntityKey`` in wire format; None unless it has one join key, an int64."""
     usual = parse_int64_keys([message])

@@ -228,6 +228,15 @@ int64_t find_row(const RowIndex *index, uint64_t hash) {
     return NO_ROW;
 }
 
+void expect_row(const RowIndex *index, uint64_t hash) {
+    uint64_t bucket = bucket_of(index, hash);
+    if (bucket) expect_bit(&index->fingerprints, bucket - 1);
+}
+
+void expect_ascending(const Ascending *numbers, int64_t place) {
+    expect_bit(numbers, (uint64_t)place);
+}
+
 /* find_rows(*fingerprints, range, twins, hashes, rows)
  *
  * The row of each hash, uint64[n]: int64[n], -1 of one that has none. */
@@ -238,10 +247,7 @@ KERNEL_FUNCTION(find_rows) {
     if (rows.length != hashes.length) return refuse(DO_NOT_FIT);
     const uint64_t *hash = hashes.data;
     for (Py_ssize_t i = 0; i < hashes.length; i++) {
-        if (i + AHEAD < hashes.length) {
-            uint64_t bucket = bucket_of(&index, hash[i + AHEAD]);
-            if (bucket) expect_bit(&index.fingerprints, bucket - 1);
-        }
+        if (i + AHEAD < hashes.length) expect_row(&index, hash[i + AHEAD]);
         int64_t row = find_row(&index, hash[i]);
         if (row == DAMAGED_INDEX) return refuse("the index of rows cannot be read");
         ((int64_t *)rows.data)[i] = row;

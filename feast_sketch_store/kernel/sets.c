@@ -2,24 +2,6 @@
 
 #include "kernel.h"
 
-#define LONGEST_UNARY 24 /* as many ones stand for a number of 32 bits that follows */
-#define MAX_WIDTH 30
-#define NUM_TOLD 256
-#define NUM_LEFT (NUM_TOLD + 64)
-
-/* Twice the logarithm of a count, rounded. */
-static inline int half_octaves(uint64_t count) {
-    int octaves = (int)HIGHEST(count | 1);
-    return 2 * octaves + (count * count >= 2ull << 2 * octaves);
-}
-
-/* Of a gap that begins at a symbol, in a set of which `left` ids are still to come. */
-static ALWAYS_INLINE int width_of_gap(const Code *code, int64_t symbol, int64_t left) {
-    int own = code->left[left < NUM_TOLD ? left : NUM_TOLD + half_octaves((uint64_t)left)];
-    int width = (code->levels[symbol] - own) >> 2;
-    return width < 0 ? 0 : width > MAX_WIDTH ? MAX_WIDTH : width;
-}
-
 int take_codes(Call *call, Codes *codes) {
     Array parameters, level_starts, levels, left;
     if (take(call, "8811", &parameters, &level_starts, &levels, &left) < 0) return -1;

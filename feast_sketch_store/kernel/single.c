@@ -3,6 +3,8 @@
  * Nothing here raises for what a file has in it: a read that meets a block which was not checked yet, or something
  * damaged, returns None, and its caller reads the slow way, which checks the block and says what is wrong. */
 
+#include <stdlib.h>
+
 #include "prepared.h"
 
 struct Block {
@@ -15,7 +17,7 @@ void *arena_get(Arena *arena, size_t size) {
     size = (size + 7) & ~(size_t)7;
     if (size > (size_t)(arena->stop - arena->next)) {
         size_t room = size > BLOCK_SIZE ? size : BLOCK_SIZE;
-        Block *block = PyMem_Malloc(sizeof(Block) + room);
+        Block *block = malloc(sizeof(Block) + room);
         if (!block) return NULL;
         block->before = arena->blocks;
         arena->blocks = block;
@@ -31,7 +33,7 @@ void arena_free(Arena *arena) {
     while (arena->blocks) {
         Block *block = arena->blocks;
         arena->blocks = block->before;
-        PyMem_Free(block);
+        free(block);
     }
 }
 
@@ -56,14 +58,13 @@ static int is_sample_checked(const CheckedAscending *checked, uint64_t sample) {
     return are_checked(&checked->lows, row * width >> 6, ((stop - before) * width >> 6) + 1);
 }
 
-static int64_t find_listed(const Prepared *rows, const uint64_t *hash) {
-    uint64_t own = row_hash(hash, rows->salt), bucket = bucket_of(&rows->index, own);
+int64_t find_hashed(const Prepared *rows, uint64_t own) {
+    uint64_t bucket = bucket_of(&rows->index, own);
     if (!is_sample_checked(&rows->fingerprints, (bucket ? bucket - 1 : 0) / SAMPLED)) return DAMAGED_INDEX;
     return find_row(&rows->index, own);
 }
 
-/* Number `place` of those that are found by place, which is below their length; ~0 if it is not to be had. */
-static uint64_t get_checked(const CheckedAscending *checked, int64_t place) {
+uint64_t get_checked(const CheckedAscending *checked, int64_t place) {
     uint64_t word = (uint64_t)place * (uint64_t)checked->numbers.lows.width >> 6;
     if (!is_sample_checked(checked, (uint64_t)place / SAMPLED) ||
         (checked->numbers.lows.width && !are_checked(&checked->lows, word, word + 1)))
@@ -71,7 +72,7 @@ static uint64_t get_checked(const CheckedAscending *checked, int64_t place) {
     return get_ascending(&checked->numbers, place);
 }
 
-static int64_t find_exact(const Prepared *rows, const uint64_t *hash) {
+int64_t find_exact(const Prepared *rows, const uint64_t *hash) {
     int64_t low = 0, high = rows->num_rows;
     while (low < high) {
         int64_t middle = low + (high - low) / 2;
@@ -102,7 +103,7 @@ static int newest_of(const Prepared *rows, int64_t timestamp, int64_t *newest) {
     return 0;
 }
 
-static int date_listed(const Prepared *rows, int64_t expire_before, Place *place) {
+int date_listed(const Prepared *rows, int64_t expire_before, Place *place) {
     if (rows->num_distinct_timestamps == 1) {
         place->timestamp = rows->distinct_timestamps[0];
     } else {
@@ -120,12 +121,16 @@ static int date_listed(const Prepared *rows, int64_t expire_before, Place *place
 
 int locate(const Prepared *stack, const uint64_t *hash, int64_t expire_before, Place *place) {
     place->ids = NULL;
+    place->hash = hash;
     for (Py_ssize_t l = 0; l < stack->num_layers; l++) {
         const Prepared *rows = stack->layers[l].rows;
         place->layer = stack->layers + l;
-        place->row = rows->kind == EXACT ? find_exact(rows, hash) : find_listed(rows, hash);
+        place->row = rows->kind == EXACT    ? find_exact(rows, hash)
+                     : rows->kind == SHAPED ? find_shape(rows, hash)
+                                            : find_hashed(rows, row_hash(hash, rows->salt));
         if (place->row == NO_ROW) continue;
         if (place->row < 0 || place->row >= rows->num_rows) return REFUSED;
+        if (rows->kind == SHAPED) return date_shape(rows, expire_before, place);
         if (rows->kind == LISTED) return date_listed(rows, expire_before, place);
         if (rows->deleted[place->row]) return ABSENT;
         place->timestamp = rows->event_timestamps[place->row];
@@ -249,7 +254,7 @@ static int read_digits(const Place *place, const Feature *feature, Arena *arena,
     return 0;
 }
 
-static int read_exact(const Place *place, const Feature *feature, Content *content) {
+int read_exact(const Place *place, const Feature *feature, Content *content) {
     int64_t start = feature->indptr[place->row], stop = feature->indptr[place->row + 1];
     if (start < 0 || stop < start || stop > feature->num_ids) return REFUSED;
     content->state = feature->row_states[place->row];
@@ -265,6 +270,7 @@ int read_content(Place *place, const Feature *feature, Arena *arena, Content *co
     case IN_COLUMN: return read_column(place, feature, arena, content);
     case IN_DIGITS: return read_digits(place, feature, arena, content);
     case IN_ROWS: return read_exact(place, feature, content);
+    case IN_FILTER: return read_filter(place, feature, arena, content);
     default: return 0;
     }
 }

@@ -1,6 +1,6 @@
 /* Reading and filling the table of a shifting Bloom filter; succinct/shifting_bloom.py has the formulas. */
 
-#include "kernel.h"
+#include "prepared.h"
 
 /* Where the windows of one entity begin, and how far their words are rotated. */
 typedef struct {
@@ -119,7 +119,7 @@ static inline void prefetch_windows(const uint64_t *words, const Windows *window
 }
 
 /* Gives the answers of entity after entity, while the windows of the next are on their way to the cache. */
-typedef struct {
+typedef struct Reader {
     const uint64_t *words, *hashes;
     uint64_t num_words_of_table, first_word, salt[2];
     Py_ssize_t num_table_words; /* with the repeated head */
@@ -175,16 +175,20 @@ static inline const uint64_t *masks_of(const Reader *reader, Py_ssize_t entity) 
     return reader->masks + reader->clusters[entity] * (reader->num_groups - 1) * reader->num_words;
 }
 
-static void read_entity(const Reader *reader, Py_ssize_t entity, uint64_t *answers) {
-    const Windows *windows = &reader->windows[entity & 1];
-    if (reader->masks)
-        and_masked(reader->words, windows, reader->ends, reader->num_groups, masks_of(reader, entity),
-                   reader->num_words, answers);
+/* `masks` are those of the entity's cluster; NULL if there are none. */
+static void read_windows(const Reader *reader, const Windows *windows, const uint64_t *masks, uint64_t *answers) {
+    if (masks)
+        and_masked(reader->words, windows, reader->ends, reader->num_groups, masks, reader->num_words, answers);
     else if (reader->firsts)
         and_suffixes(reader, windows, answers);
     else
         and_windows(reader->words, windows, reader->num_hashes, reader->num_words, answers);
     answers[reader->num_words - 1] &= reader->last_word;
+}
+
+static void read_entity(const Reader *reader, Py_ssize_t entity, uint64_t *answers) {
+    const uint64_t *masks = reader->masks ? masks_of(reader, entity) : NULL;
+    read_windows(reader, &reader->windows[entity & 1], masks, answers);
 }
 
 /* Whether there can be so many hashes; else with an exception. */
@@ -261,6 +265,26 @@ static int take_reader(Reader *reader, Call *call) {
     return take_masks(reader, call) ? 0 : -1;
 }
 
+SymbolsOfTable *take_symbols(Call *call) {
+    Reader *reader = scratch(call, sizeof *reader);
+    if (!reader || take_reader(reader, call) < 0) return NULL;
+    if (!reader->masks) return reader;
+    refuse("the cluster of an entity is not known here");
+    return NULL;
+}
+
+int64_t number_of_symbols(const SymbolsOfTable *symbols) { return symbols->num_symbols; }
+
+int read_symbols(const SymbolsOfTable *symbols, const Blocks *blocks, const uint64_t *hash, uint64_t *answers) {
+    Windows windows;
+    place_windows(symbols->num_words_of_table, symbols->salt, hash, symbols->first_word, symbols->num_hashes, &windows);
+    for (int j = 0; j < symbols->num_hashes; j++)
+        if (!are_checked(blocks, windows.starts[j], windows.starts[j] + (uint64_t)symbols->num_words - 1)) return REFUSED;
+    prefetch_windows(symbols->words, &windows, symbols->num_hashes, symbols->num_words);
+    read_windows(symbols, &windows, NULL, answers);
+    return 0;
+}
+
 /* Takes these arguments and `wanted`. Memory for the answers of an entity, or NULL with an exception. */
 static uint64_t *take_wanting_reader(Reader *reader, Call *call) {
     Array wanted;
@@ -275,18 +299,6 @@ static uint64_t *take_wanting_reader(Reader *reader, Call *call) {
 
 static int is_worth_releasing(const Reader *reader, Py_ssize_t begin) {
     return (reader->num_entities - begin) * reader->num_words * reader->num_hashes / 4 > WORTH_RELEASING_GIL;
-}
-
-/* Up to two ones of a word without a branch that depends on them: most words have no more. */
-static inline Py_ssize_t write_ids(uint64_t word, int32_t first_id, int32_t *ids, Py_ssize_t count) {
-    ids[count] = first_id + (int32_t)LOWEST(word | 1ull << 63);
-    count += word != 0;
-    word &= word - 1;
-    ids[count] = first_id + (int32_t)LOWEST(word | 1ull << 63);
-    count += word != 0;
-    word &= word - (word != 0);
-    for (; word; word &= word - 1) ids[count++] = first_id + (int32_t)LOWEST(word);
-    return count;
 }
 
 /* possible_symbols(words, num_words, salt, salt, hashes, first_word, num_symbols, num_hashes, firsts, ends, masks,

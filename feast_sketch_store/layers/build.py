@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from feast_sketch_store.errors import SketchStoreError
 from feast_sketch_store.kernel import row_hashes
 from feast_sketch_store.layers.budget import Cut, FeatureBudget
 from feast_sketch_store.layers.collect import CollectedFeature
@@ -35,6 +36,7 @@ from feast_sketch_store.succinct.fingerprints import expected_twins
 
 __all__ = ["Cut", "FeatureBudget", "SealedLayer", "SketchLayerBuilder", "build_layer", "seal"]
 
+MAX_ROWS = (1 << 31) - 1  # of one layer: which row a part is of is an int32
 _INDEX_MARGIN_BYTES = 64
 _TWINS_DEVIATIONS = 6  # of twins, of which there are more or fewer by chance
 _MAX_TRIES = 12  # of structures that fall short of what is asked of them; then there are sets and columns
@@ -79,6 +81,7 @@ def seal(
     Raises
     ------
     SettingsError : the memory that a feature may take is too little for its facts.
+    SketchStoreError : there are more rows than `MAX_ROWS`.
     ValueError : a row has a value outside of the vocabulary that was given.
     """
     if hash_range != EVERYTHING:
@@ -115,9 +118,18 @@ class SketchLayerBuilder:
     ----------
     keys : of all rows, one per entity, ordered by entity hash.
     codecs : of the features.
+
+    Raises
+    ------
+    SketchStoreError : there are more than `MAX_ROWS` rows.
     """
 
     def __init__(self, keys: RowKeys, codecs: Sequence[FeatureCodec]):
+        if len(keys) > MAX_ROWS:
+            raise SketchStoreError(
+                f"{len(keys)} entities have rows, and a seal takes at most {MAX_ROWS}; split the feature "
+                "view into several"
+            )
         self._keys = keys
         self._features = {codec.feature: CollectedFeature(codec, len(keys)) for codec in codecs}
         self._failed_over: dict[str, str] = {}

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store.kernel import PreparedRows, prepared_rows, row_hashes
+from feast_sketch_store.kernel.prepared import Numbers
 from feast_sketch_store.layers.presence import Presence
 from feast_sketch_store.rows.codecs import EXACT, VALUE, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
@@ -150,6 +151,10 @@ class ListedRows(Presence):
             index = *self.index.fingerprints.arguments, self.index.range, self.index.twins
             prepared.listed(*self.salt, *index, *timestamps.arguments, distinct, bounds)
         return prepared
+
+    def prepared_states(self, feature: str) -> Numbers | None:
+        """See `Presence.prepared_states`."""
+        return self.states[feature].arguments if feature in self.states else None
 
     def _timestamps_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         distinct = self.timestamps.dictionary

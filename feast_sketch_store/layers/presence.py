@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store.kernel import PreparedRows
+from feast_sketch_store.kernel.prepared import Numbers
 from feast_sketch_store.structures.base import FoundRows, RowFinder, Structure
 from feast_sketch_store.structures.parts import Described, Parts
 
@@ -59,6 +60,10 @@ class Presence(ABC):
         ------
         ValueError : the parts, which came from a file, contradict each other.
         """
+
+    def prepared_states(self, feature: str) -> Numbers | None:
+        """The states of a feature in rows that are prepared, by their numbers; None if they are not known."""
+        return None
 
     def prepare(self) -> PreparedRows | None:
         """The rows for reads of one entity, without features; None if the kernel cannot find them."""

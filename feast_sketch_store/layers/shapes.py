@@ -14,6 +14,8 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from feast_sketch_store.kernel import PreparedRows, prepared_rows
+from feast_sketch_store.kernel.prepared import Numbers
 from feast_sketch_store.layers.presence import Presence
 from feast_sketch_store.rows.codecs import VALUE
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP
@@ -21,6 +23,7 @@ from feast_sketch_store.structures.base import FoundRows, Structure
 from feast_sketch_store.structures.bloom import BloomTable
 from feast_sketch_store.structures.parts import Described, Parts, checked
 from feast_sketch_store.structures.symbols import SymbolRange
+from feast_sketch_store.succinct import PackedInts
 from feast_sketch_store.succinct.fingerprints import expected_bits
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
@@ -165,6 +168,19 @@ class ShapedRows(Presence):
         """The oldest and the newest timestamp of the rows of each shape of the first range."""
         bounds = self.bucket_bounds[self.shapes[0].buckets]
         return bounds[:, 0].copy(), bounds[:, 1].copy()
+
+    def prepare(self) -> PreparedRows | None:
+        """See `Presence.prepare`."""
+        prepared = prepared_rows()
+        if len(self.shapes) > 1 or len(self.shapes[0]) > MAX_SHAPES or prepared is None:
+            return None
+        prepared.shaped(*self.table.filter.arguments(self.ranges[0].asked, *self._bounds))
+        return prepared
+
+    def prepared_states(self, feature: str) -> Numbers | None:
+        """See `Presence.prepared_states`."""
+        states = self._states.get(feature)
+        return None if states is None else PackedInts.pack(states).arguments
 
     def to_snapshot(self) -> Described:
         """See `Presence.to_snapshot`."""

@@ -29,6 +29,7 @@ from feast_sketch_store.structures.answer import Answer
 from feast_sketch_store.structures.base import SealedFeature, Structure
 from feast_sketch_store.structures.parts import Arrays, Checks, Described, Parts, checked, prefixed
 from feast_sketch_store.structures.prepared import begin_unknown
+from feast_sketch_store.succinct.packed import Check
 
 _PRESENCES: Final[Mapping[str, type[Presence]]] = {
     ShapedRows.kind: ShapedRows,
@@ -53,6 +54,7 @@ class SketchLayer:
     cut : by feature that lost some values, how many facts were left out; kept values lose none.
     semantics : how rows of an entity came together, by the name of `view.semantics`.
     since : microseconds since 1970, before which rows were left out; told if they do not replace each other.
+    checks : of arrays that are checked where they are read.
 
     Raises
     ------
@@ -67,6 +69,7 @@ class SketchLayer:
     cut: Mapping[str, int] = field(default_factory=dict)
     semantics: str = REPLACE
     since: int = NO_TIMESTAMP
+    checks: Sequence[Check] = ()
 
     def __post_init__(self) -> None:
         names = [name for structure in self.structures for name in structure.features]
@@ -145,6 +148,8 @@ class SketchLayer:
                 begin_unknown(rows)
             elif not feature.prepare(rows):
                 return None
+            elif (states := self.presence.prepared_states(name)) is not None:
+                rows.states(*states)
         return rows
 
     def newest(
@@ -303,7 +308,7 @@ class SketchLayer:
         )
         roundings = _roundings_from(description.get("roundings", []), layer.codecs, parts.at(_ROUNDINGS))
         cut = _cut_from(checked(description.get("cut", {}), dict), layer.features)
-        layer = replace(layer, roundings=roundings, cut=cut)
+        layer = replace(layer, roundings=roundings, cut=cut, checks=tuple(parts.checks.values()))
         if (rows := description.get("rows")) is None:
             return layer
         semantics, since = checked(rows["semantics"], str), checked(rows["since"], int)

@@ -18,29 +18,53 @@ _INTEGERS = np.dtype(np.int64)
 
 
 class Asked:
-    """Values to be looked for: int64 numbers, or parts of binary values."""
+    """Values to be looked for: int64 numbers, or parts of binary values.
 
-    def __init__(self, numbers: NDArray[np.int64] | None, values: pa.Array | None):
-        self.numbers = numbers
-        self._values = values
+    Parameters
+    ----------
+    codec : of the feature that is asked.
+    given : as users have them.
 
-    @classmethod
-    def of_values(cls, codec: FeatureCodec, values: Any) -> Asked:
-        """Values as users have them."""
-        if not isinstance(values, pa.Array) and np.ndim(values) != 1:
-            raise RowError(f"values have the shape {np.shape(values)}; give m values for one entity")
-        if codec.element_kind == "int64" and isinstance(values, np.ndarray) and values.dtype == _INTEGERS:
-            return cls(np.ascontiguousarray(values), None)
-        wanted = as_wanted(codec, values)
-        return cls(wanted.to_numpy() if pa.types.is_int64(wanted.type) else None, wanted)
+    Raises
+    ------
+    RowError : there is not one row of them. ``values`` raises it if they are not of the feature's type.
+    """
+
+    def __init__(self, codec: FeatureCodec, given: Any):
+        # A look at the shape of a list would make an array of it.
+        is_list = type(given) is list and len(given) > 0 and isinstance(given[0], str | bytes)
+        if not is_list and not isinstance(given, pa.Array) and np.ndim(given) != 1:
+            raise RowError(f"values have the shape {np.shape(given)}; give m values for one entity")
+        self._codec = codec
+        self._given = given
+        self._numbers: NDArray[np.int64] | None = None
+        self.is_text = codec.element_kind == "string"
+        if codec.element_kind == "int64" and isinstance(given, np.ndarray) and given.dtype == _INTEGERS:
+            self._numbers = np.ascontiguousarray(given)
 
     def __len__(self) -> int:
-        return len(self.numbers if self.numbers is not None else self.values)
+        return len(self._given)
 
-    @property
+    @cached_property
     def values(self) -> pa.Array:
         """The values in the storage type, or what `Vocabulary.find` takes as well."""
-        return pa.array(self.numbers) if self._values is None else self._values
+        return as_wanted(self._codec, self._given) if self._numbers is None else pa.array(self._numbers)
+
+    @cached_property
+    def numbers(self) -> NDArray[np.int64] | None:
+        """The values, if they are numbers."""
+        if self._numbers is None and pa.types.is_int64(self.values.type):
+            return np.asarray(self.values.to_numpy())
+        return self._numbers
+
+    @cached_property
+    def objects(self) -> list[Any] | None:
+        """Strings or bytes as Python has them, if they were given so; nobody looked at each of them."""
+        if self._codec.element_kind not in ("string", "bytes"):
+            return None
+        if isinstance(self._given, np.ndarray) and self._given.dtype.kind in "OU":
+            return list(self._given.tolist())
+        return self._given if type(self._given) is list else None
 
     @cached_property
     def parts(self) -> Parts:
@@ -53,7 +77,8 @@ class Candidates:
 
     def __init__(self, codec: FeatureCodec, values: Any):
         self._codec = codec
-        self._asked = Asked.of_values(codec, values)
+        self._asked = Asked(codec, values)
+        assert len(self._asked.values) == len(self._asked)
         self._named: tuple[Numbering | None, NDArray[np.int32], NDArray[np.int64]] = (
             None, np.zeros(0, np.int32), np.zeros(0, np.int64)
         )  # fmt: skip

@@ -31,7 +31,7 @@ from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, SingleKeys, hash_columns, hash_int64_keys
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from feast_sketch_store.structures.answer import Answer
+from feast_sketch_store.structures.answer import Answer, weighted_sums
 from feast_sketch_store.view.live import LiveView, expire_before_of
 from feast_sketch_store.view.state import State
 
@@ -199,6 +199,9 @@ class SketchReader:
         RowError : see `hash`.
         """
         hashes = self.hash(entities)
+        at_once = self._csr_at_once(feature, hashes)
+        if at_once is not None:
+            return at_once
 
         def read(state: State) -> CsrMatrix:
             numbering = self._numbering(feature, state)
@@ -344,7 +347,7 @@ class SketchReader:
     ) -> NDArray[np.bool_]:
         expire_before = expire_before_of(self._ttl_microseconds)
         codec = self._codec(feature)
-        asked = values.of(codec) if isinstance(values, Candidates) else Asked.of_values(codec, values)
+        asked = values.of(codec) if isinstance(values, Candidates) else Asked(codec, values)
         out = np.zeros(len(asked), np.bool_)
         # The ids of given vocabularies are not those of all values.
         by_name = isinstance(values, Candidates) and not codec.is_exact and feature not in self._vocabularies
@@ -352,6 +355,9 @@ class SketchReader:
         if single.rows is not None and single.numbering is not None and isinstance(values, Candidates):
             names, places = values.names(single.numbering)
             done = single.rows.contains_ids(entity_hash, expire_before, names, places, out)
+        elif single.rows is not None and asked.objects is not None:
+            is_text = asked.is_text
+            done = single.rows.contains_objects(entity_hash, expire_before, SEED, asked.objects, is_text, out)
         elif single.rows is not None and asked.numbers is not None:
             done = single.rows.contains_numbers(entity_hash, expire_before, SEED, asked.numbers, out)
         elif single.rows is not None:
@@ -394,6 +400,9 @@ class SketchReader:
         if entity_hash is not None:
             return self._score_of_one(feature, entities, entity_hash, weights)
         hashes = self.hash(entities)
+        at_once = self._csr_at_once(feature, hashes)
+        if at_once is not None and np.shape(weights) == (len(at_once.vocabulary),):
+            return weighted_sums(Csr(at_once.indptr, at_once.ids), np.asarray(weights, np.float64))
 
         def read(state: State) -> NDArray[np.float64]:
             numbering = self._numbering(feature, state)
@@ -513,6 +522,19 @@ class SketchReader:
             is_named = vocabulary is None or numbering.is_same(vocabulary)
             names.append(None if is_named or vocabulary is None else numbering.map_of(vocabulary))
         return _Single(state.prepared((feature,), names), numbering)
+
+    def _csr_at_once(self, feature: str, hashes: NDArray[np.uint64]) -> CsrMatrix | None:
+        """`csr` in one call of the kernel; None if only the usual way can answer."""
+        single = self._prepared(feature)
+        if single.rows is None or single.numbering is None:
+            return None
+        indptr = np.empty(len(hashes) + 1, np.int64)
+        hashes = np.ascontiguousarray(hashes)
+        answer = single.rows.csr(hashes, expire_before_of(self._ttl_microseconds), indptr)
+        if answer is None:
+            return None
+        self._view.metrics.count_read(len(hashes), answer[1])
+        return CsrMatrix(indptr, np.frombuffer(answer[0], np.int32), single.numbering.values)
 
     def _answers(
         self, state: State, hashes: NDArray[np.uint64], features: Sequence[str]

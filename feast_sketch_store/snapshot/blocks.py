@@ -8,6 +8,7 @@ import mmh3
 import numpy as np
 from numpy.typing import NDArray
 
+from feast_sketch_store import kernel
 from feast_sketch_store.errors import DamagedFileError
 
 CHECKSUMS = ".checksums"  # after the name of an array
@@ -52,8 +53,8 @@ class BlockChecks:
         self.block_words = _BLOCK_WORDS
         self.unchecked = np.ones(num_blocks, np.uint8)
         self.all_checked = num_blocks == 0
-        self._words = words
-        self._checksums = checksums
+        self.words = words
+        self._checksums = np.ascontiguousarray(checksums)
         self._source = source
 
     def __call__(self, starts: NDArray[np.int64], num_words: int | NDArray[np.int64]) -> None:
@@ -87,8 +88,16 @@ class BlockChecks:
         if len(blocks):
             self.all_checked = not self.unchecked.any()
 
+    def look_at(self, first: int, number: int) -> None:
+        """Check blocks ahead of time, while others may read; one that is damaged is left to who reads it."""
+        number = min(number, len(self.unchecked) - first)
+        if self.all_checked or not self.unchecked[first : first + number].any():
+            return
+        kernel.check_blocks(self.words, self._checksums, self.block_words, self.unchecked, first, number)
+        self.all_checked = not self.unchecked.any()
+
     def _check(self, block: int) -> None:
-        words = self._words[block * _BLOCK_WORDS : (block + 1) * _BLOCK_WORDS]
+        words = self.words[block * _BLOCK_WORDS : (block + 1) * _BLOCK_WORDS]
         if mmh3.mmh3_x64_128_digest(words.view(np.uint8).data) != self._checksums[block].tobytes():
             raise DamagedFileError(
                 f"{self._source}: block {block} does not match its checksum; the file is damaged"

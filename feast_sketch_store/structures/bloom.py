@@ -17,6 +17,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from feast_sketch_store.kernel import PreparedRows
 from feast_sketch_store.rows.codecs import NULL, VALUE, Decoder, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import EncodedFeature
@@ -42,6 +43,7 @@ from feast_sketch_store.structures.parts import (
     prefixed,
     salt_from,
 )
+from feast_sketch_store.structures.prepared import begin_feature
 from feast_sketch_store.structures.sizing import ideal_bits
 from feast_sketch_store.structures.symbols import SymbolRange
 from feast_sketch_store.structures.table import TablePart, fill_table
@@ -131,6 +133,14 @@ class BloomFeature(SealedFeature):
         if self.codec.is_collection:
             return answer
         return self._of_scalar(states, answer.csr)
+
+    def prepare(self, rows: PreparedRows) -> bool:
+        """See `SealedFeature.prepare`."""
+        if not self.symbols.num_symbols:
+            return False
+        begin_feature(rows, self.codec, self.vocabulary)
+        rows.from_filter(*self.filter.arguments(self.symbols.asked))
+        return True
 
     def _of_scalar(self, states: NDArray[np.uint8], candidates: Csr) -> Answer:
         """The first candidate of each row: ids ascend from the most popular value, so it is most probable."""

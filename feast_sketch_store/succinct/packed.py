@@ -18,9 +18,13 @@ class Check(Protocol):
     ``all_checked`` is set when all were.
     """
 
+    words: NDArray[np.uint64]
     block_words: int
     unchecked: NDArray[np.uint8]
     all_checked: bool
+
+    def look_at(self, first: int, number: int) -> None:
+        """Check so many blocks, from one on, ahead of time; leave the damaged ones to reads."""
 
     def __call__(self, starts: NDArray[np.int64], num_words: int | NDArray[np.int64]) -> None:
         """Check stretches of words, given by their first words and lengths."""

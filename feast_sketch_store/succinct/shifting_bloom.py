@@ -31,13 +31,14 @@ import secrets
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store import kernel
 from feast_sketch_store.kernel import Asked, Table
-from feast_sketch_store.succinct.packed import Check
+from feast_sketch_store.succinct.packed import Check, unchecked
 
 # offset_j uses the upper 32 bits of a mixed hash, so a table has fewer than 2**32 words (32 GiB).
 MAX_NUM_WORDS = 2**32 - 1
@@ -278,6 +279,12 @@ class ShiftingBloomFilter:
             return np.zeros(len(entity_hashes))
         self._check_blocks(entity_hashes, asked)
         return kernel.scores(self._table, asked, entity_hashes, weights, wanted)
+
+    def arguments(self, asked: Asked, *more: Any) -> tuple[Any, ...]:
+        """Symbols as the compiled kernel takes them for reads of one entity; see `PreparedRows`."""
+        nobody = np.zeros((0, 2), np.uint64)
+        table = self.words, self.num_words, *self.salt, nobody, *asked
+        return *table, *more, *unchecked(self._check)
 
     def _check_blocks(self, entity_hashes: NDArray[np.uint64], asked: Asked) -> None:
         check = self._check

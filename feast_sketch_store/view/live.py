@@ -46,6 +46,7 @@ from feast_sketch_store.view.rates import expected_rates, sampled_rates
 from feast_sketch_store.view.registry import named, of_log
 from feast_sketch_store.view.semantics import REPLACE, RowSemantics
 from feast_sketch_store.view.state import State, StateLoader
+from feast_sketch_store.view.warming import Warmer
 
 _logger = logging.getLogger(__name__)
 
@@ -140,6 +141,7 @@ class LiveView:
         self.max_staleness_seconds = max_staleness_seconds
         self._last_warning = ""
         self._refresher: threading.Thread | None = None  # the latest one, which may be done
+        self._warmer = Warmer()
         if codecs is None:
             self._state = self._loader.sealed()
             codecs = self._loader.codecs = self._stored_codecs()
@@ -151,6 +153,7 @@ class LiveView:
         """Replace locks that another thread of the parent process may have held when it forked."""
         self._refresh_lock = threading.Lock()
         self._refresher = None
+        self._warmer = Warmer()
         self.metrics.forget()
         self._poller_lock = threading.Lock()
         self._poller = None
@@ -165,6 +168,7 @@ class LiveView:
             refresher = self._refresher
         if refresher is not None:
             refresher.join()
+        self._warmer.stop()
         self.metrics.flush()
 
     # -- read ----------------------------------------------------------------------------------
@@ -289,6 +293,9 @@ class LiveView:
         self._is_open, self._starts_over = True, False
         self._seen_process_write, self._looked_at = seen, now
         self._answered_at, self._problem = now, ""
+        if self._state.sealed is not None and self._state.snapshot != before.snapshot:
+            layers = [*self._state.sealed.layers, *(delta.layer for delta in self._state.deltas)]
+            self._warmer.start([check for layer in layers for check in layer.checks])
         if is_loaded():
             self._measure(before, self._state)
 

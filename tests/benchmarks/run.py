@@ -30,6 +30,7 @@ BENCHMARKS = (
     "sizes",
     "formats",
     "sealing",
+    "capacity",
     "materialize",
     "refresh",
     "replicas",

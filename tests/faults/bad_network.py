@@ -2,175 +2,271 @@
 
     python tests/faults/bad_network.py [--seconds 600] [--seed 1]
 
-Every read must be answered, with what was written up to some commit, never less than was seen before. When
-the faults end, the replica must see everything. The writer reaches the bucket without the proxy, seals deltas
-and bases, and vacuums.
+Every `online_read` must be answered, with what was written up to some commit, never less than was seen
+before. When the faults end, the replica must see everything. The proxy and the writer, who reaches the bucket
+without it, are a process of their own: the writer seals deltas and bases, and vacuums. Before and after the
+faults the same reads and writes go on over a good network, for a fifth of the time each; the campaign prints
+the 99th percentile of both.
 """
 
 import argparse
+import asyncio
+import multiprocessing
 import random
 import sys
 import tempfile
 import threading
 import time
 from datetime import UTC, datetime, timedelta
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+import numpy as np
+from feast import Entity, FeatureView, Field, FileSource
 from feast.protos.feast.types.Value_pb2 import Int64Set, Value
+from feast.repo_config import RepoConfig
+from feast.types import Int64, Set
+from feast.value_type import ValueType
 
-from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.online_store import SketchOnlineStore
 from feast_sketch_store.storage import buckets
-from feast_sketch_store.storage.buckets import open_bucket
-from feast_sketch_store.view.sealing import SealPolicy
-from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
-from feast_sketch_store.view.view import View
 from tests.helpers import object_servers
-from tests.helpers.keys import user_hashes, user_key
+from tests.helpers.keys import user_key
+from tests.helpers.object_servers import ObjectServer
 from tests.helpers.proxy import proxy
 
-_SETTINGS = ViewSettings(
-    "history", 1e-9, {"viewed": FeatureSettings(FeatureCodec("viewed", "int64_set_val"), 1e-9, 10**6)}
-)
-_NEVER = SealPolicy(1.0, 10**12)
 _USERS = 200
+_READ_AT_ONCE = 20
+_QUIET_SHARE = 0.2  # of the time, before the faults and once more after them
 _PATIENCE_SECONDS = 120
+_INTERVAL_SECONDS = 0.05
+_VIEW = FeatureView(
+    name="history",
+    entities=[Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)],
+    schema=[Field(name="user_id", dtype=Int64), Field(name="viewed", dtype=Set(Int64))],
+    source=FileSource(path="none.parquet", timestamp_field="event_timestamp"),
+    tags={"sketch.presence_error_rate": "1e-9"},
+)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="A replica behind a bad network.")
-    parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--seconds", type=float, default=600.0, help="of faults")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     buckets._RETRIES = 1
-    with (
-        object_servers.start("moto") as server,
-        proxy(server.port, arguments.seed) as link,
-        tempfile.TemporaryDirectory() as folder,
-    ):
-        campaign = _Campaign(server, link, Path(folder), arguments.seed)
+    with object_servers.start("moto") as server, tempfile.TemporaryDirectory() as folder:
+        campaign = _Campaign(server, Path(folder), arguments.seed)
         failures = campaign.run(arguments.seconds)
+    faulty, quiet = (campaign.p99(part) for part in ("faults", "quiet"))
     print(
-        f"{campaign.commits} commits, {campaign.reads} reads, {campaign.stale} of them stale, "
-        f"{campaign.restarts} restarts, {link.num_faults} faults, {len(failures)} failures"
+        f"{campaign.commits.value} commits, {campaign.reads} reads, {campaign.stale} of them stale, "
+        f"{campaign.restarts} restarts, {campaign.num_faults} faults, {len(failures)} failures"
     )
-    print(f"longest read {1e3 * campaign.longest:.0f} ms")
+    print(
+        f"p99 of online_read {1e3 * faulty:.2f} ms, on a quiet network {1e3 * quiet:.2f} ms: "
+        f"{faulty / quiet:.2f} times; longest read {1e3 * campaign.longest:.0f} ms, "
+        f"oldest answer {campaign.oldest:.1f} s"
+    )
     for failure in failures[:10]:
         print(failure)
     return 1 if failures else 0
 
 
+def _config(url: str, options: dict[str, str], **more: Any) -> RepoConfig:
+    return RepoConfig(
+        project="campaign",
+        provider="local",
+        registry="none.db",
+        entity_key_serialization_version=3,
+        online_store={
+            "type": "sketch",
+            "path": url,
+            "storage_options": {**options, "timeout": "5s", "connect_timeout": "2s"},
+            "refresh_interval_seconds": _INTERVAL_SECONDS,
+            "scalar_error_rate": 1e-9,
+            "seal_min_rows": 10**9,
+            **more,
+        },
+    )
+
+
 class _Campaign:
     """Each commit gives every user the set of one number, the commit's own: so a read tells its version."""
 
-    def __init__(self, server, link, folder, seed):
-        self.link = link
-        self.folder = folder
+    def __init__(self, server: ObjectServer, folder: Path, seed: int):
         self.chance = random.Random(seed)
-        self.url = server.bucket() + "/store"
-        self.options = {**link.options(server.options), "timeout": "5s", "connect_timeout": "2s"}
-        self.writer = View(open_bucket(self.url, server.options).within("view/"), _SETTINGS, _NEVER, 0.0)
-        self.commits = self.reads = self.stale = self.restarts = 0
-        self.longest = 0.0
-        self.failures = []
-        self.is_over = threading.Event()
+        self.reads = self.stale = self.restarts = self.num_faults = 0
+        self.longest = self.oldest = 0.0
+        self.failures: list[str] = []
+        self._seconds: dict[str, list[float]] = {"quiet": [], "faults": []}
+        context = multiprocessing.get_context("fork")  # before this process uses the object store
+        self.commits = context.Value("i", 0)
+        url = server.bucket() + "/store"
+        self._network, theirs = context.Pipe()
+        self._other = context.Process(
+            target=_network_and_writer, args=(theirs, self.commits, server, url, seed), daemon=True
+        )
+        self._other.start()
+        theirs.close()
+        port = self._network.recv()
+        options = {**server.options, "endpoint": f"http://127.0.0.1:{port}"}
+        self._config = _config(url, options, role="replica", cache_path=str(folder / "cache"))
 
-    def run(self, seconds):
-        self._commit()
-        self.writer.seal()
-        replica = self._replica()
-        self._read(replica, 0)  # while the network is good
-        writing = threading.Thread(target=self._write_on)
-        writing.start()
-        seen, end = 0, time.monotonic() + seconds
+    def p99(self, part: str) -> float:
+        """The 99th percentile of seconds of the reads on a ``quiet`` network, or among ``faults``."""
+        return float(np.quantile(self._seconds[part], 0.99))
+
+    def run(self, seconds: float) -> list[str]:
+        self._store, self._seen = SketchOnlineStore(), 0
+        self._read_for(_QUIET_SHARE * seconds, "quiet")
+        end = time.monotonic() + seconds
         while time.monotonic() < end and not self.failures:
-            self._change_faults()
-            pause = min(end, time.monotonic() + self.chance.uniform(0.2, 1.0))
-            while time.monotonic() < pause:
-                seen = self._read(replica, seen)
-                time.sleep(0.002)
+            self._tell(self._fault())
+            self._read_for(min(self.chance.uniform(0.2, 1.0), end - time.monotonic()), "faults")
             if self.chance.random() < 0.1:  # the process dies, and another one starts from the cache
-                self.link.take_down()
-                replica.close()
-                replica, seen = self._replica(), 0
-                self.restarts += 1
-                seen = self._read(replica, seen)
-        self.is_over.set()
-        writing.join()
-        self.link.heal()
-        deadline = time.monotonic() + _PATIENCE_SECONDS
-        while seen < self.commits and time.monotonic() < deadline and not self.failures:
-            seen = self._read(replica, seen)
-            time.sleep(0.01)
-        if seen < self.commits:
-            self.failures.append(f"{self.commits} commits were written, and {seen} are seen")
-        if not self.failures and replica.freshness(look=True).state == "STALE":
-            self.failures.append("the replica is stale, although the network is good")
-        replica.close()
+                self._tell("down")
+                self._restart()
+                self._read("faults")
+        self._tell({})
+        self._read_for(2.0, None)  # looks that hang end meanwhile
+        self._read_for(_QUIET_SHARE * seconds, "quiet")
+        self._network.send("end")
+        answer = self._network.recv()
+        self.num_faults = answer.pop("faults")
+        self.failures += answer.pop("failures")
+        self._check_the_end()
+        asyncio.run(self._store.close())
+        self._network.send("close")
+        self._other.join()
         return self.failures
 
-    def _replica(self):
-        buckets._objects.cache_clear()
-        storage = open_bucket(self.url, self.options, True, self.folder / "cache").within("view/")
-        return View(storage, _SETTINGS, _NEVER, 0.05, is_replica=True)
+    def _check_the_end(self) -> None:
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while self._seen < self.commits.value and time.monotonic() < deadline and not self.failures:
+            self._read_for(0.1, None)
+        if self._seen < self.commits.value:
+            self.failures.append(f"{self.commits.value} commits were written, and {self._seen} are seen")
 
-    def _change_faults(self):
-        self.link.heal()
+    def _restart(self) -> None:
+        asyncio.run(self._store.close())
+        buckets._objects.cache_clear()
+        self._store, self._seen = SketchOnlineStore(), 0
+        self.restarts += 1
+
+    def _fault(self) -> str | dict[str, float]:
         fault = self.chance.choice(["none", "down", "delay", "cut", "corrupt", "all"])
         if fault == "down":
-            self.link.take_down()
+            return fault
+        shares: dict[str, float] = {}
         if fault in ("delay", "all"):
-            self.link.delay_seconds = self.chance.uniform(0.01, 0.5)
+            shares["delay_seconds"] = self.chance.uniform(0.01, 0.5)
         if fault in ("cut", "all"):
-            self.link.cut_share = self.chance.uniform(0.05, 0.5)
+            shares["cut_share"] = self.chance.uniform(0.05, 0.5)
         if fault in ("corrupt", "all"):
-            self.link.corrupt_share = self.chance.uniform(0.05, 0.5)
+            shares["corrupt_share"] = self.chance.uniform(0.05, 0.5)
+        return shares
 
-    def _commit(self):
-        number = self.commits + 1
+    def _tell(self, faults: str | dict[str, float]) -> None:
+        """Change what the network does, and wait until it does."""
+        self._network.send(faults)
+        self._network.recv()
+
+    def _read_for(self, seconds: float, part: str | None) -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and not self.failures:
+            self._read(part)
+            time.sleep(0.002)
+
+    def _read(self, part: str | None) -> None:
+        """One read, which counts to a part of the campaign."""
+        first = self.chance.randrange(_USERS - _READ_AT_ONCE)
+        keys = [user_key(user) for user in range(first, first + _READ_AT_ONCE)]
+        began = time.perf_counter()
+        try:
+            rows = self._store.online_read(self._config, _VIEW, keys, ["viewed"])
+        except Exception as error:
+            self.failures.append(f"a read failed: {error!r}")
+            return
+        seconds = time.perf_counter() - began
+        self.reads += 1
+        if part is not None:
+            self._seconds[part].append(seconds)
+            self.longest = max(self.longest, seconds)
+        told = self._store.view(self._config, _VIEW).freshness()
+        self.stale += told.state == "STALE"
+        self.oldest = max(self.oldest, told.age_seconds or 0.0)
+        versions = {tuple(values["viewed"].int64_set_val.val) for _, values in rows if values is not None}
+        if any(values is None for _, values in rows) or len(versions) != 1 or len(min(versions)) != 1:
+            self.failures.append(f"a read shows {rows[:5]}")
+            return
+        ((version,),) = versions
+        if version < self._seen:
+            self.failures.append(f"a read shows version {version}, after version {self._seen}")
+        self._seen = version
+
+
+# -- the other process ---------------------------------------------------------------------------
+
+
+def _network_and_writer(pipe: Connection, commits: Any, server: ObjectServer, url: str, seed: int) -> None:
+    """Write until told to end; change what the proxy does as told."""
+    with proxy(server.port, seed) as link:
+        writer = _Writer(server, url, commits, seed)
+        pipe.send(link.port)
+        while (told := pipe.recv()) != "end":
+            link.heal()
+            if told == "down":
+                link.take_down()
+            else:
+                vars(link).update(told)
+            pipe.send("done")
+        link.heal()
+        writer.end()
+        pipe.send({"faults": link.num_faults, "failures": writer.failures})
+        pipe.recv()  # the other process needs the proxy until it has seen everything
+
+
+class _Writer:
+    """Commits ten times a second, and now and then seals or vacuums."""
+
+    def __init__(self, server: ObjectServer, url: str, commits: Any, seed: int):
+        self.failures: list[str] = []
+        self._view = SketchOnlineStore().view(_config(url, server.options), _VIEW)
+        self._commits = commits
+        self._is_over = threading.Event()
+        self._commit()
+        self._view.seal()
+        self._thread = threading.Thread(target=self._write_on, args=(random.Random(seed),))
+        self._thread.start()
+
+    def end(self) -> None:
+        """Write no more."""
+        self._is_over.set()
+        self._thread.join()
+
+    def _commit(self) -> None:
+        number = self._commits.value + 1
         event = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=number)
         value = Value(int64_set_val=Int64Set(val=[number]))
-        self.writer.write([(user_key(user), {"viewed": value}, event, None) for user in range(_USERS)])
-        self.commits = number
+        self._view.write([(user_key(user), {"viewed": value}, event, None) for user in range(_USERS)])
+        self._commits.value = number
 
-    def _write_on(self):
-        chance = random.Random(self.chance.random())
-        while not self.is_over.wait(0.1):
+    def _write_on(self, chance: random.Random) -> None:
+        while not self._is_over.wait(0.1):
             try:
                 self._commit()
                 step = chance.random()
                 if step < 0.2:
-                    self.writer.seal(as_delta=step < 0.15)
+                    self._view.seal(as_delta=step < 0.15)
                 elif step < 0.25:
-                    self.writer.vacuum(0)
+                    self._view.vacuum(0)
             except Exception as error:
                 self.failures.append(f"the writer failed: {error!r}")
                 return
-
-    def _read(self, replica, seen):
-        """One read of all users: the version that it shows."""
-        began = time.monotonic()
-        try:
-            answers = replica.read(user_hashes(range(_USERS)), ["viewed"])
-        except Exception as error:
-            self.failures.append(f"a read failed: {error!r}")
-            return seen
-        self.longest = max(self.longest, time.monotonic() - began)
-        self.reads += 1
-        self.stale += replica.freshness().state == "STALE"
-        versions = []
-        for answer in answers:
-            feature = answer.features["viewed"]
-            values = feature.decoder.values(feature.states, feature.indptr, feature.symbols)
-            versions.extend(tuple(value.int64_set_val.val) for value in values)
-        if len(versions) != _USERS or len({*versions}) != 1 or len(versions[0]) != 1:
-            self.failures.append(f"a read shows {len(versions)} users with {sorted({*versions})[:5]}")
-            return seen
-        (version,) = versions[0]
-        if version < seen:
-            self.failures.append(f"a read shows version {version}, after version {seen}")
-        return version
 
 
 if __name__ == "__main__":

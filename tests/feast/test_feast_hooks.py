@@ -40,6 +40,7 @@ FUNCTIONS = {  # with their parameters, in order: the package passes most of the
         utils._get_table_entity_values,
         ["table", "entity_name_to_join_key_map", "join_key_proto_values"],
     ),
+    "_convert_arrow_to_proto": (utils._convert_arrow_to_proto, ["table", "feature_view", "join_keys"]),
     "_get_column_names": (utils._get_column_names, ["feature_view", "entities"]),
     "_get_provider": (FeatureStore._get_provider, ["self"]),
     "_read_features_per_fv": (OnlineStore._read_features_per_fv, READ_PARAMETERS),
@@ -52,7 +53,8 @@ FUNCTIONS = {  # with their parameters, in order: the package passes most of the
 }
 ATTRIBUTES = {"_versioned_read_supported", "_online_store", "ONLINE_STORE_CLASS_FOR_TYPE"}
 OF_CLIENTS = {"_get_conn"}  # behind client libraries that are not here
-HOOKS = {*FUNCTIONS, *ATTRIBUTES, *OF_CLIENTS}
+OF_ENGINES = {"_get_feature_view_spark_session"}  # behind packages that are not here; see tests/engines
+HOOKS = {*FUNCTIONS, *ATTRIBUTES, *OF_CLIENTS, *OF_ENGINES}
 PUBLIC_BY_NAME = {"track_feature_statuses", "ONLINE_STORE_CLASS_FOR_TYPE"}  # and undocumented
 OF_NAMED_TUPLES = {"_replace", "_asdict", "_fields", "_make"}
 

@@ -109,6 +109,12 @@ def test_one_user_is_read_as_many_are(filled, feature, has_vocabulary):
             assert reader.scores(feature, entity, weights) == pytest.approx(scores[row])
             np.testing.assert_array_equal(reader.contains(feature, entity, asked), found[row])
             np.testing.assert_array_equal(reader.contains(feature, entity, candidates), found[row])
+            for others in (
+                asked.to_pylist(),
+                np.array(asked.to_pylist()),
+                np.array(asked.to_pylist(), object),
+            ):
+                np.testing.assert_array_equal(reader.contains(feature, entity, others), found[row])
     np.testing.assert_array_equal(reader.contains(feature, USERS, candidates), found)
 
 
@@ -134,6 +140,16 @@ def test_what_is_wrong_with_questions_about_one_user_is_told(filled):
         reader.contains("tags", 8, reader.candidates("viewed", [1]))
     with pytest.raises(RowError, match="one entity"):
         reader.contains("viewed", 8, [[1]])
+    for wrong, message in (
+        ([1], "not values"),
+        (["a", 1], "not values"),
+        (["a", None], "null"),
+        (["a", ["b"]], "not values"),
+    ):
+        with pytest.raises(RowError, match=message):
+            reader.contains("tags", 8, wrong)
+        with pytest.raises(RowError, match=message):
+            reader.candidates("tags", wrong)
     with pytest.raises(UnsupportedFeatureError, match="'nothing'"):
         reader.ids("nothing", 8)
     with pytest.raises(RowError, match="not entities"):

@@ -1,4 +1,8 @@
-"""Object stores that tests start on free ports of 127.0.0.1, and end by their process."""
+"""Object stores that tests start on free ports of 127.0.0.1, and end by their process.
+
+moto comes with the tests' dependencies. The others are looked for beside the interpreter, on the path, and in
+``.object-servers``, where ``.ci/object-servers`` installs them.
+"""
 
 import base64
 import email.utils
@@ -29,7 +33,7 @@ AZURE_ACCOUNT = "devstoreaccount1"
 AZURE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 
 _START_SECONDS = 60
-_NODE_FOLDER = Path(__file__).parents[2] / "node_modules" / ".bin"
+_FOLDER = Path(__file__).parents[2] / ".object-servers"
 
 
 @dataclass
@@ -168,12 +172,10 @@ def _s3_options(port, access_key=ACCESS_KEY, secret_key=SECRET_KEY):
 
 
 def _program(name, package):
-    beside = Path(sys.executable).with_name(name)
-    found = (
-        str(beside) if beside.exists() else shutil.which(name, path=f"{_NODE_FOLDER}:{os.environ['PATH']}")
-    )
+    folders = [Path(sys.executable).parent, _FOLDER / "bin", _FOLDER / "node_modules" / ".bin"]
+    found = shutil.which(name, path=":".join([*map(str, folders), os.environ["PATH"]]))
     if found is None:
-        pytest.skip(f"{name} is not installed ({package})")
+        pytest.skip(f"{name} is not installed ({package}); .ci/object-servers installs it")
     return found
 
 

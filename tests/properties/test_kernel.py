@@ -149,6 +149,23 @@ def test_masks_that_do_not_fit_are_refused(side, name, value):
         side.windows(table, asked._replace(**{name: value}), hashes)
 
 
+@pytest.mark.parametrize("num_words", [0, 1, 7, 8, 30])
+def test_checked_blocks(num_words):
+    words = np.random.default_rng(num_words).integers(0, 2**64, num_words, np.uint64)
+    checksums = np.zeros((-(-num_words // 8), 16), np.uint8)
+    for block in range(len(checksums)):
+        digest = mmh3.mmh3_x64_128_digest(words[8 * block : 8 * block + 8].tobytes())
+        checksums[block] = np.frombuffer(digest, np.uint8)
+    checksums[1:2, 5] ^= 4
+    for first, number in ((0, len(checksums)), (min(1, len(checksums)), max(0, len(checksums) - 1))):
+        wanted, marks = np.ones(len(checksums), np.uint8), np.ones(len(checksums), np.uint8)
+        reference.check_blocks(words, checksums, 8, wanted, first, number)
+        compiled.check_blocks(words, checksums, 8, marks, first, number)
+        assert marks.tolist() == wanted.tolist()
+    with pytest.raises(ValueError, match="do not fit"):
+        compiled.check_blocks(words, checksums, 8, np.ones(9, np.uint8), 0, 1)
+
+
 def test_ids_for_which_there_is_no_room_at_first():
     table = Table(np.full(400, 2**64 - 1, np.uint64), 300, (1, 2))
     asked, hashes = Asked(0, 6400, 3), np.arange(80, dtype=np.uint64).reshape(-1, 2)

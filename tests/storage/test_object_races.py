@@ -20,6 +20,7 @@ from tests.helpers.keys import user_hashes, user_key
 from tests.helpers.length import by_length
 from tests.helpers.processes import run_command
 
+WEED, AZURITE = (pytest.param(name, marks=pytest.mark.object_servers) for name in ("weed", "azurite"))
 WRITERS, COMMITS = 8, by_length(5, 12)
 CODEC = FeatureCodec("viewed", "string_set_val")
 # Salts are random. A false positive at 1e-12 would be a bug, not chance.
@@ -44,7 +45,7 @@ print(json.dumps(numbers))
 
 
 @pytest.mark.has_long_form
-@pytest.mark.parametrize("name", ["moto", "weed", "azurite"])
+@pytest.mark.parametrize("name", ["moto", WEED, AZURITE])
 def test_eight_writers_keep_all_commits(object_server, name):
     server = object_server(name)
     url = f"{server.bucket()}/store"
@@ -95,7 +96,7 @@ def no_lease(name, wait=False):
 
 
 @pytest.mark.parametrize("has_leases", [True, False])
-@pytest.mark.parametrize("name", ["moto", "weed"])
+@pytest.mark.parametrize("name", ["moto", WEED])
 def test_of_two_sealers_one_publishes_and_both_are_right(object_server, name, has_leases):
     server = object_server(name)
     url = f"{server.bucket()}/store"

@@ -58,12 +58,14 @@ class TestCached(StorageContract):
         return maker(moto, cache_path=tmp_path / "cache")
 
 
+@pytest.mark.object_servers
 class TestWeed(StorageContract):
     @pytest.fixture
     def make(self, weed):
         return maker(weed)
 
 
+@pytest.mark.object_servers
 class TestAzurite(StorageContract):
     @pytest.fixture
     def make(self, azurite):
@@ -78,6 +80,7 @@ def storage(moto):
 # -- writes ------------------------------------------------------------------------------------
 
 
+@pytest.mark.object_servers
 def test_a_server_that_ignores_conditions_is_refused_for_writing(s3rver):
     url = s3rver.bucket()
     storage = opened(s3rver, url)

@@ -20,6 +20,7 @@ CODEC = FeatureCodec("viewed", "string_set_val")
 SETTINGS = ViewSettings("history", 1e-5, {"viewed": FeatureSettings(CODEC, 1e-9, 1000)})
 MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
 EAGER = SealPolicy(1e-9, 0)
+NEVER = SealPolicy(1.0, 10**9)
 
 
 @pytest.fixture(params=["local", "memory"])
@@ -157,3 +158,46 @@ def test_metrics_say_so(make_view, monkeypatch):
     assert told[metrics.SNAPSHOT_VERSION.name] == 1
     view.unpin()
     assert told[metrics.PINNED.name] == told[metrics.LAG_COMMITS.name] == 0
+
+
+def test_a_pinned_delta_keeps_what_it_lies_over(make_view):
+    writer = make_view(NEVER)
+    everybody = list(range(1, 41))
+    fill(writer, 1, everybody)
+    writer.seal()
+    fill(writer, 2, everybody[:10])
+    assert writer.seal(as_delta=True)
+    assert len(writer._state.deltas) == 1
+    held = writer.pin()
+    for number, as_delta in ((3, True), (4, True), (5, False)):
+        fill(writer, number, everybody[:15])
+        writer.seal(as_delta=as_delta)
+        writer.vacuum(0.0)
+        for view in (writer, make_view(NEVER)):
+            assert (read(view), read(view, 30)) == (["fill 2"], ["fill 1"])
+            assert view.pinned == held
+    writer.unpin()
+    for view in (writer, make_view(NEVER)):
+        assert (read(view), read(view, 30)) == (["fill 5"], ["fill 1"])
+    writer.vacuum(0.0)
+    kept = {info.name for info in writer._snapshots.storage.walk()}
+    (newest,) = writer._snapshots.list()
+    assert kept == {newest.manifest_name, *newest.file_names()}
+    assert verify_view(writer.storage, [CODEC]).problems == []
+
+
+def test_a_base_is_pinned_beneath_its_deltas(make_view):
+    writer = make_view(NEVER)
+    fill(writer, 1, [1, 2, 3, 4])
+    writer.seal()
+    fill(writer, 2, [1])
+    writer.seal(as_delta=True)
+    assert make_view(NEVER).pin(1).version == 1
+    for view in (writer, make_view(NEVER)):
+        assert read(view) == ["fill 1"]
+        assert not view._state.deltas
+    writer.vacuum(0.0)
+    writer.unpin()
+    for view in (writer, make_view(NEVER)):
+        assert read(view) == ["fill 2"]
+        assert len(view._state.deltas) == 1

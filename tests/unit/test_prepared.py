@@ -189,6 +189,10 @@ def test_ids_scores_and_candidates_are_the_same(state, feature):
         ask = hashes.tobytes(), NO_TIMESTAMP
         if is_text:
             is_found = rows.contains_bytes(*ask, kernel.SEED, *parts_of(candidates), out)
+            for objects in (texts, [text.encode() for text in texts]):
+                again, is_str = np.ones(len(texts), np.bool_), isinstance(objects[0], str)
+                assert rows.contains_objects(*ask, kernel.SEED, objects, is_str, again) is is_found
+                np.testing.assert_array_equal(again, out)
         else:
             is_found = rows.contains_numbers(*ask, kernel.SEED, numbers, out)
         assert is_found is any(len(answer.found) for answer in answers)
@@ -266,6 +270,19 @@ def test_what_does_not_fit_is_refused():
     assert rows.contains_numbers(b"\0" * 16, NO_TIMESTAMP, 1, times, np.zeros(2, np.bool_)) is None
     with pytest.raises(ValueError, match="16 bytes"):
         rows.ids(b"", 0)
+
+
+@needs_compiled
+@pytest.mark.parametrize("other", [None, 3, b"tag 1", "\ud800", ["tag 1"]])
+def test_candidates_of_another_kind_are_refused(state, other):
+    rows, out = state.prepared(("tags",)), np.zeros(2, np.bool_)
+    for user in USERS:
+        ask = hash_entity_keys([key(user)]).tobytes(), NO_TIMESTAMP, kernel.SEED
+        assert rows.contains_objects(*ask, ["tag 1", other], True, out) is None
+    with pytest.raises(ValueError, match="do not fit"):
+        rows.contains_objects(*ask, ["tag 1"], True, out)
+    with pytest.raises(ValueError, match="do not fit"):
+        rows.contains_objects(*ask, ("tag 1", "tag 2"), True, out)
 
 
 def test_single_keys_are_hashed_as_many_are():

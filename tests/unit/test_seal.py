@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from feast.protos.feast.types.Value_pb2 import Int64Set, Value
 
+from feast_sketch_store.errors import SketchStoreError
 from feast_sketch_store.layers import Cut, FeatureBudget, Goal, SketchLayer, seal
 from feast_sketch_store.rows.codecs import EMPTY, EXACT, VALUE, FeatureCodec
 from feast_sketch_store.rows.vocabulary import Vocabulary
@@ -125,3 +126,12 @@ def test_a_cut_keeps_the_vocabulary_that_is_given(rows, structure):
     assert states.tolist() == [VALUE if items else EMPTY for items in kept]
     assert layer.cut == {"viewed": sum(map(len, written(rows))) - sum(map(len, kept))}
     assert layer.features["viewed"].num_facts == sum(map(len, kept))
+
+
+def test_more_rows_than_places_can_tell_apart_are_refused(rows, monkeypatch):
+    monkeypatch.setattr("feast_sketch_store.layers.build.MAX_ROWS", NUM_USERS)
+    budget = FeatureBudget(1e-9, {"viewed": GOALS["sets"]})
+    seal(rows.keys, batches_of(rows), [VIEWED, PRICE], budget)
+    monkeypatch.setattr("feast_sketch_store.layers.build.MAX_ROWS", NUM_USERS - 1)
+    with pytest.raises(SketchStoreError, match="300 entities have rows, and a seal takes at most 299"):
+        seal(rows.keys, [], [VIEWED, PRICE], budget)

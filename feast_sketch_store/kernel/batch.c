@@ -1,0 +1,455 @@
+/* Reads of many entities from prepared rows in one call: their rows are looked up some at a time, so that what is not
+ * in a cache is on its way while others are looked up, and several sets are decoded at once, as each code can only be
+ * read after the one before it. */
+
+#include <stdlib.h>
+
+#include "prepared.h"
+
+enum { BLOCK = 128, LANES = 4 };
+
+/* A set to be decoded: `bit` is where its codes begin, and becomes the one behind them. */
+typedef struct {
+    uint64_t bit;
+    int64_t size;
+    int32_t *ids;
+} Job;
+
+/* Of a set of which `left` codes are still to be read. */
+typedef struct {
+    uint64_t bit;
+    int64_t next, left;
+    int32_t *ids;
+    Job *job;
+} Lane;
+
+/* What `width_of_gap` gives, by the difference of two levels. */
+enum { NUM_LEVELS = 256 };
+static uint8_t widths_of_gaps[2 * NUM_LEVELS];
+
+static void prepare_widths(void) {
+    for (int i = 0; i < 2 * NUM_LEVELS; i++) {
+        int width = (i - NUM_LEVELS) >> 2;
+        widths_of_gaps[i] = (uint8_t)(width < 0 ? 0 : width > MAX_WIDTH ? MAX_WIDTH : width);
+    }
+}
+
+enum { LONGEST_CODE = 57 };
+
+static ALWAYS_INLINE uint64_t read_number(const uint8_t *bytes, uint64_t *bit, uint32_t width) {
+    uint64_t code;
+    memcpy(&code, bytes + (*bit >> 3), sizeof code);
+    code >>= *bit & 7; /* of which as many bits are left as the longest code has */
+    uint32_t quotient = LOWEST(~code | 1ull << 63);
+    if (quotient >= LONGEST_UNARY) {
+        *bit += LONGEST_UNARY + 32;
+        return code >> LONGEST_UNARY & 0xFFFFFFFF;
+    }
+    *bit += quotient + 1 + width;
+    return (uint64_t)quotient << width | (code >> (quotient + 1) & ((1ull << width) - 1));
+}
+
+/* Codes of one lane until so many are left; -1 if they are damaged. */
+static ALWAYS_INLINE int read_until(const Sets *sets, const Code *code, Lane *lane, int64_t left) {
+    const uint8_t *bytes = (const uint8_t *)sets->words;
+    for (; lane->left > left; lane->left--) {
+        if (lane->bit > sets->num_bits || lane->next >= code->num_symbols) return -1;
+        lane->next += (int64_t)read_number(bytes, &lane->bit, (uint32_t)width_of_gap(code, lane->next, lane->left));
+        *lane->ids++ = (int32_t)lane->next++;
+    }
+    return 0;
+}
+
+/* Begins a set, and reads of a long one what the lanes have no widths for. */
+static ALWAYS_INLINE int begin(const Sets *sets, const Code *code, Lane *lane, Job *job) {
+    *lane = (Lane){job->bit, 0, job->size, job->ids, job};
+    return job->size < NUM_TOLD ? 0 : read_until(sets, code, lane, NUM_TOLD - 1);
+}
+
+/* The next code of one of some lanes, which is constant here. */
+#define READ_GAP(LANE, K)                                                                                       \
+    if (next[LANE] >= num_symbols) return -1;                                                                   \
+    next[LANE] += (int64_t)read_number(bytes, bit + LANE, width_of[(int)levels[next[LANE]] - (int)left[LANE][-(K)]]); \
+    ids[LANE][K] = (int32_t)next[LANE]++;
+
+/* The same number of codes of each lane, in turns: none has to wait for that of another. -1 if one is damaged. */
+static ALWAYS_INLINE int read_in_turns(const uint8_t *bytes, const Code *code, Lane *lanes, int64_t number) {
+    const uint8_t *levels = code->levels, *width_of = widths_of_gaps + NUM_LEVELS, *left[LANES];
+    const int64_t num_symbols = code->num_symbols;
+    uint64_t bit[LANES];
+    int64_t next[LANES];
+    int32_t *ids[LANES];
+    for (int i = 0; i < LANES; i++)
+        bit[i] = lanes[i].bit, next[i] = lanes[i].next, ids[i] = lanes[i].ids, left[i] = code->left + lanes[i].left;
+    for (int64_t k = 0; k < number; k++) {
+        READ_GAP(0, k)
+        READ_GAP(1, k)
+        READ_GAP(2, k)
+        READ_GAP(3, k)
+    }
+    for (int i = 0; i < LANES; i++)
+        lanes[i].bit = bit[i], lanes[i].next = next[i], lanes[i].ids += number, lanes[i].left -= number;
+    return 0;
+}
+
+/* How many codes can be read of each lane without a look at where the words end. */
+static ALWAYS_INLINE int64_t fewest_left(const Sets *sets, const Lane *lanes) {
+    int64_t fewest = INT64_MAX;
+    for (int i = 0; i < LANES; i++) {
+        int64_t left = lanes[i].left;
+        if (lanes[i].bit > sets->num_bits) return 0;
+        if (left > (int64_t)((sets->num_bits - lanes[i].bit) / LONGEST_CODE)) left = 0;
+        if (left < fewest) fewest = left;
+    }
+    return fewest;
+}
+
+/* Decodes sets of one feature that is coded by itself, none of them empty; -1 if one is damaged. */
+#define DECODE(NAME)                                                                                            \
+    static int NAME(const Sets *sets, const Code *code, Job *jobs, Py_ssize_t number) {                         \
+        Lane lanes[LANES];                                                                                      \
+        Py_ssize_t taken = 0;                                                                                   \
+        int busy = 0;                                                                                           \
+        for (; busy < LANES && taken < number; busy++)                                                          \
+            if (begin(sets, code, lanes + busy, jobs + taken++) < 0) return -1;                                 \
+        for (int64_t all; busy == LANES && (all = fewest_left(sets, lanes)) > 0;) {                             \
+            if (read_in_turns((const uint8_t *)sets->words, code, lanes, all) < 0) return -1;                   \
+            for (int i = 0; i < busy;) {                                                                        \
+                if (lanes[i].left) {                                                                            \
+                    i++;                                                                                        \
+                    continue;                                                                                   \
+                }                                                                                               \
+                if (lanes[i].next > code->num_symbols) return -1;                                               \
+                lanes[i].job->bit = lanes[i].bit;                                                               \
+                if (taken == number)                                                                            \
+                    lanes[i] = lanes[--busy];                                                                   \
+                else if (begin(sets, code, lanes + i++, jobs + taken++) < 0)                                    \
+                    return -1;                                                                                  \
+            }                                                                                                   \
+        }                                                                                                       \
+        for (int i = 0;; i++) {                                                                                 \
+            if (i >= busy) {                                                                                    \
+                if (taken == number) return 0;                                                                  \
+                if (begin(sets, code, lanes + (i = 0), jobs + taken++) < 0) return -1;                          \
+                busy = 1;                                                                                       \
+            }                                                                                                   \
+            if (read_until(sets, code, lanes + i, 0) < 0 || lanes[i].next > code->num_symbols) return -1;       \
+            lanes[i].job->bit = lanes[i].bit;                                                                   \
+        }                                                                                                       \
+    }
+
+/* One build has a version for processors with shifts that leave the flags alone, and picks one when it is loaded. */
+DECODE(decode_anywhere)
+static int (*decode)(const Sets *, const Code *, Job *, Py_ssize_t) = decode_anywhere;
+
+#if defined(__x86_64__) && defined(__GNUC__)
+__attribute__((target("bmi,bmi2"))) DECODE(decode_bmi2)
+
+void kernel_choose_decoder(void) {
+    prepare_widths();
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("bmi2")) decode = decode_bmi2;
+}
+#else
+void kernel_choose_decoder(void) { prepare_widths(); }
+#endif
+
+/* -- where the rows are ------------------------------------------------------------------------------ */
+
+static int has_unchecked(const Blocks *blocks) {
+    uint8_t marks = 0;
+    for (uint64_t b = 0; blocks->unchecked && b < blocks->number; b++) marks |= blocks->unchecked[b];
+    return marks;
+}
+
+static int are_all_checked(const CheckedAscending *checked) {
+    return !has_unchecked(&checked->highs) && !has_unchecked(&checked->lows) && !has_unchecked(&checked->samples);
+}
+
+/* A row of each of some entities; `layer` is NULL of one that has none, or whose row is withheld. */
+typedef struct {
+    const Layer *layer[BLOCK];
+    int64_t row[BLOCK];
+    uint64_t own[BLOCK]; /* hashes of rows */
+    int is_done[BLOCK];
+} Rows;
+
+static int locate_listed(const Layer *layer, const uint64_t *hashes, Py_ssize_t n, int64_t expire_before, Rows *found) {
+    const Prepared *rows = layer->rows;
+    int is_checked = are_all_checked(&rows->fingerprints);
+    for (Py_ssize_t i = 0; i < n; i++) {
+        found->own[i] = row_hash(hashes + 2 * i, rows->salt);
+        expect_row(&rows->index, found->own[i]);
+    }
+    for (Py_ssize_t i = 0; i < n; i++) {
+        if (found->is_done[i]) continue;
+        int64_t row = is_checked ? find_row(&rows->index, found->own[i]) : find_hashed(rows, found->own[i]);
+        if (row == NO_ROW) continue;
+        if (row < 0 || row >= rows->num_rows) return REFUSED;
+        found->is_done[i] = 1;
+        found->row[i] = row;
+        found->layer[i] = layer;
+        if (expire_before == INT64_MIN) continue;
+        Place place;
+        place.layer = layer;
+        place.row = row;
+        int status = date_listed(rows, expire_before, &place);
+        if (status == REFUSED) return REFUSED;
+        if (status != FOUND) found->layer[i] = NULL;
+    }
+    return 0;
+}
+
+static void locate_exact(const Layer *layer, const uint64_t *hashes, Py_ssize_t n, int64_t expire_before, Rows *found) {
+    const Prepared *rows = layer->rows;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        if (found->is_done[i]) continue;
+        int64_t row = find_exact(rows, hashes + 2 * i);
+        if (row == NO_ROW) continue;
+        found->is_done[i] = 1;
+        found->row[i] = row;
+        if (!rows->deleted[row] && rows->event_timestamps[row] >= expire_before) found->layer[i] = layer;
+    }
+}
+
+static int locate_all(const Prepared *stack, const uint64_t *hashes, Py_ssize_t n, int64_t expire_before, Rows *found) {
+    memset(found->is_done, 0, sizeof found->is_done);
+    memset(found->layer, 0, sizeof found->layer);
+    for (Py_ssize_t l = 0; l < stack->num_layers; l++) {
+        const Layer *layer = stack->layers + l;
+        if (layer->rows->kind == EXACT)
+            locate_exact(layer, hashes, n, expire_before, found);
+        else if (locate_listed(layer, hashes, n, expire_before, found) < 0)
+            return REFUSED;
+    }
+    return 0;
+}
+
+/* -- what they have ---------------------------------------------------------------------------------- */
+
+/* Ids of rows one behind the other, which may have to move. */
+typedef struct {
+    int32_t *ids;
+    int64_t length, room;
+} Ids;
+
+/* Room for so many more; -1 if there is none. */
+static int make_room(Ids *ids, int64_t number, Py_ssize_t rows_left) {
+    if (number <= ids->room - ids->length) return 0;
+    int64_t room = ids->length + number * (1 + rows_left / BLOCK); /* as if all went on like this */
+    if (room > PY_SSIZE_T_MAX / 8) return -1;
+    int32_t *moved = realloc(ids->ids, (size_t)room * sizeof *moved);
+    if (!moved) return -1;
+    ids->ids = moved;
+    ids->room = room;
+    return 0;
+}
+
+/* Whether the sets of a feature and of those before it are coded by themselves. */
+static int is_decodable(const Feature *feature, const Sets *sets) {
+    for (Py_ssize_t f = 0; f <= feature->number; f++)
+        if (sets->codes.of[f].others_width >= 0) return 0;
+    return 1;
+}
+
+/* Reads the headers of the sets of a feature, of which there are some jobs, and those of them that are not empty. */
+static int read_headers(const Sets *sets, const Code *code, Job *jobs, Py_ssize_t number) {
+    for (Py_ssize_t i = 0; i < number; i++) {
+        if (jobs[i].bit > sets->num_bits) return REFUSED;
+        int64_t header = (int64_t)read_number((const uint8_t *)sets->words, &jobs[i].bit, (uint32_t)code->header_width);
+        jobs[i].size = header < code->no_set ? 0 : header - code->no_set;
+        if (jobs[i].size > code->num_symbols) return REFUSED;
+    }
+    return 0;
+}
+
+/* Decodes those of some sets that are not empty. */
+static int decode_all(const Sets *sets, const Code *code, Job *jobs, Py_ssize_t number) {
+    Job some[BLOCK];
+    Py_ssize_t places[BLOCK], count = 0;
+    for (Py_ssize_t i = 0; i < number; i++)
+        if (jobs[i].size) places[count] = i, some[count++] = jobs[i];
+    if (decode(sets, code, some, count) < 0) return REFUSED;
+    for (Py_ssize_t k = 0; k < count; k++) jobs[places[k]].bit = some[k].bit;
+    return 0;
+}
+
+/* Passes the sets of a feature, whose ids are written where those that are wanted go next. */
+static int pass(const Sets *sets, const Code *code, Job *jobs, Py_ssize_t number, Ids *ids) {
+    int64_t total = 0;
+    for (Py_ssize_t i = 0; i < number; i++) total += jobs[i].size;
+    if (make_room(ids, total, 0) < 0) return REFUSED;
+    int32_t *place = ids->ids + ids->length;
+    for (Py_ssize_t i = 0; i < number; place += jobs[i++].size) jobs[i].ids = place;
+    return decode_all(sets, code, jobs, number);
+}
+
+/* Where the sets of rows in one layer begin. */
+static int begin_sets(const Prepared *rows, const int64_t *numbers, Job *jobs, Py_ssize_t n) {
+    int is_checked = are_all_checked(&rows->starts), are_codes_checked = !has_unchecked(&rows->code_blocks);
+    for (Py_ssize_t i = 0; i < n; i++) expect_ascending(&rows->starts.numbers, numbers[i]);
+    for (Py_ssize_t i = 0; i < n; i++) {
+        uint64_t first = is_checked ? get_ascending(&rows->starts.numbers, numbers[i])
+                                    : get_checked(&rows->starts, numbers[i]);
+        uint64_t stop = rows->sets.num_bits;
+        if (first > stop) return REFUSED;
+        PREFETCH(rows->sets.words + (first >> 6));
+        jobs[i] = (Job){first, 0, NULL};
+        if (are_codes_checked) continue;
+        if (numbers[i] + 1 < rows->num_rows) stop = get_checked(&rows->starts, numbers[i] + 1);
+        if (first > stop || stop > rows->sets.num_bits ||
+            !are_checked(&rows->code_blocks, first >> 6, (stop >> 6) + 1))
+            return REFUSED;
+    }
+    return 0;
+}
+
+/* Gives the ids of a row in `from` their names, one behind the other in `to`, which may be the same place. */
+static int64_t name_all(const Layer *layer, const Feature *feature, const int32_t *from, int64_t count, int32_t *to) {
+    int64_t named = 0;
+    for (int64_t i = 0; i < count; i++) {
+        int32_t id = from[i];
+        if (feature->own_ids && (id = feature->own_ids[id]) < 0) return REFUSED;
+        id = name_of(layer, id);
+        if (id == -2) return REFUSED;
+        if (id >= 0) to[named++] = id;
+    }
+    return named;
+}
+
+/* Rows of which some are in sets of the layer `listed`, and others in layers that keep ids one row behind the other. */
+static int read_fast(const Layer *listed, const Rows *found, Py_ssize_t n, Ids *ids, int64_t *ends, Py_ssize_t left) {
+    Job jobs[BLOCK];
+    int64_t numbers[BLOCK], total = 0;
+    Py_ssize_t number = 0;
+    const Feature *feature = listed ? listed->rows->features : NULL;
+    for (Py_ssize_t i = 0; i < n; i++)
+        if (found->layer[i] && found->layer[i] == listed) numbers[number++] = found->row[i];
+    if (number) {
+        const Sets *sets = &listed->rows->sets;
+        if (begin_sets(listed->rows, numbers, jobs, number) < 0) return REFUSED;
+        for (Py_ssize_t f = 0; f <= feature->number; f++) {
+            if (f && pass(sets, sets->codes.of + f - 1, jobs, number, ids) < 0) return REFUSED;
+            if (read_headers(sets, sets->codes.of + f, jobs, number) < 0) return REFUSED;
+        }
+    }
+    Content contents[BLOCK];
+    for (Py_ssize_t i = 0, k = 0; i < n; i++) {
+        contents[i].count = 0;
+        contents[i].ids = NULL;
+        if (!found->layer[i]) continue;
+        if (found->layer[i] == listed)
+            contents[i].count = jobs[k++].size;
+        else if (found->layer[i]->rows->features->form == IN_ROWS) {
+            Place place;
+            place.layer = found->layer[i];
+            place.row = found->row[i];
+            if (read_exact(&place, place.layer->rows->features, contents + i) < 0) return REFUSED;
+        }
+        total += contents[i].count;
+    }
+    if (make_room(ids, total, left) < 0) return REFUSED;
+    int32_t *place = ids->ids + ids->length;
+    for (Py_ssize_t i = 0, k = 0; i < n; place += contents[i++].count)
+        if (found->layer[i] && found->layer[i] == listed) jobs[k++].ids = place;
+    if (number && decode_all(&listed->rows->sets, listed->rows->sets.codes.of + feature->number, jobs, number) < 0)
+        return REFUSED;
+    const int32_t *from = ids->ids + ids->length;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        const Layer *layer = found->layer[i];
+        int64_t count = contents[i].count;
+        int32_t *to = ids->ids + ids->length;
+        if (!layer || !count) {
+        } else if (contents[i].ids || layer->names || feature->own_ids) {
+            const Feature *own = layer->rows->features;
+            int64_t named = name_all(layer, own, contents[i].ids ? contents[i].ids : from, count, to);
+            if (named < 0) return REFUSED;
+            ids->length += named;
+        } else {
+            if (to != from) memmove(to, from, (size_t)count * sizeof *to);
+            ids->length += count;
+        }
+        from += count;
+        ends[i] = ids->length;
+    }
+    return 0;
+}
+
+/* Rows that are kept in any way, one by one. */
+static int read_slowly(const Rows *found, Py_ssize_t n, Ids *ids, int64_t *ends, Py_ssize_t left) {
+    for (Py_ssize_t i = 0; i < n; ends[i++] = ids->length) {
+        if (!found->layer[i]) continue;
+        Arena arena;
+        Content content;
+        Place place;
+        arena_init(&arena);
+        place.layer = found->layer[i];
+        place.row = found->row[i];
+        place.ids = NULL;
+        const Feature *feature = place.layer->rows->features;
+        int64_t named = REFUSED;
+        if (read_content(&place, feature, &arena, &content) == 0 && (content.ids || !content.count) &&
+            make_room(ids, content.count, (n + left) * BLOCK) == 0) {
+            Feature bare = *feature; /* `read_content` gave the ids of its own already */
+            bare.own_ids = NULL;
+            named = name_all(place.layer, &bare, content.ids, content.count, ids->ids + ids->length);
+        }
+        arena_free(&arena);
+        if (named < 0) return REFUSED;
+        ids->length += named;
+    }
+    return 0;
+}
+
+static int read_rows(const Prepared *stack, const uint64_t *hashes, Py_ssize_t n, int64_t expire_before, Ids *ids,
+                     int64_t *indptr, Py_ssize_t *num_found) {
+    const Layer *listed = NULL; /* the one in whose sets several are decoded at once */
+    int is_fast = 1;
+    for (Py_ssize_t l = 0; l < stack->num_layers; l++) {
+        const Layer *layer = stack->layers + l;
+        const Feature *feature = layer->rows->features;
+        /* The functions of table.c fetch the windows of the next entity while they read this one. */
+        if (layer->rows->kind == SHAPED || feature->form == IN_FILTER) return REFUSED;
+        if (feature->form == IN_SETS && !listed && is_decodable(feature, &layer->rows->sets))
+            listed = layer;
+        else if (feature->form != IN_ROWS && feature->form != UNKNOWN)
+            is_fast = 0;
+    }
+    Rows found;
+    indptr[0] = 0;
+    for (Py_ssize_t first = 0; first < n; first += BLOCK) {
+        Py_ssize_t number = n - first < BLOCK ? n - first : BLOCK, left = n - first - number;
+        int64_t *ends = indptr + first + 1;
+        if (locate_all(stack, hashes + 2 * first, number, expire_before, &found) < 0) return REFUSED;
+        for (Py_ssize_t i = 0; i < number; i++) *num_found += found.layer[i] != NULL;
+        if ((is_fast ? read_fast(listed, &found, number, ids, ends, left)
+                     : read_slowly(&found, number, ids, ends, left)) < 0)
+            return REFUSED;
+    }
+    return 0;
+}
+
+/* csr(hashes, expire_before, indptr) -> (bytearray of int32, how many rows there are)
+ *
+ * The names of the ids of the first feature of each entity, uint64[n, 2]; `indptr`, int64[n + 1], tells where they
+ * begin. */
+PREPARED_METHOD(csr) {
+    Prepared *self = (Prepared *)call->self;
+    Array hashes, indptr;
+    Py_ssize_t expire_before, num_found = 0;
+    if (self->kind != STACK || !self->layers->rows->num_features) return refuse("there are no layers to read");
+    if (take(call, "8n8!.", &hashes, &expire_before, &indptr) < 0) return NULL;
+    Py_ssize_t n = indptr.length - 1;
+    if (n < 0 || hashes.length != 2 * n) return refuse(DO_NOT_FIT);
+    enum { STEPS_OF_A_ROW = 100 };
+    Ids ids = {NULL, 0, 0};
+    PyThreadState *state = n * STEPS_OF_A_ROW > WORTH_RELEASING_GIL ? PyEval_SaveThread() : NULL;
+    int failed = read_rows(self, hashes.data, n, expire_before, &ids, indptr.data, &num_found);
+    if (state) PyEval_RestoreThread(state);
+    PyObject *content = NULL, *answer = NULL;
+    if (!failed) content = PyByteArray_FromStringAndSize((const char *)ids.ids, (Py_ssize_t)(ids.length * 4));
+    free(ids.ids);
+    if (failed) Py_RETURN_NONE;
+    if (content) answer = Py_BuildValue("(Nn)", content, num_found);
+    return answer;
+}

@@ -1,0 +1,150 @@
+"""Capacity: what a fill and a seal take, as the facts of a view grow, and beside Feast's own writes.
+
+The first table writes the same Arrow batches by what tasks of Feast's Spark engine run, and by those of
+`SketchSparkEngine`, in turns. The second fills a view from Arrow and seals it once, each size in a process of
+its own. Times are of the processor, so that they hold on a machine that others use.
+"""
+
+import datetime
+import json
+import re
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from facts import FACTS_PER_ENTITY, draw_facts
+from feast.infra.common.serde import SerializedArtifacts
+from feast.types import Int64
+from measure import number, print_set_up, print_table
+from stores import UserRows, set_up_of, sketch, temporary_folder
+
+from feast_sketch_store.rows.arrow_rows import from_columns
+from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.storage.local import LocalStorage
+from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
+from feast_sketch_store.view.view import View
+
+VOCABULARY = 10_000
+BATCH = 10_000  # rows, what Spark hands over at once
+TABLE = 100_000  # rows that are made at once
+NOON = datetime.datetime(2026, 5, 1, 12, tzinfo=datetime.UTC)
+CODEC = FeatureCodec("viewed", "int64_set_val")
+
+
+def run(*, quick: bool, long: bool = False) -> None:
+    _compare_tasks(20_000 if quick else 100_000, 1 if quick else 3)
+    sizes = [100_000, 1_000_000] if quick else [100_000, 1_000_000, 10_000_000]
+    print_set_up(
+        f"{FACTS_PER_ENTITY} of {VOCABULARY:,} values per entity, Set(Int64), in sets; a local folder",
+        "numpy",
+        "pyarrow",
+    )
+    lines = []
+    for num_facts in [*sizes, *([100_000_000] if long else [])]:
+        with temporary_folder() as folder:
+            done = subprocess.run(
+                [sys.executable, "-W", "ignore", __file__, str(folder), str(num_facts // FACTS_PER_ENTITY)],
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+        found: dict[str, float] = json.loads(done.stdout)
+        per_fact = [found[name] / num_facts for name in ("memory", "log", "base", "order")]
+        cpu = [found[name] / num_facts * 1e6 for name in ("fill", "seal")]
+        lines.append([f"{num_facts:,}", *map(number, cpu), *map(number, per_fact)])
+    print_table(
+        [
+            "facts",
+            "fill, s of CPU a million",
+            "seal, s of CPU a million",
+            "memory of the seal, bytes a fact",
+            "row log, bytes a fact",
+            "base, bytes a fact",
+            "order, bytes a fact",
+        ],
+        lines,
+    )
+
+
+def _compare_tasks(num_users: int, rounds: int) -> None:
+    """Time what a task of either engine does with the same batches."""
+    from feast.infra.compute_engines.spark.utils import map_in_arrow
+
+    from feast_sketch_store.engines import tasks
+
+    print_set_up(f"{set_up_of(num_users)}, batches of {BATCH:,} rows; one process", "feast", "pyarrow")
+    samples: dict[str, list[float]] = {"Feast's task": [], "ours": []}
+    batches = [batch for table in _tables(num_users) for batch in table.to_batches(max_chunksize=BATCH)]
+    for _ in range(rounds):
+        for side, times in samples.items():
+            with temporary_folder() as folder:
+                store = sketch(folder, UserRows(1, Int64), seal="job")
+                artifacts = SerializedArtifacts.serialize(store.view, store.config)  # type: ignore[attr-defined]
+                before = _processor_seconds()
+                if side == "ours":
+                    list(tasks.write(iter(batches), artifacts, "job-"))
+                else:
+                    list(map_in_arrow(iter(batches), artifacts))
+                times.append(_processor_seconds() - before)
+    feasts, ours = (median(times) for times in samples.values())
+    print_table(
+        ["write of", "s of CPU", "rows a second of CPU"],
+        [[side, number(median(t)), number(num_users / median(t))] for side, t in samples.items()]
+        + [["ours / Feast's", number(ours / feasts), ""]],
+    )
+
+
+def _tables(num_users: int) -> Iterator[pa.Table]:
+    for first in range(0, num_users, TABLE):
+        users = np.arange(first, min(num_users, first + TABLE))
+        items = draw_facts(len(users), VOCABULARY, seed=first)
+        ends = np.arange(0, items.size + 1, FACTS_PER_ENTITY, dtype=np.int32)
+        viewed = pa.ListArray.from_arrays(pa.array(ends), pa.array(items.ravel()))
+        moments = pa.array([NOON] * len(users), pa.timestamp("us", "UTC"))
+        yield pa.table({"user_id": users, "viewed": viewed, "event_timestamp": moments})
+
+
+def _processor_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def _memory(name: str) -> int:
+    match = re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert match
+    return int(match[1]) * 1024
+
+
+def _fill_and_seal(folder: Path, num_users: int) -> None:
+    settings = ViewSettings("history", 1e-5, {"viewed": FeatureSettings(CODEC, 0.01, 10**6)})
+    view = View(LocalStorage(folder / "view"), settings)
+    fill = 0.0
+    files = []
+    for table in _tables(num_users):
+        before = _processor_seconds()
+        rows = from_columns(table, [CODEC], {"user_id": "int64_val"})
+        files += view.stage([rows], "job-")
+        fill += _processor_seconds() - before
+    view.commit_staged(files)
+    log = sum(file.size_bytes for file in files)
+    del table, rows
+    pa.default_memory_pool().release_unused()
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    resident, before = _memory("VmRSS"), _processor_seconds()
+    assert view.seal()
+    found: dict[str, Any] = {"fill": fill, "seal": _processor_seconds() - before, "log": log}
+    sealed = view.sealed()
+    assert sealed is not None
+    parts = sealed[1].manifest().files
+    found |= {part: file.size_bytes for part, file in parts.items()}
+    print(json.dumps(found | {"memory": _memory("VmHWM") - resident - found["base"]}))
+
+
+if __name__ == "__main__":
+    _fill_and_seal(Path(sys.argv[1]), int(sys.argv[2]))

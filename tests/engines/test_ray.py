@@ -1,0 +1,66 @@
+"""Ray fills a view: Feast's engine as it is, and the one that writes to the row log."""
+
+import os
+from functools import partial
+
+import pytest
+
+pytest.importorskip("ray", reason="install the extra engines-ray")
+
+import ray
+
+from feast_sketch_store.engines import ray_engine
+from feast_sketch_store.row_log import RowLog
+from tests.engines import faulty
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of Ray and of Feast's use of it
+
+OWN = {"type": "feast_sketch_store.engines.SketchRayEngine", "write_concurrency": 2}
+FEASTS = {"type": "ray.engine", "write_concurrency": 2}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster(workers_find_the_tests):
+    ray.init(num_cpus=2, include_dashboard=False, object_store_memory=100 << 20, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture
+def ray_repository(make_repository):
+    def make(engine, **options):
+        return make_repository(engine, {"type": "ray"}, **options)
+
+    return make
+
+
+@pytest.mark.parametrize("engine", [FEASTS, OWN], ids=["feasts", "own"])
+def test_a_view_is_filled(ray_repository, engine):
+    repository = ray_repository(engine)
+    repository.materialize()
+    repository.check()
+
+
+def test_a_job_loses_no_row_with_its_worker(ray_repository, monkeypatch, tmp_path):
+    repository = ray_repository(OWN)
+    monkeypatch.setattr(ray_engine, "write", faulty.dying(tmp_path, partial(os._exit, 1)))
+    repository.materialize()
+    assert (tmp_path / "died").exists()
+    repository.check()
+    parts = list(RowLog(repository.view.storage).parts())
+    assert sum(file.num_rows for file in parts) == repository.num_users
+
+
+def test_a_row_that_cannot_be_written_fails_the_job(ray_repository):
+    repository = ray_repository(OWN, max_vocabulary=10)
+    with pytest.raises(Exception, match="max_vocabulary"):
+        repository.materialize()
+    (of_registry,) = repository.store.list_feature_views()
+    assert of_registry.materialization_intervals == []
+
+
+def test_feasts_engine_hides_a_write_that_failed(ray_repository):
+    # As the page of the engines warns; when Feast raises, the warning goes.
+    repository = ray_repository(FEASTS, max_vocabulary=10)
+    repository.materialize()
+    assert repository.view.stats().unsealed_rows == 0

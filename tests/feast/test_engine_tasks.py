@@ -1,0 +1,208 @@
+"""What the tasks of an engine write and its job commits, without Spark or Ray around them."""
+
+import copy
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+import pytest
+from feast.field import Field
+from feast.protos.feast.types.Value_pb2 import StringSet, Value
+from feast.types import Array, Int64
+
+from feast_sketch_store.engines import tasks
+from feast_sketch_store.engines.job import WriteJob
+from feast_sketch_store.errors import RowError, SketchStoreError, StorageError
+from feast_sketch_store.view import worker_views
+
+NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
+
+
+def batch(users, **more):
+    """Rows as an engine has them, with a column that the view lacks."""
+    table = pa.table(
+        {
+            "user_id": pa.array(users, pa.int64()),
+            "viewed": pa.array([[f"item {user}", "all"] for user in users], pa.list_(pa.string())),
+            "event_timestamp": pa.array([NOON] * len(users), pa.timestamp("us", "UTC")),
+            "row_number": pa.array([1] * len(users)),
+            **more,
+        }
+    )
+    return table.to_batches()[0]
+
+
+def run(job, *batches):
+    """One run of a task: its report."""
+    reports = list(tasks.write(iter(batches), job.artifacts, job.label))
+    return pa.Table.from_batches(reports)
+
+
+def values_of(harness, *users):
+    read = harness.reopened().read(*users)
+    return [None if values is None else set(values["viewed"].string_set_val.val) for _, values in read]
+
+
+@pytest.fixture
+def harness(make_harness):
+    return make_harness()
+
+
+def job_of(harness):
+    return WriteJob(harness.config, harness.view, harness.store)
+
+
+def files_of(harness):
+    return sorted(path.name for path in harness.folder.glob("rows/*.parquet"))
+
+
+def view_of(harness):
+    view = harness.reopened().store.view(harness.config, harness.view)
+    view.refresh()
+    return view
+
+
+def test_rows_of_all_tasks_count_and_are_sealed_once(harness):
+    with job_of(harness) as job:
+        reports = [run(job, batch([1, 2]), batch([3])), run(job, batch([4])), run(job)]
+        assert values_of(harness, 1, 4) == [None, None]
+        job.finish(reports, 4)
+    assert values_of(harness, 1, 2, 3, 4, 5) == [{f"item {n}", "all"} for n in (1, 2, 3, 4)] + [None]
+    stats = view_of(harness).stats()
+    assert (stats.sealed_entities, stats.unsealed_rows) == (4, 0)
+    assert all(name.startswith(job.label) for name in files_of(harness))
+
+
+def test_a_view_that_a_job_seals_is_not_sealed(make_harness):
+    harness = make_harness(seal="job")
+    with job_of(harness) as job:
+        job.finish([run(job, batch([1]))], 1)
+    assert view_of(harness).stats().unsealed_rows == 1
+
+
+def test_a_task_that_ran_twice_leaves_nothing_behind(harness):
+    with job_of(harness) as job:
+        run(job, batch([1]))  # died after it wrote, or was slower than its twin
+        job.finish([run(job, batch([1]))], 1)
+    assert len(files_of(harness)) == 1
+    assert view_of(harness).stats().sealed_entities == 1
+
+
+@pytest.mark.parametrize("num_rows", [2, 4])
+def test_a_job_of_other_rows_than_were_written_fails_and_commits_nothing(harness, num_rows):
+    with (
+        pytest.raises(StorageError, match=f"has {num_rows} rows, its tasks were given 3 and wrote 3"),
+        job_of(harness) as job,
+    ):
+        job.finish([run(job, batch([1, 2, 3]))], num_rows)
+    assert values_of(harness, 1, 2, 3) == [None] * 3
+    assert files_of(harness) == []
+
+
+def test_a_file_that_is_missing_from_a_report_fails_the_job(harness):
+    with job_of(harness) as job:
+        report = run(job, batch([1]))
+        with pytest.raises(StorageError, match="were given 1 and wrote 0"):
+            job.finish([report.slice(1)], 1)
+
+
+def test_a_report_that_counts_twice_fails_the_job(harness):
+    with job_of(harness) as job:
+        report = run(job, batch([1]))
+        with pytest.raises(StorageError, match="a file twice"):
+            job.finish([report, report], 2)
+    assert values_of(harness, 1) == [None]
+
+
+def test_a_file_that_is_gone_fails_the_job(harness):
+    with job_of(harness) as job:
+        report = run(job, batch([1]))
+        (harness.folder / "rows" / files_of(harness)[0]).unlink()
+        with pytest.raises(StorageError, match="nothing was committed"):
+            job.finish([report], 1)
+
+
+def test_a_row_that_cannot_be_kept_fails_the_task(harness):
+    with pytest.raises(RowError, match="user_id"), job_of(harness) as job:
+        run(job, batch([1, None]))
+    assert files_of(harness) == []
+
+
+def test_small_batches_are_one_file_whose_rows_are_checked_together(harness, monkeypatch):
+    monkeypatch.setattr(tasks, "_ROWS", 4)
+    with job_of(harness) as job:
+        job.finish([run(job, *(batch([n]) for n in range(10)))], 10)
+    assert len(files_of(harness)) == 1
+    assert view_of(harness).stats().sealed_entities == 10
+
+
+def test_a_newer_row_that_was_there_wins(harness):
+    newer = Value(string_set_val=StringSet(val=["newer"]))
+    harness.write(1, {"viewed": newer}, harness.noon(1))
+    with job_of(harness) as job:
+        job.finish([run(job, batch([1, 2]))], 2)
+    assert values_of(harness, 1, 2) == [{"newer"}, {"item 2", "all"}]
+
+
+def test_rows_of_lists_go_the_same_way(make_harness, make_view):
+    seen = Field(name="seen", dtype=Array(Int64), tags={"sketch.codec": "list"})
+    view = make_view([seen])
+    view.ttl = timedelta(days=36_500)
+    harness = make_harness(view=view)
+    with job_of(harness) as job:
+        rows = batch([1, 2]).drop_columns(["viewed"])
+        rows = pa.Table.from_batches([rows]).append_column("seen", pa.array([[1, 2], [3]]))
+        job.finish([run(job, *rows.to_batches())], 2)
+    read = harness.reopened().read(1, 2)
+    assert [sorted(values["seen"].int64_list_val.val) for _, values in read] == [[1, 2], [3]]
+
+
+def test_a_replica_does_not_start_a_job(harness):
+    config = harness.config.model_copy()
+    config._online_store = harness.config.online_store.model_copy(update={"role": "replica"})
+    with pytest.raises(StorageError, match="only reads"):
+        WriteJob(config, harness.view, harness.store)
+
+
+def test_another_store_is_refused(make_harness):
+    harness = make_harness(type="sqlite")
+    with pytest.raises(SketchStoreError, match="SqliteOnlineStore"):
+        job_of(harness)
+
+
+def test_a_job_beside_another_seal_keeps_its_rows_unsealed(harness, monkeypatch, caplog):
+    with job_of(harness) as job:
+        report = run(job, batch([1]))
+        view = harness.store.view(harness.config, harness.view)
+        monkeypatch.setattr(view, "seal", lambda: False)
+        job.finish([report], 1)
+    assert "another process is sealing" in caplog.text
+    assert values_of(harness, 1) == [{"item 1", "all"}]
+
+
+# -- stores of a worker ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def in_worker(monkeypatch):
+    monkeypatch.setattr(worker_views, "is_worker", lambda: True)
+    monkeypatch.setattr("feast_sketch_store.online_store.is_worker", lambda: True)
+    monkeypatch.setattr(worker_views, "_shared", {})
+
+
+def test_stores_of_a_worker_share_their_views(harness, in_worker):
+    views = [harness.reopened().store.view(harness.config, harness.view) for _ in range(2)]
+    assert views[0] is views[1]
+    assert harness.store.view(harness.config, harness.view) is not views[0]  # made before
+
+
+def test_a_view_of_a_worker_is_opened_anew_for_other_options(harness, in_worker):
+    first = harness.reopened().store.view(harness.config, harness.view)
+    other = copy.copy(harness.config)
+    other._online_store = harness.config.online_store.model_copy(update={"refresh_interval_seconds": 7.0})
+    assert harness.reopened().store.view(other, harness.view) is not first
+
+
+def test_a_process_that_is_no_worker_shares_nothing(harness):
+    assert not worker_views.is_worker()
+    views = [harness.reopened().store.view(harness.config, harness.view) for _ in range(2)]
+    assert views[0] is not views[1]

@@ -1,0 +1,240 @@
+"""Replicas that serve while the settings and the release of writers and replicas change, one by one."""
+
+import threading
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from feast.protos.feast.types.Value_pb2 import StringSet, Value
+
+import feast_sketch_store
+from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.structures.goals import NOISE_RATIO, Goal
+from feast_sketch_store.view.sealing import SealPolicy
+from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
+from feast_sketch_store.view.view import View
+from tests.helpers.keys import user_hashes, user_key
+from tests.storage.memory import Files, ObjectsInMemory
+
+USERS = 40
+CODEC = FeatureCodec("viewed", "string_set_val")
+NEVER = SealPolicy(1.0, 10**9)
+INTERVAL_SECONDS = 0.002
+PATIENCE_SECONDS = 60
+
+
+def settings_of(target, presence=1e-9):
+    return ViewSettings("history", presence, {"viewed": FeatureSettings(CODEC, target, 10**6)})
+
+
+SETTINGS = settings_of(Goal(NOISE_RATIO, 0.1, "sets"))
+
+
+class Bucket(ObjectsInMemory):
+    """Where each view is as if it was in a process of its own."""
+
+    fetches = True
+
+    @property
+    def identity(self):
+        return f"{self.location} {id(self)}"
+
+
+class SeenByOlderRelease(Bucket):
+    """Manifests of version 2 have one that no release knows, as 2 is to an older one."""
+
+    def read(self, name, start=0, length=None):
+        content = super().read(name, start, length)
+        if name.endswith(".json") and b'"format_version":2' in content:
+            content = content.replace(b'"format_version":2', b'"format_version":9')
+        return content
+
+
+class WrittenByOlderRelease(Bucket):
+    """Manifests have version 1, as without checksums of chunks."""
+
+    fetches = False
+
+
+class Fleet:
+    """Replicas, each read by a thread all the time. All users have the same values, those of one commit."""
+
+    def __init__(self):
+        self.files = Files()
+        self.commits = 0
+        self.reads = 0
+        self.problems = []
+        self.seen = {}
+        self._replicas = {}
+        self._changed = threading.Condition()  # after each read
+
+    def writer(self, settings=SETTINGS, storage=Bucket):
+        return View(storage(self.files), settings, NEVER, 0.0)
+
+    def start(self, name, settings=SETTINGS, storage=Bucket):
+        """A replica, in the place of the one with the same name, which ends when the new one serves."""
+        view = View(storage(self.files, read_only=True), settings, NEVER, INTERVAL_SECONDS, is_replica=True)
+        is_over = threading.Event()
+        self._look(name, view, 0)
+        thread = threading.Thread(target=self._read_on, args=(name, view, is_over))
+        self.stop(name)
+        self._replicas[name] = (view, thread, is_over)
+        thread.start()
+        return view
+
+    def stop(self, name):
+        if name in self._replicas:
+            view, thread, is_over = self._replicas.pop(name)
+            is_over.set()
+            thread.join()
+            view.close()
+
+    def commit(self, writer, users=range(USERS)):
+        self.commits += 1
+        value = Value(string_set_val=StringSet(val=["all", f"commit {self.commits}"]))
+        event = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self.commits)
+        writer.write([(user_key(user), {"viewed": value}, event, None) for user in users])
+
+    def wait_until_seen(self, *names):
+        self.wait_until(lambda: all(self.seen[name] >= self.commits for name in names or self._replicas))
+
+    def wait_for_reads(self, count=50):
+        wanted = self.reads + count
+        self.wait_until(lambda: self.reads >= wanted)
+
+    def wait_until(self, is_so):
+        with self._changed:
+            assert self._changed.wait_for(lambda: self.problems or is_so(), PATIENCE_SECONDS), self.seen
+        assert not self.problems, self.problems[:3]
+
+    def _read_on(self, name, view, is_over):
+        seen = 0
+        while not is_over.is_set():
+            try:
+                seen = self._look(name, view, seen)
+            except Exception as error:
+                self.problems.append(f"{name}: {error!r}")
+                return
+
+    def _look(self, name, view, seen):
+        versions = set()
+        found = 0
+        for answer in view.read(user_hashes(range(USERS)), ["viewed"]):
+            feature = answer.features["viewed"]
+            values = feature.decoder.values(feature.states, feature.indptr, feature.symbols)
+            found += len(values)
+            for value in values:
+                items = set(value.string_set_val.val)
+                if "all" not in items:
+                    self.problems.append(f"{name}: a false negative")
+                # A filter may show more; what was written last is there.
+                versions.add(max(int(item.removeprefix("commit ")) for item in items - {"all"}))
+        if found != USERS:
+            self.problems.append(f"{name}: {found} users")
+        if min(versions) < seen:
+            self.problems.append(f"{name}: version {min(versions)} after {seen}")
+        with self._changed:
+            self.reads += 1
+            self.seen[name] = min(versions)
+            self._changed.notify_all()
+        return min(versions)
+
+
+@pytest.fixture
+def fleet():
+    running = Fleet()
+    yield running
+    for name in list(running._replicas):
+        running.stop(name)
+    assert running.problems == []
+
+
+@contextmanager
+def changed(fleet):
+    """What happens meanwhile is seen by all, and reads were answered."""
+    before = fleet.reads
+    yield
+    fleet.wait_until_seen()
+    fleet.wait_for_reads()
+    assert fleet.reads > before
+
+
+def test_replicas_serve_through_a_change_of_structures_and_rates(fleet):
+    changes = [
+        settings_of(1e-9),  # filters
+        settings_of(Goal(NOISE_RATIO, 0.1, "sets"), presence=1e-7),
+        settings_of(1e-12, presence=1e-12),
+    ]
+    writer = fleet.writer()
+    fleet.commit(writer)
+    writer.seal()
+    names = ["a", "b", "c"]
+    for name in names:
+        fleet.start(name)
+    structures = []
+    for settings in changes:
+        # Replicas before the writer and after it, in any order: settings matter to seals.
+        fleet.start("a", settings)
+        writer = fleet.writer(settings)
+        with changed(fleet):
+            fleet.commit(writer)
+            writer.seal()
+        fleet.start("b", settings)
+        with changed(fleet):
+            fleet.commit(writer, range(USERS))
+            writer.seal(as_delta=True)
+        fleet.start("c", settings)
+        with changed(fleet):
+            fleet.commit(writer)
+        views = [fleet._replicas[name][0] for name in names]
+        (structure,) = {view.stats().structures["viewed"] for view in views}
+        structures.append(structure)
+    assert structures == ["bloom", "sets", "bloom"]
+
+
+def test_replicas_serve_through_an_upgrade_that_begins_with_them(fleet, monkeypatch):
+    with monkeypatch.context() as older:
+        older.setattr(feast_sketch_store, "__version__", "0.0.1")
+        writer = fleet.writer(storage=WrittenByOlderRelease)
+        fleet.commit(writer)
+        writer.seal()
+        assert fleet.writer()._snapshots.list()[0].manifest().format_version == 1
+        for name in ("a", "b"):
+            fleet.start(name, storage=SeenByOlderRelease)
+        fleet.start("a")
+        with changed(fleet):
+            fleet.commit(writer)
+            writer.seal()
+        fleet.start("b")
+    writer = fleet.writer()
+    with changed(fleet):
+        fleet.commit(writer)
+        writer.seal(as_delta=True)
+    assert fleet.writer()._snapshots.list()[0].manifest().format_version == 2
+    with changed(fleet):
+        fleet.commit(writer)
+        writer.seal()
+        writer.vacuum(0)
+
+
+def test_a_replica_of_an_older_release_serves_on_what_it_had(fleet, caplog):
+    writer = fleet.writer(storage=WrittenByOlderRelease)
+    fleet.commit(writer)
+    writer.seal()
+    late = fleet.start("late", storage=SeenByOlderRelease)
+    fleet.start("early")
+    writer = fleet.writer()
+    for _ in range(3):  # its own snapshot is gone then
+        fleet.commit(writer)
+        writer.seal()
+    writer.vacuum(0)
+    fleet.wait_until_seen("early")
+    fleet.wait_for_reads()
+    fleet.wait_until(lambda: late.freshness().state == "STALE")
+    told = late.freshness()
+    assert (told.state, told.is_ready) == ("STALE", True)
+    assert "upgrade feast_sketch_store" in told.problem
+    assert "upgrade feast_sketch_store" in caplog.text
+    assert fleet.seen["late"] < fleet.seen["early"]
+    fleet.start("late")
+    fleet.wait_until_seen()

@@ -1,0 +1,157 @@
+"""Reads of one entity from a prepared filter give what reads through arrays give."""
+
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from feast.protos.feast.types.EntityKey_pb2 import EntityKey
+from feast.protos.feast.types.Value_pb2 import Int64Set, StringSet, Value
+
+from feast_sketch_store import kernel
+from feast_sketch_store.adapter import single
+from feast_sketch_store.adapter.responses import to_rows
+from feast_sketch_store.layers import Goal
+from feast_sketch_store.rows.codecs import EXACT, VALUE, FeatureCodec
+from feast_sketch_store.rows.encoding import NO_TIMESTAMP
+from feast_sketch_store.rows.entity_keys import hash_entity_keys
+from feast_sketch_store.storage.local import LocalStorage
+from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
+from feast_sketch_store.view.view import View
+
+NUM_ROWS = 400
+FIRST = datetime(2026, 3, 1, tzinfo=UTC)
+SETS, SCALARS = ("viewed", "tags"), ("country",)
+FEATURES = (*SETS, *SCALARS, "score", "nothing")
+USERS = range(-20, 2 * NUM_ROWS)
+NO_MASKS = (None, None, None, None)  # nor first symbols of hashes
+
+pytestmark = pytest.mark.skipif(not kernel.IS_COMPILED, reason="the kernel is not compiled")
+
+
+def key(user):
+    return EntityKey(join_keys=["user"], entity_values=[Value(int64_val=user)])
+
+
+def rows_of(users, random, is_listed, moment):
+    """Rows of few shapes: some lack this or that."""
+    rows = []
+    for user in users:
+        numbers = random.choice(500, random.integers(0, 30), replace=False).tolist()
+        texts = sorted({f"wörd {number}" for number in random.integers(0, 90, 3)})
+        values = {
+            "viewed": Value(int64_set_val=Int64Set(val=[] if user % 5 == 1 else numbers)),
+            "tags": Value() if user % 5 == 2 else Value(string_set_val=StringSet(val=texts)),
+            "country": Value(string_val=f"country {random.integers(0, 9)}"),
+        }
+        if user % 5 == 3:
+            del values["country"]
+        if is_listed:
+            values["score"] = Value(double_val=float(user))
+        rows.append((key(user), values, moment + timedelta(days=user % 2), None))
+    return rows
+
+
+@pytest.fixture(scope="module", params=["shaped", "shaped and unsealed", "listed", "weighted", "opened"])
+def state(request, tmp_path_factory):
+    random, folder = np.random.default_rng(7), tmp_path_factory.mktemp("view")
+    is_listed = request.param == "listed"
+    goal = Goal("error_rate", 0.02, "bloom")
+    weighted = Goal("noise_ratio", 1.5, "weighted_bloom") if request.param == "weighted" else goal
+    features = {
+        "viewed": FeatureSettings(FeatureCodec("viewed", "int64_set_val"), weighted, 10**6),
+        "tags": FeatureSettings(FeatureCodec("tags", "string_set_val"), goal, 10**6),
+        "country": FeatureSettings(FeatureCodec("country", "string_val"), 0.02, 10**6),
+    }
+    if is_listed:
+        features["score"] = FeatureSettings(FeatureCodec("score", "double_val", EXACT), goal, 10**6)
+    settings = ViewSettings("users", 1e-4, features, join_keys={"user": "int64_val"})
+    view = View(LocalStorage(folder), settings)
+    view.write(rows_of(range(NUM_ROWS), random, is_listed, FIRST))
+    view.seal()
+    (layer,) = view.current().sealed.layers
+    assert {layer.features[name].structure for name in SETS} <= {"bloom", "weighted_bloom"}
+    assert (layer.presence.num_listed is None) is not is_listed
+    if request.param == "shaped and unsealed":
+        later = FIRST + timedelta(days=3)
+        view.write(rows_of(range(0, 2 * NUM_ROWS, 7), random, is_listed, later))
+    if request.param == "opened":
+        view = View(LocalStorage(folder), settings)
+    view.refresh()
+    return view.current()
+
+
+def slow(state, user, expire_before=NO_TIMESTAMP):
+    answers = state.read(hash_entity_keys([key(user)]), FEATURES, expire_before)
+    found = [answer for answer in answers if len(answer.found)]
+    return to_rows(answers, 1)[0], found[0].features if found else {}
+
+
+@pytest.mark.parametrize("days", [None, 1])
+def test_rows_and_values_are_the_same(state, days):
+    """Some reads are refused, of an entity that has several shapes."""
+    expire_before = NO_TIMESTAMP if days is None else int((FIRST + timedelta(days=days)).timestamp() * 1e6)
+    rows, refused, found = state.prepared(FEATURES), 0, 0
+    prepared = {name: state.prepared((name,)) for name in (*SETS, *SCALARS)}
+    random = np.random.default_rng(2)
+    for user in USERS:
+        wanted, answers = slow(state, user, expire_before)  # which checks blocks that were not
+        ask = single.hash_entity_key(key(user)), expire_before
+        row = single.read_row(rows, ask[0], FEATURES, expire_before)
+        if row is None:
+            refused += wanted[1] is not None
+            continue
+        assert row == wanted
+        found += wanted[1] is not None
+        for name, one in prepared.items():
+            symbols = answers[name].symbols if name in answers else np.zeros(0, np.int32)
+            np.testing.assert_array_equal(np.frombuffer(one.ids(*ask) or b"", np.int32), symbols)
+            weights = random.normal(size=500)
+            assert one.score(*ask, weights) == pytest.approx(weights[symbols].sum())
+        candidates, out, has = pa.array(np.arange(600)), np.ones(600, np.bool_), np.zeros(600, np.bool_)
+        if "viewed" in answers:
+            has = answers["viewed"].contains(answers["viewed"].decoder.vocabulary.find(candidates))[0]
+        prepared["viewed"].contains_numbers(*ask, kernel.SEED, candidates.to_numpy(), out)
+        np.testing.assert_array_equal(out, has)
+    assert found > 150
+    assert refused <= 0.05 * NUM_ROWS
+
+
+def test_what_was_not_checked_is_refused():
+    """Of the two blocks of a table all bits are ones, so everybody has everything in it."""
+    words, salt, nobody = np.full(18, 2**64 - 1, np.uint64), (1, 2), np.zeros((0, 2), np.uint64)
+    times, marks = np.zeros(1, np.int64), np.ones(2, np.uint8)
+    layer, rows = kernel.prepared_rows(), kernel.prepared_rows()
+    layer.shaped(words, 16, *salt, nobody, 0, 1, 3, *NO_MASKS, times, times, marks, 9)
+    layer.feature(b"\x0a", True, 0, np.arange(30), None, None)
+    layer.from_filter(words, 16, *salt, nobody, 1, 30, 3, *NO_MASKS, marks, 9)
+    layer.states(np.full(2, VALUE, np.uint64), 2, 0, 1, None, 0)
+    rows.layer(layer, None)
+    ask = b"0123456789abcdef", NO_TIMESTAMP
+    assert rows.ids(*ask) is None
+    marks[:] = 1, 0
+    hashes = [bytes([number]) * 16 for number in range(200)]
+    assert len({rows.ids(one, NO_TIMESTAMP) is None for one in hashes}) == 2  # some are in the one alone
+    marks[:] = 0
+    assert rows.ids(*ask) == np.arange(30, dtype=np.int32).tobytes()
+
+
+def test_what_does_not_fit_is_refused():
+    words, salt, nobody = np.zeros(9, np.uint64), (1, 2), np.zeros((0, 2), np.uint64)
+    times = np.zeros(40, np.int64)
+    for symbols, bounds in ((40, times[:39].copy()), (600, np.zeros(600, np.int64))):
+        rows = kernel.prepared_rows()
+        with pytest.raises(ValueError, match=r"fit|window"):
+            rows.shaped(words, 8, *salt, nobody, 0, symbols, 3, *NO_MASKS, bounds, bounds, None, 0)
+    rows = kernel.prepared_rows()
+    rows.shaped(words, 8, *salt, nobody, 0, 40, 3, *NO_MASKS, times, times, None, 0)
+    with pytest.raises(ValueError, match="already"):
+        rows.shaped(words, 8, *salt, nobody, 0, 40, 3, *NO_MASKS, times, times, None, 0)
+    with pytest.raises(ValueError, match="no feature"):
+        rows.states(np.zeros(2, np.uint64), 1, 0, 40, None, 0)
+    rows.feature(b"\x0a", True, 0, np.arange(30), None, None)
+    with pytest.raises(ValueError, match="do not fit"):
+        rows.from_filter(words, 8, *salt, nobody, 0, 31, 3, *NO_MASKS, None, 0)
+    rows.from_filter(words, 8, *salt, nobody, 0, 30, 3, *NO_MASKS, None, 0)
+    with pytest.raises(ValueError, match="do not fit"):
+        rows.states(np.zeros(2, np.uint64), 1, 0, 39, None, 0)
