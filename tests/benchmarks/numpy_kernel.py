@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from stores import UserRows, sketch, temporary_folder
 
 from feast_sketch_store import SketchReader, kernel
-from feast_sketch_store.kernel import compiled, reference, reference_sets
+from feast_sketch_store.kernel import compiled, reference, reference_lists, reference_rows, reference_sets
 from feast_sketch_store.succinct import GolombSets, SetCode
 
 NUM_ROWS = 5_000
@@ -56,12 +56,10 @@ def _sets(sizes: NDArray[np.int64], random: np.random.Generator) -> GolombSets:
 
 
 def _codes(name: str, sets: GolombSets, rounds: int, calls: int) -> Iterator[list[str]]:
-    codes, offsets = sets._parts
+    arguments = sets.joint_codes, sets.words, sets.num_bits, sets.starts.parts
 
     def of(module: ModuleType) -> Callable[[NDArray[np.int64]], object]:
-        return lambda rows: module.read_sets(
-            codes, sets.words, sets.num_bits, offsets, sets.num_rows, rows, 0
-        )
+        return lambda rows: module.read_sets(*arguments, rows, 0)
 
     sides = {"compiled": of(compiled), "NumPy": of(reference_sets)}
     for batch in BATCHES:
@@ -89,7 +87,7 @@ def _reads(rounds: int, calls: int) -> Iterator[list[str]]:
 
             return read
 
-        sides = {"compiled": by(compiled), "NumPy": by(reference, reference_sets)}
+        sides = {"compiled": by(compiled), "NumPy": by(reference, reference_rows, reference_lists, reference_sets)}
         for batch in BATCHES:
 
             def users(call: int, batch: int = batch) -> NDArray[np.int64]:
