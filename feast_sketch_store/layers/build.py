@@ -23,6 +23,7 @@ from feast_sketch_store.layers.presence import Presence
 from feast_sketch_store.layers.shapes import ShapedRows
 from feast_sketch_store.layers.shards import EVERYTHING, HashRange
 from feast_sketch_store.layers.sketch import SketchLayer
+from feast_sketch_store.layers.static_rows import StaticRows
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedRows, RowKeys
 from feast_sketch_store.rows.vocabulary import Vocabulary
@@ -31,6 +32,7 @@ from feast_sketch_store.structures.base import RowsToSeal, Shortfall, Structure
 from feast_sketch_store.structures.bloom import BloomTable
 from feast_sketch_store.structures.costs import index_bytes
 from feast_sketch_store.structures.goals import MEMORY, Goal
+from feast_sketch_store.structures.static import StaticScalars
 from feast_sketch_store.succinct import FingerprintIndex, new_salt
 from feast_sketch_store.succinct.fingerprints import expected_twins
 
@@ -208,6 +210,8 @@ class SketchLayerBuilder:
         assert not isinstance(structures, Shortfall), "sets and columns keep what they are given"
         if kept.is_listed and order is not None:
             return _list_rows(plan, order, structures), structures, kept
+        if kept.holder == StaticScalars.kind:
+            return StaticRows(StaticScalars.among(structures), plan.shapes[0], plan.bounds), structures, kept
         return ShapedRows(BloomTable.among(structures), plan.shapes, plan.bounds), structures, kept
 
     def _structures(self, kept: Kept, rows: RowsToSeal) -> list[Structure] | Shortfall:
@@ -215,7 +219,7 @@ class SketchLayerBuilder:
         structures = []
         for kind in registry.kinds():
             features = [(self._features[n], o.plan) for n, o in kept.offers.items() if o.kind == kind.kind]
-            if features or (kind.holds_rows and rows.symbols):
+            if features or (kind.kind == kept.holder and rows.symbols):
                 built = kind.build(features, rows)
                 if isinstance(built, Shortfall):
                     return built
