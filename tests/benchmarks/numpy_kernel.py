@@ -87,7 +87,10 @@ def _reads(rounds: int, calls: int) -> Iterator[list[str]]:
 
             return read
 
-        sides = {"compiled": by(compiled), "NumPy": by(reference, reference_rows, reference_lists, reference_sets)}
+        sides = {
+            "compiled": by(compiled),
+            "NumPy": by(reference, reference_rows, reference_lists, reference_sets),
+        }
         for batch in BATCHES:
 
             def users(call: int, batch: int = batch) -> NDArray[np.int64]:
