@@ -27,6 +27,7 @@ from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.snapshot.files import Listing, SnapshotFile, SnapshotFolder
 from feast_sketch_store.snapshot.order import load_order
 from feast_sketch_store.snapshot.sealed import open_deltas, open_shards
+from feast_sketch_store.storage.base import MissingFileError
 from feast_sketch_store.view.freshness import CATCHING_UP, EMPTY, FETCHING
 from feast_sketch_store.view.last_known import LastKnown, Moment
 from feast_sketch_store.view.semantics import REPLACE, RowSemantics
@@ -386,7 +387,8 @@ class StateLoader:
 
         Returns
         -------
-        None if there are commits between the state and these rows, which have to be read.
+        None if there are commits between the state and these rows, which have to be read, or if others have
+        replaced the state's snapshot and removed what these rows need of it.
         """
         if state.pinned:
             return None
@@ -398,7 +400,10 @@ class StateLoader:
         is_start = position.number == num_commits - 1
         if not is_next or position.cursor is None or (known.identity is None and not is_start):
             return None
-        return self._with_rows(state, table, position, num_commits)
+        try:
+            return self._with_rows(state, table, position, num_commits)
+        except MissingFileError:  # `load` finds the newer snapshot, or says so if there is none
+            return None
 
     def sealed(self) -> State:
         """The state of the newest snapshot that can be read, without the commits since.

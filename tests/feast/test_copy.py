@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 import yaml
 from click.testing import CliRunner
-from feast import Entity, FeatureStore, FeatureView, Field, FileSource, PushSource, ValueType
+from feast import FeatureStore
 from feast.data_source import PushMode
 from feast.types import Float64, Set, String
 
@@ -14,49 +14,23 @@ from feast_sketch_store.cli import cli
 from feast_sketch_store.errors import StorageError
 from feast_sketch_store.operations import copying
 from feast_sketch_store.storage.local import LocalStorage
-from tests.helpers import object_servers
+from tests.helpers.repository import make_repository
 
 EVENT = datetime(2026, 5, 1, tzinfo=UTC)
 USERS = [{"user_id": user} for user in (0, 1, 7, 39, 40)]
 
 
 @pytest.fixture(scope="module")
-def moto():
-    with object_servers.start("moto") as server:
-        yield server
+def moto(object_server):
+    return object_server("moto")
 
 
 @pytest.fixture
 def repository(tmp_path, moto):
     """A repository of two views with sealed rows, unsealed ones, and a deletion."""
-    config = {
-        "project": "Shop",
-        "provider": "local",
-        "registry": "registry.db",
-        "entity_key_serialization_version": 3,
-        "online_store": {
-            "type": "sketch",
-            "path": "sketch",
-            "storage_options": moto.options,
-            "seal": "job",
-            "error_rate": 1e-9,
-        },
-    }
-    (tmp_path / "feature_store.yaml").write_text(yaml.safe_dump(config))
-    user = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
-    batch = FileSource(path=str(tmp_path / "rows.parquet"), timestamp_field="event")
-    views = [
-        FeatureView(
-            name=name,
-            entities=[user],
-            schema=[Field(name="viewed", dtype=Set(String)), Field(name="spent", dtype=Float64)],
-            source=PushSource(name=f"{name} clicks", batch_source=batch),
-            ttl=timedelta(days=36_500),
-        )
-        for name in ("history", "other")
-    ]
-    store = FeatureStore(repo_path=str(tmp_path))
-    store.apply([user, *views])
+    options = {"storage_options": moto.options, "seal": "job", "error_rate": 1e-9}
+    features = {"viewed": Set(String), "spent": Float64}
+    store = make_repository(tmp_path, ["history", "other"], features, project="Shop", **options)
     for name in ("history", "other"):
         push(store, name, range(40))
     run(tmp_path, "seal", "history")

@@ -1,16 +1,15 @@
 """``feast-sketch health``: what probes are told, by exit status and one line of JSON."""
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import pandas as pd
 import pytest
 from click.testing import CliRunner
-from feast import Entity, FeatureStore, FeatureView, Field, FileSource, PushSource, ValueType
-from feast.types import Set, String
 
 from feast_sketch_store.cli import cli
 from feast_sketch_store.view import live
+from tests.helpers.repository import make_repository
 
 EVENT = datetime(2026, 5, 1, tzinfo=UTC)
 
@@ -18,22 +17,8 @@ EVENT = datetime(2026, 5, 1, tzinfo=UTC)
 @pytest.fixture
 def store(tmp_path):
     """A repository with a view of one row."""
-    (tmp_path / "feature_store.yaml").write_text(
-        "project: shop\nprovider: local\nregistry: registry.db\nentity_key_serialization_version: 3\n"
-        "online_store: {type: sketch, path: sketch, max_staleness_seconds: 60}\n"
-    )
-    user = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
-    batch = FileSource(path=str(tmp_path / "rows.parquet"), timestamp_field="event")
-    view = FeatureView(
-        name="history",
-        entities=[user],
-        schema=[Field(name="viewed", dtype=Set(String))],
-        source=PushSource(name="clicks", batch_source=batch),
-        ttl=timedelta(days=36_500),
-    )
-    store = FeatureStore(repo_path=str(tmp_path))
-    store.apply([user, view])
-    store.push("clicks", pd.DataFrame({"user_id": [7], "viewed": [["a"]], "event": EVENT}))
+    store = make_repository(tmp_path, max_staleness_seconds=60)
+    store.push("history clicks", pd.DataFrame({"user_id": [7], "viewed": [["a"]], "event": EVENT}))
     return store
 
 

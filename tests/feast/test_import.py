@@ -28,7 +28,6 @@ from feast_sketch_store.online_store import open_view
 from feast_sketch_store.operations import maintenance
 from feast_sketch_store.rows.entity_keys import hash_int64_keys
 from feast_sketch_store.storage.local import LocalStorage
-from tests.helpers import object_servers
 from tests.helpers.keys import entity_key
 from tests.helpers.processes import PATIENCE_SECONDS, warm_context
 from tests.helpers.redis_server import running_redis
@@ -51,10 +50,9 @@ def redis_port(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def dynamodb_port():
+def dynamodb_port(object_server):
     pytest.importorskip("boto3")
-    with object_servers.start("moto") as server:
-        yield server.port
+    return object_server("moto").port
 
 
 @pytest.fixture(params=STORES)

@@ -6,14 +6,13 @@ import os
 import signal
 import sys
 import threading
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import pandas as pd
 import pytest
 from click.testing import CliRunner
-from feast import Entity, FeatureStore, FeatureView, Field, FileSource, PushSource, ValueType
+from feast import FeatureStore
 from feast.repo_config import FeastConfigError
-from feast.types import Set, String
 
 from feast_sketch_store import open_view
 from feast_sketch_store.cli import cli
@@ -22,6 +21,7 @@ from feast_sketch_store.operations import maintenance
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.view import View
 from tests.helpers.processes import PATIENCE_SECONDS, start_command
+from tests.helpers.repository import make_repository
 
 EVENT = datetime(2026, 5, 1, tzinfo=UTC)
 VIEWS = ["history", "other"]
@@ -30,25 +30,7 @@ VIEWS = ["history", "other"]
 @pytest.fixture
 def store(tmp_path):
     """A repository of two views whose writers never seal."""
-    (tmp_path / "feature_store.yaml").write_text(
-        "project: shop\nprovider: local\nregistry: registry.db\nentity_key_serialization_version: 3\n"
-        "online_store: {type: sketch, path: sketch, seal_min_rows: 1000000}\n"
-    )
-    user = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
-    batch = FileSource(path=str(tmp_path / "rows.parquet"), timestamp_field="event")
-    views = [
-        FeatureView(
-            name=name,
-            entities=[user],
-            schema=[Field(name="viewed", dtype=Set(String))],
-            source=PushSource(name=f"{name} clicks", batch_source=batch),
-            ttl=timedelta(days=36_500),
-        )
-        for name in VIEWS
-    ]
-    store = FeatureStore(repo_path=str(tmp_path))
-    store.apply([user, *views])
-    return store
+    return make_repository(tmp_path, VIEWS, seal_min_rows=1_000_000)
 
 
 def push(store, view, users):

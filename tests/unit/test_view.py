@@ -106,6 +106,20 @@ def test_layers_of_unsealed_rows_stay_few(make_view):
     assert view.get(*range(70)) == {user: {f"item {user}"} for user in range(70)}
 
 
+def test_rows_are_taken_up_over_a_snapshot_that_others_have_replaced(make_view):
+    """Its files are removed meanwhile, also one that was not needed yet."""
+    writer, sealer = make_view(1e9), make_view()
+    sealer.put_all({user: ["old"] for user in range(5)}, second=1, policy=ALWAYS)
+    assert writer.get(0) == {0: {"old"}}
+    writer.put(0, "new", second=2)  # certainly newer
+    for user in range(1, 4):
+        writer.put(user, "new", second=1)  # maybe late, and deferred
+        sealer.view.refresh()
+        assert sealer.view.seal()
+    writer.view.refresh()
+    assert writer.get(*range(5)) == {user: {"new" if user < 4 else "old"} for user in range(5)}
+
+
 def test_two_snapshots_are_kept(make_view, tmp_path):
     view = make_view()
     for user in range(5):
