@@ -84,7 +84,7 @@ def run(*, quick: bool) -> None:
 def _measure(sides: dict[str, Side], num_users: int, rounds: int) -> None:
     calls = ", ".join(map(str, BATCHES.values()))
     print_set_up(
-        f"{num_users:,} users, {NUM_FEATURES} features: Int64 of 1,000 values, distinct Float64, String of 50; "
+        f"{num_users:,} users, {NUM_FEATURES} features: Int64 of 1,000 values, Float64, String of 50; "
         f"`online_read`, {rounds} turns of {calls} calls",
         "numpy",
         "feast",
