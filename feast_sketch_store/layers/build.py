@@ -106,9 +106,10 @@ def _between(
         yield places[inside] - first, rows.take(inside)
 
 
-def build_layer(rows: EncodedRows, budget: FeatureBudget) -> SketchLayer:
-    """Fold rows, one per entity, into a layer sized for ``budget``."""
-    builder = SketchLayerBuilder(rows.keys, [feature.codec for feature in rows.features.values()])
+def build_layer(rows: EncodedRows, budget: FeatureBudget, salt: tuple[int, int] | None = None) -> SketchLayer:
+    """Fold rows, one per entity, into a layer sized for ``budget``; ``salt`` as in `SketchLayerBuilder`."""
+    codecs = [feature.codec for feature in rows.features.values()]
+    builder = SketchLayerBuilder(rows.keys, codecs, salt)
     builder.add(np.arange(len(rows)), rows)
     return builder.build(budget)
 
@@ -120,19 +121,21 @@ class SketchLayerBuilder:
     ----------
     keys : of all rows, one per entity, ordered by entity hash.
     codecs : of the features.
+    salt : of the layer, for files that have to come out the same again; None for a random one.
 
     Raises
     ------
     SketchStoreError : there are more than `MAX_ROWS` rows.
     """
 
-    def __init__(self, keys: RowKeys, codecs: Sequence[FeatureCodec]):
+    def __init__(self, keys: RowKeys, codecs: Sequence[FeatureCodec], salt: tuple[int, int] | None = None):
         if len(keys) > MAX_ROWS:
             raise SketchStoreError(
                 f"{len(keys)} entities have rows, and a seal takes at most {MAX_ROWS}; split the feature "
                 "view into several"
             )
         self._keys = keys
+        self._salt = salt
         self._features = {codec.feature: CollectedFeature(codec, len(keys)) for codec in codecs}
         self._failed_over: dict[str, str] = {}
 
@@ -193,11 +196,11 @@ class SketchLayerBuilder:
 
     def _presence_and_structures(self, plan: LayerPlan) -> tuple[Presence, list[Structure], Kept]:
         """The first structures that keep all that is asked of them."""
-        hashes, order, salt, growth = self._keys.entity_hashes, None, None, 1.0
+        hashes, order, salt, growth = self._keys.entity_hashes, None, self._salt, 1.0
         kept = plan.choose_offers(growth)
         for tried in range(1, _MAX_TRIES + 2):
             if kept.is_listed:
-                order = order or _Order.find(self._keys)
+                order = order or _Order.find(self._keys, self._salt)
                 rows = RowsToSeal(hashes, order.salt, order.rows, growth=growth)
             else:
                 salt = salt or new_salt()
@@ -239,10 +242,10 @@ class _Order:
     rows: NDArray[np.int64]
 
     @classmethod
-    def find(cls, keys: RowKeys) -> "_Order":
-        """Try salts until one does, as nearly every one does."""
+    def find(cls, keys: RowKeys, wanted: tuple[int, int] | None) -> "_Order":
+        """Try salts until one does, as nearly every one does; the wanted one first."""
         while True:
-            salt = new_salt()
+            salt, wanted = wanted or new_salt(), None
             hashes = row_hashes(keys.entity_hashes, salt)
             rows = np.argsort(hashes)
             hashes = hashes[rows]
