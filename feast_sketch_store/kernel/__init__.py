@@ -72,11 +72,13 @@ if TYPE_CHECKING or not IS_COMPILED:
     from feast_sketch_store.kernel.reference_lists import find_lists, read_lists
     from feast_sketch_store.kernel.reference_rows import find_rows, row_hashes, take_ascending, take_packed
     from feast_sketch_store.kernel.reference_sets import read_sets, write_sets
+    from feast_sketch_store.kernel.reference_static import band_rows, look_up, solve_slots
 else:
     from feast_sketch_store.kernel.compiled import (
         BytesIndex,
         Int64Index,
         add_facts,
+        band_rows,
         check_blocks,
         contains,
         contains_rows,
@@ -89,6 +91,7 @@ else:
         hash_key,
         hash_keys,
         hash_message,
+        look_up,
         parse_int64_keys,
         parse_packed_lists,
         possible_symbols,
@@ -97,6 +100,7 @@ else:
         read_sets,
         row_hashes,
         scores,
+        solve_slots,
         take_ascending,
         take_packed,
         touched_blocks,
@@ -120,6 +124,7 @@ __all__ = [
     "SetCodes",
     "Table",
     "add_facts",
+    "band_rows",
     "check_blocks",
     "contains",
     "contains_rows",
@@ -134,6 +139,7 @@ __all__ = [
     "hash_key",
     "hash_keys",
     "hash_message",
+    "look_up",
     "mix64",
     "parse_int64_keys",
     "parse_packed_lists",
@@ -144,6 +150,7 @@ __all__ = [
     "row_hashes",
     "row_sums",
     "scores",
+    "solve_slots",
     "take_ascending",
     "take_packed",
     "to_bits",

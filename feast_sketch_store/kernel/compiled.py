@@ -334,6 +334,34 @@ def find_lists(
     return _all_lists(_compiled.find_lists, arguments, len(entity_hashes), limit)
 
 
+def band_rows(
+    hashes: NDArray[np.uint64], values: NDArray[np.uint64], num_slots: int
+) -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.bool_]]:
+    """See `reference_static.band_rows`."""
+    coefficients, results = np.zeros(num_slots, np.uint64), np.zeros(num_slots, np.uint64)
+    left = np.zeros(len(hashes), np.bool_)
+    _compiled.band_rows(_plain(hashes), _plain(values), num_slots, coefficients, results, left)
+    return coefficients, results, left
+
+
+def solve_slots(
+    coefficients: NDArray[np.uint64], results: NDArray[np.uint64], width: int
+) -> NDArray[np.uint64]:
+    """See `reference_static.solve_slots`."""
+    words = np.zeros((len(coefficients) // 64 + 1, max(0, width)), np.uint64)
+    _compiled.solve_slots(_plain(coefficients), _plain(results), width, words)
+    return words
+
+
+def look_up(
+    words: NDArray[np.uint64], width: int, num_slots: int, hashes: NDArray[np.uint64]
+) -> NDArray[np.uint64]:
+    """See `reference_static.look_up`."""
+    numbers = np.empty(len(hashes), np.uint64)
+    _compiled.look_up(words, width, num_slots, _plain(hashes), numbers)
+    return numbers
+
+
 def _all_lists(
     read: Callable[..., int], arguments: tuple[Any, ...], wanted: int, limit: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:

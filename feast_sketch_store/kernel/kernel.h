@@ -321,7 +321,7 @@ static inline Py_ssize_t write_ids(uint64_t word, int32_t first_id, int32_t *ids
     DO(index_int64) DO(find_int64) DO(index_bytes) DO(find_bytes) DO(sort_rows) DO(encode_values)    \
     DO(take_packed) DO(take_ascending) DO(row_hashes) DO(find_rows) DO(write_sets) DO(read_sets)     \
     DO(read_lists) DO(find_lists) DO(hash_int64_key) DO(hash_key) DO(hash_message) DO(contains_rows)    \
-    DO(check_blocks)
+    DO(check_blocks) DO(band_rows) DO(solve_slots) DO(look_up)
 
 #define DECLARE(NAME) PyObject *kernel_##NAME(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
 EACH_KERNEL_FUNCTION(DECLARE)

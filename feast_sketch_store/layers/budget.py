@@ -57,6 +57,7 @@ class FeatureBudget:
     cuts : of membership features that lose some values.
     may_be_columns : scalars that a filter holds only while they have few distinct values.
     semantics : how rows of an entity came together; the layer tells it.
+    is_static : whether the rows are to be in a static function; the features are then all scalars with ids.
     since : microseconds since 1970, before which rows were left out; the layer tells it, if its rows do not
         replace each other.
     """
@@ -68,3 +69,4 @@ class FeatureBudget:
     may_be_columns: frozenset[str] = frozenset()
     semantics: str = "replace"
     since: int = NO_TIMESTAMP
+    is_static: bool = False

@@ -23,6 +23,7 @@ from feast_sketch_store.layers.presence import Presence
 from feast_sketch_store.layers.shapes import ShapedRows
 from feast_sketch_store.layers.shards import EVERYTHING, HashRange
 from feast_sketch_store.layers.sketch import SketchLayer
+from feast_sketch_store.layers.static_rows import StaticRows
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedRows, RowKeys
 from feast_sketch_store.rows.vocabulary import Vocabulary
@@ -31,6 +32,7 @@ from feast_sketch_store.structures.base import RowsToSeal, Shortfall, Structure
 from feast_sketch_store.structures.bloom import BloomTable
 from feast_sketch_store.structures.costs import index_bytes
 from feast_sketch_store.structures.goals import MEMORY, Goal
+from feast_sketch_store.structures.static import StaticScalars
 from feast_sketch_store.succinct import FingerprintIndex, new_salt
 from feast_sketch_store.succinct.fingerprints import expected_twins
 
@@ -104,9 +106,10 @@ def _between(
         yield places[inside] - first, rows.take(inside)
 
 
-def build_layer(rows: EncodedRows, budget: FeatureBudget) -> SketchLayer:
-    """Fold rows, one per entity, into a layer sized for ``budget``."""
-    builder = SketchLayerBuilder(rows.keys, [feature.codec for feature in rows.features.values()])
+def build_layer(rows: EncodedRows, budget: FeatureBudget, salt: tuple[int, int] | None = None) -> SketchLayer:
+    """Fold rows, one per entity, into a layer sized for ``budget``; ``salt`` as in `SketchLayerBuilder`."""
+    codecs = [feature.codec for feature in rows.features.values()]
+    builder = SketchLayerBuilder(rows.keys, codecs, salt)
     builder.add(np.arange(len(rows)), rows)
     return builder.build(budget)
 
@@ -118,19 +121,21 @@ class SketchLayerBuilder:
     ----------
     keys : of all rows, one per entity, ordered by entity hash.
     codecs : of the features.
+    salt : of the layer, for files that have to come out the same again; None for a random one.
 
     Raises
     ------
     SketchStoreError : there are more than `MAX_ROWS` rows.
     """
 
-    def __init__(self, keys: RowKeys, codecs: Sequence[FeatureCodec]):
+    def __init__(self, keys: RowKeys, codecs: Sequence[FeatureCodec], salt: tuple[int, int] | None = None):
         if len(keys) > MAX_ROWS:
             raise SketchStoreError(
                 f"{len(keys)} entities have rows, and a seal takes at most {MAX_ROWS}; split the feature "
                 "view into several"
             )
         self._keys = keys
+        self._salt = salt
         self._features = {codec.feature: CollectedFeature(codec, len(keys)) for codec in codecs}
         self._failed_over: dict[str, str] = {}
 
@@ -191,11 +196,11 @@ class SketchLayerBuilder:
 
     def _presence_and_structures(self, plan: LayerPlan) -> tuple[Presence, list[Structure], Kept]:
         """The first structures that keep all that is asked of them."""
-        hashes, order, salt, growth = self._keys.entity_hashes, None, None, 1.0
+        hashes, order, salt, growth = self._keys.entity_hashes, None, self._salt, 1.0
         kept = plan.choose_offers(growth)
         for tried in range(1, _MAX_TRIES + 2):
             if kept.is_listed:
-                order = order or _Order.find(self._keys)
+                order = order or _Order.find(self._keys, self._salt)
                 rows = RowsToSeal(hashes, order.salt, order.rows, growth=growth)
             else:
                 salt = salt or new_salt()
@@ -208,6 +213,8 @@ class SketchLayerBuilder:
         assert not isinstance(structures, Shortfall), "sets and columns keep what they are given"
         if kept.is_listed and order is not None:
             return _list_rows(plan, order, structures), structures, kept
+        if kept.holder == StaticScalars.kind:
+            return StaticRows(StaticScalars.among(structures), plan.shapes[0], plan.bounds), structures, kept
         return ShapedRows(BloomTable.among(structures), plan.shapes, plan.bounds), structures, kept
 
     def _structures(self, kept: Kept, rows: RowsToSeal) -> list[Structure] | Shortfall:
@@ -215,7 +222,7 @@ class SketchLayerBuilder:
         structures = []
         for kind in registry.kinds():
             features = [(self._features[n], o.plan) for n, o in kept.offers.items() if o.kind == kind.kind]
-            if features or (kind.holds_rows and rows.symbols):
+            if features or (kind.kind == kept.holder and rows.symbols):
                 built = kind.build(features, rows)
                 if isinstance(built, Shortfall):
                     return built
@@ -235,10 +242,10 @@ class _Order:
     rows: NDArray[np.int64]
 
     @classmethod
-    def find(cls, keys: RowKeys) -> "_Order":
-        """Try salts until one does, as nearly every one does."""
+    def find(cls, keys: RowKeys, wanted: tuple[int, int] | None) -> "_Order":
+        """Try salts until one does, as nearly every one does; the wanted one first."""
         while True:
-            salt = new_salt()
+            salt, wanted = wanted or new_salt(), None
             hashes = row_hashes(keys.entity_hashes, salt)
             rows = np.argsort(hashes)
             hashes = hashes[rows]

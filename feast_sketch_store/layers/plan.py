@@ -1,7 +1,8 @@
 """The plan of a layer: which features go into its filter, into sets and into columns, by size."""
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -23,6 +24,7 @@ from feast_sketch_store.structures.goals import AUTO, ERROR_RATE, Goal, Offer
 from feast_sketch_store.structures.scalars import Scalars, scalar_bytes
 from feast_sketch_store.structures.set_columns import SetColumns
 from feast_sketch_store.structures.sizing import FactClass
+from feast_sketch_store.structures.static import StaticScalars
 from feast_sketch_store.structures.symbols import words_for
 
 # Different values that a scalar may have in a filter, if it may be a column instead.
@@ -31,10 +33,14 @@ _FEW_VALUES = 1_000
 
 @dataclass(frozen=True)
 class Kept:
-    """How features are kept: the offer that is taken of each, and whether the rows are listed."""
+    """How features are kept: the offer that is taken of each, and whether the rows are listed.
+
+    If they are not, ``holder`` is the kind of the structure that tells of them.
+    """
 
     offers: Mapping[str, Offer]
     is_listed: bool
+    holder: str = BloomTable.kind
 
 
 class LayerPlan:
@@ -74,10 +80,30 @@ class LayerPlan:
         ------
         SettingsError : the memory that a feature may take is too little for its facts.
         """
+        is_wanted = self.budget.is_static and len(self.keys) > 0
+        reason = self._not_static if is_wanted else ""
+        if is_wanted and not reason:
+            return Kept(
+                {name: Offer(StaticScalars.kind) for name in self.features}, False, StaticScalars.kind
+            )
         offers = self._choice.offers(growth)
         is_listed = self._must_list or any(registry.kind(offer.kind).lists_rows for offer in offers.values())
         is_listed = is_listed or (self._may_list and self._choice.lists_rows(growth))
-        return self._with_scalars(offers, is_listed)
+        kept = self._with_scalars(offers, is_listed)
+        if not reason:
+            return kept
+        return replace(kept, offers={n: offer._replace(failed=reason) for n, offer in kept.offers.items()})
+
+    @property
+    def _not_static(self) -> str:
+        """Why the rows cannot be in a static function; empty if they can."""
+        sizes = [len(feature.vocabulary) for feature in self.features.values()]
+        if len(self.shapes) > 1:
+            return "its rows have too many combinations of nulls for a static function"
+        rate = self.budget.presence_error_rate
+        if StaticScalars.expected_bytes(len(self.keys), len(self.shapes[0]), sizes, rate) == math.inf:
+            return "the values of its features together are too many for a static function"
+        return ""
 
     def exactly(self, kept: Kept, reason: str) -> Kept:
         """The same with sets and columns in place of a filter, because of a reason."""

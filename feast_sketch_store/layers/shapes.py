@@ -194,19 +194,30 @@ class ShapedRows(Presence):
         cls, description: Mapping[str, Any], parts: Parts, structures: Sequence[Structure]
     ) -> Self:
         """See `Presence.from_snapshot`."""
-        shapes = []
-        for number, names in enumerate(description["shapes"]):
-            features = tuple(checked(name, str) for name in names)
-            states = parts.array(f"{number}.states", np.uint8, 2)
-            buckets = parts.array(f"{number}.buckets", np.uint8)
-            if states.shape != (len(buckets), len(features)) or np.any(states > VALUE):
-                raise ValueError(f"shape range {number} does not fit its arrays")
-            shapes.append(Shapes(features, states, buckets))
-        bounds = parts.array("bucket_bounds", np.int64, 2)
-        num_buckets = max((int(s.buckets.max()) + 1 for s in shapes if len(s)), default=0)
-        if bounds.shape[1] != 2 or len(bounds) < num_buckets:
-            raise ValueError("the bounds of the timestamp buckets do not fit the shapes")
+        shapes, bounds = shapes_from(description, parts)
         return cls(BloomTable.among(structures), shapes, bounds)
+
+
+def shapes_from(description: Mapping[str, Any], parts: Parts) -> tuple[list[Shapes], NDArray[np.int64]]:
+    """The shapes that a description and arrays tell, and the bounds of their buckets.
+
+    Raises
+    ------
+    ValueError, KeyError, TypeError : the parts do not fit each other.
+    """
+    shapes = []
+    for number, names in enumerate(description["shapes"]):
+        features = tuple(checked(name, str) for name in names)
+        states = parts.array(f"{number}.states", np.uint8, 2)
+        buckets = parts.array(f"{number}.buckets", np.uint8)
+        if states.shape != (len(buckets), len(features)) or np.any(states > VALUE):
+            raise ValueError(f"shape range {number} does not fit its arrays")
+        shapes.append(Shapes(features, states, buckets))
+    bounds = parts.array("bucket_bounds", np.int64, 2)
+    num_buckets = max((int(s.buckets.max()) + 1 for s in shapes if len(s)), default=0)
+    if bounds.shape[1] != 2 or len(bounds) < num_buckets:
+        raise ValueError("the bounds of the timestamp buckets do not fit the shapes")
+    return shapes, bounds
 
 
 def bucket_timestamps(

@@ -19,6 +19,7 @@ from feast_sketch_store.layers.answer import LayerAnswer
 from feast_sketch_store.layers.listed import ListedRows
 from feast_sketch_store.layers.presence import Presence
 from feast_sketch_store.layers.shapes import ShapedRows
+from feast_sketch_store.layers.static_rows import StaticRows
 from feast_sketch_store.rows.binning import Bins, Rounding
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.csr import Csr
@@ -34,6 +35,7 @@ from feast_sketch_store.succinct.packed import Check
 _PRESENCES: Final[Mapping[str, type[Presence]]] = {
     ShapedRows.kind: ShapedRows,
     ListedRows.kind: ListedRows,
+    StaticRows.kind: StaticRows,
 }
 REPLACE: Final = "replace"  # the newest row of an entity replaces those before it
 _PRESENCE, _ROUNDINGS = registry.RESERVED  # before the names of arrays, as kinds of structures are

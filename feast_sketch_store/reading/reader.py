@@ -76,6 +76,9 @@ class SketchReader:
         ``feature_store.yaml``, or one second.
     storage_options : how the object store of a URL is reached, see ``feature_store.yaml``.
 
+    With ``role: replica`` in ``feature_store.yaml`` a thread looks for news, so that no read waits for it.
+    With a ``cache_path`` as well, the reader starts from what its host read last while the bucket is down.
+
     Raises
     ------
     SettingsError : the view does not exist, or nothing was written to it yet.
@@ -93,13 +96,16 @@ class SketchReader:
         refresh_interval_seconds: float | None = None,
         storage_options: Mapping[str, str] | None = None,
     ):
-        storage, interval = find_view(str(path), feature_view, project, storage_options)
+        storage, configured = find_view(str(path), feature_view, project, storage_options)
         if refresh_interval_seconds is None:
-            refresh_interval_seconds = interval
+            refresh_interval_seconds = configured.refresh_interval_seconds
         self._name = feature_view
         self._ttl_microseconds = ttl // timedelta(microseconds=1) if ttl else None
-        self._view = LiveView(storage, None, refresh_interval_seconds)
-        join_keys = self._view.stored_join_keys()
+        is_replica = configured.is_replica
+        self._view = LiveView(storage, None, refresh_interval_seconds, is_replica=is_replica)
+        if is_replica:
+            self._view.current()  # keeps what it reads on this host, to which the join keys are noted
+        join_keys = self._view.known_join_keys()
         if join_keys is None:
             raise SettingsError(
                 f"{storage.location}: feature view {feature_view!r} has no rows yet; materialize or push some"

@@ -3,10 +3,11 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import yaml
 
-from feast_sketch_store.errors import SettingsError
+from feast_sketch_store.errors import SettingsError, StorageError
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.buckets import is_url
 from feast_sketch_store.storage.stores import StorePlace
@@ -15,13 +16,20 @@ from feast_sketch_store.view.settings import DEFAULT_PATH, DEFAULT_REFRESH_INTER
 _YAML = "feature_store.yaml"
 
 
+class Configured(NamedTuple):
+    """What a ``feature_store.yaml`` says of readers."""
+
+    refresh_interval_seconds: float = DEFAULT_REFRESH_INTERVAL_SECONDS
+    is_replica: bool = False
+
+
 def find_view(
     given: str, feature_view: str, project: str | None, storage_options: Mapping[str, str] | None
-) -> tuple[Storage, float]:
-    """The storage of a view, and the refresh interval that is configured."""
-    interval = DEFAULT_REFRESH_INTERVAL_SECONDS
+) -> tuple[Storage, Configured]:
+    """The storage of a view, and what is configured of readers."""
+    configured = Configured()
     if is_url(given):
-        return StorePlace.of(None, given, storage_options).find_view(project, feature_view), interval
+        return StorePlace.of(None, given, storage_options).find_view(project, feature_view), configured
     path = Path(given)
     place = StorePlace(path)
     config = path / _YAML if path.is_dir() else path
@@ -35,9 +43,19 @@ def find_view(
                 f"{config}: the online store is of type {online_store.get('type')!r}, not sketch"
             )
         project = project or settings.get("project")
-        interval = float(online_store.get("refresh_interval_seconds", interval))
+        interval = float(online_store.get("refresh_interval_seconds", configured.refresh_interval_seconds))
+        configured = Configured(interval, online_store.get("role") == "replica")
         options = storage_options or online_store.get("storage_options")
-        place = StorePlace.of(config.parent, online_store.get("path", DEFAULT_PATH), options)
+        cache_path = online_store.get("cache_path") if configured.is_replica else None
+        place = StorePlace.of(
+            config.parent, online_store.get("path", DEFAULT_PATH), options, cache_path, configured.is_replica
+        )
     elif not path.is_dir():
         raise SettingsError(f"{path}: is neither a {_YAML} nor a folder with one, nor the folder of a store")
-    return place.find_view(project, feature_view), interval
+    try:
+        return place.find_view(project, feature_view), configured
+    except StorageError:
+        if project is None or place.cache_path is None:
+            raise
+        # The bucket is out of reach. What the host knows of the view, if there is anything, has to do.
+        return place.view(project, feature_view), configured

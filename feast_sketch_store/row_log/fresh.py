@@ -40,13 +40,13 @@ from feast_sketch_store.row_log.records import (
     encode_record,
     encode_segment_head,
 )
-from feast_sketch_store.rows.large_types import with_large_types
+from feast_sketch_store.row_log.tables import TableReader
 from feast_sketch_store.storage.base import MissingFileError, Storage
 
 _LOCK = "lock"
 _END = "end"
 _SEGMENT_NAME = re.compile(r"(\d{20})\.log")
-_COMPRESSED_FROM_BYTES = 1 << 14  # smaller payloads cost more time than they save
+_COMPRESSED_FROM_BYTES = 1 << 16  # smaller payloads cost more time than they save
 
 Payload: TypeAlias = pa.Table | DataFile | None
 
@@ -208,7 +208,7 @@ class FreshLog:
 
     def _read(self, cursor: Cursor) -> tuple[list[Commit], Cursor] | None:
         commits: list[Commit] = []
-        large: pa.Schema | None = None  # of the last rows
+        tables = TableReader()
         while True:
             info = self._storage.info(cursor.segment)
             if info is None or info.token != cursor.token or info.size_bytes < cursor.offset:
@@ -224,9 +224,7 @@ class FreshLog:
                 for record in decode_records(content, cursor.next_number, cursor.offset, source):
                     is_closed = record.kind == CLOSED
                     if not is_closed:
-                        payload = self._payload_of(record, source, large)
-                        large = payload.schema if isinstance(payload, pa.Table) else large
-                        commits.append(Commit(record.number, payload))
+                        commits.append(Commit(record.number, self._payload_of(record, source, tables)))
                     cursor = Cursor(
                         cursor.segment,
                         cursor.token,
@@ -280,14 +278,11 @@ class FreshLog:
                 "go on without them"
             )
 
-    def _payload_of(self, record: Record, source: str, large: pa.Schema | None = None) -> Payload:
-        """What a record holds; rows of the schema ``large`` need no look at their types."""
+    def _payload_of(self, record: Record, source: str, tables: TableReader) -> Payload:
+        """What a record holds."""
         try:
             if record.kind == ROWS:
-                with pa.ipc.open_stream(pa.py_buffer(record.payload)) as stream:
-                    table = stream.read_all()
-                    is_large = large is not None and table.schema.equals(large)
-                    return table if is_large else with_large_types(table)
+                return tables.read(record.payload)
             if record.kind == FILE:
                 return DataFile.from_entry(self._table, json.loads(bytes(record.payload)))
         except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
@@ -448,7 +443,7 @@ def encode_payload(payload: Payload) -> bytes | memoryview:
     if isinstance(payload, DataFile):
         return json.dumps(payload.to_entry(), separators=(",", ":")).encode()
     compression: Any = "zstd" if payload.nbytes >= _COMPRESSED_FROM_BYTES else None
-    options = pa.ipc.IpcWriteOptions(compression=compression)
+    options = pa.ipc.IpcWriteOptions(compression=compression, use_threads=False)
     stream = pa.BufferOutputStream()
     try:
         with pa.ipc.new_stream(stream, payload.schema, options=options) as writer:

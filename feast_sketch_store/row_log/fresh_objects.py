@@ -22,7 +22,6 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from feast_sketch_store.errors import DamagedFileError, StorageError
 from feast_sketch_store.row_log.fresh import Commit, Cursor, FreshLog, Payload, Tail, encode_payload, kind_of
@@ -37,7 +36,9 @@ from feast_sketch_store.row_log.records import (
     encode_record,
     encode_segment_head,
 )
+from feast_sketch_store.row_log.tables import TableReader
 from feast_sketch_store.storage.base import FileExistsAlreadyError, MissingFileError, UncertainWriteError
+from feast_sketch_store.threads import Threads
 
 RECORDS_KEPT_SECONDS = 600.0
 _PUT_SECONDS = RECORDS_KEPT_SECONDS / 2
@@ -126,7 +127,7 @@ class ObjectFreshLog(FreshLog):
     def _records(self, identity: bytes, numbers: Sequence[int]) -> list[Record]:
         if len(numbers) <= 1:
             return [self._record(identity, number) for number in numbers]
-        with ThreadPoolExecutor(min(_FETCHERS, len(numbers)), "feast_sketch_store log") as pool:
+        with Threads(min(_FETCHERS, len(numbers)), "feast_sketch_store log") as pool:
             return list(pool.map(lambda number: self._record(identity, number), numbers))
 
     def _record(self, identity: bytes, number: int) -> Record:
@@ -140,9 +141,8 @@ class ObjectFreshLog(FreshLog):
         return records[0]
 
     def _commit(self, identity: bytes, record: Record) -> Commit:
-        return Commit(
-            record.number, self._payload_of(record, self._storage.where(_name(identity, record.number)))
-        )
+        source = self._storage.where(_name(identity, record.number))
+        return Commit(record.number, self._payload_of(record, source, TableReader()))
 
     def _identity(self) -> bytes | None:
         """The identity of the log; None without a log."""

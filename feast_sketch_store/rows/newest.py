@@ -9,10 +9,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from feast_sketch_store.errors import DamagedFileError
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import (
     KEY_COLUMNS,
     NO_TIMESTAMP,
+    NULLS,
     EncodedRows,
     RowKeys,
     as_damage,
@@ -80,15 +82,21 @@ class NewestRows:
             places, table = batch
             return places, encode(table, self.keys.take(places), codecs)
 
-        return in_threads(encode_batch, self.batches())
+        return in_threads(encode_batch, self._taken([NULLS, *(codec.feature for codec in codecs)]))
 
     def batches(self) -> Iterator[tuple[NDArray[np.int64], pa.Table]]:
         """The rows in the order of the log: which of ``keys`` they belong to, int64[n], and the rows."""
+        return self._taken(None)
+
+    def _taken(self, columns: Sequence[str] | None) -> Iterator[tuple[NDArray[np.int64], pa.Table]]:
+        """The same with some columns only; None for all."""
         first = 0
-        for batch in self._batches(None):
+        for batch in self._batches(columns):
             start, stop = np.searchsorted(self._winners, [first, first + len(batch)])
             if start < stop:
                 with as_damage():
                     taken = batch.take(pa.array(self._winners[start:stop] - first))
                 yield self._places[start:stop], taken
             first += len(batch)
+        if first != self.num_rows:
+            raise DamagedFileError("rows of the row log have none of the columns of their view")

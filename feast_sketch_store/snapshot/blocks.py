@@ -4,6 +4,8 @@ Checking a table of a gigabyte takes a sixth of a second, and reads all of it fr
 block is checked before it is first used; when all have been, checking costs nothing any more.
 """
 
+from collections.abc import Callable
+
 import mmh3
 import numpy as np
 from numpy.typing import NDArray
@@ -35,13 +37,20 @@ class BlockChecks:
     words : uint64[n], the array, mapped.
     checksums : uint8[blocks, 16], see `block_checksums`.
     source : the array's name and file, for error messages.
+    fetch : is told the words of each block, by the first and their number, before any is read.
 
     Raises
     ------
     DamagedFileError : the number of checksums is not that of the blocks.
     """
 
-    def __init__(self, words: NDArray[np.uint64], checksums: NDArray[np.generic], source: str):
+    def __init__(
+        self,
+        words: NDArray[np.uint64],
+        checksums: NDArray[np.generic],
+        source: str,
+        fetch: Callable[[NDArray[np.uint64], int, int], None] | None = None,
+    ):
         num_blocks = -(-len(words) // _BLOCK_WORDS)
         if (
             words.dtype != np.uint64
@@ -56,6 +65,7 @@ class BlockChecks:
         self.words = words
         self._checksums = np.ascontiguousarray(checksums)
         self._source = source
+        self._fetch = fetch
 
     def __call__(self, starts: NDArray[np.int64], num_words: int | NDArray[np.int64]) -> None:
         """Check every block that a stretch of words touches.
@@ -83,6 +93,9 @@ class BlockChecks:
         ------
         DamagedFileError : a block differs from its checksum.
         """
+        if self._fetch is not None:  # so that the disk is asked for all of them at once
+            for block in blocks.tolist():
+                self._fetch(self.words, block * _BLOCK_WORDS, _BLOCK_WORDS)
         for block in blocks.tolist():
             self._check(block)
         if len(blocks):

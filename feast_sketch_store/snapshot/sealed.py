@@ -13,7 +13,9 @@ from feast_sketch_store.snapshot.files import Draft, SnapshotFile, SnapshotFolde
 from feast_sketch_store.snapshot.format import Arrays
 from feast_sketch_store.snapshot.manifest import Manifest
 from feast_sketch_store.snapshot.order import order_arrays
+from feast_sketch_store.storage.system import reads_are_scattered, will_need
 
+_LARGE = 1 << 20  # bytes; what lies around the blocks of a smaller array may well be read with them
 _LISTED, _DELETED = "listed.entity_hashes", "listed.deleted"  # of a delta, beside the arrays of its layer
 
 
@@ -106,10 +108,13 @@ def _open(snapshot: SnapshotFile, check_all: bool, delta: int | None = None) -> 
     version = snapshot.manifest().layer_versions()[0 if delta is None else delta + 1]
     try:
         checks = {
-            name: BlockChecks(array, arrays[name + CHECKSUMS], f"{source}: {name!r}")  # type: ignore[arg-type]
+            name: BlockChecks(array, arrays[name + CHECKSUMS], f"{source}: {name!r}", will_need)  # type: ignore[arg-type]
             for name, array in arrays.items()
             if is_checked_where_read(name)
         }
+        for check in checks.values():
+            if check.words.nbytes >= _LARGE and not check_all:
+                reads_are_scattered(check.words)
         layer = SketchLayer.from_snapshot(description["layer"], arrays, checks)
         if description["row_log_version"] != version:
             raise DamagedFileError(f"{source}: has the version of another snapshot")

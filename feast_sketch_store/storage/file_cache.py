@@ -12,7 +12,6 @@ import hashlib
 import os
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from feast_sketch_store.errors import StorageError
 from feast_sketch_store.storage.chunks import KnownFile
 from feast_sketch_store.storage.locks import lock, unlock
 from feast_sketch_store.storage.system import fsync_path, map_pages
+from feast_sketch_store.threads import Threads
 
 PART_BYTES = 8 << 20
 _FETCHERS = 4
@@ -220,7 +220,7 @@ def _parts(
 ) -> Iterator[tuple[int, bytes | None]]:
     """The parts of a file from a place on, in order, several fetched at once."""
     starts = range(start, size_bytes, part_bytes)
-    with ThreadPoolExecutor(_FETCHERS, "feast_sketch_store fetch") as pool:
+    with Threads(_FETCHERS, "feast_sketch_store fetch") as pool:
         for first in range(0, len(starts), _FETCHERS):
             some = starts[first : first + _FETCHERS]
             parts = pool.map(lambda at: fetch(at, min(at + part_bytes, size_bytes)), some)

@@ -8,7 +8,6 @@ and leases only save work.
 import hashlib
 import io
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, NoReturn
@@ -28,6 +27,7 @@ from feast_sketch_store.storage.base import (
 from feast_sketch_store.storage.chunks import KnownFile
 from feast_sketch_store.storage.file_cache import FileCache
 from feast_sketch_store.storage.objects import ObjectInfo, Objects
+from feast_sketch_store.threads import Threads
 
 _PART_BYTES = 8 << 20  # of a larger object are fetched several at once
 _FETCHERS = 4
@@ -106,7 +106,7 @@ class ObjectStorage(Storage):
     def walk(self) -> Iterator[FileInfo]:
         """All files, see `Storage.walk`: a listing, and a look at each for its token."""
         keys = [info.key for info in self._objects.listed(self._prefix)]
-        with ThreadPoolExecutor(_LOOKERS, "feast_sketch_store walk") as pool:
+        with Threads(_LOOKERS, "feast_sketch_store walk") as pool:
             for info in pool.map(self._objects.info, keys):
                 if info is not None:
                     yield self._file_info(info)
@@ -154,7 +154,7 @@ class ObjectStorage(Storage):
             return FileCache(self._cache_path).map_known(self._content_of(key, known), known, fetch)
         content = np.empty(known.size_bytes, np.uint8)
         starts = range(0, known.size_bytes, known.chunks.chunk_bytes)
-        with ThreadPoolExecutor(_FETCHERS, "feast_sketch_store fetch") as pool:
+        with Threads(_FETCHERS, "feast_sketch_store fetch") as pool:
             parts = pool.map(lambda at: fetch(at, min(at + starts.step, known.size_bytes)), starts)
             for start, part in zip(starts, parts, strict=True):
                 content[start : start + len(part)] = np.frombuffer(part, np.uint8)
@@ -185,7 +185,7 @@ class ObjectStorage(Storage):
         starts = range(0, info.size_bytes, _PART_BYTES)
         if len(starts) <= 1:
             return content if all(map(fetch, starts)) else None
-        with ThreadPoolExecutor(min(_FETCHERS, len(starts)), "feast_sketch_store fetch") as pool:
+        with Threads(min(_FETCHERS, len(starts)), "feast_sketch_store fetch") as pool:
             return content if all(pool.map(fetch, starts)) else None
 
     def _fetch_cached(self, info: ObjectInfo) -> NDArray[np.uint8] | None:

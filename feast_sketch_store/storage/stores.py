@@ -54,7 +54,7 @@ class StorePlace:
         return self._bucket().within(f"{folder_name(project)}/").within(f"{folder_name(view)}/")
 
     def remove_project(self, project: str) -> None:
-        """Remove all that the store keeps for a project.
+        """Remove all that the store keeps for a project, each view when no process seals it.
 
         Raises
         ------
@@ -63,7 +63,10 @@ class StorePlace:
         if isinstance(self.path, Path):
             names.remove_project(self.path, project)
         else:
-            self._bucket().within(f"{folder_name(project)}/").delete_all()
+            folder = self._bucket().within(f"{folder_name(project)}/")
+            for view in folder.folders():
+                names.remove_view(folder.within(f"{view}/"))
+            folder.delete_all()
 
     def find_view(self, project: str | None, view: str) -> Storage:
         """The storage of a view that is there.

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 # Linux's statx(2): which file, the wish for its time of birth, and where the answer lies in struct statx.
 _AT_FDCWD = -100
 _BTIME = 0x800
-_WILL_NEED = 3  # of madvise(2), as on all systems that have it
+_RANDOM, _WILL_NEED = 1, 3  # of madvise(2), as on all systems that have it
 _STATX_BYTES = 256
 _STATX_FIELDS = ((0, 4), (0x20, 8), (0x50, 8), (0x58, 4))  # offset, size of mask, ino, btime
 
@@ -53,14 +53,21 @@ class _Pages:
         weakref.finalize(self, libc.munmap, address, size_bytes).atexit = False
 
 
+def reads_are_scattered(words: NDArray[np.uint64]) -> None:
+    """Have the system read of a mapped array what is asked for, and not what lies around it."""
+    _advise(words, _RANDOM)
+
+
 def will_need(words: NDArray[np.uint64], first: int, number: int) -> None:
     """Have words of a mapped array fetched from the disk, if they are not in memory; those that there are."""
-    part = words[first : first + number]
-    if not part.nbytes:
-        return
-    page = os.sysconf("SC_PAGE_SIZE")
-    start = part.ctypes.data // page * page
-    _libc().madvise(start, part.ctypes.data + part.nbytes - start, _WILL_NEED)
+    _advise(words[first : first + number], _WILL_NEED)
+
+
+def _advise(words: NDArray[np.uint64], advice: int) -> None:
+    if words.nbytes:
+        page = os.sysconf("SC_PAGE_SIZE")
+        start = words.ctypes.data // page * page
+        _libc().madvise(start, words.ctypes.data + words.nbytes - start, advice)
 
 
 @cache

@@ -33,6 +33,7 @@ class FoundRows(NamedTuple):
     states : uint8[p] of each feature whose structure does not tell them itself.
     rows : int64[p], their numbers in the layer's list of rows; None if it has none.
     expired : int64[x], positions of entities that are known and whose rows have expired.
+    numbers : int64[p], what a static function says of them; None if there is none.
     """
 
     positions: NDArray[np.int64]
@@ -41,6 +42,7 @@ class FoundRows(NamedTuple):
     states: Mapping[str, NDArray[np.uint8]]
     rows: NDArray[np.int64] | None = None
     expired: NDArray[np.int64] = np.zeros(0, np.int64)
+    numbers: NDArray[np.int64] | None = None
 
 
 class RowFinder(NamedTuple):

@@ -4,6 +4,7 @@ Whatever describes itself gives both, with names of its own; whoever holds it pu
 Nothing is believed of a description or an array that comes back before it was checked here.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -24,6 +25,8 @@ Described = tuple[dict[str, Any], dict[str, NDArray[np.generic]]]
 # The last part of the name of an array of uint64 that may grow with the rows. It is not checked as a whole
 # when a snapshot is opened, but in blocks, before they are used.
 WORDS = "words"
+
+_SALT_HALF = re.compile(r"[0-9a-f]{16}")
 
 _T = TypeVar("_T")
 
@@ -130,10 +133,10 @@ def salt_from(halves: Any) -> tuple[int, int]:
     ------
     ValueError, TypeError : it is none.
     """
-    first, second = (int(half, 16) for half in halves)
-    if not 0 <= min(first, second) <= max(first, second) < 2**64:
+    first, second = halves
+    if not _SALT_HALF.fullmatch(first) or not _SALT_HALF.fullmatch(second):
         raise ValueError("the salt is not two 64-bit numbers")
-    return first, second
+    return int(first, 16), int(second, 16)
 
 
 def prefixed(prefix: str, arrays: Arrays) -> dict[str, NDArray[np.generic]]:

@@ -11,12 +11,14 @@ from feast_sketch_store.structures.goals import AUTO, Goal
 from feast_sketch_store.structures.lists import Lists
 from feast_sketch_store.structures.scalars import Scalars
 from feast_sketch_store.structures.set_columns import SetColumns
+from feast_sketch_store.structures.static import StaticScalars
 
 # Names of arrays of a layer begin with its structures' kinds, or with these.
 RESERVED = ("presence", "roundings")
 
 _kinds: dict[str, type[Structure]] = {
-    kind.kind: kind for kind in (BloomTable, Columns, Scalars, SetColumns, Lists, Backed, ClusteredFilters)
+    kind.kind: kind
+    for kind in (BloomTable, Columns, Scalars, SetColumns, Lists, Backed, ClusteredFilters, StaticScalars)
 }
 
 

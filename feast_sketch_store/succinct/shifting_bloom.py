@@ -29,7 +29,6 @@ that carry auxiliary information); Goodwin et al., "BitFunnel", SIGIR 2017 (AND 
 import itertools
 import secrets
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -39,6 +38,7 @@ from numpy.typing import NDArray
 from feast_sketch_store import kernel
 from feast_sketch_store.kernel import Asked, Table
 from feast_sketch_store.succinct.packed import Check, unchecked
+from feast_sketch_store.threads import Threads
 
 # offset_j uses the upper 32 bits of a mixed hash, so a table has fewer than 2**32 words (32 GiB).
 MAX_NUM_WORDS = 2**32 - 1
@@ -305,6 +305,6 @@ def _run_all(tasks: Sequence[Callable[[], None]]) -> None:
     if len(tasks) == 1:
         tasks[0]()
         return
-    with ThreadPoolExecutor(len(tasks)) as pool:
+    with Threads(len(tasks)) as pool:
         for done in [pool.submit(task) for task in tasks]:
             done.result()

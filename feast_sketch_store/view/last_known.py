@@ -11,9 +11,9 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -71,6 +71,8 @@ class Known:
     rows_file : the name of the file with the rows since the snapshot.
     rows_bytes, num_records : how much of it counts.
     answered : when the storage last answered a look.
+    join_keys : of the view's rows, each with the field of Feast's ``Value`` that carries it; empty unless a
+        reader that has to look for them has found them.
     """
 
     snapshot: str
@@ -81,6 +83,7 @@ class Known:
     rows_bytes: int
     num_records: int
     answered: Moment
+    join_keys: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def position(self) -> Position:
@@ -93,6 +96,7 @@ class Known:
             "answered": asdict(self.answered),
             "format_version": _FORMAT_VERSION,
             "identity": self.identity.hex(),
+            "join_keys": dict(self.join_keys),
             "manifest": self.manifest.decode(),
             "num_records": self.num_records,
             "number": self.number,
@@ -126,6 +130,7 @@ class Known:
             content["rows_bytes"],
             content["num_records"],
             Moment(**content["answered"]),
+            {str(name): str(kind) for name, kind in content.get("join_keys", {}).items()},
         )
 
 
@@ -191,7 +196,8 @@ class LastKnown:
             log = all_rows()
         manifest = snapshot.manifest().encode() if snapshot else b""
         rows_file = f"{self._path.name}.{secrets.token_hex(4)}.rows"
-        new = Known(name, manifest, identity, log.position.number, rows_file, 0, 0, now)
+        join_keys = known.join_keys if known is not None and known.identity == identity else {}
+        new = Known(name, manifest, identity, log.position.number, rows_file, 0, 0, now, join_keys)
         grown = self._with_rows(new, log.batches())
         assert grown is not None
         self._write(grown)
@@ -206,6 +212,13 @@ class LastKnown:
             known = self._read()
             if known is not None:
                 self._write(replace(known, answered=Moment.now()))
+
+    def note_join_keys(self, join_keys: Mapping[str, str]) -> None:
+        """Keep the join keys of the rows that are kept."""
+        with suppress(OSError), self._locked():
+            known = self._read()
+            if known is not None and known.join_keys != join_keys:
+                self._write(replace(known, join_keys=join_keys))
 
     # -- files ---------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -143,9 +143,12 @@ class LiveView:
         self._refresher: threading.Thread | None = None  # the latest one, which may be done
         self._warmer = Warmer()
         if codecs is None:
-            self._state = self._loader.sealed()
-            codecs = self._loader.codecs = self._stored_codecs()
-            self._loader.semantics = self._stored_semantics().of(codecs)
+            try:
+                self._state = self._loader.sealed()
+                self._learn(self._state.sealed, self.stored_schema(), self.stored_join_keys)
+            except StorageError:
+                if not self._learn_from_last_known():
+                    raise
             self._state = replace(self._state, semantics=self._loader.semantics)
         _views.add(self)
 
@@ -250,25 +253,41 @@ class LiveView:
                     return join_keys_of(batch[ENTITY_KEY][0].as_py())
         return None
 
-    def _stored_codecs(self) -> list[FeatureCodec]:
-        """The codecs of all features that were written: as they were sealed, or else by their columns."""
-        codecs = dict(self._state.sealed.codecs) if self._state.sealed is not None else {}
-        columns = self.stored_schema()
-        for column in columns:
-            others = {*codecs, *(self.stored_join_keys() or {}), *OWN_COLUMNS, OPERATION}
-            if column.name not in others and not is_times_column(column.name):
-                value_field = FeatureCodec.field_of(column.type)
-                if value_field is not None:
-                    # As they were written; a seal tells what the feature was declared to be.
-                    is_list = times_column(column.name) in columns.names
-                    codecs[column.name] = FeatureCodec(column.name, value_field, LIST if is_list else EXACT)
-        return list(codecs.values())
+    def known_join_keys(self) -> Mapping[str, str] | None:
+        """`stored_join_keys`; while the storage cannot be reached, those that this host has noted.
 
-    def _stored_semantics(self) -> RowSemantics:
+        Raises
+        ------
+        StorageError : the storage cannot be reached, and this host has noted none.
+        """
+        try:
+            found = self.stored_join_keys()
+        except StorageError:
+            if not (noted := self._loader.last_known_join_keys()):
+                raise
+            return noted
+        if found is not None:
+            self._loader.note_join_keys(found)
+        return found
+
+    def _learn(
+        self, sealed: Shards | None, columns: pa.Schema, join_keys: Callable[[], Mapping[str, str] | None]
+    ) -> None:
+        """Take up the codecs and semantics that rows were written with."""
+        codecs = self._loader.codecs = _stored_codecs(sealed, columns, join_keys)
+        self._loader.semantics = self._stored_semantics(sealed, columns).of(codecs)
+
+    def _learn_from_last_known(self) -> bool:
+        """Do the same by what this host read last: whether it keeps that."""
+        found = self._loader.last_known_features()
+        if found is not None:
+            self._learn(*found, self._loader.last_known_join_keys)
+        return found is not None
+
+    def _stored_semantics(self, sealed: Shards | None, columns: pa.Schema) -> RowSemantics:
         """How the rows come together: as the snapshot says, or else by the columns of the log."""
-        sealed = self._state.sealed
         if sealed is None:
-            return of_log(self.stored_schema().names)
+            return of_log(columns.names)
         try:
             return named(sealed.semantics)
         except ValueError as error:
@@ -542,6 +561,22 @@ def _vocabulary_sizes(features: Sequence[tuple[str, SealedFeature]]) -> dict[str
         if feature.vocabulary is not None:
             sizes[name] = max(len(feature.vocabulary), sizes.get(name, 0))
     return sizes
+
+
+def _stored_codecs(
+    sealed: Shards | None, columns: pa.Schema, join_keys: Callable[[], Mapping[str, str] | None]
+) -> list[FeatureCodec]:
+    """The codecs of all features that were written: as they were sealed, or else by their columns."""
+    codecs = dict(sealed.codecs) if sealed is not None else {}
+    for column in columns:
+        others = {*codecs, *(join_keys() or {}), *OWN_COLUMNS, OPERATION}
+        if column.name not in others and not is_times_column(column.name):
+            value_field = FeatureCodec.field_of(column.type)
+            if value_field is not None:
+                # As they were written; a seal tells what the feature was declared to be.
+                is_list = times_column(column.name) in columns.names
+                codecs[column.name] = FeatureCodec(column.name, value_field, LIST if is_list else EXACT)
+    return list(codecs.values())
 
 
 def expire_before_of(ttl_microseconds: int | None) -> int:

@@ -24,6 +24,9 @@ _MAX_FILES = 64
 # From this number on fresh commits are absorbed into the table, so that a new process reads few of them.
 _MAX_FRESH_COMMITS = 500
 
+# So many times the rows that a seal is due at may be unsealed before large batches wait for it.
+_BEHIND = 4
+
 _DELTA_PART = 1 / 16  # of the share past which there is a new base: at least so much goes into a delta
 
 
@@ -33,7 +36,10 @@ class SealPolicy:
     sealed ones, in number or in bytes. So memory stays within ``1 + share`` of a freshly sealed view.
 
     Bytes count above ``min_bytes``. Unsealed rows take several times the bytes of sealed ones, so that a view
-    of a few megabytes would be sealed anew for each 2 or 3 % of its rows.
+    of some hundred kilobytes would be sealed anew for each 2 or 3 % of its rows.
+
+    The writer of a large batch waits for the seal of a view of up to ``short_rows`` rows, which is short, and
+    where seals beside the writes fall behind.
 
     ``by_deltas`` tells that a seal of few rows lays a delta over the sealed ones, as soon as they exceed a
     sixteenth of ``share``; past ``share`` all deltas become part of a new base.
@@ -45,7 +51,8 @@ class SealPolicy:
     min_rows: int = 1_000
     by_job: bool = False
     by_deltas: bool = False
-    min_bytes: int = 1 << 22
+    min_bytes: int = 1 << 19
+    short_rows: int = 4_096
 
     def wants_seal(self, unsealed: int, sealed: int, unsealed_rows: int, least: int = 0) -> bool:
         """Whether to seal now.
@@ -62,6 +69,19 @@ class SealPolicy:
         """Whether to seal a delta now; parameters as those of `wants_seal`."""
         is_past = unsealed > max(least, _DELTA_PART * self.share * sealed)
         return self.by_deltas and unsealed_rows > self.min_rows and is_past
+
+    def waits(self, num_rows: int, unsealed_rows: int, sealed_rows: int) -> bool:
+        """Whether the writer of a batch waits for a seal that is due.
+
+        Parameters
+        ----------
+        num_rows : of the batch. Only a batch that is large for its view waits.
+        unsealed_rows, sealed_rows : of the view, with the batch.
+        """
+        is_large = num_rows >= min(self.min_rows, self.share * max(self.min_rows, sealed_rows))
+        is_short = unsealed_rows + sealed_rows <= self.short_rows
+        is_behind = unsealed_rows > _BEHIND * max(_BEHIND * self.min_rows, self.share * sealed_rows)
+        return is_large and (is_short or is_behind)
 
     def wants_absorption(self, fresh_commits: int) -> bool:
         """Whether to move fresh commits into the table now."""

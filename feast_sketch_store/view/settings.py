@@ -52,6 +52,7 @@ from feast_sketch_store.structures.goals import (
 )
 from feast_sketch_store.structures.parts import checked
 from feast_sketch_store.structures.sizing import AUTO_NOISE_RATIO
+from feast_sketch_store.structures.static import STATIC
 from feast_sketch_store.view.codec_choice import DEFAULT_CODECS, TAG_PREFIX, choose_codec, field_line
 from feast_sketch_store.view.list_settings import (
     LIMIT,
@@ -114,8 +115,8 @@ class VocabularySetting:
 @dataclass(frozen=True)
 class FeatureSettings:
     """One feature: its codec, its target (see `FeatureBudget`), the largest number of values, which of them
-    are kept if not all are, whether it becomes a column once it has many values, and whether its codec
-    follows from its type alone.
+    are kept if not all are, whether it becomes a column once it has many values, whether its codec follows
+    from its type alone, and whether it is to be in a static function.
     """
 
     codec: FeatureCodec
@@ -124,6 +125,7 @@ class FeatureSettings:
     vocabulary: VocabularySetting | None = None
     may_be_column: bool = False
     by_type: bool = False
+    is_static: bool = False
 
     @property
     def is_bounded(self) -> bool:
@@ -182,7 +184,10 @@ class ViewSettings:
             if feature.vocabulary is not None
         }
         columns = frozenset(name for name, feature in self.features.items() if feature.may_be_column)
-        return FeatureBudget(self.presence_error_rate, targets, self.ttl_microseconds, cuts, columns)
+        is_static = all(feature.is_static for feature in self.features.values())
+        return FeatureBudget(
+            self.presence_error_rate, targets, self.ttl_microseconds, cuts, columns, is_static=is_static
+        )
 
 
 def check_files(settings: ViewSettings) -> None:
@@ -229,6 +234,7 @@ def resolve(options: StoreOptions, table: "FeatureView", folder: Path | None = N
                 "together in different ways; put them into views of their own"
             )
         )
+    problems += _static_problems(table.name, features)
     if problems:
         raise summed_up(problems)
     return ViewSettings(
@@ -241,6 +247,17 @@ def resolve(options: StoreOptions, table: "FeatureView", folder: Path | None = N
         view_tags.get(EXPIRED_KEPT_FOR, options.expired_kept_for) // timedelta(microseconds=1),
         "append" if any(codec.is_list for codec in codecs) else "replace",
     )
+
+
+def _static_problems(view: str, features: Mapping[str, FeatureSettings]) -> Iterator[SettingsError]:
+    """A static function has all that a row has, so it cannot stand beside anything else."""
+    others = [name for name, feature in features.items() if not feature.is_static]
+    if others and len(others) < len(features):
+        yield SettingsError(
+            f"feature view {view!r} has features with the codec {STATIC!r}, and others: {_list(others)}. A "
+            f"static function holds whole rows; give all features the codec {STATIC!r}, or move the others "
+            "to a view of their own"
+        )
 
 
 def _line_without(field: "Field", wrong_tags: Mapping[str, str | None]) -> tuple[str, ...]:
@@ -264,6 +281,16 @@ def _feature_settings(
     if is_list_field(own_tags):
         return FeatureSettings(list_codec(field, own_tags, where), 0.0, options.max_vocabulary)
     default = view_tags.get("default_codec", options.default_codec)
+    is_static = tags.get("codec") == STATIC
+    if is_static:
+        usual = FeatureCodec.for_feature(field.name, field.dtype)
+        if CATEGORICAL not in usual.possible_names:
+            raise SettingsError.of_tags(
+                f"{where} has type {field.dtype}, which the codec {STATIC!r} does not take; set the tag "
+                f"{TAG_PREFIX}codec to one of {_list(usual.possible_names)}, or remove it",
+                {f"{TAG_PREFIX}codec": None},
+            )
+        tags, own_tags = ({**some, "codec": CATEGORICAL} for some in (tags, own_tags))
     codec, may_be_column, by_type = choose_codec(
         field, tags, own_tags, default, where, options.backing_store is not None
     )
@@ -280,6 +307,7 @@ def _feature_settings(
         tags.get("vocabulary", options.vocabulary) if codec.name == MEMBERSHIP else None,
         may_be_column,
         by_type,
+        is_static,
     )
 
 
@@ -514,7 +542,7 @@ _TARGET_TAGS: Mapping[str, Callable[[Any], Any]] = {
 _FEATURE_TAGS: Mapping[str, Callable[[Any], Any]] = {
     **_TARGET_TAGS,
     "max_vocabulary": positive_count,
-    "codec": _one_of(MEMBERSHIP, CATEGORICAL, BINNED, EXACT, BACKING, LIST),
+    "codec": _one_of(MEMBERSHIP, CATEGORICAL, BINNED, EXACT, BACKING, LIST, STATIC),
     RESOLUTION: resolution,
     LIMIT: positive_count,
     TIMES_OF: str,

@@ -6,7 +6,7 @@ newest snapshot -> sealed layers, deltas over them;  commits since -> exact laye
 import itertools
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
@@ -317,6 +317,36 @@ class StateLoader:
             return None
         state = replace(state, position=known.position, newest_seen=state.snapshot)
         return state, known.answered.seconds_until(Moment.now())
+
+    def last_known_features(self) -> tuple[Shards | None, pa.Schema] | None:
+        """The sealed rows and the columns of the rows since, as this host read them last, whatever codecs.
+
+        Returns
+        -------
+        None if nothing is kept, or a file that it needs.
+        """
+        found = None if self._last_known is None else self._last_known.read()
+        if found is None:
+            return None
+        known, tables = found
+        columns = pa.unify_schemas([table.schema for table in tables]) if tables else pa.schema([])
+        if not known.snapshot:
+            return None, columns
+        snapshot = self._snapshots.named(known.snapshot, known.manifest)
+        try:
+            return None if snapshot is None else (open_shards(snapshot), columns)
+        except (StorageError, DamagedFileError):
+            return None
+
+    def last_known_join_keys(self) -> Mapping[str, str]:
+        """The join keys that this host has noted; empty for none."""
+        found = None if self._last_known is None else self._last_known.read()
+        return {} if found is None else found[0].join_keys
+
+    def note_join_keys(self, join_keys: Mapping[str, str]) -> None:
+        """Keep the join keys of the view on this host, to start from."""
+        if self._last_known is not None:
+            self._last_known.note_join_keys(join_keys)
 
     def _keep(self, state: State, log: LogRead) -> None:
         """Keep what was read behind a state on this host."""

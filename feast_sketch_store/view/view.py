@@ -53,7 +53,7 @@ _logger = logging.getLogger(__name__)
 _SNAPSHOTS_KEPT = 2
 
 # While nobody reads, up to this many rows wait, to be loaded together by a later write or the next read.
-_MAX_DEFERRED_ROWS = 256
+_MAX_DEFERRED_ROWS = 4_096
 _MAX_DEFERRED_BYTES = 1 << 20
 
 SEALER = "feast_sketch_store seal"  # the name of threads
@@ -157,7 +157,8 @@ class View(LiveView):
         self._commits: GroupCommit[Batch] = GroupCommit()
         self._seal_lock = threading.RLock()  # one seal, rebuild or vacuum at a time in this process
         self._sealer_lock = threading.Lock()
-        self._sealer: threading.Thread | None = None
+        self._sealer: threading.Thread | None = None  # the latest one
+        self._is_maintained = False  # by that thread
 
     def close(self) -> None:
         """Wait for writes of tasks, a refresh and a seal that are under way."""
@@ -175,7 +176,7 @@ class View(LiveView):
     # -- write ---------------------------------------------------------------------------------
 
     def write(self, rows: Batch) -> None:
-        """Append rows durably, and seal if due: at once after a large batch, otherwise in the background.
+        """Append rows durably, and seal if due: in the background, unless the policy tells to wait for it.
 
         Writes of several threads share a commit.
 
@@ -188,7 +189,7 @@ class View(LiveView):
         VocabularyOverflowError, RowError, StorageError : nothing of the rows was written.
         """
         self._commits.submit(rows, self._commit)
-        if self._is_load(rows) and self._is_due():
+        if self._must_wait(rows):
             self._maintain()
 
     def checked(self, rows: Batch) -> pa.Table:
@@ -205,7 +206,7 @@ class View(LiveView):
     async def write_async(self, rows: Batch) -> None:
         """`write` for tasks, without a thread for each."""
         await self._commits.submit_of_task(rows, self._commit)
-        if self._is_load(rows) and self._is_due():
+        if self._must_wait(rows):
             await asyncio.to_thread(self._maintain)
 
     def _is_due(self) -> bool:
@@ -217,11 +218,11 @@ class View(LiveView):
         has_enough = self._state.unsealed_rows + self._deferred.num_rows > self.policy.min_rows
         return has_enough and (self._wants_seal() or self._wants_delta())
 
-    def _is_load(self, rows: Batch) -> bool:
-        """Whether a batch is so large that its writer may wait for a seal; a small write must not."""
-        sealed, least = self._state.sealed, self.policy.min_rows
-        sealed_rows = sealed.num_entities if sealed else 0
-        return len(rows) >= min(least, self.policy.share * max(least, sealed_rows))
+    def _must_wait(self, rows: Batch) -> bool:
+        """Whether the writer of a batch waits for a seal."""
+        sealed, unsealed = self._state.sealed, self._state.unsealed_rows + self._deferred.num_rows
+        num_sealed = sealed.num_entities if sealed else 0
+        return self.policy.waits(len(rows), unsealed, num_sealed) and self._is_due()
 
     def _wants_seal(self) -> bool:
         """Whether it is time for a new base."""
@@ -279,8 +280,8 @@ class View(LiveView):
             self.metrics.refused(error, len(batches))
             raise
         self.metrics.committed()
-        # Here, and not in each of the writes that share the commit. Whoever wrote a load seals by himself.
-        if self._is_due() and not any(map(self._is_load, batches)):
+        # Here, and not in each of the writes that share the commit. Whoever waits for a seal does it himself.
+        if self._is_due() and not any(map(self._must_wait, batches)):
             self._maintain_beside()
         return [None] * len(batches)
 
@@ -506,9 +507,9 @@ class View(LiveView):
     def _maintain_beside(self) -> None:
         """Seal or absorb in a thread, unless one is at it."""
         with self._sealer_lock:
-            if self._sealer is not None and self._sealer.is_alive():
+            if self._is_maintained:
                 return
-            sealer = threading.Thread(target=self._maintain, name=SEALER)
+            sealer = threading.Thread(target=self._maintain_while_due, name=SEALER)
             try:
                 sealer.start()
             except RuntimeError as error:  # the writes of the commit are durable, whatever becomes of this
@@ -516,15 +517,32 @@ class View(LiveView):
                     "%s: cannot be sealed: %s; a later write tries again", self.storage.location, error
                 )
             else:
-                self._sealer = sealer
+                self._sealer, self._is_maintained = sealer, True
 
-    def _maintain(self) -> None:
-        """Seal or absorb, if it is still time to: of several threads the first one does it."""
+    def _maintain_while_due(self) -> None:
+        """Seal or absorb until what was written meanwhile is so little that it can wait."""
+        is_needed = True
+        while is_needed:
+            is_sealed = False
+            try:
+                is_sealed = self._maintain()
+            finally:
+                with self._sealer_lock:  # a commit that comes after this starts another thread
+                    is_needed = self._is_maintained = is_sealed and self._is_due()
+
+    def _maintain(self) -> bool:
+        """Seal or absorb, if it is still time to: of several threads the first one does it.
+
+        Returns
+        -------
+        Whether there is a new snapshot.
+        """
         try:
-            self._seal_if_due()
+            return self._seal_if_due()
         except SketchStoreError as error:
             # The rows are durable and readable; a failed seal must not look like a failed write.
             _logger.warning("%s; the rows are kept, a later write seals them", error)
+            return False
 
     def seal_if_due(self) -> bool:
         """Seal or absorb if the policy says that it is time to, whichever process wrote the rows.

@@ -33,7 +33,7 @@ class Warmer:
 
     def start(self, checks: Sequence[Check]) -> None:
         """Begin with the arrays of a snapshot, and let go of those of the one before."""
-        size = sum(len(check.unchecked) * check.block_words * 8 for check in checks)
+        size = sum(check.words.nbytes for check in checks)
         stop = threading.Event()
         with self._lock:
             self._stop.set()

@@ -6,6 +6,7 @@ interleaved runs on whatever machine this is: quote the ratios.
 
 import argparse
 import json
+import logging
 import warnings
 from importlib import import_module
 from inspect import signature
@@ -22,6 +23,7 @@ BENCHMARKS = (
     "peers",
     "online_read",
     "several_views",
+    "exact_views",
     "online_write",
     "streaming",
     "lists",
@@ -35,6 +37,7 @@ BENCHMARKS = (
     "refresh",
     "replicas",
     "startup",
+    "cold_reads",
     "feature_server",
 )
 
@@ -50,10 +53,18 @@ def main() -> None:
     if unknown:
         parser.error(f"unknown: {', '.join(sorted(unknown))}; known: {', '.join(BENCHMARKS)}")
     warnings.simplefilter("ignore")  # Feast warns of its own deprecations at every import
+    # What is advised of an Array is on purpose here.
+    logging.getLogger("feast_sketch_store.online_store").setLevel(logging.ERROR)
     for name in arguments.names or BENCHMARKS:
         print(f"## {name}\n", flush=True)
         first = len(measure.printed)
-        module = import_module(name)
+        try:
+            module = import_module(name)
+        except ModuleNotFoundError as error:
+            parser.error(
+                f"{name} needs {error.name}, of the dependency group `benchmark`: "
+                "pip install --group test --group benchmark"
+            )
         longer = {"long": arguments.long} if "long" in signature(module.run).parameters else {}
         module.run(quick=arguments.quick, **longer)
         for table in measure.printed[first:]:

@@ -153,14 +153,14 @@ def _peak_megabytes(statement: str, bytecode: Path) -> float:
 
 
 def _first_reads(store: Backend, rows: UserRows, size: str, rounds: int) -> None:
-    caches = {"cold": _drop_pages, "warm": lambda _: None}
+    caches = {"cold": drop_pages, "warm": lambda _: None}
     samples: dict[str, list[list[tuple[float, int, int]]]] = {cache: [] for cache in caches}
     folder = Path(store.online.storage(store.config, rows.view).location)  # type: ignore[attr-defined]
     for turn in range(rounds):
         for cache, prepare in caches.items():
             first, *others = rows.users(1 + BATCH, seed=turn)
             prepare(folder)
-            with _process(_read_steps, store, [first], others, others) as (_, pipe):
+            with process(_read_steps, store, [first], others, others) as (_, pipe):
                 samples[cache].append(pipe.recv())
     print_set_up(
         f"a snapshot of {size}, a fresh process each time, {rounds} turns of each, medians", "numpy", "feast"
@@ -173,7 +173,7 @@ def _first_reads(store: Backend, rows: UserRows, size: str, rounds: int) -> None
     print_table(["step", "page cache", "ms", "major page faults", "MB read from the disk"], lines)
 
 
-def _drop_pages(folder: Path) -> None:
+def drop_pages(folder: Path) -> None:
     """Tell the kernel to drop the pages of all files, as it then does if nobody maps them."""
     for path in filter(Path.is_file, folder.rglob("*")):
         with path.open("rb") as file:
@@ -223,7 +223,7 @@ def _shared_pages(store: Backend, rows: UserRows, snapshot: Path, size: str, cou
 
 def _memory(store: Backend, rows: UserRows, snapshot: Path, num_workers: int) -> list[int]:
     """Bytes that workers take together once all have read: RSS, PSS, private; RSS and PSS of the snapshot."""
-    workers = [_process(_read_all, store, rows.num_users, seed) for seed in range(num_workers)]
+    workers = [process(_read_all, store, rows.num_users, seed) for seed in range(num_workers)]
     sums = [0] * 5
     with ExitStack() as stack:
         started = [stack.enter_context(worker) for worker in workers]
@@ -257,7 +257,7 @@ def _read_all(
 
 
 @contextmanager
-def _process(run_there: Any, store: Backend, *arguments: Any) -> Iterator[tuple[int, Connection]]:
+def process(run_there: Any, store: Backend, *arguments: Any) -> Iterator[tuple[int, Connection]]:
     """A fresh process with a store that it has not opened yet: its id, and a pipe to it. It may end after."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()

@@ -7,6 +7,7 @@ blocks of the snapshots are checked before, as those of a process that has serve
 from functools import partial
 
 import numpy as np
+import structures_on_data
 from feast.types import Int64
 from measure import interleaved, number, print_set_up, print_table
 from numpy.typing import NDArray
@@ -36,6 +37,7 @@ def run(*, quick: bool) -> None:
         )
         _sizes(readers, rows)
         _times(readers, rows, rounds, calls)
+    structures_on_data.run(quick=quick)
 
 
 def _sizes(readers: dict[str, SketchReader], rows: UserRows) -> None:

@@ -2,7 +2,7 @@
 
     python tests/conformance/make_golden.py
 
-It writes `golden/v<format version>.{base,order,listed,sets,lists,clustered,delta}.safetensors` and
+It writes `golden/v<format version>.{base,order,listed,sets,lists,clustered,static,delta}.safetensors` and
 `golden/v<manifest version>.manifest.json`, and replaces no file. See README.md.
 """
 
@@ -179,6 +179,21 @@ def clustered_rows() -> EncodedRows:
     return encode(*newest_rows(to_arrow(feast_rows, CLUSTERED_CODECS)), CLUSTERED_CODECS)
 
 
+STATIC_CODECS = [FeatureCodec("country", "string_val"), FeatureCodec("level", "int64_val")]
+STATIC_BUDGET = FeatureBudget(1e-5, dict.fromkeys(("country", "level"), 1e-5), is_static=True)
+
+
+def static_rows() -> EncodedRows:
+    """Three hundred users with a country of three, or null, and a level of seven, which every ninth lacks."""
+    feast_rows = []
+    for user in range(300):
+        values = {"country": Value(string_val=["DE", "FR", "naïve ☕"][user % 3]) if user % 8 else Value()}
+        if user % 9:
+            values["level"] = Value(int64_val=user % 7 - 3)
+        feast_rows.append((user_key(user), values, FIRST_EVENT + timedelta(hours=user % 4), None))
+    return encode(*newest_rows(to_arrow(feast_rows, STATIC_CODECS)), STATIC_CODECS)
+
+
 GOLDEN_CHUNK_BYTES = 4096
 
 
@@ -248,6 +263,7 @@ def contents() -> dict[str, bytes]:
         f"{version}.sets.safetensors": base(sets_rows(), SETS_BUDGET),
         f"{version}.lists.safetensors": base(lists_rows(), LISTS_BUDGET),
         f"{version}.clustered.safetensors": base(clustered_rows(), CLUSTERED_BUDGET),
+        f"{version}.static.safetensors": base(static_rows(), STATIC_BUDGET),
         f"{version}.order.safetensors": sealed[1],
         f"v{MANIFEST_VERSION}.manifest.json": manifest(*sealed),
         f"v{CHUNKED_VERSION}.deltas.manifest.json": manifest_with_deltas(*sealed),

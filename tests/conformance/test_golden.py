@@ -19,10 +19,11 @@ GOLDEN = Path(__file__).parent / "golden"
 BASE, ORDER = GOLDEN / "v1.base.safetensors", GOLDEN / "v1.order.safetensors"
 LISTED, SETS = GOLDEN / "v1.listed.safetensors", GOLDEN / "v1.sets.safetensors"
 LISTS, CLUSTERED = GOLDEN / "v1.lists.safetensors", GOLDEN / "v1.clustered.safetensors"
+STATIC = GOLDEN / "v1.static.safetensors"
 FILES = pytest.mark.parametrize(
     "path",
-    [BASE, ORDER, LISTED, SETS, LISTS, CLUSTERED],
-    ids=["base", "order", "listed", "sets", "lists", "clustered"],
+    [BASE, ORDER, LISTED, SETS, LISTS, CLUSTERED, STATIC],
+    ids=["base", "order", "listed", "sets", "lists", "clustered", "static"],
 )
 
 NOON = 1_777_636_800_000_000  # 2026-05-01T12:00:00Z
@@ -350,6 +351,45 @@ def test_a_clustered_filter_is_read_as_the_format_says():
                 expected += [symbol] if is_set else []
             if shown.states[user] == 3:
                 assert shown.csr.ids[slice(*shown.indptr[user : user + 2])].tolist() == expected
+
+
+def test_a_static_function_reads_as_it_was_written_and_as_the_format_says():
+    description, arrays = load(STATIC)
+    layer = SketchLayer.from_snapshot(description["layer"], arrays)
+    (static,) = description["layer"]["structures"]
+    num_shapes, width = static["num_shapes"], static["width"]
+    assert (width, static["num_entities"], arrays["static.left.hashes"].shape) == (25, 300, (0,))
+    words = arrays["static.function.words"].reshape(-1, width)
+    free = 64 * (len(words) - 1) - 63
+    answer = layer.read(user_hashes(range(300)), ["country", "level"])
+    assert answer.found.tolist() == list(range(300))
+    country, level = (answer.features[name] for name in ("country", "level"))
+    found = [f.decoder.values(f.states, f.indptr, f.symbols) for f in (country, level)]
+    hashes = row_hashes(user_hashes(range(300)), (0x0123456789ABCDEF, 0xFEDCBA9876543210)).tolist()
+    for user in range(300):
+        own_country = Value(string_val=["DE", "FR", "naïve ☕"][user % 3]) if user % 8 else Value()
+        own_level = Value(int64_val=user % 7 - 3) if user % 9 else None
+        assert (found[0][user], found[1][user]) == (own_country, own_level)
+        start, coefficients = hashes[user] * free >> 64, mixed(hashes[user] + 0x9E3779B97F4A7C15) | 1
+        number = 0
+        for i in range(64):
+            if coefficients >> i & 1:
+                slot = words[(start + i) // 64].tolist()
+                number ^= sum((word >> (start + i) % 64 & 1) << j for j, word in enumerate(slot))
+        shape, ids = number % num_shapes, number // num_shapes
+        assert arrays["presence.0.states"][shape].tolist() == [country.states[user], level.states[user]]
+        if user % 8:
+            assert country.csr.ids[country.indptr[user]] == ids % 3
+        if user % 9:
+            assert level.csr.ids[level.indptr[user]] == ids // 3
+
+
+def mixed(number):
+    """The finalizer of SplitMix64, in Python's integers."""
+    number &= 2**64 - 1
+    number = (number ^ number >> 30) * 0xBF58476D1CE4E5B9 & 2**64 - 1
+    number = (number ^ number >> 27) * 0x94D049BB133111EB & 2**64 - 1
+    return number ^ number >> 31
 
 
 def test_the_order_file_lists_hashes_and_timestamps():

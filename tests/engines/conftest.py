@@ -101,7 +101,7 @@ def make_repository(tmp_path, monkeypatch):
     return make
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def workers_find_the_tests():
     """Workers are processes of their own, which import what the tests hand to them."""
     before = dict(os.environ)

@@ -12,7 +12,9 @@ from feast.protos.feast.types.Value_pb2 import StringSet, Value
 
 from feast_sketch_store.row_log import RowLog
 from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.storage import object_lease
 from feast_sketch_store.storage.buckets import open_bucket
+from feast_sketch_store.storage.stores import StorePlace
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
 from feast_sketch_store.view.view import View
@@ -162,3 +164,36 @@ def test_a_seal_of_rows_that_were_rebuilt_meanwhile_is_not_served(object_server)
     fresh = opened(server, url)
     for view in (sealer, rebuilder, fresh):
         assert read(view, users) == {user: {"new"} for user in users[:20]}
+
+
+def test_a_teardown_waits_for_the_seal_of_another_process(object_server):
+    server = object_server("moto")
+    place = StorePlace.of(None, f"{server.bucket()}/store", server.options)
+    for name in ("history", "other"):
+        view = View(place.view("shop", name), SETTINGS, NEVER, 0.0)
+        write(view, [1, 2], "a")
+    sealer = View(place.view("shop", "history"), SETTINGS, NEVER, 0.0)
+    inside, tried = threading.Event(), threading.Event()
+    draft, take = sealer._draft, object_lease._take
+
+    def draft_slowly(*arguments):
+        inside.set()
+        assert tried.wait(60)
+        return draft(*arguments)
+
+    def take_and_tell(objects, key, holder):
+        taken = take(objects, key, holder)
+        if inside.is_set() and "/history/" in key:
+            assert not taken or tried.is_set()
+            tried.set()
+        return taken
+
+    sealer._draft = draft_slowly
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(2) as pool:
+        patch.setattr(object_lease, "_take", take_and_tell)
+        sealed = pool.submit(sealer.seal)
+        assert inside.wait(60)
+        pool.submit(place.remove_project, "shop").result(60)
+        assert sealed.result(60)
+    left = server.all_bytes(place.path)
+    assert [key for key in left if "conditions-probe" not in key] == []

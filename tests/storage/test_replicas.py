@@ -2,6 +2,7 @@
 
 import datetime
 import gc
+import itertools
 import json
 import threading
 import time
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from feast.protos.feast.types.Value_pb2 import StringSet, Value
 
+from feast_sketch_store import SketchReader
 from feast_sketch_store.errors import StorageError
 from feast_sketch_store.layers.answer import stack
 from feast_sketch_store.rows.codecs import FeatureCodec
@@ -139,6 +141,49 @@ def test_a_replica_starts_from_the_cache(bucket, caplog):
     assert replica.freshness().state == "SERVING"
     for view in (first, replica):
         view.close()
+
+
+@pytest.mark.parametrize("is_sealed", [True, False])
+def test_a_reader_starts_from_the_cache(bucket, tmp_path, is_sealed):
+    expected = {user: {f"a{user}", "milk"} for user in range(20)}
+    bucket.put({user: sorted(items) for user, items in expected.items()})
+    if is_sealed:
+        bucket.writer.seal()
+    online_store = {
+        "type": "sketch",
+        "path": bucket.url.removesuffix("/store"),
+        "storage_options": bucket.link.options(bucket.options),
+        "role": "replica",
+        "cache_path": "cache",
+        "refresh_interval_seconds": LONG_SECONDS,
+    }
+    config = tmp_path / "feature_store.yaml"
+    config.write_text(json.dumps({"project": "store", "online_store": online_store}))
+
+    def read(reader):
+        found = reader.csr("viewed", {"user_id": list(range(30))})
+        values = found.vocabulary.take(found.ids).to_pylist()
+        parts = [set(values[a:b]) for a, b in itertools.pairwise(found.indptr)]
+        return {user: items for user, items in enumerate(parts) if items}
+
+    first = SketchReader(config, "view")
+    assert read(first) == expected
+    bucket.link.take_down()
+    _objects.cache_clear()
+    with pytest.raises(StorageError, match="cannot be reached"):
+        SketchReader(config, "another view")
+    reader = SketchReader(config, "view")
+    assert (
+        (reader.features, reader.join_keys) == (first.features, first.join_keys) == (["viewed"], ["user_id"])
+    )
+    assert read(reader) == expected
+    assert reader._view.freshness().state == "STALE"
+    bucket.put({29: ["late"]}, second=2)
+    bucket.link.heal()
+    reader._view.poll()
+    assert read(reader) == expected | {29: {"late"}}
+    for each in (first, reader):
+        each._view.close()
 
 
 def test_the_cache_is_held_where_replicas_are(bucket):

@@ -1,6 +1,7 @@
 """Replicas that serve while the settings and the release of writers and replicas change, one by one."""
 
 import threading
+import time
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
@@ -8,8 +9,13 @@ import pytest
 from feast.protos.feast.types.Value_pb2 import StringSet, Value
 
 import feast_sketch_store
+from feast_sketch_store.operations.verification import verify_view
+from feast_sketch_store.row_log import fresh_objects, table
 from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.snapshot import files
+from feast_sketch_store.storage import object_lease
 from feast_sketch_store.structures.goals import NOISE_RATIO, Goal
+from feast_sketch_store.view import last_known, live
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
 from feast_sketch_store.view.view import View
@@ -238,3 +244,53 @@ def test_a_replica_of_an_older_release_serves_on_what_it_had(fleet, caplog):
     assert fleet.seen["late"] < fleet.seen["early"]
     fleet.start("late")
     fleet.wait_until_seen()
+
+
+class Clock:
+    """The module `time`, by a wall clock that is off."""
+
+    def __init__(self, seconds):
+        self._seconds = seconds
+
+    def __getattr__(self, name):
+        return getattr(time, name)
+
+    def time(self):
+        return time.time() + self._seconds
+
+    def time_ns(self):
+        return time.time_ns() + self._seconds * 10**9
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_a_writer_whose_clock_is_an_hour_off_loses_nothing(fleet, monkeypatch, hours):
+    right = fleet.writer()
+    fleet.commit(right)
+    right.seal()
+    for name in ("a", "b"):
+        fleet.start(name)
+    draft = right._draft
+    # The storage, in tests.storage.memory, has its own clock.
+    for module in (files, table, object_lease, fresh_objects, last_known, live):
+        monkeypatch.setattr(module, "time", Clock(3600 * hours))
+    off = fleet.writer()
+
+    def draft_beside_the_other(*arguments):
+        made = draft(*arguments)
+        with changed(fleet):
+            fleet.commit(off)
+            off.seal(as_delta=True)
+        off.vacuum()  # by default what is a day old
+        return made
+
+    right._draft = draft_beside_the_other
+    with changed(fleet):
+        fleet.commit(right)
+        assert right.seal()
+    del right._draft
+    with changed(fleet):
+        fleet.commit(off)
+        off.seal()
+        off.vacuum()
+    found = verify_view(Bucket(fleet.files), [CODEC])
+    assert (found.problems, found.leftovers) == ([], [])

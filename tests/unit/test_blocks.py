@@ -63,3 +63,19 @@ def test_once_all_is_checked_nothing_is_looked_at_any_more(words):
 def test_checksums_of_another_shape_are_refused(words, checksums):
     with pytest.raises(DamagedFileError, match="some file"):
         BlockChecks(words, checksums, "some file")
+
+
+def test_all_blocks_are_asked_for_before_the_first_is_read(words):
+    asked = []
+
+    def fetch(array, first, number):
+        assert array is words
+        assert check.unchecked.all()
+        asked.append((first, number))
+
+    check = BlockChecks(words, block_checksums(words), "some file", fetch)
+    check(starts(3, 2 * BLOCK_WORDS + 5, 9), 2)
+    assert asked == [(0, BLOCK_WORDS), (2 * BLOCK_WORDS, BLOCK_WORDS)]
+    assert check.unchecked.tolist() == [0, 1, 0, 1, 1, 1]
+    check(starts(3), 2)
+    assert len(asked) == 2

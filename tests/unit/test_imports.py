@@ -15,6 +15,7 @@ PACKAGE = Path(feast_sketch_store.__file__).parent
 # The rooms of the package from the top to the bottom; a room's modules import only rooms below it.
 ROOMS = [
     "cli",
+    "conformance",
     "bridges",
     "planning",
     "operations",

@@ -1,5 +1,6 @@
 """Writes of a view: commits that are shared, seals beside them, children that were forked."""
 
+import concurrent.futures.thread
 import multiprocessing
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -51,6 +52,20 @@ def values(view, *users):
 @pytest.fixture
 def make_view(tmp_path):
     return lambda policy=NEVER: View(LocalStorage(tmp_path / "view"), SETTINGS, policy, 0.0)
+
+
+def slowly(view, monkeypatch):
+    """Snapshots are published when the event is set that is returned; the other one tells that one waits."""
+    begun, may_publish = threading.Event(), threading.Event()
+    publish = view._snapshots.publish
+
+    def slow_publish(draft):
+        begun.set()
+        assert may_publish.wait(30)
+        return publish(draft)
+
+    monkeypatch.setattr(view._snapshots, "publish", slow_publish)
+    return begun, may_publish
 
 
 def test_writes_of_threads_share_commits(make_view, monkeypatch):
@@ -107,14 +122,8 @@ def test_small_writes_are_sealed_beside_them(make_view):
 
 
 def test_small_writes_wait_for_no_seal_not_even_the_first_one(make_view, monkeypatch):
-    view, may_publish = make_view(SealPolicy(0.5, 3)), threading.Event()
-    publish = view._snapshots.publish
-
-    def slow_publish(draft):
-        assert may_publish.wait(30)
-        return publish(draft)
-
-    monkeypatch.setattr(view._snapshots, "publish", slow_publish)
+    view = make_view(SealPolicy(0.5, 3))
+    _, may_publish = slowly(view, monkeypatch)
     for user in range(6):
         view.write([row(user, "x")])
     assert view.sealed() is None
@@ -123,12 +132,64 @@ def test_small_writes_wait_for_no_seal_not_even_the_first_one(make_view, monkeyp
     assert view.stats().sealed_entities >= 4
 
 
+def test_large_batches_wait_for_no_seal_that_keeps_up(make_view, monkeypatch):
+    view = make_view(SealPolicy(0.5, 20, short_rows=0))
+    begun, may_publish = slowly(view, monkeypatch)
+    for first in range(0, 320, 40):
+        view.write([row(user, "x") for user in range(first, first + 40)])
+    assert begun.wait(30)
+    assert view.sealed() is None
+    assert found(view, *range(320)) == list(range(320))
+    may_publish.set()
+    view.settle()
+    assert view.stats().sealed_entities == 320, "what came during a seal is sealed by the same thread"
+
+
+def test_a_large_batch_waits_for_a_seal_that_does_not_keep_up(make_view, monkeypatch):
+    view = make_view(SealPolicy(0.5, 20, short_rows=0))
+    begun, may_publish = slowly(view, monkeypatch)
+    view.write([row(user, "x") for user in range(100)])
+    assert begun.wait(30)
+    with ThreadPoolExecutor(1) as pool:
+        late = pool.submit(view.write, [row(user, "x") for user in range(100, 400)])
+        while len(found(view, 399)) < 1:
+            threading.Event().wait(0.001)
+        assert not late.done()
+        view.write([row(400, "x")])  # a small one goes on
+        may_publish.set()
+        late.result(30)
+    assert view.stats().sealed_entities >= 400
+
+
+def write_and_end(folder):
+    """Write so much that a seal is due, which comes to its threads when the interpreter ends."""
+    view = View(LocalStorage(folder), SETTINGS, SealPolicy(0.5, 20, short_rows=0), 0.0)
+    fold = view._fold
+
+    def late_fold(*arguments):
+        while not concurrent.futures.thread._shutdown:
+            threading.Event().wait(0.001)
+        return fold(*arguments)
+
+    view._fold = late_fold
+    view.write([row(user, "x") for user in range(100)])
+
+
+def test_a_seal_is_finished_when_its_process_ends(tmp_path, make_view):
+    child = multiprocessing.get_context("fork").Process(target=write_and_end, args=[tmp_path / "view"])
+    child.start()
+    child.join(60)
+    assert child.exitcode == 0
+    assert make_view().stats().sealed_entities == 100
+
+
 def test_a_small_view_is_sealed_by_the_number_of_its_rows(make_view):
     """Unsealed rows take several times the bytes of sealed ones, which would mean a seal every few rows."""
     view = make_view(SealPolicy(0.5, 20))
     view.write([row(user, "x") for user in range(100)])
     for user in range(100, 150):
         view.write([row(user, "x" * 100)])
+    view.settle()
     assert view.stats().sealed_entities == 100
     view.write([row(150, "x")])
     view.settle()
@@ -166,15 +227,7 @@ def test_a_write_succeeds_where_no_thread_can_be_started_for_a_seal(make_view, m
 def test_writes_go_on_while_a_view_is_sealed(make_view, monkeypatch):
     view = make_view()
     view.write([row(1, "x")])
-    publishing, may_publish = threading.Event(), threading.Event()
-    publish = view._snapshots.publish
-
-    def slow_publish(draft):
-        publishing.set()
-        assert may_publish.wait(30)
-        return publish(draft)
-
-    monkeypatch.setattr(view._snapshots, "publish", slow_publish)
+    publishing, may_publish = slowly(view, monkeypatch)
     sealer = threading.Thread(target=view.seal)
     sealer.start()
     assert publishing.wait(30)

@@ -1,0 +1,4 @@
+// Reads feature views of a feast_sketch_store: see README.md.
+
+export { RefusedError } from "./src/container.mjs";
+export { View } from "./src/view.mjs";

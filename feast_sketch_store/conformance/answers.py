@@ -1,0 +1,122 @@
+"""What reads of a view's folder give, as JSON; by the store's own reader."""
+
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from feast_sketch_store.conformance.views import Key
+from feast_sketch_store.layers import LayerAnswer
+from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_columns
+from feast_sketch_store.snapshot.files import SnapshotFolder
+from feast_sketch_store.snapshot.order import load_order
+from feast_sketch_store.snapshot.sealed import open_deltas, open_shards
+from feast_sketch_store.storage.local import LocalStorage
+
+_KEY_TYPES = {
+    "string": pa.large_string(),
+    "bytes": pa.large_binary(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "timestamp": pa.timestamp("s"),
+}
+
+
+def hashes_of(keys: Sequence[Key]) -> NDArray[np.uint64]:
+    """The hashes of keys: uint64[n, 2]."""
+    return hash_serialized_keys([serialized(key) for key in keys])
+
+
+def serialized(key: Key) -> bytes:
+    """A serialized key."""
+    columns = {name: pa.array([value], _KEY_TYPES[kind]) for name, (kind, value) in key.items()}
+    content: bytes = serialize_columns(columns)[0].as_py()
+    return content
+
+
+def key_json(key: Key) -> dict[str, list[Any]]:
+    """A key: by join key its type and value; integers as strings, bytes in hexadecimal."""
+    return {name: [kind, _plain(value)] for name, (kind, value) in key.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.hex()
+    return value if isinstance(value, str) else str(value)
+
+
+def read(folder: Path, keys: Sequence[Key]) -> list[dict[str, Any] | None]:
+    """The rows that the newest snapshot of a view has, None for an entity without one.
+
+    Raises
+    ------
+    DamagedFileError, ValueError : the files are damaged.
+    """
+    (snapshot, *_) = SnapshotFolder(LocalStorage(folder / "snapshots")).list()
+    base, deltas = open_shards(snapshot), open_deltas(snapshot)
+    for number in (None, *range(len(deltas))):
+        load_order(snapshot, number)
+    hashes = hashes_of(keys)
+    rows: list[dict[str, Any] | None] = [None] * len(keys)
+    left = np.arange(len(keys))
+    for delta in reversed(deltas):
+        answer = delta.read(hashes[left], list(delta.codecs))
+        _fill(rows, left, answer, delta.codecs)
+        left = np.delete(left, answer.decided)
+    for layer in base.layers:
+        _fill(rows, left, layer.read(hashes[left], list(layer.codecs)), layer.codecs)
+    return rows
+
+
+def _fill(
+    rows: list[dict[str, Any] | None],
+    positions: NDArray[np.int64],
+    answer: LayerAnswer,
+    codecs: Mapping[str, FeatureCodec],
+) -> None:
+    """Put the rows that a layer found where they belong."""
+    features = {name: _feature(codec, answer, name) for name, codec in codecs.items()}
+    for place, position in enumerate(answer.found.tolist()):
+        rows[positions[position]] = {
+            "event_timestamp": str(answer.event_timestamps[place]),
+            "features": {name: entries[place] for name, entries in features.items()},
+        }
+
+
+def _feature(codec: FeatureCodec, answer: LayerAnswer, name: str) -> list[dict[str, Any]]:
+    """One feature of all rows that were found."""
+    own = answer.features[name]
+    csr, values = own.csr, value_json(codec, own.decoder.vocabulary.values)
+    entries = []
+    for place, state in enumerate(own.states.tolist()):
+        part = slice(*csr.indptr[place : place + 2].tolist())
+        entry: dict[str, Any] = {
+            "value_field": codec.value_field,
+            "state": state,
+            "values": [values[n] for n in csr.ids[part].tolist()],
+        }
+        if codec.is_list and csr.weights is not None:
+            entry["times"] = [str(moment) for moment in csr.weights[part].tolist()]
+        entries.append(entry)
+    return entries
+
+
+def value_json(codec: FeatureCodec, stored: pa.Array) -> list[Any]:
+    """Values of the storage type: integers as strings, bits of floats and bytes in hexadecimal."""
+    kind, values = codec.element_kind, stored.to_pylist()
+    if kind == "string":
+        return [value.decode() for value in values]
+    if kind in ("bytes", "message"):
+        return [value.hex() for value in values]
+    if kind == "bool":
+        return [bool(value) for value in values]
+    if kind == "double":
+        return [struct.pack(">q", value).hex() for value in values]
+    if kind == "float":
+        return [struct.pack(">i", value).hex() for value in values]
+    return [str(value) for value in values]

@@ -1,0 +1,269 @@
+"""Files that are no snapshots, manifests that publish none, and row logs that a snapshot is older than."""
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from feast_sketch_store.conformance.views import CREATED_BY, SealedView, part_file, snapshot_name
+from feast_sketch_store.row_log.records import (
+    FILE,
+    ROWS,
+    SegmentHead,
+    encode_record,
+    encode_segment_head,
+)
+from feast_sketch_store.snapshot.format import FORMAT_VERSION
+from feast_sketch_store.snapshot.manifest import MAX_MANIFEST_BYTES, Manifest, checksum_of
+
+_SIZES = {"U64": 8, "I64": 8, "I32": 4, "U8": 1}
+Forged = Iterator[tuple[str, str, dict[str, bytes]]]  # a name, the rule that is broken, and files
+
+
+def forged_files(view: SealedView) -> Forged:
+    """Snapshots whose base is no file of the format, under a manifest that fits it."""
+    contents = view.contents()
+    (base_name,) = (name for name in contents if name.endswith(".base.safetensors"))
+    whole = contents[base_name]
+    for rule, label, content in _contents(whole):
+        yield f"{rule} {label}".replace(" ", "-"), rule, _published(contents, base_name, content)
+
+
+def _published(contents: dict[str, bytes], base_name: str, content: bytes) -> dict[str, bytes]:
+    """The files of a view with another base, and a manifest of these."""
+    (manifest_name,) = (name for name in contents if name.endswith(".json"))
+    manifest = Manifest.decode(contents[manifest_name], manifest_name)
+    files = {**manifest.files, "base": part_file(base_name.rpartition("/")[2], content)}
+    told = Manifest(manifest.row_log_version, manifest.number, CREATED_BY, files)
+    return {**contents, base_name: content, manifest_name: told.encode()}
+
+
+def _contents(whole: bytes) -> Iterator[tuple[str, str, bytes]]:
+    """Rule, what is wrong in words, and the content."""
+    start = 8 + int.from_bytes(whole[:8], "little")
+    header, payload = whole[8:start].rstrip(b" "), whole[start:]
+    yield "container.size", "an empty file", b""
+    yield "container.size", "five bytes", whole[:5]
+    yield "container.size", "a header of 16 MiB", (2**24 + 8).to_bytes(8, "little") + whole[8:]
+    yield "container.size", "a header behind the end", len(whole).to_bytes(8, "little") + whole[8:]
+    yield "container.size", "cut off", whole[:-1]
+    yield "container.size", "a byte more", whole + b"\0"
+    yield "container.header", "no JSON", _file(b"[" + header[1:], payload)
+    yield "container.header", "no metadata", _file(b"{}", payload)
+    yield "container.header", "a space more", _file(header.replace(b",", b", ", 1), payload)
+    yield "container.header", "a key twice", _file(header[:-1] + b"," + header[1:], payload)
+    yield "container.checksum", "another text", _file(header.replace(b"history", b"mystery", 1), payload)
+    yield "container.checksum", "another byte of an array", whole[:-1] + bytes([whole[-1] ^ 1])
+
+    def forge(change: Callable[[dict[str, Any]], object]) -> bytes:
+        own = json.loads(json.loads(header)["__metadata__"]["feast_sketch_store"])
+        change(own)
+        return _forged(own, payload)
+
+    yield "container.version", "version 2", forge(lambda own: own.update(format_version=FORMAT_VERSION + 1))
+    yield "container.version", "a version in quotes", forge(lambda own: own.update(format_version="1"))
+    yield "container.header", "without a description", forge(lambda own: own.pop("description"))
+    yield "container.header", "without arrays", forge(lambda own: own.pop("arrays"))
+    yield (
+        "container.header",
+        "an array without a checksum",
+        forge(lambda own: own["arrays"][0].pop("checksum")),
+    )
+    for label, part, value in (
+        ("a type of floats", "dtype", "F64"),
+        ("a name that is a number", "name", 5),
+        ("a negative length", "shape", [-1]),
+        ("a length with a point", "shape", [1.0]),
+        ("a length that is true", "shape", [True]),
+        ("no lengths", "shape", []),
+        ("five lengths", "shape", [1] * 5),
+        ("a length of 49 bits", "shape", [2**49, 0]),
+    ):
+        yield "container.arrays", label, forge(partial(_tell_first, part, value))
+    yield "container.arrays", "another order", forge(lambda own: own["arrays"].reverse())
+    yield (
+        "container.arrays",
+        "a name twice",
+        forge(lambda own: own["arrays"][1].update(name=own["arrays"][0]["name"])),
+    )
+    yield from _blocks(whole, start)
+
+
+def _tell_first(part: str, value: object, own: dict[str, Any]) -> None:
+    own["arrays"][0][part] = value
+
+
+def _blocks(whole: bytes, start: int) -> Iterator[tuple[str, str, bytes]]:
+    """Arrays whose blocks are not what their checksums say."""
+    own = json.loads(json.loads(whole[8:start])["__metadata__"]["feast_sketch_store"])
+    parts, place = {}, start
+    for entry in own["arrays"]:
+        size = _SIZES[entry["dtype"]] * math.prod(entry["shape"])
+        parts[entry["name"]] = whole[place : place + size]
+        place += size
+    name = next(name for name in parts if name.endswith(".lows.words"))
+    entries = {entry["name"]: entry for entry in own["arrays"]}
+
+    def built(**changed: bytes | None) -> bytes:
+        new = {n: changed.get(n.rpartition(".")[2], c) if n.startswith(name) else c for n, c in parts.items()}
+        kept = [
+            {**entries[n], "checksum": checksum_of(c), "shape": _shape(entries[n], len(c))}
+            for n, c in new.items()
+            if c is not None
+        ]
+        return _forged({**own, "arrays": kept}, b"".join(c for c in new.values() if c is not None))
+
+    checksums = parts[f"{name}.checksums"]
+    other = bytes([parts[name][0] ^ 1]) + parts[name][1:]
+    yield "container.blocks", "without checksums", built(checksums=None)
+    yield "container.blocks", "a checksum more", built(checksums=checksums * 2)
+    yield "container.blocks", "another checksum", built(checksums=bytes(16))
+    yield "container.blocks", "another block", built(words=other)
+
+
+def _shape(entry: dict[str, Any], size: int) -> list[int]:
+    """The shape of an array of so many bytes, whose other lengths stay."""
+    row = _SIZES[entry["dtype"]] * math.prod(entry["shape"][1:])
+    return [size // row, *entry["shape"][1:]]
+
+
+def _forged(own: dict[str, Any], payload: bytes) -> bytes:
+    """A file whose header follows from what it says, whatever that is."""
+    text = json.dumps(own, separators=(",", ":"))
+    header: dict[str, Any] = {
+        "__metadata__": {"checksum": checksum_of(text.encode()), "feast_sketch_store": text}
+    }
+    end = 0
+    for entry in own.get("arrays", []):
+        start, end = end, end + int(_SIZES.get(entry["dtype"], 8) * math.prod(entry["shape"]))
+        own_entry = {"dtype": entry["dtype"], "shape": entry["shape"], "data_offsets": [start, end]}
+        header[entry["name"]] = own_entry
+    return _file(json.dumps(header, separators=(",", ":")).encode(), payload)
+
+
+def _file(header: bytes, payload: bytes) -> bytes:
+    header += b" " * (-(len(header) + 8) % 64)
+    return len(header).to_bytes(8, "little") + header + payload
+
+
+# -- manifests -----------------------------------------------------------------------------------------
+
+
+def forged_manifests(view: SealedView) -> Forged:
+    """Snapshots of a base and two deltas whose manifest is wrong."""
+    contents = view.contents()
+    (name,) = (n for n in contents if n.endswith(".json"))
+    whole = contents[name]
+    for rule, label, content in _manifests(whole):
+        yield f"{rule} {label}".replace(" ", "-"), rule, {**contents, name: content}
+    renamed = {n: c for n, c in contents.items() if n != name}
+    later = f"snapshots/{snapshot_name(view.layers[-1].version + 1)}.json"
+    yield "manifest.name-another-version", "manifest.name", {**renamed, later: whole}
+    base = f"snapshots/{snapshot_name(view.layers[0].version)}.base.safetensors"
+    lacking = {n: c for n, c in contents.items() if n != base}
+    yield "manifest.files-a-file-is-missing", "manifest.files", lacking
+    yield "manifest.files-a-longer-file", "manifest.files", {**contents, base: contents[base] + b"\0"}
+    start = 8 + int.from_bytes(contents[base][:8], "little")
+    own = json.loads(json.loads(contents[base][8:start])["__metadata__"]["feast_sketch_store"])
+    own["description"]["created_by"] = CREATED_BY[::-1]
+    other = _forged(own, contents[base][start:])
+    yield "manifest.files-another-file", "manifest.files", {**contents, base: other}
+
+
+def _manifests(whole: bytes) -> Iterator[tuple[str, str, bytes]]:
+    def told(change: Callable[[dict[str, Any]], object]) -> bytes:
+        given = json.loads(whole)
+        given.pop("checksum")
+        change(given)
+        return _canonical({**given, "checksum": checksum_of(_canonical(given))})
+
+    yield "manifest.damaged", "empty", b""
+    yield "manifest.damaged", "cut off", whole[:-1]
+    yield "manifest.damaged", "another byte", whole.replace(b'"number":1', b'"number":2')
+    yield "manifest.damaged", "a space more", whole.replace(b",", b", ", 1)
+    yield "manifest.damaged", "too long", told(lambda own: own.update(created_by="x" * MAX_MANIFEST_BYTES))
+    yield "manifest.damaged", "without files", told(lambda own: own.pop("files"))
+    yield "manifest.damaged", "a number with a point", told(lambda own: own.update(number=1.0))
+    yield "manifest.damaged", "a negative number", told(lambda own: own.update(number=-1))
+    yield "manifest.damaged", "a path", told(lambda own: own["files"]["base"].update(name="../base"))
+    yield (
+        "manifest.damaged",
+        "a checksum that is none",
+        told(lambda own: own["files"]["base"].update(header_checksum="x")),
+    )
+    yield (
+        "manifest.damaged",
+        "chunks that do not fit",
+        told(lambda own: own["files"]["base"].update(chunks={"size_bytes": 1, "checksums": []})),
+    )
+    yield "manifest.version", "version 3", told(lambda own: own.update(format_version=3))
+    yield "manifest.order", "a base behind its deltas", told(lambda own: own.update(base_version=6))
+    yield "manifest.order", "deltas that descend", told(lambda own: own["deltas"].reverse())
+    yield "manifest.name", "another number", told(lambda own: own.update(number=7))
+    yield "manifest.files", "another version inside", told(lambda own: own.update(base_version=2))
+
+
+def _canonical(content: dict[str, Any]) -> bytes:
+    return json.dumps(content, separators=(",", ":"), sort_keys=True).encode() + b"\n"
+
+
+# -- row logs ------------------------------------------------------------------------------------------
+
+
+def logs(version: int) -> Forged:
+    """Further files of a view whose snapshot holds the commits before a version."""
+    rows = _record(ROWS, version, b"rows")
+    segment = _segment(version) + rows
+    name = f"fresh/{version:020d}.log"
+    entry = json.dumps({"name": "a.zstd.parquet", "num_rows": 1, "checksum": "0" * 32}).encode()
+    cut = segment + _record(ROWS, version + 1, b"more rows")[:60]
+    yield "log.newer-rows", "log.newer", {name: segment}
+    yield "log.newer-a-file", "log.newer", {name: _segment(version) + _record(FILE, version, entry)}
+    yield "log.newer-behind-a-record-that-is-cut", "log.newer", {name: cut}
+    yield "log.newer-rows-of-the-table", "log.newer", {_commit_name(0): _commit(0, 0, version)}
+    replaced = _commit(0, 0, version - 1, snapshot_name(version + 1))
+    yield "log.newer-other-rows", "log.newer", {_commit_name(0): replaced}
+    damaged = bytearray(segment)
+    damaged[len(_segment(version)) + 48] ^= 1
+    yield "log.damaged-a-record", "log.damaged", {name: bytes(damaged)}
+    yield "log.damaged-the-head-of-a-segment", "log.damaged", {name: b"x" + segment[1:]}
+    yield "log.damaged-a-gap", "log.damaged", {name: segment + _record(ROWS, version + 2, b"rows")}
+
+
+def _segment(first: int) -> bytes:
+    return encode_segment_head(SegmentHead(bytes(range(16)), first))
+
+
+def _record(kind: int, number: int, payload: bytes) -> bytes:
+    return b"".join(map(bytes, encode_record(kind, number, payload)))
+
+
+def _commit_name(version: int) -> str:
+    return f"rows/_delta_log/{version:020d}.json"
+
+
+def _commit(version: int, first: int, through: int, snapshot: str = "") -> bytes:
+    """A commit of the table, as much of it as is the store's own."""
+    own = json.dumps(
+        {
+            "version": version,
+            "first": first,
+            "through": through,
+            "is_compaction": bool(snapshot),
+            "snapshot": snapshot,
+            "files": [],
+            "removed": [],
+            "tombstones": {},
+            "schema": "",
+        },
+        separators=(",", ":"),
+    )
+    info = {
+        "operation": "WRITE",
+        "feastSketchStore": own,
+        "feastSketchStoreChecksum": checksum_of(own.encode()),
+    }
+    protocol = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}
+    lines = [{"commitInfo": info}, protocol]
+    return b"".join(json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in lines)

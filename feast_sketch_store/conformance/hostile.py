@@ -1,0 +1,297 @@
+"""Views that a reader must refuse, at least one for each rule of the format.
+
+Every checksum is right unless it is what is wrong: so a reader has to check the parts themselves.
+"""
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from feast_sketch_store.conformance.forged import forged_files, forged_manifests, logs
+from feast_sketch_store.conformance.views import VIEWS, Key, Layer, SealedView
+
+Change: TypeAlias = Callable[[Layer], object]
+
+
+@dataclass(frozen=True)
+class HostileView:
+    """The files of a view's folder, which break a rule: when they are opened or the keys are read."""
+
+    name: str
+    rule: str
+    contents: dict[str, bytes]
+    keys: list[Key]
+
+
+def hostile_views() -> Iterator[HostileView]:
+    """All of them."""
+    views = {name: make() for name, make in VIEWS.items()}
+    for name, rule, contents in (*forged_files(views["one_row"]), *forged_manifests(views["deltas"])):
+        yield HostileView(name, rule, contents, views["one_row"].keys)
+    for name, rule, files in logs(views["one_row"].layers[0].version):
+        contents = replace(views["one_row"], files=files).contents()
+        yield HostileView(name, rule, contents, views["one_row"].keys)
+    for rule, changes in _CHANGES.items():
+        for view_name, label, change in changes:
+            view = _changed(views[view_name], change)
+            yield HostileView(f"{rule} {label}".replace(" ", "-"), rule, view.contents(), view.keys)
+
+
+def _changed(view: SealedView, change: Change) -> SealedView:
+    """The view with another newest layer."""
+    newest = copy.deepcopy(view.layers[-1])
+    change(newest)
+    return replace(view, layers=[*view.layers[:-1], newest])
+
+
+def _inside(layer: Layer, path: str) -> tuple[Any, Any]:
+    """What holds the entry of a description at a path, and the last step; structures go by their kinds."""
+    place, (*steps, last) = layer.description["layer"], path.split("/")
+    if steps[:1] == ["structures"] and len(steps) > 1:
+        place = next(entry for entry in place["structures"] if entry["kind"] == steps[1])
+        steps = steps[2:]
+    for step in steps:
+        place = place[int(step) if step.isdigit() else step]
+    return place, int(last) if last.isdigit() else last
+
+
+def _tell(path: str, value: Any, layer: Layer) -> None:
+    """Change an entry of the description; a function gets what it was."""
+    place, last = _inside(layer, path)
+    place[last] = value(place[last]) if callable(value) else value
+
+
+def _drop(path: str, layer: Layer) -> None:
+    place, last = _inside(layer, path)
+    del place[last]
+
+
+def _twice(path: str, layer: Layer) -> None:
+    """Repeat the first entry of a list."""
+    place, last = _inside(layer, path)
+    place[last] = [place[last][0], *place[last]]
+
+
+def _array(name: str, change: Callable[[Any], Any], layer: Layer) -> None:
+    """Change an array of which a copy is given, in place or by what is returned."""
+    copied = layer.arrays[name].copy()
+    changed = change(copied)
+    layer.arrays[name] = copied if changed is None else np.ascontiguousarray(changed)
+
+
+def _lose(name: str, layer: Layer) -> None:
+    del layer.arrays[name]
+
+
+def _all_ones(words: Any) -> None:
+    words[:] = ~np.uint64(0)
+
+
+def _put(place: Any, value: Any, array: Any) -> None:
+    array[place] = value
+
+
+def _add(by: int) -> Callable[[int], int]:
+    return lambda number: number + by
+
+
+def _swap_alive(layer: Layer) -> None:
+    """Call an entity with a row deleted, and a deleted one alive."""
+    deleted = layer.arrays["listed.deleted"]
+    place, other = int(deleted.argmin()), int(deleted.argmax())
+    _array("listed.deleted", partial(_put, [place, other], [1, 0]), layer)
+
+
+_SETS, _BLOOM, _SCALARS = "structures/sets", "structures/bloom", "structures/scalars"
+
+# By rule: the view, what is changed in words, and how.
+_CHANGES: dict[str, list[tuple[str, str, Change]]] = {
+    "layer.parts": [
+        ("one_row", "without a number of entities", partial(_drop, "num_entities")),
+        ("one_row", "a number of entities in quotes", partial(_tell, "num_entities", "1")),
+        ("one_row", "a number of entities with a point", partial(_tell, "num_entities", 1.0)),
+        ("one_row", "a number of entities that is true", partial(_tell, "num_entities", True)),
+        ("one_row", "without presence", partial(_drop, "presence")),
+        ("one_row", "unknown presence", partial(_tell, "presence/kind", "guess")),
+        ("scalars", "unknown structure", partial(_tell, f"{_SCALARS}/kind", "toy")),
+        ("one_row", "a structure twice", partial(_twice, "structures")),
+        ("sets", "a feature twice", partial(_tell, f"{_SETS}/features/3/name", "shown")),
+        ("sets", "unknown field", partial(_tell, f"{_SETS}/features/3/value_field", "word_set_val")),
+        ("sets", "a short salt", partial(_tell, f"{_BLOOM}/salt", ["0", "1"])),
+        ("sets", "without codes", partial(_lose, "sets.codes.words")),
+        ("sets", "codes of another type", partial(_array, "sets.0.levels", lambda a: a.astype(np.int32))),
+        ("columns", "unknown form", partial(_tell, "structures/columns/features/0/elements/form", "tree")),
+    ],
+    "layer.rows": [
+        ("one_row", "more entities than rows", partial(_tell, "num_entities", 2)),
+        ("backed", "more entities than states", partial(_tell, "num_entities", 21)),
+        ("sets", "states of another feature", partial(_tell, "presence/states/0/name", "other")),
+    ],
+    "packed": [
+        ("scalars", "a width of 65", partial(_tell, "presence/timestamps/elements/numbers/width", 65)),
+        ("scalars", "fewer words", partial(_array, "presence.timestamps.numbers.words", lambda a: a[:-1])),
+        ("scalars", "more words", partial(_array, "scalars.numbers.0.words", lambda a: np.append(a, a[:1]))),
+    ],
+    "ascending": [
+        ("sets", "more buckets", partial(_tell, f"{_SETS}/starts/num_buckets", _add(64))),
+        ("sets", "lows of 64 bits", partial(_tell, f"{_SETS}/starts/low_width", 64)),
+        ("sets", "places outside", partial(_array, "sets.starts.samples.words", _all_ones)),
+    ],
+    "index": [
+        ("sets", "a range of 0", partial(_tell, "presence/index/range", 0)),
+        ("sets", "a range of more than 63 bits", partial(_tell, "presence/index/range", 2**63 + 1)),
+        ("sets", "a range of other buckets", partial(_tell, "presence/index/range", lambda r: 4 * r)),
+        ("strings", "twins that descend", partial(_array, "presence.index.twins", lambda a: a[::-1])),
+    ],
+    "timestamps": [
+        ("sets", "buckets that descend", partial(_array, "presence.bucket_bounds", lambda a: a[::-1])),
+        (
+            "sets",
+            "a bucket that ends before it begins",
+            partial(_array, "presence.bucket_bounds", lambda a: a[:, ::-1]),
+        ),
+        ("sets", "other buckets", partial(_array, "presence.bucket_bounds", lambda a: a - 1)),
+        (
+            "shapes",
+            "a bucket that does not exist",
+            partial(_array, "presence.0.buckets", partial(_put, 0, 99)),
+        ),
+    ],
+    "states": [
+        ("backed", "a state of 7", partial(_tell, "presence/states/0/base", 7)),
+        (
+            "columns",
+            "a column with a state of 7",
+            partial(_tell, "structures/columns/features/0/states/base", 7),
+        ),
+        (
+            "shapes",
+            "a shape with a state of 4",
+            partial(_array, "presence.0.states", partial(_put, (0, 0), 4)),
+        ),
+        ("shapes", "a shape without a symbol", partial(_tell, f"{_BLOOM}/rows/0/num_symbols", _add(-1))),
+    ],
+    "vocabulary": [
+        (
+            "scalars",
+            "a byte more",
+            partial(_array, "scalars.1.vocabulary.data", lambda a: np.append(a, a[:1])),
+        ),
+        ("scalars", "a byte less", partial(_array, "scalars.1.vocabulary.data", lambda a: a[:-1])),
+        ("scalars", "no width", partial(_array, "scalars.1.vocabulary.shape", partial(_put, 1, 0))),
+        ("scalars", "no UTF-8", partial(_array, "scalars.1.vocabulary.data", partial(_put, 0, 0xFF))),
+        (
+            "scalars",
+            "a shape of numbers",
+            partial(_array, "scalars.1.vocabulary.shape", lambda a: np.append(a, 0)),
+        ),
+        (
+            "strings",
+            "places that are one",
+            partial(_array, "sets.1.vocabulary.packed", partial(_put, slice(None), 0)),
+        ),
+        ("strings", "a prefix that is too long", partial(_array, "sets.1.vocabulary.prefixes", _all_ones)),
+        (
+            "strings",
+            "offsets that fall",
+            partial(_array, "sets.0.vocabulary.offsets", partial(_put, 1, 1 << 40)),
+        ),
+    ],
+    "bloom": [
+        ("sets", "a longer table", partial(_tell, f"{_BLOOM}/num_words", _add(1))),
+        ("sets", "a gap between ranges", partial(_tell, f"{_BLOOM}/features/0/first_word", _add(1))),
+        (
+            "sets",
+            "first symbols that fall",
+            partial(_tell, f"{_BLOOM}/features/0/first_symbols", lambda f: f[::-1]),
+        ),
+        ("sets", "facts that rise", partial(_tell, f"{_BLOOM}/features/0/facts_per_hash", lambda f: f[::-1])),
+        ("shapes", "65 hashes", partial(_tell, f"{_BLOOM}/features/0/facts_per_hash", lambda f: f[:1] * 65)),
+        ("shapes", "no hash", partial(_tell, f"{_BLOOM}/features/0/facts_per_hash", [])),
+        ("shapes", "a rate of 2", partial(_tell, f"{_BLOOM}/features/0/false_positive_rate", 2.0)),
+    ],
+    "columns": [
+        ("columns", "rows outside", partial(_tell, "structures/columns/features/1/bounds/base", 10_000)),
+        ("columns", "rows before the first", partial(_tell, "structures/columns/features/1/bounds/base", -3)),
+        (
+            "strings",
+            "bytes outside",
+            partial(_tell, "structures/columns/features/0/elements/offsets/base", 1 << 20),
+        ),
+    ],
+    "scalars": [
+        ("scalars", "a state that is a value", partial(_tell, f"{_SCALARS}/features/0/others", [0, 3])),
+        ("scalars", "more values", partial(_tell, f"{_SCALARS}/features/0/num_values", _add(1))),
+        ("scalars", "numbers from 1 on", partial(_tell, f"{_SCALARS}/numbers/0/base", 1)),
+        ("scalars", "fewer numbers", partial(_tell, f"{_SCALARS}/numbers", lambda numbers: numbers[:1])),
+    ],
+    "sets": [
+        (
+            "sets",
+            "levels of fewer values",
+            partial(_array, "sets.0.level_ends", lambda a: np.append(a[:-1], a[-1] - 1)),
+        ),
+        ("sets", "a level of 124", partial(_array, "sets.0.levels", partial(_put, 0, 124))),
+        ("sets", "headers of 31 bits", partial(_tell, f"{_SETS}/features/0/header_width", 31)),
+        ("sets", "one header without a set", partial(_tell, f"{_SETS}/features/0/no_set", 1)),
+        ("sets", "nothing to be coded with", partial(_tell, f"{_SETS}/features/0/others_width", 2)),
+        ("sets", "more values than known", partial(_tell, f"{_SETS}/features/1/num_values", _add(-1))),
+        ("sets", "codes that end early", partial(_tell, f"{_SETS}/num_bits", 100)),
+        ("sets", "codes that are ones", partial(_array, "sets.codes.words", _all_ones)),
+    ],
+    "lists": [
+        ("lists", "lengths of no code", partial(_array, "lists.0.lengths", partial(_put, (0, slice(3)), 1))),
+        ("lists", "a code of 13 bits", partial(_array, "lists.0.lengths", partial(_put, (0, 127), 13))),
+        ("lists", "gaps of 31 bits", partial(_array, "lists.0.run_widths", partial(_put, 0, 31))),
+        (
+            "lists",
+            "four tables of widths",
+            partial(_array, "lists.0.run_ends", lambda a: np.append(a[:-1], a[-1] - 1)),
+        ),
+        ("lists", "codes that end early", partial(_tell, "structures/lists/features/0/num_bits", 100)),
+        ("lists", "codes that are ones", partial(_array, "lists.0.codes.words", _all_ones)),
+    ],
+    "clustered": [
+        (
+            "clustered",
+            "hashes that fall",
+            partial(_tell, "structures/clustered/features/1/hashes", lambda h: h[::-1]),
+        ),
+        ("clustered", "masks of fewer clusters", partial(_array, "clustered.0.masks", lambda a: a[1:])),
+        ("clustered", "a longer table", partial(_tell, "structures/clustered/num_words", _add(1))),
+        (
+            "clustered",
+            "clusters that do not exist",
+            partial(_tell, "structures/clustered/clusters/base", 100),
+        ),
+    ],
+    "static": [
+        ("static", "slots of 63 bits", partial(_tell, "structures/static/width", 63)),
+        ("static", "slots that are too narrow", partial(_tell, "structures/static/width", 1)),
+        ("static", "a word less", partial(_array, "static.function.words", lambda a: a[:-1])),
+        ("static", "no slots", partial(_array, "static.function.words", lambda a: a[:0])),
+        (
+            "static",
+            "a collection",
+            partial(_tell, "structures/static/features/1/value_field", "int64_set_val"),
+        ),
+        (
+            "static",
+            "a hash without a number",
+            partial(
+                _array,
+                "static.left.hashes",
+                lambda a: np.append(a, a),
+            ),
+        ),
+    ],
+    "delta": [
+        ("deltas", "a list that descends", partial(_array, "listed.entity_hashes", lambda a: a[::-1])),
+        ("deltas", "more rows than alive", partial(_array, "listed.deleted", partial(_put, slice(None), 1))),
+        ("deltas", "an entity without a row", _swap_alive),
+    ],
+}

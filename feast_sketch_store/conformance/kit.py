@@ -1,0 +1,45 @@
+"""Writes the kit: folders of views, and what is to be found in them."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from feast_sketch_store.conformance.answers import key_json, read
+from feast_sketch_store.conformance.hostile import hostile_views
+from feast_sketch_store.conformance.values import code_vectors, hash_vectors
+from feast_sketch_store.conformance.views import VIEWS
+
+
+def write_kit(folder: Path) -> int:
+    """Write all test vectors into a folder. Returns the number of files."""
+    _write_json(folder / "vectors" / "hashes.json", hash_vectors())
+    _write_json(folder / "vectors" / "codes.json", code_vectors())
+    reads = []
+    for name, make in VIEWS.items():
+        view = make()
+        _write(folder / "views" / name, view.contents())
+        keys = [key_json(key) for key in view.keys]
+        rows = read(folder / "views" / name, view.keys)
+        about = (make.__doc__ or "").strip()
+        reads.append({"view": f"views/{name}", "about": about, "keys": keys, "rows": rows})
+    _write_json(folder / "vectors" / "reads.json", reads)
+    refusals = []
+    for hostile in hostile_views():
+        _write(folder / "hostile" / hostile.name, hostile.contents)
+        keys = [key_json(key) for key in hostile.keys]
+        refusals.append({"view": f"hostile/{hostile.name}", "rule": hostile.rule, "keys": keys})
+    _write_json(folder / "vectors" / "hostile.json", refusals)
+    return sum(path.is_file() for path in folder.rglob("*"))
+
+
+def _write(folder: Path, contents: Mapping[str, bytes]) -> None:
+    for name, content in contents.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+
+def _write_json(path: Path, vectors: Mapping[str, Any] | Sequence[Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(vectors, indent=1, ensure_ascii=False) + "\n", "utf-8")

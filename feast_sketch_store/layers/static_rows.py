@@ -1,0 +1,83 @@
+"""Rows whose shapes are digits of the numbers of a static function."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feast_sketch_store.layers.presence import Presence
+from feast_sketch_store.layers.shapes import Shapes, shapes_from
+from feast_sketch_store.structures.base import FoundRows, Structure
+from feast_sketch_store.structures.parts import Described, Parts
+from feast_sketch_store.structures.static import StaticScalars
+
+
+@dataclass(frozen=True)
+class StaticRows(Presence):
+    """Rows that a static function knows by their numbers.
+
+    Parameters
+    ----------
+    table : whose lowest digit the shapes are.
+    shapes : of all features.
+    bucket_bounds : int64[b, 2], the oldest and newest timestamp of each bucket.
+
+    Raises
+    ------
+    ValueError : the numbers of shapes differ.
+    """
+
+    table: StaticScalars
+    shapes: Shapes
+    bucket_bounds: NDArray[np.int64]
+
+    kind = "static"
+    num_listed = None
+    size_bytes = index_bytes = 0  # all of it is in the function
+
+    def __post_init__(self) -> None:
+        if len(self.shapes) != self.table.num_shapes:
+            raise ValueError("the shapes of the rows are not those of the static function")
+
+    @property
+    def features(self) -> Collection[str]:
+        """See `Presence`."""
+        return self.shapes.features
+
+    def find(
+        self, entity_hashes: NDArray[np.uint64], features: Sequence[str], expire_before: int
+    ) -> FoundRows:
+        """See `Presence.find`."""
+        numbers = self.table.numbers_of(entity_hashes)
+        found = np.flatnonzero(numbers >= 0)
+        numbers = numbers[found]
+        ids = numbers % self.table.num_shapes
+        oldest, newest = self.bucket_bounds[self.shapes.buckets[ids]].T
+        is_alive = newest >= expire_before
+        expired = found[~is_alive]
+        found, numbers, ids, oldest = found[is_alive], numbers[is_alive], ids[is_alive], oldest[is_alive]
+        states = {
+            name: self.shapes.states[ids, column]
+            for column, name in enumerate(self.shapes.features)
+            if name in features
+        }
+        return FoundRows(found, oldest, entity_hashes[found], states, expired=expired, numbers=numbers)
+
+    def to_snapshot(self) -> Described:
+        """See `Presence.to_snapshot`."""
+        arrays: dict[str, NDArray[np.generic]] = {
+            "bucket_bounds": self.bucket_bounds,
+            "0.states": self.shapes.states,
+            "0.buckets": self.shapes.buckets,
+        }
+        return {"shapes": [list(self.shapes.features)]}, arrays
+
+    @classmethod
+    def from_snapshot(
+        cls, description: Mapping[str, Any], parts: Parts, structures: Sequence[Structure]
+    ) -> Self:
+        """See `Presence.from_snapshot`."""
+        (shapes,), bounds = shapes_from(description, parts)
+        return cls(StaticScalars.among(structures), shapes, bounds)

@@ -1,0 +1,202 @@
+"""Static scalars: all that a row has is one number, which a static function gives for its entity's hash.
+
+The shape of a row (which of its features have a value, and the bucket of its timestamp) and the ids of its
+values are the digits of the number, the shape the lowest:
+
+    number = shape + num_shapes * (id_1 + V_1 * (id_2 + V_2 * ...))
+
+So nothing is listed, and a row takes ``log2(num_shapes * V_1 * V_2 * ... / presence rate)`` bits, rounded up,
+and 3 % more. Values are exact; only an entity that nobody wrote may read as a row.
+"""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feast_sketch_store.kernel import row_hashes
+from feast_sketch_store.rows.codecs import VALUE, Decoder, FeatureCodec
+from feast_sketch_store.rows.csr import Csr
+from feast_sketch_store.rows.encoding import EncodedFeature
+from feast_sketch_store.rows.vocabulary import Vocabulary
+from feast_sketch_store.structures.answer import Answer, CsrAnswer
+from feast_sketch_store.structures.base import FoundRows, RowsToSeal, SealedFeature, Structure
+from feast_sketch_store.structures.columns import ColumnAnswer
+from feast_sketch_store.structures.costs import Popularity
+from feast_sketch_store.structures.feature_rows import FeatureRows
+from feast_sketch_store.structures.goals import Goal, Offer
+from feast_sketch_store.structures.parts import (
+    WORDS,
+    Described,
+    Parts,
+    checked,
+    describe_salt,
+    prefixed,
+    salt_from,
+)
+from feast_sketch_store.succinct.static_function import MAX_WIDTH, StaticFunction, expected_bytes, width_for
+
+STATIC: Final = "static"
+
+
+@dataclass(frozen=True)
+class StaticScalar(SealedFeature):
+    """One feature; ``divisor`` is what the digits before its own multiply to."""
+
+    codec: FeatureCodec
+    vocabulary: Vocabulary
+    num_rows: int
+    divisor: int
+
+    structure = STATIC
+
+    @property
+    def num_facts(self) -> int:
+        """One for each row."""
+        return self.num_rows
+
+    def read(self, found: FoundRows) -> Answer:
+        """See `SealedFeature.read`."""
+        assert found.numbers is not None
+        states = found.states[self.codec.feature]
+        has_value = states == VALUE
+        if has_value.any() and not len(self.vocabulary):
+            raise ValueError(f"a row has a value of {self.codec.feature!r}, which has none")
+        ids = found.numbers[has_value] // self.divisor % max(1, len(self.vocabulary))
+        return CsrAnswer(
+            self.decoder, states, Csr.of_lengths(has_value.astype(np.int64), ids.astype(np.int32))
+        )
+
+    def shown(self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64]) -> Answer:
+        """See `SealedFeature.shown`: whatever the rows have, as of any column."""
+        return ColumnAnswer(Decoder(self.codec, rows.vocabulary), rows.states, rows.csr)
+
+
+@dataclass(frozen=True)
+class StaticScalars(Structure):
+    """The scalars and the shapes of rows in one static function.
+
+    Parameters
+    ----------
+    function : of the hashes of entities under ``salt``.
+    num_shapes : the lowest digit.
+    """
+
+    features: Mapping[str, StaticScalar]
+    function: StaticFunction
+    salt: tuple[int, int]
+    num_shapes: int
+    num_entities: int
+
+    kind = STATIC
+    holds_rows = True
+
+    @classmethod
+    def offer(cls, goal: Goal, popularity: Popularity) -> Offer | None:
+        """See `Structure.offer`: scalars have no goal."""
+        return None
+
+    @staticmethod
+    def expected_bytes(num_rows: int, num_shapes: int, sizes: Sequence[int], rate: float) -> float:
+        """About its bytes for features of so many values, without vocabularies; infinity if it cannot be."""
+        num_symbols = num_shapes * math.prod(max(1, size) for size in sizes)
+        fits = width_for(num_symbols, rate) <= MAX_WIDTH
+        return expected_bytes(num_rows, num_symbols, rate) if fits else math.inf
+
+    @classmethod
+    def build(cls, features: Sequence[tuple[FeatureRows, Any]], rows: RowsToSeal) -> Self:
+        """See `Structure.build`; there are no plans."""
+        (shapes,) = rows.symbols
+        numbers, divisor, by_name = shapes.ids.astype(np.int64), shapes.num_symbols, {}
+        for feature, _ in features:
+            codec, vocabulary = feature.sealed_codec, feature.vocabulary
+            by_name[codec.feature] = StaticScalar(codec, vocabulary, len(numbers), divisor)
+            for places, part in feature.rows():
+                numbers[places[part.lengths > 0]] += part.ids.astype(np.int64) * divisor
+            divisor *= max(1, len(vocabulary))
+        hashes, salt = _distinct_hashes(rows.entity_hashes, rows.salt)
+        rate = shapes.facts.false_positive_rate * shapes.num_symbols
+        function = StaticFunction.build(hashes, numbers, divisor, rate)
+        return cls(by_name, function, salt, shapes.num_symbols, len(numbers))
+
+    def numbers_of(self, entity_hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """The number of each entity, int64[n]; negative of one that has no row."""
+        return self.function.look_up(row_hashes(entity_hashes, self.salt))
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the function and the vocabularies."""
+        return self.function.size_bytes + sum(f.vocabulary.packed_bytes for f in self.features.values())
+
+    def size_bytes_of(self, feature: str) -> float:
+        """Bytes of one feature: its vocabulary, and its share of the bits of a row."""
+        own = self.features[feature].vocabulary
+        share = math.log2(max(1, len(own))) / self.function.width
+        return share * self.function.size_bytes + own.packed_bytes
+
+    @property
+    def num_facts(self) -> int:
+        """None: what a column takes is not divided by facts."""
+        return 0
+
+    @property
+    def fact_bits(self) -> int:
+        """None, as there are no facts to divide them by."""
+        return 0
+
+    def to_snapshot(self) -> Described:
+        """See `Structure.to_snapshot`."""
+        arrays: dict[str, NDArray[np.generic]] = {
+            f"function.{WORDS}": self.function.words,
+            "left.hashes": self.function.left_hashes,
+            "left.numbers": self.function.left_numbers,
+        }
+        entries = []
+        for number, feature in enumerate(self.features.values()):
+            codec = feature.codec
+            entries.append({"name": codec.feature, "value_field": codec.value_field, "codec": codec.name})
+            arrays |= prefixed(f"{number}.vocabulary", feature.vocabulary.to_packed())
+        description = {
+            "salt": describe_salt(self.salt),
+            "width": self.function.width,
+            "num_shapes": self.num_shapes,
+            "num_entities": self.num_entities,
+            "features": entries,
+        }
+        return description, arrays
+
+    @classmethod
+    def from_snapshot(cls, description: Mapping[str, Any], parts: Parts) -> Self:
+        """See `Structure.from_snapshot`."""
+        num_shapes, num_entities = (checked(description[key], int) for key in ("num_shapes", "num_entities"))
+        if num_shapes < 1 or num_entities < 0:
+            raise ValueError(f"{num_entities} rows of {num_shapes} shapes are impossible")
+        divisor, features = num_shapes, {}
+        for number, entry in enumerate(description["features"]):
+            name, kind = checked(entry["name"], str), checked(entry["codec"], str)
+            codec = FeatureCodec(name, entry["value_field"], kind)
+            if codec.is_collection or codec.is_exact or codec.is_list or name in features:
+                raise ValueError(f"{name!r} is not a scalar of its own with ids")
+            vocabulary = parts.vocabulary(f"{number}.vocabulary", codec)
+            features[name] = StaticScalar(codec, vocabulary, num_entities, divisor)
+            divisor *= max(1, len(vocabulary))
+        words, check = parts.words("function")
+        left = parts.array("left.hashes", np.uint64), parts.array("left.numbers", np.int64)
+        function = StaticFunction(words, checked(description["width"], int), divisor, *left, check)
+        return cls(features, function, salt_from(description["salt"]), num_shapes, num_entities)
+
+
+def _distinct_hashes(
+    entity_hashes: NDArray[np.uint64], salt: tuple[int, int]
+) -> tuple[NDArray[np.uint64], tuple[int, int]]:
+    """The row hashes of n entities under the first salt that tells all of them apart: uint64[n]."""
+    for attempt in itertools.count():
+        own = salt[0] ^ attempt, salt[1]
+        hashes = row_hashes(entity_hashes, own)
+        if len(np.unique(hashes)) == len(hashes):
+            return hashes, own
+    raise AssertionError

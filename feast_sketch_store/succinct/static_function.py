@@ -1,0 +1,151 @@
+"""Static functions, or Bloomier filters: the number of each key, and "absent" of nearly all other keys.
+
+A table has m slots of b bits. A key has 64 coefficients, which its hash tells, for the slots from some one
+on, and the number of a key is the exclusive or of the slots whose coefficient is 1:
+
+    hash  ->  start, coefficients       slots  ....|start|s+1|s+2| ... |s+63|....
+    number(key) = XOR over i of coefficient_i * slot[start + i]                      (of b bits)
+
+Slots that give all keys their numbers are the solution of a linear system in which each row is 64 wide, so it
+is solved in linear time (the ribbon construction). A key that was not among them gets any of ``2 ** b``
+numbers, each equally probable. If those that mean something are below ``num_symbols``, it reads as present
+with the probability
+
+    num_symbols / 2 ** b  <=  rate        so        b = ceil(log2(num_symbols / rate))
+
+A table of 1.5 % more slots than keys cannot hold all of them: about 0.3 % are left over, and are listed with
+their hashes. Both together take 3 % more than b bits a key, where the construction with three probes (XOR, or
+that of Chazelle, Kilian, Rubinfeld and Tal) takes 23 %.
+
+Sources: Chazelle, Kilian, Rubinfeld and Tal, "The Bloomier Filter", SODA 2004; Dillinger and Walzer, "Ribbon
+filter: practically smaller than Bloom and Xor", 2021; Dillinger, Huebschle-Schneider, Sanders and Walzer,
+"Fast Succinct Retrieval and Approximate Membership using Ribbon", SEA 2022.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feast_sketch_store import kernel
+from feast_sketch_store.succinct.packed import Check
+
+_SLOTS_PER_KEY = 1.015
+_SEGMENT = 64
+_SEED = 0x5851F42D4C957F2D
+ABSENT = -1
+MAX_WIDTH = 62  # so that numbers are int64
+
+
+def width_for(num_symbols: int, rate: float) -> int:
+    """Bits of a slot, so that a key which is not there reads as one of the symbols at most at a rate."""
+    return max(1, math.ceil(math.log2(max(1, num_symbols) / rate) - 1e-9))
+
+
+def num_slots_for(num_keys: int) -> int:
+    """Slots of a table of so many keys."""
+    return -(-(math.ceil(_SLOTS_PER_KEY * num_keys) + _SEGMENT - 1) // _SEGMENT) * _SEGMENT
+
+
+def expected_bytes(num_keys: int, num_symbols: int, rate: float) -> float:
+    """About the bytes of a static function: its slots, and 0.3 % of the keys with their hashes."""
+    width = width_for(num_symbols, rate)
+    return 8 * width * (num_slots_for(num_keys) / _SEGMENT + 1) + 0.003 * num_keys * 16
+
+
+@dataclass(frozen=True)
+class StaticFunction:
+    """The numbers of keys. Immutable; safe to read from any number of threads.
+
+    Parameters
+    ----------
+    words : uint64[(num_slots / 64 + 1) * width], bit j of 64 slots in a word; may be memory-mapped.
+    width : bits of a slot, 1 to ``MAX_WIDTH``.
+    num_symbols : numbers below it mean that the key is there.
+    left_hashes, left_numbers : uint64[l] ascending and int64[l], the keys that the table does not hold.
+    check : see `Check`; None if all words are known to be good.
+
+    Raises
+    ------
+    ValueError : the parts do not fit each other.
+    """
+
+    words: NDArray[np.uint64]
+    width: int
+    num_symbols: int
+    left_hashes: NDArray[np.uint64]
+    left_numbers: NDArray[np.int64]
+    check: Check | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.width <= MAX_WIDTH or not 0 <= self.num_symbols <= 1 << self.width:
+            raise ValueError(f"{self.num_symbols} symbols do not fit {self.width} bits")
+        if self.num_slots < _SEGMENT or self.words.shape != ((self.num_slots // _SEGMENT + 1) * self.width,):
+            raise ValueError("the slots of a static function are not as many as its words")
+        if (
+            self.left_hashes.shape != self.left_numbers.shape
+            or (self.left_hashes[1:] <= self.left_hashes[:-1]).any()
+            or ((self.left_numbers < 0) | (self.left_numbers >= self.num_symbols)).any()
+        ):
+            raise ValueError("the keys beside a static function are not in order, or have no symbols")
+
+    @classmethod
+    def build(
+        cls, hashes: NDArray[np.uint64], numbers: NDArray[np.int64], num_symbols: int, rate: float
+    ) -> "StaticFunction":
+        """The function of n keys.
+
+        Parameters
+        ----------
+        hashes : uint64[n], distinct.
+        numbers : int64[n], below ``num_symbols``.
+        rate : at which another key may read as present, at most.
+
+        Raises
+        ------
+        ValueError : it would take more than ``MAX_WIDTH`` bits.
+        """
+        width, num_slots = width_for(num_symbols, rate), num_slots_for(len(hashes))
+        if width > MAX_WIDTH:
+            raise ValueError(f"{num_symbols} symbols at a rate of {rate:g} take more than {MAX_WIDTH} bits")
+        order = np.argsort(hashes)  # equations in the order in which they begin: few steps for each
+        hashes, numbers = hashes[order], numbers[order]
+        coefficients, results, left = kernel.band_rows(hashes, numbers.view(np.uint64), num_slots)
+        # A slot without an equation may have any bits; of zeros, others would read as symbol 0.
+        is_free = coefficients == 0
+        results[is_free] = kernel.mix64(np.flatnonzero(is_free).astype(np.uint64) + np.uint64(_SEED))
+        words = kernel.solve_slots(coefficients, results, width).reshape(-1)
+        return cls(words, width, num_symbols, hashes[left], numbers[left])
+
+    @property
+    def num_slots(self) -> int:
+        """Slots of the table."""
+        return (len(self.words) // self.width - 1) * _SEGMENT
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the table, and of the keys that it does not hold."""
+        return int(self.words.nbytes + self.left_hashes.nbytes + self.left_numbers.nbytes)
+
+    @property
+    def rate(self) -> float:
+        """The probability that a key which is not there reads as present."""
+        return float(self.num_symbols / 2.0**self.width)
+
+    def look_up(self, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """The number of each key, int64[n]; ``ABSENT`` of one that is not there."""
+        self._check_words(hashes)
+        numbers = kernel.look_up(self.words, self.width, self.num_slots, hashes).view(np.int64)
+        numbers = np.where(numbers < self.num_symbols, numbers, ABSENT)
+        if len(self.left_hashes):
+            places = np.searchsorted(self.left_hashes, hashes).clip(max=len(self.left_hashes) - 1)
+            numbers = np.where(self.left_hashes[places] == hashes, self.left_numbers[places], numbers)
+        return numbers
+
+    def _check_words(self, hashes: NDArray[np.uint64]) -> None:
+        if self.check is not None and not self.check.all_checked:
+            upper, lower = hashes >> np.uint64(32), hashes & np.uint64(0xFFFFFFFF)
+            free = np.uint64(self.num_slots - _SEGMENT + 1)
+            starts = (upper * free + (lower * free >> np.uint64(32))) >> np.uint64(32)
+            self.check((starts >> np.uint64(6)).astype(np.int64) * self.width, 2 * self.width)

@@ -1,0 +1,160 @@
+"""Reads of one entity from a snapshot that a process has just opened, and while another process seals.
+
+A fresh process opens a view and reads one entity after the other: from the disk, once the kernel has been
+told to drop the pages of the files, and from the page cache. It does so with the thread that goes through a
+new snapshot, and without. Then a process reads at regular moments, in turns while nothing else goes on and
+while another process seals over and over; a latency counts from the moment at which the read was due.
+"""
+
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from feast import FeatureView
+from feast.infra.online_stores.online_store import OnlineStore
+from feast.repo_config import RepoConfig
+from large_snapshot import enlarge
+from measure import number, print_set_up, print_table, seconds
+from startup import drop_pages, process
+from stores import Backend, UserRows, entity_keys, set_up_of, sketch, temporary_folder
+
+from feast_sketch_store.view import warming
+
+_READS = 1_000
+_RATE = 500.0  # reads a second, beside a seal
+
+
+def run(*, quick: bool) -> None:
+    num_users, gigabytes = (5_000, 0.05) if quick else (50_000, 1.0)
+    with temporary_folder() as folder:
+        rows = UserRows(num_users)
+        store = sketch(folder, rows, seal_min_rows=0, error_rate=0.01)  # a filter, which can be enlarged
+        store.write(rows.to_feast())
+        snapshot = Path(enlarge(store, rows, int(gigabytes * 1e9)).where())
+        size = f"{snapshot.stat().st_size / 1e9:.2f} GB"
+        _after_a_start(store, rows, size, rounds=1 if quick else 5)
+    with temporary_folder() as folder:
+        rows = UserRows(20_000 if quick else 200_000)
+        store = sketch(folder, rows)
+        store.write(rows.to_feast())
+        _beside_seals(store, rows, *((2, 2.0) if quick else (10, 5.0)))
+
+
+def _after_a_start(store: Backend, rows: UserRows, size: str, rounds: int) -> None:
+    folder = Path(store.online.storage(store.config, rows.view).location)  # type: ignore[attr-defined]
+    samples: dict[tuple[str, bool], list[list[float]]] = {}
+    for turn in range(rounds):
+        for cache in ("cold", "warm"):
+            for warms_up in (True, False):
+                users = np.random.default_rng(turn).integers(0, rows.num_users, _READS).tolist()
+                if cache == "cold":
+                    drop_pages(folder)
+                with process(_read_one_by_one, store, users, warms_up) as (_, pipe):
+                    samples.setdefault((cache, warms_up), []).append(pipe.recv())
+    print_set_up(
+        f"a snapshot of {size}, a fresh process each time, {_READS:,} reads of one entity in a row, "
+        f"once the view is open; {rounds} turns of each",
+        "numpy",
+        "feast",
+    )
+    lines = []
+    for (cache, warms_up), turns in samples.items():
+        times = np.array(turns) * 1e3
+        quantiles = np.quantile(times[:, 1:], [0.5, 0.99, 1])
+        first = np.median(times[:, 0])
+        lines.append([cache, "yes" if warms_up else "no", number(first), *map(number, quantiles)])
+    print_table(
+        ["page cache", "goes through it", "the first, ms", "others, p50, ms", "p99", "longest"],
+        lines,
+    )
+
+
+def _read_one_by_one(
+    pipe: Connection,
+    online: OnlineStore,
+    config: RepoConfig,
+    view: FeatureView,
+    users: list[int],
+    warms_up: bool,
+) -> None:
+    """In a fresh process: the seconds of each read."""
+    if not warms_up:
+        warming._MAX_SHARE = 0.0
+    keys = [entity_keys([user]) for user in users]
+    online.view(config, view).refresh()  # type: ignore[attr-defined]
+    pipe.send([seconds(online.online_read, config, view, key, ["viewed"])[0] for key in keys])
+
+
+def _beside_seals(store: Backend, rows: UserRows, turns: int, length: float) -> None:
+    times: dict[bool, list[float]] = {False: [], True: []}
+    num_seals = 0
+    with process(_read_at_moments, store, rows.num_users) as (_, reader):
+        reader.recv()
+        for turn in range(2 * turns):
+            is_beside = turn % 2 == 1
+            with process(_seal_over_and_over, store, rows.to_feast(0, rows.num_users // 20)) as (_, sealer):
+                sealer.recv()
+                sealer.send(is_beside)
+                reader.send(length)
+                times[is_beside] += reader.recv()
+                sealer.send(None)
+                num_seals += sealer.recv()
+        reader.send(None)
+    print_set_up(
+        f"{set_up_of(rows.num_users)}; one reader, {_RATE:g} reads of one entity a second, {turns} turns of "
+        f"{length:g} s each; the other process sealed {num_seals} times",
+        "numpy",
+        "feast",
+    )
+    quantiles = {is_beside: np.quantile(of, [0.5, 0.99, 0.999]) for is_beside, of in times.items()}
+    print_table(
+        ["beside the reader", "p50, us", "p99, us", "p99.9, us", "p99 / quiet"],
+        [
+            [
+                name,
+                *(number(q * 1e6) for q in quantiles[key]),
+                number(quantiles[key][1] / quantiles[False][1]),
+            ]
+            for key, name in ((False, "nothing"), (True, "seals"))
+        ],
+    )
+
+
+def _read_at_moments(
+    pipe: Connection, online: OnlineStore, config: RepoConfig, view: FeatureView, num_users: int
+) -> None:
+    """In a process of its own: read as long as is asked for; seconds from when each read was due."""
+    random = np.random.default_rng(1)
+    _read(online, config, view, entity_keys(list(range(num_users))))
+    pipe.send(True)
+    while (length := pipe.recv()) is not None:
+        keys = [entity_keys([int(user)]) for user in random.integers(0, num_users, int(length * _RATE))]
+        times, start = [], time.perf_counter()
+        for place, key in enumerate(keys):
+            due = start + place / _RATE
+            while (left := due - time.perf_counter()) > 0:
+                time.sleep(left)
+            _read(online, config, view, key)
+            times.append(time.perf_counter() - due)
+        pipe.send(times)
+
+
+def _seal_over_and_over(
+    pipe: Connection, online: OnlineStore, config: RepoConfig, view: FeatureView, rows: list[Any]
+) -> None:
+    """In a process of its own: write rows and seal until told to stop, if it is to seal at all; how often."""
+    pipe.send(True)
+    seals, is_wanted = 0, pipe.recv()
+    while is_wanted and not pipe.poll():
+        online.online_write_batch(config, view, rows, None)
+        online.seal(config, view)  # type: ignore[attr-defined]
+        seals += 1
+    pipe.recv()
+    pipe.send(seals)
+
+
+def _read(online: OnlineStore, config: RepoConfig, view: FeatureView, keys: list[Any]) -> None:
+    if any(values is None for _, values in online.online_read(config, view, keys, ["viewed"])):
+        raise AssertionError("a user was not found")

@@ -1,0 +1,136 @@
+"""Scalars that are kept exactly: reads, seals and memory, beside the default and Feast's SQLite store.
+
+Every store has the same rows. The sketch has them twice: with exact features, and as scalars are by default.
+Bytes are those of the newest snapshot without the keys of its rows, and of SQLite's file.
+"""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from feast import Entity, FeatureView, Field, FileSource, ValueType
+from feast.infra.online_stores.helpers import get_online_store_from_config
+from feast.repo_config import RepoConfig
+from feast.types import Float64, Int64, String
+from feast.utils import _convert_arrow_to_proto
+from measure import interleaved, number, print_set_up, print_table, seconds
+from stores import SKETCH, SQLITE, entity_keys, temporary_folder
+
+EXACT = "sketch, exact features"
+NUM_FEATURES = 10
+TYPES = (Int64, Float64, String)
+BATCHES = {1: 200, 10: 100, 100: 30, 1_000: 8}
+_MOMENT = 1_775_000_000_000_000
+
+
+class Side:
+    """The rows in one store."""
+
+    def __init__(self, folder: Path, kind: str, tags: dict[str, str], rows: pa.Table):
+        folder.mkdir()
+        options = {"type": kind, "path": str(folder / "online")}
+        if kind == SKETCH:
+            options["seal_min_rows"] = str(10**9)
+        self._config = RepoConfig(
+            project="shop",
+            provider="local",
+            registry=str(folder / "registry.db"),
+            online_store=options,
+            entity_key_serialization_version=3,
+            repo_path=folder,
+        )
+        user = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
+        fields = [Field(name=f"f{f}", dtype=TYPES[f % len(TYPES)], tags=tags) for f in range(NUM_FEATURES)]
+        source = FileSource(name="rows", path="rows.parquet", timestamp_field="event_timestamp")
+        schema = [Field(name="user_id", dtype=Int64), *fields]
+        self._view = FeatureView(name="users", entities=[user], schema=schema, source=source)
+        self._online: Any = get_online_store_from_config(self._config.online_store)
+        self._online.update(self._config, [], [self._view], [], [], False)
+        protos = _convert_arrow_to_proto(rows, self._view, {"user_id": ValueType.INT64})
+        self.write_seconds, _ = seconds(
+            self._online.online_write_batch, self._config, self._view, protos, None
+        )
+        self.seal_seconds, self.num_bytes = 0.0, 0
+        if kind == SKETCH:
+            self.seal_seconds, _ = seconds(self._online.seal, self._config, self._view)
+            stats = self._online.view(self._config, self._view).stats()
+            if stats.unsealed_rows:
+                raise AssertionError(f"the view is not sealed: {stats}")
+            self.num_bytes = stats.snapshot_bytes
+        else:
+            self.num_bytes = (folder / "online").stat().st_size
+
+    def read(self, keys: list[Any]) -> Any:
+        """Rows as Feast gets them."""
+        names = [f"f{number}" for number in range(NUM_FEATURES)]
+        return self._online.online_read(self._config, self._view, keys, names)
+
+
+def run(*, quick: bool) -> None:
+    num_users = 2_000 if quick else 50_000
+    rows = _rows(num_users)
+    with temporary_folder() as folder:
+        sides = {
+            EXACT: Side(folder / "exact", SKETCH, {"sketch.codec": "exact"}, rows),
+            SKETCH: Side(folder / "default", SKETCH, {}, rows),
+            SQLITE: Side(folder / "sqlite", SQLITE, {}, rows),
+        }
+        _check(sides, num_users)
+        _measure(sides, num_users, rounds=3 if quick else 9)
+
+
+def _measure(sides: dict[str, Side], num_users: int, rounds: int) -> None:
+    calls = ", ".join(map(str, BATCHES.values()))
+    print_set_up(
+        f"{num_users:,} users, {NUM_FEATURES} features: Int64 of 1,000 values, Float64, String of 50; "
+        f"`online_read`, {rounds} turns of {calls} calls",
+        "numpy",
+        "feast",
+    )
+    times = {}
+    for batch, per_turn in BATCHES.items():
+
+        def keys(call: int, batch: int = batch) -> list[Any]:
+            users = np.random.default_rng(call).choice(num_users, batch, replace=False)
+            return entity_keys(users.tolist())
+
+        reads = {name: partial(Side.read, side) for name, side in sides.items()}
+        times[batch] = interleaved(reads, keys, rounds=rounds, calls=per_turn)
+    header = ["store", "bytes per row", "written, rows/s", "sealed, rows/s"]
+    header += [f"{batch:,}, us" for batch in BATCHES] + [f"{batch:,} / sqlite" for batch in BATCHES]
+    lines = []
+    for name, side in sides.items():
+        sealed = number(num_users / side.seal_seconds) if side.seal_seconds else "-"
+        line = [name, number(side.num_bytes / num_users), number(num_users / side.write_seconds), sealed]
+        line += [number(times[batch][name] * 1e6) for batch in BATCHES]
+        lines.append(line + [number(times[batch][name] / times[batch][SQLITE]) for batch in BATCHES])
+    print_table(header, lines)
+
+
+def _rows(num_users: int) -> pa.Table:
+    random = np.random.default_rng(0)
+    columns = {
+        "user_id": pa.array(np.arange(num_users)),
+        "event_timestamp": pa.array(np.full(num_users, _MOMENT), pa.timestamp("us", tz="UTC")),
+    }
+    for feature in range(NUM_FEATURES):
+        if TYPES[feature % len(TYPES)] == Int64:
+            values = pa.array(random.integers(0, 1_000, num_users))
+        elif TYPES[feature % len(TYPES)] == Float64:
+            values = pa.array(random.normal(size=num_users))
+        else:
+            values = pa.array([f"value {value}" for value in random.integers(0, 50, num_users)])
+        columns[f"f{feature}"] = values
+    return pa.table(columns)
+
+
+def _check(sides: dict[str, Side], num_users: int) -> None:
+    """All stores answer alike."""
+    keys = entity_keys(list(range(0, num_users, max(1, num_users // 50))))
+    answers = {name: side.read(keys) for name, side in sides.items()}
+    for name in (EXACT, SKETCH):
+        for (_, ours), (_, theirs) in zip(answers[name], answers[SQLITE], strict=True):
+            if ours != theirs:
+                raise AssertionError(f"{name}: {ours} is not {theirs}")

@@ -1,0 +1,185 @@
+"""Test vectors for readers: every process writes the same; the store's reader and Node's pass them."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import mmh3
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from feast_sketch_store.conformance import answers, write_kit
+from feast_sketch_store.conformance.__main__ import main
+from feast_sketch_store.errors import DamagedFileError
+from feast_sketch_store.layers import SketchLayer
+from feast_sketch_store.row_log import RowLog
+from feast_sketch_store.snapshot import encode
+from feast_sketch_store.snapshot.manifest import Manifest
+from feast_sketch_store.snapshot.sealed import with_checksums
+from feast_sketch_store.storage.local import LocalStorage
+from tests.helpers.snapshots import load
+
+GOLDEN = Path(__file__).parent / "golden"
+NODE = Path(__file__).parents[2] / "docs" / "readers" / "node"
+PAGE = Path(__file__).parents[2] / "docs" / "online_store_format.md"
+
+
+@pytest.fixture(scope="module")
+def kit(tmp_path_factory):
+    """All vectors, in a folder."""
+    folder = tmp_path_factory.mktemp("kit")
+    write_kit(folder)
+    return folder
+
+
+def load_vectors(kit, name):
+    return json.loads((kit / "vectors" / f"{name}.json").read_text("utf-8"))
+
+
+def key_from(key):
+    """A key of the vectors as it was given."""
+    given = {
+        "string": str,
+        "bytes": bytes.fromhex,
+        "int32": int,
+        "int64": int,
+        "timestamp": int,
+    }
+    return {name: (kind, given[kind](value)) for name, (kind, value) in key.items()}
+
+
+def test_another_process_writes_the_same_bytes(kit, tmp_path):
+    command = [sys.executable, "-m", "feast_sketch_store.conformance", str(tmp_path / "kit")]
+    env = {**os.environ, "PYTHONHASHSEED": "7"}
+    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=120, check=True)
+    names = sorted(path.relative_to(kit) for path in kit.rglob("*") if path.is_file())
+    assert f"{len(names)} files" in done.stdout
+    theirs = tmp_path / "kit"
+    assert sorted(path.relative_to(theirs) for path in theirs.rglob("*") if path.is_file()) == names
+    for name in names:
+        assert (kit / name).read_bytes() == (theirs / name).read_bytes(), name
+
+
+def test_a_folder_with_files_is_left_alone(tmp_path):
+    (tmp_path / "mine").write_text("")
+    done = CliRunner().invoke(main, [str(tmp_path)])
+    assert done.exit_code == 1
+    assert "the folder is not empty" in done.output
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_every_view_has_rows_and_unknown_entities(kit):
+    vectors = load_vectors(kit, "reads")
+    assert len(vectors) == 12
+    for vector in vectors:
+        found = [row is not None for row in vector["rows"]]
+        assert len(found) == len(vector["keys"])
+        assert any(found)
+        assert not all(found)
+
+
+def test_the_store_reads_them_again(kit):
+    for vector in load_vectors(kit, "reads"):
+        keys = [key_from(key) for key in vector["keys"]]
+        assert answers.read(kit / vector["view"], keys) == vector["rows"], vector["view"]
+
+
+def test_exact_rows_are_those_that_were_written(kit):
+    by_view = {vector["view"]: vector for vector in load_vectors(kit, "reads")}
+    rows = by_view["views/composite"]["rows"]
+    assert [row and row["features"]["count"]["values"] for row in rows] == [
+        *([str(n)] for n in range(6)),
+        None,
+        None,
+    ]
+    deltas = by_view["views/deltas"]
+    counts = {}
+    for key, row in zip(deltas["keys"], deltas["rows"], strict=True):
+        counts[int(key["user_id"][1])] = row and int(row["features"]["count"]["values"][0])
+    expected = {n: 10 * n for n in range(40)} | {4: 49, 7: 79, 51: 519}
+    expected |= dict.fromkeys([3, 8, 50, 60, *range(1_000_000, 1_000_020)])
+    assert counts == expected
+    texts = by_view["views/strings"]["rows"][:400]
+    assert [row["features"]["text"]["values"] for row in texts] == [[f"{n}".zfill(200)] for n in range(400)]
+
+
+def test_hashes_are_those_of_other_implementations(kit):
+    vectors = load_vectors(kit, "hashes")
+    for vector in vectors["checksum"]:
+        assert mmh3.hash_bytes(bytes.fromhex(vector["bytes"])).hex() == vector["checksum"]
+    assert len({tuple(vector["entity_hash"]) for vector in vectors["keys"]}) == len(vectors["keys"])
+
+
+def test_each_rule_of_the_page_has_a_hostile_view(kit):
+    rules = {
+        line.split("`")[1]
+        for line in PAGE.read_text().splitlines()
+        if line.startswith("| `") and " | " in line
+    }
+    told = {vector["rule"] for vector in load_vectors(kit, "hostile")}
+    assert told <= rules
+    named = {rule for rule in rules if rule.startswith(("container.", "manifest.", "layer.", "log."))}
+    assert named <= told
+    assert {"packed", "ascending", "index", "timestamps", "states", "vocabulary"} <= told
+    assert {"bloom", "columns", "scalars", "sets", "lists", "clustered", "static", "delta"} <= told
+
+
+def test_the_store_refuses_hostile_views(kit):
+    vectors = load_vectors(kit, "hostile")
+    names = [vector["view"] for vector in vectors]
+    assert len({*names}) == len(names) > 130
+    accepted = [vector["view"] for vector in vectors if not is_refused(kit, vector)]
+    assert accepted == []
+
+
+def is_refused(kit, vector):
+    """Whether the store refuses a view. It reads the log itself, so a newer one is none that it refuses."""
+    folder = kit / vector["view"]
+    try:
+        if vector["rule"].startswith("log."):
+            return vector["rule"] == "log.newer" or not list(RowLog(LocalStorage(folder)).parts())
+        answers.read(folder, [key_from(key) for key in vector["keys"]])
+    except (DamagedFileError, ValueError):
+        return True
+    return False
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="there is no node")
+def test_the_reader_for_node_passes_them(kit):
+    command = ["node", str(NODE / "check.mjs"), str(kit)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[:4000]
+    assert " 0 failures" in done.stdout
+
+
+LAYERS = ["base", "listed", "sets", "lists", "clustered", "static", "delta"]
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_golden_layer_is_decoded_and_encoded_to_the_same_bytes(name):
+    path = GOLDEN / f"v1.{name}.safetensors"
+    description, arrays = load(path)
+    more = {n: array for n, array in arrays.items() if n.startswith("listed.")}
+    layer, parts = SketchLayer.from_snapshot(description["layer"], arrays).to_snapshot()
+    content = encode({**description, "layer": layer}, {**with_checksums(parts), **more})
+    assert b"".join(content) == path.read_bytes()
+
+
+@pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.json")), ids=lambda path: path.name)
+def test_a_golden_manifest_is_decoded_and_encoded_to_the_same_bytes(path):
+    assert Manifest.decode(path.read_bytes(), path.name).encode() == path.read_bytes()
+
+
+def test_all_golden_files_are_encoded_again():
+    files = {path.name for path in GOLDEN.iterdir()}
+    assert files == {
+        *(f"v1.{name}.safetensors" for name in [*LAYERS, "order"]),
+        *(path.name for path in GOLDEN.glob("*.json")),
+    }
+    description, arrays = load(GOLDEN / "v1.order.safetensors")
+    assert b"".join(encode(description, arrays)) == (GOLDEN / "v1.order.safetensors").read_bytes()
+    assert np.all(arrays["event_timestamps"] > 0)

@@ -1,0 +1,86 @@
+"""Threads read prepared rows while refreshes and seals replace them."""
+
+import threading
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pytest
+from feast.protos.feast.types.EntityKey_pb2 import EntityKey
+from feast.protos.feast.types.Value_pb2 import Int64Set, Value
+
+from feast_sketch_store import kernel
+from feast_sketch_store.adapter import single
+from feast_sketch_store.layers import Goal
+from feast_sketch_store.rows.codecs import EXACT, FeatureCodec
+from feast_sketch_store.rows.encoding import NO_TIMESTAMP
+from feast_sketch_store.rows.entity_keys import hash_entity_keys
+from feast_sketch_store.storage.local import LocalStorage
+from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
+from feast_sketch_store.view.view import View
+
+FIRST = datetime(2026, 3, 1, tzinfo=UTC)
+NUM_USERS, NUM_VERSIONS, NUM_THREADS = 40, 12, 4
+FEATURES = ("version", "values")
+
+
+def key(user):
+    return EntityKey(join_keys=["user"], entity_values=[Value(int64_val=user)])
+
+
+@pytest.mark.skipif(not kernel.IS_COMPILED, reason="the kernel is not compiled")
+def test_every_read_sees_a_whole_row_and_none_goes_back(tmp_path):
+    """Version v of a row has the set {v, ..., v + 9}; a thread that has seen it never sees an older one."""
+    features = {
+        "version": FeatureSettings(FeatureCodec("version", "int64_val", EXACT), 1e-6, 10**6),
+        "values": FeatureSettings(
+            FeatureCodec("values", "int64_set_val"), Goal("error_rate", 1e-6, "sets"), 10**6
+        ),
+    }
+    settings = ViewSettings("users", 1e-9, features, join_keys={"user": "int64_val"})
+    view = View(LocalStorage(tmp_path), settings)
+
+    def write(version):
+        values = {
+            "version": Value(int64_val=version),
+            "values": Value(int64_set_val=Int64Set(val=range(version, version + 10))),
+        }
+        moment = FIRST + timedelta(seconds=version)
+        view.write([(key(user), values, moment, None) for user in range(NUM_USERS)])
+
+    hashes = hash_entity_keys([key(user) for user in range(NUM_USERS)])
+    wrong, is_over, num_reads = [], threading.Event(), [0] * NUM_THREADS
+
+    def read(thread):
+        seen = -1
+        while not is_over.is_set() or not num_reads[thread]:
+            state = view.current()
+            rows, sets = state.prepared(FEATURES), state.prepared(("values",))
+            for user in range(thread, NUM_USERS, NUM_THREADS):
+                row = single.read_row(rows, hashes[user].tobytes(), FEATURES, NO_TIMESTAMP)
+                if row is None:  # of a block that was not checked yet
+                    state.read(hashes[user : user + 1], FEATURES, NO_TIMESTAMP)
+                    continue
+                version = row[1]["version"].int64_val
+                values = sorted(row[1]["values"].int64_set_val.val)
+                if version < seen or values != list(range(version, version + 10)):
+                    wrong.append((user, seen, version, values))
+                seen = max(seen, version)
+            indptr = np.zeros(NUM_USERS + 1, np.int64)
+            answer = sets.csr(hashes, NO_TIMESTAMP, indptr)
+            if answer is not None and (indptr != np.arange(NUM_USERS + 1) * 10).any():
+                wrong.append((thread, indptr))
+            num_reads[thread] += 1
+
+    write(0)
+    threads = [threading.Thread(target=read, args=(thread,)) for thread in range(NUM_THREADS)]
+    for thread in threads:
+        thread.start()
+    for version in range(1, NUM_VERSIONS):
+        write(version)
+        if version % 4 == 0:
+            view.seal()
+    is_over.set()
+    for thread in threads:
+        thread.join(60)
+    assert not wrong
+    assert min(num_reads) > 0
