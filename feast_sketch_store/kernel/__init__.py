@@ -1,6 +1,6 @@
 """The kernel: the loops that decide how fast the store is.
 
-`compiled` has them in C. Where it could not be built, `reference`, `reference_rows` and `reference_sets` have
+`compiled` has them in C. Where it could not be built, the modules called `reference` have
 them in NumPy, with the same results, and importing this package warns of it.
 ``FEAST_SKETCH_STORE_KERNEL=numpy`` in the environment chooses the latter, ``compiled`` insists on the former.
 """
@@ -21,6 +21,7 @@ from feast_sketch_store.kernel.reference_rows import (
     fingerprints_of,
 )
 from feast_sketch_store.kernel.reference_sets import SetCodes, half_octaves
+from feast_sketch_store.kernel.reference_trees import TreeCodes
 
 _ENVIRONMENT = "FEAST_SKETCH_STORE_KERNEL"
 _wanted = os.environ.get(_ENVIRONMENT, "")
@@ -73,6 +74,7 @@ if TYPE_CHECKING or not IS_COMPILED:
     from feast_sketch_store.kernel.reference_rows import find_rows, row_hashes, take_ascending, take_packed
     from feast_sketch_store.kernel.reference_sets import read_sets, write_sets
     from feast_sketch_store.kernel.reference_static import band_rows, look_up, solve_slots
+    from feast_sketch_store.kernel.reference_trees import read_trees, write_trees
 else:
     from feast_sketch_store.kernel.compiled import (
         BytesIndex,
@@ -98,6 +100,7 @@ else:
         prepared_rows,
         read_lists,
         read_sets,
+        read_trees,
         row_hashes,
         scores,
         solve_slots,
@@ -106,6 +109,7 @@ else:
         touched_blocks,
         windows,
         write_sets,
+        write_trees,
     )
 
 __all__ = [
@@ -123,6 +127,7 @@ __all__ = [
     "RowIndex",
     "SetCodes",
     "Table",
+    "TreeCodes",
     "add_facts",
     "band_rows",
     "check_blocks",
@@ -147,6 +152,7 @@ __all__ = [
     "prepared_rows",
     "read_lists",
     "read_sets",
+    "read_trees",
     "row_hashes",
     "row_sums",
     "scores",
@@ -158,4 +164,5 @@ __all__ = [
     "varint",
     "windows",
     "write_sets",
+    "write_trees",
 ]

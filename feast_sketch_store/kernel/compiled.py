@@ -15,6 +15,7 @@ from feast_sketch_store.kernel.reference import Asked, Table
 from feast_sketch_store.kernel.reference_lists import ListCodes
 from feast_sketch_store.kernel.reference_rows import AscendingNumbers, PackedNumbers, RowIndex
 from feast_sketch_store.kernel.reference_sets import SetCodes
+from feast_sketch_store.kernel.reference_trees import TreeCodes
 
 _EXPECTED_SYMBOLS = 256  # ids per entity for which memory is allocated at first
 _EXPECTED_IDS = 64  # the same, of sets
@@ -289,18 +290,51 @@ def read_sets(
     own_ids: NDArray[np.int32] | None = None,
 ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]]:
     """See `reference_sets.read_sets`."""
-    wanted = len(rows)
-    headers, indptr = np.empty(wanted, np.int32), np.zeros(wanted + 1, np.int64)
     num_symbols = int(codes.level_starts[feature + 1] - codes.level_starts[feature])
-    ids = np.empty(wanted * min(num_symbols, _EXPECTED_IDS), np.int32)
     arguments = (*codes, words, num_bits, *_flat(starts), rows, feature, own_ids)
-    done = _compiled.read_sets(*arguments, 0, headers, indptr, ids)
+    return _all_sets(_compiled.read_sets, arguments, len(rows), num_symbols)
+
+
+def _all_sets(
+    read: Callable[..., int], arguments: tuple[Any, ...], wanted: int, num_symbols: int
+) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]]:
+    """What a function that stops where there is no room says of all sets."""
+    headers, indptr = np.empty(wanted, np.int32), np.zeros(wanted + 1, np.int64)
+    ids = np.empty(wanted * min(num_symbols, _EXPECTED_IDS), np.int32)
+    done = read(*arguments, 0, headers, indptr, ids)
     while done < wanted:
         count = int(indptr[done])
         room = max(count * wanted // (done + 1) * 5 // 4, count + num_symbols)
         ids = np.concatenate((ids[:count], np.empty(room - count, np.int32)))
-        done = _compiled.read_sets(*arguments, done, headers, indptr, ids)
+        done = read(*arguments, done, headers, indptr, ids)
     return headers, indptr, ids[: indptr[-1]]
+
+
+def write_trees(
+    codes: TreeCodes, headers: NDArray[np.int32], indptr: NDArray[np.int64], ids: NDArray[np.int32]
+) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """See `reference_trees.write_trees`."""
+    ends = np.zeros(len(headers), np.int64)
+    headers = _plain(headers)
+    _compiled.write_trees(*codes, headers, indptr, ids, bytearray(), ends)
+    words = np.zeros((int(ends[-1]) if len(ends) else 0) // 64 + 3, np.uint64)
+    _compiled.write_trees(*codes, headers, indptr, ids, words, ends)
+    return words, ends
+
+
+def read_trees(
+    codes: TreeCodes,
+    words: NDArray[np.uint64],
+    num_bits: int,
+    starts: AscendingNumbers,
+    rows: NDArray[np.int64],
+    feature: int,
+    own_ids: NDArray[np.int32] | None = None,
+) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]]:
+    """See `reference_trees.read_trees`."""
+    num_symbols = int(codes.symbol_starts[feature + 1] - codes.symbol_starts[feature])
+    arguments = (*codes, words, num_bits, *_flat(starts), rows, feature, own_ids)
+    return _all_sets(_compiled.read_trees, arguments, len(rows), num_symbols)
 
 
 def read_lists(

@@ -60,7 +60,7 @@ typedef struct {
     Py_ssize_t length;
 } Array;
 
-#define MAX_ARRAYS 16
+#define MAX_ARRAYS 20
 #define MAX_SCRATCHES 2
 
 /* A call: the arguments that were not taken yet, and what `run` gives back when it returns. */
@@ -320,6 +320,7 @@ static inline Py_ssize_t write_ids(uint64_t word, int32_t first_id, int32_t *ids
     DO(hash_int64_keys) DO(parse_int64_keys) DO(hash_keys) DO(parse_packed_lists)                    \
     DO(index_int64) DO(find_int64) DO(index_bytes) DO(find_bytes) DO(sort_rows) DO(encode_values)    \
     DO(take_packed) DO(take_ascending) DO(row_hashes) DO(find_rows) DO(write_sets) DO(read_sets)     \
+    DO(write_trees) DO(read_trees)                                                                   \
     DO(read_lists) DO(find_lists) DO(hash_int64_key) DO(hash_key) DO(hash_message) DO(contains_rows)    \
     DO(check_blocks) DO(band_rows) DO(solve_slots) DO(look_up)
 

@@ -15,6 +15,7 @@ from feast_sketch_store.errors import SettingsError
 from feast_sketch_store.layers.collect import CollectedFeature
 from feast_sketch_store.structures import registry
 from feast_sketch_store.structures.bloom import BloomTable
+from feast_sketch_store.structures.compact_sets import COMPACT_SETS
 from feast_sketch_store.structures.costs import Popularity, sets_bytes
 from feast_sketch_store.structures.feature_rows import first_rows
 from feast_sketch_store.structures.filter_offers import noisiest_offer
@@ -24,6 +25,7 @@ from feast_sketch_store.structures.set_columns import SETS, SetColumns
 _TRIAL_FACTS = 1 << 20
 _TRIAL_ROWS = 1 << 12
 _TRIAL_ERROR = 0.01  # about, of the bits of sets that were coded for some of the rows
+_TREE_BYTES = 1.25  # of a value, at most about; a count tree has as much to tell beside its codes
 
 
 def fit_to_memory(feature: CollectedFeature, goal: Goal, list_bytes: float) -> Goal:
@@ -45,7 +47,7 @@ def fit_to_memory(feature: CollectedFeature, goal: Goal, list_bytes: float) -> G
     """
     if not len(feature.vocabulary):
         return goal
-    if goal.structure in (AUTO, SETS):
+    if goal.structure in (AUTO, SETS, COMPACT_SETS):
         return _in_sets(feature, goal, list_bytes)
     if registry.wanted(goal) is not BloomTable:
         return goal  # a registered structure offers for itself
@@ -70,6 +72,7 @@ def _in_sets(feature: CollectedFeature, goal: Goal, list_bytes: float) -> Goal:
         counts, kept = feature.counts[:number], members.mapped(np.where(ids < number, ids, -1))
         coded = SetColumns.row_bits(counts, feature.states[:num_coded], kept)
         sets = sets_bytes([Popularity(counts, num_rows, coded=coded)]) * (1 + error)
+        sets += _TREE_BYTES * number if goal.structure == COMPACT_SETS else 0
         return sets + feature.vocabulary_bytes_of(number) + list_bytes
 
     if (least := size_bytes(1)) > goal.amount:
@@ -82,7 +85,7 @@ def _in_sets(feature: CollectedFeature, goal: Goal, list_bytes: float) -> Goal:
         low, high = (middle, high) if size_bytes(middle) <= goal.amount else (low, middle)
     if low < len(ids):
         feature.keep_top(low)
-    return replace(goal, structure=SETS)
+    return replace(goal, structure=SETS) if goal.structure == AUTO else goal
 
 
 def _in_filter(feature: CollectedFeature, goal: Goal) -> Goal:

@@ -17,6 +17,7 @@ as a structure wants that (``lists_rows``), and keeps the states of features unl
 
     bloom, symbols, table, filter_offers, sizing     plain and weighted Bloom filters
     set_columns                                      sets
+    compact_sets                                     sets in count trees
     columns, elements                                columns of exact features, and of scalars beside a list
     registry                                         all of them, by the names in tags and snapshots
     parts, feature_rows, costs                       what one is written with

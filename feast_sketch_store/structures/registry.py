@@ -7,6 +7,7 @@ from feast_sketch_store.structures.base import Structure
 from feast_sketch_store.structures.bloom import BloomTable
 from feast_sketch_store.structures.clustered import ClusteredFilters
 from feast_sketch_store.structures.columns import Columns
+from feast_sketch_store.structures.compact_sets import CompactSets
 from feast_sketch_store.structures.goals import AUTO, Goal
 from feast_sketch_store.structures.lists import Lists
 from feast_sketch_store.structures.scalars import Scalars
@@ -18,7 +19,17 @@ RESERVED = ("presence", "roundings")
 
 _kinds: dict[str, type[Structure]] = {
     kind.kind: kind
-    for kind in (BloomTable, Columns, Scalars, SetColumns, Lists, Backed, ClusteredFilters, StaticScalars)
+    for kind in (
+        BloomTable,
+        Columns,
+        Scalars,
+        SetColumns,
+        CompactSets,
+        Lists,
+        Backed,
+        ClusteredFilters,
+        StaticScalars,
+    )
 }
 
 

@@ -11,7 +11,7 @@ tells which these are.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 import pyarrow as pa
@@ -46,6 +46,31 @@ _FIT_ROWS = 1 << 17  # to fit codes to
 _TRIAL_ERROR = 0.01  # about, of the bits of sets that were coded for some of the rows
 
 
+class Code(Protocol):
+    """How the sets of one feature are coded."""
+
+    @property
+    def no_set(self) -> int:
+        """Number of headers for rows without a set."""
+
+    @property
+    def is_dependent(self) -> bool:
+        """Whether they are coded with those before them."""
+
+
+class CodedSets(Protocol):
+    """The sets of n rows."""
+
+    @property
+    def codes(self) -> Sequence[Code]:
+        """One per feature."""
+
+    def read(
+        self, rows: NDArray[np.int64], feature: int, own_ids: NDArray[np.int32] | None = None
+    ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]]:
+        """See `GolombSets.read`."""
+
+
 @dataclass(frozen=True)
 class SetFeature(SealedFeature):
     """One feature in sets.
@@ -60,7 +85,7 @@ class SetFeature(SealedFeature):
     codec: FeatureCodec
     vocabulary: Vocabulary
     num_elements: int
-    sets: GolombSets
+    sets: CodedSets
     number: int
     own_ids: NDArray[np.int32] | None = None
 
@@ -106,6 +131,7 @@ class SetColumns(Structure):
     names = (SETS,)
     lists_rows = True
     tells_states = True
+    feature_type: ClassVar[type[SetFeature]] = SetFeature
 
     @classmethod
     def offer(cls, goal: Goal, popularity: Popularity) -> Offer | None:
@@ -146,7 +172,7 @@ class SetColumns(Structure):
         sets = GolombSets.build(codes, headers, members.indptr, members.ids)
         vocabularies = [chain.vocabulary for chain in chains]
         parts = []
-        for column, shared, ids in zip(columns, _of_each(codes, vocabularies), shared_ids, strict=True):
+        for column, shared, ids in zip(columns, of_each(codes, vocabularies), shared_ids, strict=True):
             is_known = np.ones(len(shared), np.bool_)
             if ids is not None:
                 is_known[:] = False
@@ -172,18 +198,18 @@ class SetColumns(Structure):
     def _of(
         cls,
         features: Sequence[tuple[FeatureCodec, NDArray[np.bool_], int]],
-        sets: GolombSets,
+        sets: Any,
         vocabularies: Sequence[Vocabulary],
     ) -> Self:
         """Of features that are given as codec, shared values that they have, bool[S], and number of facts."""
         by_name = {}
-        shared = _of_each(sets.codes, vocabularies)
+        shared = of_each(sets.codes, vocabularies)
         for number, ((codec, is_known, num_facts), whole) in enumerate(zip(features, shared, strict=True)):
             vocabulary, own_ids = whole, None
             if not is_known.all():
                 vocabulary = Vocabulary(whole.values.filter(pa.array(is_known)))
                 own_ids = np.where(is_known, np.cumsum(is_known) - 1, -1).astype(np.int32)
-            by_name[codec.feature] = SetFeature(codec, vocabulary, num_facts, sets, number, own_ids)
+            by_name[codec.feature] = cls.feature_type(codec, vocabulary, num_facts, sets, number, own_ids)
         return cls(by_name, sets, vocabularies)
 
     @property
@@ -223,7 +249,7 @@ class SetColumns(Structure):
             **arrays_of_ascending("starts", sets.starts),
         }
         entries = []
-        shared = _of_each(sets.codes, self.vocabularies)
+        shared = of_each(sets.codes, self.vocabularies)
         for number, (feature, vocabulary) in enumerate(zip(self.features.values(), shared, strict=True)):
             code = sets.codes[number]
             entries.append(
@@ -278,7 +304,7 @@ class SetColumns(Structure):
             num_facts, size = checked(entry["num_facts"], int), len(vocabularies[-1])
             if size != code.num_symbols or code.no_set not in (0, NO_SET) or num_facts < 0:
                 raise ValueError(f"the vocabulary of {codec.feature!r} does not fit its code")
-            is_known = _known_from(parts, f"{number}.known", size, checked(entry["num_values"], int))
+            is_known = known_from(parts, f"{number}.known", size, checked(entry["num_values"], int))
             features.append((codec, is_known, num_facts))
             codes.append(code)
         words, check = parts.words("codes")
@@ -295,18 +321,18 @@ class SetColumns(Structure):
         return columns
 
 
-def _chains(codes: Sequence[SetCode]) -> list[int]:
+def _chains(codes: Sequence[Code]) -> list[int]:
     """The number of the chain that each of the sets is in."""
-    numbers: list[int] = (np.cumsum([code.others_width < 0 for code in codes]) - 1).tolist()
+    numbers: list[int] = (np.cumsum([not code.is_dependent for code in codes]) - 1).tolist()
     return numbers
 
 
-def _of_each(codes: Sequence[SetCode], vocabularies: Sequence[Vocabulary]) -> list[Vocabulary]:
+def of_each(codes: Sequence[Code], vocabularies: Sequence[Vocabulary]) -> list[Vocabulary]:
     """The vocabulary in whose ids each of the sets is coded."""
     return [vocabularies[chain] for chain in _chains(codes)]
 
 
-def _known_from(parts: Parts, name: str, num_shared: int, num_values: int) -> NDArray[np.bool_]:
+def known_from(parts: Parts, name: str, num_shared: int, num_values: int) -> NDArray[np.bool_]:
     """Which values of the vocabulary that it shares a feature has: bool[num_shared]."""
     if num_values == num_shared:
         return np.ones(num_shared, np.bool_)

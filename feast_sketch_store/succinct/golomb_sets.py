@@ -90,6 +90,11 @@ class SetCode:
         return replace(self, gaps=fitted(self.gaps, sizes, ids))
 
     @property
+    def is_dependent(self) -> bool:
+        """Whether the sets are coded with those before them."""
+        return self.others_width >= 0
+
+    @property
     def num_symbols(self) -> int:
         """The size of the vocabulary."""
         return int(self.gaps.ends[-1]) if len(self.gaps.ends) else 0

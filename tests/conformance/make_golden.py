@@ -2,7 +2,7 @@
 
     python tests/conformance/make_golden.py
 
-It writes `golden/v<format version>.{base,order,listed,sets,lists,clustered,static,delta}.safetensors` and
+It writes `golden/v<format version>.{base,order,listed,sets,compact,lists,clustered,static,delta}.safetensors` and
 `golden/v<manifest version>.manifest.json`, and replaces no file. See README.md.
 """
 
@@ -124,6 +124,15 @@ SETS_BUDGET = FeatureBudget(
         "country": 1e-5,
     },
     cuts={"sizes": Cut(top=3)},
+)
+
+
+COMPACT_BUDGET = replace(
+    SETS_BUDGET,
+    targets={
+        **SETS_BUDGET.targets,
+        **dict.fromkeys(("viewed", "sizes", "bought"), Goal("error_rate", 0.01, "compact_sets")),
+    },
 )
 
 
@@ -261,6 +270,7 @@ def contents() -> dict[str, bytes]:
         f"{version}.base.safetensors": sealed[0],
         f"{version}.listed.safetensors": base(listed_rows(), LISTED_BUDGET),
         f"{version}.sets.safetensors": base(sets_rows(), SETS_BUDGET),
+        f"{version}.compact.safetensors": base(sets_rows(), COMPACT_BUDGET),
         f"{version}.lists.safetensors": base(lists_rows(), LISTS_BUDGET),
         f"{version}.clustered.safetensors": base(clustered_rows(), CLUSTERED_BUDGET),
         f"{version}.static.safetensors": base(static_rows(), STATIC_BUDGET),

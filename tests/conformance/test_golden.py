@@ -19,11 +19,11 @@ GOLDEN = Path(__file__).parent / "golden"
 BASE, ORDER = GOLDEN / "v1.base.safetensors", GOLDEN / "v1.order.safetensors"
 LISTED, SETS = GOLDEN / "v1.listed.safetensors", GOLDEN / "v1.sets.safetensors"
 LISTS, CLUSTERED = GOLDEN / "v1.lists.safetensors", GOLDEN / "v1.clustered.safetensors"
-STATIC = GOLDEN / "v1.static.safetensors"
+STATIC, COMPACT = GOLDEN / "v1.static.safetensors", GOLDEN / "v1.compact.safetensors"
 FILES = pytest.mark.parametrize(
     "path",
-    [BASE, ORDER, LISTED, SETS, LISTS, CLUSTERED, STATIC],
-    ids=["base", "order", "listed", "sets", "lists", "clustered", "static"],
+    [BASE, ORDER, LISTED, SETS, LISTS, CLUSTERED, STATIC, COMPACT],
+    ids=["base", "order", "listed", "sets", "lists", "clustered", "static", "compact"],
 )
 
 NOON = 1_777_636_800_000_000  # 2026-05-01T12:00:00Z
@@ -245,6 +245,22 @@ def test_the_file_of_sets_has_each_structure():
     packed = [name for name in arrays if name.endswith("words")]
     assert len(packed) == 12
     assert all(f"{name}.checksums" in arrays for name in packed)
+
+
+def test_the_file_of_count_trees_has_the_rows_of_that_of_sets():
+    found = []
+    for path in (SETS, COMPACT):
+        layer = SketchLayer.from_snapshot(load(path)[0]["layer"], load(path)[1])
+        answer = layer.read(user_hashes(range(70)), ["viewed", "sizes", "bought"])
+        found.append({n: f.decoder.values(f.states, f.indptr, f.symbols) for n, f in answer.features.items()})
+    for name, ours in found[0].items():
+        field = "int64_list_val" if name == "sizes" else "string_set_val"
+        values = [[v and sorted(getattr(v, field).val) for v in side] for side in (ours, found[1][name])]
+        assert values[0] == values[1]
+        assert sum(len(v) for v in values[0] if v) == {"viewed": 101, "sizes": 77, "bought": 55}[name]
+    structures = load(COMPACT)[0]["layer"]["structures"]
+    assert [entry["kind"] for entry in structures] == ["bloom", "scalars", "compact_sets"]
+    assert structures[2]["tables"] == 4051214963
 
 
 def test_scalars_are_digits_of_common_numbers():

@@ -20,10 +20,11 @@ from tests.helpers.length import by_length
 from tests.helpers.snapshots import load, published
 
 GOLDEN = Path(__file__).parent / "golden"
-FILES = {"listed": GOLDEN / "v1.listed.safetensors", "sets": GOLDEN / "v1.sets.safetensors"}
+FILES = {name: GOLDEN / f"v1.{name}.safetensors" for name in ("listed", "sets", "compact")}
 NAMES = {
     "listed": ["viewed", "sizes", "note", "country", "weight"],
     "sets": ["viewed", "sizes", "topics", "country", "bought"],
+    "compact": ["viewed", "sizes", "topics", "country", "bought"],
 }
 LOADED = {file: load(path) for file, path in FILES.items()}
 ARRAYS = [
@@ -73,6 +74,7 @@ def test_a_missing_array_is_refused(file, name):
 HARMLESS = {
     ("listed", "columns.1.content.words", "longer"),
     ("sets", "sets.codes.words", "longer"),
+    ("compact", "compact_sets.codes.words", "longer"),
     ("sets", "sets.0.level_ends", "longer"),  # one more level, of no symbols
     ("sets", "sets.2.level_ends", "longer"),
 }

@@ -20,6 +20,7 @@ GOALS = {
     "bloom": Goal("error_rate", 1e-9, "bloom"),
     "weighted_bloom": Goal("false_per_read", 1e-9, "weighted_bloom"),
     "sets": Goal("error_rate", 0.01, "sets"),
+    "compact_sets": Goal("error_rate", 0.01, "compact_sets"),
 }
 STRUCTURES = pytest.mark.parametrize("structure", GOALS)
 

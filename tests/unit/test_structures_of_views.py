@@ -25,6 +25,7 @@ TARGETS = {
     "bloom": Goal("error_rate", 1e-9, "bloom"),
     "weighted_bloom": Goal("false_per_read", 1e-6, "weighted_bloom"),
     "sets": Goal("noise_ratio", 0.1, "sets"),
+    "compact_sets": Goal("noise_ratio", 0.1, "compact_sets"),
 }
 STRUCTURES = pytest.mark.parametrize("structure", TARGETS)
 

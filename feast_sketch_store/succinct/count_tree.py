@@ -1,0 +1,398 @@
+"""Count trees: exact sets in fewer bits than their symbols would take if they were independent.
+
+Symbols stand in an order in which those that rows have together are neighbours (`tree_order`). A set of
+``n`` of the symbols from ``low`` to below ``high`` is coded by how many of them, ``k``, lie in the left
+half, and then by both halves:
+
+    code(low, high, n)   nothing if n = 0 or n = high - low
+                         if n = 1, the symbol itself, by its share of the mass of all of them
+                         else k, and code(low, middle, k), code(middle, high, n - k)
+
+    P(k | n) = BetaBinomial(k; n, mu * c, (1 - mu) * c)         mu = mass(left) / mass(both)
+
+``mass`` follows the popularity of symbols, in half octaves. The concentration ``c``, of ten values, is that
+of the node: the smaller it is, the more rows have their symbols in one half only. Symbols of rows are not
+independent, and this is where a tree says so.
+
+A set may be coded with those before it in the row: a long view is a view. Of each symbol that the row has
+already, a bit tells whether it is a member. Its probability follows which of the sets before have the
+symbol, how often such a symbol is a member (one of eight classes), and how many of the symbols before it
+were members.
+
+    row     header, members, others; header, members, others; ...     one arithmetic code for all features
+    header  2 for a row without a set but for a null, and so on, as of Golomb-coded sets; or how many others
+
+Probabilities are integers of 15 bits. They are computed at import, by a recurrence of multiplications and
+divisions that IEEE 754 defines to the bit, so each process has the same; a file has their checksum.
+
+Source: Witten, Neal & Cleary, "Arithmetic coding for data compression", 1987; Moffat & Stuiver, "Binary
+interpolative coding", 2000, for the recursion.
+"""
+
+import math
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feast_sketch_store import kernel
+from feast_sketch_store.kernel import TreeCodes
+from feast_sketch_store.kernel.reference_trees import (
+    BINS,
+    MOST_TOLD,
+    NUM_CONTEXTS,
+    NUM_SIZES,
+    TABLE_BITS,
+    bucket_of,
+)
+from feast_sketch_store.succinct.elias_fano import EliasFano
+from feast_sketch_store.succinct.packed import Check
+
+CONCENTRATIONS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 1e4)
+INDEPENDENT = len(CONCENTRATIONS) - 1
+NUM_SHARES = 33  # of the left half, by half units of their logits from -8 to 8
+MAX_MASS_LEVEL = 63
+MAX_CONTEXT = 63
+MAX_SYMBOLS = 1 << 28
+
+_UNIT = 1 << 24  # of shares, so that they are integers
+_WHOLE = 1 << TABLE_BITS
+_LARGE_SIZES = (23, 45, 90, 180, 360, 1000)  # that the tables of larger counts are made for
+_WORD_BITS = 64
+
+
+class Tables(NamedTuple):
+    """Cumulated probabilities; see `TreeCodes`."""
+
+    small: NDArray[np.uint16]
+    large: NDArray[np.uint16]
+
+
+@cache
+def tables() -> Tables:
+    """Cumulated probabilities of the counts in the left half, for all shares and concentrations."""
+    logits = (np.arange(NUM_SHARES) - NUM_SHARES // 2) / 2
+    # Of one half of the shares only, as a table of the other half is a mirrored one.
+    shares = np.rint(_UNIT / (1 + np.exp(-logits[: NUM_SHARES // 2 + 1]))) / _UNIT
+    left = np.concatenate([shares * c for c in CONCENTRATIONS]).reshape(len(CONCENTRATIONS), -1)
+    right = np.concatenate([(1 - shares) * c for c in CONCENTRATIONS]).reshape(left.shape)
+    num_nodes = len(CONCENTRATIONS) * NUM_SHARES
+    small = np.zeros((num_nodes, MOST_TOLD + 1, MOST_TOLD + 2), np.uint16)
+    for number in range(1, MOST_TOLD + 1):
+        small[:, number, : number + 2] = _cumulated(_mirrored(_weights(left, right, number)))
+    large = np.zeros((num_nodes, len(BINS), max(BINS) + 2), np.uint16)
+    for kind, (bins, number) in enumerate(zip(BINS, _LARGE_SIZES, strict=True)):
+        weights = _mirrored(_weights(left, right, number))
+        summed = np.zeros((len(weights), bins))
+        for count in range(number + 1):
+            summed[:, count * bins // (number + 1)] += weights[:, count]
+        large[:, kind, : bins + 1] = _cumulated(summed)
+    return Tables(small, large)
+
+
+def _weights(left: NDArray[np.float64], right: NDArray[np.float64], number: int) -> NDArray[np.float64]:
+    """In proportion to the probabilities of 0 to ``number``: float64[concentrations, shares, number + 1]."""
+    weights = np.empty((*left.shape, number + 1))
+    weight = np.ones(left.shape)
+    for count in range(number + 1):
+        weights[..., count] = weight
+        if count < number:
+            # Each operation is rounded as IEEE 754 says, in this order.
+            weight = weight * ((number - count) * (count + left))
+            weight = weight / ((count + 1) * ((number - count - 1) + right))
+    return weights
+
+
+def _mirrored(weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Those of all nodes: a row for each, by concentration and share."""
+    others = weights[:, :-1][:, ::-1, ::-1]
+    both = np.concatenate((weights, others), axis=1)
+    return both.reshape(-1, weights.shape[-1])
+
+
+def _cumulated(weights: NDArray[np.float64]) -> NDArray[np.uint16]:
+    """Shares of 2**15, none of which is 0, from 0 on."""
+    whole = np.zeros(len(weights))
+    for column in weights.T:  # in this order, whatever NumPy does
+        whole = whole + column
+    shares = 1 + np.floor(weights / whole[:, None] * (_WHOLE - weights.shape[1])).astype(np.int64)
+    largest = np.argmax(shares, axis=1)
+    shares[np.arange(len(shares)), largest] += _WHOLE - shares.sum(axis=1)
+    cumulated = np.zeros((len(weights), weights.shape[1] + 1), np.int64)
+    np.cumsum(shares, axis=1, out=cumulated[:, 1:])
+    return cumulated.astype(np.uint16)
+
+
+@cache
+def tables_checksum() -> int:
+    """Of all tables; a file says which ones it was coded with."""
+    return zlib.crc32(b"".join(table.astype("<u2").tobytes() for table in tables()))
+
+
+def mass_of(levels: NDArray[np.integer]) -> NDArray[np.int64]:
+    """The mass of symbols of such levels, in half octaves: int64[V]."""
+    masses = np.array([math.isqrt(4 << level) + 1 for level in range(MAX_MASS_LEVEL + 1)], np.int64)
+    return np.asarray(masses[levels])
+
+
+def mass_levels(counts: NDArray[np.integer]) -> NDArray[np.uint8]:
+    """The levels of symbols that so many rows have: uint8[V]."""
+    levels = np.rint(2 * np.log2(counts + 0.35) + 3)
+    return np.asarray(np.clip(levels, 0, MAX_MASS_LEVEL).astype(np.uint8))
+
+
+def cumulated_mass(levels: NDArray[np.integer]) -> NDArray[np.int64]:
+    """The mass before each symbol, and of all: int64[V + 1]."""
+    return np.concatenate(([0], np.cumsum(mass_of(levels))))
+
+
+class Splits(NamedTuple):
+    """The nodes of one depth of a tree, from the first to the last that has two symbols or more."""
+
+    lows: NDArray[np.int64]
+    highs: NDArray[np.int64]
+
+    @property
+    def middles(self) -> NDArray[np.int64]:
+        """Where the right half of each begins."""
+        return self.lows + (self.highs - self.lows) // 2
+
+    @property
+    def below(self) -> "Splits":
+        """Those of the next depth."""
+        middles = self.middles
+        lows, highs = np.stack((self.lows, middles), 1).ravel(), np.stack((middles, self.highs), 1).ravel()
+        is_node = highs - lows > 1
+        return Splits(lows[is_node], highs[is_node])
+
+    @classmethod
+    def root(cls, num_symbols: int) -> "Splits":
+        """The whole tree, unless it has one symbol at most."""
+        ends = np.array([num_symbols] if num_symbols > 1 else [], np.int64)
+        return cls(np.zeros(len(ends), np.int64), ends)
+
+
+def shares_of(mass: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """The share of the left half of the node whose middle a symbol is: uint8[V], below 33."""
+    # Halfway between the logits; rounded, so that no rounding of `exp` makes a difference.
+    bounds = np.rint(2.0**20 * np.exp((np.arange(1, NUM_SHARES) - NUM_SHARES / 2) / 2))
+    shares = np.full(len(mass) - 1, NUM_SHARES // 2, np.uint8)
+    splits = Splits.root(len(mass) - 1)
+    while len(splits.lows):
+        middles = splits.middles
+        left = (mass[middles] - mass[splits.lows]) * 2.0**20
+        right = (mass[splits.highs] - mass[middles]).astype(np.float64)
+        shares[middles] = (left[:, None] >= right[:, None] * bounds).sum(axis=1)
+        splits = splits.below
+    return shares
+
+
+def context_shares(contexts: NDArray[np.uint8]) -> NDArray[np.uint16]:
+    """The shares of members in 2**15 that contexts of 0 to 63 stand for: fifths of the logit from -8 on."""
+    logits = (np.arange(MAX_CONTEXT + 1) - 40) / 5
+    shares = np.rint(_WHOLE / (1 + np.exp(-logits))).astype(np.int64)
+    return np.clip(shares, 1, _WHOLE - 1).astype(np.uint16)[contexts]
+
+
+@dataclass(frozen=True)
+class TreeCode:
+    """How the sets of one feature are coded.
+
+    Parameters
+    ----------
+    no_set : number of headers for rows without a set, 0 to 2.
+    levels : uint8[V], of the mass of symbols, 0 to 63.
+    concentrations : uint8[V], of the nodes whose middle a symbol is, 0 to 9.
+    sizes : int64[<= 108], the shares of buckets of headers; those behind the last one are of no row.
+    classes : uint8[V], below 8, of symbols as members; None of a set that is coded by itself.
+    contexts : uint8[2184], the share of members in each context, 0 to 63; None of a set coded by itself.
+    """
+
+    no_set: int
+    levels: NDArray[np.uint8]
+    concentrations: NDArray[np.uint8]
+    sizes: NDArray[np.int64]
+    classes: NDArray[np.uint8] | None = None
+    contexts: NDArray[np.uint8] | None = None
+
+    @property
+    def is_dependent(self) -> bool:
+        """Whether the sets are coded with those before them."""
+        return self.classes is not None
+
+    @property
+    def num_symbols(self) -> int:
+        """The size of the vocabulary."""
+        return len(self.levels)
+
+    def check(self, num_before: int) -> None:
+        """Refuse what no sets can be coded with; ``num_before`` symbols are those of the set before, or -1.
+
+        Raises
+        ------
+        ValueError : it is so.
+        """
+        is_alone = self.classes is None and self.contexts is None
+        if (
+            not 0 <= self.no_set <= 2
+            or self.num_symbols >= MAX_SYMBOLS
+            or len(self.concentrations) != self.num_symbols
+            or self.levels.max(initial=0) > MAX_MASS_LEVEL
+            or self.concentrations.max(initial=0) > INDEPENDENT
+            or not 0 < len(self.sizes) <= NUM_SIZES
+            or self.sizes.min() < 0
+            or not 0 < self.sizes.max() <= self.sizes.sum() < 1 << 16
+        ):
+            raise ValueError("sets cannot be coded with such a tree")
+        if is_alone:
+            return
+        if (
+            self.classes is None
+            or self.contexts is None
+            or num_before != self.num_symbols
+            or len(self.classes) != self.num_symbols
+            or self.classes.max(initial=0) > 7
+            or len(self.contexts) != NUM_CONTEXTS
+            or self.contexts.max() > MAX_CONTEXT
+        ):
+            raise ValueError("sets cannot be coded with those before them by such a tree")
+
+
+def size_shares(headers: NDArray[np.integer], most: int) -> NDArray[np.int64]:
+    """The shares of the buckets of headers, those of some rows, below 2**16 in all; 0 if behind ``most``."""
+    distinct, numbers = np.unique(headers, return_counts=True)
+    counts = np.zeros(bucket_of(most)[0] + 1, np.int64)
+    for size, number in zip(distinct.tolist(), numbers.tolist(), strict=True):
+        counts[bucket_of(size)[0]] += number
+    return np.asarray(np.maximum(1, counts * 60_000 // max(1, int(counts.sum()))))
+
+
+@dataclass(frozen=True)
+class CountTrees:
+    """The sets of ``num_rows`` rows. Immutable; safe to read from any number of threads.
+
+    Parameters
+    ----------
+    codes : one per feature.
+    words : uint64[n], the codes of all rows and three words more; may be memory-mapped.
+    num_bits : of the codes.
+    starts : the bit at which each row begins; taken by their places.
+    check : of the words; None if all are known to be good.
+
+    Raises
+    ------
+    ValueError : the parts do not fit each other.
+    """
+
+    codes: Sequence[TreeCode]
+    words: NDArray[np.uint64]
+    num_bits: int
+    starts: EliasFano
+    check: Check | None = None
+
+    def __post_init__(self) -> None:
+        if (
+            not self.codes
+            or self.words.ndim != 1
+            or not 0 <= self.num_bits // _WORD_BITS <= len(self.words) - 3
+            or self.starts.by_value
+        ):
+            raise ValueError("the parts of the sets do not fit each other")
+        num_symbols = -1
+        for code in self.codes:
+            code.check(num_symbols)
+            num_symbols = code.num_symbols
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows there are."""
+        return len(self.starts)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the codes, and of where rows begin."""
+        return int(self.words.nbytes) + self.starts.size_bytes
+
+    @classmethod
+    def build(
+        cls,
+        codes: Sequence[TreeCode],
+        headers: NDArray[np.int32],
+        indptr: NDArray[np.int64],
+        ids: NDArray[np.int32],
+    ) -> "CountTrees":
+        """Code sets; parameters as of `GolombSets.build`.
+
+        Raises
+        ------
+        ValueError : the sets do not fit their codes.
+        """
+        words, ends = kernel.write_trees(_joint(codes), headers, indptr, ids)
+        num_bits = int(ends[-1]) if len(ends) else 0
+        starts = np.concatenate(([0], ends))[: len(ends)].view(np.uint64)
+        return cls(codes, words, num_bits, EliasFano.build(starts, num_bits + 1))
+
+    def read(
+        self, rows: NDArray[np.int64], feature: int, own_ids: NDArray[np.int32] | None = None
+    ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]]:
+        """The sets of one feature of some rows; parameters and results as of `GolombSets.read`.
+
+        Raises
+        ------
+        ValueError : the codes, which came from a file, are damaged.
+        """
+        if not self.starts.all_checked or (self.check is not None and not self.check.all_checked):
+            self._check_rows(rows)
+        return kernel.read_trees(
+            self.joint_codes, self.words, self.num_bits, self.starts.parts, rows, feature, own_ids
+        )
+
+    @cached_property
+    def joint_codes(self) -> TreeCodes:
+        """The codes as the kernel takes them."""
+        return _joint(self.codes)
+
+    def _check_rows(self, rows: NDArray[np.int64]) -> None:
+        """Check the words of rows, and where they begin; they end where the next one begins."""
+        behind = np.minimum(rows + 1, self.num_rows - 1)
+        first, last = self.starts.take(rows), self.starts.take(behind)
+        last = np.where(rows + 1 < self.num_rows, last, self.num_bits)
+        if len(rows) and not 0 <= first.min() <= last.max() <= self.num_bits:
+            raise ValueError("a row of sets lies outside of their codes")
+        first_word = first >> 6
+        if self.check is not None:
+            # A decoder is up to 32 bits ahead, and reads the word after those.
+            end = np.minimum((np.maximum(last, first) + 32 >> 6) + 2, len(self.words))
+            self.check(first_word, end - first_word)
+
+
+def _joint(codes: Sequence[TreeCode]) -> TreeCodes:
+    parameters = np.array([(code.no_set, code.classes is not None) for code in codes], np.int64)
+    symbol_starts = np.cumsum([0] + [code.num_symbols for code in codes])
+    masses = [cumulated_mass(code.levels) for code in codes]
+    nodes = [
+        code.concentrations * np.uint16(NUM_SHARES) + shares_of(mass)
+        for code, mass in zip(codes, masses, strict=True)
+    ]
+    classes = [np.zeros(c.num_symbols, np.uint8) if c.classes is None else c.classes for c in codes]
+    sizes, contexts = np.zeros((len(codes), NUM_SIZES + 1), np.uint32), []
+    for number, code in enumerate(codes):
+        shares = np.zeros(NUM_SIZES, np.int64)
+        shares[: len(code.sizes)] = code.sizes
+        sizes[number, 1:] = np.cumsum(shares)
+        told = np.zeros(NUM_CONTEXTS, np.uint8) if code.contexts is None else code.contexts
+        contexts.append(context_shares(told))
+    return TreeCodes(
+        parameters,
+        symbol_starts,
+        np.concatenate(masses),
+        np.concatenate(nodes).astype(np.uint16),
+        np.concatenate(classes),
+        sizes,
+        np.stack(contexts),
+        *tables(),
+    )
