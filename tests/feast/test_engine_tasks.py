@@ -44,7 +44,7 @@ def values_of(harness, *users):
 
 @pytest.fixture
 def harness(make_harness):
-    return make_harness()
+    return make_harness(structure="sets")  # which show nothing that was not written
 
 
 def job_of(harness):
