@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import mmh3
-import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -156,30 +155,19 @@ def test_the_reader_for_node_passes_them(kit):
     assert " 0 failures" in done.stdout
 
 
-LAYERS = ["base", "listed", "sets", "lists", "clustered", "static", "delta"]
+FILES = sorted(GOLDEN.glob("*.safetensors"))
 
 
-@pytest.mark.parametrize("name", LAYERS)
-def test_a_golden_layer_is_decoded_and_encoded_to_the_same_bytes(name):
-    path = GOLDEN / f"v1.{name}.safetensors"
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_a_golden_file_is_decoded_and_encoded_to_the_same_bytes(path):
     description, arrays = load(path)
-    more = {n: array for n, array in arrays.items() if n.startswith("listed.")}
-    layer, parts = SketchLayer.from_snapshot(description["layer"], arrays).to_snapshot()
-    content = encode({**description, "layer": layer}, {**with_checksums(parts), **more})
-    assert b"".join(content) == path.read_bytes()
+    if "layer" in description:
+        more = {name: array for name, array in arrays.items() if name.startswith("listed.")}
+        layer, parts = SketchLayer.from_snapshot(description["layer"], arrays).to_snapshot()
+        description, arrays = {**description, "layer": layer}, {**with_checksums(parts), **more}
+    assert b"".join(encode(description, arrays)) == path.read_bytes()
 
 
 @pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.json")), ids=lambda path: path.name)
 def test_a_golden_manifest_is_decoded_and_encoded_to_the_same_bytes(path):
     assert Manifest.decode(path.read_bytes(), path.name).encode() == path.read_bytes()
-
-
-def test_all_golden_files_are_encoded_again():
-    files = {path.name for path in GOLDEN.iterdir()}
-    assert files == {
-        *(f"v1.{name}.safetensors" for name in [*LAYERS, "order"]),
-        *(path.name for path in GOLDEN.glob("*.json")),
-    }
-    description, arrays = load(GOLDEN / "v1.order.safetensors")
-    assert b"".join(encode(description, arrays)) == (GOLDEN / "v1.order.safetensors").read_bytes()
-    assert np.all(arrays["event_timestamps"] > 0)

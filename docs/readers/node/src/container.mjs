@@ -8,6 +8,7 @@ export class RefusedError extends Error {
     super(`${message} (${rule})`);
     this.name = "RefusedError";
     this.rule = rule;
+    this.reason = message;
   }
 }
 

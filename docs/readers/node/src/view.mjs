@@ -2,7 +2,7 @@
 
 import { readFileSync, readdirSync, existsSync } from "node:fs";
 import { join } from "node:path";
-import { Float, isCount, must, open, parseJson } from "./container.mjs";
+import { Float, RefusedError, isCount, must, open, parseJson } from "./container.mjs";
 import { checksum, hashKey, serializeKey } from "./hashes.mjs";
 import { Layer, Parts } from "./layer.mjs";
 import { lookAtLog } from "./log.mjs";
@@ -13,6 +13,16 @@ const PIN_NAME = /^pin-\d{6}-(\d{20}-\d{4,}-[0-9a-f]{8})$/;
 const FILE_NAME = /^[0-9a-zA-Z][0-9a-zA-Z._-]*$/;
 const CHECKSUM = /^[0-9a-f]{32}$/;
 const PARTS = ["base", "order"];
+
+/** What a function gives; whatever it trips over in a file is a refusal that names the file. */
+function guarded(source, work) {
+  try {
+    return work();
+  } catch (error) {
+    const [rule, reason] = error instanceof RefusedError ? [error.rule, error.reason] : ["layer.parts", error.message];
+    throw new RefusedError(rule, reason.startsWith(source) ? reason : `${source}: ${reason}`);
+  }
+}
 
 /** By version, number and name. */
 function compareNames(a, b) {
@@ -68,7 +78,8 @@ export class View {
     }
     const { description, arrays } = opened.base;
     must(description?.row_log_version === version, "manifest.files", `${files.base.name}: has the version of another snapshot`);
-    return { layer: new Layer(description.layer, arrays), arrays };
+    const source = join(this.folder, files.base.name);
+    return { layer: guarded(source, () => new Layer(description.layer, arrays)), arrays };
   }
 
   delta({ files, row_log_version: version }) {
@@ -100,6 +111,10 @@ export class View {
 
   /** The row of an entity by its hash, two BigInt. */
   readHash(hash) {
+    return guarded(join(this.folder, this.name), () => this.rowOf(hash));
+  }
+
+  rowOf(hash) {
     for (const { layer, listed } of this.deltas) {
       const isDeleted = listed.get((hash[0] << 64n) | hash[1]);
       if (isDeleted === undefined) continue;
