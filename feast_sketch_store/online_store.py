@@ -124,7 +124,7 @@ class SketchOnlineStoreConfig(FeastConfigBaseModel):
 
     structure: str = AUTO
     """How Arrays and Sets are kept: `bloom`, `weighted_bloom`, `learned_bloom`, `sandwiched_bloom`, `sets`,
-    `compact_sets`, another structure that is registered, or `auto` for whichever fits what they are kept for."""
+    `compact_sets`, another one that is registered, or `auto` for whichever fits what they are kept for."""
 
     vocabulary: Any = None
     """Values of Arrays and Sets that are kept; None for all. See `settings.vocabulary_setting`."""

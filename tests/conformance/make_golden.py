@@ -2,8 +2,8 @@
 
     python tests/conformance/make_golden.py
 
-It writes `golden/v<format version>.{base,order,listed,sets,compact,lists,clustered,static,delta}.safetensors` and
-`golden/v<manifest version>.manifest.json`, and replaces no file. See README.md.
+It writes `golden/v<format version>.{base,order,listed,sets,compact,lists,clustered,static,delta}.safetensors`
+and `golden/v<manifest version>.manifest.json`, and replaces no file. See README.md.
 """
 
 from collections.abc import Mapping
