@@ -2,6 +2,7 @@
 
     fresh/lock                        held while somebody appends
     fresh/end                         how far the last segment was durable when it was written last
+    fresh/failed                      16 random bytes, others after each append that failed
     fresh/00000000000000000000.log    a segment; its name is the number of its first record
     fresh/00000000000000000512.log    the next one, after the first was closed
 
@@ -45,6 +46,7 @@ from feast_sketch_store.storage.base import MissingFileError, Storage
 
 _LOCK = "lock"
 _END = "end"
+_FAILED = "failed"
 _SEGMENT_NAME = re.compile(r"(\d{20})\.log")
 _COMPRESSED_FROM_BYTES = 1 << 16  # smaller payloads cost more time than they save
 
@@ -88,7 +90,8 @@ class Cursor:
 
     ``next_number`` is the number of the next record. ``last`` is where the record before the place begins,
     and its head: a record that was read while its write failed is cut off, and another one takes its place.
-    ``modified_at`` is when the segment had changed last, before it was read.
+    ``modified_at`` is when the segment had changed last, before it was read, and ``failed`` what the mark of
+    the last append that failed was then.
     """
 
     segment: str
@@ -99,6 +102,7 @@ class Cursor:
     is_closed: bool = False
     last: tuple[int, bytes] | None = None
     modified_at: float = 0.0
+    failed: bytes = b""
 
 
 class RewrittenError(Exception):
@@ -197,7 +201,8 @@ class FreshLog:
         Raises
         ------
         DamagedFileError : a record was altered.
-        RewrittenError : another record has taken the place of the last one, whose write had failed.
+        RewrittenError : another record has taken the place of the last one, whose write had failed, or may
+            have: the segment is gone, and appends have failed since the place was read.
         """
         try:
             return self._read(cursor)
@@ -209,9 +214,12 @@ class FreshLog:
     def _read(self, cursor: Cursor) -> tuple[list[Commit], Cursor] | None:
         commits: list[Commit] = []
         tables = TableReader()
+        failed = self._failed()  # before the records, which may be of an append that fails
         while True:
             info = self._storage.info(cursor.segment)
             if info is None or info.token != cursor.token or info.size_bytes < cursor.offset:
+                if cursor.failed != failed:
+                    raise RewrittenError
                 return None
             if info.modified_at != cursor.modified_at and not self._has_last(cursor):
                 raise RewrittenError
@@ -234,7 +242,7 @@ class FreshLog:
                         is_closed,
                         (record.start, record.head),
                     )
-            cursor = replace(cursor, modified_at=info.modified_at)
+            cursor = replace(cursor, modified_at=info.modified_at, failed=failed)
             following = self._open(cursor.next_number) if cursor.is_closed else None
             if following is None:
                 return commits, cursor
@@ -261,7 +269,14 @@ class FreshLog:
             self._check_end(name, info.size_bytes, mark)
         if head is None:
             return None
-        return Cursor(name, info.token, head.identity, SEGMENT_HEAD_BYTES, first)
+        return Cursor(name, info.token, head.identity, SEGMENT_HEAD_BYTES, first, failed=self._failed())
+
+    def _failed(self) -> bytes:
+        """The mark of the last append that failed; empty if none has."""
+        try:
+            return self._storage.read(_FAILED)
+        except MissingFileError:
+            return b""
 
     def _mark(self) -> tuple[SegmentHead, int] | None:
         try:
@@ -381,7 +396,14 @@ class FreshLog:
 
     def _append(self, tail: Cursor, pieces: list[bytes | memoryview], next_number: int) -> None:
         self._tail = None  # until it is known that the append went well
-        self._storage.append(tail.segment, tail.offset, pieces)
+        try:
+            self._storage.append(tail.segment, tail.offset, pieces)
+        except BaseException:
+            # Who has read the records meanwhile has to hear of it, even if others take their place and are
+            # absorbed before he looks again.
+            with suppress(StorageError):
+                self._storage.note(_FAILED, secrets.token_bytes(IDENTITY_BYTES))
+            raise
         if (info := self._storage.info(tail.segment)) is not None:
             offset = tail.offset + sum(memoryview(piece).nbytes for piece in pieces)
             head = SegmentHead(tail.identity, int(tail.segment.partition(".")[0]))
@@ -394,6 +416,7 @@ class FreshLog:
                 next_number=next_number,
                 last=_last_of(pieces, offset),
                 modified_at=info.modified_at,
+                failed=self._failed(),
             )
 
 

@@ -258,6 +258,47 @@ def test_a_row_that_was_read_while_its_write_failed_goes_again(make_view, monkey
     assert reader.get(1, 2, 3, 4) == expected | {4: {"more"}}
 
 
+@pytest.mark.parametrize("is_replaced", [True, False])
+def test_a_row_whose_write_failed_goes_although_its_segment_is_gone(make_view, monkeypatch, is_replaced):
+    writer, reader = make_view(), make_view()
+    writer.put(1, "before")
+    assert reader.get(1) == {1: {"before"}}
+
+    def fail(descriptor):
+        assert reader.get(2) == {2: {"lost"}}, "the test is of a reader who was that quick"
+        raise OSError(errno.EIO, "the disk is broken")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(local, "fdatasync", fail)
+        with pytest.raises(StorageError):
+            writer.put(2, "lost")
+    if is_replaced:
+        writer.put(3, "kept")
+    writer.view.absorb()
+    expected = {1: {"before"}} | ({3: {"kept"}} if is_replaced else {})
+    assert reader.get(1, 2, 3) == expected
+    assert make_view().get(1, 2, 3) == expected
+
+
+def test_a_write_that_failed_long_ago_costs_readers_nothing(make_view, monkeypatch, caplog):
+    writer, reader = make_view(), make_view()
+
+    def fail(descriptor):
+        raise OSError(errno.EIO, "the disk is broken")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(local, "fdatasync", fail)
+        with pytest.raises(StorageError):
+            writer.put(1, "lost")
+    for user in (2, 3):
+        writer.put(user, "kept")
+        assert reader.get(user) == {user: {"kept"}}
+        writer.view.absorb()
+        for view in (writer, reader):
+            assert view.get(1, user) == {user: {"kept"}}
+    assert "is read anew" not in caplog.text
+
+
 def rebuilt_with(view, user, item):
     """Rebuild a view from one row."""
 
