@@ -212,6 +212,25 @@ static void locate_exact(const Layer *layer, const uint64_t *hashes, Py_ssize_t 
     }
 }
 
+/* Entities that the list of a delta lacks count as done meanwhile. */
+static int locate_in_delta(const Layer *layer, const uint64_t *hashes, Py_ssize_t n, int64_t expire_before, Rows *found) {
+    enum { OF_OTHERS = 2 };
+    uint8_t is_wanted[BLOCK];
+    for (Py_ssize_t i = 0; i < n; i++) {
+        is_wanted[i] = 0;
+        if (found->is_done[i]) continue;
+        int64_t listed = find_listed(layer, hashes + 2 * i);
+        is_wanted[i] = listed != NO_ROW && !layer->deleted[listed];
+        if (!is_wanted[i]) found->is_done[i] = listed == NO_ROW ? OF_OTHERS : 1;
+    }
+    if (locate_listed(layer, hashes, n, expire_before, found) < 0) return REFUSED;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        if (is_wanted[i] && !found->is_done[i]) return REFUSED; /* an entity of the list has no row */
+        if (found->is_done[i] == OF_OTHERS) found->is_done[i] = 0;
+    }
+    return 0;
+}
+
 static int locate_all(const Prepared *stack, const uint64_t *hashes, Py_ssize_t n, int64_t expire_before, Rows *found) {
     memset(found->is_done, 0, sizeof found->is_done);
     memset(found->layer, 0, sizeof found->layer);
@@ -219,7 +238,8 @@ static int locate_all(const Prepared *stack, const uint64_t *hashes, Py_ssize_t 
         const Layer *layer = stack->layers + l;
         if (layer->rows->kind == EXACT)
             locate_exact(layer, hashes, n, expire_before, found);
-        else if (locate_listed(layer, hashes, n, expire_before, found) < 0)
+        else if ((layer->hashes ? locate_in_delta(layer, hashes, n, expire_before, found)
+                                : locate_listed(layer, hashes, n, expire_before, found)) < 0)
             return REFUSED;
     }
     return 0;

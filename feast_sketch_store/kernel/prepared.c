@@ -231,12 +231,16 @@ PREPARED_METHOD(from_rows) {
     return done(self, call);
 }
 
-/* layer(rows, names): put one below those that there are. `names`, int32, are what its ids are called, or None. */
+/* layer(rows, names, hashes, deleted): put one below those that there are.
+ *
+ * `names`, int32, are what its ids are called, or None. `hashes` and `deleted` are the entities that a delta decides,
+ * uint64[n, 2] ascending and bool[n], or None. */
 PREPARED_METHOD(layer) {
     Prepared *self = (Prepared *)call->self;
     PyObject *object;
-    Array names;
-    if (take(call, "o4?.", &object, &names) < 0) return NULL;
+    Array names, hashes, deleted;
+    if (take(call, "o4?8?1?.", &object, &names, &hashes, &deleted) < 0) return NULL;
+    if (hashes.length != 2 * deleted.length || !hashes.data != !deleted.data) return refuse(DO_NOT_FIT);
     Prepared *rows = (Prepared *)object;
     if ((self->kind != NOTHING && self->kind != STACK) || Py_TYPE(object) != Py_TYPE(call->self) ||
         (rows->kind != LISTED && rows->kind != EXACT && rows->kind != SHAPED) ||
@@ -247,7 +251,7 @@ PREPARED_METHOD(layer) {
     self->layers = layers;
     if (keep(self, call) < 0) return NULL;
     Py_INCREF(object);
-    layers[self->num_layers++] = (Layer){rows, names.data, names.length};
+    layers[self->num_layers++] = (Layer){rows, names.data, names.length, hashes.data, deleted.data, deleted.length};
     self->kind = STACK;
     Py_RETURN_NONE;
 }

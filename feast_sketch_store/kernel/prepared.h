@@ -93,6 +93,10 @@ typedef struct {
     Prepared *rows;
     const int32_t *names; /* what the ids of the first feature are called in answers; NULL if as they are */
     int64_t num_names;
+    /* of a delta: the entities that it decides, ascending, and which of them were deleted; NULL if its rows tell */
+    const uint64_t *hashes;
+    const uint8_t *deleted;
+    int64_t num_hashes;
 } Layer;
 
 struct Prepared {
@@ -175,6 +179,9 @@ typedef struct {
 /* The row of an entity of a listed layer, by the hash of its row, or of an exact one: a row, NO_ROW or DAMAGED_INDEX. */
 int64_t find_hashed(const Prepared *rows, uint64_t own);
 int64_t find_exact(const Prepared *rows, const uint64_t *hash);
+
+/* The place of an entity among those that a delta decides, or NO_ROW. */
+int64_t find_listed(const Layer *layer, const uint64_t *hash);
 
 /* The only shape that an entity has, NO_ROW, or DAMAGED_INDEX if there may be several. */
 int64_t find_shape(const Prepared *rows, const uint64_t *hash);

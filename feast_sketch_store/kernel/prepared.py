@@ -56,8 +56,11 @@ class PreparedRows(Protocol):
     def states(self, *numbers: Any) -> None:
         """The states of the last feature, by row, where its values do not tell them."""
 
-    def layer(self, rows: "PreparedRows", names: Any) -> None:
-        """Put rows below those that there are; ``names`` are what ids of its first feature are called."""
+    def layer(self, rows: "PreparedRows", names: Any, hashes: Any, deleted: Any) -> None:
+        """Put rows below those that there are; ``names`` are what ids of its first feature are called.
+
+        ``hashes`` and ``deleted`` are the entities that a delta decides, or None.
+        """
 
     def ids(self, entity_hash: bytes, expire_before: int) -> bytearray | Literal[False] | None:
         """The ids of the first feature, int32."""

@@ -72,19 +72,23 @@ uint64_t get_checked(const CheckedAscending *checked, int64_t place) {
     return get_ascending(&checked->numbers, place);
 }
 
-int64_t find_exact(const Prepared *rows, const uint64_t *hash) {
-    int64_t low = 0, high = rows->num_rows;
+/* The place of a hash among so many that ascend, or NO_ROW. */
+static int64_t find_hash(const uint64_t *hashes, int64_t number, const uint64_t *hash) {
+    int64_t low = 0, high = number;
     while (low < high) {
         int64_t middle = low + (high - low) / 2;
-        const uint64_t *other = rows->hashes + 2 * middle;
+        const uint64_t *other = hashes + 2 * middle;
         if (other[0] < hash[0] || (other[0] == hash[0] && other[1] < hash[1]))
             low = middle + 1;
         else
             high = middle;
     }
-    int is_there = low < rows->num_rows && rows->hashes[2 * low] == hash[0] && rows->hashes[2 * low + 1] == hash[1];
-    return is_there ? low : NO_ROW;
+    return low < number && hashes[2 * low] == hash[0] && hashes[2 * low + 1] == hash[1] ? low : NO_ROW;
 }
+
+int64_t find_exact(const Prepared *rows, const uint64_t *hash) { return find_hash(rows->hashes, rows->num_rows, hash); }
+
+int64_t find_listed(const Layer *layer, const uint64_t *hash) { return find_hash(layer->hashes, layer->num_hashes, hash); }
 
 /* The newest timestamp that a row with this one may have; 0 or REFUSED. */
 static int newest_of(const Prepared *rows, int64_t timestamp, int64_t *newest) {
@@ -123,12 +127,21 @@ int locate(const Prepared *stack, const uint64_t *hash, int64_t expire_before, P
     place->ids = NULL;
     place->hash = hash;
     for (Py_ssize_t l = 0; l < stack->num_layers; l++) {
-        const Prepared *rows = stack->layers[l].rows;
-        place->layer = stack->layers + l;
+        const Layer *layer = stack->layers + l;
+        const Prepared *rows = layer->rows;
+        if (layer->hashes) {
+            int64_t listed = find_listed(layer, hash);
+            if (listed == NO_ROW) continue;
+            if (layer->deleted[listed]) return ABSENT;
+        }
+        place->layer = layer;
         place->row = rows->kind == EXACT    ? find_exact(rows, hash)
                      : rows->kind == SHAPED ? find_shape(rows, hash)
                                             : find_hashed(rows, row_hash(hash, rows->salt));
-        if (place->row == NO_ROW) continue;
+        if (place->row == NO_ROW) {
+            if (layer->hashes) return REFUSED; /* an entity of the list has no row */
+            continue;
+        }
         if (place->row < 0 || place->row >= rows->num_rows) return REFUSED;
         if (rows->kind == SHAPED) return date_shape(rows, expire_before, place);
         if (rows->kind == LISTED) return date_listed(rows, expire_before, place);

@@ -7,6 +7,7 @@ asked for no other.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,6 +69,11 @@ class DeltaLayer:
     def max_event_timestamp(self) -> int:
         """Microseconds since 1970, of the rows; deletions do not count."""
         return self.layer.max_event_timestamp
+
+    @cached_property
+    def listed(self) -> NDArray[np.uint64]:
+        """``entity_hashes`` as the kernel takes them."""
+        return np.ascontiguousarray(self.entity_hashes)
 
     def find(self, entity_hashes: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Which of the entities are listed: their positions in the batch and their places, int64[p] each."""

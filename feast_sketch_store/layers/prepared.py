@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from feast_sketch_store import kernel
 from feast_sketch_store.kernel import PreparedRows
+from feast_sketch_store.layers.delta import DeltaLayer
 from feast_sketch_store.layers.exact import ExactLayer
 from feast_sketch_store.layers.sketch import SketchLayer
 
@@ -20,7 +21,7 @@ _MAX_QUESTIONS = 64
 
 
 def stack(
-    layers: Sequence[SketchLayer | ExactLayer],
+    layers: Sequence[SketchLayer | DeltaLayer | ExactLayer],
     features: tuple[str, ...],
     names: Sequence[NDArray[np.int32] | None] | None = None,
 ) -> PreparedRows | None:
@@ -40,10 +41,12 @@ def stack(
     if prepared is None or not layers:
         return None
     for number, layer in enumerate(layers):
-        rows = _of_layer(layer, features)
+        delta = layer if isinstance(layer, DeltaLayer) else None
+        rows = _of_layer(layer.layer if isinstance(layer, DeltaLayer) else layer, features)
         if rows is None:
             return None
-        prepared.layer(rows, names[number] if names else None)
+        entities = (None, None) if delta is None else (delta.listed, delta.deleted)
+        prepared.layer(rows, names[number] if names else None, *entities)
     return prepared
 
 

@@ -97,16 +97,16 @@ class State:
         return self._prepared[features]
 
     @property
-    def newest_first(self) -> list[SketchLayer | ExactLayer]:
+    def newest_first(self) -> list[SketchLayer | DeltaLayer | ExactLayer]:
         """All layers, in the order in which they are asked about an entity."""
-        return [*reversed(self.exact), *(() if self.sealed is None else self.sealed.layers)]
+        sealed = () if self.sealed is None else self.sealed.layers
+        return [*reversed(self.exact), *reversed(self.deltas), *sealed]
 
     @property
     def _is_preparable(self) -> bool:
         # Where rows add up, or several sealed layers divide the entities, the newest layer does not tell all.
-        # A delta has a list of its entities that the kernel does not know.
         is_one = self.sealed is None or len(self.sealed.layers) == 1
-        return self.semantics is REPLACE and is_one and not self.deltas
+        return self.semantics is REPLACE and is_one
 
     def read(
         self,

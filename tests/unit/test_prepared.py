@@ -244,11 +244,11 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="no layers"):
         rows.ids(b"0" * 16, 0)
     with pytest.raises(ValueError, match="not a layer"):
-        rows.layer(kernel.prepared_rows(), None)
+        rows.layer(kernel.prepared_rows(), None, None, None)
     with pytest.raises(ValueError, match="not a layer"):
-        rows.layer(rows, None)
+        rows.layer(rows, None, None, None)
     with pytest.raises(ValueError, match="not a layer"):
-        rows.layer(object(), None)
+        rows.layer(object(), None, None, None)
     layer = kernel.prepared_rows()
     hashes, times = np.zeros((2, 2), np.uint64), np.zeros(2, np.int64)
     with pytest.raises(ValueError, match="do not fit"):
@@ -263,7 +263,7 @@ def test_what_does_not_fit_is_refused():
         layer.from_rows(np.zeros(1, np.uint8), np.zeros(3, np.int64), np.zeros(0, np.int32))
     # Ids and places that contradict each other are refused where they are read.
     layer.from_rows(np.full(2, 3, np.uint8), np.array([0, 2, 1]), np.array([0, 7], np.int32))
-    rows.layer(layer, None)
+    rows.layer(layer, None, None, None)
     assert rows.ids(b"\0" * 16, NO_TIMESTAMP) == np.array([0, 7], np.int32).tobytes()
     assert rows.row(b"\0" * 16, NO_TIMESTAMP) is None
     assert rows.score(b"\0" * 16, NO_TIMESTAMP, np.zeros(7)) is None

@@ -126,7 +126,7 @@ def test_what_was_not_checked_is_refused():
     layer.feature(b"\x0a", True, 0, np.arange(30), None, None)
     layer.from_filter(words, 16, *salt, nobody, 1, 30, 3, *NO_MASKS, marks, 9)
     layer.states(np.full(2, VALUE, np.uint64), 2, 0, 1, None, 0)
-    rows.layer(layer, None)
+    rows.layer(layer, None, None, None)
     ask = b"0123456789abcdef", NO_TIMESTAMP
     assert rows.ids(*ask) is None
     marks[:] = 1, 0
