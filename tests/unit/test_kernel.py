@@ -18,7 +18,8 @@ import feast_sketch_store.kernel._compiled as compiled
 from feast_sketch_store.structures import sizing
 
 WORDS, HASHES, SALT = np.zeros(12, np.uint64), np.zeros((3, 2), np.uint64), (1, 2)
-READ = (WORDS, 10, *SALT, HASHES, 0, 128, 3, None)  # a window of 2 words
+READ = (WORDS, 10, *SALT, HASHES, 0, 128, 3, None, None, None, None)  # a window of 2 words
+MASKED = (*READ[:9], np.array([1, 3]), np.zeros((2, 1, 2), np.uint64), np.array([0, 1, 0], np.int32))
 FOUND = np.zeros(2, np.uint64), np.zeros(2, np.int64)
 PARAMETERS, STARTS, LEVELS = np.array([[1, 0, -1]]), np.array([0, 3]), np.zeros(3, np.uint8)
 SETS = np.array([2, 1], np.int32), np.array([0, 2, 3]), np.array([0, 1, 2], np.int32)
@@ -61,7 +62,34 @@ def replaced(arguments, place, value):
     ],
 )
 def test_reads_outside_of_a_table_are_refused(place, value):
-    read = replaced(READ, place, value)
+    refuse_reads(replaced(READ, place, value))
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (8, np.array([0, 5, 9])),  # beside masks
+        (9, None),
+        (9, np.array([3])),
+        (9, np.array([2, 4])),
+        (9, np.array([2, 2])),  # the last hash is in no group
+        (9, np.array([3, 1, 3])),
+        (9, np.array([-1, 3])),
+        (9, np.arange(66).clip(max=3)),
+        (10, np.zeros(3, np.uint64)),
+        (11, None),
+        (11, np.array([0, 1], np.int32)),
+        (11, np.array([0, 2, 0], np.int32)),
+        (11, np.array([0, -1, 0], np.int32)),
+        (11, np.array([0, 1, 0])),
+    ],
+)
+def test_masks_that_do_not_fit_are_refused(place, value):
+    compiled.windows(*MASKED, np.zeros((3, 2), np.uint64))
+    refuse_reads(replaced(MASKED, place, value))
+
+
+def refuse_reads(read):
     for ask in (
         lambda: compiled.windows(*read, np.zeros((3, 2), np.uint64)),
         lambda: compiled.possible_symbols(*read, None, 0, INDPTR.copy(), IDS.copy()),
@@ -73,7 +101,25 @@ def test_reads_outside_of_a_table_are_refused(place, value):
             ask()
 
 
+RIBBON = np.zeros(64, np.uint64), np.zeros(64, np.uint64)
 MISFITS = {
+    "values of a static function": lambda: compiled.band_rows(
+        *(np.zeros(3, np.uint64), np.zeros(2, np.uint64), 64, RIBBON[0].copy(), RIBBON[1].copy()),
+        np.zeros(3, np.uint8),
+    ),
+    "slots to fill": lambda: compiled.band_rows(
+        *(np.zeros(3, np.uint64), np.zeros(3, np.uint64), 128, RIBBON[0].copy(), RIBBON[1].copy()),
+        np.zeros(3, np.uint8),
+    ),
+    "width of slots": lambda: compiled.solve_slots(*RIBBON, 65, np.zeros(130, np.uint64)),
+    "words of slots": lambda: compiled.solve_slots(*RIBBON, 3, np.zeros(5, np.uint64)),
+    "no slots": lambda: compiled.solve_slots(RIBBON[0][:0], RIBBON[1][:0], 3, np.zeros(3, np.uint64)),
+    "slots that are read": lambda: compiled.look_up(
+        np.zeros(5, np.uint64), 3, 64, np.zeros(2, np.uint64), np.zeros(2, np.uint64)
+    ),
+    "numbers that are read": lambda: compiled.look_up(
+        np.zeros(6, np.uint64), 3, 64, np.zeros(2, np.uint64), np.zeros(3, np.uint64)
+    ),
     "answers": lambda: compiled.windows(*READ, np.zeros(5, np.uint64)),
     "wanted": lambda: compiled.possible_symbols(*READ, np.ones(2, np.bool_), 0, INDPTR.copy(), IDS.copy()),
     "indptr": lambda: compiled.possible_symbols(*READ, None, 0, np.zeros(3, np.int64), IDS.copy()),
@@ -187,7 +233,11 @@ FACTS = (
 TEXT = np.array([0, 1, 3]), np.frombuffer(b"abc", np.uint8)
 SLOTS = np.full(8, -1, np.int32)
 CALLS = {
-    "possible_symbols": (*READ[:-1], np.array([0, 5, 9]), np.ones(3, np.bool_), 0, INDPTR, IDS),
+    "possible_symbols": (
+        *(*READ[:8], np.array([0, 5, 9]), None, None, None),
+        *(np.ones(3, np.bool_), 0, INDPTR, IDS),
+    ),
+    "windows, masked": (*MASKED, np.zeros((3, 2), np.uint64)),
     "windows": (*READ, np.zeros((3, 2), np.uint64)),
     "contains": (*READ, None, IDS[:5], 5, np.zeros((3, 5), np.bool_)),
     "scores": (*READ, None, np.zeros(128), np.zeros(3)),
@@ -225,6 +275,9 @@ CALLS = {
         np.zeros(2, np.bool_),
     ),
     "find_lists": FOUND_LISTS,
+    "band_rows": (*(np.zeros(3, np.uint64), np.ones(3, np.uint64)), 64, *RIBBON, np.zeros(3, np.uint8)),
+    "solve_slots": (*RIBBON, 3, np.zeros(6, np.uint64)),
+    "look_up": (np.zeros(6, np.uint64), 3, 64, np.zeros(2, np.uint64), np.zeros(2, np.uint64)),
 }
 
 

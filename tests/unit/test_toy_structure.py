@@ -212,7 +212,8 @@ def test_a_store_that_does_not_know_it_refuses_the_tag(make_store, monkeypatch):
     monkeypatch.setattr(registry, "_kinds", {n: k for n, k in registry._kinds.items() if k is not Bitmaps})
     with pytest.raises(
         SettingsError,
-        match=r"'bitmap'.*one of auto, bloom, compact_sets, learned_bloom, sandwiched_bloom, sets, weighted",
+        match=r"'bitmap'.*one of auto, bloom, compact_sets, learned_bloom, sandwiched_bloom, sets, "
+        r"weighted_bloom",
     ):
         make_store({"sketch.structure": "bitmap"})
 
