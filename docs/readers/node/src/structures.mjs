@@ -32,7 +32,7 @@ export function salt(description) {
 const sum = (numbers) => numbers.reduce((total, n) => total + n, 0);
 const wordsFor = (symbols) => Math.ceil(symbols / 64);
 
-function named(entries, make) {
+export function named(entries, make) {
   const features = new Map();
   for (const [number, entry] of entries.entries()) {
     const feature = make(entry, number);
@@ -350,6 +350,17 @@ class Scalars {
 
 // -- sets --------------------------------------------------------------------------------------------
 
+/** Which values of the vocabulary that it shares a feature has. */
+export function knownFrom(parts, number, size, count, rule) {
+  if (count === size) return () => true;
+  const bytes = parts.array(`${number}.known`, "U8").values;
+  const isKnown = (id) => ((bytes[id >> 3] >> (id & 7)) & 1) === 1;
+  const ones = sum(Array.from({ length: 8 * bytes.length }, (_, id) => Number(isKnown(id))));
+  const inside = sum(Array.from({ length: size }, (_, id) => Number(isKnown(id))));
+  must(bytes.length === Math.ceil(size / 8) && ones === count && inside === count, rule, "the known values are not as many as is told");
+  return isKnown;
+}
+
 class Sets {
   static kind = "sets";
   tellsStates = true;
@@ -372,7 +383,7 @@ class Sets {
       const widths = header >= 0 && header <= MAX_CODE_WIDTH && others >= -1 && others <= MAX_CODE_WIDTH;
       must(widths && [0, 2].includes(noSet), "sets", `sets of ${entry.name} cannot be coded so`);
       const levels = Sets.levels(parts, number, values.length);
-      const known = Sets.known(parts, number, values.length, integer(entry, "num_values", "layer.parts"));
+      const known = knownFrom(parts, number, values.length, integer(entry, "num_values", "layer.parts"), "sets");
       this.codes.push({ field, header, noSet, others, values, known, ...levels });
       return { field, read: ({ row }) => this.read(row, number) };
     });
@@ -389,16 +400,6 @@ class Sets {
     const levels = new Uint8Array(size);
     ends.forEach((end, i) => levels.fill(runs[i], i ? ends[i - 1] : 0, end));
     return { levels, left: all.subarray(ends.length) };
-  }
-
-  static known(parts, number, size, count) {
-    if (count === size) return () => true;
-    const bytes = parts.array(`${number}.known`, "U8").values;
-    const isKnown = (id) => ((bytes[id >> 3] >> (id & 7)) & 1) === 1;
-    const ones = sum(Array.from({ length: 8 * bytes.length }, (_, id) => Number(isKnown(id))));
-    const inside = sum(Array.from({ length: size }, (_, id) => Number(isKnown(id))));
-    must(bytes.length === Math.ceil(size / 8) && ones === count && inside === count, "sets", "the known values are not as many as is told");
-    return isKnown;
   }
 
   read(row, wanted) {
