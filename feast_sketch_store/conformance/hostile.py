@@ -11,7 +11,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from feast_sketch_store.conformance.forged import forged_files, forged_manifests, logs
+from feast_sketch_store.conformance.forged import forged_files, forged_manifests
+from feast_sketch_store.conformance.logs import logs
 from feast_sketch_store.conformance.views import VIEWS, Key, Layer, SealedView
 
 Change: TypeAlias = Callable[[Layer], object]

@@ -73,7 +73,7 @@ def test_a_folder_with_files_is_left_alone(tmp_path):
 
 def test_every_view_has_rows_and_unknown_entities(kit):
     vectors = load_vectors(kit, "reads")
-    assert len(vectors) == 13
+    assert len(vectors) == 14
     for vector in vectors:
         found = [row is not None for row in vector["rows"]]
         assert len(found) == len(vector["keys"])
