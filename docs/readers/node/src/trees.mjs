@@ -1,8 +1,8 @@
 // Compact sets: an arithmetic code of how many ids of a set lie in each half of a tree.
 
-import { Ascending, Packed, bitsAt, fieldOf, integer, vocabulary } from "./codes.mjs";
+import { Ascending, Packed, fieldOf, integer, vocabulary } from "./codes.mjs";
 import { must } from "./container.mjs";
-import { EMPTY, VALUE, knownFrom, list, named } from "./structures.mjs";
+import { EMPTY, VALUE, knownFrom, list, named } from "./common.mjs";
 
 const RULE = "compact_sets";
 const WHOLE = 1 << 15;
