@@ -1,4 +1,4 @@
-"""Files that are no snapshots, manifests that publish none, and row logs that a snapshot is older than."""
+"""Files that are no snapshots, and manifests that publish none."""
 
 import json
 import math
@@ -7,13 +7,6 @@ from functools import partial
 from typing import Any
 
 from feast_sketch_store.conformance.views import CREATED_BY, SealedView, part_file, snapshot_name
-from feast_sketch_store.row_log.records import (
-    FILE,
-    ROWS,
-    SegmentHead,
-    encode_record,
-    encode_segment_head,
-)
 from feast_sketch_store.snapshot.format import FORMAT_VERSION
 from feast_sketch_store.snapshot.manifest import MAX_MANIFEST_BYTES, Manifest, checksum_of
 
@@ -206,64 +199,3 @@ def _manifests(whole: bytes) -> Iterator[tuple[str, str, bytes]]:
 
 def _canonical(content: dict[str, Any]) -> bytes:
     return json.dumps(content, separators=(",", ":"), sort_keys=True).encode() + b"\n"
-
-
-# -- row logs ------------------------------------------------------------------------------------------
-
-
-def logs(version: int) -> Forged:
-    """Further files of a view whose snapshot holds the commits before a version."""
-    rows = _record(ROWS, version, b"rows")
-    segment = _segment(version) + rows
-    name = f"fresh/{version:020d}.log"
-    entry = json.dumps({"name": "a.zstd.parquet", "num_rows": 1, "checksum": "0" * 32}).encode()
-    cut = segment + _record(ROWS, version + 1, b"more rows")[:60]
-    yield "log.newer-rows", "log.newer", {name: segment}
-    yield "log.newer-a-file", "log.newer", {name: _segment(version) + _record(FILE, version, entry)}
-    yield "log.newer-behind-a-record-that-is-cut", "log.newer", {name: cut}
-    yield "log.newer-rows-of-the-table", "log.newer", {_commit_name(0): _commit(0, 0, version)}
-    replaced = _commit(0, 0, version - 1, snapshot_name(version + 1))
-    yield "log.newer-other-rows", "log.newer", {_commit_name(0): replaced}
-    damaged = bytearray(segment)
-    damaged[len(_segment(version)) + 48] ^= 1
-    yield "log.damaged-a-record", "log.damaged", {name: bytes(damaged)}
-    yield "log.damaged-the-head-of-a-segment", "log.damaged", {name: b"x" + segment[1:]}
-    yield "log.damaged-a-gap", "log.damaged", {name: segment + _record(ROWS, version + 2, b"rows")}
-
-
-def _segment(first: int) -> bytes:
-    return encode_segment_head(SegmentHead(bytes(range(16)), first))
-
-
-def _record(kind: int, number: int, payload: bytes) -> bytes:
-    return b"".join(map(bytes, encode_record(kind, number, payload)))
-
-
-def _commit_name(version: int) -> str:
-    return f"rows/_delta_log/{version:020d}.json"
-
-
-def _commit(version: int, first: int, through: int, snapshot: str = "") -> bytes:
-    """A commit of the table, as much of it as is the store's own."""
-    own = json.dumps(
-        {
-            "version": version,
-            "first": first,
-            "through": through,
-            "is_compaction": bool(snapshot),
-            "snapshot": snapshot,
-            "files": [],
-            "removed": [],
-            "tombstones": {},
-            "schema": "",
-        },
-        separators=(",", ":"),
-    )
-    info = {
-        "operation": "WRITE",
-        "feastSketchStore": own,
-        "feastSketchStoreChecksum": checksum_of(own.encode()),
-    }
-    protocol = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}
-    lines = [{"commitInfo": info}, protocol]
-    return b"".join(json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in lines)

@@ -11,7 +11,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from feast_sketch_store.conformance.forged import forged_files, forged_manifests, logs
+from feast_sketch_store.conformance.forged import forged_files, forged_manifests
+from feast_sketch_store.conformance.logs import logs
 from feast_sketch_store.conformance.views import VIEWS, Key, Layer, SealedView
 
 Change: TypeAlias = Callable[[Layer], object]
@@ -106,6 +107,7 @@ def _swap_alive(layer: Layer) -> None:
     _array("listed.deleted", partial(_put, [place, other], [1, 0]), layer)
 
 
+_COMPACT = "structures/compact_sets/features"
 _SETS, _BLOOM, _SCALARS = "structures/sets", "structures/bloom", "structures/scalars"
 
 # By rule: the view, what is changed in words, and how.
@@ -242,6 +244,14 @@ _CHANGES: dict[str, list[tuple[str, str, Change]]] = {
         ("sets", "more values than known", partial(_tell, f"{_SETS}/features/1/num_values", _add(-1))),
         ("sets", "codes that end early", partial(_tell, f"{_SETS}/num_bits", 100)),
         ("sets", "codes that are ones", partial(_array, "sets.codes.words", _all_ones)),
+    ],
+    "compact_sets": [
+        ("compact_sets", "other tables", partial(_tell, "structures/compact_sets/tables", _add(1))),
+        ("compact_sets", "one header without a set", partial(_tell, f"{_COMPACT}/0/no_set", 1)),
+        ("compact_sets", "a tree of fewer values", partial(_tell, f"{_COMPACT}/0/tree/length", _add(-1))),
+        ("compact_sets", "a level of 64", partial(_tell, f"{_COMPACT}/0/tree/base", 640)),
+        ("compact_sets", "sizes of no share", partial(_tell, f"{_COMPACT}/0/sizes/base", -1)),
+        ("compact_sets", "codes that end early", partial(_tell, "structures/compact_sets/num_bits", 100)),
     ],
     "lists": [
         ("lists", "lengths of no code", partial(_array, "lists.0.lengths", partial(_put, (0, slice(3)), 1))),

@@ -7,6 +7,7 @@ from typing import Any
 
 from feast_sketch_store.conformance.answers import key_json, read
 from feast_sketch_store.conformance.hostile import hostile_views
+from feast_sketch_store.conformance.logs import logged
 from feast_sketch_store.conformance.values import code_vectors, hash_vectors
 from feast_sketch_store.conformance.views import VIEWS
 
@@ -16,7 +17,7 @@ def write_kit(folder: Path) -> int:
     _write_json(folder / "vectors" / "hashes.json", hash_vectors())
     _write_json(folder / "vectors" / "codes.json", code_vectors())
     reads = []
-    for name, make in VIEWS.items():
+    for name, make in {**VIEWS, logged.__name__: logged}.items():
         view = make()
         _write(folder / "views" / name, view.contents())
         keys = [key_json(key) for key in view.keys]

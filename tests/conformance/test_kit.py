@@ -73,7 +73,7 @@ def test_a_folder_with_files_is_left_alone(tmp_path):
 
 def test_every_view_has_rows_and_unknown_entities(kit):
     vectors = load_vectors(kit, "reads")
-    assert len(vectors) == 12
+    assert len(vectors) == 14
     for vector in vectors:
         found = [row is not None for row in vector["rows"]]
         assert len(found) == len(vector["keys"])
@@ -124,7 +124,17 @@ def test_each_rule_of_the_page_has_a_hostile_view(kit):
     named = {rule for rule in rules if rule.startswith(("container.", "manifest.", "layer.", "log."))}
     assert named <= told
     assert {"packed", "ascending", "index", "timestamps", "states", "vocabulary"} <= told
-    assert {"bloom", "columns", "scalars", "sets", "lists", "clustered", "static", "delta"} <= told
+    assert {
+        "bloom",
+        "columns",
+        "scalars",
+        "sets",
+        "compact_sets",
+        "lists",
+        "clustered",
+        "static",
+        "delta",
+    } <= told
 
 
 def test_the_store_refuses_hostile_views(kit):

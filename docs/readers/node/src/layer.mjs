@@ -3,7 +3,9 @@
 import { Ascending, Packed, bigInteger, decodeValue, integer } from "./codes.mjs";
 import { Words, must } from "./container.mjs";
 import { fingerprint, rowHash } from "./hashes.mjs";
-import { Column, STRUCTURES, VALUE, list, salt, text } from "./structures.mjs";
+import { VALUE, list, salt, text } from "./common.mjs";
+import { Column } from "./columns.mjs";
+import { STRUCTURES } from "./structures.mjs";
 
 /** The arrays of a file whose names begin alike. */
 export class Parts {

@@ -1,0 +1,115 @@
+// Lists of items with times.
+
+import { Ascending, BitReader, bigInteger, bitsAt, fieldOf, integer, vocabulary } from "./codes.mjs";
+import { MAX_CODE_WIDTH, list, text, sum, named } from "./common.mjs";
+import { must } from "./container.mjs";
+
+const [AGES, SIZES, GAPS] = [0, 1, 2];
+const LAST_CLASS = 121;
+const PREFIX_BITS = 12;
+const NUM_TABLES = 5;
+
+export class Lists {
+  static kind = "lists";
+  tellsStates = false;
+
+  constructor(parts, description) {
+    this.features = named(list(description, "features"), (entry, number) => new List(parts.at(String(number)), entry));
+    const rows = new Set([...this.features.values()].map((feature) => feature.starts.length));
+    must(rows.size === 1, "layer.rows", "the lists are not those of the same rows");
+    [this.numRows] = rows;
+  }
+}
+
+class List {
+  constructor(parts, entry) {
+    this.name = text(entry, "name");
+    this.field = fieldOf(entry.value_field);
+    this.values = vocabulary(parts, "vocabulary", this.field);
+    this.words = parts.words("codes");
+    this.numBits = integer(entry, "num_bits", "layer.parts");
+    this.starts = new Ascending(parts, "starts", entry.starts, false);
+    this.resolution = bigInteger(entry, "resolution_microseconds", "layer.parts");
+    this.newestTick = bigInteger(entry, "newest_tick", "layer.parts");
+    must(this.resolution >= 1n && this.numBits >= 0 && this.numBits <= 64 * (this.words.length - 2), "lists", "the lists do not fit their words");
+    const lengths = parts.array("lengths", "U8", 2);
+    must(lengths.shape[0] === 3 && lengths.shape[1] === 128, "lists", "the lengths are not those of three kinds");
+    this.codes = [AGES, SIZES, GAPS].map((kind) => prefixCodes(lengths.values.subarray(128 * kind, 128 * (kind + 1))));
+    this.tables = widthTables(parts, this.values.length);
+  }
+
+  read({ row, states }) {
+    const start = Number(this.starts.at(row));
+    const end = row + 1 < this.starts.length ? Number(this.starts.at(row + 1)) : this.numBits;
+    must(start <= end && end <= this.numBits, "lists", "a row lies outside of the codes");
+    const reader = new BitReader(this.words, start, end, "lists");
+    const [values, times] = [[], []];
+    let age = -1n;
+    while (reader.place < end) {
+      age += this.number(reader, age < 0n ? AGES : GAPS) + 1n;
+      must(age < 2n ** 60n, "lists", "an item is too old");
+      const size = Number(this.number(reader, SIZES)) + 1;
+      for (let next = 0, left = size; left > 0; left--) {
+        must(next < this.values.length, "lists", "an id lies outside of its vocabulary");
+        const octaves = (left - 1).toString(2).replace(/^0$/, "").length;
+        const width = this.tables[Math.min(octaves, NUM_TABLES - 1)][next] - Math.max(0, octaves - NUM_TABLES + 1);
+        const id = next + reader.rice(Math.max(0, width));
+        must(id < this.values.length, "lists", "an id lies outside of its vocabulary");
+        values.push(this.values[id]);
+        times.push((this.newestTick - age) * this.resolution);
+        next = id + 1;
+      }
+    }
+    return { state: states.get(this.name), values, times };
+  }
+
+  number(reader, kind) {
+    const ahead = Number(bitsAt(reader.words, reader.place) & ((1n << BigInt(PREFIX_BITS)) - 1n));
+    const entry = this.codes[kind].get(ahead);
+    must(entry !== undefined && entry.number <= LAST_CLASS, "lists", "a code is none");
+    reader.advance(entry.length);
+    const extra = Math.max(0, (entry.number >> 1) - 1);
+    const head = entry.number < 4 ? BigInt(entry.number) : BigInt(2 | (entry.number & 1)) << BigInt(extra);
+    if (!extra) return head;
+    const rest = bitsAt(reader.words, reader.place) & ((1n << BigInt(extra)) - 1n);
+    reader.advance(extra);
+    return head | rest;
+  }
+}
+
+/** By the next 12 bits, the class that begins with them and the length of its code. */
+function prefixCodes(lengths) {
+  const used = [...lengths.keys()].filter((number) => lengths[number]);
+  must(used.every((n) => lengths[n] <= PREFIX_BITS), "lists", "a code is too long");
+  must(sum(used.map((n) => 2 ** -lengths[n])) <= 1, "lists", "no prefix code has such lengths");
+  used.sort((a, b) => lengths[a] - lengths[b] || a - b);
+  const table = new Map();
+  let [code, before] = [0, 0];
+  for (const number of used) {
+    const length = lengths[number];
+    code = code * 2 ** (length - before);
+    const reversed = parseInt([...code.toString(2).padStart(length, "0")].reverse().join(""), 2);
+    for (let bits = reversed; bits < 1 << PREFIX_BITS; bits += 1 << length) table.set(bits, { number, length });
+    [code, before] = [code + 1, length];
+  }
+  return table;
+}
+
+function widthTables(parts, size) {
+  const ends = [...parts.array("run_ends", "I64").values].map(Number);
+  const widths = parts.array("run_widths", "U8").values;
+  must(ends.length === widths.length && widths.every((w) => w <= MAX_CODE_WIDTH), "lists", "widths of gaps cannot be so");
+  const tables = [];
+  let [table, start] = [new Uint8Array(size), 0];
+  ends.forEach((end, i) => {
+    must(end > start && end <= size, "lists", "a run of widths does not end behind its beginning");
+    table.fill(widths[i], start, end);
+    start = end;
+    if (end === size) {
+      tables.push(table);
+      [table, start] = [new Uint8Array(size), 0];
+    }
+  });
+  must(tables.length === (size ? NUM_TABLES : 0) && start === 0, "lists", "there are not five tables of widths");
+  return tables;
+}
