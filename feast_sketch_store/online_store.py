@@ -174,7 +174,7 @@ class SketchOnlineStoreConfig(FeastConfigBaseModel):
 
     seal_share: float = Field(0.25, gt=0)
     """A write seals the view once the unsealed rows take more than this share of what the sealed ones
-    take, in number or, above 512 KiB, in bytes ..."""
+    take, in number or in bytes ..."""
 
     seal_min_rows: int = Field(1_000, ge=0)
     """... and are more than this number; until then they are kept exactly."""

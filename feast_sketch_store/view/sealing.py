@@ -35,9 +35,6 @@ class SealPolicy:
     """When a write seals: above ``min_rows``, as soon as the unsealed rows are more than ``share`` of the
     sealed ones, in number or in bytes. So memory stays within ``1 + share`` of a freshly sealed view.
 
-    Bytes count above ``min_bytes``. Unsealed rows take several times the bytes of sealed ones, so that a view
-    of some hundred kilobytes would be sealed anew for each 2 or 3 % of its rows.
-
     The writer of a large batch waits for the seal of a view of up to ``short_rows`` rows, which is short, and
     where seals beside the writes fall behind.
 
@@ -51,23 +48,15 @@ class SealPolicy:
     min_rows: int = 1_000
     by_job: bool = False
     by_deltas: bool = False
-    min_bytes: int = 1 << 19
     short_rows: int = 4_096
 
-    def wants_seal(self, unsealed: int, sealed: int, unsealed_rows: int, least: int = 0) -> bool:
-        """Whether to seal now.
+    def wants_seal(self, unsealed: int, sealed: int, unsealed_rows: int) -> bool:
+        """Whether to seal now; ``unsealed`` and ``sealed`` are sizes, in rows or in bytes."""
+        return unsealed_rows > self.min_rows and unsealed > self.share * sealed
 
-        Parameters
-        ----------
-        unsealed, sealed : sizes, in rows or in bytes.
-        unsealed_rows : how many rows are not sealed.
-        least : which size does not count yet.
-        """
-        return unsealed_rows > self.min_rows and unsealed > max(least, self.share * sealed)
-
-    def wants_delta(self, unsealed: int, sealed: int, unsealed_rows: int, least: int = 0) -> bool:
+    def wants_delta(self, unsealed: int, sealed: int, unsealed_rows: int) -> bool:
         """Whether to seal a delta now; parameters as those of `wants_seal`."""
-        is_past = unsealed > max(least, _DELTA_PART * self.share * sealed)
+        is_past = unsealed > _DELTA_PART * self.share * sealed
         return self.by_deltas and unsealed_rows > self.min_rows and is_past
 
     def waits(self, num_rows: int, unsealed_rows: int, sealed_rows: int) -> bool:

@@ -229,8 +229,8 @@ class View(LiveView):
         state, unsealed_rows = self._state, self._state.unsealed_rows + self._deferred.num_rows
         delta_bytes = sum(delta.size_bytes for delta in state.deltas)
         return any(
-            self.policy.wants_seal(unsealed + in_deltas, sealed, unsealed_rows, least)
-            for (unsealed, sealed, least), in_deltas in zip(
+            self.policy.wants_seal(unsealed + in_deltas, sealed, unsealed_rows)
+            for (unsealed, sealed), in_deltas in zip(
                 self._sizes(), (state.delta_rows, delta_bytes), strict=True
             )
         )
@@ -240,24 +240,17 @@ class View(LiveView):
         state, unsealed_rows = self._state, self._state.unsealed_rows + self._deferred.num_rows
         return (
             state.sealed is not None
-            and any(
-                self.policy.wants_delta(unsealed, sealed, unsealed_rows, least)
-                for unsealed, sealed, least in self._sizes()
-            )
+            and any(self.policy.wants_delta(*sizes, unsealed_rows) for sizes in self._sizes())
             and may_have_deltas(self.settings)
         )
 
-    def _sizes(self) -> list[tuple[int, int, int]]:
-        """What is not sealed, what the base has, and what does not count yet, in rows and in bytes."""
+    def _sizes(self) -> list[tuple[int, int]]:
+        """What is not sealed and what the base has, in rows and in bytes."""
         state, deferred = self._state, self._deferred
         sealed = state.sealed
         return [
-            (state.unsealed_rows + deferred.num_rows, sealed.num_entities if sealed else 0, 0),
-            (
-                state.unsealed_bytes + deferred.num_bytes,
-                sealed.size_bytes if sealed else 0,
-                self.policy.min_bytes,
-            ),
+            (state.unsealed_rows + deferred.num_rows, sealed.num_entities if sealed else 0),
+            (state.unsealed_bytes + deferred.num_bytes, sealed.size_bytes if sealed else 0),
         ]
 
     def _wants_absorption(self) -> bool:

@@ -61,7 +61,9 @@ def test_daily_increments_keep_the_latest_row_and_the_memory_bounded(tmp_path):
             newest[users] = day
             pq.write_table(pa.Table.from_pandas(rows_of(users, day, chance)), source)
         store.materialize_incremental(FIRST_DAY + timedelta(days=day + 1))
-        stats = open_view(store, "history").stats()
+        opened = open_view(store, "history")
+        opened.settle()  # a seal beside the write, if one is due
+        stats = opened.stats()
         if stats.unsealed_rows == 0:
             sealed_bytes, num_seals = stats.snapshot_bytes, num_seals + 1
         largest = max(largest, (stats.snapshot_bytes + stats.unsealed_bytes) / sealed_bytes)

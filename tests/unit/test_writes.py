@@ -183,28 +183,6 @@ def test_a_seal_is_finished_when_its_process_ends(tmp_path, make_view):
     assert make_view().stats().sealed_entities == 100
 
 
-def test_a_small_view_is_sealed_by_the_number_of_its_rows(make_view):
-    """Unsealed rows take several times the bytes of sealed ones, which would mean a seal every few rows."""
-    view = make_view(SealPolicy(0.5, 20))
-    view.write([row(user, "x") for user in range(100)])
-    for user in range(100, 150):
-        view.write([row(user, "x" * 100)])
-    view.settle()
-    assert view.stats().sealed_entities == 100
-    view.write([row(150, "x")])
-    view.settle()
-    assert view.stats().sealed_entities == 151
-
-
-def test_bytes_count_from_a_size_on(make_view):
-    view = make_view(SealPolicy(0.5, 20, min_bytes=1000))
-    view.write([row(user, "x") for user in range(100)])
-    for user in range(100, 121):
-        view.write([row(user, "x" * 100 + str(user))])
-    view.settle()
-    assert view.stats().sealed_entities == 121
-
-
 def test_a_write_succeeds_where_no_thread_can_be_started_for_a_seal(make_view, monkeypatch, caplog):
     view = make_view(SealPolicy(0.5, 20))
     view.write([row(user, "x") for user in range(100)])
