@@ -115,7 +115,7 @@ HARMLESS = {
     "secrets",
     "types",
     "typing",
-    "zlib",
+    "zlib",  # for a checksum
 }
 # What sees a view's files through a `Storage` only.
 NO_PATHS = ["operations", "planning.source", "snapshot", "view.state", "view.view"]

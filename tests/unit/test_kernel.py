@@ -15,19 +15,27 @@ if not kernel.IS_COMPILED:
 
 import feast_sketch_store.kernel._compiled as compiled
 
+from feast_sketch_store.kernel.reference_trees import NUM_SIZES
 from feast_sketch_store.structures import sizing
+from feast_sketch_store.succinct import EliasFano
+from feast_sketch_store.succinct.count_tree import TreeCode, _joint
 
 WORDS, HASHES, SALT = np.zeros(12, np.uint64), np.zeros((3, 2), np.uint64), (1, 2)
 READ = (WORDS, 10, *SALT, HASHES, 0, 128, 3, None, None, None, None)  # a window of 2 words
 MASKED = (*READ[:9], np.array([1, 3]), np.zeros((2, 1, 2), np.uint64), np.array([0, 1, 0], np.int32))
 FOUND = np.zeros(2, np.uint64), np.zeros(2, np.int64)
 PARAMETERS, STARTS, LEVELS = np.array([[1, 0, -1]]), np.array([0, 3]), np.zeros(3, np.uint8)
+LEFT = np.zeros((1, 320), np.uint8)
 SETS = np.array([2, 1], np.int32), np.array([0, 2, 3]), np.array([0, 1, 2], np.int32)
 ENDS = np.zeros(2, np.int64)
-CODES = (PARAMETERS, STARTS, LEVELS, WORDS, 100)
+CODES = (PARAMETERS, STARTS, LEVELS, LEFT, WORDS, 100)
 ASCENDING = (np.array([0b101], np.uint64), 8, 2, WORDS, 9, WORDS, 9)  # one in bucket 0 and one in bucket 1
 INDEX = (*ASCENDING, 8 << 9, np.zeros(1, np.uint64))
 ONE_SET = np.zeros(1, np.int32), np.zeros(2, np.int64), np.zeros(9, np.int32)
+TREES = _joint([TreeCode(0, np.zeros(3, np.uint8), np.zeros(3, np.uint8), np.ones(NUM_SIZES, np.int64))])
+TREE_WORDS, TREE_ENDS = kernel.write_trees(TREES, SETS[0].reshape(2, 1), *SETS[1:])
+STARTS_OF_TREES = EliasFano.build(np.array([0, TREE_ENDS[0]], np.uint64), int(TREE_ENDS[1]) + 1).parts
+TREE_STARTS = (*STARTS_OF_TREES[:3], *STARTS_OF_TREES.lows, *STARTS_OF_TREES.samples)
 TABLES, WIDTHS = np.full(3 * 4096, 1, np.uint16), np.zeros(15, np.uint8)
 LISTS = (
     *(TABLES, WIDTHS, 3, WORDS, np.zeros(1, np.int64), np.full(1, 9), 5, 9, 0),
@@ -178,23 +186,23 @@ MISFITS = {
     "no range": lambda: compiled.find_rows(*INDEX[:7], 0, INDEX[8], *FOUND),
     "rows found": lambda: compiled.find_rows(*INDEX, FOUND[0], FOUND[1][:1].copy()),
     "levels": lambda: compiled.write_sets(
-        PARAMETERS, np.array([0, 4]), LEVELS, *SETS, WORDS.copy(), ENDS.copy()
+        PARAMETERS, np.array([0, 4]), LEVELS, LEFT, *SETS, WORDS.copy(), ENDS.copy()
     ),
     "parameters": lambda: compiled.write_sets(
-        np.array([[31, 0, -1]]), STARTS, LEVELS, *SETS, WORDS.copy(), ENDS.copy()
+        np.array([[31, 0, -1]]), STARTS, LEVELS, LEFT, *SETS, WORDS.copy(), ENDS.copy()
     ),
     "sizes": lambda: compiled.write_sets(
-        PARAMETERS, STARTS, LEVELS, np.array([3, 1], np.int32), *SETS[1:], WORDS.copy(), ENDS.copy()
+        PARAMETERS, STARTS, LEVELS, LEFT, np.array([3, 1], np.int32), *SETS[1:], WORDS.copy(), ENDS.copy()
     ),
     "unordered": lambda: compiled.write_sets(
-        PARAMETERS, STARTS, LEVELS, *SETS[:2], np.array([1, 1, 2], np.int32), WORDS.copy(), ENDS.copy()
+        PARAMETERS, STARTS, LEVELS, LEFT, *SETS[:2], np.array([1, 1, 2], np.int32), WORDS.copy(), ENDS.copy()
     ),
     "unknown ids": lambda: compiled.write_sets(
-        PARAMETERS, STARTS, LEVELS, *SETS[:2], np.array([0, 3, 2], np.int32), WORDS.copy(), ENDS.copy()
+        PARAMETERS, STARTS, LEVELS, LEFT, *SETS[:2], np.array([0, 3, 2], np.int32), WORDS.copy(), ENDS.copy()
     ),
     "feature": lambda: compiled.read_sets(*CODES, *ASCENDING, np.array([0]), 1, None, 0, *ONE_SET),
     "bits": lambda: compiled.read_sets(
-        *CODES[:3], WORDS[:2], 128, *ASCENDING, np.array([0]), 0, None, 0, *ONE_SET
+        *CODES[:4], WORDS[:2], 128, *ASCENDING, np.array([0]), 0, None, 0, *ONE_SET
     ),
     "headers": lambda: compiled.read_sets(*CODES, *ASCENDING, np.array([0, 1]), 0, None, 0, *ONE_SET),
     "own ids": lambda: compiled.read_sets(
@@ -263,8 +271,11 @@ CALLS = {
     "row_hashes": (HASHES, *SALT, np.zeros(3, np.uint64)),
     "take_ascending": (*INDEX[:7], np.array([1]), np.zeros(1, np.uint64)),
     "find_rows": (*INDEX, *FOUND),
-    "write_sets": (PARAMETERS, STARTS, LEVELS, *SETS, WORDS, ENDS),
+    "write_sets": (PARAMETERS, STARTS, LEVELS, LEFT, *SETS, WORDS, ENDS),
     "read_sets": (*CODES, *ASCENDING, np.array([0]), 0, None, 0, *ONE_SET),
+    "write_trees": (*TREES, *SETS, TREE_WORDS, ENDS),
+    "read_trees": (*TREES, TREE_WORDS, int(TREE_ENDS[1]), *TREE_STARTS, np.array([0]), 0, None, 0, *ONE_SET),
+    "check_blocks": (WORDS, np.zeros(48, np.uint8), 4, np.ones(3, np.uint8), 1, 2),
     "read_lists": LISTS,
     "contains_rows": (
         np.array([0, 2]),
