@@ -82,7 +82,6 @@ def test_the_policy_seals_past_both_bounds(unsealed, sealed, wants):
     policy = SealPolicy(share=0.1, min_rows=10)
     assert policy.wants_seal(unsealed, sealed, unsealed) is wants
     assert policy.wants_seal(1000 * unsealed, 1000 * sealed, unsealed) is wants
-    assert policy.wants_seal(1000 * unsealed, 1000 * sealed, unsealed, 1000 * unsealed) is False
 
 
 def test_an_entity_is_answered_once_and_by_its_newest_layer(make_view):
