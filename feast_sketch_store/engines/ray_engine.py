@@ -109,7 +109,7 @@ def write_rows(dataset: Dataset, job: WriteJob, concurrency: int | None = None) 
     StorageError : see `WriteJob.finish`.
     """
     task = partial(_write_block, write_task=partial(write, artifacts=job.artifacts, label=job.label))
-    # A block at a time, whose size is bounded whatever a row takes, and in the form that it has: Ray serializes
+    # A block at a time, whose size is bounded whatever a row takes, in the form that it has: Ray serializes
     # lists of strings where it turns a data frame into Arrow.
     reports = dataset.map_batches(
         task, batch_format=None, batch_size=None, zero_copy_batch=True, concurrency=concurrency
