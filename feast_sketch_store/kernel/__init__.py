@@ -36,7 +36,7 @@ if _wanted == "compiled" and not _is_built:
 
 if not _is_built and not _wanted:
     warnings.warn(
-        "feast_sketch_store has no compiled kernel here: reads take 5 to 15 times as long. Install a wheel "
+        "feast_sketch_store has no compiled kernel here: reads take 10 to 100 times as long. Install a wheel "
         "that has it: pip install --only-binary feast_sketch_store feast_sketch_store. Or install a C "
         "compiler and Python's headers (apt-get install gcc python3-dev), and then this package again: pip "
         "install --force-reinstall --no-deps --no-cache-dir feast_sketch_store. Set "
