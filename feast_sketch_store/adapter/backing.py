@@ -25,6 +25,7 @@ from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import Value
 from feast.repo_config import RepoConfig, get_online_config_from_type
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
 from feast_sketch_store.adapter.responses import EPOCH, Row
 from feast_sketch_store.errors import SettingsError, StorageError
@@ -92,6 +93,14 @@ class BackingStore:
             self._store: OnlineStore = get_online_store_from_config(options)
         except FeastOnlineStoreInvalidName as error:
             raise SettingsError(f"project {config.project!r}: backing_store: {error}") from error
+        except ValidationError as error:
+            # Without what was given, among which there are credentials.
+            wrong = error.errors(include_input=False, include_url=False, include_context=False)
+            reasons = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in wrong)
+            raise SettingsError(
+                f"project {config.project!r}: the backing_store of type {self.kind!r} has wrong options: "
+                f"{reasons}"
+            ) from None
         except Exception as error:  # Feast raises what it likes for wrong options or a missing client library
             raise SettingsError(
                 f"project {config.project!r}: the backing_store of type {self.kind!r} cannot be opened: "

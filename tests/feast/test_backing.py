@@ -373,6 +373,20 @@ def test_backing_needs_a_backing_store(tmp_path):
         Shop(tmp_path / "third", {"type": "nonsense"}).applied()
 
 
+def test_wrong_options_are_named_and_secrets_are_not(tmp_path):
+    options = {
+        "type": "redis",
+        "connection_string": ["redis:6379,password=hunter2"],
+        "key_ttl_seconds": "soon",
+    }
+    with pytest.raises(
+        SettingsError, match="'redis' has wrong options: connection_string: .*key_ttl"
+    ) as raised:
+        Shop(tmp_path / "repo", options).applied()
+    assert "hunter2" not in str(raised.value)
+    assert raised.value.__cause__ is None
+
+
 def test_the_reader_tells_where_the_values_are(sqlite_shop):
     sqlite_shop.write(users([1]))
     sqlite_shop.view.seal()
