@@ -379,9 +379,8 @@ def test_wrong_options_are_named_and_secrets_are_not(tmp_path):
         "connection_string": ["redis:6379,password=hunter2"],
         "key_ttl_seconds": "soon",
     }
-    with pytest.raises(
-        SettingsError, match="'redis' has wrong options: connection_string: .*key_ttl"
-    ) as raised:
+    wrong = r"'redis' has wrong options: connection_string: .*key_ttl"
+    with pytest.raises(SettingsError, match=wrong) as raised:
         Shop(tmp_path / "repo", options).applied()
     assert "hunter2" not in str(raised.value)
     assert raised.value.__cause__ is None
