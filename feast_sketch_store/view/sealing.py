@@ -24,9 +24,6 @@ _MAX_FILES = 64
 # From this number on fresh commits are absorbed into the table, so that a new process reads few of them.
 _MAX_FRESH_COMMITS = 500
 
-# So many times the rows that a seal is due at may be unsealed before large batches wait for it.
-_BEHIND = 4
-
 _DELTA_PART = 1 / 16  # of the share past which there is a new base: at least so much goes into a delta
 
 
@@ -35,8 +32,7 @@ class SealPolicy:
     """When a write seals: above ``min_rows``, as soon as the unsealed rows are more than ``share`` of the
     sealed ones, in number or in bytes. So memory stays within ``1 + share`` of a freshly sealed view.
 
-    The writer of a large batch waits for the seal of a view of up to ``short_rows`` rows, which is short, and
-    where seals beside the writes fall behind.
+    The writer of a large batch waits for the seal, so a fill ends with sealed rows; small writes never wait.
 
     ``by_deltas`` tells that a seal of few rows lays a delta over the sealed ones, as soon as they exceed a
     sixteenth of ``share``; past ``share`` all deltas become part of a new base.
@@ -48,7 +44,6 @@ class SealPolicy:
     min_rows: int = 1_000
     by_job: bool = False
     by_deltas: bool = False
-    short_rows: int = 4_096
 
     def wants_seal(self, unsealed: int, sealed: int, unsealed_rows: int) -> bool:
         """Whether to seal now; ``unsealed`` and ``sealed`` are sizes, in rows or in bytes."""
@@ -59,18 +54,9 @@ class SealPolicy:
         is_past = unsealed > _DELTA_PART * self.share * sealed
         return self.by_deltas and unsealed_rows > self.min_rows and is_past
 
-    def waits(self, num_rows: int, unsealed_rows: int, sealed_rows: int) -> bool:
-        """Whether the writer of a batch waits for a seal that is due.
-
-        Parameters
-        ----------
-        num_rows : of the batch. Only a batch that is large for its view waits.
-        unsealed_rows, sealed_rows : of the view, with the batch.
-        """
-        is_large = num_rows >= min(self.min_rows, self.share * max(self.min_rows, sealed_rows))
-        is_short = unsealed_rows + sealed_rows <= self.short_rows
-        is_behind = unsealed_rows > _BEHIND * max(_BEHIND * self.min_rows, self.share * sealed_rows)
-        return is_large and (is_short or is_behind)
+    def waits(self, num_rows: int, sealed_rows: int) -> bool:
+        """Whether a batch is so large, for a view of so many rows, that its writer waits for a seal."""
+        return num_rows >= min(self.min_rows, self.share * max(self.min_rows, sealed_rows))
 
     def wants_absorption(self, fresh_commits: int) -> bool:
         """Whether to move fresh commits into the table now."""

@@ -220,9 +220,8 @@ class View(LiveView):
 
     def _must_wait(self, rows: Batch) -> bool:
         """Whether the writer of a batch waits for a seal."""
-        sealed, unsealed = self._state.sealed, self._state.unsealed_rows + self._deferred.num_rows
-        num_sealed = sealed.num_entities if sealed else 0
-        return self.policy.waits(len(rows), unsealed, num_sealed) and self._is_due()
+        sealed = self._state.sealed
+        return self.policy.waits(len(rows), sealed.num_entities if sealed else 0) and self._is_due()
 
     def _wants_seal(self) -> bool:
         """Whether it is time for a new base."""
