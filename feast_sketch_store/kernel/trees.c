@@ -489,7 +489,7 @@ KERNEL_FUNCTION(read_trees) {
         Decoder coder = {words.data, start, (uint64_t)num_bits + 32, 0, 0xFFFFFFFF, 0};
         coder.value = (uint32_t)(next_bits(&coder) >> 32);
         coder.bit += 32;
-        int64_t size;
+        int64_t size = 0;
         int failed = decode_row(&coder, &trees, feature, &seen, id + ends[i], (int32_t *)headers.data + i, &size);
         for (int64_t k = ends[i]; !failed && own_ids.data && k < ends[i] + size; k++) {
             id[k] = ((const int32_t *)own_ids.data)[id[k]];
