@@ -443,10 +443,14 @@ static int decode_row(Decoder *coder, const Trees *trees, Py_ssize_t last, Union
         }
         if (decode_ids(coder, trees, tree, num_others, seen->others) < 0) return -1;
         if (f == last) {
+            for (int64_t i = 0, k = 0; i < seen->number && k < num_others;) {
+                if (seen->ids[i] == seen->others[k]) return -1;
+                if (seen->ids[i] < seen->others[k]) i++;
+                else k++;
+            }
             *header = (int32_t)(own < tree->no_set ? own : own + ones);
             *size = ones + num_others;
             for (int64_t i = ones - 1, k = num_others - 1, place = *size; k >= 0;) {
-                if (i >= 0 && ids[i] == seen->others[k]) return -1;
                 ids[--place] = i >= 0 && ids[i] > seen->others[k] ? ids[i--] : seen->others[k--];
             }
         } else if (add_seen(seen, seen->others, num_others) < 0) {

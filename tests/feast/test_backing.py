@@ -170,7 +170,7 @@ def test_values_come_from_both_stores(shop, is_sealed):
         answer = await shop.store.get_online_features_async(REFERENCES, rows)
         client = getattr(shop.backing[0], "_client_async", None)
         if client is not None:  # Feast's Redis store does not close it
-            await client.aclose()
+            await getattr(client, "aclose", client.close)()
         await shop.online_store.close()
         return answer
 
