@@ -288,7 +288,7 @@ class SketchOnlineStore(OnlineStore):
         if data:
             require_writer(config)
             view = self.writer(config, table)
-            if backing.backed_codecs(view):
+            if view.settings.backed_codecs:
                 backing.write(view, table, data, self.backing(config))
             else:
                 view.write(data)
@@ -358,24 +358,17 @@ class SketchOnlineStore(OnlineStore):
         """The rows of many entities, with a lookup in the backing store if one is needed."""
         ttl = ttl_microseconds(config.online_store, table)
         answers = self._read(config, table, hash_entity_keys(entity_keys), features, ttl)
-        answers = yield from self._filled(config, table, features, answers, entity_keys.__getitem__)
+        if codecs := self._backed(config, table, features):
+            metrics = self.view(config, table).metrics
+            answers = yield from backing.filled(answers, table, codecs, entity_keys.__getitem__, metrics)
         return to_rows(answers, len(entity_keys))
 
-    def _filled(
-        self,
-        config: RepoConfig,
-        table: FeatureView,
-        features: Sequence[str],
-        answers: list[LayerAnswer],
-        key_of: Callable[[int], EntityKeyProto],
-    ) -> Steps[list[LayerAnswer]]:
-        """See `backing.filled`."""
+    def _backed(self, config: RepoConfig, table: FeatureView, features: Sequence[str]) -> list[FeatureCodec]:
+        """The codecs of those features that the backing store has."""
         if config.online_store.backing_store is None:
-            return answers
-        view = self.view(config, table)
-        if not (codecs := backing.backed_codecs(view, features)):
-            return answers
-        return (yield from backing.filled(answers, table, codecs, key_of, view.metrics))
+            return []
+        codecs = self.view(config, table).settings.backed_codecs
+        return [codec for codec in codecs if codec.feature in features]
 
     def _read_one(
         self,
@@ -479,9 +472,10 @@ class SketchOnlineStore(OnlineStore):
                 hashes, places = distinct(hashes)
                 ttl = ttl_microseconds(config.online_store, table)
                 answers = self._read(config, table, hashes, features, ttl)
-                answers = yield from self._filled(
-                    config, table, features, answers, entity_key_of(join_keys, places, len(hashes))
-                )
+                if codecs := self._backed(config, table, features):
+                    key_of = entity_key_of(join_keys, places, len(hashes))
+                    metrics = self.view(config, table).metrics
+                    answers = yield from backing.filled(answers, table, codecs, key_of, metrics)
                 num_present = add_vectors(online_features_response, features, answers, len(hashes), places)
             metadata = online_features_response.metadata
             view_name: str = table.projection.name_to_use()  # type: ignore[no-untyped-call]
@@ -551,7 +545,7 @@ class SketchOnlineStore(OnlineStore):
         if data:
             require_writer(config)
             view = self.writer(config, table)
-            if backing.backed_codecs(view):
+            if view.settings.backed_codecs:
                 store = self.backing(config)
                 await asyncio.to_thread(backing.write, view, table, data, store)
             else:
@@ -671,7 +665,7 @@ class SketchOnlineStore(OnlineStore):
             except (UnsupportedFeatureError, SettingsError, RowError) as error:
                 problems.append(error)
                 continue
-            backed_views.append((table, backing.backed_codecs(view)))
+            backed_views.append((table, view.settings.backed_codecs))
             sealed = view.sealed()
             hints.append((view.storage, [*advice(table, view.settings, sealed[0] if sealed else None)]))
         if problems:
@@ -725,10 +719,10 @@ class SketchOnlineStore(OnlineStore):
                 rows = deletions(entity_keys, datetime.now(UTC), view.settings.join_keys)
             except RowError as error:
                 raise RowError(f"feature view {table.name!r}: {error}") from error
-            view.delete(rows)
-            store = self.backing(config)
-            if store is not None and backing.backed_codecs(view):
-                backing.delete(view, table, entity_keys, store)  # nobody finds the entities any more
+            if view.settings.backed_codecs:
+                backing.delete(view, table, entity_keys, rows, self.backing(config))
+            else:
+                view.delete(rows)
 
     def seal(self, config: RepoConfig, table: FeatureView) -> bool:
         """Seal a view now; see `View.seal`."""
@@ -798,7 +792,7 @@ def _has_backed(config: RepoConfig, table: FeatureView) -> bool:
         settings = resolve(config.online_store, table, config.repo_path)
     except SketchStoreError:
         return False
-    return any(codec.is_backed for codec in settings.codecs)
+    return bool(settings.backed_codecs)
 
 
 async def _refresh_beside(views: Sequence[View]) -> None:

@@ -143,44 +143,61 @@ class BackingStore:
                 f"rows, so they were not written: {type(error).__name__}: {error}"
             ) from error
 
-    def read(self, lookup: Lookup) -> "Sequence[Row] | None":
+    def fetch(self, lookup: Lookup) -> Sequence[Row]:
+        """The rows that are wanted.
+
+        Raises
+        ------
+        StorageError : the store cannot be reached.
+        """
+        try:
+            return self._store.online_read(*self._question(lookup))
+        except Exception as error:
+            raise self._unreachable(lookup, error) from error
+
+    def read(self, lookup: Lookup) -> Sequence[Row] | None:
         """The rows that are wanted; None if the store cannot be reached and reads go on without it.
 
         Raises
         ------
         StorageError : it cannot be reached, and ``backing_on_error`` is ``fail``.
         """
-        table = _with_features(lookup.table, lookup.features)
         try:
-            return self._store.online_read(self._config, table, lookup.entity_keys, lookup.features)
-        except Exception as error:
-            self._unreachable(lookup, error)
+            return self.fetch(lookup)
+        except StorageError as error:
+            self._without(error)
             return None
 
-    async def read_async(self, lookup: Lookup) -> "Sequence[Row] | None":
+    async def read_async(self, lookup: Lookup) -> Sequence[Row] | None:
         """`read` on the event loop where the store can, or else in a thread."""
-        table = _with_features(lookup.table, lookup.features)
         if not self._store.async_supported.read:
             return await asyncio.to_thread(self.read, lookup)
         try:
-            return await self._store.online_read_async(
-                self._config, table, lookup.entity_keys, lookup.features
-            )
+            return await self._store.online_read_async(*self._question(lookup))
         except Exception as error:
-            self._unreachable(lookup, error)
+            unreachable = self._unreachable(lookup, error)
+            unreachable.__cause__ = error
+            self._without(unreachable)
             return None
 
-    def _unreachable(self, lookup: Lookup, error: Exception) -> None:
+    def _question(self, lookup: Lookup) -> tuple[RepoConfig, FeatureView, list[EntityKey], list[str]]:
+        table = _with_features(lookup.table, lookup.features)
+        return self._config, table, lookup.entity_keys, lookup.features
+
+    def _unreachable(self, lookup: Lookup, error: Exception) -> StorageError:
         lookup.metrics.add(BACKING_FAILURES)
-        text = (
+        return StorageError(
             f"feature view {lookup.table.name!r}: the backing store ({self.kind}) could not be read: "
             f"{type(error).__name__}: {error}"
         )
+
+    def _without(self, error: StorageError) -> None:
+        """Go on without the store, or not."""
         if self._fails:
             raise StorageError(
-                f"{text}. Reads go on without its features if you set `backing_on_error: {MISSING_FEATURES}`"
-            ) from error
-        _logger.warning("%s; its features are missing from the answer", text)
+                f"{error}. Reads go on without its features if you set `backing_on_error: {MISSING_FEATURES}`"
+            ) from error.__cause__
+        _logger.warning("%s; its features are missing from the answer", error)
 
     def update(
         self, to_delete: Sequence[FeatureView], to_keep: Sequence[tuple[FeatureView, Sequence[str]]]
@@ -216,12 +233,6 @@ class BackingStore:
     async def close(self) -> None:
         """Let go of connections."""
         await self._store.close()
-
-
-def backed_codecs(view: View, features: Sequence[str] | None = None) -> list[FeatureCodec]:
-    """The codecs of the backed features of a view, of all or of some."""
-    codecs = [codec for codec in view.settings.codecs if codec.is_backed]
-    return codecs if features is None else [codec for codec in codecs if codec.feature in features]
 
 
 def write(view: View, table: FeatureView, data: Sequence[FeastRow], store: BackingStore | None) -> None:
@@ -265,18 +276,31 @@ def _send(
 ) -> None:
     kept = [data[number] for number in winning(view, rows).tolist()]
     if kept:
-        store.write(table, kept, [codec.feature for codec in backed_codecs(view)])
+        store.write(table, kept, [codec.feature for codec in view.settings.backed_codecs])
 
 
-def delete(view: View, table: FeatureView, entity_keys: Sequence[EntityKey], store: BackingStore) -> None:
-    """Empty the backed features of entities; Feast's stores have no deletion of rows.
+def delete(
+    view: View,
+    table: FeatureView,
+    entity_keys: Sequence[EntityKey],
+    deletions: pa.Table,
+    store: BackingStore | None,
+) -> None:
+    """Delete entities of a view, and then empty their backed features: Feast's stores delete no rows.
+
+    Parameters
+    ----------
+    deletions : the entities as rows of the row log.
 
     Raises
     ------
-    StorageError : the other store may have their values yet.
+    StorageError : the rows are not deleted, or the other store may have their values yet.
     """
-    now, values = datetime.now(UTC), dict.fromkeys((c.feature for c in backed_codecs(view)), Value())
-    store.write(table, [(key, values, now, None) for key in entity_keys], list(values))
+    with _lock_of(view):
+        view.delete(deletions)
+        if store is not None:
+            now, features = datetime.now(UTC), [codec.feature for codec in view.settings.backed_codecs]
+            store.write(table, [(key, {}, now, None) for key in entity_keys], features)
 
 
 def finish(steps: Steps[_T], store: Callable[[], BackingStore]) -> _T:

@@ -18,7 +18,6 @@ import numpy as np
 import pyarrow as pa
 from feast import FeatureStore
 
-from feast_sketch_store.adapter.backing import backed_codecs
 from feast_sketch_store.bridges import Bridge, OtherStore, OtherView, Page, entity_key, open_bridge
 from feast_sketch_store.bridges.hashed_keys import KeyFinder
 from feast_sketch_store.bridges.pace import Pace
@@ -143,7 +142,7 @@ def import_view(
 
         opened.rebuild(fill, keep=True)
         staging.delete_all()
-        if backed_codecs(opened):
+        if opened.settings.backed_codecs:
             refill(store, view)
     finally:
         bridge.close()

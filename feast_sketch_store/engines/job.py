@@ -10,7 +10,6 @@ from feast import FeatureView
 from feast.infra.common.serde import SerializedArtifacts
 from feast.repo_config import RepoConfig
 
-from feast_sketch_store.adapter.backing import backed_codecs
 from feast_sketch_store.engines.tasks import ROWS_GIVEN
 from feast_sketch_store.errors import SketchStoreError, StorageError
 from feast_sketch_store.online_store import SketchOnlineStore, require_writer
@@ -54,7 +53,7 @@ class WriteJob:
         self._name: str = feature_view.name
         self._seals = config.online_store.seal != "job"
         self._view: View = online_store.writer(config, feature_view)
-        if codecs := backed_codecs(self._view):
+        if codecs := self._view.settings.backed_codecs:
             names = ", ".join(codec.feature for codec in codecs)
             raise SketchStoreError(
                 f"feature view {self._name!r} has features that the backing store keeps ({names}); "

@@ -100,7 +100,7 @@ def differences(store: FeatureStore, view: str, num_rows: int = 1_000, seed: int
     for _, rows in _parts(backed, lambda places: places[np.isin(places, chosen)]):
         keys = [key for key, _, _, _ in rows]
         lookup = Lookup(backed.table, keys, backed.features, backed.view.metrics)
-        for (key, values, _, _), (_, theirs) in zip(rows, backed.store.read(lookup) or (), strict=True):
+        for (key, values, _, _), (_, theirs) in zip(rows, backed.store.fetch(lookup), strict=True):
             for name, value in values.items():
                 found = (theirs or {}).get(name)
                 if found is None or found.WhichOneof("val") is None:
@@ -123,7 +123,7 @@ def differences(store: FeatureStore, view: str, num_rows: int = 1_000, seed: int
 def _backed(store: FeatureStore, view: str) -> _Backed | None:
     online_store, table = online_store_of(store), any_feature_view(store, view)
     opened = online_store.writer(store.config, table)
-    codecs, there = backing.backed_codecs(opened), online_store.backing(store.config)
+    codecs, there = opened.settings.backed_codecs, online_store.backing(store.config)
     return _Backed(opened, table, codecs, there) if codecs and there is not None else None
 
 

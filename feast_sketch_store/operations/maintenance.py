@@ -23,7 +23,7 @@ from feast.type_map import python_values_to_proto_values
 from feast.value_type import ValueType
 
 from feast_sketch_store import kernel
-from feast_sketch_store.adapter.backing import NOWHERE, backed_codecs
+from feast_sketch_store.adapter.backing import NOWHERE
 from feast_sketch_store.errors import RowError, SketchStoreError
 from feast_sketch_store.layers import Shards, SketchLayer
 from feast_sketch_store.online_store import SketchOnlineStore, any_feature_view, online_store_of
@@ -397,7 +397,7 @@ def rebuild(
         return online_store.storage(config, table)
 
     is_done = opened.rebuild(fill, confirm)
-    if is_done and backed_codecs(opened):
+    if is_done and opened.settings.backed_codecs:
         refill(store, view)
     return opened.stats().sealed_entities if is_done else None
 

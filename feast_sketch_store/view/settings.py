@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -151,6 +152,11 @@ class ViewSettings:
     def codecs(self) -> list[FeatureCodec]:
         """The codecs of all features, in the view's order."""
         return [feature.codec for feature in self.features.values()]
+
+    @cached_property
+    def backed_codecs(self) -> list[FeatureCodec]:
+        """The codecs of features whose values another store has; asked at every write."""
+        return [codec for codec in self.codecs if codec.is_backed]
 
     @property
     def stored_codecs(self) -> list[FeatureCodec]:

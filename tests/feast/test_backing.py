@@ -265,6 +265,8 @@ def test_reads_fail_or_go_on_without_the_backing_store(tmp_path, monkeypatch):
     answer = lenient.store.get_online_features(REFERENCES, [{"user_id": 1}, {"user_id": 77}])
     assert answer.to_dict()["country"] == ["DE", None]
     assert answer.to_dict()["bio"] == [None, None]
+    with pytest.raises(StorageError, match=r"'users'.*sqlite.*it is down$"):
+        maintenance.verify(lenient.store, "users")
 
 
 def test_a_lost_value_is_missing_and_counted(sqlite_shop, monkeypatch):
