@@ -272,11 +272,22 @@ def write_sets(
     codes: SetCodes, headers: NDArray[np.int32], indptr: NDArray[np.int64], ids: NDArray[np.int32]
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     """See `reference_sets.write_sets`."""
+    return _written(_compiled.write_sets, codes, (headers, indptr, ids), 2)
+
+
+def _written(
+    write: Callable[..., object],
+    codes: tuple[Any, ...],
+    sets: tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]],
+    spare_words: int,
+) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """What a function writes that is called twice: the first time to know how many words there are."""
+    headers, indptr, ids = sets
     ends = np.zeros(len(headers), np.int64)
     headers = _plain(headers)
-    _compiled.write_sets(*codes, headers, indptr, ids, bytearray(), ends)
-    words = np.zeros((int(ends[-1]) if len(ends) else 0) // 64 + 2, np.uint64)
-    _compiled.write_sets(*codes, headers, indptr, ids, words, ends)
+    write(*codes, headers, indptr, ids, bytearray(), ends)
+    words = np.zeros((int(ends[-1]) if len(ends) else 0) // 64 + spare_words, np.uint64)
+    write(*codes, headers, indptr, ids, words, ends)
     return words, ends
 
 
@@ -314,12 +325,7 @@ def write_trees(
     codes: TreeCodes, headers: NDArray[np.int32], indptr: NDArray[np.int64], ids: NDArray[np.int32]
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     """See `reference_trees.write_trees`."""
-    ends = np.zeros(len(headers), np.int64)
-    headers = _plain(headers)
-    _compiled.write_trees(*codes, headers, indptr, ids, bytearray(), ends)
-    words = np.zeros((int(ends[-1]) if len(ends) else 0) // 64 + 3, np.uint64)
-    _compiled.write_trees(*codes, headers, indptr, ids, words, ends)
-    return words, ends
+    return _written(_compiled.write_trees, codes, (headers, indptr, ids), 3)
 
 
 def read_trees(
