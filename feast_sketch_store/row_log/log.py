@@ -508,7 +508,7 @@ class RowLog:
     # -- clean up ------------------------------------------------------------------------------
 
     def prune(self) -> None:
-        """Delete commits that a compaction has made needless, and files that it replaced an hour ago.
+        """Delete commits that a compaction has made needless, and files that it replaced some time ago.
 
         Raises
         ------

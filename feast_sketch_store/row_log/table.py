@@ -38,7 +38,11 @@ _OWN_KEY, _CHECKSUM_KEY = "feastSketchStore", "feastSketchStoreChecksum"
 _RETRIES = 20  # of a commit that another Delta client's came before
 _ROWS_PER_FILE = 1 << 22
 _CHECKPOINT_INTERVAL = 10  # versions, as Delta's own writers have it: some readers look no further
-_TOMBSTONE_MILLISECONDS = 3_600_000  # for which a slow reader finds a file that was replaced
+
+# How long a slow reader finds a file that one of the last compactions replaced, or an earlier one.
+# So what is kept stays within a few times the table's size, however often it is compacted.
+_TOMBSTONE_MILLISECONDS, _EARLIER_TOMBSTONE_MILLISECONDS = 3_600_000, 10_000
+_LAST_COMPACTIONS = 2
 
 
 @dataclass(frozen=True)
@@ -340,9 +344,7 @@ class Table:
         if delta.last_checkpoint(self._storage) < compaction.version:
             self._checkpoint(state.commits[:1])
         self._storage.delete(delta.names_before(self._storage, compaction.version))
-        now = time.time_ns() // 1_000_000
-        old = [n for n, moment in compaction.tombstones.items() if moment < now - _TOMBSTONE_MILLISECONDS]
-        self._storage.delete(old)
+        self._storage.delete(_outdated(compaction.tombstones, time.time_ns() // 1_000_000))
 
     def vacuum(self, kept: Iterable[str], orphan_age_seconds: float) -> list[str]:
         """Delete data files that are not part of the table any more.
@@ -433,6 +435,16 @@ class Table:
                     files.append(action)
                 heads |= {kind: action for kind in ("protocol", "metaData") if kind in action}
         delta.write_checkpoint(self._storage, commits[-1].version, [*heads.values(), *files])
+
+
+def _outdated(tombstones: Mapping[str, int], now: int) -> list[str]:
+    """The replaced files that no reader may need any more; moments are milliseconds since 1970."""
+    last = set(sorted(set(tombstones.values()))[-_LAST_COMPACTIONS:])
+
+    def kept_for(moment: int) -> int:
+        return _TOMBSTONE_MILLISECONDS if moment in last else _EARLIER_TOMBSTONE_MILLISECONDS
+
+    return [name for name, moment in tombstones.items() if moment < now - kept_for(moment)]
 
 
 def grouped(batches: Iterable[pa.Table], num_rows: int = _ROWS_PER_FILE) -> Iterator[Iterator[pa.Table]]:

@@ -295,6 +295,28 @@ def test_replaced_files_are_forgotten_by_no_compaction(log, storage):
     assert names_of(log.read()) == ["all 2"]
 
 
+def test_replaced_files_stay_for_slow_readers_and_do_not_pile_up(log, storage, monkeypatch):
+    seconds = 1_700_000_000
+    monkeypatch.setattr("feast_sketch_store.row_log.table.time.time_ns", lambda: seconds * 10**9)
+
+    def compact():
+        log.append(rows("row"))
+        assert log.compact([rows("all")], log.absorb())
+        log.prune()
+        return len(storage.list("rows/")) - 1  # but for the one that counts
+
+    assert [compact() for _ in range(20)][-1] == 39, "readers of these may be at work"
+    for _ in range(20):
+        seconds += 11
+        assert compact() <= 41
+    assert compact() == 6, "two compactions at the last moment, and one at the moment before"
+    seconds += 3_000
+    assert compact() == 6
+    seconds += 3_601
+    assert compact() == 2
+    assert names_of(log.read()) == ["all"]
+
+
 def test_rows_that_come_from_elsewhere_make_readers_start_over(log, storage):
     log.append(rows("old"))
     position = log.read().position
