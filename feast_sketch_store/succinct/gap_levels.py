@@ -93,9 +93,14 @@ def fitted(levels: Levels, sizes: NDArray[np.int64], ids: NDArray[np.integer]) -
     begins = np.append(0, ids[:-1] + 1)
     begins[firsts] = 0
     left = np.repeat(np.cumsum(sizes), sizes) - np.arange(len(ids))
-    run = np.searchsorted(levels.ends, begins, side="right")
-    groups, group = np.unique(run * NUM_CLASSES + half_octaves(left), return_inverse=True)
-    bits = _bits_by_width(ids - begins, group, len(groups))
+    run = np.repeat(np.arange(len(levels.ends)), np.diff(levels.ends, prepend=0))[begins]
+    classes = half_octaves(np.arange(left.max() + 1))
+    # In the narrowest type, as a stable sort of 16 bits is a radix sort.
+    key = (run * NUM_CLASSES + classes[left]).astype(np.min_scalar_type(len(levels.ends) * NUM_CLASSES))
+    order = np.argsort(key, kind="stable")
+    counts = np.bincount(key)
+    groups = np.flatnonzero(counts)
+    bits = _bits_by_width((ids - begins)[order], np.cumsum(counts[groups]) - counts[groups])
     runs, lefts = levels.runs.astype(np.int64), levels.left.astype(np.int64)
     run_of, class_of = np.divmod(groups, NUM_CLASSES)
     for _ in range(_ROUNDS):
@@ -107,14 +112,23 @@ def fitted(levels: Levels, sizes: NDArray[np.int64], ids: NDArray[np.integer]) -
     return Levels(levels.ends[ends], runs[ends].astype(np.uint8), lefts.astype(np.uint8))
 
 
-def _bits_by_width(gaps: NDArray[np.int64], group: NDArray[np.int64], num_groups: int) -> NDArray[np.float64]:
-    """The bits that the gaps of each group take in codes of each width: float64[W, G]."""
+def _bits_by_width(gaps: NDArray[np.int64], begins: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The bits that gaps take in codes of each width, in all of each group: float64[W, G].
+
+    Parameters
+    ----------
+    gaps : int64[n], at most `_FIT_FACTS` below 2**31, those of a group together.
+    begins : int64[G], where each group begins.
+    """
+    gaps = gaps.astype(np.int32)
     num_widths = min(_MAX_WIDTH, int(gaps.max()).bit_length()) + 1
-    bits = np.empty((num_widths, num_groups))
+    bits = np.empty((num_widths, len(begins)))
     for width in range(num_widths):
-        quotients = gaps >> width
-        lengths = np.where(quotients < _LONGEST_UNARY, quotients + 1 + width, _LONG_CODE)
-        bits[width] = np.bincount(group, lengths, num_groups)
+        lengths = gaps >> width
+        is_long = lengths >= _LONGEST_UNARY
+        lengths += 1 + width
+        np.putmask(lengths, is_long, _LONG_CODE)
+        bits[width] = np.add.reduceat(lengths, begins)
     return bits
 
 
