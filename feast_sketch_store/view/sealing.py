@@ -32,7 +32,8 @@ class SealPolicy:
     """When a write seals: above ``min_rows``, as soon as the unsealed rows are more than ``share`` of the
     sealed ones, in number or in bytes. So memory stays within ``1 + share`` of a freshly sealed view.
 
-    The writer of a large batch waits for the seal, so a fill ends with sealed rows; small writes never wait.
+    The writer of a batch that is more than ``share`` of the sealed rows waits for the seal, and so does the
+    writer of any large batch while more rows are unsealed than sealed; other writes never wait.
 
     ``by_deltas`` tells that a seal of few rows lays a delta over the sealed ones, as soon as they exceed a
     sixteenth of ``share``; past ``share`` all deltas become part of a new base.
@@ -54,9 +55,16 @@ class SealPolicy:
         is_past = unsealed > _DELTA_PART * self.share * sealed
         return self.by_deltas and unsealed_rows > self.min_rows and is_past
 
-    def waits(self, num_rows: int, sealed_rows: int) -> bool:
-        """Whether a batch is so large, for a view of so many rows, that its writer waits for a seal."""
-        return num_rows >= min(self.min_rows, self.share * max(self.min_rows, sealed_rows))
+    def waits(self, num_rows: int, sealed_rows: int, unsealed_rows: int) -> bool:
+        """Whether the writer of a batch waits for a seal.
+
+        Parameters
+        ----------
+        num_rows : of the batch.
+        sealed_rows, unsealed_rows : of the view, with those of the batch.
+        """
+        part = self.share * max(self.min_rows, sealed_rows)
+        return num_rows >= part or (num_rows >= self.min_rows and unsealed_rows > sealed_rows)
 
     def wants_absorption(self, fresh_commits: int) -> bool:
         """Whether to move fresh commits into the table now."""
