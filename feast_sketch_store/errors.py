@@ -52,6 +52,29 @@ class DamagedFileError(SketchStoreError):
     """A file of the store is truncated, altered or not one of ours."""
 
 
+class FormatVersionError(DamagedFileError):
+    """A file of the store is in a version of its format that this release does not read.
+
+    Attributes
+    ----------
+    version : the file's.
+    kind : of what format; "" where the kind of file tells it.
+    """
+
+    version: int | str = 0
+    kind = ""
+
+    @classmethod
+    def of(cls, source: str, version: int, readable: int, what_else: str = "", kind: str = "") -> Self:
+        """The error of a file; ``what_else`` to do than to upgrade."""
+        error = cls(
+            f"{source}: has {kind or 'format'} version {version}, this release reads {readable}; upgrade "
+            f"feast_sketch_store{what_else}"
+        )
+        error.version, error.kind = version, kind
+        return error
+
+
 class StorageError(SketchStoreError):
     """The store's folder cannot be read or written."""
 

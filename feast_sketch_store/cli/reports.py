@@ -152,11 +152,12 @@ def verify(open_store: Callable[[], FeatureStore], views: Sequence[str], as_json
             "facts compared",
         ]
         print_table(
-            [*columns, "leftovers", "problems"],
+            [*columns, "format versions", "leftovers", "problems"],
             [
                 [
                     view,
                     *(f"{n:,}" for n in asdict(v).values() if isinstance(n, int)),
+                    ", ".join(f"{kind} {_joined(told)}" for kind, told in v.format_versions.items()) or "-",
                     str(len(v.leftovers)),
                     str(len(v.problems)),
                 ]
@@ -175,6 +176,10 @@ def verify(open_store: Callable[[], FeatureStore], views: Sequence[str], as_json
                 )
     if not all(v.is_sound for v in found.values()):
         sys.exit(1)
+
+
+def _joined(versions: Sequence[int]) -> str:
+    return " and ".join(map(str, versions))
 
 
 @click.command("health")

@@ -190,7 +190,7 @@ def _manifests(whole: bytes) -> Iterator[tuple[str, str, bytes]]:
         "chunks that do not fit",
         told(lambda own: own["files"]["base"].update(chunks={"size_bytes": 1, "checksums": []})),
     )
-    yield "manifest.version", "version 3", told(lambda own: own.update(format_version=3))
+    yield "manifest.version", "version 2", told(lambda own: own.update(format_version=2))
     yield "manifest.order", "a base behind its deltas", told(lambda own: own.update(base_version=6))
     yield "manifest.order", "deltas that descend", told(lambda own: own["deltas"].reverse())
     yield "manifest.name", "another number", told(lambda own: own.update(number=7))

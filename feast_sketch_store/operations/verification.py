@@ -6,14 +6,15 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from feast_sketch_store.errors import DamagedFileError, StorageError
+from feast_sketch_store.errors import DamagedFileError, FormatVersionError, StorageError
 from feast_sketch_store.layers import SketchLayer
-from feast_sketch_store.row_log import RowLog
+from feast_sketch_store.row_log import RowLog, records
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP, RowKeys
 from feast_sketch_store.rows.entity_keys import find_sorted
+from feast_sketch_store.snapshot import format as snapshot_format
 from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder
-from feast_sketch_store.snapshot.manifest import PARTS
+from feast_sketch_store.snapshot.manifest import MANIFEST_VERSION, PARTS
 from feast_sketch_store.snapshot.order import load_order
 from feast_sketch_store.snapshot.sealed import open_deltas, open_layer
 from feast_sketch_store.storage.base import Storage
@@ -27,6 +28,8 @@ _MAX_PROBLEMS = 100  # of one kind are worth telling
 class Verification:
     """How much was checked, and what is wrong, in sentences that name the file.
 
+    ``format_versions`` tells those of the files found, ascending: of ``"row log"``, ``"manifest"`` and
+    ``"snapshot"``.
     ``leftovers`` are unused files of seals and rebuilds that were killed. `View.vacuum` removes them, and
     with them the last trace of rows that were deleted since.
     """
@@ -36,6 +39,7 @@ class Verification:
     snapshots: int = 0
     compared_entities: int = 0
     compared_facts: int = 0
+    format_versions: dict[str, list[int]] = field(default_factory=dict)
     leftovers: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
@@ -43,6 +47,17 @@ class Verification:
     def is_sound(self) -> bool:
         """Whether nothing is wrong."""
         return not self.problems
+
+    def note_version(self, kind: str, version: int) -> None:
+        """Note the version of the format of a file."""
+        known = self.format_versions.get(kind, [])
+        self.format_versions[kind] = sorted({*known, version})
+
+    def note_problem(self, error: DamagedFileError | StorageError, kind: str) -> None:
+        """Note why a file cannot be read, and its version if that is the reason."""
+        self.problems.append(str(error))
+        if isinstance(error, FormatVersionError) and type(error.version) is int:
+            self.note_version(error.kind or kind, error.version)
 
 
 def verify_view(
@@ -78,8 +93,10 @@ def verify_view(
             sealed = _verify_snapshot(snapshot)
             newest = newest or sealed
             found.snapshots += 1
+            found.note_version("manifest", MANIFEST_VERSION)
+            found.note_version("snapshot", snapshot_format.FORMAT_VERSION)
         except (DamagedFileError, StorageError) as error:
-            found.problems.append(str(error))
+            found.note_problem(error, "snapshot")
         progress(sum(map(snapshot.size_bytes, PARTS)))
     if newest is not None and newest.snapshot == snapshots[0] and is_log_sound:
         _compare(log, newest, codecs, expire_before, found, semantics)
@@ -104,15 +121,17 @@ def _verify_log(log: RowLog, found: Verification, progress: Callable[[int], obje
     try:
         parts = list(log.parts())
     except (DamagedFileError, StorageError) as error:
-        found.problems.append(str(error))
+        found.note_problem(error, "row log")
         return False
+    if parts:
+        found.note_version("row log", records.FORMAT_VERSION)
     num_problems = len(found.problems)
     for part in parts:
         try:
             found.rows += sum(len(batch) for batch in part.batches())
             found.commits += 1
         except (DamagedFileError, StorageError) as error:
-            found.problems.append(str(error))
+            found.note_problem(error, "row log")
         progress(part.size_bytes)
     if found.problems[num_problems:]:
         return False

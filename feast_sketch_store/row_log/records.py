@@ -34,7 +34,7 @@ from typing import Final
 
 import mmh3
 
-from feast_sketch_store.errors import DamagedFileError
+from feast_sketch_store.errors import DamagedFileError, FormatVersionError
 
 FORMAT_VERSION = 1
 IDENTITY_BYTES = 16
@@ -93,7 +93,8 @@ def decode_segment_head(content: bytes, source: str) -> SegmentHead | None:
 
     Raises
     ------
-    DamagedFileError : the head was altered, or the file is of another kind or version.
+    DamagedFileError : the head was altered, or the file is of another kind.
+    FormatVersionError : it is of another version.
     """
     if len(content) < SEGMENT_HEAD_BYTES:
         return None
@@ -103,10 +104,7 @@ def decode_segment_head(content: bytes, source: str) -> SegmentHead | None:
     if mmh3.mmh3_x64_128_digest(content[: _SEGMENT_HEAD.size]) != content[_SEGMENT_HEAD.size :][:16]:
         raise DamagedFileError(f"{source}: the checksum of the segment's head does not match")
     if version != FORMAT_VERSION:
-        raise DamagedFileError(
-            f"{source}: has format version {version}, this release reads {FORMAT_VERSION}; upgrade "
-            "feast_sketch_store"
-        )
+        raise FormatVersionError.of(source, version, FORMAT_VERSION)
     return SegmentHead(identity, first)
 
 

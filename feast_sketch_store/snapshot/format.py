@@ -25,7 +25,7 @@ import mmh3
 import numpy as np
 from numpy.typing import NDArray
 
-from feast_sketch_store.errors import DamagedFileError
+from feast_sketch_store.errors import DamagedFileError, FormatVersionError
 
 FORMAT_VERSION = 1
 
@@ -84,7 +84,8 @@ def decode(content: NDArray[np.uint8], source: str) -> tuple[dict[str, Any], Arr
 
     Raises
     ------
-    DamagedFileError : the content is truncated, altered, or of another kind or version.
+    DamagedFileError : the content is truncated, altered, or of another kind.
+    FormatVersionError : it is of another version.
     ValueError : the content is misaligned in memory, so its arrays would be.
     """
     own, start = _read_header(content, source)
@@ -150,10 +151,7 @@ def _read_header(content: NDArray[np.uint8], source: str) -> tuple[dict[str, Any
         own: dict[str, Any] = json.loads(text)
         version = own["format_version"]
         if version != FORMAT_VERSION:
-            raise DamagedFileError(
-                f"{source}: has format version {version}, this release reads {FORMAT_VERSION}; "
-                "upgrade feast_sketch_store or seal the view anew"
-            )
+            raise FormatVersionError.of(source, version, FORMAT_VERSION, " or seal the view anew")
         if _header(own) != header:
             raise DamagedFileError(f"{source}: the header was altered")
         _check_entries(own)

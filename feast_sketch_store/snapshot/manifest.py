@@ -5,13 +5,13 @@
                "order": {"header_checksum": "c2d8...", "name": "....order.safetensors", "size_bytes": 3392}},
      "format_version": 1, "number": 1, "row_log_version": 42}
 
-Files that readers fetch over a network have ``chunks`` as well, and the format version is 2:
+Files that readers fetch over a network have ``chunks`` as well:
 
     "chunks": {"checksums": ["77c1...", ...], "size_bytes": 8388608}
 
 These are checksums of the file's bytes, so many at a time, by which a fetched copy is checked part by part.
 
-A snapshot may consist of a base and deltas over it, from the oldest to the newest, at version 2 as well:
+A snapshot may consist of a base and deltas over it, from the oldest to the newest:
 
     "base_version": 40, "deltas": [{"files": {"base": ..., "order": ...}, "row_log_version": 42}]
 
@@ -32,11 +32,10 @@ from typing import Any
 
 import mmh3
 
-from feast_sketch_store.errors import DamagedFileError
+from feast_sketch_store.errors import DamagedFileError, FormatVersionError
 from feast_sketch_store.storage.chunks import Chunks, KnownFile
 
 MANIFEST_VERSION = 1
-CHUNKED_VERSION = 2  # with checksums of chunks
 MAX_MANIFEST_BYTES = 1 << 20
 CHUNK_BYTES = 8 << 20
 
@@ -140,18 +139,12 @@ class Manifest:
             return [self.row_log_version]
         return [self.base_version, *(delta.row_log_version for delta in self.deltas)]
 
-    @property
-    def format_version(self) -> int:
-        """The oldest that can tell all of it."""
-        is_chunked = any(file.chunks is not None for file in self.all_files)
-        return CHUNKED_VERSION if is_chunked or self.deltas else MANIFEST_VERSION
-
     def encode(self) -> bytes:
         """The content of the manifest's file."""
         content: dict[str, Any] = {
             "created_by": self.created_by,
             "files": _files_to_json(self.files),
-            "format_version": self.format_version,
+            "format_version": MANIFEST_VERSION,
             "number": self.number,
             "row_log_version": self.row_log_version,
         }
@@ -173,17 +166,17 @@ class Manifest:
 
         Raises
         ------
-        DamagedFileError : the content is truncated, altered, or of another kind or version.
+        DamagedFileError : the content is truncated, altered, or of another kind.
+        FormatVersionError : it is of another version.
         """
         if len(content) > MAX_MANIFEST_BYTES:
             raise DamagedFileError(f"{source}: not a manifest: it is longer than {MAX_MANIFEST_BYTES} bytes")
         try:
             given = json.loads(content)
             version = given["format_version"]
-            if version not in (MANIFEST_VERSION, CHUNKED_VERSION):
-                raise DamagedFileError(
-                    f"{source}: has manifest version {version}, this release reads {MANIFEST_VERSION} and "
-                    f"{CHUNKED_VERSION}; upgrade feast_sketch_store or seal the view anew"
+            if version != MANIFEST_VERSION:
+                raise FormatVersionError.of(
+                    source, version, MANIFEST_VERSION, " or seal the view anew", kind="manifest"
                 )
             manifest = cls(
                 given["row_log_version"],

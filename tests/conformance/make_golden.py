@@ -27,7 +27,6 @@ from feast_sketch_store.rows.listing import Listing
 from feast_sketch_store.rows.lists import as_sealed
 from feast_sketch_store.snapshot import format as snapshot_format
 from feast_sketch_store.snapshot.manifest import (
-    CHUNKED_VERSION,
     MANIFEST_VERSION,
     DeltaFiles,
     Manifest,
@@ -276,9 +275,9 @@ def contents() -> dict[str, bytes]:
         f"{version}.static.safetensors": base(static_rows(), STATIC_BUDGET),
         f"{version}.order.safetensors": sealed[1],
         f"v{MANIFEST_VERSION}.manifest.json": manifest(*sealed),
-        f"v{CHUNKED_VERSION}.deltas.manifest.json": manifest_with_deltas(*sealed),
+        f"v{MANIFEST_VERSION}.deltas.manifest.json": manifest_with_deltas(*sealed),
         f"{version}.delta.safetensors": delta(encoded),
-        f"v{CHUNKED_VERSION}.manifest.json": manifest(*sealed, chunk_bytes=GOLDEN_CHUNK_BYTES),
+        f"v{MANIFEST_VERSION}.chunks.manifest.json": manifest(*sealed, chunk_bytes=GOLDEN_CHUNK_BYTES),
     }
 
 

@@ -37,7 +37,6 @@ def test_constants_are_those_of_the_code(page):
     assert told == {
         "FORMAT_VERSION": format.FORMAT_VERSION,
         "MANIFEST_VERSION": manifest.MANIFEST_VERSION,
-        "CHUNKED_VERSION": manifest.CHUNKED_VERSION,
         "MAX_HEADER_BYTES": format._MAX_HEADER_BYTES,
         "MAX_MANIFEST_BYTES": manifest.MAX_MANIFEST_BYTES,
         "ALIGNMENT": format._ALIGNMENT,

@@ -473,8 +473,18 @@ class TestVerify:
         assert found.problems == []
         assert (found.snapshots, found.compared_entities, found.rows) == (1, NUM_USERS, NUM_USERS + 1)
         assert found.compared_facts == 3 * NUM_USERS
+        assert found.format_versions == {"row log": [1], "manifest": [1], "snapshot": [1]}
         status, text, _ = run("verify", "--json")
         assert (status, [each["is_sound"] for each in json.loads(text)]) == (0, [True] * 3)
+        assert "row log 1, manifest 1, snapshot 1" in run("verify", "history")[1]
+
+    def test_versions_that_this_release_does_not_read_are_told(self, store, monkeypatch):
+        with monkeypatch.context() as later:
+            later.setattr("feast_sketch_store.snapshot.manifest.MANIFEST_VERSION", 3)
+            open_view(store, "history").seal()
+        found = maintenance.verify(store, "history")
+        assert found.format_versions["manifest"] == [1, 3]
+        assert "has manifest version 3, this release reads 1; upgrade feast_sketch_store" in found.problems[0]
 
     @pytest.mark.parametrize("pattern", ["rows/*.parquet", "snapshots/*.base.*", "snapshots/*.order.*"])
     def test_a_flipped_bit_anywhere(self, run, store, pattern):

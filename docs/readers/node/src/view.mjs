@@ -144,7 +144,7 @@ function readManifest(source, name) {
   const given = parseJson(content.toString("utf8"), "manifest.damaged", source);
   const isObject = given !== null && typeof given === "object" && !Array.isArray(given);
   must(isObject && "format_version" in given, "manifest.damaged", `${source}: not a manifest`);
-  must([1, 2].includes(given.format_version), "manifest.version", `${source}: manifest version ${given.format_version}`);
+  must(given.format_version === 1, "manifest.version", `${source}: manifest version ${given.format_version}`);
   const { checksum: told, ...rest } = given;
   const isCanonical = Buffer.from(`${canonical(given)}\n`).equals(content);
   const matches = checksum(Buffer.from(`${canonical(rest)}\n`)) === told;
@@ -170,9 +170,6 @@ function checkManifest(given, source) {
   must([...versions, given.row_log_version, given.number].every(isCount), rule, `${source}: a number has another type`);
   const ascend = versions.every((v, i) => !i || v > versions[i - 1]) && versions.at(-1) === given.row_log_version;
   must(ascend, "manifest.order", `${source}: the versions of the base and the deltas do not ascend to that of the snapshot`);
-  const all = [given.files, ...deltas.map(({ files }) => files)].flatMap((files) => PARTS.map((part) => files[part]));
-  const needed = deltas.length || all.some((file) => file.chunks !== undefined) ? 2 : 1;
-  must(given.format_version === needed, rule, `${source}: its content has another format version`);
 }
 
 function checkFile(file, source) {
