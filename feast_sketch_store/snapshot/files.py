@@ -199,6 +199,18 @@ class SnapshotFile:
             if file.known is not None:
                 self.storage.keep_copy(file.name, file.known)
 
+    def let_go_of_copies(self, newer: "SnapshotFile") -> None:
+        """Tell that fetched copies are in use only as far as another snapshot needs them.
+
+        Raises
+        ------
+        DamagedFileError, StorageError : a manifest cannot be read.
+        """
+        needed = newer.file_names()
+        for file in self.manifest().all_files:
+            if file.known is not None and file.name not in needed:
+                self.storage.let_go_of_copy(file.name, file.known)
+
 
 @dataclass(frozen=True)
 class Draft:

@@ -166,6 +166,9 @@ class Storage(ABC):
     def keep_copy(self, name: str, known: KnownFile) -> None:  # noqa: B027, most fetch nothing
         """Tell that a fetched copy of a file, if there is one, is in use: it is not deleted for some days."""
 
+    def let_go_of_copy(self, name: str, known: KnownFile) -> None:  # noqa: B027, most fetch nothing
+        """Tell that another file has taken the place of this one: its fetched copy may be deleted soon."""
+
     # -- write ---------------------------------------------------------------------------------
 
     @abstractmethod

@@ -4,6 +4,7 @@ Credentials come from ``storage_options`` or the environment, never from the URL
 """
 
 import functools
+import os
 import re
 from collections.abc import Mapping
 from datetime import timedelta
@@ -19,6 +20,12 @@ SCHEMES = ("s3", "az")
 _URL = re.compile(r"([a-z0-9+.-]+)://", re.IGNORECASE)
 _ENDPOINT = re.compile(r"https?://[A-Za-z0-9._\[\]:-]+(/[A-Za-z0-9._/-]*)?")
 _BUCKET = re.compile(r"[A-Za-z0-9._-]+")
+_NOT_IN_KEYS = re.compile(r"[?#\[\\\x00-\x1f\x7f]")
+
+# What the environment has for options that are not given begins so.
+_ENVIRONMENT = {"s3": "AWS_", "az": "AZURE_"}
+_PREFIX = re.compile(r"(aws_|azure_)?(storage_)?", re.IGNORECASE)
+_ENDPOINTS = ("endpoint", "endpoint_url", "endpoint_url_s3")
 
 # Options of the connection; all others are the store's own.
 _CLIENT_OPTIONS = {
@@ -69,9 +76,10 @@ def check_url(url: str) -> None:
             "options go to storage_options or the environment"
         )
     parts = folder.split("/") if folder else []
-    if any(part in ("", ".", "..") for part in parts) or set("?#[\\") & set(folder):
+    if any(part in ("", ".", "..") for part in parts) or _NOT_IN_KEYS.search(folder):
         raise ValueError(
-            "path: the folder of a bucket has parts between slashes, none of them empty, . or .."
+            "path: the folder of a bucket has parts between slashes, none of them empty, . or .., and none "
+            "with ? # [ \\ or control characters"
         )
 
 
@@ -134,9 +142,15 @@ def _objects(scheme: str, bucket: str, probe_folder: str, options: tuple[tuple[s
     for name, value in options:
         (client if name in _CLIENT_OPTIONS else config)[name] = value
     make: Any = S3Store if scheme == "s3" else AzureStore
-    for name, value in config.items():
-        if name.endswith(("endpoint", "endpoint_url")) and not _ENDPOINT.fullmatch(value):
-            raise SettingsError(f"storage_options: {name} must be like https://host or http://host:port")
+    endpoint, account = _known(scheme, config, _ENDPOINTS), _known(scheme, config, ("account_name",))
+    addresses = [
+        option for option in config.items() if option[0].lower().endswith(("endpoint", "endpoint_url"))
+    ]
+    for name, value in [*addresses, *([] if endpoint is None else [endpoint])]:
+        if not _ENDPOINT.fullmatch(value):
+            raise SettingsError(
+                f"storage_options: {name} must be like https://host or http://host:port, without credentials"
+            )
     retry = {"max_retries": _RETRIES, "retry_timeout": _RETRY_TIMEOUT}
     try:
         store = make(bucket, config=config, client_options=client, retry_config=retry)
@@ -146,6 +160,18 @@ def _objects(scheme: str, bucket: str, probe_folder: str, options: tuple[tuple[s
             f"{scheme}://{bucket}: an object store cannot be opened with the storage_options "
             f"{sorted(name for name, _ in options)}; see docs/object_stores.md for their names and values"
         ) from None
-    place = next((value for name, value in options if name.endswith(("endpoint", "endpoint_url"))), "")
-    account = next((value for name, value in options if name.endswith("account_name")), "")
-    return Objects(store, f"{scheme}://{bucket}", f"{scheme}://{bucket} {place} {account}", probe_folder)
+    location = f"{scheme}://{bucket}"
+    # Buckets of the same name elsewhere are others, also to what a host keeps of them.
+    identity = f"{location} {endpoint[1] if endpoint else ''} {account[1] if account else ''}"
+    return Objects(store, location, identity, probe_folder)
+
+
+def _known(scheme: str, options: Mapping[str, str], names: tuple[str, ...]) -> tuple[str, str] | None:
+    """An option that has one of the names, with its name, from the environment if it is not given."""
+    prefix = _ENVIRONMENT[scheme]
+    environment = {name: value for name, value in os.environ.items() if name.startswith(prefix)}
+    for source in (options, environment):
+        for name in sorted(source):
+            if _PREFIX.sub("", name, count=1).lower() in names:
+                return name, source[name]
+    return None

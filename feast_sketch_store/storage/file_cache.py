@@ -28,7 +28,8 @@ from feast_sketch_store.threads import Threads
 PART_BYTES = 8 << 20
 _FETCHERS = 4
 _SUM_BYTES = 16
-_UNUSED_SECONDS = 7 * 86_400.0  # after which a file is deleted
+_UNUSED_SECONDS = 7 * 86_400.0  # after which a file is deleted ...
+_LET_GO_SECONDS = 3_600.0  # ... or one that another has taken the place of, and that nobody keeps
 _UNFINISHED = (".partial", ".sums")
 
 FetchPart = Callable[[int, int], bytes | None]
@@ -105,6 +106,14 @@ class FileCache:
         with suppress(OSError):
             os.utime(self._path(content, size_bytes))
 
+    def let_go(self, content: str, size_bytes: int) -> None:
+        """Tell that a file, if it is there, is of use only to processes that say so within an hour."""
+        path = self._path(content, size_bytes)
+        with suppress(OSError):
+            used_at = time.time() - _UNUSED_SECONDS + _LET_GO_SECONDS
+            if path.stat().st_mtime > used_at:
+                os.utime(path, (used_at, used_at))
+
     def _path(self, content: str, size_bytes: int) -> Path:
         return self.path / hashlib.blake2b(f"{content}\n{size_bytes}".encode(), digest_size=16).hexdigest()
 
@@ -128,6 +137,7 @@ class FileCache:
 
     def _fetch(self, path: Path, size_bytes: int, fetch: FetchPart) -> bool:
         """Fetch the missing parts of a file and rename it into place; the lock is held."""
+        self._forget(path)  # first, as the folder may be full
         partial, sums = (path.with_suffix(suffix) for suffix in _UNFINISHED)
         partial.touch()
         sums.touch()
@@ -151,6 +161,7 @@ class FileCache:
 
     def _fetch_known(self, path: Path, known: KnownFile, fetch: Callable[[int, int], bytes]) -> bool:
         """The same for a file whose chunks are known."""
+        self._forget(path)
         partial = path.with_suffix(".partial")
         partial.touch()
         with partial.open("r+b") as file:
@@ -168,14 +179,16 @@ class FileCache:
     def _put_in_place(self, partial: Path, path: Path) -> None:
         partial.rename(path)
         fsync_path(self.path)
-        self._forget()
 
-    def _forget(self) -> None:
-        """Delete files that were not used for long; processes that map them keep their pages."""
+    def _forget(self, fetched: Path) -> None:
+        """Delete files that were not used for long, but for one that is about to be fetched, and its lock.
+
+        Processes that map them keep their pages.
+        """
         oldest = time.time() - _UNUSED_SECONDS
         for path in self.path.iterdir():
             with suppress(FileNotFoundError):
-                if path.stat().st_mtime < oldest:
+                if path.stem != fetched.name and path.stat().st_mtime < oldest:
                     path.unlink()
 
 

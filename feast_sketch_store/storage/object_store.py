@@ -204,6 +204,12 @@ class ObjectStorage(Storage):
             content = self._content_of(self._key(name), known)
             FileCache(self._cache_path).keep(content, known.size_bytes)
 
+    def let_go_of_copy(self, name: str, known: KnownFile) -> None:
+        """Tell that a copy in the cache may be deleted soon, see `Storage.let_go_of_copy`."""
+        if self._cache_path is not None:
+            content = self._content_of(self._key(name), known)
+            FileCache(self._cache_path).let_go(content, known.size_bytes)
+
     # -- write ---------------------------------------------------------------------------------
 
     def prepare(self) -> None:

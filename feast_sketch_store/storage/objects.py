@@ -34,6 +34,8 @@ _PROBE = "conditions-probe"  # stays in the bucket, so that the next probe is on
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w{1,60})</Code>")
+# What is asked for the credentials of a machine's role, by the paths of Amazon and Azure.
+_ROLE = re.compile(r"/latest/(api/token|meta-data/)|/metadata/identity/|Error performing token request")
 
 
 @dataclass(frozen=True)
@@ -295,6 +297,8 @@ def _missing(where: str) -> MissingFileError:
 def _reason(error: Exception) -> str:
     """The part of an error of obstore that may be shown."""
     text = str(error)
+    if _ROLE.search(text):
+        return "no credentials are given in storage_options or the environment, nor by a role of this machine"
     code, status = _CODE.search(text), _STATUS.search(text)
     if code or status:
         told = " ".join(match[1] for match in (status, code) if match)

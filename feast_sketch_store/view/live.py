@@ -101,7 +101,7 @@ class LiveView:
     max_staleness_seconds : how old answers may be for the view to count as ready; None for any age.
     is_replica : whether a thread looks at the storage once per interval, from the first read on, so that no
         later read waits for it; and whether the view starts from what the host knows of it, if the storage
-        cannot be reached.
+        cannot be read.
 
     Raises
     ------
@@ -146,7 +146,7 @@ class LiveView:
             try:
                 self._state = self._loader.sealed()
                 self._learn(self._state.sealed, self.stored_schema(), self.stored_join_keys)
-            except StorageError:
+            except (DamagedFileError, StorageError):
                 if not self._learn_from_last_known():
                     raise
             self._state = replace(self._state, semantics=self._loader.semantics)
@@ -254,15 +254,15 @@ class LiveView:
         return None
 
     def known_join_keys(self) -> Mapping[str, str] | None:
-        """`stored_join_keys`; while the storage cannot be reached, those that this host has noted.
+        """`stored_join_keys`; while the storage cannot be read, those that this host has noted.
 
         Raises
         ------
-        StorageError : the storage cannot be reached, and this host has noted none.
+        DamagedFileError, StorageError : the storage cannot be read, and this host has noted none.
         """
         try:
             found = self.stored_join_keys()
-        except StorageError:
+        except (DamagedFileError, StorageError):
             if not (noted := self._loader.last_known_join_keys()):
                 raise
             return noted
@@ -454,7 +454,7 @@ class LiveView:
             self._refresh(self._state)
         except (DamagedFileError, StorageError) as error:
             self._problem = str(error)
-            if not self._is_open and not (isinstance(error, StorageError) and self._start_from_last_known()):
+            if not self._is_open and not self._start_from_last_known():
                 raise
             self._seen_process_write, self._looked_at = seen, now  # not again at every read
             self.metrics.looked(False)

@@ -36,7 +36,7 @@ _logger = logging.getLogger(__name__)
 
 Items: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]  # indptr, ids, times
 
-_KEEP_SECONDS = 3_600.0  # between two signs that fetched files are in use
+_KEEP_SECONDS = 1_200.0  # between two signs that fetched files are in use
 _MAX_QUESTIONS = 64  # that are kept prepared; each is the features of a request
 
 
@@ -244,7 +244,10 @@ class StateLoader:
         self._damaged: set[str] = set()  # snapshots that turned out to be while they were read
         self._orders: dict[str, RowKeys] = {}  # by the names of files of one snapshot
         self._last_known = last_known
-        self._kept_copies_at = -np.inf  # time.monotonic()
+        self._kept_copies: SnapshotFile | None = (
+            None  # of the snapshot whose files were told to be in use ...
+        )
+        self._kept_copies_at = -np.inf  # ... and when, by time.monotonic()
         self._last_warning = ""
         self.phase = EMPTY  # what `load` does, or did last
         self.newest_number = -1  # the last commit that the newest snapshot covers, as of the last look
@@ -351,6 +354,8 @@ class StateLoader:
     def _keep(self, state: State, log: LogRead) -> None:
         """Keep what was read behind a state on this host."""
         if self._last_known is None:
+            with suppress(StorageError, DamagedFileError):
+                self._keep_copies(state)
             return
 
         def all_rows() -> LogRead:
@@ -366,10 +371,15 @@ class StateLoader:
                 _logger.warning("%s; a start while the storage is down would lack it", error)
 
     def _keep_copies(self, state: State) -> None:
-        """Tell the cache, now and then, that the files of a state are in use."""
-        if state.snapshot is not None and time.monotonic() - self._kept_copies_at > _KEEP_SECONDS:
-            self._kept_copies_at = time.monotonic()
-            state.snapshot.keep_copies()
+        """Tell the cache, now and then, which files are in use, and at once which are no more."""
+        snapshot, before = state.snapshot, self._kept_copies
+        if snapshot is None or not snapshot.storage.fetches:
+            return
+        if snapshot != before or time.monotonic() - self._kept_copies_at > _KEEP_SECONDS:
+            self._kept_copies, self._kept_copies_at = snapshot, time.monotonic()
+            snapshot.keep_copies()
+            if before is not None and before != snapshot:
+                before.let_go_of_copies(snapshot)
 
     @property
     def where(self) -> str:
@@ -421,8 +431,9 @@ class StateLoader:
             is_outdated = listing.pinned != state.pinned
         else:
             is_outdated = listing.newest != state.newest_seen or not self._row_log.is_at_end(state.position)
-        if not is_outdated and self._last_known is not None:
-            self._last_known.note_answer()
+        if not is_outdated:
+            if self._last_known is not None:
+                self._last_known.note_answer()
             with suppress(StorageError, DamagedFileError):
                 self._keep_copies(state)
         return is_outdated

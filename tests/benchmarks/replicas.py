@@ -46,9 +46,7 @@ def run(*, quick: bool) -> None:
     num_users = 2_000 if quick else 100_000
     with object_servers.start("moto") as server, proxy(server.port) as link, temporary_folder() as folder:
         url = server.bucket() + "/store"
-        writer = View(open_bucket(url, server.options).within("view/"), _SETTINGS, _NEVER, 0.0)
-        _write(writer, range(num_users), seconds=0)
-        writer.seal()
+        writer = filled_view(url, server.options, num_users)
         print_set_up(f"{num_users:,} users with {VALUES} of {VOCABULARY:,} values", "obstore", "moto")
         replica_options = link.options(server.options)
         _refreshes(writer, url, replica_options, link, folder, num_users)
@@ -67,6 +65,14 @@ def run(*, quick: bool) -> None:
         print_table(header, rows)
 
 
+def filled_view(url: str, options: dict[str, str], num_users: int) -> View:
+    """A view of a bucket with rows that are sealed."""
+    view = View(open_bucket(url, options).within("view/"), _SETTINGS, _NEVER, 0.0)
+    _write(view, range(num_users), seconds=0)
+    view.seal()
+    return view
+
+
 def _write(view: View, users: Any, seconds: int, extra: int | None = None) -> None:
     facts = draw_facts(len(users), VOCABULARY, seed=seconds + 1)
     event = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)
@@ -80,7 +86,10 @@ def _write(view: View, users: Any, seconds: int, extra: int | None = None) -> No
     )
 
 
-def _replica(url: str, options: dict[str, str], cache: Path, interval_seconds: float) -> View:
+def replica_of(
+    url: str, options: dict[str, str], cache: Path | None = None, interval_seconds: float = 1000.0
+) -> View:
+    """A replica of it; the cache is the host's."""
     storage = open_bucket(url, options, True, cache).within("view/")
     return View(storage, _SETTINGS, _NEVER, interval_seconds, is_replica=True)
 
@@ -92,7 +101,7 @@ def _refreshes(
     writer: View, url: str, options: dict[str, str], link: Proxy, folder: Path, num_users: int
 ) -> None:
     """Bytes that one host fetches after a commit, after a delta over it, and after a new base."""
-    replica = _replica(url, options, folder / "cache", 1000.0)
+    replica = replica_of(url, options, folder / "cache")
     start = link.bytes_down
     replica.refresh()
     base = link.bytes_down - start
@@ -115,8 +124,13 @@ def _refreshes(
         new_base = fetched()
         per_row = (commit + delta) / len(users)
         rows.append((f"{share:.1%}", len(users), commit, delta, new_base, number(per_row)))
+    _write(writer, range(1), 0)
+    late = fetched()
+    _write(writer, range(1), 0)
+    another = fetched()
     replica.close()
     print(f"\nfirst fetch {base:,} bytes, a look that finds nothing {nothing:,}")
+    print(f"a late row {late:,} bytes, with the order index; the next one {another:,}")
     header = (
         "changed",
         "rows",
@@ -190,7 +204,7 @@ def _serve(pipe: Connection, url: str, options: dict[str, str], cache: Path) -> 
             return
         if question == "open":
             began = time.monotonic()
-            view = _replica(url, options, cache, INTERVAL_SECONDS)
+            view = replica_of(url, options, cache, INTERVAL_SECONDS)
             view.read(hashes, ["viewed"])
             assert view.freshness().state in ("SERVING", "REFRESHING")
             pipe.send(time.monotonic() - began)

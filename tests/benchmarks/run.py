@@ -36,6 +36,7 @@ BENCHMARKS = (
     "materialize",
     "refresh",
     "replicas",
+    "looks",
     "startup",
     "cold_reads",
     "feature_server",

@@ -1,6 +1,6 @@
 """A campaign: a replica reads through a proxy that delays, cuts, corrupts and refuses, beside writes.
 
-    python tests/faults/bad_network.py [--seconds 600] [--seed 1]
+    python tests/faults/bad_network.py [--server weed] [--seconds 600] [--seed 1]
 
 Every `online_read` must be answered, with what was written up to some commit, never less than was seen
 before. When the faults end, the replica must see everything. The proxy and the writer, who reaches the bucket
@@ -54,11 +54,12 @@ _VIEW = FeatureView(
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="A replica behind a bad network.")
+    parser.add_argument("--server", choices=["moto", "weed"], default="moto")
     parser.add_argument("--seconds", type=float, default=600.0, help="of faults")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     buckets._RETRIES = 1
-    with object_servers.start("moto") as server, tempfile.TemporaryDirectory() as folder:
+    with object_servers.start(arguments.server) as server, tempfile.TemporaryDirectory() as folder:
         campaign = _Campaign(server, Path(folder), arguments.seed)
         failures = campaign.run(arguments.seconds)
     faulty, quiet = (campaign.p99(part) for part in ("faults", "quiet"))

@@ -18,11 +18,14 @@ from datetime import UTC, datetime, timedelta
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+import feast.metrics  # before prometheus_client; the server's workers count in the same folder
 import pandas as pd
 import pytest
 from feast import Entity, FeatureService, FeatureStore, FeatureView, Field, FileSource, PushSource, ValueType
 from feast.repo_config import RepoConfig
 from feast.types import Int64, Set, String
+from prometheus_client import CollectorRegistry
+from prometheus_client.multiprocess import MultiProcessCollector
 from requests import RequestException
 
 from tests.helpers.length import by_length
@@ -244,6 +247,31 @@ def test_statuses_timestamps_and_metadata(server):
     assert country["statuses"] == ["PRESENT", "NOT_FOUND"]
     assert country["event_timestamps"] == ["2026-05-01T12:00:00Z", "1970-01-01T00:00:00Z"]
     assert [view["name"] for view in answer["metadata"]["feature_view_metadata"]] == ["history"]
+
+
+def scraped(name: str) -> float:
+    """A metric of the view ``history``, as Feast's endpoint adds it up from the files of all workers."""
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry)
+    samples = [sample for family in registry.collect() for sample in family.samples]
+    return sum(s.value for s in samples if s.name == name and s.labels.get("view") == "history")
+
+
+@pytest.mark.parametrize("name", ["feast_sketch_reads_total", "feast_sketch_absent_entities_total"])
+def test_metrics_of_forked_workers_add_up(server, name):
+    assert feast.metrics
+    for worker in server.workers:
+        before = scraped(name)
+
+        def is_counted(before=before):
+            server.ask(10**6)  # nobody; what was counted before is written with the next read
+            return scraped(name) > before
+
+        with server.only(worker):
+            if server.kind == "sketch":
+                assert _soon(is_counted), f"worker {worker} counts nothing"
+            else:
+                assert not is_counted()
 
 
 def test_push(server):

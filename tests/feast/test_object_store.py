@@ -1,6 +1,7 @@
 """A store in a bucket, through Feast: its whole life, in several processes."""
 
 import json
+import logging
 import pickle
 import subprocess
 import sys
@@ -12,6 +13,8 @@ import yaml
 from click.testing import CliRunner
 from feast import Entity, FeatureStore, FeatureView, Field, FileSource, PushSource, ValueType
 from feast.data_source import PushMode
+from feast.repo_contents import RepoContents
+from feast.repo_operations import registry_dump
 from feast.types import Set, String
 
 from feast_sketch_store import SketchReader, open_view
@@ -215,6 +218,26 @@ def test_credentials_are_hidden(moto, url, tmp_path):
     report = run(tmp_path, "inspect", "history")
     pickled = pickle.dumps(store._get_provider().online_store)
     for text in (report, repr(open_view(store, "history").storage), repr(pickled)):
+        assert SECRET_KEY not in text
+
+
+def test_credentials_of_a_file_are_in_nothing_that_feast_shows(moto, url, tmp_path, caplog):
+    caplog.set_level(logging.DEBUG)
+    write_repository(tmp_path, moto, url)
+    file = tmp_path / "feature_store.yaml"
+    content = yaml.safe_load(file.read_text())
+    content["online_store"]["storage_options"] = moto.options
+    file.write_text(yaml.safe_dump(content))
+    store = FeatureStore(repo_path=str(tmp_path))
+    user, view = definitions(tmp_path)
+    plans = store.plan(RepoContents([], [], [view], [], [], [], [user], [], []))
+    store.apply([user, view])
+    push(store, 1, "FR")
+    texts = [registry_dump(store.config, tmp_path), *map(repr, plans), caplog.text]
+    # `repr` of Feast's own `RepoConfig` shows the file as it is, which docs/object_stores.md says.
+    texts += [repr(store.config.online_store), repr(store._get_provider().online_store)]
+    texts.append((tmp_path / "registry.db").read_bytes().decode("latin-1"))
+    for text in texts:
         assert SECRET_KEY not in text
 
 

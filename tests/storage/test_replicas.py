@@ -4,6 +4,7 @@ import datetime
 import gc
 import itertools
 import json
+import os
 import threading
 import time
 
@@ -432,6 +433,73 @@ def test_replicas_at_one_version_give_the_same(bucket):
 
 
 # -- fetching ------------------------------------------------------------------------------------
+
+
+def fetched_by(view):
+    """Gives the names of files that a replica fetches from now on, beside manifests and the row log."""
+    names = []
+    map_file = view._snapshots.storage.map
+
+    def note(name, known=None):
+        names.append(name.partition(".")[2].partition(".")[0])
+        return map_file(name, known)
+
+    view._snapshots.storage.map = note
+    return names
+
+
+def test_the_order_index_is_fetched_for_late_rows_only(bucket):
+    """32 bytes a row: as much again as the sealed rows."""
+    bucket.put({user: [f"a{user}", "milk"] for user in range(20)}, second=1)
+    bucket.writer.seal()
+    replica = bucket.replica()
+    names = fetched_by(replica)
+    served(replica)
+    assert names == ["base"]
+    for second, how in ((2, {}), (3, {"as_delta": True}), (4, {"as_delta": True})):
+        bucket.put({user: [f"b{second}"] for user in range(5)}, second=second)
+        replica.poll()
+        bucket.writer.seal(**how)
+        replica.poll()
+        served(replica)
+    assert set(names) == {"base"}, "no row was late"
+    # Newer than the base and the last delta of others: only what lists the entity counts.
+    bucket.put({10: ["c"]}, second=3)
+    replica.poll()
+    assert set(names) == {"base"}
+    bucket.put({1: ["late"], 11: ["late"]}, second=0)
+    replica.poll()
+    assert names.count("order") == 2, "that of the delta that lists one, and that of the base for the other"
+    bucket.put({1: ["later"], 12: ["late"]}, second=0)
+    replica.poll()
+    assert names.count("order") == 2, "they are mapped once"
+    found = served(replica)
+    assert (found[1], found[10], found[11]) == ({"b4"}, {"c"}, {"a11", "milk"})
+    replica.close()
+
+
+def test_a_cache_lets_go_of_what_a_new_base_replaced(bucket):
+    """Each new base is a file as large as the view: a disk of twice that would be full within days."""
+    fill(bucket)
+    replica = bucket.replica()
+    served(replica)
+    for second in range(2, 6):
+        bucket.put({29: [f"late {second}"]}, second=second)
+        bucket.writer.seal(as_delta=second == 3)
+        replica.poll()
+        served(replica)
+        for path in bucket.cache.iterdir():  # an hour passes
+            passed = path.stat().st_mtime - 3601
+            os.utime(path, (passed, passed))
+        replica._loader._kept_copies_at = -np.inf  # so what is in use is told again
+        replica.poll()
+    needed = {file.size_bytes for file in bucket.writer._snapshots.list()[0].manifest().all_files}
+    files = [path for path in bucket.cache.iterdir() if not path.suffix]
+    assert len(files) == 2, "the last base, and the one before, which the next fetch deletes"
+    assert {path.stat().st_size for path in files} & needed
+    replica.close()
+    bucket.link.take_down()
+    assert served(bucket.replica())[29] == {"late 5"}
 
 
 def test_a_part_that_arrives_changed_is_fetched_again(bucket, monkeypatch):

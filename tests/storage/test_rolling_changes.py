@@ -13,7 +13,9 @@ from feast_sketch_store.operations.verification import verify_view
 from feast_sketch_store.row_log import fresh_objects, table
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.snapshot import files
-from feast_sketch_store.storage import object_lease
+from feast_sketch_store.storage import buckets, object_lease
+from feast_sketch_store.storage.buckets import open_bucket
+from feast_sketch_store.storage.object_store import ObjectStorage
 from feast_sketch_store.structures.goals import NOISE_RATIO, Goal
 from feast_sketch_store.view import last_known, live
 from feast_sketch_store.view.sealing import SealPolicy
@@ -36,17 +38,17 @@ def settings_of(target, presence=1e-9):
 SETTINGS = settings_of(Goal(NOISE_RATIO, 0.1, "sets"))
 
 
-class Bucket(ObjectsInMemory):
-    """Where each view is as if it was in a process of its own."""
+class OwnProcess:
+    """A storage that is to each view as if it was in a process of its own."""
 
     fetches = True
 
     @property
     def identity(self):
-        return f"{self.location} {id(self)}"
+        return f"{super().identity} {id(self)}"
 
 
-class SeenByOlderRelease(Bucket):
+class SeenByOlderRelease(OwnProcess):
     """Manifests with checksums of chunks have a version that no release knows."""
 
     def read(self, name, start=0, length=None):
@@ -56,17 +58,47 @@ class SeenByOlderRelease(Bucket):
         return content
 
 
-class WrittenByOlderRelease(Bucket):
+class WrittenByOlderRelease(OwnProcess):
     """Manifests are without checksums of chunks."""
 
     fetches = False
 
 
+class Served(ObjectStorage):
+    """Objects of a server, of which a folder is a storage of the same kind."""
+
+    def within(self, folder):
+        part = super().within(folder)
+        return type(self)(part._objects, part._prefix, self.read_only)
+
+
+class InMemory:
+    """Opens storages of the same objects in this process."""
+
+    def __init__(self):
+        self._files = Files()
+
+    def open(self, kind, read_only=False):
+        return type("Opened", (kind, ObjectsInMemory), {})(self._files, read_only)
+
+
+class OnServer:
+    """The same in a bucket of a server that runs, with connections of their own."""
+
+    def __init__(self, server):
+        self._server, self._url = server, server.bucket() + "/store"
+
+    def open(self, kind, read_only=False):
+        buckets._objects.cache_clear()
+        opened = open_bucket(self._url, self._server.options).within("view/")
+        return type("Opened", (kind, Served), {})(opened._objects, opened._prefix, read_only)
+
+
 class Fleet:
     """Replicas, each read by a thread all the time. All users have the same values, those of one commit."""
 
-    def __init__(self):
-        self.files = Files()
+    def __init__(self, place):
+        self.place = place
         self.commits = 0
         self.reads = 0
         self.problems = []
@@ -74,12 +106,13 @@ class Fleet:
         self._replicas = {}
         self._changed = threading.Condition()  # after each read
 
-    def writer(self, settings=SETTINGS, storage=Bucket):
-        return View(storage(self.files), settings, NEVER, 0.0)
+    def writer(self, settings=SETTINGS, kind=OwnProcess):
+        return View(self.place.open(kind), settings, NEVER, 0.0)
 
-    def start(self, name, settings=SETTINGS, storage=Bucket):
+    def start(self, name, settings=SETTINGS, kind=OwnProcess):
         """A replica, in the place of the one with the same name, which ends when the new one serves."""
-        view = View(storage(self.files, read_only=True), settings, NEVER, INTERVAL_SECONDS, is_replica=True)
+        storage = self.place.open(kind, read_only=True)
+        view = View(storage, settings, NEVER, INTERVAL_SECONDS, is_replica=True)
         is_over = threading.Event()
         self._look(name, view, 0)
         thread = threading.Thread(target=self._read_on, args=(name, view, is_over))
@@ -146,9 +179,14 @@ class Fleet:
         return min(versions)
 
 
-@pytest.fixture
-def fleet():
-    running = Fleet()
+@pytest.fixture(params=["memory", pytest.param("weed", marks=pytest.mark.object_servers)])
+def fleet(request):
+    place = (
+        InMemory()
+        if request.param == "memory"
+        else OnServer(request.getfixturevalue("object_server")("weed"))
+    )
+    running = Fleet(place)
     yield running
     for name in list(running._replicas):
         running.stop(name)
@@ -201,12 +239,12 @@ def test_replicas_serve_through_a_change_of_structures_and_rates(fleet):
 def test_replicas_serve_through_an_upgrade_that_begins_with_them(fleet, monkeypatch):
     with monkeypatch.context() as older:
         older.setattr(feast_sketch_store, "__version__", "0.0.1")
-        writer = fleet.writer(storage=WrittenByOlderRelease)
+        writer = fleet.writer(kind=WrittenByOlderRelease)
         fleet.commit(writer)
         writer.seal()
         assert not any(file.chunks for file in fleet.writer()._snapshots.list()[0].manifest().all_files)
         for name in ("a", "b"):
-            fleet.start(name, storage=SeenByOlderRelease)
+            fleet.start(name, kind=SeenByOlderRelease)
         fleet.start("a")
         with changed(fleet):
             fleet.commit(writer)
@@ -224,10 +262,10 @@ def test_replicas_serve_through_an_upgrade_that_begins_with_them(fleet, monkeypa
 
 
 def test_a_replica_of_an_older_release_serves_on_what_it_had(fleet, caplog):
-    writer = fleet.writer(storage=WrittenByOlderRelease)
+    writer = fleet.writer(kind=WrittenByOlderRelease)
     fleet.commit(writer)
     writer.seal()
-    late = fleet.start("late", storage=SeenByOlderRelease)
+    late = fleet.start("late", kind=SeenByOlderRelease)
     fleet.start("early")
     writer = fleet.writer()
     for _ in range(3):  # its own snapshot is gone then
@@ -241,6 +279,9 @@ def test_a_replica_of_an_older_release_serves_on_what_it_had(fleet, caplog):
     assert (told.state, told.is_ready) == ("STALE", True)
     assert "upgrade feast_sketch_store" in told.problem
     assert "upgrade feast_sketch_store" in caplog.text
+    fleet.commit(writer)
+    fleet.wait_until_seen("early")
+    fleet.wait_for_reads()
     assert fleet.seen["late"] < fleet.seen["early"]
     fleet.start("late")
     fleet.wait_until_seen()
@@ -270,7 +311,7 @@ def test_a_writer_whose_clock_is_an_hour_off_loses_nothing(fleet, monkeypatch, h
     for name in ("a", "b"):
         fleet.start(name)
     draft = right._draft
-    # The storage, in tests.storage.memory, has its own clock.
+    # The storage, in tests.storage.memory or a server, has its own clock.
     for module in (files, table, object_lease, fresh_objects, last_known, live):
         monkeypatch.setattr(module, "time", Clock(3600 * hours))
     off = fleet.writer()
@@ -292,5 +333,5 @@ def test_a_writer_whose_clock_is_an_hour_off_loses_nothing(fleet, monkeypatch, h
         fleet.commit(off)
         off.seal()
         off.vacuum()
-    found = verify_view(Bucket(fleet.files), [CODEC])
+    found = verify_view(fleet.place.open(OwnProcess), [CODEC])
     assert (found.problems, found.leftovers) == ([], [])

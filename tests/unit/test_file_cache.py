@@ -115,6 +115,41 @@ def test_what_nobody_uses_goes(tmp_path):
     assert mapped.tobytes() == CONTENT
 
 
+def test_what_another_file_replaced_goes_an_hour_later(tmp_path):
+    cache = FileCache(tmp_path)
+    for content in ("old", "kept"):
+        cache.map(content, SIZE, Source())
+        cache.let_go(content, SIZE)
+    cache.let_go("not there", SIZE)
+    cache.map("b", SIZE, Source())
+    files = {content: cache._path(content, SIZE) for content in ("old", "kept", "b")}
+    assert all(path.exists() for path in files.values())
+    cache.keep("kept", SIZE)  # by another process, whose rows are those of before
+    for content in ("old", "kept"):
+        passed = files[content].stat().st_mtime - 3601
+        os.utime(files[content], (passed, passed))
+    cache.map("c", SIZE, Source())
+    assert {content: path.exists() for content, path in files.items()} == {
+        "old": False,
+        "kept": True,
+        "b": True,
+    }
+
+
+def test_what_nobody_uses_makes_room_for_what_is_fetched(tmp_path):
+    cache = FileCache(tmp_path)
+    cache.map("a", SIZE, Source())
+    (old,) = [path for path in tmp_path.iterdir() if not path.suffix]
+    os.utime(old, (0, 0))
+
+    def fails(start, end):
+        assert not old.exists()
+        raise StorageError("no room")
+
+    with pytest.raises(StorageError, match="no room"):
+        cache.map("b", SIZE, fails)
+
+
 def test_a_cut_file_is_told(tmp_path):
     FileCache(tmp_path).map("a", SIZE, Source())
     (path,) = [path for path in tmp_path.iterdir() if not path.suffix]

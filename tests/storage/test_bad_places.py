@@ -1,0 +1,345 @@
+"""Places that cannot be used: servers that answer anything, expired credentials, full and foreign caches."""
+
+import datetime
+import errno
+import logging
+import os
+import time
+import traceback
+from contextlib import suppress
+
+import pytest
+from feast.protos.feast.types.Value_pb2 import StringSet, Value
+
+from feast_sketch_store.errors import SettingsError, StorageError
+from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.storage import buckets, file_cache
+from feast_sketch_store.storage.base import MissingFileError
+from feast_sketch_store.storage.buckets import _objects, open_bucket
+from feast_sketch_store.view import last_known
+from feast_sketch_store.view.sealing import SealPolicy
+from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
+from feast_sketch_store.view.view import View
+from tests.helpers.http_proxy import Answer, Request, request_proxy
+from tests.helpers.keys import user_hashes, user_key
+
+ACCESS, SECRET, TOKEN, SIGNATURE = "access-key-4711", "secret-key-4712", "token-4713", "signature-4714"
+WORDS = (ACCESS, SECRET, TOKEN, SIGNATURE)
+S3 = {
+    "region": "us-east-1",
+    "allow_http": "true",
+    "access_key_id": ACCESS,
+    "secret_access_key": SECRET,
+    "session_token": TOKEN,
+}
+AZURE = {
+    "allow_http": "true",
+    "account_name": "account",
+    "sas_key": f"sv=2021-08-06&sig={SIGNATURE}",
+}
+ECHO = "".join(f"<Echo>{word}</Echo>" for word in WORDS)
+ANSWERS = {
+    "expired": (400, f"<Error><Code>ExpiredToken</Code><Token-0>{TOKEN}</Token-0>{ECHO}</Error>"),
+    "unknown key": (403, f"<Error><Code>InvalidAccessKeyId</Code>{ECHO}</Error>"),
+    "signature": (403, f"<Error><Code>SignatureDoesNotMatch</Code>{ECHO}</Error>"),
+    "unauthorized": (401, ECHO),
+    "no bucket": (404, f"<Error><Code>NoSuchBucket</Code>{ECHO}</Error>"),
+    "plain 404": (404, f"Not Found {ECHO}"),
+    "moved": (301, ECHO),
+    "busy": (503, f"<Error><Code>SlowDown</Code>{ECHO}</Error>"),
+    "broken": (500, f"<html>{ECHO}"),
+    "login page": (200, f"<html>{ECHO}</html>"),
+    "nothing": (200, ""),
+    "odd code": (400, f"<Error><Code>{SECRET} x</Code></Error>"),
+}
+CODEC = FeatureCodec("viewed", "string_set_val")
+SETTINGS = ViewSettings("history", 1e-9, {"viewed": FeatureSettings(CODEC, 1e-9, 1000)})
+NEVER = SealPolicy(1.0, 10**9)
+LONG_SECONDS = 1000.0
+
+
+@pytest.fixture(autouse=True)
+def one_try(monkeypatch):
+    monkeypatch.setattr(buckets, "_RETRIES", 0)
+    _objects.cache_clear()
+    yield
+    _objects.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def moto(object_server):
+    return object_server("moto")
+
+
+@pytest.fixture
+def link(moto):
+    with request_proxy(moto.port) as running:
+        yield running
+
+
+def answering(kind):
+    status, body = ANSWERS[kind]
+    headers = [("Content-Type", "application/xml")]
+    if status == 301:
+        headers.append(("Location", f"http://127.0.0.1:1/?X-Amz-Signature={SIGNATURE}&token={TOKEN}"))
+    return lambda request: Answer(status, "told", headers, b"" if request.method == "HEAD" else body.encode())
+
+
+def create(storage):
+    with storage.create("a") as file:
+        file.write(b"x")
+
+
+CALLS = {
+    "list": lambda storage: storage.list(),
+    "list after": lambda storage: storage.list("rows/", "a"),
+    "folders": lambda storage: storage.folders(),
+    "info": lambda storage: storage.info("a"),
+    "walk": lambda storage: list(storage.walk()),
+    "read": lambda storage: storage.read("a"),
+    "read range": lambda storage: storage.read("a", 1, 1),
+    "map": lambda storage: storage.map("a"),
+    "prepare": lambda storage: storage.prepare(),
+    "create": create,
+    "replace": lambda storage: storage.replace("a", b"x"),
+    "delete": lambda storage: storage.delete(["a", "b"]),
+    "delete all": lambda storage: storage.delete_all(),
+}
+
+
+@pytest.mark.parametrize("scheme", ["s3", "az"])
+@pytest.mark.parametrize("kind", ANSWERS)
+def test_no_answer_of_a_server_leads_to_credentials_in_an_error(link, caplog, scheme, kind):
+    caplog.set_level(logging.DEBUG)
+    link.handle = answering(kind)
+    endpoint = f"http://127.0.0.1:{link.port}"
+    options = {**(S3 if scheme == "s3" else AZURE), "endpoint": endpoint}
+    storage = open_bucket(f"{scheme}://bucket/store", options).within("view/")
+    texts = []
+    for call in CALLS.values():
+        with suppress(StorageError):  # what else is raised fails the test
+            try:
+                call(storage)
+            except StorageError as error:
+                texts += [str(error), repr(error), "".join(traceback.format_exception(error))]
+                raise
+    assert len(texts) >= 3
+    texts.append(caplog.text)
+    assert not [(word, text) for text in texts for word in WORDS if word in text]
+
+
+@pytest.mark.parametrize("status", [403, 404, 500])
+def test_missing_credentials_are_no_missing_server(link, moto, monkeypatch, status):
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    link.handle = lambda request: Answer(status, "told", [], b"denied")  # of the machine's role
+    options = {"endpoint": moto.options["endpoint"], "region": "us-east-1", "allow_http": "true"}
+    options["metadata_endpoint"] = f"http://127.0.0.1:{link.port}"
+    with pytest.raises(StorageError, match="no credentials are given"):
+        open_bucket("s3://bucket/store", options).list()
+
+
+@pytest.mark.parametrize("kind", [kind for kind in ANSWERS if kind not in ("nothing", "login page")])
+def test_a_view_of_a_place_that_is_none_is_not_empty(link, kind):
+    """Whoever misspells a bucket is told, and not that nobody has any features."""
+    link.handle = answering(kind)
+    options = {**S3, "endpoint": f"http://127.0.0.1:{link.port}"}
+    view = View(open_bucket("s3://bucket/store", options).within("view/"), SETTINGS, NEVER, 0.0)
+    with pytest.raises(StorageError, match="s3://bucket/store") as raised:
+        view.read(user_hashes([1]), ["viewed"])
+    assert not isinstance(raised.value, MissingFileError)
+    with pytest.raises(StorageError, match="s3://bucket/store"):
+        put(view, 1, "milk")
+    view.close()
+
+
+# -- replicas ------------------------------------------------------------------------------------
+
+
+def put(view, user, *items, second=0):
+    event = datetime.datetime(2026, 1, 1, 0, 0, second)
+    value = Value(string_set_val=StringSet(val=items))
+    view.write([(user_key(user), {"viewed": value}, event, None)])
+
+
+def read(view):
+    found = {}
+    for answer in view.read(user_hashes(range(5)), ["viewed"]):
+        feature = answer.features["viewed"]
+        values = feature.decoder.values(feature.states, feature.indptr, feature.symbols)
+        for user, value in zip(answer.found, values, strict=True):
+            found[int(user)] = set(value.string_set_val.val)
+    return found
+
+
+class Bucket:
+    """A sealed view in a bucket, its writer, and replicas behind a proxy."""
+
+    def __init__(self, server, link, *items):
+        self.url, self.options, self.link = server.bucket() + "/store", server.options, link
+        self.writer = View(open_bucket(self.url, self.options).within("view/"), SETTINGS, NEVER, 0.0)
+        put(self.writer, 1, *items)
+        self.writer.seal()
+
+    def replica(self, cache):
+        _objects.cache_clear()
+        options = self.link.options(self.options)
+        storage = open_bucket(self.url, options, True, cache).within("view/")
+        return View(storage, SETTINGS, NEVER, LONG_SECONDS, is_replica=True)
+
+
+@pytest.fixture
+def bucket(moto, link):
+    return Bucket(moto, link, "milk")
+
+
+@pytest.mark.parametrize("kind", ["expired", "signature", "no bucket", "login page", "busy"])
+def test_a_replica_whose_token_expires_serves_on(bucket, link, tmp_path, kind, caplog):
+    replica = bucket.replica(tmp_path)
+    assert read(replica) == {1: {"milk"}}
+    link.handle = answering(kind)
+    put(bucket.writer, 2, "tea")
+    replica.poll()
+    assert read(replica) == {1: {"milk"}}
+    told = replica.freshness()
+    assert (told.state, told.is_ready) == ("STALE", True)
+    assert bucket.url in told.problem
+    assert not [word for word in WORDS if word in told.problem + caplog.text]
+    late = bucket.replica(tmp_path)  # another process of the host, while it lasts
+    assert read(late) == {1: {"milk"}}
+    link.handle = Request.answered
+    for view in (replica, late):
+        view.poll()
+        assert read(view) == {1: {"milk"}, 2: {"tea"}}
+        assert view.freshness().state == "SERVING"
+        view.close()
+
+
+def test_a_cache_that_cannot_be_written_is_named(bucket, tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    for place in (tmp_path / "file" / "cache", "/proc/no/cache"):
+        replica = bucket.replica(type(tmp_path)(place))
+        with pytest.raises(StorageError, match=f"{place}: the cache cannot be used"):
+            read(replica)
+        told = replica.freshness(look=True)
+        assert (told.state, told.is_ready) == ("EMPTY", False)
+        replica.close()
+
+
+def test_a_replica_whose_disk_is_full_serves_on(bucket, tmp_path, monkeypatch, caplog):
+    replica = bucket.replica(tmp_path)
+    assert read(replica) == {1: {"milk"}}
+    put(bucket.writer, 2, "tea")
+    bucket.writer.seal()
+
+    def full(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(file_cache.os, "fsync", full)
+        replica.poll()
+        assert read(replica) == {1: {"milk"}}
+        told = replica.freshness()
+        assert told.state == "STALE"
+        assert "the cache cannot be used" in told.problem
+        assert "No space left" in told.problem
+    assert "No space left" in caplog.text
+    replica.poll()
+    assert read(replica) == {1: {"milk"}, 2: {"tea"}}
+    replica.close()
+
+
+def test_releases_that_keep_different_notes_share_a_cache(bucket, link, tmp_path, monkeypatch):
+    def of_newer_release():
+        return monkeypatch.setattr(last_known, "_FORMAT_VERSION", 2)
+
+    def of_older_release():
+        return monkeypatch.setattr(last_known, "_FORMAT_VERSION", 1)
+
+    views = []
+    for number, release in enumerate((of_older_release, of_newer_release, of_older_release), start=2):
+        release()
+        views.append(bucket.replica(tmp_path))
+        put(bucket.writer, number, "tea", second=number)
+        assert read(views[-1]) == {1: {"milk"}} | {user: {"tea"} for user in range(2, number + 1)}
+    assert len([path for path in tmp_path.iterdir() if not path.suffix]) == 1
+    for view in views:
+        view.close()
+    link.handle = answering("broken")
+    assert len(read(bucket.replica(tmp_path))) == 4  # the older one wrote last
+    of_newer_release()
+    with pytest.raises(StorageError, match="cannot be listed"):
+        read(bucket.replica(tmp_path))
+
+
+def test_buckets_share_a_cache_and_no_rows(moto, link, tmp_path):
+    both = [Bucket(moto, link, "milk"), Bucket(moto, link, "tea")]
+    for bucket, items in zip(both, ({"milk"}, {"tea"}), strict=True):
+        replica = bucket.replica(tmp_path)
+        assert read(replica) == {1: items}
+        replica.close()
+    link.handle = answering("broken")
+    for bucket, items in zip(both, ({"milk"}, {"tea"}), strict=True):
+        assert read(bucket.replica(tmp_path)) == {1: items}
+    empty = Bucket.__new__(Bucket)
+    empty.url, empty.options, empty.link = moto.bucket() + "/store", moto.options, link
+    with pytest.raises(StorageError, match="cannot be listed"):
+        read(empty.replica(tmp_path))
+
+
+def test_a_cache_of_a_store_that_was_made_anew_shows_nothing_of_the_old_one(bucket, link, tmp_path):
+    replica = bucket.replica(tmp_path)
+    assert read(replica) == {1: {"milk"}}
+    replica.close()
+    bucket.writer.storage.delete_all()
+    writer = View(open_bucket(bucket.url, bucket.options).within("view/"), SETTINGS, NEVER, 0.0)
+    put(writer, 2, "tea")
+    writer.seal()
+    replica = bucket.replica(tmp_path)
+    assert read(replica) == {2: {"tea"}}
+    replica.close()
+    link.handle = answering("broken")
+    assert read(bucket.replica(tmp_path)) == {2: {"tea"}}
+
+
+@pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AWS_ENDPOINT_URL_S3"])
+def test_an_endpoint_of_the_environment_tells_a_bucket_from_others(tmp_path, monkeypatch, variable):
+    def path(**options):
+        _objects.cache_clear()
+        return open_bucket("s3://bucket/store", options, cache_path=tmp_path).host_path
+
+    amazon = path()
+    monkeypatch.setenv(variable, "http://127.0.0.1:4000")
+    first = path()
+    monkeypatch.setenv(variable, "http://127.0.0.1:4001")
+    assert len({amazon, first, path()}) == 3
+    assert path(endpoint="http://127.0.0.1:4000") == path(AWS_ENDPOINT_URL="http://127.0.0.1:4000") == first
+    monkeypatch.setenv(variable, f"http://user:{SECRET}@127.0.0.1:4001")
+    with pytest.raises(SettingsError, match=f"{variable} must be like") as raised:
+        path()
+    assert SECRET not in "".join(traceback.format_exception(raised.value))
+
+
+def test_an_account_of_the_environment_tells_a_container_from_others(tmp_path, monkeypatch):
+    paths = set()
+    for account in ("one", "other"):
+        _objects.cache_clear()
+        monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", account)
+        paths.add(open_bucket("az://box/store", cache_path=tmp_path).host_path)
+    assert len(paths) == 2
+
+
+def test_the_age_of_a_cache_is_that_of_its_own_bucket(moto, link, tmp_path):
+    first = Bucket(moto, link, "milk")
+    replica = first.replica(tmp_path)
+    read(replica)
+    replica.close()
+    link.handle = answering("broken")
+    began = time.monotonic()
+    other = Bucket.__new__(Bucket)
+    other.url, other.options, other.link = first.url + "2", first.options, link
+    with pytest.raises(StorageError):
+        read(other.replica(tmp_path))
+    started = first.replica(tmp_path)
+    assert read(started) == {1: {"milk"}}
+    assert started.freshness().age_seconds <= time.monotonic() - began + 60
