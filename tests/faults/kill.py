@@ -12,7 +12,7 @@ store and compares every row with a reference. After each kill
 - the batch that was under way is there whole or not at all;
 - the store opens, reads, verifies, and goes on: the next round continues where the killed one stopped.
 
-With ``--lists`` the same view has lists (list_workload.py): adds, repeated adds, removals, replacements, clears.
+With ``--lists`` the view has lists (list_workload.py): adds, repeated adds, removals, replacements, clears.
 
 Children are forked from a process that has only imported the package, so a round takes a tenth of a second.
 """

@@ -1,8 +1,8 @@
 """The workload of lists, for the campaigns: what they write, and what must be there.
 
-A batch adds items to the lists of a few entities, or writes an earlier batch once more, replaces lists, removes
-values, or clears entities. Some items come late. Before some batches the view is sealed or vacuumed, and some
-replace all there is by a rebuild. All is decided by the number of the batch.
+A batch adds items to the lists of a few entities, or writes an earlier batch once more, replaces lists,
+removes values, or clears entities. Some items come late. Before some batches the view is sealed or vacuumed,
+and some replace all there is by a rebuild. All is decided by the number of the batch.
 
 An item is a value and a second: as sealed items know no more of their times, reads are compared exactly.
 """
@@ -10,6 +10,7 @@ An item is a value and a second: as sealed items know no more of their times, re
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -179,7 +180,7 @@ def matches(lists: dict[int, list[Item]], wanted: Lists) -> bool:
     return lists.keys() == wanted.items.keys() and all(
         len(items) == len(wanted.items[entity])
         and wanted.items[entity] == set(items)
-        and all(one[1] >= other[1] for one, other in zip(items, items[1:], strict=False))
+        and all(one[1] >= other[1] for one, other in pairwise(items))
         for entity, items in lists.items()
     )
 
