@@ -71,8 +71,8 @@ def plan_view(
 
     Raises
     ------
-    PlanError : the view has no membership features or lists, or no rows, the labels do not fit, their model gains
-        nothing from the features, or nothing meets the target.
+    PlanError : the view has no membership features or lists, or no rows, the labels do not fit, their model
+        gains nothing from the features, or nothing meets the target.
     SketchStoreError : the repository uses another online store, or the rows cannot be read.
     feast.errors.FeatureViewNotFoundException : there is no such view (from Feast).
     """

@@ -1,8 +1,8 @@
 """Plans of views with lists: what ticks and limits cost, in bytes and in items.
 
-Lists of sampled entities are coded as a seal codes them, for each tick and limit. Bytes of the codes grow with
-the entities; values that the sample does not show are estimated (Chao). Beside them stand lists in order, an
-estimate by code lengths: ids by their frequencies, and the time from each item to the next one.
+Lists of sampled entities are coded as a seal codes them, for each tick and limit. Bytes of the codes grow
+with the entities; values that the sample does not show are estimated (Chao). Beside them stand lists in order,
+an estimate by code lengths: ids by their frequencies, and the time from each item to the next one.
 """
 
 import math
@@ -255,7 +255,8 @@ def _chosen(points: Sequence[Point], view: PlannedView, target: PlanTarget) -> i
     if not fitting:
         least = min(points[n].memory_bytes for n in ours)
         raise PlanError(
-            f"nothing fits in {target.memory_bytes:,.0f} bytes: the smallest lists of the plan take {least:,.0f}"
+            f"nothing fits in {target.memory_bytes:,.0f} bytes: the smallest lists of the plan take "
+            f"{least:,.0f}"
         )
     return max(fitting, key=lambda n: (points[n].kept_share, points[n].memory_bytes))
 
@@ -304,25 +305,26 @@ def _target_text(target: PlanTarget) -> str:
 def _limits(sample: ListSample) -> Iterator[str]:
     """What a reader has to know of the figures."""
     yield (
-        "Facts are items: an entity, a value and an exact time, up to now and not expired. Sealed lists keep the "
+        "Facts are items that have not expired: an entity, a value and an exact time. Sealed lists keep the "
         "tick of a time, and a value once in a tick."
     )
     yield (
-        f"{IN_ORDER!r} are for comparison: bits by code lengths of ids in order with the time to the next item. "
-        "Seals code sets per tick."
+        f"The curve {IN_ORDER!r} is for comparison: bits by code lengths of ids in order, with the time to "
+        "the next item. Seals code sets per tick."
     )
     yield (
-        "A limit cuts what a seal keeps in memory and what a read shows. Rows on disk keep all items until they "
-        "expire, so a higher limit brings them back."
+        "A limit cuts what a seal keeps in memory and what a read shows. Rows on disk keep all items until "
+        "they expire, so a higher limit brings them back."
     )
     yield (
-        "Memory is the lists, where they begin, the list of entities and the vocabulary. Unsealed rows and what a "
-        "process keeps ready for answers are extra."
+        "Memory is the lists, where they begin, the list of entities and the vocabulary. Unsealed rows and "
+        "what a process keeps ready for answers are extra."
     )
-    if sample.scale > 1:
+    num_sampled = len(sample.rows)
+    if num_sampled < sample.num_entities:
         yield (
-            f"The figures are from a sample of {len(sample.rows):,} of {sample.num_entities:,} entities; values "
+            f"The figures are from a sample of {num_sampled:,} of {sample.num_entities:,} entities; values "
             "missing from the sample are estimated (Chao). Intervals are of 95 %, for the chance of the sample."
         )
     else:
-        yield f"The figures are from all {len(sample.rows):,} entities."
+        yield f"The figures are from all {num_sampled:,} entities."
