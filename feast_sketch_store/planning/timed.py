@@ -1,8 +1,8 @@
 """Plans of views with lists: what ticks and limits cost, in bytes and in items.
 
 Lists of sampled entities are coded as a seal codes them, for each tick and limit. Bytes of the codes grow
-with the entities; values that the sample does not show are estimated (Chao). Beside them stand lists in order,
-an estimate by code lengths: ids by their frequencies, and the time from each item to the next one.
+with the entities; values that the sample does not show are estimated (Chao). Beside them stand lists in
+order, an estimate by code lengths: ids by their frequencies, and the time from each item to the next one.
 """
 
 import math
@@ -324,7 +324,8 @@ def _limits(sample: ListSample) -> Iterator[str]:
     if num_sampled < sample.num_entities:
         yield (
             f"The figures are from a sample of {num_sampled:,} of {sample.num_entities:,} entities; values "
-            "missing from the sample are estimated (Chao). Intervals are of 95 %, for the chance of the sample."
+            "missing from the sample are estimated (Chao). Intervals are of 95 %, for the chance of the "
+            "sample."
         )
     else:
         yield f"The figures are from all {num_sampled:,} entities."
