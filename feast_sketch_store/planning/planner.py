@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from feast import FeatureStore
 
 from feast_sketch_store.errors import PlanError
-from feast_sketch_store.planning import clustered, registered
+from feast_sketch_store.planning import clustered, registered, timed
 from feast_sketch_store.planning.choice import (
     PlanTarget,
     choose_point,
@@ -54,7 +54,7 @@ def plan_view(
     offline: bool = False,
     tell: Callable[[str, int, int], object] = lambda text, done, total: None,
 ) -> Plan:
-    """What a view costs in bytes and in accuracy, for each way to keep it.
+    """What a view costs in bytes and in accuracy, for each way to keep it; of lists, by tick and limit.
 
     With labels the values that a model needs are chosen, too; lists of them are written to the folder
     ``plans`` of the feature repository, to which the settings of those points refer.
@@ -71,8 +71,8 @@ def plan_view(
 
     Raises
     ------
-    PlanError : the view has no membership features or no rows, the labels do not fit, their model gains
-        nothing from the features, or nothing meets the target.
+    PlanError : the view has no membership features or lists, or no rows, the labels do not fit, their model
+        gains nothing from the features, or nothing meets the target.
     SketchStoreError : the repository uses another online store, or the rows cannot be read.
     feast.errors.FeatureViewNotFoundException : there is no such view (from Feast).
     """
@@ -82,6 +82,9 @@ def plan_view(
     if target.auc and labels is None:
         raise PlanError("an AUC needs labels")
     planned = PlannedView.open(store, view)
+    if planned.has_lists:
+        tell(f"Sampling {view}", 0, 0)
+        return timed.plan_lists(planned, target, max_entities, offline)
     read = None if labels is None else _read_labels(planned, labels)
     tell(f"Sampling {view}", 0, 0)
     sample, labelled = sample_view(planned, max_entities, read.entities[0] if read else None, offline)

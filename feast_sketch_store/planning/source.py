@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from feast import FeatureStore
 from feast.feature_view import FeatureView
 from feast.protos.feast.types.Value_pb2 import Value
-from feast.utils import _get_column_names
+from feast.utils import _convert_arrow_to_proto, _get_column_names
 from numpy.typing import NDArray
 
 from feast_sketch_store.errors import PlanError
@@ -35,11 +35,11 @@ from feast_sketch_store.view.settings import ViewSettings, resolve
 
 @dataclass(frozen=True)
 class PlannedView:
-    """A view with membership features, as it is declared.
+    """A view with membership features, or with lists, as it is declared.
 
     Parameters
     ----------
-    codecs : of the membership features.
+    codecs : of the membership features, or of the lists.
     join_keys : their names and the types of their columns.
     """
 
@@ -57,22 +57,27 @@ class PlannedView:
         ------
         SketchStoreError : the repository uses another online store.
         feast.errors.FeatureViewNotFoundException : there is no such view (from Feast).
-        PlanError : the view has no membership features.
+        PlanError : the view has no membership features, and no lists.
         """
         online_store_of(store)
         table = any_feature_view(store, view)
         settings = resolve(store.config.online_store, table)
-        codecs = [codec for codec in settings.codecs if codec.name == MEMBERSHIP]
+        codecs = [codec for codec in settings.codecs if codec.name == MEMBERSHIP or codec.is_list]
         if not codecs:
             raise PlanError(
-                f"feature view {view!r} has no membership features, whose size could be planned: no Set, and "
-                "no Array that is not kept exactly"
+                f"feature view {view!r} has no membership features or lists, whose size could be planned: no "
+                "Set, and no Array that is not kept exactly"
             )
         join_keys = {
             field.name: JOIN_KEY_TYPES[FeatureCodec.for_feature(field.name, field.dtype).value_field]
             for field in table.entity_columns
         }
         return cls(store, table, settings, codecs, join_keys)
+
+    @property
+    def has_lists(self) -> bool:
+        """Whether it has lists; a view with some has no membership features."""
+        return self.codecs[0].is_list
 
     def hash_join_keys(self, columns: pa.Table) -> NDArray[np.uint64]:
         """Hash the entities of a table that has the join keys: uint64[n, 2].
@@ -317,3 +322,17 @@ def _offline_rows(view: PlannedView) -> pa.Table:
 def _as_logged(view: PlannedView, table: pa.Table) -> pa.Table:
     """Rows of an offline source in the form of the row log."""
     return from_source(table, view.table, view.settings.codecs)
+
+
+def logged_offline_rows(view: PlannedView) -> pa.Table:
+    """Rows of the offline source of a view with lists, in the form of the row log.
+
+    Raises
+    ------
+    PlanError : the view has no batch source.
+    RowError : a row has not as many times as items.
+    """
+    table, settings = _offline_rows(view).combine_chunks(), view.settings
+    types = {column.name: column.dtype.to_value_type() for column in view.table.entity_columns}
+    rows = _convert_arrow_to_proto(table, view.table, types) if len(table) else []
+    return named(settings.semantics).of(settings.codecs).to_log(rows, settings.codecs, settings.join_keys)

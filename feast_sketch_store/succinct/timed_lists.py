@@ -15,19 +15,14 @@ apart:
 
 Each kind of numbers has a code of its own, so it fits whatever times and sizes lists have.
 
-Ids of a tick ascend; each is told by how far it lies behind the one before, in a Golomb-Rice code. Of ``r``
-ids that are still to come, the next one is by half a chance within the stretch of symbols that has
-
-    1 - 2 ** (-1 / r)
-
-of what the symbols from here on are used, because none of r draws is in such a stretch with probability 1/2.
-The power of two next to its length is the width. It is kept for each symbol and r of 1, 2, 3 to 4, 5 to 8 and
-9 to 16; above that the length falls as r grows, so the width of 9 to 16 falls by one as r doubles.
+Ids of a tick ascend; each is told by how far it lies behind the one before, in a Golomb-Rice code. Its width
+follows the symbol from which the gap leads, and how many ids are still to come: it is kept for each symbol
+and 1, 2, 3 to 4, 5 to 8 and 9 to 16 ids. The more there are, the shorter are gaps: above 16 the width of 9 to
+16 falls by one as their number doubles. `list_widths` fits the widths.
 
     gap      quotient in ones and a zero, then ``width`` bits; from a quotient of 24 on 24 ones and 32 bits
 
-Source: Huffman, "A method for the construction of minimum-redundancy codes", 1952; Gallager & Van Voorhis,
-"Optimal source codes for geometrically distributed integer alphabets", 1975.
+Source: Huffman, "A method for the construction of minimum-redundancy codes", 1952.
 """
 
 import heapq
@@ -52,11 +47,11 @@ from feast_sketch_store.kernel.reference_lists import (
 )
 from feast_sketch_store.succinct.elias_fano import EliasFano
 from feast_sketch_store.succinct.fingerprints import FingerprintIndex
+from feast_sketch_store.succinct.list_widths import MAX_WIDTH, Gaps, fitted
 from feast_sketch_store.succinct.packed import Check
 
-_MAX_WIDTH = 30
-_LEFT = (1.0, 2.0, 3.5, 6.5, 12.5)  # ids that are to come, about, for each of the widths
 _ITEMS_PER_CHUNK = 1 << 20
+_ITEMS_TO_FIT = 1 << 19
 _NO_LIMIT = 1 << 62
 
 
@@ -91,7 +86,7 @@ class ListCode:
             or len(self.run_ends) != len(self.run_widths)
             or (self.num_symbols and len(last) != NUM_WIDTHS)
             or (self.run_ends <= starts).any()
-            or self.run_widths.max(initial=0) > _MAX_WIDTH
+            or self.run_widths.max(initial=0) > MAX_WIDTH
             or self.num_symbols >= 2**31
         ):
             raise ValueError("lists cannot be coded so")
@@ -107,23 +102,21 @@ class ListCode:
         return int(self.lengths.nbytes + self.run_ends.nbytes + self.run_widths.nbytes)
 
     @classmethod
-    def fit(cls, counts: NDArray[np.int64], numbers: Sequence[NDArray[np.int64]]) -> "ListCode":
+    def fit(
+        cls, counts: NDArray[np.int64], numbers: Sequence[NDArray[np.int64]], gaps: Gaps, share: float = 1.0
+    ) -> "ListCode":
         """The best code.
 
         Parameters
         ----------
         counts : int64[V], how often each symbol occurs.
-        numbers : all ages, sizes and gaps that are to be coded.
+        numbers : all ages, sizes and gaps of ticks that are to be coded.
+        gaps, share : of ids; see `list_widths.fitted`.
         """
         lengths = np.zeros((3, NUM_CLASSES), np.uint8)
         for kind, of_kind in enumerate(numbers):
             lengths[kind] = code_lengths(np.bincount(classes_of(of_kind), minlength=NUM_CLASSES))
-        ends, widths = [np.zeros(0, np.int64)], [np.zeros(0, np.uint8)]
-        for left in _LEFT if len(counts) else ():
-            of_symbols = _widths(counts, left)
-            ends.append(np.append(np.flatnonzero(np.diff(of_symbols)) + 1, len(counts)))
-            widths.append(of_symbols[ends[-1] - 1])
-        return cls(lengths, np.concatenate(ends), np.concatenate(widths))
+        return cls(lengths, *fitted(counts, gaps, share))
 
     @cached_property
     def widths(self) -> NDArray[np.uint8]:
@@ -191,15 +184,6 @@ def prefix_codes(lengths: NDArray[np.uint8]) -> NDArray[np.uint64]:
     return codes
 
 
-def _widths(counts: NDArray[np.int64], left: float) -> NDArray[np.uint8]:
-    """The width of a gap that begins at each symbol while so many ids are to come: uint8[V]."""
-    uses = np.cumsum(np.maximum(counts, 0.5))
-    before = np.concatenate(([0.0], uses[:-1]))
-    half = before + (uses[-1] - before) * (1 - 0.5 ** (1 / left))
-    lengths = np.searchsorted(uses, half) + 1 - np.arange(len(counts))
-    return np.asarray(np.rint(np.log2(np.maximum(lengths, 1))).clip(0, _MAX_WIDTH).astype(np.uint8))
-
-
 @dataclass(frozen=True)
 class _Ticks:
     """Items of rows, by their ticks: where each tick begins, and the numbers that tell of it."""
@@ -220,6 +204,14 @@ class _Ticks:
         gaps = ages[starts]
         gaps[1:] -= np.where(is_first[1:], 0, ages[starts[:-1]] + 1)
         return cls(starts, is_first, gaps, np.diff(starts, append=len(ages)))
+
+    def gaps_of(self, ids: NDArray[np.int64]) -> Gaps:
+        """The gaps between the ids of each tick."""
+        begins = np.zeros(len(ids), np.int64)
+        begins[1:] = ids[:-1] + 1
+        begins[self.starts] = 0
+        left = np.repeat(self.starts + self.sizes, self.sizes) - np.arange(len(ids))
+        return Gaps(begins, ids - begins, left)
 
 
 @dataclass(frozen=True)
@@ -281,7 +273,10 @@ class TimedLists:
         """
         ticks = _Ticks.of(indptr, ages)
         numbers = ticks.gaps[ticks.is_first], ticks.sizes - 1, ticks.gaps[~ticks.is_first]
-        code = ListCode.fit(counts, numbers)
+        num_rows = max(1, int(np.searchsorted(indptr, _ITEMS_TO_FIT, side="right")) - 1)
+        end = int(indptr[: num_rows + 1][-1])
+        shown = _Ticks.of(indptr[: num_rows + 1], ages[:end]).gaps_of(ids[:end].astype(np.int64))
+        code = ListCode.fit(counts, numbers, shown, end / len(ids) if len(ids) else 1.0)
         words, ends = _written(code, indptr, ids, ages)
         num_bits = int(ends[-1]) if len(ends) else 0
         starts = np.concatenate(([0], ends))[: len(ends)].view(np.uint64)
@@ -412,14 +407,10 @@ def _id_tokens(
     code: ListCode, ticks: _Ticks, ids: NDArray[np.int64]
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     """The code of each id, and its length."""
-    first = np.zeros(len(ids), np.int64)
-    first[1:] = ids[:-1] + 1
-    first[ticks.starts] = 0
-    left = np.repeat(ticks.starts + ticks.sizes, ticks.sizes) - np.arange(len(ids))
+    begins, gaps, left = ticks.gaps_of(ids)
     octaves = ceil_log2(left)
-    width = code.widths[np.minimum(octaves, NUM_WIDTHS - 1), first].astype(np.int64)
+    width = code.widths[np.minimum(octaves, NUM_WIDTHS - 1), begins].astype(np.int64)
     width = np.maximum(width - np.maximum(octaves - (NUM_WIDTHS - 1), 0), 0)
-    gaps = ids - first
     quotient = gaps >> width
     is_plain = quotient < LONGEST_UNARY
     quotient = np.minimum(quotient, LONGEST_UNARY)

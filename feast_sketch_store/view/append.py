@@ -124,6 +124,10 @@ class AppendedRows:
             table = table.set_column(at, name, column.cast(table.schema.field(name).type))
         return with_lists(table, rows)
 
+    def lists(self, places: NDArray[np.int64]) -> EncodedRows:
+        """The whole lists of some entities, given by their places among ``keys``, with exact times."""
+        return self._rows.take(places)
+
     def encoded(self, codecs: Sequence[FeatureCodec]) -> Iterator[tuple[NDArray[np.int64], EncodedRows]]:
         """All rows, as a seal keeps them."""
         if len(self):

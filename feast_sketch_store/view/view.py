@@ -567,8 +567,11 @@ class View(LiveView):
 
         Returns
         -------
-        None if there has to be a new base: there is none that can be read, or its rows were replaced.
+        None if there has to be a new base: there is none that can be read, its rows were replaced, or rows
+        such as these cannot be laid over others.
         """
+        if not may_have_deltas(self.settings):
+            return None
         self._row_log.absorb()
         self.refresh()
         state = self._state

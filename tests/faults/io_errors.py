@@ -1,6 +1,7 @@
 """Let a writer's system calls fail and look at what is left.
 
     python tests/faults/io_errors.py --faults 500
+    python tests/faults/io_errors.py --faults 500 --lists
 
 The workload is that of kill.py, but the disk fills up, breaks or turns read-only: in the child process
 that writes, the n-th call under the store's folder fails, with n all over the workload, once or from then
@@ -39,17 +40,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kill import (
-    PACKAGE,
-    WRITES_PER_ROUND,
-    Reference,
-    Write,
-    apply_write,
-    matches,
-    plan_write,
-    read_view,
-)
-from workload import POLICY, SETTINGS, in_child
+from kill import PACKAGE, ROWS, WRITES_PER_ROUND
+from list_workload import LISTS
+from workload import POLICY, Workload, in_child
 
 from feast_sketch_store.errors import SketchStoreError, StorageError
 from feast_sketch_store.storage.local import LocalStorage
@@ -93,13 +86,15 @@ class Fault:
 COUNTED = ("faults", "rounds", "read-only folders", "batches acknowledged", "batches failed")
 
 NO_FAULT = Fault(0, (), 0, False)
+# Numbers of batches of each workload that only write, or only delete.
+WRITES, DELETES = 1, 4
 
 
 @dataclass(frozen=True)
 class Possible:
     """One of the contents that a store may have, and where those batches failed that are in it after all."""
 
-    reference: Reference
+    reference: Any
     visible: tuple[str, ...] = ()
 
 
@@ -161,21 +156,24 @@ def run_child(task: Callable[[Callable[..., None]], None]) -> tuple[list[dict[st
     return events, os.waitpid(pid, 0)[1]
 
 
-def play(folder: Path, first: int, writes: int, fault: Fault) -> tuple[list[dict[str, Any]], int]:
+def play(
+    folder: Path, work: Workload, first: int, writes: int, fault: Fault
+) -> tuple[list[dict[str, Any]], int]:
     """Write batches from number ``first`` on under a fault, and read before, after and without it."""
 
     def task(report: Callable[..., None]) -> None:
         fault.arm(folder)
-        view = View(LocalStorage(folder), SETTINGS, POLICY, 0.0)
-        report(did="read", **attempt(lambda: read_view(view)))
+        view = View(LocalStorage(folder), work.settings, POLICY, 0.0)
+        report(did="read", **attempt(lambda: work.read(view)))
         for number in range(first, first + writes):
-            report(did="write", number=number, **attempt(lambda n=number: apply_write(view, plan_write(n))))
-            report(did="read", **attempt(lambda: read_view(view)))
+            outcome = attempt(lambda n=number: work.apply(view, work.plan(n)))
+            report(did="write", number=number, **outcome)
+            report(did="read", **attempt(lambda: work.read(view)))
         calls = library().io_errors_calls()
         NO_FAULT.arm(folder)
         failed = {kind: library().io_errors_failed(number) for number, kind in enumerate(KINDS)}
         report(did="stop failing", calls=calls, failed=failed)
-        report(did="read", **attempt(lambda: read_view(view)))
+        report(did="read", **attempt(lambda: work.read(view)))
 
     return run_child(task)
 
@@ -183,6 +181,7 @@ def play(folder: Path, first: int, writes: int, fault: Fault) -> tuple[list[dict
 def judge(
     played: tuple[list[dict[str, Any]], int],
     folder: Path,
+    work: Workload,
     possible: list[Possible],
     fault: Fault,
     findings: Findings,
@@ -202,7 +201,7 @@ def judge(
         if event["did"] == "stop failing":
             reads_fail = False
         elif event["did"] == "write":
-            write = plan_write(event["number"])
+            write = work.plan(event["number"])
             failed = (event["where"],) if error else ()
             after = [Possible(p.reference.with_write(write), p.visible + failed) for p in possible]
             possible = distinct([*possible, *after] if error else after)
@@ -211,9 +210,9 @@ def judge(
             if error:
                 findings.fail(f"read: refused: {event['where']}", f"{fault}: {error}")
                 continue
-            fitting = [p for p in possible if matches(event["result"], p.reference)]
+            fitting = [p for p in possible if work.matches(event["result"], p.reference)]
             if not fitting:
-                wanted = [p.reference.newest for p in possible]
+                wanted = [p.reference for p in possible]
                 findings.fail("read: wrong rows", f"{fault}: found {event['result']}, wanted {wanted}")
                 return []
             possible = fitting
@@ -222,29 +221,29 @@ def judge(
 
 def distinct(possible: list[Possible]) -> list[Possible]:
     """One of each content: the one with the fewest failed batches in it."""
-    kept: dict[str, Possible] = {}
+    kept: list[Possible] = []
     for each in sorted(possible, key=lambda p: len(p.visible)):
-        kept.setdefault(repr(sorted(each.reference.newest.items())), each)
-    return list(kept.values())
+        if all(each.reference != other.reference for other in kept):
+            kept.append(each)
+    return kept
 
 
-def play_read_only(folder: Path, scratch: Path) -> tuple[list[dict[str, Any]], int]:
+def play_read_only(folder: Path, work: Workload, scratch: Path) -> tuple[list[dict[str, Any]], int]:
     """Let a process without privileges do everything in a folder that it may only read."""
-    write = Write(0, (0, 1), 10**6, deletes=False, vacuums=False)
-    delete = Write(0, (0, 1), 0, deletes=True, vacuums=False)
+    write, delete = work.plan(WRITES), work.plan(DELETES)
 
     def everything(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-        view = View(LocalStorage(folder), SETTINGS, POLICY, 0.0)
-        yield "read", attempt(lambda: read_view(view))
-        yield "write", attempt(lambda: apply_write(view, write))
-        yield "delete", attempt(lambda: apply_write(view, delete))
+        view = View(LocalStorage(folder), work.settings, POLICY, 0.0)
+        yield "read", attempt(lambda: work.read(view))
+        yield "write", attempt(lambda: work.apply(view, write))
+        yield "delete", attempt(lambda: work.apply(view, delete))
         yield "seal", attempt(lambda: view.seal())
         yield "vacuum", attempt(lambda: view.vacuum(0.0))
         yield (
             "write of a new view",
-            attempt(lambda: apply_write(View(LocalStorage(folder / "new"), SETTINGS, POLICY), write)),
+            attempt(lambda: work.apply(View(LocalStorage(folder / "new"), work.settings, POLICY), write)),
         )
-        yield "read", attempt(lambda: read_view(view))
+        yield "read", attempt(lambda: work.read(view))
 
     def task(report: Callable[..., None]) -> None:
         # What is imported late must be there before the interpreter's folder may be out of reach.
@@ -259,12 +258,12 @@ def play_read_only(folder: Path, scratch: Path) -> tuple[list[dict[str, Any]], i
     return run_child(task)
 
 
-def check_read_only(folder: Path, reference: Reference, findings: Findings) -> None:
+def check_read_only(folder: Path, work: Workload, reference: Any, findings: Findings) -> None:
     """Reads of a folder that turned read-only are right, all else raises, and nothing changes."""
     before = contents(folder)
     for path in (folder, *folder.rglob("*")):
         path.chmod(0o555 if path.is_dir() else 0o444)
-    events, status = play_read_only(folder, folder.with_name("scratch"))
+    events, status = play_read_only(folder, work, folder.with_name("scratch"))
     for path in (folder, *folder.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)
     shutil.rmtree(folder.with_name("scratch"))
@@ -274,7 +273,7 @@ def check_read_only(folder: Path, reference: Reference, findings: Findings) -> N
         findings.fail("read-only: a file changed", str(before.keys() ^ contents(folder).keys()))
     for event in events:
         if event["did"] == "read":
-            is_right = "result" in event and matches(event["result"], reference)
+            is_right = "result" in event and work.matches(event["result"], reference)
         else:
             is_right = event.get("is_storage_error", False) and str(folder) in event["error"]
         if not is_right:
@@ -300,7 +299,7 @@ def choose_fault(chance: random.Random, longest: dict[tuple[str, ...], int]) -> 
     return Fault(error, kinds, chance.randrange(1, longest.get(kinds, 20) + 1), chance.random() < 0.5)
 
 
-def campaign(folder: Path, faults: int, seed: int) -> Findings:
+def campaign(folder: Path, work: Workload, faults: int, seed: int) -> Findings:
     """Run rounds until a call has failed in so many of them."""
     chance = random.Random(seed)
     findings = Findings()
@@ -311,11 +310,11 @@ def campaign(folder: Path, faults: int, seed: int) -> Findings:
     while findings.counts["faults"] < faults:
         if not possible or chance.random() < 0.05:  # faults also meet the first writes of a store
             if possible and view.exists():
-                check_read_only(view, possible[0].reference, findings)
+                check_read_only(view, work, possible[0].reference, findings)
             shutil.rmtree(view, ignore_errors=True)
-            possible = [Possible(Reference())]
+            possible = [Possible(work.nothing)]
         fault = choose_fault(chance, longest)
-        played = play(view, number, WRITES_PER_ROUND, fault)
+        played = play(view, work, number, WRITES_PER_ROUND, fault)
         number += WRITES_PER_ROUND
         findings.counts["rounds"] += 1
         for event in played[0]:
@@ -325,9 +324,9 @@ def campaign(folder: Path, faults: int, seed: int) -> Findings:
                 findings.failed_calls.update(
                     {(errno.errorcode[fault.error], kind): n for kind, n in event["failed"].items() if n}
                 )
-        possible = judge(played, view, possible, fault, findings, "read" in fault.kinds)
+        possible = judge(played, view, work, possible, fault, findings, "read" in fault.kinds)
         if possible:
-            possible = judge(play(view, number, 1, NO_FAULT), view, possible, fault, findings)
+            possible = judge(play(view, work, number, 1, NO_FAULT), view, work, possible, fault, findings)
             number += 1
         if possible:
             findings.visible.update(possible[0].visible)
@@ -347,13 +346,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--faults", type=int, default=500)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--lists", action="store_true", help="write lists")
     options = parser.parse_args()
     temporary = Path(tempfile.mkdtemp(prefix="io-errors-"))
     temporary.chmod(0o755)  # within reach of the process without privileges
     try:
         if PRELOADED not in os.environ:
             return preloaded(temporary)
-        findings = campaign(temporary, options.faults, options.seed)
+        findings = campaign(temporary, LISTS if options.lists else ROWS, options.faults, options.seed)
     finally:
         shutil.rmtree(temporary)
     for what, times in findings.failures.most_common():

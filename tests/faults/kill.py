@@ -1,6 +1,7 @@
 """Kill a writer at every step and look at what is left.
 
     python tests/faults/kill.py --kills 500
+    python tests/faults/kill.py --kills 500 --lists
 
 A child process writes, deletes, vacuums and rebuilds in a store that seals often, and reports each call that
 returned. It is killed with SIGKILL: at the n-th line that it executes inside the package, with n all over
@@ -10,6 +11,8 @@ store and compares every row with a reference. After each kill
 - every acknowledged batch is there, whole, and the newest row of each entity wins;
 - the batch that was under way is there whole or not at all;
 - the store opens, reads, verifies, and goes on: the next round continues where the killed one stopped.
+
+With ``--lists`` the view has lists (list_workload.py): adds, repeated adds, removals, replacements, clears.
 
 Children are forked from a process that has only imported the package, so a round takes a tenth of a second.
 """
@@ -27,13 +30,16 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
+from list_workload import LISTS
 from workload import (
     CODECS,
     NEVER,
     POLICY,
     SETTINGS,
     START,
+    Workload,
     delete_rows,
     in_child,
     is_whole,
@@ -45,6 +51,7 @@ import feast_sketch_store
 from feast_sketch_store.operations.verification import verify_view
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.local import LocalStorage
+from feast_sketch_store.view.semantics import REPLACE
 from feast_sketch_store.view.view import View
 
 PACKAGE = str(Path(feast_sketch_store.__file__).parent)
@@ -124,6 +131,9 @@ def matches(rows: dict[int, tuple[int, set[str]]], reference: Reference) -> bool
     )
 
 
+ROWS = Workload(SETTINGS, CODECS, REPLACE, Reference(), plan_write, apply_write, read_view, matches)
+
+
 def kill_after_lines(lines: int) -> None:
     """Kill this process at the given number of lines executed inside the package."""
     left = lines
@@ -141,27 +151,29 @@ def kill_after_lines(lines: int) -> None:
     sys.settrace(trace)
 
 
-def write_round(folder: Path, first: int, kill_at_line: int | None) -> tuple[int, Iterator[str]]:
+def write_round(
+    folder: Path, work: Workload, first: int, kill_at_line: int | None
+) -> tuple[int, Iterator[str]]:
     """Start a child that writes batches from number ``first`` on."""
 
     def task(report: int) -> None:
         if kill_at_line is not None:
             kill_after_lines(kill_at_line)
-        view = View(LocalStorage(folder), SETTINGS, POLICY, 0.0)
+        view = View(LocalStorage(folder), work.settings, POLICY, 0.0)
         for number in range(first, first + WRITES_PER_ROUND):
-            apply_write(view, plan_write(number))
+            work.apply(view, work.plan(number))
             os.write(report, f"{number}\n".encode())
 
     return in_child(task)
 
 
-def check_round(folder: Path, references: list[Reference]) -> int:
+def check_round(folder: Path, work: Workload, references: list[Any]) -> int:
     """Compare the store with the references in a child: the index of the one that fits, or -1."""
 
     def task(report: int) -> None:
-        rows = read_view(View(LocalStorage(folder), SETTINGS, POLICY, 0.0))
-        fitting = [n for n, reference in enumerate(references) if matches(rows, reference)]
-        problems = verify_view(LocalStorage(folder), CODECS).problems
+        rows = work.read(View(LocalStorage(folder), work.settings, POLICY, 0.0))
+        fitting = [n for n, reference in enumerate(references) if work.matches(rows, reference)]
+        problems = verify_view(LocalStorage(folder), work.codecs, semantics=work.semantics).problems
         found = fitting[-1] if fitting and not problems else -1
         os.write(report, f"{found}\n{rows} {problems}\n".encode())
 
@@ -177,17 +189,17 @@ def check_round(folder: Path, references: list[Reference]) -> int:
     return int(answer[0])
 
 
-def campaign(folder: Path, kills: int, seed: int) -> int:
+def campaign(folder: Path, work: Workload, kills: int, seed: int) -> int:
     """Run rounds until so many children were killed: the number of failed checks."""
     chance = random.Random(seed)
-    reference = Reference()
+    reference = work.nothing
     number = killed = failures = 0
     longest = 400
     while killed < kills:
         by_line = killed % 4 != 3
         # Spread over the whole round: the first runs find out how many lines a round has.
         line = chance.randrange(1, longest + 400) if by_line else None
-        pid, acknowledged = write_round(folder, number, line)
+        pid, acknowledged = write_round(folder, work, number, line)
         if line is None:
             time.sleep(chance.random() * 0.4)
             os.kill(pid, signal.SIGKILL)
@@ -201,10 +213,10 @@ def campaign(folder: Path, kills: int, seed: int) -> int:
         if by_line and was_killed:
             longest = max(longest, line or 0)
         for write in done:
-            reference = reference.with_write(plan_write(write))
+            reference = reference.with_write(work.plan(write))
         number += len(done)
-        maybe = reference.with_write(plan_write(number)) if was_killed else reference
-        found = check_round(folder, [reference, maybe])
+        maybe = reference.with_write(work.plan(number)) if was_killed else reference
+        found = check_round(folder, work, [reference, maybe])
         if found < 0:
             print(f"round at write {number}, killed at line {line}: lost, half-written or unreadable")
             failures += 1
@@ -220,10 +232,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--kills", type=int, default=500)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--lists", action="store_true", help="write lists")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="kill-"))
     try:
-        return min(1, campaign(folder / "view", options.kills, options.seed))
+        work = LISTS if options.lists else ROWS
+        return min(1, campaign(folder / "view", work, options.kills, options.seed))
     finally:
         shutil.rmtree(folder)
 

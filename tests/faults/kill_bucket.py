@@ -1,6 +1,7 @@
 """Kill a writer at every step of publishing on an object store and look at what is left.
 
     python tests/faults/kill_bucket.py --server weed --kills 100
+    python tests/faults/kill_bucket.py --server weed --kills 100 --lists
 
 The same as kill.py, in a bucket: a child process writes, deletes, vacuums and rebuilds, and each batch is
 sealed as a delta or as a new base. It is killed with SIGKILL at a step of publishing (publishing.py), at a
@@ -23,13 +24,15 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import workload
-from kill import Reference, apply_write, kill_after_lines, matches, plan_write, read_view
+from kill import ROWS, kill_after_lines
+from list_workload import LISTS
 from publishing import MOMENTS, STEPS, Step, proxy_that_kills
-from workload import CODECS, SETTINGS, in_child
+from workload import Workload, in_child
 
 from feast_sketch_store.operations.verification import verify_view
 from feast_sketch_store.row_log import RowLog
@@ -61,6 +64,7 @@ class Bucket:
 
     server: ObjectServer
     url: str
+    work: Workload = ROWS
 
     def storage(self, options: dict[str, str] | None = None) -> Storage:
         """The view's storage. A lease that is there is that of a killed process, and has ended."""
@@ -70,7 +74,7 @@ class Bucket:
 
     def view(self, options: dict[str, str] | None = None) -> View:
         """The view, read anew."""
-        return View(self.storage(options), SETTINGS, POLICY, 0.0)
+        return View(self.storage(options), self.work.settings, POLICY, 0.0)
 
 
 def write_round(bucket: Bucket, first: int, death: Death) -> tuple[int, Iterator[str]]:
@@ -85,13 +89,13 @@ def write_round(bucket: Bucket, first: int, death: Death) -> tuple[int, Iterator
             kill_after_lines(death.line)
         view = bucket.view(options)
         for number in range(first, first + WRITES_PER_ROUND):
-            apply_write(view, plan_write(number))
+            bucket.work.apply(view, bucket.work.plan(number))
             os.write(report, f"{number}\n".encode())
 
     return in_child(task)
 
 
-def check_round(bucket: Bucket, references: list[Reference], as_delta: bool) -> tuple[int, int]:
+def check_round(bucket: Bucket, references: list[Any], as_delta: bool) -> tuple[int, int]:
     """Compare the store with the references in a child.
 
     Returns
@@ -100,23 +104,23 @@ def check_round(bucket: Bucket, references: list[Reference], as_delta: bool) -> 
     """
 
     def check(report: int) -> None:
-        view = bucket.view()
-        rows = read_view(view)
-        fitting = [n for n, reference in enumerate(references) if matches(rows, reference)]
-        problems = verify_view(bucket.storage(), CODECS).problems
+        view, work = bucket.view(), bucket.work
+        rows = work.read(view)
+        fitting = [n for n, reference in enumerate(references) if work.matches(rows, reference)]
+        problems = verify_view(bucket.storage(), work.codecs, semantics=work.semantics).problems
         young = _maybe_under_way(bucket.storage(), _unnamed(bucket.storage()))
         view.vacuum(GRACE_SECONDS)
         if lost := young - {info.name for info in bucket.storage().walk()}:
             problems.append(f"a vacuum removed {lost} within the grace")
-        if not view.seal(as_delta) and references[0].newest:
+        if not view.seal(as_delta) and references[0] != work.nothing:
             problems.append("there was no seal")
         view.vacuum(0.0)
         if left := _unnamed(bucket.storage()):
             problems.append(f"a vacuum leaves {left}")
-        after = View(bucket.storage(), SETTINGS, POLICY, 0.0)
-        if read_view(after).keys() != rows.keys() or not matches(read_view(after), references[fitting[-1]]):
+        after = work.read(bucket.view())
+        if after.keys() != rows.keys() or not work.matches(after, references[fitting[-1]]):
             problems.append("reads differ after the seal")
-        problems += verify_view(bucket.storage(), CODECS).problems
+        problems += verify_view(bucket.storage(), work.codecs, semantics=work.semantics).problems
         found = fitting[-1] if not problems else -1
         os.write(report, f"{found}\n{len(young)}\n{rows} {problems}\n".encode())
 
@@ -163,7 +167,8 @@ def campaign(bucket: Bucket, kills: int, seed: int) -> int:
     chance = random.Random(seed)
     steps = list(product(STEPS, MOMENTS))
     chance.shuffle(steps)
-    reference = Reference()
+    work = bucket.work
+    reference = work.nothing
     number = rounds = killed = failures = left = 0
     longest_lines, longest_seconds = 400, 1.0
     met: set[tuple[str, str]] = set()
@@ -196,9 +201,9 @@ def campaign(bucket: Bucket, kills: int, seed: int) -> int:
         elif death.step is not None:
             met.add((death.step.name, death.step.moment))
         for write in done:
-            reference = reference.with_write(plan_write(write))
+            reference = reference.with_write(work.plan(write))
         number += len(done)
-        maybe = reference.with_write(plan_write(number)) if was_killed else reference
+        maybe = reference.with_write(work.plan(number)) if was_killed else reference
         found, num_left = check_round(bucket, [reference, maybe], as_delta=rounds % 2 == 0)
         left += num_left
         if found < 0:
@@ -219,9 +224,11 @@ def main() -> int:
     parser.add_argument("--server", choices=["moto", "weed"], default="moto")
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--lists", action="store_true", help="write lists")
     options = parser.parse_args()
     with object_servers.start(options.server) as server:
-        return min(1, campaign(Bucket(server, server.bucket() + "/store"), options.kills, options.seed))
+        bucket = Bucket(server, server.bucket() + "/store", LISTS if options.lists else ROWS)
+        return min(1, campaign(bucket, options.kills, options.seed))
 
 
 if __name__ == "__main__":

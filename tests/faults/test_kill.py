@@ -11,3 +11,11 @@ def test_a_writer_may_be_killed_at_any_step(run_campaign):
     printed = run_campaign("kill.py", "--kills", kills, "--seed", "11")
     assert f"{kills} kills" in printed
     assert "0 failures" in printed
+
+
+@pytest.mark.has_long_form
+def test_a_writer_of_lists_may_be_killed_at_any_step(run_campaign):
+    kills = by_length("10", "40")
+    printed = run_campaign("kill.py", "--lists", "--kills", kills, "--seed", "11")
+    assert f"{kills} kills" in printed
+    assert "0 failures" in printed

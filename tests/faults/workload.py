@@ -2,14 +2,17 @@
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 from feast.protos.feast.types.Value_pb2 import StringSet, Value
 
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import deletions
 from feast_sketch_store.view.sealing import SealPolicy
+from feast_sketch_store.view.semantics import RowSemantics
 from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
 from feast_sketch_store.view.view import View
 from tests.helpers.keys import user_hashes, user_key
@@ -21,6 +24,30 @@ CODECS = [FeatureCodec("viewed", "string_set_val"), FeatureCodec("write", "strin
 SETTINGS = ViewSettings("history", 1e-9, {c.feature: FeatureSettings(c, 1e-9, 10**6) for c in CODECS})
 POLICY = SealPolicy(share=0.5, min_rows=5)
 NEVER = SealPolicy(share=1.0, min_rows=10**9)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What a campaign does to a view, and how it knows what must be there.
+
+    Parameters
+    ----------
+    settings, codecs, semantics : of the view.
+    nothing : the reference of an empty view; it has ``with_write``.
+    plan : the batch of a number, always the same.
+    apply : writes a batch to a view.
+    read : all that a view has.
+    matches : whether that is what a reference says.
+    """
+
+    settings: ViewSettings
+    codecs: Sequence[FeatureCodec]
+    semantics: RowSemantics
+    nothing: Any
+    plan: Callable[[int], Any]
+    apply: Callable[[View, Any], None]
+    read: Callable[[View], Any]
+    matches: Callable[[Any, Any], bool]
 
 
 def items_of(entity: int, number: int) -> list[str]:

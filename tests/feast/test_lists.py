@@ -266,6 +266,18 @@ def test_a_seal_keeps_the_log_small_and_forgets_what_was_removed(store):
     assert lists.get([1, 2]).to_arrow().to_pylist() == [[], ["b"] * 4]
 
 
+def test_lists_are_sealed_as_a_base_where_a_delta_is_asked_for(store):
+    lists = Lists(store, "history", "read")
+    view = open_view(store, "history")
+    for value, hours in (("a", 9), ("b", 6)):
+        lists.add([1, 2], [value] * 2, [ago(hours=hours)] * 2)
+        assert view.seal(as_delta=True)
+    lists.remove([1], "a")
+    assert view.seal(as_delta=True)
+    assert lists.get([1, 2]).to_arrow().to_pylist() == [["b"], ["b", "a"]]
+    assert maintenance.verify(store, "history").problems == []
+
+
 def test_versions_of_a_view_have_lists_of_their_own(make_store, tmp_path):
     registry = "{path: registry.db, enable_online_feature_view_versioning: true}"
     store = make_store(make_view(tmp_path), registry=registry)

@@ -1,0 +1,331 @@
+"""Plans of views with lists: what ticks and limits cost, in bytes and in items.
+
+Lists of sampled entities are coded as a seal codes them, for each tick and limit. Bytes of the codes grow
+with the entities; values that the sample does not show are estimated (Chao). Beside them stand lists in
+order, an estimate by code lengths: ids by their frequencies, and the time from each item to the next one.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feast_sketch_store.errors import PlanError
+from feast_sketch_store.online_store import online_store_of
+from feast_sketch_store.planning.choice import PlanTarget
+from feast_sketch_store.planning.plan import Estimate, Plan, PlannedField, Point
+from feast_sketch_store.planning.sample import all_values, spread_of_total
+from feast_sketch_store.planning.source import PlannedView, logged_offline_rows
+from feast_sketch_store.row_log import RowLog
+from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedFeature, EncodedRows
+from feast_sketch_store.rows.listing import Listing
+from feast_sketch_store.rows.lists import as_sealed
+from feast_sketch_store.structures.choice import Beside
+from feast_sketch_store.succinct import TimedLists
+from feast_sketch_store.succinct.timed_lists import classes_of, code_lengths
+from feast_sketch_store.view.append import Append, AppendedRows
+from feast_sketch_store.view.codec_choice import TAG_PREFIX
+from feast_sketch_store.view.list_settings import LIMIT, RESOLUTION
+from feast_sketch_store.view.live import expire_before_of
+from feast_sketch_store.view.registry import named
+
+LISTS = "lists, sets per tick"
+IN_ORDER = "lists in order"
+TICKS = (1_000_000, 60_000_000, 3_600_000_000, 86_400_000_000)
+LIMITS = (None, 200, 50)
+
+_UNITS = {"d": 86_400_000_000, "h": 3_600_000_000, "min": 60_000_000, "s": 1_000_000}
+_HEADER_BYTES = 4_000  # about; of a snapshot's file
+_CODEC = TAG_PREFIX + "codec"
+_REPLACED = {_CODEC, TAG_PREFIX + RESOLUTION, TAG_PREFIX + LIMIT}
+
+
+@dataclass(frozen=True)
+class ListSample:
+    """Lists of sampled entities, whole and with exact times.
+
+    Parameters
+    ----------
+    rows : of the sampled entities.
+    num_entities : of the whole view.
+    presence_error_rate : of its list of entities.
+    """
+
+    rows: EncodedRows
+    num_entities: int
+    presence_error_rate: float
+
+    @property
+    def scale(self) -> float:
+        """Entities of the view for each that was sampled."""
+        return self.num_entities / len(self.rows)
+
+    def cut(self, codecs: Sequence[FeatureCodec], listing: Listing) -> Mapping[str, EncodedFeature]:
+        """The lists as a seal keeps them with a tick and a limit."""
+        wanted = {codec.feature: replace(codec, listing=listing) for codec in codecs}
+        return as_sealed(self.rows, wanted, NO_TIMESTAMP).features
+
+    def num_values(self, feature: EncodedFeature) -> Estimate:
+        """Values that all lists of the view have, by Chao's estimate."""
+        counts = np.bincount(_distinct(feature), minlength=len(feature.vocabulary))
+        rare = int((counts == 1).sum()), int((counts == 2).sum())
+        return all_values(int((counts > 0).sum()), rare, len(self.rows), self.num_entities)
+
+
+def plan_lists(view: PlannedView, target: PlanTarget, max_entities: int, offline: bool) -> Plan:
+    """What the lists of a view cost in bytes, by tick and limit.
+
+    Parameters
+    ----------
+    target : memory, or nothing for what is declared.
+    max_entities, offline : as of `plan_view`.
+
+    Raises
+    ------
+    PlanError : another target, no rows, or nothing that fits.
+    """
+    if target.noise_ratio is not None or target.false_per_read is not None or target.auc:
+        raise PlanError(
+            f"feature view {view.table.name!r} has lists, which are exact; plan them by memory, or without a "
+            "target"
+        )
+    sample = _sampled(view, max_entities, offline)
+    exact = {codec.feature: sample.rows.features[codec.feature] for codec in view.codecs}
+    num_items = sum(len(feature.symbols) for feature in exact.values())
+    if not num_items:
+        raise PlanError(f"the lists of view {view.table.name!r} have no items yet")
+    points = [point for tick in _ticks(view) for point in _points(view, sample, tick, num_items)]
+    points.sort(key=lambda point: (point.curve != LISTS, point.memory_bytes))
+    chosen = _chosen(points, view, target)
+    lengths = np.sum([feature.csr.lengths for feature in exact.values()], axis=0)
+    error = spread_of_total(lengths.astype(np.float64), sample.num_entities)
+    facts = num_items * sample.scale
+    return Plan(
+        view.table.name,
+        sample.num_entities,
+        Estimate(facts, facts - error, facts + error),
+        len(sample.rows),
+        {name: sample.num_values(feature) for name, feature in exact.items()},
+        points,
+        chosen,
+        chosen,
+        _target_text(target),
+        list(_limits(sample)),
+        fields=_fields(view),
+        is_current=dict(points[chosen].settings) == _declared(view),
+    )
+
+
+def _sampled(view: PlannedView, max_entities: int, offline: bool) -> ListSample:
+    settings = view.settings
+    semantics = named(settings.semantics).of(settings.codecs)
+    assert isinstance(semantics, Append)
+    since = expire_before_of(settings.ttl_microseconds)
+    rows = None
+    if not offline:
+        opened = online_store_of(view.store).view(view.store.config, view.table)
+        with opened.unchanging():
+            read = RowLog(opened.storage).read()
+            rows = semantics.fold(read.batches, since) if read else None
+    if rows is None or not len(rows):
+        table = logged_offline_rows(view)
+        rows = semantics.fold(lambda columns: iter([table]), since)
+    if not len(rows):
+        raise PlanError(
+            f"feature view {view.table.name!r} has no rows to plan with, online or in its offline source"
+        )
+    assert isinstance(rows, AppendedRows)
+    # Keys are ordered by hash, so a sample is always the same.
+    sampled = rows.lists(np.arange(min(max_entities, len(rows))))
+    return ListSample(sampled, len(rows), settings.presence_error_rate)
+
+
+def _ticks(view: PlannedView) -> list[int]:
+    declared = {codec.listing.resolution_microseconds for codec in view.codecs if codec.listing}
+    return sorted({*TICKS, *declared})
+
+
+def _points(view: PlannedView, sample: ListSample, tick: int, num_items: int) -> Iterator[Point]:
+    """The points of one tick: all limits that cut some list, and lists in order."""
+    declared = {codec.listing.limit for codec in view.codecs if codec.listing}
+    limits = sorted(
+        {*LIMITS, *declared}, key=lambda limit: math.inf if limit is None else limit, reverse=True
+    )
+    whole = sample.cut(view.codecs, Listing(tick))
+    longest = max(int(feature.csr.lengths.max()) for feature in whole.values())
+    num_whole = sum(len(feature.symbols) for feature in whole.values())
+    for limit in limits:
+        if limit is not None and limit >= longest and limit not in declared:
+            continue
+        lists = whole if limit is None else sample.cut(view.codecs, Listing(tick, limit))
+        kept = sum(len(feature.symbols) for feature in lists.values()) / max(1, num_whole)
+        text = f"tick {duration_text(tick)}" + ("" if limit is None else f", limit {limit}")
+        tags = {codec.feature: _tags(tick, limit) for codec in view.codecs}
+        row_bits = sum((_row_bits(feature, tick) for feature in lists.values()), np.zeros(len(sample.rows)))
+        yield _point(LISTS, text, sample, lists, row_bits, (num_items, kept), tags)
+        if limit is None:
+            row_bits = sum((_order_bits(f, tick) for f in lists.values()), np.zeros(len(sample.rows)))
+            yield _point(IN_ORDER, text, sample, lists, row_bits, (num_items, kept), {})
+
+
+def _point(
+    curve: str,
+    label: str,
+    sample: ListSample,
+    lists: Mapping[str, EncodedFeature],
+    row_bits: NDArray[np.float64],
+    items: tuple[int, float],
+    settings: Mapping[str, Mapping[str, str]],
+) -> Point:
+    """A point of so many bits for each row; ``items`` are those of the sample, and the share that is kept."""
+    num_items, kept_share = items
+    code_bytes = float(row_bits.sum()) * sample.scale / 8
+    rows = Beside.rows(sample.num_entities, sample.presence_error_rate, True)
+    row_bytes = rows.index_bytes + rows.columns_bytes
+    # Where rows begin: what is known of ascending numbers by their range, and 2 bits for each.
+    starts = len(lists) * sample.num_entities * (2 + math.log2(max(1.0, row_bits.mean()))) / 8
+    values = 0.0
+    for feature in lists.values():
+        shown = max(1, len(feature.vocabulary))
+        values += feature.vocabulary.packed_bytes * sample.num_values(feature).value / shown
+    memory = code_bytes + starts + row_bytes + values + _HEADER_BYTES
+    error = spread_of_total(row_bits, sample.num_entities) / 8
+    all_items = num_items * sample.scale
+    in_lists = 8 * (code_bytes + starts + row_bytes) / all_items
+    bits = 8 * memory / all_items
+    bounds = memory - error, memory + error
+    return Point(curve, label, memory, *bounds, in_lists, bits, 0.0, 0.0, kept_share, None, settings)
+
+
+def _row_bits(feature: EncodedFeature, tick: int) -> NDArray[np.float64]:
+    """Bits of each row as a seal codes it: float64[n]."""
+    ids, ages, counts = _coded(feature, tick)
+    lists = TimedLists.build(counts, feature.csr.indptr, ids, ages)
+    starts = lists.starts.take(np.arange(lists.num_rows))
+    return np.diff(starts, append=lists.num_bits).astype(np.float64)
+
+
+def _order_bits(feature: EncodedFeature, tick: int) -> NDArray[np.float64]:
+    """Bits of each row as ids in order, with the time to the next one: float64[n]."""
+    ids, ages, counts = _coded(feature, tick)
+    items = feature.csr
+    gaps = ages.copy()
+    gaps[1:] -= np.where(items.rows[1:] == items.rows[:-1], ages[:-1], 0)
+    classes = classes_of(gaps)
+    lengths = code_lengths(np.bincount(classes, minlength=128))
+    bits = lengths[classes] + np.maximum((classes >> 1) - 1, 0)
+    bits = bits + np.log2(len(ids) / counts[ids]) if len(ids) else bits
+    return np.bincount(items.rows, bits, len(items)).astype(np.float64)
+
+
+def _coded(
+    feature: EncodedFeature, tick: int
+) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
+    """Ids from the most to the least popular one, ages in ticks, and how often each id occurs."""
+    items = feature.csr
+    assert items.weights is not None
+    counts = np.bincount(items.ids, minlength=len(feature.vocabulary))
+    order = np.argsort(-counts, kind="stable")
+    new_ids = np.empty(len(order), np.int32)
+    new_ids[order] = np.arange(len(order), dtype=np.int32)
+    ticks = items.weights // tick
+    ages = (ticks.max() if len(ticks) else 0) - ticks
+    ids = new_ids[items.ids]
+    within = np.lexsort((ids, ages, items.rows))
+    return ids[within], ages[within], counts[order]
+
+
+def _distinct(feature: EncodedFeature) -> NDArray[np.int64]:
+    """The ids of lists, each once in a row."""
+    rows, ids = feature.csr.rows, feature.csr.ids
+    width = max(1, len(feature.vocabulary))
+    return np.asarray(np.unique(rows * width + ids) % width)
+
+
+def _chosen(points: Sequence[Point], view: PlannedView, target: PlanTarget) -> int:
+    """What fits and keeps the most items, then the finest ticks; without a target what is declared."""
+    ours = [number for number, point in enumerate(points) if point.settings]
+    if target.memory_bytes is None:
+        declared = _declared(view)
+        return next((n for n in ours if dict(points[n].settings) == declared), ours[-1])
+    fitting = [n for n in ours if points[n].memory_bytes <= target.memory_bytes]
+    if not fitting:
+        least = min(points[n].memory_bytes for n in ours)
+        raise PlanError(
+            f"nothing fits in {target.memory_bytes:,.0f} bytes: the smallest lists of the plan take "
+            f"{least:,.0f}"
+        )
+    return max(fitting, key=lambda n: (points[n].kept_share, points[n].memory_bytes))
+
+
+def _tags(tick: int, limit: int | None) -> dict[str, str]:
+    tags = {_CODEC: "list", TAG_PREFIX + RESOLUTION: duration_text(tick)}
+    return tags if limit is None else {**tags, TAG_PREFIX + LIMIT: str(limit)}
+
+
+def _declared(view: PlannedView) -> dict[str, dict[str, str]]:
+    """The settings of the lists now, written as a plan writes them."""
+    return {
+        codec.feature: _tags(codec.listing.resolution_microseconds, codec.listing.limit)
+        for codec in view.codecs
+        if codec.listing
+    }
+
+
+def _fields(view: PlannedView) -> dict[str, PlannedField]:
+    names = {codec.feature for codec in view.codecs}
+    return {
+        field.name: PlannedField(
+            str(field.dtype),
+            field.description or "",
+            {name: value for name, value in (field.tags or {}).items() if name not in _REPLACED},
+        )
+        for field in view.table.features
+        if field.name in names
+    }
+
+
+def duration_text(microseconds: int) -> str:
+    """A duration as a tag takes it, in the largest unit that divides it."""
+    for unit, length in _UNITS.items():
+        if not microseconds % length:
+            return f"{microseconds // length}{unit}"
+    return f"{microseconds / 1_000_000:.6f}s"
+
+
+def _target_text(target: PlanTarget) -> str:
+    if target.memory_bytes is None:
+        return "what is declared"
+    return f"the most items, and then the finest ticks, in at most {target.memory_bytes:,.0f} bytes"
+
+
+def _limits(sample: ListSample) -> Iterator[str]:
+    """What a reader has to know of the figures."""
+    yield (
+        "Facts are items that have not expired: an entity, a value and an exact time. Sealed lists keep the "
+        "tick of a time, and a value once in a tick."
+    )
+    yield (
+        f"The curve {IN_ORDER!r} is for comparison: bits by code lengths of ids in order, with the time to "
+        "the next item. Seals code sets per tick."
+    )
+    yield (
+        "A limit cuts what a seal keeps in memory and what a read shows. Rows on disk keep all items until "
+        "they expire, so a higher limit brings them back."
+    )
+    yield (
+        "Memory is the lists, where they begin, the list of entities and the vocabulary. Unsealed rows and "
+        "what a process keeps ready for answers are extra."
+    )
+    num_sampled = len(sample.rows)
+    if num_sampled < sample.num_entities:
+        yield (
+            f"The figures are from a sample of {num_sampled:,} of {sample.num_entities:,} entities; values "
+            "missing from the sample are estimated (Chao). Intervals are of 95 %, for the chance of the "
+            "sample."
+        )
+    else:
+        yield f"The figures are from all {num_sampled:,} entities."

@@ -1,0 +1,144 @@
+"""Widths of the codes of gaps between the ids of a tick; `timed_lists` says what they are for.
+
+Ids of a tick ascend, so each of them is a gap: how far it lies behind the one before. Of ``r`` ids that are
+still to come, the next one is by half a chance within the stretch of symbols that has
+
+    1 - 2 ** (-1 / r)
+
+of what the symbols from here on are used, because none of r independent draws is in such a stretch with
+probability 1/2. The power of two next to its length is the width. But the items of a tick are not
+independent: who buys one thing buys what goes with it. `fitted` takes the widths with which given lists take
+the fewest bits, in runs of symbols: another run is worth it if it saves more bits than it takes.
+
+Source: Gallager & Van Voorhis, "Optimal source codes for geometrically distributed integer alphabets", 1975.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feast_sketch_store.kernel.reference_lists import LONGEST_UNARY, NUM_WIDTHS, ceil_log2
+
+MAX_WIDTH = 30
+
+_LEFT = (1.0, 2.0, 3.5, 6.5, 12.5)  # ids that are to come, about, for each of the widths
+_LONG_CODE = LONGEST_UNARY + 32
+_RUN_BITS = 72  # of the end of a run, and of its width
+_MAX_BLOCKS = 512  # of symbols, which are not told apart
+
+
+class Gaps(NamedTuple):
+    """Gaps between the ids of ticks.
+
+    Parameters
+    ----------
+    begins : int64[n], the first symbol that each may lead to.
+    lengths : int64[n], how many symbols it leads over.
+    left : int64[n], how many ids of the tick were to come, its own among them.
+    """
+
+    begins: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+    left: NDArray[np.int64]
+
+
+class Runs(NamedTuple):
+    """Runs of symbols that have one width, for each of the five numbers of ids to come.
+
+    Parameters
+    ----------
+    ends : int64[R], the symbol behind each run.
+    widths : uint8[R]
+    """
+
+    ends: NDArray[np.int64]
+    widths: NDArray[np.uint8]
+
+
+def widths_of_independent(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The widths for symbols that are used so often, and independent of each other: int64[5, V]."""
+    uses = np.cumsum(np.maximum(counts, 0.5))
+    before = np.concatenate(([0.0], uses[:-1]))
+    widths = []
+    for left in _LEFT:
+        half = before + (uses[-1] - before) * (1 - 0.5 ** (1 / left))
+        lengths = np.searchsorted(uses, half) + 1 - np.arange(len(counts))
+        widths.append(np.rint(np.log2(np.maximum(lengths, 1))).clip(0, MAX_WIDTH).astype(np.int64))
+    return np.stack(widths)
+
+
+def fitted(counts: NDArray[np.int64], gaps: Gaps, share: float = 1.0) -> Runs:
+    """The widths with which gaps take the fewest bits.
+
+    Parameters
+    ----------
+    counts : int64[V], how often each symbol is used.
+    gaps : of all ids, or of a sample.
+    share : of the ids that the sample has.
+    """
+    if not len(counts):
+        return Runs(np.zeros(0, np.int64), np.zeros(0, np.uint8))
+    octaves = ceil_log2(gaps.left)
+    kinds = np.minimum(octaves, NUM_WIDTHS - 1)
+    runs = []
+    for kind, usual in enumerate(widths_of_independent(counts)):
+        own = np.flatnonzero(kinds == kind)
+        begins = gaps.begins[own]
+        block_of = _blocks(begins, usual)
+        firsts = np.flatnonzero(np.diff(block_of, prepend=-1))
+        bits = _bits_by_width(gaps.lengths[own], octaves[own] - kind, block_of[begins], len(firsts))
+        # What the sample does not show is taken for independent.
+        bits += np.abs(np.arange(len(bits))[:, None] - usual[firsts])
+        runs.append(_runs(_cheapest(bits / share), np.append(firsts[1:], len(counts))))
+    return Runs(*(np.concatenate(parts) for parts in zip(*runs, strict=True)))
+
+
+def _blocks(begins: NDArray[np.int64], usual: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The block of each symbol: about as many gaps begin in each, and its symbols have one usual width."""
+    uses = np.bincount(begins, minlength=len(usual))
+    parts = (np.cumsum(uses) - uses) * _MAX_BLOCKS // max(1, len(begins))
+    is_new = (np.diff(parts, prepend=0) > 0) | (np.diff(usual, prepend=usual[0]) != 0)
+    return np.cumsum(is_new)
+
+
+def _bits_by_width(
+    gaps: NDArray[np.int64], shifts: NDArray[np.int64], block: NDArray[np.int64], num_blocks: int
+) -> NDArray[np.float64]:
+    """The bits that the gaps of each block take with each width: float64[W, B].
+
+    Parameters
+    ----------
+    shifts : by how much the width of each gap is less than that of its block.
+    """
+    bits = np.empty((MAX_WIDTH + 1, num_blocks))
+    for width in range(MAX_WIDTH + 1):
+        own = np.maximum(width - shifts, 0)
+        quotients = gaps >> own
+        lengths = np.where(quotients < LONGEST_UNARY, quotients + 1 + own, _LONG_CODE)
+        bits[width] = np.bincount(block, lengths, num_blocks)
+    return bits
+
+
+def _cheapest(bits: NDArray[np.float64]) -> NDArray[np.int64]:
+    """The width of each block, int64[B], with which all blocks and the runs of them take the fewest bits."""
+    num_widths, num_blocks = bits.shape
+    same = np.arange(num_widths)
+    before = np.empty((num_blocks, num_widths), np.int64)
+    costs = bits[:, 0]
+    for block in range(1, num_blocks):
+        best = int(costs.argmin())
+        stays = costs <= costs[best] + _RUN_BITS
+        before[block] = np.where(stays, same, best)
+        costs = np.minimum(costs, costs[best] + _RUN_BITS) + bits[:, block]
+    widths = np.empty(num_blocks, np.int64)
+    widths[-1] = costs.argmin()
+    for block in range(num_blocks - 1, 0, -1):
+        widths[block - 1] = before[block, widths[block]]
+    return widths
+
+
+def _runs(widths: NDArray[np.int64], ends: NDArray[np.int64]) -> Runs:
+    """Blocks, as runs of those with one width."""
+    last = np.append(np.flatnonzero(np.diff(widths)), len(widths) - 1)
+    return Runs(ends[last], widths[last].astype(np.uint8))
