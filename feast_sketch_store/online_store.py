@@ -761,6 +761,11 @@ class SketchOnlineStore(OnlineStore):
             self._settings[storage.location] = copy.deepcopy(_key(config, table))
         return known[1]
 
+    def serves(self, view: View) -> bool:
+        """Whether a view is still the one that reads go to."""
+        known = self._views.get(view.storage.location)
+        return known is not None and known[1] is view
+
     def writer(self, config: RepoConfig, table: FeatureView) -> View:
         """The same with the settings of now, which are read out of tags when something changes."""
         view, key = self.view(config, table), _key(config, table)

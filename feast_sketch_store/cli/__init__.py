@@ -5,6 +5,7 @@ from feast_sketch_store.cli.other_stores import import_, survey
 from feast_sketch_store.cli.planning import plan
 from feast_sketch_store.cli.reports import health_command, inspect, verify
 from feast_sketch_store.cli.rows import copy, delete, rebuild
+from feast_sketch_store.cli.serving import serve
 from feast_sketch_store.cli.upkeep import pin, refill, seal, unpin, vacuum
 
 __all__ = ["cli"]
@@ -14,6 +15,7 @@ _COMMANDS = (
     *(seal, vacuum, pin, unpin, refill),
     *(rebuild, copy, delete),
     *(survey, import_, plan),
+    serve,
 )
 for _command in _COMMANDS:
     cli.add_command(_command)

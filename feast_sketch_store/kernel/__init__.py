@@ -68,6 +68,7 @@ if TYPE_CHECKING or not IS_COMPILED:
         prepared_rows,
         scores,
         touched_blocks,
+        vectors_to_json,
         windows,
     )
     from feast_sketch_store.kernel.reference_lists import find_lists, read_lists
@@ -107,6 +108,7 @@ else:
         take_ascending,
         take_packed,
         touched_blocks,
+        vectors_to_json,
         windows,
         write_sets,
         write_trees,
@@ -162,6 +164,7 @@ __all__ = [
     "to_bits",
     "touched_blocks",
     "varint",
+    "vectors_to_json",
     "windows",
     "write_sets",
     "write_trees",

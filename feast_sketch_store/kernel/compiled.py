@@ -25,6 +25,7 @@ hash_int64_key = _compiled.hash_int64_key
 hash_key = _compiled.hash_key
 hash_message = _compiled.hash_message
 check_blocks = _compiled.check_blocks
+vectors_to_json = _compiled.vectors_to_json
 
 
 def windows(table: Table, asked: Asked, entity_hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:

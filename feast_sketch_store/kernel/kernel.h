@@ -153,6 +153,22 @@ static inline int64_t size_of_varint(uint64_t number) {
     return size;
 }
 
+/* One byte of a varint after the other; -1 where the message ends before it does. */
+static inline int read_varint(const uint8_t **place, const uint8_t *stop, uint64_t *number) {
+    *number = 0;
+    for (int shift = 0; *place < stop && shift < 70; shift += 7) {
+        uint8_t byte = *(*place)++;
+        *number |= (uint64_t)(byte & 0x7f) << (shift < 64 ? shift : 63);
+        if (!(byte & 0x80)) return 0;
+    }
+    return -1;
+}
+
+/* Wire types. */
+enum { VARINT = 0, FIXED64 = 1, DELIMITED = 2, FIXED32 = 5 };
+
+int is_utf8(const uint8_t *place, int64_t length); /* whether bytes are, as protobuf wants strings to be: wire.c */
+
 /* -- packed and ascending numbers, and the rows of entities: rows.c ----------------------------------- */
 
 /* Integers of `width` bits back to back, and a word behind them that is read and not used. */
@@ -322,7 +338,7 @@ static inline Py_ssize_t write_ids(uint64_t word, int32_t first_id, int32_t *ids
     DO(take_packed) DO(take_ascending) DO(row_hashes) DO(find_rows) DO(write_sets) DO(read_sets)     \
     DO(write_trees) DO(read_trees)                                                                   \
     DO(read_lists) DO(find_lists) DO(hash_int64_key) DO(hash_key) DO(hash_message) DO(contains_rows)    \
-    DO(check_blocks) DO(band_rows) DO(solve_slots) DO(look_up)
+    DO(check_blocks) DO(band_rows) DO(solve_slots) DO(look_up) DO(vectors_to_json)
 
 #define DECLARE(NAME) PyObject *kernel_##NAME(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
 EACH_KERNEL_FUNCTION(DECLARE)

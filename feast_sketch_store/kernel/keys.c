@@ -132,17 +132,6 @@ static int is_int64_key(const uint8_t *key, size_t length) {
     return name_length == length - 28;
 }
 
-/* One byte of a varint after the other; -1 where the message ends before it does. */
-static int read_varint(const uint8_t **place, const uint8_t *stop, uint64_t *number) {
-    *number = 0;
-    for (int shift = 0; *place < stop && shift < 70; shift += 7) {
-        uint8_t byte = *(*place)++;
-        *number |= (uint64_t)(byte & 0x7f) << (shift < 64 ? shift : 63);
-        if (!(byte & 0x80)) return 0;
-    }
-    return -1;
-}
-
 /* Whether a message is an EntityKey with one join key, an int64, and nothing else. */
 static int parse_int64_key(const uint8_t *place, const uint8_t *stop, const uint8_t **name, uint64_t *name_length,
                            uint64_t *value) {

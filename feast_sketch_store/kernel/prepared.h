@@ -51,9 +51,6 @@ typedef struct {
     int64_t length;
 } Slice;
 
-/* Wire types of protobuf. */
-enum { VARINT = 0, FIXED64 = 1, DELIMITED = 2, FIXED32 = 5 };
-
 enum { MISSING, IS_NULL, EMPTY, VALUE }; /* states, as in codecs.py */
 
 typedef struct {

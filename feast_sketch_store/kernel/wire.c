@@ -31,8 +31,7 @@ static int64_t size_of_list(const Part *part) {
     return is_packed(part->feature) && size ? 1 + size_of_varint((uint64_t)size) + size : size;
 }
 
-/* Whether bytes are UTF-8, as protobuf wants strings to be. */
-static int is_utf8(const uint8_t *place, int64_t length) {
+int is_utf8(const uint8_t *place, int64_t length) {
     const uint8_t *stop = place + length;
     while (place < stop) {
         uint32_t first = *place++, least, character;

@@ -12,7 +12,7 @@ from abc import ABC
 from pathlib import Path
 
 import pytest
-from feast import FeatureStore, metrics, repo_config, utils
+from feast import FeatureStore, feature_server, metrics, repo_config, utils
 from feast.feature_view import DUMMY_ENTITY_ID, DUMMY_ENTITY_NAME
 from feast.infra.online_stores.online_store import OnlineStore
 from feast.infra.online_stores.redis import RedisOnlineStore
@@ -45,6 +45,12 @@ FUNCTIONS = {  # with their parameters, in order: the package passes most of the
     "_get_provider": (FeatureStore._get_provider, ["self"]),
     "_read_features_per_fv": (OnlineStore._read_features_per_fv, READ_PARAMETERS),
     "_read_features_per_fv_async": (OnlineStore._read_features_per_fv_async, READ_PARAMETERS),
+    "_get_cached_request_context": (
+        utils._get_cached_request_context,
+        ["registry", "project", "features", "full_feature_names"],
+    ),
+    "_resolve_feature_counts": (feature_server._resolve_feature_counts, ["features"]),
+    "bin_feature_count": (feature_server.bin_feature_count, ["count", "bins"]),
     "_get_client": (RedisOnlineStore._get_client, ["self", "online_store_config"]),
     "track_feature_statuses": (
         metrics.track_feature_statuses,
@@ -55,7 +61,7 @@ ATTRIBUTES = {"_versioned_read_supported", "_online_store", "ONLINE_STORE_CLASS_
 OF_CLIENTS = {"_get_conn"}  # behind client libraries that are not here
 OF_ENGINES = {"_get_feature_view_spark_session"}  # behind packages that are not here; see tests/engines
 HOOKS = {*FUNCTIONS, *ATTRIBUTES, *OF_CLIENTS, *OF_ENGINES}
-PUBLIC_BY_NAME = {"track_feature_statuses", "ONLINE_STORE_CLASS_FOR_TYPE"}  # and undocumented
+PUBLIC_BY_NAME = {"track_feature_statuses", "bin_feature_count", "ONLINE_STORE_CLASS_FOR_TYPE"}  # and undocumented
 OF_NAMED_TUPLES = {"_replace", "_asdict", "_fields", "_make"}
 
 

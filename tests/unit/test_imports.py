@@ -15,6 +15,7 @@ PACKAGE = Path(feast_sketch_store.__file__).parent
 # The rooms of the package from the top to the bottom; a room's modules import only rooms below it.
 ROOMS = [
     "cli",
+    "serve",
     "conformance",
     "bridges",
     "planning",
@@ -55,6 +56,7 @@ MAY_IMPORT_FEAST = {
     "cli.planning",
     "cli.reports",
     "cli.rows",
+    "cli.serving",
     "cli.upkeep",
     "engines.job",
     "engines.ray_engine",
@@ -72,6 +74,11 @@ MAY_IMPORT_FEAST = {
     "rows.codecs",
     "rows.encoding",
     "rows.entity_keys",
+    "serve.answers",
+    "serve.app",
+    "serve.plans",
+    "serve.security",
+    "serve.server",
     "view.codec_choice",
     "view.list_settings",
     "view.settings",

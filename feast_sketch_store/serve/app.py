@@ -1,0 +1,137 @@
+"""The ASGI app: Feast's own, with reads of this store answered before it."""
+
+import logging
+import os
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any
+
+from feast import FeatureStore
+from feast.constants import DEFAULT_FEATURE_SERVER_REGISTRY_TTL
+from feast.feature_server import get_app
+from feast.infra.passthrough_provider import PassthroughProvider
+
+from feast_sketch_store.online_store import SketchOnlineStore, online_store_of
+from feast_sketch_store.serve.answers import PATH, Answers
+from feast_sketch_store.serve.security import set_up_security
+
+_logger = logging.getLogger(__name__)
+
+REPOSITORY = "FEAST_SKETCH_STORE_REPOSITORY"  # in the environment: the folder of the feature repository
+
+_Message = MutableMapping[str, Any]
+_Receive = Callable[[], Awaitable[_Message]]
+_Send = Callable[[_Message], Awaitable[None]]
+App = Callable[[MutableMapping[str, Any], _Receive, _Send], Awaitable[None]]
+
+
+def create_app(
+    store: FeatureStore | None = None, registry_ttl_sec: int = DEFAULT_FEATURE_SERVER_REGISTRY_TTL
+) -> App:
+    """Make the app for an ASGI server: ``uvicorn --factory feast_sketch_store.serve:create_app``.
+
+    Parameters
+    ----------
+    store : a feature repository; None for that in the folder that ``FEAST_SKETCH_STORE_REPOSITORY`` names in
+        the environment, or else in the current folder.
+    registry_ttl_sec : seconds after which Feast's registry is loaded again.
+    """
+    if store is None:
+        store = FeatureStore(repo_path=os.environ.get(REPOSITORY, "."))
+        set_up_security(store)
+    return over_feast(store, get_app(store, registry_ttl_sec))
+
+
+def over_feast(store: FeatureStore, feast_app: App) -> App:
+    """The app that answers what it can, and leaves the rest to Feast's app of the same repository.
+
+    Where it could answer nothing, it is Feast's app, and a warning is logged that says why.
+    """
+    reason = why_not(store)
+    if reason:
+        _logger.warning("project %r: Feast's own server answers all requests: %s", store.project, reason)
+        return feast_app
+    return FeatureServer(Answers(store, online_store_of(store)), feast_app)
+
+
+def why_not(store: FeatureStore) -> str:
+    """Why no request of a repository can be answered here; empty if some can."""
+    provider = store._get_provider()
+    if getattr(type(provider), "get_online_features_async", None) is not (
+        PassthroughProvider.get_online_features_async
+    ):
+        return f"the provider {type(provider).__name__} reads in its own way"
+    if type(provider.online_store) is not SketchOnlineStore:
+        return f"the online store is of type {type(provider.online_store).__name__}"
+    if getattr(getattr(_server_options(store), "audit_logging", None), "enabled", False):
+        return "feature_server.audit_logging is on"
+    mlflow = getattr(store.config, "mlflow", None)
+    if getattr(mlflow, "enabled", False) and getattr(mlflow, "auto_log", False):
+        return "mlflow.auto_log is on"
+    if store.config.auth_config.type != "no_auth":
+        return f"auth is of type {store.config.auth_config.type}"
+    return ""
+
+
+def _server_options(store: FeatureStore) -> Any:
+    return getattr(store.config, "feature_server", None)
+
+
+class FeatureServer:
+    """An ASGI app that answers plain reads itself, and gives all other requests to another one."""
+
+    def __init__(self, answers: Answers, feast_app: App):
+        self._answers = answers
+        self._feast_app = feast_app
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: _Receive, send: _Send) -> None:
+        """Serve one connection, as ASGI has it."""
+        if _is_read(scope):
+            body, last = await _body(receive)
+            answer = await self._answers.to(body) if last["type"] == "http.request" else None
+            if answer is not None:
+                await _answer(send, answer)
+                return
+            receive = _again(body, last, receive)
+        await self._feast_app(scope, receive, send)
+
+
+def _is_read(scope: MutableMapping[str, Any]) -> bool:
+    """Whether a request may be answered here."""
+    is_post = scope["type"] == "http" and scope["path"] == PATH and scope["method"] == "POST"
+    return is_post and _is_json(scope["headers"])
+
+
+def _is_json(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Whether the body of a request is told to be JSON."""
+    kinds = [value for name, value in headers if name == b"content-type"]
+    return len(kinds) == 1 and kinds[0].partition(b";")[0].strip().lower() == b"application/json"
+
+
+async def _body(receive: _Receive) -> tuple[bytes, _Message]:
+    """The body of a request, and the last message, which says whether the client is still there."""
+    parts = []
+    while True:
+        message = await receive()
+        if message["type"] == "http.request":
+            parts.append(message.get("body", b""))
+        if message["type"] != "http.request" or not message.get("more_body", False):
+            return b"".join(parts), message
+
+
+def _again(body: bytes, last: _Message, receive: _Receive) -> _Receive:
+    """Gives a body that was read already to another app."""
+    is_whole = last["type"] == "http.request"
+    messages: list[_Message] = [{"type": "http.request", "body": body, "more_body": not is_whole}]
+    if not is_whole:
+        messages.append(last)
+
+    async def replay() -> _Message:
+        return messages.pop(0) if messages else await receive()
+
+    return replay
+
+
+async def _answer(send: _Send, body: bytes) -> None:
+    headers = [(b"content-length", b"%d" % len(body)), (b"content-type", b"application/json")]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,43 @@
+"""Runs the app in worker processes of gunicorn, as ``feast serve`` runs Feast's."""
+
+from typing import Any
+
+from feast import FeatureStore, metrics
+from feast.feature_server import FeastServeApplication
+
+from feast_sketch_store.serve.app import over_feast
+from feast_sketch_store.serve.security import set_up_security
+
+
+class _Application(FeastServeApplication):
+    """Feast's, with another app in its workers."""
+
+    def __init__(self, store: FeatureStore, metrics_enabled: bool, **options: Any):
+        self._repository = store
+        super().__init__(store, metrics_enabled, **options)
+
+    def load(self) -> Any:
+        feast_app = super().load()  # type: ignore[no-untyped-call]
+        return over_feast(self._repository, feast_app)
+
+
+def run(store: FeatureStore, *, with_metrics: bool = False, **options: Any) -> None:
+    """Serve until interrupted.
+
+    Parameters
+    ----------
+    with_metrics : whether metrics are exported on port 8000, whatever ``feature_store.yaml`` says.
+    options : settings of gunicorn, and ``registry_ttl_sec``: seconds after which Feast's registry is loaded
+        again.
+    """
+    configured = getattr(getattr(store.config, "feature_server", None), "metrics", None)
+    has_metrics = with_metrics or getattr(configured, "enabled", False)
+    if has_metrics:
+        metrics.start_metrics_server(
+            store,
+            metrics_config=metrics.build_metrics_flags(configured),
+            start_resource_monitoring=False,  # the workers do
+            start_freshness_monitoring=False,
+        )
+    set_up_security(store)
+    _Application(store, has_metrics, **options).run()

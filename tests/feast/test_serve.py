@@ -1,0 +1,569 @@
+"""This package's feature server against Feast's own, in one process: answers are the same, byte for byte."""
+
+import asyncio
+import json
+import warnings
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from feast import (
+    Entity,
+    FeatureService,
+    FeatureStore,
+    FeatureView,
+    Field,
+    FileSource,
+    PushSource,
+    RequestSource,
+    ValueType,
+    metrics,
+)
+from feast.feature_server import get_app
+from feast.on_demand_feature_view import on_demand_feature_view
+from feast.protos.feast.types.Value_pb2 import Int64Set, StringList, StringSet, Value
+from feast.repo_config import RepoConfig
+from feast.types import Array, Bool, Bytes, Float32, Float64, Int32, Int64, Map, Set, String, UnixTimestamp
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from prometheus_client import REGISTRY
+
+from feast_sketch_store import kernel
+from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.serve import app as serve_app
+from feast_sketch_store.serve import over_feast
+from tests.helpers.keys import entity_key
+from tests.helpers.values import elements_of, make_value
+
+if not kernel.IS_COMPILED:
+    pytest.skip("without the compiled kernel Feast's server answers everything", allow_module_level=True)
+
+NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
+PATH = "/get-online-features"
+NUM_ROWS = 24
+
+USER = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
+SHOP = Entity(name="shop", join_keys=["shop_id"], value_type=ValueType.STRING)
+FLOOR = Entity(name="floor", join_keys=["floor_id"], value_type=ValueType.INT32)
+KEYS = {"user_id": Int64, "shop_id": String, "floor_id": Int32}
+SCALARS = [Bool, Bytes, Float32, Float64, Int32, Int64, String, UnixTimestamp]
+EVERY_TYPE = [*SCALARS, *map(Array, SCALARS), *map(Set, SCALARS), Array(Array(Int64))]
+
+
+def view_of(name, entities, features, **options):
+    keys = [Field(name=entity.join_key, dtype=KEYS[entity.join_key]) for entity in entities]
+    fields = [Field(name=feature, dtype=dtype) for feature, dtype in features.items()]
+    options.setdefault("source", FileSource(name=name, path=f"{name}.parquet", timestamp_field="event"))
+    return FeatureView(
+        name=name, entities=entities, schema=[*keys, *fields], ttl=timedelta(0), online=True, **options
+    )
+
+
+HISTORY = view_of(
+    "history",
+    [USER],
+    {"viewed": Set(Int64), "tags": Set(String), "country": String, "score": Float64},
+    source=PushSource(
+        name="events", batch_source=FileSource(name="h", path="h.parquet", timestamp_field="event")
+    ),
+)
+TYPES = view_of("types", [USER], {f"f{n}": dtype for n, dtype in enumerate(EVERY_TYPE)})
+PRICES = view_of("prices", [USER, SHOP], {"paid": Int64, "notes": Array(String)})
+FLOORS = view_of("floors", [FLOOR], {"level": Int32})
+MAPS = view_of("maps", [USER], {"attributes": Map})
+EVERYONE = view_of("everyone", [], {"total": Int64})
+PLAIN_VIEWS = [HISTORY, TYPES, PRICES, FLOORS]
+REQUEST = RequestSource(name="request", schema=[Field(name="amount", dtype=Int64)])
+
+
+@on_demand_feature_view(
+    sources=[HISTORY, REQUEST], schema=[Field(name="twice", dtype=Float64)], mode="python", singleton=False
+)
+def doubled(inputs):
+    return {"twice": [2.0 * (score or 0) for score in inputs["score"]]}
+
+
+def value_of(dtype, number):
+    """A value of a type, one that is easily lost among them; None for one that is not written."""
+    if number % 7 == 3:
+        return None
+    codec = FeatureCodec.for_feature("x", dtype)
+    elements = [e for e in elements_of(codec) if not isinstance(e, str | bytes) or len(e) < 200]
+    elements = [e for e in elements if not isinstance(e, Value) or e.WhichOneof("val") != "map_val"]
+    if number % 5 == 2:
+        return Value()
+    if codec.is_collection:
+        return make_value(codec.value_field, [*elements, *elements][number % 3 : number % 9])
+    return make_value(codec.value_field, elements[number % len(elements)])
+
+
+def key_of(view, number):
+    values = {
+        "user_id": Value(int64_val=number - 3),
+        "shop_id": Value(string_val=f"shöp {number}"),
+        "floor_id": Value(int32_val=number - 3),
+    }
+    return entity_key(**{key: values[key] for key in sorted(view.join_keys) if key in values})
+
+
+def rows_of(view):
+    for number in range(NUM_ROWS):
+        named = {
+            "viewed": Value(int64_set_val=Int64Set(val=[number, 2**53 + 1, -number])),
+            "tags": Value(string_set_val=StringSet(val=[f'"{number}"\\\n\x01ü🛒'])),
+            "notes": Value(string_list_val=StringList(val=["b", "a", "b"][: number % 4])),
+        }
+        values = {f.name: named.get(f.name) or value_of(f.dtype, number) for f in view.features}
+        moment = NOON + timedelta(hours=number, microseconds=[0, 1, 1_000, 250_000][number % 4])
+        kept = {name: value for name, value in values.items() if value is not None}
+        yield key_of(view, number), kept, moment, None
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """A repository whose views have sealed and unsealed rows."""
+    folder = tmp_path_factory.mktemp("serve")
+    config = RepoConfig(
+        project="shop",
+        provider="local",
+        registry=str(folder / "registry.db"),
+        online_store={"type": "sketch", "path": str(folder / "sketch"), "refresh_interval_seconds": 0.05},
+        entity_key_serialization_version=3,
+        repo_path=folder,
+    )
+    store = FeatureStore(config=config)
+    friends = HISTORY.with_name("friends").with_join_key_map({"user_id": "friend_id"})
+    services = [
+        FeatureService(name="both", features=[HISTORY[["country", "viewed"]], PRICES]),
+        FeatureService(name="friends", features=[friends[["country", "viewed"]], PRICES]),
+        FeatureService(name="computed", features=[doubled]),
+    ]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "On demand feature view is an experimental feature")
+        store.apply([USER, SHOP, FLOOR, *PLAIN_VIEWS, MAPS, EVERYONE, doubled, *services])
+    online = store._get_provider().online_store
+    for view in PLAIN_VIEWS:
+        rows = list(rows_of(view))
+        online.online_write_batch(config, view, rows[: NUM_ROWS // 2], None)
+        online.seal(config, view)
+        online.online_write_batch(config, view, rows[NUM_ROWS // 2 :], None)
+    rows = [(key_of(MAPS, 0), {"attributes": value_of(Map, 1)}, NOON, None)]
+    online.online_write_batch(config, MAPS, rows, None)
+    key = entity_key(__dummy_id=Value(string_val=""))
+    online.online_write_batch(config, EVERYONE, [(key, {"total": Value(int64_val=7)}, NOON, None)], None)
+    return store
+
+
+class Apps:
+    """Feast's app, and ours over it. ``handed_over`` counts what Feast's app was asked by ours."""
+
+    def __init__(self, store):
+        self.feast = get_app(store)
+        self.handed_over = 0
+        self.runner = asyncio.Runner()
+
+        async def counted(*connection):
+            self.handed_over += 1
+            await self.feast(*connection)
+
+        self.ours = over_feast(store, counted)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.runner.close()
+
+    def ask(self, app, request, path=PATH, **options):
+        return self.runner.run(ask(app, request, path, **options))
+
+    def assert_alike(self, request, **options):
+        """Both answer alike: the answer, and whether ours came without Feast's."""
+        before = self.handed_over
+        wanted, answer = (self.ask(app, request, **options) for app in (self.feast, self.ours))
+        assert answer == wanted
+        return answer, self.handed_over == before
+
+
+async def ask(app, request, path=PATH, method="POST", kind=b"application/json", chunks=1):
+    """The status, headers and body of an answer, as ASGI has them."""
+    body = request if isinstance(request, bytes) else json.dumps(request).encode()
+    size = len(body) // chunks + 1
+    parts = [body[place : place + size] for place in range(0, len(body), size)] or [b""]
+    messages = [
+        {"type": "http.request", "body": part, "more_body": n < len(parts)} for n, part in enumerate(parts, 1)
+    ]
+    sent = []
+
+    async def receive():
+        return messages.pop(0) if messages else {"type": "http.disconnect"}
+
+    async def send(message):
+        sent.append(message)
+
+    headers = [(b"host", b"localhost"), (b"content-length", str(len(body)).encode())]
+    headers += [] if kind is None else [(b"content-type", kind)]
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": method,
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "root_path": "",
+        "headers": headers,
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 2),
+    }
+    try:
+        await app(scope, receive, send)
+    except Exception:
+        if not sent:  # Feast's app answers an error, and then raises it for the server's log
+            raise
+    start, *rest = sent
+    return start["status"], start["headers"], b"".join(message.get("body", b"") for message in rest)
+
+
+@pytest.fixture(scope="module")
+def apps(store):
+    with Apps(store) as apps:
+        for view in PLAIN_VIEWS:  # blocks of files that no read has checked yet are read in the usual way
+            keys = {key: [place_of(key, number) for number in range(NUM_ROWS)] for key in join_keys_of(view)}
+            features = [f"{view.name}:{field.name}" for field in view.features]
+            apps.ask(apps.ours, {"features": features, "entities": keys})
+        yield apps
+
+
+def join_keys_of(*views):
+    return sorted({key for view in views for key in view.join_keys if key in KEYS})
+
+
+def place_of(key, number):
+    return f"shöp {number}" if key == "shop_id" else number - 3
+
+
+FEATURES = [f"{view.name}:{field.name}" for view in PLAIN_VIEWS for field in view.features]
+
+
+@st.composite
+def plain_requests(draw):
+    """Reads of some features or of a service, of entities of which some are absent or there twice."""
+    request = {}
+    service = draw(st.sampled_from([None, None, None, "both"]))
+    if service:
+        request["feature_service"], views = service, [HISTORY, PRICES]
+    else:
+        request["features"] = draw(st.lists(st.sampled_from(FEATURES), min_size=1, max_size=9, unique=True))
+        named = {feature.partition(":")[0] for feature in request["features"]}
+        views = [view for view in PLAIN_VIEWS if view.name in named]
+    for option in ("full_feature_names", "include_feature_view_version_metadata"):
+        if draw(st.booleans()):
+            request[option] = draw(st.booleans())
+    numbers = draw(st.lists(st.integers(0, NUM_ROWS + 2), min_size=1, max_size=12))
+    keys = draw(st.permutations(join_keys_of(*views)))
+    request["entities"] = {key: [place_of(key, number) for number in numbers] for key in keys}
+    return request
+
+
+common = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+
+
+@common
+@given(request=plain_requests())
+def test_a_plain_read_is_answered_alike_and_without_feast(apps, request):
+    (status, _, _), is_own = apps.assert_alike(request)
+    assert (status, is_own) == (200, True)
+
+
+ENTITIES = st.one_of(
+    st.integers(-3, 30),
+    st.sampled_from(
+        [None, True, 1.0, 2.5, "1", "shöp 4", "", "\ud800", 2**31, 2**63, -(2**63), [], {}, float("nan")]
+    ),
+)
+
+
+@common
+@given(
+    request=plain_requests(),
+    entities=st.dictionaries(
+        st.sampled_from(["user_id", "shop_id", "floor_id", "friend_id", "user", "amount"]),
+        st.one_of(st.lists(ENTITIES, max_size=3), ENTITIES),
+        max_size=3,
+    ),
+    others=st.dictionaries(
+        st.sampled_from(["features", "feature_service", "full_feature_names", "entities", "more"]),
+        st.sampled_from(
+            [
+                *(None, 1, "both", "friends", "computed", "nobody", "history:country", True, "yes", [], {}),
+                *(["history:country", "history:age"], ["history"], [1], ["maps:attributes"]),
+                *(["history:country", "history:country"], ["past:country"], ["history@v1:country"]),
+                ["everyone:total"],
+            ]
+        ),
+        max_size=2,
+    ),
+)
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of Feast, about names of entities
+def test_any_other_request_is_answered_alike(apps, request, entities, others):
+    apps.assert_alike({**request, "entities": entities or request["entities"], **others})
+
+
+GOOD = {"features": ["history:country"], "entities": {"user_id": [1]}}
+ODD = {
+    "no JSON": b"{",
+    "nothing": b"",
+    "not UTF-8": b'{"a": "\xff"}',
+    "a list": [],
+    "no entities": {"features": ["history:country"]},
+    "empty entities": {**GOOD, "entities": {}},
+    "no entity": {**GOOD, "entities": {"user_id": []}},
+    "columns of different lengths": {**GOOD, "entities": {"user_id": [1], "shop_id": ["a", "b"]}},
+    "another join key": {**GOOD, "entities": {"shop_id": ["a"]}},
+    "unknown feature": {**GOOD, "features": ["history:age"]},
+    "unknown view": {**GOOD, "features": ["nothing:age"]},
+    "two features of one name": {**GOOD, "features": ["history:country", "history:country"]},
+    "unknown service": {**GOOD, "feature_service": "nobody"},
+    "half a surrogate pair": {
+        "features": ["prices:paid"],
+        "entities": {"shop_id": ["\ud800"], "user_id": [1]},
+    },
+    "deep": b'{"features": ' + b"[" * 2_000 + b"]" * 2_000 + b', "entities": {"user_id": [1]}}',
+    "a number too large": {**GOOD, "entities": {"user_id": [2**63]}},
+    "an on-demand view": {**GOOD, "feature_service": "computed", "entities": {"user_id": [1], "amount": [2]}},
+    "a view with maps": {**GOOD, "features": ["maps:attributes"], "entities": {"user_id": [-3]}},
+    "a view without entities": {**GOOD, "features": ["everyone:total"]},
+    "several types of entities": {**GOOD, "entities": {"user_id": [1, "1"]}},
+}
+
+
+@pytest.mark.parametrize("case", ODD)
+def test_an_odd_request_goes_to_feast(apps, case):
+    _, is_own = apps.assert_alike(ODD[case])
+    assert not is_own
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"kind": None},
+        {"kind": b"text/plain"},
+        {"method": "GET"},
+        {"path": "/health", "method": "GET"},
+        {"path": PATH + "/"},
+        {"path": "/openapi.json", "method": "GET"},
+        {"path": "/push"},
+    ],
+    ids=str,
+)
+def test_other_paths_methods_and_content_types_go_to_feast(apps, options):
+    _, is_own = apps.assert_alike(GOOD, **options)
+    assert not is_own
+
+
+@pytest.mark.parametrize("options", [{"kind": b"application/json; charset=utf-8"}, {"chunks": 3}], ids=str)
+def test_content_types_with_parameters_and_bodies_in_parts_are_answered(apps, options):
+    _, is_own = apps.assert_alike(GOOD, **options)
+    assert is_own
+
+
+def test_views_under_other_names_and_join_keys(apps):
+    entities = {"user_id": [1, 2], "friend_id": [3, 1], "shop_id": ["shöp 4", "shöp 5"]}
+    for full in (False, True):
+        request = {"feature_service": "friends", "entities": entities, "full_feature_names": full}
+        (status, _, body), is_own = apps.assert_alike(request)
+        assert (status, is_own) == (200, True), body
+        assert ("friends__country" in body.decode()) == full
+
+
+def test_many_entities(apps):
+    users = [number % 40 - 5 for number in range(2_000)]
+    _, is_own = apps.assert_alike({"features": FEATURES[:4], "entities": {"user_id": users}})
+    assert is_own
+
+
+def test_requests_at_the_same_time(apps):
+    requests = [{**GOOD, "entities": {"user_id": [number % 30, number % 7]}} for number in range(40)]
+
+    async def all_of(app):
+        return await asyncio.gather(*(ask(app, request) for request in requests))
+
+    assert apps.runner.run(all_of(apps.ours)) == apps.runner.run(all_of(apps.feast))
+
+
+def test_a_client_that_leaves_gets_no_answer(apps):
+    sent = []
+
+    async def receive():
+        return {"type": "http.disconnect"}
+
+    async def send(message):
+        sent.append(message)
+
+    headers = [(b"content-type", b"application/json")]
+    scope = {"type": "http", "path": PATH, "method": "POST", "headers": headers, "query_string": b""}
+
+    async def feast(scope, receive, send):
+        first, second = await receive(), await receive()
+        sent.append((first["body"], second["type"]))
+
+    async def serve():
+        await serve_app.FeatureServer(None, feast)(scope, receive, send)
+
+    apps.runner.run(serve())
+    assert sent == [(b"", "http.disconnect")]
+
+
+def test_writes_and_seals_are_seen(apps, store):
+    """A write through the server is in the next answer; so is a seal, and Feast's app says the same."""
+    online, config = store._get_provider().online_store, store.config
+    for number, country in enumerate(["FR", "DE", "IT"]):
+        frame = {"user_id": [900], "country": [country], "score": [0.5], "event": [str(NOON)]}
+        frame |= {"viewed": [[1]], "tags": [["x"]]}
+        status, _, text = apps.ask(
+            apps.ours, {"push_source_name": "events", "df": frame, "to": "online"}, path="/push"
+        )
+        assert status == 200, text
+        if number == 1:
+            assert online.seal(config, store.get_feature_view("history"))
+        (_, _, body), _ = apps.assert_alike({**GOOD, "entities": {"user_id": [900]}})
+        assert json.loads(body)["results"][1]["values"] == [country]
+
+
+def test_a_changed_registry_changes_the_answers(tmp_path):
+    config = RepoConfig(
+        project="shop",
+        provider="local",
+        registry=str(tmp_path / "registry.db"),
+        online_store={"type": "sketch", "path": str(tmp_path / "sketch")},
+        entity_key_serialization_version=3,
+        repo_path=tmp_path,
+    )
+    store = FeatureStore(config=config)
+    small, large = (
+        view_of("history", [USER], {"country": String, **more}) for more in ({}, {"visits": Int64})
+    )
+    service = FeatureService(name="all", features=[small])
+    store.apply([USER, small, service])
+    values = {"country": Value(string_val="FR"), "visits": Value(int64_val=7)}
+    online = store._get_provider().online_store
+    online.online_write_batch(config, large, [(entity_key(user_id=1), values, NOON, None)], None)
+    with Apps(store) as apps:
+        by_name = {"features": ["history:visits"], "entities": {"user_id": [1]}}
+        by_service = {"feature_service": "all", "entities": {"user_id": [1]}}
+        assert apps.assert_alike(by_name)[0][0] != 200
+        assert len(json.loads(apps.assert_alike(by_service)[0][2])["results"]) == 2
+
+        FeatureStore(config=config).apply([large, FeatureService(name="all", features=[large])])
+        store.refresh_registry()
+        (_, _, body), is_own = apps.assert_alike(by_name)
+        assert json.loads(body)["results"][1]["values"] == [7]
+        assert is_own
+        (_, _, body), is_own = apps.assert_alike(by_service)
+        assert len(json.loads(body)["results"]) == 3
+        assert is_own
+
+
+def test_expired_rows_are_told_as_feast_does(tmp_path):
+    config = RepoConfig(
+        project="shop",
+        provider="local",
+        registry=str(tmp_path / "registry.db"),
+        online_store={"type": "sketch", "path": str(tmp_path / "sketch"), "expire_rows": True},
+        entity_key_serialization_version=3,
+        repo_path=tmp_path,
+    )
+    store = FeatureStore(config=config)
+    view = view_of("history", [USER], {"country": String})
+    view.ttl = timedelta(hours=1)
+    store.apply([USER, view])
+    online, row = store._get_provider().online_store, {"country": Value(string_val="FR")}
+    moments = [datetime.now(UTC) - timedelta(hours=hours) for hours in (0, 2)]
+    rows = [(entity_key(user_id=n), row, moment, None) for n, moment in enumerate(moments)]
+    online.online_write_batch(config, view, rows, None)
+    with Apps(store) as apps:
+        for users in ([0], [1], [0, 1]):
+            (_, _, body), is_own = apps.assert_alike({**GOOD, "entities": {"user_id": users}})
+            assert is_own == (1 not in users)
+            wanted = ["OUTSIDE_MAX_AGE" if user else "PRESENT" for user in users]
+            assert json.loads(body)["results"][1]["statuses"] == wanted
+
+
+# -- metrics -----------------------------------------------------------------------------------
+
+
+def counted():
+    """All samples of Feast's metrics but times, and those of reads that this store counts."""
+    samples = Counter()
+    for family in REGISTRY.collect():
+        for sample in family.samples:
+            is_time = "_seconds_bucket" in sample.name or sample.name.endswith(("_seconds_sum", "_created"))
+            if family.name.startswith("feast_") and family.type != "gauge" and not is_time:
+                samples[sample.name, *sorted(sample.labels.items())] += sample.value
+    return samples
+
+
+def test_metrics_count_the_same(apps, store, monkeypatch):
+    monkeypatch.setattr(metrics, "_config", metrics.build_metrics_flags())
+    online = store._get_provider().online_store
+    requests = [
+        {"features": ["history:country", "types:f3"], "entities": {"user_id": [1, 2, 99]}},
+        {"feature_service": "both", "entities": {"user_id": [1], "shop_id": ["shöp 4"]}},
+        {**GOOD, "features": ["history:age"]},
+        b"{",
+    ]
+    told = []
+    for app in (apps.feast, apps.ours):
+        for view in PLAIN_VIEWS:
+            online.view(store.config, view).metrics.flush()
+        before = counted()
+        for request in requests:
+            apps.ask(app, request)
+        for view in PLAIN_VIEWS:
+            online.view(store.config, view).metrics.flush()
+        told.append(counted() - before)
+    assert told[0] == told[1]
+    names = {name for name, *_ in told[0]}
+    assert {"feast_feature_server_request_total", "feast_online_features_status_total"} <= names
+    assert {"feast_feature_server_request_latency_seconds_count", "feast_sketch_reads_total"} <= names
+
+
+# -- what is left to Feast's server as a whole --------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"online_store": {"type": "sqlite", "path": "online.db"}}, "SqliteOnlineStore"),
+        ({"feature_server": {"type": "local", "audit_logging": {"enabled": True}}}, "audit_logging"),
+        ({"auth": {"type": "kubernetes"}}, "kubernetes"),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_some_repositories_are_served_by_feast_alone(tmp_path, change, reason, caplog):
+    options = {
+        "project": "shop",
+        "provider": "local",
+        "registry": str(tmp_path / "registry.db"),
+        "online_store": {"type": "sketch", "path": str(tmp_path / "sketch")},
+        "entity_key_serialization_version": 3,
+        "repo_path": tmp_path,
+    }
+    feast = object()
+    assert over_feast(FeatureStore(config=RepoConfig(**{**options, **change})), feast) is feast
+    assert reason in caplog.text
+
+
+def test_an_app_for_any_asgi_server(tmp_path, monkeypatch):
+    monkeypatch.setenv(serve_app.REPOSITORY, str(tmp_path))
+    document = {
+        "project": "shop",
+        "provider": "local",
+        "registry": "registry.db",
+        "online_store": {"type": "sketch", "path": "sketch"},
+        "entity_key_serialization_version": 3,
+    }
+    (tmp_path / "feature_store.yaml").write_text(json.dumps(document))  # which is YAML
+    assert isinstance(serve_app.create_app(), serve_app.FeatureServer)
