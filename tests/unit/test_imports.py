@@ -73,6 +73,7 @@ MAY_IMPORT_FEAST = {
     "rows.encoding",
     "rows.entity_keys",
     "view.codec_choice",
+    "view.count_settings",
     "view.list_settings",
     "view.settings",
 }
