@@ -71,10 +71,10 @@ class Rounded:
 
     @classmethod
     def of(cls, written: NDArray[np.int64], times: NDArray[np.int64], counting: Counting) -> "Rounded":
-        """The fewest different counts that keep to the error.
+        """Few different counts that keep to the error.
 
-        Each stands for a run of counts, and is as near as it may be to their mean, so that sums of many
-        counts are nearer to the truth than each of them.
+        Each stands for a run of counts as long as may be, and is the mean of all counts of it, rounded.
+        So errors have both signs, and sums of many counts are nearer to the truth than each count.
 
         Parameters
         ----------
@@ -83,17 +83,22 @@ class Rounded:
         """
         if counting.is_exact or not len(written):
             return cls(written, np.arange(len(written)), written)
-        least, most = counting.bounds(written)
-        starts = [0]
-        # A run may go on as long as some number is near enough to all of it: both bounds ascend.
-        while (stop := int(np.searchsorted(least, most[starts[-1]], side="right"))) < len(written):
-            starts.append(stop)
-        begins = np.array(starts)
-        ends = np.append(begins[1:], len(written))
-        sums = np.add.reduceat(written.astype(np.float64) * times, begins)
-        means = np.rint(sums / np.add.reduceat(times, begins)).astype(np.int64)
-        read = np.clip(means, least[ends - 1], most[begins])
-        return cls(written, np.repeat(np.arange(len(begins)), ends - begins), read)
+        least, most = (bounds.tolist() for bounds in counting.bounds(written))
+        starts: list[int] = []
+        read: list[int] = []
+        total = number = 0  # of the run
+        for place, (count, own) in enumerate(zip(written.tolist(), times.tolist(), strict=True)):
+            total, number = total + count * own, number + own
+            mean = (2 * total + number) // (2 * number)
+            # Both bounds ascend, so the first and the last count of the run tell of all.
+            if starts and least[place] <= mean <= most[starts[-1]]:
+                read[-1] = mean
+            else:
+                starts.append(place)
+                read.append(count)
+                total, number = count * own, own
+        lengths = np.diff(starts, append=len(written))
+        return cls(written, np.repeat(np.arange(len(starts)), lengths), np.array(read, np.int64))
 
     def mean_error(self, times: NDArray[np.int64]) -> float:
         """How far counts are from those that were written, on average over all: int64[n] of each."""
