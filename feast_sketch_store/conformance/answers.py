@@ -100,8 +100,9 @@ def _feature(codec: FeatureCodec, answer: LayerAnswer, name: str) -> list[dict[s
             "state": state,
             "values": [values[n] for n in csr.ids[part].tolist()],
         }
-        if codec.is_list and csr.weights is not None:
-            entry["times"] = [str(moment) for moment in csr.weights[part].tolist()]
+        if codec.is_weighted and csr.weights is not None:
+            beside = "times" if codec.is_list else "counts"
+            entry[beside] = [str(number) for number in csr.weights[part].tolist()]
         entries.append(entry)
     return entries
 

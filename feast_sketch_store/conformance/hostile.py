@@ -264,6 +264,17 @@ _CHANGES: dict[str, list[tuple[str, str, Change]]] = {
         ),
         ("lists", "codes that end early", partial(_tell, "structures/lists/features/0/num_bits", 100)),
         ("lists", "codes that are ones", partial(_array, "lists.0.codes.words", _all_ones)),
+        (
+            "counts",
+            "counts of no code",
+            partial(_array, "counts.0.lengths", partial(_put, (1, slice(3)), 1)),
+        ),
+        ("counts", "counts whose codes are ones", partial(_array, "counts.1.codes.words", _all_ones)),
+    ],
+    "counts": [
+        ("counts", "a count of 0", partial(_array, "counts.0.counts", partial(_put, 0, 0))),
+        ("counts", "a count of more", partial(_array, "counts.1.counts", partial(_put, 0, 2**54 + 1))),
+        ("counts", "fewer counts", partial(_array, "counts.0.counts", lambda a: a[:1])),
     ],
     "clustered": [
         (

@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 from feast_sketch_store.kernel import row_hashes
 from feast_sketch_store.layers import Cut, FeatureBudget, Goal, build_layer
 from feast_sketch_store.rows.binning import Quantiles
-from feast_sketch_store.rows.codecs import BACKING, BINNED, EXACT, LIST, FeatureCodec
+from feast_sketch_store.rows.codecs import BACKING, BINNED, COUNTS, EXACT, LIST, FeatureCodec
+from feast_sketch_store.rows.count_log import counts_column
+from feast_sketch_store.rows.counting import Counting
 from feast_sketch_store.rows.encoding import (
     CREATED_TIMESTAMP,
     DELETED,
@@ -126,6 +128,7 @@ def encoded(
     Parameters
     ----------
     values : by feature, one per row: a value, a list of elements, None for a null, ``...`` for none at all.
+        Further columns of the row log may have counts.
     events : microseconds since 1970; by default an hour after the row before.
     """
     num_rows = len(next(iter(join_keys.values())))
@@ -134,6 +137,8 @@ def encoded(
         codec.feature: pa.array([None if v is ... else v for v in values[codec.feature]], codec.arrow_type)
         for codec in codecs
     }
+    for name in values.keys() - columns.keys():  # counts beside the values
+        columns[name] = pa.array(values[name], pa.large_list(pa.int64()))
     moments = [NOON + HOUR * row for row in range(num_rows)] if events is None else list(events)
     own = {
         ENTITY_KEY: serialize_columns(join_keys),
@@ -331,6 +336,33 @@ def lists() -> SealedView:
     return SealedView([layer], [*keys_of(users(range(50))), *unknown_users()])
 
 
+def counts() -> SealedView:
+    """Counts: small ones and large, exact and rounded, and rows with few and with many different ones."""
+    rng, num_rows = np.random.default_rng(6), 120
+    codecs = [
+        FeatureCodec("viewed", "string_list_val", COUNTS, counting=Counting(feature="views")),
+        FeatureCodec("bought", "int64_list_val", COUNTS, counting=Counting(relative=0.1)),
+        FeatureCodec("country", "string_val"),
+    ]
+    values: dict[str, list[Any]] = {"viewed": [], "bought": [], "country": []}
+    amounts: dict[str, list[Any]] = {"viewed": [], "bought": []}
+    for row in range(num_rows):
+        for name, numbers in (
+            ("viewed", rng.geometric(0.6, row % 30)),
+            ("bought", rng.integers(1, 10**6, 9)),
+        ):
+            own = np.unique((rng.random(len(numbers)) ** 3 * 90).astype(int)).tolist()
+            values[name].append([f"video {n}" for n in own] if name == "viewed" else own)
+            amounts[name].append(numbers[: len(own)].tolist())
+        values["country"].append("DE" if row % 5 else "FR")
+    values["viewed"][7], amounts["viewed"][7] = ["video 3"], [2**53]
+    values["viewed"][8], amounts["viewed"][8] = None, None
+    values["bought"][9], amounts["bought"][9] = ..., None
+    columns = values | {counts_column(name): own for name, own in amounts.items()}
+    budget = FeatureBudget(1e-9, {"viewed": 0.0, "bought": 0.0, "country": 1e-5})
+    return view(users(range(num_rows)), codecs, columns, budget, unknown_users())
+
+
 def strings() -> SealedView:
     """Strings as keys; so many values that they are plain; front-coded ones, several blocks, twins."""
     num_rows = 400
@@ -444,6 +476,7 @@ VIEWS: Mapping[str, Callable[[], SealedView]] = {
         compact_sets,
         clustered,
         lists,
+        counts,
         strings,
         composite,
         deltas,

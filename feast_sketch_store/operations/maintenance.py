@@ -172,6 +172,8 @@ def _feature_report(shards: Shards, name: str, sampled_rate: float) -> FeatureRe
     features = shards.features(name)
     feature = features[0]
     roundings = [layer.roundings[name] for layer in shards.layers if name in layer.roundings]
+    errors = [(rounding.max_error, rounding.mean_error) for rounding in roundings]
+    errors += [own for feature in features if (own := feature.rounding_errors) is not None]
     return FeatureReport(
         name,
         BINNED if roundings else feature.codec.name,
@@ -182,8 +184,8 @@ def _feature_report(shards: Shards, name: str, sampled_rate: float) -> FeatureRe
         round(sum(layer.size_bytes_of(name) for layer in shards.layers)),
         max(part.false_positive_rate or 0.0 for part in features),
         sampled_rate,
-        max((rounding.max_error for rounding in roundings), default=None),
-        max((rounding.mean_error for rounding in roundings), default=None),
+        max((largest for largest, _ in errors), default=None),
+        max((mean for _, mean in errors), default=None),
         within(sampled_rate, _SAMPLES) if any(part.false_positive_rate for part in features) else 0.0,
     )
 

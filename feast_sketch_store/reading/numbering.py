@@ -31,7 +31,7 @@ class Numbering:
             raise SettingsError(
                 f"the vocabulary that was given for feature {codec.feature!r} repeats a value"
             )
-        self._has_repetitions = codec.may_repeat
+        self._has_repetitions, self._is_counted = codec.may_repeat, codec.is_counted
         self.vocabulary = Vocabulary(storage)
         self.values = codec.from_storage(storage)
         self._maps: dict[int, tuple[Vocabulary, NDArray[np.int32]]] = {}
@@ -40,7 +40,7 @@ class Numbering:
     def of_all(cls, codec: FeatureCodec, vocabularies: Sequence[Vocabulary]) -> Numbering:
         """All values of several vocabularies; the ids of the first stay as they are."""
         numbering = cls.__new__(cls)
-        numbering._has_repetitions = codec.may_repeat
+        numbering._has_repetitions, numbering._is_counted = codec.may_repeat, codec.is_counted
         union = vocabularies[0] if vocabularies else Vocabulary(pa.array([], codec.storage_type))
         maps: Sequence[NDArray[np.integer]] = [np.arange(len(union), dtype=np.int32)][: len(vocabularies)]
         if len(vocabularies) > 1:
@@ -82,8 +82,13 @@ class Numbering:
         """Ids as bits of words: uint64[p, ceil(V / 64)]."""
         return kernel.to_bits(rows.indptr, rows.ids, len(self))
 
-    def scores(self, values: Answer, weights: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The sums of weights by id of an answer's values: float64[p]."""
+    def scores(
+        self, values: Answer, weights: NDArray[np.float64], by_counts: bool = False
+    ) -> NDArray[np.float64]:
+        """The sums of weights by id of values, each once or as often as it was counted: float64[p]."""
+        if self._is_counted and not by_counts:
+            rows = self.translate(values)
+            return weighted_sums(Csr(rows.indptr, rows.ids), weights)
         if self._has_repetitions:
             return weighted_sums(self.translate(values), weights)
         if not self.is_same(values.decoder.vocabulary):

@@ -47,12 +47,14 @@ class CsrMatrix:
     """A sparse matrix of ones with a row per entity: ``scipy.sparse.csr_matrix((ones, ids, indptr))``.
 
     ``indptr`` is int64[n + 1] and ``ids`` int32[nnz]: entity ``i`` has the values
-    ``vocabulary[ids[indptr[i]:indptr[i + 1]]]``; an entity without a row has none.
+    ``vocabulary[ids[indptr[i]:indptr[i + 1]]]``; an entity without a row has none. ``counts`` is int64[nnz],
+    how often each was counted: ``scipy.sparse.csr_matrix((counts, ids, indptr))``; None if nobody asked.
     """
 
     indptr: NDArray[np.int64]
     ids: NDArray[np.int32]
     vocabulary: pa.Array
+    counts: NDArray[np.int64] | None = None
 
 
 class SketchReader:
@@ -195,17 +197,23 @@ class SketchReader:
         self._view.with_state(read)
         return found
 
-    def csr(self, feature: str, entities: Entities) -> CsrMatrix:
+    def csr(self, feature: str, entities: Entities, *, counts: bool = False) -> CsrMatrix:
         """The possibly-present values of each entity, as a sparse matrix.
+
+        Parameters
+        ----------
+        counts : whether to tell how often each value was counted.
 
         Raises
         ------
         UnsupportedFeatureError : the feature does not exist; or it is kept exactly, so its values have no
-            ids, and ``vocabularies`` does not list it.
+            ids, and ``vocabularies`` does not list it; or it has no counts that were asked for.
         RowError : see `hash`.
         """
+        if counts:
+            self._check_counted(feature)
         hashes = self.hash(entities)
-        at_once = self._csr_at_once(feature, hashes)
+        at_once = None if counts else self._csr_at_once(feature, hashes)
         if at_once is not None:
             return at_once
 
@@ -216,7 +224,10 @@ class SketchReader:
                 for answer, values in self._parts(state, hashes, feature)
             ]
             rows = Csr.placed(parts, len(hashes))
-            return CsrMatrix(rows.indptr, rows.ids, numbering.values)
+            if not counts:
+                return CsrMatrix(rows.indptr, rows.ids, numbering.values)
+            weights = np.zeros(0, np.int64) if rows.weights is None else rows.weights
+            return CsrMatrix(rows.indptr, rows.ids, numbering.values, weights)
 
         return self._view.with_state(read)
 
@@ -375,16 +386,21 @@ class SketchReader:
 
     @overload
     def scores(  # type: ignore[overload-overlap]
-        self, feature: str, entities: Entity, weights: NDArray[np.floating]
+        self, feature: str, entities: Entity, weights: NDArray[np.floating], *, counts: bool = False
     ) -> float: ...
 
     @overload
     def scores(
-        self, feature: str, entities: Entities, weights: NDArray[np.floating]
+        self, feature: str, entities: Entities, weights: NDArray[np.floating], *, counts: bool = False
     ) -> NDArray[np.float64]: ...
 
     def scores(
-        self, feature: str, entities: Entities | Entity, weights: NDArray[np.floating]
+        self,
+        feature: str,
+        entities: Entities | Entity,
+        weights: NDArray[np.floating],
+        *,
+        counts: bool = False,
     ) -> NDArray[np.float64] | float:
         """``X @ weights`` of multi-hot rows: the sum of the weights of the possibly-present values.
 
@@ -392,6 +408,7 @@ class SketchReader:
         ----------
         entities : some, or a single one, see `ids`.
         weights : float[V], by id; see `vocabulary`.
+        counts : whether each value counts as often as it was counted, and not once.
 
         Returns
         -------
@@ -403,10 +420,14 @@ class SketchReader:
         UnsupportedFeatureError, RowError : as `csr`.
         """
         entity_hash = self._keys.hash(entities)
-        if entity_hash is not None:
+        if counts:
+            self._check_counted(feature)
+            if entity_hash is not None:
+                return float(self.scores(feature, _alone(entities), weights, counts=True)[0])
+        elif entity_hash is not None:
             return self._score_of_one(feature, entities, entity_hash, weights)
         hashes = self.hash(entities)
-        at_once = self._csr_at_once(feature, hashes)
+        at_once = None if counts else self._csr_at_once(feature, hashes)
         if at_once is not None and np.shape(weights) == (len(at_once.vocabulary),):
             return weighted_sums(Csr(at_once.indptr, at_once.ids), np.asarray(weights, np.float64))
 
@@ -418,7 +439,7 @@ class SketchReader:
                 )
             scores = np.zeros(len(hashes))
             for answer, values in self._parts(state, hashes, feature):
-                scores[answer.found] = numbering.scores(values, np.asarray(weights, np.float64))
+                scores[answer.found] = numbering.scores(values, np.asarray(weights, np.float64), counts)
             return scores
 
         return self._view.with_state(read)
@@ -507,6 +528,13 @@ class SketchReader:
                 "with `get_online_features`"
             )
         return codec
+
+    def _check_counted(self, feature: str) -> None:
+        if not self._codec(feature).is_counted:
+            raise UnsupportedFeatureError(
+                f"feature {feature!r} of view {self._name!r} has no counts; give it the tag "
+                '"sketch.codec": "counts"'
+            )
 
     def _prepared(self, feature: str, by_name: bool = True) -> _Single:
         """The rows for reads of one entity; ``by_name`` if ids are to be those of the vocabulary."""

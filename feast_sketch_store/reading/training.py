@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from feast_sketch_store.errors import RowError, SettingsError, UnsupportedFeatureError
 from feast_sketch_store.reading.reader import SketchReader
-from feast_sketch_store.rows.codecs import FeatureCodec
-from feast_sketch_store.rows.encoding import encode_column
+from feast_sketch_store.rows.codecs import EMPTY, FeatureCodec
+from feast_sketch_store.rows.encoding import EncodedFeature, encode_column, encode_counts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,7 +42,8 @@ def through_sketch(
 
     Returns
     -------
-    A copy, with the features' columns replaced: lists of values in the order of a read, scalars.
+    A copy, with the features' columns replaced: lists of values in the order of a read, scalars. Counts
+    of values, if the dataframe has them, are replaced, too.
 
     Raises
     ------
@@ -72,12 +73,36 @@ def through_sketch(
                 f"the dataframe has no column {name!r} or {view.name}__{name}; it has {list(dataframe)}"
             )
         codec = sealed.codecs[name]
-        feature = encode_column(_as_column(dataframe[column], codec, column), codec)
+        feature, beside = _encoded(dataframe, view.name, column, codec)
         shown = sealed.shown(feature, hashes)
         storage = shown.decoder.vocabulary.values.take(pa.array(shown.symbols))
         arrow = codec.to_column(shown.states, shown.indptr, storage)
         result[column] = arrow.to_pandas().to_numpy()
+        if beside is not None:
+            counts = pa.array(shown.csr.weights)
+            lists = pa.LargeListArray.from_arrays(
+                pa.array(shown.indptr), counts, mask=pa.array(shown.states < EMPTY)
+            )
+            result[beside] = lists.to_pandas().to_numpy()
     return result
+
+
+def _encoded(
+    dataframe: "pd.DataFrame", view: str, column: str, codec: FeatureCodec
+) -> tuple[EncodedFeature, str | None]:
+    """A feature of the rows, and the column with its counts, if there is one."""
+    values = _as_column(dataframe[column], codec, column)
+    if codec.counting is None:
+        return encode_column(values, codec), None
+    beside = _column_of(dataframe, view, codec.counting.feature) if codec.counting.feature else None
+    counts = None
+    if beside is not None:
+        numbers = FeatureCodec(codec.counting.feature, "int64_list_val")
+        counts = _as_column(dataframe[beside], numbers, beside)
+    try:
+        return encode_counts(values, counts, codec), beside
+    except pa.ArrowInvalid as error:
+        raise RowError(f"columns {column!r} and {beside!r} do not fit each other: {error}") from error
 
 
 def _column_of(dataframe: "pd.DataFrame", view: str, feature: str) -> str | None:

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from feast_sketch_store.errors import RowError
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.conversions import TOO_LARGE_FOR_FLOAT
+from feast_sketch_store.rows.count_log import with_counts
 from feast_sketch_store.rows.encoding import (
     CREATED_TIMESTAMP,
     DELETED,
@@ -78,7 +79,8 @@ def from_columns(
     Raises
     ------
     RowError : a column is missing, unknown or there twice; a value cannot be kept as the type of its feature
-        (names the row), a join key or event timestamp is null, or a row is too large.
+        (names the row), a join key or event timestamp is null, counts do not fit their values, or a row is
+        too large.
     """
     timestamps = [event_timestamp] if created_timestamp is None else [event_timestamp, created_timestamp]
     _check_names(table.column_names, [*join_keys, *(codec.feature for codec in codecs), *timestamps])
@@ -97,7 +99,7 @@ def from_columns(
     )
     columns[NULLS] = _null_names(features, len(table))
     columns[DELETED] = pa.nulls(len(table), pa.bool_())
-    rows = pa.table(columns)
+    rows = with_counts(pa.table(columns), codecs)
     check_rows(rows)
     return rows
 

@@ -9,6 +9,8 @@
     exact        all          ... the value, as it was written: order, repetitions, bits
     list         Array        ... items with times, newest first (`rows.lists`)
     times        Array        ... the times of the items of a list; nothing is stored for it
+    counts       Array        ... the elements, each once, and how often each was counted (`rows.count_log`)
+    counts_of    Array        ... these counts; nothing is stored for it
     backing      all          ... the value; sealed rows know only that there is one, another store has it
 
 A codec identifies the type of a feature by the field of Feast's ``Value`` that carries it, so a value comes
@@ -34,6 +36,7 @@ from feast_sketch_store.errors import RowError, UnsupportedFeatureError
 from feast_sketch_store.kernel.binary import Parts, parts_of
 from feast_sketch_store.rows.binning import Binning, Edges, Numbers, Precision, Quantiles, fit
 from feast_sketch_store.rows.conversions import converted, is_convertible
+from feast_sketch_store.rows.counting import Counting
 from feast_sketch_store.rows.large_types import large_type
 from feast_sketch_store.rows.listing import Listing
 from feast_sketch_store.rows.vocabulary import Vocabulary
@@ -56,6 +59,8 @@ EXACT: Final = "exact"
 LIST: Final = "list"
 TIMES: Final = "times"
 BACKING: Final = "backing"
+COUNTS: Final = "counts"
+COUNTS_OF: Final = "counts_of"
 
 Symbols = NDArray[np.int64] | NDArray[np.int32]
 
@@ -73,6 +78,7 @@ _ARROW_TYPES: Final = {
     "bytes": pa.large_binary(),
     "message": pa.large_binary(),
 }
+_COUNT_KINDS: Final = ("int32", "int64")
 _VARINT_KINDS: Final = ("bool", "int32", "int64", "timestamp")
 _NUMBER_KINDS: Final = ("int32", "int64", "timestamp", "float", "double")
 _FLOAT_BITS: Final[dict[str, np.dtype[Any]]] = {"float": np.dtype("<i4"), "double": np.dtype("<i8")}
@@ -148,6 +154,8 @@ class FeatureCodec:
     binning : of a binned feature.
     listing : of a list.
     times_of : of times, the name of the list.
+    counting : of counts.
+    counts_of : the name of the feature whose counts this one has.
 
     Raises
     ------
@@ -160,6 +168,8 @@ class FeatureCodec:
     binning: Binning | None = None
     listing: Listing | None = None
     times_of: str = ""
+    counting: Counting | None = None
+    counts_of: str = ""
 
     def __post_init__(self) -> None:
         if self.value_field not in _VALUE_FIELDS:
@@ -168,11 +178,15 @@ class FeatureCodec:
             object.__setattr__(self, "name", MEMBERSHIP if self.is_collection else CATEGORICAL)
         if self.name == LIST and self.listing is None:
             object.__setattr__(self, "listing", Listing())
+        if self.name == COUNTS and self.counting is None:
+            object.__setattr__(self, "counting", Counting())
         if (
             self.name not in self.possible_names
             or (self.name == BINNED) != (self.binning is not None)
             or (self.name == LIST) != (self.listing is not None)
             or (self.name == TIMES) != bool(self.times_of)
+            or (self.name == COUNTS) != (self.counting is not None)
+            or (self.name == COUNTS_OF) != bool(self.counts_of)
         ):
             raise ValueError(f"the codec {self.name!r} does not take {self.value_field}")
 
@@ -226,7 +240,9 @@ class FeatureCodec:
         if self.is_set:
             return MEMBERSHIP, EXACT, BACKING
         if self.is_collection:
-            return MEMBERSHIP, EXACT, BACKING, LIST, *([TIMES] if self.element_kind == "timestamp" else [])
+            times = [TIMES] if self.element_kind == "timestamp" else []
+            counts = [COUNTS_OF] if self.element_kind in _COUNT_KINDS else []
+            return MEMBERSHIP, EXACT, BACKING, LIST, COUNTS, *times, *counts
         binned = (BINNED,) if self.element_kind in _NUMBER_KINDS else ()
         return CATEGORICAL, EXACT, BACKING, *binned
 
@@ -263,7 +279,17 @@ class FeatureCodec:
     @property
     def is_derived(self) -> bool:
         """Whether nothing is stored for the feature, as another one knows its values."""
-        return self.name == TIMES
+        return self.name in (TIMES, COUNTS_OF)
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether each value has a count."""
+        return self.name == COUNTS
+
+    @property
+    def is_weighted(self) -> bool:
+        """Whether each value has a number beside it: a time or a count."""
+        return self.is_list or self.is_counted
 
     @property
     def may_repeat(self) -> bool:

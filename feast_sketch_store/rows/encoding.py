@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from feast_sketch_store import kernel
 from feast_sketch_store.errors import DamagedFileError, RowError
 from feast_sketch_store.rows.codecs import EMPTY, MISSING, NULL, VALUE, FeatureCodec
+from feast_sketch_store.rows.count_log import counts_column, counts_of_rows, with_counts
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.entity_keys import (
     JOIN_KEY_TYPES,
@@ -66,12 +67,12 @@ def to_arrow(
 
     Returns
     -------
-    Columns: the join keys, the features, then ``OWN_COLUMNS``.
+    Columns: the join keys, the features, ``OWN_COLUMNS``, and those of counts.
 
     Raises
     ------
     RowError : a row has other join keys than the view, names a feature that the view lacks, has a value of
-        another type, or is too large.
+        another type, counts that do not fit its values, or is too large.
     """
     known = {codec.feature for codec in codecs}
     for number, (key, values, _, _) in enumerate(rows):
@@ -97,7 +98,7 @@ def to_arrow(
     )
     # From the first row on: a column that came with a deletion would make a compaction under way void.
     columns[DELETED] = pa.nulls(len(rows), pa.bool_())
-    table = pa.table(columns)
+    table = with_counts(pa.table(columns), codecs)
     check_rows(table)
     return table
 
@@ -281,7 +282,8 @@ class EncodedFeature:
     ``states`` is uint8[n] of codecs.MISSING, NULL, EMPTY, VALUE; row ``i`` has the symbols
     ``symbols[indptr[i]:indptr[i + 1]]`` (int64[n + 1] and int32[nnz]), ids of ``vocabulary``: distinct and
     ascending, but for an exact codec as they were written. Those of a list are its items, newest first, and
-    ``times``, int64[nnz], tell when each was, in microseconds since 1970; None of what is no list.
+    ``times``, int64[nnz], tell when each was, in microseconds since 1970; of counts they tell how many times
+    each value was counted. None of all others.
     """
 
     codec: FeatureCodec
@@ -293,7 +295,7 @@ class EncodedFeature:
 
     @property
     def csr(self) -> Csr:
-        """The symbols of each row; those of a list have their times for weights."""
+        """The symbols of each row; those of a list have their times for weights, others their counts."""
         return Csr(self.indptr, self.symbols, self.times)
 
     @property
@@ -411,14 +413,16 @@ def newest_rows(table: pa.Table) -> tuple[pa.Table, RowKeys]:
 
 @as_damage()
 def encode(table: pa.Table, keys: RowKeys, codecs: Sequence[FeatureCodec]) -> EncodedRows:
-    """Encode the features of rows; one without a column was never written: all its states are MISSING.
+    """Encode the features of rows that are stored; one without a column was never written: all its states
+    are MISSING.
 
     Raises
     ------
     DamagedFileError : a column is of another type than the store writes.
     """
     nulls = null_features(table)
-    features = {codec.feature: _encode_feature(table, codec, nulls) for codec in codecs}
+    stored = [codec for codec in codecs if not codec.is_derived]
+    features = {codec.feature: _encode_feature(table, codec, nulls) for codec in stored}
     return EncodedRows(keys, features)
 
 
@@ -441,7 +445,36 @@ def _encode_feature(
 ) -> EncodedFeature:
     if codec.feature not in table.column_names:
         return never_written(codec, len(table))
-    return encode_column(table[codec.feature].combine_chunks(), codec, nulls.get(codec.feature))
+    column, null_rows = table[codec.feature].combine_chunks(), nulls.get(codec.feature)
+    if not codec.is_counted:
+        return encode_column(column, codec, null_rows)
+    name = counts_column(codec.feature)
+    counts = table[name].combine_chunks() if name in table.column_names else None
+    return encode_counts(column, counts, codec, null_rows)
+
+
+def encode_counts(
+    column: pa.Array,
+    counts: pa.Array | None,
+    codec: FeatureCodec,
+    null_rows: NDArray[np.int64] | None = None,
+) -> EncodedFeature:
+    """Encode the values of a feature with their counts.
+
+    Parameters
+    ----------
+    column : of the codec's Arrow type.
+    counts : lists of int64, a number for each value; null, as a whole or in a row, if each counts 1.
+    null_rows : as of `encode_column`.
+
+    Raises
+    ------
+    pyarrow.ArrowInvalid : the counts are not those of the values.
+    """
+    column, amounts = counts_of_rows(column, counts)
+    feature = encode_column(column, codec, null_rows)
+    order = np.lexsort((feature.symbols, feature.csr.rows))
+    return replace(feature, symbols=feature.symbols[order], times=amounts[order])
 
 
 def encode_column(
@@ -467,7 +500,7 @@ def encode_column(
     vocabulary, symbols = Vocabulary.by_popularity(codec.to_storage(elements))
     indptr = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=indptr[1:])
-    if codec.is_collection and not codec.may_repeat:
+    if codec.is_collection and not codec.may_repeat and not codec.is_counted:
         indptr, symbols = kernel.distinct_per_row(indptr, symbols)
     return EncodedFeature(codec, vocabulary, states, indptr, symbols)
 
@@ -480,7 +513,7 @@ def never_written(codec: FeatureCodec, num_rows: int) -> EncodedFeature:
         np.full(num_rows, MISSING, np.uint8),
         np.zeros(num_rows + 1, np.int64),
         np.zeros(0, np.int32),
-        np.zeros(0, np.int64) if codec.is_list else None,
+        np.zeros(0, np.int64) if codec.is_weighted else None,
     )
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from feast_sketch_store.errors import DamagedFileError
 from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.rows.count_log import columns_of
 from feast_sketch_store.rows.encoding import (
     KEY_COLUMNS,
     NO_TIMESTAMP,
@@ -82,7 +83,7 @@ class NewestRows:
             places, table = batch
             return places, encode(table, self.keys.take(places), codecs)
 
-        return in_threads(encode_batch, self._taken([NULLS, *(codec.feature for codec in codecs)]))
+        return in_threads(encode_batch, self._taken([NULLS, *columns_of(codecs).names]))
 
     def batches(self) -> Iterator[tuple[NDArray[np.int64], pa.Table]]:
         """The rows in the order of the log: which of ``keys`` they belong to, int64[n], and the rows."""

@@ -80,6 +80,11 @@ class SealedFeature(ABC):
         return None
 
     @property
+    def rounding_errors(self) -> tuple[float, float] | None:
+        """How far numbers beside the values are from those that were written, at most and on average."""
+        return None
+
+    @property
     def num_values(self) -> int:
         """How many different values there are at most."""
         return 0 if self.vocabulary is None else len(self.vocabulary)

@@ -196,6 +196,7 @@ class Lists(Structure):
         for number, feature in enumerate(self.features.values()):
             lists, listing = feature.lists, feature.codec.listing
             assert listing is not None
+            codes, own = describe_codes(lists)
             entries.append(
                 {
                     "name": feature.codec.feature,
@@ -204,18 +205,10 @@ class Lists(Structure):
                     "limit": listing.limit,
                     "newest_tick": feature.newest_tick,
                     "num_items": feature.num_items,
-                    "num_bits": lists.num_bits,
-                    "starts": describe_ascending(lists.starts),
+                    **codes,
                 }
             )
-            own: dict[str, NDArray[np.generic]] = {
-                f"codes.{WORDS}": lists.words,
-                **arrays_of_ascending("starts", lists.starts),
-                "lengths": lists.code.lengths,
-                "run_ends": lists.code.run_ends,
-                "run_widths": lists.code.run_widths,
-                **prefixed("vocabulary", feature.vocabulary.to_packed()),
-            }
+            own |= prefixed("vocabulary", feature.vocabulary.to_packed())
             arrays |= prefixed(str(number), own)
         return {"features": entries}, arrays
 
@@ -259,20 +252,37 @@ def _from_snapshot(entry: Mapping[str, Any], parts: Parts) -> ListFeature:
     )
     codec = FeatureCodec(checked(entry["name"], str), entry["value_field"], LIST, listing=listing)
     vocabulary = parts.vocabulary("vocabulary", codec)
+    lists = codes_from(entry, parts)
+    num_items, newest_tick = checked(entry["num_items"], int), checked(entry["newest_tick"], int)
+    if lists.code.num_symbols != len(vocabulary) or num_items < 0 or abs(newest_tick) >= 2**62:
+        raise ValueError(f"the vocabulary of {codec.feature!r} does not fit its code")
+    return ListFeature(codec, vocabulary, num_items, lists, newest_tick)
+
+
+def describe_codes(lists: TimedLists) -> Described:
+    """The codes of timed lists as a description and arrays."""
+    arrays: dict[str, NDArray[np.generic]] = {
+        f"codes.{WORDS}": lists.words,
+        **arrays_of_ascending("starts", lists.starts),
+        "lengths": lists.code.lengths,
+        "run_ends": lists.code.run_ends,
+        "run_widths": lists.code.run_widths,
+    }
+    return {"num_bits": lists.num_bits, "starts": describe_ascending(lists.starts)}, arrays
+
+
+def codes_from(entry: Mapping[str, Any], parts: Parts) -> TimedLists:
+    """The codes that `describe_codes` described.
+
+    Raises
+    ------
+    ValueError, KeyError, TypeError : the parts do not fit each other.
+    """
     code = ListCode(
         parts.array("lengths", np.uint8, 2),
         parts.array("run_ends", np.int64),
         parts.array("run_widths", np.uint8),
     )
     words, check = parts.words("codes")
-    lists = TimedLists(
-        code,
-        words,
-        checked(entry["num_bits"], int),
-        parts.ascending("starts", entry["starts"], by_value=False),
-        check,
-    )
-    num_items, newest_tick = checked(entry["num_items"], int), checked(entry["newest_tick"], int)
-    if code.num_symbols != len(vocabulary) or num_items < 0 or abs(newest_tick) >= 2**62:
-        raise ValueError(f"the vocabulary of {codec.feature!r} does not fit its code")
-    return ListFeature(codec, vocabulary, num_items, lists, newest_tick)
+    starts = parts.ascending("starts", entry["starts"], by_value=False)
+    return TimedLists(code, words, checked(entry["num_bits"], int), starts, check)

@@ -8,6 +8,7 @@ from feast_sketch_store.structures.bloom import BloomTable
 from feast_sketch_store.structures.clustered import ClusteredFilters
 from feast_sketch_store.structures.columns import Columns
 from feast_sketch_store.structures.compact_sets import CompactSets
+from feast_sketch_store.structures.counts import Counts
 from feast_sketch_store.structures.goals import AUTO, Goal
 from feast_sketch_store.structures.lists import Lists
 from feast_sketch_store.structures.scalars import Scalars
@@ -26,6 +27,7 @@ _kinds: dict[str, type[Structure]] = {
         SetColumns,
         CompactSets,
         Lists,
+        Counts,
         Backed,
         ClusteredFilters,
         StaticScalars,

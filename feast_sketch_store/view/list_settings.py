@@ -75,7 +75,7 @@ def list_problems(
     ttl : how long items live, in microseconds; None for ever.
     """
     lists = {codec.feature for codec in codecs if codec.is_list}
-    times = [codec for codec in codecs if codec.is_derived]
+    times = [codec for codec in codecs if codec.times_of]
     for codec in times:
         if codec.times_of not in lists:
             yield SettingsError(
@@ -95,7 +95,7 @@ def list_problems(
             f"feature view {table.name!r} has lists, whose items need a time to live; give the view a ttl, "
             "such as ttl=timedelta(days=90)"
         )
-    others = [codec.feature for codec in codecs if not codec.is_list and not codec.is_derived]
+    others = [codec.feature for codec in codecs if not codec.is_list and not codec.times_of]
     if others:
         yield SettingsError(
             f"feature view {table.name!r} has lists, to which rows append, and {others}, which rows replace; "

@@ -23,7 +23,8 @@ from feast_sketch_store.errors import DamagedFileError, SketchStoreError, Storag
 from feast_sketch_store.layers import LayerAnswer, Shards
 from feast_sketch_store.metrics import FALLBACKS, LAG_COMMITS, REFRESHES, ViewMetrics, is_loaded
 from feast_sketch_store.row_log import RowLog
-from feast_sketch_store.rows.codecs import EXACT, LIST, FeatureCodec
+from feast_sketch_store.rows.codecs import COUNTS, EXACT, LIST, FeatureCodec
+from feast_sketch_store.rows.count_log import counts_column, is_counts_column
 from feast_sketch_store.rows.encoding import ENTITY_KEY, NO_TIMESTAMP, OWN_COLUMNS, RowKeys
 from feast_sketch_store.rows.entity_keys import join_keys_of
 from feast_sketch_store.rows.list_log import OPERATION, is_times_column, times_column
@@ -570,13 +571,20 @@ def _stored_codecs(
     codecs = dict(sealed.codecs) if sealed is not None else {}
     for column in columns:
         others = {*codecs, *(join_keys() or {}), *OWN_COLUMNS, OPERATION}
-        if column.name not in others and not is_times_column(column.name):
+        if column.name not in others and not _is_beside(column.name):
             value_field = FeatureCodec.field_of(column.type)
             if value_field is not None:
                 # As they were written; a seal tells what the feature was declared to be.
                 is_list = times_column(column.name) in columns.names
-                codecs[column.name] = FeatureCodec(column.name, value_field, LIST if is_list else EXACT)
+                is_counted = counts_column(column.name) in columns.names
+                name = LIST if is_list else COUNTS if is_counted else EXACT
+                codecs[column.name] = FeatureCodec(column.name, value_field, name)
     return list(codecs.values())
+
+
+def _is_beside(column: str) -> bool:
+    """Whether a column has the times or counts of another one."""
+    return is_times_column(column) or is_counts_column(column)
 
 
 def expire_before_of(ttl_microseconds: int | None) -> int:

@@ -132,11 +132,11 @@ def fold_delta(
     new_places = np.cumsum(is_row) - 1
 
     def alive() -> Iterator[tuple[NDArray[np.int64], EncodedRows]]:
-        for places, encoded in rows.encoded(settings.codecs):
+        for places, encoded in rows.encoded(settings.stored_codecs):
             taken = np.flatnonzero(is_row[places])
             yield new_places[places[taken]], encoded.take(taken).within(cut_vocabularies)
 
     budget = replace(settings.budget, cuts={})
     keys = rows.keys.take(np.flatnonzero(is_row))
-    layer = seal(keys, alive(), settings.codecs, budget)
+    layer = seal(keys, alive(), settings.stored_codecs, budget)
     return layer, rows.keys.take(np.flatnonzero(is_listed))

@@ -11,7 +11,7 @@ Rows meet in four places, and a semantics answers for all of them:
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -19,7 +19,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from feast_sketch_store.layers import ExactLayer, LayerAnswer
-from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.rows.codecs import Decoder, FeatureCodec
+from feast_sketch_store.rows.count_log import columns_of
+from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import (
     NO_TIMESTAMP,
     EncodedRows,
@@ -31,6 +33,8 @@ from feast_sketch_store.rows.encoding import (
 )
 from feast_sketch_store.rows.entity_keys import JoinKeys, find_sorted
 from feast_sketch_store.rows.newest import Batches, NewestRows
+from feast_sketch_store.rows.vocabulary import Vocabulary
+from feast_sketch_store.structures.answer import Answer, CsrAnswer
 
 
 class FoldedRows(Protocol):
@@ -83,7 +87,7 @@ class RowSemantics(ABC):
 
     def columns(self, codecs: Sequence[FeatureCodec]) -> pa.Schema:
         """The columns of the row log that hold features."""
-        return pa.schema([(codec.feature, codec.arrow_type) for codec in codecs])
+        return columns_of(codecs)
 
     def sources(self, features: Sequence[str]) -> Sequence[str]:
         """What layers have to be asked for so that `combine` can answer for some features."""
@@ -149,9 +153,28 @@ class RowSemantics(ABC):
 
 
 class Replace(RowSemantics):
-    """The newest row replaces those before it: by event timestamp, created timestamp, order of commit."""
+    """The newest row replaces those before it: by event timestamp, created timestamp, order of commit.
+
+    Parameters
+    ----------
+    codecs : of the view's features; those that give the counts of others are told apart here.
+    """
 
     name = "replace"
+
+    def __init__(self, codecs: Sequence[FeatureCodec] = ()):
+        self._counts = {codec.feature: codec for codec in codecs if codec.counts_of}
+
+    def of(self, codecs: Sequence[FeatureCodec]) -> RowSemantics:
+        """See `RowSemantics.of`."""
+        return Replace(codecs) if any(codec.counts_of for codec in codecs) else self
+
+    def sources(self, features: Sequence[str]) -> Sequence[str]:
+        """See `RowSemantics.sources`: counts come with their values."""
+        if self._counts.keys().isdisjoint(features):
+            return features
+        names = (self._counts[name].counts_of if name in self._counts else name for name in features)
+        return list(dict.fromkeys(names))
 
     def fold(
         self, batches: Batches, expire_before: int = NO_TIMESTAMP, kept_microseconds: int | None = None
@@ -197,8 +220,27 @@ class Replace(RowSemantics):
         expire_before: int,
         limit: int | None = None,
     ) -> list[LayerAnswer]:
-        """As they are: each entity is found by its newest layer."""
-        return list(answers)
+        """As they are, as each entity is found by its newest layer; and the counts of values."""
+        if self._counts.keys().isdisjoint(features):
+            return list(answers)
+        return [answer._replace(features=self._with_counts(answer.features, features)) for answer in answers]
+
+    def _with_counts(self, known: Mapping[str, Answer], features: Sequence[str]) -> dict[str, Answer]:
+        answers = {}
+        for name in features:
+            codec = self._counts.get(name)
+            values = known.get(name if codec is None else codec.counts_of)
+            if values is not None:
+                answers[name] = values if codec is None else _counts_answer(codec, values)
+        return answers
+
+
+def _counts_answer(codec: FeatureCodec, values: Answer) -> CsrAnswer:
+    """The counts of values as a feature of its own."""
+    csr = values.csr
+    counts = np.ones(len(csr.ids), np.int64) if csr.weights is None else csr.weights
+    vocabulary, ids = Vocabulary.of_numbers(counts)
+    return CsrAnswer(Decoder(codec, vocabulary), values.states, Csr(csr.indptr, ids.astype(np.int32)))
 
 
 REPLACE = Replace()

@@ -12,7 +12,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
@@ -28,12 +28,14 @@ from feast_sketch_store.rows.codecs import (
     BACKING,
     BINNED,
     CATEGORICAL,
+    COUNTS,
     EXACT,
     LIST,
     MEMBERSHIP,
     FeatureCodec,
 )
 from feast_sketch_store.rows.column_names import clash
+from feast_sketch_store.rows.count_log import is_counts_column
 from feast_sketch_store.rows.encoding import OWN_COLUMNS
 from feast_sketch_store.rows.entity_keys import JoinKeys
 from feast_sketch_store.rows.list_log import OPERATION, is_times_column
@@ -55,6 +57,15 @@ from feast_sketch_store.structures.parts import checked
 from feast_sketch_store.structures.sizing import AUTO_NOISE_RATIO
 from feast_sketch_store.structures.static import STATIC
 from feast_sketch_store.view.codec_choice import DEFAULT_CODECS, TAG_PREFIX, choose_codec, field_line
+from feast_sketch_store.view.count_settings import (
+    ERROR,
+    OF,
+    count_codec,
+    count_error,
+    count_problems,
+    is_count_field,
+    with_features_of_counts,
+)
 from feast_sketch_store.view.list_settings import (
     LIMIT,
     RESOLUTION,
@@ -231,6 +242,10 @@ def resolve(options: StoreOptions, table: "FeatureView", folder: Path | None = N
             problems.append(error)
         except UnsupportedFeatureError as error:
             problems.append(error)
+    by_name = {name: feature.codec for name, feature in features.items()}
+    problems += count_problems(table.name, by_name)
+    for name, codec in with_features_of_counts(by_name).items():
+        features[name] = replace(features[name], codec=codec)
     codecs = [feature.codec for feature in features.values()]
     problems += list_problems(table, codecs, ttl_microseconds(options, table))
     if any(codec.is_list for codec in codecs) and any(codec.is_backed for codec in codecs):
@@ -286,6 +301,9 @@ def _feature_settings(
     tags = {**view_tags, **own_tags}
     if is_list_field(own_tags):
         return FeatureSettings(list_codec(field, own_tags, where), 0.0, options.max_vocabulary)
+    if is_count_field(own_tags):
+        limit = tags.get("max_vocabulary", options.max_vocabulary)
+        return FeatureSettings(count_codec(field, own_tags, where), 0.0, limit)
     default = view_tags.get("default_codec", options.default_codec)
     is_static = tags.get("codec") == STATIC
     if is_static:
@@ -335,7 +353,7 @@ def _name_problems(table: "FeatureView", join_keys: Iterable[str]) -> Iterator[S
     """Names that cannot be columns of one table."""
     names = [*join_keys, *(field.name for field in table.features)]
     for name in names:
-        if name.lower() in (*OWN_COLUMNS, OPERATION) or is_times_column(name.lower()):
+        if name.lower() in (*OWN_COLUMNS, OPERATION) or _is_beside(name.lower()):
             yield UnsupportedFeatureError(
                 f"feature or join key {name!r} of view {table.name!r} has a name that the row log reserves "
                 "for itself; rename it"
@@ -346,6 +364,11 @@ def _name_problems(table: "FeatureView", join_keys: Iterable[str]) -> Iterator[S
             f"feature view {table.name!r} has {found[0]!r} and {found[1]!r}, which differ only by case: "
             "Delta Lake takes both for one column. Rename one of them, or put it into another view"
         )
+
+
+def _is_beside(name: str) -> bool:
+    """Whether a column of such a name would hold the times or counts of another one."""
+    return is_times_column(name) or is_counts_column(name)
 
 
 def ttl_microseconds(options: StoreOptions, table: "FeatureView") -> int | None:
@@ -548,10 +571,12 @@ _TARGET_TAGS: Mapping[str, Callable[[Any], Any]] = {
 _FEATURE_TAGS: Mapping[str, Callable[[Any], Any]] = {
     **_TARGET_TAGS,
     "max_vocabulary": positive_count,
-    "codec": _one_of(MEMBERSHIP, CATEGORICAL, BINNED, EXACT, BACKING, LIST, STATIC),
+    "codec": _one_of(MEMBERSHIP, CATEGORICAL, BINNED, EXACT, BACKING, LIST, COUNTS, STATIC),
     RESOLUTION: resolution,
     LIMIT: positive_count,
     TIMES_OF: str,
+    ERROR: count_error,
+    OF: str,
     "bins": lambda text: Quantiles(int(text)),
     "edges": _edges,
     "precision": lambda text: Precision(float(text)),

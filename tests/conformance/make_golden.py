@@ -2,7 +2,7 @@
 
     python tests/conformance/make_golden.py
 
-It writes `golden/v<format version>.{base,order,listed,sets,compact,lists,clustered,static,delta}.safetensors`
+It writes `golden/v<format version>.<file>.safetensors`, the files that README.md lists,
 and `golden/v<manifest version>.manifest.json`, and replaces no file. See README.md.
 """
 
@@ -15,12 +15,13 @@ from unittest import mock
 import numpy as np
 import pyarrow as pa
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey
-from feast.protos.feast.types.Value_pb2 import Int64List, Int64Set, StringSet, Value
+from feast.protos.feast.types.Value_pb2 import Int64List, Int64Set, StringList, StringSet, Value
 from numpy.typing import NDArray
 
 from feast_sketch_store.layers import Cut, FeatureBudget, Goal, build_layer
 from feast_sketch_store.rows.binning import Quantiles
-from feast_sketch_store.rows.codecs import BINNED, EXACT, LIST, FeatureCodec
+from feast_sketch_store.rows.codecs import BINNED, COUNTS, COUNTS_OF, EXACT, LIST, FeatureCodec
+from feast_sketch_store.rows.counting import Counting
 from feast_sketch_store.rows.encoding import EncodedRows, encode, newest_rows, to_arrow
 from feast_sketch_store.rows.list_log import ListRows, encode_lists
 from feast_sketch_store.rows.listing import Listing
@@ -228,6 +229,29 @@ def lists_rows() -> EncodedRows:
     return as_sealed(encoded, {"read": LISTS_CODEC}, 0)
 
 
+COUNTS_CODECS = [
+    FeatureCodec("viewed", "string_list_val", COUNTS, counting=Counting(feature="views")),
+    FeatureCodec("views", "int64_list_val", COUNTS_OF, counts_of="viewed"),
+    FeatureCodec("bought", "int64_list_val", COUNTS, counting=Counting(relative=0.25)),
+]
+COUNTS_BUDGET = FeatureBudget(1e-9, {"viewed": 0.0, "bought": 0.0})
+
+
+def counts_rows() -> EncodedRows:
+    """Fifty users; user ``n`` viewed n % 6 items, item i up to i + 1 times, and bought amounts up to 100."""
+    feast_rows = []
+    for user in range(50):
+        items = range(user % 6)
+        values = {
+            "viewed": Value(string_list_val=StringList(val=[f"item {i}" for i in items])),
+            "views": Value(int64_list_val=Int64List(val=[1 + (user // 6) % (i + 1) for i in items])),
+            "bought": Value(int64_list_val=Int64List(val=[i % 3 for i in range(user * 7 % 101)])),
+        }
+        values = values if user % 10 else {"viewed": Value()}
+        feast_rows.append((user_key(user), values, FIRST_EVENT + timedelta(hours=user), None))
+    return encode(*newest_rows(to_arrow(feast_rows, COUNTS_CODECS)), COUNTS_CODECS)
+
+
 def delta(encoded: EncodedRows) -> bytes:
     """A delta of rows: a snapshot with a list of their entities, of which the last one was deleted."""
     is_deleted = np.arange(len(encoded)) == len(encoded) - 1
@@ -271,6 +295,7 @@ def contents() -> dict[str, bytes]:
         f"{version}.sets.safetensors": base(sets_rows(), SETS_BUDGET),
         f"{version}.compact.safetensors": base(sets_rows(), COMPACT_BUDGET),
         f"{version}.lists.safetensors": base(lists_rows(), LISTS_BUDGET),
+        f"{version}.counts.safetensors": base(counts_rows(), COUNTS_BUDGET),
         f"{version}.clustered.safetensors": base(clustered_rows(), CLUSTERED_BUDGET),
         f"{version}.static.safetensors": base(static_rows(), STATIC_BUDGET),
         f"{version}.order.safetensors": sealed[1],

@@ -1,6 +1,7 @@
 """Files of a released format version are read as ever, written as ever, and are plain safetensors."""
 
 import hashlib
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -19,11 +20,12 @@ GOLDEN = Path(__file__).parent / "golden"
 BASE, ORDER = GOLDEN / "v1.base.safetensors", GOLDEN / "v1.order.safetensors"
 LISTED, SETS = GOLDEN / "v1.listed.safetensors", GOLDEN / "v1.sets.safetensors"
 LISTS, CLUSTERED = GOLDEN / "v1.lists.safetensors", GOLDEN / "v1.clustered.safetensors"
+COUNTS = GOLDEN / "v1.counts.safetensors"
 STATIC, COMPACT = GOLDEN / "v1.static.safetensors", GOLDEN / "v1.compact.safetensors"
 FILES = pytest.mark.parametrize(
     "path",
-    [BASE, ORDER, LISTED, SETS, LISTS, CLUSTERED, STATIC, COMPACT],
-    ids=["base", "order", "listed", "sets", "lists", "clustered", "static", "compact"],
+    [BASE, ORDER, LISTED, SETS, LISTS, COUNTS, CLUSTERED, STATIC, COMPACT],
+    ids=["base", "order", "listed", "sets", "lists", "counts", "clustered", "static", "compact"],
 )
 
 NOON = 1_777_636_800_000_000  # 2026-05-01T12:00:00Z
@@ -439,6 +441,25 @@ def test_arrays_are_aligned_and_mapped(path):
         assert array.flags.aligned
         assert not array.flags.owndata
         assert not array.flags.writeable
+
+
+def test_counts_of_the_golden_file_are_those_that_were_written():
+    description, arrays = load(COUNTS)
+    layer = SketchLayer.from_snapshot(description["layer"], arrays)
+    viewed, bought = layer.features["viewed"], layer.features["bought"]
+    assert (viewed.structure, viewed.counting.feature, bought.counting.relative) == ("counts", "views", 0.25)
+    answer = layer.read(user_hashes(range(50)), ["viewed", "bought"])
+    for name, feature in layer.features.items():
+        csr, values = answer.features[name].csr, feature.vocabulary.values.to_pylist()
+        for user in range(50):
+            part = slice(*csr.indptr[user : user + 2])
+            found = dict(zip([values[i] for i in csr.ids[part]], csr.weights[part].tolist(), strict=True))
+            written = {f"item {i}".encode(): 1 + (user // 6) % (i + 1) for i in range(user % 6)}
+            if name == "bought":
+                written = dict(Counter(i % 3 for i in range(user * 7 % 101)))
+            assert found.keys() == (written.keys() if user % 10 else set())
+            for value, count in found.items():
+                assert abs(count - written[value]) <= feature.counting.relative * written[value]
 
 
 def test_lists_of_the_golden_file_are_read_newest_first():

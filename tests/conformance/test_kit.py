@@ -73,7 +73,7 @@ def test_a_folder_with_files_is_left_alone(tmp_path):
 
 def test_every_view_has_rows_and_unknown_entities(kit):
     vectors = load_vectors(kit, "reads")
-    assert len(vectors) == 14
+    assert len(vectors) == 15
     for vector in vectors:
         found = [row is not None for row in vector["rows"]]
         assert len(found) == len(vector["keys"])
@@ -131,6 +131,7 @@ def test_each_rule_of_the_page_has_a_hostile_view(kit):
         "sets",
         "compact_sets",
         "lists",
+        "counts",
         "clustered",
         "static",
         "delta",

@@ -1,4 +1,4 @@
-// Lists of items with times.
+// Lists of items with times, and counts, which are coded alike.
 
 import { Ascending, BitReader, bigInteger, bitsAt, fieldOf, integer, vocabulary } from "./codes.mjs";
 import { MAX_CODE_WIDTH, list, text, sum, named } from "./common.mjs";
@@ -8,6 +8,7 @@ const [AGES, SIZES, GAPS] = [0, 1, 2];
 const LAST_CLASS = 121;
 const PREFIX_BITS = 12;
 const NUM_TABLES = 5;
+const MAX_COUNT = 2n ** 54n;
 
 export class Lists {
   static kind = "lists";
@@ -21,7 +22,20 @@ export class Lists {
   }
 }
 
-class List {
+export class Counts {
+  static kind = "counts";
+  tellsStates = false;
+
+  constructor(parts, description) {
+    this.features = named(list(description, "features"), (entry, number) => new Counted(parts.at(String(number)), entry));
+    const rows = new Set([...this.features.values()].map((feature) => feature.starts.length));
+    must(rows.size === 1, "layer.rows", "the counts are not those of the same rows");
+    [this.numRows] = rows;
+  }
+}
+
+/** Values of rows, with a number beside each: an age, or that of a count. */
+class Numbered {
   constructor(parts, entry) {
     this.name = text(entry, "name");
     this.field = fieldOf(entry.value_field);
@@ -29,21 +43,19 @@ class List {
     this.words = parts.words("codes");
     this.numBits = integer(entry, "num_bits", "layer.parts");
     this.starts = new Ascending(parts, "starts", entry.starts, false);
-    this.resolution = bigInteger(entry, "resolution_microseconds", "layer.parts");
-    this.newestTick = bigInteger(entry, "newest_tick", "layer.parts");
-    must(this.resolution >= 1n && this.numBits >= 0 && this.numBits <= 64 * (this.words.length - 2), "lists", "the lists do not fit their words");
+    must(this.numBits >= 0 && this.numBits <= 64 * (this.words.length - 2), "lists", "the lists do not fit their words");
     const lengths = parts.array("lengths", "U8", 2);
     must(lengths.shape[0] === 3 && lengths.shape[1] === 128, "lists", "the lengths are not those of three kinds");
     this.codes = [AGES, SIZES, GAPS].map((kind) => prefixCodes(lengths.values.subarray(128 * kind, 128 * (kind + 1))));
     this.tables = widthTables(parts, this.values.length);
   }
 
-  read({ row, states }) {
+  items(row) {
     const start = Number(this.starts.at(row));
     const end = row + 1 < this.starts.length ? Number(this.starts.at(row + 1)) : this.numBits;
     must(start <= end && end <= this.numBits, "lists", "a row lies outside of the codes");
     const reader = new BitReader(this.words, start, end, "lists");
-    const [values, times] = [[], []];
+    const [values, ages] = [[], []];
     let age = -1n;
     while (reader.place < end) {
       age += this.number(reader, age < 0n ? AGES : GAPS) + 1n;
@@ -56,11 +68,11 @@ class List {
         const id = next + reader.rice(Math.max(0, width));
         must(id < this.values.length, "lists", "an id lies outside of its vocabulary");
         values.push(this.values[id]);
-        times.push((this.newestTick - age) * this.resolution);
+        ages.push(age);
         next = id + 1;
       }
     }
-    return { state: states.get(this.name), values, times };
+    return { values, ages };
   }
 
   number(reader, kind) {
@@ -74,6 +86,35 @@ class List {
     const rest = bitsAt(reader.words, reader.place) & ((1n << BigInt(extra)) - 1n);
     reader.advance(extra);
     return head | rest;
+  }
+}
+
+class List extends Numbered {
+  constructor(parts, entry) {
+    super(parts, entry);
+    this.resolution = bigInteger(entry, "resolution_microseconds", "layer.parts");
+    this.newestTick = bigInteger(entry, "newest_tick", "layer.parts");
+    must(this.resolution >= 1n, "lists", "a tick takes no time");
+  }
+
+  read({ row, states }) {
+    const { values, ages } = this.items(row);
+    return { state: states.get(this.name), values, times: ages.map((age) => (this.newestTick - age) * this.resolution) };
+  }
+}
+
+class Counted extends Numbered {
+  constructor(parts, entry) {
+    super(parts, entry);
+    this.countsFeature = text(entry, "counts_feature");
+    this.counts = [...parts.array("counts", "I64").values];
+    must(this.counts.every((count) => count >= 1n && count <= MAX_COUNT), "counts", "a count is none");
+  }
+
+  read({ row, states }) {
+    const { values, ages } = this.items(row);
+    must(ages.every((age) => age < this.counts.length), "counts", "a value has a count that does not exist");
+    return { state: states.get(this.name), values, counts: ages.map((age) => this.counts[Number(age)]) };
   }
 }
 

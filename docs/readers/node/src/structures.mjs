@@ -2,11 +2,11 @@
 
 import { Columns, Scalars } from "./columns.mjs";
 import { Backed, Bloom, Clustered, Static } from "./filters.mjs";
-import { Lists } from "./lists.mjs";
+import { Counts, Lists } from "./lists.mjs";
 import { Sets } from "./sets.mjs";
 import { CompactSets } from "./trees.mjs";
 
-const KINDS = [Bloom, Columns, Scalars, Sets, CompactSets, Lists, Backed, Clustered, Static];
+const KINDS = [Bloom, Columns, Scalars, Sets, CompactSets, Lists, Counts, Backed, Clustered, Static];
 
 /** By the names that descriptions give them. */
 export const STRUCTURES = new Map(KINDS.map((kind) => [kind.kind, kind]));

@@ -1,0 +1,148 @@
+"""Counts in the row log: the values of a row, each once, and a number beside each.
+
+    <feature>            the values, as of any Array
+    __counts__<feature>  how often each value of the row was counted: lists of int64
+
+Feast writes the counts as a feature of their own, an Array of integers with a number for each value. Values
+that a row has several times are added up, and values that were counted 0 times are left out. Without numbers
+each place of a value counts 1, so rows that were written before the feature was counted can be read, too.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from feast_sketch_store.errors import RowError
+from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.rows.counting import MAX_COUNT
+from feast_sketch_store.rows.csr import Csr
+
+_COUNTS: Final = "__counts__"
+_COUNTS_TYPE = pa.large_list(pa.int64())
+
+
+def counts_column(feature: str) -> str:
+    """The column with the counts of a feature's values."""
+    return _COUNTS + feature
+
+
+def is_counts_column(name: str) -> bool:
+    """Whether a column is one of `counts_column`."""
+    return name.startswith(_COUNTS)
+
+
+def columns_of(codecs: Sequence[FeatureCodec]) -> pa.Schema:
+    """The columns of the row log that features take, if rows replace each other."""
+    stored = [codec for codec in codecs if not codec.is_derived]
+    fields = [(codec.feature, codec.arrow_type) for codec in stored]
+    counts = [(counts_column(codec.feature), _COUNTS_TYPE) for codec in stored if codec.is_counted]
+    return pa.schema([*fields, *counts])
+
+
+def with_counts(table: pa.Table, codecs: Sequence[FeatureCodec]) -> pa.Table:
+    """Rows as Feast writes them, in the form of the row log.
+
+    Raises
+    ------
+    RowError : a row has not as many counts as values, or a count is below 0 or above `MAX_COUNT`.
+    """
+    for codec in codecs:
+        if codec.is_counted:
+            assert codec.counting is not None
+            own = codec.counting.feature
+            given = table[own].combine_chunks().cast(_COUNTS_TYPE) if own in table.column_names else None
+            if own in table.column_names:
+                table = table.drop_columns([own])
+            column = table[codec.feature].combine_chunks()
+            if given is not None:
+                _check(column, given, (codec.feature, own))
+            column, amounts = counts_of_rows(column, given)
+            _check_sums(column, amounts, codec.feature)
+            counts = pa.LargeListArray.from_arrays(column.offsets, pa.array(amounts), mask=_mask(column))
+            at = table.column_names.index(codec.feature)
+            table = table.set_column(at, codec.feature, column)
+            table = table.append_column(counts_column(codec.feature), counts)
+    return table
+
+
+def _mask(column: pa.Array) -> pa.Array | None:
+    return column.is_null() if column.null_count else None
+
+
+def _check(values: pa.Array, counts: pa.Array, names: tuple[str, str]) -> None:
+    lengths, given = (pc.list_value_length(column).fill_null(-1).to_numpy() for column in (values, counts))
+    wrong = (given >= 0) & (given != lengths.clip(min=0))
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise RowError(
+            f"row {row} of the batch has {max(0, lengths[row])} values in feature {names[0]!r} and "
+            f"{given[row]} counts in feature {names[1]!r}; give each value a count, or leave the counts out"
+        )
+    amounts = pc.list_flatten(counts)
+    numbers = amounts.fill_null(-1).to_numpy()
+    if (is_wrong := (numbers < 0) | (numbers > MAX_COUNT)).any():
+        ends = np.cumsum(given.clip(min=0))
+        place = int(is_wrong.argmax())
+        row = int(np.searchsorted(ends, place, side="right"))
+        raise RowError(
+            f"row {row} of the batch has the count {amounts[place].as_py()} in feature {names[1]!r}; a count "
+            f"is a whole number from 0 to {MAX_COUNT}"
+        )
+
+
+def _check_sums(column: pa.Array, amounts: NDArray[np.int64], feature: str) -> None:
+    """A value may stand several times in a row, each time with a count that is small enough."""
+    if len(amounts) and not 0 < amounts.min() <= amounts.max() <= MAX_COUNT:
+        place = int(((amounts < 0) | (amounts > MAX_COUNT)).argmax())
+        row = int(np.searchsorted(column.offsets.to_numpy(), place, side="right")) - 1
+        raise RowError(
+            f"row {row} of the batch counts a value of feature {feature!r} more than {MAX_COUNT} times"
+        )
+
+
+def counts_of_rows(column: pa.Array, counts: pa.Array | None) -> tuple[pa.Array, NDArray[np.int64]]:
+    """The values of rows, each once, and how often each was counted.
+
+    Parameters
+    ----------
+    column : lists of values.
+    counts : lists of int64 with a number for each value; null, as a whole or in a row, if each counts 1.
+
+    Returns
+    -------
+    The lists, whose offsets begin at 0, and int64[nnz] for all their elements.
+
+    Raises
+    ------
+    pyarrow.ArrowInvalid : a row has not as many counts as values.
+    """
+    lengths = pc.list_value_length(column).fill_null(0).to_numpy().astype(np.int64)
+    elements, amounts = pc.list_flatten(column), np.ones(int(lengths.sum()), np.int64)
+    if counts is not None:
+        given = pc.list_value_length(counts).fill_null(-1).to_numpy()
+        if ((given >= 0) & (given != lengths)).any():
+            raise pa.ArrowInvalid("rows have not as many counts as values")
+        numbers = pc.list_flatten(counts).to_numpy(zero_copy_only=False)
+        amounts[np.repeat(given >= 0, lengths)] = numbers
+    owners = np.repeat(np.arange(len(lengths)), lengths)
+    encoded = elements.dictionary_encode()
+    facts = owners * max(1, len(encoded.dictionary)) + np.asarray(encoded.indices, np.int64)
+    first = np.arange(len(facts))
+    if len(np.unique(facts)) < len(facts):
+        _, first, places = np.unique(facts, return_index=True, return_inverse=True)
+        sums = np.zeros(len(first), np.int64)
+        np.add.at(sums, places, amounts)
+        sums[np.bincount(places, amounts) > MAX_COUNT] = MAX_COUNT + 1  # which no write gets past
+        order = np.argsort(first)  # each value stays at its first place
+        first, amounts = first[order], sums[order]
+    if len(first) < len(facts) or (amounts == 0).any():
+        kept = np.flatnonzero(amounts)
+        first, amounts = first[kept], amounts[kept]
+        elements = elements.take(pa.array(first))
+        lengths = np.bincount(owners[first], minlength=len(lengths))
+    offsets = pa.array(Csr.of_lengths(lengths, lengths).indptr)
+    return pa.LargeListArray.from_arrays(offsets, elements, mask=_mask(column)), amounts

@@ -1,0 +1,264 @@
+"""Counts: the values of listed rows, and how often each was counted.
+
+The values of a row stand in groups of one count, as the items of a list stand in ticks (`TimedLists`): a
+count takes the place of an age. Counts are numbered from the most frequent one on, so that the gaps between
+the groups of a row are small. What a count takes is then what it tells of a value in *this* row: a row whose
+values were all counted once has one group, and takes a few bits more than a set.
+
+Counts that need not be exact are rounded to few different ones before (`rows.counting`), which makes fewer
+and larger groups.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feast_sketch_store.rows.codecs import COUNTS, EMPTY, VALUE, Decoder, FeatureCodec
+from feast_sketch_store.rows.counting import MAX_COUNT, Counting, Rounded
+from feast_sketch_store.rows.csr import Csr
+from feast_sketch_store.rows.encoding import EncodedFeature
+from feast_sketch_store.rows.vocabulary import Vocabulary
+from feast_sketch_store.structures.answer import Answer, CsrAnswer
+from feast_sketch_store.structures.base import FoundRows, RowsToSeal, SealedFeature, Structure
+from feast_sketch_store.structures.costs import Popularity
+from feast_sketch_store.structures.feature_rows import FeatureRows
+from feast_sketch_store.structures.goals import Goal, Offer
+from feast_sketch_store.structures.lists import codes_from, describe_codes
+from feast_sketch_store.structures.parts import Described, Parts, checked, prefixed
+from feast_sketch_store.succinct import TimedLists
+
+
+class CountsAnswer(Answer):
+    """An answer whose values are decoded when they are asked for."""
+
+    def __init__(self, feature: "CountsFeature", states: NDArray[np.uint8], rows: NDArray[np.int64]):
+        self.decoder: Decoder = feature.decoder
+        self.states = states
+        self._feature, self._rows = feature, rows
+
+    @cached_property
+    def _all(self) -> Csr:
+        return self._feature.items(self._rows)
+
+    @property
+    def csr(self) -> Csr:
+        """See `Answer`; the weights are counts."""
+        return self._all
+
+    def load(self) -> None:
+        """See `Answer`."""
+        _ = self._all
+
+
+@dataclass(frozen=True)
+class CountsFeature(SealedFeature):
+    """One feature of n rows.
+
+    Parameters
+    ----------
+    lists : the values of rows, with the number of a count for the age of each.
+    counts : int64[C], what each number stands for; the most frequent one first.
+    max_error, mean_error : how far counts are from those that were written, of all values.
+    """
+
+    codec: FeatureCodec
+    vocabulary: Vocabulary
+    num_items: int
+    lists: TimedLists
+    counts: NDArray[np.int64]
+    max_error: int = 0
+    mean_error: float = 0.0
+
+    structure = COUNTS
+
+    @property
+    def num_facts(self) -> int:
+        """See `SealedFeature`."""
+        return self.num_items
+
+    @property
+    def counting(self) -> Counting:
+        """How exact the counts are."""
+        assert self.codec.counting is not None
+        return self.codec.counting
+
+    @property
+    def rounding_errors(self) -> tuple[float, float] | None:
+        """See `SealedFeature`."""
+        return None if self.counting.is_exact else (float(self.max_error), self.mean_error)
+
+    def read(self, found: FoundRows) -> Answer:
+        """See `SealedFeature.read`."""
+        assert found.rows is not None
+        return CountsAnswer(self, found.states[self.codec.feature], found.rows)
+
+    def items(self, rows: NDArray[np.int64]) -> Csr:
+        """The values of some rows, with their counts for weights.
+
+        Raises
+        ------
+        ValueError : the codes, which came from a file, are damaged.
+        """
+        indptr, ids, numbers = self.lists.read(rows)
+        if len(numbers) and numbers.max() >= len(self.counts):
+            raise ValueError("a value has a count that does not exist")
+        return Csr(indptr, ids, self.counts[numbers])
+
+    def shown(self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64]) -> Answer:
+        """See `SealedFeature.shown`: the values that the vocabulary has, with the nearest counts."""
+        csr = self.known(rows)
+        states = np.where((rows.states == VALUE) & (csr.lengths == 0), np.uint8(EMPTY), rows.states)
+        counts = np.ones(len(csr.ids), np.int64) if csr.weights is None else csr.weights
+        return CsrAnswer(self.decoder, states, Csr(csr.indptr, csr.ids, self._nearest(counts)))
+
+    def _nearest(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The nearest counts that the rows have, and others as they are where these are too far."""
+        if self.counting.is_exact or not len(self.counts):
+            return counts
+        known = np.sort(self.counts)
+        above = np.searchsorted(known, counts).clip(max=len(known) - 1)
+        below = np.maximum(above - 1, 0)
+        nearest = np.where(
+            np.abs(known[below] - counts) <= np.abs(known[above] - counts), known[below], known[above]
+        )
+        least, most = self.counting.bounds(counts)
+        return np.where((nearest >= least) & (nearest <= most), nearest, counts)
+
+    def missing(
+        self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64], answer: Answer
+    ) -> Iterator[str]:
+        """See `SealedFeature.missing`: a row has just its values, and counts that keep to the error."""
+        name = self.codec.feature
+        ids = self.vocabulary.find(rows.vocabulary.values)
+        width = len(self.vocabulary) + 1
+        written, stored = rows.csr, answer.csr
+        assert written.weights is not None
+        assert stored.weights is not None
+        # A value outside of the vocabulary has the id -1, which no value that is read has.
+        ours, theirs = written.rows * width + ids[written.ids] + 1, stored.rows * width + stored.ids + 1
+        order, other = np.argsort(ours), np.argsort(theirs)
+        if not np.array_equal(ours[order], theirs[other]):
+            yield f"has other values of feature {name!r} than the row log"
+            return
+        least, most = self.counting.bounds(written.weights[order])
+        counts = stored.weights[other]
+        if num_wrong := int(((counts < least) | (counts > most)).sum()):
+            yield f"has {num_wrong} counts of feature {name!r} that are too far from the row log"
+
+
+@dataclass(frozen=True)
+class Counts(Structure):
+    """The counts of a layer; each feature stands alone."""
+
+    features: Mapping[str, CountsFeature]
+
+    kind = COUNTS
+    codecs = (COUNTS,)
+    lists_rows = True
+
+    @classmethod
+    def offer(cls, goal: Goal, popularity: Popularity) -> Offer | None:
+        """See `Structure.offer`: a codec asks for counts, and never a goal."""
+        return None
+
+    @classmethod
+    def build(cls, features: Sequence[tuple[FeatureRows, Any]], rows: RowsToSeal) -> Self:
+        """See `Structure.build`; there are no plans."""
+        assert rows.order is not None
+        return cls({f.sealed_codec.feature: _built(f, rows.order) for f, _ in features})
+
+    @property
+    def num_rows(self) -> int:
+        """See `Structure`."""
+        return next(iter(self.features.values())).lists.num_rows
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the codes, of where rows begin, of tables and vocabularies."""
+        return round(sum(self.size_bytes_of(name) for name in self.features))
+
+    def size_bytes_of(self, feature: str) -> float:
+        """Bytes of one feature."""
+        own = self.features[feature]
+        return own.lists.size_bytes + own.counts.nbytes + own.vocabulary.packed_bytes
+
+    @property
+    def fact_bits(self) -> int:
+        """Bits of the values and their counts, and of where rows begin."""
+        return 8 * sum(feature.lists.size_bytes for feature in self.features.values())
+
+    def to_snapshot(self) -> Described:
+        """See `Structure.to_snapshot`."""
+        entries = []
+        arrays: dict[str, NDArray[np.generic]] = {}
+        for number, feature in enumerate(self.features.values()):
+            codes, own = describe_codes(feature.lists)
+            entries.append(
+                {
+                    "name": feature.codec.feature,
+                    "value_field": feature.codec.value_field,
+                    "counts_feature": feature.counting.feature,
+                    "absolute_error": feature.counting.absolute,
+                    "relative_error": float(feature.counting.relative),
+                    "max_error": feature.max_error,
+                    "mean_error": feature.mean_error,
+                    "num_items": feature.num_items,
+                    **codes,
+                }
+            )
+            own |= {"counts": feature.counts, **prefixed("vocabulary", feature.vocabulary.to_packed())}
+            arrays |= prefixed(str(number), own)
+        return {"features": entries}, arrays
+
+    @classmethod
+    def from_snapshot(cls, description: Mapping[str, Any], parts: Parts) -> Self:
+        """See `Structure.from_snapshot`."""
+        features = [
+            _from_snapshot(entry, parts.at(str(number)))
+            for number, entry in enumerate(description["features"])
+        ]
+        by_name = {feature.codec.feature: feature for feature in features}
+        if len(by_name) != len(features) or len({f.lists.num_rows for f in features}) != 1:
+            raise ValueError("the counts are not those of distinct features of the same rows")
+        return cls(by_name)
+
+
+def _built(feature: FeatureRows, order: NDArray[np.int64]) -> CountsFeature:
+    """The counts of rows in the order that is given."""
+    codec = feature.sealed_codec
+    assert codec.counting is not None
+    parts = [(places.astype(np.int64), part) for places, part in feature.rows()]
+    items = Csr.placed(parts, len(order)).take(order)
+    weights = np.ones(len(items.ids), np.int64) if items.weights is None else items.weights
+    written, places, times = np.unique(weights, return_inverse=True, return_counts=True)
+    rounded = Rounded.of(written, times, codec.counting)
+    by_frequency = np.argsort(-np.bincount(rounded.places, times, len(rounded.read)), kind="stable")
+    numbers = np.empty(len(by_frequency), np.int64)
+    numbers[by_frequency] = np.arange(len(by_frequency))
+    ages, ids = numbers[rounded.places[places]], items.ids.astype(np.int32)
+    within = np.lexsort((ids, ages, items.rows))
+    lists = TimedLists.build(feature.counts, items.indptr, ids[within], ages[within])
+    errors = rounded.max_error, rounded.mean_error(times)
+    return CountsFeature(codec, feature.vocabulary, len(ids), lists, rounded.read[by_frequency], *errors)
+
+
+def _from_snapshot(entry: Mapping[str, Any], parts: Parts) -> CountsFeature:
+    counting = Counting(
+        checked(entry["absolute_error"], int),
+        checked(entry["relative_error"], float),
+        checked(entry["counts_feature"], str),
+    )
+    codec = FeatureCodec(checked(entry["name"], str), entry["value_field"], COUNTS, counting=counting)
+    vocabulary = parts.vocabulary("vocabulary", codec)
+    lists, counts = codes_from(entry, parts), parts.array("counts", np.int64)
+    num_items, max_error = checked(entry["num_items"], int), checked(entry["max_error"], int)
+    mean_error = checked(entry["mean_error"], float)
+    if lists.code.num_symbols != len(vocabulary) or num_items < 0 or max_error < 0:
+        raise ValueError(f"the vocabulary of {codec.feature!r} does not fit its code")
+    if len(counts) and not 1 <= counts.min() <= counts.max() <= 2 * MAX_COUNT:
+        raise ValueError(f"a count of {codec.feature!r} is none")
+    return CountsFeature(codec, vocabulary, num_items, lists, counts, max_error, mean_error)

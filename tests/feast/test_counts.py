@@ -1,0 +1,257 @@
+"""Counts through Feast: how often each value was counted, from every write to every reader."""
+
+import itertools
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pandas as pd
+import pytest
+from feast import Entity, FeatureStore, FeatureView, Field, FileSource, PushSource, ValueType
+from feast.types import Array, Float32, Int64, String
+
+from feast_sketch_store import SketchReader, open_view, through_sketch
+from feast_sketch_store.errors import RowError, SettingsError, UnsupportedFeatureError
+from feast_sketch_store.operations import maintenance
+from tests.helpers.length import by_length
+
+NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
+USER = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
+COUNTED = {"sketch.codec": "counts"}
+
+
+def make_view(path, tags=COUNTED, counts=True, dtype=String, fields=(), counts_tags=None):
+    schema = [Field(name="viewed", dtype=Array(dtype), tags=tags)]
+    if counts:
+        counts_tags = counts_tags or {"sketch.counts_of": "viewed"}
+        schema.append(Field(name="views", dtype=Array(Int64), tags=counts_tags))
+    source = FileSource(path=str(path / "rows.parquet"), timestamp_field="event")
+    return FeatureView(
+        name="history",
+        entities=[USER],
+        schema=[*schema, *fields],
+        source=PushSource(name="clicks", batch_source=source),
+        ttl=timedelta(days=36_500),
+    )
+
+
+@pytest.fixture
+def make_store(tmp_path):
+    """Makes a repository with one view of counts."""
+
+    def make(**parts):
+        (tmp_path / "feature_store.yaml").write_text(
+            "project: shop\nprovider: local\nregistry: registry.db\nentity_key_serialization_version: 3\n"
+            "online_store: {type: sketch, path: sketch, refresh_interval_seconds: 0, seal_min_rows: 9999}\n"
+        )
+        frame([(1, ["a", "b"], [3, 1])]).to_parquet(tmp_path / "rows.parquet")
+        store = FeatureStore(repo_path=str(tmp_path))
+        store.apply([USER, make_view(tmp_path, **parts)])
+        return store
+
+    return make
+
+
+@pytest.fixture
+def store(make_store):
+    return make_store()
+
+
+def frame(rows, hours=0, **more):
+    users, values, counts = zip(*rows, strict=True)
+    columns = {"user_id": users, "viewed": values, "event": [NOON + timedelta(hours=hours)] * len(rows)}
+    if counts[0] is not ...:
+        columns["views"] = counts
+    return pd.DataFrame({**columns, **more})
+
+
+def read(store, users):
+    answer = store.get_online_features(
+        ["history:viewed", "history:views"], [{"user_id": user} for user in users]
+    ).to_dict()
+    return [
+        None if values is None else dict(zip(values, counts, strict=True))
+        for values, counts in zip(answer["viewed"], answer["views"], strict=True)
+    ]
+
+
+def read_csr(reader, users):
+    matrix = reader.csr("viewed", np.array(users), counts=True)
+    values = matrix.vocabulary.take(matrix.ids).to_pylist()
+    bounds = matrix.indptr.tolist()
+    return [
+        dict(zip(values[first:stop], matrix.counts[first:stop].tolist(), strict=True))
+        for first, stop in itertools.pairwise(bounds)
+    ]
+
+
+def test_counts_are_read_before_and_after_a_seal(store, tmp_path):
+    """Also what makes a value counted: duplicates add up, zeros do not count."""
+    store.push(
+        "clicks",
+        frame([(1, ["b", "a"], [3, 1]), (2, ["c", "a", "c"], [5, 7, 6]), (3, ["a"], [0]), (4, [], [])]),
+    )
+    truth = [{"a": 1, "b": 3}, {"a": 7, "c": 11}, {}, {}, None]
+    for is_sealed in (False, True):
+        if is_sealed:
+            maintenance.seal(store, "history")
+        assert [row or truth[user] for user, row in enumerate(read(store, [1, 2, 3, 4, 9]))] == truth
+        reader = SketchReader(tmp_path, "history")
+        assert read_csr(reader, [1, 2, 3, 4, 9]) == [row or {} for row in truth]
+        assert read(store, [2]) == [truth[1]]
+        assert maintenance.verify(store, "history").problems == []
+    (feature,) = maintenance.inspect(store, "history").features
+    assert (feature.structure, feature.codec, feature.max_error) == ("counts", "counts", None)
+
+
+def test_a_score_weighs_by_counts_where_asked(store, tmp_path):
+    store.push("clicks", frame([(1, ["b", "a"], [3, 1]), (2, ["c", "a"], [5, 7])]))
+    for is_sealed in (False, True):
+        if is_sealed:
+            maintenance.seal(store, "history")
+        reader = SketchReader(tmp_path, "history")
+        weights = np.array(
+            [{"a": 1.0, "b": 10.0, "c": 100.0}[v.as_py()] for v in reader.vocabulary("viewed")]
+        )
+        assert reader.scores("viewed", np.array([1, 2, 9]), weights).tolist() == [11, 101, 0]
+        assert reader.scores("viewed", np.array([1, 2, 9]), weights, counts=True).tolist() == [31, 507, 0]
+        assert reader.scores("viewed", 2, weights, counts=True) == 507
+        assert reader.scores("viewed", 2, weights) == 101
+        assert sorted(reader.ids("viewed", 1).tolist()) == sorted(reader.csr("viewed", np.array([1])).ids)
+        assert reader.contains("viewed", [1, 2], ["c", "a", "x"]).tolist() == [
+            [False, True, False],
+            [True, True, False],
+        ]
+        given = SketchReader(tmp_path, "history", vocabularies={"viewed": ["c", "x", "a"]})
+        assert given.scores("viewed", np.array([2]), np.array([1.0, 2.0, 4.0]), counts=True).tolist() == [33]
+        matrix = given.csr("viewed", np.array([2]), counts=True)
+        assert dict(zip(matrix.ids.tolist(), matrix.counts.tolist(), strict=True)) == {0: 5, 2: 7}
+
+
+@pytest.mark.has_long_form
+def test_a_hundred_pushes_keep_the_counts(store, tmp_path):
+    """Rows carry whole maps, and the newest wins: unsealed, sealed, and unsealed over sealed."""
+    rng, truth = np.random.default_rng(5), {}
+    for push in range(by_length(20, 100)):
+        rows = []
+        for user in rng.choice(30, 4, replace=False).tolist():
+            values = rng.choice(20, rng.integers(0, 9), replace=False)
+            counts = rng.geometric(0.3, len(values))
+            truth[user] = {f"v{v}": int(c) for v, c in zip(values, counts, strict=True)}
+            rows.append((user, [*truth[user]], [*truth[user].values()]))
+        store.push("clicks", frame(rows, push))
+        if push % 7 == 6:
+            maintenance.seal(store, "history")
+        if push % 9 == 0:
+            users = [*truth]
+            assert [row or {} for row in read(store, users)] == [*truth.values()]
+    assert read_csr(SketchReader(tmp_path, "history"), [*truth]) == [*truth.values()]
+    maintenance.seal(store, "history")
+    assert read_csr(SketchReader(tmp_path, "history"), [*truth]) == [*truth.values()]
+    assert maintenance.verify(store, "history").problems == []
+
+
+def test_materialized_counts_are_those_of_the_source(store, tmp_path):
+    frame([(n, ["a", f"v{n}"], [n + 1, 2]) for n in range(50)]).to_parquet(tmp_path / "rows.parquet")
+    store.materialize(NOON - timedelta(days=1), NOON + timedelta(days=1))
+    assert read(store, range(50)) == [{"a": n + 1, f"v{n}": 2} for n in range(50)]
+    assert open_view(store, "history").stats().unsealed_rows in (0, 50)
+
+
+def test_values_without_counts_are_counted_by_their_places(make_store, tmp_path):
+    store = make_store(counts=False)
+    store.push("clicks", frame([(1, ["a", "b", "a"], ...)]))
+    assert read_csr(SketchReader(tmp_path, "history"), [1]) == [{"a": 2, "b": 1}]
+    maintenance.seal(store, "history")
+    assert read_csr(SketchReader(tmp_path, "history"), [1]) == [{"a": 2, "b": 1}]
+    answer = store.get_online_features(["history:viewed"], [{"user_id": 1}]).to_dict()
+    assert sorted(answer["viewed"][0]) == ["a", "b"]
+
+
+def test_counts_stand_beside_other_features(make_store, tmp_path):
+    tags = {**COUNTED, "sketch.counts.error": "20%"}
+    bought = Field(name="bought", dtype=Array(String), tags={"sketch.structure": "sets"})
+    fields = [Field(name="price", dtype=Float32), bought]
+    store = make_store(tags=tags, dtype=Int64, fields=fields)
+    rows = [(n, list(range(n % 7)), [10 * (v + 1) + n % 5 for v in range(n % 7)]) for n in range(60)]
+    more = {"price": [n / 4 for n in range(60)], "bought": [["x", "y"][: n % 3] for n in range(60)]}
+    store.push("clicks", frame(rows, **more))
+    maintenance.seal(store, "history")
+    names = ["history:viewed", "history:views", "history:price", "history:bought"]
+    answer = store.get_online_features(names, [{"user_id": n} for n in range(60)]).to_dict()
+    for n, values, counts in rows:
+        assert sorted(answer["viewed"][n] or []) == values
+        found = dict(zip(answer["viewed"][n] or [], answer["views"][n] or [], strict=True))
+        assert all(abs(found[v] - c) <= 0.2 * c for v, c in zip(values, counts, strict=True))
+        assert answer["price"][n] == n / 4
+        assert sorted(answer["bought"][n] or []) == more["bought"][n]
+    assert maintenance.verify(store, "history").problems == []
+    report = {f.name: f for f in maintenance.inspect(store, "history").features}["viewed"]
+    assert 0 < report.mean_error <= report.max_error <= 0.2 * 74
+
+
+def test_training_rows_have_counts_as_reads_show_them(make_store, tmp_path):
+    store = make_store(tags={**COUNTED, "sketch.counts.error": "30%"})
+    rows = [(n, ["a", "b"], [n + 1, 2 * n + 7]) for n in range(40)]
+    store.push("clicks", frame(rows))
+    maintenance.seal(store, "history")
+    reader = SketchReader(tmp_path, "history")
+    training = frame(rows)[["viewed", "views"]]
+    shown = through_sketch(training, reader)
+    for row, online in zip(shown.itertuples(), read(store, range(40)), strict=True):
+        pairs = dict(zip(row.viewed, row.views, strict=True))
+        assert pairs.keys() == online.keys()
+        for value, count in pairs.items():
+            assert abs(count - online[value]) <= 0.3 * max(count, online[value])
+    unknown = through_sketch(pd.DataFrame({"viewed": [["a", "zz"]], "views": [[1, 4]]}), reader)
+    assert unknown["viewed"][0].tolist() == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("values", "counts", "words"),
+    [
+        (["a", "b"], [1], "2 values in feature 'viewed' and 1 counts in feature 'views'"),
+        (["a"], [-1], "the count -1"),
+        (["a"], [2**53 + 1], "the count 9007199254740993"),
+        (["a", "a"], [2**53, 2**53], "more than 9007199254740992 times"),
+        (None, [1], "0 values in feature 'viewed' and 1 counts"),
+    ],
+)
+def test_rows_whose_counts_cannot_be_kept_are_refused(store, values, counts, words):
+    with pytest.raises(RowError, match=words):
+        store.push("clicks", frame([(1, ["c"], [1]), (2, values, counts)]))
+    assert read(store, [1]) == [None]
+
+
+@pytest.mark.parametrize(
+    ("parts", "words"),
+    [
+        ({"tags": {**COUNTED, "sketch.counts.error": "x"}}, "whole number of counts"),
+        ({"tags": {**COUNTED, "sketch.counts.error": "60%"}}, "at most 0.5"),
+        ({"tags": {**COUNTED, "sketch.error_rate": "0.1"}}, "no effect: sketch.error_rate"),
+        ({"tags": {"sketch.counts.error": "2"}}, "and no counts"),
+        ({"tags": {}}, "no feature of that name with the codec 'counts'"),
+        ({"counts_tags": {"sketch.counts_of": "seen"}}, "no feature of that name"),
+        (
+            {"fields": [Field(name="more", dtype=Array(Int64), tags={"sketch.counts_of": "viewed"})]},
+            "2 features with the counts of 'viewed'",
+        ),
+        (
+            {"fields": [Field(name="tags", dtype=Array(String), tags={"sketch.counts_of": "viewed"})]},
+            "needs an Array of Int64 or Int32",
+        ),
+        ({"fields": [Field(name="n", dtype=Int64, tags=COUNTED)]}, "needs an Array"),
+    ],
+)
+def test_tags_that_cannot_work_are_refused(make_store, parts, words):
+    with pytest.raises(SettingsError, match=words):
+        make_store(**parts)
+
+
+def test_counts_of_a_feature_without_them_are_refused(make_store, tmp_path):
+    store = make_store(fields=[Field(name="bought", dtype=Array(String))])
+    store.push("clicks", frame([(1, ["a"], [1])], bought=[["x"]]))
+    reader = SketchReader(tmp_path, "history")
+    with pytest.raises(UnsupportedFeatureError, match="'bought' of view 'history' has no counts"):
+        reader.csr("bought", [1], counts=True)
+    with pytest.raises(UnsupportedFeatureError, match="has no counts"):
+        reader.scores("bought", [1], np.ones(1), counts=True)

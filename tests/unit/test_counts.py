@@ -1,0 +1,147 @@
+"""Counts: how they are rounded, what the row log has of them, and what a seal makes of them."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feast_sketch_store.layers import FeatureBudget, build_layer
+from feast_sketch_store.rows.codecs import COUNTS, FeatureCodec
+from feast_sketch_store.rows.count_log import counts_of_rows
+from feast_sketch_store.rows.counting import MAX_COUNT, Counting, Rounded
+from feast_sketch_store.rows.encoding import EncodedRows, RowKeys, encode_counts
+from feast_sketch_store.structures.counts import Counts
+from tests.helpers.keys import user_hashes
+
+errors = st.one_of(
+    st.just(Counting()),
+    st.builds(Counting, absolute=st.integers(0, 50)),
+    st.builds(Counting, relative=st.floats(0, 0.5)),
+)
+counts = st.integers(1, 300) | st.integers(1, MAX_COUNT)
+
+
+@given(errors, st.lists(st.tuples(counts, st.integers(1, 1000)), unique_by=lambda pair: pair[0]))
+def test_each_count_is_within_the_error(counting, pairs):
+    written, times = np.array(sorted(pairs), np.int64).reshape(-1, 2).T
+    rounded = Rounded.of(written, times, counting)
+    read = rounded.read[rounded.places]
+    least, most = counting.bounds(written)
+    assert ((least <= read) & (read <= most)).all()
+    assert (read >= 1).all()
+    assert (np.abs(read - written) <= counting.absolute + counting.relative * written).all()
+    assert (np.diff(rounded.read) > 0).all()
+    assert len(rounded.read) <= len(written)
+    assert rounded.max_error == np.abs(read - written).max(initial=0)
+    assert rounded.mean_error(times) <= rounded.max_error
+    for place in range(len(rounded.read)):
+        of_run = rounded.places == place
+        pairs_of_run = zip(written[of_run].tolist(), times[of_run].tolist(), strict=True)
+        bias = sum((int(rounded.read[place]) - c) * n for c, n in pairs_of_run)
+        assert 2 * abs(bias) <= times[of_run].sum()
+    if counting.is_exact:
+        assert np.array_equal(read, written)
+
+
+@pytest.mark.parametrize(
+    ("counting", "read"),
+    [
+        (Counting(), [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]),
+        (Counting(absolute=1), [2, 2, 2, 5, 5, 5, 8, 8, 8, 10]),
+        (Counting(relative=0.25), [1, 2, 3, 5, 5, 5, 8, 8, 8, 10]),
+        (Counting(relative=0.5), [1, 3, 3, 3, 7, 7, 7, 7, 7, 10]),
+    ],
+)
+def test_runs_are_as_long_as_their_mean_allows(counting, read):
+    """Worked by hand: a run ends before a count that is too far from the mean of all of it."""
+    written = np.arange(1, 11)
+    rounded = Rounded.of(written, np.ones(10, np.int64), counting)
+    assert rounded.read[rounded.places].tolist() == read
+
+
+def test_a_count_stands_for_the_mean_of_its_run():
+    rounded = Rounded.of(np.array([10, 11, 12, 13]), np.array([1, 1, 1, 97]), Counting(relative=0.25))
+    assert rounded.read.tolist() == [11, 13]  # 12.94 is further from 10 than a quarter of it
+
+
+@pytest.mark.parametrize(
+    "error", [{"absolute": -1}, {"relative": 0.6}, {"relative": -0.1}, {"relative": np.nan}]
+)
+def test_errors_that_cannot_be_are_refused(error):
+    with pytest.raises(ValueError, match="counts cannot be wrong"):
+        Counting(**error)
+
+
+def lists(rows, kind):
+    return pa.array(rows, pa.large_list(kind))
+
+
+def test_values_are_added_up_and_zeros_left_out():
+    column, amounts = counts_of_rows(
+        lists([["b", "a", "b"], None, [], ["c"], ["a", "d"]], pa.large_string()),
+        lists([[1, 2, 3], None, [], [0], None], pa.int64()),
+    )
+    assert column.to_pylist() == [["b", "a"], None, [], [], ["a", "d"]]
+    assert amounts.tolist() == [4, 2, 1, 1]
+
+
+def test_counts_of_other_rows_are_refused():
+    with pytest.raises(pa.ArrowInvalid, match="not as many counts"):
+        counts_of_rows(lists([["a"]], pa.large_string()), lists([[1, 2]], pa.int64()))
+
+
+def rows_of(rows, counting=None):
+    """Encoded rows of ``{value: count}`` each; None for null."""
+    codec = FeatureCodec("viewed", "string_list_val", COUNTS, counting=counting or Counting())
+    feature = encode_counts(
+        lists([None if row is None else [*row] for row in rows], pa.large_string()),
+        lists([None if row is None else [*row.values()] for row in rows], pa.int64()),
+        codec,
+    )
+    hashes = user_hashes(range(len(rows)))
+    order = np.lexsort((hashes[:, 1], hashes[:, 0]))
+    zeros, nothing = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.bool_)
+    keys = RowKeys(hashes, zeros, zeros, nothing, nothing)
+    return EncodedRows(keys, {"viewed": feature}).take(order)
+
+
+def layer_of(rows):
+    return build_layer(rows, FeatureBudget(1e-9, {"viewed": 0.0}))
+
+
+def test_values_in_a_layer_are_those_that_were_written():
+    rng = np.random.default_rng(1)
+    rows = [
+        {f"v{v}": int(rng.geometric(0.4)) for v in rng.choice(50, n % 20, replace=False)} for n in range(200)
+    ]
+    rows[3] = None
+    encoded = rows_of(rows)
+    layer = layer_of(encoded)
+    assert [*layer.missing(encoded)] == []
+    (structure,) = layer.structures
+    assert isinstance(structure, Counts)
+    answer = layer.read(user_hashes(range(200)), ["viewed"]).features["viewed"]
+    csr, values = answer.csr, answer.decoder.vocabulary.values.to_pylist()
+    read = [
+        dict(zip([values[i].decode() for i in ids], weights, strict=True))
+        for ids, weights in zip(
+            np.split(csr.ids, csr.indptr[1:-1]), np.split(csr.weights, csr.indptr[1:-1]), strict=True
+        )
+    ]
+    assert read == [row or {} for row in rows]
+
+
+def test_verification_tells_what_differs():
+    encoded = rows_of([{"a": 3, "b": 1}, {"a": 10}, {}])
+    layer = layer_of(encoded)
+    assert [*layer.missing(rows_of([{"a": 3, "b": 2}, {"a": 10}, {}]))] == [
+        "has 1 counts of feature 'viewed' that are too far from the row log"
+    ]
+    for other in ([{"a": 3}, {"a": 10}, {}], [{"a": 3, "b": 1, "c": 1}, {"a": 10}, {}]):
+        assert [*layer.missing(rows_of(other))] == ["has other values of feature 'viewed' than the row log"]
+
+
+def test_no_rows_can_be_sealed():
+    layer = layer_of(rows_of([]))
+    assert len(layer.read(user_hashes([1]), ["viewed"]).found) == 0
