@@ -38,6 +38,7 @@ BENCHMARKS = (
     "replicas",
     "startup",
     "cold_reads",
+    "server_profile",
     "feature_server",
 )
 
