@@ -1,5 +1,6 @@
 """The same rows in Feast's SQLite store, its Redis store on loopback, and this one."""
 
+import json
 import shutil
 import socket
 import subprocess
@@ -159,6 +160,13 @@ def redis(folder: Path, rows: UserRows, port: int, socket_path: Path | None = No
 def floor(folder: Path, rows: UserRows) -> Backend:
     """A store that returns prebuilt protos."""
     return Backend(folder, {"type": floor_store.NAME}, rows)
+
+
+def floor_of_server(folder: Path, rows: UserRows) -> Backend:
+    """The same in another process, which makes the protos at its first read."""
+    path = folder / "rows.json"
+    path.write_text(json.dumps(dict(enumerate(rows.table["viewed"].to_pylist()))))
+    return Backend(folder, {"type": floor_store.NAME, "rows": str(path)}, rows)
 
 
 def redis_client(backend: Backend) -> Any:
