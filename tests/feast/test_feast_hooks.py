@@ -66,10 +66,6 @@ PUBLIC_BY_NAME = {  # and undocumented
     "bin_feature_count",
     "ONLINE_STORE_CLASS_FOR_TYPE",
 }
-    "track_feature_statuses",
-    "bin_feature_count",
-    "ONLINE_STORE_CLASS_FOR_TYPE",
-}  # and undocumented
 OF_NAMED_TUPLES = {"_replace", "_asdict", "_fields", "_make"}
 
 
