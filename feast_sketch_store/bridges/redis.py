@@ -6,6 +6,7 @@ followed by the project without a separator; the counts in the entity key tell w
 """
 
 import json
+import math
 import re
 import struct
 from collections.abc import Iterator, Sequence
@@ -30,6 +31,8 @@ from feast_sketch_store.rows.entity_keys import (
 
 _KEYS_A_CALL = 1000  # of SCAN, which blocks the server meanwhile
 _POINTER_BYTES = 8
+_KEY_BYTES = 8  # of the entry of a key: 24 are counted, and an allocation of 24 takes 32
+_EXPIRY_BYTES = 32  # of the entry of a key that expires
 
 
 class RedisBridge(Bridge):
@@ -73,33 +76,34 @@ class RedisBridge(Bridge):
     def stored_bytes(self, rows: Sequence[OtherRow]) -> float | None:
         """The mean of MEMORY USAGE of the keys of rows, as much of it as the view has of their fields.
 
-        The server does not count its table of keys there; a pointer for each key is added, and one more as
-        the table is a power of two.
+        The server counts neither its table of keys there, nor that of keys that expire.
         """
         serialized = serialize_entity_keys([entity_key(row) for row in rows])
         keys = [key + self._project for key in serialized]
         if not keys:
             return None
 
-        def ask() -> tuple[list[int | None], list[dict[bytes, bytes]]]:
+        def ask() -> Any:
             pipe = self._client.pipeline(transaction=False)
             for key in keys:
                 pipe.memory_usage(key, samples=0)
-            sizes = pipe.execute()
-            pipe = self._client.pipeline(transaction=False)
-            for key in keys:
+                pipe.pttl(key)
                 pipe.hgetall(key)
-            return sizes, pipe.execute()
+            return pipe.execute()
 
-        sizes, hashes = self._called(ask)
+        answers = self._called(ask)
         own = {*self._fields, self._timestamp_field}
+        bucket = _bucket_bytes(self.count().num_keys / len(self._nodes()))
         shares = []
-        for size, fields in zip(sizes, hashes, strict=True):
+        for size, ttl, fields in zip(answers[::3], answers[1::3], answers[2::3], strict=True):
             if size is None:
                 continue
+            size += _KEY_BYTES + bucket
+            if ttl >= 0:
+                size += _EXPIRY_BYTES + bucket
             lengths = {name: len(name) + len(value) for name, value in fields.items()}
             of_view = sum(length for name, length in lengths.items() if name in own)
-            shares.append((size + 2 * _POINTER_BYTES) * of_view / max(1, sum(lengths.values())))
+            shares.append(size * of_view / max(1, sum(lengths.values())))
         return sum(shares) / len(shares) if shares else None
 
     def close(self) -> None:
@@ -165,6 +169,11 @@ class RedisBridge(Bridge):
             return call()
         except (RedisError, OSError) as error:
             raise StorageError(f"{self.view}: the server cannot be asked: {error}") from error
+
+
+def _bucket_bytes(num_keys: float) -> float:
+    """What a key takes of a table of pointers, which is the next power of two."""
+    return float(_POINTER_BYTES * 2 ** math.ceil(math.log2(max(4.0, num_keys))) / max(1.0, num_keys))
 
 
 def _field(name: str) -> bytes:

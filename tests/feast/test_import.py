@@ -77,13 +77,13 @@ def sqlite(tmp_path):
 class Other:
     """A store of Feast's own beside ours."""
 
-    def __init__(self, folder, kind, options, project):
+    def __init__(self, folder, kind, options, project, more=""):
         self.kind, self.file, self.project = kind, folder / "feature_store.yaml", project
         folder.mkdir()
         lines = "".join(f"  {name}: '{value}'\n" for name, value in options.items())
         self.file.write_text(
             f"project: {project}\nprovider: local\nregistry: {folder}/registry.db\n"
-            f"entity_key_serialization_version: 3\nonline_store:\n  type: {kind}\n{lines}"
+            f"entity_key_serialization_version: 3\nonline_store:\n  type: {kind}\n{lines}{more}"
         )
         self.config = load_repo_config(folder, self.file)
         module, name = STORES[kind].rsplit(".", 1)
@@ -446,6 +446,33 @@ def test_a_survey_of_a_sample(redis_port, tmp_path):
     measured = maintenance.inspect(store, "history").memory_bytes
     assert found.bytes_here.value == pytest.approx(measured, rel=0.1)
     assert found.bytes_listpack <= found.bytes_there
+
+
+@pytest.mark.parametrize("num_items", [3, 40])  # a listpack, and a table of strings
+@pytest.mark.parametrize("ttl", ["", "  key_ttl_seconds: 3600\n"])
+def test_bytes_of_redis_are_those_that_the_server_tells(redis_port, tmp_path, ttl, num_items):
+    database = 1 + num_items + 2 * bool(ttl)
+    options = {"connection_string": f"127.0.0.1:{redis_port},db={database}"}
+    other = Other(tmp_path / "other", "redis", options, "shop", ttl)
+    view, user = make_view()
+    registered(other, view, user)
+    import redis
+
+    def taken():
+        told = client.info("memory")
+        return told["used_memory"] - told["mem_clients_normal"]
+
+    with redis.Redis(port=redis_port, db=database) as client:
+        before = taken()
+        rows = rows_of(range(5000))
+        for _, values, _, _ in rows:
+            values["seen"].int64_list_val.val.extend(range(num_items))
+        other.write(view, rows)
+        other.store._client.close()
+        other.store._client.connection_pool.disconnect()
+        after = taken()
+    (found,) = survey(other.file, ["history"], 1000)
+    assert found.bytes_there == pytest.approx(after - before, rel=0.05)
 
 
 def test_a_survey_tells_what_it_cannot_look_at(sqlite):

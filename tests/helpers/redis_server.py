@@ -22,7 +22,19 @@ def running_redis(folder, *options):
         pytest.skip("needs redis-server")
     redis = pytest.importorskip("redis")
     port = free_port()
-    command = ["redis-server", "--bind", "127.0.0.1", "--port", str(port), "--save", "", "--appendonly", "no"]
+    command = [
+        "redis-server",
+        "--databases",
+        "64",
+        "--bind",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--save",
+        "",
+        "--appendonly",
+        "no",
+    ]
     server = subprocess.Popen([*command, "--dir", str(folder), *options], stdout=subprocess.PIPE, text=True)
     try:
         # The server says so when it listens.
