@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from feast import FeatureStore
+from feast.version_utils import parse_version
 from numpy.typing import ArrayLike, NDArray
 
 from feast_sketch_store.errors import RowError, StorageError, UnsupportedFeatureError
@@ -38,18 +39,20 @@ class Lists:
     Parameters
     ----------
     repo : a `FeatureStore`, or the folder of a feature repository.
-    feature_view, feature : their names.
+    feature_view, feature : their names. A view's name may end in a version, as in ``user_history@v2``, which
+        is filled before the registry names it; else it is the version that the registry names.
 
     Raises
     ------
-    UnsupportedFeatureError : the view has no such list.
+    UnsupportedFeatureError : the view has no such list, or the repository has no versions.
     SketchStoreError : the online store is another one.
-    feast.errors.FeatureViewNotFoundException : there is no such view (from Feast).
+    feast.errors.FeatureViewNotFoundException, feast.errors.FeatureViewVersionNotFound : there is no such
+        view, or no such version (from Feast).
     """
 
     def __init__(self, repo: FeatureStore | str | Path, feature_view: str, feature: str):
         store = repo if isinstance(repo, FeatureStore) else FeatureStore(repo_path=str(repo))
-        table = any_feature_view(store, feature_view)
+        table = _view_of(store, feature_view)
         self._is_replica = store.config.online_store.role == "replica"
         self._view = online_store_of(store).writer(store.config, table)
         self._codecs = self._view.settings.stored_codecs
@@ -202,6 +205,24 @@ class Lists:
             raise StorageError(
                 f"feature view {self._view.settings.view!r}: online_store has role: replica, which only reads"
             )
+
+
+def _view_of(store: FeatureStore, name: str) -> Any:
+    """A feature view by its name, or one of its versions by ``name@version``."""
+    name, at, version = name.partition("@")
+    if not at:
+        return any_feature_view(store, name)
+    if not store.config.registry.enable_online_feature_view_versioning:
+        raise UnsupportedFeatureError(
+            f"feature view {name!r} has no versions: set enable_online_feature_view_versioning: true under "
+            "registry in feature_store.yaml, or leave out @" + version
+        )
+    try:
+        _, number = parse_version(version)
+    except ValueError as error:
+        raise UnsupportedFeatureError(f"feature view {name!r}: {error}") from error
+    registry: Any = store.registry
+    return registry.get_feature_view_by_version(name, store.project, number)
 
 
 def _now() -> int:

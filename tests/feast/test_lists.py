@@ -9,11 +9,13 @@ import pandas as pd
 import pytest
 from feast import Entity, FeatureStore, FeatureView, Field, FileSource, PushSource, ValueType
 from feast.data_source import PushMode
+from feast.errors import FeatureViewVersionNotFound
 from feast.types import Array, Int64, String, UnixTimestamp
 
 from feast_sketch_store import Lists, SketchReader, open_view, through_sketch
 from feast_sketch_store.errors import RowError, SettingsError, StorageError, UnsupportedFeatureError
 from feast_sketch_store.operations import maintenance
+from tests.helpers.processes import answering
 
 NOW = datetime.now(UTC).replace(microsecond=0, second=0)
 TTL = timedelta(days=30)
@@ -287,6 +289,53 @@ def test_versions_of_a_view_have_lists_of_their_own(make_store, tmp_path):
     lists = Lists(store, "history", "read")
     lists.add([1] * 3, ["a", "b", "c"], [ago(hours=h) for h in (3, 2, 1)])
     assert lists.get([1]).to_arrow().to_pylist() == [["c", "b"]]
+
+
+def _reader_of(repo):
+    """Another process: looks at the registry and reads, when it is asked."""
+    store = FeatureStore(repo_path=repo)
+
+    def read_now(user):
+        store.refresh_registry()
+        return store.get_online_features(["history:read"], [{"user_id": user}]).to_dict()["read"][0]
+
+    return read_now
+
+
+def test_a_new_version_is_filled_and_then_switched_to_without_a_gap(make_store, tmp_path, warm):
+    registry = "{path: registry.db, cache_ttl_seconds: 0, enable_online_feature_view_versioning: true}"
+    store = make_store(make_view(tmp_path), registry=registry)
+    history = [("a", ago(hours=50)), ("b", ago(hours=49)), ("c", ago(hours=48))]
+    Lists(store, "history", "read").add([1] * 3, *zip(*history, strict=True))
+    with answering(warm, _reader_of, str(tmp_path)) as ask:
+        assert ask(1) == ["c", "b", "a"]
+        store.apply([make_view(tmp_path, {**LIST, "sketch.list.limit": "2"})], no_promote=True)
+        old, new = (Lists(store, name, "read") for name in ("history@v0", "history@v1"))
+        for value, moment in history:
+            new.add([1], [value], [moment])
+            assert ask(1) == ["c", "b", "a"]
+        for lists in (old, new):  # what comes while it is filled
+            lists.add([1], ["d"], [ago(hours=2)])
+        assert ask(1) == ["d", "c", "b", "a"]
+        assert new.get([1]).to_arrow().to_pylist() == [["d", "c"]]
+        switched = make_view(tmp_path, version="v1")
+        store.apply([switched])
+        assert ask(1) == ["d", "c"]
+    current = Lists(FeatureStore(repo_path=str(tmp_path)), "history", "read")
+    current.add([1], ["e"], [ago(hours=1)])
+    assert current.get([1]).to_arrow().to_pylist() == new.get([1]).to_arrow().to_pylist() == [["e", "d"]]
+    assert old.get([1]).to_arrow().to_pylist() == [["d", "c", "b", "a"]]
+
+
+def test_versions_that_are_not_there_are_refused(store, make_store, tmp_path):
+    with pytest.raises(UnsupportedFeatureError, match="'history' has no versions: set enable_online"):
+        Lists(store, "history@v1", "read")
+    registry = "{path: registry.db, enable_online_feature_view_versioning: true}"
+    store = make_store(make_view(tmp_path), registry=registry)
+    with pytest.raises(UnsupportedFeatureError, match="'history': Invalid version"):
+        Lists(store, "history@new", "read")
+    with pytest.raises(FeatureViewVersionNotFound):
+        Lists(store, "history@v7", "read")
 
 
 @pytest.mark.parametrize(

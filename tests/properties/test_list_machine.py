@@ -2,47 +2,27 @@
 
 import tempfile
 import time
-from datetime import UTC, datetime
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from feast_sketch_store.operations.verification import verify_view
-from feast_sketch_store.reading.ragged import read_lists
-from feast_sketch_store.rows.codecs import LIST, FeatureCodec
-from feast_sketch_store.rows.encoding import deletion_rows
-from feast_sketch_store.rows.list_log import REMOVE, REPLACE, ListRows
-from feast_sketch_store.rows.listing import Listing
+from feast_sketch_store.rows.list_log import REMOVE, REPLACE
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.append import APPEND
-from feast_sketch_store.view.live import LiveView
-from feast_sketch_store.view.sealing import SealPolicy
-from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
-from feast_sketch_store.view.view import View
-from tests.helpers.keys import user_hashes
 from tests.helpers.length import by_length
+from tests.helpers.list_worker import CODEC, LIMIT, SECOND, TICK, TTL, ListWorker, worker_in
+from tests.helpers.processes import answering, warm_context
 from tests.storage.memory import Files, MemoryStorage
 
 pytestmark = pytest.mark.has_long_form
 
-SECOND = 1_000_000
-TICK = 60 * SECOND
-TTL = 40 * TICK
-LIMIT = 5
-CODEC = FeatureCodec("read", "string_list_val", LIST, listing=Listing(TICK, LIMIT))
-SETTINGS = ViewSettings(
-    "history",
-    1e-12,
-    {"read": FeatureSettings(CODEC, 0.0, 10**6)},
-    ttl_microseconds=TTL,
-    semantics="append",
-)
-NEVER = SealPolicy(1.0, 10**9)
 USERS = range(4)
 
 USER = st.sampled_from(USERS)
@@ -55,33 +35,38 @@ PROCESS = st.sampled_from(["writer", "reader"])
 
 
 class ListMachine(RuleBasedStateMachine):
-    """One storage and the `View` objects of three processes."""
+    """One storage and the views of three processes."""
 
     def __init__(self):
         super().__init__()
-        self.folder = tempfile.TemporaryDirectory(prefix="list-machine-")
-        self.files = Files()
+        self.resources = ExitStack()
+        self.folder = self.resources.enter_context(tempfile.TemporaryDirectory(prefix="list-machine-"))
+        self.files = {}
         # A tick begins now; what a seal leaves out is older than what any read shows.
         self.now = (time.time_ns() // 1000 // TICK + 2) * TICK
         self.truth = {}  # per user {(value, time): number of the write}
         self.shown = {}  # the same without what a seal has cut
-        self.number = 0
-        self.reopen()
+        self.number = self.version = 0
+        names = ("writer", "reader", "reader that seldom looks")
+        self.views = {name: self.start(name) for name in names}
 
     def teardown(self):
         try:
             self.check(self.views["reader that seldom looks"])
-            found = verify_view(self.storage(), [CODEC], semantics=APPEND)
+            found = verify_view(self.storage(self.version), [CODEC], semantics=APPEND)
             assert found.problems == []
         finally:
-            self.folder.cleanup()
+            self.resources.close()
 
-    def storage(self):
-        return LocalStorage(Path(self.folder.name) / "view")
+    def storage(self, version):
+        return LocalStorage(Path(self.folder) / f"v{version}")
+
+    def start(self, name):
+        return ListWorker(self.storage)
 
     def reopen(self):
-        names = ("writer", "reader", "reader that seldom looks")
-        self.views = {name: View(self.storage(), SETTINGS, NEVER, 0.0) for name in names}
+        for view in self.views.values():
+            view(("open", self.version))
 
     def at(self, moment):
         minutes, seconds = moment
@@ -89,13 +74,7 @@ class ListMachine(RuleBasedStateMachine):
 
     def write(self, process, rows, operation=None):
         """Write rows ``(user, [(value, time)])`` as one commit."""
-        users, lists = [user for user, _ in rows], [items for _, items in rows]
-        indptr = np.concatenate(([0], np.cumsum([len(items) for items in lists]))).astype(np.int64)
-        values = pa.array([value for items in lists for value, _ in items], pa.large_string())
-        times = np.array([moment for items in lists for _, moment in items], np.int64)
-        events = np.array([max((t for _, t in items), default=self.now - TTL) for items in lists], np.int64)
-        keys = {"user_id": pa.array(users, pa.int64())}
-        self.views[process].write(ListRows(keys, "read", indptr, values, times, events, operation))
+        self.views[process](("write", rows, self.now - TTL, operation))
 
     def both(self, user):
         for lists in (self.truth, self.shown):
@@ -134,26 +113,40 @@ class ListMachine(RuleBasedStateMachine):
 
     @rule(process=PROCESS, users=st.sets(USER, min_size=1, max_size=2))
     def clear(self, process, users):
-        keys = {"user_id": pa.array(sorted(users), pa.int64())}
-        self.views[process].delete(deletion_rows(keys, datetime.now(UTC)))
+        self.views[process](("delete", sorted(users)))
         for user in users:
             for known in self.both(user):
                 known.clear()
 
     @rule(process=PROCESS, task=st.sampled_from(["reopen", "refresh", "seal", "seal", "absorb", "vacuum"]))
     def keep_house(self, process, task):
-        view = self.views[process]
         if task == "reopen":
             self.reopen()
-        elif task == "refresh":
-            view.refresh()
-        elif task == "vacuum":
-            view.vacuum(orphan_age_seconds=0.0)
-        elif task == "absorb":
-            view.absorb()
-        elif view.seal():
+        elif self.views[process](("keep_house", task)):
             for user, items in self.truth.items():
                 self.shown[user] = {item: items[item] for item in self.newest(items, 0)}
+
+    @rule(process=PROCESS, seals=st.booleans())
+    def switch_version(self, process, seals):
+        """Fill a new version while all read the old one, and let them switch one by one."""
+        lists = {user: sorted(items, key=items.get) for user, items in self.truth.items() if items}
+        if not lists:
+            return
+        filling = self.views[process]
+        filling(("open", self.version + 1))
+        filling(("write", list(lists.items()), self.now - TTL))
+        if seals:
+            filling(("keep_house", "seal"))
+        others = [view for view in self.views.values() if view is not filling]
+        for view in others:
+            self.check(view)
+        self.version += 1
+        for user, items in self.truth.items():
+            self.shown[user] = {item: items[item] for item in self.newest(items, 0)} if seals else dict(items)
+        for view in others:
+            view(("open", self.version))
+            self.check(view)
+        self.check(filling)
 
     @rule(ticks=st.integers(1, 15))
     def time_passes(self, ticks):
@@ -181,23 +174,20 @@ class ListMachine(RuleBasedStateMachine):
     @rule()
     def look_without_settings(self):
         if self.number:
-            self.check(LiveView(self.storage(), refresh_interval_seconds=0.0), limited=False)
+            self.check(self.views["reader"], has_settings=False)
 
     @rule(limit=st.integers(1, 3), ticks=st.integers(0, 10))
     def ask_for_few(self, limit, ticks):
         self.check(self.views["reader"], limit, self.now - ticks * TICK)
 
-    def check(self, view, limit=None, since=0, limited=True):
+    def check(self, view, limit=None, since=0, has_settings=True):
         since = max(since, self.now - TTL)
-        found = view.with_state(lambda state: read_lists(state, CODEC, user_hashes(USERS), (since, limit)))
-        values, times = found.values.to_pylist(), found.microseconds.tolist()
-        for user in USERS:
-            begin, end = found.indptr[user : user + 2].tolist()
-            items = list(zip(values[begin:end], times[begin:end], strict=True))
+        rows, is_sealed = view(("read", len(USERS), since, limit, has_settings))
+        for user, items in zip(USERS, rows, strict=True):
             known = self.shown.get(user, {})
             most = min(LIMIT, limit or LIMIT)
             tick = TICK
-            if not limited and view._state.sealed is None:
+            if not has_settings and not is_sealed:
                 most, tick = 10**9, SECOND  # only a seal tells how lists are declared
             wanted = self.newest(known, since, 10**9, tick)
             assert [moment for _, moment in items] == sorted((t for _, t in items), reverse=True)
@@ -210,7 +200,7 @@ class ListMachine(RuleBasedStateMachine):
             assert sorted(t for t in ticks if t[0] > last) == sorted(t for t in all_ticks if t[0] > last)
             assert set(ticks) <= set(all_ticks)
             assert len(set(ticks)) == len(ticks)
-            if view._state.sealed is None:
+            if not is_sealed:
                 exact = self.newest(known, since, most, tick)
                 assert items == exact
 
@@ -224,11 +214,38 @@ TestLists = ListMachine.TestCase
 class ListsInMemoryMachine(ListMachine):
     """The same where there are no files."""
 
-    def storage(self):
-        return MemoryStorage(self.files)
+    def storage(self, version):
+        return MemoryStorage(self.files.setdefault(version, Files()))
 
 
 ListsInMemoryMachine.TestCase.settings = settings(
     ListMachine.TestCase.settings, max_examples=by_length(6, 10)
 )
 TestListsInMemory = ListsInMemoryMachine.TestCase
+
+
+_processes: dict[str, Callable[[Any], Any]] = {}  # of all examples
+_of_processes = ExitStack()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _end_processes():
+    yield
+    _processes.clear()
+    _of_processes.close()
+
+
+class ListsInProcessesMachine(ListMachine):
+    """The same with a process for each view."""
+
+    def start(self, name):
+        if name not in _processes:
+            _processes[name] = _of_processes.enter_context(answering(warm_context(), worker_in, self.folder))
+        _processes[name](("move", self.folder))
+        return _processes[name]
+
+
+ListsInProcessesMachine.TestCase.settings = settings(
+    ListMachine.TestCase.settings, max_examples=by_length(2, 8), stateful_step_count=20
+)
+TestListsInProcesses = ListsInProcessesMachine.TestCase
