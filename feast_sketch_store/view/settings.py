@@ -304,8 +304,10 @@ def _shard_problems(view: str, features: Mapping[str, FeatureSettings]) -> Itera
 
 def _not_in_shards(codec: FeatureCodec, target: Goal | float) -> str:
     """Why a feature cannot be in shards; empty if it can."""
-    if codec.is_list or codec.is_derived:
+    if codec.is_list:
         return "is a list"
+    if codec.is_counted or codec.is_derived:
+        return "has counts, or tells the times or counts of another one"
     if codec.is_backed:
         return "is kept by the backing store"
     if codec.binning is not None:

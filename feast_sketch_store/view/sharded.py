@@ -7,6 +7,7 @@ read:     entities -> their shards
 
 import asyncio
 import logging
+import math
 import os
 import threading
 import time
@@ -373,7 +374,8 @@ class ShardedView(ShardedLiveView[View]):
         return has_bases and self.policy.wants_delta_of(sizes) and may_have_deltas(self.settings)
 
     def _must_wait(self, rows: Batch) -> bool:
-        return self.policy.waits(len(rows), self.sizes().sealed_rows) and self._is_due()
+        sizes = self.sizes()
+        return self.policy.waits(len(rows), sizes.sealed_rows, sizes.unsealed_rows) and self._is_due()
 
     def _seal_after(self, rows: Batch) -> None:
         if self._must_wait(rows):
@@ -472,5 +474,5 @@ def _of_shard(settings: ViewSettings) -> ViewSettings:
 
 
 def _never(policy: SealPolicy) -> SealPolicy:
-    """A policy of a shard that never seals by itself."""
-    return replace(policy, min_rows=_NO_LIMIT)
+    """A policy of a shard that never seals by itself, and lets no writer wait."""
+    return replace(policy, min_rows=_NO_LIMIT, share=math.inf)

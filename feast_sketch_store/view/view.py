@@ -237,8 +237,9 @@ class View(LiveView):
 
     def _must_wait(self, rows: Batch) -> bool:
         """Whether the writer of a batch waits for a seal."""
-        unsealed_rows, sealed_rows = self._sizes()[0]
-        return self.policy.waits(len(rows), sealed_rows, unsealed_rows) and self._is_due()
+        sealed = self._state.sealed
+        sealed_rows = sealed.num_entities if sealed else 0
+        return self.policy.waits(len(rows), sealed_rows, self.num_unsealed) and self._is_due()
 
     def _wants_seal(self) -> bool:
         """Whether it is time for a new base."""
