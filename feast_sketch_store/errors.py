@@ -40,6 +40,11 @@ class UnsupportedFeatureError(SketchStoreError):
     """A feature has a type that no codec takes; raised by ``feast apply``."""
 
 
+class ShardError(SettingsError):
+    """A view has another number of shards than its settings say, or an entity is of a shard that is not
+    served here."""
+
+
 class RowError(SketchStoreError, ValueError):
     """A row cannot be kept as it was given; nothing of its batch was written."""
 

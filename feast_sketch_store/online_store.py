@@ -58,6 +58,8 @@ from feast_sketch_store.storage.names import remove_view
 from feast_sketch_store.storage.stores import StorePlace
 from feast_sketch_store.structures.goals import AUTO
 from feast_sketch_store.view.live import expire_before_of
+from feast_sketch_store.view.opening import AnyView, undivided
+from feast_sketch_store.view.opening import open_view as open_stored_view
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.settings import (
     DEFAULT_EXPIRED_KEPT_FOR,
@@ -75,7 +77,7 @@ from feast_sketch_store.view.settings import (
     ttl_microseconds,
     vocabulary_setting,
 )
-from feast_sketch_store.view.view import View
+from feast_sketch_store.view.shard_map import check_shard_count
 from feast_sketch_store.view.worker_views import is_worker, kept
 
 _logger = logging.getLogger(__name__)
@@ -84,9 +86,14 @@ _T = TypeVar("_T")
 # So many are read one by one; of more, reads of arrays let other threads run, and wait for memory together.
 _FEW_ENTITIES = 128
 
+_BACKED = "beside a backing store"  # what views with shards cannot be
 
-# What an open view depends on: features with their types and tags, the tags of the view, the default codec.
-_Declaration = tuple[list[tuple[str, FeastType, dict[str, str]]], dict[str, str], str]
+
+# What an open view depends on: features with their types and tags, the tags of the view, the default
+# codec, and shards.
+_Declaration = tuple[
+    list[tuple[str, FeastType, dict[str, str]]], dict[str, str], str, tuple[int, list[int] | None]
+]
 # What the settings of a view depend on besides its declaration: columns of join keys, ttl, folder, options.
 _Circumstances = tuple[list[tuple[str, FeastType]], timedelta | None, Path | None, "SketchOnlineStoreConfig"]
 
@@ -161,6 +168,13 @@ class SketchOnlineStoreConfig(FeastConfigBaseModel):
     owns_backing: bool = False
     """Whether a teardown tears down the backing store, too; it removes all that the project has there."""
 
+    shards: int = 1
+    """Into how many shards the rows of a view are divided, a power of two; fixed when the view is created."""
+
+    serve_shards: list[int] | None = None
+    """The shards that this process serves, such as ``[0, 1]``; None for all. Reads of entities of others
+    are refused. Views without shards are served whole."""
+
     refresh_interval_seconds: float = Field(DEFAULT_REFRESH_INTERVAL_SECONDS, ge=0)
     """Longest time, in seconds, until a read sees what another process wrote."""
 
@@ -205,6 +219,18 @@ class SketchOnlineStoreConfig(FeastConfigBaseModel):
     @classmethod
     def _check_structure(cls, name: str) -> str:
         return structure_name(name)
+
+    @field_validator("shards", mode="before")
+    @classmethod
+    def _check_shards(cls, number: Any) -> int:
+        return check_shard_count(number)
+
+    @field_validator("serve_shards")
+    @classmethod
+    def _check_served(cls, served: list[int] | None) -> list[int] | None:
+        if served is not None and (not served or min(served) < 0):
+            raise ValueError("serve_shards must name at least one shard; leave it out to serve all")
+        return served
 
     @field_validator("vocabulary", mode="before")
     @classmethod
@@ -253,7 +279,7 @@ class SketchOnlineStore(OnlineStore):
 
     def __init__(self) -> None:
         self._in_worker = is_worker()
-        self._views: dict[str, tuple[_Declaration, View]] = kept("views")
+        self._views: dict[str, tuple[_Declaration, AnyView]] = kept("views")
         self._settings: dict[str, tuple[_Declaration, _Circumstances]] = kept("settings")  # of the views
         self._opened_backing: tuple[tuple[Any, ...], BackingStore | None] | None = None
 
@@ -289,7 +315,7 @@ class SketchOnlineStore(OnlineStore):
             require_writer(config)
             view = self.writer(config, table)
             if view.settings.backed_codecs:
-                backing.write(view, table, data, self.backing(config))
+                backing.write(undivided(view, _BACKED), table, data, self.backing(config))
             else:
                 view.write(data)
             self._warn_of_write(config, table, data)
@@ -379,11 +405,11 @@ class SketchOnlineStore(OnlineStore):
         ttl: int | None,
     ) -> Row | None:
         """The row of an entity; None if only a read of many tells."""
-        view = self.view(config, table)
-        rows = view.current().prepared(tuple(features))
+        view, entity_hash = self.view(config, table), single.hash_entity_key(entity_key)
+        rows = view.of_entity(entity_hash).current().prepared(tuple(features))
         if rows is None:
             return None
-        row = single.read_row(rows, single.hash_entity_key(entity_key), features, expire_before_of(ttl))
+        row = single.read_row(rows, entity_hash, features, expire_before_of(ttl))
         if row is not None:
             view.metrics.count_read(1, row[1] is not None)
         return row
@@ -547,7 +573,8 @@ class SketchOnlineStore(OnlineStore):
             view = self.writer(config, table)
             if view.settings.backed_codecs:
                 store = self.backing(config)
-                await asyncio.to_thread(backing.write, view, table, data, store)
+                whole = undivided(view, _BACKED)
+                await asyncio.to_thread(backing.write, whole, table, data, store)
             else:
                 await view.write_async(data)
             self._warn_of_write(config, table, data)
@@ -656,9 +683,11 @@ class SketchOnlineStore(OnlineStore):
         hints: list[tuple[Storage, list[Hint]]] = []
         problems: list[SketchStoreError] = []
         backed_views: list[tuple[FeatureView, list[FeatureCodec]]] = []
+        opened: list[AnyView] = []
         for table in tables_to_keep:
             try:
                 view = self._open(config, table)
+                opened.append(view)
                 check_files(view.settings)
                 view.check_codecs()
                 _check_join_keys(table, view.stored_join_keys())
@@ -673,8 +702,8 @@ class SketchOnlineStore(OnlineStore):
         backed = [(table, [codec.feature for codec in codecs]) for table, codecs in backed_views if codecs]
         if (store := self.backing(config)) is not None:
             store.update([table for table in tables_to_delete if _has_backed(config, table)], backed)
-        for table in tables_to_keep:
-            self.storage(config, table).prepare()
+        for view in opened:
+            view.prepare()
         if new_hints := [hint for storage, of_view in hints for hint in untold(storage, of_view)]:
             _logger.warning("%s", summary(new_hints))
         for table in tables_to_delete:
@@ -720,7 +749,7 @@ class SketchOnlineStore(OnlineStore):
             except RowError as error:
                 raise RowError(f"feature view {table.name!r}: {error}") from error
             if view.settings.backed_codecs:
-                backing.delete(view, table, entity_keys, rows, self.backing(config))
+                backing.delete(undivided(view, _BACKED), table, entity_keys, rows, self.backing(config))
             else:
                 view.delete(rows)
 
@@ -746,7 +775,7 @@ class SketchOnlineStore(OnlineStore):
         more = options.cache_path, options.role == "replica"
         return _view_storage(config.repo_path, options.path, given, more, config.project, name)
 
-    def view(self, config: RepoConfig, table: FeatureView) -> View:
+    def view(self, config: RepoConfig, table: FeatureView) -> AnyView:
         """The view's `View`, made at the first call and again when its features change."""
         storage = self.storage(config, table)
         declaration = _declaration(config, table)
@@ -761,31 +790,33 @@ class SketchOnlineStore(OnlineStore):
             self._settings[storage.location] = copy.deepcopy(_key(config, table))
         return known[1]
 
-    def serves(self, view: View) -> bool:
+    def serves(self, view: AnyView) -> bool:
         """Whether a view is still the one that reads go to."""
         known = self._views.get(view.storage.location)
         return known is not None and known[1] is view
 
-    def writer(self, config: RepoConfig, table: FeatureView) -> View:
+    def writer(self, config: RepoConfig, table: FeatureView) -> AnyView:
         """The same with the settings of now, which are read out of tags when something changes."""
         view, key = self.view(config, table), _key(config, table)
-        if self._settings.get(view.storage.location) != key:
+        location = self.storage(config, table).location
+        if self._settings.get(location) != key:
             options = config.online_store
             view.settings = resolve(options, table, config.repo_path)
             view.policy = seal_policy(options)
-            self._settings[view.storage.location] = copy.deepcopy(key)
+            self._settings[location] = copy.deepcopy(key)
         return view
 
-    def _open(self, config: RepoConfig, table: FeatureView) -> View:
+    def _open(self, config: RepoConfig, table: FeatureView) -> AnyView:
         options = config.online_store
         settings = resolve(options, table, config.repo_path)
-        view = View(
+        view = open_stored_view(
             self.storage(config, table),
             settings,
             seal_policy(options),
             options.refresh_interval_seconds,
             options.max_staleness_seconds,
             options.role == "replica",
+            options.serve_shards,
         )
         view.metrics = ViewMetrics(config.project, table.name)
         return view
@@ -800,7 +831,7 @@ def _has_backed(config: RepoConfig, table: FeatureView) -> bool:
     return bool(settings.backed_codecs)
 
 
-async def _refresh_beside(views: Sequence[View]) -> None:
+async def _refresh_beside(views: Sequence[AnyView]) -> None:
     """Look at the disk in a thread, for views for which it is time to."""
     for view in views:
         if not view.is_fresh():
@@ -822,10 +853,11 @@ def _key(config: RepoConfig, table: FeatureView) -> tuple[_Declaration, _Circums
 
 def _declaration(config: RepoConfig, table: FeatureView) -> _Declaration:
     features = [(feature.name, feature.dtype, feature.tags) for feature in table.features]
-    return features, table.tags, config.online_store.default_codec
+    options = config.online_store
+    return features, table.tags, options.default_codec, (options.shards, options.serve_shards)
 
 
-def open_view(store: FeatureStore, feature_view: str) -> View:
+def open_view(store: FeatureStore, feature_view: str) -> AnyView:
     """Open the view that stores a feature view of a Feast repository: for sizes, seals, reads without protos.
 
     Raises

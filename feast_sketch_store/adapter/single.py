@@ -1,6 +1,6 @@
 """Answers about one entity or a few, in one call each: rows of ``online_read`` and vectors of a response.
 
-Each function returns None where only the usual way can answer; see `PreparedRows`.
+Each function returns None where only the usual way can answer; see `ReadableRows`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from feast.protos.feast.types.Value_pb2 import RepeatedValue, Value
 from feast_sketch_store import kernel
 from feast_sketch_store.adapter import responses
 from feast_sketch_store.adapter.responses import EPOCH, STATUSES, Row
-from feast_sketch_store.kernel import PreparedRows
+from feast_sketch_store.kernel import ReadableRows
 from feast_sketch_store.rows.codecs import MISSING, VALUE
 from feast_sketch_store.rows.entity_keys import hash_int64_key, serialize_entity_keys
 
@@ -36,7 +36,7 @@ def hash_join_keys(join_keys: Mapping[str, Sequence[Value]]) -> bytes | None:
 
 
 def read_row(
-    rows: PreparedRows, entity_hash: bytes, features: Sequence[str], expire_before: int
+    rows: ReadableRows, entity_hash: bytes, features: Sequence[str], expire_before: int
 ) -> Row | None:
     """The row of an entity as ``online_read`` returns it."""
     answer = rows.row(entity_hash, expire_before)
@@ -54,7 +54,7 @@ def read_row(
 
 
 def add_vectors(
-    response: GetOnlineFeaturesResponse, rows: PreparedRows, entity_hashes: bytes, expire_before: int
+    response: GetOnlineFeaturesResponse, rows: ReadableRows, entity_hashes: bytes, expire_before: int
 ) -> tuple[int, int] | None:
     """Add a vector per feature of some entities to a response.
 

@@ -30,6 +30,7 @@ from feast_sketch_store.rows.entity_keys import find_sorted
 from feast_sketch_store.rows.newest import NewestRows
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.names import IMPORT_FOLDER
+from feast_sketch_store.view.opening import undivided
 from feast_sketch_store.view.settings import ViewSettings
 
 EXACT, RECOVERED, GIVEN = "exact", "recovered", "given"
@@ -118,7 +119,7 @@ def import_view(
     """
     online_store, table = online_store_of(store), any_feature_view(store, view)
     other_view = OtherView(OtherStore.load(other), table)
-    opened = online_store.writer(store.config, table)
+    opened = undivided(online_store.writer(store.config, table), "filled by an import")
     finder = KeyFinder(table, keys)
     bridge = open_bridge(other_view)
     try:

@@ -15,7 +15,7 @@ from feast_sketch_store.errors import SketchStoreError, StorageError
 from feast_sketch_store.online_store import SketchOnlineStore, require_writer
 from feast_sketch_store.row_log.staging import StagedFile
 from feast_sketch_store.storage.base import UncertainWriteError
-from feast_sketch_store.view.view import View
+from feast_sketch_store.view.opening import undivided
 
 _logger = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class WriteJob:
         )
         self._name: str = feature_view.name
         self._seals = config.online_store.seal != "job"
-        self._view: View = online_store.writer(config, feature_view)
+        self._view = undivided(online_store.writer(config, feature_view), "written by this engine")
         if codecs := self._view.settings.backed_codecs:
             names = ", ".join(codec.feature for codec in codecs)
             raise SketchStoreError(

@@ -10,7 +10,7 @@ import warnings
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from feast_sketch_store.kernel.prepared import SEED, PreparedRows
+from feast_sketch_store.kernel.prepared import SEED, PreparedRows, ReadableRows
 from feast_sketch_store.kernel.reference import MAX_NUM_HASHES, Asked, Table, mix64, row_sums, to_bits, varint
 from feast_sketch_store.kernel.reference_lists import ListCodes
 from feast_sketch_store.kernel.reference_rows import (
@@ -126,6 +126,7 @@ __all__ = [
     "ListCodes",
     "PackedNumbers",
     "PreparedRows",
+    "ReadableRows",
     "RowIndex",
     "SetCodes",
     "Table",

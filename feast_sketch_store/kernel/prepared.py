@@ -11,14 +11,59 @@ Numbers = tuple[Any, int, int, int, Any, int]
 AS_IDS, AS_NUMBERS, AS_BYTES = range(3)  # what the elements of a column are
 
 
-class PreparedRows(Protocol):
-    """A layer of rows, or a stack of layers from the newest to the oldest, to be read one entity a call.
+class ReadableRows(Protocol):
+    """Rows to be read one entity a call, from any number of threads.
 
-    It is put together by the first methods, and does not change once it is shared; then it is safe to read
-    from any number of threads. Reads take the hash of an entity, 16 bytes, and the moment before which rows
-    have expired. They return None if they meet a block of a file that was not checked yet, or anything
+    Reads take the hash of an entity, 16 bytes, and the moment before which rows have expired. They return
+    None if they meet a block of a file that was not checked yet, or anything
     damaged: whoever asks reads again in the usual way, which tells. Of an entity without a row, or whose row
     is withheld, the answer is False. See ``prepared.c``.
+    """
+
+    def ids(self, entity_hash: bytes, expire_before: int) -> bytearray | Literal[False] | None:
+        """The ids of the first feature, int32."""
+
+    def score(self, entity_hash: bytes, expire_before: int, weights: Any) -> float | Literal[False] | None:
+        """The sum of the weights of the ids of the first feature."""
+
+    def contains_ids(
+        self, entity_hash: bytes, expire_before: int, names: Any, places: Any, out: Any
+    ) -> bool | None:
+        """Set ``out`` at the places of those of some ascending ids that the first feature has."""
+
+    def contains_numbers(
+        self, entity_hash: bytes, expire_before: int, seed: int, values: Any, out: Any
+    ) -> bool | None:
+        """Which of some numbers the first feature has."""
+
+    def contains_bytes(
+        self, entity_hash: bytes, expire_before: int, seed: int, offsets: Any, data: Any, out: Any
+    ) -> bool | None:
+        """Which of some binary values the first feature has."""
+
+    def contains_objects(
+        self, entity_hash: bytes, expire_before: int, seed: int, values: list[Any], is_text: bool, out: Any
+    ) -> bool | None:
+        """The same of a list of strings, or else of bytes; None if there are other objects in it."""
+
+    def row(self, entity_hash: bytes, expire_before: int) -> tuple[int, bytes, bytes] | Literal[False] | None:
+        """The timestamp, the states of all features and a message of their values; None if it is withheld."""
+
+    def vectors(
+        self, entity_hashes: bytes, expire_before: int, statuses: bytes, max_size: int
+    ) -> tuple[bytes, int, int] | None:
+        """The vectors of all features of some entities as parts of a response, how many values are present,
+        and how many rows there are; None if one of these is withheld, or a vector is longer than that."""
+
+    def csr(self, entity_hashes: Any, expire_before: int, indptr: Any) -> tuple[bytearray, int] | None:
+        """The ids of the first feature of many entities, uint64[n, 2], as int32, and how many rows there are;
+        ``indptr``, int64[n + 1], becomes where those of each begin."""
+
+
+class PreparedRows(ReadableRows, Protocol):
+    """A layer of rows, or a stack of layers from the newest to the oldest.
+
+    It is put together by these methods, and does not change once it is shared; then it is safe to read.
     """
 
     def listed(self, *arguments: Any) -> None:
@@ -61,42 +106,3 @@ class PreparedRows(Protocol):
 
         ``hashes`` and ``deleted`` are the entities that a delta decides, or None.
         """
-
-    def ids(self, entity_hash: bytes, expire_before: int) -> bytearray | Literal[False] | None:
-        """The ids of the first feature, int32."""
-
-    def score(self, entity_hash: bytes, expire_before: int, weights: Any) -> float | Literal[False] | None:
-        """The sum of the weights of the ids of the first feature."""
-
-    def contains_ids(
-        self, entity_hash: bytes, expire_before: int, names: Any, places: Any, out: Any
-    ) -> bool | None:
-        """Set ``out`` at the places of those of some ascending ids that the first feature has."""
-
-    def contains_numbers(
-        self, entity_hash: bytes, expire_before: int, seed: int, values: Any, out: Any
-    ) -> bool | None:
-        """Which of some numbers the first feature has."""
-
-    def contains_bytes(
-        self, entity_hash: bytes, expire_before: int, seed: int, offsets: Any, data: Any, out: Any
-    ) -> bool | None:
-        """Which of some binary values the first feature has."""
-
-    def contains_objects(
-        self, entity_hash: bytes, expire_before: int, seed: int, values: list[Any], is_text: bool, out: Any
-    ) -> bool | None:
-        """The same of a list of strings, or else of bytes; None if there are other objects in it."""
-
-    def row(self, entity_hash: bytes, expire_before: int) -> tuple[int, bytes, bytes] | Literal[False] | None:
-        """The timestamp, the states of all features and a message of their values; None if it is withheld."""
-
-    def vectors(
-        self, entity_hashes: bytes, expire_before: int, statuses: bytes, max_size: int
-    ) -> tuple[bytes, int, int] | None:
-        """The vectors of all features of some entities as parts of a response, how many values are present,
-        and how many rows there are; None if one of these is withheld, or a vector is longer than that."""
-
-    def csr(self, entity_hashes: Any, expire_before: int, indptr: Any) -> tuple[bytearray, int] | None:
-        """The ids of the first feature of many entities, uint64[n, 2], as int32, and how many rows there are;
-        ``indptr``, int64[n + 1], becomes where those of each begin."""

@@ -60,6 +60,7 @@ class FeatureBudget:
     is_static : whether the rows are to be in a static function; the features are then all scalars with ids.
     since : microseconds since 1970, before which rows were left out; the layer tells it, if its rows do not
         replace each other.
+    lists_rows : whether the layer has to list its rows, because other layers of the same view do.
     """
 
     presence_error_rate: float
@@ -70,3 +71,4 @@ class FeatureBudget:
     semantics: str = "replace"
     since: int = NO_TIMESTAMP
     is_static: bool = False
+    lists_rows: bool = False

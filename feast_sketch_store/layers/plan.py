@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from feast_sketch_store.layers.budget import FeatureBudget
 from feast_sketch_store.layers.collect import CollectedFeature
+from feast_sketch_store.layers.joint import FEW_VALUES
 from feast_sketch_store.layers.memory import num_trial_rows
 from feast_sketch_store.layers.shapes import Shapes, bucket_timestamps, number_shapes
 from feast_sketch_store.rows.encoding import RowKeys
@@ -26,9 +27,6 @@ from feast_sketch_store.structures.set_columns import SetColumns
 from feast_sketch_store.structures.sizing import FactClass
 from feast_sketch_store.structures.static import StaticScalars
 from feast_sketch_store.structures.symbols import words_for
-
-# Different values that a scalar may have in a filter, if it may be a column instead.
-_FEW_VALUES = 1_000
 
 
 @dataclass(frozen=True)
@@ -57,13 +55,13 @@ class LayerPlan:
         self.budget = budget
         self.has_exact = any(feature.codec.is_exact for feature in features.values())
         has_many = any(
-            len(feature.vocabulary) > _FEW_VALUES
+            len(feature.vocabulary) > FEW_VALUES
             for name, feature in features.items()
             if name in budget.may_be_columns
         )
         self._kept = {n: Offer(k.kind) for n, f in features.items() if (k := registry.keeper(f.codec.name))}
         lists_rows = any(registry.kind(offer.kind).lists_rows for offer in self._kept.values())
-        self._must_list = self.has_exact or has_many or lists_rows
+        self._must_list = self.has_exact or has_many or lists_rows or budget.lists_rows
         self.bounds, self.buckets = bucket_timestamps(keys.event_timestamps, budget.ttl_microseconds)
         self._goals = {
             name: _as_goal(budget.targets[name])

@@ -21,6 +21,7 @@ from feast_sketch_store.online_store import any_feature_view, online_store_of
 from feast_sketch_store.rows.codecs import Decoder, FeatureCodec
 from feast_sketch_store.rows.encoding import ENTITY_KEY, FeastRow, encode, row_keys
 from feast_sketch_store.rows.entity_keys import SERIALIZATION_VERSION
+from feast_sketch_store.view.opening import undivided
 from feast_sketch_store.view.view import View
 
 _ROWS_A_BATCH = 1_000
@@ -124,7 +125,9 @@ def _backed(store: FeatureStore, view: str) -> _Backed | None:
     online_store, table = online_store_of(store), any_feature_view(store, view)
     opened = online_store.writer(store.config, table)
     codecs, there = opened.settings.backed_codecs, online_store.backing(store.config)
-    return _Backed(opened, table, codecs, there) if codecs and there is not None else None
+    if not codecs or there is None:
+        return None
+    return _Backed(undivided(opened, "beside a backing store"), table, codecs, there)
 
 
 def _parts(

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 import mmh3
 from feast import FeatureStore
 
-from feast_sketch_store.errors import StorageError
+from feast_sketch_store.errors import SettingsError, StorageError
 from feast_sketch_store.online_store import seal_policy
 from feast_sketch_store.operations.maintenance import table_of
 from feast_sketch_store.operations.verification import verify_view
 from feast_sketch_store.storage.stores import StorePlace
 from feast_sketch_store.view.live import expire_before_of
+from feast_sketch_store.view.opening import open_as_stored, undivided
 from feast_sketch_store.view.registry import named
 from feast_sketch_store.view.settings import resolve
 from feast_sketch_store.view.view import Dropped, View
@@ -121,4 +122,7 @@ def _open(store: FeatureStore, view: str, path: str, is_source: bool) -> View:
     options, table = config.online_store, table_of(store, view)
     place = StorePlace.of(config.repo_path, path, options.storage_options, read_only=is_source)
     settings = resolve(options, table, config.repo_path)
-    return View(place.view(config.project, view), settings, seal_policy(options), 0.0)
+    if settings.num_shards > 1:
+        raise SettingsError(f"feature view {view!r} has shards; such a view cannot be copied yet")
+    opened = open_as_stored(place.view(config.project, view), settings, seal_policy(options), 0.0)
+    return undivided(opened, "copied")

@@ -34,10 +34,11 @@ from feast_sketch_store.rows.entity_keys import find_sorted, hash_entity_keys
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.structures.bounds import within
 from feast_sketch_store.view.live import expire_before_of
+from feast_sketch_store.view.opening import AnyView
 from feast_sketch_store.view.registry import named
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.settings import resolve, ttl_microseconds
-from feast_sketch_store.view.view import Dropped, View
+from feast_sketch_store.view.view import Dropped
 
 _logger = logging.getLogger(__name__)
 
@@ -292,7 +293,7 @@ def verify(
     online_store, table = _resolve(store, view)
     settings = resolve(store.config.online_store, table, store.config.repo_path)
     opened = online_store.writer(store.config, table)
-    total, done = size_of(opened.storage), 0
+    total, done = sum(size_of(part.storage) for part in opened.parts.values()), 0
 
     def count(num_bytes: int) -> None:
         nonlocal done
@@ -300,13 +301,16 @@ def verify(
         progress(min(done, total), total)
 
     with opened.unchanging():
-        found = verify_view(
-            opened.storage,
-            settings.codecs,
-            expire_before_of(settings.ttl_microseconds),
-            count,
-            named(settings.semantics),
-        )
+        found = Verification()
+        for number, part in opened.parts.items():
+            found += verify_view(
+                part.storage,
+                settings.codecs,
+                expire_before_of(settings.ttl_microseconds),
+                count,
+                named(settings.semantics),
+                (number, len(opened.parts)),
+            )
         if found.is_sound:
             found.problems += differences(store, view)
         return found
@@ -416,7 +420,7 @@ def table_of(store: FeatureStore, view: str) -> FeatureView:
     return _resolve(store, view)[1]
 
 
-def opened_view(store: FeatureStore, view: str) -> View:
+def opened_view(store: FeatureStore, view: str) -> AnyView:
     """A view of the repository, opened with the settings of now; see `SketchOnlineStore.writer`."""
     online_store, table = _resolve(store, view)
     return online_store.writer(store.config, table)

@@ -2,15 +2,17 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Self
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from feast_sketch_store.errors import DamagedFileError, FormatVersionError, StorageError
 from feast_sketch_store.layers import SketchLayer
 from feast_sketch_store.row_log import RowLog, records
 from feast_sketch_store.rows.codecs import FeatureCodec
-from feast_sketch_store.rows.encoding import NO_TIMESTAMP, RowKeys
+from feast_sketch_store.rows.encoding import NO_TIMESTAMP, RowKeys, row_keys
 from feast_sketch_store.rows.entity_keys import find_sorted
 from feast_sketch_store.snapshot import format as snapshot_format
 from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder
@@ -20,6 +22,7 @@ from feast_sketch_store.snapshot.sealed import open_deltas, open_layer
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.names import ROWS_FOLDER, SNAPSHOTS_FOLDER, staged_files
 from feast_sketch_store.view.semantics import REPLACE, RowSemantics
+from feast_sketch_store.view.shard_map import shards_of
 
 _MAX_PROBLEMS = 100  # of one kind are worth telling
 
@@ -42,6 +45,17 @@ class Verification:
     format_versions: dict[str, list[int]] = field(default_factory=dict)
     leftovers: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+
+    def __iadd__(self, other: "Verification") -> Self:
+        """Take up what was found of another part of the view."""
+        self.commits += other.commits
+        self.rows += other.rows
+        self.snapshots += other.snapshots
+        self.compared_entities += other.compared_entities
+        self.compared_facts += other.compared_facts
+        self.leftovers += other.leftovers
+        self.problems += other.problems
+        return self
 
     @property
     def is_sound(self) -> bool:
@@ -66,6 +80,7 @@ def verify_view(
     expire_before: int = NO_TIMESTAMP,
     progress: Callable[[int], object] = lambda num_bytes: None,
     semantics: RowSemantics = REPLACE,
+    shard: tuple[int, int] = (0, 1),
 ) -> Verification:
     """Check a view's storage; nobody may seal or vacuum it meanwhile.
 
@@ -81,10 +96,11 @@ def verify_view(
     expire_before : microseconds since 1970; older rows may be in the log and not in the snapshot.
     progress : called with the bytes of each file that was checked.
     semantics : of the view's rows.
+    shard : the number of the shard whose storage it is, and how many there are.
     """
     found = Verification()
     log = RowLog(storage)
-    is_log_sound = _verify_log(log, found, progress)
+    is_log_sound = _verify_log(log, found, progress, shard)
     newest: _Sealed | None = None
     folder = SnapshotFolder(storage.within(SNAPSHOTS_FOLDER))
     snapshots = folder.list()
@@ -117,7 +133,9 @@ def _size(storage: Storage, name: str) -> int:
     return info.size_bytes if info else 0
 
 
-def _verify_log(log: RowLog, found: Verification, progress: Callable[[int], object]) -> bool:
+def _verify_log(
+    log: RowLog, found: Verification, progress: Callable[[int], object], shard: tuple[int, int]
+) -> bool:
     try:
         parts = list(log.parts())
     except (DamagedFileError, StorageError) as error:
@@ -128,7 +146,12 @@ def _verify_log(log: RowLog, found: Verification, progress: Callable[[int], obje
     num_problems = len(found.problems)
     for part in parts:
         try:
-            found.rows += sum(len(batch) for batch in part.batches())
+            for batch in part.batches():
+                found.rows += len(batch)
+                if num_others := _num_of_others(batch, shard):
+                    found.problems.append(
+                        f"{log.where}: {num_others} rows are of entities of other shards than {shard[0]}"
+                    )
             found.commits += 1
         except (DamagedFileError, StorageError) as error:
             found.note_problem(error, "row log")
@@ -137,6 +160,14 @@ def _verify_log(log: RowLog, found: Verification, progress: Callable[[int], obje
         return False
     found.leftovers += log.cut_off()
     return True
+
+
+def _num_of_others(batch: pa.Table, shard: tuple[int, int]) -> int:
+    """How many rows are of entities that belong to other shards."""
+    number, num_shards = shard
+    if num_shards == 1:
+        return 0
+    return int((shards_of(row_keys(batch).entity_hashes, num_shards) != number).sum())
 
 
 @dataclass(frozen=True)

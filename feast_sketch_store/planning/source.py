@@ -28,6 +28,7 @@ from feast_sketch_store.rows.encoding import ENTITY_KEY, NO_TIMESTAMP, EncodedFe
 from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, find_sorted, hash_columns
 from feast_sketch_store.rows.vocabulary import Vocabulary, VocabularyBuilder
 from feast_sketch_store.view.live import expire_before_of
+from feast_sketch_store.view.opening import undivided
 from feast_sketch_store.view.registry import named
 from feast_sketch_store.view.semantics import FoldedRows
 from feast_sketch_store.view.settings import ViewSettings, resolve
@@ -125,7 +126,7 @@ def sample_view(
     """
     config, settings = view.store.config, view.settings
     semantics = named(settings.semantics).of(settings.codecs)
-    opened = online_store_of(view.store).view(config, view.table)
+    opened = undivided(online_store_of(view.store).view(config, view.table), "planned from its rows")
     if not offline:
         with opened.unchanging():
             read = RowLog(opened.storage).read()

@@ -35,12 +35,17 @@ class Numbering:
         self.vocabulary = Vocabulary(storage)
         self.values = codec.from_storage(storage)
         self._maps: dict[int, tuple[Vocabulary, NDArray[np.int32]]] = {}
+        self._same: dict[int, Vocabulary] = {}
 
     @classmethod
     def of_all(cls, codec: FeatureCodec, vocabularies: Sequence[Vocabulary]) -> Numbering:
         """All values of several vocabularies; the ids of the first stay as they are."""
         numbering = cls.__new__(cls)
         numbering._has_repetitions, numbering._is_counted = codec.may_repeat, codec.is_counted
+        # The shards of a view have equal ones. To compare two is a matter of memory, to unite them is not.
+        same = [v for v in vocabularies[1:] if v.values.equals(vocabularies[0].values)]
+        repeated = {id(vocabulary): vocabulary for vocabulary in same}
+        vocabularies = [v for v in vocabularies if id(v) not in repeated]
         union = vocabularies[0] if vocabularies else Vocabulary(pa.array([], codec.storage_type))
         maps: Sequence[NDArray[np.integer]] = [np.arange(len(union), dtype=np.int32)][: len(vocabularies)]
         if len(vocabularies) > 1:
@@ -50,6 +55,8 @@ class Numbering:
         numbering._maps = {
             id(part): (part, ids.astype(np.int32)) for part, ids in zip(vocabularies, maps, strict=True)
         }
+        numbering._same = repeated if len(vocabularies) == 1 else {}
+        numbering._maps |= {id(part): (part, numbering._maps[id(vocabularies[0])][1]) for part in same}
         return numbering
 
     def __len__(self) -> int:
@@ -57,7 +64,7 @@ class Numbering:
 
     def is_same(self, vocabulary: Vocabulary) -> bool:
         """Whether a layer's ids are the ids."""
-        return vocabulary is self.vocabulary
+        return vocabulary is self.vocabulary or id(vocabulary) in self._same
 
     def map_of(self, vocabulary: Vocabulary) -> NDArray[np.int32]:
         """The id of each value of a layer's vocabulary, int32[V]; -1 of one that has none."""

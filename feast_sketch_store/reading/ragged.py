@@ -12,7 +12,7 @@ from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.view.live import expire_before_of
-from feast_sketch_store.view.state import State
+from feast_sketch_store.view.sharded_state import AnyState
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -71,7 +71,7 @@ def since_of(min_timestamp: datetime | None, ttl_microseconds: int | None) -> in
 
 
 def read_lists(
-    state: State,
+    state: AnyState,
     codec: FeatureCodec,
     entity_hashes: NDArray[np.uint64],
     newest: tuple[int, int | None],

@@ -20,7 +20,7 @@ import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from feast_sketch_store.errors import RowError, SettingsError, UnsupportedFeatureError
-from feast_sketch_store.kernel import SEED, PreparedRows
+from feast_sketch_store.kernel import SEED, ReadableRows
 from feast_sketch_store.layers import LayerAnswer, Shards
 from feast_sketch_store.reading.candidates import Asked, Candidates, as_wanted
 from feast_sketch_store.reading.entities import as_array as _as_array
@@ -32,8 +32,9 @@ from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, SingleKeys, hash_columns, hash_int64_keys
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures.answer import Answer, weighted_sums
-from feast_sketch_store.view.live import LiveView, expire_before_of
-from feast_sketch_store.view.state import State
+from feast_sketch_store.view.live import expire_before_of
+from feast_sketch_store.view.opening import open_live
+from feast_sketch_store.view.sharded_state import AnyState
 
 Entity: TypeAlias = int | str | bytes | Mapping[str, int | str | bytes]
 Entities: TypeAlias = ArrayLike | pa.Array | Mapping[str, ArrayLike | pa.Array]
@@ -77,6 +78,8 @@ class SketchReader:
     refresh_interval_seconds : how old the answers may be; by default the value in
         ``feature_store.yaml``, or one second.
     storage_options : how the object store of a URL is reached, see ``feature_store.yaml``.
+    serve_shards : the shards of the view that this reader is asked about, if not all; by default the value in
+        ``feature_store.yaml``. It opens no others.
 
     With ``role: replica`` in ``feature_store.yaml`` a thread looks for news, so that no read waits for it.
     With a ``cache_path`` as well, the reader starts from what its host read last while the bucket is down.
@@ -85,6 +88,7 @@ class SketchReader:
     ------
     SettingsError : the view does not exist, or nothing was written to it yet.
     DamagedFileError : a file of the view cannot be read.
+    ShardError : on reads, of an entity whose shard is not served.
     """
 
     def __init__(
@@ -97,6 +101,7 @@ class SketchReader:
         ttl: timedelta | None = None,
         refresh_interval_seconds: float | None = None,
         storage_options: Mapping[str, str] | None = None,
+        serve_shards: Sequence[int] | None = None,
     ):
         storage, configured = find_view(str(path), feature_view, project, storage_options)
         if refresh_interval_seconds is None:
@@ -104,7 +109,8 @@ class SketchReader:
         self._name = feature_view
         self._ttl_microseconds = ttl // timedelta(microseconds=1) if ttl else None
         is_replica = configured.is_replica
-        self._view = LiveView(storage, None, refresh_interval_seconds, is_replica=is_replica)
+        served = configured.serve_shards if serve_shards is None else serve_shards
+        self._view = open_live(storage, feature_view, refresh_interval_seconds, is_replica, served)
         if is_replica:
             self._view.current()  # keeps what it reads on this host, to which the join keys are noted
         join_keys = self._view.known_join_keys()
@@ -119,7 +125,7 @@ class SketchReader:
         }
         self._unions: dict[str, tuple[tuple[Vocabulary, ...], Numbering]] = {}
         self._keys = SingleKeys(self._join_keys)
-        self._single: tuple[State | None, dict[tuple[str, bool], _Single]] = None, {}
+        self._single: tuple[AnyState | None, dict[tuple[str, bool], _Single]] = None, {}
 
     @property
     def name(self) -> str:
@@ -190,7 +196,7 @@ class SketchReader:
         hashes = self.hash(entities)
         found = np.zeros(len(hashes), np.bool_)
 
-        def read(state: State) -> None:
+        def read(state: AnyState) -> None:
             for answer in self._answers(state, hashes, ()):
                 found[answer.found] = True
 
@@ -217,7 +223,7 @@ class SketchReader:
         if at_once is not None:
             return at_once
 
-        def read(state: State) -> CsrMatrix:
+        def read(state: AnyState) -> CsrMatrix:
             numbering = self._numbering(feature, state)
             parts = [
                 (answer.found, numbering.translate(values))
@@ -259,7 +265,7 @@ class SketchReader:
         """
         hashes = self.hash(entities)
 
-        def read(state: State) -> NDArray[np.uint64]:
+        def read(state: AnyState) -> NDArray[np.uint64]:
             numbering = self._numbering(feature, state)
             words = np.zeros((len(hashes), -(-len(numbering) // 64)), np.uint64)
             for answer, values in self._parts(state, hashes, feature):
@@ -343,7 +349,7 @@ class SketchReader:
                 )
             wanted = as_wanted(codec, asked if len(shape) == 1 else np.reshape(np.asarray(asked), -1))
 
-        def read(state: State) -> NDArray[np.bool_]:
+        def read(state: AnyState) -> NDArray[np.bool_]:
             found = None
             for answer, part in self._parts(state, hashes, feature):
                 parts = part.numbered()
@@ -431,7 +437,7 @@ class SketchReader:
         if at_once is not None and np.shape(weights) == (len(at_once.vocabulary),):
             return weighted_sums(Csr(at_once.indptr, at_once.ids), np.asarray(weights, np.float64))
 
-        def read(state: State) -> NDArray[np.float64]:
+        def read(state: AnyState) -> NDArray[np.float64]:
             numbering = self._numbering(feature, state)
             if np.shape(weights) != (len(numbering),):
                 raise ValueError(
@@ -464,7 +470,7 @@ class SketchReader:
         """
         codec, hashes = self._codec(feature), self.hash(entities)
 
-        def read(state: State) -> pa.Array:
+        def read(state: AnyState) -> pa.Array:
             parts, values, states = [], [], np.zeros(len(hashes), np.uint8)
             first = 0
             for answer, part in self._parts(state, hashes, feature):
@@ -504,7 +510,7 @@ class SketchReader:
             raise UnsupportedFeatureError(f"feature {feature!r} of view {self._name!r} is no list")
         since = since_of(min_timestamp, self._ttl_microseconds)
 
-        def read(state: State) -> RaggedLists:
+        def read(state: AnyState) -> RaggedLists:
             numbering = self._numbering(feature, state)
             return read_lists(state, codec, hashes, (since, limit), numbering.vocabulary)
 
@@ -547,7 +553,7 @@ class SketchReader:
             single = known[1][feature, by_name] = self._prepare(feature, by_name, state)
         return single
 
-    def _prepare(self, feature: str, by_name: bool, state: State) -> _Single:
+    def _prepare(self, feature: str, by_name: bool, state: AnyState) -> _Single:
         if not by_name or self._codec(feature).is_exact:  # whose rows may have a value several times
             return _Single(None if by_name else state.prepared((feature,)), None)
         numbering, names = self._numbering(feature, state), []
@@ -571,20 +577,20 @@ class SketchReader:
         return CsrMatrix(indptr, np.frombuffer(answer[0], np.int32), single.numbering.values)
 
     def _answers(
-        self, state: State, hashes: NDArray[np.uint64], features: Sequence[str]
+        self, state: AnyState, hashes: NDArray[np.uint64], features: Sequence[str]
     ) -> list[LayerAnswer]:
         answers = state.read(hashes, features, expire_before_of(self._ttl_microseconds))
         self._view.metrics.count_read(len(hashes), sum(len(answer.found) for answer in answers))
         return answers
 
     def _parts(
-        self, state: State, hashes: NDArray[np.uint64], feature: str
+        self, state: AnyState, hashes: NDArray[np.uint64], feature: str
     ) -> list[tuple[LayerAnswer, Answer]]:
         """The answers of layers that know the feature."""
         answers = self._answers(state, hashes, (feature,))
         return [(answer, answer.features[feature]) for answer in answers if feature in answer.features]
 
-    def _numbering(self, feature: str, state: State) -> Numbering:
+    def _numbering(self, feature: str, state: AnyState) -> Numbering:
         """Which value has which id."""
         codec = self._codec(feature)
         if feature in self._vocabularies:
@@ -607,7 +613,7 @@ class SketchReader:
 class _Single(NamedTuple):
     """A feature for reads of one entity: None if there are no such rows, or no numbering."""
 
-    rows: PreparedRows | None
+    rows: ReadableRows | None
     numbering: Numbering | None
 
 

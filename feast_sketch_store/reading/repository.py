@@ -21,6 +21,7 @@ class Configured(NamedTuple):
 
     refresh_interval_seconds: float = DEFAULT_REFRESH_INTERVAL_SECONDS
     is_replica: bool = False
+    serve_shards: tuple[int, ...] | None = None
 
 
 def find_view(
@@ -44,7 +45,10 @@ def find_view(
             )
         project = project or settings.get("project")
         interval = float(online_store.get("refresh_interval_seconds", configured.refresh_interval_seconds))
-        configured = Configured(interval, online_store.get("role") == "replica")
+        served = online_store.get("serve_shards")
+        configured = Configured(
+            interval, online_store.get("role") == "replica", None if served is None else tuple(served)
+        )
         options = storage_options or online_store.get("storage_options")
         cache_path = online_store.get("cache_path") if configured.is_replica else None
         place = StorePlace.of(

@@ -177,6 +177,8 @@ class Plans:
             if len(places) != len(table.entities) or not places:
                 return None
             view = self._online.view(self._store.config, table)
+            if not isinstance(view, View):  # its shards are asked one by one
+                return None
             ttl = ttl_microseconds(self._store.config.online_store, table)
             number = keys.setdefault(tuple(places.items()), len(keys))
             views.append(ViewPlan(view, table.name, tuple(of_view), number, ttl))

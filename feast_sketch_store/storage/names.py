@@ -24,6 +24,7 @@ REBUILD_FOLDER = "rebuild/"  # a store of its own while a rebuild is under way
 IMPORT_FOLDER = "import/"  # the rows of an import that is under way, or goes on when it is run again
 SEAL_LOCK = "seal.lock"
 ADVICE_FILE = "advice.json"  # the advice that `feast apply` has printed
+SHARDS_FILE = "shards.json"  # how many shards the view has, see `view.shard_map`
 VOCABULARY_SIZES = "vocabulary_sizes.json"  # what the last seal of a job found, see `view.written_values`
 
 # Of a view: its row log, see `row_log`.

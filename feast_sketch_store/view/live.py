@@ -223,6 +223,11 @@ class LiveView:
         self._refresh_if_due()
         return self._state
 
+    @property
+    def state(self) -> State:
+        """The state as of the last look, without one."""
+        return self._state
+
     def _with_state(self, read: Callable[[State], T]) -> T:
         self._refresh_if_due()
         while True:
@@ -230,7 +235,7 @@ class LiveView:
             try:
                 return read(state)
             except DamagedFileError as error:
-                self._give_up_snapshot(state, error)
+                self.give_up_snapshot(state, error)
 
     # -- what is stored ------------------------------------------------------------------------
 
@@ -238,6 +243,21 @@ class LiveView:
     def codecs(self) -> Sequence[FeatureCodec]:
         """How features are read."""
         return self._loader.codecs
+
+    def adopt(self, codecs: Sequence[FeatureCodec], semantics: RowSemantics) -> None:
+        """Read rows with other codecs from now on; for a view that was opened without its settings."""
+        with self._refresh_lock:
+            self._loader.codecs, self._loader.semantics = codecs, semantics.of(codecs)
+            self._starts_over = True
+
+    @property
+    def semantics(self) -> RowSemantics:
+        """How rows of an entity come together."""
+        return self._loader.semantics
+
+    def of_entity(self, entity_hash: bytes) -> "LiveView":
+        """The view that an entity is read from, given its hash of 16 bytes: this one."""
+        return self
 
     def stored_schema(self) -> pa.Schema:
         """The columns of the row log; empty without rows."""
@@ -473,7 +493,7 @@ class LiveView:
         self._is_open, self._starts_over = True, False
         return True
 
-    def _give_up_snapshot(self, state: State, error: DamagedFileError) -> None:
+    def give_up_snapshot(self, state: State, error: DamagedFileError) -> None:
         """Serve an older snapshot after a read met a damaged block. Raises without an older one."""
         with self._refresh_lock:
             if state.snapshot is None:

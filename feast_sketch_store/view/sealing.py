@@ -1,13 +1,15 @@
 """When a view is sealed, and how a seal folds its rows."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store.layers import DeltaLayer, Goal, SealedLayer, seal
+from feast_sketch_store.layers.joint import JointVocabularies
 from feast_sketch_store.rows.encoding import EncodedRows, RowKeys
 from feast_sketch_store.rows.newest import Batches, NewestRows
 from feast_sketch_store.rows.vocabulary import Vocabulary
@@ -25,6 +27,22 @@ _MAX_FILES = 64
 _MAX_FRESH_COMMITS = 500
 
 _DELTA_PART = 1 / 16  # of the share past which there is a new base: at least so much goes into a delta
+
+
+class Sizes(NamedTuple):
+    """What a view has that is not sealed, and what its base and deltas have; in rows and in bytes."""
+
+    unsealed_rows: int = 0
+    unsealed_bytes: int = 0
+    delta_rows: int = 0
+    delta_bytes: int = 0
+    sealed_rows: int = 0
+    sealed_bytes: int = 0
+
+    @classmethod
+    def sum_of(cls, parts: Iterable["Sizes"]) -> "Sizes":
+        """Those of a view of which these are parts."""
+        return cls(*map(sum, zip(*parts, strict=True)))
 
 
 @dataclass(frozen=True)
@@ -45,6 +63,20 @@ class SealPolicy:
     min_rows: int = 1_000
     by_job: bool = False
     by_deltas: bool = False
+
+    def wants_base(self, sizes: Sizes) -> bool:
+        """Whether it is time for a new base: all that is not in the base is compared with it."""
+        num_rows = sizes.unsealed_rows
+        return self.wants_seal(num_rows + sizes.delta_rows, sizes.sealed_rows, num_rows) or self.wants_seal(
+            sizes.unsealed_bytes + sizes.delta_bytes, sizes.sealed_bytes, num_rows
+        )
+
+    def wants_delta_of(self, sizes: Sizes) -> bool:
+        """Whether it is time for a delta over the base."""
+        num_rows = sizes.unsealed_rows
+        return self.wants_delta(num_rows, sizes.sealed_rows, num_rows) or self.wants_delta(
+            sizes.unsealed_bytes, sizes.sealed_bytes, num_rows
+        )
 
     def wants_seal(self, unsealed: int, sealed: int, unsealed_rows: int) -> bool:
         """Whether to seal now; ``unsealed`` and ``sealed`` are sizes, in rows or in bytes."""
@@ -76,12 +108,19 @@ class SealPolicy:
         return rows.has_dead or superseded > _SUPERSEDED_SHARE * rows.num_rows or num_files > _MAX_FILES
 
 
-def fold(rows: FoldedRows, settings: ViewSettings) -> SealedLayer:
-    """Fold rows into a layer. Touches no storage."""
+def fold(rows: FoldedRows, settings: ViewSettings, joint: JointVocabularies | None = None) -> SealedLayer:
+    """Fold rows into a layer. Touches no storage.
+
+    Parameters
+    ----------
+    joint : the numbering of values that other layers of the view have, too.
+    """
     budget, codecs = settings.budget, settings.stored_codecs
+    if joint is not None:
+        budget = replace(budget, lists_rows=joint.lists_rows)
     if settings.semantics != REPLACE.name:
         budget = replace(budget, semantics=settings.semantics, since=rows.expire_before)
-    layer = seal(rows.keys, rows.encoded(codecs), codecs, budget)
+    layer = seal(rows.keys, rows.encoded(codecs), codecs, budget, joint.vocabularies if joint else None)
     for name, reason in layer.failed_over.items():
         _logger.warning("feature %r of view %r is sealed exactly: %s", name, settings.view, reason)
     return layer

@@ -75,6 +75,7 @@ from feast_sketch_store.view.list_settings import (
     list_codec,
     list_problems,
 )
+from feast_sketch_store.view.shard_map import check_shard_count
 
 if TYPE_CHECKING:
     from feast.feature_view import FeatureView
@@ -108,6 +109,7 @@ class StoreOptions(Protocol):
     default_codec: str
     expire_rows: bool
     expired_kept_for: timedelta
+    shards: int
 
     @property
     def backing_store(self) -> Mapping[str, Any] | None:
@@ -158,6 +160,7 @@ class ViewSettings:
     join_keys: JoinKeys | None = None  # None if the view does not say
     expired_kept_microseconds: int = 0  # how long seals keep rows that have expired
     semantics: str = "replace"  # how rows of an entity come together, see `view.semantics`
+    num_shards: int = 1
 
     @property
     def codecs(self) -> list[FeatureCodec]:
@@ -256,6 +259,9 @@ def resolve(options: StoreOptions, table: "FeatureView", folder: Path | None = N
             )
         )
     problems += _static_problems(table.name, features)
+    num_shards = view_tags.get("shards", options.shards)
+    if num_shards > 1:
+        problems += _shard_problems(table.name, features)
     if problems:
         raise summed_up(problems)
     return ViewSettings(
@@ -267,6 +273,7 @@ def resolve(options: StoreOptions, table: "FeatureView", folder: Path | None = N
         join_keys,
         view_tags.get(EXPIRED_KEPT_FOR, options.expired_kept_for) // timedelta(microseconds=1),
         "append" if any(codec.is_list for codec in codecs) else "replace",
+        num_shards,
     )
 
 
@@ -279,6 +286,35 @@ def _static_problems(view: str, features: Mapping[str, FeatureSettings]) -> Iter
             f"static function holds whole rows; give all features the codec {STATIC!r}, or move the others "
             "to a view of their own"
         )
+
+
+def _shard_problems(view: str, features: Mapping[str, FeatureSettings]) -> Iterator[SettingsError]:
+    """What cannot be the same in all shards of a view."""
+    reasons = {
+        name: reason
+        for name, feature in features.items()
+        if (reason := _not_in_shards(feature.codec, feature.target))
+    }
+    for name, reason in reasons.items():
+        yield SettingsError(
+            f"feature {name!r} of view {view!r} {reason}, which views with shards do not have yet; keep it "
+            f"in another way, or give the view the tag {TAG_PREFIX}shards=1"
+        )
+
+
+def _not_in_shards(codec: FeatureCodec, target: Goal | float) -> str:
+    """Why a feature cannot be in shards; empty if it can."""
+    if codec.is_list:
+        return "is a list"
+    if codec.is_counted or codec.is_derived:
+        return "has counts, or tells the times or counts of another one"
+    if codec.is_backed:
+        return "is kept by the backing store"
+    if codec.binning is not None:
+        return "is binned"
+    if isinstance(target, Goal) and target.measure == MEMORY:
+        return f"has {TAG_PREFIX}{MEMORY}"
+    return ""
 
 
 def _line_without(field: "Field", wrong_tags: Mapping[str, str | None]) -> tuple[str, ...]:
@@ -589,6 +625,7 @@ _VIEW_TAGS: Mapping[str, Callable[[Any], Any]] = {
     "max_vocabulary": positive_count,
     EXPIRED_KEPT_FOR: duration,
     "default_codec": _one_of(*DEFAULT_CODECS),
+    "shards": check_shard_count,
 }
 
 

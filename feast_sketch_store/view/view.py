@@ -27,6 +27,7 @@ from feast_sketch_store.errors import (
     VocabularyOverflowError,
 )
 from feast_sketch_store.layers import Shards
+from feast_sketch_store.layers.joint import CountedRows, JointVocabularies, count_rows
 from feast_sketch_store.row_log import START, LogRead, Position, RowLog
 from feast_sketch_store.row_log.staging import StagedFile, stage
 from feast_sketch_store.rows.encoding import FeastRow, RowKeys
@@ -41,7 +42,7 @@ from feast_sketch_store.view.group_commit import GroupCommit
 from feast_sketch_store.view.live import LiveView, expire_before_of
 from feast_sketch_store.view.process_writes import note_write
 from feast_sketch_store.view.registry import named, of_log
-from feast_sketch_store.view.sealing import SealPolicy, fold, fold_delta, may_have_deltas, num_kept
+from feast_sketch_store.view.sealing import SealPolicy, Sizes, fold, fold_delta, may_have_deltas, num_kept
 from feast_sketch_store.view.semantics import FoldedRows
 from feast_sketch_store.view.settings import ViewSettings
 from feast_sketch_store.view.state import State
@@ -79,6 +80,13 @@ class Dropped(NamedTuple):
         known, places = find_sorted(after.entity_hashes, before.entity_hashes)
         is_newer = after.older_than(places, before, known)
         return cls(len(before) - len(known), int(is_newer.sum()))
+
+
+class SealInput(NamedTuple):
+    """The rows of the table that a seal folds, and the last commit that they cover."""
+
+    log: LogRead
+    through: Position
 
 
 @dataclass(frozen=True)
@@ -166,6 +174,15 @@ class View(LiveView):
         super().close()
         self.settle()
 
+    @property
+    def parts(self) -> "dict[int, View]":
+        """The views that hold the rows, by the number of the shard: this one."""
+        return {0: self}
+
+    def prepare(self) -> None:
+        """Check early that files can be written, and make the view's folder."""
+        self.storage.prepare()
+
     def settle(self) -> None:
         """Wait for a seal that runs in the background, if there is one."""
         with self._sealer_lock:
@@ -199,7 +216,7 @@ class View(LiveView):
         ------
         VocabularyOverflowError, RowError : a write would be refused.
         """
-        table = self._to_table([rows])
+        table = self.to_table([rows])
         self._check_vocabulary(table)
         return table
 
@@ -215,42 +232,61 @@ class View(LiveView):
         if self._wants_absorption():
             return True
         # Asked at every commit, and sizes in bytes take their time.
-        has_enough = self._state.unsealed_rows + self._deferred.num_rows > self.policy.min_rows
+        has_enough = self.num_unsealed > self.policy.min_rows
         return has_enough and (self._wants_seal() or self._wants_delta())
 
     def _must_wait(self, rows: Batch) -> bool:
         """Whether the writer of a batch waits for a seal."""
-        unsealed_rows, sealed_rows = self._sizes()[0]
-        return self.policy.waits(len(rows), sealed_rows, unsealed_rows) and self._is_due()
+        sealed = self._state.sealed
+        sealed_rows = sealed.num_entities if sealed else 0
+        return self.policy.waits(len(rows), sealed_rows, self.num_unsealed) and self._is_due()
 
     def _wants_seal(self) -> bool:
         """Whether it is time for a new base."""
-        state, unsealed_rows = self._state, self._state.unsealed_rows + self._deferred.num_rows
-        delta_bytes = sum(delta.size_bytes for delta in state.deltas)
-        return any(
-            self.policy.wants_seal(unsealed + in_deltas, sealed, unsealed_rows)
-            for (unsealed, sealed), in_deltas in zip(
-                self._sizes(), (state.delta_rows, delta_bytes), strict=True
-            )
-        )
+        return self.policy.wants_base(self.sizes())
 
     def _wants_delta(self) -> bool:
         """Whether it is time for a delta over the base."""
-        state, unsealed_rows = self._state, self._state.unsealed_rows + self._deferred.num_rows
-        return (
-            state.sealed is not None
-            and any(self.policy.wants_delta(*sizes, unsealed_rows) for sizes in self._sizes())
-            and may_have_deltas(self.settings)
-        )
+        has_base = self._state.sealed is not None
+        return has_base and self.policy.wants_delta_of(self.sizes()) and may_have_deltas(self.settings)
 
-    def _sizes(self) -> list[tuple[int, int]]:
-        """What is not sealed and what the base has, in rows and in bytes."""
+    def sizes(self) -> Sizes:
+        """What is sealed and what is not, as far as this object knows."""
         state, deferred = self._state, self._deferred
         sealed = state.sealed
-        return [
-            (state.unsealed_rows + deferred.num_rows, sealed.num_entities if sealed else 0),
-            (state.unsealed_bytes + deferred.num_bytes, sealed.size_bytes if sealed else 0),
-        ]
+        return Sizes(
+            state.unsealed_rows + deferred.num_rows,
+            state.unsealed_bytes + deferred.num_bytes,
+            state.delta_rows,
+            sum(delta.size_bytes for delta in state.deltas),
+            sealed.num_entities if sealed else 0,
+            sealed.size_bytes if sealed else 0,
+        )
+
+    @property
+    def num_unsealed(self) -> int:
+        """Rows that are not sealed, as far as this object knows."""
+        return self._state.unsealed_rows + self._deferred.num_rows
+
+    @property
+    def was_read(self) -> bool:
+        """Whether somebody reads through this object, so that writes look at what there is."""
+        return self._was_read
+
+    @property
+    def is_known(self) -> bool:
+        """Whether what others wrote is known, as of an interval ago at most."""
+        return not self._is_older_than(self._refresh_interval_seconds)
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether reads are held at a snapshot, as far as this object knows."""
+        return bool(self._state.pinned)
+
+    @property
+    def num_deferred_elements(self) -> int:
+        """The most values that a feature with a limit may have in rows that the state lacks."""
+        return self._deferred.num_elements
 
     def _wants_absorption(self) -> bool:
         return self.policy.wants_absorption(self._state.unsealed_commits + self._deferred.num_commits)
@@ -258,7 +294,7 @@ class View(LiveView):
     def _commit(self, batches: Sequence[Batch]) -> list[BaseException | None]:
         """Append batches as one commit; for each None, or why it was refused."""
         try:
-            table = self._to_table(batches)
+            table = self.to_table(batches)
             self._check_vocabulary(table)
         except (RowError, VocabularyOverflowError, UnsupportedFeatureError) as error:
             if len(batches) == 1:
@@ -277,7 +313,13 @@ class View(LiveView):
             self._maintain_beside()
         return [None] * len(batches)
 
-    def _to_table(self, batches: Sequence[Batch]) -> pa.Table:
+    def to_table(self, batches: Sequence[Batch]) -> pa.Table:
+        """Batches as one table of the row log.
+
+        Raises
+        ------
+        RowError, UnsupportedFeatureError : rows cannot be kept.
+        """
         rows = [row for batch in batches if not isinstance(batch, pa.Table | ListRows) for row in batch]
         tables = [batch for batch in batches if isinstance(batch, pa.Table)]
         settings = self.settings
@@ -399,7 +441,7 @@ class View(LiveView):
         ------
         RowError, UnsupportedFeatureError : the rows cannot be kept.
         """
-        return self._to_table([rows])
+        return self.to_table([rows])
 
     def staged(self, entry: dict[str, Any]) -> StagedFile:
         """The file that an entry of a report describes."""
@@ -458,30 +500,76 @@ class View(LiveView):
         with self._seal_lock, self._sealing() as is_ours:
             if not is_ours:
                 return False
-            if as_delta and (draft := self._delta_draft()) is not None:
-                self._snapshots.publish(draft)
-                self._snapshots.prune(_SNAPSHOTS_KEPT)
+            if as_delta and (draft := self.delta_draft()) is not None:
+                self.publish(draft)
                 self.refresh()
                 return True
-            absorbed = self._row_log.absorb()
-            log = self._row_log.absorbed()
-            if log is None or not log.files:
+            given = self.seal_input()
+            if given is None:
                 return False
-            # The table may hold more by now, if another process seals in spite of the lease.
-            through = replace(absorbed, number=log.position.number)
-            rows = self._fold(log)
-            self._snapshots.publish(self._draft(rows, through, log.table_version))
-            self._snapshots.prune(_SNAPSHOTS_KEPT)
+            rows = self._fold(given.log)
+            self.publish(self._draft(rows, given.through, given.log.table_version))
             # The snapshot comes first: whoever sees the compaction has a base to put it on.
-            if self.policy.wants_compaction(rows, len(log.files)):
-                self._row_log.compact(
-                    (batch for _, batch in rows.batches()), through, version=log.table_version
-                )
+            self._compact_if_wanted(given, rows)
             self._row_log.prune()
             self.refresh()
             if self.policy.by_job and self._state.sealed is not None and not self._state.pinned:
                 written_values.note_sizes(self.storage, _vocabulary_sizes(self._state.sealed))
             return True
+
+    # The steps of a seal, for those that seal several views together: within `held`.
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep other processes from sealing, after the one that does."""
+        with self._seal_lock, self.storage.lease(SEAL_LOCK, wait=True):
+            yield
+
+    def seal_input(self) -> SealInput | None:
+        """Move fresh rows into the table: the rows of the table then; None if there are none.
+
+        Raises
+        ------
+        DamagedFileError, StorageError : the rows stay where they are.
+        """
+        absorbed = self._row_log.absorb()
+        log = self._row_log.absorbed()
+        if log is None or not log.files:
+            return None
+        # The table may hold more by now, if another process seals in spite of the lease.
+        return SealInput(log, replace(absorbed, number=log.position.number))
+
+    def count(self, given: SealInput) -> CountedRows:
+        """How often the rows that count have each value of features whose values have ids."""
+        codecs = self.settings.stored_codecs
+        return count_rows((rows for _, rows in self._fold(given.log).encoded(codecs)), codecs)
+
+    def draft(self, given: SealInput, joint: JointVocabularies) -> tuple[Draft, bool]:
+        """A base with given ids of values, yet unpublished; and whether the table is to be compacted then."""
+        rows = self._fold(given.log)
+        draft = self._draft(rows, given.through, given.log.table_version, joint)
+        return draft, self.policy.wants_compaction(rows, len(given.log.files))
+
+    def publish(self, draft: Draft) -> None:
+        """Publish what was drafted. Raises StorageError : the previous snapshot stays."""
+        self._snapshots.publish(draft)
+        self._snapshots.prune(_SNAPSHOTS_KEPT)
+
+    def discard(self, draft: Draft) -> None:
+        """Delete what was drafted and is not published."""
+        self._snapshots.discard(draft.snapshot)
+
+    def finish_seal(self, given: SealInput, wants_compaction: bool) -> None:
+        """Clean up after a base was published."""
+        if wants_compaction:
+            self._compact_if_wanted(given, self._fold(given.log))
+        self._row_log.prune()
+        self.refresh()
+
+    def _compact_if_wanted(self, given: SealInput, rows: FoldedRows) -> None:
+        if self.policy.wants_compaction(rows, len(given.log.files)):
+            batches = (batch for _, batch in rows.batches())
+            self._row_log.compact(batches, given.through, version=given.log.table_version)
 
     def absorb(self) -> None:
         """Move fresh rows into the table of the row log, if no other process seals or does the same.
@@ -562,7 +650,7 @@ class View(LiveView):
                 self.absorb()
             return False
 
-    def _delta_draft(self) -> Draft | None:
+    def delta_draft(self) -> Draft | None:
         """Fold the rows since the base, or a delta over it, into a delta, yet unpublished.
 
         Returns
@@ -627,9 +715,15 @@ class View(LiveView):
         kept = self.settings.retention_microseconds
         return self._semantics.of(self.settings.codecs).fold(batches, expire_before_of(kept), kept)
 
-    def _draft(self, rows: FoldedRows, through: Position, table_version: int) -> Draft:
+    def _draft(
+        self,
+        rows: FoldedRows,
+        through: Position,
+        table_version: int,
+        joint: JointVocabularies | None = None,
+    ) -> Draft:
         """Fold rows into a layer and write it as a snapshot of the log up to a commit, yet unpublished."""
-        layer = fold(rows, self.settings)
+        layer = fold(rows, self.settings, joint)
         # A snapshot's version is the number of commits that it covers.
         return write_layer(
             self._snapshots, layer, rows.keys, self.settings.view, through.number + 1, table_version

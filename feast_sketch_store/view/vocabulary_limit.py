@@ -18,7 +18,7 @@ from feast_sketch_store.rows.encoding import EncodedFeature
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures.base import SealedFeature
 from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
-from feast_sketch_store.view.state import State
+from feast_sketch_store.view.sharded_state import AnyState
 
 _Source = SealedFeature | EncodedFeature  # one feature of a layer, sealed or not
 
@@ -52,7 +52,7 @@ class VocabularyLimit:
     def __init__(self) -> None:
         self._counted: dict[str, list[_Counted]] = {}  # per feature, from the oldest layer on
 
-    def surely_holds(self, rows: pa.Table, state: State, settings: ViewSettings, num_more: int) -> bool:
+    def surely_holds(self, rows: pa.Table, state: AnyState, settings: ViewSettings, num_more: int) -> bool:
         """Whether rows cannot take a feature past its limit, whatever their values are.
 
         Parameters
@@ -64,7 +64,7 @@ class VocabularyLimit:
             for name, feature in limited(settings)
         )
 
-    def check(self, rows: pa.Table, state: State, settings: ViewSettings) -> None:
+    def check(self, rows: pa.Table, state: AnyState, settings: ViewSettings) -> None:
         """Refuse rows that would take a feature past its limit.
 
         Parameters
@@ -133,12 +133,12 @@ def elements_of(rows: pa.Table, feature: FeatureSettings) -> pa.Array:
     return pc.list_flatten(column) if feature.codec.is_collection else column.drop_null()
 
 
-def _at_most(state: State, feature: str) -> int:
+def _at_most(state: AnyState, feature: str) -> int:
     """How many different values a feature has at most."""
     return sum(source.num_values for source in _sources(state, feature))
 
 
-def _sources(state: State, feature: str) -> Iterator[_Source]:
+def _sources(state: AnyState, feature: str) -> Iterator[_Source]:
     """A feature of all layers, from the oldest one on."""
     if state.sealed is not None:
         yield from state.sealed.features(feature)

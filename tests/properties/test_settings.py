@@ -24,6 +24,7 @@ OPTIONS = SimpleNamespace(
     default_codec="sketch",
     expire_rows=True,
     expired_kept_for=timedelta(days=7),
+    shards=1,
 )
 NUMBERS = st.one_of(st.floats().map(repr), st.integers().map(str), st.floats(1e-9, 0.5).map(repr), st.text())
 

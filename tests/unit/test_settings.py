@@ -43,6 +43,7 @@ OPTIONS = SimpleNamespace(
     default_codec="sketch",
     expire_rows=True,
     expired_kept_for=timedelta(days=7),
+    shards=1,
 )
 
 

@@ -1,0 +1,190 @@
+"""Which shard an entity is in, and the small file that says how many shards a view has.
+
+    shards.json            {"folder": "shards-0/", "format_version": 1, "num_shards": 16}
+    shards-0/00/ ...       each shard: a complete small view
+
+A view without that file has no shards: its rows lie in its own folder. The file is written once, when the
+view is created; `feast-sketch rebuild VIEW --shards N` puts another one in its place, which names another
+folder.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feast_sketch_store.errors import DamagedFileError, ShardError
+from feast_sketch_store.storage.base import FileExistsAlreadyError, MissingFileError, Storage
+from feast_sketch_store.storage.names import SHARDS_FILE
+from feast_sketch_store.structures.parts import checked
+
+MAX_SHARDS = 4_096
+
+_FORMAT_VERSION = 1
+_HASH_BITS = 64
+
+
+def check_shard_count(number: Any) -> int:
+    """A number of shards, if it is one.
+
+    Raises
+    ------
+    ValueError : it is not a power of two up to `MAX_SHARDS`.
+    """
+    try:
+        count = int(number)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{number!r} is not a number of shards") from error
+    if isinstance(number, float | bool) or not 1 <= count <= MAX_SHARDS or count & (count - 1):
+        raise ValueError(f"the number of shards must be a power of two from 1 to {MAX_SHARDS}")
+    return count
+
+
+def shards_of(entity_hashes: NDArray[np.uint64], num_shards: int) -> NDArray[np.int64]:
+    """The shard of each entity: int64[n].
+
+    Parameters
+    ----------
+    entity_hashes : uint64[n, 2]; the highest bits of the first half are the number of the shard.
+    num_shards : a power of two.
+    """
+    if num_shards == 1:
+        return np.zeros(len(entity_hashes), np.int64)
+    shift = np.uint64(_HASH_BITS - (num_shards - 1).bit_length())
+    return (entity_hashes[:, 0] >> shift).astype(np.int64)
+
+
+def shard_of_hash(entity_hash: bytes, num_shards: int) -> int:
+    """The same of one entity, whose hash is given as 16 bytes."""
+    first = int.from_bytes(entity_hash[:8], "little")
+    return first >> (_HASH_BITS - (num_shards - 1).bit_length()) if num_shards > 1 else 0
+
+
+@dataclass(frozen=True)
+class Routed:
+    """A batch of entities, divided by shard: the shards that have some, and the places of theirs."""
+
+    shards: Sequence[int]
+    places: Sequence[NDArray[np.int64]]
+
+    @classmethod
+    def of(cls, entity_hashes: NDArray[np.uint64], num_shards: int) -> "Routed":
+        """Divide entities, uint64[n, 2]; within a shard they stay in their order."""
+        numbers = shards_of(entity_hashes, num_shards)
+        order = np.argsort(numbers.astype(np.uint16), kind="stable")
+        counts = np.bincount(numbers, minlength=num_shards)
+        shards = np.flatnonzero(counts)
+        return cls(shards.tolist(), np.split(order, np.cumsum(counts[shards])[:-1]))
+
+
+@dataclass(frozen=True)
+class ShardMap:
+    """How many shards a view has, and where they lie.
+
+    Parameters
+    ----------
+    num_shards : 1 for a view that is not divided.
+    folder : of the shards, in the view's storage; empty for a view whose rows lie there themselves.
+    """
+
+    num_shards: int = 1
+    folder: str = ""
+
+    @classmethod
+    def first(cls, num_shards: int) -> "ShardMap":
+        """Of a view that is created with so many shards."""
+        return cls(num_shards, "shards-0/") if num_shards > 1 else cls()
+
+    def followed_by(self, num_shards: int) -> "ShardMap":
+        """Of the same view with its rows divided anew."""
+        last = int(self.folder.removeprefix("shards-").removesuffix("/")) if self.folder else -1
+        return ShardMap(num_shards, f"shards-{last + 1}/")
+
+    @classmethod
+    def read(cls, storage: Storage) -> "ShardMap | None":
+        """What the file of a view says; None if there is none.
+
+        Raises
+        ------
+        DamagedFileError : it is not such a file.
+        StorageError : it cannot be read.
+        """
+        try:
+            content = storage.read(SHARDS_FILE)
+        except MissingFileError:
+            return None
+        try:
+            return cls.decode(content)
+        except (ValueError, KeyError, TypeError) as error:
+            raise DamagedFileError(f"{storage.where(SHARDS_FILE)}: {error}") from error
+
+    @classmethod
+    def decode(cls, content: bytes) -> "ShardMap":
+        """The reverse of `encode`.
+
+        Raises
+        ------
+        ValueError, KeyError, TypeError : the content is none.
+        """
+        entries = checked(json.loads(content), dict)
+        if entries["format_version"] != _FORMAT_VERSION:
+            raise ValueError("it is of another format version")
+        folder = checked(entries["folder"], str)
+        if re.fullmatch(r"shards-[0-9]+/", folder) is None:
+            raise ValueError(f"{folder!r} is not the folder of shards")
+        return cls(check_shard_count(checked(entries["num_shards"], int)), folder)
+
+    def encode(self) -> bytes:
+        """The content of the file."""
+        content = {
+            "folder": self.folder,
+            "format_version": _FORMAT_VERSION,
+            "num_shards": self.num_shards,
+        }
+        return json.dumps(content, sort_keys=True).encode()
+
+    def create(self, storage: Storage, view: str) -> None:
+        """Write the file of a view that has none; a view without shards needs none.
+
+        Raises
+        ------
+        ShardError : another process has created the view with another number of shards.
+        StorageError : the file cannot be written.
+        """
+        if not self.folder:
+            return
+        try:
+            with storage.create(SHARDS_FILE) as file:
+                file.write(self.encode())
+        except FileExistsAlreadyError as error:
+            if (there := ShardMap.read(storage)) != self:
+                raise other_number(view, there or ShardMap(), self.num_shards) from error
+
+    def storages(self, storage: Storage) -> list[Storage]:
+        """The storage of each shard."""
+        if not self.folder:
+            return [storage]
+        return [storage.within(f"{self.folder}{number:02}/") for number in range(self.num_shards)]
+
+
+def other_number(view: str, there: ShardMap, wanted: int) -> ShardError:
+    """The error of a view that has another number of shards than its settings say."""
+    has = f"{there.num_shards} shards" if there.num_shards > 1 else "no shards"
+    return ShardError(
+        f"feature view {view!r} has {has}, and its settings say {wanted}. The number is fixed when a view "
+        f"is created: set `shards: {there.num_shards}` (or the tag sketch.shards) again, or divide its rows "
+        f"anew with `feast-sketch rebuild {view} --shards {wanted}`"
+    )
+
+
+def not_served(view: str, shard: int, num_shards: int, served: Sequence[int]) -> ShardError:
+    """The error of a read that is about an entity of a shard which this process does not serve."""
+    return ShardError(
+        f"feature view {view!r}: an entity of the request is in shard {shard} of {num_shards}, and this "
+        f"process serves the shards {', '.join(map(str, served))} (option serve_shards); send the request to "
+        f"a server of shard {shard}"
+    )

@@ -1,0 +1,478 @@
+"""A feature view with shards: each is a complete small view, of the entities whose hashes begin alike.
+
+write:    rows -> a part for each shard -> its row log; each part is durable or not, whatever others are
+seal:     values of all shards counted -> one numbering -> a snapshot of each shard
+read:     entities -> their shards
+"""
+
+import asyncio
+import logging
+import math
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any, NoReturn
+
+import pyarrow as pa
+
+from feast_sketch_store.errors import SettingsError, SketchStoreError, StorageError
+from feast_sketch_store.rows.encoding import ENTITY_KEY, FeastRow
+from feast_sketch_store.rows.entity_keys import hash_serialized_keys
+from feast_sketch_store.storage.base import Storage
+from feast_sketch_store.storage.names import SEAL_LOCK
+from feast_sketch_store.threads import Threads
+from feast_sketch_store.view import joint_seal, written_values
+from feast_sketch_store.view.sealing import SealPolicy, Sizes, may_have_deltas
+from feast_sketch_store.view.semantics import FoldedRows
+from feast_sketch_store.view.settings import ViewSettings
+from feast_sketch_store.view.shard_map import Routed, ShardMap
+from feast_sketch_store.view.sharded_live import ShardedLiveView, checked_served
+from feast_sketch_store.view.sharded_state import ShardedState
+from feast_sketch_store.view.view import SEALER, Batch, View
+from feast_sketch_store.view.vocabulary_limit import VocabularyLimit
+
+_logger = logging.getLogger(__name__)
+
+_MAX_THREADS = 16  # that write to shards at once: each waits for the disk
+_NO_LIMIT = 2**62  # of values in a shard: the view checks its own
+
+_views: "weakref.WeakSet[ShardedView]" = weakref.WeakSet()
+
+
+def _reset_locks() -> None:
+    for view in _views:
+        view.reset_locks()
+
+
+os.register_at_fork(after_in_child=_reset_locks)
+
+
+class ShardedView(ShardedLiveView[View]):
+    """A feature view with shards in its storage. Safe to use from several threads; methods as of `View`.
+
+    **A batch is atomic per shard**: if a write fails, some shards may have their rows and others not. Writing
+    the batch again is harmless.
+
+    Parameters
+    ----------
+    storage : the view's own; it may be empty.
+    settings : of the view.
+    shard_map : of the view.
+    policy : when a write seals; all shards are sealed together.
+    refresh_interval_seconds, max_staleness_seconds, is_replica : see `LiveView`.
+    served : the shards that reads may be about; None for all. A process that serves a part does not seal
+        beside its writes.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        settings: ViewSettings,
+        shard_map: ShardMap,
+        policy: SealPolicy | None = None,
+        refresh_interval_seconds: float = 1.0,
+        max_staleness_seconds: float | None = None,
+        is_replica: bool = False,
+        served: Sequence[int] | None = None,
+    ):
+        policy = policy or SealPolicy()
+        numbers = checked_served(settings.view, shard_map, served)
+        shards = {
+            number: View(
+                part,
+                _of_shard(settings),
+                _never(policy),
+                refresh_interval_seconds,
+                max_staleness_seconds,
+                # Shards that are not read need no thread that looks for news.
+                is_replica and number in numbers,
+            )
+            for number, part in enumerate(shard_map.storages(storage))
+        }
+        super().__init__(storage, settings.view, shard_map, shards, served)
+        self._settings, self._policy = settings, policy
+        self._limit = VocabularyLimit()
+        self._is_created = False
+        self.reset_locks()
+        _views.add(self)
+
+    def reset_locks(self) -> None:
+        """Replace locks that another thread of the parent process may have held when it forked."""
+        self._seal_lock = threading.RLock()
+        self._limit_lock = threading.Lock()
+        self._sealer_lock = threading.Lock()
+        self._sealer: threading.Thread | None = None
+        self._is_maintained = False
+
+    @property
+    def settings(self) -> ViewSettings:
+        """Of the view."""
+        return self._settings
+
+    @settings.setter
+    def settings(self, settings: ViewSettings) -> None:
+        self._settings = settings
+        for shard in self.shards.values():
+            shard.settings = _of_shard(settings)
+
+    @property
+    def policy(self) -> SealPolicy:
+        """When a write seals."""
+        return self._policy
+
+    @policy.setter
+    def policy(self, policy: SealPolicy) -> None:
+        self._policy = policy
+        for shard in self.shards.values():
+            shard.policy = _never(policy)
+
+    def close(self) -> None:
+        """Wait for writes of tasks, refreshes and a seal that are under way."""
+        super().close()
+        self.settle()
+
+    def settle(self) -> None:
+        """Wait for a seal that runs in the background, if there is one."""
+        with self._sealer_lock:
+            sealer = self._sealer
+        if sealer is not None:
+            sealer.join()
+        for shard in self.shards.values():
+            shard.settle()
+
+    @property
+    def parts(self) -> dict[int, View]:
+        """The views that hold the rows, by the number of the shard."""
+        return self.shards
+
+    def prepare(self) -> None:
+        """Check early that files can be written, and fix the number of shards."""
+        self.storage.prepare()
+        self._create()
+
+    def _create(self) -> None:
+        """Fix the number of shards, before the first row is written."""
+        if not self._is_created:
+            self.shard_map.create(self.storage, self.name)
+            self._is_created = True
+
+    # -- write ---------------------------------------------------------------------------------
+
+    def write(self, rows: Batch) -> None:
+        """Append rows durably to their shards, and seal if due; see `View.write`.
+
+        Raises
+        ------
+        VocabularyOverflowError, RowError : nothing of the rows was written.
+        StorageError : the rows of some shards were not written; it tells which.
+        """
+        self._write(self.checked(rows), lambda shard, part: shard.write(part))
+        self._seal_after(rows)
+
+    async def write_async(self, rows: Batch) -> None:
+        """`write` for tasks, without a thread for each."""
+        table = self.checked(rows)
+        parts = self._divided(table)
+        done = await asyncio.gather(
+            *(self.shards[number].write_async(part) for number, part in parts.items()),
+            return_exceptions=True,
+        )
+        self._raise_first(dict(zip(parts, done, strict=True)))
+        if self._must_wait(rows):
+            await asyncio.to_thread(self._maintain)
+        elif self._is_due():
+            self._maintain_beside()
+
+    def checked(self, rows: Batch) -> pa.Table:
+        """Rows as a table of the row log that `write` would take now; see `View.checked`."""
+        table = self.to_table([rows])
+        self._check_vocabulary(table)
+        return table
+
+    def to_table(self, batches: Sequence[Batch]) -> pa.Table:
+        """Batches as one table of the row log; see `View.to_table`."""
+        return self.shards[0].to_table(batches)
+
+    def as_logged(self, rows: Sequence[FeastRow]) -> pa.Table:
+        """Rows as Feast passes them in the form of the row log; see `View.as_logged`."""
+        return self.to_table([rows])
+
+    def delete(self, deletions: pa.Table) -> None:
+        """Delete all rows of some entities; see `View.delete`.
+
+        Raises
+        ------
+        RowError : nothing was deleted.
+        StorageError : the rows of some shards were not deleted; it tells which.
+        """
+        self._write(deletions, lambda shard, part: shard.delete(part))
+
+    def _write(self, table: pa.Table, write: Callable[[View, pa.Table], None]) -> None:
+        """Do something with the rows of each shard, all of them at once."""
+        self._create()
+        parts = self._divided(table)
+
+        def attempt(number: int) -> BaseException | None:
+            try:
+                write(self.shards[number], parts[number])
+            except SketchStoreError as error:
+                return error
+            return None
+
+        if len(parts) <= 1:
+            errors = list(map(attempt, parts))
+        else:
+            with Threads(min(len(parts), _MAX_THREADS)) as pool:
+                errors = list(pool.map(attempt, parts))
+        self._raise_first(dict(zip(parts, errors, strict=True)))
+
+    def _divided(self, table: pa.Table) -> dict[int, pa.Table]:
+        """The rows of each shard that has some, in their order."""
+        if not len(table):
+            return {}
+        hashes = hash_serialized_keys(table[ENTITY_KEY].combine_chunks())
+        routed = Routed.of(hashes, self.shard_map.num_shards)
+        if len(routed.shards) == 1:
+            return {routed.shards[0]: table}
+        return {
+            number: table.take(pa.array(places))
+            for number, places in zip(routed.shards, routed.places, strict=True)
+        }
+
+    def _raise_first(self, done: dict[int, BaseException | None]) -> None:
+        """Raise the error of the first shard that has one, and tell which have none of their rows."""
+        failed = {number: error for number, error in done.items() if isinstance(error, BaseException)}
+        if not failed:
+            return
+        first = next(iter(failed.values()))
+        if len(failed) == len(done) or not isinstance(first, SketchStoreError):
+            raise first
+        raise StorageError(
+            f"feature view {self.name!r}: the rows of {len(done) - len(failed)} shards were written, and "
+            f"those of the shards {', '.join(map(str, failed))} were not: {first}. Write the batch again; "
+            "what is there already does no harm"
+        ) from first
+
+    def _check_vocabulary(self, table: pa.Table) -> None:
+        """Check `VocabularyLimit` for the values of all shards together."""
+        shards = list(self.shards.values())
+        only_appends = self.policy.by_job and not any(shard.was_read for shard in shards)
+        if only_appends and written_values.surely_holds(table, self.storage, self.settings):
+            return
+        num_more = sum(shard.num_deferred_elements for shard in shards)
+        if all(shard.is_known for shard in shards):
+            known = self._state_of_all()
+            if self._limit.surely_holds(table, known, self.settings, num_more):
+                return
+        self.refresh_all()
+        with self._limit_lock:
+            self._limit.check(table, self._state_of_all(), self.settings)
+
+    def _state_of_all(self) -> ShardedState:
+        return joint_seal.joint_state(self.name, self.shards)
+
+    def refresh_all(self) -> None:
+        """`refresh` of all shards, whether they are served or not."""
+        for shard in self.shards.values():
+            shard.refresh()
+
+    # -- write from many processes -----------------------------------------------------------------
+
+    def stage(self, tables: Any, label: str) -> NoReturn:
+        """Not done yet for views with shards."""
+        self._refuse("written by SketchSparkEngine or SketchRayEngine")
+
+    commit_staged = discard_staged = staged = stage
+
+    # -- seal ----------------------------------------------------------------------------------
+
+    def seal(self, as_delta: bool = False) -> bool:
+        """Seal all shards, with one numbering of values; see `View.seal`.
+
+        The snapshots are published one after the other, when all of them are made.
+
+        Returns
+        -------
+        False if another process is sealing this view, or if there are no rows yet.
+
+        Raises
+        ------
+        DamagedFileError, StorageError : shards keep their previous snapshots, or some of them have new ones.
+        """
+        began = time.monotonic()
+        try:
+            is_published = self._seal(as_delta)
+        except SketchStoreError:
+            self.metrics.sealed(time.monotonic() - began, False)
+            raise
+        if is_published:
+            self.metrics.sealed(time.monotonic() - began, True)
+        return is_published
+
+    def _seal(self, as_delta: bool) -> bool:
+        with self._seal_lock, self.storage.lease(SEAL_LOCK) as is_ours:
+            if not is_ours:
+                return False
+            with self._all_held():
+                if as_delta and joint_seal.seal_deltas(self.shards):
+                    return True
+                if not joint_seal.seal_bases(self.shards, self.settings.budget):
+                    return False
+            if self.policy.by_job and (sealed := self._state_of_all().sealed) is not None:
+                sizes = {n: max(part.num_values for part in sealed.features(n)) for n in sealed.codecs}
+                written_values.note_sizes(self.storage, sizes)
+            return True
+
+    @contextmanager
+    def _all_held(self) -> Iterator[None]:
+        """Keep other processes from sealing or absorbing in any shard."""
+        with ExitStack() as stack:
+            for shard in self.shards.values():
+                stack.enter_context(shard.held())
+            yield
+
+    @contextmanager
+    def unchanging(self) -> Iterator[None]:
+        """Keep other processes from sealing, rebuilding or vacuuming the view; they may write.
+
+        Raises
+        ------
+        StorageError : another process is at it.
+        """
+        with self._seal_lock, self.storage.lease(SEAL_LOCK) as is_ours:
+            if not is_ours:
+                raise StorageError(
+                    f"{self.storage.location}: another process is sealing this view; try again later"
+                )
+            with self._all_held():
+                yield
+
+    def absorb(self) -> None:
+        """See `View.absorb`, of all shards."""
+        for shard in self.shards.values():
+            shard.absorb()
+
+    def sizes(self) -> Sizes:
+        """See `View.sizes`, of all shards together."""
+        return Sizes.sum_of(shard.sizes() for shard in self.shards.values())
+
+    def _is_due(self) -> bool:
+        shards = self.shards.values()
+        if self.policy.by_job or not self.serves_all or any(shard.is_pinned for shard in shards):
+            return False
+        if sum(shard.num_unsealed for shard in shards) <= self.policy.min_rows:
+            return False
+        sizes = self.sizes()
+        return self.policy.wants_base(sizes) or self._wants_delta(sizes)
+
+    def _wants_delta(self, sizes: Sizes) -> bool:
+        has_bases = all(shard.state.sealed is not None for shard in self.shards.values())
+        return has_bases and self.policy.wants_delta_of(sizes) and may_have_deltas(self.settings)
+
+    def _must_wait(self, rows: Batch) -> bool:
+        sizes = self.sizes()
+        return self.policy.waits(len(rows), sizes.sealed_rows, sizes.unsealed_rows) and self._is_due()
+
+    def _seal_after(self, rows: Batch) -> None:
+        if self._must_wait(rows):
+            self._maintain()
+        elif self._is_due():
+            self._maintain_beside()
+
+    def _maintain_beside(self) -> None:
+        """Seal in a thread, unless one is at it."""
+        with self._sealer_lock:
+            if self._is_maintained:
+                return
+            sealer = threading.Thread(target=self._maintain_while_due, name=SEALER)
+            try:
+                sealer.start()
+            except RuntimeError as error:  # the writes are durable, whatever becomes of this
+                _logger.warning(
+                    "%s: cannot be sealed: %s; a later write tries again", self.storage.location, error
+                )
+            else:
+                self._sealer, self._is_maintained = sealer, True
+
+    def _maintain_while_due(self) -> None:
+        is_needed = True
+        while is_needed:
+            is_sealed = False
+            try:
+                is_sealed = self._maintain()
+            finally:
+                with self._sealer_lock:
+                    is_needed = self._is_maintained = is_sealed and self._is_due()
+
+    def _maintain(self) -> bool:
+        """Seal, if it is still time to: whether there are new snapshots."""
+        try:
+            return self._seal_if_due()
+        except SketchStoreError as error:
+            # The rows are durable and readable; a failed seal must not look like a failed write.
+            _logger.warning("%s; the rows are kept, a later write seals them", error)
+            return False
+
+    def seal_if_due(self) -> bool:
+        """Seal if the policy says that it is time to, whichever process wrote the rows; see `View`."""
+        self.refresh_all()
+        return self._seal_if_due()
+
+    def _seal_if_due(self) -> bool:
+        with self._seal_lock:
+            if any(shard.is_pinned for shard in self.shards.values()):
+                return False
+            sizes = self.sizes()
+            if self.policy.wants_base(sizes):
+                return self.seal()
+            if self._wants_delta(sizes):
+                return self.seal(as_delta=True)
+            for shard in self.shards.values():
+                shard.seal_if_due()  # never seals, and absorbs what has become long
+            return False
+
+    # -- operate -------------------------------------------------------------------------------
+
+    def kept_rows(self) -> FoldedRows | None:
+        """Not done yet for views with shards."""
+        self._refuse("read as a whole: copied, planned, refilled or verified against a backing store")
+
+    def rebuild(self, *arguments: Any, **options: Any) -> NoReturn:
+        """Not done yet for views with shards."""
+        self._refuse("rebuilt, copied or imported")
+
+    def pin(self, version: int | None = None) -> NoReturn:
+        """Not done yet for views with shards."""
+        self._refuse("pinned")
+
+    unpin = pin
+
+    def vacuum(self, orphan_age_seconds: float = 86_400.0) -> int:
+        """Remove files that nothing uses any more, of all shards; see `View.vacuum`."""
+        with self._seal_lock, self.storage.lease(SEAL_LOCK) as is_ours:
+            if not is_ours:
+                return 0
+            return sum(shard.vacuum(orphan_age_seconds) for shard in self.shards.values())
+
+    def check_codecs(self) -> None:
+        """Check that the stored values of each feature can be read with its codec; see `View`."""
+        for shard in self.shards.values():
+            shard.check_codecs()
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise SettingsError(f"feature view {self.name!r} has shards; such a view cannot be {what} yet")
+
+
+def _of_shard(settings: ViewSettings) -> ViewSettings:
+    """The settings of a shard: those of the view, which itself counts the values."""
+    features = {n: replace(f, max_vocabulary=_NO_LIMIT) for n, f in settings.features.items()}
+    return replace(settings, features=features)
+
+
+def _never(policy: SealPolicy) -> SealPolicy:
+    """A policy of a shard that never seals by itself, and lets no writer wait."""
+    return replace(policy, min_rows=_NO_LIMIT, share=math.inf)

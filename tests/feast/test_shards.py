@@ -1,0 +1,190 @@
+"""Views with shards through Feast: reads, writes, apply and commands, beside the same view without shards."""
+
+import asyncio
+import json
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+from feast import Entity, FeatureStore, FeatureView, Field, FileSource, ValueType
+from feast.types import Array, Float32, Float64, Int64, Set, String
+
+from feast_sketch_store import SketchReader, open_view
+from feast_sketch_store.cli import cli
+from feast_sketch_store.errors import SettingsError, ShardError
+from feast_sketch_store.operations import maintenance
+from feast_sketch_store.view.shard_map import shards_of
+from tests.helpers.keys import user_hashes
+
+NUM_USERS = 200
+EVENT = datetime(2026, 5, 1, tzinfo=UTC)
+FEATURES = ["history:viewed", "history:country"]
+
+
+def frame_of(users, country="FR"):
+    return pd.DataFrame(
+        {
+            "user_id": list(users),
+            "viewed": [[f"a{u % 50}", f"a{u % 31}"] for u in users],
+            "country": country,
+            "event": EVENT,
+        }
+    )
+
+
+def make_repository(folder, num_shards=4, more="", tags=None, fields=None):
+    """A repository with a view of 200 users, applied and not filled."""
+    folder.mkdir(exist_ok=True)
+    (folder / "feature_store.yaml").write_text(
+        "project: shop\nprovider: local\nregistry: registry.db\nentity_key_serialization_version: 3\n"
+        "online_store: {type: sketch, path: sketch, refresh_interval_seconds: 0, seal_min_rows: 100, "
+        f"structure: sets, shards: {num_shards}{more}}}\n"
+    )
+    frame_of(range(NUM_USERS)).to_parquet(folder / "rows.parquet")
+    store = FeatureStore(repo_path=str(folder))
+    user = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
+    view = FeatureView(
+        name="history",
+        entities=[user],
+        schema=fields or [Field(name="viewed", dtype=Set(String)), Field(name="country", dtype=String)],
+        source=FileSource(path=str(folder / "rows.parquet"), timestamp_field="event"),
+        ttl=timedelta(0),
+        tags=tags or {},
+    )
+    store.apply([user, view])
+    return store
+
+
+def fill(store):
+    store.materialize(EVENT - timedelta(days=1), EVENT + timedelta(days=1))
+    return store
+
+
+@pytest.fixture(scope="module")
+def repositories(tmp_path_factory):
+    """The same rows without shards and in four; for tests that only read."""
+    folder = tmp_path_factory.mktemp("repositories")
+    return [fill(make_repository(folder / str(number), number)) for number in (1, 4)]
+
+
+def online(store, users):
+    answer = store.get_online_features(FEATURES, [{"user_id": int(user)} for user in users]).to_dict()
+    answer["viewed"] = [None if items is None else sorted(items) for items in answer["viewed"]]
+    return answer
+
+
+@pytest.mark.parametrize("number", [1, 20, 300])
+def test_reads_through_feast_are_those_of_a_view_without_shards(repositories, number):
+    users = np.random.default_rng(number).integers(0, NUM_USERS + 30, number)
+    whole, sharded = (online(store, users) for store in repositories)
+    assert sharded == whole
+    assert any(items is not None for items in whole["viewed"])
+
+
+def test_asynchronous_reads_are_the_same(repositories):
+    users = [{"user_id": user} for user in range(0, 250, 3)]
+
+    def read(store):
+        return asyncio.run(store.get_online_features_async(FEATURES, users)).to_dict()["country"]
+
+    whole, sharded = map(read, repositories)
+    assert sharded == whole
+
+
+def test_inspect_tells_of_all_shards(repositories):
+    whole, sharded = (maintenance.inspect(store, "history") for store in repositories)
+    for name in ("entities", "facts", "unsealed_rows", "newest_event", "is_pinned"):
+        assert getattr(sharded, name) == getattr(whole, name), name
+    assert [(f.name, f.vocabulary, f.facts) for f in sharded.features] == [
+        (f.name, f.vocabulary, f.facts) for f in whole.features
+    ]
+
+
+def test_a_repository_may_serve_a_part(repositories, tmp_path):
+    folder = repositories[1].repo_path
+    yaml = (folder / "feature_store.yaml").read_text()
+    registry, rows = folder / "registry.db", folder / "sketch"
+    yaml = yaml.replace("registry.db", str(registry)).replace("path: sketch", f"path: {rows}")
+    (tmp_path / "feature_store.yaml").write_text(yaml.replace("}", ", serve_shards: [0, 2]}"))
+    part = FeatureStore(repo_path=str(tmp_path))
+    numbers = shards_of(user_hashes(range(NUM_USERS)), 4)
+    ours, theirs = np.flatnonzero(numbers % 2 == 0), np.flatnonzero(numbers == 3)
+    assert online(part, ours) == online(repositories[1], ours)
+    for users in (theirs[:1], [*ours[:20], theirs[0]], [*ours, theirs[0]]):
+        with pytest.raises(ShardError, match=r"shard 3 of 4, and this process serves the shards 0, 2"):
+            online(part, users)
+    assert SketchReader(tmp_path, "history").exists(ours).all()
+    with pytest.raises(ShardError, match="shard 3"):
+        SketchReader(tmp_path, "history").exists(theirs)
+
+
+@pytest.mark.parametrize(
+    ("field", "reason"),
+    [
+        (Field(name="x", dtype=Float64, tags={"sketch.bins": "16"}), "is binned"),
+        (Field(name="x", dtype=Set(Int64), tags={"sketch.memory": "1MB"}), "sketch.memory"),
+        (Field(name="x", dtype=Array(Int64), tags={"sketch.codec": "list"}), "is a list"),
+    ],
+)
+def test_what_shards_cannot_have_is_refused_at_apply(tmp_path, field, reason):
+    with pytest.raises(SettingsError, match=f"'x' of view 'history' .*{reason}.*shards=1"):
+        make_repository(tmp_path, fields=[field])
+
+
+def test_a_tag_sets_the_shards_of_a_view(tmp_path):
+    store = make_repository(tmp_path, 1, tags={"sketch.shards": "8"})
+    assert len(open_view(store, "history").parts) == 8
+    with pytest.raises(ShardError, match=r"has 8 shards, and its settings say 1.*rebuild history --shards 1"):
+        make_repository(tmp_path, 1)
+
+
+def test_vectors_and_numbers_are_kept_exactly_in_shards(tmp_path):
+    fields = [Field(name="vector", dtype=Array(Float32)), Field(name="price", dtype=Float64)]
+    store = make_repository(tmp_path, fields=fields)
+    rows = pd.DataFrame(
+        {
+            "user_id": range(20),
+            "vector": [[u + 0.5, 2.0] for u in range(20)],
+            "price": [u / 7 for u in range(20)],
+            "event": EVENT,
+        }
+    )
+    store.write_to_online_store("history", rows)
+    open_view(store, "history").seal()
+    wanted = [{"user_id": user} for user in range(20)]
+    found = store.get_online_features(["history:vector", "history:price"], wanted).to_dict()
+    assert found["vector"] == rows["vector"].tolist()
+    assert found["price"] == rows["price"].tolist()
+
+
+def test_the_life_of_a_view_with_shards(tmp_path):
+    store = fill(make_repository(tmp_path))
+    assert maintenance.delete(store, "history", [{"user_id": user} for user in range(10, 30)]).found == 20
+    assert online(store, [9, 10, 29, 30])["country"] == ["FR", None, None, "FR"]
+    assert maintenance.seal(store, "history")
+    verification = maintenance.verify(store, "history")
+    assert verification.problems == []
+    assert verification.compared_entities == NUM_USERS - 20
+    assert verification.snapshots >= 4
+    assert maintenance.vacuum(store, "history", timedelta(0)) > 0
+    assert maintenance.verify(store, "history").leftovers == []
+    assert online(store, [9, 10])["country"] == ["FR", None]
+    done = CliRunner().invoke(cli, ["-c", str(tmp_path), "health"], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)
+    root = tmp_path / "sketch/shop/history"
+    assert root.is_dir()
+    store.apply([], objects_to_delete=[store.get_feature_view("history")], partial=False)
+    assert not root.exists()
+
+
+def test_verification_finds_rows_in_the_wrong_shard(tmp_path):
+    store = fill(make_repository(tmp_path))
+    shards = open_view(store, "history").shards
+    table = next(shards[1].kept_rows().batches())[1]
+    shards[2].write(table)
+    shards[2].absorb()
+    (problem,) = maintenance.verify(store, "history").problems
+    assert f"{len(table)} rows are of entities of other shards than 2" in problem

@@ -1,0 +1,408 @@
+"""Views with shards: each is a complete small view, and together they answer as one view without shards."""
+
+import asyncio
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from feast.protos.feast.types.Value_pb2 import Int64Set, Value
+
+from feast_sketch_store import SketchReader, shard_of
+from feast_sketch_store.errors import (
+    DamagedFileError,
+    RowError,
+    SettingsError,
+    ShardError,
+    StorageError,
+    VocabularyOverflowError,
+)
+from feast_sketch_store.layers import Goal
+from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.rows.encoding import deletions
+from feast_sketch_store.rows.entity_keys import hash_entity_keys
+from feast_sketch_store.storage.local import LocalStorage
+from feast_sketch_store.view import written_values
+from feast_sketch_store.view.opening import open_view
+from feast_sketch_store.view.sealing import SealPolicy
+from feast_sketch_store.view.settings import FeatureSettings, ViewSettings, VocabularySetting
+from feast_sketch_store.view.shard_map import ShardMap, check_shard_count, shard_of_hash, shards_of
+from feast_sketch_store.view.sharded import ShardedView
+from feast_sketch_store.view.view import View
+from tests.helpers.keys import entity_key, user_hashes, user_key
+
+VIEWED, CITY = FeatureCodec("viewed", "int64_set_val"), FeatureCodec("city", "string_val")
+MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
+NUM_USERS = 200
+USERS = np.arange(NUM_USERS + 20)  # and some that nobody wrote
+BY_JOB = SealPolicy(by_job=True)
+
+
+def settings_of(num_shards, structure="sets", limit=1_000, top=None):
+    goal = Goal("error_rate", 1e-9, structure)
+    return ViewSettings(
+        "history",
+        1e-9,
+        {
+            "viewed": FeatureSettings(VIEWED, goal, limit, VocabularySetting(top=top) if top else None),
+            "city": FeatureSettings(CITY, 1e-9, limit),
+        },
+        num_shards=num_shards,
+    )
+
+
+def items_of(user):
+    return [n for n in range(60) if (user * 7 + n * n) % (n + 1) == 0]
+
+
+def row(user, items=None, event=MOMENT):
+    values = {
+        "viewed": Value(int64_set_val=Int64Set(val=items_of(user) if items is None else items)),
+        "city": Value(string_val=f"city {user % 7}"),
+    }
+    return user_key(user), values, event, None
+
+
+@pytest.fixture
+def make_view(tmp_path):
+    """Opens a view, by default without shards, in a store of its own or one that has the same name."""
+
+    def make(num_shards=1, policy=BY_JOB, store=None, served=None, **options):
+        path = tmp_path / (store or str(num_shards)) / "shop" / "history"
+        path.mkdir(parents=True, exist_ok=True)
+        settings = settings_of(num_shards, **options)
+        return open_view(LocalStorage(path), settings, policy, 0.0, served=served)
+
+    return make
+
+
+@pytest.fixture
+def read_by(tmp_path):
+    return lambda store, **options: SketchReader(
+        tmp_path / str(store), "history", refresh_interval_seconds=0.0, **options
+    )
+
+
+def shown(view, users, features=("viewed", "city")):
+    """What a read shows, by user."""
+    found = {}
+    for answer in view.read(user_hashes(users), list(features)):
+        for name, feature in answer.features.items():
+            values = feature.decoder.values(feature.states, feature.indptr, feature.symbols)
+            for place, value in zip(answer.found.tolist(), values, strict=True):
+                assert (users[place], name) not in found
+                is_set = value.HasField("int64_set_val")
+                found[users[place], name] = sorted(value.int64_set_val.val) if is_set else value.string_val
+    return found
+
+
+def test_the_number_of_a_shard_is_the_highest_bits_of_the_hash():
+    hashes = np.array([[0, 5], [2**60 - 1, 0], [2**60, 9], [2**64 - 1, 0]], np.uint64)
+    assert shards_of(hashes, 16).tolist() == [0, 0, 1, 15]
+    assert shards_of(hashes, 1).tolist() == [0, 0, 0, 0]
+    assert [shard_of_hash(one.tobytes(), 16) for one in hashes] == [0, 0, 1, 15]
+    random = np.random.default_rng(5).integers(0, 2**64, (50, 2), np.uint64)
+    for num_shards in (1, 2, 64, 4096):
+        one_by_one = [shard_of_hash(one.tobytes(), num_shards) for one in random]
+        assert one_by_one == shards_of(random, num_shards).tolist()
+
+
+def test_a_client_computes_the_shard_of_an_entity():
+    numbers = shards_of(user_hashes(range(40)), 16).tolist()
+    assert [shard_of({"user_id": user}, 16) for user in range(40)] == numbers
+    keys = [entity_key(user_id=Value(int32_val=9)), entity_key(shop_id="a", user_id=9)]
+    expected = shards_of(hash_entity_keys(keys), 64).tolist()
+    given = [{"user_id": pa.scalar(9, pa.int32())}, {"user_id": 9, "shop_id": "a"}]
+    assert [shard_of(entity, 64) for entity in given] == expected
+    with pytest.raises(RowError, match=r"'user_id' has the value 2\.5"):
+        shard_of({"user_id": 2.5}, 16)
+    with pytest.raises(ValueError, match="power of two"):
+        shard_of({"user_id": 2}, 10)
+
+
+@pytest.mark.parametrize("number", [0, -2, 3, 4097, 8192, "x", None, 2.5, True])
+def test_only_powers_of_two_are_numbers_of_shards(number):
+    with pytest.raises(ValueError, match="shards"):
+        check_shard_count(number)
+
+
+@pytest.mark.parametrize("structure", ["sets", "bloom"])
+@pytest.mark.parametrize("is_sealed", [True, False])
+def test_a_view_with_shards_answers_as_one_without(make_view, structure, is_sealed):
+    views = [make_view(number, structure=structure) for number in (1, 4)]
+    for view in views:
+        view.write([row(user) for user in range(NUM_USERS)])
+        if is_sealed:
+            assert view.seal()
+        view.write([row(user, [user, 59]) for user in range(5)])
+    whole, sharded = (shown(view, USERS.tolist()) for view in views)
+    assert sharded == whole
+    assert len(whole) == NUM_USERS * 2
+    assert [view.stats().sealed_entities for view in views] == [NUM_USERS * is_sealed] * 2
+    assert len(views[1].row_keys()) == NUM_USERS
+    assert (views[1].row_keys().entity_hashes == views[0].row_keys().entity_hashes).all()
+
+
+def test_ids_scores_and_vocabularies_are_those_of_one_view(make_view, read_by):
+    readers = []
+    for number in (1, 8):
+        view = make_view(number)
+        view.write([row(user) for user in range(NUM_USERS)])
+        view.seal()
+        readers.append(read_by(number))
+    whole, sharded = readers
+    for feature in ("viewed", "city"):
+        assert sharded.vocabulary(feature).equals(whole.vocabulary(feature))
+        ours, theirs = sharded.csr(feature, USERS), whole.csr(feature, USERS)
+        assert (ours.indptr == theirs.indptr).all()
+        assert (ours.ids == theirs.ids).all()
+    weights = np.random.default_rng(2).random(len(whole.vocabulary("viewed")))
+    assert sharded.scores("viewed", USERS, weights) == pytest.approx(whole.scores("viewed", USERS, weights))
+    candidates = whole.candidates("viewed", [1, 2, 17, 99])
+    assert (
+        sharded.contains("viewed", USERS, candidates) == whole.contains("viewed", USERS, candidates)
+    ).all()
+    for user in range(0, NUM_USERS + 20, 7):
+        assert (sharded.ids("viewed", user) == whole.ids("viewed", user)).all()
+        assert sharded.scores("viewed", user, weights) == pytest.approx(whole.scores("viewed", user, weights))
+        assert (
+            sharded.contains("viewed", user, candidates) == whole.contains("viewed", user, candidates)
+        ).all()
+    assert (sharded.exists(USERS) == whole.exists(USERS)).all()
+    assert (sharded.bits("viewed", USERS) == whole.bits("viewed", USERS)).all()
+    assert sharded.arrow("city", USERS).equals(whole.arrow("city", USERS))
+
+
+def test_a_cut_is_that_of_the_whole_view(make_view, read_by):
+    readers = []
+    for number in (1, 4):
+        view = make_view(number, top=9)
+        view.write([row(user) for user in range(NUM_USERS)])
+        view.seal()
+        readers.append(read_by(number))
+    whole, sharded = readers
+    assert len(whole.vocabulary("viewed")) == 9
+    assert sharded.vocabulary("viewed").equals(whole.vocabulary("viewed"))
+    assert (sharded.csr("viewed", USERS).ids == whole.csr("viewed", USERS).ids).all()
+    assert sharded.sealed.cut == whole.sealed.cut
+
+
+def test_unsealed_values_get_ids_after_the_joint_ones(make_view, read_by):
+    view = make_view(4)
+    view.write([row(user) for user in range(NUM_USERS)])
+    view.seal()
+    reader = read_by(4)
+    before = reader.vocabulary("viewed")
+    view.write([row(user, [1000 + user]) for user in range(30)])
+    after = reader.vocabulary("viewed")
+    assert after[: len(before)].equals(before)
+    assert sorted(after[len(before) :].to_pylist()) == [1000 + user for user in range(30)]
+    matrix = reader.csr("viewed", np.arange(30))
+    assert matrix.vocabulary.take(matrix.ids).to_pylist() == [1000 + user for user in range(30)]
+
+
+def test_the_number_of_shards_is_fixed(make_view, tmp_path):
+    make_view(4, store="fixed").write([row(1)])
+    for wanted in (1, 2, 16):
+        with pytest.raises(ShardError, match=f"has 4 shards, .* say {wanted}.*--shards {wanted}"):
+            make_view(wanted, store="fixed")
+    assert isinstance(make_view(4, store="fixed"), ShardedView)
+    make_view(1, store="plain").write([row(1)])
+    with pytest.raises(ShardError, match="has no shards, and its settings say 4"):
+        make_view(4, store="plain")
+    assert isinstance(make_view(1, store="plain"), View)
+
+
+def test_two_processes_that_create_a_view_agree_on_its_shards(make_view):
+    first, second, other = (make_view(number, store="new") for number in (4, 4, 8))
+    first.write([row(1)])
+    second.write([row(2)])
+    with pytest.raises(ShardError, match="has 4 shards"):
+        other.write([row(3)])
+    assert sorted({user for user, _ in shown(first, [1, 2, 3])}) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"{}",
+        b"[]",
+        b"not JSON",
+        json.dumps({"folder": "shards-0/", "format_version": 2, "num_shards": 4}).encode(),
+        json.dumps({"folder": "../x/", "format_version": 1, "num_shards": 4}).encode(),
+        json.dumps({"folder": "shards-0/", "format_version": 1, "num_shards": 5}).encode(),
+    ],
+)
+def test_a_damaged_file_of_shards_is_told(make_view, tmp_path, content):
+    make_view(4, store="damaged").write([row(1)])
+    (tmp_path / "damaged/shop/history/shards.json").write_bytes(content)
+    with pytest.raises(DamagedFileError, match=r"shards\.json"):
+        make_view(4, store="damaged")
+
+
+def test_entities_of_shards_that_are_not_served_are_refused(make_view, read_by):
+    make_view(16, store="part").write([row(user) for user in range(NUM_USERS)])
+    part = make_view(16, store="part", served=[0, 1])
+    numbers = shards_of(user_hashes(USERS.tolist()), 16)
+    ours = USERS[numbers < 2].tolist()
+    assert {user for user, _ in shown(part, ours)} == {user for user in ours if user < NUM_USERS}
+    other = int(USERS[numbers == 7][0])
+    with pytest.raises(ShardError, match="in shard 7 of 16, and this process serves the shards 0, 1"):
+        part.read(user_hashes([*ours, other]), ["viewed"])
+    reader = read_by("part", serve_shards=[0, 1])
+    assert reader.exists(np.array(ours)).tolist() == [user < NUM_USERS for user in ours]
+    for ask in (reader.exists, lambda users: reader.csr("viewed", users)):
+        with pytest.raises(ShardError, match="shard 7"):
+            ask(np.array([*ours, other]))
+    for ask in (lambda: reader.ids("viewed", other), lambda: reader.contains("viewed", other, [1])):
+        with pytest.raises(ShardError, match="shard 7"):
+            ask()
+    with pytest.raises(SettingsError, match=r"shards 0 to 15, and serve_shards names \[16\]"):
+        make_view(16, store="part", served=[3, 16])
+
+
+def test_who_serves_a_part_writes_everywhere_and_leaves_seals_to_others(make_view):
+    whole, part = make_view(4), make_view(4, policy=SealPolicy(0.1, 1), served=[0])
+    part.write([row(user) for user in range(NUM_USERS)])
+    assert whole.stats().sealed_entities == 0
+    assert {user for user, _ in shown(whole, USERS.tolist())} == set(range(NUM_USERS))
+
+
+def test_writes_seal_all_shards_together_when_it_is_due(make_view):
+    view = make_view(4, policy=SealPolicy(0.25, 100))
+    view.write([row(user) for user in range(50)])
+    assert view.stats().sealed_entities == 0
+    view.write([row(user) for user in range(NUM_USERS)])  # of as many, the writer waits
+    assert view.stats().sealed_entities == NUM_USERS
+    for user in range(150):
+        view.write([row(user, [1])])
+    view.settle()
+    assert view.stats().unsealed_rows <= 100
+    assert shown(view, [3])[3, "viewed"] == [1]
+
+
+def test_a_limit_counts_the_values_of_all_shards(make_view, monkeypatch):
+    for policy in (BY_JOB, SealPolicy()):
+        monkeypatch.setattr(written_values, "_written", {})
+        view = make_view(8, policy, limit=60, store=str(policy.by_job))
+        view.write([row(user, [user]) for user in range(60)])
+        with pytest.raises(VocabularyOverflowError, match="61 distinct values"):
+            view.write([row(99, [60])])
+        view.seal()
+        monkeypatch.setattr(written_values, "_written", {})
+        again = make_view(8, policy, limit=60, store=str(policy.by_job))
+        with pytest.raises(VocabularyOverflowError, match="61 distinct values"):
+            again.write([row(99, [60])])
+        again.write([row(99, [59])])
+        assert 99 not in {user for user, _ in shown(again, [98])}
+
+
+def test_newer_rows_win_and_deletions_hold_across_seals(make_view):
+    view, whole = make_view(4), make_view(1)
+    for one in (view, whole):
+        one.write([row(user) for user in range(20)])
+        one.seal()
+        one.write([row(3, [2], MOMENT - timedelta(hours=1)), row(4, [2], MOMENT + timedelta(hours=1))])
+        one.delete(deletions([user_key(user) for user in (5, 6, 7, 8)], datetime.now(UTC), None))
+    for _ in range(2):
+        assert shown(view, list(range(20))) == shown(whole, list(range(20)))
+        assert {user for user, _ in shown(view, list(range(20)))} == {*range(5), *range(9, 20)}
+        assert view.seal()
+
+
+def test_writes_of_tasks_reach_all_shards(make_view):
+    view = make_view(4)
+
+    async def write():
+        await asyncio.gather(*(view.write_async([row(user), row(user + 100)]) for user in range(30)))
+
+    asyncio.run(write())
+    assert {user for user, _ in shown(view, USERS.tolist())} == {*range(30), *range(100, 130)}
+
+
+def test_a_write_that_fails_in_some_shards_tells_which(make_view, monkeypatch):
+    view = make_view(4)
+    failing = view.shards[2]
+    monkeypatch.setattr(
+        failing, "write", lambda part: (_ for _ in ()).throw(StorageError("the disk is full"))
+    )
+    with pytest.raises(
+        StorageError, match=r"rows of 3 shards were written.*shards 2 were not: the disk is full"
+    ):
+        view.write([row(user) for user in range(NUM_USERS)])
+    numbers = shards_of(user_hashes(range(NUM_USERS)), 4)
+    assert {user for user, _ in shown(view, list(range(NUM_USERS)))} == set(
+        np.flatnonzero(numbers != 2).tolist()
+    )
+    monkeypatch.undo()
+    view.write([row(user) for user in range(NUM_USERS)])
+    assert len(shown(view, list(range(NUM_USERS)))) == 2 * NUM_USERS
+
+
+def test_a_seal_that_fails_in_one_shard_publishes_none(make_view, monkeypatch):
+    view = make_view(4)
+    view.write([row(user) for user in range(NUM_USERS)])
+    real = View.draft
+
+    def draft(shard, *arguments):
+        if shard is view.shards[3]:
+            raise StorageError("the disk is full")
+        return real(shard, *arguments)
+
+    monkeypatch.setattr(View, "draft", draft)
+    with pytest.raises(StorageError, match="the disk is full"):
+        view.seal()
+    for shard in view.shards.values():
+        assert shard._snapshots.list() == []
+        assert shard._snapshots.leftovers() == []
+    monkeypatch.undo()
+    assert view.seal()
+    assert view.stats().sealed_entities == NUM_USERS
+
+
+def test_a_damaged_snapshot_of_a_shard_falls_back_to_the_one_before(make_view, read_by, tmp_path):
+    view = make_view(4)
+    view.write([row(user) for user in range(NUM_USERS)])
+    view.seal()
+    view.write([row(user, [1, 2]) for user in range(NUM_USERS)])
+    view.seal()
+    newest = view.shards[1]._snapshots.list()[0]
+    path = max(
+        (tmp_path / "4/shop/history/shards-0/01/snapshots").glob("*.base*"), key=lambda p: p.stat().st_mtime
+    )
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    path.write_bytes(content)
+    reader = read_by(4)
+    matrix = reader.csr("viewed", np.arange(NUM_USERS))
+    assert np.diff(matrix.indptr).tolist() == [2] * NUM_USERS, newest.name
+
+
+def test_a_few_rows_leave_shards_empty(make_view, read_by):
+    view = make_view(16)
+    assert not view.seal()
+    view.write([row(1), row(2)])
+    assert view.seal()
+    reader = read_by(16)
+    assert reader.exists(np.arange(4)).tolist() == [False, True, True, False]
+    assert reader.ids("viewed", 3).tolist() == []
+    late = next(
+        user
+        for user in range(100, 999)
+        if not view.shards[shards_of(user_hashes([user]), 16)[0]].stored_schema()
+    )
+    view.write([row(late, [7])])  # into a shard that the reader knew as empty
+    assert reader.arrow("viewed", np.array([late])).to_pylist() == [[7]]
+
+
+def test_the_policy_and_settings_of_now_reach_all_shards(make_view):
+    view = make_view(4)
+    view.settings = replace(view.settings, presence_error_rate=1e-4)
+    view.policy = SealPolicy(0.5, 7)
+    for shard in view.shards.values():
+        assert shard.settings.presence_error_rate == 1e-4
+        assert shard.policy.min_rows > 1e9
+        assert not shard.policy.by_job
+    assert ShardMap.first(4).followed_by(8) == ShardMap(8, "shards-1/")
