@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from feast_sketch_store.kernel.prepared import SEED, PreparedRows, ReadableRows
 from feast_sketch_store.kernel.reference import MAX_NUM_HASHES, Asked, Table, mix64, row_sums, to_bits, varint
+from feast_sketch_store.kernel.reference_gaps import half_octaves
 from feast_sketch_store.kernel.reference_lists import ListCodes
 from feast_sketch_store.kernel.reference_rows import (
     SAMPLED,
@@ -20,7 +21,7 @@ from feast_sketch_store.kernel.reference_rows import (
     RowIndex,
     fingerprints_of,
 )
-from feast_sketch_store.kernel.reference_sets import SetCodes, half_octaves
+from feast_sketch_store.kernel.reference_sets import SetCodes
 from feast_sketch_store.kernel.reference_trees import TreeCodes
 
 _ENVIRONMENT = "FEAST_SKETCH_STORE_KERNEL"
@@ -36,7 +37,7 @@ if _wanted == "compiled" and not _is_built:
 
 if not _is_built and not _wanted:
     warnings.warn(
-        "feast_sketch_store has no compiled kernel here: reads take 10 to 100 times as long. Install a wheel "
+        "feast_sketch_store has no compiled kernel here: reads take 5 to 60 times as long. Install a wheel "
         "that has it: pip install --only-binary feast_sketch_store feast_sketch_store. Or install a C "
         "compiler and Python's headers (apt-get install gcc python3-dev), and then this package again: pip "
         "install --force-reinstall --no-deps --no-cache-dir feast_sketch_store. Set "

@@ -1,5 +1,6 @@
 """The kernel's rows of entities in NumPy: packed and ascending integers, and the rows of hashes."""
 
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -10,7 +11,11 @@ from feast_sketch_store.kernel.reference import mix64
 # Of the bits that are looked for, one in so many has its place stored; rows.c has the same number.
 SAMPLED = 64
 _ONE = np.uint64(1)
+_ALL = 2**64 - 1
+_FEW = 16  # so many are looked for in Python's integers: for one, a call of NumPy takes as long as all of it
+_TWINS = -2  # several rows
 _HALF, _LOW_HALF = np.uint64(32), np.uint64(2**32 - 1)
+_EACH_BYTE, _TOP_BITS, _BYTE = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080), np.uint64(0xFF)
 _DAMAGED_NUMBERS = "ascending numbers cannot be read"
 _DAMAGED_INDEX = "the index of rows cannot be read"
 
@@ -29,6 +34,14 @@ class PackedNumbers(NamedTuple):
         if not self.width:
             return np.zeros(len(places), np.uint64)
         return bits_at(self.words, places * self.width) & np.uint64(2**self.width - 1)
+
+    def at(self, place: int) -> int:
+        """The number at one place."""
+        if not self.width:
+            return 0
+        word, shift = divmod(place * self.width, 64)
+        both = self.words.item(word) | self.words.item(word + 1) << 64
+        return both >> shift & ((1 << self.width) - 1)
 
 
 class AscendingNumbers(NamedTuple):
@@ -83,10 +96,45 @@ def take_ascending(numbers: AscendingNumbers, places: NDArray[np.int64]) -> NDAr
     """
     if len(places) and not 0 <= places.min() <= places.max() < numbers.length:
         raise ValueError("there is no such number")
+    if len(places) <= _FEW:
+        return np.array([_ascending_at(numbers, place) for place in places.tolist()], np.uint64)
     highs = _find_bits(numbers, places, _DAMAGED_NUMBERS) - places
     if (highs < 0).any():
         raise ValueError(_DAMAGED_NUMBERS)
     return highs.view(np.uint64) << np.uint64(numbers.lows.width) | numbers.lows.take(places)
+
+
+def _ascending_at(numbers: AscendingNumbers, place: int) -> int:
+    """The number at one place; raises as `take_ascending`."""
+    high = _find_bit(numbers, place, _DAMAGED_NUMBERS) - place
+    if high < 0:
+        raise ValueError(_DAMAGED_NUMBERS)
+    return (high << numbers.lows.width | numbers.lows.at(place)) & _ALL
+
+
+def _find_bit(numbers: AscendingNumbers, wanted: int, damaged: str, by_value: bool = False) -> int:
+    """One of `_find_bits`."""
+    flipped, num_bits = _ALL if by_value else 0, numbers.num_bits
+    place = numbers.samples.at(wanted // SAMPLED)
+    if place >= num_bits:
+        raise ValueError(damaged)
+    word, left, last = place >> 6, wanted % SAMPLED, (num_bits - 1) >> 6
+    bits = (numbers.highs.item(word) ^ flipped) >> (place & 63) << (place & 63)
+    while left >= (count := bits.bit_count()):
+        left, word = left - count, word + 1
+        if word > last:
+            raise ValueError(damaged)
+        bits = numbers.highs.item(word) ^ flipped
+    found = 64 * word
+    for half in (32, 16, 8, 4, 2, 1):
+        lower = bits & ((1 << half) - 1)
+        if left < (count := lower.bit_count()):
+            bits = lower
+        else:
+            left, bits, found = left - count, bits >> half, found + half
+    if found >= num_bits:
+        raise ValueError(damaged)
+    return found
 
 
 def _find_bits(
@@ -110,11 +158,34 @@ def _find_bits(
         if (words[behind] > last).any():
             raise ValueError(damaged)
         bits[behind] = numbers.highs[words[behind]] ^ flipped
-    single = np.unpackbits(bits.astype("<u8").view(np.uint8).reshape(-1, 8), axis=1, bitorder="little")
-    found = words * 64 + (np.cumsum(single, axis=1) == left[:, None] + 1).argmax(axis=1)
+    found = words * 64 + _select(bits, left.astype(np.uint64))
     if (found >= num_bits).any():
         raise ValueError(damaged)
     return np.asarray(found)
+
+
+def _select(bits: NDArray[np.uint64], numbers: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """The place, in 64 bits each, of the one that so many others precede; there are more: int64[n].
+
+    Source: Vigna, "Broadword implementation of rank/select queries", 2008, algorithm 2.
+    """
+    # Byte b of the sums is how many ones are in bytes 0 to b.
+    sums = np.bitwise_count(bits.astype("<u8", copy=False).view(np.uint8)).view("<u8") * _EACH_BYTE
+    bytes_before = np.bitwise_count(((numbers * _EACH_BYTE | _TOP_BITS) - sums) & _TOP_BITS)
+    shifts = bytes_before.astype(np.uint64) << np.uint64(3)
+    ranks = numbers - ((sums << np.uint64(8)) >> shifts & _BYTE)
+    inside = _places_in_bytes().take(((bits >> shifts & _BYTE) << np.uint64(3) | ranks).view(np.int64))
+    return np.asarray(shifts.view(np.int64) + inside)
+
+
+@cache
+def _places_in_bytes() -> NDArray[np.int64]:
+    """At ``byte << 3 | r`` the place of the one of the byte that ``r`` others precede."""
+    places = np.zeros((256, 8), np.int64)
+    for byte in range(256):
+        ones = [place for place in range(8) if byte >> place & 1]
+        places[byte, : len(ones)] = ones
+    return places.reshape(-1)
 
 
 def row_hashes(entity_hashes: NDArray[np.uint64], salt: tuple[int, int]) -> NDArray[np.uint64]:
@@ -133,6 +204,10 @@ def find_rows(index: RowIndex, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
     numbers = index.fingerprints
     if not index.range or (index.range - 1) >> numbers.lows.width != numbers.num_buckets - 1:
         raise ValueError("the arrays do not fit each other")
+    if len(hashes) <= _FEW:
+        found = [_row_of(index, row_hash) for row_hash in hashes.tolist()]
+        if _TWINS not in found:
+            return np.array(found, np.int64)
     fingerprints = fingerprints_of(hashes, index.range)
     buckets = (fingerprints >> np.uint64(numbers.lows.width)).astype(np.int64)
     lows = fingerprints & np.uint64(2**numbers.lows.width - 1)
@@ -155,6 +230,26 @@ def find_rows(index: RowIndex, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
     if len(twins):
         rows[twins] = _find_twins(index, hashes[twins], fingerprints[twins], rows[twins])
     return rows
+
+
+def _row_of(index: RowIndex, row_hash: int) -> int:
+    """The row of a hash, -1 if there is none; `_TWINS` if several rows have its fingerprint."""
+    numbers = index.fingerprints
+    bucket, low = divmod(row_hash * index.range >> 64, 1 << numbers.lows.width)
+    place = _find_bit(numbers, bucket - 1, _DAMAGED_INDEX, by_value=True) + 1 if bucket else 0
+    if place < bucket:
+        raise ValueError(_DAMAGED_INDEX)
+    row = -1
+    while place < numbers.num_bits and numbers.highs.item(place >> 6) >> (place & 63) & 1:
+        candidate, place = place - bucket, place + 1
+        if candidate >= numbers.length:
+            raise ValueError(_DAMAGED_INDEX)
+        is_same = numbers.lows.at(candidate) == low
+        if row >= 0:
+            return _TWINS if is_same else row
+        if is_same:
+            row = candidate
+    return row
 
 
 def _is_one(numbers: AscendingNumbers, places: NDArray[np.int64]) -> NDArray[np.bool_]:

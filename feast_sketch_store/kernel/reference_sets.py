@@ -1,47 +1,43 @@
-"""The kernel's sets in NumPy: Golomb-Rice codes of ascending ids.
+"""The kernel's sets in NumPy: Golomb-Rice codes of ascending ids, whose gaps `reference_gaps` reads.
 
-Each code of a set begins where the one before it ends. So `read_sets` reads the next code of many rows at a
-time. Where few rows are left, a call of NumPy takes longer than their codes, and it reads these one by one.
+A few sets that are coded by themselves are read in Python's own integers, without an array before the answer:
+for one row, each call of NumPy takes as long as several codes.
 """
 
-from collections.abc import Callable
-from functools import cache
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store.kernel.ascending import Sets
+from feast_sketch_store.kernel.reference_gaps import (
+    DAMAGED,
+    LONGEST_UNARY,
+    MAX_WIDTH,
+    NUM_LEFT,
+    WIDTHS,
+    GapCode,
+    half_octaves,
+    read_code,
+    read_gaps,
+    row_reader,
+)
 from feast_sketch_store.kernel.reference_rows import AscendingNumbers, bits_at, take_ascending
 
 _ONE = np.uint64(1)
-_LONGEST_UNARY = 24  # this many ones announce a number of 32 bits
-_MAX_WIDTH = 30
-_DAMAGED = "a set cannot be read"
-
-# For fewer rows a step of NumPy takes longer than reading their codes one by one.
-_FEW_ROWS = 48
-# Arrays of no dimension: NumPy takes twice as long for a small array and a scalar.
-_WORD_SHIFT, _BIT_MASK, _NEXT = np.array(6), np.array(63), np.array(1)
-_WORD_ONE, _WORD_63, _BYTE_ONE = np.array(1, np.uint64), np.array(63, np.uint64), np.array(1, np.uint8)
-
-_CHUNK_WORDS = 5  # read at once for codes one by one; a code may end but not begin in the last of them
-_SHORT_BITS = 11  # of a code that is looked up; at most 15
-_SHORT_MASK = (1 << _SHORT_BITS) - 1
-
-# The width of a gap by its symbol's level, plus `_NO_LEVEL` less the level of how many ids are left.
-_NO_LEVEL = 255
-_WIDTHS = np.clip((np.arange(_NO_LEVEL + 256) - _NO_LEVEL) >> 2, 0, _MAX_WIDTH)
-_NUM_TOLD = 256
-NUM_LEFT = _NUM_TOLD + 64
-_WIDTH_LIST = _WIDTHS.tolist()
-_MASKS = ((1 << np.arange(_MAX_WIDTH + 1)) - 1).astype(np.uint64)
+_ONE_BY_ONE = 16  # so many rows are read in Python's integers
+_MASKS = ((1 << np.arange(MAX_WIDTH + 1)) - 1).astype(np.uint64)
 
 
-_GapLevels = tuple[NDArray[np.uint8], NDArray[np.uint8]]  # as `SetCodes.of` gives them
+class _SetCodes(NamedTuple):
+    parameters: NDArray[np.int64]
+    level_starts: NDArray[np.int64]
+    levels: NDArray[np.uint8]
+    left: NDArray[np.uint8]
 
 
-class SetCodes(NamedTuple):
+class SetCodes(_SetCodes):
     """How the sets of each of F features are coded; `succinct.golomb_sets` has the formulas.
 
     ``parameters`` is int64[F, 3]: the width of headers; how many headers stand for rows without a set; and of
@@ -52,15 +48,31 @@ class SetCodes(NamedTuple):
     half octaves of more; see `succinct.gap_levels`.
     """
 
-    parameters: NDArray[np.int64]
-    level_starts: NDArray[np.int64]
-    levels: NDArray[np.uint8]
-    left: NDArray[np.uint8]
+    @cached_property
+    def gaps(self) -> list[GapCode]:
+        """What the gaps of each feature follow.
 
-    def of(self, feature: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-        """The levels of one feature, and what is subtracted from them."""
-        first, end = self.level_starts[feature : feature + 2].tolist()
-        return self.levels[first:end], self.left[feature]
+        Raises
+        ------
+        ValueError : the codes do not fit each other.
+        """
+        sizes, others_widths = np.diff(self.level_starts), self.parameters[:, 2]
+        if (
+            self.left.shape != (len(self.parameters), NUM_LEFT)
+            or others_widths[0] >= 0
+            or (np.diff(sizes)[others_widths[1:] >= 0] != 0).any()
+        ):
+            raise ValueError("the codes do not fit each other")
+        ends = self.level_starts.tolist()
+        return [
+            GapCode(self.levels[first:end], left)
+            for first, end, left in zip(ends, ends[1:], self.left, strict=False)
+        ]
+
+    @cached_property
+    def told(self) -> list[list[int]]:
+        """The parameters for loops in Python."""
+        return [list(map(int, own)) for own in self.parameters]
 
 
 def write_sets(
@@ -81,7 +93,7 @@ def write_sets(
     ------
     ValueError : the sets do not fit their codes.
     """
-    _check_codes(codes)
+    gaps = codes.gaps
     num_rows, num_features = headers.shape
     _check_sets(codes, headers, indptr, ids)
     sizes = np.diff(indptr).reshape(num_rows, num_features)
@@ -91,12 +103,11 @@ def write_sets(
     seen = Sets(np.zeros(num_rows + 1, np.int64), ids[:0])
     everyone = np.arange(num_rows)
     for number in range(num_features):
-        width, _, others_width = codes.parameters[number].tolist()
-        levels = codes.of(number)
+        width, _, others_width = codes.told[number]
         own = Sets.of(rows[feature == number], ids[feature == number], num_rows)
         pieces.add(everyone, headers[:, number], width)
         if others_width < 0:
-            pieces.add_gaps(own, levels)
+            pieces.add_gaps(own, gaps[number])
             seen = own
             continue
         is_member = seen.has(own)
@@ -104,7 +115,7 @@ def write_sets(
         counted = np.flatnonzero((own.sizes > 0) & (seen.sizes > 0))
         pieces.add(counted, others.sizes[counted], others_width)
         pieces.add_inside(seen, own.where(is_member))
-        pieces.add_gaps(others, levels)
+        pieces.add_gaps(others, gaps[number])
         seen = seen.with_all(others)
     return pieces.words(num_rows)
 
@@ -136,175 +147,89 @@ def read_sets(
     ------
     ValueError : the codes are damaged.
     """
-    _check_codes(codes)
+    _ = codes.gaps  # which are checked first
     try:
         bits = take_ascending(starts, rows)
     except ValueError as error:
-        raise ValueError(_DAMAGED) from error
+        raise ValueError(DAMAGED) from error
     if len(bits) and bits.max() > num_bits:
-        raise ValueError(_DAMAGED)
-    reader = _Reader(words, num_bits, bits.astype(np.int64))
+        raise ValueError(DAMAGED)
+    if len(rows) <= _ONE_BY_ONE and all(others < 0 for _, _, others in codes.told[: feature + 1]):
+        headers, found = _read_few(codes, words, num_bits, bits, feature)
+    else:
+        headers, found = _read_many(codes, words, num_bits, bits.astype(np.int64), feature)
+    ids = found.ids
+    if own_ids is not None:
+        ids = own_ids[ids]
+        if (ids < 0).any():
+            raise ValueError(DAMAGED)
+    return headers, found.indptr, ids
+
+
+def _read_few(
+    codes: SetCodes, words: NDArray[np.uint64], num_bits: int, bits: NDArray[np.uint64], feature: int
+) -> tuple[NDArray[np.int32], Sets]:
+    """The headers and sets of rows, one by one, where no set is coded with others."""
+    content = memoryview(words.data).cast("B")
+    headers, ends = list[int](), [0]
+    ids = list[int]()
+    for bit in bits.tolist():
+        for number, gaps in enumerate(codes.gaps[: feature + 1]):
+            width, no_set, _ = codes.told[number]
+            if bit > num_bits:
+                raise ValueError(DAMAGED)
+            header, bit = read_code(content, bit, width)
+            size = max(0, header - no_set)
+            if size > len(gaps.levels):
+                raise ValueError(DAMAGED)
+            found = list[int]()
+            if size:
+                try:
+                    found, bit = row_reader(words, num_bits, gaps, size)(bit, 0, size, 0)
+                except IndexError as error:
+                    raise ValueError(DAMAGED) from error
+        headers.append(header)
+        ids += found
+        ends.append(len(ids))
+    following = np.array(ids, np.int32)
+    following -= np.int32(1)
+    return np.array(headers, np.int32), Sets(np.array(ends), following)
+
+
+def _read_many(
+    codes: SetCodes, words: NDArray[np.uint64], num_bits: int, bits: NDArray[np.int64], feature: int
+) -> tuple[NDArray[np.int32], Sets]:
+    """The headers and sets of rows, all at once."""
+    reader = _Reader(words, num_bits, bits)
     base = feature
-    while codes.parameters[base, 2] >= 0:
+    while codes.told[base][2] >= 0:
         base -= 1
-    header = np.zeros(len(rows), np.int64)
-    seen = found = Sets(np.zeros(len(rows) + 1, np.int64), np.zeros(0, np.int32))
-    for number in range(feature + 1):
-        width, no_set, others_width = codes.parameters[number].tolist()
-        levels = codes.of(number)
-        num_symbols = len(levels[0])
-        header = reader.codes(np.arange(len(rows)), np.full(len(rows), width))
+    header = np.zeros(len(bits), np.int64)
+    seen = found = Sets(np.zeros(len(bits) + 1, np.int64), np.zeros(0, np.int32))
+    for number, gaps in enumerate(codes.gaps[: feature + 1]):
+        width, no_set, others_width = codes.told[number]
+        header = reader.headers(width)
         sizes = np.maximum(header - no_set, 0)
-        if (sizes > num_symbols).any():
-            raise ValueError(_DAMAGED)
+        if (sizes > len(gaps.levels)).any():
+            raise ValueError(DAMAGED)
         if others_width < 0:
-            seen = found = reader.sets(sizes, levels)
+            seen = found = reader.sets(sizes, gaps)
             continue
         counted = np.flatnonzero((sizes > 0) & (seen.sizes > 0))
         num_others = sizes.copy()
         num_others[counted] = reader.codes(counted, np.full(len(counted), others_width))
         members = sizes - num_others
-        if ((members < 0) | (members > seen.sizes) | (seen.sizes + num_others > num_symbols)).any():
-            raise ValueError(_DAMAGED)
+        if ((members < 0) | (members > seen.sizes) | (seen.sizes + num_others > len(gaps.levels))).any():
+            raise ValueError(DAMAGED)
         inside = reader.inside(seen, members)
-        others = reader.sets(num_others, levels)
+        others = reader.sets(num_others, gaps)
         if number == feature:
             found = inside.with_all(others)
         elif number > base:
             seen = seen.with_all(others)
         else:  # only how many there are matters
             seen = Sets(seen.indptr + others.indptr, np.zeros(len(seen.ids) + len(others.ids), np.int32))
-    ids = found.ids
-    if own_ids is not None:
-        ids = own_ids[ids]
-        if (ids < 0).any():
-            raise ValueError(_DAMAGED)
-    return header.astype(np.int32), found.indptr, ids
-
-
-def _read_members(
-    words: NDArray[np.uint64],
-    num_bits: int,
-    bits: NDArray[np.int64],
-    gap_levels: _GapLevels,
-    indptr: NDArray[np.int64],
-    ids: NDArray[np.int32],
-) -> NDArray[np.int64]:
-    """Read the ids of n sets whose first codes begin at some bits: the bits after the last ones, int64[n].
-
-    Raises
-    ------
-    ValueError, IndexError : the codes are damaged.
-    """
-    sizes, (levels, left) = np.diff(indptr), gap_levels
-    order = np.argsort(-sizes, kind="stable")  # so that the rows which go on come first
-    begins, places = bits[order], indptr[:-1][order]
-    # By how many ids are left, as few steps as there are: what a level counts from.
-    bases, ids_left = _NO_LEVEL - left_levels(left, int(sizes.max(initial=0))), sizes[order]
-    following, lengths = np.zeros((2, len(bits)), np.int64)
-    words_behind = words[1:]
-    remaining = len(sizes) - np.cumsum(np.bincount(sizes))
-    num_steps = int((remaining >= _FEW_ROWS).sum())
-    # In place and with few calls: for some hundred rows, a call takes as long as its work.
-    for number in remaining[:num_steps].tolist():
-        begin, after, place = begins[:number], following[:number], places[:number]
-        begin += lengths[:number]
-        word = begin >> _WORD_SHIFT
-        shift = (begin & _BIT_MASK).view(np.uint64)
-        code, behind = words.take(word), words_behind.take(word)
-        code >>= shift
-        shift ^= _WORD_63
-        behind <<= shift
-        behind <<= _WORD_ONE
-        code |= behind
-        unary = np.bitwise_count(code ^ (code + _WORD_ONE))  # with the zero after the ones
-        level = bases.take(ids_left[:number])
-        level += levels.take(after)
-        width = _WIDTHS.take(level)
-        ids_left[:number] -= _NEXT
-        if np.maximum.reduce(unary) > _LONGEST_UNARY:
-            gaps, lengths[:number] = _numbers(code, unary, width)
-            after += gaps
-        else:
-            np.add(unary, width, out=lengths[:number])
-            code >>= unary
-            code &= _MASKS.take(width)
-            unary -= _BYTE_ONE
-            after += unary << width
-            after += code.view(np.int64)
-        ids[place] = after
-        place += _NEXT
-        after += _NEXT
-    if (begins > num_bits).any() or (following > len(levels)).any():
-        raise ValueError(_DAMAGED)
-    bits, places = begins + lengths, indptr[:-1][order]
-    if num_steps < len(remaining):
-        num_left, sizes = int(remaining[num_steps]), sizes[order]
-        read_row = _row_reader(words, num_bits, levels, bases.tolist())
-        long_rows = zip(places[:num_left].tolist(), sizes[:num_left].tolist(), strict=True)
-        for row, (place, size) in enumerate(long_rows):
-            numbers, bits[row] = read_row(int(bits[row]), int(following[row]), size - num_steps)
-            ids[place + num_steps : place + size] = numbers
-    ends = np.empty_like(bits)
-    ends[order] = bits
-    return ends
-
-
-def _row_reader(
-    words: NDArray[np.uint64], num_bits: int, levels: NDArray[np.uint8], bases: list[int]
-) -> Callable[[int, int, int], tuple[list[int], int]]:
-    """Make a function that reads the last codes of one set; ``bases`` go by how many ids are left.
-
-    Its parameters are the bit of the first code, the least symbol that can follow, and how many codes to
-    read. It returns their ids and the bit after them, and raises ValueError or IndexError if the codes are
-    damaged.
-    """
-    content, level_of = memoryview(words.data).cast("B"), memoryview(levels.data)
-    tables = _short_codes()
-
-    def read(bit: int, following: int, count: int) -> tuple[list[int], int]:
-        ids = []
-        chunk, start, last, begin = 0, bit, -1, bit
-        for base in bases[count:0:-1]:
-            if bit > last:
-                start, last = bit & ~63, (bit & ~63) + 64 * (_CHUNK_WORDS - 1)
-                chunk = int.from_bytes(content[start >> 3 : (start >> 3) + 8 * _CHUNK_WORDS], "little")
-            begin = bit
-            code = chunk >> (bit - start)
-            place = base + level_of[following]
-            short = tables[place][code & _SHORT_MASK]
-            if short:
-                following += short >> 4
-                bit += short & 15
-            else:
-                unary = (code ^ (code + 1)).bit_length()  # with the zero after the ones
-                width = _WIDTH_LIST[place]
-                if unary <= _LONGEST_UNARY:
-                    following += ((unary - 1) << width) + (code >> unary & ((1 << width) - 1))
-                    bit += unary + width
-                else:
-                    following += code >> _LONGEST_UNARY & 0xFFFFFFFF
-                    bit += _LONGEST_UNARY + 32
-            ids.append(following)
-            following += 1
-        if begin > num_bits or following > len(levels):
-            raise ValueError(_DAMAGED)
-        return ids, bit
-
-    return read
-
-
-@cache
-def _short_codes() -> list[list[int]]:
-    """For each of `_WIDTHS` the code that bits begin with: ``number << 4 | length``, 0 for longer ones."""
-    bits = np.arange(_SHORT_MASK + 1)
-    unary = np.bitwise_count(bits ^ (bits + 1)).astype(np.int64)
-    tables = []
-    for width in range(_MAX_WIDTH + 1):
-        numbers = ((unary - 1) << width) + (bits >> unary & ((1 << width) - 1))
-        is_short = unary + width <= _SHORT_BITS
-        tables.append(np.where(is_short, numbers << 4 | unary + width, 0).tolist())
-    return [tables[width] for width in _WIDTH_LIST]
+    return header.astype(np.int32), found
 
 
 class _Inside(NamedTuple):
@@ -335,20 +260,20 @@ class _Pieces(NamedTuple):
         """Codes of numbers."""
         numbers = numbers.astype(np.int64)
         quotients = numbers >> widths
-        is_long = quotients >= _LONGEST_UNARY
-        unary = np.minimum(quotients, _LONGEST_UNARY).astype(np.uint64)
+        is_long = quotients >= LONGEST_UNARY
+        unary = np.minimum(quotients, LONGEST_UNARY).astype(np.uint64)
         behind = np.where(is_long, unary, unary + _ONE)
         rest = np.where(is_long, numbers, numbers & ((1 << np.asarray(widths)) - 1)).astype(np.uint64)
         self.rows.append(rows)
         self.contents.append(((_ONE << unary) - _ONE) | rest << behind)
-        self.lengths.append(np.where(is_long, _LONGEST_UNARY + 32, quotients + 1 + widths))
+        self.lengths.append(np.where(is_long, LONGEST_UNARY + 32, quotients + 1 + widths))
 
-    def add_gaps(self, sets: Sets, gap_levels: _GapLevels) -> None:
+    def add_gaps(self, sets: Sets, code: GapCode) -> None:
         """Codes of ids."""
-        following, (levels, left) = _following(sets), gap_levels
+        following = _following(sets)
         ids_left = sets.indptr[1:][sets.rows] - np.arange(len(sets.ids))
-        bases = _NO_LEVEL - left_levels(left, int(sets.sizes.max(initial=0)))
-        widths = _WIDTHS[levels[following] + bases[ids_left]]
+        bases = code.bases(int(sets.sizes.max(initial=0)))
+        widths = WIDTHS[code.levels[following] + bases[ids_left]]
         self.add(sets.rows, sets.ids - following, widths)
 
     def add_inside(self, seen: Sets, members: Sets) -> None:
@@ -389,15 +314,22 @@ class _Reader:
         numbers, self._bits[rows] = _read_codes(self._words, self._num_bits, self._bits[rows], widths)
         return numbers
 
-    def sets(self, sizes: NDArray[np.int64], levels: _GapLevels) -> Sets:
+    def headers(self, width: int) -> NDArray[np.int64]:
+        """Read the next number of all rows."""
+        numbers, self._bits = _read_codes(
+            self._words, self._num_bits, self._bits, np.full(len(self._bits), width)
+        )
+        return numbers
+
+    def sets(self, sizes: NDArray[np.int64], code: GapCode) -> Sets:
         """Read sets of given sizes."""
         indptr = np.zeros(len(sizes) + 1, np.int64)
         np.cumsum(sizes, out=indptr[1:])
         ids = np.empty(indptr[-1], np.int32)
         try:
-            self._bits = _read_members(self._words, self._num_bits, self._bits, levels, indptr, ids)
+            self._bits = read_gaps(self._words, self._num_bits, self._bits, code, indptr, ids)
         except IndexError as error:  # of a word after the last, or of a symbol that does not exist
-            raise ValueError(_DAMAGED) from error
+            raise ValueError(DAMAGED) from error
         return Sets(indptr, ids)
 
     def inside(self, seen: Sets, members: NDArray[np.int64]) -> Sets:
@@ -408,14 +340,14 @@ class _Reader:
         in_bitmap = inside.is_bitmap[rows]
         bits = (self._bits[rows] + places)[in_bitmap]
         if (self._bits + seen.sizes > self._num_bits)[inside.is_bitmap].any():
-            raise ValueError(_DAMAGED)
+            raise ValueError(DAMAGED)
         is_member[in_bitmap] = (bits_at(self._words, bits) & _ONE).astype(np.bool_)
         self._bits += np.where(inside.is_bitmap, seen.sizes, 0)
         coded = self._ascending(inside.coded, seen.sizes, inside.widths)
         is_member[seen.indptr[coded.rows] + coded.ids] ^= True
         found = seen.where(is_member)
         if (found.sizes != members).any():
-            raise ValueError(_DAMAGED)
+            raise ValueError(DAMAGED)
         return found
 
     def _ascending(
@@ -429,7 +361,7 @@ class _Reader:
             left = np.flatnonzero(counts > step)
             following[left] += self.codes(left, widths[left]) + 1
             if (following > stops).any():
-                raise ValueError(_DAMAGED)
+                raise ValueError(DAMAGED)
             ids[indptr[left] + step] = following[left] - 1
         return Sets(indptr, ids)
 
@@ -439,21 +371,6 @@ def _following(sets: Sets) -> NDArray[np.int64]:
     following = np.concatenate(([0], sets.ids[:-1].astype(np.int64) + 1))[: len(sets.ids)]
     following[sets.indptr[:-1][sets.sizes > 0]] = 0
     return following
-
-
-def left_levels(left: NDArray[np.uint8], most: int) -> NDArray[np.int64]:
-    """What is subtracted from levels if 0 to ``most`` ids are left: int64[most + 1]; see `SetCodes`."""
-    told = left[: min(most + 1, _NUM_TOLD)].astype(np.int64)
-    more = np.arange(_NUM_TOLD, max(most + 1, _NUM_TOLD))
-    return np.concatenate((told, left[_NUM_TOLD + half_octaves(more)]))
-
-
-def _check_codes(codes: SetCodes) -> None:
-    if codes.left.shape != (len(codes.parameters), NUM_LEFT):
-        raise ValueError("the codes do not fit each other")
-    sizes, others_widths = np.diff(codes.level_starts), codes.parameters[:, 2]
-    if others_widths[0] >= 0 or (np.diff(sizes)[others_widths[1:] >= 0] != 0).any():
-        raise ValueError("the codes do not fit each other")
 
 
 def _check_sets(
@@ -476,18 +393,12 @@ def _check_sets(
         raise ValueError("the sets do not fit their codes")
 
 
-def half_octaves(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Twice the logarithm to base 2 of counts below 2**31, rounded; 0 for 0."""
-    octaves = np.frexp(np.maximum(counts, 1))[1].astype(np.int64) - 1
-    return np.asarray(2 * octaves + (counts * counts >= np.int64(2) << 2 * octaves))
-
-
 def _read_codes(
     words: NDArray[np.uint64], num_bits: int, bits: NDArray[np.int64], widths: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The numbers whose codes begin at some bits, and the bits after them: int64[n] both."""
     if len(bits) and not 0 <= bits.min() <= bits.max() <= num_bits:
-        raise ValueError(_DAMAGED)
+        raise ValueError(DAMAGED)
     codes = bits_at(words, bits)
     unary = np.bitwise_count(codes ^ (codes + _ONE))
     numbers, lengths = _numbers(codes, unary, widths)
@@ -503,9 +414,9 @@ def _numbers(
     ----------
     unary : how many ones the bits begin with, and one more.
     """
-    is_long = unary > _LONGEST_UNARY
+    is_long = unary > LONGEST_UNARY
     ones = np.where(is_long, 1, unary).astype(np.int64)
     rest = (codes >> ones.view(np.uint64) & _MASKS.take(widths)).view(np.int64)
-    whole = (codes >> np.uint64(_LONGEST_UNARY)).view(np.int64) & 0xFFFFFFFF
+    whole = (codes >> np.uint64(LONGEST_UNARY)).view(np.int64) & 0xFFFFFFFF
     numbers = np.where(is_long, whole, ((ones - 1) << widths) + rest)
-    return numbers, np.where(is_long, _LONGEST_UNARY + 32, ones + widths)
+    return numbers, np.where(is_long, LONGEST_UNARY + 32, ones + widths)

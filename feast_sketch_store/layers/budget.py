@@ -1,7 +1,7 @@
 """Budgets: the targets that a sealed layer is built for."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from feast_sketch_store.structures.goals import Goal
+from feast_sketch_store.structures.goals import MEMORY, Goal
 
 
 @dataclass(frozen=True)
@@ -71,4 +71,15 @@ class FeatureBudget:
     semantics: str = "replace"
     since: int = NO_TIMESTAMP
     is_static: bool = False
+<<<<<<< HEAD
     lists_rows: bool = False
+=======
+
+    def shared(self, share: float) -> "FeatureBudget":
+        """The same for a layer with a share of the rows, 0 to 1: it has that share of the memory, too."""
+        targets = dict(self.targets)
+        for name, target in targets.items():
+            if isinstance(target, Goal) and target.measure == MEMORY:
+                targets[name] = replace(target, amount=share * target.amount)
+        return replace(self, targets=targets)
+>>>>>>> fd8bde51c5220cf5010bd8cd350b67bc1f97269f

@@ -78,7 +78,8 @@ def seal(
     vocabularies : of some features, the values in the order of their ids: all values of the rows, or those
         that a cut leaves. By default a layer numbers its own values, from the most popular
         one on.
-    hash_range : whose rows are sealed; the others are left out.
+    hash_range : whose rows are sealed; the others are left out. Of the memory that a feature may take, the
+        layer gets its share by the number of its rows.
 
     Raises
     ------
@@ -88,6 +89,7 @@ def seal(
     """
     if hash_range != EVERYTHING:
         first, end = hash_range.rows_of(keys.entity_hashes)
+        budget = budget.shared((end - first) / max(1, len(keys)))
         keys, batches = keys.take(np.arange(first, end)), _between(batches, first, end)
     builder = SketchLayerBuilder(keys, codecs)
     for places, rows in batches:
@@ -189,9 +191,9 @@ class SketchLayerBuilder:
             twins = expected_twins(len(self._keys), budget.presence_error_rate)
             list_bytes += _INDEX_MARGIN_BYTES + 8 * _TWINS_DEVIATIONS * math.sqrt(2 * twins)
         for name, target in targets.items():
-            # Values whose ids are given are the same in other layers, so none of them can be cut here.
-            if isinstance(target, Goal) and target.measure == MEMORY and name not in vocabularies:
-                targets[name] = fit_to_memory(self._features[name], target, list_bytes)
+            if isinstance(target, Goal) and target.measure == MEMORY:
+                feature, may_cut = self._features[name], name not in vocabularies
+                targets[name] = fit_to_memory(feature, target, list_bytes, may_cut=may_cut)
         return replace(budget, targets=targets)
 
     def _presence_and_structures(self, plan: LayerPlan) -> tuple[Presence, list[Structure], Kept]:

@@ -28,7 +28,7 @@ _TRIAL_ERROR = 0.01  # about, of the bits of sets that were coded for some of th
 _TREE_BYTES = 1.25  # of a value, at most about; a count tree has as much to tell beside its codes
 
 
-def fit_to_memory(feature: CollectedFeature, goal: Goal, list_bytes: float) -> Goal:
+def fit_to_memory(feature: CollectedFeature, goal: Goal, list_bytes: float, *, may_cut: bool = True) -> Goal:
     """Cut a feature to its memory, and return the goal for the choice of structures.
 
     Parameters
@@ -36,6 +36,7 @@ def fit_to_memory(feature: CollectedFeature, goal: Goal, list_bytes: float) -> G
     feature : taken up and numbered; values may be cut.
     goal : with the bytes of the whole feature.
     list_bytes : of the list of rows that sets need; 0 if the layer has one in any case.
+    may_cut : whether values may be cut; those whose ids are given may not, as other layers have the same.
 
     Returns
     -------
@@ -48,7 +49,7 @@ def fit_to_memory(feature: CollectedFeature, goal: Goal, list_bytes: float) -> G
     if not len(feature.vocabulary):
         return goal
     if goal.structure in (AUTO, SETS, COMPACT_SETS):
-        return _in_sets(feature, goal, list_bytes)
+        return _in_sets(feature, goal, list_bytes, 1 if may_cut else len(feature.vocabulary))
     if registry.wanted(goal) is not BloomTable:
         return goal  # a registered structure offers for itself
     return _in_filter(feature, goal)
@@ -60,7 +61,8 @@ def num_trial_rows(num_rows: int, num_facts: int) -> int:
     return min(num_rows, max(_TRIAL_ROWS, int(num_rows * share)))
 
 
-def _in_sets(feature: CollectedFeature, goal: Goal, list_bytes: float) -> Goal:
+def _in_sets(feature: CollectedFeature, goal: Goal, list_bytes: float, fewest: int) -> Goal:
+    """Keep as many values as there is memory for, and ``fewest`` at least."""
     num_rows = len(feature.states)
     num_coded = num_trial_rows(num_rows, feature.num_facts)
     members = first_rows(feature, num_coded)
@@ -75,9 +77,10 @@ def _in_sets(feature: CollectedFeature, goal: Goal, list_bytes: float) -> Goal:
         sets += _TREE_BYTES * number if goal.structure == COMPACT_SETS else 0
         return sets + feature.vocabulary_bytes_of(number) + list_bytes
 
-    if (least := size_bytes(1)) > goal.amount:
-        raise _too_little(feature, goal, least, "for its most popular value alone")
-    low, high = 1, len(ids)
+    if (least := size_bytes(fewest)) > goal.amount:
+        what = "its most popular value alone" if fewest == 1 else "the vocabulary that is given"
+        raise _too_little(feature, goal, least, f"for {what}")
+    low, high = fewest, len(ids)
     if size_bytes(high) <= goal.amount:
         low = high
     while low + 1 < high:

@@ -1,21 +1,31 @@
 """What the NumPy kernel takes for sets, beside the compiled one: their codes, and reads of `SketchReader`.
 
 The codes are of sets of equal sizes, and of sizes that differ as those of real histories do: a few sets are
-twenty times as large as the median. Both kernels read the same rows in turns.
+twenty times as large as the median. Both kernels read the same rows in turns. Readers prepare their rows by
+the kernel that is there when they start, so those of both kernels are processes of their own:
+
+    python tests/benchmarks/numpy_kernel.py FOLDER    reads users as it is told, and prints how long it takes
 """
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
 from types import ModuleType
+from typing import Self
 
 import numpy as np
 from feast.types import Int64
-from measure import interleaved, number, print_set_up, print_table
+from measure import interleaved, number, print_set_up, print_table, seconds
 from numpy.typing import NDArray
 from stores import UserRows, sketch, temporary_folder
 
-from feast_sketch_store import SketchReader, kernel
-from feast_sketch_store.kernel import compiled, reference, reference_lists, reference_rows, reference_sets
+from feast_sketch_store import SketchReader
+from feast_sketch_store.kernel import reference_sets
 from feast_sketch_store.succinct import GolombSets, SetCode
 
 NUM_ROWS = 5_000
@@ -61,6 +71,8 @@ def _codes(name: str, sets: GolombSets, rounds: int, calls: int) -> Iterator[lis
     def of(module: ModuleType) -> Callable[[NDArray[np.int64]], object]:
         return lambda rows: module.read_sets(*arguments, rows, 0)
 
+    from feast_sketch_store.kernel import compiled  # which a process of the other kernel may not have
+
     sides = {"compiled": of(compiled), "NumPy": of(reference_sets)}
     for batch in BATCHES:
 
@@ -77,42 +89,56 @@ def _reads(rounds: int, calls: int) -> Iterator[list[str]]:
     with temporary_folder() as folder:
         store = sketch(folder, rows, structure="sets")
         store.write(rows.to_feast())
-        reader = SketchReader(folder / "sketch", "history", "shop", refresh_interval_seconds=1e9)
-        reader.csr("viewed", np.arange(NUM_ROWS))
-
-        def by(*modules: ModuleType) -> Callable[[NDArray[np.int64]], object]:
-            def read(users: NDArray[np.int64]) -> object:
-                with _kernel(*modules):
-                    return reader.csr("viewed", users)
-
-            return read
-
-        sides = {
-            "compiled": by(compiled),
-            "NumPy": by(reference, reference_rows, reference_lists, reference_sets),
-        }
-        for batch in BATCHES:
-
-            def users(call: int, batch: int = batch) -> NDArray[np.int64]:
-                return np.random.default_rng(call).choice(NUM_ROWS, batch, replace=False)
-
-            yield _line(
-                "SketchReader.csr, 20 each", batch, interleaved(sides, users, rounds=rounds, calls=calls)
-            )
+        with ExitStack() as stack:
+            kernels = {"compiled": "compiled", "NumPy": "numpy"}
+            sides = {side: stack.enter_context(_Process(folder, name)) for side, name in kernels.items()}
+            for batch in BATCHES:
+                samples: dict[str, list[float]] = {side: [] for side in sides}
+                for turn in range(-1, rounds):
+                    for side, process in sides.items():
+                        times = process.read(batch, max(turn, 0) * calls, calls)
+                        samples[side] += times if turn >= 0 else []
+                yield _line(
+                    "SketchReader.csr, 20 each",
+                    batch,
+                    {side: median(times) for side, times in samples.items()},
+                )
 
 
-@contextmanager
-def _kernel(*modules: ModuleType) -> Iterator[None]:
-    """Let the store use the functions of other modules."""
-    names = [name for name in kernel.__all__ if hasattr(compiled, name) and name[0].islower()]
-    before = {name: getattr(kernel, name) for name in names}
-    for name in names:
-        setattr(kernel, name, next(getattr(m, name) for m in modules if hasattr(m, name)))
-    try:
-        yield
-    finally:
-        for name, function in before.items():
-            setattr(kernel, name, function)
+class _Process:
+    """A process that reads by one of the kernels."""
+
+    def __init__(self, folder: Path, name: str):
+        environment = {**os.environ, "FEAST_SKETCH_STORE_KERNEL": name}
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, folder],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True,
+        )  # fmt: skip
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate()
+
+    def read(self, batch: int, first: int, calls: int) -> list[float]:
+        """Seconds of some calls."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(json.dumps([batch, first, calls]), file=self._process.stdin, flush=True)
+        return json.loads(self._process.stdout.readline())
+
+
+def _serve(folder: str) -> None:
+    reader = SketchReader(Path(folder) / "sketch", "history", "shop", refresh_interval_seconds=1e9)
+    reader.csr("viewed", np.arange(NUM_ROWS))
+    for line in sys.stdin:
+        batch, first, calls = json.loads(line)
+        users = [
+            np.random.default_rng(call).choice(NUM_ROWS, batch, replace=False)
+            for call in range(first, first + calls)
+        ]
+        print(json.dumps([seconds(reader.csr, "viewed", some)[0] for some in users]), flush=True)
 
 
 def _line(name: str, batch: int, times: dict[str, float]) -> list[str]:
@@ -121,3 +147,7 @@ def _line(name: str, batch: int, times: dict[str, float]) -> list[str]:
         print(f"{name}: {ratio:.0f} times, more than {MOST}\n")
     per_row = [number(time / batch * 1e6) for time in times.values()]
     return [name, f"{batch:,}", *per_row, f"{ratio:.1f}"]
+
+
+if __name__ == "__main__":
+    _serve(sys.argv[1])

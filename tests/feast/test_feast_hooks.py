@@ -61,11 +61,11 @@ ATTRIBUTES = {"_versioned_read_supported", "_online_store", "ONLINE_STORE_CLASS_
 OF_CLIENTS = {"_get_conn"}  # behind client libraries that are not here
 OF_ENGINES = {"_get_feature_view_spark_session"}  # behind packages that are not here; see tests/engines
 HOOKS = {*FUNCTIONS, *ATTRIBUTES, *OF_CLIENTS, *OF_ENGINES}
-PUBLIC_BY_NAME = {  # and undocumented
+PUBLIC_BY_NAME = {
     "track_feature_statuses",
     "bin_feature_count",
     "ONLINE_STORE_CLASS_FOR_TYPE",
-}
+}  # and undocumented
 OF_NAMED_TUPLES = {"_replace", "_asdict", "_fields", "_make"}
 
 

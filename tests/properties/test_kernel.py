@@ -22,6 +22,7 @@ from feast_sketch_store.kernel import (
     SetCodes,
     Table,
     reference,
+    reference_gaps,
     reference_rows,
     reference_sets,
 )
@@ -429,6 +430,7 @@ def test_ascending_numbers(kept, data):
     places = np.array(data.draw(st.lists(st.integers(0, len(numbers) - 1))) if len(numbers) else [], np.int64)
     for side in (compiled, reference_rows):
         assert_equal(side.take_ascending(kept.parts, places), numbers[places])
+        assert_equal(side.take_ascending(kept.parts, places[:3]), numbers[places[:3]])
 
 
 @REPEATABLE
@@ -440,7 +442,13 @@ def test_rows_of_hashes(num_rows, rate, seed, is_crowded):
     wanted = np.concatenate((hashes, hashes ^ np.uint64(1), chance.integers(0, 2**64, 50, np.uint64)))
     rows = reference_rows.find_rows(index, wanted)
     assert_equal(compiled.find_rows(index, wanted), rows)
+    assert_equal(np.concatenate([reference_rows.find_rows(index, few) for few in by_three(wanted)]), rows)
     assert rows[: len(hashes)].tolist() == list(range(len(hashes)))
+
+
+def by_three(wanted):
+    """So few that the NumPy kernel looks for each by itself."""
+    return np.split(wanted, range(3, len(wanted), 3))
 
 
 def damaged(words, chance):
@@ -469,16 +477,21 @@ def test_damaged_numbers_and_indexes_are_read_alike_or_refused_by_both(kept, by_
     twins = np.unique(chance.integers(0, 2**64, 5, np.uint64))
     size = ((kept.num_buckets - 1) << kept.lows.width) + 1
     found = []
-    for side in (compiled, reference_rows):
+    for side, split in (
+        (compiled, by_three),
+        (reference_rows, lambda wanted: [wanted]),
+        (reference_rows, by_three),
+    ):
         try:
             if by_value:
-                wanted = np.append(numbers, twins)
-                found.append(side.find_rows(RowIndex(read, size, twins), wanted).tolist())
+                index = RowIndex(read, size, twins)
+                parts = [side.find_rows(index, few).tolist() for few in split(np.append(numbers, twins))]
             else:
-                found.append(side.take_ascending(read, np.arange(len(kept))).tolist())
+                parts = [side.take_ascending(read, few).tolist() for few in split(np.arange(len(kept)))]
+            found.append(list(itertools.chain(*parts)))
         except ValueError as error:
             found.append(str(error))
-    assert found[0] == found[1]
+    assert found[0] == found[1] == found[2]
 
 
 @st.composite
@@ -496,7 +509,7 @@ def coded_sets(draw):
         features.append((draw(st.integers(0, 30)), draw(st.integers(0, 2)), others_width, num_symbols))
     starts = np.cumsum([0] + [num_symbols for *_, num_symbols in features])
     levels = rng.integers(0, draw(st.sampled_from([1, 20, 70, 256])), starts[-1]).astype(np.uint8)
-    left = rng.integers(0, draw(st.sampled_from([1, 20, 256])), (len(features), reference_sets.NUM_LEFT))
+    left = rng.integers(0, draw(st.sampled_from([1, 20, 256])), (len(features), reference_gaps.NUM_LEFT))
     codes = SetCodes(np.array([feature[:3] for feature in features]), starts, levels, left.astype(np.uint8))
     shares = rng.choice([0, 0.02, 0.1, 0.5, 0.9, 0.98, 1], len(features))
     mean = draw(st.sampled_from([3, 10, 100]))
@@ -520,11 +533,15 @@ def starts_of(ends):
     return EliasFano.build(starts, int(ends[-1]) + 1 if len(ends) else 1).parts
 
 
-@pytest.fixture(scope="module", params=[1, 2, 64], ids="numpy reads {} rows or more at a time".format)
+@pytest.fixture(
+    scope="module", params=[(1, 0), (2, 0), (64, 0), (64, 64)], ids=["lock step", "two", "each", "alone"]
+)
 def few_rows(request):
-    """Below how many rows the NumPy kernel reads sets one by one."""
+    """From how many rows on the NumPy kernel reads sets in lock step, and up to how many without arrays."""
+    in_step, alone = request.param
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reference_sets, "_FEW_ROWS", request.param)
+        patch.setattr(reference_gaps, "_FEW_ROWS", in_step)
+        patch.setattr(reference_sets, "_ONE_BY_ONE", alone)
         yield
 
 
@@ -585,7 +602,7 @@ def test_damaged_sets_are_read_alike_or_refused_by_both(few_rows, sets, data):
 )
 def test_sets_that_nothing_they_could_be_coded_with_precedes_are_refused(side, others_widths, starts):
     parameters = np.array([(3, 0, width) for width in others_widths])
-    left = np.zeros((len(parameters), reference_sets.NUM_LEFT), np.uint8)
+    left = np.zeros((len(parameters), reference_gaps.NUM_LEFT), np.uint8)
     codes = SetCodes(parameters, np.array(starts), np.zeros(starts[-1], np.uint8), left)
     headers, indptr = np.zeros((1, len(others_widths)), np.int32), np.zeros(len(others_widths) + 1, np.int64)
     with pytest.raises(ValueError, match="do not fit each other"):
@@ -593,7 +610,7 @@ def test_sets_that_nothing_they_could_be_coded_with_precedes_are_refused(side, o
 
 
 def test_sets_for_which_there_is_no_room_at_first():
-    left = np.zeros((1, reference_sets.NUM_LEFT), np.uint8)
+    left = np.zeros((1, reference_gaps.NUM_LEFT), np.uint8)
     codes = SetCodes(np.array([[3, 0, -1]]), np.array([0, 5000]), np.zeros(5000, np.uint8), left)
     headers, indptr = np.full((40, 1), 5000, np.int32), np.arange(41) * 5000
     words, ends = compiled.write_sets(codes, headers, indptr, np.tile(np.arange(5000, dtype=np.int32), 40))
