@@ -28,8 +28,8 @@ from feast_sketch_store.structures.costs import Popularity
 from feast_sketch_store.structures.feature_rows import FeatureRows
 from feast_sketch_store.structures.goals import Goal, Offer
 from feast_sketch_store.structures.lists import codes_from, describe_codes
-from feast_sketch_store.structures.parts import Described, Parts, checked, prefixed
-from feast_sketch_store.succinct import TimedLists
+from feast_sketch_store.structures.parts import WORDS, Described, Parts, checked, describe_packed, prefixed
+from feast_sketch_store.succinct import PackedInts, TimedLists
 
 
 class CountsAnswer(Answer):
@@ -184,7 +184,7 @@ class Counts(Structure):
     def size_bytes_of(self, feature: str) -> float:
         """Bytes of one feature."""
         own = self.features[feature]
-        return own.lists.size_bytes + own.counts.nbytes + own.vocabulary.packed_bytes
+        return own.lists.size_bytes + PackedInts.pack(own.counts).size_bytes + own.vocabulary.packed_bytes
 
     @property
     def fact_bits(self) -> int:
@@ -197,6 +197,7 @@ class Counts(Structure):
         arrays: dict[str, NDArray[np.generic]] = {}
         for number, feature in enumerate(self.features.values()):
             codes, own = describe_codes(feature.lists)
+            counts = PackedInts.pack(feature.counts)
             entries.append(
                 {
                     "name": feature.codec.feature,
@@ -207,10 +208,11 @@ class Counts(Structure):
                     "max_error": feature.max_error,
                     "mean_error": feature.mean_error,
                     "num_items": feature.num_items,
+                    "counts": describe_packed(counts),
                     **codes,
                 }
             )
-            own |= {"counts": feature.counts, **prefixed("vocabulary", feature.vocabulary.to_packed())}
+            own |= {f"counts.{WORDS}": counts.words, **prefixed("vocabulary", feature.vocabulary.to_packed())}
             arrays |= prefixed(str(number), own)
         return {"features": entries}, arrays
 
@@ -254,7 +256,8 @@ def _from_snapshot(entry: Mapping[str, Any], parts: Parts) -> CountsFeature:
     )
     codec = FeatureCodec(checked(entry["name"], str), entry["value_field"], COUNTS, counting=counting)
     vocabulary = parts.vocabulary("vocabulary", codec)
-    lists, counts = codes_from(entry, parts), parts.array("counts", np.int64)
+    lists, packed = codes_from(entry, parts), parts.packed("counts", entry["counts"])
+    counts = packed.take(np.arange(packed.length))
     num_items, max_error = checked(entry["num_items"], int), checked(entry["max_error"], int)
     mean_error = checked(entry["mean_error"], float)
     if lists.code.num_symbols != len(vocabulary) or num_items < 0 or max_error < 0:
