@@ -107,6 +107,12 @@ def _swap_alive(layer: Layer) -> None:
     _array("listed.deleted", partial(_put, [place, other], [1, 0]), layer)
 
 
+def _keep_one_count(layer: Layer) -> None:
+    """Leave a feature with the most frequent of its counts."""
+    _tell("structures/counts/features/0/counts", {"width": 0, "base": 1, "length": 1}, layer)
+    layer.arrays["counts.0.counts.words"] = layer.arrays["counts.0.counts.words"][:0]
+
+
 _COMPACT = "structures/compact_sets/features"
 _SETS, _BLOOM, _SCALARS = "structures/sets", "structures/bloom", "structures/scalars"
 
@@ -272,9 +278,9 @@ _CHANGES: dict[str, list[tuple[str, str, Change]]] = {
         ("counts", "counts whose codes are ones", partial(_array, "counts.1.codes.words", _all_ones)),
     ],
     "counts": [
-        ("counts", "a count of 0", partial(_array, "counts.0.counts", partial(_put, 0, 0))),
-        ("counts", "a count of more", partial(_array, "counts.1.counts", partial(_put, 0, 2**54 + 1))),
-        ("counts", "fewer counts", partial(_array, "counts.0.counts", lambda a: a[:1])),
+        ("counts", "a count of 0", partial(_tell, "structures/counts/features/0/counts/base", 0)),
+        ("counts", "a count of more", partial(_tell, "structures/counts/features/1/counts/base", 2**54)),
+        ("counts", "one count", _keep_one_count),
     ],
     "clustered": [
         (

@@ -6,7 +6,7 @@ the groups of a row are small. What a count takes is then what it tells of a val
 values were all counted once has one group, and takes a few bits more than a set.
 
 Counts that need not be exact are rounded to few different ones before (`rows.counting`), which makes fewer
-and larger groups.
+and larger groups. They stay exact if rounding saves next to nothing.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,8 +28,10 @@ from feast_sketch_store.structures.costs import Popularity
 from feast_sketch_store.structures.feature_rows import FeatureRows
 from feast_sketch_store.structures.goals import Goal, Offer
 from feast_sketch_store.structures.lists import codes_from, describe_codes
-from feast_sketch_store.structures.parts import Described, Parts, checked, prefixed
-from feast_sketch_store.succinct import TimedLists
+from feast_sketch_store.structures.parts import WORDS, Described, Parts, checked, describe_packed, prefixed
+from feast_sketch_store.succinct import PackedInts, TimedLists
+
+_WORTH_ROUNDING = 0.99  # of the bytes of exact counts; at more of them counts stay exact
 
 
 class CountsAnswer(Answer):
@@ -81,6 +83,11 @@ class CountsFeature(SealedFeature):
         return self.num_items
 
     @property
+    def code_bytes(self) -> int:
+        """Bytes of the values and their counts, vocabulary not counted."""
+        return self.lists.size_bytes + PackedInts.pack(self.counts).size_bytes
+
+    @property
     def counting(self) -> Counting:
         """How exact the counts are."""
         assert self.codec.counting is not None
@@ -117,7 +124,7 @@ class CountsFeature(SealedFeature):
 
     def _nearest(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
         """The nearest counts that the rows have, and others as they are where these are too far."""
-        if self.counting.is_exact or not len(self.counts):
+        if not self.max_error:
             return counts
         known = np.sort(self.counts)
         above = np.searchsorted(known, counts).clip(max=len(known) - 1)
@@ -184,7 +191,7 @@ class Counts(Structure):
     def size_bytes_of(self, feature: str) -> float:
         """Bytes of one feature."""
         own = self.features[feature]
-        return own.lists.size_bytes + own.counts.nbytes + own.vocabulary.packed_bytes
+        return own.code_bytes + own.vocabulary.packed_bytes
 
     @property
     def fact_bits(self) -> int:
@@ -197,6 +204,7 @@ class Counts(Structure):
         arrays: dict[str, NDArray[np.generic]] = {}
         for number, feature in enumerate(self.features.values()):
             codes, own = describe_codes(feature.lists)
+            counts = PackedInts.pack(feature.counts)
             entries.append(
                 {
                     "name": feature.codec.feature,
@@ -207,10 +215,11 @@ class Counts(Structure):
                     "max_error": feature.max_error,
                     "mean_error": feature.mean_error,
                     "num_items": feature.num_items,
+                    "counts": describe_packed(counts),
                     **codes,
                 }
             )
-            own |= {"counts": feature.counts, **prefixed("vocabulary", feature.vocabulary.to_packed())}
+            own |= {f"counts.{WORDS}": counts.words, **prefixed("vocabulary", feature.vocabulary.to_packed())}
             arrays |= prefixed(str(number), own)
         return {"features": entries}, arrays
 
@@ -235,15 +244,23 @@ def _built(feature: FeatureRows, order: NDArray[np.int64]) -> CountsFeature:
     items = Csr.placed(parts, len(order)).take(order)
     weights = np.ones(len(items.ids), np.int64) if items.weights is None else items.weights
     written, places, times = np.unique(weights, return_inverse=True, return_counts=True)
-    rounded = Rounded.of(written, times, codec.counting)
-    by_frequency = np.argsort(-np.bincount(rounded.places, times, len(rounded.read)), kind="stable")
-    numbers = np.empty(len(by_frequency), np.int64)
-    numbers[by_frequency] = np.arange(len(by_frequency))
-    ages, ids = numbers[rounded.places[places]], items.ids.astype(np.int32)
-    within = np.lexsort((ids, ages, items.rows))
-    lists = TimedLists.build(feature.counts, items.indptr, ids[within], ages[within])
-    errors = rounded.max_error, rounded.mean_error(times)
-    return CountsFeature(codec, feature.vocabulary, len(ids), lists, rounded.read[by_frequency], *errors)
+
+    def coded(counting: Counting) -> CountsFeature:
+        rounded = Rounded.of(written, times, counting)
+        by_frequency = np.argsort(-np.bincount(rounded.places, times, len(rounded.read)), kind="stable")
+        numbers = np.empty(len(by_frequency), np.int64)
+        numbers[by_frequency] = np.arange(len(by_frequency))
+        ages, ids = numbers[rounded.places[places]], items.ids.astype(np.int32)
+        within = np.lexsort((ids, ages, items.rows))
+        lists = TimedLists.build(feature.counts, items.indptr, ids[within], ages[within])
+        errors = rounded.max_error, rounded.mean_error(times)
+        return CountsFeature(codec, feature.vocabulary, len(ids), lists, rounded.read[by_frequency], *errors)
+
+    exact = coded(Counting())
+    if codec.counting.is_exact:
+        return exact
+    rounded = coded(codec.counting)
+    return rounded if rounded.code_bytes < _WORTH_ROUNDING * exact.code_bytes else exact
 
 
 def _from_snapshot(entry: Mapping[str, Any], parts: Parts) -> CountsFeature:
@@ -254,7 +271,8 @@ def _from_snapshot(entry: Mapping[str, Any], parts: Parts) -> CountsFeature:
     )
     codec = FeatureCodec(checked(entry["name"], str), entry["value_field"], COUNTS, counting=counting)
     vocabulary = parts.vocabulary("vocabulary", codec)
-    lists, counts = codes_from(entry, parts), parts.array("counts", np.int64)
+    lists, packed = codes_from(entry, parts), parts.packed("counts", entry["counts"])
+    counts = packed.take(np.arange(packed.length))
     num_items, max_error = checked(entry["num_items"], int), checked(entry["max_error"], int)
     mean_error = checked(entry["mean_error"], float)
     if lists.code.num_symbols != len(vocabulary) or num_items < 0 or max_error < 0:

@@ -142,6 +142,22 @@ def test_verification_tells_what_differs():
         assert [*layer.missing(rows_of(other))] == ["has other values of feature 'viewed' than the row log"]
 
 
+@pytest.mark.parametrize(("most", "is_rounded"), [(60, True), (2, False)])
+def test_counts_are_rounded_where_that_saves_something(most, is_rounded):
+    """Of counts up to 2 none may be rounded by 40 % of it, so there is nothing to save."""
+    rng = np.random.default_rng(2)
+    rows = [
+        {f"v{v}": int(rng.integers(1, most + 1)) for v in rng.choice(90, 30, replace=False)}
+        for _ in range(50)
+    ]
+    layers = [layer_of(rows_of(rows, counting)) for counting in (Counting(), Counting(relative=0.4))]
+    exact, rounded = (layer.features["viewed"] for layer in layers)
+    assert (rounded.max_error > 0) == is_rounded
+    assert (rounded.code_bytes < 0.99 * exact.code_bytes) == is_rounded
+    assert rounded.rounding_errors == (rounded.max_error, rounded.mean_error)
+    assert exact.rounding_errors is None
+
+
 def test_no_rows_can_be_sealed():
     layer = layer_of(rows_of([]))
     assert len(layer.read(user_hashes([1]), ["viewed"]).found) == 0

@@ -1,6 +1,6 @@
 // Lists of items with times, and counts, which are coded alike.
 
-import { Ascending, BitReader, bigInteger, bitsAt, fieldOf, integer, vocabulary } from "./codes.mjs";
+import { Ascending, BitReader, Packed, bigInteger, bitsAt, fieldOf, integer, vocabulary } from "./codes.mjs";
 import { MAX_CODE_WIDTH, list, text, sum, named } from "./common.mjs";
 import { must } from "./container.mjs";
 
@@ -107,7 +107,8 @@ class Counted extends Numbered {
   constructor(parts, entry) {
     super(parts, entry);
     this.countsFeature = text(entry, "counts_feature");
-    this.counts = [...parts.array("counts", "I64").values];
+    const packed = Packed.from(parts, "counts", entry.counts);
+    this.counts = Array.from({ length: packed.length }, (_, number) => packed.at(number));
     must(this.counts.every((count) => count >= 1n && count <= MAX_COUNT), "counts", "a count is none");
   }
 
