@@ -71,9 +71,7 @@ class FeatureBudget:
     semantics: str = "replace"
     since: int = NO_TIMESTAMP
     is_static: bool = False
-<<<<<<< HEAD
     lists_rows: bool = False
-=======
 
     def shared(self, share: float) -> "FeatureBudget":
         """The same for a layer with a share of the rows, 0 to 1: it has that share of the memory, too."""
@@ -82,4 +80,3 @@ class FeatureBudget:
             if isinstance(target, Goal) and target.measure == MEMORY:
                 targets[name] = replace(target, amount=share * target.amount)
         return replace(self, targets=targets)
->>>>>>> fd8bde51c5220cf5010bd8cd350b67bc1f97269f
