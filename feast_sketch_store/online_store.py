@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
-from feast import Entity, FeatureStore
+from feast import Entity, FeatureService, FeatureStore
 from feast.feature_view import FeatureView
 from feast.field import Field as FeastField
 from feast.infra.infra_object import InfraObject
 from feast.infra.online_stores.online_store import OnlineStore
+from feast.infra.registry.base_registry import BaseRegistry
 from feast.infra.supported_async_methods import SupportedAsyncMethods
+from feast.online_response import OnlineResponse
 from feast.protos.feast.core.Registry_pb2 import Registry as RegistryProto
 from feast.protos.feast.serving.ServingService_pb2 import GetOnlineFeaturesResponse
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey as EntityKeyProto
@@ -26,11 +28,12 @@ from feast.utils import _get_table_entity_values
 from numpy.typing import NDArray
 from pydantic import Field, SecretStr, StrictStr, field_validator, model_validator
 
-from feast_sketch_store.adapter import backing, single
+from feast_sketch_store.adapter import backing, planned, single
 from feast_sketch_store.adapter.advice import Hint, advice, summary, untold
 from feast_sketch_store.adapter.backing import FAIL, BackingStore, Steps
 from feast_sketch_store.adapter.expiry import warn_of_read, warn_of_write
 from feast_sketch_store.adapter.list_updates import updates
+from feast_sketch_store.adapter.plans import Plan, Plans
 from feast_sketch_store.adapter.responses import (
     Row,
     add_vectors,
@@ -282,9 +285,11 @@ class SketchOnlineStore(OnlineStore):
         self._views: dict[str, tuple[_Declaration, AnyView]] = kept("views")
         self._settings: dict[str, tuple[_Declaration, _Circumstances]] = kept("settings")  # of the views
         self._opened_backing: tuple[tuple[Any, ...], BackingStore | None] | None = None
+        self._plans = Plans(self.view, self.serves)
 
     def _forget_views(self) -> None:
         self._views.clear()
+        self._plans = Plans(self.view, self.serves)
         self._settings.clear()
         self._opened_backing = None
 
@@ -427,6 +432,73 @@ class SketchOnlineStore(OnlineStore):
         answers = view.read(hashes, features, ttl)
         warn_of_read(view.storage.location, table.name, answers, len(hashes), ttl)
         return answers
+
+    def get_online_features(
+        self,
+        config: RepoConfig,
+        features: list[str] | FeatureService,
+        entity_rows: Any,
+        registry: BaseRegistry,
+        project: str,
+        full_feature_names: bool = False,
+        include_feature_view_version_metadata: bool = False,
+    ) -> OnlineResponse:
+        """See `OnlineStore.get_online_features`. What is asked for is worked out once for all like requests.
+
+        Requests that have anything unusual about them are left to Feast's own method, errors included.
+        """
+        options = full_feature_names, include_feature_view_version_metadata
+        asked = self._planned(config, features, entity_rows, registry, project, *options)
+        answer = None if asked is None else planned.respond(*asked)
+        if answer is not None:
+            return answer
+        return super().get_online_features(config, features, entity_rows, registry, project, *options)
+
+    async def get_online_features_async(
+        self,
+        config: RepoConfig,
+        features: list[str] | FeatureService,
+        entity_rows: Any,
+        registry: BaseRegistry,
+        project: str,
+        full_feature_names: bool = False,
+        include_feature_view_version_metadata: bool = False,
+    ) -> OnlineResponse:
+        """The same on the event loop; looks at the disk are in a thread."""
+        options = full_feature_names, include_feature_view_version_metadata
+        asked = self._planned(config, features, entity_rows, registry, project, *options)
+        if asked is not None:
+            await planned.refresh(asked[0])
+            if (answer := planned.respond(*asked)) is not None:
+                return answer
+        return await super().get_online_features_async(
+            config, features, entity_rows, registry, project, *options
+        )
+
+    def _planned(
+        self,
+        config: RepoConfig,
+        features: list[str] | FeatureService,
+        entity_rows: Any,
+        registry: BaseRegistry,
+        project: str,
+        full_feature_names: bool,
+        with_versions: bool,
+    ) -> tuple[Plan, planned.Columns] | None:
+        """The plan of a request, and its entities; None of one that Feast's own method must answer."""
+        columns = None if self._in_worker else planned.columns_of(entity_rows)
+        if columns is None:
+            return None
+        question = planned.question_of(features, columns, full_feature_names, with_versions)
+        if question is None or len(next(iter(columns.values()))) > _FEW_ENTITIES:
+            return None
+        try:
+            plan = self._plans.of(question, lambda: features, registry, project, config)
+        except Exception as error:  # the question is wrong, or the storage: Feast's own method says so
+            _logger.debug("Feast's own method answers: %r", error)
+            return None
+        values = list(columns.values())
+        return None if plan is None or not planned.takes(plan, values) else (plan, values)
 
     def _read_features_per_fv(
         self,

@@ -1,35 +1,44 @@
 """Answers to ``POST /get-online-features``, byte for byte those of Feast's feature server."""
 
-import asyncio
 import json
 import logging
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 from feast import FeatureStore
 from feast import metrics as feast_metrics
+from feast.feature_server import _resolve_feature_counts, bin_feature_count
+from feast.feature_server_utils import convert_response_to_dict
+from feast.infra.feature_servers.base_config import MetricsConfig
 from feast.permissions.security_manager import get_security_manager
+from feast.protos.feast.serving.ServingService_pb2 import GetOnlineFeaturesResponse
 
 from feast_sketch_store import kernel
-from feast_sketch_store.adapter.responses import MAX_VECTOR_BYTES, STATUSES
+from feast_sketch_store.adapter import planned
+from feast_sketch_store.adapter.plans import Plan, Plans, Question
 from feast_sketch_store.online_store import SketchOnlineStore
-from feast_sketch_store.rows.codecs import VALUE
-from feast_sketch_store.serve.plans import Plan, Plans, Question, to_json
-from feast_sketch_store.view.live import expire_before_of
 
 _logger = logging.getLogger(__name__)
 
 PATH = "/get-online-features"
-_STATUSES = STATUSES[: VALUE + 1]
 _NO_MOMENT = '"1970-01-01T00:00:00Z"'  # of what a request has itself
 
-# Of each view: how many values are present, and how many rows there are.
-_Counts = list[tuple[int, int]]
+# As Starlette does.
+_to_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+
+
+class _Told(NamedTuple):
+    """What of an answer does not depend on the entities: what follows the vectors, and labels of metrics."""
+
+    end: bytes
+    feature_count: str
+    view_count: str
 
 
 class Answers:
-    """Answers requests of one store from prepared rows.
+    """Answers requests of one store from prepared rows. Used from one event loop.
 
     Parameters
     ----------
@@ -37,7 +46,11 @@ class Answers:
     """
 
     def __init__(self, store: FeatureStore, online: SketchOnlineStore):
-        self._plans = Plans(store, online)
+        self._store = store
+        self._plans = Plans(online.view, online.serves, store.config)
+        self._told: WeakKeyDictionary[Plan, _Told] = WeakKeyDictionary()
+        metrics = getattr(getattr(store.config, "feature_server", None), "metrics", None)
+        self._bins = getattr(metrics, "feature_count_bins", MetricsConfig().feature_count_bins)
 
     async def to(self, body: bytes) -> bytes | None:
         """The answer to the body of a request; None if Feast must answer, errors included."""
@@ -49,26 +62,48 @@ class Answers:
             return None
         question, columns = asked
         try:
-            plan = self._plans.of(question)
-        except Exception as error:  # the question is wrong: Feast says so in its own words
+            plan = self._plan(question)
+            if plan is None or not planned.takes(plan, columns):
+                return None
+            began = time.monotonic()
+            await planned.refresh(plan)
+        except Exception as error:  # the question is wrong, or the storage: Feast says so in its own words
             _logger.debug("Feast's server answers: %r", error)
             return None
-        if plan is None or not all(c.takes(values) for c, values in zip(plan.columns, columns, strict=True)):
+        answers = planned.read(plan, columns)
+        vectors = [] if answers is None else [kernel.vectors_to_json(message) for message, _, _ in answers]
+        if answers is None or None in vectors:
             return None
-        began = time.monotonic()
-        for view_plan in plan.views:
-            if not view_plan.view.is_fresh():
-                try:
-                    await asyncio.to_thread(view_plan.view.current)
-                except Exception as error:  # as above
-                    _logger.debug("Feast's server answers: %r", error)
-                    return None
-        read = read_views(plan, columns)
-        if read is None:
-            return None
-        vectors, counts = read
-        _count(plan, len(columns[0]), counts, began, started)
-        return b",".join((b'{"results":[' + _of_request(columns), *vectors)) + plan.end
+        number, told = len(columns[0]), self._told[plan]
+        planned.count(plan, answers, number, time.monotonic() - began)
+        body = b",".join((b'{"results":[' + _of_request(columns), *vectors)) + told.end  # type: ignore[arg-type]
+        _count(told, number, started)
+        return body
+
+    def _plan(self, question: Question) -> Plan | None:
+        store, registry, project = self._store, self._store.registry, self._store.project
+        if question.feature_service:
+            # As in Feast's server, a registry file that has changed is loaded now.
+            registry.get_project(project, allow_cache=True)
+
+        def features() -> Any:
+            if question.feature_service:
+                return registry.get_feature_service(question.feature_service, project, allow_cache=True)
+            return list(question.features)
+
+        plan = self._plans.of(question, features, registry, project, store.config)
+        if plan is not None and plan not in self._told:
+            feature_count, view_count = _resolve_feature_counts(plan.features)
+            self._told[plan] = _Told(
+                _end(plan), bin_feature_count(int(feature_count), self._bins), view_count
+            )
+        return plan
+
+
+def _end(plan: Plan) -> bytes:
+    """What follows the vectors in an answer."""
+    metadata = convert_response_to_dict(GetOnlineFeaturesResponse.FromString(plan.response))["metadata"]
+    return f'],"metadata":{_to_json(metadata)}}}'.encode()
 
 
 def read_body(body: bytes) -> tuple[Question, list[list[Any]]] | None:
@@ -106,49 +141,20 @@ def _question(request: dict[str, Any], names: tuple[str, ...]) -> Question | Non
     return Question(service or "", () if service else tuple(features), full, with_versions, names)
 
 
-def read_views(plan: Plan, columns: Sequence[Sequence[Any]]) -> tuple[list[bytes], _Counts] | None:
-    """The vectors of all views as JSON, and what there is to count; None if only the usual way tells."""
-    hashes = [keys.hashes(columns) for keys in plan.keys]
-    vectors: list[bytes] = []
-    counts: _Counts = []
-    for view, _, features, number, ttl in plan.views:
-        rows, of_entities = view.current().prepared(features), hashes[number]
-        if rows is None or of_entities is None:
-            return None
-        answer = rows.vectors(of_entities, expire_before_of(ttl), _STATUSES, MAX_VECTOR_BYTES)
-        if answer is None:
-            return None
-        message, num_present, num_found = answer
-        vector = kernel.vectors_to_json(message)
-        if vector is None:
-            return None
-        vectors.append(vector)
-        counts.append((num_present, num_found))
-    return vectors, counts
-
-
 def _of_request(columns: Sequence[Sequence[Any]]) -> bytes:
     """The vectors of the entities themselves."""
     number = len(columns[0])
     statuses, moments = ",".join(['"PRESENT"'] * number), ",".join([_NO_MOMENT] * number)
     end = f',"statuses":[{statuses}],"event_timestamps":[{moments}]}}'
-    return ",".join(f'{{"values":{to_json(values)}{end}' for values in columns).encode()
+    return ",".join(f'{{"values":{_to_json(values)}{end}' for values in columns).encode()
 
 
-def _count(plan: Plan, num_entities: int, counts: _Counts, began: float, started: float) -> None:
-    """Count a request that was answered, in Feast's metrics and in those of the views."""
-    now, recorded = time.monotonic(), feast_metrics._config
-    for view_plan, (num_present, num_found) in zip(plan.views, counts, strict=True):
-        view_plan.view.metrics.count_read(num_entities, num_found)
-        num_values = num_entities * len(view_plan.features)
-        feast_metrics.track_feature_statuses(view_plan.name, num_present, num_values - num_present)
-    if recorded.online_features:
-        feast_metrics.track_online_features_entities(num_entities)
-        feast_metrics.track_online_store_read(now - began)
-    if recorded.request:
-        feature_count, view_count = plan.labels
+def _count(told: _Told, num_entities: int, started: float) -> None:
+    """Count a request that was answered, as Feast's server does."""
+    feast_metrics.track_online_features_entities(num_entities)
+    if feast_metrics._config.request:
         latency = feast_metrics.request_latency.labels(
-            endpoint=PATH, feature_count=feature_count, feature_view_count=view_count
+            endpoint=PATH, feature_count=told.feature_count, feature_view_count=told.view_count
         )
         latency.observe(time.monotonic() - started)
         feast_metrics.request_count.labels(endpoint=PATH, status="success").inc()

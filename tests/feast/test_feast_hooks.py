@@ -51,6 +51,7 @@ FUNCTIONS = {  # with their parameters, in order: the package passes most of the
     ),
     "_resolve_feature_counts": (feature_server._resolve_feature_counts, ["features"]),
     "bin_feature_count": (feature_server.bin_feature_count, ["count", "bins"]),
+    "_build_feature_types": (OnlineStore._build_feature_types, ["grouped_refs"]),
     "_get_client": (RedisOnlineStore._get_client, ["self", "online_store_config"]),
     "track_feature_statuses": (
         metrics.track_feature_statuses,
@@ -61,11 +62,11 @@ ATTRIBUTES = {"_versioned_read_supported", "_online_store", "ONLINE_STORE_CLASS_
 OF_CLIENTS = {"_get_conn"}  # behind client libraries that are not here
 OF_ENGINES = {"_get_feature_view_spark_session"}  # behind packages that are not here; see tests/engines
 HOOKS = {*FUNCTIONS, *ATTRIBUTES, *OF_CLIENTS, *OF_ENGINES}
-PUBLIC_BY_NAME = {
+PUBLIC_BY_NAME = {  # and undocumented
     "track_feature_statuses",
     "bin_feature_count",
     "ONLINE_STORE_CLASS_FOR_TYPE",
-}  # and undocumented
+}
 OF_NAMED_TUPLES = {"_replace", "_asdict", "_fields", "_make"}
 
 

@@ -20,6 +20,7 @@ from feast import (
     metrics,
 )
 from feast.feature_server import get_app
+from feast.infra.online_stores.online_store import OnlineStore
 from feast.on_demand_feature_view import on_demand_feature_view
 from feast.protos.feast.types.Value_pb2 import Int64Set, StringList, StringSet, Value
 from feast.repo_config import RepoConfig
@@ -155,10 +156,14 @@ def store(tmp_path_factory):
 
 
 class Apps:
-    """Feast's app, and ours over it. ``handed_over`` counts what Feast's app was asked by ours."""
+    """Feast's app, and ours over it. ``handed_over`` counts what Feast's app was asked by ours.
+
+    Feast's app reads in Feast's own way through `online_read`, unless ours hands a request over to it.
+    """
 
     def __init__(self, store):
         self.feast = get_app(store)
+        self.online = store._get_provider().online_store
         self.handed_over = 0
         self.runner = asyncio.Runner()
 
@@ -174,15 +179,31 @@ class Apps:
     def __exit__(self, *error):
         self.runner.close()
 
+    def feasts_own(self):
+        """What of the store is overridden to answer requests."""
+        names = ("get_online_features_async", "_read_features_per_fv_async")
+        return {name: getattr(OnlineStore, name) for name in names}
+
     def ask(self, app, request, path=PATH, **options):
         return self.runner.run(ask(app, request, path, **options))
 
     def assert_alike(self, request, **options):
         """Both answer alike: the answer, and whether ours came without Feast's."""
         before = self.handed_over
-        wanted, answer = (self.ask(app, request, **options) for app in (self.feast, self.ours))
+        with pytest.MonkeyPatch.context() as patch:
+            for name, method in self.feasts_own().items():
+                patch.setattr(self.online, name, method.__get__(self.online))
+            wanted = self.ask(self.feast, request, **options)
+        answer = self.ask(self.ours, request, **options)
         assert answer == wanted
         return answer, self.handed_over == before
+
+
+class AppsWithExpiry(Apps):
+    """Feast itself knows no expired rows."""
+
+    def feasts_own(self):
+        return {"get_online_features_async": OnlineStore.get_online_features_async}
 
 
 async def ask(app, request, path=PATH, method="POST", kind=b"application/json", chunks=1):
@@ -483,12 +504,38 @@ def test_expired_rows_are_told_as_feast_does(tmp_path):
     moments = [datetime.now(UTC) - timedelta(hours=hours) for hours in (0, 2)]
     rows = [(entity_key(user_id=n), row, moment, None) for n, moment in enumerate(moments)]
     online.online_write_batch(config, view, rows, None)
-    with Apps(store) as apps:
+    with AppsWithExpiry(store) as apps:
         for users in ([0], [1], [0, 1]):
             (_, _, body), is_own = apps.assert_alike({**GOOD, "entities": {"user_id": users}})
             assert is_own == (1 not in users)
             wanted = ["OUTSIDE_MAX_AGE" if user else "PRESENT" for user in users]
             assert json.loads(body)["results"][1]["statuses"] == wanted
+
+
+@common
+@given(request=plain_requests())
+def test_the_store_answers_as_feast_does_through_it(apps, store, request):
+    """Without a server: `get_online_features` and its twin, and the types that the response knows."""
+    features = request.get("features") or store.get_feature_service(request["feature_service"])
+    options = {"full_feature_names": request.get("full_feature_names", False)}
+    key = "include_feature_view_version_metadata"
+    options[key] = request.get(key, False)
+    columns = request["entities"]
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    online, asked = apps.online, []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(online, "_read_features_per_fv", OnlineStore._read_features_per_fv.__get__(online))
+        get = OnlineStore.get_online_features.__get__(online)
+        arguments = {"registry": store.registry, "project": store.project, "config": store.config}
+        wanted = get(features=features, entity_rows=columns, **arguments, **options)
+        patch.setattr(OnlineStore, "get_online_features", lambda *_, **__: asked.append("Feast"))
+        answers = [store.get_online_features(features, entities, **options) for entities in (columns, rows)]
+        answers.append(apps.runner.run(store.get_online_features_async(features, rows, **options)))
+    assert not asked
+    for answer in answers:
+        assert answer.proto == wanted.proto or "nan" in str(wanted.proto)
+        assert answer.proto.SerializeToString() == wanted.proto.SerializeToString()
+        assert answer._feature_types == wanted._feature_types
 
 
 # -- metrics -----------------------------------------------------------------------------------
@@ -519,8 +566,12 @@ def test_metrics_count_the_same(apps, store, monkeypatch):
         for view in PLAIN_VIEWS:
             online.view(store.config, view).metrics.flush()
         before = counted()
-        for request in requests:
-            apps.ask(app, request)
+        with pytest.MonkeyPatch.context() as patch:
+            if app is apps.feast:
+                for name, method in apps.feasts_own().items():
+                    patch.setattr(online, name, method.__get__(online))
+            for request in requests:
+                apps.ask(app, request)
         for view in PLAIN_VIEWS:
             online.view(store.config, view).metrics.flush()
         told.append(counted() - before)

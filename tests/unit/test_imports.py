@@ -42,6 +42,8 @@ ROOMS = [
 MAY_IMPORT_FEAST = {
     "adapter.advice",
     "adapter.backing",
+    "adapter.planned",
+    "adapter.plans",
     "adapter.responses",
     "adapter.single",
     "bridges.base",
@@ -76,7 +78,6 @@ MAY_IMPORT_FEAST = {
     "rows.entity_keys",
     "serve.answers",
     "serve.app",
-    "serve.plans",
     "serve.security",
     "serve.server",
     "view.codec_choice",

@@ -1,20 +1,20 @@
-"""What a request asks for, worked out once: its views, its join keys, and the end of its answer.
+"""What a request asks for, worked out once: its views, its join keys, and what its answer says about itself.
 
-A plan holds as long as Feast's registry does: when that is loaded again, or expires, plans are made anew.
+Feast works most of that out again at each request. A plan holds as long as Feast's registry does: when that
+is loaded again, or expires, plans are made anew.
 """
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from feast import FeatureStore, ValueType
-from feast.feature_server import _resolve_feature_counts, bin_feature_count
-from feast.infra.feature_servers.base_config import MetricsConfig
+from feast import FeatureService, FeatureView, ValueType
+from feast.infra.online_stores.online_store import OnlineStore
+from feast.protos.feast.serving.ServingService_pb2 import GetOnlineFeaturesResponse
+from feast.repo_config import RepoConfig
 from feast.utils import _get_cached_request_context, _get_table_entity_values
 
-from feast_sketch_store.online_store import SketchOnlineStore
 from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, SingleKeys, hash_int64_keys
 from feast_sketch_store.view.settings import ttl_microseconds
 from feast_sketch_store.view.view import View
@@ -23,9 +23,7 @@ _MAX_PLANS = 1_000  # of requests that ask for other things
 _KINDS = {ValueType.INT64: "int64_val", ValueType.INT32: "int32_val", ValueType.STRING: "string_val"}
 _BOUNDS = {"int64_val": 2**63, "int32_val": 2**31}
 
-to_json = json.JSONEncoder(
-    ensure_ascii=False, allow_nan=False, separators=(",", ":")
-).encode  # as Starlette does
+_Groups = Sequence[tuple[Any, Sequence[str]]]  # views with the features that are asked of each
 
 
 class Question(NamedTuple):
@@ -100,67 +98,91 @@ class ViewPlan(NamedTuple):
     ttl_microseconds: int | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Plan:
     """How a request is answered.
 
-    ``end`` is what of the answer follows the vectors; ``labels`` are those of Feast's metric of latencies.
+    ``features`` is what was asked for, ``response`` what all answers have alike, in wire format: names of
+    features, and versions of views.
     """
 
+    features: list[str] | FeatureService
     columns: tuple[Column, ...]
     keys: tuple[Keys, ...]
     views: tuple[ViewPlan, ...]
-    end: bytes
-    labels: tuple[str, str]
+    response: bytes
+    feature_types: Mapping[str, ValueType]
+
+
+class _Known(NamedTuple):
+    """Plans, and what they depend on: as long as these are the same objects, the plans hold."""
+
+    registry: Any
+    created: Any  # when the registry was loaded
+    config: RepoConfig | None
+    plans: dict[Question, Plan | None]
 
 
 class Plans:
-    """The plans of a store's requests. Used from one event loop.
+    """The plans of a store's requests. Safe to use from several threads.
 
     Parameters
     ----------
-    online : the online store of ``store``.
+    open_view : gives the view that stores a feature view.
+    is_served : whether a view is still the one that reads go to.
+    config : that of all requests; None if there may be others. Then the first request of each has no plan:
+        Feast's hybrid store makes a configuration for each request, for which no plan would be used again.
     """
 
-    def __init__(self, store: FeatureStore, online: SketchOnlineStore):
-        self._store = store
-        self._online = online
-        self._known: dict[Question, Plan | None] = {}
-        self._registry_of: object = None
-        metrics = getattr(getattr(store.config, "feature_server", None), "metrics", None)
-        self._bins = getattr(metrics, "feature_count_bins", MetricsConfig().feature_count_bins)
+    def __init__(
+        self,
+        open_view: Callable[[RepoConfig, FeatureView], View],
+        is_served: Callable[[View], bool],
+        config: RepoConfig | None = None,
+    ):
+        self._open_view = open_view
+        self._is_served = is_served
+        self._known = _Known(None, None, config, {})
 
-    def of(self, question: Question) -> Plan | None:
-        """The plan of a question; None of one that Feast must answer.
+    def of(
+        self,
+        question: Question,
+        features: Callable[[], list[str] | FeatureService],
+        registry: Any,
+        project: str,
+        config: RepoConfig,
+    ) -> Plan | None:
+        """The plan of a question; None of one that must be answered in Feast's way.
+
+        Parameters
+        ----------
+        features : gives what the question names.
 
         Raises
         ------
         Exception : whatever Feast raises about a question that is wrong.
         """
-        registry = self._store.registry
-        if question.feature_service:
-            # As Feast does for services: a registry file that has changed is loaded now.
-            registry.get_project(self._store.project, allow_cache=True)
         created = getattr(registry, "cached_registry_proto_created", None)
         if created is None or not registry.is_cache_valid():
             return None
-        if created is not self._registry_of or len(self._known) >= _MAX_PLANS:
-            self._known.clear()
-            self._registry_of = created
-        if question in self._known:
-            plan = self._known[question]
-            if plan is None or all(self._online.serves(asked.view) for asked in plan.views):
-                return plan
-        plan = self._known[question] = self._made(question)
+        known = self._known
+        if known.config is not config:
+            self._known = _Known(None, None, config, {})
+            return None
+        if known.registry is not registry or known.created is not created or len(known.plans) >= _MAX_PLANS:
+            self._known = known = _Known(registry, created, config, {})
+        plan = known.plans.get(question)
+        if plan is None and question in known.plans:
+            return None
+        if plan is None or not all(self._is_served(asked.view) for asked in plan.views):
+            plan = known.plans[question] = self._made(question, features(), registry, project, config)
         return plan
 
-    def _made(self, question: Question) -> Plan | None:
-        project, registry = self._store.project, self._store.registry
-        features: Any = list(question.features)
-        if question.feature_service:
-            features = registry.get_feature_service(question.feature_service, project, allow_cache=True)
-            if getattr(features, "precompute_online", False):
-                return None
+    def _made(
+        self, question: Question, features: Any, registry: Any, project: str, config: RepoConfig
+    ) -> Plan | None:
+        if getattr(features, "precompute_online", False):
+            return None
         context = _get_cached_request_context(registry, project, features, question.full_feature_names)
         _, on_demand, join_key_of, types, join_keys, groups, asked, request_data, is_entityless = context
         kinds = [_KINDS[types[name]] for name in question.columns if types.get(name) in _KINDS]
@@ -176,41 +198,39 @@ class Plans:
             places: dict[str, Any] = _get_table_entity_values(table, join_key_of, numbers)
             if len(places) != len(table.entities) or not places:
                 return None
-            view = self._online.view(self._store.config, table)
+            view = self._open_view(config, table)
             if not isinstance(view, View):  # its shards are asked one by one
                 return None
-            ttl = ttl_microseconds(self._store.config.online_store, table)
             number = keys.setdefault(tuple(places.items()), len(keys))
+            ttl = ttl_microseconds(config.online_store, table)
             views.append(ViewPlan(view, table.name, tuple(of_view), number, ttl))
-        feature_count, view_count = _resolve_feature_counts(features)
         return Plan(
+            features,
             tuple(map(Column, kinds)),
             tuple(Keys(dict(places), kinds) for places in keys),
             tuple(views),
-            _end(names, _versions(groups) if question.with_versions else []),
-            (bin_feature_count(int(feature_count), self._bins), view_count),
+            _response(names, groups if question.with_versions else ()),
+            OnlineStore._build_feature_types(groups),
         )
 
 
-def _end(names: list[str], versions: list[dict[str, Any]]) -> bytes:
-    """What follows the vectors in a response."""
-    metadata: dict[str, Any] = {"feature_names": names}
-    if versions:
-        metadata["feature_view_metadata"] = versions
-    return f'],"metadata":{to_json(metadata)}}}'.encode()
-
-
-def _names(groups: Sequence[tuple[Any, Sequence[str]]], full: bool) -> list[str]:
+def _names(groups: _Groups, full: bool) -> list[str]:
     """The names of features in a response."""
     if not full:
         return [name for _, names in groups for name in names]
     return [f"{table.projection.name_to_use()}__{name}" for table, names in groups for name in names]
 
 
-def _versions(groups: Sequence[tuple[Any, Sequence[str]]]) -> list[dict[str, Any]]:
-    """What a response says about the versions of its views, each once."""
-    versions: dict[str, int] = {}
-    for table, _ in groups:
+def _response(names: Sequence[str], versioned: _Groups) -> bytes:
+    """A response without values, with the versions of some views, each once."""
+    response = GetOnlineFeaturesResponse()
+    response.metadata.feature_names.val.extend(names)
+    told = set()
+    for table, _ in versioned:
         name = table.projection.name_alias or table.projection.name
-        versions.setdefault(name, getattr(table, "current_version_number", 0) or 0)
-    return [{"name": name, **({"version": n} if n else {})} for name, n in versions.items()]
+        if name not in told:
+            told.add(name)
+            version = getattr(table, "current_version_number", 0) or 0
+            response.metadata.feature_view_metadata.add(name=name, version=version)
+    message: bytes = response.SerializeToString()
+    return message

@@ -1,0 +1,110 @@
+"""Answers to requests by plan: what is asked of each view is one call of the kernel."""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from feast import FeatureService
+from feast.online_response import OnlineResponse
+from feast.protos.feast.serving.ServingService_pb2 import FieldStatus, GetOnlineFeaturesResponse
+from feast.protos.feast.types.Value_pb2 import Value
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from feast_sketch_store.adapter import responses
+from feast_sketch_store.adapter.plans import Plan, Question
+from feast_sketch_store.rows.codecs import VALUE
+from feast_sketch_store.view.live import expire_before_of
+
+_STATUSES = responses.STATUSES[: VALUE + 1]
+
+Columns = Sequence[Sequence[Any]]
+# Of each view: its vectors as parts of a response, how many values are present, and how many rows there are.
+ViewAnswers = list[tuple[bytes, int, int]]
+
+
+def columns_of(entity_rows: Any) -> dict[str, list[Any]] | None:
+    """The entities of a request by column, as many of each and one or more; None of an unusual request."""
+    if isinstance(entity_rows, list):
+        if not entity_rows or not all(isinstance(row, Mapping) for row in entity_rows):
+            return None
+        columns = {name: [row.get(name) for row in entity_rows] for name in entity_rows[0]}
+        if any(row.keys() != columns.keys() for row in entity_rows):
+            return None
+    else:
+        columns = entity_rows
+        if not isinstance(columns, Mapping) or not all(type(column) is list for column in columns.values()):
+            return None
+    numbers = {len(column) for column in columns.values()}
+    return dict(columns) if len(numbers) == 1 and numbers != {0} else None
+
+
+def question_of(
+    features: Any, columns: Mapping[str, Any], full: bool, with_versions: bool
+) -> Question | None:
+    """What is asked for, but for the entities; None of an unusual request."""
+    if isinstance(features, FeatureService):
+        if getattr(features, "precompute_online", False):
+            return None
+        return Question(features.name, (), full, with_versions, tuple(columns))
+    if not isinstance(features, list) or not features or not all(isinstance(name, str) for name in features):
+        return None
+    return Question("", tuple(features), full, with_versions, tuple(columns))
+
+
+def takes(plan: Plan, columns: Columns) -> bool:
+    """Whether the entities are as Feast would keep them."""
+    return all(column.takes(values) for column, values in zip(plan.columns, columns, strict=True))
+
+
+async def refresh(plan: Plan) -> None:
+    """Look at the disk in a thread, for views for which it is time to."""
+    for asked in plan.views:
+        if not asked.view.is_fresh():
+            await asyncio.to_thread(asked.view.current)
+
+
+def read(plan: Plan, columns: Columns) -> ViewAnswers | None:
+    """What all views answer; None if only the usual way tells."""
+    hashes = [keys.hashes(columns) for keys in plan.keys]
+    answers: ViewAnswers = []
+    for view, _, features, number, ttl in plan.views:
+        rows, of_entities = view.current().prepared(features), hashes[number]
+        if rows is None or of_entities is None:
+            return None
+        answer = rows.vectors(of_entities, expire_before_of(ttl), _STATUSES, responses.MAX_VECTOR_BYTES)
+        if answer is None:
+            return None
+        answers.append(answer)
+    return answers
+
+
+def count(plan: Plan, answers: ViewAnswers, num_entities: int, seconds: float) -> None:
+    """Count a read that was answered, in Feast's metrics and in those of the views."""
+    # Not at the head: Feast's metrics are set up when they are first used.
+    from feast.metrics import track_feature_statuses, track_online_store_read
+
+    for asked, (_, num_present, num_found) in zip(plan.views, answers, strict=True):
+        asked.view.metrics.count_read(num_entities, num_found)
+        num_values = num_entities * len(asked.features)
+        track_feature_statuses(asked.name, num_present, num_values - num_present)
+    track_online_store_read(seconds)
+
+
+def respond(plan: Plan, columns: Columns) -> OnlineResponse | None:
+    """What ``get_online_features`` returns; None if only the usual way tells."""
+    began = time.monotonic()
+    answers = read(plan, columns)
+    if answers is None:
+        return None
+    response = GetOnlineFeaturesResponse.FromString(plan.response)
+    number = len(columns[0])
+    for column, values in zip(plan.columns, columns, strict=True):
+        response.results.add(
+            values=[Value(**{column.kind: value}) for value in values],
+            statuses=[FieldStatus.PRESENT] * number,
+            event_timestamps=[Timestamp()] * number,
+        )
+    response.MergeFromString(b"".join([vectors for vectors, _, _ in answers]))
+    count(plan, answers, number, time.monotonic() - began)
+    return OnlineResponse(response, feature_types=dict(plan.feature_types))
