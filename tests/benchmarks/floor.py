@@ -26,16 +26,17 @@ class FloorOnlineStoreConfig(FeastConfigBaseModel):
 
 
 class FloorOnlineStore(OnlineStore):
-    """Rows in a dict of this process, by the user's number; of one view."""
+    """Rows in dicts of this process, by view and the user's number."""
 
-    _rows: dict[int, Any] = {}  # Feast makes instances as it likes
+    _rows: dict[str, dict[int, Any]] = {}  # Feast makes instances as it likes
 
     def online_write_batch(
         self, config: Any, table: Any, data: Sequence[Any], progress: Callable[[int], Any] | None
     ) -> None:
         """Keep rows as they are."""
+        rows = self._rows.setdefault(table.name, {})
         for key, values, event_timestamp, _ in data:
-            self._rows[key.entity_values[0].int64_val] = event_timestamp, values
+            rows[key.entity_values[0].int64_val] = event_timestamp, values
 
     async def online_write_batch_async(
         self, config: Any, table: Any, data: Sequence[Any], progress: Callable[[int], Any] | None
@@ -47,14 +48,10 @@ class FloorOnlineStore(OnlineStore):
         self, config: Any, table: Any, entity_keys: Sequence[Any], requested_features: Any = None
     ) -> list[Any]:
         """Give rows as they are."""
-        if config.online_store.rows and not self._rows:
-            self._load(Path(config.online_store.rows))
-        return [self._rows.get(key.entity_values[0].int64_val, (None, None)) for key in entity_keys]
-
-    def _load(self, path: Path) -> None:
-        moment = datetime(2026, 4, 1, tzinfo=UTC)
-        for user, values in json.loads(path.read_text()).items():
-            self._rows[int(user)] = moment, {"viewed": Value(int64_list_val=Int64List(val=values))}
+        if config.online_store.rows and table.name not in self._rows:
+            self._rows[table.name] = _loaded(Path(config.online_store.rows))
+        rows = self._rows[table.name]
+        return [rows.get(key.entity_values[0].int64_val, (None, None)) for key in entity_keys]
 
     async def online_read_async(
         self, config: Any, table: Any, entity_keys: Sequence[Any], requested_features: Any = None
@@ -72,3 +69,11 @@ class FloorOnlineStore(OnlineStore):
 
     def teardown(self, *arguments: Any, **keywords: Any) -> None:
         """There is nothing to remove."""
+
+
+def _loaded(path: Path) -> dict[int, Any]:
+    moment, rows = datetime(2026, 4, 1, tzinfo=UTC), json.loads(path.read_text())
+    return {
+        int(user): (moment, {"viewed": Value(int64_list_val=Int64List(val=values))})
+        for user, values in rows.items()
+    }

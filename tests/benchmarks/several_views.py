@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import floor as floor_store
 import numpy as np
 import pyarrow as pa
 from feast import Entity, FeatureStore, FeatureView, Field, FileSource, ValueType
@@ -16,7 +17,7 @@ from feast.types import Float64, Int64, String
 from feast.utils import _convert_arrow_to_proto
 from measure import interleaved_samples, number, print_set_up, print_table, quantile
 from numpy.typing import NDArray
-from stores import REDIS, SKETCH, SQLITE, redis_server, temporary_folder
+from stores import FLOOR, REDIS, SKETCH, SQLITE, redis_server, temporary_folder
 
 SHAPES = ((1, 10), (5, 10), (4, 50))
 TYPES = (Int64, Float64, String)
@@ -96,6 +97,7 @@ def _stores(
         SKETCH: {"type": SKETCH, "path": str(folder / "sketch"), "seal_min_rows": 0},
         SQLITE: {"type": SQLITE, "path": str(folder / "online.db")},
         REDIS: {"type": REDIS, "connection_string": f"127.0.0.1:{port}"},
+        FLOOR: {"type": floor_store.NAME},
     }
     stores = {}
     for name, online_store in options.items():

@@ -2,6 +2,13 @@
 
 import asyncio
 import json
+import os
+import signal
+import socket
+import threading
+import time
+import urllib.error
+import urllib.request
 import warnings
 from collections import Counter
 from datetime import UTC, datetime, timedelta
@@ -34,6 +41,7 @@ from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.serve import app as serve_app
 from feast_sketch_store.serve import over_feast
 from tests.helpers.keys import entity_key
+from tests.helpers.processes import PATIENCE_SECONDS, start_command
 from tests.helpers.values import elements_of, make_value
 
 if not kernel.IS_COMPILED:
@@ -605,6 +613,55 @@ def test_some_repositories_are_served_by_feast_alone(tmp_path, change, reason, c
     feast = object()
     assert over_feast(FeatureStore(config=RepoConfig(**{**options, **change})), feast) is feast
     assert reason in caplog.text
+
+
+def test_the_command_serves(apps, store, tmp_path):
+    """A real server of two workers over the same store."""
+    document = {
+        "project": "shop",
+        "provider": "local",
+        "registry": str(store.config.registry.path),
+        "online_store": store.config.online_config,
+        "entity_key_serialization_version": 3,
+    }
+    (tmp_path / "feature_store.yaml").write_text(json.dumps(document))  # which is YAML
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    request = {**GOOD, "entities": {"user_id": [1, 2, 99]}}
+    wanted = apps.ask(apps.feast, request)[2]
+    with (tmp_path / "server.log").open("w") as log:
+        process = start_command(
+            ["feast-sketch", "serve", "-p", str(port), "-w", "2"],
+            cwd=tmp_path,
+            stdout=log.fileno(),
+            stderr=log.fileno(),
+        )
+        try:
+            for _ in range(5):
+                assert _answer_of(port, request, process) == wanted, (tmp_path / "server.log").read_text()
+        finally:
+            os.kill(process.pid, signal.SIGTERM)
+            process.join(PATIENCE_SECONDS)
+    assert process.exitcode == 0
+    assert "Feast's own server answers" not in (tmp_path / "server.log").read_text()
+
+
+def _answer_of(port, request, process):
+    """What a server answers, once it listens."""
+    pause, deadline = threading.Event(), time.monotonic() + PATIENCE_SECONDS  # never set: paces the polling
+    url, body = f"http://127.0.0.1:{port}{PATH}", json.dumps(request).encode()
+    while True:
+        try:
+            asked = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+            with urllib.request.urlopen(asked, timeout=PATIENCE_SECONDS) as answer:
+                return answer.read()
+        except (urllib.error.URLError, ConnectionError) as error:
+            if isinstance(error, urllib.error.HTTPError):
+                raise
+            assert process.is_alive()
+            assert time.monotonic() < deadline
+            pause.wait(0.05)
 
 
 def test_an_app_for_any_asgi_server(tmp_path, monkeypatch):
