@@ -1,5 +1,6 @@
 """Fixtures for all tests: values of every type that Feast can carry."""
 
+import gc
 import os
 from contextlib import ExitStack
 
@@ -7,6 +8,14 @@ import pytest
 
 from tests.helpers.length import IS_LONG, VARIABLE
 from tests.helpers.order import in_shares
+
+# Modules and tests stay until the end: each collection of garbage would go over all of them.
+gc.disable()
+
+
+def pytest_collection_finish():
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_report_header():

@@ -34,7 +34,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
-from workload import POLICY, SETTINGS, START, delete_rows, in_child, is_whole, read_rows, write_rows
+from workload import POLICIES, SETTINGS, START, delete_rows, in_child, is_whole, read_rows, write_rows
 
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.view import View
@@ -53,8 +53,8 @@ class CountedView(View):
 
     seals = 0
 
-    def seal(self) -> bool:
-        sealed = super().seal()
+    def seal(self, as_delta: bool = False) -> bool:
+        sealed = super().seal(as_delta)
         self.seals += sealed
         return sealed
 
@@ -130,7 +130,8 @@ class Log(logging.Handler):
 
 def writer_task(folder: Path, board: Board, writer: int, seed: int, end: float) -> tuple[Counter, Log]:
     """Write until the end, reading back each call's effect."""
-    view, log = CountedView(LocalStorage(folder), SETTINGS, POLICY, REFRESH_SECONDS), Log(f"writer {writer}")
+    settings, policy = SETTINGS[writer % len(SETTINGS)], POLICIES[writer % len(POLICIES)]
+    view, log = CountedView(LocalStorage(folder), settings, policy, REFRESH_SECONDS), Log(f"writer {writer}")
     chance = random.Random(f"{seed} {writer}")
     newest, deleted, own = board.newest[writer], board.deleted[writer], board.own(writer)
     counts: Counter[str] = Counter()
@@ -167,13 +168,15 @@ def writer_task(folder: Path, board: Board, writer: int, seed: int, end: float) 
         counts["rows"] += len(rows)
 
     log.run(step, end)
+    view.settle()
     counts["seals"] = view.seals
     return counts, log
 
 
 def reader_task(folder: Path, board: Board, reader: int, seed: int, end: float) -> tuple[Counter, Log]:
     """Read all entities until the end."""
-    view, log = View(LocalStorage(folder), SETTINGS, POLICY, REFRESH_SECONDS), Log(f"reader {reader}")
+    view = View(LocalStorage(folder), SETTINGS[0], POLICIES[0], REFRESH_SECONDS)
+    log = Log(f"reader {reader}")
     chance = random.Random(f"{seed} reader {reader}")
     counts: Counter[str] = Counter()
     # What must be visible from a time on, by this process's clock: no tolerance is needed.
@@ -207,7 +210,7 @@ def final_task(folder: Path, board: Board) -> tuple[Counter, Log]:
     """Compare what a new process finds with what was acknowledged."""
     log, wanted = Log("in the end"), board.newest.max(axis=0)
     for what in ("unsealed", "sealed"):
-        view = View(LocalStorage(folder), SETTINGS, POLICY, 0.0)
+        view = View(LocalStorage(folder), SETTINGS[0], POLICIES[0], 0.0)
         if what == "sealed":
             view.seal()
         rows = read_rows(view, board.num_entities)

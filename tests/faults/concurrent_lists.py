@@ -34,7 +34,7 @@ import numpy as np
 import pyarrow as pa
 from concurrency import REFRESH_SECONDS, CountedView, Log, counts_of, start_child
 from list_workload import FIRST, SECOND, SETTINGS, Item, read_lists_of, to_rows
-from workload import POLICY
+from workload import POLICIES
 
 from feast_sketch_store.rows.encoding import deletion_rows
 from feast_sketch_store.rows.list_log import REMOVE, REPLACE
@@ -94,7 +94,7 @@ class Writer:
     """
 
     def __init__(self, folder: Path, board: Board, writer: int, log: Log):
-        self.view = CountedView(LocalStorage(folder), SETTINGS, POLICY, REFRESH_SECONDS)
+        self.view = CountedView(LocalStorage(folder), SETTINGS, POLICIES[0], REFRESH_SECONDS)
         self.board, self.writer, self.log = board, writer, log
         self.chance = random.Random(f"{board.seed} {writer}")
         self.counts: Counter[str] = Counter()
@@ -218,7 +218,7 @@ def writer_task(folder: Path, board: Board, number: int, end: float) -> tuple[Co
 
 def reader_task(folder: Path, board: Board, reader: int, end: float) -> tuple[Counter[str], Log]:
     """Read all entities until the end."""
-    view, log = View(LocalStorage(folder), SETTINGS, POLICY, REFRESH_SECONDS), Log(f"reader {reader}")
+    view, log = View(LocalStorage(folder), SETTINGS, POLICIES[0], REFRESH_SECONDS), Log(f"reader {reader}")
     chance = random.Random(f"{board.seed} reader {reader}")
     counts: Counter[str] = Counter()
     # What must be visible from a time on, by this process's clock: no tolerance is needed.
@@ -252,7 +252,7 @@ def final_task(folder: Path, board: Board) -> tuple[Counter[str], Log]:
     """Compare what a new process finds with what was acknowledged."""
     log = Log("in the end")
     for what in ("unsealed", "sealed"):
-        view = View(LocalStorage(folder), SETTINGS, POLICY, 0.0)
+        view = View(LocalStorage(folder), SETTINGS, POLICIES[0], 0.0)
         if what == "sealed":
             view.seal()
         found = read_lists_of(view, board.num_entities)

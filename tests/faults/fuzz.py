@@ -44,11 +44,10 @@ from unittest import mock
 import kill
 import mmh3
 import numpy as np
-import workload
 from feast.protos.feast.types.Value_pb2 import FloatList, Int64List, StringSet, Value
 from kill import NUM_ENTITIES, PACKAGE, Reference, Write, matches
 from numpy.typing import NDArray
-from workload import POLICY, SETTINGS, START, in_child
+from workload import NEVER, SETTINGS, START, in_child
 
 from feast_sketch_store.errors import DamagedFileError, SketchStoreError
 from feast_sketch_store.layers import Cut, FeatureBudget, Goal, SketchLayer, build_layer
@@ -57,14 +56,13 @@ from feast_sketch_store.rows.encoding import NO_TIMESTAMP, encode, newest_rows, 
 from feast_sketch_store.snapshot import decode, verify
 from feast_sketch_store.snapshot import encode as encode_snapshot
 from feast_sketch_store.storage.local import LocalStorage
-from feast_sketch_store.view.view import SealPolicy, View
+from feast_sketch_store.view.view import View
 from tests.helpers.keys import user_hashes, user_key
 
 INPUTS_PER_CHILD = 500
 SECONDS_PER_INPUT = 10
 ADDRESS_SPACE = 4 << 30  # beside what a child begins with
 OUTSIDE = Write(49, tuple(range(NUM_ENTITIES)), 10**6, deletes=False, vacuums=False)
-NEVER = SealPolicy(share=1.0, min_rows=10**9)
 SALT = (0x0123456789ABCDEF, 0xFEDCBA9876543210)
 DTYPES = {"U64": np.uint64, "I64": np.int64, "I32": np.int32, "U8": np.uint8}
 DTYPE_NAMES = {np.dtype(dtype): name for name, dtype in DTYPES.items()}
@@ -96,12 +94,14 @@ def snapshots() -> list[bytes]:
     ]
     exact = [*membership, *(FeatureCodec(c.feature, c.value_field, EXACT) for c in several[1:])]
     weighted, sets = Goal("noise_ratio", 1.0, "weighted_bloom"), Goal("error_rate", 1e-2, "sets")
+    trees, clustered = Goal("error_rate", 1e-2, "compact_sets"), Goal("noise_ratio", 1.0, "learned_bloom", 2)
     return [
         snapshot_of(codecs, users, *targets)
         for codecs, users, *targets in (
             *((membership, 8), (categorical, 8), (several, 8), (several, 70), (several, 0)),
             *((exact, 8), (exact, 70), (several, 70, weighted), (membership, 0, sets)),
             *((several[:4], 8, sets), (several[:4], 70, sets, weighted)),
+            *((several[:4], 70, trees), (several[:4], 70, clustered)),
         )
     ]
 
@@ -161,16 +161,19 @@ def build_stores(folder: Path) -> list[Store]:
     late = Write(8, (0, 1, 2, 3, 4, 5), -100, deletes=False, vacuums=False)
     early = [kill.plan_write(number) for number in range(4)]
     delete = kill.plan_write(4)
-    plans = {  # the writes, and before which of them the rows so far go into the table or a snapshot
-        "fresh": ([*early, delete, kill.plan_write(5)], None, None),
-        "unsealed": ([*early, delete, kill.plan_write(5)], 3, None),
-        "sealed": ([*early, late, kill.plan_write(5)], None, 4),
-        "compacted": ([*early, delete, kill.plan_write(5), kill.plan_write(7)], None, 5),
-        "outside": ([OUTSIDE, OUTSIDE], 1, None),
+    # The structure, the writes, and before which of them the rows so far go into the table, into a snapshot,
+    # and into a delta over it.
+    plans = {
+        "fresh": (0, [*early, delete, kill.plan_write(5)], None),
+        "unsealed": (0, [*early, delete, kill.plan_write(5)], 3),
+        "sealed": (0, [*early, late, kill.plan_write(5)], None, 4),
+        "delta over sets": (1, [*early, delete, kill.plan_write(5), late], None, 2, 5),
+        "delta over trees": (2, [*early, delete, kill.plan_write(5), late], None, 3, 6),
+        "compacted": (0, [*early, delete, kill.plan_write(5), kill.plan_write(7)], None, 5),
+        "outside": (0, [OUTSIDE, OUTSIDE], 1),
     }
 
     def build(pipe: int) -> None:
-        workload.POLICY = NEVER
         with (
             mock.patch("feast_sketch_store.layers.build.new_salt", return_value=SALT),
             mock.patch("secrets.token_hex", return_value="0" * 8),
@@ -178,13 +181,13 @@ def build_stores(folder: Path) -> list[Store]:
             mock.patch("time.time_ns", return_value=1_700_000_000_000_000_000),
             mock.patch("uuid.uuid4", side_effect=file_names()),
         ):
-            for name, (writes, absorbed_before, sealed_before) in plans.items():
-                view = View(LocalStorage(folder / name), SETTINGS, POLICY, 0.0)
+            for name, (structure, writes, absorbed_before, *sealed_before) in plans.items():
+                view = View(LocalStorage(folder / name), SETTINGS[structure], NEVER, 0.0)
                 for number, write in enumerate(writes):
                     if number == absorbed_before:
                         view.absorb()
-                    if number == sealed_before:
-                        view.seal()
+                    if number in sealed_before:
+                        view.seal(as_delta=number != sealed_before[0])
                     kill.apply_write(view, write)
         shutil.rmtree(folder / "compacted" / "snapshots")
         os.write(pipe, b"built")
@@ -195,7 +198,7 @@ def build_stores(folder: Path) -> list[Store]:
         raise RuntimeError("the stores could not be built")
     os.waitpid(pid, 0)
     stores = []
-    for name, (writes, *_) in plans.items():
+    for name, (_, writes, *_) in plans.items():
         reference = Reference()
         for write in writes:
             reference = reference.with_write(write)
@@ -475,7 +478,7 @@ def read_changed(store: Store, folder: Path, kind: str, files: Files, forged: bo
                 (folder / name).write_bytes(content)
         error, rows = "", {}
         try:
-            rows = kill.read_view(View(LocalStorage(folder), SETTINGS, POLICY, 0.0))
+            rows = kill.read_view(kill.ROWS.open(LocalStorage(folder)))
         except SketchStoreError as refusal:
             error = str(refusal)
     finally:

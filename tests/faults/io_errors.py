@@ -42,11 +42,10 @@ from typing import Any
 
 from kill import PACKAGE, ROWS, WRITES_PER_ROUND
 from list_workload import LISTS
-from workload import POLICY, Workload, in_child
+from workload import Workload, in_child
 
 from feast_sketch_store.errors import SketchStoreError, StorageError
 from feast_sketch_store.storage.local import LocalStorage
-from feast_sketch_store.view.view import View
 
 SOURCE = Path(__file__).with_suffix(".c")
 PRELOADED = "IO_ERRORS_PRELOADED"
@@ -157,18 +156,19 @@ def run_child(task: Callable[[Callable[..., None]], None]) -> tuple[list[dict[st
 
 
 def play(
-    folder: Path, work: Workload, first: int, writes: int, fault: Fault
+    folder: Path, work: Workload, first: int, writes: int, turn: int, fault: Fault
 ) -> tuple[list[dict[str, Any]], int]:
     """Write batches from number ``first`` on under a fault, and read before, after and without it."""
 
     def task(report: Callable[..., None]) -> None:
         fault.arm(folder)
-        view = View(LocalStorage(folder), work.settings, POLICY, 0.0)
+        view = work.open(LocalStorage(folder), turn)
         report(did="read", **attempt(lambda: work.read(view)))
         for number in range(first, first + writes):
             outcome = attempt(lambda n=number: work.apply(view, work.plan(n)))
             report(did="write", number=number, **outcome)
             report(did="read", **attempt(lambda: work.read(view)))
+        view.settle()  # a seal in a thread meets the fault, too
         calls = library().io_errors_calls()
         NO_FAULT.arm(folder)
         failed = {kind: library().io_errors_failed(number) for number, kind in enumerate(KINDS)}
@@ -233,7 +233,7 @@ def play_read_only(folder: Path, work: Workload, scratch: Path) -> tuple[list[di
     write, delete = work.plan(WRITES), work.plan(DELETES)
 
     def everything(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-        view = View(LocalStorage(folder), work.settings, POLICY, 0.0)
+        view = work.open(LocalStorage(folder))
         yield "read", attempt(lambda: work.read(view))
         yield "write", attempt(lambda: work.apply(view, write))
         yield "delete", attempt(lambda: work.apply(view, delete))
@@ -241,7 +241,7 @@ def play_read_only(folder: Path, work: Workload, scratch: Path) -> tuple[list[di
         yield "vacuum", attempt(lambda: view.vacuum(0.0))
         yield (
             "write of a new view",
-            attempt(lambda: work.apply(View(LocalStorage(folder / "new"), work.settings, POLICY), write)),
+            attempt(lambda: work.apply(work.open(LocalStorage(folder / "new")), write)),
         )
         yield "read", attempt(lambda: work.read(view))
 
@@ -314,9 +314,10 @@ def campaign(folder: Path, work: Workload, faults: int, seed: int) -> Findings:
             shutil.rmtree(view, ignore_errors=True)
             possible = [Possible(work.nothing)]
         fault = choose_fault(chance, longest)
-        played = play(view, work, number, WRITES_PER_ROUND, fault)
-        number += WRITES_PER_ROUND
         findings.counts["rounds"] += 1
+        turn = findings.counts["rounds"]
+        played = play(view, work, number, WRITES_PER_ROUND, turn, fault)
+        number += WRITES_PER_ROUND
         for event in played[0]:
             if event["did"] == "stop failing":
                 longest[fault.kinds] = max(longest.get(fault.kinds, 0), event["calls"])
@@ -326,7 +327,9 @@ def campaign(folder: Path, work: Workload, faults: int, seed: int) -> Findings:
                 )
         possible = judge(played, view, work, possible, fault, findings, "read" in fault.kinds)
         if possible:
-            possible = judge(play(view, work, number, 1, NO_FAULT), view, work, possible, fault, findings)
+            possible = judge(
+                play(view, work, number, 1, turn, NO_FAULT), view, work, possible, fault, findings
+            )
             number += 1
         if possible:
             findings.visible.update(possible[0].visible)

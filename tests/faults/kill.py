@@ -24,6 +24,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -36,7 +37,6 @@ from list_workload import LISTS
 from workload import (
     CODECS,
     NEVER,
-    POLICY,
     SETTINGS,
     START,
     Workload,
@@ -107,7 +107,7 @@ def apply_write(view: View, write: Write) -> None:
     event = START + timedelta(seconds=write.second)
 
     def fill(staging: Storage) -> Storage:
-        write_rows(View(staging, SETTINGS, POLICY), write.entities, write.number, event, NEVER)
+        write_rows(View(staging, view.settings, NEVER), write.entities, write.number, event)
         return staging
 
     if write.rebuilds:
@@ -119,7 +119,7 @@ def apply_write(view: View, write: Write) -> None:
 
 
 def read_view(view: View) -> dict[int, tuple[int, set[str]]]:
-    """Per entity its ``write`` and its ``viewed``."""
+    """What `read_rows` gives of all entities."""
     return read_rows(view, NUM_ENTITIES)
 
 
@@ -135,7 +135,7 @@ ROWS = Workload(SETTINGS, CODECS, REPLACE, Reference(), plan_write, apply_write,
 
 
 def kill_after_lines(lines: int) -> None:
-    """Kill this process at the given number of lines executed inside the package."""
+    """Kill this process at a number of lines executed inside the package, by all of its threads."""
     left = lines
 
     def trace(frame: FrameType, event: str, _: object) -> object:
@@ -148,21 +148,23 @@ def kill_after_lines(lines: int) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
         return trace
 
+    threading.settrace(trace)
     sys.settrace(trace)
 
 
 def write_round(
-    folder: Path, work: Workload, first: int, kill_at_line: int | None
+    folder: Path, work: Workload, first: int, turn: int, kill_at_line: int | None
 ) -> tuple[int, Iterator[str]]:
     """Start a child that writes batches from number ``first`` on."""
 
     def task(report: int) -> None:
         if kill_at_line is not None:
             kill_after_lines(kill_at_line)
-        view = View(LocalStorage(folder), work.settings, POLICY, 0.0)
+        view = work.open(LocalStorage(folder), turn)
         for number in range(first, first + WRITES_PER_ROUND):
             work.apply(view, work.plan(number))
             os.write(report, f"{number}\n".encode())
+        view.settle()
 
     return in_child(task)
 
@@ -171,7 +173,7 @@ def check_round(folder: Path, work: Workload, references: list[Any]) -> int:
     """Compare the store with the references in a child: the index of the one that fits, or -1."""
 
     def task(report: int) -> None:
-        rows = work.read(View(LocalStorage(folder), work.settings, POLICY, 0.0))
+        rows = work.read(work.open(LocalStorage(folder)))
         fitting = [n for n, reference in enumerate(references) if work.matches(rows, reference)]
         problems = verify_view(LocalStorage(folder), work.codecs, semantics=work.semantics).problems
         found = fitting[-1] if fitting and not problems else -1
@@ -193,13 +195,14 @@ def campaign(folder: Path, work: Workload, kills: int, seed: int) -> int:
     """Run rounds until so many children were killed: the number of failed checks."""
     chance = random.Random(seed)
     reference = work.nothing
-    number = killed = failures = 0
+    number = rounds = killed = failures = 0
     longest = 400
     while killed < kills:
+        rounds += 1
         by_line = killed % 4 != 3
         # Spread over the whole round: the first runs find out how many lines a round has.
         line = chance.randrange(1, longest + 400) if by_line else None
-        pid, acknowledged = write_round(folder, work, number, line)
+        pid, acknowledged = write_round(folder, work, number, rounds, line)
         if line is None:
             time.sleep(chance.random() * 0.4)
             os.kill(pid, signal.SIGKILL)

@@ -28,25 +28,22 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-import workload
 from kill import ROWS, kill_after_lines
 from list_workload import LISTS
 from publishing import MOMENTS, STEPS, Step, proxy_that_kills
-from workload import Workload, in_child
+from workload import BY_DELTAS, Workload, in_child
 
 from feast_sketch_store.operations.verification import verify_view
 from feast_sketch_store.row_log import RowLog
 from feast_sketch_store.storage import object_lease
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.buckets import open_bucket
-from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.view import View
 from tests.helpers import object_servers
 from tests.helpers.object_servers import ObjectServer
 
 WRITES_PER_ROUND = 4
 GRACE_SECONDS = 3600.0
-POLICY = SealPolicy(share=4.0, min_rows=3, by_deltas=True)  # each batch is sealed, mostly as a delta
 
 
 @dataclass(frozen=True)
@@ -69,15 +66,14 @@ class Bucket:
     def storage(self, options: dict[str, str] | None = None) -> Storage:
         """The view's storage. A lease that is there is that of a killed process, and has ended."""
         object_lease.LASTS_SECONDS = 0.0
-        workload.POLICY = POLICY
         return open_bucket(self.url, options or self.server.options).within("view/")
 
-    def view(self, options: dict[str, str] | None = None) -> View:
-        """The view, read anew."""
-        return View(self.storage(options), self.work.settings, POLICY, 0.0)
+    def view(self, turn: int, options: dict[str, str] | None = None) -> View:
+        """The view, read anew; it builds another structure each turn."""
+        return self.work.open(self.storage(options), turn, BY_DELTAS)
 
 
-def write_round(bucket: Bucket, first: int, death: Death) -> tuple[int, Iterator[str]]:
+def write_round(bucket: Bucket, first: int, turn: int, death: Death) -> tuple[int, Iterator[str]]:
     """Start a child that writes batches from number ``first`` on."""
 
     def task(report: int) -> None:
@@ -87,7 +83,7 @@ def write_round(bucket: Bucket, first: int, death: Death) -> tuple[int, Iterator
             options = proxy_that_kills(bucket.server.port, death.step, tell).options(options)
         if death.line is not None:
             kill_after_lines(death.line)
-        view = bucket.view(options)
+        view = bucket.view(turn, options)
         for number in range(first, first + WRITES_PER_ROUND):
             bucket.work.apply(view, bucket.work.plan(number))
             os.write(report, f"{number}\n".encode())
@@ -95,7 +91,7 @@ def write_round(bucket: Bucket, first: int, death: Death) -> tuple[int, Iterator
     return in_child(task)
 
 
-def check_round(bucket: Bucket, references: list[Any], as_delta: bool) -> tuple[int, int]:
+def check_round(bucket: Bucket, references: list[Any], turn: int) -> tuple[int, int]:
     """Compare the store with the references in a child.
 
     Returns
@@ -104,7 +100,7 @@ def check_round(bucket: Bucket, references: list[Any], as_delta: bool) -> tuple[
     """
 
     def check(report: int) -> None:
-        view, work = bucket.view(), bucket.work
+        view, work = bucket.view(turn), bucket.work
         rows = work.read(view)
         fitting = [n for n, reference in enumerate(references) if work.matches(rows, reference)]
         problems = verify_view(bucket.storage(), work.codecs, semantics=work.semantics).problems
@@ -112,12 +108,12 @@ def check_round(bucket: Bucket, references: list[Any], as_delta: bool) -> tuple[
         view.vacuum(GRACE_SECONDS)
         if lost := young - {info.name for info in bucket.storage().walk()}:
             problems.append(f"a vacuum removed {lost} within the grace")
-        if not view.seal(as_delta) and references[0] != work.nothing:
+        if not view.seal(as_delta=turn % 2 == 0) and references[0] != work.nothing:
             problems.append("there was no seal")
         view.vacuum(0.0)
         if left := _unnamed(bucket.storage()):
             problems.append(f"a vacuum leaves {left}")
-        after = work.read(bucket.view())
+        after = work.read(bucket.view(turn))
         if after.keys() != rows.keys() or not work.matches(after, references[fitting[-1]]):
             problems.append("reads differ after the seal")
         problems += verify_view(bucket.storage(), work.codecs, semantics=work.semantics).problems
@@ -182,7 +178,7 @@ def campaign(bucket: Bucket, kills: int, seed: int) -> int:
         else:
             death = Death(line=chance.randrange(1, longest_lines + 400))
         began = time.monotonic()
-        pid, told = write_round(bucket, number, death)
+        pid, told = write_round(bucket, number, rounds, death)
         if death.seconds is not None:
             time.sleep(death.seconds)
             os.kill(pid, signal.SIGKILL)
@@ -204,7 +200,7 @@ def campaign(bucket: Bucket, kills: int, seed: int) -> int:
             reference = reference.with_write(work.plan(write))
         number += len(done)
         maybe = reference.with_write(work.plan(number)) if was_killed else reference
-        found, num_left = check_round(bucket, [reference, maybe], as_delta=rounds % 2 == 0)
+        found, num_left = check_round(bucket, [reference, maybe], rounds)
         left += num_left
         if found < 0:
             print(f"round at write {number}, {death}: lost, half-written, unreadable or not cleaned")

@@ -14,7 +14,6 @@ from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
-import workload
 from workload import START, Workload
 
 from feast_sketch_store.rows.codecs import LIST, FeatureCodec
@@ -140,7 +139,6 @@ def apply_write(view: View, write: ListWrite) -> None:
     elif write.does == CLEAR:
         view.delete(deletion_rows(_keys(entity for entity, _ in write.rows), START))
     else:
-        view.policy = workload.POLICY
         view.write(to_rows(write.rows, write.does))
 
 
@@ -185,4 +183,6 @@ def matches(lists: dict[int, list[Item]], wanted: Lists) -> bool:
     )
 
 
-LISTS = Workload(SETTINGS, [CODEC], Append([CODEC]), Lists(), plan_write, apply_write, read_lists_of, matches)
+LISTS = Workload(
+    [SETTINGS], [CODEC], Append([CODEC]), Lists(), plan_write, apply_write, read_lists_of, matches
+)

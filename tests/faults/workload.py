@@ -9,8 +9,10 @@ from typing import Any
 
 from feast.protos.feast.types.Value_pb2 import StringSet, Value
 
+from feast_sketch_store.layers import Goal
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import deletions
+from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.semantics import RowSemantics
 from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
@@ -19,11 +21,29 @@ from tests.helpers.keys import user_hashes, user_key
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
-CODECS = [FeatureCodec("viewed", "string_set_val"), FeatureCodec("write", "string_val")]
+# What was bought was viewed, so sets of both share their values and codes.
+CODECS = [
+    FeatureCodec("viewed", "string_set_val"),
+    FeatureCodec("bought", "string_set_val"),
+    FeatureCodec("write", "string_val"),
+]
 # Campaigns look at many snapshots: a false positive must be rare among all of them.
-SETTINGS = ViewSettings("history", 1e-9, {c.feature: FeatureSettings(c, 1e-9, 10**6) for c in CODECS})
-POLICY = SealPolicy(share=0.5, min_rows=5)
+_RATE = 1e-9
 NEVER = SealPolicy(share=1.0, min_rows=10**9)
+BY_DELTAS = SealPolicy(share=4.0, min_rows=3, by_deltas=True)  # seals each batch, mostly as a delta
+
+
+def _settings_with(goal: Goal | float) -> ViewSettings:
+    features = {c.feature: FeatureSettings(c, goal if c.is_collection else _RATE, 10**6) for c in CODECS}
+    return ViewSettings("history", _RATE, features)
+
+
+# Who seals builds one of these structures, over what others left.
+SETTINGS = [
+    _settings_with(goal)
+    for goal in (_RATE, *(Goal("error_rate", _RATE, structure) for structure in ("sets", "compact_sets")))
+]
+POLICIES = [SealPolicy(share=0.5, min_rows=5), BY_DELTAS]
 
 
 @dataclass(frozen=True)
@@ -32,7 +52,8 @@ class Workload:
 
     Parameters
     ----------
-    settings, codecs, semantics : of the view.
+    settings : of the view, of which processes take one in turn.
+    codecs, semantics : of the view.
     nothing : the reference of an empty view; it has ``with_write``.
     plan : the batch of a number, always the same.
     apply : writes a batch to a view.
@@ -40,7 +61,7 @@ class Workload:
     matches : whether that is what a reference says.
     """
 
-    settings: ViewSettings
+    settings: Sequence[ViewSettings]
     codecs: Sequence[FeatureCodec]
     semantics: RowSemantics
     nothing: Any
@@ -49,20 +70,28 @@ class Workload:
     read: Callable[[View], Any]
     matches: Callable[[Any, Any], bool]
 
+    def open(self, storage: Storage, turn: int = 0, policy: SealPolicy | None = None) -> View:
+        """The view, read anew; it builds another structure each turn, and deltas every second one."""
+        policy = policy or POLICIES[turn % len(POLICIES)]
+        return View(storage, self.settings[turn % len(self.settings)], policy, 0.0)
+
 
 def items_of(entity: int, number: int) -> list[str]:
     return [f"item-{entity}-{number % 50}", f"item-{number % 7}"]
 
 
-def write_rows(
-    view: View, entities: Iterable[int], number: int, event: datetime, policy: SealPolicy | None = None
-) -> None:
+def bought_of(entity: int, number: int) -> list[str]:
+    return items_of(entity, number)[number % 2 :]
+
+
+def write_rows(view: View, entities: Iterable[int], number: int, event: datetime) -> None:
     """Write one row per entity, all of whose values tell the number of the write."""
     rows = [
         (
             user_key(entity),
             {
                 "viewed": Value(string_set_val=StringSet(val=items_of(entity, number))),
+                "bought": Value(string_set_val=StringSet(val=bought_of(entity, number))),
                 "write": Value(string_val=str(number)),
             },
             event,
@@ -70,7 +99,6 @@ def write_rows(
         )
         for entity in entities
     ]
-    view.policy = policy or POLICY
     view.write(rows)
 
 
@@ -80,21 +108,30 @@ def delete_rows(view: View, entities: Iterable[int]) -> None:
 
 
 def read_rows(view: View, num_entities: int) -> dict[int, tuple[int, set[str]]]:
-    """Per entity its ``write`` and its ``viewed``; -1 if its ``write`` is not a number."""
+    """Per entity its ``write``, -1 if that is not a number, and what it ``viewed`` and ``bought``."""
     rows = {}
-    for answer in view.read(user_hashes(range(num_entities)), ["viewed", "write"]):
-        viewed, write = (f.decoder.values(f.states, f.indptr, f.symbols) for f in answer.features.values())
-        for position, items, number in zip(answer.found.tolist(), viewed, write, strict=True):
+    for answer in view.read(user_hashes(range(num_entities)), [codec.feature for codec in CODECS]):
+        columns = (f.decoder.values(f.states, f.indptr, f.symbols) for f in answer.features.values())
+        for position, viewed, bought, number in zip(answer.found.tolist(), *columns, strict=True):
             text = number.string_val if number is not None else ""
-            items = set(items.string_set_val.val) if items is not None else set()
+            items = set(viewed.string_set_val.val) if viewed is not None else set()
+            if bought is not None:
+                items |= {_bought(item) for item in bought.string_set_val.val}
             rows[position] = (int(text) if text.isdecimal() else -1, items)
     return rows
+
+
+def _bought(item: str) -> str:
+    """An item as one that was bought, among those that were viewed."""
+    return f"bought {item}"
 
 
 def is_whole(entity: int, row: tuple[int, set[str]]) -> bool:
     """Whether all values of a row are of one write; sets may hold false positives."""
     number, items = row
-    return number >= 0 and items >= set(items_of(entity, number))
+    if number < 0:
+        return False
+    return items >= {*items_of(entity, number), *map(_bought, bought_of(entity, number))}
 
 
 def in_child(task: Callable[[int], None]) -> tuple[int, Iterator[str]]:

@@ -23,10 +23,12 @@ NUM_USERS = 400
 EVENT = datetime(2026, 5, 1, tzinfo=UTC)
 
 
-@pytest.fixture(autouse=True)
-def _few_points(monkeypatch):
+@pytest.fixture(scope="module", autouse=True)
+def _few_points():
     """Fewer points, which take less time."""
-    monkeypatch.setattr(planner, "Grid", lambda: COARSE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(planner, "Grid", lambda: COARSE)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +100,12 @@ def store(repository):
     return FeatureStore(repo_path=str(repository))
 
 
+@pytest.fixture(scope="module")
+def history(repository):
+    """The plan of the view that has rows, by its row log."""
+    return plan_view(FeatureStore(repo_path=str(repository)), "history")
+
+
 @pytest.fixture
 def labels(tmp_path, rows):
     """1,200 labels, of which having article 30 decides most."""
@@ -128,8 +136,8 @@ def run(repository, tmp_path, monkeypatch):
     return run
 
 
-def test_a_plan_of_the_row_log(store, rows):
-    plan = plan_view(store, "history")
+def test_a_plan_of_the_row_log(history, rows):
+    plan = history
     num_facts = sum(map(len, rows.viewed)) + NUM_USERS
     assert (plan.num_entities, plan.sampled_entities, plan.facts.value) == (NUM_USERS, NUM_USERS, num_facts)
     assert plan.vocabulary_sizes == {"viewed": Estimate.exactly(60), "shops": Estimate.exactly(7)}
@@ -145,8 +153,8 @@ def test_a_plan_of_the_row_log(store, rows):
     assert f"a read shows {0.01 * absent:.3g} false values" in text
 
 
-def test_the_offline_source_says_the_same(store):
-    unwritten, history = plan_view(store, "unwritten"), plan_view(store, "history")
+def test_the_offline_source_says_the_same(store, history):
+    unwritten = plan_view(store, "unwritten")
     offline = plan_view(store, "history", offline=True)
     for plan in (unwritten, offline):
         assert plan.facts.value == history.facts.value
@@ -155,14 +163,14 @@ def test_the_offline_source_says_the_same(store):
         )
 
 
-def test_a_sample_is_the_same_each_time_and_scaled(store):
+def test_a_sample_is_the_same_each_time_and_scaled(store, history):
     first, again, offline = (
         plan_view(store, "history", max_entities=200, offline=offline) for offline in (False, False, True)
     )
     assert first == again
     assert first.points == offline.points
     assert first.sampled_entities == 200
-    everything = plan_view(store, "history")
+    everything = history
     assert first.facts == everything.facts
     assert first.facts.is_known
     for point in first.points:
@@ -336,8 +344,8 @@ def test_a_choice_that_the_view_has_already_is_told(tmp_path, rows, options, tag
     assert plan.fields == {"viewed": PlannedField("Set(Int64)", "", {"owner": "ads"})}
 
 
-def test_a_curve_has_one_error_rate(store):
-    for point in plan_view(store, "history").points:
+def test_a_curve_has_one_error_rate(history):
+    for point in history.points:
         if "error rate" in point.curve:
             rate = point.curve.rpartition(" ")[2]
             assert {tags["sketch.error_rate"] for tags in point.settings.values()} == {rate}

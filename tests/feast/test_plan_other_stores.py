@@ -11,7 +11,8 @@ import pytest
 from feast import Entity, FeatureStore, FeatureView, Field, FileSource, ValueType
 from feast.types import Array, Int64, String
 
-from feast_sketch_store.planning import plan_view
+from feast_sketch_store.planning import plan_view, planner
+from feast_sketch_store.planning.curves import COARSE
 from feast_sketch_store.planning.other_stores import REDIS, SQLITE
 from tests.helpers.redis_server import running_redis
 
@@ -43,7 +44,7 @@ ROWS = {
 }
 
 
-@pytest.fixture(params=ROWS)
+@pytest.fixture(scope="module", params=ROWS)
 def rows(request):
     """Rows of one shape; the types of their values and of their keys; and the least bytes a fact takes."""
     make, dtype, key_type, least = ROWS[request.param]
@@ -73,13 +74,16 @@ def written(folder, online_store, rows):
     return store
 
 
-def planned(folder, rows, name):
-    """What a plan of half of the entities says: the point of a store, and the number of facts."""
-    store = written(folder / "planned", "{type: sketch, path: sketch}", rows)
-    plan = plan_view(store, "history", max_entities=NUM_SAMPLED)
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory, rows):
+    """What a plan of half of the entities says: the points by curve, and the number of facts."""
+    store = written(tmp_path_factory.mktemp("plan") / "planned", "{type: sketch, path: sketch}", rows)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(planner, "Grid", lambda: COARSE)  # of this store, which this is not about
+        plan = plan_view(store, "history", max_entities=NUM_SAMPLED)
     num_facts = sum(map(len, rows[0].viewed))
     assert plan.facts.value == num_facts
-    return next(point for point in plan.points if point.curve == name), num_facts
+    return {point.curve: point for point in plan.points}, num_facts
 
 
 def check(point, num_bytes, num_facts, least):
@@ -89,11 +93,11 @@ def check(point, num_bytes, num_facts, least):
     assert point.memory_low < point.memory_bytes < point.memory_high
 
 
-def test_sqlite(tmp_path, rows):
-    point, num_facts = planned(tmp_path, rows, SQLITE)
+def test_sqlite(tmp_path, rows, planned):
+    points, num_facts = planned
     store = written(tmp_path / "sqlite", "{type: sqlite, path: online.db}", rows)
     file = store.repo_path / "online.db"
-    check(point, file.stat().st_size, num_facts, rows[3])
+    check(points[SQLITE], file.stat().st_size, num_facts, rows[3])
 
 
 @pytest.fixture
@@ -103,12 +107,12 @@ def redis_server(tmp_path):
         yield running
 
 
-def test_redis(tmp_path, rows, redis_server):
+def test_redis(tmp_path, rows, planned, redis_server):
     port, client = redis_server
-    point, num_facts = planned(tmp_path, rows, REDIS)
+    points, num_facts = planned
     written(tmp_path / "redis", f"{{type: redis, connection_string: 'localhost:{port}'}}", rows)
     assert client.dbsize() == NUM_USERS
     # What goes with the rows; the buffers of connections stay.
     with_rows = client.info("memory")["used_memory"]
     client.flushall()
-    check(point, with_rows - client.info("memory")["used_memory"], num_facts, rows[3])
+    check(points[REDIS], with_rows - client.info("memory")["used_memory"], num_facts, rows[3])

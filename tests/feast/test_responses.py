@@ -61,8 +61,10 @@ def rows_of(view, first, count):
     return rows
 
 
-@pytest.fixture(params=["unsealed", "sealed", "both"])
-def store(request, tmp_path):
+@pytest.fixture(scope="module", params=["unsealed", "sealed", "both"])
+def store(request, tmp_path_factory):
+    """A repository that tests only read."""
+    tmp_path = tmp_path_factory.mktemp("shop")
     rates = {"error_rate": 1e-9, "scalar_error_rate": 1e-9, "presence_error_rate": 1e-9}
     config = RepoConfig(
         project="shop",
