@@ -1,4 +1,4 @@
-"""What is left to choose is sealed no larger than in any other way; features that imply each other included."""
+"""What is left to choose is sealed no larger than otherwise, features that imply each other included."""
 
 import itertools
 
