@@ -24,6 +24,7 @@ from feast_sketch_store.structures.filter_offers import FilterPlan
 from feast_sketch_store.structures.goals import AUTO, ERROR_RATE, Goal, Offer
 from feast_sketch_store.structures.scalars import Scalars, scalar_bytes
 from feast_sketch_store.structures.set_columns import SetColumns
+from feast_sketch_store.structures.shared_values import SharedValues
 from feast_sketch_store.structures.sizing import FactClass
 from feast_sketch_store.structures.static import StaticScalars
 from feast_sketch_store.structures.symbols import words_for
@@ -187,7 +188,11 @@ class LayerPlan:
         if any(goal.may_choose for goal in self._goals.values()):
             num_facts = sum(self.features[name].num_facts for name in self._goals)
             num_coded = num_trial_rows(len(self.keys), num_facts)
-        return {name: self.features[name].popularity(num_coded) for name in self._goals}
+        sharing = SharedValues([self.features[name] for name in self._goals])
+        return {
+            name: replace(self.features[name].popularity(num_coded), sharing=sharing, number=number)
+            for number, name in enumerate(self._goals)
+        }
 
     @cached_property
     def _beside(self) -> Beside:

@@ -9,11 +9,15 @@ What is compared is what would be sealed: whole layers, with one table for all t
 nothing is listed, or those features are in sets that gain most from it: of F features, F + 1 layers. One more
 lists the rows for the sake of the scalars alone, if these may be columns. What is said of sets here holds of
 every structure that lists rows and offers itself.
+
+Sets that imply each other take less together than each by itself. What they save is found on trial, and only
+where a filter would hold something that may be in sets: else it would change nothing.
 """
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +33,7 @@ from feast_sketch_store.structures.sizing import AnyFacts, FactClass, candidate_
 
 _LEAST_STEP = 0.002  # by which a budget is lowered
 _REFINEMENTS = 2
+_MOST_LEFT_OUT = 6  # features of which each is tried in the filter and in sets; each try codes some rows
 _WORD_BYTES = 8  # to which tables are rounded up
 
 
@@ -83,6 +88,7 @@ class Choice:
         self._others: dict[str, Offer] = {}  # of some of these, the best of what is read by numbers of rows
         for name, goal in goals.items():
             self._ask(name, goal, popularity[name], beside)
+        self._movable: list[str] = []  # from the filter, for the sake of the size alone
         lists = beside.is_listed or any(registry.kind(o.kind).lists_rows for o in self._fixed.values())
         tables = _Tables({name: offer.plan.facts for name, offer in self._filters.items()}, beside.facts)
         self._layers = [
@@ -113,7 +119,20 @@ class Choice:
         return {name: filters.get(name) or best.others[name] for name in self._goals}
 
     def _best(self, growth: float) -> "_Layer":
-        return min(self._layers, key=lambda layer: layer.size_bytes(growth))
+        best = min(self._layers, key=lambda layer: layer.size_bytes(growth))
+        if best.others.keys() >= set(self._movable):
+            return best
+
+        def joint_bytes(layer: _Layer) -> float:
+            return layer.size_bytes(growth) - layer.saved_bytes
+
+        layers = [best, *self._layers]
+        if len(self._movable) <= _MOST_LEFT_OUT:
+            fewer = self._layers[-1]  # from all in sets on, one after the other goes back into the filter
+            while tried := [fewer.without(name) for name in self._movable if name in fewer.others]:
+                layers.append(fewer)
+                fewer = min(tried, key=joint_bytes)
+        return min(layers, key=joint_bytes)
 
     def _ask(self, name: str, goal: Goal, popularity: Popularity, beside: Beside) -> None:
         """Take the offers for a feature."""
@@ -152,7 +171,8 @@ class Choice:
                 moved[name] = other  # as soon as others pay for the list
         if lists_rows or may_list:
             yield dict(moved), True
-        for name in sorted(gains, key=lambda name: (-gains[name], name)):
+        self._movable = sorted(gains, key=lambda name: (-gains[name], name))
+        for name in self._movable:
             moved[name] = self._others[name]
             yield dict(moved), True
 
@@ -191,6 +211,18 @@ class _Layer:
     def in_filter(self) -> list[str]:
         """The features in the filter."""
         return [name for name in self.filters if name not in self.others]
+
+    def without(self, name: str) -> "_Layer":
+        """The same with one of the others in the filter."""
+        return replace(self, others={other: offer for other, offer in self.others.items() if other != name})
+
+    @cached_property
+    def saved_bytes(self) -> float:
+        """Bytes that the others save by sharing values, of which `size_bytes` does not know."""
+        return sum(
+            kind.saved_bytes([offer for offer in self.others.values() if offer.kind == kind.kind])
+            for kind in registry.kinds()
+        )
 
     def size_bytes(self, growth: float) -> float:
         """Bytes of the layer, vocabularies of memberships not counted; infinitely many if it cannot be."""

@@ -5,8 +5,9 @@ of the rows; without such rows their bits are estimated by the entropy of indepe
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +21,13 @@ from feast_sketch_store.succinct.packed import num_words_for
 _WORD_BITS = 64
 
 
+class Sharing(Protocol):
+    """What features save that are coded one with the other."""
+
+    def saved_bits(self, numbers: Collection[int]) -> float:
+        """Bits that some of the features, by their numbers, save in sets; it is found on trial."""
+
+
 @dataclass(frozen=True, eq=False)
 class Popularity:
     """How often each symbol of a feature occurs.
@@ -31,6 +39,7 @@ class Popularity:
     num_empty : of rows that have none, whose reads show none either.
     coded : int64[m], bits of the sets of some of the rows, coded on trial; None if there are none.
     state_width : bits of the state of a row in a column; None for one if there are rows without symbols.
+    sharing, number : what it may be coded with, in which it has this number; None for nothing.
     """
 
     counts: NDArray[np.int64]
@@ -38,6 +47,8 @@ class Popularity:
     num_empty: int = 0
     coded: NDArray[np.int64] | None = None
     state_width: int | None = None
+    sharing: Sharing | None = None
+    number: int = 0
 
     @property
     def num_filled(self) -> int:

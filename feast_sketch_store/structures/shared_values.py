@@ -7,7 +7,7 @@ take. Ids are ordered by the popularity in the first feature of a chain; values 
 their popularity in the second one, and so on.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -69,6 +69,32 @@ def find_chains(features: Sequence[FeatureRows]) -> list[Chain]:
     return sorted(chains, key=lambda chain: min(chain.features))
 
 
+class SharedValues:
+    """What features save as sets that are coded in chains, with their vocabularies; see `Sharing`."""
+
+    def __init__(self, features: Sequence[FeatureRows]):
+        self._features = features
+        self._known: dict[tuple[int, ...], float] = {}
+
+    def saved_bits(self, numbers: Collection[int]) -> float:
+        """See `Sharing.saved_bits`."""
+        groups = (tuple(number for number in group if number in numbers) for group in self._groups)
+        return sum(self._saved_by(alike) for alike in groups if len(alike) > 1)
+
+    @cached_property
+    def _groups(self) -> list[list[int]]:
+        return list(_overlapping(self._features))
+
+    def _saved_by(self, alike: tuple[int, ...]) -> float:
+        if alike not in self._known:
+            saved, left = 0.0, list(alike)
+            while len(left) > 1:
+                kept, bits = _best_places(_Trial.of([self._features[n] for n in left], _TRIAL_FACTS))
+                saved, left = saved + bits, [n for place, n in enumerate(left) if place not in kept]
+            self._known[alike] = saved
+        return self._known[alike]
+
+
 def _overlapping(features: Sequence[FeatureRows]) -> Iterator[list[int]]:
     """Features in groups, from the one with the most facts on: most values of each occur in those before."""
     groups: list[tuple[list[int], set[str], pa.Array]] = []
@@ -96,13 +122,7 @@ def _overlapping(features: Sequence[FeatureRows]) -> Iterator[list[int]]:
 
 def _best_chain(features: Sequence[FeatureRows], numbers: Sequence[int]) -> tuple[Chain, list[int]]:
     """A chain of some of the features, the first of them or another one at its head, and those left over."""
-    trial = _Trial.of([features[number] for number in numbers], _TRIAL_FACTS)
-    order = _best_order(trial)
-    kept, before = order[:1], trial.bits(order[:1])
-    for place in order[1:]:
-        together = trial.bits([*kept, place])
-        if together - before + trial.bits_to_share(place) < trial.bits([place]) + trial.value_bits(place):
-            kept, before = [*kept, place], together
+    kept, _ = _best_places(_Trial.of([features[number] for number in numbers], _TRIAL_FACTS))
     rest = [number for place, number in enumerate(numbers) if place not in kept]
     chosen = [numbers[place] for place in kept]
     if len(kept) == 1:
@@ -114,6 +134,19 @@ def _best_chain(features: Sequence[FeatureRows], numbers: Sequence[int]) -> tupl
     shared_ids = [ids[own].astype(np.int32) for own in whole.ids]
     vocabulary = Vocabulary(whole.values.values.take(pa.array(inverse)))
     return Chain(chosen, vocabulary, shared_ids, whole.codes(everyone, are_fitted=True)), rest
+
+
+def _best_places(trial: "_Trial") -> tuple[list[int], float]:
+    """Which features make a chain, in its order, and the bits that they save by it."""
+    order = _best_order(trial)
+    kept, before, saved = order[:1], trial.bits(order[:1]), 0.0
+    for place in order[1:]:
+        together = trial.bits([*kept, place])
+        added = together - before + trial.bits_to_share(place)
+        alone = trial.bits([place]) + trial.value_bits(place)
+        if added < alone:
+            kept, before, saved = [*kept, place], together, saved + alone - added
+    return kept, saved
 
 
 def _best_order(trial: "_Trial") -> list[int]:
