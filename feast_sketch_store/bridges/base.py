@@ -25,6 +25,7 @@ _BRIDGES: dict[str, str] = {
     "RedisOnlineStoreConfig": "redis:RedisBridge",
     "SqliteOnlineStoreConfig": "sql:SqliteBridge",
     "PostgreSQLOnlineStoreConfig": "sql:PostgresBridge",
+    "MySQLOnlineStoreConfig": "mysql:MySQLBridge",
     "DynamoDBOnlineStoreConfig": "dynamodb:DynamoBridge",
 }
 
