@@ -1,12 +1,15 @@
 """`feast-sketch import`: rows that Feast's own classes wrote into other stores, read back from ours."""
 
+import html
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import sqlite3
 from datetime import UTC, datetime, timedelta
+from html.parser import HTMLParser
 from importlib import import_module
 from pathlib import Path
 
@@ -27,6 +30,8 @@ from feast_sketch_store.cli import cli
 from feast_sketch_store.errors import RowError, SettingsError, StorageError
 from feast_sketch_store.online_store import open_view
 from feast_sketch_store.operations import maintenance
+from feast_sketch_store.planning.curves import SETS
+from feast_sketch_store.planning.planner import plan_view
 from feast_sketch_store.rows.entity_keys import hash_int64_keys
 from feast_sketch_store.storage.local import LocalStorage
 from tests.helpers.keys import entity_key
@@ -46,6 +51,7 @@ HASHED = ("dynamodb",)  # stores that keep hashes of keys
 SERVED = ("redis", "cluster", "sqlite", "dynamodb", "postgres", "mysql")
 FEATURES = [Field(name="liked", dtype=Set(String)), Field(name="seen", dtype=Array(Int64))]
 FEATURES += [Field(name="country", dtype=String), Field(name="score", dtype=Float32)]
+FEATURE_NAMES = [feature.name for feature in FEATURES]
 FEATURES[1].tags["sketch.codec"] = "exact"
 
 
@@ -482,6 +488,12 @@ def test_a_survey_of_all_rows(other, tmp_path):
     report = maintenance.inspect(store, "history")
     assert found.bytes_here.value == pytest.approx(report.memory_bytes, rel=0.05)
     assert [f.structure for f in found.features] == [f.structure for f in report.features]
+    plan = plan_view(store, "history")
+    as_sets = next(point for point in plan.points if point.curve == SETS)
+    at_knee = next(point for point in plan.points if f"{point.curve}: {point.label}" == found.knee)
+    saved = as_sets.memory_bytes - at_knee.memory_bytes
+    assert found.bytes_here.value - found.bytes_at_knee == pytest.approx(saved, rel=0.02, abs=1)
+    assert found.false_at_knee == pytest.approx(at_knee.false_per_read)
     liked, theirs = found.features[0], report.features[0]
     assert (liked.facts.value, liked.values.value) == (theirs.facts, theirs.vocabulary)
 
@@ -530,7 +542,7 @@ def test_bytes_of_redis_are_those_that_the_server_tells(redis_port, tmp_path, tt
     assert found.bytes_there == pytest.approx(after - before, rel=0.05)
 
 
-def test_a_survey_tells_what_it_cannot_look_at(sqlite):
+def test_a_survey_tells_what_it_cannot_look_at(sqlite, tmp_path):
     view, user = make_view()
     registered(sqlite, view, user)
     result = CliRunner().invoke(cli, ["survey", "--from", str(sqlite.file)])
@@ -540,5 +552,14 @@ def test_a_survey_tells_what_it_cannot_look_at(sqlite):
     result = CliRunner().invoke(cli, ["survey", "--from", str(sqlite.file)])
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines()[2].split()[:4] == ["history", "Sqlite", "100", "100"]
+    page = tmp_path / "survey.html"
+    result = CliRunner().invoke(cli, ["survey", "--from", str(sqlite.file), "--html", str(page), "--json"])
+    (told,) = json.loads(result.stdout)
+    content = page.read_text("utf-8")
+    HTMLParser().feed(content)
+    cells = re.findall("<td>(.*?)</td>", content)
+    assert cells[:4] == ["history", "Sqlite", "100", "100"]
+    assert [html.unescape(cell) for cell in cells if cell in FEATURE_NAMES] == FEATURE_NAMES
+    assert told["knee"] in html.unescape(content)
     with pytest.raises(SettingsError, match="no feature view 'other'"):
         list(survey(sqlite.file, ["other"]))
