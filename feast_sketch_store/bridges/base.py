@@ -25,6 +25,7 @@ _BRIDGES: dict[str, str] = {
     "RedisOnlineStoreConfig": "redis:RedisBridge",
     "SqliteOnlineStoreConfig": "sql:SqliteBridge",
     "PostgreSQLOnlineStoreConfig": "sql:PostgresBridge",
+    "MySQLOnlineStoreConfig": "mysql:MySQLBridge",
     "DynamoDBOnlineStoreConfig": "dynamodb:DynamoBridge",
 }
 
@@ -66,10 +67,12 @@ class Counted(NamedTuple):
     ----------
     num_keys : among which the rows of a view are, as `Page.num_looked_at` counts them.
     is_exact : whether that is a count and not the store's estimate.
+    spread : half the width of its 95 % interval, as a part of it.
     """
 
     num_keys: int
     is_exact: bool
+    spread: float = 0.0
 
 
 @dataclass(frozen=True)

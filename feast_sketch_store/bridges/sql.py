@@ -31,6 +31,7 @@ class SqlBridge(Bridge):
     """A table of Feast, read page by page in the order of entity keys."""
 
     _PARAMETER = "?"
+    _QUOTE = '"'
 
     def __init__(self, view: OtherView):
         super().__init__(view)
@@ -62,7 +63,7 @@ class SqlBridge(Bridge):
 
     @property
     def _name(self) -> str:
-        return '"' + self._table.replace('"', '""') + '"'
+        return self._QUOTE + self._table.replace(self._QUOTE, 2 * self._QUOTE) + self._QUOTE
 
     def _entity(self, key: bytes) -> list[TableRow]:
         """All of an entity that has more features than a page has rows."""
@@ -73,9 +74,17 @@ class SqlBridge(Bridge):
         found = self._ask(
             f"SELECT entity_key, feature_name, value, event_ts, created_ts FROM {self._name} "
             f"WHERE entity_key {condition}",
-            key,
+            self._stored(key),
         )
-        return [(bytes(row[0]), row[1], bytes(row[2]), row[3], row[4]) for row in found]
+        return [(self._read(row[0]), row[1], bytes(row[2]), row[3], row[4]) for row in found]
+
+    def _stored(self, key: bytes) -> Any:
+        """A serialized key as the table has it."""
+        return key
+
+    def _read(self, stored: Any) -> bytes:
+        """The reverse."""
+        return bytes(stored)
 
     def _row(self, key: bytes, rows: Sequence[TableRow]) -> OtherRow:
         wanted = set(self.view.features)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from feast import FeatureStore
 from feast.feature_view import FeatureView
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey
@@ -21,6 +22,7 @@ from feast.protos.feast.types.Value_pb2 import Value
 
 from feast_sketch_store.bridges.base import Bridge, OtherRow, OtherStore, OtherView, entity_key, open_bridge
 from feast_sketch_store.bridges.hashed_keys import KeyFinder
+from feast_sketch_store.bridges.knee import Knee, knee_of_rows
 from feast_sketch_store.bridges.pace import Pace
 from feast_sketch_store.errors import SettingsError, SketchStoreError, StorageError
 from feast_sketch_store.layers import SketchLayer
@@ -83,8 +85,10 @@ class SurveyedView:
     resolution : of the timestamps that the store keeps.
     bytes_there : by what the store tells; None if it tells nothing.
     bytes_listpack : of a Redis with ``hash-max-listpack-value 512``; None for others.
-    bytes_here : of the snapshot.
+    bytes_here : of the snapshot, with the default settings.
     false_per_read : values that a read shows too many.
+    knee : how membership features are kept at the planner's knee; empty without any.
+    bytes_at_knee, false_at_knee : of the snapshot and of a read there.
     notes : what the figures do not say.
     """
 
@@ -100,6 +104,9 @@ class SurveyedView:
     bytes_listpack: float | None
     bytes_here: Estimate
     false_per_read: float
+    knee: str
+    bytes_at_knee: float | None
+    false_at_knee: float | None
     features: list[SurveyedFeature]
     notes: list[str]
 
@@ -198,6 +205,7 @@ class _Survey:
         low, likely, high = (
             counted.num_keys * min(1.0, max(0.0, part)) for part in (share - spread, share, share + spread)
         )
+        low, high = low * (1 - counted.spread), high * (1 + counted.spread)
         return rows, Estimate(likely, max(float(len(rows)), low), high)
 
     def _surveyed(
@@ -209,7 +217,9 @@ class _Survey:
         resolution: str,
     ) -> SurveyedView:
         scale = max(1.0, entities.value / len(rows))
-        layer, overhead = self._sealed(list(rows.values()))
+        table = self._table(list(rows.values()))
+        layer, overhead = self._sealed(table)
+        at_knee = knee_of_rows(table, self._settings, self._view.name, round(entities.value))
         values = {name: _values_of(rows.values(), name) for name in layer.codecs}
         counts = {name: Counter(chain.from_iterable(sets)) for name, sets in values.items()}
         distinct = {name: _num_values(counter, len(rows), entities.value) for name, counter in counts.items()}
@@ -239,22 +249,28 @@ class _Survey:
                 * max(0.0, feature.num_values - feature.num_facts / len(rows))
                 for feature in layer.features.values()
             ),
+            "" if at_knee is None else at_knee.label,
+            None if at_knee is None else here - at_knee.saved_bytes,
+            None if at_knee is None else at_knee.false_per_read,
             [
                 self._feature(layer, name, _num_facts(values[name], entities), distinct[name])
                 for name in self._view.features
                 if name in layer.codecs
             ],
-            list(self._notes(rows, entities, told)),
+            list(self._notes(rows, entities, told, at_knee)),
         )
 
-    def _sealed(self, rows: Sequence[OtherRow]) -> tuple[SketchLayer, int]:
-        """The rows as a layer, and what a snapshot takes beside it."""
+    def _table(self, rows: Sequence[OtherRow]) -> pa.Table:
+        """The rows in the form of the row log."""
         given: list[FeastRow] = []
         for number, row in enumerate(rows):
             # A hash stands for its key: all hashes are of the same length, as all layers' entries are.
             key = row.entity if not isinstance(row.entity, str) else _stand_in(self._view, number)
             given.append((key, row.values, row.event, row.created))
-        table = to_arrow(given, self._settings.codecs)
+        return to_arrow(given, self._settings.codecs)
+
+    def _sealed(self, table: pa.Table) -> tuple[SketchLayer, int]:
+        """The rows as a layer, and what a snapshot takes beside it."""
         sealed = fold(NewestRows(lambda columns: iter([table])), self._settings)
         layer = SketchLayer.from_snapshot(sealed.description, sealed.arrays)
         file = encode({"layer": sealed.description}, with_checksums(sealed.arrays))
@@ -295,7 +311,11 @@ class _Survey:
         return float(told * num_entities * wider / usual)
 
     def _notes(
-        self, rows: Mapping[bytes | str, OtherRow], entities: Estimate, told: float | None
+        self,
+        rows: Mapping[bytes | str, OtherRow],
+        entities: Estimate,
+        told: float | None,
+        at_knee: Knee | None,
     ) -> Iterator[str]:
         if len(rows) < entities.value:
             yield (
@@ -303,9 +323,14 @@ class _Survey:
                 "(Chao)."
             )
         if not entities.is_known:
-            yield "The number of entities is estimated by the share of the keys that are the view's."
+            yield "The number of entities is estimated, from the keys that were looked at."
         if told is None:
             yield "The store does not tell how many bytes it takes."
+        if at_knee is not None:
+            yield (
+                f"At the knee membership features are kept as {at_knee.label}. After an import "
+                "`feast-sketch plan` shows the other points."
+            )
         future = datetime.now(UTC)
         if any(row.event > future for row in rows.values()):
             yield "Some event timestamps lie in the future."

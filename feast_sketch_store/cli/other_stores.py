@@ -21,6 +21,7 @@ from feast_sketch_store.cli.common import (
     progress_bar,
     views_of,
 )
+from feast_sketch_store.cli.survey_page import page_of
 from feast_sketch_store.planning.progress import Progress
 from feast_sketch_store.planning.report import count_text, readable_bytes
 
@@ -110,8 +111,19 @@ def import_(
 )
 @_PACE
 @JSON_OPTION
+@click.option(
+    "--html",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    metavar="FILE",
+    help="Write the tables as a page, too.",
+)
 def survey(
-    other: Path, views: Sequence[str], sample: int, max_rows_per_second: float | None, as_json: bool
+    other: Path,
+    views: Sequence[str],
+    sample: int,
+    max_rows_per_second: float | None,
+    as_json: bool,
+    html: Path | None,
 ) -> None:
     """Show what the views of another online store would become here, and what they would take.
 
@@ -133,29 +145,19 @@ def survey(
                 (refused if isinstance(result, str) else found).append(result)  # type: ignore[arg-type]
         finally:
             progress.end()
+    views_table = [_survey_cells(view) for view in found]
+    features_table = [cells for view in found for cells in _feature_cells(view)]
+    notes = [f"{view.view}: {note}" for view in found for note in view.notes]
+    if html is not None:
+        tables = [("Views", _SURVEY_COLUMNS, views_table), ("Features", _FEATURE_COLUMNS, features_table)]
+        html.write_text(page_of(f"Survey of {other}", tables, [*notes, *refused]), "utf-8")
     if as_json:
         print_json([asdict(view) for view in found])
     else:
-        print_table(_SURVEY_COLUMNS, [_survey_cells(view) for view in found])
-        print_table(
-            ["view", "feature", "codec", "structure", "facts", "values", "because it is"],
-            [
-                [
-                    view.view,
-                    feature.name,
-                    feature.codec,
-                    feature.structure,
-                    count_text(feature.facts),
-                    "-" if feature.values is None else count_text(feature.values),
-                    feature.why,
-                ]
-                for view in found
-                for feature in view.features
-            ],
-        )
-        for view in found:
-            for note in view.notes:
-                click.echo(f"{view.view}: {note}")
+        print_table(_SURVEY_COLUMNS, views_table)
+        print_table(_FEATURE_COLUMNS, features_table)
+        for note in notes:
+            click.echo(note)
     for text in refused:
         click.echo(text, err=True)
     if refused:
@@ -164,8 +166,26 @@ def survey(
 
 _SURVEY_COLUMNS = [
     *("view", "from", "entities", "sampled", "oldest", "newest", "keys", "timestamps"),
-    *("bytes there", "listpack 512", "bytes here", "ratio", "false/read"),
+    *("bytes there", "listpack 512", "bytes here", "ratio", "false/read", "at the knee", "false/read there"),
 ]
+
+
+_FEATURE_COLUMNS = ["view", "feature", "codec", "structure", "facts", "values", "because it is"]
+
+
+def _feature_cells(view: SurveyedView) -> list[list[str]]:
+    return [
+        [
+            view.view,
+            feature.name,
+            feature.codec,
+            feature.structure,
+            count_text(feature.facts),
+            "-" if feature.values is None else count_text(feature.values),
+            feature.why,
+        ]
+        for feature in view.features
+    ]
 
 
 def _survey_cells(view: SurveyedView) -> list[str]:
@@ -184,4 +204,6 @@ def _survey_cells(view: SurveyedView) -> list[str]:
         readable_bytes(here.value),
         "-" if there is None else f"1/{there / here.value:.1f}",
         f"{view.false_per_read:.2g}",
+        "-" if view.bytes_at_knee is None else readable_bytes(view.bytes_at_knee),
+        "-" if view.false_at_knee is None else f"{view.false_at_knee:.2g}",
     ]

@@ -245,6 +245,18 @@ class _Sampling:
         )
 
 
+def features_of_rows(rows: FoldedRows, codecs: Sequence[FeatureCodec]) -> dict[str, FeatureSample]:
+    """Membership features of all rows of a sample, in the order of their keys."""
+    collected = {codec.feature: _Collector(codec) for codec in codecs}
+    parts = [np.zeros(0, np.int64)]
+    for places, batch in rows.batches():
+        parts.append(places)
+        for name, feature in encode(batch, rows.keys.take(places), codecs).features.items():
+            collected[name].add(feature, feature.csr.lengths)
+    order = np.argsort(np.concatenate(parts), kind="stable")
+    return {name: collector.finish([order])[0] for name, collector in collected.items()}
+
+
 def _lengths(rows: pa.Table, feature: str) -> NDArray[np.int64]:
     """How many values each row has, repeated ones included: int64[n]."""
     if feature not in rows.column_names or pa.types.is_null(rows[feature].type):

@@ -1,11 +1,15 @@
 """`feast-sketch import`: rows that Feast's own classes wrote into other stores, read back from ours."""
 
+import html
+import json
 import os
 import random
+import re
 import shutil
 import signal
 import sqlite3
 from datetime import UTC, datetime, timedelta
+from html.parser import HTMLParser
 from importlib import import_module
 from pathlib import Path
 
@@ -26,20 +30,28 @@ from feast_sketch_store.cli import cli
 from feast_sketch_store.errors import RowError, SettingsError, StorageError
 from feast_sketch_store.online_store import open_view
 from feast_sketch_store.operations import maintenance
+from feast_sketch_store.planning.curves import SETS
+from feast_sketch_store.planning.planner import plan_view
 from feast_sketch_store.rows.entity_keys import hash_int64_keys
 from feast_sketch_store.storage.local import LocalStorage
 from tests.helpers.keys import entity_key
 from tests.helpers.processes import PATIENCE_SECONDS, warm_context
-from tests.helpers.redis_server import running_redis
+from tests.helpers.redis_server import running_cluster, running_redis
+from tests.helpers.sql_servers import running_mariadb, running_postgres
 
 NOON = datetime(2026, 5, 1, 12, 0, 0, 123456, tzinfo=UTC)
 STORES = {
     "redis": "feast.infra.online_stores.redis.RedisOnlineStore",
     "sqlite": "feast.infra.online_stores.sqlite.SqliteOnlineStore",
     "dynamodb": "feast.infra.online_stores.dynamodb.DynamoDBOnlineStore",
+    "postgres": "feast.infra.online_stores.postgres_online_store.postgres.PostgreSQLOnlineStore",
+    "mysql": "feast.infra.online_stores.mysql_online_store.mysql.MySQLOnlineStore",
 }
+HASHED = ("dynamodb",)  # stores that keep hashes of keys
+SERVED = ("redis", "cluster", "sqlite", "dynamodb", "postgres", "mysql")
 FEATURES = [Field(name="liked", dtype=Set(String)), Field(name="seen", dtype=Array(Int64))]
 FEATURES += [Field(name="country", dtype=String), Field(name="score", dtype=Float32)]
+FEATURE_NAMES = [feature.name for feature in FEATURES]
 FEATURES[1].tags["sketch.codec"] = "exact"
 
 
@@ -50,23 +62,69 @@ def redis_port(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def cluster_ports(tmp_path_factory):
+    with running_cluster(tmp_path_factory.mktemp("cluster")) as ports:
+        yield ports
+
+
+@pytest.fixture(scope="module")
 def dynamodb_port(object_server):
     pytest.importorskip("boto3")
     return object_server("moto").port
 
 
-@pytest.fixture(params=STORES)
+@pytest.fixture(scope="module")
+def postgres_port(tmp_path_factory):
+    with running_postgres(tmp_path_factory.mktemp("postgres")) as port:
+        yield port
+
+
+@pytest.fixture(scope="module")
+def mysql_port(tmp_path_factory):
+    with running_mariadb(tmp_path_factory.mktemp("mysql")) as port:
+        yield port
+
+
+@pytest.fixture(params=SERVED)
 def other(request, tmp_path, monkeypatch):
     """Another store with its configuration, in which a project of the test's name has nothing yet."""
-    options = {"path": "online.db"}
-    if request.param == "redis":
-        options = {"connection_string": f"127.0.0.1:{request.getfixturevalue('redis_port')}"}
-    if request.param == "dynamodb":
-        port = request.getfixturevalue("dynamodb_port")
-        options = {"region": "us-east-1", "endpoint_url": f"http://127.0.0.1:{port}"}
-        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-            monkeypatch.setenv(name, "tests")
-    return Other(tmp_path / "other", request.param, options, "p" + tmp_path.name.replace("-", "_"))
+
+    def place(fixture):
+        return request.getfixturevalue(fixture)
+
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "tests")
+    options = {
+        "sqlite": lambda: {"path": "online.db"},
+        "redis": lambda: {"connection_string": f"127.0.0.1:{place('redis_port')}"},
+        "cluster": lambda: {
+            "redis_type": "redis_cluster",
+            "connection_string": ",".join(f"127.0.0.1:{port}" for port in place("cluster_ports")),
+        },
+        "dynamodb": lambda: {
+            "region": "us-east-1",
+            "endpoint_url": f"http://127.0.0.1:{place('dynamodb_port')}",
+        },
+        "postgres": lambda: {
+            **{"host": "127.0.0.1", "port": place("postgres_port"), "database": "feast"},
+            **{"user": "postgres", "password": "none", "sslmode": "disable"},
+        },
+        "mysql": lambda: {
+            **{"host": "127.0.0.1", "port": place("mysql_port"), "database": "feast"},
+            **{"user": "feast", "password": "tests"},
+        },
+    }[request.param]()
+    kind = {"cluster": "redis"}.get(request.param, request.param)
+    made = Other(tmp_path / "other", kind, options, "p" + tmp_path.name.replace("-", "_"))
+    yield made
+    let_go(made.store)
+
+
+def let_go(online_store):
+    """Close the connection that Feast's store leaves open."""
+    connection = vars(online_store).get("_conn")
+    if connection is not None:
+        connection.close()
 
 
 @pytest.fixture
@@ -80,7 +138,7 @@ class Other:
     def __init__(self, folder, kind, options, project, more=""):
         self.kind, self.file, self.project = kind, folder / "feature_store.yaml", project
         folder.mkdir()
-        lines = "".join(f"  {name}: '{value}'\n" for name, value in options.items())
+        lines = "".join(f"  {name}: {json.dumps(value)}\n" for name, value in options.items())
         self.file.write_text(
             f"project: {project}\nprovider: local\nregistry: {folder}/registry.db\n"
             f"entity_key_serialization_version: 3\nonline_store:\n  type: {kind}\n{lines}{more}"
@@ -94,7 +152,8 @@ class Other:
         self.store.online_write_batch(self.config, view, rows, None)
 
     def read(self, view, keys):
-        return self.store.online_read(self.config, view, keys)
+        # Feast's Postgres store fails without names.
+        return self.store.online_read(self.config, view, keys, [feature.name for feature in view.features])
 
 
 def make_view(name="history", join_key="user_id", value_type=ValueType.INT64, features=FEATURES):
@@ -159,7 +218,7 @@ def test_nothing_is_lost_or_changed(other, tmp_path):
     store, view = make_store(tmp_path / "ours", other.project, view, user)
     done = import_view(store, "history", other.file)
     assert (done.rows, done.changed, done.entities) == (len(numbers), 0, len(numbers))
-    assert done.keys == ("recovered" if other.kind == "dynamodb" else "exact")
+    assert done.keys == ("recovered" if other.kind in HASHED else "exact")
     keys = [entity_key(user_id=number) for number in numbers]
     theirs = [normal(row) for row in other.read(view, keys)]
     assert answers(store, view, keys) == theirs
@@ -174,7 +233,7 @@ def test_string_keys(other, tmp_path):
     keys = [entity_key(user_id=name) for name in names]
     other.write(view, [(key, value_of(n), NOON, None) for n, key in enumerate(keys)])
     store, view = make_store(tmp_path / "ours", other.project, view, user)
-    if other.kind == "dynamodb":
+    if other.kind in HASHED:
         with pytest.raises(SettingsError, match="--keys"):
             import_view(store, "history", other.file)
         given = tmp_path / "keys.parquet"
@@ -411,7 +470,9 @@ def registered(other, view, user):
     """The other repository as its users have it, with the view in its registry."""
     folder = other.file.parent
     pd.DataFrame({"user_id": [0], "event_timestamp": [NOON]}).to_parquet(folder / "rows.parquet")
-    FeatureStore(config=other.config).apply([user, view])
+    store = FeatureStore(config=other.config)
+    store.apply([user, view])
+    let_go(store._get_provider().online_store)
 
 
 def test_a_survey_of_all_rows(other, tmp_path):
@@ -420,13 +481,19 @@ def test_a_survey_of_all_rows(other, tmp_path):
     other.write(view, rows_of(range(1200)))
     (found,) = survey(other.file)
     assert (found.entities.value, found.sampled) == (1200, 1200)
-    assert found.keys == ("recovered" if other.kind == "dynamodb" else "exact")
+    assert found.keys == ("recovered" if other.kind in HASHED else "exact")
     assert [feature.name for feature in found.features] == ["liked", "seen", "country", "score"]
     store, _ = make_store(tmp_path / "ours", other.project, view, user, structure="auto")
     import_view(store, "history", other.file)
     report = maintenance.inspect(store, "history")
     assert found.bytes_here.value == pytest.approx(report.memory_bytes, rel=0.05)
     assert [f.structure for f in found.features] == [f.structure for f in report.features]
+    plan = plan_view(store, "history")
+    as_sets = next(point for point in plan.points if point.curve == SETS)
+    at_knee = next(point for point in plan.points if f"{point.curve}: {point.label}" == found.knee)
+    saved = as_sets.memory_bytes - at_knee.memory_bytes
+    assert found.bytes_here.value - found.bytes_at_knee == pytest.approx(saved, rel=0.02, abs=1)
+    assert found.false_at_knee == pytest.approx(at_knee.false_per_read)
     liked, theirs = found.features[0], report.features[0]
     assert (liked.facts.value, liked.values.value) == (theirs.facts, theirs.vocabulary)
 
@@ -475,7 +542,7 @@ def test_bytes_of_redis_are_those_that_the_server_tells(redis_port, tmp_path, tt
     assert found.bytes_there == pytest.approx(after - before, rel=0.05)
 
 
-def test_a_survey_tells_what_it_cannot_look_at(sqlite):
+def test_a_survey_tells_what_it_cannot_look_at(sqlite, tmp_path):
     view, user = make_view()
     registered(sqlite, view, user)
     result = CliRunner().invoke(cli, ["survey", "--from", str(sqlite.file)])
@@ -485,5 +552,14 @@ def test_a_survey_tells_what_it_cannot_look_at(sqlite):
     result = CliRunner().invoke(cli, ["survey", "--from", str(sqlite.file)])
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines()[2].split()[:4] == ["history", "Sqlite", "100", "100"]
+    page = tmp_path / "survey.html"
+    result = CliRunner().invoke(cli, ["survey", "--from", str(sqlite.file), "--html", str(page), "--json"])
+    (told,) = json.loads(result.stdout)
+    content = page.read_text("utf-8")
+    HTMLParser().feed(content)
+    cells = re.findall("<td>(.*?)</td>", content)
+    assert cells[:4] == ["history", "Sqlite", "100", "100"]
+    assert [html.unescape(cell) for cell in cells if cell in FEATURE_NAMES] == FEATURE_NAMES
+    assert told["knee"] in html.unescape(content)
     with pytest.raises(SettingsError, match="no feature view 'other'"):
         list(survey(sqlite.file, ["other"]))

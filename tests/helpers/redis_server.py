@@ -3,7 +3,8 @@
 import shutil
 import socket
 import subprocess
-from contextlib import contextmanager
+import time
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
@@ -16,12 +17,36 @@ def free_port():
 
 
 @contextmanager
-def running_redis(folder, *options):
+def running_cluster(folder, num_nodes=3):
+    """The ports of a cluster of servers without replicas; skips the test where there is no Redis."""
+    redis = pytest.importorskip("redis")
+    from tests.helpers.object_servers import free_ports  # the port 10,000 above is that of the cluster's bus
+
+    with ExitStack() as servers:
+        ports = free_ports(num_nodes)
+        for port in ports:
+            options = ["--cluster-enabled", "yes", "--cluster-config-file", f"{port}.conf"]
+            servers.enter_context(running_redis(folder, *options, port=port))
+        nodes = [f"127.0.0.1:{port}" for port in ports]
+        subprocess.run(
+            ["redis-cli", "--cluster", "create", *nodes, "--cluster-replicas", "0", "--cluster-yes"],
+            check=True,
+            capture_output=True,
+        )
+        for port in ports:
+            with redis.Redis(port=port) as client:
+                while client.execute_command("CLUSTER INFO")["cluster_state"] != "ok":
+                    time.sleep(0.05)  # no event tells
+        yield ports
+
+
+@contextmanager
+def running_redis(folder, *options, port=None):
     """The port of a server with a client of it; skips the test where there is no Redis."""
     if shutil.which("redis-server") is None:
         pytest.skip("needs redis-server")
     redis = pytest.importorskip("redis")
-    port = free_port()
+    port = port or free_port()
     command = [
         "redis-server",
         "--databases",
