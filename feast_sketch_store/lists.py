@@ -134,7 +134,7 @@ class Lists:
 
         Raises
         ------
-        RowError : these are not entities of the view.
+        RowError : these are not entities of the view, or the limit is below 1.
         DamagedFileError : a file of the view cannot be read.
         """
         hashes = self._entities.hash(entities)

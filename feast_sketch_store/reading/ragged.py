@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from feast_sketch_store.errors import RowError
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.vocabulary import Vocabulary
@@ -85,8 +86,16 @@ def read_lists(
     entity_hashes : uint64[n, 2]
     newest : the time of the oldest item, in microseconds since 1970, and how many items at most, or None.
     vocabulary : that numbers the values; items of others are left out. None for any numbers.
+
+    Raises
+    ------
+    RowError : the limit is below 1.
     """
     since, limit = newest
+    if limit is not None and limit < 1:
+        raise RowError(
+            f"a limit of {limit} items shows nothing; ask for 1 or more, or for None, which is all"
+        )
     listing = codec.listing
     if vocabulary is None and listing is not None:
         most = listing.limit if limit is None else min(limit, listing.limit or limit)

@@ -503,7 +503,7 @@ class SketchReader:
         Raises
         ------
         UnsupportedFeatureError : there is no such feature, or it is no list.
-        RowError : see `hash`.
+        RowError : see `hash`; or the limit is below 1.
         """
         codec, hashes = self._codec(feature), self.hash(entities)
         if not codec.is_list:

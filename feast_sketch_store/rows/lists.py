@@ -72,10 +72,13 @@ class Meeting:
         kept = hidden.spares(self, of_row, ids, times)
         if not kept.all():
             of_row, ids, times = of_row[kept], ids[kept], times[kept]
-        places = np.arange(len(ids))
-        owners, ages = self.owners[of_row], self.ages[of_row]
-        order = np.lexsort((-places if backwards else places, ages, -times, owners))
-        owners, ids, times = owners[order], ids[order], times[order]
+        if backwards:
+            of_row, ids, times = of_row[::-1], ids[::-1], times[::-1]
+        # The newest rows come first, so that a stable sort puts the newest of equal items first. Rows of few
+        # ages are few runs that ascend, which are merged in one pass.
+        order = _sorted(self.ages[of_row])
+        order = order[_by_time(self.owners[of_row[order]], times[order])]
+        owners, ids, times = self.owners[of_row[order]], ids[order], times[order]
         items = Csr.of_lengths(np.bincount(owners, minlength=self.num_owners), ids)
         return once_a_tick(Csr(items.indptr, ids, times), 1)
 
@@ -158,14 +161,38 @@ def once_a_tick(items: Csr, resolution: int) -> Csr:
     same = (owners[1:] == owners[:-1]) & (ticks[1:] == ticks[:-1])
     if not same.any():
         return items
-    order = np.lexsort((items.ids, -ticks, owners))  # stable: the newest of equal ones comes first
-    owners, ticks, ids = owners[order], ticks[order], items.ids[order]
-    repeats = (owners[1:] == owners[:-1]) & (ticks[1:] == ticks[:-1]) & (ids[1:] == ids[:-1])
-    if not repeats.any():
+    # Items of a tick stand together; most ticks have one, which needs no look.
+    shares = np.append(False, same)
+    shares[:-1] |= same
+    places = np.flatnonzero(shares)
+    tick_of = np.cumsum(np.append(True, ~same))[places]
+    ids = items.ids[places].astype(np.int64)
+    keys = tick_of * (int(ids.max()) + 1) + ids
+    order = np.argsort(keys, kind="stable")  # the newest of equal ones comes first
+    repeats = order[1:][np.diff(keys[order]) == 0]
+    if not len(repeats):
         return items
-    kept = np.ones(len(order), np.bool_)
-    kept[order[1:][repeats]] = False
+    kept = np.ones(len(items.ids), np.bool_)
+    kept[places[repeats]] = False
     return items.masked(kept)
+
+
+def _sorted(ages: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The order of small numbers, stable."""
+    if len(ages) and ages.max() <= np.iinfo(np.int16).max:
+        ages = ages.astype(np.int16)  # sorted by their digits, in one pass or two
+    return np.argsort(ages, kind="stable")
+
+
+def _by_time(owners: NDArray[np.int64], times: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The order of items by owner, and from the newest to the oldest, stable."""
+    if not len(times):
+        return np.zeros(0, np.int64)
+    newest = int(times.max())
+    span = newest - int(times.min()) + 1
+    if (int(owners.max()) + 1) * span >= 2**63:
+        return np.lexsort((-times, owners))
+    return np.argsort(owners * span + (newest - times), kind="stable")
 
 
 def newest_of(items: Csr, limit: int | None, since: int) -> Csr:
@@ -194,7 +221,7 @@ def united(rows: EncodedRows, backwards: bool = False) -> EncodedRows:
     if len(kept) < len(rows):
         rows = rows.take(kept)
     _, owners = find_sorted(keys.entity_hashes, rows.keys.entity_hashes)
-    meeting = Meeting(owners, np.arange(len(rows), 0, -1), len(keys))
+    meeting = Meeting(owners, _ages(owners), len(keys))
     features: dict[str, EncodedFeature] = {}
     for name, feature in rows.features.items():
         if not is_removed_name(name):
@@ -206,6 +233,15 @@ def united(rows: EncodedRows, backwards: bool = False) -> EncodedRows:
             if removed is not None:
                 features[removed_name(name)] = _all_removed(meeting, removed, hidden)
     return EncodedRows(keys, features)
+
+
+def _ages(owners: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The ages of rows in the order of their commits, int64[n]: few where rows are few ordered parts.
+
+    Rows whose owners ascend are of one age, for no two of them are of one owner.
+    """
+    parts = np.cumsum(np.diff(owners, prepend=-1) <= 0)
+    return np.asarray(parts[-1:].sum() - parts)
 
 
 def _hidden_by(rows: EncodedRows, feature: EncodedFeature) -> tuple[Hidden, EncodedFeature | None]:

@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from decimal import Decimal
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -507,7 +508,7 @@ def duration(text: Any) -> timedelta:
 
 
 def resolution(text: Any) -> timedelta:
-    """Read a duration of at least a microsecond.
+    """Read a duration of one or more whole microseconds.
 
     Raises
     ------
@@ -515,6 +516,9 @@ def resolution(text: Any) -> timedelta:
     """
     if (tick := duration(text)) < timedelta(microseconds=1):
         raise ValueError("a resolution must be at least a microsecond, such as 1s, 1min or 1h")
+    found = re.fullmatch(r"\s*([0-9.]+)\s*(s|min|h|d)\s*", str(text))
+    if found is not None and Decimal(found[1]) * int(_DURATIONS[found[2]]) * 1_000_000 % 1:
+        raise ValueError("a resolution must be whole microseconds, such as 0.5s, 1min or 1h")
     return tick
 
 

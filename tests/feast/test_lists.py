@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 
 import numpy as np
 import pandas as pd
@@ -182,6 +182,12 @@ def test_lists_refuse_what_they_cannot_keep(store, tmp_path):
         (lambda: lists.add([1], ["a"], [NOW, NOW]), "1 timestamps are needed, not 2"),
         (lambda: lists.add(["x"], ["a"]), "not entities of feature view 'history'"),
         (lambda: lists.add([1], ["a"], [4e11]), "after the year 9999"),
+        (lambda: lists.add([1], ["a"], ["soon"]), "these are not timestamps"),
+        (lambda: lists.add([1], ["a"], [None]), "1 timestamps are needed, not 1 nulls"),
+        (lambda: lists.add([1], [None]), "takes 1 values here, not 1 nulls"),
+        (lambda: lists.remove([1, 2], ["a"]), "takes 2 values here, not 1 values"),
+        (lambda: lists.get([1], limit=0), "a limit of 0 items"),
+        (lambda: lists.get([1], limit=-1), "a limit of -1 items"),
         (lambda: lists.replace([1], [0, 2], ["a"]), "takes 2 values"),
         (lambda: lists.replace([1], [1, 2], ["a"]), "indptr does not tell"),
     ]:
@@ -194,6 +200,47 @@ def test_lists_refuse_what_they_cannot_keep(store, tmp_path):
     replica = Lists(tmp_path, "history", "read")
     with pytest.raises(StorageError, match="role: replica"):
         replica.add([1], ["a"])
+
+
+def test_nothing_to_write_writes_nothing(store):
+    lists = Lists(store, "history", "read")
+    none = np.zeros(0, np.int64)
+    lists.add(none, [], none)
+    lists.replace(none, [0], [], none)
+    lists.remove(none, "a")
+    lists.clear(none)
+    empty = frame([(1, ["a"], [NOW], NOW)]).head(0)
+    with pytest.warns(UserWarning, match="empty dataframe"):  # Feast tells so, and does nothing
+        asyncio.run(store.update_online_store("history", empty, {"read": "list_append(read, :new_val)"}))
+    with pytest.warns(UserWarning, match="empty dataframe"):
+        store.write_to_online_store("history", empty)
+    assert open_view(store, "history").stats().unsealed_rows == 0
+    assert lists.get([1]).to_arrow().to_pylist() == [[]]
+    assert lists.get(none).indptr.tolist() == [0]
+
+
+def test_rows_without_items_make_empty_lists(store):
+    update(store, [(1, [], [], NOW)], "list_append(read, :new_val)")
+    assert read(store)[0] == [[], None]
+    update(store, [(1, ["a"], [NOW], NOW), (2, [], [], NOW)], ":new_val")
+    assert read(store)[0] == [["a"], []]
+    update(store, [(1, [], [], NOW)], ":new_val")
+    assert read(store)[0] == [[], []]
+
+
+def test_naive_times_are_in_utc_and_equal_items_of_a_batch_are_one(store):
+    lists = Lists(store, "history", "read")
+    moment = ago(hours=3)
+    naive = moment.replace(tzinfo=None)
+    elsewhere = moment.astimezone(timezone(timedelta(hours=5)))
+    times = [moment, naive, elsewhere, moment]
+    lists.add([1] * 4, ["a"] * 4, times)
+    lists.add([1], ["a"], np.array([naive], "datetime64[ms]"))
+    lists.add([1], ["a"], [moment.timestamp()])
+    lists.add([1], ["a"], pd.Series([naive]))
+    found = lists.get([1], min_timestamp=naive)
+    assert found.timestamps.tolist() == [naive]
+    assert lists.get([1], min_timestamp=naive + timedelta(hours=1)).to_arrow().to_pylist() == [[]]
 
 
 def test_expired_items_are_never_shown(store, caplog):
@@ -348,7 +395,17 @@ def test_versions_that_are_not_there_are_refused(store, make_store, tmp_path):
             "is a list, so these tags have no effect: sketch.err",
         ),
         ({"tags": {"sketch.list.limit": "5"}}, "has tags of a list, and is none"),
+        ({"ttl": None}, "has lists, whose items need a time to live"),
         ({"tags": {**LIST, "sketch.list.resolution": "0"}}, "at least a microsecond"),
+        (
+            {"tags": {**LIST, "sketch.list.resolution": "-1h"}},
+            "list.resolution='-1h': a duration must be 0, or",
+        ),
+        ({"tags": {**LIST, "sketch.list.resolution": "1.5us"}}, "one of s, min, h and d"),
+        ({"tags": {**LIST, "sketch.list.resolution": "0.0000015s"}}, "whole microseconds"),
+        ({"tags": {**LIST, "sketch.list.limit": "0"}}, "sketch.list.limit"),
+        ({"tags": {**LIST, "sketch.list.limit": "-5"}}, "sketch.list.limit"),
+        ({"tags": {**LIST, "sketch.list.limit": "many"}}, "sketch.list.limit"),
         ({"tags": {"sketch.codec": "exact"}}, "but the view has no list of that name"),
         (
             {"fields": [Field(name="n", dtype=Int64, tags={"sketch.codec": "list"})]},
