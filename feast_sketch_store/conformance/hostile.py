@@ -107,10 +107,10 @@ def _swap_alive(layer: Layer) -> None:
     _array("listed.deleted", partial(_put, [place, other], [1, 0]), layer)
 
 
-def _keep_one_count(layer: Layer) -> None:
-    """Leave a feature with the most frequent of its counts."""
-    _tell("structures/counts/features/0/counts", {"width": 0, "base": 1, "length": 1}, layer)
-    layer.arrays["counts.0.counts.words"] = layer.arrays["counts.0.counts.words"][:0]
+def _keep_one(number: int, name: str, layer: Layer) -> None:
+    """Leave a feature of counts with one number of an array."""
+    _tell(f"structures/counts/features/{number}/{name}", {"width": 0, "base": 1, "length": 1}, layer)
+    _array(f"counts.{number}.{name}.words", lambda a: a[:0], layer)
 
 
 _COMPACT = "structures/compact_sets/features"
@@ -280,7 +280,8 @@ _CHANGES: dict[str, list[tuple[str, str, Change]]] = {
     "counts": [
         ("counts", "a count of 0", partial(_tell, "structures/counts/features/0/counts/base", 0)),
         ("counts", "a count of more", partial(_tell, "structures/counts/features/1/counts/base", 2**54)),
-        ("counts", "one count", _keep_one_count),
+        ("counts", "one count", partial(_keep_one, 0, "counts")),
+        ("counts", "one of the firsts", partial(_keep_one, 1, "firsts")),
     ],
     "clustered": [
         (

@@ -100,6 +100,11 @@ class Rounded:
         lengths = np.diff(starts, append=len(written))
         return cls(written, np.repeat(np.arange(len(starts)), lengths), np.array(read, np.int64))
 
+    @property
+    def firsts(self) -> NDArray[np.int64]:
+        """The smallest of the counts that are read as each: int64[m]."""
+        return self.written[np.searchsorted(self.places, np.arange(len(self.read)))]
+
     def mean_error(self, times: NDArray[np.int64]) -> float:
         """How far counts are from those that were written, on average over all: int64[n] of each."""
         errors = np.abs(self.read[self.places] - self.written)

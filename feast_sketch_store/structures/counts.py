@@ -64,6 +64,7 @@ class CountsFeature(SealedFeature):
     ----------
     lists : the values of rows, with the number of a count for the age of each.
     counts : int64[C], what each number stands for; the most frequent one first.
+    firsts : int64[C], the smallest count that is read as each; None if counts are read as they were written.
     max_error, mean_error : how far counts are from those that were written, of all values.
     """
 
@@ -72,6 +73,7 @@ class CountsFeature(SealedFeature):
     num_items: int
     lists: TimedLists
     counts: NDArray[np.int64]
+    firsts: NDArray[np.int64] | None = None
     max_error: int = 0
     mean_error: float = 0.0
 
@@ -85,7 +87,8 @@ class CountsFeature(SealedFeature):
     @property
     def code_bytes(self) -> int:
         """Bytes of the values and their counts, vocabulary not counted."""
-        return self.lists.size_bytes + PackedInts.pack(self.counts).size_bytes
+        tables = [self.counts] if self.firsts is None else [self.counts, self.firsts]
+        return self.lists.size_bytes + sum(PackedInts.pack(table).size_bytes for table in tables)
 
     @property
     def counting(self) -> Counting:
@@ -116,24 +119,21 @@ class CountsFeature(SealedFeature):
         return Csr(indptr, ids, self.counts[numbers])
 
     def shown(self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64]) -> Answer:
-        """See `SealedFeature.shown`: the values that the vocabulary has, with the nearest counts."""
+        """See `SealedFeature.shown`: the values that the vocabulary has, with counts as they are read."""
         csr = self.known(rows)
         states = np.where((rows.states == VALUE) & (csr.lengths == 0), np.uint8(EMPTY), rows.states)
         counts = np.ones(len(csr.ids), np.int64) if csr.weights is None else csr.weights
-        return CsrAnswer(self.decoder, states, Csr(csr.indptr, csr.ids, self._nearest(counts)))
+        return CsrAnswer(self.decoder, states, Csr(csr.indptr, csr.ids, self._as_sealed(counts)))
 
-    def _nearest(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The nearest counts that the rows have, and others as they are where these are too far."""
-        if not self.max_error:
+    def _as_sealed(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
+        """What counts are read as; others than those of the rows stay as they are where that is too far."""
+        if self.firsts is None:
             return counts
-        known = np.sort(self.counts)
-        above = np.searchsorted(known, counts).clip(max=len(known) - 1)
-        below = np.maximum(above - 1, 0)
-        nearest = np.where(
-            np.abs(known[below] - counts) <= np.abs(known[above] - counts), known[below], known[above]
-        )
+        order = np.argsort(self.firsts)
+        runs = np.searchsorted(self.firsts[order], counts, side="right") - 1
+        read = self.counts[order][np.maximum(runs, 0)]
         least, most = self.counting.bounds(counts)
-        return np.where((nearest >= least) & (nearest <= most), nearest, counts)
+        return np.where((read >= least) & (read <= most), read, counts)
 
     def missing(
         self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64], answer: Answer
@@ -205,6 +205,7 @@ class Counts(Structure):
         for number, feature in enumerate(self.features.values()):
             codes, own = describe_codes(feature.lists)
             counts = PackedInts.pack(feature.counts)
+            firsts = None if feature.firsts is None else PackedInts.pack(feature.firsts)
             entries.append(
                 {
                     "name": feature.codec.feature,
@@ -216,10 +217,14 @@ class Counts(Structure):
                     "mean_error": feature.mean_error,
                     "num_items": feature.num_items,
                     "counts": describe_packed(counts),
+                    "firsts": None if firsts is None else describe_packed(firsts),
                     **codes,
                 }
             )
-            own |= {f"counts.{WORDS}": counts.words, **prefixed("vocabulary", feature.vocabulary.to_packed())}
+            own[f"counts.{WORDS}"] = counts.words
+            if firsts is not None:
+                own[f"firsts.{WORDS}"] = firsts.words
+            own |= prefixed("vocabulary", feature.vocabulary.to_packed())
             arrays |= prefixed(str(number), own)
         return {"features": entries}, arrays
 
@@ -254,7 +259,9 @@ def _built(feature: FeatureRows, order: NDArray[np.int64]) -> CountsFeature:
         within = np.lexsort((ids, ages, items.rows))
         lists = TimedLists.build(feature.counts, items.indptr, ids[within], ages[within])
         errors = rounded.max_error, rounded.mean_error(times)
-        return CountsFeature(codec, feature.vocabulary, len(ids), lists, rounded.read[by_frequency], *errors)
+        firsts = None if counting.is_exact else rounded.firsts[by_frequency]
+        read = rounded.read[by_frequency]
+        return CountsFeature(codec, feature.vocabulary, len(ids), lists, read, firsts, *errors)
 
     exact = coded(Counting())
     if codec.counting.is_exact:
@@ -272,11 +279,16 @@ def _from_snapshot(entry: Mapping[str, Any], parts: Parts) -> CountsFeature:
     codec = FeatureCodec(checked(entry["name"], str), entry["value_field"], COUNTS, counting=counting)
     vocabulary = parts.vocabulary("vocabulary", codec)
     lists, packed = codes_from(entry, parts), parts.packed("counts", entry["counts"])
-    counts = packed.take(np.arange(packed.length))
+    counts, firsts = packed.take(np.arange(packed.length)), None
+    if entry["firsts"] is not None:
+        packed = parts.packed("firsts", entry["firsts"])
+        firsts = packed.take(np.arange(packed.length))
+        if len(firsts) != len(counts):
+            raise ValueError(f"the rounded counts of {codec.feature!r} do not fit each other")
     num_items, max_error = checked(entry["num_items"], int), checked(entry["max_error"], int)
     mean_error = checked(entry["mean_error"], float)
     if lists.code.num_symbols != len(vocabulary) or num_items < 0 or max_error < 0:
         raise ValueError(f"the vocabulary of {codec.feature!r} does not fit its code")
     if len(counts) and not 1 <= counts.min() <= counts.max() <= 2 * MAX_COUNT:
         raise ValueError(f"a count of {codec.feature!r} is none")
-    return CountsFeature(codec, vocabulary, num_items, lists, counts, max_error, mean_error)
+    return CountsFeature(codec, vocabulary, num_items, lists, counts, firsts, max_error, mean_error)

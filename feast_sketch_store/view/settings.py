@@ -307,8 +307,8 @@ def _not_in_shards(codec: FeatureCodec, target: Goal | float) -> str:
     """Why a feature cannot be in shards; empty if it can."""
     if codec.is_list:
         return "is a list"
-    if codec.is_counted or codec.is_derived:
-        return "has counts, or tells the times or counts of another one"
+    if codec.times_of:
+        return "has the times of a list"
     if codec.is_backed:
         return "is kept by the backing store"
     if codec.binning is not None:

@@ -33,6 +33,7 @@ def test_each_count_is_within_the_error(counting, pairs):
     assert (np.abs(read - written) <= counting.absolute + counting.relative * written).all()
     assert (np.diff(rounded.read) > 0).all()
     assert len(rounded.read) <= len(written)
+    assert rounded.firsts.tolist() == [written[rounded.places == n][0] for n in range(len(rounded.read))]
     assert rounded.max_error == np.abs(read - written).max(initial=0)
     assert rounded.mean_error(times) <= rounded.max_error
     for place in range(len(rounded.read)):

@@ -109,6 +109,8 @@ class Counted extends Numbered {
     this.countsFeature = text(entry, "counts_feature");
     const packed = Packed.from(parts, "counts", entry.counts);
     this.counts = Array.from({ length: packed.length }, (_, number) => packed.at(number));
+    const firsts = entry.firsts === null ? packed : Packed.from(parts, "firsts", entry.firsts);
+    must(firsts.length === packed.length, "counts", "the rounded counts do not fit each other");
     must(this.counts.every((count) => count >= 1n && count <= MAX_COUNT), "counts", "a count is none");
   }
 
