@@ -85,6 +85,7 @@ _T = TypeVar("_T")
 
 # So many are read one by one; of more, reads of arrays let other threads run, and wait for memory together.
 _FEW_ENTITIES = 128
+_FEW_IN_SHARDS = 2_048  # for arrays they would be divided by shard
 
 _BACKED = "beside a backing store"  # what views with shards cannot be
 
@@ -488,7 +489,7 @@ class SketchOnlineStore(OnlineStore):
                 )
                 continue
             num_rows, num_present = len(entity_hashes) // 16, None
-            if num_rows <= _FEW_ENTITIES:
+            if num_rows <= (_FEW_ENTITIES if len(self.view(config, table).parts) == 1 else _FEW_IN_SHARDS):
                 num_present = self._add_vectors_of_few(
                     config, table, features, entity_hashes, online_features_response
                 )

@@ -17,6 +17,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any, NoReturn
 
+import numpy as np
 import pyarrow as pa
 
 from feast_sketch_store.errors import SettingsError, SketchStoreError, StorageError
@@ -279,6 +280,7 @@ class ShardedView(ShardedLiveView[View]):
         """`refresh` of all shards, whether they are served or not."""
         for shard in self.shards.values():
             shard.refresh()
+        self._good_until = -np.inf
 
     # -- write from many processes -----------------------------------------------------------------
 
