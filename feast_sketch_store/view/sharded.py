@@ -97,7 +97,7 @@ class ShardedView(ShardedLiveView[View]):
         super().__init__(storage, settings.view, shard_map, shards, served)
         self._settings, self._policy = settings, policy
         self._limit = VocabularyLimit()
-        self._is_created = False
+        self.is_created = False
         self.reset_locks()
         _views.add(self)
 
@@ -157,9 +157,9 @@ class ShardedView(ShardedLiveView[View]):
 
     def _create(self) -> None:
         """Fix the number of shards, before the first row is written."""
-        if not self._is_created:
+        if not self.is_created:
             self.shard_map.create(self.storage, self.name)
-            self._is_created = True
+            self.is_created = True
 
     # -- write ---------------------------------------------------------------------------------
 

@@ -45,6 +45,7 @@ from feast_sketch_store.view.registry import named, of_log
 from feast_sketch_store.view.sealing import SealPolicy, Sizes, fold, fold_delta, may_have_deltas, num_kept
 from feast_sketch_store.view.semantics import FoldedRows
 from feast_sketch_store.view.settings import ViewSettings
+from feast_sketch_store.view.shard_map import ShardMap
 from feast_sketch_store.view.state import State
 from feast_sketch_store.view.vocabulary_limit import VocabularyLimit
 
@@ -153,6 +154,7 @@ class View(LiveView):
             storage, settings.codecs, refresh_interval_seconds, semantics, max_staleness_seconds, is_replica
         )
         self.settings = settings
+        self.shard_map = ShardMap()
         self.policy = policy or SealPolicy()
         self._semantics = semantics
         self._vocabulary_limit = VocabularyLimit()
@@ -698,6 +700,10 @@ class View(LiveView):
         """
         log = self._row_log.read()
         return self._fold(log) if log else None
+
+    def rows_of(self, log: LogRead) -> FoldedRows:
+        """The rows of a log of this view that a seal would keep."""
+        return self._fold(log)
 
     def _fold(self, log: LogRead, before: LogRead | None = None) -> FoldedRows:
         """The rows that a seal keeps: those that expired only lately, too, which reads hide.
