@@ -145,7 +145,7 @@ def inspect(store: FeatureStore, view: str) -> ViewReport:
         per_fact(sum(layer.fact_bits for layer in layers)),
         stats.snapshot_bytes + stats.unsealed_bytes,
         sum(info.size_bytes for info in opened.storage.walk()),
-        None if sealed is None else sealed[1].version,
+        opened.snapshot_version,
         opened.pinned is not None,
         None if sealed is None else max(0.0, time.time() - sealed[1].published_at()),
         _as_text(keys.event_timestamps.max()) if len(keys) else None,

@@ -17,7 +17,7 @@ from feast_sketch_store import SketchReader, open_view
 from feast_sketch_store.cli import cli
 from feast_sketch_store.errors import SettingsError, ShardError, StorageError
 from feast_sketch_store.online_store import online_store_of
-from feast_sketch_store.operations import maintenance, resharding
+from feast_sketch_store.operations import copying, maintenance, resharding
 from feast_sketch_store.view import shard_map
 from feast_sketch_store.view.shard_map import shards_of
 from tests.helpers.keys import user_hashes
@@ -281,3 +281,75 @@ def test_the_command_divides_rows_anew(tmp_path, monkeypatch):
     assert json.loads(done.stdout) == [{"view": "history", "entities": NUM_USERS}]
     done = CliRunner().invoke(cli, [*arguments, "--yes"], catch_exceptions=False)
     assert "give no --from, --to or --yes" in done.output
+
+
+def test_reads_are_held_at_a_snapshot_of_each_shard(tmp_path):
+    store = fill(make_repository(tmp_path))
+    first = maintenance.inspect(store, "history").snapshot_version
+    before = online(store, range(20))
+    store.write_to_online_store("history", frame_of(range(20), "IT"))
+    assert maintenance.seal(store, "history")
+    assert online(store, [3])["country"] == ["IT"]
+    assert maintenance.pin(store, "history", first) == first
+    assert maintenance.inspect(store, "history").is_pinned
+    assert online(store, range(20)) == before
+    store.write_to_online_store("history", frame_of(range(20), "ES"))
+    assert online(FeatureStore(repo_path=str(tmp_path)), range(20)) == before
+    assert maintenance.unpin(store, "history")
+    assert online(store, [3])["country"] == ["ES"]
+    with pytest.raises(SettingsError, match="no snapshots of version 12345; there are the versions"):
+        maintenance.pin(store, "history", 12345)
+
+
+def test_rows_are_rebuilt_from_the_offline_store(tmp_path):
+    store = fill(make_repository(tmp_path))
+    store.write_to_online_store("history", frame_of(range(600, 640), "IT"))
+    frame_of(range(NUM_USERS), "ES").to_parquet(tmp_path / "rows.parquet")
+    asked = []
+
+    def refuse(dropped):
+        asked.append(dropped)
+        return False
+
+    assert maintenance.rebuild(store, "history", confirm=refuse) is None
+    assert asked[0].entities == 40
+    assert online(store, [1, 600])["country"] == ["FR", "IT"]
+    assert maintenance.rebuild(store, "history", confirm=lambda dropped: True) == NUM_USERS
+    assert online(store, [1, 600])["country"] == ["ES", None]
+    assert maintenance.verify(store, "history").problems == []
+    reader = SketchReader(tmp_path, "history")
+    counts = np.diff(reader.csr("viewed", np.arange(NUM_USERS)).indptr)
+    assert counts.tolist() == [len({u % 50, u % 31}) for u in range(NUM_USERS)]
+    vocabularies = [layer.numbering("viewed").values for layer in reader.sealed.layers]
+    assert all(values.equals(vocabularies[0]) for values in vocabularies)
+
+
+def test_views_with_shards_are_copied(tmp_path):
+    store = fill(make_repository(tmp_path))
+    source, target = (str(tmp_path / name) for name in ("sketch", "copy"))
+    assert copying.copy(store, "history", source, target) == copying.Copied(NUM_USERS, False)
+    assert copying.copy(store, "history", source, target) == copying.Copied(NUM_USERS, True)
+    users = np.arange(NUM_USERS)
+    ours, theirs = (SketchReader(path, "history", "shop").csr("viewed", users) for path in (source, target))
+    assert (ours.ids == theirs.ids).all()
+    yaml = tmp_path / "feature_store.yaml"
+    yaml.write_text(yaml.read_text().replace("shards: 4", "shards: 2"))
+    with pytest.raises(SettingsError, match="has 2 shards, and the rows for it are divided into 4"):
+        copying.copy(FeatureStore(repo_path=str(tmp_path)), "history", source, str(tmp_path / "other"))
+
+
+def test_files_of_tasks_are_committed_in_their_shards(tmp_path):
+    store = make_repository(tmp_path)
+    view = open_view(store, "history")
+    table = next(open_view(fill(make_repository(tmp_path / "from", 1)), "history").kept_rows().batches())[1]
+    reports = [file.to_report() for file in view.stage([table[:90], table[90:]], "job-1-")]
+    list(view.stage([table], "job-2-"))  # of a task that ran again
+    other = open_view(FeatureStore(repo_path=str(tmp_path)), "history")
+    assert online(store, [5])["country"] == [None]
+    other.commit_staged([other.staged(entry) for entry in reports])
+    assert other.discard_staged("job-") == 4
+    assert online(store, range(NUM_USERS))["country"] == ["FR"] * NUM_USERS
+    with pytest.raises(StorageError, match="of no shard"):
+        other.staged({**reports[0], "name": "x.parquet"})
+    assert maintenance.seal(store, "history")
+    assert maintenance.verify(store, "history").problems == []
