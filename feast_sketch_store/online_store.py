@@ -80,7 +80,7 @@ from feast_sketch_store.view.settings import (
     ttl_microseconds,
     vocabulary_setting,
 )
-from feast_sketch_store.view.shard_map import check_shard_count
+from feast_sketch_store.view.shard_map import WriteFence, check_shard_count
 from feast_sketch_store.view.worker_views import is_worker, kept
 
 _logger = logging.getLogger(__name__)
@@ -88,6 +88,7 @@ _T = TypeVar("_T")
 
 # So many are read one by one; of more, reads of arrays let other threads run, and wait for memory together.
 _FEW_ENTITIES = 128
+_FEW_IN_SHARDS = 2_048  # for arrays they would be divided by shard
 
 _BACKED = "beside a backing store"  # what views with shards cannot be
 
@@ -284,6 +285,7 @@ class SketchOnlineStore(OnlineStore):
         self._in_worker = is_worker()
         self._views: dict[str, tuple[_Declaration, AnyView]] = kept("views")
         self._settings: dict[str, tuple[_Declaration, _Circumstances]] = kept("settings")  # of the views
+        self._fences: dict[str, tuple[AnyView, WriteFence]] = {}
         self._opened_backing: tuple[tuple[Any, ...], BackingStore | None] | None = None
         self._plans = Plans(self.view, self.serves)
 
@@ -291,6 +293,7 @@ class SketchOnlineStore(OnlineStore):
         self._views.clear()
         self._plans = Plans(self.view, self.serves)
         self._settings.clear()
+        self._fences.clear()
         self._opened_backing = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -560,7 +563,7 @@ class SketchOnlineStore(OnlineStore):
                 )
                 continue
             num_rows, num_present = len(entity_hashes) // 16, None
-            if num_rows <= _FEW_ENTITIES:
+            if num_rows <= (_FEW_ENTITIES if len(self.view(config, table).parts) == 1 else _FEW_IN_SHARDS):
                 num_present = self._add_vectors_of_few(
                     config, table, features, entity_hashes, online_features_response
                 )
@@ -847,6 +850,14 @@ class SketchOnlineStore(OnlineStore):
         more = options.cache_path, options.role == "replica"
         return _view_storage(config.repo_path, options.path, given, more, config.project, name)
 
+    def forget(self, config: RepoConfig, table: FeatureView) -> None:
+        """Let go of a view, so that the next call opens it anew."""
+        location = self.storage(config, table).location
+        known = self._views.pop(location, None)
+        self._settings.pop(location, None)
+        if known is not None:
+            known[1].close()
+
     def view(self, config: RepoConfig, table: FeatureView) -> AnyView:
         """The view's `View`, made at the first call and again when its features change."""
         storage = self.storage(config, table)
@@ -870,7 +881,12 @@ class SketchOnlineStore(OnlineStore):
     def writer(self, config: RepoConfig, table: FeatureView) -> AnyView:
         """The same with the settings of now, which are read out of tags when something changes."""
         view, key = self.view(config, table), _key(config, table)
-        location = self.storage(config, table).location
+        storage = self.storage(config, table)
+        location = storage.location
+        fence = self._fences.get(location)
+        if fence is None or fence[0] is not view:
+            fence = self._fences[location] = view, WriteFence(storage, table.name, view.shard_map)
+        fence[1].check()
         if self._settings.get(location) != key:
             options = config.online_store
             view.settings = resolve(options, table, config.repo_path)

@@ -19,6 +19,7 @@ from feast_sketch_store.cli.common import (
     views_of,
 )
 from feast_sketch_store.operations import copying, maintenance
+from feast_sketch_store.operations.resharding import reshard
 from feast_sketch_store.view.view import Dropped
 
 _MOST_LISTED = 20  # entities that are not found
@@ -32,6 +33,12 @@ _DATETIME = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%
 )
 @click.option("--to", "end", type=_DATETIME, help="Last event timestamp  [default: now]")
 @click.option("--yes", is_flag=True, help="Do not ask before rows are dropped that were only pushed.")
+@click.option(
+    "--shards",
+    type=click.IntRange(min=1),
+    metavar="NUMBER",
+    help="Divide the view's own rows into so many shards; nothing is read from the offline store.",
+)
 @JSON_OPTION
 @click.pass_obj
 def rebuild(
@@ -40,17 +47,26 @@ def rebuild(
     start: datetime | None,
     end: datetime | None,
     yes: bool,
+    shards: int | None,
     as_json: bool,
 ) -> None:
     """Drop all rows of a VIEW and fill it from the offline store.
 
     Readers get the old rows until the new ones are complete. Rows that are pushed meanwhile
     stay. Rows that were only pushed are dropped: the command prints how many, and asks before it goes on.
+
+    With --shards all rows stay, and are divided by the hash of their entity. Writes are refused meanwhile.
+    Then set the number in feature_store.yaml or in the tag, and start all processes of the view again.
     """
+    if shards is not None and (start or end or yes):
+        raise click.UsageError("--shards divides the rows that there are: give no --from, --to or --yes")
     with plain_errors():
         store = open_store()
         done = {}
-        for view in views_of(store, views):
+        if shards is not None:
+            done = {view: reshard(store, view, shards) for view in views_of(store, views)}
+            views = []
+        for view in views_of(store, views) if views else []:
             click.echo(f"Rebuilding {view}", err=True)
             entities = maintenance.rebuild(
                 store, view, _in_utc(start), _in_utc(end), None if yes else partial(_may_drop, view)

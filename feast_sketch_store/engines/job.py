@@ -15,7 +15,6 @@ from feast_sketch_store.errors import SketchStoreError, StorageError
 from feast_sketch_store.online_store import SketchOnlineStore, require_writer
 from feast_sketch_store.row_log.staging import StagedFile
 from feast_sketch_store.storage.base import UncertainWriteError
-from feast_sketch_store.view.opening import undivided
 
 _logger = logging.getLogger(__name__)
 
@@ -52,7 +51,8 @@ class WriteJob:
         )
         self._name: str = feature_view.name
         self._seals = config.online_store.seal != "job"
-        self._view = undivided(online_store.writer(config, feature_view), "written by this engine")
+        # Shards take files of their own, with the same methods.
+        self._view: Any = online_store.writer(config, feature_view)
         if codecs := self._view.settings.backed_codecs:
             names = ", ".join(codec.feature for codec in codecs)
             raise SketchStoreError(

@@ -449,6 +449,68 @@ static int read_rows(const Prepared *stack, const uint64_t *hashes, Py_ssize_t n
     return 0;
 }
 
+/* Entities in the order of their shards, and where those of each begin; NULL if there is no memory for them. */
+typedef struct {
+    uint64_t *hashes;
+    int64_t *order, *ends; /* `ends` is of the ids of each, one more than there are entities */
+    int64_t *firsts;
+} Sorted;
+
+static int sort_by_shard(const Prepared *stack, const uint64_t *hashes, Py_ssize_t n, Sorted *sorted) {
+    size_t number = (size_t)n;
+    sorted->hashes = malloc((number + 1) * 2 * sizeof *sorted->hashes);
+    sorted->order = malloc((number + 1) * sizeof *sorted->order);
+    sorted->ends = malloc((number + 1) * sizeof *sorted->ends);
+    sorted->firsts = calloc((size_t)stack->num_shards + 2, sizeof *sorted->firsts);
+    if (!sorted->hashes || !sorted->order || !sorted->ends || !sorted->firsts) return -1;
+    int64_t *next = sorted->firsts + 1; /* becomes `firsts` while entities are placed */
+    for (Py_ssize_t i = 0; i < n; i++) next[shard_of(stack, hashes + 2 * i) + 1]++;
+    for (int64_t s = 0; s < stack->num_shards; s++) next[s + 1] += next[s];
+    for (Py_ssize_t i = 0; i < n; i++) {
+        int64_t place = next[shard_of(stack, hashes + 2 * i)]++;
+        memcpy(sorted->hashes + 2 * place, hashes + 2 * i, 16);
+        sorted->order[place] = i;
+    }
+    return 0;
+}
+
+static void free_sorted(Sorted *sorted) {
+    free(sorted->hashes);
+    free(sorted->order);
+    free(sorted->ends);
+    free(sorted->firsts);
+}
+
+/* The rows of entities shard by shard; `ids` has them in the order of the shards, `sorted` tells which they are. */
+static int read_shards(const Prepared *stack, int64_t expire_before, Ids *ids, Sorted *sorted, int64_t *indptr,
+                       Py_ssize_t *num_found) {
+    int64_t *ends = sorted->ends, n = sorted->firsts[stack->num_shards];
+    for (int64_t s = 0; s < stack->num_shards; s++) {
+        int64_t first = sorted->firsts[s], end = sorted->firsts[s + 1], before = ids->length;
+        if (first == end) continue;
+        if (!stack->is_served[s]) return REFUSED;
+        Prepared own = *stack;
+        own.layers += stack->first_layers[s];
+        own.num_layers = (Py_ssize_t)(stack->first_layers[s + 1] - stack->first_layers[s]);
+        if (read_rows(&own, sorted->hashes + 2 * first, (Py_ssize_t)(end - first), expire_before, ids, ends + first,
+                      num_found) < 0)
+            return REFUSED;
+        ends[first] = before;
+    }
+    indptr[0] = 0;
+    for (int64_t k = 0; k < n; k++) indptr[sorted->order[k] + 1] = ends[k + 1] - ends[k];
+    for (int64_t i = 0; i < n; i++) indptr[i + 1] += indptr[i];
+    return 0;
+}
+
+/* Puts ids that are in the order of the shards into that of the entities. */
+static void place_ids(const Sorted *sorted, int64_t n, const int32_t *ids, const int64_t *indptr, int32_t *target) {
+    for (int64_t k = 0; k < n; k++) {
+        int64_t count = sorted->ends[k + 1] - sorted->ends[k];
+        if (count) memcpy(target + indptr[sorted->order[k]], ids + sorted->ends[k], (size_t)count * sizeof *ids);
+    }
+}
+
 /* csr(hashes, expire_before, indptr) -> (bytearray of int32, how many rows there are)
  *
  * The names of the ids of the first feature of each entity, uint64[n, 2]; `indptr`, int64[n + 1], tells where they
@@ -463,11 +525,22 @@ PREPARED_METHOD(csr) {
     if (n < 0 || hashes.length != 2 * n) return refuse(DO_NOT_FIT);
     enum { STEPS_OF_A_ROW = 100 };
     Ids ids = {NULL, 0, 0};
+    Sorted sorted = {NULL, NULL, NULL, NULL};
     PyThreadState *state = n * STEPS_OF_A_ROW > WORTH_RELEASING_GIL ? PyEval_SaveThread() : NULL;
-    int failed = read_rows(self, hashes.data, n, expire_before, &ids, indptr.data, &num_found);
+    int failed;
+    if (!self->first_layers)
+        failed = read_rows(self, hashes.data, n, expire_before, &ids, indptr.data, &num_found);
+    else
+        failed = sort_by_shard(self, hashes.data, n, &sorted) < 0 ||
+                 read_shards(self, expire_before, &ids, &sorted, indptr.data, &num_found) < 0;
     if (state) PyEval_RestoreThread(state);
     PyObject *content = NULL, *answer = NULL;
-    if (!failed) content = PyByteArray_FromStringAndSize((const char *)ids.ids, (Py_ssize_t)(ids.length * 4));
+    if (!failed)
+        content = PyByteArray_FromStringAndSize(self->first_layers ? NULL : (const char *)ids.ids,
+                                                (Py_ssize_t)(ids.length * 4));
+    if (content && self->first_layers)
+        place_ids(&sorted, n, ids.ids, indptr.data, (int32_t *)(void *)PyByteArray_AsString(content));
+    free_sorted(&sorted);
     free(ids.ids);
     if (failed) Py_RETURN_NONE;
     if (content) answer = Py_BuildValue("(Nn)", content, num_found);

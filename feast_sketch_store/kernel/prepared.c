@@ -59,7 +59,7 @@ static int take_checked(Call *call, CheckedAscending *checked, int by_value) {
 }
 
 #define CONSTRUCTION(DO) DO(listed) DO(exact) DO(sets) DO(feature) DO(from_set) DO(from_column) DO(from_digits)  \
-    DO(from_rows) DO(layer)
+    DO(from_rows) DO(layer) DO(shards)
 
 CONSTRUCTION(DECLARE_METHOD)
 
@@ -253,6 +253,29 @@ PREPARED_METHOD(layer) {
     Py_INCREF(object);
     layers[self->num_layers++] = (Layer){rows, names.data, names.length, hashes.data, deleted.data, deleted.length};
     self->kind = STACK;
+    Py_RETURN_NONE;
+}
+
+/* shards(shift, first_layers, is_served): the layers that there are belong to shards of entities.
+ *
+ * `hash[0] >> shift` is the shard of an entity. `first_layers`, int64[S + 1], tells where the layers of each begin;
+ * `is_served`, bool[S], which may be asked about. Entities of others are refused. */
+PREPARED_METHOD(shards) {
+    Prepared *self = (Prepared *)call->self;
+    Array firsts, served;
+    Py_ssize_t shift;
+    if (take(call, "n81.", &shift, &firsts, &served) < 0) return NULL;
+    const int64_t *first = firsts.data;
+    if (self->kind != STACK || self->first_layers || shift < 1 || shift > 63 || served.length != 1ll << (64 - shift) ||
+        firsts.length != served.length + 1 || first[0] != 0 || first[served.length] != self->num_layers)
+        return refuse(DO_NOT_FIT);
+    for (Py_ssize_t s = 0; s < served.length; s++)
+        if (first[s] > first[s + 1]) return refuse(DO_NOT_FIT);
+    if (keep(self, call) < 0) return NULL;
+    self->first_layers = first;
+    self->is_served = served.data;
+    self->num_shards = served.length;
+    self->shard_shift = (int)shift;
     Py_RETURN_NONE;
 }
 

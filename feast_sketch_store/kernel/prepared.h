@@ -128,6 +128,11 @@ struct Prepared {
     /* a stack */
     Layer *layers;
     Py_ssize_t num_layers;
+    /* of shards: the highest bits of a hash name one, which has the layers from `first_layers` on; NULL without shards */
+    const int64_t *first_layers;
+    const uint8_t *is_served;
+    int64_t num_shards;
+    int shard_shift;
     /* what all of it points to */
     Py_buffer *buffers;
     void **memory;
@@ -189,6 +194,10 @@ int date_listed(const Prepared *rows, int64_t expire_before, Place *place);
 
 /* Number `place` of those that are found by place, which is below their length; ~0 if it is not to be had. */
 uint64_t get_checked(const CheckedAscending *checked, int64_t place);
+
+static inline int64_t shard_of(const Prepared *stack, const uint64_t *hash) {
+    return (int64_t)(hash[0] >> stack->shard_shift);
+}
 
 int locate(const Prepared *stack, const uint64_t *hash, int64_t expire_before, Place *place);
 

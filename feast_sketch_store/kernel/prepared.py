@@ -106,3 +106,6 @@ class PreparedRows(ReadableRows, Protocol):
 
         ``hashes`` and ``deleted`` are the entities that a delta decides, or None.
         """
+
+    def shards(self, shift: int, first_layers: Any, is_served: Any) -> None:
+        """Tell which of the layers belong to which shard, by the highest bits of entities' hashes."""

@@ -126,7 +126,14 @@ int date_listed(const Prepared *rows, int64_t expire_before, Place *place) {
 int locate(const Prepared *stack, const uint64_t *hash, int64_t expire_before, Place *place) {
     place->ids = NULL;
     place->hash = hash;
-    for (Py_ssize_t l = 0; l < stack->num_layers; l++) {
+    Py_ssize_t first = 0, end = stack->num_layers;
+    if (stack->first_layers) {
+        int64_t shard = shard_of(stack, hash);
+        if (!stack->is_served[shard]) return REFUSED;
+        first = stack->first_layers[shard];
+        end = stack->first_layers[shard + 1];
+    }
+    for (Py_ssize_t l = first; l < end; l++) {
         const Layer *layer = stack->layers + l;
         const Prepared *rows = layer->rows;
         if (layer->hashes) {

@@ -24,6 +24,7 @@ def stack(
     layers: Sequence[SketchLayer | DeltaLayer | ExactLayer],
     features: tuple[str, ...],
     names: Sequence[NDArray[np.int32] | None] | None = None,
+    shards: Sequence[int | None] = (),
 ) -> PreparedRows | None:
     """Layers to be read together.
 
@@ -32,6 +33,8 @@ def stack(
     layers : from the newest to the oldest; the first that lists an entity answers.
     features : names; a layer may lack some.
     names : for each layer, int32[V], what the ids of its first feature are called in answers; or None.
+    shards : if entities are divided by the highest bits of their hashes, how many layers each part has, one
+        part behind the other; None of a part that is not to be read.
 
     Returns
     -------
@@ -47,6 +50,10 @@ def stack(
             return None
         entities = (None, None) if delta is None else (delta.listed, delta.deleted)
         prepared.layer(rows, names[number] if names else None, *entities)
+    if len(shards) > 1:
+        first_layers = np.cumsum([0, *(number or 0 for number in shards)])
+        is_served = np.array([number is not None for number in shards])
+        prepared.shards(64 - (len(shards) - 1).bit_length(), first_layers, is_served)
     return prepared
 
 

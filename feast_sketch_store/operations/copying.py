@@ -11,16 +11,17 @@ from dataclasses import dataclass
 import mmh3
 from feast import FeatureStore
 
-from feast_sketch_store.errors import SettingsError, StorageError
+from feast_sketch_store.errors import StorageError
 from feast_sketch_store.online_store import seal_policy
 from feast_sketch_store.operations.maintenance import table_of
 from feast_sketch_store.operations.verification import verify_view
 from feast_sketch_store.storage.stores import StorePlace
 from feast_sketch_store.view.live import expire_before_of
-from feast_sketch_store.view.opening import open_as_stored, undivided
+from feast_sketch_store.view.opening import AnyView, open_as_stored, open_view, undivided
 from feast_sketch_store.view.registry import named
 from feast_sketch_store.view.settings import resolve
-from feast_sketch_store.view.view import Dropped, View
+from feast_sketch_store.view.sharded import ShardedView, replace_rows
+from feast_sketch_store.view.view import Dropped
 
 _MODULUS = 1 << 128
 
@@ -76,27 +77,38 @@ def copy(
     if wanted == content_of(at_target):
         return Copied(wanted.entities, True)
     if wanted.entities:
-        at_target.storage.prepare()
-        if not at_target.rebuild(lambda _: at_source.storage, confirm):
+        at_target.prepare()
+        if not _replaced(at_source, at_target, confirm):
             return None
         _check(at_source, at_target, wanted)
     return Copied(wanted.entities, False)
 
 
-def content_of(view: View) -> Content:
+def content_of(view: AnyView) -> Content:
     """What a view holds, as read anew from its row log, by its checksums."""
-    rows, checksum = view.kept_rows(), 0
-    if rows is None:
-        return Content(0, 0)
-    for _, table in rows.batches():
-        for row in table.to_pylist():
-            # A column that nothing was written to may be missing on one side.
-            present = sorted((name, value) for name, value in row.items() if value is not None)
-            checksum += mmh3.mmh3_x64_128_uintdigest(repr(present).encode())
-    return Content(len(rows.keys), checksum % _MODULUS)
+    entities = checksum = 0
+    for part in view.parts.values():
+        rows = part.kept_rows()
+        if rows is None:
+            continue
+        entities += len(rows.keys)
+        for _, table in rows.batches():
+            for row in table.to_pylist():
+                # A column that nothing was written to may be missing on one side.
+                present = sorted((name, value) for name, value in row.items() if value is not None)
+                checksum += mmh3.mmh3_x64_128_uintdigest(repr(present).encode())
+    return Content(entities, checksum % _MODULUS)
 
 
-def _check(source: View, target: View, wanted: Content) -> None:
+def _replaced(source: AnyView, target: AnyView, confirm: Callable[[Dropped | None], bool] | None) -> bool:
+    """Put the rows of one view in the place of another one's; whether it was confirmed."""
+    if isinstance(target, ShardedView):
+        return replace_rows(target, [part.storage for part in source.parts.values()], confirm)
+    own = undivided(source, "copied to a view without shards")
+    return target.rebuild(lambda _: own.storage, confirm)
+
+
+def _check(source: AnyView, target: AnyView, wanted: Content) -> None:
     """Compare what arrived with what was there."""
     where = f"{source.storage.location} -> {target.storage.location}"
     if content_of(source) != wanted:
@@ -106,9 +118,19 @@ def _check(source: View, target: View, wanted: Content) -> None:
     semantics = named(target.settings.semantics)
     expire_before = expire_before_of(target.settings.ttl_microseconds)
     with target.unchanging():
-        found = verify_view(target.storage, target.settings.codecs, expire_before, semantics=semantics)
-    if found.problems:
-        raise StorageError(f"{where}: what arrived is not sound: {found.problems[0]}")
+        problems = [
+            problem
+            for number, part in target.parts.items()
+            for problem in verify_view(
+                part.storage,
+                target.settings.codecs,
+                expire_before,
+                semantics=semantics,
+                shard=(number, len(target.parts)),
+            ).problems
+        ]
+    if problems:
+        raise StorageError(f"{where}: what arrived is not sound: {problems[0]}")
     if content_of(target) != wanted:
         raise StorageError(
             f"{where}: the target holds other rows than the source: it was written meanwhile, or bytes were "
@@ -116,13 +138,13 @@ def _check(source: View, target: View, wanted: Content) -> None:
         )
 
 
-def _open(store: FeatureStore, view: str, path: str, is_source: bool) -> View:
+def _open(store: FeatureStore, view: str, path: str, is_source: bool) -> AnyView:
     """A view of another store than the repository's, with the repository's settings."""
     config = store.config
     options, table = config.online_store, table_of(store, view)
     place = StorePlace.of(config.repo_path, path, options.storage_options, read_only=is_source)
     settings = resolve(options, table, config.repo_path)
-    if settings.num_shards > 1:
-        raise SettingsError(f"feature view {view!r} has shards; such a view cannot be copied yet")
-    opened = open_as_stored(place.view(config.project, view), settings, seal_policy(options), 0.0)
-    return undivided(opened, "copied")
+    storage, policy = place.view(config.project, view), seal_policy(options)
+    if is_source:
+        return open_as_stored(storage, settings, policy, 0.0)
+    return open_view(storage, settings, policy, 0.0)

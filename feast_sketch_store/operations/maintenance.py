@@ -28,6 +28,7 @@ from feast_sketch_store.errors import RowError, SketchStoreError
 from feast_sketch_store.layers import Shards, SketchLayer
 from feast_sketch_store.online_store import SketchOnlineStore, any_feature_view, online_store_of
 from feast_sketch_store.operations.backing import differences, refill
+from feast_sketch_store.operations.resharding import former_files, remove_former
 from feast_sketch_store.operations.verification import Verification, size_of, verify_view
 from feast_sketch_store.rows.codecs import BINNED
 from feast_sketch_store.rows.entity_keys import find_sorted, hash_entity_keys
@@ -144,7 +145,7 @@ def inspect(store: FeatureStore, view: str) -> ViewReport:
         per_fact(sum(layer.fact_bits for layer in layers)),
         stats.snapshot_bytes + stats.unsealed_bytes,
         sum(info.size_bytes for info in opened.storage.walk()),
-        None if sealed is None else sealed[1].version,
+        opened.snapshot_version,
         opened.pinned is not None,
         None if sealed is None else max(0.0, time.time() - sealed[1].published_at()),
         _as_text(keys.event_timestamps.max()) if len(keys) else None,
@@ -272,7 +273,9 @@ def unpin(store: FeatureStore, view: str) -> bool:
 def vacuum(store: FeatureStore, view: str, orphan_age: timedelta = timedelta(days=1)) -> int:
     """Remove files that nothing uses any more: their number. See `View.vacuum`."""
     online_store, table = _resolve(store, view)
-    return online_store.writer(store.config, table).vacuum(orphan_age.total_seconds())
+    opened = online_store.writer(store.config, table)
+    storage = online_store.storage(store.config, table)
+    return opened.vacuum(orphan_age.total_seconds()) + remove_former(storage, opened.shard_map)
 
 
 def verify(
@@ -311,6 +314,7 @@ def verify(
                 named(settings.semantics),
                 (number, len(opened.parts)),
             )
+        found.leftovers += former_files(online_store.storage(store.config, table), opened.shard_map)
         if found.is_sound:
             found.problems += differences(store, view)
         return found

@@ -34,6 +34,7 @@ from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures.answer import Answer, weighted_sums
 from feast_sketch_store.view.live import expire_before_of
 from feast_sketch_store.view.opening import open_live
+from feast_sketch_store.view.sharded_live import ShardedLiveView
 from feast_sketch_store.view.sharded_state import AnyState
 
 Entity: TypeAlias = int | str | bytes | Mapping[str, int | str | bytes]
@@ -348,6 +349,10 @@ class SketchReader:
                     f"values have the shape {shape}; give m values, or m for each of {len(hashes)} entities"
                 )
             wanted = as_wanted(codec, asked if len(shape) == 1 else np.reshape(np.asarray(asked), -1))
+        if len(shape) == 1 and isinstance(self._view, ShardedLiveView):
+            at_once = self._contains_at_once(feature, hashes, wanted)
+            if at_once is not None:
+                return at_once
 
         def read(state: AnyState) -> NDArray[np.bool_]:
             found = None
@@ -364,6 +369,27 @@ class SketchReader:
             return np.zeros((len(hashes), shape[-1]), np.bool_) if found is None else found
 
         return self._view.with_state(read)
+
+    def _contains_at_once(
+        self, feature: str, hashes: NDArray[np.uint64], wanted: pa.Array
+    ) -> NDArray[np.bool_] | None:
+        """Which of some values each entity has, out of all that it has; None if that does not tell."""
+        single = None if feature in self._vocabularies else self._prepared(feature)
+        if single is None or single.numbering is None or not len(wanted):
+            return None
+        matrix = self._csr_at_once(feature, hashes)
+        if matrix is None or len(matrix.vocabulary) != len(single.numbering):
+            return None
+        columns = np.full(len(single.numbering) + 1, -1, np.int32)  # the last is for values without an id
+        ids = single.numbering.vocabulary.find(wanted)
+        columns[ids] = np.arange(len(ids))  # of values that are there twice, the last place
+        columns[-1] = -1
+        places = columns[matrix.ids]
+        is_wanted = places >= 0
+        rows = np.repeat(np.arange(len(hashes)), np.diff(matrix.indptr))
+        found = np.zeros((len(hashes), len(ids) + 1), np.bool_)
+        found[rows[is_wanted], places[is_wanted]] = True
+        return found[:, columns[ids]]
 
     def _contains_of_one(
         self, feature: str, entity: Any, entity_hash: bytes, values: Any

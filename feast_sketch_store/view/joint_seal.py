@@ -35,7 +35,7 @@ def seal_bases(shards: Mapping[int, View], budget: FeatureBudget) -> bool:
     given = {number: rows for number, rows in found.items() if rows is not None}
     if not given:
         return False
-    counted = in_threads(lambda number: shards[number].count(given[number]), given)
+    counted = in_threads(lambda number: shards[number].count(given[number].log), given)
     joint = JointVocabularies.of(list(counted), budget)
     drafts = _drafted(shards, given, joint)
     _publish(shards, {number: draft for number, (draft, _) in drafts.items()})

@@ -380,6 +380,17 @@ class LiveView:
             state.position.number + 1,
         )
 
+    @property
+    def good_until(self) -> float:
+        """When, by time.monotonic(), a read has to look for what others wrote; -inf if now."""
+        is_unknown = not self._is_open or self._starts_over or self._has_unseen_write()
+        return -np.inf if is_unknown else self._looked_at + self._refresh_interval_seconds
+
+    @property
+    def refresh_interval_seconds(self) -> float:
+        """How old the writes of other processes may be before a read looks for them."""
+        return self._refresh_interval_seconds
+
     def is_fresh(self) -> bool:
         """Whether a read would be answered from memory, without a look at the storage for what is new."""
         if self._polls and self._is_polled():

@@ -58,6 +58,16 @@ def open_as_stored(
     return _opened(storage, settings, shard_map, (policy, refresh_interval_seconds, None, False), None)
 
 
+def open_with(
+    storage: Storage, settings: ViewSettings, shard_map: ShardMap, policy: SealPolicy | None = None
+) -> AnyView:
+    """A view with shards that its file does not name yet; writes do not write that file."""
+    view = _opened(storage, settings, shard_map, (policy, 0.0, None, False), None)
+    if isinstance(view, ShardedView):
+        view.is_created = True
+    return view
+
+
 def _opened(
     storage: Storage,
     settings: ViewSettings,
@@ -67,7 +77,9 @@ def _opened(
 ) -> AnyView:
     if shard_map.num_shards == 1:
         (own,) = shard_map.storages(storage)
-        return View(own, settings, *rest)
+        view = View(own, settings, *rest)
+        view.shard_map = shard_map
+        return view
     return ShardedView(storage, settings, shard_map, *rest, served=served)
 
 

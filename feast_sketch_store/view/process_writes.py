@@ -8,6 +8,7 @@ import itertools
 
 _numbers = itertools.count(1)
 _last_writes: dict[str, int] = {}
+_last = [0]  # of any view
 
 
 def note_write(storage: str) -> int:
@@ -17,8 +18,13 @@ def note_write(storage: str) -> int:
     -------
     The number of the write.
     """
-    number = _last_writes[storage] = next(_numbers)
+    number = _last_writes[storage] = _last[0] = next(_numbers)
     return number
+
+
+def last_of_all() -> int:
+    """A number that differs after each write of this process, whatever view it was to."""
+    return _last[0]
 
 
 def last_write(storage: str) -> int:

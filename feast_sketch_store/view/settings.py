@@ -289,6 +289,18 @@ def _static_problems(view: str, features: Mapping[str, FeatureSettings]) -> Iter
         )
 
 
+def check_shardable(settings: ViewSettings) -> None:
+    """Check that the rows of a view can be divided into shards.
+
+    Raises
+    ------
+    SettingsError : a feature cannot be in shards.
+    """
+    problems: list[SketchStoreError] = list(_shard_problems(settings.view, settings.features))
+    if problems:
+        raise summed_up(problems)
+
+
 def _shard_problems(view: str, features: Mapping[str, FeatureSettings]) -> Iterator[SettingsError]:
     """What cannot be the same in all shards of a view."""
     reasons = {

@@ -9,7 +9,9 @@ folder.
 """
 
 import json
+import math
 import re
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +25,8 @@ from feast_sketch_store.storage.names import SHARDS_FILE
 from feast_sketch_store.structures.parts import checked
 
 MAX_SHARDS = 4_096
+
+FENCE_SECONDS = 1.0  # between two looks of a writer at the shards of a view; in a bucket ten times as many
 
 _FORMAT_VERSION = 1
 _HASH_BITS = 64
@@ -89,10 +93,12 @@ class ShardMap:
     ----------
     num_shards : 1 for a view that is not divided.
     folder : of the shards, in the view's storage; empty for a view whose rows lie there themselves.
+    is_moving : whether the rows are being divided anew; nobody may write meanwhile.
     """
 
     num_shards: int = 1
     folder: str = ""
+    is_moving: bool = False
 
     @classmethod
     def first(cls, num_shards: int) -> "ShardMap":
@@ -134,17 +140,20 @@ class ShardMap:
         if entries["format_version"] != _FORMAT_VERSION:
             raise ValueError("it is of another format version")
         folder = checked(entries["folder"], str)
-        if re.fullmatch(r"shards-[0-9]+/", folder) is None:
+        num_shards = check_shard_count(checked(entries["num_shards"], int))
+        if re.fullmatch(r"shards-[0-9]+/", folder) is None and (folder or num_shards > 1):
             raise ValueError(f"{folder!r} is not the folder of shards")
-        return cls(check_shard_count(checked(entries["num_shards"], int)), folder)
+        return cls(num_shards, folder, checked(entries.get("is_moving", False), bool))
 
     def encode(self) -> bytes:
         """The content of the file."""
-        content = {
+        content: dict[str, Any] = {
             "folder": self.folder,
             "format_version": _FORMAT_VERSION,
             "num_shards": self.num_shards,
         }
+        if self.is_moving:
+            content["is_moving"] = True
         return json.dumps(content, sort_keys=True).encode()
 
     def create(self, storage: Storage, view: str) -> None:
@@ -169,6 +178,52 @@ class ShardMap:
         if not self.folder:
             return [storage]
         return [storage.within(f"{self.folder}{number:02}/") for number in range(self.num_shards)]
+
+
+class WriteFence:
+    """Notices, within a while, that the rows of a view are divided anew. Safe to use from several threads.
+
+    Parameters
+    ----------
+    storage : of the view.
+    view : its name, for messages.
+    shard_map : with which it was opened.
+    """
+
+    def __init__(self, storage: Storage, view: str, shard_map: ShardMap):
+        self._storage, self._view, self._map = storage, view, shard_map
+        self._known: str | None = None  # the token of a file that allows writes
+        self._looked_at = -math.inf
+        self.seconds = FENCE_SECONDS * (10 if storage.fetches else 1)
+
+    def check(self) -> None:
+        """Look, if it is time to, whether the view may be written as it was opened.
+
+        Raises
+        ------
+        ShardError : it has other shards by now, or its rows are being divided anew; nothing was written.
+        """
+        now = time.monotonic()
+        if now - self._looked_at < self.seconds:
+            return
+        info = self._storage.info(SHARDS_FILE)
+        token = "" if info is None else info.token
+        if token != self._known:
+            there = ShardMap.read(self._storage) or ShardMap()
+            if there.is_moving:
+                raise ShardError(
+                    f"feature view {self._view!r}: its rows are being divided into other shards; nothing was "
+                    "written. Try again when that is done; if it was killed, run `feast-sketch rebuild "
+                    f"{self._view} --shards` with a number again"
+                )
+            # A view that has no file yet gets the one of its settings with the first row.
+            if token and there != self._map:
+                raise ShardError(
+                    f"feature view {self._view!r}: its rows were divided into {there.num_shards} shards; "
+                    "nothing was written. Start this process again, with this number in its settings"
+                )
+            self._known = token
+        self._looked_at = now
 
 
 def other_number(view: str, there: ShardMap, wanted: int) -> ShardError:

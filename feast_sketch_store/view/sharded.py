@@ -12,27 +12,30 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from feast_sketch_store.errors import SettingsError, SketchStoreError, StorageError
+from feast_sketch_store.layers.joint import JointVocabularies
+from feast_sketch_store.row_log import RowLog
 from feast_sketch_store.rows.encoding import ENTITY_KEY, FeastRow
 from feast_sketch_store.rows.entity_keys import hash_serialized_keys
 from feast_sketch_store.storage.base import Storage
-from feast_sketch_store.storage.names import SEAL_LOCK
+from feast_sketch_store.storage.names import REBUILD_FOLDER, SEAL_LOCK
 from feast_sketch_store.threads import Threads
 from feast_sketch_store.view import joint_seal, written_values
 from feast_sketch_store.view.sealing import SealPolicy, Sizes, may_have_deltas
-from feast_sketch_store.view.semantics import FoldedRows
 from feast_sketch_store.view.settings import ViewSettings
+from feast_sketch_store.view.shard_files import ShardFile, gathered, shard_of_entry
 from feast_sketch_store.view.shard_map import Routed, ShardMap
 from feast_sketch_store.view.sharded_live import ShardedLiveView, checked_served
 from feast_sketch_store.view.sharded_state import ShardedState
-from feast_sketch_store.view.view import SEALER, Batch, View
+from feast_sketch_store.view.view import SEALER, Batch, Dropped, View
 from feast_sketch_store.view.vocabulary_limit import VocabularyLimit
 
 _logger = logging.getLogger(__name__)
@@ -49,6 +52,12 @@ def _reset_locks() -> None:
 
 
 os.register_at_fork(after_in_child=_reset_locks)
+
+
+class PinnedShards(NamedTuple):
+    """The snapshots that reads of shards are held at: the sum of their versions."""
+
+    version: int
 
 
 class ShardedView(ShardedLiveView[View]):
@@ -96,7 +105,7 @@ class ShardedView(ShardedLiveView[View]):
         super().__init__(storage, settings.view, shard_map, shards, served)
         self._settings, self._policy = settings, policy
         self._limit = VocabularyLimit()
-        self._is_created = False
+        self.is_created = False
         self.reset_locks()
         _views.add(self)
 
@@ -156,9 +165,9 @@ class ShardedView(ShardedLiveView[View]):
 
     def _create(self) -> None:
         """Fix the number of shards, before the first row is written."""
-        if not self._is_created:
+        if not self.is_created:
             self.shard_map.create(self.storage, self.name)
-            self._is_created = True
+            self.is_created = True
 
     # -- write ---------------------------------------------------------------------------------
 
@@ -279,14 +288,46 @@ class ShardedView(ShardedLiveView[View]):
         """`refresh` of all shards, whether they are served or not."""
         for shard in self.shards.values():
             shard.refresh()
+        self._good_until = -np.inf
 
     # -- write from many processes -----------------------------------------------------------------
 
-    def stage(self, tables: Any, label: str) -> NoReturn:
-        """Not done yet for views with shards."""
-        self._refuse("written by SketchSparkEngine or SketchRayEngine")
+    def stage(self, tables: Iterable[pa.Table], label: str) -> Iterator[ShardFile]:
+        """Write rows durably into files of their shards that do not count yet; see `View.stage`."""
 
-    commit_staged = discard_staged = staged = stage
+        def checked() -> Iterator[pa.Table]:
+            for table in tables:
+                self._check_vocabulary(table)
+                yield table
+
+        self._create()
+        for table in gathered(checked()):
+            for number, part in self._divided(table).items():
+                for file in self.shards[number].stage([part], label):
+                    yield ShardFile(number, file)
+
+    def staged(self, entry: dict[str, Any]) -> ShardFile:
+        """The file that an entry of a report describes."""
+        number, own = shard_of_entry(entry)
+        if number not in self.shards:
+            raise StorageError(f"feature view {self.name!r} has no shard {number}; nothing was committed")
+        return ShardFile(number, self.shards[number].staged(own))
+
+    def commit_staged(self, files: Sequence[ShardFile]) -> None:
+        """Let the rows of staged files count, shard by shard; see `View.commit_staged`.
+
+        Raises
+        ------
+        RowError, StorageError : shards before the one that failed have their rows.
+        """
+        for file in files:
+            file.check()
+        for number, shard in self.shards.items():
+            shard.commit_staged([file.staged for file in files if file.shard == number])
+
+    def discard_staged(self, label: str) -> int:
+        """Delete staged files whose names begin with a label, but for those that count: their number."""
+        return sum(shard.discard_staged(label) for shard in self.shards.values())
 
     # -- seal ----------------------------------------------------------------------------------
 
@@ -437,19 +478,84 @@ class ShardedView(ShardedLiveView[View]):
 
     # -- operate -------------------------------------------------------------------------------
 
-    def kept_rows(self) -> FoldedRows | None:
-        """Not done yet for views with shards."""
-        self._refuse("read as a whole: copied, planned, refilled or verified against a backing store")
+    def rebuild(
+        self,
+        fill: Callable[[Storage], Storage],
+        confirm: Callable[[Dropped | None], bool] | None = None,
+    ) -> bool:
+        """Replace all rows by others, shard by shard; see `View.rebuild`.
 
-    def rebuild(self, *arguments: Any, **options: Any) -> NoReturn:
-        """Not done yet for views with shards."""
-        self._refuse("rebuilt, copied or imported")
+        Readers see the old rows of a shard until its new ones are complete.
 
-    def pin(self, version: int | None = None) -> NoReturn:
-        """Not done yet for views with shards."""
-        self._refuse("pinned")
+        Parameters
+        ----------
+        fill : is given an empty storage, writes rows to a view with as many shards in it, and returns that
+            view's storage.
+        confirm : as of `View.rebuild`, asked once before any shard changes.
+        """
+        with self._seal_lock, self.storage.lease(SEAL_LOCK) as is_ours:
+            if not is_ours:
+                raise StorageError(
+                    f"{self.storage.location}: another process is sealing this view; try again later"
+                )
+            staging = self.storage.within(REBUILD_FOLDER)
+            staging.delete_all()  # of one that was killed
+            try:
+                filled = fill(staging)
+                sources = (ShardMap.read(filled) or ShardMap()).storages(filled)
+                is_done = replace_rows(self, sources, confirm)
+            finally:
+                staging.delete_all()
+            self.refresh_all()
+            return is_done
 
-    unpin = pin
+    def pin(self, version: int | None = None) -> PinnedShards:
+        """Hold reads of all processes at a snapshot of each shard, until `unpin`; see `View.pin`.
+
+        Parameters
+        ----------
+        version : the sum of what the snapshots cover, as `feast-sketch inspect` shows; None for the newest.
+
+        Raises
+        ------
+        SettingsError : there are no such snapshots, or a shard was not sealed yet.
+        StorageError : the storage cannot be written; reads follow the writes.
+        """
+        published = {number: shard.published() for number, shard in self.shards.items()}
+        if unsealed := [number for number, files in published.items() if not files]:
+            raise SettingsError(
+                f"feature view {self.name!r}: the shards {', '.join(map(str, unsealed))} have no snapshot "
+                "that reads could be held at; seal the view once each of its shards has rows"
+            )
+        depth = max(map(len, published.values()))
+        choices = [{n: f[min(k, len(f) - 1)].version for n, f in published.items()} for k in range(depth)]
+        found = [choice for choice in choices if version in (None, sum(choice.values()))]
+        if not found:
+            there = ", ".join(str(sum(choice.values())) for choice in choices)
+            raise SettingsError(
+                f"{self.storage.location}: there are no snapshots of version {version}; there are the "
+                f"versions: {there}"
+            )
+        try:
+            for number, own in found[0].items():
+                self.shards[number].pin(own)
+        except BaseException:
+            self.unpin()
+            raise
+        self._good_until = -np.inf
+        return PinnedShards(sum(found[0].values()))
+
+    def unpin(self) -> bool:
+        """Let reads of all shards follow the writes again: whether they were held."""
+        was_pinned = [shard.unpin() for shard in self.shards.values()]
+        self._good_until = -np.inf
+        return any(was_pinned)
+
+    @property
+    def snapshot_version(self) -> int | None:
+        """The sum of what the snapshots of shards cover; None without one."""
+        versions = [shard.snapshot_version for shard in self.shards.values()]
+        return None if all(v is None for v in versions) else sum(v or 0 for v in versions)
 
     def vacuum(self, orphan_age_seconds: float = 86_400.0) -> int:
         """Remove files that nothing uses any more, of all shards; see `View.vacuum`."""
@@ -463,8 +569,43 @@ class ShardedView(ShardedLiveView[View]):
         for shard in self.shards.values():
             shard.check_codecs()
 
-    def _refuse(self, what: str) -> NoReturn:
-        raise SettingsError(f"feature view {self.name!r} has shards; such a view cannot be {what} yet")
+
+def replace_rows(
+    view: ShardedView, sources: Sequence[Storage], confirm: Callable[[Dropped | None], bool] | None
+) -> bool:
+    """Replace the rows of each shard by those of a storage, numbered together; whether it was confirmed.
+
+    Raises
+    ------
+    StorageError : there are no rows, or there are none for a shard that has some; nothing has changed.
+    SettingsError : the rows are divided into another number of shards.
+    """
+    if len(sources) != len(view.shards):
+        raise SettingsError(
+            f"feature view {view.name!r} has {len(view.shards)} shards, and the rows for it are divided into "
+            f"{len(sources)}; run `feast-sketch rebuild {view.name} --shards` for one of the two first"
+        )
+    logs = {number: RowLog(source).read() for number, source in enumerate(sources)}
+    given = {number: log for number, log in logs.items() if log}
+    lost = [n for n, shard in view.shards.items() if n not in given and shard.stored_schema().names]
+    if not given or lost:
+        raise StorageError(
+            f"{view.storage.location}: there are no rows to rebuild "
+            f"{'from' if not given else f'shard {lost[0]} from, which has some'}; nothing has changed"
+        )
+    if confirm is not None:
+        view.absorb()  # what is compared is the table
+        dropped = [view.shards[number].dropped_by(log) for number, log in given.items()]
+        known = [one for one in dropped if one is not None]
+        sums = Dropped(sum(d.entities for d in known), sum(d.newer_rows for d in known))
+        whole = sums if len(known) == len(dropped) else None
+        if (whole is None or any(whole)) and not confirm(whole):
+            return False
+    counted = [view.shards[number].count(log) for number, log in given.items()]
+    joint = JointVocabularies.of(counted, view.settings.budget)
+    for number in given:
+        view.shards[number].rebuild(lambda _, number=number: sources[number], joint=joint)  # type: ignore[misc]
+    return True
 
 
 def _of_shard(settings: ViewSettings) -> ViewSettings:

@@ -1,5 +1,6 @@
 """A view with shards as reads see it: a `LiveView` for each shard that this process serves."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
@@ -19,9 +20,12 @@ from feast_sketch_store.snapshot.files import SnapshotFile
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.view.freshness import EMPTY, Freshness
 from feast_sketch_store.view.live import LiveView, ViewStats, expire_before_of
+from feast_sketch_store.view.process_writes import last_of_all
 from feast_sketch_store.view.semantics import RowSemantics
 from feast_sketch_store.view.shard_map import ShardMap, not_served, shard_of_hash
 from feast_sketch_store.view.sharded_state import ShardedState
+
+_PART_OF_INTERVAL = 1 / 32
 
 T = TypeVar("T")
 V = TypeVar("V", bound=LiveView)
@@ -60,6 +64,7 @@ class ShardedLiveView(Generic[V]):
         self.served = {number: self.shards[number] for number in checked_served(name, shard_map, served)}
         self.serves_all = len(self.served) == shard_map.num_shards
         self._joined = self._joint([view.state for view in self.served.values()])
+        self._good_until, self._seen_writes = -np.inf, -1
         self._metrics = ViewMetrics.at(storage.location)
 
     @property
@@ -126,8 +131,18 @@ class ShardedLiveView(Generic[V]):
                 self._give_up_snapshot(state, error)
 
     def current(self) -> ShardedState:
-        """The state that reads see now."""
+        """The state that reads see now.
+
+        All shards are asked whether it is time to look for news, but not twice within a small part of the
+        interval.
+        """
+        now, seen = time.monotonic(), last_of_all()
+        if now < self._good_until and seen == self._seen_writes:
+            return self._joined
         states = [view.current() for view in self.served.values()]
+        soon = now + _PART_OF_INTERVAL * next(iter(self.served.values())).refresh_interval_seconds
+        self._good_until = min(soon, *(view.good_until for view in self.served.values()))
+        self._seen_writes = seen
         joined = self._joined
         if any(new is not known for new, known in zip(states, joined.states.values(), strict=True)):
             joined = self._joined = self._joint(states)
@@ -146,6 +161,7 @@ class ShardedLiveView(Generic[V]):
             of_shard = state.states[number]
             if of_shard.snapshot is not None and view.storage.location in str(error):
                 view.give_up_snapshot(of_shard, error)
+                self._good_until = -np.inf
                 return
         raise error
 
@@ -168,6 +184,7 @@ class ShardedLiveView(Generic[V]):
         """See `LiveView.refresh`."""
         for view in self.served.values():
             view.refresh()
+        self._good_until = -np.inf
 
     def is_fresh(self) -> bool:
         """See `LiveView.is_fresh`."""

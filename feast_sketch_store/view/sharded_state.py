@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from feast_sketch_store.kernel import ReadableRows
 from feast_sketch_store.layers import DeltaLayer, ExactLayer, HashRange, LayerAnswer, Shards, SketchLayer
+from feast_sketch_store.layers.prepared import stack
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.snapshot.files import SnapshotFile
-from feast_sketch_store.view.routed_rows import RoutedRows
 from feast_sketch_store.view.shard_map import Routed, not_served
 from feast_sketch_store.view.state import Items, State
 
@@ -86,15 +86,11 @@ class ShardedState:
     def _prepare(
         self, features: tuple[str, ...], names: Sequence[NDArray[np.int32] | None] | None
     ) -> ReadableRows | None:
-        parts: dict[int, ReadableRows | None] = {}
-        first = 0
-        for number, state in self.states.items():
-            end = first + len(state.newest_first)
-            rows = state.prepared(features, None if names is None else names[first:end])
-            if rows is None and end > first:
-                return None
-            parts[number], first = rows, end
-        return RoutedRows(self.num_shards, parts)
+        if not all(state.is_preparable for state in self.states.values()):
+            return None
+        counts = {number: len(state.newest_first) for number, state in self.states.items()}
+        parts = [counts.get(number) for number in range(self.num_shards)]
+        return stack(self.newest_first, features, names, parts)
 
     # -- contents --------------------------------------------------------------------------------
 

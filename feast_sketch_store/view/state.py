@@ -89,11 +89,11 @@ class State:
         names : as of `layers.prepared.stack`, for `newest_first`.
         """
         if names is not None:
-            return stack(self.newest_first, features, names) if self._is_preparable else None
+            return stack(self.newest_first, features, names) if self.is_preparable else None
         if features not in self._prepared:
             if len(self._prepared) >= _MAX_QUESTIONS:
                 self._prepared.clear()
-            self._prepared[features] = stack(self.newest_first, features) if self._is_preparable else None
+            self._prepared[features] = stack(self.newest_first, features) if self.is_preparable else None
         return self._prepared[features]
 
     @property
@@ -103,7 +103,8 @@ class State:
         return [*reversed(self.exact), *reversed(self.deltas), *sealed]
 
     @property
-    def _is_preparable(self) -> bool:
+    def is_preparable(self) -> bool:
+        """Whether `prepared` may read the layers one after the other."""
         # Where rows add up, or several sealed layers divide the entities, the newest layer does not tell all.
         is_one = self.sealed is None or len(self.sealed.layers) == 1
         return self.semantics is REPLACE and is_one

@@ -45,6 +45,7 @@ from feast_sketch_store.view.registry import named, of_log
 from feast_sketch_store.view.sealing import SealPolicy, Sizes, fold, fold_delta, may_have_deltas, num_kept
 from feast_sketch_store.view.semantics import FoldedRows
 from feast_sketch_store.view.settings import ViewSettings
+from feast_sketch_store.view.shard_map import ShardMap
 from feast_sketch_store.view.state import State
 from feast_sketch_store.view.vocabulary_limit import VocabularyLimit
 
@@ -153,6 +154,7 @@ class View(LiveView):
             storage, settings.codecs, refresh_interval_seconds, semantics, max_staleness_seconds, is_replica
         )
         self.settings = settings
+        self.shard_map = ShardMap()
         self.policy = policy or SealPolicy()
         self._semantics = semantics
         self._vocabulary_limit = VocabularyLimit()
@@ -539,10 +541,10 @@ class View(LiveView):
         # The table may hold more by now, if another process seals in spite of the lease.
         return SealInput(log, replace(absorbed, number=log.position.number))
 
-    def count(self, given: SealInput) -> CountedRows:
-        """How often the rows that count have each value of features whose values have ids."""
+    def count(self, log: LogRead) -> CountedRows:
+        """How often the rows of a log that count have each value of features whose values have ids."""
         codecs = self.settings.stored_codecs
-        return count_rows((rows for _, rows in self._fold(given.log).encoded(codecs)), codecs)
+        return count_rows((rows for _, rows in self._fold(log).encoded(codecs)), codecs)
 
     def draft(self, given: SealInput, joint: JointVocabularies) -> tuple[Draft, bool]:
         """A base with given ids of values, yet unpublished; and whether the table is to be compacted then."""
@@ -699,6 +701,10 @@ class View(LiveView):
         log = self._row_log.read()
         return self._fold(log) if log else None
 
+    def rows_of(self, log: LogRead) -> FoldedRows:
+        """The rows of a log of this view that a seal would keep."""
+        return self._fold(log)
+
     def _fold(self, log: LogRead, before: LogRead | None = None) -> FoldedRows:
         """The rows that a seal keeps: those that expired only lately, too, which reads hide.
 
@@ -734,6 +740,7 @@ class View(LiveView):
         fill: Callable[[Storage], Storage],
         confirm: Callable[[Dropped | None], bool] | None = None,
         keep: bool = False,
+        joint: JointVocabularies | None = None,
     ) -> bool:
         """Replace all rows by others, or put others beside them, in one step for readers.
 
@@ -746,6 +753,7 @@ class View(LiveView):
         confirm : is asked whether to go on, if rows would be lost that the new ones do not stand for; None
             tells that the rows there are cannot be read.
         keep : whether the rows that there are stay, and the new ones compete with them as if written now.
+        joint : the numbering of values that other shards have, too.
 
         Returns
         -------
@@ -775,7 +783,7 @@ class View(LiveView):
                         return False
                 self._row_log.extend(log.schema(), through)
                 try:
-                    self._replace_rows(rows, through)
+                    self._replace_rows(rows, through, joint)
                 except BaseException:
                     self._starts_over = True  # the new rows may be there in spite of the error
                     raise
@@ -783,6 +791,10 @@ class View(LiveView):
                 staging.delete_all()
             self.refresh()
             return True
+
+    def dropped_by(self, log: LogRead) -> Dropped | None:
+        """What would be lost if a log's rows replaced those of the view; None if these cannot be read."""
+        return self._dropped_by(self._fold(log))
 
     def _dropped_by(self, rows: FoldedRows) -> Dropped | None:
         """What the absorbed rows have that others do not; None if they cannot be read."""
@@ -794,11 +806,13 @@ class View(LiveView):
             return None
         return Dropped.by(before, rows.keys)
 
-    def _replace_rows(self, rows: FoldedRows, through: Position) -> None:
+    def _replace_rows(
+        self, rows: FoldedRows, through: Position, joint: JointVocabularies | None = None
+    ) -> None:
         """Put rows in the place of those up to a commit, snapshot and all."""
         version = self._row_log.table_state().version
         # No seal of rows that the table held before comes after this one.
-        draft = self._draft(rows, through, version + 1)
+        draft = self._draft(rows, through, version + 1, joint)
         is_replaced = False
         try:
             batches = (batch for _, batch in rows.batches())
@@ -881,6 +895,16 @@ class View(LiveView):
         self._snapshots.pin(found[0])
         self.refresh()
         return found[0]
+
+    def published(self) -> Sequence[SnapshotFile]:
+        """The snapshots that there are, the newest one first."""
+        return self._snapshots.list()
+
+    @property
+    def snapshot_version(self) -> int | None:
+        """How many commits the snapshot covers that is served; None without one."""
+        found = self.sealed()
+        return None if found is None else found[1].version
 
     def unpin(self) -> bool:
         """Let reads follow the writes again: whether they were held.

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import math
+import re
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -13,8 +15,10 @@ from feast.types import Array, Float32, Float64, Int64, Set, String
 
 from feast_sketch_store import SketchReader, open_view
 from feast_sketch_store.cli import cli
-from feast_sketch_store.errors import SettingsError, ShardError
-from feast_sketch_store.operations import maintenance
+from feast_sketch_store.errors import SettingsError, ShardError, StorageError
+from feast_sketch_store.online_store import online_store_of
+from feast_sketch_store.operations import copying, maintenance, resharding
+from feast_sketch_store.view import shard_map
 from feast_sketch_store.view.shard_map import shards_of
 from tests.helpers.keys import user_hashes
 
@@ -188,3 +192,164 @@ def test_verification_finds_rows_in_the_wrong_shard(tmp_path):
     shards[2].absorb()
     (problem,) = maintenance.verify(store, "history").problems
     assert f"{len(table)} rows are of entities of other shards than 2" in problem
+
+
+def reshard(folder, number):
+    """Divide the rows, and set the number as the command tells to: a repository as it is opened then."""
+    store = FeatureStore(repo_path=str(folder))
+    entities = resharding.reshard(store, "history", number, wait=lambda seconds: None)
+    yaml = folder / "feature_store.yaml"
+    yaml.write_text(re.sub(r"shards: [0-9]+", f"shards: {number}", yaml.read_text()))
+    return entities, FeatureStore(repo_path=str(folder))
+
+
+def test_rows_are_divided_anew(tmp_path):
+    store = fill(make_repository(tmp_path, 1))
+    store.write_to_online_store("history", frame_of(range(500, 503), "IT"))  # not in the offline store
+    maintenance.delete(store, "history", [{"user_id": 3}])
+    users = [*range(NUM_USERS + 5), 500, 501, 502]
+    expected = online(store, users)
+    for number in (4, 2, 1):
+        former = store
+        entities, store = reshard(tmp_path, number)
+        assert entities == NUM_USERS + 2
+        assert len(open_view(store, "history").parts) == number
+        assert online(store, users) == expected
+        assert online(former, users) == expected, "who was there before reads on"
+        with pytest.raises(ShardError, match=f"divided into {number} shards; nothing was written"):
+            written_now(former)
+        store.write_to_online_store("history", frame_of([900 + number], "ES"))
+        assert online(store, [900 + number])["country"] == ["ES"]
+        maintenance.delete(store, "history", [{"user_id": 900 + number}])
+        assert maintenance.verify(store, "history").problems == []
+        assert maintenance.verify(store, "history").leftovers != []
+        maintenance.vacuum(store, "history")
+        assert maintenance.verify(store, "history").leftovers == []
+        assert online(store, users) == expected
+
+
+def written_now(store):
+    """Write, as a process does that has not looked at the shards for a while."""
+    for _, fence in online_store_of(store)._fences.values():
+        fence._looked_at = -math.inf
+    store.write_to_online_store("history", frame_of([1], "DE"))
+
+
+def test_writes_are_refused_while_rows_move(tmp_path):
+    store = fill(make_repository(tmp_path, 1))
+    writer = FeatureStore(repo_path=str(tmp_path))
+    writer.write_to_online_store("history", frame_of([7], "IT"))
+    refused = []
+
+    def wait(seconds):
+        with pytest.raises(
+            ShardError, match="are being divided into other shards; nothing was written"
+        ) as error:
+            written_now(writer)
+        refused.append(error)
+
+    assert resharding.reshard(store, "history", 4, wait) == NUM_USERS
+    assert len(refused) == 1
+
+
+def test_rows_that_are_written_in_spite_of_the_fence_stop_the_move(tmp_path, monkeypatch):
+    store = fill(make_repository(tmp_path, 1))
+    writer = open_view(FeatureStore(repo_path=str(tmp_path)), "history")
+    real = resharding._fill
+
+    def fill_and_write(part, moved):
+        end = real(part, moved)
+        writer.write(next(part.kept_rows().batches())[1].slice(0, 1))
+        return end
+
+    monkeypatch.setattr(resharding, "_fill", fill_and_write)
+    with pytest.raises(StorageError, match="was written while its rows were divided anew"):
+        resharding.reshard(store, "history", 4, lambda seconds: None)
+    monkeypatch.undo()
+    assert not (tmp_path / "sketch/shop/history/shards.json").exists()
+    written_now(store)
+    assert reshard(tmp_path, 4)[0] == NUM_USERS
+    with pytest.raises(SettingsError, match="has 4 shards already"):
+        reshard(tmp_path, 4)
+
+
+def test_the_command_divides_rows_anew(tmp_path, monkeypatch):
+    fill(make_repository(tmp_path, 2))
+    monkeypatch.setattr(shard_map, "FENCE_SECONDS", 0.0)
+    arguments = ["-c", str(tmp_path), "rebuild", "history", "--shards", "8"]
+    done = CliRunner().invoke(cli, [*arguments, "--json"], catch_exceptions=False)
+    assert json.loads(done.stdout) == [{"view": "history", "entities": NUM_USERS}]
+    done = CliRunner().invoke(cli, [*arguments, "--yes"], catch_exceptions=False)
+    assert "give no --from, --to or --yes" in done.output
+
+
+def test_reads_are_held_at_a_snapshot_of_each_shard(tmp_path):
+    store = fill(make_repository(tmp_path))
+    first = maintenance.inspect(store, "history").snapshot_version
+    before = online(store, range(20))
+    store.write_to_online_store("history", frame_of(range(20), "IT"))
+    assert maintenance.seal(store, "history")
+    assert online(store, [3])["country"] == ["IT"]
+    assert maintenance.pin(store, "history", first) == first
+    assert maintenance.inspect(store, "history").is_pinned
+    assert online(store, range(20)) == before
+    store.write_to_online_store("history", frame_of(range(20), "ES"))
+    assert online(FeatureStore(repo_path=str(tmp_path)), range(20)) == before
+    assert maintenance.unpin(store, "history")
+    assert online(store, [3])["country"] == ["ES"]
+    with pytest.raises(SettingsError, match="no snapshots of version 12345; there are the versions"):
+        maintenance.pin(store, "history", 12345)
+
+
+def test_rows_are_rebuilt_from_the_offline_store(tmp_path):
+    store = fill(make_repository(tmp_path))
+    store.write_to_online_store("history", frame_of(range(600, 640), "IT"))
+    frame_of(range(NUM_USERS), "ES").to_parquet(tmp_path / "rows.parquet")
+    asked = []
+
+    def refuse(dropped):
+        asked.append(dropped)
+        return False
+
+    assert maintenance.rebuild(store, "history", confirm=refuse) is None
+    assert asked[0].entities == 40
+    assert online(store, [1, 600])["country"] == ["FR", "IT"]
+    assert maintenance.rebuild(store, "history", confirm=lambda dropped: True) == NUM_USERS
+    assert online(store, [1, 600])["country"] == ["ES", None]
+    assert maintenance.verify(store, "history").problems == []
+    reader = SketchReader(tmp_path, "history")
+    counts = np.diff(reader.csr("viewed", np.arange(NUM_USERS)).indptr)
+    assert counts.tolist() == [len({u % 50, u % 31}) for u in range(NUM_USERS)]
+    vocabularies = [layer.numbering("viewed").values for layer in reader.sealed.layers]
+    assert all(values.equals(vocabularies[0]) for values in vocabularies)
+
+
+def test_views_with_shards_are_copied(tmp_path):
+    store = fill(make_repository(tmp_path))
+    source, target = (str(tmp_path / name) for name in ("sketch", "copy"))
+    assert copying.copy(store, "history", source, target) == copying.Copied(NUM_USERS, False)
+    assert copying.copy(store, "history", source, target) == copying.Copied(NUM_USERS, True)
+    users = np.arange(NUM_USERS)
+    ours, theirs = (SketchReader(path, "history", "shop").csr("viewed", users) for path in (source, target))
+    assert (ours.ids == theirs.ids).all()
+    yaml = tmp_path / "feature_store.yaml"
+    yaml.write_text(yaml.read_text().replace("shards: 4", "shards: 2"))
+    with pytest.raises(SettingsError, match="has 2 shards, and the rows for it are divided into 4"):
+        copying.copy(FeatureStore(repo_path=str(tmp_path)), "history", source, str(tmp_path / "other"))
+
+
+def test_files_of_tasks_are_committed_in_their_shards(tmp_path):
+    store = make_repository(tmp_path)
+    view = open_view(store, "history")
+    table = next(open_view(fill(make_repository(tmp_path / "from", 1)), "history").kept_rows().batches())[1]
+    reports = [file.to_report() for file in view.stage([table[:90], table[90:]], "job-1-")]
+    list(view.stage([table], "job-2-"))  # of a task that ran again
+    other = open_view(FeatureStore(repo_path=str(tmp_path)), "history")
+    assert online(store, [5])["country"] == [None]
+    other.commit_staged([other.staged(entry) for entry in reports])
+    assert other.discard_staged("job-") == 4
+    assert online(store, range(NUM_USERS))["country"] == ["FR"] * NUM_USERS
+    with pytest.raises(StorageError, match="of no shard"):
+        other.staged({**reports[0], "name": "x.parquet"})
+    assert maintenance.seal(store, "history")
+    assert maintenance.verify(store, "history").problems == []
