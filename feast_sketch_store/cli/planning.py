@@ -11,7 +11,7 @@ from feast import FeatureStore
 
 from feast_sketch_store.cli.common import plain_errors, print_json, print_table, views_of
 from feast_sketch_store.planning.choice import PlanTarget
-from feast_sketch_store.planning.plan import Plan
+from feast_sketch_store.planning.plan import Estimate, Plan
 from feast_sketch_store.planning.planner import DEFAULT_SAMPLE, plan_view
 from feast_sketch_store.planning.progress import Progress
 from feast_sketch_store.planning.report import count_text, fields_text, memory_text, to_html
@@ -144,6 +144,7 @@ _POINT_COLUMNS = [
         "facts kept",
         "AUC",
         "95 %",
+        "uplift kept",
     ),
     "remark",
 ]
@@ -163,5 +164,10 @@ def _point_cells(plan: Plan, number: int) -> list[str]:
         f"{point.kept_share:.0%}",
         "-" if point.auc is None else f"{point.auc.value:.4f}",
         "-" if point.auc is None else f"{point.auc.low:.4f} - {point.auc.high:.4f}",
+        "-" if point.uplift is None else _share(point.uplift),
         ", ".join(remarks),
     ]
+
+
+def _share(uplift: Estimate) -> str:
+    return f"{uplift.value:.1%} ({uplift.low:.0%} - {uplift.high:.0%})"

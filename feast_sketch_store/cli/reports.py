@@ -60,7 +60,7 @@ def inspect(open_store: Callable[[], FeatureStore], views: Sequence[str], as_jso
 
 _FEATURE_COLUMNS = [
     *("view", "feature", "codec", "structure", "vocabulary", "facts", "facts cut", "memory"),
-    *("expected rate", "sampled rate", "within, 95 %", "max error", "mean error"),
+    *("expected rate", "sampled rate", "within, 95 %", "max error", "mean error", "version"),
 ]
 _VIEW_COLUMNS = [
     "view",
@@ -118,6 +118,7 @@ def _feature_cells(view: str, feature: FeatureReport) -> list[str]:
         readable_bytes(feature.size_bytes),
         *map(_rate, (feature.expected_rate, feature.sampled_rate, feature.sampled_within)),
         *("-" if error is None else f"{error:.3g}" for error in errors),
+        "-" if feature.version is None else str(feature.version),
     ]
 
 

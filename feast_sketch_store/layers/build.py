@@ -26,6 +26,7 @@ from feast_sketch_store.layers.sketch import SketchLayer
 from feast_sketch_store.layers.static_rows import StaticRows
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedRows, RowKeys
+from feast_sketch_store.rows.formulas import Formula
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures import registry
 from feast_sketch_store.structures.base import RowsToSeal, Shortfall, Structure
@@ -66,6 +67,7 @@ def seal(
     budget: FeatureBudget,
     vocabularies: Mapping[str, Vocabulary] | None = None,
     hash_range: HashRange = EVERYTHING,
+    formulas: Mapping[str, Formula] | None = None,
 ) -> SealedLayer:
     """Seal rows. Reads and writes no files, so it may run in any thread, process or task.
 
@@ -80,6 +82,7 @@ def seal(
         one on.
     hash_range : whose rows are sealed; the others are left out. Of the memory that a feature may take, the
         layer gets its share by the number of its rows.
+    formulas : that gave the rows some of their features, for rows that are not sealed.
 
     Raises
     ------
@@ -95,7 +98,7 @@ def seal(
     for places, rows in batches:
         builder.add(places, rows)
     pa.default_memory_pool().release_unused()  # free what reading used, before tables are allocated
-    layer = builder.build(budget, vocabularies)
+    layer = replace(builder.build(budget, vocabularies), formulas=formulas or {})
     return SealedLayer(*layer.to_snapshot(), builder.failed_over)
 
 

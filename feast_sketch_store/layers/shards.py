@@ -11,6 +11,7 @@ from feast_sketch_store.layers.answer import LayerAnswer
 from feast_sketch_store.layers.sketch import SketchLayer
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedFeature
+from feast_sketch_store.rows.formulas import Formula
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures.answer import Answer
 from feast_sketch_store.structures.base import SealedFeature
@@ -131,6 +132,11 @@ class Shards:
     def cut_vocabularies(self) -> Mapping[str, Vocabulary]:
         """By feature that lost some values, the kept ones. A view has one cut, so layers agree."""
         return self.layers[0].cut_vocabularies
+
+    @property
+    def formulas(self) -> Mapping[str, Formula]:
+        """How features that nobody writes follow from others. A view has them once, so layers agree."""
+        return self.layers[0].formulas
 
     @property
     def num_entities(self) -> int:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from feast_sketch_store.kernel import PreparedRows
 from feast_sketch_store.layers.answer import LayerAnswer
+from feast_sketch_store.layers.formulas import describe_formula, formulas_from
 from feast_sketch_store.layers.listed import ListedRows
 from feast_sketch_store.layers.presence import Presence
 from feast_sketch_store.layers.shapes import ShapedRows
@@ -24,6 +25,7 @@ from feast_sketch_store.rows.binning import Bins, Rounding
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedFeature, EncodedRows
+from feast_sketch_store.rows.formulas import Formula
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures import registry
 from feast_sketch_store.structures.answer import Answer
@@ -38,7 +40,7 @@ _PRESENCES: Final[Mapping[str, type[Presence]]] = {
     StaticRows.kind: StaticRows,
 }
 REPLACE: Final = "replace"  # the newest row of an entity replaces those before it
-_PRESENCE, _ROUNDINGS = registry.RESERVED  # before the names of arrays, as kinds of structures are
+_PRESENCE, _ROUNDINGS, _FORMULAS = registry.RESERVED  # before the names of arrays, as kinds of structures are
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,7 @@ class SketchLayer:
     semantics : how rows of an entity came together, by the name of `view.semantics`.
     since : microseconds since 1970, before which rows were left out; told if they do not replace each other.
     checks : of arrays that are checked where they are read.
+    formulas : of features that nobody writes, how they follow from others.
 
     Raises
     ------
@@ -72,6 +75,7 @@ class SketchLayer:
     semantics: str = REPLACE
     since: int = NO_TIMESTAMP
     checks: Sequence[Check] = ()
+    formulas: Mapping[str, Formula] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         names = [name for structure in self.structures for name in structure.features]
@@ -213,12 +217,14 @@ class SketchLayer:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all structures, and of the rows without their values."""
-        return self.presence.size_bytes + sum(structure.size_bytes for structure in self.structures)
+        """Bytes of all structures, of formulas, and of the rows without their values."""
+        of_formulas = sum(formula.size_bytes for formula in self.formulas.values())
+        return self.presence.size_bytes + of_formulas + sum(s.size_bytes for s in self.structures)
 
     def size_bytes_of(self, feature: str) -> float:
-        """Bytes of one feature: its column, or its vocabulary and its share of the structure."""
-        return next(s.size_bytes_of(feature) for s in self.structures if feature in s.features)
+        """Bytes of one feature: its column, or its vocabulary and its share of the structure; its formula."""
+        of_formula = self.formulas[feature].size_bytes if feature in self.formulas else 0
+        return of_formula + next(s.size_bytes_of(feature) for s in self.structures if feature in s.features)
 
     @property
     def vocabulary_bytes(self) -> int:
@@ -276,6 +282,11 @@ class SketchLayer:
                 for part in ("lows", "representatives"):
                     numbers = getattr(rounding.bins, part)
                     arrays[f"{_ROUNDINGS}.{number}.{part}"] = numbers.view(np.int64)
+        if self.formulas:
+            described = [describe_formula(*item) for item in self.formulas.items()]
+            description["formulas"] = [entry for entry, _ in described]
+            for number, (_, parts) in enumerate(described):
+                arrays |= prefixed(f"{_FORMULAS}.{number}", parts)
         return description, arrays
 
     @classmethod
@@ -310,7 +321,9 @@ class SketchLayer:
         )
         roundings = _roundings_from(description.get("roundings", []), layer.codecs, parts.at(_ROUNDINGS))
         cut = _cut_from(checked(description.get("cut", {}), dict), layer.features)
-        layer = replace(layer, roundings=roundings, cut=cut, checks=tuple(parts.checks.values()))
+        formulas = formulas_from(description.get("formulas", []), layer.codecs, parts.at(_FORMULAS))
+        checks_of_all = tuple(parts.checks.values())
+        layer = replace(layer, roundings=roundings, cut=cut, checks=checks_of_all, formulas=formulas)
         if (rows := description.get("rows")) is None:
             return layer
         semantics, since = checked(rows["semantics"], str), checked(rows["since"], int)

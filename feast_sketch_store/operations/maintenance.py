@@ -60,7 +60,9 @@ class FeatureReport:
     vocabulary that random unknown entities seem to have; both are 0 without a filter. The true rate is within
     ``sampled_within`` of it with a confidence of 95 %, by a Chernoff bound. ``vocabulary`` is None
     where values have no ids. For a binned feature ``max_error`` and ``mean_error`` are the distances between
-    the numbers and the values stored for them, as of the last seal.
+    the numbers and the values stored for them, as of the last seal; for a score ``max_error`` is half of its
+    step. ``version`` of a cluster id or a score goes up when a seal changes what its numbers mean: train
+    models that use it anew then.
     """
 
     name: str
@@ -75,6 +77,7 @@ class FeatureReport:
     max_error: float | None = None
     mean_error: float | None = None
     sampled_within: float = 0.0
+    version: int | None = None
 
 
 @dataclass(frozen=True)
@@ -176,9 +179,13 @@ def _feature_report(shards: Shards, name: str, sampled_rate: float) -> FeatureRe
     roundings = [layer.roundings[name] for layer in shards.layers if name in layer.roundings]
     errors = [(rounding.max_error, rounding.mean_error) for rounding in roundings]
     errors += [own for feature in features if (own := feature.rounding_errors) is not None]
+    formula = shards.formulas.get(name)
+    max_errors = [largest for largest, _ in errors]
+    if formula is not None and formula.max_error is not None:
+        max_errors.append(formula.max_error)
     return FeatureReport(
         name,
-        BINNED if roundings else feature.codec.name,
+        BINNED if roundings else feature.codec.name if formula is None else formula.kind,
         feature.structure,
         None if feature.vocabulary is None else len(feature.vocabulary),
         sum(part.num_facts for part in features),
@@ -186,9 +193,10 @@ def _feature_report(shards: Shards, name: str, sampled_rate: float) -> FeatureRe
         round(sum(layer.size_bytes_of(name) for layer in shards.layers)),
         max(part.false_positive_rate or 0.0 for part in features),
         sampled_rate,
-        max((largest for largest, _ in errors), default=None),
+        max(max_errors, default=None),
         max((mean for _, mean in errors), default=None),
         within(sampled_rate, _SAMPLES) if any(part.false_positive_rate for part in features) else 0.0,
+        None if formula is None else formula.version,
     )
 
 

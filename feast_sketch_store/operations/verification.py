@@ -21,6 +21,7 @@ from feast_sketch_store.snapshot.order import load_order
 from feast_sketch_store.snapshot.sealed import open_deltas, open_layer
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.names import ROWS_FOLDER, SNAPSHOTS_FOLDER, staged_files
+from feast_sketch_store.view.formulas import computed_rows
 from feast_sketch_store.view.semantics import REPLACE, RowSemantics
 from feast_sketch_store.view.shard_map import shards_of
 
@@ -263,7 +264,7 @@ def _compare(
     for number, layer in enumerate(newest.layers):
         # As the layer has them: a feature may have another codec since the seal.
         sealed = [layer.codecs[codec.feature] for codec in codecs if codec.feature in layer.codecs]
-        for places, encoded in rows.encoded(sealed):
+        for places, encoded in computed_rows(rows.encoded(sealed), base.formulas):
             part = encoded.take(np.flatnonzero(owners[places] == number))
             found.compared_facts += part.num_facts
             if number:  # what the base does not show, deltas do not show either

@@ -8,6 +8,7 @@ from typing import Any
 from feast_sketch_store.planning.plan import PlannedField, Point
 from feast_sketch_store.planning.sample import Sample
 from feast_sketch_store.planning.source import PlannedView
+from feast_sketch_store.planning.summaries import Names
 from feast_sketch_store.structures.choice import Beside, Choice
 from feast_sketch_store.structures.costs import Popularity
 from feast_sketch_store.structures.goals import ERROR_RATE, FALSE_PER_READ, MEMORY, NOISE_RATIO, Goal, Offer
@@ -20,10 +21,17 @@ _REPLACED = {
 }
 
 
-def planned_fields(view: PlannedView) -> dict[str, PlannedField]:
-    """The membership features as they are declared, without the tags that a point replaces."""
+def planned_fields(view: PlannedView, with_computed: bool = False) -> dict[str, PlannedField]:
+    """The membership features as they are declared, without the tags that a point replaces.
+
+    Parameters
+    ----------
+    with_computed : whether to add the computed features that a plan has points of.
+    """
     names = {codec.feature for codec in view.codecs}
-    return {
+    computed = Names.of(view.settings.codecs)
+    of_computed = {computed.cluster: PlannedField("Int64"), computed.score: PlannedField("Float64")}
+    return (of_computed if with_computed else {}) | {
         field.name: PlannedField(str(field.dtype), field.description or "", _kept_tags(field))
         for field in view.table.features
         if field.name in names
@@ -32,6 +40,12 @@ def planned_fields(view: PlannedView) -> dict[str, PlannedField]:
 
 def has_already(view: PlannedView, sample: Sample, point: Point) -> bool:
     """Whether the settings of a point keep a view as its settings keep it now."""
+    declared = {field.name: field.tags or {} for field in view.table.features}
+    computed = point.settings.keys() - sample.features.keys()
+    if computed != view.settings.computed or any(
+        not point.settings[name].items() <= declared[name].items() for name in computed
+    ):
+        return False
     table = copy.copy(view.table)
     table.features = [_with_tags(field, point.settings.get(field.name)) for field in table.features]
     new = resolve(view.store.config.online_store, table, view.settings.folder)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from feast_sketch_store.planning.plan import Estimate, Point
 from feast_sketch_store.planning.sample import Kept, Sample, spread_of_total
 from feast_sketch_store.planning.sealed_sets import build_sets, vocabulary_bytes
+from feast_sketch_store.rows.formulas import Formula
 from feast_sketch_store.structures.goals import BLOOM, WEIGHTED_BLOOM
 from feast_sketch_store.structures.sizing import AnyFacts, FactClass, WeightedFacts, size_for_rates
 from feast_sketch_store.succinct.fingerprints import expected_bits
@@ -68,11 +69,13 @@ class Candidate:
     ----------
     kept : the values that are kept at all.
     rates : per feature float64[kept], the probability that an entity without the value shows it.
+    formulas : of features that are computed from all values, and shown beside those that are kept.
     """
 
     point: Point
     kept: Kept
     rates: Mapping[str, NDArray[np.float64]]
+    formulas: Sequence[Formula] = ()
 
 
 def candidates(sample: Sample, presence_error_rate: float, grid: Grid) -> list[Candidate]:

@@ -14,7 +14,7 @@ Needs scikit-learn, the optional dependencies `plan`.
 import itertools
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -27,8 +27,10 @@ from feast_sketch_store.errors import PlanError
 from feast_sketch_store.planning.interactions import Interactions
 from feast_sketch_store.planning.plan import Estimate
 from feast_sketch_store.planning.sample import Kept, Sample
-from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.planning.summaries import as_encoded
+from feast_sketch_store.rows.codecs import CLUSTER, FeatureCodec
 from feast_sketch_store.rows.entity_keys import find_sorted
+from feast_sketch_store.rows.formulas import Formula
 
 LABEL, SPLIT, CANDIDATE = "label", "split", "candidate"
 _TRAIN, _TEST = "train", "test"
@@ -177,7 +179,7 @@ class Task:
         found, places = find_sorted(labelled.entity_hashes[order], entities)
         self._rows = np.full(len(entities), -1)  # of the entities among the labelled
         self._rows[found] = order[places]
-        self._known: dict[bytes, Estimate | None] = {}
+        self._known: dict[bytes, NDArray[np.float64] | None] = {}
         self._interactions = Interactions(sample, candidates or {}, self._entity_of)
 
     @property
@@ -194,24 +196,60 @@ class Task:
 
     def auc_exact(self) -> Estimate:
         """Of a model of the context and all features as written."""
-        return self._auc(*self._exact)
+        return _estimate_of(self._areas(*self._exact))
 
-    def auc(self, kept: Kept, rates: Mapping[str, NDArray[np.float64]]) -> Estimate | None:
+    def auc(
+        self, kept: Kept, rates: Mapping[str, NDArray[np.float64]], formulas: Sequence[Formula] = ()
+    ) -> Estimate | None:
         """The AUC of a model that is trained and applied through a structure.
 
         Parameters
         ----------
-        kept, rates : as those of a `Candidate`; rates of values that the sample lacks are not looked at.
+        kept, rates, formulas : as those of a `Candidate`; rates of values that the sample lacks are not
+            looked at.
 
         Returns
         -------
         None if reads show too many values to fit a model to.
         """
+        areas = self._areas_through(kept, rates, formulas)
+        return None if areas is None else _estimate_of(areas)
+
+    def uplift(
+        self, kept: Kept, rates: Mapping[str, NDArray[np.float64]], formulas: Sequence[Formula] = ()
+    ) -> Estimate | None:
+        """The share of the gain of the exact features that such a model keeps, on the same resamples.
+
+        Returns
+        -------
+        None if reads show too many values, or the exact features gain nothing.
+        """
+        areas = self._areas_through(kept, rates, formulas)
+        nothing = {name: np.zeros_like(mask) for name, mask in self._sample.everything.items()}
+        without = self._areas_through(nothing, {name: np.zeros(0) for name in nothing}, ())
+        exact = self._areas(*self._exact)
+        if areas is None or without is None or exact[0] <= without[0]:
+            return None
+        gains = exact - without
+        # A resample in which the features gain nothing says nothing about shares of it.
+        return _estimate_of(((areas - without) / gains)[gains > 0])
+
+    def _areas_through(
+        self, kept: Kept, rates: Mapping[str, NDArray[np.float64]], formulas: Sequence[Formula]
+    ) -> NDArray[np.float64] | None:
         blocks = [(mask, rates[name][: int(mask.sum())].astype(np.float32)) for name, mask in kept.items()]
         key = b"".join(part.tobytes() for block in blocks for part in block)
+        key += b"".join(formula.digest for formula in formulas)
         if key not in self._known:
-            self._known[key] = self._estimate(blocks)
+            self._known[key] = self._measure(blocks, formulas)
         return self._known[key]
+
+    def weights(self) -> dict[str, NDArray[np.float64]]:
+        """What each value adds to the score of the exact model: per feature float64[V]."""
+        _, weights, _ = self._weights(*reversed(self._exact))
+        everything = self._sample.everything
+        bounds = np.cumsum([len(mask) for mask in everything.values()])[:-1]
+        return dict(zip(everything, np.split(weights, bounds), strict=True))
 
     def most_worth(self, share: float) -> Kept:
         """The values that the exact model needs most for the bits they take.
@@ -247,15 +285,37 @@ class Task:
         order = np.argsort(-squares * densities * (1 - densities) / bits, kind="stable")
         return order, np.cumsum(bits[order]) / bits.sum()
 
-    def _estimate(self, blocks: _Blocks) -> Estimate | None:
-        if all(mask.all() and not rates.any() for mask, rates in blocks):
-            return self._auc(*self._exact)
+    def _measure(self, blocks: _Blocks, formulas: Sequence[Formula]) -> NDArray[np.float64] | None:
+        if all(mask.all() and not rates.any() for mask, rates in blocks) and not formulas:
+            return self._areas(*self._exact)
         # The false values that reads of all training rows would show.
         num_false = int(self._labels.is_training.sum()) * sum(float(rates.sum()) for _, rates in blocks)
         if num_false > MAX_FALSE_VALUES:
             return None
-        history = self._history(blocks)
-        return self._auc(history, self._fit(history))
+        shown = self._history(blocks)
+        if formulas:
+            from scipy import sparse
+
+            columns = [self._computed(formula) for formula in formulas]
+            shown = replace(shown, history=sparse.hstack([shown.history, *columns]).tocsr())
+        return self._areas(shown, self._fit(shown))
+
+    def _computed(self, formula: Formula) -> Any:
+        """The columns of a computed feature: one of a score, one of each cluster; zeros without a row."""
+        from scipy import sparse
+
+        features, num_rows = as_encoded(self._labelled), len(self._labelled)
+        scale = 1 / _HISTORY_SCALE  # columns that say much are not to be shrunk as the many of a history
+        if formula.kind == CLUSTER:
+            clusters = formula.clusters(features, num_rows)
+            ones = np.full(num_rows, scale, np.float32)
+            shape = (num_rows + 1, formula.num_clusters)
+            of_rows = sparse.csr_matrix((ones, (np.arange(num_rows), clusters)), shape)
+        else:
+            scores = np.rint(formula.scores(features, num_rows) / formula.step) * formula.step
+            spread = float(scores.std()) or 1.0
+            of_rows = sparse.csr_matrix(np.append(scores * scale / spread, 0.0)[:, None].astype(np.float32))
+        return of_rows[self._rows]
 
     @cached_property
     def _exact(self) -> tuple[Any, Any]:
@@ -339,10 +399,11 @@ class Task:
             scores = scores + shown.interactions[rows] @ of_interactions
         return np.asarray(scores)
 
-    def _auc(self, shown: "_Shown", model: Any) -> Estimate:
+    def _areas(self, shown: "_Shown", model: Any) -> NDArray[np.float64]:
+        """See `_areas_by_entity`."""
         rows = np.flatnonzero(~self._labels.is_training)
         scores = self._scores(shown, model)
-        return auc_by_entity(scores, self._labels.outcomes[rows], self._entity_of[rows])
+        return _areas_by_entity(scores, self._labels.outcomes[rows], self._entity_of[rows])
 
     def gain(self) -> Estimate:
         """What the exact features add to the AUC of the context alone, with a paired 95 % interval."""
@@ -382,6 +443,16 @@ def auc_by_entity(
     ----------
     others : scores of another model, whose area is subtracted, each time on the same entities.
     """
+    return _estimate_of(_areas_by_entity(scores, outcomes, entities, others))
+
+
+def _areas_by_entity(
+    scores: NDArray[np.float64],
+    outcomes: NDArray[np.bool_],
+    entities: NDArray[np.int64],
+    others: NDArray[np.float64] | None = None,
+) -> NDArray[np.float64]:
+    """The area of `auc_by_entity`, and behind it those of resamples, the same ones for all scores."""
     _, entities = np.unique(entities, return_inverse=True)
     areas = [_area_by_weight(given, outcomes) for given in (scores, others) if given is not None]
 
@@ -391,12 +462,17 @@ def auc_by_entity(
 
     chance = np.random.default_rng(_SEED)
     num_entities = int(entities.max()) + 1
-    drawn_areas = []
+    found = [area(np.ones(len(scores)))]
     for _ in range(_RESAMPLES):
         drawn = np.bincount(chance.integers(0, num_entities, num_entities), minlength=num_entities)
-        drawn_areas.append(area(drawn[entities].astype(np.float64)))
-    low, high = np.percentile(drawn_areas, _INTERVAL)
-    return Estimate(area(np.ones(len(scores))), float(low), float(high))
+        found.append(area(drawn[entities].astype(np.float64)))
+    return np.array(found)
+
+
+def _estimate_of(values: NDArray[np.float64]) -> Estimate:
+    """The first value, with the middle 95 % of the others."""
+    low, high = np.percentile(values[1:], _INTERVAL)
+    return Estimate(float(values[0]), float(low), float(high))
 
 
 def _area_by_weight(

@@ -41,6 +41,8 @@ class Point:
     kept_share : of the facts, those inside the vocabulary.
     auc : of a model trained through it, if there were labels.
     settings : tags to paste, per feature.
+    uplift : the share that such a model keeps of what the exact features add to the AUC, if there were
+        labels.
     """
 
     curve: str
@@ -55,6 +57,7 @@ class Point:
     kept_share: float
     auc: Estimate | None = None
     settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    uplift: Estimate | None = None
 
 
 @dataclass(frozen=True)

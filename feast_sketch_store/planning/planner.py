@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from feast import FeatureStore
 
 from feast_sketch_store.errors import PlanError
-from feast_sketch_store.planning import clustered, registered, timed
+from feast_sketch_store.planning import clustered, registered, summaries, timed
 from feast_sketch_store.planning.choice import (
     PlanTarget,
     choose_point,
@@ -102,7 +102,9 @@ def plan_view(
     if read is not None:
         tell("Fitting the exact model", 0, 0)
         task = Task(read, sample, labelled, candidate_ids(read, sample, planned.codecs))
-        found = _merged(found, _chosen_by_model(planned, sample, task, target, limits))
+        cuts = _chosen_by_model(planned, sample, task, target, limits)
+        found = _merged(found, cuts)
+        found = _merged(found, _summaries(planned, sample, task, cuts, tell))
         found = list(_with_auc(found, task, tell))
         limits += _limits_of_labels(task, found)
     points = [candidate.point for candidate in found]
@@ -127,7 +129,7 @@ def plan_view(
         limits,
         auc_without,
         auc_exact,
-        planned_fields(planned),
+        planned_fields(planned, with_computed=any(candidate.formulas for candidate in found)),
         chosen is not None and has_already(planned, sample, points[chosen]),
     )
 
@@ -157,8 +159,9 @@ def _with_auc(
 ) -> Iterator[Candidate]:
     for number, candidate in enumerate(candidates):
         tell("Fitting models", number, len(candidates))
-        auc = task.auc(candidate.kept, candidate.rates)
-        yield replace(candidate, point=replace(candidate.point, auc=auc))
+        through = candidate.kept, candidate.rates, candidate.formulas
+        auc, uplift = task.auc(*through), task.uplift(*through)
+        yield replace(candidate, point=replace(candidate.point, auc=auc, uplift=uplift))
 
 
 def _chosen_by_model(
@@ -187,6 +190,47 @@ def _chosen_by_model(
     return made
 
 
+def _summaries(
+    view: PlannedView,
+    sample: Sample,
+    task: Task,
+    cuts: Sequence[Candidate],
+    tell: Callable[[str, int, int], object],
+) -> list[Candidate]:
+    """Points of cluster ids and of scores; the weights of scores are written."""
+    names = summaries.Names.of(view.settings.codecs)
+    presence = view.settings.presence_error_rate
+    tell("Learning clusters", 0, 0)
+    found = [*summaries.clusters(sample, presence, cuts, names.cluster)]
+    if all(codec.element_kind in _JSON_KINDS for codec in view.codecs):
+
+        def write(weights: summaries.Weights, number: int) -> str:
+            return _write_weights(view, names.score, weights, number)
+
+        found += summaries.scores(sample, presence, task.weights(), names.score, write)
+    return found
+
+
+def _write_weights(view: PlannedView, score: str, weights: summaries.Weights, number: int) -> str:
+    """Write the weights of a score to a file in the feature repository: its path in there."""
+    codecs = {codec.feature: codec for codec in view.codecs}
+    file = f"{LISTS_FOLDER}/{folder_name(view.table.name)}.{folder_name(score)}.{number}.json"
+    content = {}
+    for name, (vocabulary, own) in weights.items():
+        values = codecs[name].from_storage(vocabulary.values).to_pylist()
+        content[name] = [list(pair) for pair in zip(values, own.tolist(), strict=True)]
+    _write_json(Path(view.store.repo_path) / file, content)
+    return file
+
+
+def _write_json(path: Path, content: object) -> None:
+    try:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(content))
+    except OSError as error:
+        raise PlanError(f"{path}: cannot be written: {error}") from error
+
+
 def _list_files(view: PlannedView, kept: Kept) -> dict[str, str]:
     """Where the kept values of each feature that loses some are listed, relative to the repository.
 
@@ -203,13 +247,9 @@ def _list_files(view: PlannedView, kept: Kept) -> dict[str, str]:
 def _write_lists(view: PlannedView, sample: Sample, kept: Kept) -> None:
     codecs = {codec.feature: codec for codec in view.codecs}
     for name, file in _list_files(view, kept).items():
-        path = Path(view.store.repo_path) / file
         values = sample.features[name].vocabulary.values.filter(pa.array(kept[name]))
-        try:
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(json.dumps(codecs[name].from_storage(values).to_pylist()))
-        except OSError as error:
-            raise PlanError(f"{path}: cannot be written: {error}") from error
+        content = codecs[name].from_storage(values).to_pylist()
+        _write_json(Path(view.store.repo_path) / file, content)
 
 
 def _limits(view: PlannedView, sample: Sample, found: Sequence[Candidate]) -> Iterator[str]:
@@ -277,6 +317,12 @@ def _limits_of_labels(task: Task, found: Sequence[Candidate]) -> Iterator[str]:
     )
     if task.share_without_row:
         yield f"{task.share_without_row:.1%} of the labelled rows are about entities that the view lacks."
+    if any(candidate.formulas for candidate in found):
+        yield (
+            "A cluster id or a score stands for all values of a row, those left out, too; its formula is in "
+            "the bytes. A score is of use to the model whose weights it has, and to no other. Both are "
+            "features to add to the view, with a column of nulls in its source."
+        )
     missing = sum(candidate.point.auc is None for candidate in found)
     if missing:
         yield f"{missing} points have no AUC: reads show too many false values to fit a model to."

@@ -15,9 +15,17 @@ import numpy as np
 import pyarrow as pa
 
 from feast_sketch_store.errors import RowError, SettingsError, UnsupportedFeatureError
+from feast_sketch_store.layers import Shards
 from feast_sketch_store.reading.reader import SketchReader
 from feast_sketch_store.rows.codecs import EMPTY, FeatureCodec
-from feast_sketch_store.rows.encoding import EncodedFeature, encode_column, encode_counts
+from feast_sketch_store.rows.encoding import (
+    EncodedFeature,
+    EncodedRows,
+    RowKeys,
+    encode_column,
+    encode_counts,
+)
+from feast_sketch_store.rows.formulas import Formula
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,14 +38,15 @@ def through_sketch(
 
     Values outside of the snapshot's vocabularies are left out. A filter adds false values to each row, at the
     rates at which it shows them for the rows that it holds. Numbers are rounded where reads round
-    them. The rows may be of any date, and many of one entity.
+    them. The rows may be of any date, and many of one entity. What the view computes, cluster ids and scores,
+    is computed from the columns of its sources.
 
     Parameters
     ----------
     dataframe : one row per example, for instance from ``get_historical_features``; not changed.
     view : a reader of the view.
-    features : of the view; by default all that the dataframe has. A feature's column bears its name, or the
-        view's and its name, as in ``user_history__viewed``.
+    features : of the view; by default all that the dataframe has, and those computed from them. A feature's
+        column bears its name, or the view's and its name, as in ``user_history__viewed``.
     seed : of the false values; the same one gives the same.
 
     Returns
@@ -49,7 +58,8 @@ def through_sketch(
     ------
     SettingsError : the view was not sealed yet.
     UnsupportedFeatureError : the snapshot has no such feature.
-    RowError : the dataframe has no column of a feature, or one of another type.
+    RowError : the dataframe has no column of a feature, or of one that it is computed from, or one of another
+        type.
     """
     sealed = view.sealed
     if sealed is None:
@@ -58,7 +68,11 @@ def through_sketch(
         )
     columns = {name: _column_of(dataframe, view.name, name) for name in features or sealed.codecs}
     if features is None:
-        columns = {name: column for name, column in columns.items() if column is not None}
+        columns = {
+            name: column
+            for name, column in columns.items()
+            if column is not None or _has_sources(dataframe, view.name, sealed.formulas.get(name))
+        }
     rng = np.random.default_rng(seed)
     hashes = rng.integers(0, 2**64, (len(dataframe), 2), np.uint64)
     result = dataframe.copy()
@@ -68,16 +82,15 @@ def through_sketch(
                 f"the snapshot of feature view {view.name!r} has no feature {name!r}; it has "
                 f"{list(sealed.codecs)}"
             )
-        if column is None:
-            raise RowError(
-                f"the dataframe has no column {name!r} or {view.name}__{name}; it has {list(dataframe)}"
-            )
         codec = sealed.codecs[name]
-        feature, beside = _encoded(dataframe, view.name, column, codec)
+        if name in sealed.formulas:
+            feature, beside = sealed.formulas[name].of(_sources(dataframe, sealed, view.name, name)), None
+        else:
+            feature, beside = _feature(dataframe, view.name, codec)
         shown = sealed.shown(feature, hashes)
         storage = shown.decoder.vocabulary.values.take(pa.array(shown.symbols))
         arrow = codec.to_column(shown.states, shown.indptr, storage)
-        result[column] = arrow.to_pandas().to_numpy()
+        result[column or name] = arrow.to_pandas().to_numpy()
         if beside is not None:
             counts = pa.array(shown.csr.weights)
             lists = pa.LargeListArray.from_arrays(
@@ -103,6 +116,36 @@ def _encoded(
         return encode_counts(values, counts, codec), beside
     except pa.ArrowInvalid as error:
         raise RowError(f"columns {column!r} and {beside!r} do not fit each other: {error}") from error
+
+
+def _feature(
+    dataframe: "pd.DataFrame", view: str, codec: FeatureCodec, why: str = ""
+) -> tuple[EncodedFeature, str | None]:
+    """A feature of the rows as they are, and the column with its counts, if there is one."""
+    name = codec.feature
+    column = _column_of(dataframe, view, name)
+    if column is None:
+        raise RowError(
+            f"the dataframe has no column {name!r} or {view}__{name}{why}; it has {list(dataframe)}"
+        )
+    return _encoded(dataframe, view, column, codec)
+
+
+def _sources(dataframe: "pd.DataFrame", sealed: Shards, view: str, name: str) -> EncodedRows:
+    """The rows with the features from which one is computed."""
+    why = f", which {name!r} is computed from"
+    sources = [source.feature for source in sealed.formulas[name].sources]
+    features = {source: _feature(dataframe, view, sealed.codecs[source], why)[0] for source in sources}
+    number = len(dataframe)
+    times, flags = np.zeros(number, np.int64), np.zeros(number, np.bool_)
+    return EncodedRows(RowKeys(np.zeros((number, 2), np.uint64), times, times, flags, flags), features)
+
+
+def _has_sources(dataframe: "pd.DataFrame", view: str, formula: Formula | None) -> bool:
+    """Whether rows have all that a feature is computed from."""
+    return formula is not None and all(
+        _column_of(dataframe, view, source.feature) is not None for source in formula.sources
+    )
 
 
 def _column_of(dataframe: "pd.DataFrame", view: str, feature: str) -> str | None:

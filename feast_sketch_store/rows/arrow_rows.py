@@ -39,6 +39,7 @@ from feast_sketch_store.rows.encoding import (
     NAMES,
     NULLS,
     TIMESTAMP,
+    computed_value,
 )
 from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, serialize_columns
 from feast_sketch_store.rows.large_types import large_type
@@ -66,7 +67,8 @@ def from_columns(
 
     Parameters
     ----------
-    table : has a column per join key, feature and timestamp, and no others.
+    table : has a column per join key, feature and timestamp, and no others. Features that are computed may
+        be left out, and are null.
     codecs : one per feature of the view.
     join_keys : of the view, each with the field of Feast's ``Value`` that carries it.
     event_timestamp, created_timestamp : names of columns with timestamps of any unit and time zone; naive
@@ -83,6 +85,8 @@ def from_columns(
         too large.
     """
     timestamps = [event_timestamp] if created_timestamp is None else [event_timestamp, created_timestamp]
+    table = _without_computed(table, codecs)
+    codecs = [codec for codec in codecs if not codec.is_computed]
     _check_names(table.column_names, [*join_keys, *(codec.feature for codec in codecs), *timestamps])
     keys = {name: _join_key(name, join_keys[name], table[name]) for name in sorted(join_keys)}
     features = {codec.feature: _column(table[codec.feature], codec) for codec in codecs}
@@ -126,6 +130,17 @@ def from_source(table: pa.Table, feature_view: Any, codecs: Sequence[FeatureCode
     names = {*fields, *(codec.feature for codec in codecs), source.timestamp_field, created}
     table = table.select([name for name in table.column_names if name in names])
     return from_columns(table, codecs, fields, source.timestamp_field, created)
+
+
+def _without_computed(table: pa.Table, codecs: Sequence[FeatureCodec]) -> pa.Table:
+    """The rows without the columns of features that are computed, which must be null."""
+    for codec in codecs:
+        if codec.is_computed and codec.feature in table.column_names:
+            values = _nan_as_null(_in_one(table[codec.feature]))
+            if values.null_count < len(values):
+                raise computed_value(codec, values.is_valid().index(True).as_py())
+            table = table.drop_columns([codec.feature])
+    return table
 
 
 def _check_names(given: Sequence[str], wanted: Sequence[str]) -> None:

@@ -12,6 +12,8 @@
     counts       Array        ... the elements, each once, and how often each was counted (`rows.count_log`)
     counts_of    Array        ... these counts; nothing is stored for it
     backing      all          ... the value; sealed rows know only that there is one, another store has it
+    cluster      Int64        ... which group of entities the row fits; nobody writes it (`rows.formulas`)
+    score        Float64      ... the sum of weights of the row's values; nobody writes it
 
 A codec identifies the type of a feature by the field of Feast's ``Value`` that carries it, so a value comes
 back in the field it was written in.
@@ -61,6 +63,8 @@ TIMES: Final = "times"
 BACKING: Final = "backing"
 COUNTS: Final = "counts"
 COUNTS_OF: Final = "counts_of"
+CLUSTER: Final = "cluster"
+SCORE: Final = "score"
 
 Symbols = NDArray[np.int64] | NDArray[np.int32]
 
@@ -244,7 +248,8 @@ class FeatureCodec:
             counts = [COUNTS_OF] if self.element_kind in _COUNT_KINDS else []
             return MEMBERSHIP, EXACT, BACKING, LIST, COUNTS, *times, *counts
         binned = (BINNED,) if self.element_kind in _NUMBER_KINDS else ()
-        return CATEGORICAL, EXACT, BACKING, *binned
+        computed = {"int64_val": (CLUSTER,), "double_val": (SCORE,)}.get(self.value_field, ())
+        return CATEGORICAL, EXACT, BACKING, *binned, *computed
 
     @cached_property
     def tag(self) -> bytes:
@@ -292,6 +297,11 @@ class FeatureCodec:
         return self.is_list or self.is_counted
 
     @property
+    def is_computed(self) -> bool:
+        """Whether nobody writes the feature, as it follows from others of its row; see `rows.formulas`."""
+        return self.name in (CLUSTER, SCORE)
+
+    @property
     def may_repeat(self) -> bool:
         """Whether the values of a row stand in an order of their own, and may repeat."""
         return self.is_exact or self.is_list
@@ -299,7 +309,8 @@ class FeatureCodec:
     @property
     def is_bounded(self) -> bool:
         """Whether ``max_vocabulary`` does not concern the feature, whatever its values are."""
-        return self.is_exact or self.is_list or self.is_derived or isinstance(self.binning, Quantiles | Edges)
+        is_derived = self.is_derived or self.is_computed
+        return self.is_exact or self.is_list or is_derived or isinstance(self.binning, Quantiles | Edges)
 
     @cached_property
     def element_kind(self) -> str:

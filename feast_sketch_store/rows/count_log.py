@@ -37,7 +37,7 @@ def is_counts_column(name: str) -> bool:
 
 def columns_of(codecs: Sequence[FeatureCodec]) -> pa.Schema:
     """The columns of the row log that features take, if rows replace each other."""
-    stored = [codec for codec in codecs if not codec.is_derived]
+    stored = [codec for codec in codecs if not (codec.is_derived or codec.is_computed)]
     fields = [(codec.feature, codec.arrow_type) for codec in stored]
     counts = [(counts_column(codec.feature), _COUNTS_TYPE) for codec in stored if codec.is_counted]
     return pa.schema([*fields, *counts])

@@ -83,7 +83,11 @@ def to_arrow(
     columns, serialized_keys = _key_columns(entity_keys, join_keys)
     nulls: dict[int, list[str]] = {}
     for codec in codecs:
-        columns[codec.feature], null_rows = codec.to_arrow([row[1].get(codec.feature) for row in rows])
+        written = [row[1].get(codec.feature) for row in rows]
+        if codec.is_computed:
+            _check_unwritten(codec, written)
+            continue
+        columns[codec.feature], null_rows = codec.to_arrow(written)
         for row in null_rows:
             nulls.setdefault(row, []).append(codec.feature)
     columns[ENTITY_KEY] = serialized_keys
@@ -101,6 +105,21 @@ def to_arrow(
     table = with_counts(pa.table(columns), codecs)
     check_rows(table)
     return table
+
+
+def _check_unwritten(codec: FeatureCodec, values: "Sequence[Value | None]") -> None:
+    """Check that no row has a value of a feature that is computed."""
+    for row, value in enumerate(values):
+        if value is not None and value.WhichOneof("val") not in (None, "null_val"):
+            raise computed_value(codec, row)
+
+
+def computed_value(codec: FeatureCodec, row: int) -> RowError:
+    """What is told of a row with a value for a feature that is computed."""
+    return RowError(
+        f"feature {codec.feature!r} has the codec {codec.name!r}, so it is computed from other features, but "
+        f"row {row} of the batch has a value for it; leave the column out, or null"
+    )
 
 
 def deletions(

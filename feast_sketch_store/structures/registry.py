@@ -16,7 +16,7 @@ from feast_sketch_store.structures.set_columns import SetColumns
 from feast_sketch_store.structures.static import StaticScalars
 
 # Names of arrays of a layer begin with its structures' kinds, or with these.
-RESERVED = ("presence", "roundings")
+RESERVED = ("presence", "roundings", "formulas")
 
 _kinds: dict[str, type[Structure]] = {
     kind.kind: kind

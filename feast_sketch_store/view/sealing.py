@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 from feast_sketch_store.layers import DeltaLayer, Goal, SealedLayer, seal
 from feast_sketch_store.layers.joint import JointVocabularies
 from feast_sketch_store.rows.encoding import EncodedRows, RowKeys
+from feast_sketch_store.rows.formulas import Formula
 from feast_sketch_store.rows.newest import Batches, NewestRows
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures.goals import MEMORY
+from feast_sketch_store.view.formulas import as_stored, computed_rows, formulas_of
 from feast_sketch_store.view.semantics import REPLACE, FoldedRows
 from feast_sketch_store.view.settings import ViewSettings
 
@@ -108,19 +110,28 @@ class SealPolicy:
         return rows.has_dead or superseded > _SUPERSEDED_SHARE * rows.num_rows or num_files > _MAX_FILES
 
 
-def fold(rows: FoldedRows, settings: ViewSettings, joint: JointVocabularies | None = None) -> SealedLayer:
-    """Fold rows into a layer. Touches no storage.
+def fold(
+    rows: FoldedRows,
+    settings: ViewSettings,
+    joint: JointVocabularies | None = None,
+    known: Mapping[str, Formula] | None = None,
+) -> SealedLayer:
+    """Fold rows into a layer. Touches no storage but files that settings name.
 
     Parameters
     ----------
     joint : the numbering of values that other layers of the view have, too.
+    known : the formulas of the last seal.
     """
+    formulas = formulas_of(rows, settings, known or {})
     budget, codecs = settings.budget, settings.stored_codecs
     if joint is not None:
         budget = replace(budget, lists_rows=joint.lists_rows)
     if settings.semantics != REPLACE.name:
         budget = replace(budget, semantics=settings.semantics, since=rows.expire_before)
-    layer = seal(rows.keys, rows.encoded(codecs), codecs, budget, joint.vocabularies if joint else None)
+    batches = computed_rows(rows.encoded(codecs), formulas)
+    vocabularies = joint.vocabularies if joint else None
+    layer = seal(rows.keys, batches, [*map(as_stored, codecs)], budget, vocabularies, formulas=formulas)
     for name, reason in layer.failed_over.items():
         _logger.warning("feature %r of view %r is sealed exactly: %s", name, settings.view, reason)
     return layer
@@ -152,6 +163,7 @@ def fold_delta(
     settings: ViewSettings,
     cut_vocabularies: Mapping[str, Vocabulary],
     late: Callable[[RowKeys], NDArray[np.bool_]],
+    formulas: Mapping[str, Formula] | None = None,
 ) -> tuple[SealedLayer, RowKeys]:
     """Fold rows into a layer to be laid over others.
 
@@ -160,6 +172,7 @@ def fold_delta(
     batches : reads the rows.
     cut_vocabularies : the values that are kept of features of which not all are.
     late : which rows are older than what lies below.
+    formulas : of the base, which give the rows their computed features.
 
     Returns
     -------
@@ -171,11 +184,12 @@ def fold_delta(
     new_places = np.cumsum(is_row) - 1
 
     def alive() -> Iterator[tuple[NDArray[np.int64], EncodedRows]]:
-        for places, encoded in rows.encoded(settings.stored_codecs):
+        encoded_rows = computed_rows(rows.encoded(settings.stored_codecs), formulas or {})
+        for places, encoded in encoded_rows:
             taken = np.flatnonzero(is_row[places])
             yield new_places[places[taken]], encoded.take(taken).within(cut_vocabularies)
 
     budget = replace(settings.budget, cuts={})
     keys = rows.keys.take(np.flatnonzero(is_row))
-    layer = seal(keys, alive(), settings.stored_codecs, budget)
+    layer = seal(keys, alive(), [*map(as_stored, settings.stored_codecs)], budget)
     return layer, rows.keys.take(np.flatnonzero(is_listed))

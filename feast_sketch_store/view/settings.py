@@ -11,7 +11,7 @@ A feature's tag beats its view's, which beats ``feature_store.yaml``:
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from decimal import Decimal
@@ -29,10 +29,12 @@ from feast_sketch_store.rows.codecs import (
     BACKING,
     BINNED,
     CATEGORICAL,
+    CLUSTER,
     COUNTS,
     EXACT,
     LIST,
     MEMBERSHIP,
+    SCORE,
     FeatureCodec,
 )
 from feast_sketch_store.rows.column_names import clash
@@ -58,6 +60,19 @@ from feast_sketch_store.structures.parts import checked
 from feast_sketch_store.structures.sizing import AUTO_NOISE_RATIO
 from feast_sketch_store.structures.static import STATIC
 from feast_sketch_store.view.codec_choice import DEFAULT_CODECS, TAG_PREFIX, choose_codec, field_line
+from feast_sketch_store.view.computed_settings import (
+    CLUSTER_OF,
+    SCORE_BITS,
+    SCORE_OF,
+    SCORE_WEIGHTS,
+    Computed,
+    computed_codec,
+    computed_problems,
+    feature_names,
+    is_computed_field,
+    read_weights,
+    score_bits,
+)
 from feast_sketch_store.view.count_settings import (
     ERROR,
     OF,
@@ -131,7 +146,7 @@ class VocabularySetting:
 class FeatureSettings:
     """One feature: its codec, its target (see `FeatureBudget`), the largest number of values, which of them
     are kept if not all are, whether it becomes a column once it has many values, whether its codec follows
-    from its type alone, and whether it is to be in a static function.
+    from its type alone, whether it is to be in a static function, and how it is computed if nobody writes it.
     """
 
     codec: FeatureCodec
@@ -141,6 +156,7 @@ class FeatureSettings:
     may_be_column: bool = False
     by_type: bool = False
     is_static: bool = False
+    computed: Computed | None = None
 
     @property
     def is_bounded(self) -> bool:
@@ -177,6 +193,11 @@ class ViewSettings:
     def stored_codecs(self) -> list[FeatureCodec]:
         """The codecs of features that are stored; the others are known by these."""
         return [codec for codec in self.codecs if not codec.is_derived]
+
+    @property
+    def computed(self) -> Set[str]:
+        """The features that are computed from others."""
+        return {codec.feature for codec in self.codecs if codec.is_computed}
 
     @property
     def lists_rows(self) -> bool:
@@ -216,9 +237,14 @@ def check_files(settings: ViewSettings) -> None:
 
     Raises
     ------
-    SettingsError : a file with the values of a vocabulary is missing, or has values of another type.
+    SettingsError : a file with the values of a vocabulary, or with the weights of a score, is missing, or has
+        values of another type.
     """
     _ = settings.budget
+    codecs = {codec.feature: codec for codec in settings.codecs}
+    for name, feature in settings.features.items():
+        if feature.computed is not None and feature.codec.name == SCORE:
+            read_weights(settings.view, name, feature.computed, codecs, settings.folder)
 
 
 def resolve(options: StoreOptions, table: "FeatureView", folder: Path | None = None) -> ViewSettings:
@@ -263,6 +289,8 @@ def resolve(options: StoreOptions, table: "FeatureView", folder: Path | None = N
     num_shards = view_tags.get("shards", options.shards)
     if num_shards > 1:
         problems += _shard_problems(table.name, features)
+    computed = {name: feature.computed for name, feature in features.items() if feature.computed is not None}
+    problems += computed_problems(table.name, computed, codecs)
     if problems:
         raise summed_up(problems)
     return ViewSettings(
@@ -323,6 +351,8 @@ def _not_in_shards(codec: FeatureCodec, target: Goal | float) -> str:
         return "has the times of a list"
     if codec.is_backed:
         return "is kept by the backing store"
+    if codec.is_computed:
+        return "is computed from the rows of all shards"
     if codec.binning is not None:
         return "is binned"
     if isinstance(target, Goal) and target.measure == MEMORY:
@@ -353,6 +383,10 @@ def _feature_settings(
     if is_count_field(own_tags):
         limit = tags.get("max_vocabulary", options.max_vocabulary)
         return FeatureSettings(count_codec(field, own_tags, where), 0.0, limit)
+    if is_computed_field(own_tags):
+        codec, computed, rest = computed_codec(field, own_tags, where)
+        rate = _target(codec, options, view_tags, rest, where)
+        return FeatureSettings(codec, rate, options.max_vocabulary, may_be_column=True, computed=computed)
     default = view_tags.get("default_codec", options.default_codec)
     is_static = tags.get("codec") == STATIC
     if is_static:
@@ -623,7 +657,11 @@ _TARGET_TAGS: Mapping[str, Callable[[Any], Any]] = {
 _FEATURE_TAGS: Mapping[str, Callable[[Any], Any]] = {
     **_TARGET_TAGS,
     "max_vocabulary": positive_count,
-    "codec": _one_of(MEMBERSHIP, CATEGORICAL, BINNED, EXACT, BACKING, LIST, COUNTS, STATIC),
+    "codec": _one_of(MEMBERSHIP, CATEGORICAL, BINNED, EXACT, BACKING, LIST, COUNTS, STATIC, CLUSTER, SCORE),
+    CLUSTER_OF: feature_names,
+    SCORE_OF: feature_names,
+    SCORE_WEIGHTS: str,
+    SCORE_BITS: score_bits,
     RESOLUTION: resolution,
     LIMIT: positive_count,
     TIMES_OF: str,

@@ -23,6 +23,7 @@ from feast_sketch_store.row_log import START, LogRead, Position, RowLog
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import RowKeys
 from feast_sketch_store.rows.entity_keys import find_sorted
+from feast_sketch_store.rows.formulas import with_formulas
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.snapshot.files import Listing, SnapshotFile, SnapshotFolder
 from feast_sketch_store.snapshot.order import load_order
@@ -538,6 +539,8 @@ class StateLoader:
         """The state with the rows of further commits, which are in order."""
         rows = state.semantics.encode(table, self.codecs)
         if state.sealed is not None:
+            # Before values are cut, which count in what is computed.
+            rows = with_formulas(rows, state.sealed.formulas)
             # What a seal would cut is not shown until then either: models know the values that were kept.
             rows = rows.within(state.sealed.cut_vocabularies)
         late = state.semantics.late(rows.keys, state.exact, lambda: self._order_of(state, rows.keys))

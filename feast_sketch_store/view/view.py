@@ -10,7 +10,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
@@ -32,6 +32,7 @@ from feast_sketch_store.row_log import START, LogRead, Position, RowLog
 from feast_sketch_store.row_log.staging import StagedFile, stage
 from feast_sketch_store.rows.encoding import FeastRow, RowKeys
 from feast_sketch_store.rows.entity_keys import find_sorted
+from feast_sketch_store.rows.formulas import Formula
 from feast_sketch_store.rows.list_log import ListRows, list_tables
 from feast_sketch_store.snapshot.files import Draft, SnapshotFile
 from feast_sketch_store.snapshot.sealed import write_layer
@@ -669,6 +670,8 @@ class View(LiveView):
             return None
         if state.snapshot != state.newest_seen:
             return None
+        if state.sealed.formulas.keys() != self.settings.computed:
+            return None
         manifest = state.snapshot.manifest()
         kept = num_kept(state.deltas, state.unsealed_rows)
         version = manifest.layer_versions()[kept]
@@ -680,6 +683,7 @@ class View(LiveView):
             self.settings,
             state.sealed.cut_vocabularies,
             lambda keys: self._loader.late(state, keys, kept),
+            state.sealed.formulas,
         )
         return write_layer(
             self._snapshots,
@@ -721,6 +725,16 @@ class View(LiveView):
         kept = self.settings.retention_microseconds
         return self._semantics.of(self.settings.codecs).fold(batches, expire_before_of(kept), kept)
 
+    def _sealed_formulas(self) -> Mapping[str, Formula]:
+        """The formulas of the last seal, from which the next one starts; none if it cannot be read."""
+        if not self.settings.computed:
+            return {}
+        try:
+            sealed = self._loader.sealed().sealed
+        except SketchStoreError:
+            return {}
+        return {} if sealed is None else sealed.formulas
+
     def _draft(
         self,
         rows: FoldedRows,
@@ -729,7 +743,7 @@ class View(LiveView):
         joint: JointVocabularies | None = None,
     ) -> Draft:
         """Fold rows into a layer and write it as a snapshot of the log up to a commit, yet unpublished."""
-        layer = fold(rows, self.settings, joint)
+        layer = fold(rows, self.settings, joint, self._sealed_formulas())
         # A snapshot's version is the number of commits that it covers.
         return write_layer(
             self._snapshots, layer, rows.keys, self.settings.view, through.number + 1, table_version

@@ -20,12 +20,24 @@ from numpy.typing import NDArray
 
 from feast_sketch_store.layers import Cut, FeatureBudget, Goal, build_layer
 from feast_sketch_store.rows.binning import Quantiles
-from feast_sketch_store.rows.codecs import BINNED, COUNTS, COUNTS_OF, EXACT, LIST, FeatureCodec
+from feast_sketch_store.rows.codecs import (
+    BINNED,
+    CATEGORICAL,
+    CLUSTER,
+    COUNTS,
+    COUNTS_OF,
+    EXACT,
+    LIST,
+    SCORE,
+    FeatureCodec,
+)
 from feast_sketch_store.rows.counting import Counting
 from feast_sketch_store.rows.encoding import EncodedRows, encode, newest_rows, to_arrow
+from feast_sketch_store.rows.formulas import Formula, Source, with_formulas
 from feast_sketch_store.rows.list_log import ListRows, encode_lists
 from feast_sketch_store.rows.listing import Listing
 from feast_sketch_store.rows.lists import as_sealed
+from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.snapshot import format as snapshot_format
 from feast_sketch_store.snapshot.manifest import (
     MANIFEST_VERSION,
@@ -262,15 +274,49 @@ def delta(encoded: EncodedRows) -> bytes:
     return base(encoded.take(np.flatnonzero(~is_deleted)), BUDGET, 5, more)
 
 
+FORMULAS = {
+    "taste": Formula(
+        FeatureCodec("taste", "int64_val", CATEGORICAL),
+        CLUSTER,
+        (
+            Source(
+                "viewed",
+                Vocabulary(pa.array([b"tea", b"coffee"], pa.large_binary())),
+                np.array([[9, 0, 0], [0, 7, 0]], np.uint8),
+            ),
+            Source("sizes", Vocabulary(pa.array([2])), np.array([[0, 0, 5]], np.uint8)),
+        ),
+        np.array([-3, -2, -1]),
+        version=4,
+    ),
+    "worth": Formula(
+        FeatureCodec("worth", "double_val", CATEGORICAL),
+        SCORE,
+        (Source("sizes", Vocabulary(pa.array([0, 1])), np.array([[-3], [2**30]], np.int32)),),
+        np.zeros(1, np.int64),
+        unit=2.0**-30,
+        step=0.25,
+    ),
+}
+FORMULAS_BUDGET = FeatureBudget(1e-5, {**SETS_BUDGET.targets, "taste": 1e-5, "worth": 1e-5})
+
+
+def formulas_rows() -> EncodedRows:
+    """The rows of `sets_rows` with a cluster id and a score."""
+    return with_formulas(sets_rows(), FORMULAS)
+
+
 def base(
     encoded: EncodedRows,
     budget: FeatureBudget,
     version: int = 3,
     more: Mapping[str, NDArray[np.generic]] | None = None,
+    formulas: Mapping[str, Formula] | None = None,
 ) -> bytes:
     """A snapshot of rows."""
     with mock.patch("feast_sketch_store.layers.build.new_salt", return_value=SALT):
-        description, arrays = build_layer(encoded, budget).to_snapshot()
+        layer = replace(build_layer(encoded, budget), formulas=formulas or {})
+    description, arrays = layer.to_snapshot()
     description = {
         "created_by": "make_golden",
         "view": "history",
@@ -298,6 +344,7 @@ def contents() -> dict[str, bytes]:
         f"{version}.counts.safetensors": base(counts_rows(), COUNTS_BUDGET),
         f"{version}.clustered.safetensors": base(clustered_rows(), CLUSTERED_BUDGET),
         f"{version}.static.safetensors": base(static_rows(), STATIC_BUDGET),
+        f"{version}.formulas.safetensors": base(formulas_rows(), FORMULAS_BUDGET, formulas=FORMULAS),
         f"{version}.order.safetensors": sealed[1],
         f"v{MANIFEST_VERSION}.manifest.json": manifest(*sealed),
         f"v{MANIFEST_VERSION}.deltas.manifest.json": manifest_with_deltas(*sealed),

@@ -22,10 +22,11 @@ LISTED, SETS = GOLDEN / "v1.listed.safetensors", GOLDEN / "v1.sets.safetensors"
 LISTS, CLUSTERED = GOLDEN / "v1.lists.safetensors", GOLDEN / "v1.clustered.safetensors"
 COUNTS = GOLDEN / "v1.counts.safetensors"
 STATIC, COMPACT = GOLDEN / "v1.static.safetensors", GOLDEN / "v1.compact.safetensors"
+FORMULAS = GOLDEN / "v1.formulas.safetensors"
 FILES = pytest.mark.parametrize(
     "path",
-    [BASE, ORDER, LISTED, SETS, LISTS, COUNTS, CLUSTERED, STATIC, COMPACT],
-    ids=["base", "order", "listed", "sets", "lists", "counts", "clustered", "static", "compact"],
+    [BASE, ORDER, LISTED, SETS, LISTS, COUNTS, CLUSTERED, STATIC, COMPACT, FORMULAS],
+    ids=["base", "order", "listed", "sets", "lists", "counts", "clustered", "static", "compact", "formulas"],
 )
 
 NOON = 1_777_636_800_000_000  # 2026-05-01T12:00:00Z
@@ -488,3 +489,28 @@ def test_lists_of_the_golden_file_are_read_newest_first():
         assert set(found) <= written
         assert len(found) == min(6, len(written))
         assert [age for age, _ in found] == sorted(age for age, _ in written)[: len(found)]
+
+
+def test_formulas_give_what_the_rows_of_the_file_have():
+    description, arrays = load(FORMULAS)
+    layer = SketchLayer.from_snapshot(description["layer"], arrays)
+    answer = layer.read(user_hashes(range(70)), ["taste", "worth"])
+    tastes, worths = (
+        [value and getattr(value, field) for value in f.decoder.values(f.states, f.indptr, f.symbols)]
+        for f, field in zip(answer.features.values(), ("int64_val", "double_val"), strict=True)
+    )
+    for user in range(70):
+        viewed = set(["tea", "coffee", "naïve ☕", ""][: user % 5]) if user % 6 and user % 7 else set()
+        sizes = {size for size in range(40) if user % (size + 2) == 0}
+        sums = [9 * ("tea" in viewed) - 3, 7 * ("coffee" in viewed) - 2, 5 * (2 in sizes) - 1]
+        assert tastes[user] == sums.index(max(sums))
+        assert worths[user] == float(1 in sizes)
+    taste, worth = description["layer"]["formulas"]
+    assert taste == {
+        **{"name": "taste", "kind": "cluster", "version": 4, "unit": 1.0, "step": 1.0},
+        "sources": ["viewed", "sizes"],
+    }
+    assert (worth["unit"], worth["step"], worth["sources"]) == (2.0**-30, 0.25, ["sizes"])
+    assert arrays["formulas.0.0.weights"].tolist() == [[9, 0, 0], [0, 7, 0]]
+    assert arrays["formulas.1.0.weights"].tolist() == [[-3], [2**30]]
+    assert arrays["formulas.0.offsets"].tolist() == [-3, -2, -1]

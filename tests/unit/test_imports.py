@@ -81,6 +81,7 @@ MAY_IMPORT_FEAST = {
     "serve.security",
     "serve.server",
     "view.codec_choice",
+    "view.computed_settings",
     "view.count_settings",
     "view.list_settings",
     "view.settings",

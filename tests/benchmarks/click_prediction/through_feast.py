@@ -4,7 +4,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
@@ -25,6 +25,7 @@ from feast_sketch_store import SketchReader
 
 PROJECT, VIEW = "click_prediction", "history"
 ROWS = "rows.parquet"
+COMPUTED = {"cluster": pa.int64(), "score": pa.float64()}  # features that a setting may add, by their codecs
 _CLEAR_PEAK = Path("/proc/self/clear_refs")  # with a 5 the peak begins anew
 
 
@@ -34,7 +35,7 @@ class Tags:
 
     of_view: Mapping[str, str] = field(default_factory=dict)
     of_features: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    files: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    files: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Repository:
@@ -85,7 +86,7 @@ class Repository:
         """
         for name, values in tags.files.items():
             (self.folder / name).parent.mkdir(exist_ok=True)
-            (self.folder / name).write_text(json.dumps(list(values)))
+            (self.folder / name).write_text(json.dumps(values))
         return self._run(tags, "seal")
 
     def read(self) -> dict[str, sparse.csr_matrix]:
@@ -99,6 +100,11 @@ class Repository:
             shape = (len(task.people), len(vocabulary))
             history[name] = sparse.csr_matrix((ones, answer.ids, answer.indptr), shape)
         return history
+
+    def computed(self, name: str) -> NDArray[np.float64]:
+        """A computed feature of all people as the store has it; NaN of those without a row."""
+        values = SketchReader(self.folder, VIEW).arrow(name, self._task.people)
+        return np.array(values.cast(pa.float64()).to_numpy(zero_copy_only=False), np.float64)
 
     def check(self, history: Mapping[str, sparse.csr_matrix], places: NDArray[np.int64]) -> None:
         """Check that ``get_online_features`` gives some people the same history.
@@ -140,6 +146,7 @@ def _rows(task: Task) -> pa.Table:
         values = pa.array(task.vocabularies[name]).take(pa.array(matrix.indices))
         columns[name] = pa.ListArray.from_arrays(offsets, values)
     moments = np.full(len(written), int(task.moment.timestamp()) * 1_000_000)
+    columns |= {name: pa.nulls(len(written), kind) for name, kind in COMPUTED.items()}
     columns["event_timestamp"] = pa.array(moments, pa.timestamp("us", tz="UTC"))
     return pa.table(columns)
 
@@ -161,6 +168,12 @@ def _in_writer(
             tags=dict(tags.of_features.get(name, {})),
         )
         for name, element in schema.items()
+    ]
+    of_computed = {"cluster": feast.types.Int64, "score": feast.types.Float64}
+    fields += [
+        Field(name=name, dtype=dtype, tags=dict(tags.of_features[name]))
+        for name, dtype in of_computed.items()
+        if name in tags.of_features
     ]
     view = FeatureView(
         name=VIEW,

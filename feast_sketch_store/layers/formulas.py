@@ -1,0 +1,64 @@
+"""Formulas in a snapshot: what reads need to compute features of rows that are not sealed yet."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.rows.formulas import WEIGHT_TYPES, Formula, Source
+from feast_sketch_store.structures.parts import Described, Parts, checked, prefixed
+
+
+def describe_formula(name: str, formula: Formula) -> Described:
+    """A formula as a JSON-serializable description and named arrays."""
+    arrays: dict[str, NDArray[np.generic]] = {"offsets": formula.offsets}
+    for number, source in enumerate(formula.sources):
+        arrays |= prefixed(f"{number}.vocabulary", source.vocabulary.to_packed())
+        arrays[f"{number}.weights"] = source.weights
+    entry = {"name": name, "kind": formula.kind, "version": formula.version, "unit": formula.unit}
+    sources = [source.feature for source in formula.sources]
+    return {**entry, "step": formula.step, "sources": sources}, arrays
+
+
+def formulas_from(
+    entries: Sequence[Mapping[str, Any]], codecs: Mapping[str, FeatureCodec], parts: Parts
+) -> dict[str, Formula]:
+    """The formulas that `describe_formula` described, in this order.
+
+    Parameters
+    ----------
+    codecs : of the features of their layer.
+
+    Raises
+    ------
+    ValueError, KeyError, TypeError : the parts do not fit each other, or the features.
+    """
+    formulas = {}
+    for number, entry in enumerate(entries):
+        name, kind, own = checked(entry["name"], str), checked(entry["kind"], str), parts.at(str(number))
+        sources = [checked(source, str) for source in checked(entry["sources"], list)]
+        if kind not in WEIGHT_TYPES:
+            raise ValueError(f"unknown kind of formulas: {kind!r}")
+        if name in formulas or not {name, *sources} <= codecs.keys():
+            raise ValueError(f"the formula of {name!r} is there twice, or of features that the layer lacks")
+        if not all(codecs[source].is_collection and not codecs[source].may_repeat for source in sources):
+            raise ValueError(f"the formula of {name!r} is of features that are no sets")
+        formulas[name] = Formula(
+            codecs[name],
+            kind,
+            tuple(
+                Source(
+                    source,
+                    own.vocabulary(f"{place}.vocabulary", codecs[source]),
+                    own.array(f"{place}.weights", WEIGHT_TYPES[kind], 2),
+                )
+                for place, source in enumerate(sources)
+            ),
+            own.array("offsets", np.int64),
+            checked(entry["unit"], float),
+            checked(entry["step"], float),
+            checked(entry["version"], int),
+        )
+    return formulas

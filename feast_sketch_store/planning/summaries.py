@@ -1,0 +1,176 @@
+"""Points of computed features: a score of the model's own weights, cluster ids, and these beside a cut.
+
+Formulas are made of the sample as a seal makes them of the rows, and their bytes count. A score is of use to
+the model whose weights it has. Cluster ids are learned without labels.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from feast_sketch_store.planning.curves import Candidate, sets_of
+from feast_sketch_store.planning.sample import Kept, Sample
+from feast_sketch_store.rows.codecs import CLUSTER, SCORE, VALUE, FeatureCodec
+from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKeys
+from feast_sketch_store.rows.formulas import Formula
+from feast_sketch_store.rows.vocabulary import Vocabulary
+from feast_sketch_store.structures.columns import scalar_bytes
+from feast_sketch_store.view.computed_settings import DEFAULT_TASTES, Computed
+from feast_sketch_store.view.formulas import Sampled, cluster_formula, score_formula
+
+SCORE_CURVE = "score of the model's weights"
+CLUSTER_CURVE = "cluster id"
+CUT_CURVE = "cluster id, and values chosen by the model, as sets"
+
+SCORE_BITS = 6
+_WEIGHT_SHARES = (0.02, 0.05, 0.1, 0.25)  # of the values; the others add little but bytes
+_NUM_CUTS = 3  # the smallest ones, with a cluster id more
+_WEIGHT_DIGITS = 6
+
+Weights = Mapping[str, tuple[Vocabulary, NDArray[np.float64]]]
+
+
+@dataclass(frozen=True)
+class Names:
+    """What the computed features of a plan are called: a cluster id, and a score."""
+
+    cluster: str
+    score: str
+
+    @classmethod
+    def of(cls, codecs: Sequence[FeatureCodec]) -> "Names":
+        """The names that a view with such features has, or could have."""
+        taken = {codec.feature for codec in codecs}
+
+        def name(kind: str, usual: str) -> str:
+            for codec in codecs:
+                if codec.name == kind:
+                    return codec.feature
+            while usual in taken:
+                usual += "_"
+            return usual
+
+        return cls(name(CLUSTER, "cluster_id"), name(SCORE, "model_score"))
+
+
+def as_encoded(sample: Sample) -> dict[str, EncodedFeature]:
+    """The features of sampled entities, as formulas take them."""
+    found = {}
+    for name, feature in sample.features.items():
+        kind = "int64" if pa.types.is_int64(feature.vocabulary.values.type) else "bytes"
+        codec = FeatureCodec(name, f"{kind}_set_val")
+        states = np.full(len(sample), VALUE, np.uint8)
+        found[name] = EncodedFeature(codec, feature.vocabulary, states, feature.indptr, feature.ids)
+    return found
+
+
+def clusters(
+    sample: Sample, presence_error_rate: float, cuts: Sequence[Candidate], name: str
+) -> Iterator[Candidate]:
+    """Points of a cluster id: without any values, and beside those of the smallest cuts."""
+    sources = tuple(sample.features)
+    formula = cluster_formula(name, Computed(sources, DEFAULT_TASTES), _sampled(sample))
+    tags = {
+        "sketch.codec": CLUSTER,
+        "sketch.cluster_of": ", ".join(sources),
+        "sketch.clusters": str(formula.num_clusters),
+    }
+    settings = {**{feature: _nothing_kept() for feature in sources}, name: tags}
+    label = f"{formula.num_clusters} clusters"
+    alone = sets_of(sample, presence_error_rate, _nothing(sample), CLUSTER_CURVE, label, settings)
+    yield with_formula(alone, sample, formula)
+    for cut in sorted(cuts, key=lambda cut: cut.point.memory_bytes)[:_NUM_CUTS]:
+        point = replace(
+            cut.point,
+            curve=CUT_CURVE,
+            label=f"{label}, {cut.point.label}",
+            settings={**cut.point.settings, name: tags},
+        )
+        yield with_formula(replace(cut, point=point), sample, formula)
+
+
+def scores(
+    sample: Sample,
+    presence_error_rate: float,
+    weights: Mapping[str, NDArray[np.float64]],
+    name: str,
+    write: Callable[[Weights, int], str],
+) -> Iterator[Candidate]:
+    """Points of a score without any values, of the weights that move it most.
+
+    Parameters
+    ----------
+    weights : per feature float64[V].
+    write : writes weights of so many values to a file, and gives its path as a tag does.
+    """
+    num_values = sum(map(len, weights.values()))
+    for share in _WEIGHT_SHARES:
+        chosen = _strongest(sample, weights, max(1, round(share * num_values)))
+        number = sum(len(own) for _, own in chosen.values())
+        formula = score_formula(name, chosen, SCORE_BITS, _sampled(sample))
+        tags = {
+            "sketch.codec": SCORE,
+            "sketch.score_of": ", ".join(sample.features),
+            "sketch.score.weights": write(chosen, number),
+            "sketch.score.bits": str(SCORE_BITS),
+        }
+        settings = {**{feature: _nothing_kept() for feature in sample.features}, name: tags}
+        label = f"{SCORE_BITS} bits, weights of {number:,} values"
+        candidate = sets_of(sample, presence_error_rate, _nothing(sample), SCORE_CURVE, label, settings)
+        yield with_formula(candidate, sample, formula)
+
+
+def with_formula(candidate: Candidate, sample: Sample, formula: Formula) -> Candidate:
+    """A point with a computed feature more: its column, and its formula."""
+    none = np.zeros(len(sample), np.bool_)
+    times = np.zeros(len(sample), np.int64)
+    keys = RowKeys(sample.entity_hashes, times, times, none, none)
+    feature = formula.of(EncodedRows(keys, as_encoded(sample)))
+    counts = np.bincount(feature.symbols, minlength=feature.num_values).astype(np.int64)
+    column = scalar_bytes(formula.codec, feature.states, feature.vocabulary, counts) * sample.scale
+    point, more = candidate.point, column + formula.size_bytes
+    facts = max(1, sample.num_facts)
+    tables = None if point.table_bits_per_fact is None else point.table_bits_per_fact + 8 * column / facts
+    point = replace(
+        point,
+        memory_bytes=point.memory_bytes + more,
+        memory_low=point.memory_low + more,
+        memory_high=point.memory_high + more,
+        table_bits_per_fact=tables,
+        bits_per_fact=point.bits_per_fact + 8 * more / facts,
+    )
+    return replace(candidate, point=point, formulas=(*candidate.formulas, formula))
+
+
+def _strongest(sample: Sample, weights: Mapping[str, NDArray[np.float64]], number: int) -> Weights:
+    """The values that bring the most variance into a score, with their weights in few digits."""
+    counts = {name: feature.counts for name, feature in sample.features.items()}
+    shares = {name: own / len(sample) for name, own in counts.items()}
+    moved = np.concatenate([weights[name] ** 2 * p * (1 - p) for name, p in shares.items()])
+    is_kept = np.zeros(len(moved), np.bool_)
+    is_kept[np.argsort(-moved, kind="stable")[:number]] = True
+    bounds = np.cumsum([len(own) for own in counts.values()])[:-1]
+    chosen = {}
+    for name, mask in zip(counts, np.split(is_kept, bounds), strict=True):
+        values = Vocabulary(sample.features[name].vocabulary.values.filter(pa.array(mask)))
+        rounded = [float(f"{weight:.{_WEIGHT_DIGITS}g}") for weight in weights[name][mask]]
+        chosen[name] = values, np.array(rounded, np.float64)
+    return chosen
+
+
+def _sampled(sample: Sample) -> Sampled:
+    """The sample in the order of its hashes: the same clusters, wherever its rows come from."""
+    order = np.lexsort((sample.entity_hashes[:, 1], sample.entity_hashes[:, 0]))
+    features = {name: feature.take(order) for name, feature in as_encoded(sample).items()}
+    return Sampled(features, len(sample), sample.num_entities)
+
+
+def _nothing(sample: Sample) -> Kept:
+    return {name: np.zeros_like(mask) for name, mask in sample.everything.items()}
+
+
+def _nothing_kept() -> dict[str, str]:
+    return {"sketch.structure": "sets", "sketch.vocabulary": "[]"}

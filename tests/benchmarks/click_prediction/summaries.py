@@ -1,0 +1,174 @@
+"""What a cluster id or a score keeps of a history's uplift, and at how many bits, through the real store.
+
+    python tests/benchmarks/click_prediction/summaries.py [--data FOLDER] [--resamples N]
+
+KuaiRand only. Each setting is applied, sealed by another process and read back by a new `SketchReader`; a
+model is fitted on what that reads. The weights of scores are those of the exact model, which saw the training
+split alone. Bits are those of the whole snapshot: formula, vocabulary, index and header included. The cuts
+are those of ``run.py``.
+"""
+
+import argparse
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
+import pandas as pd
+from curves import MODEL, Setting, tags_of
+from measure import print_set_up, print_table
+from model import Bootstrap, ClickModel, interval
+from numpy.typing import NDArray
+from scipy import sparse
+from stores import temporary_folder
+from tasks import Task, add_data_argument, load_or_exit
+from through_feast import COMPUTED, VIEW, Repository, Tags
+
+from feast_sketch_store import SketchReader, through_sketch
+
+NOTHING = {"sketch.structure": "sets", "sketch.vocabulary": "[]"}
+WEIGHT_SHARES = (0.02, 0.05, 0.1, 0.25, 1.0)
+BITS = (4, 6, 8)
+CUT_SHARES = (0.01, 0.02, 0.04, 0.1)
+COLUMN_SCALE = 5.0  # a column that says much is not to be shrunk as the many of a history
+CHECKED_PEOPLE = 500
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Uplift kept by cluster ids and scores.")
+    add_data_argument(parser)
+    parser.add_argument("--resamples", type=int, default=200)
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore")
+    measure(load_or_exit("kuairand", arguments.data, parser), arguments.resamples)
+
+
+def measure(task: Task, resamples: int) -> None:
+    """Seal each setting, read it, and print bits and uplift."""
+    bootstrap, exact = Bootstrap(task, resamples), ClickModel(task, task.history)
+    without = bootstrap.aucs(ClickModel(task, None).decide(None))
+    gain = bootstrap.aucs(exact.decide(task.history)) - without
+    lines = []
+    with temporary_folder() as folder:
+        online_store = {"type": "sketch", "path": "sketch", "refresh_interval_seconds": 0}
+        with Repository(folder / "repository", task, online_store) as repository:
+            repository.materialize()
+            for label, tags in settings(task, exact):
+                sealed = repository.seal(tags)
+                shown = read(repository, task, tags)
+                own = bootstrap.aucs(ClickModel(task, shown).decide(shown))
+                uplift = (own - without) / gain
+                low, high = interval(uplift)
+                bits = sealed["bytes"] * 8 / task.num_facts
+                cells = [
+                    label,
+                    f"{bits:.2f}",
+                    f"{own[0]:.4f}",
+                    f"{uplift[0]:.1%}",
+                    f"{low:.0%} to {high:.0%}",
+                ]
+                lines.append(cells)
+                print(", ".join(cells), file=sys.stderr, flush=True)
+    print_set_up(
+        f"{task.title}. {len(task.written):,} people with {task.num_facts:,} facts; AUC {without[0]:.4f} "
+        f"without a history; {resamples} resamples of the people tested on",
+        "numpy",
+        "scipy",
+        "feast",
+    )
+    print_table(["setting", "bits per fact", "AUC", "uplift kept", "95 %"], lines)
+
+
+def settings(task: Task, exact: ClickModel) -> Iterator[tuple[str, Tags]]:
+    """What is measured, by its label."""
+    importance = exact.importance()
+    nothing = dict.fromkeys(task.history, NOTHING)
+    sources = ", ".join(task.history)
+    cluster = {"sketch.codec": "cluster", "sketch.cluster_of": sources, "sketch.clusters": "64"}
+    for share in WEIGHT_SHARES:
+        for bits in BITS if share == 0.25 else (6,):
+            weights = strongest(task, exact, importance, share)
+            score = {
+                "sketch.codec": "score",
+                "sketch.score_of": sources,
+                "sketch.score.weights": "plans/score.json",
+                "sketch.score.bits": str(bits),
+            }
+            number = sum(map(len, weights.values()))
+            label = f"score, {bits} bits, weights of {number:,} values"
+            yield label, Tags({}, {**nothing, "score": score}, {"plans/score.json": weights})
+    yield "cluster id, 64 clusters", Tags({}, {**nothing, "cluster": cluster})
+    for share in CUT_SHARES:
+        cut = tags_of(Setting("", {"sketch.structure": "sets"}, MODEL, share), task, importance)
+        label = f"{share:.0%} of the values, as sets"
+        yield label, cut
+        yield (
+            f"cluster id, and {label}",
+            Tags(cut.of_view, {**cut.of_features, "cluster": cluster}, cut.files),
+        )
+
+
+def strongest(
+    task: Task, exact: ClickModel, importance: Mapping[str, NDArray[np.float64]], share: float
+) -> dict[str, list[list[Any]]]:
+    """The weights of the values that bring the most variance into a score."""
+    shares = {name: matrix.sum(axis=0).A1 / len(task.written) for name, matrix in task.history.items()}
+    moved = {name: importance[name] * p * (1 - p) for name, p in shares.items()}
+    pooled = np.sort(np.concatenate(list(moved.values())))[::-1]
+    bound = pooled[max(1, round(share * len(pooled))) - 1]
+    return {
+        name: [
+            [int(task.vocabularies[name][place]), float(f"{exact.history_weights[name][place]:.6g}")]
+            for place in np.flatnonzero(own >= bound)
+        ]
+        for name, own in moved.items()
+    }
+
+
+def read(repository: Repository, task: Task, tags: Tags) -> dict[str, sparse.csr_matrix]:
+    """What a model sees of everybody, and a check that training rows get the same."""
+    shown = repository.read()
+    for name in COMPUTED:
+        if name in tags.of_features:
+            values = repository.computed(name)
+            check(repository, task, name, values)
+            shown[name] = columns(name, values)
+    return shown
+
+
+def check(repository: Repository, task: Task, name: str, values: NDArray[np.float64]) -> None:
+    """Check that `through_sketch` gives some people what reads give.
+
+    Raises
+    ------
+    AssertionError : it does not.
+    """
+    places = task.written[:CHECKED_PEOPLE]
+    histories = {
+        source: [task.vocabularies[source][matrix[place].indices].tolist() for place in places]
+        for source, matrix in task.history.items()
+    }
+    reader = SketchReader(repository.folder, VIEW)
+    trained = through_sketch(pd.DataFrame(histories), reader, [name])[name]
+    if not np.array_equal(trained.to_numpy(np.float64), values[places]):
+        raise AssertionError(f"training rows have another {name} than reads")
+
+
+def columns(name: str, values: NDArray[np.float64]) -> sparse.csr_matrix:
+    """A computed feature as columns: one of a score, one of each cluster."""
+    known = np.flatnonzero(~np.isnan(values))
+    if name == "cluster":
+        places = values[known].astype(np.int64)
+        ones = np.full(len(known), COLUMN_SCALE, np.float32)
+        return sparse.csr_matrix((ones, (known, places)), (len(values), int(places.max()) + 1))
+    scaled = np.zeros(len(values), np.float32)
+    scaled[known] = values[known] * COLUMN_SCALE / values[known].std()
+    return sparse.csr_matrix(scaled[:, None])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""Formulas that do not fit their layer or each other are refused when a snapshot is opened."""
+
+import numpy as np
+import pytest
+
+from feast_sketch_store.layers import SketchLayer
+from tests.conformance.test_golden import FORMULAS
+from tests.helpers.snapshots import load
+
+
+def open_with(description=(), arrays=()):
+    told, parts = load(FORMULAS)
+    for number, key, value in description:
+        told["layer"]["formulas"][number][key] = value
+    return SketchLayer.from_snapshot(told["layer"], {**parts, **dict(arrays)})
+
+
+def test_the_file_itself_is_opened_with_its_formulas():
+    formulas = open_with().formulas
+    assert {name: (f.kind, f.num_clusters, f.max_error) for name, f in formulas.items()} == {
+        "taste": ("cluster", 3, None),
+        "worth": ("score", 1, 0.125),
+    }
+
+
+@pytest.mark.parametrize(
+    ("number", "key", "value"),
+    [
+        (0, "kind", "score"),
+        (0, "kind", "mean"),
+        (1, "kind", "cluster"),
+        (0, "name", "nobody"),
+        (0, "name", "worth"),
+        (0, "name", "country"),
+        (0, "version", 1.0),
+        (1, "step", 0.0),
+        (1, "step", -1.0),
+        (1, "step", float("nan")),
+        (1, "unit", float("inf")),
+        (1, "unit", 1),
+        (0, "sources", []),
+        (0, "sources", ["viewed"] * 2),
+        (0, "sources", ["sizes", "viewed"]),
+        (0, "sources", ["viewed", "country"]),
+        (0, "sources", ["viewed", "nothing"]),
+        (1, "sources", "sizes"),
+    ],
+)
+def test_a_description_that_does_not_fit_is_refused(number, key, value):
+    with pytest.raises((ValueError, KeyError, TypeError)):
+        open_with([(number, key, value)])
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("formulas.0.offsets", lambda a: a[:-1]),
+        ("formulas.1.offsets", lambda a: np.append(a, a)),
+        ("formulas.0.offsets", lambda a: a.astype(np.int32)),
+        ("formulas.0.0.weights", lambda a: a[:-1]),
+        ("formulas.0.0.weights", lambda a: a[:, :-1]),
+        ("formulas.0.0.weights", lambda a: a.reshape(-1)),
+        ("formulas.1.0.weights", lambda a: a.astype(np.uint8)),
+        ("formulas.0.1.vocabulary.shape", lambda a: a[:-1]),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused(name, change):
+    _, parts = load(FORMULAS)
+    with pytest.raises((ValueError, KeyError, TypeError)):
+        open_with(arrays=[(name, change(parts[name]))])

@@ -1,0 +1,155 @@
+"""Points of cluster ids and scores: bytes are those of a seal, and AUCs those of a model that reads them."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from feast_sketch_store.layers import Cut, FeatureBudget, Goal, seal
+from feast_sketch_store.layers.sketch import SketchLayer
+from feast_sketch_store.planning.curves import SETS, sets, sets_of
+from feast_sketch_store.planning.labels import Labels, Task
+from feast_sketch_store.planning.summaries import (
+    CLUSTER_CURVE,
+    CUT_CURVE,
+    SCORE_CURVE,
+    Names,
+    as_encoded,
+    clusters,
+    scores,
+)
+from feast_sketch_store.rows.codecs import CLUSTER, SCORE, FeatureCodec
+from feast_sketch_store.rows.encoding import EncodedRows, RowKeys
+from feast_sketch_store.rows.formulas import with_formulas
+from feast_sketch_store.structures.goals import NOISE_RATIO
+from tests.unit.test_planning import HEADER_BYTES, PRESENCE, draw, feature_of, sample_of, zipf
+
+NUM_ROWS, NUM_VALUES, NUM_GROUPS = 3_000, 120, 4
+
+
+@pytest.fixture(scope="module")
+def people():
+    """Who has which of 120 values, most of them those of one of four groups, and twelve others."""
+    chance = np.random.default_rng(4)
+    groups = chance.integers(0, NUM_GROUPS, NUM_ROWS)
+    share = np.where(np.arange(NUM_VALUES) % NUM_GROUPS == groups[:, None], 0.2, 0.01)
+    has = chance.random((NUM_ROWS, NUM_VALUES)) < share
+    return groups, sample_of(feature_of(has), feature_of(draw(zipf(12, 2), NUM_ROWS, 5)))
+
+
+@pytest.fixture(scope="module")
+def task(people):
+    """Labels that many values decide, each a little; and the group of a person."""
+    pytest.importorskip("sklearn")
+    groups, sample = people
+    chance = np.random.default_rng(6)
+    feature = sample.features["f0"]
+    logits = feature.sums(chance.normal(0, 0.8, len(feature.vocabulary))) + np.where(groups == 0, 2.0, 0.0)
+    label = chance.random(NUM_ROWS) < 1 / (1 + np.exp(-logits + logits.mean()))
+    table = pa.table({"label": label.astype(np.int64)})
+    return Task(Labels.read(table, sample.entity_hashes, []), sample, sample)
+
+
+@pytest.fixture(scope="module")
+def written():
+    return {}
+
+
+@pytest.fixture(scope="module")
+def of_scores(people, task, written):
+    def write(weights, number):
+        written[number] = {name: (len(values), len(own)) for name, (values, own) in weights.items()}
+        return f"plans/{number}.json"
+
+    return list(scores(people[1], PRESENCE, task.weights(), "model_score", write))
+
+
+@pytest.fixture(scope="module")
+def of_clusters(people):
+    sample = people[1]
+    popular = {name: feature.counts >= 150 for name, feature in sample.features.items()}
+    cut = sets_of(sample, PRESENCE, popular, "cut", "popular", {name: {} for name in sample.features})
+    return list(clusters(sample, PRESENCE, [cut], "cluster_id"))
+
+
+def sealed(sample, candidate):
+    """What a seal makes of the rows, with the settings of a point."""
+    order = np.lexsort((sample.entity_hashes[:, 1], sample.entity_hashes[:, 0]))
+    zeros, none = np.zeros(len(sample), np.int64), np.zeros(len(sample), np.bool_)
+    features = {name: feature.take(order) for name, feature in as_encoded(sample).items()}
+    rows = EncodedRows(RowKeys(sample.entity_hashes[order], zeros, zeros, none, none), features)
+    formulas = {formula.codec.feature: formula for formula in candidate.formulas}
+    rows = with_formulas(rows, formulas)
+    goals = {name: Goal(NOISE_RATIO, 0.1, SETS) for name in features} | dict.fromkeys(formulas, 1e-6)
+    cuts = {
+        name: Cut(values=features[name].vocabulary.values.filter(pa.array(mask)))
+        for name, mask in candidate.kept.items()
+    }
+    budget = FeatureBudget(PRESENCE, goals, cuts=cuts)
+    codecs = [feature.codec for feature in rows.features.values()]
+    layer = seal(rows.keys, [(np.arange(len(rows)), rows)], codecs, budget, formulas=formulas)
+    return SketchLayer.from_snapshot(layer.description, layer.arrays)
+
+
+def test_bytes_are_those_of_a_seal(people, of_scores, of_clusters):
+    for candidate in (*of_scores, *of_clusters):
+        size = sealed(people[1], candidate).size_bytes
+        of_timestamps = NUM_ROWS / 8  # which are all alike here
+        assert candidate.point.memory_bytes - HEADER_BYTES - of_timestamps == pytest.approx(size, rel=0.05)
+
+
+def test_a_score_keeps_what_sets_keep_at_a_fraction_of_their_bytes(people, task, of_scores):
+    assert [candidate.point.curve for candidate in of_scores] == [SCORE_CURVE] * 4
+    best = of_scores[-1]
+    kept = [task.uplift(c.kept, c.rates, c.formulas) for c in of_scores]
+    exact = sets(people[1], PRESENCE)
+    assert kept[-1].value > 0.5 > kept[0].value
+    assert all(estimate.low <= estimate.value <= estimate.high for estimate in kept)
+    assert task.uplift(exact.kept, exact.rates).value == 1.0
+    ours, theirs = (point.memory_bytes - HEADER_BYTES for point in (best.point, exact.point))
+    assert ours < 0.5 * theirs
+    assert best.point.kept_share == 0.0
+
+
+def test_a_cluster_id_tells_the_group(people, task, of_clusters):
+    groups, sample = people
+    alone, beside = of_clusters
+    assert (alone.point.curve, beside.point.curve) == (CLUSTER_CURVE, CUT_CURVE)
+    (formula,) = alone.formulas
+    found = formula.clusters(as_encoded(sample), NUM_ROWS)
+    # Of each cluster most are of one group.
+    largest = [np.bincount(groups[found == number], minlength=4).max() for number in range(found.max() + 1)]
+    assert sum(largest) > 0.9 * NUM_ROWS
+    assert task.uplift(alone.kept, alone.rates, alone.formulas).value > 0.3
+    nothing = {name: np.zeros_like(mask) for name, mask in sample.everything.items()}
+    without = task.uplift(nothing, {name: np.zeros(0) for name in nothing})
+    assert without.value == 0.0
+
+
+def test_settings_can_be_pasted(of_scores, of_clusters, written):
+    nothing = {"sketch.structure": "sets", "sketch.vocabulary": "[]"}
+    number = max(written)
+    assert sum(length for length, _ in written[number].values()) == number
+    assert of_scores[-1].point.settings == {
+        "f0": nothing,
+        "f1": nothing,
+        "model_score": {
+            "sketch.codec": "score",
+            "sketch.score_of": "f0, f1",
+            "sketch.score.weights": f"plans/{number}.json",
+            "sketch.score.bits": "6",
+        },
+    }
+    tags = {"sketch.codec": "cluster", "sketch.cluster_of": "f0, f1", "sketch.clusters": "64"}
+    assert of_clusters[0].point.settings == {"f0": nothing, "f1": nothing, "cluster_id": tags}
+    assert of_clusters[1].point.settings == {"f0": {}, "f1": {}, "cluster_id": tags}
+
+
+def test_names_are_those_of_the_view_or_new_ones():
+    assert Names.of([FeatureCodec("viewed", "int64_set_val")]) == Names("cluster_id", "model_score")
+    codecs = [
+        FeatureCodec("taste", "int64_val", CLUSTER),
+        FeatureCodec("worth", "double_val", SCORE),
+        FeatureCodec("cluster_id", "string_val"),
+    ]
+    assert Names.of(codecs) == Names("taste", "worth")
+    assert Names.of(codecs[2:]) == Names("cluster_id_", "model_score")
