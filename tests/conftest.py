@@ -9,6 +9,11 @@ import pytest
 from tests.helpers.length import IS_LONG, VARIABLE
 from tests.helpers.order import in_shares
 
+# Processes run tests beside each other, and matrices are small: threads of BLAS would only wait, busily.
+# They are counted when NumPy is imported.
+for _variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
+    os.environ.setdefault(_variable, "1")
+
 # Modules and tests stay until the end: each collection of garbage would go over all of them.
 gc.disable()
 

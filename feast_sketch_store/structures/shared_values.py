@@ -221,7 +221,7 @@ class _Trial:
                 others, code = members, SetCode.fit(counts, headers, no_set)
                 num_known = int((counts > 0).sum())
             else:
-                others = members[~np.isin(members, seen)]
+                others = members[~_are_among(members, seen)]
                 num_others, num_seen, num_own = (
                     np.bincount(keys >> 32, minlength=self.num_rows) for keys in (others, seen, members)
                 )
@@ -275,6 +275,16 @@ class _Trial:
     def _in(self, ids: NDArray[np.int64], keys: NDArray[np.int64]) -> NDArray[np.int64]:
         """Keys with other ids, ascending."""
         return np.sort(keys >> 32 << 32 | ids[keys & (2**32 - 1)])
+
+
+def _are_among(some: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which of some numbers are among others; both ascending and each once."""
+    if not len(others):
+        return np.zeros(len(some), np.bool_)
+    places = np.searchsorted(others, some)
+    places[places == len(others)] = 0
+    found: NDArray[np.bool_] = others[places] == some
+    return found
 
 
 def _union(some: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.int64]:

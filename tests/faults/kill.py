@@ -201,7 +201,7 @@ def campaign(folder: Path, work: Workload, kills: int, seed: int) -> int:
         rounds += 1
         by_line = killed % 4 != 3
         # Spread over the whole round: the first runs find out how many lines a round has.
-        line = chance.randrange(1, longest + 400) if by_line else None
+        line = chance.randrange(1, longest + max(400, longest // 2)) if by_line else None
         pid, acknowledged = write_round(folder, work, number, rounds, line)
         if line is None:
             time.sleep(chance.random() * 0.4)

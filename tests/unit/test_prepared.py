@@ -115,9 +115,12 @@ def state(view):
     return view.current()
 
 
-def slow_row(state, user, features, expire_before=NO_TIMESTAMP):
-    answers = state.read(hash_entity_keys([key(user)]), features, expire_before)
-    return to_rows(answers, 1)[0], any(len(answer.expired) for answer in answers)
+def slow_rows(state, users, features, expire_before=NO_TIMESTAMP):
+    """Per user its row, and whether rows of it expired, all at once (test_batch_reads.py: as one by one)."""
+    answers = state.read(hash_entity_keys([key(user) for user in users]), features, expire_before)
+    expired = {place for answer in answers for place in answer.expired.tolist()}
+    rows = to_rows(answers, len(users))
+    return [(user, rows[place], place in expired) for place, user in enumerate(users)]
 
 
 needs_compiled = pytest.mark.skipif(not kernel.IS_COMPILED, reason="the kernel is not compiled")
@@ -128,8 +131,7 @@ USERS = range(-3, 2 * NUM_ROWS, 3)
 @pytest.mark.parametrize("features", [FEATURES, FEATURES[::-1], ("viewed",), ("name", "nothing", "liked")])
 def test_rows_are_the_same(state, features):
     rows, found = state.prepared(features), 0
-    for user in USERS:
-        wanted, _ = slow_row(state, user, features)
+    for user, wanted, _ in slow_rows(state, USERS, features):
         assert single.read_row(rows, single.hash_entity_key(key(user)), features, NO_TIMESTAMP) == wanted
         found += wanted[1] is not None
     assert 50 < found < len(USERS)
@@ -140,8 +142,7 @@ def test_rows_expire_alike(state):
     rows, withheld = state.prepared(FEATURES), 0
     for moment in range(0, 50, 5):
         expire_before = int((FIRST + timedelta(seconds=moment)).timestamp() * 1e6)
-        for user in USERS:
-            wanted, is_expired = slow_row(state, user, FEATURES, expire_before)
+        for user, wanted, is_expired in slow_rows(state, USERS, FEATURES, expire_before):
             row = single.read_row(rows, single.hash_entity_key(key(user)), FEATURES, expire_before)
             assert row is None if is_expired else row == wanted
             withheld += is_expired
@@ -221,7 +222,7 @@ def test_blocks_are_checked_before_they_are_read(tmp_path):
     opened.refresh()
     rows, entity_hash = opened.current().prepared(FEATURES), single.hash_entity_key(key(3))
     assert rows.row(entity_hash, NO_TIMESTAMP) is None
-    wanted, _ = slow_row(opened.current(), 3, FEATURES)
+    ((_, wanted, _),) = slow_rows(opened.current(), [3], FEATURES)
     assert wanted[1]
     assert single.read_row(rows, entity_hash, FEATURES, NO_TIMESTAMP) == wanted
 
