@@ -162,9 +162,11 @@ class Bridge(ABC):
     ----------
     has_keys : whether the format keeps entity keys; otherwise it keeps their hashes only.
     resolution : of the timestamps that the format keeps, such as ``1 s``.
+    samples_at_random : whether a sample that is smaller than asked for may miss rows.
     """
 
     has_keys: ClassVar[bool] = True
+    samples_at_random: ClassVar[bool] = False
     resolution: ClassVar[str]
 
     def __init__(self, view: OtherView):

@@ -513,6 +513,25 @@ def test_a_sample_of_a_large_table(sqlite, tmp_path):
     bridge.close()
 
 
+@pytest.mark.parametrize("other", ["sqlite", "postgres", "mysql"], indirect=True)
+def test_a_survey_of_a_sample_of_a_table(other):
+    """It is not the first keys, which are those of the oldest or of one kind, and not taken for all."""
+    view, user = make_view(value_type=ValueType.STRING)
+    registered(other, view, user)
+    numbers = range(1000, 3000)
+    names = rows_of(numbers, key=lambda number: entity_key(user_id=f"user {number}"))
+    other.write(
+        view, [(key, values, NOON + timedelta(seconds=n), None) for n, (key, values, *_) in enumerate(names)]
+    )
+    (found,) = survey(other.file, ["history"], 200)
+    assert 120 <= found.sampled <= 200
+    assert (found.entities.value, found.entities.is_known) == (2000, True)
+    # Of 2,000 seconds; the first or last tenth of all without one of 120 has a chance of 3e-6.
+    oldest, newest = (datetime.fromisoformat(moment) for moment in (found.oldest, found.newest))
+    assert oldest < NOON + timedelta(seconds=200)
+    assert newest > NOON + timedelta(seconds=1800)
+
+
 @pytest.mark.parametrize("other", FAKED, indirect=True)
 def test_the_part_of_the_hashes_that_was_met_tells_how_many_there_are(other, tmp_path, monkeypatch):
     for name in (
