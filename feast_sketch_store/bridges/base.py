@@ -3,6 +3,7 @@
 Nothing here writes to the other store. Client libraries are imported when a store of their kind is opened.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,11 @@ _BRIDGES: dict[str, str] = {
     "PostgreSQLOnlineStoreConfig": "sql:PostgresBridge",
     "MySQLOnlineStoreConfig": "mysql:MySQLBridge",
     "DynamoDBOnlineStoreConfig": "dynamodb:DynamoBridge",
+    "CassandraOnlineStoreConfig": "cassandra:CassandraBridge",
+    "ScyllaDBOnlineStoreConfig": "cassandra:CassandraBridge",
+    "DatastoreOnlineStoreConfig": "datastore:DatastoreBridge",
+    "BigtableOnlineStoreConfig": "bigtable:BigtableBridge",
+    "HbaseOnlineStoreConfig": "hbase:HBaseBridge",
 }
 
 
@@ -156,9 +162,11 @@ class Bridge(ABC):
     ----------
     has_keys : whether the format keeps entity keys; otherwise it keeps their hashes only.
     resolution : of the timestamps that the format keeps, such as ``1 s``.
+    samples_at_random : whether a sample that is smaller than asked for may miss rows.
     """
 
     has_keys: ClassVar[bool] = True
+    samples_at_random: ClassVar[bool] = False
     resolution: ClassVar[str]
 
     def __init__(self, view: OtherView):
@@ -193,6 +201,49 @@ class Bridge(ABC):
     @abstractmethod
     def close(self) -> None:
         """Let go of connections."""
+
+
+class HashOrderedBridge(Bridge):
+    """A store whose scan meets entities in the order of a hash of their keys.
+
+    So the first ones stand for all, and the part of the hashes that was met tells how many there are.
+    """
+
+    def __init__(self, view: OtherView):
+        super().__init__(view)
+        self._num_met = 0
+        self._met_share = 0.0
+
+    def sample(self, num_rows: int) -> Iterator[Page]:
+        """The first pages."""
+        self._num_met, self._met_share = 0, 0.0
+        yield from super().sample(num_rows)
+
+    def count(self) -> Counted | None:
+        """By the part of the hashes that was met; None before that."""
+        if not self._num_met or not self._met_share:
+            return None
+        is_exact = self._met_share >= 1
+        spread = 0.0 if is_exact else 1.96 / math.sqrt(self._num_met)
+        return Counted(round(self._num_met / self._met_share), is_exact, spread)
+
+    def _page(self, rows: list[OtherRow], position: str, share: float) -> Page:
+        """A page up to a position, which so large a share of all hashes is not above."""
+        self._num_met += len(rows)
+        self._met_share = share
+        return Page(rows, len(rows), position)
+
+    def _end(self) -> None:
+        """All hashes were met."""
+        self._met_share = 1.0
+
+
+def share_of_hashes(entity_id: str) -> float:
+    """The part of all hashes that are not above one, in hexadecimal digits."""
+    try:
+        return (int(entity_id[:8], 16) + 1) / (1 << 32)
+    except ValueError:
+        return 1.0
 
 
 def open_bridge(view: OtherView) -> Bridge:

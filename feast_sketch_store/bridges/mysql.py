@@ -17,6 +17,7 @@ class MySQLBridge(SqlBridge):
     resolution = "1 s"
     _PARAMETER = "%s"
     _QUOTE = "`"
+    _HASH = "CRC32(entity_key)"
 
     def stored_bytes(self, rows: Sequence[OtherRow]) -> float | None:
         """The table with its indices as the server counts it from time to time, per entity."""

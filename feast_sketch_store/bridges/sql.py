@@ -12,7 +12,7 @@ from contextlib import closing
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 from urllib.parse import quote
 
 from feast.infra.key_encoding_utils import deserialize_entity_key
@@ -22,6 +22,7 @@ from feast_sketch_store.errors import StorageError
 from feast_sketch_store.rows.entity_keys import SERIALIZATION_VERSION
 
 _ROWS_A_PAGE = 5000  # of the table: one for each feature of an entity
+_KEYS_A_CALL = 500  # of a sample
 
 # entity_key, feature_name, value, event_ts, created_ts
 TableRow: TypeAlias = tuple[bytes, str, bytes, Any, Any]
@@ -30,8 +31,11 @@ TableRow: TypeAlias = tuple[bytes, str, bytes, Any, Any]
 class SqlBridge(Bridge):
     """A table of Feast, read page by page in the order of entity keys."""
 
+    samples_at_random = True
+
     _PARAMETER = "?"
     _QUOTE = '"'
+    _HASH: ClassVar[str]  # of an entity key, as a number that is not negative
 
     def __init__(self, view: OtherView):
         super().__init__(view)
@@ -57,6 +61,22 @@ class SqlBridge(Bridge):
         ((number,),) = self._ask(f"SELECT COUNT(DISTINCT entity_key) FROM {self._name}")
         return Counted(number, True)
 
+    def sample(self, num_rows: int) -> Iterator[Page]:
+        """Entities by a hash of their keys; all if there are not many more."""
+        every = self.count().num_keys // num_rows
+        if every < 2:
+            yield from self.pages()
+            return
+        keys = self._ask(
+            f"SELECT DISTINCT entity_key FROM {self._name} WHERE MOD({self._HASH}, {every}) = 0 "
+            f"LIMIT {num_rows}"
+        )
+        for first in range(0, len(keys), _KEYS_A_CALL):
+            some = [key for (key,) in keys[first : first + _KEYS_A_CALL]]
+            found = self._with_keys(some)
+            rows = [self._row(key, list(group)) for key, group in groupby(found, lambda row: row[0])]
+            yield Page(rows, len(rows), "")
+
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
@@ -69,12 +89,20 @@ class SqlBridge(Bridge):
         """All of an entity that has more features than a page has rows."""
         return self._select(f"= {self._PARAMETER}", key)
 
+    def _with_keys(self, stored: Sequence[Any]) -> list[TableRow]:
+        """All of some entities, whose keys are as the table has them."""
+        parameters = ", ".join([self._PARAMETER] * len(stored))
+        return self._rows(f"IN ({parameters}) ORDER BY entity_key", *stored)
+
     def _select(self, condition: str, key: bytes) -> list[TableRow]:
         """Rows whose entity key meets a condition."""
+        return self._rows(condition, self._stored(key))
+
+    def _rows(self, condition: str, *parameters: Any) -> list[TableRow]:
         found = self._ask(
             f"SELECT entity_key, feature_name, value, event_ts, created_ts FROM {self._name} "
             f"WHERE entity_key {condition}",
-            self._stored(key),
+            *parameters,
         )
         return [(self._read(row[0]), row[1], bytes(row[2]), row[3], row[4]) for row in found]
 
@@ -137,8 +165,10 @@ class SqliteBridge(SqlBridge):
             last,
             num_rows,
         )
-        rows = [self._row(bytes(key), self._entity(bytes(key))) for (key,) in keys]
-        yield Page(rows, len(rows), "")
+        for first in range(0, len(keys), _KEYS_A_CALL):
+            found = self._with_keys([key for (key,) in keys[first : first + _KEYS_A_CALL]])
+            rows = [self._row(key, list(group)) for key, group in groupby(found, lambda row: row[0])]
+            yield Page(rows, len(rows), "")
 
     def stored_bytes(self, rows: Sequence[OtherRow]) -> float | None:
         """The pages of the table and its indices, per entity; None if this SQLite does not tell."""
@@ -166,6 +196,7 @@ class PostgresBridge(SqlBridge):
 
     resolution = "1 us"
     _PARAMETER = "%s"
+    _HASH = "hashtext(encode(entity_key, 'hex'))::bigint + 2147483648"
 
     def stored_bytes(self, rows: Sequence[OtherRow]) -> float | None:
         """The size of the table with its indices, per entity."""

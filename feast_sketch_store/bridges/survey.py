@@ -196,7 +196,8 @@ class _Survey:
             self._tell(self._view.name, len(rows))
             self._pace.wait(len(page.rows))
         counted = bridge.count()
-        if counted is None or found < self._num_rows or looked_at >= counted.num_keys:
+        is_whole = found < self._num_rows and not bridge.samples_at_random
+        if counted is None or is_whole or looked_at >= counted.num_keys:
             return rows, Estimate.exactly(len(rows))  # all were met
         share = found / looked_at
         spread = 1.96 * math.sqrt(max(0.0, share * (1 - share)) / looked_at)

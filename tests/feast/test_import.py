@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import sqlite3
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from importlib import import_module
@@ -34,21 +35,31 @@ from feast_sketch_store.planning.curves import SETS
 from feast_sketch_store.planning.planner import plan_view
 from feast_sketch_store.rows.entity_keys import hash_int64_keys
 from feast_sketch_store.storage.local import LocalStorage
+from tests.helpers.cql_server import running_cql
+from tests.helpers.google_fakes import BigtableInMemory, DatastoreInMemory
+from tests.helpers.hbase_server import running_hbase
 from tests.helpers.keys import entity_key
 from tests.helpers.processes import PATIENCE_SECONDS, warm_context
 from tests.helpers.redis_server import running_cluster, running_redis
 from tests.helpers.sql_servers import running_mariadb, running_postgres
 
 NOON = datetime(2026, 5, 1, 12, 0, 0, 123456, tzinfo=UTC)
+_CASSANDRA = "feast.infra.online_stores.cassandra_online_store"
 STORES = {
     "redis": "feast.infra.online_stores.redis.RedisOnlineStore",
     "sqlite": "feast.infra.online_stores.sqlite.SqliteOnlineStore",
     "dynamodb": "feast.infra.online_stores.dynamodb.DynamoDBOnlineStore",
     "postgres": "feast.infra.online_stores.postgres_online_store.postgres.PostgreSQLOnlineStore",
     "mysql": "feast.infra.online_stores.mysql_online_store.mysql.MySQLOnlineStore",
+    "cassandra": f"{_CASSANDRA}.cassandra_online_store.CassandraOnlineStore",
+    "scylladb": "feast.infra.online_stores.scylladb_online_store.scylladb.ScyllaDBOnlineStore",
+    "datastore": "feast.infra.online_stores.datastore.DatastoreOnlineStore",
+    "bigtable": "feast.infra.online_stores.bigtable.BigtableOnlineStore",
+    "hbase": "feast.infra.online_stores.hbase_online_store.hbase.HbaseOnlineStore",
 }
-HASHED = ("dynamodb",)  # stores that keep hashes of keys
+HASHED = ("dynamodb", "bigtable", "hbase")  # stores that keep hashes of keys
 SERVED = ("redis", "cluster", "sqlite", "dynamodb", "postgres", "mysql")
+FAKED = ("cassandra", "scylladb", "datastore", "bigtable", "hbase")  # by fakes in this process
 FEATURES = [Field(name="liked", dtype=Set(String)), Field(name="seen", dtype=Array(Int64))]
 FEATURES += [Field(name="country", dtype=String), Field(name="score", dtype=Float32)]
 FEATURE_NAMES = [feature.name for feature in FEATURES]
@@ -85,7 +96,29 @@ def mysql_port(tmp_path_factory):
         yield port
 
 
-@pytest.fixture(params=SERVED)
+@pytest.fixture(scope="module")
+def cql_port():
+    with running_cql() as port:
+        yield port
+
+
+@pytest.fixture(scope="module")
+def hbase_port():
+    with running_hbase() as port:
+        yield port
+
+
+@pytest.fixture
+def google(monkeypatch):
+    """The project of clients that keep everything in this process."""
+    datastore = pytest.importorskip("google.cloud.datastore", reason="needs google-cloud-datastore")
+    bigtable = pytest.importorskip("google.cloud.bigtable", reason="needs google-cloud-bigtable")
+    monkeypatch.setattr(datastore, "Client", DatastoreInMemory)
+    monkeypatch.setattr(bigtable, "Client", BigtableInMemory)
+    return "tests"
+
+
+@pytest.fixture(params=[*SERVED, *FAKED])
 def other(request, tmp_path, monkeypatch):
     """Another store with its configuration, in which a project of the test's name has nothing yet."""
 
@@ -113,7 +146,16 @@ def other(request, tmp_path, monkeypatch):
             **{"host": "127.0.0.1", "port": place("mysql_port"), "database": "feast"},
             **{"user": "feast", "password": "tests"},
         },
+        **dict.fromkeys(
+            ("cassandra", "scylladb"),
+            lambda: {"hosts": ["127.0.0.1"], "port": place("cql_port"), "keyspace": "features"},
+        ),
+        "datastore": lambda: {"project_id": place("google"), "write_concurrency": 1},
+        "bigtable": lambda: {"project_id": place("google"), "instance": "tests"},
+        "hbase": lambda: {"host": "127.0.0.1", "port": str(place("hbase_port"))},
     }[request.param]()
+    if request.param == "cassandra":
+        options["protocol_version"] = 4
     kind = {"cluster": "redis"}.get(request.param, request.param)
     made = Other(tmp_path / "other", kind, options, "p" + tmp_path.name.replace("-", "_"))
     yield made
@@ -123,8 +165,10 @@ def other(request, tmp_path, monkeypatch):
 def let_go(online_store):
     """Close the connection that Feast's store leaves open."""
     connection = vars(online_store).get("_conn")
-    if connection is not None:
+    if hasattr(connection, "close"):
         connection.close()
+    if vars(online_store).get("_cluster") is not None:
+        online_store._cluster.shutdown()
 
 
 @pytest.fixture
@@ -153,7 +197,10 @@ class Other:
 
     def read(self, view, keys):
         # Feast's Postgres store fails without names.
-        return self.store.online_read(self.config, view, keys, [feature.name for feature in view.features])
+        rows = self.store.online_read(self.config, view, keys, [feature.name for feature in view.features])
+        if self.kind != "hbase":
+            return rows
+        return [(NOON.replace(microsecond=0), values) for _, values in rows]  # Feast does not tell them
 
 
 def make_view(name="history", join_key="user_id", value_type=ValueType.INT64, features=FEATURES):
@@ -463,6 +510,52 @@ def test_a_sample_of_a_large_table(sqlite, tmp_path):
     stored = bridge.stored_bytes([])
     if has_dbstat:
         assert 4000 * stored == pytest.approx(Path(sqlite.file.parent / "online.db").stat().st_size, rel=0.02)
+    bridge.close()
+
+
+@pytest.mark.parametrize("other", ["sqlite", "postgres", "mysql"], indirect=True)
+def test_a_survey_of_a_sample_of_a_table(other):
+    """It is not the first keys, which are those of the oldest or of one kind, and not taken for all."""
+    view, user = make_view(value_type=ValueType.STRING)
+    registered(other, view, user)
+    numbers = range(1000, 3000)
+    names = rows_of(numbers, key=lambda number: entity_key(user_id=f"user {number}"))
+    other.write(
+        view, [(key, values, NOON + timedelta(seconds=n), None) for n, (key, values, *_) in enumerate(names)]
+    )
+    (found,) = survey(other.file, ["history"], 200)
+    assert 120 <= found.sampled <= 200
+    assert (found.entities.value, found.entities.is_known) == (2000, True)
+    # Of 2,000 seconds; the first or last tenth of all without one of 120 has a chance of 3e-6.
+    oldest, newest = (datetime.fromisoformat(moment) for moment in (found.oldest, found.newest))
+    assert oldest < NOON + timedelta(seconds=200)
+    assert newest > NOON + timedelta(seconds=1800)
+
+
+@pytest.mark.parametrize("other", FAKED, indirect=True)
+def test_the_part_of_the_hashes_that_was_met_tells_how_many_there_are(other, tmp_path, monkeypatch):
+    for name in (
+        "cassandra._ENTITIES_A_PAGE",
+        "datastore._ROWS_A_PAGE",
+        "bigtable._ROWS_A_PAGE",
+        "hbase._ROWS_A_PAGE",
+    ):
+        with suppress(ImportError):
+            monkeypatch.setattr(f"feast_sketch_store.bridges.{name}", 300)
+    view, user = make_view()
+    registered(other, view, user)
+    other.write(view, rows_of(range(2000)))
+    (found,) = survey(other.file, ["history"], 600)
+    assert found.sampled == 600
+    # The hashes are those of the keys, so this is the same in each run. 1 / sqrt(600) is 4 %.
+    assert found.entities.low < 2000 < found.entities.high
+    assert found.entities.value == pytest.approx(2000, rel=0.1)
+    bridge = open_bridge(OtherView(OtherStore.load(other.file), view))
+    pages = list(bridge.pages())
+    assert len(pages) > 5
+    behind = [row for page in bridge.pages(pages[3].position) for row in page.rows]
+    assert len(behind) == 2000 - sum(len(page.rows) for page in pages[:4])
+    assert not list(bridge.pages(pages[-1].position))
     bridge.close()
 
 

@@ -1,0 +1,85 @@
+"""Rows that Feast 0.67 keeps in Bigtable: a row per entity and view, in a table for each set of entities.
+
+The row key is the MurmurHash3 of the serialized entity key as hexadecimal digits, ``#`` and the view. Each
+feature is a column with its serialized value, and ``event_ts`` is text with microseconds. The newest version
+of a cell counts.
+"""
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from feast.infra.online_stores.bigtable import BigtableOnlineStore
+from google.api_core.exceptions import GoogleAPICallError, RetryError
+from google.auth.exceptions import GoogleAuthError
+from google.cloud.bigtable import row_filters
+
+from feast_sketch_store.bridges.base import (
+    HashOrderedBridge,
+    OtherRow,
+    OtherView,
+    Page,
+    share_of_hashes,
+    values_of,
+)
+from feast_sketch_store.errors import StorageError
+
+_ROWS_A_PAGE = 1000
+
+
+class BigtableBridge(HashOrderedBridge):
+    """The rows of a view in its table, by a scan."""
+
+    has_keys = False
+    resolution = "1 us"
+
+    def __init__(self, view: OtherView):
+        super().__init__(view)
+        options: Any = view.config.online_store
+        self._family = BigtableOnlineStore.feature_column_family
+        self._suffix = f"#{view.table.name}".encode()
+        self._client: Any = self._called(lambda: BigtableOnlineStore()._get_client(options))
+        name = BigtableOnlineStore._get_table_name(view.config, view.table)
+        self._table: Any = self._client.instance(instance_id=options.instance).table(name)
+
+    def pages(self, position: str | None = None) -> Iterator[Page]:
+        """Pages of rows, in the order of the hashes."""
+        start = b"" if position is None else position.encode() + b"\0"
+        while True:
+            found = self._called(lambda first=start: self._scanned(first))
+            if not found:
+                self._end()
+                return
+            last: bytes = found[-1].row_key
+            yield self._page([self._row(row) for row in found], last.decode(), share_of_hashes(last.decode()))
+            start = last + b"\0"
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def _scanned(self, start: bytes) -> list[Any]:
+        of_view = row_filters.RowFilterChain(
+            [
+                row_filters.RowKeyRegexFilter(b"[0-9a-f]{32}" + re.escape(self._suffix)),
+                row_filters.CellsColumnLimitFilter(1),
+            ]
+        )
+        return list(self._table.read_rows(start_key=start, limit=_ROWS_A_PAGE, filter_=of_view))
+
+    def _row(self, row: Any) -> OtherRow:
+        try:
+            found = {name.decode(): cells[0].value for name, cells in row.cells[self._family].items()}
+            event = datetime.fromisoformat(found["event_ts"].decode()).astimezone(UTC)
+        except (KeyError, IndexError, ValueError) as error:
+            raise StorageError(f"{self.view}: a row is not one of Feast's: {error!r}") from error
+        content = {name: found.get(name) for name in self.view.features}
+        entity = row.row_key.removesuffix(self._suffix).decode("ascii", "replace")
+        return OtherRow(entity, values_of(content, self.view), event)
+
+    def _called(self, call: Any) -> Any:
+        try:
+            return call()
+        except (GoogleAPICallError, GoogleAuthError, RetryError, OSError) as error:
+            raise StorageError(f"{self.view}: Bigtable cannot be asked: {error}") from error

@@ -1,0 +1,92 @@
+"""Rows that Feast 0.67 keeps in Cassandra and ScyllaDB: a partition per entity, with a row for each feature.
+
+The partition key is the serialized entity key as hexadecimal digits. Partitions are met in the order of the
+token of their keys, a hash. Timestamps have milliseconds.
+"""
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC
+from importlib import import_module
+from itertools import groupby
+from typing import Any
+
+from cassandra import DriverException, RequestExecutionException
+from cassandra.cluster import NoHostAvailable
+from cassandra.query import SimpleStatement
+from feast.infra.key_encoding_utils import deserialize_entity_key
+
+from feast_sketch_store.bridges.base import HashOrderedBridge, OtherRow, OtherView, Page, values_of
+from feast_sketch_store.errors import StorageError
+from feast_sketch_store.rows.entity_keys import SERIALIZATION_VERSION
+
+_ROWS_A_CALL = 5000  # one for each feature of an entity
+_ENTITIES_A_PAGE = 1000
+_TOKENS, _FIRST_TOKEN = 1 << 64, -(1 << 63)
+
+_STORES = {
+    "CassandraOnlineStoreConfig": "cassandra_online_store.cassandra_online_store:CassandraOnlineStore",
+    "ScyllaDBOnlineStoreConfig": "scylladb_online_store.scylladb:ScyllaDBOnlineStore",
+}
+
+
+class CassandraBridge(HashOrderedBridge):
+    """The table of a view, from token to token."""
+
+    resolution = "1 ms"
+
+    def __init__(self, view: OtherView):
+        super().__init__(view)
+        module, name = _STORES[type(view.config.online_store).__name__].split(":")
+        self._store: Any = getattr(import_module(f"feast.infra.online_stores.{module}"), name)()
+        self._session: Any = self._called(lambda: self._store._get_session(view.config))
+        self._table = f'"{self._store._keyspace}"."{view.config.project}_{view.table.name}"'
+
+    def pages(self, position: str | None = None) -> Iterator[Page]:
+        """Pages of whole entities, in the order of their tokens."""
+        where = "" if position is None else f" WHERE token(entity_key) > {int(position)}"
+        statement = SimpleStatement(
+            f"SELECT token(entity_key), entity_key, feature_name, value, event_ts FROM {self._table}{where}",
+            fetch_size=_ROWS_A_CALL,
+        )
+        rows: list[OtherRow] = []
+        for token, of_token in groupby(self._selected(statement), lambda row: int(row[0])):
+            rows += self._entities(list(of_token))
+            if len(rows) >= _ENTITIES_A_PAGE:
+                yield self._page(rows, str(token), (token - _FIRST_TOKEN + 1) / _TOKENS)
+                rows = []
+        if rows:
+            yield self._page(rows, str(_TOKENS + _FIRST_TOKEN - 1), 1.0)
+        self._end()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._store._cluster.shutdown()
+
+    def _selected(self, statement: Any) -> Iterator[Any]:
+        """Rows, call after call."""
+        answer = self._called(lambda: self._session.execute(statement))
+        while True:
+            yield from self._called(lambda found=answer: list(found.current_rows))
+            if not answer.has_more_pages:
+                return
+            self._called(answer.fetch_next_page)
+
+    def _entities(self, rows: Sequence[Any]) -> Iterator[OtherRow]:
+        wanted = set(self.view.features)
+        for key, of_entity in groupby(rows, lambda row: row[1]):
+            found = [row for row in of_entity if row[3] is not None]
+            if not found:
+                continue
+            try:
+                entity = deserialize_entity_key(bytes.fromhex(key), SERIALIZATION_VERSION)
+            except ValueError as error:
+                raise StorageError(f"{self.view}: an entity key cannot be read: {error}") from error
+            content = {name: value for _, _, name, value, _ in found if name in wanted}
+            event = max(moment for *_, moment in found).replace(tzinfo=UTC)
+            yield OtherRow(entity, values_of(content, self.view), event)
+
+    def _called(self, call: Any) -> Any:
+        try:
+            return call()
+        except (DriverException, RequestExecutionException, NoHostAvailable, OSError) as error:
+            raise StorageError(f"{self.view}: the cluster cannot be asked: {error}") from error

@@ -1,0 +1,75 @@
+"""Rows that Feast 0.67 keeps in Google's Datastore: an entity per row, below the project and the table.
+
+Its name is the MurmurHash3 of the serialized entity key. The property ``key`` has the entity key itself,
+``values`` maps features to serialized values, and timestamps have microseconds.
+"""
+
+from collections.abc import Iterator
+from datetime import UTC
+from typing import Any
+
+from feast.infra.online_stores.datastore import DatastoreOnlineStore
+from feast.protos.feast.types.EntityKey_pb2 import EntityKey
+from google.api_core.exceptions import GoogleAPICallError, RetryError
+from google.auth.exceptions import GoogleAuthError
+from google.protobuf.message import DecodeError
+
+from feast_sketch_store.bridges.base import (
+    HashOrderedBridge,
+    OtherRow,
+    OtherView,
+    Page,
+    share_of_hashes,
+    values_of,
+)
+from feast_sketch_store.errors import StorageError
+
+_ROWS_A_PAGE = 500
+
+
+class DatastoreBridge(HashOrderedBridge):
+    """The rows below a table, in the order of their names."""
+
+    resolution = "1 us"
+
+    def __init__(self, view: OtherView):
+        super().__init__(view)
+        self._path = ("Project", view.config.project, "Table", view.table.name)
+        self._client: Any = self._called(lambda: DatastoreOnlineStore()._get_client(view.config.online_store))
+
+    def pages(self, position: str | None = None) -> Iterator[Page]:
+        """Pages of rows, in the order of the hashes."""
+        while True:
+            found = self._called(lambda last=position: self._fetched(last))
+            if not found:
+                self._end()
+                return
+            position = found[-1].key.name
+            yield self._page([self._row(entity) for entity in found], position, share_of_hashes(position))
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def _fetched(self, last: str | None) -> list[Any]:
+        query = self._client.query(kind="Row", ancestor=self._client.key(*self._path))
+        if last is not None:
+            query.key_filter(self._client.key(*self._path, "Row", last), ">")
+        return list(query.fetch(limit=_ROWS_A_PAGE))
+
+    def _row(self, stored: Any) -> OtherRow:
+        try:
+            entity = EntityKey.FromString(stored["key"])
+            created = stored.get("created_ts")
+            content = {name: stored["values"].get(name) for name in self.view.features}
+            event = stored["event_ts"].astimezone(UTC)
+        except (KeyError, AttributeError, TypeError, DecodeError) as error:
+            raise StorageError(f"{self.view}: a row is not one of Feast's: {error!r}") from error
+        moment = None if created is None else created.astimezone(UTC)
+        return OtherRow(entity, values_of(content, self.view), event, moment)
+
+    def _called(self, call: Any) -> Any:
+        try:
+            return call()
+        except (GoogleAPICallError, GoogleAuthError, RetryError, OSError) as error:
+            raise StorageError(f"{self.view}: Datastore cannot be asked: {error}") from error

@@ -1,0 +1,84 @@
+"""Rows that Feast 0.67 keeps in HBase: a row per entity, under the MurmurHash3 of its serialized key.
+
+The row key is the hash as hexadecimal digits, ``#`` and the view. Feast writes timestamps as seconds in four
+bytes, and never returns them.
+"""
+
+import struct
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from feast.infra.online_stores.hbase_online_store.hbase import HbaseOnlineStore
+from feast.infra.utils.hbase_utils import HbaseConstants
+from thriftpy2.thrift import TException
+
+from feast_sketch_store.bridges.base import (
+    HashOrderedBridge,
+    OtherRow,
+    OtherView,
+    Page,
+    share_of_hashes,
+    values_of,
+)
+from feast_sketch_store.errors import StorageError
+
+_ROWS_A_PAGE = 1000
+
+
+class HBaseBridge(HashOrderedBridge):
+    """The table of a view, by a scan."""
+
+    has_keys = False
+    resolution = "1 s"
+
+    def __init__(self, view: OtherView):
+        super().__init__(view)
+        self._table = f"{view.config.project}:{view.table.name}"
+        self._suffix = f"#{view.table.name}".encode()
+        self._pool: Any = self._called(lambda: HbaseOnlineStore()._get_conn(view.config))
+
+    def pages(self, position: str | None = None) -> Iterator[Page]:
+        """Pages of rows, in the order of the hashes."""
+        start = b"" if position is None else position.encode() + b"\0"
+        while True:
+            found = self._called(lambda first=start: self._scanned(first))
+            if not found:
+                self._end()
+                return
+            last = found[-1][0]
+            rows = [self._row(key, cells) for key, cells in found if key.endswith(self._suffix)]
+            yield self._page(rows, last.decode(), share_of_hashes(last.decode()))
+            start = last + b"\0"
+
+    def close(self) -> None:
+        """Close the connections."""
+        with self._pool.connection() as connection:
+            connection.close()
+
+    def _scanned(self, start: bytes) -> list[tuple[bytes, Mapping[bytes, bytes]]]:
+        with self._pool.connection() as connection:
+            scan = connection.table(self._table).scan(row_start=start, limit=_ROWS_A_PAGE)
+            return list(scan)
+
+    def _row(self, key: bytes, cells: Mapping[bytes, bytes]) -> OtherRow:
+        found = {column.decode().partition(":")[2]: value for column, value in cells.items()}
+        try:
+            event = _moment(found[HbaseConstants.EVENT_TS])
+            created = found.get(HbaseConstants.CREATED_TS)
+            moment = None if created is None else _moment(created)
+        except (KeyError, struct.error) as error:
+            raise StorageError(f"{self.view}: a row is not one of Feast's: {error!r}") from error
+        content = {name: found.get(name) for name in self.view.features}
+        entity = key.removesuffix(self._suffix).decode("ascii", "replace")
+        return OtherRow(entity, values_of(content, self.view), event, moment)
+
+    def _called(self, call: Any) -> Any:
+        try:
+            return call()
+        except (TException, OSError) as error:
+            raise StorageError(f"{self.view}: table {self._table!r} cannot be read: {error}") from error
+
+
+def _moment(stored: bytes) -> datetime:
+    return datetime.fromtimestamp(struct.unpack(">L", stored)[0], UTC)
