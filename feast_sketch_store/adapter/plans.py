@@ -16,6 +16,7 @@ from feast.repo_config import RepoConfig
 from feast.utils import _get_cached_request_context, _get_table_entity_values
 
 from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, SingleKeys, hash_int64_keys
+from feast_sketch_store.view.opening import AnyView
 from feast_sketch_store.view.settings import ttl_microseconds
 from feast_sketch_store.view.view import View
 
@@ -136,7 +137,7 @@ class Plans:
 
     def __init__(
         self,
-        open_view: Callable[[RepoConfig, FeatureView], View],
+        open_view: Callable[[RepoConfig, FeatureView], AnyView],
         is_served: Callable[[View], bool],
         config: RepoConfig | None = None,
     ):
