@@ -542,6 +542,7 @@ class SketchOnlineStore(OnlineStore):
         include_feature_view_version_metadata: bool,
     ) -> Steps[None]:
         """See `_read_features_per_fv`; with a lookup in the backing store per view that needs one."""
+        hashed: dict[tuple[tuple[str, int], ...], NDArray[np.uint64] | None] = {}  # by columns of join keys
         for table, features in grouped_refs:
             join_keys = _get_table_entity_values(table, entity_name_to_join_key_map, join_key_values)
             # Feast refuses a request that lacks a join key of any view, where a view has none of its own.
@@ -549,7 +550,10 @@ class SketchOnlineStore(OnlineStore):
             hashes: NDArray[np.uint64] | None = None
             entity_hashes = single.hash_join_keys(join_keys) if is_usual else None
             if is_usual and entity_hashes is None:
-                hashes = hash_join_keys(join_keys)
+                columns = tuple((name, id(values)) for name, values in join_keys.items())
+                if columns not in hashed:
+                    hashed[columns] = hash_join_keys(join_keys)
+                hashes = hashed[columns]
                 entity_hashes = hashes.tobytes() if hashes is not None else None
             if entity_hashes is None:
                 super()._read_features_per_fv(

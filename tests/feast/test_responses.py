@@ -4,13 +4,13 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from feast import Entity, FeatureStore, FeatureView, Field, FileSource, ValueType
+from feast import Entity, FeatureService, FeatureStore, FeatureView, Field, FileSource, ValueType
 from feast.infra.online_stores.online_store import OnlineStore
 from feast.protos.feast.types.Value_pb2 import Int64Set, StringList, Value
 from feast.repo_config import RepoConfig
 from feast.types import Array, Int64, Set, String
 
-from feast_sketch_store import SketchOnlineStore, SketchStoreError
+from feast_sketch_store import SketchOnlineStore, SketchStoreError, online_store
 from feast_sketch_store.adapter import responses
 from tests.helpers.keys import entity_key
 
@@ -157,3 +157,17 @@ def test_what_no_response_can_hold_is_an_error_that_says_so(store, monkeypatch):
     ]
     with pytest.raises(SketchStoreError, match=r"'country' of 40 entities takes \d+ bytes.* fewer entities"):
         store.get_online_features(["history:country"], {"user_id": list(range(40))})
+
+
+def test_the_keys_of_a_large_request_are_hashed_once_for_all_views(store, monkeypatch):
+    history = [VIEWS[0][[name]].with_name(f"of_{name}") for name in ("country", "viewed")]
+    service = FeatureService(name="twice", features=[*history, VIEWS[1]])
+    store.apply(service)
+    calls, hash_join_keys = [], online_store.hash_join_keys
+    monkeypatch.setattr(
+        online_store, "hash_join_keys", lambda keys: calls.append(list(keys)) or hash_join_keys(keys)
+    )
+    entities = {"user_id": list(range(300)), "shop_id": [f"shop-{number}" for number in range(300)]}
+    answer = store.get_online_features(service, entities).to_dict()
+    assert answer["country"][:3] == ["country-2", "country-0", "country-1"]
+    assert sorted(calls) == [["user_id"], ["user_id", "shop_id"]]
