@@ -20,6 +20,8 @@ from feast_sketch_store.cli.common import (
     progress_bar,
     views_of,
 )
+from feast_sketch_store.engines import seal_job
+from feast_sketch_store.engines.seal_job import ENGINES
 from feast_sketch_store.operations import backing, maintenance
 from feast_sketch_store.operations.exporting import exported
 from feast_sketch_store.storage.buckets import is_url
@@ -47,6 +49,11 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 @click.option(
     "--min-rows", type=click.IntRange(min=0), help="With --watch: instead of the store's seal_min_rows."
 )
+@click.option(
+    "--engine",
+    type=click.Choice(ENGINES),
+    help="Let tasks of Spark or Ray do the work, one per shard.  [default: this process]",
+)
 @click.option("--metrics-port", type=click.IntRange(0, 65_535), help="With --watch: export metrics here.")
 @JSON_OPTION
 @click.pass_obj
@@ -57,6 +64,7 @@ def seal(
     interval: float,
     share: float | None,
     min_rows: int | None,
+    engine: str | None,
     metrics_port: int | None,
     as_json: bool,
 ) -> None:
@@ -67,6 +75,8 @@ def seal(
     """
     if not watch and (share is not None or min_rows is not None):
         raise click.UsageError("--share and --min-rows say when it is time to seal; give --watch with them")
+    if watch and engine is not None:
+        raise click.UsageError("--watch seals in this process; leave out --engine")
     if not watch and metrics_port is not None:
         raise click.UsageError("--metrics-port is for a process that stays; give --watch with it")
     with plain_errors():
@@ -83,7 +93,11 @@ def seal(
             with _interrupted() as stop, nullcontext() if metrics_port is None else exported(metrics_port):
                 maintenance.watch(store, views, stop, interval, lambda view: _tell(view, as_json), policy)
             return
-        done = for_each("Sealing", views_of(store, views), lambda view: maintenance.seal(store, view))
+
+        def seal_one(view: str) -> bool:
+            return maintenance.seal(store, view) if engine is None else seal_job.seal(store, view, engine)
+
+        done = for_each("Sealing", views_of(store, views), seal_one)
     told = {True: "sealed", False: "not sealed: it has no rows, or another process is sealing it"}
     print_outcomes({view: told[is_sealed] for view, is_sealed in done.items()}, as_json, "outcome")
 

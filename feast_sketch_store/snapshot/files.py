@@ -354,6 +354,18 @@ class SnapshotFolder:
         base_version = below.layer_versions()[0]
         return Draft(snapshot, Manifest(version, number, created_by(), below.files, deltas, base_version))
 
+    def draft(self, name: str, manifest: bytes) -> Draft:
+        """A snapshot that another process has written here, given its name and the content of its manifest.
+
+        Raises
+        ------
+        DamagedFileError : that is not the manifest of such a snapshot.
+        """
+        found = Manifest.decode(manifest, self.storage.where(name))
+        snapshot = SnapshotFile(found.row_log_version, found.number, name, self.storage, manifest)
+        snapshot.manifest()  # checks that they belong together
+        return Draft(replace(snapshot, known_manifest=None), found)
+
     def publish(self, draft: Draft) -> SnapshotFile:
         """Make a written snapshot visible.
 

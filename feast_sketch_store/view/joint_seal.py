@@ -38,7 +38,7 @@ def seal_bases(shards: Mapping[int, View], budget: FeatureBudget) -> bool:
     counted = in_threads(lambda number: shards[number].count(given[number].log), given)
     joint = JointVocabularies.of(list(counted), budget)
     drafts = _drafted(shards, given, joint)
-    _publish(shards, {number: draft for number, (draft, _) in drafts.items()})
+    publish_drafts(shards, {number: draft for number, (draft, _) in drafts.items()})
     for number, (_, wants_compaction) in drafts.items():
         # The snapshot comes first: whoever sees the compaction has a base to put it on.
         shards[number].finish_seal(given[number], wants_compaction)
@@ -57,7 +57,7 @@ def seal_deltas(shards: Mapping[int, View]) -> bool:
                 shards[known].discard(other)
             return False
         drafts[number] = draft
-    _publish(shards, drafts)
+    publish_drafts(shards, drafts)
     for number in drafts:
         shards[number].refresh()
     return bool(drafts)
@@ -82,7 +82,7 @@ def _drafted(
     return dict(sorted(drafts.items()))
 
 
-def _publish(shards: Mapping[int, View], drafts: Mapping[int, Draft]) -> None:
+def publish_drafts(shards: Mapping[int, View], drafts: Mapping[int, Draft]) -> None:
     """Publish drafts one after the other; those behind one that fails are deleted."""
     waiting = dict(drafts)
     try:

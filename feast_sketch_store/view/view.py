@@ -90,6 +90,15 @@ class SealInput(NamedTuple):
     log: LogRead
     through: Position
 
+    def to_entry(self) -> dict[str, Any]:
+        """What another process needs to find the same rows; JSON-serializable."""
+        identity = self.through.identity
+        return {
+            "number": self.through.number,
+            "identity": None if identity is None else identity.hex(),
+            "table_version": self.log.table_version,
+        }
+
 
 @dataclass(frozen=True)
 class _Deferred:
@@ -541,6 +550,23 @@ class View(LiveView):
             return None
         # The table may hold more by now, if another process seals in spite of the lease.
         return SealInput(log, replace(absorbed, number=log.position.number))
+
+    def input_of_entry(self, entry: Mapping[str, Any]) -> SealInput | None:
+        """The rows that another process found, see `SealInput.to_entry`; None if there are others by now."""
+        log = self._row_log.absorbed()
+        if log is None or log.table_version != entry["table_version"]:
+            return None
+        identity = entry["identity"]
+        through = Position(entry["number"], None if identity is None else bytes.fromhex(identity))
+        return SealInput(log, through)
+
+    def entry_of_draft(self, draft: Draft) -> dict[str, Any]:
+        """What another process needs to publish a draft; JSON-serializable."""
+        return {"name": draft.snapshot.name, "manifest": draft.manifest.encode().decode()}
+
+    def draft_of_entry(self, entry: Mapping[str, Any]) -> Draft:
+        """The reverse of `entry_of_draft`. Raises DamagedFileError : it is none."""
+        return self._snapshots.draft(entry["name"], entry["manifest"].encode())
 
     def count(self, log: LogRead) -> CountedRows:
         """How often the rows of a log that count have each value of features whose values have ids."""

@@ -15,6 +15,7 @@ from feast.types import Array, Float32, Float64, Int64, Set, String
 
 from feast_sketch_store import SketchReader, open_view
 from feast_sketch_store.cli import cli
+from feast_sketch_store.engines import seal_job, seal_tasks
 from feast_sketch_store.errors import SettingsError, ShardError, StorageError
 from feast_sketch_store.online_store import online_store_of
 from feast_sketch_store.operations import copying, maintenance, resharding
@@ -353,3 +354,51 @@ def test_files_of_tasks_are_committed_in_their_shards(tmp_path):
         other.staged({**reports[0], "name": "x.parquet"})
     assert maintenance.seal(store, "history")
     assert maintenance.verify(store, "history").problems == []
+
+
+def in_turns(task, requests):
+    """Runs tasks as an engine would, the first one twice."""
+    task(requests[0])
+    return [task(request) for request in requests]
+
+
+@pytest.mark.parametrize("number", [1, 4])
+def test_a_seal_by_tasks_is_that_of_one_process(tmp_path, monkeypatch, number):
+    monkeypatch.setattr("feast_sketch_store.layers.build.new_salt", lambda: (3, 5))
+    stores = [fill(make_repository(tmp_path / name, number, ", seal: job")) for name in ("tasks", "own")]
+    for store in stores:
+        maintenance.delete(store, "history", [{"user_id": 7}])
+    assert seal_job.seal_by(stores[0], "history", in_turns)
+    assert maintenance.seal(stores[1], "history")
+    users = range(NUM_USERS + 5)
+    assert online(stores[0], users) == online(stores[1], users)
+    ours, theirs = (
+        [part.published()[0].open("base") for part in open_view(store, "history").parts.values()]
+        for store in stores
+    )
+    for (_, arrays), (_, others) in zip(ours, theirs, strict=True):
+        assert arrays.keys() == others.keys()
+        assert all((arrays[name] == others[name]).all() for name in arrays)
+    found = maintenance.verify(stores[0], "history")
+    assert found.problems == []
+    assert len(found.leftovers) == 2, "of the task that ran twice"
+    maintenance.vacuum(stores[0], "history", timedelta(0))
+    assert maintenance.verify(stores[0], "history").leftovers == []
+    assert not seal_job.seal_by(make_repository(tmp_path / "empty"), "history", in_turns)
+
+
+def test_a_task_that_fails_publishes_nothing(tmp_path):
+    store = fill(make_repository(tmp_path, 4, ", seal: job"))
+
+    def run(task, requests):
+        done = [task(request) for request in requests]
+        if seal_tasks.unpack(requests[0])[0]["step"] == seal_tasks.DRAFT:
+            raise RuntimeError("an executor is gone")
+        return done
+
+    with pytest.raises(RuntimeError, match="executor"):
+        seal_job.seal_by(store, "history", run)
+    parts = open_view(store, "history").parts.values()
+    assert [list(part.published()) for part in parts] == [[]] * 4
+    with pytest.raises(SettingsError, match="no engine 'dask'"):
+        seal_job.seal(store, "history", "dask")

@@ -1,0 +1,131 @@
+"""A seal whose work is done by tasks of Spark or Ray, one per shard; the driver numbers and publishes.
+
+    driver    the view's seal lease; fresh rows into the tables
+    tasks     count values                  driver    one numbering of all
+    tasks     write the files of each base  driver    a create-only manifest per shard, when all are there
+    tasks     compact the row logs that want it
+
+A task that is retried writes files of its own; those that no manifest names are removed by a vacuum.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeAlias
+
+from feast import FeatureStore
+from feast.infra.common.serde import SerializedArtifacts
+
+from feast_sketch_store.engines.seal_tasks import (
+    COUNT,
+    DRAFT,
+    FINISH,
+    request_of,
+    run_step,
+    unpack,
+    unpack_counts,
+)
+from feast_sketch_store.errors import SettingsError
+from feast_sketch_store.layers.joint import JointVocabularies
+from feast_sketch_store.online_store import any_feature_view, online_store_of, require_writer
+from feast_sketch_store.view.joint_seal import publish_drafts
+
+Task: TypeAlias = Callable[[bytes], bytes]
+Run: TypeAlias = Callable[[Task, Sequence[bytes]], list[bytes]]  # a task for each request, results in order
+
+ENGINES = ("spark", "ray")
+
+
+def seal(store: FeatureStore, view: str, engine: str) -> bool:
+    """Seal a view on Spark or Ray, with the cluster that ``batch_engine`` of the repository names.
+
+    Returns
+    -------
+    False if there are no rows.
+
+    Raises
+    ------
+    SettingsError : no such engine, or its package is missing.
+    StorageError : another process is sealing the view, or its storage cannot be written; no snapshot or, if
+        publishing failed, some of the shards' are new.
+    """
+    return seal_by(store, view, _run_of(engine, store.config))
+
+
+def seal_by(store: FeatureStore, view: str, run: Run) -> bool:
+    """Seal a view by tasks; see `seal`.
+
+    Parameters
+    ----------
+    run : runs a task for each of some requests, again if it fails, and returns the results in their order.
+    """
+    online_store, feature_view = online_store_of(store), any_feature_view(store, view)
+    require_writer(store.config)
+    opened = online_store.writer(store.config, feature_view)
+    task = partial(run_step, artifacts=SerializedArtifacts.serialize(feature_view, store.config))  # type: ignore[no-untyped-call]
+    parts = opened.parts
+    with opened.unchanging():
+        found = {number: part.seal_input() for number, part in parts.items()}
+        given = {number: rows for number, rows in found.items() if rows is not None}
+        if not given:
+            return False
+        counted = run(task, [request_of(COUNT, number, rows) for number, rows in given.items()])
+        joint = JointVocabularies.of([unpack_counts(one) for one in counted], opened.settings.budget)
+        made = run(task, [request_of(DRAFT, number, rows, joint) for number, rows in given.items()])
+        reports: dict[int, dict[str, Any]] = {n: unpack(one)[0] for n, one in zip(given, made, strict=True)}
+        publish_drafts(parts, {n: parts[n].draft_of_entry(r["draft"]) for n, r in reports.items()})
+        large = [n for n, report in reports.items() if report["wants_compaction"]]
+        if large:
+            run(task, [request_of(FINISH, number, given[number]) for number in large])
+        for number, rows in given.items():
+            parts[number].finish_seal(rows, False)
+    return True
+
+
+def _run_of(engine: str, config: Any) -> Run:
+    """What runs tasks on an engine.
+
+    Raises
+    ------
+    SettingsError : there is no such engine, or its package is missing.
+    """
+    try:
+        if engine == "spark":
+            return _spark(config)
+        if engine == "ray":
+            return _ray(config)
+    except ImportError as error:
+        raise SettingsError(
+            f"--engine {engine} needs the extra `engines-{engine}`: pip install "
+            f"'feast_sketch_store[engines-{engine}]' ({error})"
+        ) from error
+    raise SettingsError(f"there is no engine {engine!r} for a seal; there are {', '.join(ENGINES)}")
+
+
+def _spark(config: Any) -> Run:
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder
+    for name, value in (getattr(config.batch_engine, "spark_conf", None) or {}).items():
+        builder = builder.config(name, value)
+    context = builder.getOrCreate().sparkContext
+
+    def run(task: Task, requests: Sequence[bytes]) -> list[bytes]:
+        return list(context.parallelize(requests, len(requests)).map(task).collect())
+
+    return run
+
+
+def _ray(config: Any) -> Run:
+    import ray
+
+    if not ray.is_initialized():
+        ray.init(address=getattr(config.batch_engine, "ray_address", None))
+
+    def run(task: Task, requests: Sequence[bytes]) -> list[bytes]:
+        @ray.remote(max_retries=3, retry_exceptions=True)  # type: ignore[untyped-decorator]
+        def step(request: bytes) -> bytes:
+            return task(request)
+
+        return list(ray.get([step.remote(request) for request in requests]))
+
+    return run
