@@ -26,7 +26,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -152,6 +152,41 @@ def kill_after_lines(lines: int) -> None:
     sys.settrace(trace)
 
 
+def lines_of_round(folder: Path, work: Workload) -> int:
+    """How many lines a round executes inside the package."""
+    lines = 0
+
+    def trace(frame: FrameType, event: str, _: object) -> object:
+        nonlocal lines
+        if not frame.f_code.co_filename.startswith(PACKAGE):
+            return None
+        lines += event == "line"
+        return trace
+
+    def task(report: int) -> None:
+        threading.settrace(trace)
+        sys.settrace(trace)
+        write_batches(folder, work, 0, 0, lambda number: None)
+        sys.settrace(None)
+        os.write(report, f"{lines}\n".encode())
+
+    pid, told = in_child(task)
+    (text,) = told
+    os.waitpid(pid, 0)
+    return int(text)
+
+
+def write_batches(
+    folder: Path, work: Workload, first: int, turn: int, tell: Callable[[int], object]
+) -> None:
+    """Write the batches of a round, and tell of each that is written."""
+    view = work.open(LocalStorage(folder), turn)
+    for number in range(first, first + WRITES_PER_ROUND):
+        work.apply(view, work.plan(number))
+        tell(number)
+    view.settle()
+
+
 def write_round(
     folder: Path, work: Workload, first: int, turn: int, kill_at_line: int | None
 ) -> tuple[int, Iterator[str]]:
@@ -160,11 +195,7 @@ def write_round(
     def task(report: int) -> None:
         if kill_at_line is not None:
             kill_after_lines(kill_at_line)
-        view = work.open(LocalStorage(folder), turn)
-        for number in range(first, first + WRITES_PER_ROUND):
-            work.apply(view, work.plan(number))
-            os.write(report, f"{number}\n".encode())
-        view.settle()
+        write_batches(folder, work, first, turn, lambda number: os.write(report, f"{number}\n".encode()))
 
     return in_child(task)
 
@@ -196,12 +227,12 @@ def campaign(folder: Path, work: Workload, kills: int, seed: int) -> int:
     chance = random.Random(seed)
     reference = work.nothing
     number = rounds = killed = failures = 0
-    longest = 400
+    longest = lines_of_round(folder.with_name("counted"), work)
     while killed < kills:
         rounds += 1
         by_line = killed % 4 != 3
-        # Spread over the whole round: the first runs find out how many lines a round has.
-        line = chance.randrange(1, longest + max(400, longest // 2)) if by_line else None
+        # Spread over the whole round; some rounds have more lines than the one that was counted.
+        line = chance.randrange(1, longest + 400) if by_line else None
         pid, acknowledged = write_round(folder, work, number, rounds, line)
         if line is None:
             time.sleep(chance.random() * 0.4)

@@ -98,6 +98,26 @@ def test_materialize_push_and_write_append(store):
     assert read(store)[0][0] == ["d", "c", "b", "late"]
 
 
+@pytest.mark.parametrize("sealed", [False, True])
+def test_the_timestamp_of_a_row_never_goes_backwards(store, sealed):
+    lists = Lists(store, "history", "read")
+
+    def timestamp():
+        answer = store.get_online_features(["history:read"], [{"user_id": 1}]).proto
+        return answer.results[-1].event_timestamps[0].ToDatetime(UTC)
+
+    lists.add([1], ["a"], [ago(hours=5)])
+    for late in (ago(hours=9), ago(days=3)):
+        if sealed:
+            assert open_view(store, "history").seal()
+        lists.add([1], ["late"], [late])
+        assert timestamp() == ago(hours=5)
+    lists.remove([1], "a")
+    assert timestamp() == ago(hours=5)
+    lists.add([1], ["b"], [ago(hours=1)])
+    assert timestamp() == ago(hours=1)
+
+
 def test_items_without_times_of_their_own_have_that_of_their_row(make_store, tmp_path):
     store = make_store(make_view(tmp_path, times=False))
     store.write_to_online_store("history", frame([(1, ["a", "b"], None, ago(days=1))]))
