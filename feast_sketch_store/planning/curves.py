@@ -20,7 +20,9 @@ from feast_sketch_store.planning.plan import Estimate, Point
 from feast_sketch_store.planning.sample import Kept, Sample, spread_of_total
 from feast_sketch_store.planning.sealed_sets import build_sets, vocabulary_bytes
 from feast_sketch_store.rows.formulas import Formula
+from feast_sketch_store.structures.compact_sets import COMPACT_SETS, CompactSets
 from feast_sketch_store.structures.goals import BLOOM, WEIGHTED_BLOOM
+from feast_sketch_store.structures.set_columns import SetColumns
 from feast_sketch_store.structures.sizing import AnyFacts, FactClass, WeightedFacts, size_for_rates
 from feast_sketch_store.succinct.fingerprints import expected_bits
 from feast_sketch_store.succinct.golomb_sets import GolombSets, ideal_bits, starts_bytes
@@ -84,6 +86,7 @@ def candidates(sample: Sample, presence_error_rate: float, grid: Grid) -> list[C
         [bloom(sample, presence_error_rate, rate) for rate in grid.error_rates],
         [weighted_bloom(sample, presence_error_rate, ratio) for ratio in grid.noise_ratios],
         [sets(sample, presence_error_rate)],
+        [compact_sets(sample, presence_error_rate)],
         list(_popular_sets(sample, presence_error_rate, grid.shares)),
         list(_popular_bloom(sample, presence_error_rate, grid.cut_shares, grid.cut_rates)),
     )
@@ -148,6 +151,13 @@ def sets(sample: Sample, presence_error_rate: float, threshold: float | None = N
     return sets_of(sample, presence_error_rate, kept, POPULAR_SETS, kept_text(sample, kept), tags)
 
 
+def compact_sets(sample: Sample, presence_error_rate: float) -> Candidate:
+    """Exact sets of all values in count trees."""
+    tags = {"sketch.structure": COMPACT_SETS}
+    everything = sample.everything
+    return sets_of(sample, presence_error_rate, everything, COMPACT_SETS, "exact", tags, CompactSets)
+
+
 def sets_of(
     sample: Sample,
     presence_error_rate: float,
@@ -155,10 +165,11 @@ def sets_of(
     curve: str,
     label: str,
     tags: Mapping[str, str] | Mapping[str, Mapping[str, str]],
+    kind: type[SetColumns] = SetColumns,
 ) -> Candidate:
     """Exact sets of some values; the tags are those of every feature, or per feature."""
     rates = {name: np.zeros(len(counts)) for name, counts in sample.kept_counts(kept).items()}
-    size, of_values, row_bits = _sets_bytes(sample, kept, presence_error_rate)
+    size, of_values, row_bits = _sets_bytes(sample, kept, presence_error_rate, kind)
     # A bit for each entity's timestamp, of few different ones; more take a bit more.
     beside = sample.num_entities / 8 + of_values - sample.vocabulary_bytes(kept)
     return as_candidate(sample, curve, label, size, kept, rates, tags, beside, row_bits)
@@ -315,7 +326,7 @@ def shapes_of(sample: Sample, kept: Kept, presence_error_rate: float) -> FactCla
 
 
 def _sets_bytes(
-    sample: Sample, kept: Kept, presence_error_rate: float
+    sample: Sample, kept: Kept, presence_error_rate: float, kind: type[SetColumns]
 ) -> tuple[float, float, NDArray[np.float64]]:
     """Bytes of the sets of all entities: the codes, where they begin, and the list of entities.
 
@@ -324,7 +335,7 @@ def _sets_bytes(
     Them, the bytes of the vocabularies, and the bits of the codes of each sampled entity, float64[n].
     """
     parts = {name: feature.cut(kept[name]) for name, feature in sample.features.items()}
-    columns = build_sets(parts, len(sample))
+    columns = build_sets(parts, len(sample), kind)
     built = columns.sets
     code_bits = built.num_bits * sample.scale
     if sample.scale > 1:

@@ -10,13 +10,14 @@ from feast_sketch_store.structures import registry
 from feast_sketch_store.structures.base import Structure
 from feast_sketch_store.structures.bloom import BloomTable
 from feast_sketch_store.structures.clustered import ClusteredFilters
+from feast_sketch_store.structures.compact_sets import CompactSets
 from feast_sketch_store.structures.costs import Popularity, index_bytes, packed_bytes
 from feast_sketch_store.structures.goals import NOISE_RATIO, Goal, Offer
 from feast_sketch_store.structures.set_columns import SetColumns
 from feast_sketch_store.structures.sizing import size_for_rates
 
 # `curves` and `clustered` compute the points of these, in more detail than an offer.
-_KNOWN = (BloomTable, SetColumns, ClusteredFilters)
+_KNOWN = (BloomTable, SetColumns, CompactSets, ClusteredFilters)
 
 
 def candidates(sample: Sample, presence_error_rate: float, noise_ratios: Sequence[float]) -> list[Candidate]:

@@ -295,7 +295,8 @@ def test_exact_features_have_no_vocabulary_to_overflow(make_harness, make_value)
         ({"sketch.codec": "membership"}, "does not take"),
         (
             {"sketch.codec": "precise"},
-            "backing, binned, categorical, cluster, counts, exact, list, membership, score, static",
+            "must be one of backing, binned, categorical, cluster, counts, exact, list, membership, score, "
+            "static",
         ),
         ({"sketch.codec": "exact", "sketch.error_rate": "0.1"}, "have no effect: sketch.error_rate"),
         ({"sketch.codec": "exact", "sketch.bins": "9"}, "no sketch.codec but 'binned'"),

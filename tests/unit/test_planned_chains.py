@@ -1,0 +1,49 @@
+"""Features that imply each other are priced together, as a seal codes them."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from feast_sketch_store.layers import Goal
+from feast_sketch_store.planning.curves import compact_sets, sets
+from feast_sketch_store.structures.goals import NOISE_RATIO
+from tests.unit.test_planning import HEADER_BYTES, PRESENCE, draw, feature_of, sample_of, sealed_as_sets, zipf
+
+NUM_ROWS = 2_000
+PRICED = {"sets": sets, "compact_sets": compact_sets}
+
+
+@pytest.fixture(scope="module")
+def chain():
+    """Three features: of what is shown most is viewed, and of that some is liked; bool[n, V] each."""
+    chance = np.random.default_rng(8)
+    shown = draw(zipf(300, 12), NUM_ROWS, 9)
+    viewed = shown & (chance.random(shown.shape) < 0.6)
+    return [shown, viewed, viewed & (chance.random(shown.shape) < 0.2)]
+
+
+@pytest.mark.parametrize("structure", PRICED)
+def test_a_chain_of_features_has_the_size_of_its_seal(chain, structure):
+    values = pa.array(np.arange(300))
+    layer = sealed_as_sets([(has, values) for has in chain], Goal(NOISE_RATIO, 0.1, structure))
+    point = PRICED[structure](sample_of(*map(feature_of, chain)), PRESENCE).point
+    of_timestamps = NUM_ROWS / 8  # which are all alike here
+    assert point.memory_bytes - HEADER_BYTES - of_timestamps == pytest.approx(layer.size_bytes, rel=0.02)
+    assert point.settings == {f"f{number}": {"sketch.structure": structure} for number in range(3)}
+
+
+@pytest.mark.parametrize("structure", PRICED)
+def test_together_they_cost_less_than_one_by_one(chain, structure):
+    price = PRICED[structure]
+    together = price(sample_of(*map(feature_of, chain)), PRESENCE).point
+    alone = [price(sample_of(feature_of(has)), PRESENCE).point for has in chain]
+    facts = [int(has.sum()) for has in chain]
+    each = sum(point.table_bits_per_fact * n for point, n in zip(alone, facts, strict=True))
+    index = 2 * NUM_ROWS * 24  # bits of two more lists of entities, at most
+    assert together.table_bits_per_fact * sum(facts) < 0.95 * (each - index)
+
+
+def test_count_trees_are_the_smaller_ones(chain):
+    sample = sample_of(*map(feature_of, chain))
+    small, usual = compact_sets(sample, PRESENCE).point, sets(sample, PRESENCE).point
+    assert small.table_bits_per_fact < usual.table_bits_per_fact
