@@ -59,7 +59,8 @@ FUNCTIONS = {  # with their parameters, in order: the package passes most of the
     ),
 }
 ATTRIBUTES = {"_versioned_read_supported", "_online_store", "ONLINE_STORE_CLASS_FOR_TYPE"}
-OF_CLIENTS = {"_get_conn"}  # behind client libraries that are not here
+# Behind client libraries that are not here.
+OF_CLIENTS = {"_get_conn", "_get_session", "_keyspace", "_cluster", "_get_table_name"}
 OF_ENGINES = {"_get_feature_view_spark_session"}  # behind packages that are not here; see tests/engines
 HOOKS = {*FUNCTIONS, *ATTRIBUTES, *OF_CLIENTS, *OF_ENGINES}
 PUBLIC_BY_NAME = {  # and undocumented
