@@ -176,9 +176,7 @@ def lines_of_round(folder: Path, work: Workload) -> int:
     return int(text)
 
 
-def write_batches(
-    folder: Path, work: Workload, first: int, turn: int, tell: Callable[[int], object]
-) -> None:
+def write_batches(folder: Path, work: Workload, first: int, turn: int, tell: Callable[[int], object]) -> None:
     """Write the batches of a round, and tell of each that is written."""
     view = work.open(LocalStorage(folder), turn)
     for number in range(first, first + WRITES_PER_ROUND):
