@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 from unittest import mock
 
 import pyarrow as pa
+import pytest
 from feast.protos.feast.types.Value_pb2 import StringSet, Value
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,8 +13,11 @@ from feast_sketch_store.layers import ExactLayer, FeatureBudget, build_layer
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import deletions, encode, newest_rows, to_arrow
 from tests.helpers.keys import user_hashes, user_key
+from tests.helpers.length import by_length
 
-REPEATABLE = settings(derandomize=True, deadline=None, database=None)
+pytestmark = pytest.mark.has_long_form
+
+REPEATABLE = settings(derandomize=True, deadline=None, database=None, max_examples=by_length(50, 100))
 CODECS = [FeatureCodec("viewed", "string_set_val"), FeatureCodec("name", "string_val")]
 NAMES = ["viewed", "name"]
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -81,10 +81,26 @@ def state(request, tmp_path_factory):
     return view.current()
 
 
-def slow(state, user, expire_before=NO_TIMESTAMP):
-    answers = state.read(hash_entity_keys([key(user)]), FEATURES, expire_before)
-    found = [answer for answer in answers if len(answer.found)]
-    return to_rows(answers, 1)[0], found[0].features if found else {}
+def slow(state, users, expire_before=NO_TIMESTAMP):
+    """Per user its row, its ids of each feature, and which of 600 numbers it has viewed."""
+    answers = state.read(hash_entity_keys([key(user) for user in users]), FEATURES, expire_before)
+    ids, viewed = {}, {}
+    for answer in answers:
+        features = answer.features
+        numbers = features["viewed"].decoder.vocabulary.find(pa.array(np.arange(600)))
+        has = features["viewed"].contains(numbers)
+        for row, place in enumerate(answer.found.tolist()):
+            ids[place] = {
+                name: feature.symbols[feature.indptr[row] : feature.indptr[row + 1]]
+                for name, feature in features.items()
+            }
+            viewed[place] = has[row]
+    rows = to_rows(answers, len(users))
+    nothing = np.zeros(600, np.bool_)
+    return [
+        (user, rows[place], ids.get(place, {}), viewed.get(place, nothing))
+        for place, user in enumerate(users)
+    ]
 
 
 @pytest.mark.parametrize("days", [None, 1])
@@ -94,8 +110,7 @@ def test_rows_and_values_are_the_same(state, days):
     rows, refused, found = state.prepared(FEATURES), 0, 0
     prepared = {name: state.prepared((name,)) for name in (*SETS, *SCALARS)}
     random = np.random.default_rng(2)
-    for user in USERS:
-        wanted, answers = slow(state, user, expire_before)  # which checks blocks that were not
+    for user, wanted, ids, has in slow(state, USERS, expire_before):  # which checks blocks that were not
         ask = single.hash_entity_key(key(user)), expire_before
         row = single.read_row(rows, ask[0], FEATURES, expire_before)
         if row is None:
@@ -104,14 +119,12 @@ def test_rows_and_values_are_the_same(state, days):
         assert row == wanted
         found += wanted[1] is not None
         for name, one in prepared.items():
-            symbols = answers[name].symbols if name in answers else np.zeros(0, np.int32)
+            symbols = ids.get(name, np.zeros(0, np.int32))
             np.testing.assert_array_equal(np.frombuffer(one.ids(*ask) or b"", np.int32), symbols)
             weights = random.normal(size=500)
             assert one.score(*ask, weights) == pytest.approx(weights[symbols].sum())
-        candidates, out, has = pa.array(np.arange(600)), np.ones(600, np.bool_), np.zeros(600, np.bool_)
-        if "viewed" in answers:
-            has = answers["viewed"].contains(answers["viewed"].decoder.vocabulary.find(candidates))[0]
-        prepared["viewed"].contains_numbers(*ask, kernel.SEED, candidates.to_numpy(), out)
+        out = np.ones(600, np.bool_)
+        prepared["viewed"].contains_numbers(*ask, kernel.SEED, np.arange(600), out)
         np.testing.assert_array_equal(out, has)
     assert found > 150
     assert refused <= 0.05 * NUM_ROWS
