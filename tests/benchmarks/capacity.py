@@ -8,6 +8,7 @@ count.
 """
 
 import datetime
+import itertools
 import json
 import re
 import resource
@@ -32,8 +33,9 @@ from feast_sketch_store.rows.arrow_rows import from_columns
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.structures.goals import Goal
+from feast_sketch_store.view.opening import open_view
+from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
-from feast_sketch_store.view.view import View
 
 VOCABULARY = 10_000
 BATCH = 10_000  # rows, what Spark hands over at once
@@ -42,6 +44,7 @@ NOON = datetime.datetime(2026, 5, 1, 12, tzinfo=datetime.UTC)
 CODEC = FeatureCodec("viewed", "int64_set_val")
 GOAL = Goal("noise_ratio", 0.1)  # the default of the option error_rate, which makes sets here
 WATCH_SECONDS = 0.005
+SHARDS = (1, 16)
 
 
 def run(*, quick: bool, long: bool = False) -> None:
@@ -53,10 +56,11 @@ def run(*, quick: bool, long: bool = False) -> None:
         "pyarrow",
     )
     lines = []
-    for num_facts in [*sizes, *([100_000_000] if long else [])]:
+    for num_facts, shards in itertools.product([*sizes, *([100_000_000] if long else [])], SHARDS):
         with temporary_folder() as folder:
+            arguments = [str(folder), str(num_facts // FACTS_PER_ENTITY), str(shards)]
             done = subprocess.run(
-                [sys.executable, "-W", "ignore", __file__, str(folder), str(num_facts // FACTS_PER_ENTITY)],
+                [sys.executable, "-W", "ignore", __file__, *arguments],
                 capture_output=True,
                 text=True,
                 check=True,
@@ -64,10 +68,11 @@ def run(*, quick: bool, long: bool = False) -> None:
         found: dict[str, float] = json.loads(done.stdout)
         per_fact = [found[name] / num_facts for name in ("memory", "log", "base", "order")]
         cpu = [found[name] / num_facts * 1e6 for name in ("fill", "seal")]
-        lines.append([f"{num_facts:,}", *map(number, cpu), *map(number, per_fact)])
+        lines.append([f"{num_facts:,}", str(shards), *map(number, cpu), *map(number, per_fact)])
     print_table(
         [
             "facts",
+            "shards",
             "fill, s of CPU a million",
             "seal, s of CPU a million",
             "memory of the seal, bytes a fact",
@@ -145,18 +150,19 @@ def _watched(found: dict[str, Any]) -> Iterator[None]:
     watcher.join()
 
 
-def _fill_and_seal(folder: Path, num_users: int) -> None:
-    settings = ViewSettings("history", 1e-5, {"viewed": FeatureSettings(CODEC, GOAL, 10**6)})
-    view = View(LocalStorage(folder / "view"), settings)
+def _fill_and_seal(folder: Path, num_users: int, num_shards: int) -> None:
+    features = {"viewed": FeatureSettings(CODEC, GOAL, 10**6)}
+    settings = ViewSettings("history", 1e-5, features, num_shards=num_shards)
+    view: Any = open_view(LocalStorage(folder / "view"), settings, SealPolicy(by_job=True))
     fill = 0.0
-    files = []
+    files: list[Any] = []
     for table in _tables(num_users):
         before = _processor_seconds()
         rows = from_columns(table, [CODEC], {"user_id": "int64_val"})
         files += view.stage([rows], "job-")
         fill += _processor_seconds() - before
     view.commit_staged(files)
-    log = sum(file.size_bytes for file in files)
+    log = sum(file.file.size_bytes for file in files)
     del table, rows
     pa.default_memory_pool().release_unused()
     found: dict[str, Any] = {"fill": fill, "log": log}
@@ -164,10 +170,11 @@ def _fill_and_seal(folder: Path, num_users: int) -> None:
     with _watched(found):
         assert view.seal()
     found["seal"] = _processor_seconds() - before
-    sealed = view.sealed()
-    assert sealed is not None
-    print(json.dumps(found | {part: file.size_bytes for part, file in sealed[1].manifest().files.items()}))
+    for part in view.parts.values():
+        for name, file in part.published()[0].manifest().files.items():
+            found[name] = found.get(name, 0) + file.size_bytes
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":
-    _fill_and_seal(Path(sys.argv[1]), int(sys.argv[2]))
+    _fill_and_seal(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
