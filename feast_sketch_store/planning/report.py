@@ -173,6 +173,7 @@ def _embedded(plan: Plan) -> str:
                 "noise_ratio": _finite(point.noise_ratio),
                 "kept_share": _finite(point.kept_share),
                 "auc": _bounds(point.auc),
+                "uplift": _bounds(point.uplift),
                 "fields": fields_text(plan, point),
             }
             for point in plan.points

@@ -174,6 +174,7 @@ def test_every_point_is_in_the_embedded_data():
     assert data["auc_exact"] == vars(given.auc_exact)
     for drawn, original in zip(data["points"], given.points, strict=True):
         expected = {**vars(original), "auc": original.auc and vars(original.auc)}
+        expected["uplift"] = original.uplift and vars(original.uplift)
         for name in ("settings", "memory_low", "memory_high"):
             del expected[name]
         assert {name: value for name, value in drawn.items() if name != "fields"} == expected
