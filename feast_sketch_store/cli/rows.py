@@ -221,7 +221,7 @@ def _typed(row: Any, types: dict[str, str], where: str) -> dict[str, Any]:
             typed[key] = int(value) if is_text_of_integer else value
         except ValueError as error:
             raise click.UsageError(
-                f"{where}: join key {key!r} is {types[key]}, and {value!r} is no whole number. "
+                f"{where}: join key {key!r} is {types[key]}, and {value!r} is not a whole number. "
                 "Nothing was deleted"
             ) from error
     return typed

@@ -39,7 +39,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
     default=maintenance.WATCH_INTERVAL_SECONDS,
     show_default=True,
     metavar="SECONDS",
-    help="With --watch: between two looks.",
+    help="With --watch: how often to check.",
 )
 @click.option(
     "--share",

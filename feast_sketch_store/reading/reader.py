@@ -533,7 +533,7 @@ class SketchReader:
         """
         codec, hashes = self._codec(feature), self.hash(entities)
         if not codec.is_list:
-            raise UnsupportedFeatureError(f"feature {feature!r} of view {self._name!r} is no list")
+            raise UnsupportedFeatureError(f"feature {feature!r} of view {self._name!r} is not a list")
         since = since_of(min_timestamp, self._ttl_microseconds)
 
         def read(state: AnyState) -> RaggedLists:

@@ -134,7 +134,7 @@ class ObjectFreshLog(FreshLog):
         name = _name(identity, number)
         content, source = self._storage.read(name), self._storage.where(name)
         if decode_segment_head(content, source) != SegmentHead(identity, number):
-            raise DamagedFileError(f"{source}: bears the name of another record, or is cut off")
+            raise DamagedFileError(f"{source}: has the name of another record, or is cut off")
         records = list(decode_records(content[SEGMENT_HEAD_BYTES:], number, SEGMENT_HEAD_BYTES, source))
         if len(records) != 1 or records[0].end != len(content):
             raise DamagedFileError(f"{source}: holds {len(records)} whole records and not one")
@@ -221,7 +221,7 @@ class ObjectFreshLog(FreshLog):
         except FileExistsAlreadyError:
             identity = self._identity()
             if identity is None:
-                raise StorageError(f"{self.where}: the view was dropped meanwhile") from None
+                raise StorageError(f"{self.where}: the view was dropped during the write") from None
             return Cursor("", "", identity, 0, 0)
         return Cursor("", "", head.identity, 0, 0)
 

@@ -38,7 +38,7 @@ def converted(number: Any, source: str, target: str) -> Any:
     if target in _INTEGERS:
         least, greatest = _INTEGERS[target]
         if not math.isfinite(number) or number != int(number):
-            raise ValueError("which is no whole number")
+            raise ValueError("which is not a whole number")
         if not least <= number <= greatest:
             raise ValueError(f"which is not between {least} and {greatest}")
         return bool(number) if target == "bool" else int(number)

@@ -25,4 +25,4 @@ class Listing:
 
     def __post_init__(self) -> None:
         if self.resolution_microseconds < 1 or (self.limit is not None and self.limit < 1):
-            raise ValueError(f"{self} cannot be: a resolution and a limit are at least 1")
+            raise ValueError(f"{self} is not possible: a resolution and a limit must be at least 1")

@@ -89,7 +89,7 @@ class ListCode:
             or self.run_widths.max(initial=0) > MAX_WIDTH
             or self.num_symbols >= 2**31
         ):
-            raise ValueError("lists cannot be coded so")
+            raise ValueError("the codes do not fit the lists")
 
     @property
     def num_symbols(self) -> int:

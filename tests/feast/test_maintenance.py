@@ -256,7 +256,7 @@ class TestDelete:
         [
             ('{"user_id": 1', "line 2 of --file is not a JSON"),
             ("[1]", "not a JSON object"),
-            ('{"user_id": "x"}', "'x' is no whole"),
+            ('{"user_id": "x"}', "'x' is not a whole"),
         ],
     )
     def test_a_line_that_does_not_parse_is_named(self, run, store, tmp_path, line, message):
@@ -275,7 +275,7 @@ class TestDelete:
             (["history", "uid=7"], "join keys ['user_id']"),
             (
                 ["history", "user_id=seven"],
-                "user_id=seven: join key 'user_id' is INT64, and 'seven' is no whole",
+                "user_id=seven: join key 'user_id' is INT64, and 'seven' is not a whole",
             ),
             (["history", "user_id=1", "user_id=2.5"], "user_id=2.5: join key 'user_id'"),
             (["nonsense", "user_id=7"], "it has: empty, history, scratch"),

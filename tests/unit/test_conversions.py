@@ -49,8 +49,8 @@ def test_what_can_be_meant_is_converted(make_value, target, source, number, kept
     [
         ("int64_val", "string_val", "7", r"has string_val '7'; correct"),
         ("int32_val", "int64_val", 2**40, r"1099511627776, which is not between -2147483648 and 2147483647"),
-        ("int64_val", "double_val", 1.5, r"1\.5, which is no whole number"),
-        ("int64_val", "double_val", math.nan, r"nan, which is no whole number"),
+        ("int64_val", "double_val", 1.5, r"1\.5, which is not a whole number"),
+        ("int64_val", "double_val", math.nan, r"nan, which is not a whole number"),
         ("int64_val", "double_val", 1e300, "not between"),
         ("int64_val", "double_val", 2.0**63, "not between"),
         ("float_val", "double_val", 1e300, "too large for a 32-bit float"),
@@ -68,7 +68,7 @@ def test_what_cannot_be_meant_is_refused_with_row_and_value(make_value, target, 
 
 def test_an_element_is_refused_by_its_value(make_value):
     values = [make_value("int64_list_val", [1]), make_value("double_list_val", [1.0, 2.5])]
-    with pytest.raises(RowError, match=r"row 1 of the batch has double_list_val 2\.5, which is no whole"):
+    with pytest.raises(RowError, match=r"row 1 of the batch has double_list_val 2\.5, which is not a whole"):
         FeatureCodec("x", "int64_list_val").to_arrow(values)
 
 

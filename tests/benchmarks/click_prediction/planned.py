@@ -54,7 +54,7 @@ def compare(task: Task, share: float) -> None:
                     false = (sum(m[task.written].nnz for m in shown.values()) - true) / len(task.written)
                     lines.append(
                         [
-                            f"{curve}, {point.label}",
+                            f"{point.curve}, {point.label}",
                             *(f"{number(b / 1e3)}" for b in (point.memory_bytes, size)),
                             f"{point.memory_bytes / size:.3f}",
                             *(number(f) for f in (point.false_per_read, false)),
