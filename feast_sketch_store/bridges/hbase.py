@@ -6,6 +6,7 @@ bytes, and never returns them.
 
 import struct
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -74,6 +75,9 @@ class HBaseBridge(HashOrderedBridge):
         return OtherRow(entity, values_of(content, self.view), event, moment)
 
     def _called(self, call: Any) -> Any:
+        # The Thrift server ends connections that were idle for a minute. The pool connects anew.
+        with suppress(TException, OSError):
+            return call()
         try:
             return call()
         except (TException, OSError) as error:

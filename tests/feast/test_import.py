@@ -39,10 +39,12 @@ from tests.helpers.cql_server import running_cql
 from tests.helpers.google_fakes import BigtableInMemory, DatastoreInMemory
 from tests.helpers.hbase_server import running_hbase
 from tests.helpers.keys import entity_key
+from tests.helpers.length import by_length
 from tests.helpers.processes import PATIENCE_SECONDS, warm_context
 from tests.helpers.redis_server import running_cluster, running_redis
 from tests.helpers.sql_servers import running_mariadb, running_postgres
 
+WALKED = by_length(2_000, 50_000)  # entities
 NOON = datetime(2026, 5, 1, 12, 0, 0, 123456, tzinfo=UTC)
 _CASSANDRA = "feast.infra.online_stores.cassandra_online_store"
 STORES = {
@@ -156,6 +158,10 @@ def other(request, tmp_path, monkeypatch):
     }[request.param]()
     if request.param == "cassandra":
         options["protocol_version"] = 4
+    if (
+        request.param == "scylladb"
+    ):  # it has no such option; the driver leaves sockets open as it tries versions
+        monkeypatch.setattr("cassandra.cluster.Cluster.protocol_version", 4)
     kind = {"cluster": "redis"}.get(request.param, request.param)
     made = Other(tmp_path / "other", kind, options, "p" + tmp_path.name.replace("-", "_"))
     yield made
@@ -482,6 +488,49 @@ def test_command(sqlite, tmp_path):
     told = CliRunner().invoke(cli, [*arguments, "--max-rows-per-second", "100000"])
     assert told.exit_code == 0, told.output
     assert told.stdout.splitlines()[2].split() == ["history", "Sqlite", "exact", "10", "0", "10"]
+
+
+@pytest.mark.has_long_form
+def test_the_walk_of_the_page(redis_port, tmp_path, monkeypatch):
+    """docs/migrating.md as a new user does it: the same answers before and after, and what it shows."""
+    page = (Path(__file__).parents[2] / "docs" / "migrating.md").read_text("utf-8")
+    monkeypatch.chdir(tmp_path)
+    file = Path("feature_store.yaml")
+    options = {"type": "redis", "connection_string": f"127.0.0.1:{redis_port},db=9"}
+    config = {"project": "shop", "provider": "local", "registry": "registry.db", "online_store": options}
+    file.write_text(json.dumps({**config, "entity_key_serialization_version": 3}))  # which is YAML
+    view, user = make_view()
+    pd.DataFrame({"user_id": [0], "event_timestamp": [NOON]}).to_parquet("rows.parquet")
+    store = FeatureStore(".")
+    store.apply([user, view])
+    store._get_provider().online_write_batch(store.config, view, rows_of(range(WALKED)), None)
+    features = [f"history:{name}" for name in FEATURE_NAMES]
+
+    def answered():
+        asked = [{"user_id": number} for number in range(0, WALKED, 7)]
+        answer = FeatureStore(".").get_online_features(features, asked).to_dict()
+        return {
+            name: [set(v) if isinstance(v, set) else v for v in column] for name, column in answer.items()
+        }
+
+    def run(*arguments):
+        done = CliRunner().invoke(cli, arguments, catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    before = answered()
+    surveyed = run("survey", "--from", "feature_store.yaml")
+    assert surveyed.splitlines()[2].split()[:3] == ["history", "Redis", f"{WALKED:,}"]
+    file.rename("old_feature_store.yaml")
+    file.write_text(
+        json.dumps({**config, "online_store": {"type": "sketch"}, "entity_key_serialization_version": 3})
+    )
+    FeatureStore(".").apply([user, view])
+    run("import", "history", "--from", "old_feature_store.yaml", "--dry-run")
+    imported = run("import", "history", "--from", "old_feature_store.yaml")
+    shown = re.search(r"```\n(view +from .*?)```", page, re.DOTALL)[1].replace("50,000", f"{WALKED:,}")
+    assert imported.split() == shown.split()
+    assert answered() == before
 
 
 @pytest.mark.parametrize("length", range(1, 34))

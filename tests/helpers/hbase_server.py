@@ -76,7 +76,7 @@ def running_hbase():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    server = make_server(types.Hbase, _Tables(types), "127.0.0.1", port)
+    server = make_server(types.Hbase, _Tables(types), "127.0.0.1", port, client_timeout=None)
     server.daemon = True
     thread = threading.Thread(target=server.serve, daemon=True)
     thread.start()

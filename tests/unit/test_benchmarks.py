@@ -1,4 +1,4 @@
-"""Benchmarks are no tests, but they begin: their imports are there, and they take what `run.py` hands over."""
+"""Benchmarks are no tests, but they begin: their imports are there, and they take what `run.py` gives."""
 
 import json
 import sys
