@@ -16,6 +16,7 @@ from feast_sketch_store.errors import PlanError
 from feast_sketch_store.planning.curves import Candidate, sets, threshold_of_share, weighted_bloom
 from feast_sketch_store.planning.plan import Estimate, Point
 from feast_sketch_store.planning.sample import Sample
+from feast_sketch_store.structures.compact_sets import COMPACT_SETS
 from feast_sketch_store.structures.sizing import AUTO_NOISE_RATIO
 
 _AUC_LOSS = 0.001  # from the best point that is worth its bytes
@@ -131,13 +132,14 @@ def choose_point(points: Sequence[Point], target: PlanTarget) -> int:
 
     Parameters
     ----------
-    points : those without settings belong to other stores and are never chosen.
+    points : those without settings belong to other stores and are never chosen. Count trees, which are read
+        several times as slowly, are chosen where only they fit a memory.
 
     Raises
     ------
     PlanError : none meets it.
     """
-    numbers = [number for number, point in enumerate(points) if point.settings]
+    numbers = _usual(points)
     whole = [n for n in numbers if points[n].kept_share == 1.0]
 
     def size(number: int) -> float:
@@ -145,6 +147,9 @@ def choose_point(points: Sequence[Point], target: PlanTarget) -> int:
 
     if target.memory_bytes is not None:
         fitting = [n for n in numbers if size(n) <= target.memory_bytes]
+        if not any(points[n].noise_ratio == 0 and points[n].kept_share == 1.0 for n in fitting):
+            slow = [n for n, point in enumerate(points) if point.curve == COMPACT_SETS]
+            fitting += [n for n in slow if size(n) <= target.memory_bytes]
         if not fitting:
             raise PlanError(
                 f"nothing fits in {target.memory_bytes:,.0f} bytes: the smallest structure "
@@ -192,8 +197,8 @@ def knee(points: Sequence[Point]) -> int:
     has_auc = any(point.auc for point in points)
     quality = {
         number: _auc(point) if has_auc else _f1(point)
-        for number, point in enumerate(points)
-        if point.settings and (point.auc or not has_auc)
+        for number, point in ((number, points[number]) for number in _usual(points))
+        if point.auc or not has_auc
     }
     envelope: list[int] = []
     for number in sorted(quality, key=lambda n: (points[n].memory_bytes, -quality[n])):
@@ -210,6 +215,11 @@ def knee(points: Sequence[Point]) -> int:
         return gains[place] - (logs[place] - logs[0]) / width
 
     return envelope[max((n for n, gain in enumerate(gains) if gain >= 0.5), key=above)]
+
+
+def _usual(points: Sequence[Point]) -> list[int]:
+    """The numbers of points that this store has and that are read at the usual speed."""
+    return [n for n, point in enumerate(points) if point.settings and point.curve != COMPACT_SETS]
 
 
 def _auc(point: Point) -> float:

@@ -5,6 +5,7 @@ import pyarrow as pa
 import pytest
 
 from feast_sketch_store.layers import Goal
+from feast_sketch_store.planning.choice import PlanTarget, choose_point, knee
 from feast_sketch_store.planning.curves import compact_sets, sets
 from feast_sketch_store.structures.goals import NOISE_RATIO
 from tests.unit.test_planning import HEADER_BYTES, PRESENCE, draw, feature_of, sample_of, sealed_as_sets, zipf
@@ -47,3 +48,13 @@ def test_count_trees_are_the_smaller_ones(chain):
     sample = sample_of(*map(feature_of, chain))
     small, usual = compact_sets(sample, PRESENCE).point, sets(sample, PRESENCE).point
     assert small.table_bits_per_fact < usual.table_bits_per_fact
+
+
+def test_count_trees_are_chosen_where_only_they_fit(chain):
+    sample = sample_of(*map(feature_of, chain))
+    points = [price(sample, PRESENCE).point for price in PRICED.values()]
+    usual, small = (point.memory_bytes for point in points)
+    assert choose_point(points, PlanTarget()) == 0
+    assert choose_point(points, PlanTarget(memory_bytes=usual + 1)) == 0
+    assert choose_point(points, PlanTarget(memory_bytes=(small + usual) / 2)) == 1
+    assert knee(points) == 0
