@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from feast_sketch_store.engines import tasks
+from feast_sketch_store.engines.seal_tasks import DRAFT, run_step, unpack
 from feast_sketch_store.view import worker_views
 
 
@@ -56,3 +57,16 @@ def feasts_write_and_die(batches, serialized_artifacts, mode="online", *, folder
 
 def dying(folder, die):
     return partial(write_and_die, folder=str(folder), die=die)
+
+
+class DyingStep:
+    """The step of a seal, whose process dies once, after its files are written."""
+
+    def __init__(self, folder):
+        self._folder = folder
+
+    def __call__(self, request, artifacts):
+        done = run_step(request, artifacts)
+        if unpack(request)[0]["step"] == DRAFT and first_to_make(Path(self._folder) / "died"):
+            os._exit(1)
+        return done
