@@ -592,8 +592,8 @@ class StateLoader:
             rest = rest.take(np.delete(np.arange(len(rest)), listed))
         if (rest.event_timestamps <= state.sealed.max_event_timestamp).any():
             order = self._order(state.snapshot, None)
-            if not found:
-                return order
+            if len(rest) == len(keys):
+                return order  # of no entity that a delta lists, and so may have deleted
             _, places = find_sorted(order.entity_hashes, rest.entity_hashes)
             found.append(order.take(places))
         if not found:

@@ -280,3 +280,15 @@ def test_deltas_where_nothing_can_be_appended_to():
         life.put([number, 40 + number], f"b{number}", second=1 + number)
         life.seal(as_delta=True)
     assert sum(life.deltas) == 10
+
+
+def test_a_row_after_a_deletion_in_a_delta_is_not_late_for_the_base(life):
+    """Whatever other rows are written with it, of which the base has to be asked."""
+    life.put(range(20), "a", second=8)
+    life.seal()
+    life.delete(2)
+    life.put([30], "b", second=5)  # all rows of the delta are older than the next one of what it deletes
+    life.seal(as_delta=True)
+    life.put([2, 31], "c", second=6)
+    life.check()
+    life.seal(as_delta=True)
