@@ -54,6 +54,9 @@ class Verification:
         self.snapshots += other.snapshots
         self.compared_entities += other.compared_entities
         self.compared_facts += other.compared_facts
+        for kind, versions in other.format_versions.items():
+            for version in versions:
+                self.note_version(kind, version)
         self.leftovers += other.leftovers
         self.problems += other.problems
         return self

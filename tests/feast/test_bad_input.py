@@ -168,7 +168,8 @@ class TestTheLimitOfValues:
 
     @pytest.mark.parametrize("options", [{}, SETS], ids=["filter", "sets"])
     def test_it_is_none_of_scalars_that_may_be_columns(self, make_harness, monkeypatch, options):
-        monkeypatch.setattr("feast_sketch_store.layers.plan._FEW_VALUES", 12)
+        for module in ("plan", "joint"):
+            monkeypatch.setattr(f"feast_sketch_store.layers.{module}.FEW_VALUES", 12)
         harness = make_harness(self.FEATURES, max_vocabulary=10, **options, **SEAL_AT_ONCE)
         structures = []
         for first in (0, 12, 24):

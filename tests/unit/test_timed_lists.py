@@ -144,5 +144,5 @@ def test_a_code_that_cannot_be_is_refused(change):
         "run_widths": np.zeros(5, np.uint8),
     }
     ListCode(**good)
-    with pytest.raises(ValueError, match="cannot be coded so"):
+    with pytest.raises(ValueError, match="do not fit the lists"):
         ListCode(**{**good, **change})
