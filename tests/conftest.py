@@ -19,8 +19,7 @@ gc.disable()
 
 
 def pytest_collection_finish():
-    gc.freeze()
-    gc.enable()
+    gc.enable()  # and no `gc.freeze()`: Hypothesis would not find who refers to its source of chance
 
 
 def pytest_report_header():
