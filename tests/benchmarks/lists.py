@@ -26,7 +26,7 @@ from feast_sketch_store import Lists, open_view
 
 ITEMS, VALUES, NEWEST, DAYS = 200, 20_000, 50, 80
 SKETCH, REDIS, REDIS_LOG = "lists", "redis", "redis, AOF everysec"
-THREADS, SINGLE_ADDS = 64, 2_000
+THREADS, SINGLE_ADDS = 64, 10_000
 BATCH = 10_000
 _SECONDS_PER_DAY = 86_400
 
