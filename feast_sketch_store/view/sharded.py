@@ -29,13 +29,14 @@ from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.names import REBUILD_FOLDER, SEAL_LOCK
 from feast_sketch_store.threads import Threads
 from feast_sketch_store.view import joint_seal, written_values
+from feast_sketch_store.view.background_seals import BackgroundSeals
 from feast_sketch_store.view.sealing import SealPolicy, Sizes, may_have_deltas
 from feast_sketch_store.view.settings import ViewSettings
 from feast_sketch_store.view.shard_files import ShardFile, gathered, shard_of_entry
 from feast_sketch_store.view.shard_map import Routed, ShardMap
 from feast_sketch_store.view.sharded_live import ShardedLiveView, checked_served
 from feast_sketch_store.view.sharded_state import ShardedState
-from feast_sketch_store.view.view import SEALER, Batch, Dropped, View
+from feast_sketch_store.view.view import Batch, Dropped, View
 from feast_sketch_store.view.vocabulary_limit import VocabularyLimit
 
 _logger = logging.getLogger(__name__)
@@ -60,7 +61,7 @@ class PinnedShards(NamedTuple):
     version: int
 
 
-class ShardedView(ShardedLiveView[View]):
+class ShardedView(BackgroundSeals, ShardedLiveView[View]):
     """A feature view with shards in its storage. Safe to use from several threads; methods as of `View`.
 
     **A batch is atomic per shard**: if a write fails, some shards may have their rows and others not. Writing
@@ -113,9 +114,7 @@ class ShardedView(ShardedLiveView[View]):
         """Replace locks that another thread of the parent process may have held when it forked."""
         self._seal_lock = threading.RLock()
         self._limit_lock = threading.Lock()
-        self._sealer_lock = threading.Lock()
-        self._sealer: threading.Thread | None = None
-        self._is_maintained = False
+        self._reset_sealer()
 
     @property
     def settings(self) -> ViewSettings:
@@ -146,10 +145,7 @@ class ShardedView(ShardedLiveView[View]):
 
     def settle(self) -> None:
         """Wait for a seal that runs in the background, if there is one."""
-        with self._sealer_lock:
-            sealer = self._sealer
-        if sealer is not None:
-            sealer.join()
+        super().settle()
         for shard in self.shards.values():
             shard.settle()
 
@@ -423,40 +419,6 @@ class ShardedView(ShardedLiveView[View]):
             self._maintain()
         elif self._is_due():
             self._maintain_beside()
-
-    def _maintain_beside(self) -> None:
-        """Seal in a thread, unless one is at it."""
-        with self._sealer_lock:
-            if self._is_maintained:
-                return
-            sealer = threading.Thread(target=self._maintain_while_due, name=SEALER)
-            try:
-                sealer.start()
-            except RuntimeError as error:  # the writes are durable, whatever becomes of this
-                _logger.warning(
-                    "%s: cannot be sealed: %s; a later write tries again", self.storage.location, error
-                )
-            else:
-                self._sealer, self._is_maintained = sealer, True
-
-    def _maintain_while_due(self) -> None:
-        is_needed = True
-        while is_needed:
-            is_sealed = False
-            try:
-                is_sealed = self._maintain()
-            finally:
-                with self._sealer_lock:
-                    is_needed = self._is_maintained = is_sealed and self._is_due()
-
-    def _maintain(self) -> bool:
-        """Seal, if it is still time to: whether there are new snapshots."""
-        try:
-            return self._seal_if_due()
-        except SketchStoreError as error:
-            # The rows are durable and readable; a failed seal must not look like a failed write.
-            _logger.warning("%s; the rows are kept, a later write seals them", error)
-            return False
 
     def seal_if_due(self) -> bool:
         """Seal if the policy says that it is time to, whichever process wrote the rows; see `View`."""

@@ -39,6 +39,7 @@ from feast_sketch_store.snapshot.sealed import write_layer
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.names import IMPORT_FOLDER, REBUILD_FOLDER, SEAL_LOCK, staged_files
 from feast_sketch_store.view import written_values
+from feast_sketch_store.view.background_seals import BackgroundSeals
 from feast_sketch_store.view.group_commit import GroupCommit
 from feast_sketch_store.view.live import LiveView, expire_before_of
 from feast_sketch_store.view.process_writes import note_write
@@ -59,7 +60,6 @@ _SNAPSHOTS_KEPT = 2
 _MAX_DEFERRED_ROWS = 4_096
 _MAX_DEFERRED_BYTES = 1 << 20
 
-SEALER = "feast_sketch_store seal"  # the name of threads
 
 Batch: TypeAlias = Sequence[FeastRow] | ListRows | pa.Table
 
@@ -134,7 +134,7 @@ class _Deferred:
         return pa.concat_tables(self.tables[-num_commits:], promote_options="default").combine_chunks()
 
 
-class View(LiveView):
+class View(BackgroundSeals, LiveView):
     """A feature view in its storage. Safe to use from several threads.
 
     Parameters
@@ -176,9 +176,7 @@ class View(LiveView):
         super().reset_locks()
         self._commits: GroupCommit[Batch] = GroupCommit()
         self._seal_lock = threading.RLock()  # one seal, rebuild or vacuum at a time in this process
-        self._sealer_lock = threading.Lock()
-        self._sealer: threading.Thread | None = None  # the latest one
-        self._is_maintained = False  # by that thread
+        self._reset_sealer()
 
     def close(self) -> None:
         """Wait for writes of tasks, a refresh and a seal that are under way."""
@@ -194,13 +192,6 @@ class View(LiveView):
     def prepare(self) -> None:
         """Check early that files can be written, and make the view's folder."""
         self.storage.prepare()
-
-    def settle(self) -> None:
-        """Wait for a seal that runs in the background, if there is one."""
-        with self._sealer_lock:
-            sealer = self._sealer
-        if sealer is not None:
-            sealer.join()
 
     # -- write ---------------------------------------------------------------------------------
 
@@ -612,46 +603,6 @@ class View(LiveView):
                 self._row_log.absorb()
                 with self._refresh_lock:
                     self._state = replace(self._state, unsealed_commits=0)
-
-    def _maintain_beside(self) -> None:
-        """Seal or absorb in a thread, unless one is at it."""
-        with self._sealer_lock:
-            if self._is_maintained:
-                return
-            sealer = threading.Thread(target=self._maintain_while_due, name=SEALER)
-            try:
-                sealer.start()
-            except RuntimeError as error:  # the writes of the commit are durable, whatever becomes of this
-                _logger.warning(
-                    "%s: cannot be sealed: %s; a later write tries again", self.storage.location, error
-                )
-            else:
-                self._sealer, self._is_maintained = sealer, True
-
-    def _maintain_while_due(self) -> None:
-        """Seal or absorb until what was written meanwhile is so little that it can wait."""
-        is_needed = True
-        while is_needed:
-            is_sealed = False
-            try:
-                is_sealed = self._maintain()
-            finally:
-                with self._sealer_lock:  # a commit that comes after this starts another thread
-                    is_needed = self._is_maintained = is_sealed and self._is_due()
-
-    def _maintain(self) -> bool:
-        """Seal or absorb, if it is still time to: of several threads the first one does it.
-
-        Returns
-        -------
-        Whether there is a new snapshot.
-        """
-        try:
-            return self._seal_if_due()
-        except SketchStoreError as error:
-            # The rows are durable and readable; a failed seal must not look like a failed write.
-            _logger.warning("%s; the rows are kept, a later write seals them", error)
-            return False
 
     def seal_if_due(self) -> bool:
         """Seal or absorb if the policy says that it is time to, whichever process wrote the rows.
