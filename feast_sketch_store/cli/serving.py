@@ -9,7 +9,6 @@ from feast import FeatureStore
 from feast_sketch_store.cli.common import plain_errors
 
 _PORT = 6566  # Feast's
-_FILE = click.Path(exists=True, dir_okay=False)
 
 
 @click.command()
