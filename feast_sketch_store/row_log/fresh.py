@@ -43,8 +43,9 @@ from feast_sketch_store.row_log.records import (
 )
 from feast_sketch_store.row_log.tables import TableReader
 from feast_sketch_store.storage.base import MissingFileError, Storage
+from feast_sketch_store.storage.names import APPEND_LOCK, FRESH_FOLDER
 
-_LOCK = "lock"
+_LOCK = APPEND_LOCK.removeprefix(FRESH_FOLDER)
 _END = "end"
 _FAILED = "failed"
 _SEGMENT_NAME = re.compile(r"(\d{20})\.log")
@@ -105,8 +106,11 @@ class Cursor:
     failed: bytes = b""
 
 
-class RewrittenError(Exception):
+class RewrittenError(StorageError):
     """What was read before a place was never acknowledged, and is there no more."""
+
+    def __init__(self, where: str):
+        super().__init__(f"{where}: the log was rewritten or removed while it was read; try again")
 
 
 @dataclass(frozen=True)
@@ -219,10 +223,10 @@ class FreshLog:
             info = self._storage.info(cursor.segment)
             if info is None or info.token != cursor.token or info.size_bytes < cursor.offset:
                 if cursor.failed != failed:
-                    raise RewrittenError
+                    raise RewrittenError(self.where)
                 return None
             if info.modified_at != cursor.modified_at and not self._has_last(cursor):
-                raise RewrittenError
+                raise RewrittenError(self.where)
             if info.size_bytes > cursor.offset:
                 try:
                     content = self._storage.read(cursor.segment, cursor.offset)

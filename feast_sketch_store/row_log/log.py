@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -198,6 +199,11 @@ class RowLog:
 
     def _fresh_behind(self, number: int) -> tuple[list[Commit], Cursor | None]:
         """Fresh commits after a number, perhaps with some before; and the place after them."""
+        while True:
+            with suppress(RewrittenError):  # nobody has seen what was read of it
+                return self._fresh_from(number)
+
+    def _fresh_from(self, number: int) -> tuple[list[Commit], Cursor | None]:
         start = self._fresh.start(number + 1)
         if start is not None and (found := self._fresh.read(start)) is not None:
             return found

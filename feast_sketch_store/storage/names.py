@@ -10,6 +10,7 @@ Above a view there are paths; the view and all below it see a `Storage`.
 import hashlib
 import re
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from feast_sketch_store.errors import SettingsError
@@ -23,13 +24,10 @@ SNAPSHOTS_FOLDER = "snapshots/"
 REBUILD_FOLDER = "rebuild/"  # a store of its own while a rebuild is under way
 IMPORT_FOLDER = "import/"  # the rows of an import that is under way, or goes on when it is run again
 SEAL_LOCK = "seal.lock"
+APPEND_LOCK = f"{FRESH_FOLDER}lock"  # held while somebody appends to the log
 ADVICE_FILE = "advice.json"  # the advice that `feast apply` has printed
 SHARDS_FILE = "shards.json"  # how many shards the view has, see `view.shard_map`
 VOCABULARY_SIZES = "vocabulary_sizes.json"  # what the last seal of a job found, see `view.written_values`
-
-# Of a view: its row log, see `row_log`.
-FRESH_FOLDER = "fresh/"
-ROWS_FOLDER = "rows/"
 
 _PLAIN = re.compile(r"[a-z0-9_][a-z0-9_-]{0,63}")
 _READABLE_CHARACTERS = 40
@@ -79,13 +77,18 @@ def remove_project(store_path: Path, project: str) -> None:
 
 
 def remove_view(storage: Storage) -> None:
-    """Remove all that is stored of a view, when no process seals it.
+    """Remove all that is stored of a view, when no process seals it or appends to it.
 
     Raises
     ------
     StorageError : a file cannot be removed.
     """
-    with storage.lease(SEAL_LOCK, wait=True):
+    with storage.lease(SEAL_LOCK, wait=True), ExitStack() as held:
+        if storage.supports_leases:
+            # Who appends knows where the log ends, and would go on there in the folder of the next one.
+            locks = {info.name for info in storage.walk() if f"/{info.name}".endswith(f"/{APPEND_LOCK}")}
+            for name in sorted(locks | {APPEND_LOCK}):
+                held.enter_context(storage.lease(name, wait=True))
         storage.delete_all()
 
 

@@ -11,8 +11,10 @@ from deltalake import DeltaTable
 from feast_sketch_store.errors import DamagedFileError, RowError, StorageError, UnsupportedFeatureError
 from feast_sketch_store.row_log import START, LogRead, RowLog
 from feast_sketch_store.row_log import log as log_module
+from feast_sketch_store.row_log.fresh import FreshLog
 from feast_sketch_store.row_log.table import Table
 from feast_sketch_store.storage.local import LocalStorage
+from feast_sketch_store.storage.names import remove_view
 
 
 def rows(*names, **more):
@@ -577,3 +579,39 @@ def test_an_append_that_fails_leaves_nothing(log, storage, monkeypatch):
     assert names_of(RowLog(storage).read()) == ["a"]
     log.append(rows("c"))
     assert names_of(log.read()) == ["a", "c"]
+
+
+def test_a_view_is_dropped_between_appends_only(storage, log, monkeypatch):
+    """Who appends knows where the log ends: within a drop it would go on in the folder of the next log."""
+    log.append(rows("a"))
+    checked = RowLog._check_begun
+    drops = []
+
+    def check_while_dropped(self, tail):
+        drop = threading.Thread(target=remove_view, args=(storage,))
+        drop.start()
+        drops.append(drop)
+        drop.join(0.2)
+        assert drop.is_alive()
+        return checked(self, tail)
+
+    monkeypatch.setattr(RowLog, "_check_begun", check_while_dropped)
+    log.append(rows("b"))
+    drops[0].join()
+    assert not storage.path.exists()
+
+
+def test_a_log_that_vanishes_while_it_is_read_is_read_anew(storage, log, monkeypatch):
+    """The mark of a failed append is another one, and the segment is gone: nobody was given its rows."""
+    log.append(rows("a"))
+    opened = FreshLog._open
+
+    def open_and_lose(self, first):
+        start = opened(self, first)
+        monkeypatch.undo()
+        storage.delete([f"fresh/{start.segment}"])
+        storage.note("fresh/failed", b"0123456789abcdef")
+        return start
+
+    monkeypatch.setattr(FreshLog, "_open", open_and_lose)
+    assert log.read() == LogRead()
