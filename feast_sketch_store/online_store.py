@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, TypeVar
 
 import numpy as np
 from feast import Entity, FeatureService, FeatureStore
@@ -22,17 +22,18 @@ from feast.protos.feast.core.Registry_pb2 import Registry as RegistryProto
 from feast.protos.feast.serving.ServingService_pb2 import GetOnlineFeaturesResponse
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey as EntityKeyProto
 from feast.protos.feast.types.Value_pb2 import Value as ValueProto
-from feast.repo_config import FeastConfigBaseModel, RepoConfig
+from feast.repo_config import RepoConfig
 from feast.types import Bytes, FeastType
 from feast.utils import _get_table_entity_values
 from numpy.typing import NDArray
-from pydantic import Field, SecretStr, StrictStr, field_validator, model_validator
+from pydantic import SecretStr
 
 from feast_sketch_store.adapter import backing, planned, single
 from feast_sketch_store.adapter.advice import Hint, advice, summary, untold
-from feast_sketch_store.adapter.backing import FAIL, BackingStore, Steps
+from feast_sketch_store.adapter.backing import BackingStore, Steps
 from feast_sketch_store.adapter.expiry import warn_of_read, warn_of_write
 from feast_sketch_store.adapter.list_updates import updates
+from feast_sketch_store.adapter.options import OnlineStoreOptions
 from feast_sketch_store.adapter.plans import Plan, Plans
 from feast_sketch_store.adapter.responses import (
     Row,
@@ -56,31 +57,20 @@ from feast_sketch_store.rows.codecs import EXACT, FeatureCodec
 from feast_sketch_store.rows.encoding import FeastRow, deletions
 from feast_sketch_store.rows.entity_keys import JoinKeys, hash_entity_keys, join_keys_text
 from feast_sketch_store.storage.base import Storage
-from feast_sketch_store.storage.buckets import check_url, is_url, option_text
+from feast_sketch_store.storage.buckets import is_url
 from feast_sketch_store.storage.names import remove_view
 from feast_sketch_store.storage.stores import StorePlace
-from feast_sketch_store.structures.goals import AUTO
 from feast_sketch_store.view.live import expire_before_of
 from feast_sketch_store.view.opening import AnyView, undivided
 from feast_sketch_store.view.opening import open_view as open_stored_view
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.settings import (
-    DEFAULT_EXPIRED_KEPT_FOR,
-    DEFAULT_PATH,
-    DEFAULT_REFRESH_INTERVAL_SECONDS,
-    RENAMED,
-    VocabularySetting,
     check_files,
     declared_join_keys,
-    duration,
-    error_rate,
-    error_rate_or_auto,
     resolve,
-    structure_name,
     ttl_microseconds,
-    vocabulary_setting,
 )
-from feast_sketch_store.view.shard_map import WriteFence, check_shard_count
+from feast_sketch_store.view.shard_map import WriteFence
 from feast_sketch_store.view.worker_views import is_worker, kept
 
 _logger = logging.getLogger(__name__)
@@ -102,167 +92,8 @@ _Declaration = tuple[
 _Circumstances = tuple[list[tuple[str, FeastType]], timedelta | None, Path | None, "SketchOnlineStoreConfig"]
 
 
-_OwnType = Literal[
-    "sketch", "feast_sketch_store.SketchOnlineStore", "feast_sketch_store.online_store.SketchOnlineStore"
-]
-_OWN_TYPES = get_args(_OwnType)
-
-
-class SketchOnlineStoreConfig(FeastConfigBaseModel):
-    """The ``online_store`` section of ``feature_store.yaml``."""
-
-    type: _OwnType = "sketch"
-    """Selects this store; the class paths work where the short name is not registered."""
-
-    path: StrictStr = DEFAULT_PATH
-    """Folder of the store, relative to the feature repository or absolute, on a local file system; or
-    ``s3://bucket/folder`` or ``az://container/folder``."""
-
-    storage_options: dict[str, SecretStr] = Field(default_factory=dict)
-    """How the object store of a URL is reached: ``endpoint``, ``region``, credentials and more. What is not
-    given comes from the environment."""
-
-    cache_path: StrictStr | None = None
-    """Local folder, relative to the feature repository or absolute, into which one process of a host fetches
-    sealed rows from a bucket, for all to map; None to fetch into the memory of each."""
-
-    role: Literal["writer", "replica"] = "writer"
-    """What a process may do: a replica only reads, and needs no other permission."""
-
-    error_rate: float | Literal["auto"] = "auto"
-    """Probability that a value which an Array or Set lacks is reported as its element; `auto` for the
-    smallest structure that reports at most a tenth as many wrong elements as right ones."""
-
-    structure: str = AUTO
-    """How Arrays and Sets are kept: `bloom`, `weighted_bloom`, `learned_bloom`, `sandwiched_bloom`, `sets`,
-    `compact_sets`, another one that is registered, or `auto` for whichever fits what they are kept for."""
-
-    vocabulary: Any = None
-    """Values of Arrays and Sets that are kept; None for all. See `settings.vocabulary_setting`."""
-
-    presence_error_rate: float = 1e-5
-    """Probability that an entity which was never written is reported as present."""
-
-    scalar_error_rate: float = 1e-5
-    """Probability that a scalar may be reported with another value of its vocabulary."""
-
-    max_vocabulary: int = Field(1_000_000, ge=1)
-    """Distinct values that a feature may have; a write past it is refused."""
-
-    default_codec: Literal["auto", "sketch", "exact"] = "auto"
-    """How a feature without a `sketch.codec` tag is kept: `auto` goes by its type, and refuses none; `sketch`
-    takes types that are made for the sketch, and refuses others; `exact` keeps all but Sets exactly."""
-
-    expire_rows: bool = False
-    """Whether a view's ttl applies to reads and seals. Where it does not, rows stay until they are replaced,
-    as in Feast's SQLite store."""
-
-    expired_kept_for: timedelta = DEFAULT_EXPIRED_KEPT_FOR
-    """How long rows stay on disk after they expired, such as ``7d``. Reads hide them meanwhile, so
-    neither a wrong clock nor a wrong ttl destroys anything."""
-
-    backing_store: dict[str, Any] | None = None
-    """Options of another online store of Feast, ``type`` among them, which keeps what a sketch is not made
-    for: features with ``sketch.codec: backing``, and by default embeddings, JSON, maps and structs."""
-
-    backing_on_error: Literal["fail", "missing"] = FAIL
-    """What a read does while the backing store cannot be reached: `fail`, or answer with its features
-    `missing`."""
-
-    owns_backing: bool = False
-    """Whether a teardown tears down the backing store, too; it removes all that the project has there."""
-
-    shards: int = 1
-    """Into how many shards the rows of a view are divided, a power of two; fixed when the view is created."""
-
-    serve_shards: list[int] | None = None
-    """The shards that this process serves, such as ``[0, 1]``; None for all. Reads of entities of others
-    are refused. Views without shards are served whole."""
-
-    refresh_interval_seconds: float = Field(DEFAULT_REFRESH_INTERVAL_SECONDS, ge=0)
-    """Longest time, in seconds, until a read sees what another process wrote."""
-
-    max_staleness_seconds: float | None = Field(None, gt=0)
-    """How old answers may be, in seconds since the last look at the storage that was answered, for a view to
-    count as ready; None for any age. Reads are answered whatever their age."""
-
-    seal: Literal["auto", "job"] = "auto"
-    """Who seals: `auto` for writes, once ``seal_share`` and ``seal_min_rows`` say so; `job` for `feast-sketch
-    seal` alone, so that a write only appends."""
-
-    seal_share: float = Field(0.25, gt=0)
-    """A write seals the view once the unsealed rows take more than this share of what the sealed ones
-    take, in number or in bytes ..."""
-
-    seal_min_rows: int = Field(1_000, ge=0)
-    """... and are more than this number; until then they are kept exactly."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _check_names(cls, given: Any) -> Any:
-        for old in RENAMED.keys() & set(given if isinstance(given, dict) else ()):
-            raise ValueError(f"the option {old!r} is called {RENAMED[old]!r} now")
-        return given
-
-    @field_validator("error_rate", mode="before")
-    @classmethod
-    def _check_rate_or_auto(cls, rate: Any) -> float | Literal["auto"]:
-        return error_rate_or_auto(rate)
-
-    @field_validator("presence_error_rate", "scalar_error_rate")
-    @classmethod
-    def _check_error_rate(cls, rate: float) -> float:
-        return error_rate(rate)
-
-    @field_validator("expired_kept_for", mode="before")
-    @classmethod
-    def _check_duration(cls, given: Any) -> timedelta:
-        return duration(given)
-
-    @field_validator("structure")
-    @classmethod
-    def _check_structure(cls, name: str) -> str:
-        return structure_name(name)
-
-    @field_validator("shards", mode="before")
-    @classmethod
-    def _check_shards(cls, number: Any) -> int:
-        return check_shard_count(number)
-
-    @field_validator("serve_shards")
-    @classmethod
-    def _check_served(cls, served: list[int] | None) -> list[int] | None:
-        if served is not None and (not served or min(served) < 0):
-            raise ValueError("serve_shards must name at least one shard; leave it out to serve all")
-        return served
-
-    @field_validator("vocabulary", mode="before")
-    @classmethod
-    def _check_vocabulary(cls, given: Any) -> VocabularySetting | None:
-        return None if given is None else vocabulary_setting(given)
-
-    @field_validator("path")
-    @classmethod
-    def _check_path(cls, path: str) -> str:
-        if not path.strip():
-            raise ValueError("path is empty; name a folder")
-        if is_url(path):
-            check_url(path)
-        return path
-
-    @field_validator("backing_store")
-    @classmethod
-    def _check_backing_store(cls, given: dict[str, Any] | None) -> dict[str, Any] | None:
-        if given is not None and (not isinstance(given.get("type"), str) or given["type"] in _OWN_TYPES):
-            raise ValueError("backing_store needs the type of another online store, such as `type: redis`")
-        return given
-
-    @field_validator("storage_options", mode="before")
-    @classmethod
-    def _check_storage_options(cls, given: Any) -> dict[str, SecretStr]:
-        if not isinstance(given, dict):
-            raise ValueError("storage_options must be a mapping of names to values")  # noqa: TRY004
-        return {str(name): SecretStr(option_text(value)) for name, value in given.items()}
+class SketchOnlineStoreConfig(OnlineStoreOptions):
+    """The ``online_store`` section of ``feature_store.yaml``; Feast wants it beside the store."""
 
 
 class SketchOnlineStore(OnlineStore):

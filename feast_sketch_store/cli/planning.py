@@ -16,7 +16,7 @@ from feast_sketch_store.planning.planner import DEFAULT_SAMPLE, plan_view
 from feast_sketch_store.planning.progress import Progress
 from feast_sketch_store.planning.report import count_text, fields_text, memory_text, to_html
 from feast_sketch_store.storage.names import folder_name
-from feast_sketch_store.view.settings import byte_count
+from feast_sketch_store.view.setting_values import byte_count
 
 
 def _size(context: click.Context, parameter: click.Parameter, text: str | None) -> float | None:

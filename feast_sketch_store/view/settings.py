@@ -9,22 +9,18 @@ A feature's tag beats its view's, which beats ``feature_store.yaml``:
 """
 
 import json
-import math
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from decimal import Decimal
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import pyarrow as pa
-import yaml
 
 from feast_sketch_store.errors import SettingsError, SketchStoreError, UnsupportedFeatureError, summed_up
 from feast_sketch_store.layers import Cut, FeatureBudget, Goal
-from feast_sketch_store.rows.binning import Edges, Precision, Quantiles
+from feast_sketch_store.rows.binning import Precision, Quantiles
 from feast_sketch_store.rows.codecs import (
     BACKING,
     BINNED,
@@ -42,11 +38,7 @@ from feast_sketch_store.rows.count_log import is_counts_column
 from feast_sketch_store.rows.encoding import OWN_COLUMNS
 from feast_sketch_store.rows.entity_keys import JoinKeys
 from feast_sketch_store.rows.list_log import OPERATION, is_times_column
-from feast_sketch_store.structures import registry
-from feast_sketch_store.structures.clusters import MAX_CLUSTERS
 from feast_sketch_store.structures.goals import (
-    AUTO,
-    BLOOM,
     DEFAULT_CLUSTERS,
     ERROR_RATE,
     FALSE_PER_READ,
@@ -91,6 +83,23 @@ from feast_sketch_store.view.list_settings import (
     list_codec,
     list_problems,
 )
+from feast_sketch_store.view.setting_values import (
+    RENAMED_STRUCTURES,
+    VocabularySetting,
+    byte_count,
+    cluster_count,
+    duration,
+    edges,
+    error_rate,
+    error_rate_or_auto,
+    listed,
+    one_of,
+    positive_count,
+    positive_number,
+    resolution,
+    structure_name,
+    vocabulary_setting,
+)
 from feast_sketch_store.view.shard_map import check_shard_count
 
 if TYPE_CHECKING:
@@ -105,12 +114,8 @@ DEFAULT_EXPIRED_KEPT_FOR = timedelta(days=7)
 
 EXPIRED_KEPT_FOR = "expired_kept_for"
 
-# Former names of options, tags and structures, with their current names.
+# Former names of options and tags, with their current names.
 RENAMED = {"filter": "structure"}
-_RENAMED_STRUCTURES = {"uniform": BLOOM, "tiers": WEIGHTED_BLOOM}
-
-_DURATIONS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
-_UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 
 class StoreOptions(Protocol):
@@ -130,16 +135,6 @@ class StoreOptions(Protocol):
     @property
     def backing_store(self) -> Mapping[str, Any] | None:
         """What the other store is opened with that keeps backed features; None if there is none."""
-
-
-@dataclass(frozen=True)
-class VocabularySetting:
-    """Which values of a membership feature are kept: one of these is given."""
-
-    top: int | None = None
-    min_share: float | None = None
-    file: str | None = None
-    values: tuple[Any, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -311,7 +306,7 @@ def _static_problems(view: str, features: Mapping[str, FeatureSettings]) -> Iter
     others = [name for name, feature in features.items() if not feature.is_static]
     if others and len(others) < len(features):
         yield SettingsError(
-            f"feature view {view!r} has features with the codec {STATIC!r}, and others: {_list(others)}. A "
+            f"feature view {view!r} has features with the codec {STATIC!r}, and others: {listed(others)}. A "
             f"static function holds whole rows; give all features the codec {STATIC!r}, or move the others "
             "to a view of their own"
         )
@@ -366,7 +361,7 @@ def _line_without(field: "Field", wrong_tags: Mapping[str, str | None]) -> tuple
     if wrong_tags.keys().isdisjoint(own):
         return ()
     kept = {
-        wrong_tags.get(tag, tag): _RENAMED_STRUCTURES.get(text, text) if tag in wrong_tags else text
+        wrong_tags.get(tag, tag): RENAMED_STRUCTURES.get(text, text) if tag in wrong_tags else text
         for tag, text in own.items()
     }
     return (field_line(field, {tag: text for tag, text in kept.items() if tag is not None}),)
@@ -394,7 +389,7 @@ def _feature_settings(
         if CATEGORICAL not in usual.possible_names:
             raise SettingsError.of_tags(
                 f"{where} has type {field.dtype}, which the codec {STATIC!r} does not take; set the tag "
-                f"{TAG_PREFIX}codec to one of {_list(usual.possible_names)}, or remove it",
+                f"{TAG_PREFIX}codec to one of {listed(usual.possible_names)}, or remove it",
                 {f"{TAG_PREFIX}codec": None},
             )
         tags, own_tags = ({**some, "codec": CATEGORICAL} for some in (tags, own_tags))
@@ -403,7 +398,7 @@ def _feature_settings(
     )
     if codec.is_exact and (idle := [TAG_PREFIX + tag for tag in _IDLE_IF_EXACT if tag in own_tags]):
         raise SettingsError.of_tags(
-            f"{where} is kept exactly, so these tags have no effect: {_list(idle)}; "
+            f"{where} is kept exactly, so these tags have no effect: {listed(idle)}; "
             f"remove the tag, or choose another {TAG_PREFIX}codec",
             dict.fromkeys(idle),
         )
@@ -465,183 +460,6 @@ def ttl_microseconds(options: StoreOptions, table: "FeatureView") -> int | None:
     return ttl // timedelta(microseconds=1) if ttl else None
 
 
-def error_rate(text: Any) -> float:
-    """Read an error rate.
-
-    Raises
-    ------
-    ValueError : it is not a number between 1e-9 and 0.5.
-    """
-    rate = _number(text)
-    if not 1e-9 <= rate <= 0.5:
-        raise ValueError("an error rate must be between 1e-9 and 0.5")
-    return rate
-
-
-def error_rate_or_auto(text: Any) -> float | Literal["auto"]:
-    """Read an error rate that may be chosen.
-
-    Raises
-    ------
-    ValueError : it is neither ``auto`` nor a number between 1e-9 and 0.5.
-    """
-    return "auto" if text == "auto" else error_rate(text)
-
-
-def positive_count(text: Any) -> int:
-    """Read a count of at least 1.
-
-    Raises
-    ------
-    ValueError : it is not a whole number of at least 1.
-    """
-    count = int(text) if isinstance(text, str) else text
-    if type(count) is not int or count < 1:
-        raise ValueError("it must be a whole number and at least 1")
-    return count
-
-
-def positive_number(text: Any) -> float:
-    """Read a number above 0.
-
-    Raises
-    ------
-    ValueError : it is not such a number.
-    """
-    number = _number(text)
-    if not 0 < number < math.inf:
-        raise ValueError("it must be a number above 0")
-    return number
-
-
-def _number(text: Any) -> float:
-    try:
-        return float(text)
-    except TypeError as error:
-        raise ValueError(f"{text!r} is not a number") from error
-
-
-def byte_count(text: Any) -> float:
-    """Read a size such as ``470MB``; without a unit it is in bytes.
-
-    Raises
-    ------
-    ValueError : it is not a size.
-    """
-    found = re.fullmatch(r"\s*([0-9.]+(?:e[0-9]+)?)\s*([kMGT]?B)?\s*", str(text), re.IGNORECASE)
-    if found is None:
-        raise ValueError("a size is a number and one of B, kB, MB, GB and TB, such as 470MB")
-    return positive_number(found[1]) * _UNITS[(found[2] or "B").upper()]
-
-
-def duration(text: Any) -> timedelta:
-    """Read a duration such as ``7d``.
-
-    Raises
-    ------
-    ValueError : it is not a duration, or below 0.
-    """
-    if isinstance(text, timedelta) and text >= timedelta(0):
-        return text
-    found = re.fullmatch(r"\s*(0|[0-9.]+\s*(s|min|h|d))\s*", str(text))
-    try:
-        if found is not None:
-            number = found[1].removesuffix(found[2] or "")
-            return timedelta(seconds=float(number) * _DURATIONS[found[2] or "s"])
-    except (ValueError, OverflowError):
-        pass
-    raise ValueError("a duration must be 0, or a number and one of s, min, h and d, such as 7d")
-
-
-def resolution(text: Any) -> timedelta:
-    """Read a duration of one or more whole microseconds.
-
-    Raises
-    ------
-    ValueError : it is none.
-    """
-    if (tick := duration(text)) < timedelta(microseconds=1):
-        raise ValueError("a resolution must be at least a microsecond, such as 1s, 1min or 1h")
-    found = re.fullmatch(r"\s*([0-9.]+)\s*(s|min|h|d)\s*", str(text))
-    if found is not None and Decimal(found[1]) * int(_DURATIONS[found[2]]) * 1_000_000 % 1:
-        raise ValueError("a resolution must be whole microseconds, such as 0.5s, 1min or 1h")
-    return tick
-
-
-def vocabulary_setting(given: Any) -> VocabularySetting:
-    """Read which values are kept: ``{top: 900}``, ``{min_share: 0.001}``, ``{file: PATH}`` or a list.
-
-    Also accepts a parsed setting, and a dictionary of its parts.
-
-    Raises
-    ------
-    ValueError : it is none of these.
-    """
-    if isinstance(given, VocabularySetting):
-        return given
-    try:
-        content = yaml.safe_load(given) if isinstance(given, str) else given
-    except yaml.YAMLError as error:
-        raise ValueError(f"it is not YAML: {error}") from error
-    if isinstance(content, dict):
-        content = {name: value for name, value in content.items() if value is not None}
-    if isinstance(content, list):
-        return VocabularySetting(values=tuple(content))
-    if isinstance(content, dict) and len(content) == 1:
-        ((name, value),) = content.items()
-        if name == "values" and isinstance(value, tuple):
-            return VocabularySetting(values=value)
-        if name == "top":
-            return VocabularySetting(top=positive_count(value))
-        if name == "min_share":
-            share = positive_number(value)
-            if share <= 1:
-                return VocabularySetting(min_share=share)
-        if name == "file" and isinstance(value, str):
-            return VocabularySetting(file=value)
-    raise ValueError(
-        "it must be {top: COUNT}, {min_share: SHARE OF THE ENTITIES}, {file: PATH OF A JSON LIST} or a "
-        "list of values"
-    )
-
-
-def cluster_count(text: Any) -> int:
-    """Read a number of clusters.
-
-    Raises
-    ------
-    ValueError : it is not a whole number between 2 and `MAX_CLUSTERS`.
-    """
-    if not 2 <= (number := positive_count(text)) <= MAX_CLUSTERS:
-        raise ValueError(f"it must be a whole number between 2 and {MAX_CLUSTERS}")
-    return number
-
-
-def structure_name(text: Any) -> str:
-    """Read the name of a structure.
-
-    Raises
-    ------
-    ValueError : it is neither ``auto`` nor a name that a registered structure goes by.
-    """
-    if text in _RENAMED_STRUCTURES:
-        raise ValueError(f"{text!r} is called {_RENAMED_STRUCTURES[text]!r} now")
-    return _one_of(AUTO, *registry.tag_names())(text)
-
-
-def _one_of(*names: str) -> Callable[[Any], str]:
-    def read(text: Any) -> str:
-        if text not in names:
-            raise ValueError(f"it must be one of {_list(names)}")
-        return str(text)
-
-    return read
-
-
-def _edges(text: Any) -> Edges:
-    return Edges(tuple(float(edge) for edge in str(text).split(",")))
-
-
 _MEASURES: Mapping[str, Callable[[Any], Any]] = {
     ERROR_RATE: error_rate_or_auto,
     NOISE_RATIO: positive_number,
@@ -657,7 +475,7 @@ _TARGET_TAGS: Mapping[str, Callable[[Any], Any]] = {
 _FEATURE_TAGS: Mapping[str, Callable[[Any], Any]] = {
     **_TARGET_TAGS,
     "max_vocabulary": positive_count,
-    "codec": _one_of(MEMBERSHIP, CATEGORICAL, BINNED, EXACT, BACKING, LIST, COUNTS, STATIC, CLUSTER, SCORE),
+    "codec": one_of(MEMBERSHIP, CATEGORICAL, BINNED, EXACT, BACKING, LIST, COUNTS, STATIC, CLUSTER, SCORE),
     CLUSTER_OF: feature_names,
     SCORE_OF: feature_names,
     SCORE_WEIGHTS: str,
@@ -668,7 +486,7 @@ _FEATURE_TAGS: Mapping[str, Callable[[Any], Any]] = {
     ERROR: count_error,
     OF: str,
     "bins": lambda text: Quantiles(int(text)),
-    "edges": _edges,
+    "edges": edges,
     "precision": lambda text: Precision(float(text)),
 }
 _IDLE_IF_EXACT = (*_TARGET_TAGS, "max_vocabulary")
@@ -678,7 +496,7 @@ _VIEW_TAGS: Mapping[str, Callable[[Any], Any]] = {
     "presence_error_rate": error_rate,
     "max_vocabulary": positive_count,
     EXPIRED_KEPT_FOR: duration,
-    "default_codec": _one_of(*DEFAULT_CODECS),
+    "default_codec": one_of(*DEFAULT_CODECS),
     "shards": check_shard_count,
 }
 
@@ -695,14 +513,14 @@ def _own_tags(
             new = TAG_PREFIX + RENAMED[name]
             raise SettingsError.of_tags(f"{where} has the tag {tag!r}, which is called {new} now", {tag: new})
         if name not in readers:
-            known = _list(TAG_PREFIX + reader for reader in readers)
+            known = listed(TAG_PREFIX + reader for reader in readers)
             raise SettingsError.of_tags(
                 f"{where} has the unknown tag {tag!r}; known here: {known}", {tag: None}
             )
         try:
             values[name] = readers[name](text)
         except ValueError as error:
-            wrong_tags = {tag: tag} if name == "structure" and text in _RENAMED_STRUCTURES else {}
+            wrong_tags = {tag: tag} if name == "structure" and text in RENAMED_STRUCTURES else {}
             message = f"{where} has the tag {tag}={text!r}: {error}"
             raise SettingsError.of_tags(message, wrong_tags) from error
     return values
@@ -732,8 +550,8 @@ def _target(
         measures = [name for name in _MEASURES if name in given]
         if len(measures) > 1:
             raise SettingsError.of_tags(
-                f"{where} can be kept for one of {_list(TAG_PREFIX + m for m in _MEASURES)}, and has "
-                f"{_list(TAG_PREFIX + m for m in measures)}; remove all but one",
+                f"{where} can be kept for one of {listed(TAG_PREFIX + m for m in _MEASURES)}, and has "
+                f"{listed(TAG_PREFIX + m for m in measures)}; remove all but one",
                 dict.fromkeys(TAG_PREFIX + m for m in measures[1:]),
             )
         if measures:
@@ -796,7 +614,3 @@ def _cut(feature: FeatureSettings, where: str, folder: Path | None) -> Cut:
             f"feature, {element_type}: {error}"
         ) from error
     return Cut(values=kept)
-
-
-def _list(names: Iterable[str]) -> str:
-    return ", ".join(sorted(names))

@@ -42,6 +42,7 @@ ROOMS = [
 MAY_IMPORT_FEAST = {
     "adapter.advice",
     "adapter.backing",
+    "adapter.options",
     "adapter.planned",
     "adapter.plans",
     "adapter.responses",

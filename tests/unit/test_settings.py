@@ -30,7 +30,8 @@ from feast_sketch_store.layers import Cut, Goal
 from feast_sketch_store.rows.codecs import CATEGORICAL, EXACT, MEMBERSHIP
 from feast_sketch_store.rows.encoding import OWN_COLUMNS
 from feast_sketch_store.structures.goals import AUTO, ERROR_RATE, FALSE_PER_READ, MEMORY, NOISE_RATIO
-from feast_sketch_store.view.settings import VocabularySetting, duration, resolve
+from feast_sketch_store.view.setting_values import VocabularySetting, duration
+from feast_sketch_store.view.settings import resolve
 
 OPTIONS = SimpleNamespace(
     backing_store=None,

@@ -27,7 +27,8 @@ from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view import written_values
 from feast_sketch_store.view.opening import open_view
 from feast_sketch_store.view.sealing import SealPolicy
-from feast_sketch_store.view.settings import FeatureSettings, ViewSettings, VocabularySetting
+from feast_sketch_store.view.setting_values import VocabularySetting
+from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
 from feast_sketch_store.view.shard_map import ShardMap, check_shard_count, shard_of_hash, shards_of
 from feast_sketch_store.view.sharded import ShardedView
 from feast_sketch_store.view.view import View
