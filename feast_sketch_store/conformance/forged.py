@@ -123,7 +123,7 @@ def _shape(entry: dict[str, Any], size: int) -> list[int]:
 
 def _forged(own: dict[str, Any], payload: bytes) -> bytes:
     """A file whose header follows from what it says, whatever that is."""
-    text = json.dumps(own, separators=(",", ":"))
+    text = _canonical_text(own)
     header: dict[str, Any] = {
         "__metadata__": {"checksum": checksum_of(text.encode()), "feast_sketch_store": text}
     }
@@ -131,8 +131,12 @@ def _forged(own: dict[str, Any], payload: bytes) -> bytes:
     for entry in own.get("arrays", []):
         start, end = end, end + int(_SIZES.get(entry["dtype"], 8) * math.prod(entry["shape"]))
         own_entry = {"dtype": entry["dtype"], "shape": entry["shape"], "data_offsets": [start, end]}
-        header[entry["name"]] = own_entry
-    return _file(json.dumps(header, separators=(",", ":")).encode(), payload)
+        header[str(entry["name"])] = own_entry
+    return _file(_canonical_text(header).encode(), payload)
+
+
+def _canonical_text(content: dict[str, Any]) -> str:
+    return json.dumps(content, separators=(",", ":"), sort_keys=True)
 
 
 def _file(header: bytes, payload: bytes) -> bytes:
@@ -198,4 +202,4 @@ def _manifests(whole: bytes) -> Iterator[tuple[str, str, bytes]]:
 
 
 def _canonical(content: dict[str, Any]) -> bytes:
-    return json.dumps(content, separators=(",", ":"), sort_keys=True).encode() + b"\n"
+    return _canonical_text(content).encode() + b"\n"

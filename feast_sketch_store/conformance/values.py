@@ -20,6 +20,7 @@ from feast_sketch_store.kernel.reference_sets import write_sets
 from feast_sketch_store.rows.packed_values import packed_arrays
 from feast_sketch_store.succinct import EliasFano, PackedInts
 from feast_sketch_store.succinct.timed_lists import classes_of, prefix_codes
+from feast_sketch_store.succinct.tree_tables import tables_checksum
 
 KEYS: list[Key] = [
     {"user_id": ("int64", 1)},
@@ -118,6 +119,7 @@ def code_vectors() -> dict[str, Any]:
             {"number": str(number), "class": int(number_class)}
             for number, number_class in zip(_NUMBERS, classes_of(np.array(_NUMBERS)), strict=True)
         ],
+        "tree_tables": str(tables_checksum()),
         "prefix_codes": [_prefix_codes([2, 1, 0, 3, 3]), _prefix_codes([0, 1]), _prefix_codes([12, 0, 1])],
     }
 

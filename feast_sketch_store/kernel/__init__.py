@@ -20,6 +20,7 @@ from feast_sketch_store.kernel.reference_rows import (
     PackedNumbers,
     RowIndex,
     fingerprints_of,
+    words_of_bits,
 )
 from feast_sketch_store.kernel.reference_sets import SetCodes
 from feast_sketch_store.kernel.reference_trees import TreeCodes
@@ -168,6 +169,7 @@ __all__ = [
     "varint",
     "vectors_to_json",
     "windows",
+    "words_of_bits",
     "write_sets",
     "write_trees",
 ]

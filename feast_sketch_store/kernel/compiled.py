@@ -13,7 +13,7 @@ import feast_sketch_store.kernel._compiled as _compiled
 from feast_sketch_store.kernel.prepared import SEED, PreparedRows
 from feast_sketch_store.kernel.reference import Asked, Table
 from feast_sketch_store.kernel.reference_lists import ListCodes
-from feast_sketch_store.kernel.reference_rows import AscendingNumbers, PackedNumbers, RowIndex
+from feast_sketch_store.kernel.reference_rows import AscendingNumbers, PackedNumbers, RowIndex, words_of_bits
 from feast_sketch_store.kernel.reference_sets import SetCodes
 from feast_sketch_store.kernel.reference_trees import TreeCodes
 
@@ -273,21 +273,20 @@ def write_sets(
     codes: SetCodes, headers: NDArray[np.int32], indptr: NDArray[np.int64], ids: NDArray[np.int32]
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     """See `reference_sets.write_sets`."""
-    return _written(_compiled.write_sets, codes, (headers, indptr, ids), 2)
+    return _written(_compiled.write_sets, codes, (headers, indptr, ids))
 
 
 def _written(
     write: Callable[..., object],
     codes: tuple[Any, ...],
     sets: tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]],
-    spare_words: int,
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     """What a function writes that is called twice: the first time to know how many words there are."""
     headers, indptr, ids = sets
     ends = np.zeros(len(headers), np.int64)
     headers = _plain(headers)
     write(*codes, headers, indptr, ids, bytearray(), ends)
-    words = np.zeros((int(ends[-1]) if len(ends) else 0) // 64 + spare_words, np.uint64)
+    words = np.zeros(words_of_bits(int(ends[-1]) if len(ends) else 0), np.uint64)
     write(*codes, headers, indptr, ids, words, ends)
     return words, ends
 
@@ -326,7 +325,7 @@ def write_trees(
     codes: TreeCodes, headers: NDArray[np.int32], indptr: NDArray[np.int64], ids: NDArray[np.int32]
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     """See `reference_trees.write_trees`."""
-    return _written(_compiled.write_trees, codes, (headers, indptr, ids), 3)
+    return _written(_compiled.write_trees, codes, (headers, indptr, ids))
 
 
 def read_trees(

@@ -226,7 +226,7 @@ uint64_t bucket_of(const RowIndex *index, uint64_t hash);
 
 /* Of which the upper part tells the row of an entity. */
 static inline uint64_t row_hash(const uint64_t *hash, const uint64_t *salt) {
-    return mix64(mix64(hash[0] ^ salt[1]) + (hash[1] ^ salt[0]));
+    return mix64(mix64(hash[0] ^ salt[0]) + (hash[1] ^ salt[1]));
 }
 
 /* The row of an entity by its row hash, `NO_ROW`, or `DAMAGED_INDEX`. */

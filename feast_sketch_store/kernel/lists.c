@@ -152,7 +152,7 @@ KERNEL_FUNCTION(find_lists) {
     if (count < 0 || count > ids.length) return refuse(DO_NOT_FIT);
     Py_ssize_t i = begin;
     for (; i < m; i++) {
-        int64_t row = find_row(&index, mix64(mix64(hash[2 * i] ^ salt[1]) + (hash[2 * i + 1] ^ salt[0]))), found = 0;
+        int64_t row = find_row(&index, row_hash(hash + 2 * i, salt)), found = 0;
         if (row == DAMAGED_INDEX) return refuse("the index of rows cannot be read");
         if (row != NO_ROW) {
             uint64_t stop = (uint64_t)num_bits, start = get_ascending(&starts, row);

@@ -20,10 +20,15 @@ _DAMAGED_NUMBERS = "ascending numbers cannot be read"
 _DAMAGED_INDEX = "the index of rows cannot be read"
 
 
+def words_of_bits(num_bits: int) -> int:
+    """Words for so many bits, and two more: whoever reads 64 bits from one of them on may touch these."""
+    return -(-num_bits // 64) + 2
+
+
 class PackedNumbers(NamedTuple):
     """Integers back to back: number ``i`` is bits ``[i * width, (i + 1) * width)`` of ``words``, uint64[n].
 
-    A word stands behind them that is read and not used, unless they have no width.
+    There are `words_of_bits` of them, or none if they have no width.
     """
 
     words: NDArray[np.uint64]
@@ -190,8 +195,8 @@ def _places_in_bytes() -> NDArray[np.int64]:
 
 def row_hashes(entity_hashes: NDArray[np.uint64], salt: tuple[int, int]) -> NDArray[np.uint64]:
     """64 bits of each 128-bit hash, uint64[n, 2], which nobody can foresee without the salt: uint64[n]."""
-    first = mix64(entity_hashes[:, 0] ^ np.uint64(salt[1]))
-    return mix64(first + (entity_hashes[:, 1] ^ np.uint64(salt[0])))
+    first = mix64(entity_hashes[:, 0] ^ np.uint64(salt[0]))
+    return mix64(first + (entity_hashes[:, 1] ^ np.uint64(salt[1])))
 
 
 def find_rows(index: RowIndex, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:

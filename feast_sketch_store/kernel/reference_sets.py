@@ -23,7 +23,7 @@ from feast_sketch_store.kernel.reference_gaps import (
     read_gaps,
     row_reader,
 )
-from feast_sketch_store.kernel.reference_rows import AscendingNumbers, bits_at, take_ascending
+from feast_sketch_store.kernel.reference_rows import AscendingNumbers, bits_at, take_ascending, words_of_bits
 
 _ONE = np.uint64(1)
 _ONE_BY_ONE = 16  # so many rows are read in Python's integers
@@ -296,7 +296,7 @@ class _Pieces(NamedTuple):
         contents = np.concatenate([*self.contents, np.zeros(0, np.uint64)])[order]
         ends = np.cumsum(np.concatenate([*self.lengths, np.zeros(0, np.int64)])[order])
         starts = np.concatenate(([0], ends))
-        words = np.zeros(int(starts[-1]) // 64 + 2, np.uint64)
+        words = np.zeros(words_of_bits(int(starts[-1])), np.uint64)
         places, shifts = starts[:-1] >> 6, (starts[:-1] & 63).astype(np.uint64)
         np.bitwise_or.at(words, places, contents << shifts)
         np.bitwise_or.at(words, places + 1, contents >> _ONE >> (np.uint64(63) - shifts))

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from feast_sketch_store.kernel.reference_rows import AscendingNumbers, take_ascending
+from feast_sketch_store.kernel.reference_rows import AscendingNumbers, take_ascending, words_of_bits
 
 NUM_NODES = 330  # shares by concentrations
 MOST_TOLD = 16  # counts of as many and fewer are split by a table of each
@@ -67,7 +67,7 @@ def write_trees(
 
     Returns
     -------
-    The words, uint64[w], three more than the codes fill, bits from the highest of each on; and the bit after
+    The words, uint64[w], two more than the codes fill, bits from the highest of each on; and the bit after
     each row, int64[n].
 
     Raises
@@ -86,7 +86,7 @@ def write_trees(
             _encode_set(coder, tree, seen, header[number], own)
         bits += coder.finished()
         ends[row] = len(bits)
-    padded = np.zeros((len(bits) // 64 + 3) * 64, np.uint8)
+    padded = np.zeros(words_of_bits(len(bits)) * 64, np.uint8)
     padded[: len(bits)] = bits
     return np.packbits(padded).view(">u8").astype(np.uint64), ends
 

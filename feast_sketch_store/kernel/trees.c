@@ -475,7 +475,7 @@ KERNEL_FUNCTION(read_trees) {
         take(call, "8n4?n4!8!4!.", &rows, &feature, &own_ids, &begin, &headers, &indptr, &ids) < 0)
         return NULL;
     Py_ssize_t m = rows.length;
-    if (num_bits < 0 || words.length < num_bits / 64 + 3 || feature < 0 || feature >= trees.number || begin < 0 ||
+    if (num_bits < 0 || words.length < (num_bits + 32) / 64 + 2 || feature < 0 || feature >= trees.number || begin < 0 ||
         begin > m || headers.length != m || indptr.length != m + 1 ||
         (own_ids.data && own_ids.length != trees.of[feature].num_symbols))
         return refuse(DO_NOT_FIT);

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.formulas import WEIGHT_TYPES, Formula, Source
-from feast_sketch_store.structures.parts import Described, Parts, checked, prefixed
+from feast_sketch_store.structures.parts import Described, Parts, checked, prefixed, report_of
 
 
 def describe_formula(name: str, formula: Formula) -> Described:
@@ -17,9 +17,9 @@ def describe_formula(name: str, formula: Formula) -> Described:
     for number, source in enumerate(formula.sources):
         arrays |= prefixed(f"{number}.vocabulary", source.vocabulary.to_packed())
         arrays[f"{number}.weights"] = source.weights
-    entry = {"name": name, "kind": formula.kind, "version": formula.version, "unit": formula.unit}
+    entry = {"name": name, "kind": formula.kind, "unit": formula.unit, "step": formula.step}
     sources = [source.feature for source in formula.sources]
-    return {**entry, "step": formula.step, "sources": sources}, arrays
+    return {**entry, "sources": sources, "report": {"version": formula.version}}, arrays
 
 
 def formulas_from(
@@ -59,6 +59,6 @@ def formulas_from(
             own.array("offsets", np.int64),
             checked(entry["unit"], float),
             checked(entry["step"], float),
-            checked(entry["version"], int),
+            checked(report_of(entry)["version"], int),
         )
     return formulas

@@ -15,12 +15,16 @@ from feast_sketch_store.kernel import PreparedRows, prepared_rows, row_hashes
 from feast_sketch_store.kernel.prepared import Numbers
 from feast_sketch_store.layers.presence import Presence
 from feast_sketch_store.rows.codecs import EXACT, VALUE, FeatureCodec
-from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures.base import FoundRows, RowFinder, Structure
-from feast_sketch_store.structures.columns import Column
-from feast_sketch_store.structures.elements import DictionaryElements, NumberElements
+from feast_sketch_store.structures.elements import (
+    DictionaryElements,
+    Elements,
+    NumberElements,
+    elements_from,
+    smallest,
+)
 from feast_sketch_store.structures.parts import (
     WORDS,
     Described,
@@ -36,7 +40,7 @@ from feast_sketch_store.structures.parts import (
 from feast_sketch_store.succinct import FingerprintIndex, PackedInts
 
 _NONE = np.zeros(0, np.int64)
-_TIMESTAMPS = FeatureCodec("event timestamps", "int64_val", EXACT)
+_TIMESTAMPS = FeatureCodec("event timestamps", "int64_val", EXACT)  # as what their elements are kept
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,7 @@ class ListedRows(Presence):
 
     salt: tuple[int, int]
     index: FingerprintIndex
-    timestamps: Column
+    timestamps: Elements
     bucket_bounds: NDArray[np.int64]
     states: Mapping[str, PackedInts]
 
@@ -69,8 +73,8 @@ class ListedRows(Presence):
         lengths = [len(self.timestamps), *(states.length for states in self.states.values())]
         if any(length != len(self) for length in lengths):
             raise ValueError(f"the columns of {len(self)} listed rows have {lengths} rows")
-        if self.timestamps.dictionary is not None:
-            self._newest(self.timestamps.dictionary.values.to_numpy())
+        if isinstance(self.timestamps, DictionaryElements):
+            self._newest(self.timestamps.vocabulary.values.to_numpy())
 
     def __len__(self) -> int:
         return len(self.index)
@@ -86,10 +90,7 @@ class ListedRows(Presence):
     ) -> "ListedRows":
         """List rows that are already in order; parameters as those of the class."""
         vocabulary, symbols = Vocabulary.of_numbers(event_timestamps)
-        everywhere = np.full(len(index), VALUE, np.uint8)
-        timestamps = Column.build(
-            _TIMESTAMPS, everywhere, vocabulary, Csr(np.arange(0), symbols), min_width=0
-        )
+        timestamps = smallest(vocabulary, symbols, min_width=0)
         packed = {name: PackedInts.pack(feature) for name, feature in states.items()}
         return cls(salt, index, timestamps, bucket_bounds, packed)
 
@@ -139,7 +140,7 @@ class ListedRows(Presence):
 
     def prepare(self) -> PreparedRows | None:
         """See `Presence.prepare`."""
-        prepared, elements, distinct = prepared_rows(), self.timestamps.elements, None
+        prepared, elements, distinct = prepared_rows(), self.timestamps, None
         if isinstance(elements, DictionaryElements):
             distinct, timestamps = elements.vocabulary.values.to_numpy(), elements.ids
         elif isinstance(elements, NumberElements):
@@ -157,10 +158,7 @@ class ListedRows(Presence):
         return self.states[feature].arguments if feature in self.states else None
 
     def _timestamps_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        distinct = self.timestamps.dictionary
-        if distinct is not None and len(distinct) == 1:
-            return np.full(len(rows), distinct.values[0].as_py())
-        vocabulary, symbols = self.timestamps.elements.take(rows)
+        vocabulary, symbols = self.timestamps.take(rows)
         return np.asarray(vocabulary.values.to_numpy()[symbols])
 
     def _newest(self, timestamps: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -199,12 +197,12 @@ class ListedRows(Presence):
         cls, description: Mapping[str, Any], parts: Parts, structures: Sequence[Structure]
     ) -> Self:
         """See `Presence.from_snapshot`."""
-        timestamps = Column.from_snapshot(description["timestamps"], parts.at("timestamps"), min_width=0)
+        timestamps = elements_from(_TIMESTAMPS, description["timestamps"], parts.at("timestamps"), 0)
         states = {
             checked(entry["name"], str): parts.at("states").packed(str(number), entry)
             for number, entry in enumerate(description["states"])
         }
-        if timestamps.codec != _TIMESTAMPS or len(states) != len(description["states"]):
+        if len(states) != len(description["states"]):
             raise ValueError("the columns of the listed rows are not those of distinct features")
         index = FingerprintIndex(
             parts.ascending("index", description["index"], by_value=True),

@@ -30,7 +30,16 @@ from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures import registry
 from feast_sketch_store.structures.answer import Answer
 from feast_sketch_store.structures.base import SealedFeature, Structure
-from feast_sketch_store.structures.parts import Arrays, Checks, Described, Parts, checked, prefixed
+from feast_sketch_store.structures.parts import (
+    Arrays,
+    Checks,
+    Described,
+    Parts,
+    checked,
+    is_checked_where_read,
+    prefixed,
+    report_of,
+)
 from feast_sketch_store.structures.prepared import begin_unknown
 from feast_sketch_store.succinct.packed import Check
 
@@ -278,7 +287,7 @@ class SketchLayer:
             description["roundings"] = []
             for number, (name, rounding) in enumerate(self.roundings.items()):
                 errors = {"max_error": rounding.max_error, "mean_error": rounding.mean_error}
-                description["roundings"].append({"name": name, **errors})
+                description["roundings"].append({"name": name, "report": errors})
                 for part in ("lows", "representatives"):
                     numbers = getattr(rounding.bins, part)
                     arrays[f"{_ROUNDINGS}.{number}.{part}"] = numbers.view(np.int64)
@@ -287,7 +296,7 @@ class SketchLayer:
             description["formulas"] = [entry for entry, _ in described]
             for number, (_, parts) in enumerate(described):
                 arrays |= prefixed(f"{_FORMULAS}.{number}", parts)
-        return description, arrays
+        return description, {n: a for n, a in arrays.items() if a.size or not is_checked_where_read(n)}
 
     @classmethod
     def from_snapshot(
@@ -355,7 +364,7 @@ def _roundings_from(
             raise ValueError(f"the bins of {name!r} do not fit each other")
         roundings[name] = Rounding(
             Bins(lows, representatives),
-            checked(entry["max_error"], float),
-            checked(entry["mean_error"], float),
+            checked(report_of(entry)["max_error"], float),
+            checked(report_of(entry)["mean_error"], float),
         )
     return roundings

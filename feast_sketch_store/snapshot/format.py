@@ -197,7 +197,7 @@ def _size_bytes(entry: Mapping[str, Any]) -> int:
 
 
 def _canonical(content: Mapping[str, Any]) -> str:
-    return json.dumps(content, separators=(",", ":"), ensure_ascii=True)
+    return json.dumps(content, separators=(",", ":"), sort_keys=True, ensure_ascii=True)
 
 
 def _bytes_of(array: NDArray[np.generic]) -> memoryview:

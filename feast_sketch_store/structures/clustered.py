@@ -62,6 +62,7 @@ from feast_sketch_store.structures.parts import (
     describe_packed,
     describe_salt,
     prefixed,
+    report_of,
     salt_from,
 )
 from feast_sketch_store.structures.symbols import words_for
@@ -312,9 +313,8 @@ class ClusteredFilters(Structure):
                 {
                     "name": name,
                     "value_field": feature.codec.value_field,
-                    "style": feature.style,
                     "hashes": list(feature.hashes),
-                    "facts_per_level": list(feature.facts_per_level),
+                    "report": {"style": feature.style, "facts_per_level": list(feature.facts_per_level)},
                 }
             )
             shares, fill = feature.shares, feature.fill
@@ -324,9 +324,9 @@ class ClusteredFilters(Structure):
             "num_words": self.filter.num_words,
             "salt": describe_salt(self.filter.salt),
             "clusters": describe_packed(self.clusters),
-            "fill": fill,
-            "shares": shares.tolist(),
+            "num_clusters": len(shares),
             "features": entries,
+            "report": {"fill": fill, "shares": shares.tolist()},
         }
         return description, arrays
 
@@ -337,8 +337,13 @@ class ClusteredFilters(Structure):
         words, check = parts.words("table")
         bloom = ShiftingBloomFilter(words, num_words, salt_from(description["salt"]), check)
         clusters = parts.packed("clusters", description["clusters"])
-        shares = np.array([checked(share, float) for share in description["shares"]])
-        if not 1 <= len(shares) <= MAX_CLUSTERS or not (shares >= 0).all() or not shares.sum() <= 1 + 1e-9:
+        report, num_clusters = report_of(description), checked(description["num_clusters"], int)
+        shares = np.array([checked(share, float) for share in report["shares"]])
+        if (
+            not 1 <= len(shares) == num_clusters <= MAX_CLUSTERS
+            or not (shares >= 0).all()
+            or not shares.sum() <= 1 + 1e-9
+        ):
             raise ValueError(f"there cannot be {len(shares)} clusters of such shares")
         entries = [_Entry.read(entry, number, parts) for number, entry in enumerate(description["features"])]
         window_words = sum(entry.masks.shape[2] for entry in entries)
@@ -346,7 +351,7 @@ class ClusteredFilters(Structure):
             num_words + max(1, window_words),
         ):
             raise ValueError("the table's length is not that of its words and window")
-        fill = checked(description["fill"], float)
+        fill = checked(report["fill"], float)
         if not 0 < fill < 1:
             raise ValueError(f"a share of ones of {fill} is impossible")
         first_word, features = 0, {}
@@ -383,12 +388,12 @@ class _Entry(NamedTuple):
         """
         codec = FeatureCodec(checked(entry["name"], str), entry["value_field"])
         vocabulary = parts.vocabulary(f"{number}.vocabulary", codec)
-        hashes, facts = (
-            tuple(checked(k, int) for k in entry[name]) for name in ("hashes", "facts_per_level")
-        )
+        report = report_of(entry)
+        hashes = tuple(checked(k, int) for k in entry["hashes"])
+        facts = tuple(checked(number, int) for number in report["facts_per_level"])
         masks = parts.array(f"{number}.masks", np.uint64, 3)
         if (
-            entry["style"] not in STYLES
+            report["style"] not in STYLES
             or not codec.is_collection
             or not 1 <= len(hashes) == len(facts) <= MAX_LEVELS
             or not 0 <= hashes[0] <= hashes[-1] <= MAX_NUM_HASHES
@@ -398,7 +403,7 @@ class _Entry(NamedTuple):
             or masks.shape[1:] != (len(hashes) - 1, words_for(len(vocabulary)))
         ):
             raise ValueError(f"{codec.feature!r} cannot have such hashes and masks")
-        return cls(codec, vocabulary, entry["style"], hashes, facts, masks)
+        return cls(codec, vocabulary, report["style"], hashes, facts, masks)
 
 
 class _Kept:

@@ -38,6 +38,7 @@ from feast_sketch_store.structures.parts import (
     checked,
     describe_packed,
     prefixed,
+    report_of,
 )
 from feast_sketch_store.structures.prepared import begin_feature
 from feast_sketch_store.succinct import PackedInts
@@ -276,10 +277,10 @@ class Column(SealedFeature):
         description = {
             "name": self.codec.feature,
             "value_field": self.codec.value_field,
-            "codec": self.codec.name,
             "states": describe_packed(self.states),
             "state_step": self.state_step,
             "elements": elements,
+            "report": {"codec": self.codec.name},
         }
         arrays[f"states.{WORDS}"] = self.states.words
         if self.bounds is not None:
@@ -296,7 +297,9 @@ class Column(SealedFeature):
         ValueError, KeyError, TypeError : the parts do not fit each other.
         """
         codec = FeatureCodec(
-            checked(description["name"], str), description["value_field"], checked(description["codec"], str)
+            checked(description["name"], str),
+            description["value_field"],
+            checked(report_of(description)["codec"], str),
         )
         states = parts.packed("states", description["states"])
         elements = elements_from(codec, description["elements"], parts, min_width)

@@ -31,19 +31,19 @@ from feast_sketch_store.structures.parts import (
     describe_ascending,
     describe_packed,
     prefixed,
+    report_of,
+    words_of_codes,
 )
 from feast_sketch_store.structures.set_columns import SetColumns, SetFeature, known_from, of_each
 from feast_sketch_store.structures.shared_values import NO_SET, Chain, find_chains, headers_of
 from feast_sketch_store.succinct import PackedInts
 from feast_sketch_store.succinct.count_tree import (
-    CONCENTRATIONS,
     MAX_CONTEXT,
     MAX_MASS_LEVEL,
     CountTrees,
     TreeCode,
     mass_levels,
     size_shares,
-    tables_checksum,
 )
 from feast_sketch_store.succinct.tree_order import (
     UNUSED_CONTEXT,
@@ -52,12 +52,12 @@ from feast_sketch_store.succinct.tree_order import (
     fit_members,
     order_of,
 )
+from feast_sketch_store.succinct.tree_tables import NUM_CONCENTRATIONS
 
 COMPACT_SETS = "compact_sets"
 
 _FIT_FACTS = 1 << 20  # of a chain, that its tree is fitted to
 _LEAST_FACTS = 20  # others per symbol, for a tree of their own
-_NUM_CONCENTRATIONS = len(CONCENTRATIONS)
 _ID = (1 << 32) - 1
 
 
@@ -119,7 +119,7 @@ class CompactSets(SetColumns):
         """See `Structure.to_snapshot`."""
         sets, entries = self.sets, []
         arrays: dict[str, NDArray[np.generic]] = {
-            f"codes.{WORDS}": sets.words,
+            **words_of_codes(sets.words, sets.num_bits),
             **arrays_of_ascending("starts", sets.starts),
         }
         head = sets.codes[0]
@@ -127,20 +127,20 @@ class CompactSets(SetColumns):
             head = head if code.is_dependent else code
             packed: dict[str, NDArray[np.integer]] = {"sizes": code.sizes}
             if not code.is_dependent or code.levels is not head.levels:
-                packed["tree"] = code.levels * np.uint16(_NUM_CONCENTRATIONS) + code.concentrations
+                packed["tree"] = code.levels * np.uint16(NUM_CONCENTRATIONS) + code.concentrations
             if code.classes is not None and code.contexts is not None:
                 packed |= {"classes": code.classes, "contexts": _used(code.classes, code.contexts)}
             entry: dict[str, Any] = {
                 "name": feature.codec.feature,
                 "value_field": feature.codec.value_field,
                 "num_values": len(feature.vocabulary),
-                "num_facts": feature.num_facts,
                 "no_set": code.no_set,
+                "report": {"num_facts": feature.num_facts},
             }
             for name, values in packed.items():
                 numbers = PackedInts.pack(values)
                 entry[name] = describe_packed(numbers)
-                arrays[f"{number}.{name}"] = numbers.words
+                arrays[f"{number}.{name}.{WORDS}"] = numbers.words
             entries.append(entry)
             if feature.own_ids is not None:
                 arrays[f"{number}.known"] = np.packbits(feature.own_ids >= 0, bitorder="little")
@@ -150,7 +150,6 @@ class CompactSets(SetColumns):
         description = {
             "features": entries,
             "num_bits": sets.num_bits,
-            "tables": tables_checksum(),
             "starts": describe_ascending(sets.starts),
         }
         return description, arrays
@@ -158,8 +157,6 @@ class CompactSets(SetColumns):
     @classmethod
     def from_snapshot(cls, description: Mapping[str, Any], parts: Parts) -> Self:
         """See `Structure.from_snapshot`."""
-        if checked(description["tables"], int) != tables_checksum():
-            raise ValueError("the sets were coded with other tables of probabilities than this process has")
         features: list[tuple[FeatureCodec, NDArray[np.bool_], int]] = []
         codes: list[TreeCode] = []
         vocabularies: list[Vocabulary] = []
@@ -172,16 +169,17 @@ class CompactSets(SetColumns):
             elif not vocabularies or features[-1][0].element_kind != codec.element_kind:
                 raise ValueError(f"{codec.feature!r} has nothing to be coded with")
             head = next((code for code in reversed(codes) if not code.is_dependent), None)
-            size, num_facts = len(vocabularies[-1]), checked(entry["num_facts"], int)
+            size, num_facts = len(vocabularies[-1]), checked(report_of(entry)["num_facts"], int)
             code = _code_from(parts, number, entry, size, head)
             if num_facts < 0:
                 raise ValueError(f"{codec.feature!r} has {num_facts} facts")
             is_known = known_from(parts, f"{number}.known", size, checked(entry["num_values"], int))
             features.append((codec, is_known, num_facts))
             codes.append(code)
-        words, check = parts.words("codes")
+        num_bits = checked(description["num_bits"], int)
+        words, check = parts.codes(num_bits)
         starts = parts.ascending("starts", description["starts"], by_value=False)
-        sets = CountTrees(codes, words, checked(description["num_bits"], int), starts, check)
+        sets = CountTrees(codes, words, num_bits, starts, check)
         columns = cls._of(features, sets, vocabularies)
         if len(columns.features) != len(features):
             raise ValueError("two features in count trees have the same name")
@@ -194,10 +192,9 @@ def _code_from(
     """The code that an entry describes; that of the chain's head has the tree of those without one."""
 
     def packed(name: str, length: int, most: int) -> NDArray[np.int64]:
-        width, base, told = (checked(entry[name][key], int) for key in ("width", "base", "length"))
-        numbers = PackedInts(parts.array(f"{number}.{name}", np.uint64), width, base, told)
-        if told != length:
-            raise ValueError(f"{told} {name} do not fit {num_symbols} values")
+        numbers = parts.packed(f"{number}.{name}", entry[name])
+        if numbers.length != length:
+            raise ValueError(f"{numbers.length} {name} do not fit {num_symbols} values")
         taken = numbers.take(np.arange(length))
         if length and not 0 <= taken.min() <= taken.max() <= most:
             raise ValueError(f"{name} lie outside of 0 to {most}")
@@ -213,8 +210,8 @@ def _code_from(
         by_class[:, :num_classes] = told.reshape(3, num_classes, NUM_OF_CLASS)
         contexts = by_class.reshape(-1)
     if "tree" in entry:
-        most = _NUM_CONCENTRATIONS * (MAX_MASS_LEVEL + 1) - 1
-        levels, concentrations = np.divmod(packed("tree", num_symbols, most), _NUM_CONCENTRATIONS)
+        most = NUM_CONCENTRATIONS * (MAX_MASS_LEVEL + 1) - 1
+        levels, concentrations = np.divmod(packed("tree", num_symbols, most), NUM_CONCENTRATIONS)
         tree = levels.astype(np.uint8), concentrations.astype(np.uint8)
     elif classes is not None and head is not None:
         tree = head.levels, head.concentrations

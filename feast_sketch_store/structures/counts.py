@@ -28,7 +28,15 @@ from feast_sketch_store.structures.costs import Popularity
 from feast_sketch_store.structures.feature_rows import FeatureRows
 from feast_sketch_store.structures.goals import Goal, Offer
 from feast_sketch_store.structures.lists import codes_from, describe_codes
-from feast_sketch_store.structures.parts import WORDS, Described, Parts, checked, describe_packed, prefixed
+from feast_sketch_store.structures.parts import (
+    WORDS,
+    Described,
+    Parts,
+    checked,
+    describe_packed,
+    prefixed,
+    report_of,
+)
 from feast_sketch_store.succinct import PackedInts, TimedLists
 
 _WORTH_ROUNDING = 0.99  # of the bytes of exact counts; at more of them counts stay exact
@@ -211,13 +219,15 @@ class Counts(Structure):
                     "name": feature.codec.feature,
                     "value_field": feature.codec.value_field,
                     "counts_feature": feature.counting.feature,
-                    "absolute_error": feature.counting.absolute,
-                    "relative_error": float(feature.counting.relative),
-                    "max_error": feature.max_error,
-                    "mean_error": feature.mean_error,
-                    "num_items": feature.num_items,
                     "counts": describe_packed(counts),
                     "firsts": None if firsts is None else describe_packed(firsts),
+                    "report": {
+                        "absolute_error": feature.counting.absolute,
+                        "relative_error": float(feature.counting.relative),
+                        "max_error": feature.max_error,
+                        "mean_error": feature.mean_error,
+                        "num_items": feature.num_items,
+                    },
                     **codes,
                 }
             )
@@ -271,9 +281,10 @@ def _built(feature: FeatureRows, order: NDArray[np.int64]) -> CountsFeature:
 
 
 def _from_snapshot(entry: Mapping[str, Any], parts: Parts) -> CountsFeature:
+    report = report_of(entry)
     counting = Counting(
-        checked(entry["absolute_error"], int),
-        checked(entry["relative_error"], float),
+        checked(report["absolute_error"], int),
+        checked(report["relative_error"], float),
         checked(entry["counts_feature"], str),
     )
     codec = FeatureCodec(checked(entry["name"], str), entry["value_field"], COUNTS, counting=counting)
@@ -285,8 +296,8 @@ def _from_snapshot(entry: Mapping[str, Any], parts: Parts) -> CountsFeature:
         firsts = packed.take(np.arange(packed.length))
         if len(firsts) != len(counts):
             raise ValueError(f"the rounded counts of {codec.feature!r} do not fit each other")
-    num_items, max_error = checked(entry["num_items"], int), checked(entry["max_error"], int)
-    mean_error = checked(entry["mean_error"], float)
+    num_items, max_error = checked(report["num_items"], int), checked(report["max_error"], int)
+    mean_error = checked(report["mean_error"], float)
     if lists.code.num_symbols != len(vocabulary) or num_items < 0 or max_error < 0:
         raise ValueError(f"the vocabulary of {codec.feature!r} does not fit its code")
     if len(counts) and not 1 <= counts.min() <= counts.max() <= 2 * MAX_COUNT:

@@ -19,13 +19,14 @@ from feast_sketch_store.structures.costs import Popularity
 from feast_sketch_store.structures.feature_rows import FeatureRows
 from feast_sketch_store.structures.goals import Goal, Offer
 from feast_sketch_store.structures.parts import (
-    WORDS,
     Described,
     Parts,
     arrays_of_ascending,
     checked,
     describe_ascending,
     prefixed,
+    report_of,
+    words_of_codes,
 )
 from feast_sketch_store.succinct import ListCode, TimedLists
 
@@ -204,7 +205,7 @@ class Lists(Structure):
                     "resolution_microseconds": listing.resolution_microseconds,
                     "limit": listing.limit,
                     "newest_tick": feature.newest_tick,
-                    "num_items": feature.num_items,
+                    "report": {"num_items": feature.num_items},
                     **codes,
                 }
             )
@@ -253,7 +254,7 @@ def _from_snapshot(entry: Mapping[str, Any], parts: Parts) -> ListFeature:
     codec = FeatureCodec(checked(entry["name"], str), entry["value_field"], LIST, listing=listing)
     vocabulary = parts.vocabulary("vocabulary", codec)
     lists = codes_from(entry, parts)
-    num_items, newest_tick = checked(entry["num_items"], int), checked(entry["newest_tick"], int)
+    num_items, newest_tick = checked(report_of(entry)["num_items"], int), checked(entry["newest_tick"], int)
     if lists.code.num_symbols != len(vocabulary) or num_items < 0 or abs(newest_tick) >= 2**62:
         raise ValueError(f"the vocabulary of {codec.feature!r} does not fit its code")
     return ListFeature(codec, vocabulary, num_items, lists, newest_tick)
@@ -262,7 +263,7 @@ def _from_snapshot(entry: Mapping[str, Any], parts: Parts) -> ListFeature:
 def describe_codes(lists: TimedLists) -> Described:
     """The codes of timed lists as a description and arrays."""
     arrays: dict[str, NDArray[np.generic]] = {
-        f"codes.{WORDS}": lists.words,
+        **words_of_codes(lists.words, lists.num_bits),
         **arrays_of_ascending("starts", lists.starts),
         "lengths": lists.code.lengths,
         "run_ends": lists.code.run_ends,
@@ -283,6 +284,7 @@ def codes_from(entry: Mapping[str, Any], parts: Parts) -> TimedLists:
         parts.array("run_ends", np.int64),
         parts.array("run_widths", np.uint8),
     )
-    words, check = parts.words("codes")
+    num_bits = checked(entry["num_bits"], int)
+    words, check = parts.codes(num_bits)
     starts = parts.ascending("starts", entry["starts"], by_value=False)
-    return TimedLists(code, words, checked(entry["num_bits"], int), starts, check)
+    return TimedLists(code, words, num_bits, starts, check)

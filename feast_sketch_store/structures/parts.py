@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import DTypeLike, NDArray
 
-from feast_sketch_store.kernel import SAMPLED
+from feast_sketch_store.kernel import SAMPLED, words_of_bits
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.succinct import Check, EliasFano, PackedInts
@@ -25,6 +25,7 @@ Described = tuple[dict[str, Any], dict[str, NDArray[np.generic]]]
 # The last part of the name of an array of uint64 that may grow with the rows. It is not checked as a whole
 # when a snapshot is opened, but in blocks, before they are used.
 WORDS = "words"
+CODES = "codes"
 
 _SALT_HALF = re.compile(r"[0-9a-f]{16}")
 
@@ -59,9 +60,19 @@ class Parts:
         return array
 
     def words(self, name: str) -> tuple[NDArray[np.uint64], Check | None]:
-        """Words that are checked where they are read, and what checks them; see `WORDS`."""
-        name = f"{name}.{WORDS}" if name else WORDS
+        """Words that are checked where they are read, and what checks them; see `WORDS`.
+
+        A snapshot leaves out those of which there are none.
+        """
+        name = f"{name}.{WORDS}"
+        if self.prefix + name not in self.arrays:
+            return np.zeros(0, np.uint64), None
         return self.array(name, np.uint64), self.checks.get(self.prefix + name)
+
+    def codes(self, num_bits: int) -> tuple[NDArray[np.uint64], Check | None]:
+        """The words of so many bits of codes, as `words_of_codes` gave them, and what checks them."""
+        words, check = self.words(CODES)
+        return (words, check) if num_bits or len(words) else (np.zeros(words_of_bits(0), np.uint64), None)
 
     def packed(self, name: str, description: Mapping[str, Any], min_width: int = 0) -> PackedInts:
         """Packed integers as `describe_packed` described them."""
@@ -98,6 +109,21 @@ class Parts:
             vocabulary = Vocabulary.from_arrays({"offsets": offsets, "data": data})
         codec.check_storage(vocabulary.values)
         return vocabulary
+
+
+def words_of_codes(words: NDArray[np.uint64], num_bits: int) -> dict[str, NDArray[np.generic]]:
+    """The array of so many bits of codes, by its name; it is empty if there are none."""
+    return {f"{CODES}.{WORDS}": words if num_bits else words[:0]}
+
+
+def report_of(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What an entry tells writers and reports; readers in other languages leave it alone.
+
+    Raises
+    ------
+    KeyError, TypeError : there is none.
+    """
+    return checked(entry["report"], dict)
 
 
 def describe_packed(numbers: PackedInts) -> dict[str, int]:

@@ -30,7 +30,15 @@ from feast_sketch_store.structures.columns import COLUMN, ColumnAnswer
 from feast_sketch_store.structures.costs import Popularity
 from feast_sketch_store.structures.feature_rows import FeatureRows, in_order
 from feast_sketch_store.structures.goals import Goal, Offer
-from feast_sketch_store.structures.parts import WORDS, Described, Parts, checked, describe_packed, prefixed
+from feast_sketch_store.structures.parts import (
+    WORDS,
+    Described,
+    Parts,
+    checked,
+    describe_packed,
+    prefixed,
+    report_of,
+)
 from feast_sketch_store.structures.prepared import begin_feature
 from feast_sketch_store.succinct import PackedInts
 
@@ -200,9 +208,9 @@ class Scalars(Structure):
                 {
                     "name": feature.codec.feature,
                     "value_field": feature.codec.value_field,
-                    "codec": feature.codec.name,
                     "num_values": len(feature.vocabulary),
                     "others": list(feature.others),
+                    "report": {"codec": feature.codec.name},
                 }
             )
             arrays |= prefixed(f"{number}.vocabulary", feature.vocabulary.to_packed())
@@ -215,9 +223,8 @@ class Scalars(Structure):
         """See `Structure.from_snapshot`."""
         features = []
         for number, entry in enumerate(description["features"]):
-            codec = FeatureCodec(
-                checked(entry["name"], str), entry["value_field"], checked(entry["codec"], str)
-            )
+            kind = checked(report_of(entry)["codec"], str)
+            codec = FeatureCodec(checked(entry["name"], str), entry["value_field"], kind)
             vocabulary = parts.vocabulary(f"{number}.vocabulary", codec)
             others = tuple(checked(state, int) for state in checked(entry["others"], list))
             is_known = all(state in _STATES_WITHOUT_VALUE for state in others)

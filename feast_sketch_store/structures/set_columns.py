@@ -27,13 +27,14 @@ from feast_sketch_store.structures.costs import Popularity, sets_bytes
 from feast_sketch_store.structures.feature_rows import FeatureRows, in_order
 from feast_sketch_store.structures.goals import MEMORY, Goal, Offer
 from feast_sketch_store.structures.parts import (
-    WORDS,
     Described,
     Parts,
     arrays_of_ascending,
     checked,
     describe_ascending,
     prefixed,
+    report_of,
+    words_of_codes,
 )
 from feast_sketch_store.structures.prepared import begin_feature
 from feast_sketch_store.structures.shared_values import NO_SET, find_chains, headers_of
@@ -253,7 +254,7 @@ class SetColumns(Structure):
         """See `Structure.to_snapshot`."""
         sets = self.sets
         arrays: dict[str, NDArray[np.generic]] = {
-            f"codes.{WORDS}": sets.words,
+            **words_of_codes(sets.words, sets.num_bits),
             **arrays_of_ascending("starts", sets.starts),
         }
         entries = []
@@ -265,10 +266,10 @@ class SetColumns(Structure):
                     "name": feature.codec.feature,
                     "value_field": feature.codec.value_field,
                     "num_values": len(feature.vocabulary),
-                    "num_facts": feature.num_facts,
                     "header_width": code.header_width,
                     "no_set": code.no_set,
                     "others_width": code.others_width,
+                    "report": {"num_facts": feature.num_facts},
                 }
             )
             arrays[f"{number}.level_ends"] = code.gaps.ends
@@ -309,17 +310,18 @@ class SetColumns(Structure):
                 Levels(ends, levels[: len(ends)], levels[len(ends) :]),
                 others_width,
             )
-            num_facts, size = checked(entry["num_facts"], int), len(vocabularies[-1])
+            num_facts, size = checked(report_of(entry)["num_facts"], int), len(vocabularies[-1])
             if size != code.num_symbols or code.no_set not in (0, NO_SET) or num_facts < 0:
                 raise ValueError(f"the vocabulary of {codec.feature!r} does not fit its code")
             is_known = known_from(parts, f"{number}.known", size, checked(entry["num_values"], int))
             features.append((codec, is_known, num_facts))
             codes.append(code)
-        words, check = parts.words("codes")
+        num_bits = checked(description["num_bits"], int)
+        words, check = parts.codes(num_bits)
         sets = GolombSets(
             codes,
             words,
-            checked(description["num_bits"], int),
+            num_bits,
             parts.ascending("starts", description["starts"], by_value=False),
             check,
         )

@@ -36,6 +36,7 @@ from feast_sketch_store.structures.parts import (
     checked,
     describe_salt,
     prefixed,
+    report_of,
     salt_from,
 )
 from feast_sketch_store.succinct.static_function import MAX_WIDTH, StaticFunction, expected_bytes, width_for
@@ -158,26 +159,28 @@ class StaticScalars(Structure):
         entries = []
         for number, feature in enumerate(self.features.values()):
             codec = feature.codec
-            entries.append({"name": codec.feature, "value_field": codec.value_field, "codec": codec.name})
+            report = {"codec": codec.name}
+            entries.append({"name": codec.feature, "value_field": codec.value_field, "report": report})
             arrays |= prefixed(f"{number}.vocabulary", feature.vocabulary.to_packed())
         description = {
             "salt": describe_salt(self.salt),
             "width": self.function.width,
             "num_shapes": self.num_shapes,
-            "num_entities": self.num_entities,
             "features": entries,
+            "report": {"num_entities": self.num_entities},
         }
         return description, arrays
 
     @classmethod
     def from_snapshot(cls, description: Mapping[str, Any], parts: Parts) -> Self:
         """See `Structure.from_snapshot`."""
-        num_shapes, num_entities = (checked(description[key], int) for key in ("num_shapes", "num_entities"))
+        num_shapes = checked(description["num_shapes"], int)
+        num_entities = checked(report_of(description)["num_entities"], int)
         if num_shapes < 1 or num_entities < 0:
             raise ValueError(f"{num_entities} rows of {num_shapes} shapes are impossible")
         divisor, features = num_shapes, {}
         for number, entry in enumerate(description["features"]):
-            name, kind = checked(entry["name"], str), checked(entry["codec"], str)
+            name, kind = checked(entry["name"], str), checked(report_of(entry)["codec"], str)
             codec = FeatureCodec(name, entry["value_field"], kind)
             if codec.is_collection or codec.is_exact or codec.is_list or name in features:
                 raise ValueError(f"{name!r} is not a scalar of its own with ids")

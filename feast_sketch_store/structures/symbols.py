@@ -3,7 +3,7 @@
 import itertools
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store.kernel import MAX_NUM_HASHES
-from feast_sketch_store.structures.parts import checked
+from feast_sketch_store.structures.parts import checked, report_of
 from feast_sketch_store.structures.sizing import AnyFacts, FactClass, Hashes, WeightedFacts
 from feast_sketch_store.succinct import Asked
 
@@ -87,8 +87,16 @@ class SymbolRange:
 
     def to_snapshot(self) -> dict[str, Any]:
         """The range as an entry of a description."""
-        lists = {name: [*getattr(self, name)] for name in ("facts_per_hash", "first_symbols")}
-        return {**asdict(self), **lists}
+        return {
+            "first_word": self.first_word,
+            "num_symbols": self.num_symbols,
+            "num_hashes": self.num_hashes,
+            "first_symbols": list(self.first_symbols),
+            "report": {
+                "facts_per_hash": list(self.facts_per_hash),
+                "false_positive_rate": self.false_positive_rate,
+            },
+        }
 
     @classmethod
     def from_snapshot(cls, entry: Mapping[str, Any]) -> "SymbolRange":
@@ -98,17 +106,19 @@ class SymbolRange:
         ------
         ValueError, KeyError, TypeError : there can be no such range.
         """
+        report = report_of(entry)
         symbols = cls(
             checked(entry["first_word"], int),
             checked(entry["num_symbols"], int),
-            tuple(checked(number, int) for number in entry["facts_per_hash"]),
+            tuple(checked(number, int) for number in report["facts_per_hash"]),
             tuple(checked(number, int) for number in entry["first_symbols"]),
-            checked(entry["false_positive_rate"], float),
+            checked(report["false_positive_rate"], float),
         )
         facts, firsts = symbols.facts_per_hash, symbols.first_symbols
         if (
             min(symbols.first_word, symbols.num_symbols) < 0
             or not 1 <= len(facts) <= MAX_NUM_HASHES
+            or len(facts) != checked(entry["num_hashes"], int)
             or any(fewer > more for more, fewer in itertools.pairwise((*facts, 0)))
             or (firsts and (len(firsts) != len(facts) or firsts[0] or firsts[-1] >= symbols.num_symbols))
             or any(later < first for first, later in itertools.pairwise(firsts))

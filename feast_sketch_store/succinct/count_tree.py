@@ -22,18 +22,16 @@ were members.
     row     header, members, others; header, members, others; ...     one arithmetic code for all features
     header  2 for a row without a set but for a null, and so on, as of Golomb-coded sets; or how many others
 
-Probabilities are integers of 15 bits. They are computed at import, by a recurrence of multiplications and
-divisions that IEEE 754 defines to the bit, so each process has the same; a file has their checksum.
+Probabilities are integers of 15 bits, from tables that `tree_tables` computes in integers.
 
 Source: Witten, Neal & Cleary, "Arithmetic coding for data compression", 1987; Moffat & Stuiver, "Binary
 interpolative coding", 2000, for the recursion.
 """
 
 import math
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -41,96 +39,24 @@ from numpy.typing import NDArray
 
 from feast_sketch_store import kernel
 from feast_sketch_store.kernel import TreeCodes
-from feast_sketch_store.kernel.reference_trees import (
-    BINS,
-    MOST_TOLD,
-    NUM_CONTEXTS,
-    NUM_SIZES,
-    TABLE_BITS,
-    bucket_of,
-)
+from feast_sketch_store.kernel.reference_trees import NUM_CONTEXTS, NUM_SIZES, bucket_of
 from feast_sketch_store.succinct.elias_fano import EliasFano
 from feast_sketch_store.succinct.packed import Check
+from feast_sketch_store.succinct.timed_lists import bit_lengths
+from feast_sketch_store.succinct.tree_tables import (
+    BOUNDS,
+    CONTEXT_SHARES,
+    NUM_CONCENTRATIONS,
+    NUM_SHARES,
+    tables,
+)
 
-CONCENTRATIONS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 1e4)
-INDEPENDENT = len(CONCENTRATIONS) - 1
-NUM_SHARES = 33  # of the left half, by half units of their logits from -8 to 8
+INDEPENDENT = NUM_CONCENTRATIONS - 1
 MAX_MASS_LEVEL = 63
 MAX_CONTEXT = 63
 MAX_SYMBOLS = 1 << 28
 
-_UNIT = 1 << 24  # of shares, so that they are integers
-_WHOLE = 1 << TABLE_BITS
-_LARGE_SIZES = (23, 45, 90, 180, 360, 1000)  # that the tables of larger counts are made for
-_WORD_BITS = 64
-
-
-class Tables(NamedTuple):
-    """Cumulated probabilities; see `TreeCodes`."""
-
-    small: NDArray[np.uint16]
-    large: NDArray[np.uint16]
-
-
-@cache
-def tables() -> Tables:
-    """Cumulated probabilities of the counts in the left half, for all shares and concentrations."""
-    logits = (np.arange(NUM_SHARES) - NUM_SHARES // 2) / 2
-    # Of one half of the shares only, as a table of the other half is a mirrored one.
-    shares = np.rint(_UNIT / (1 + np.exp(-logits[: NUM_SHARES // 2 + 1]))) / _UNIT
-    left = np.concatenate([shares * c for c in CONCENTRATIONS]).reshape(len(CONCENTRATIONS), -1)
-    right = np.concatenate([(1 - shares) * c for c in CONCENTRATIONS]).reshape(left.shape)
-    num_nodes = len(CONCENTRATIONS) * NUM_SHARES
-    small = np.zeros((num_nodes, MOST_TOLD + 1, MOST_TOLD + 2), np.uint16)
-    for number in range(1, MOST_TOLD + 1):
-        small[:, number, : number + 2] = _cumulated(_mirrored(_weights(left, right, number)))
-    large = np.zeros((num_nodes, len(BINS), max(BINS) + 2), np.uint16)
-    for kind, (bins, number) in enumerate(zip(BINS, _LARGE_SIZES, strict=True)):
-        weights = _mirrored(_weights(left, right, number))
-        summed = np.zeros((len(weights), bins))
-        for count in range(number + 1):
-            summed[:, count * bins // (number + 1)] += weights[:, count]
-        large[:, kind, : bins + 1] = _cumulated(summed)
-    return Tables(small, large)
-
-
-def _weights(left: NDArray[np.float64], right: NDArray[np.float64], number: int) -> NDArray[np.float64]:
-    """In proportion to the probabilities of 0 to ``number``: float64[concentrations, shares, number + 1]."""
-    weights = np.empty((*left.shape, number + 1))
-    weight = np.ones(left.shape)
-    for count in range(number + 1):
-        weights[..., count] = weight
-        if count < number:
-            # Each operation is rounded as IEEE 754 says, in this order.
-            weight = weight * ((number - count) * (count + left))
-            weight = weight / ((count + 1) * ((number - count - 1) + right))
-    return weights
-
-
-def _mirrored(weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Those of all nodes: a row for each, by concentration and share."""
-    others = weights[:, :-1][:, ::-1, ::-1]
-    both = np.concatenate((weights, others), axis=1)
-    return both.reshape(-1, weights.shape[-1])
-
-
-def _cumulated(weights: NDArray[np.float64]) -> NDArray[np.uint16]:
-    """Shares of 2**15, none of which is 0, from 0 on."""
-    whole = np.zeros(len(weights))
-    for column in weights.T:  # in this order, whatever NumPy does
-        whole = whole + column
-    shares = 1 + np.floor(weights / whole[:, None] * (_WHOLE - weights.shape[1])).astype(np.int64)
-    largest = np.argmax(shares, axis=1)
-    shares[np.arange(len(shares)), largest] += _WHOLE - shares.sum(axis=1)
-    cumulated = np.zeros((len(weights), weights.shape[1] + 1), np.int64)
-    np.cumsum(shares, axis=1, out=cumulated[:, 1:])
-    return cumulated.astype(np.uint16)
-
-
-@cache
-def tables_checksum() -> int:
-    """Of all tables; a file says which ones it was coded with."""
-    return zlib.crc32(b"".join(table.astype("<u2").tobytes() for table in tables()))
+_MASS_BITS = 31  # of two masses, when their ratio is looked for
 
 
 def mass_of(levels: NDArray[np.integer]) -> NDArray[np.int64]:
@@ -178,24 +104,23 @@ class Splits(NamedTuple):
 
 def shares_of(mass: NDArray[np.int64]) -> NDArray[np.uint8]:
     """The share of the left half of the node whose middle a symbol is: uint8[V], below 33."""
-    # Halfway between the logits; rounded, so that no rounding of `exp` makes a difference.
-    bounds = np.rint(2.0**20 * np.exp((np.arange(1, NUM_SHARES) - NUM_SHARES / 2) / 2))
+    bounds = np.array(BOUNDS, np.int64)
     shares = np.full(len(mass) - 1, NUM_SHARES // 2, np.uint8)
     splits = Splits.root(len(mass) - 1)
     while len(splits.lows):
         middles = splits.middles
-        left = (mass[middles] - mass[splits.lows]) * 2.0**20
-        right = (mass[splits.highs] - mass[middles]).astype(np.float64)
-        shares[middles] = (left[:, None] >= right[:, None] * bounds).sum(axis=1)
+        left, right = mass[middles] - mass[splits.lows], mass[splits.highs] - mass[middles]
+        # Of the larger one's highest bits; so many that no product leaves int64.
+        too_long = bit_lengths(np.maximum(left, right)) - _MASS_BITS
+        left, right = (half >> np.maximum(too_long, 0) for half in (left, right))
+        shares[middles] = (left[:, None] << 20 >= right[:, None] * bounds).sum(axis=1)
         splits = splits.below
     return shares
 
 
 def context_shares(contexts: NDArray[np.uint8]) -> NDArray[np.uint16]:
-    """The shares of members in 2**15 that contexts of 0 to 63 stand for: fifths of the logit from -8 on."""
-    logits = (np.arange(MAX_CONTEXT + 1) - 40) / 5
-    shares = np.rint(_WHOLE / (1 + np.exp(-logits))).astype(np.int64)
-    return np.clip(shares, 1, _WHOLE - 1).astype(np.uint16)[contexts]
+    """The shares of members in 2**15 that contexts of 0 to 63 stand for."""
+    return np.array(CONTEXT_SHARES, np.uint16)[contexts]
 
 
 @dataclass(frozen=True)
@@ -278,7 +203,7 @@ class CountTrees:
     Parameters
     ----------
     codes : one per feature.
-    words : uint64[n], the codes of all rows and three words more; may be memory-mapped.
+    words : uint64[n], the codes of all rows and two words more; may be memory-mapped.
     num_bits : of the codes.
     starts : the bit at which each row begins; taken by their places.
     check : of the words; None if all are known to be good.
@@ -298,7 +223,8 @@ class CountTrees:
         if (
             not self.codes
             or self.words.ndim != 1
-            or not 0 <= self.num_bits // _WORD_BITS <= len(self.words) - 3
+            or self.num_bits < 0
+            or len(self.words) != kernel.words_of_bits(self.num_bits)
             or self.starts.by_value
         ):
             raise ValueError("the parts of the sets do not fit each other")

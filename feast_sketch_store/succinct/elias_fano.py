@@ -23,10 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store import kernel
-from feast_sketch_store.kernel import SAMPLED, AscendingNumbers, PackedNumbers
+from feast_sketch_store.kernel import SAMPLED, AscendingNumbers, PackedNumbers, words_of_bits
 from feast_sketch_store.succinct.packed import Check, PackedInts, num_words_for, unchecked
 
-_WORD_BITS = 64
 _MAX_LOW_WIDTH = 63
 
 
@@ -48,7 +47,7 @@ def expected_bytes(length: int, bound: int, by_value: bool) -> int:
     num_buckets = num_buckets_for(bound, low_width)
     num_samples = -(-(num_buckets if by_value else length) // SAMPLED)
     num_bits = length + num_buckets
-    words = -(-num_bits // _WORD_BITS) + num_words_for(length, low_width)
+    words = words_of_bits(num_bits) + num_words_for(length, low_width)
     return 8 * (words + num_words_for(num_samples, num_bits.bit_length()))
 
 
@@ -80,7 +79,7 @@ class EliasFano:
         num_sampled = self.num_buckets if self.by_value else len(self)
         if (
             self.num_buckets < 1
-            or self.highs.shape != (-(-(len(self) + self.num_buckets) // _WORD_BITS),)
+            or self.highs.shape != (words_of_bits(len(self) + self.num_buckets),)
             or self.samples.length != -(-num_sampled // SAMPLED)
             or self.lows.base
             or self.samples.base
@@ -103,7 +102,7 @@ class EliasFano:
         num_buckets = num_buckets_for(bound, low_width)
         places = (numbers >> np.uint64(low_width)).astype(np.int64) + np.arange(len(numbers))
         num_bits = len(numbers) + num_buckets
-        bits = np.zeros(-(-num_bits // _WORD_BITS) * _WORD_BITS, np.bool_)
+        bits = np.zeros(words_of_bits(num_bits) * 64, np.bool_)
         bits[places] = True
         highs = np.packbits(bits, bitorder="little").view(np.uint64)
         sampled = np.flatnonzero(~bits[:num_bits]) if by_value else places

@@ -160,7 +160,8 @@ class GolombSets:
         if (
             not self.codes
             or self.words.ndim != 1
-            or not 0 <= self.num_bits // 64 <= len(self.words) - 2
+            or self.num_bits < 0
+            or len(self.words) != kernel.words_of_bits(self.num_bits)
             or self.starts.by_value
         ):
             raise ValueError("the parts of the sets do not fit each other")

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store import kernel
-from feast_sketch_store.kernel import PackedNumbers
+from feast_sketch_store.kernel import PackedNumbers, words_of_bits
 from feast_sketch_store.kernel.prepared import Numbers
 
 
@@ -83,9 +83,9 @@ class PackedInts:
             base = int(numbers.min()) if len(numbers) else 0
         width = max(min_width, (int(numbers.max()) - base).bit_length()) if len(numbers) else min_width
         num_blocks = -(-len(numbers) // _BLOCK)
-        words = np.zeros(num_blocks * width + 1, np.uint64)
+        words = np.zeros(num_blocks * width + 2, np.uint64)
         if width:
-            blocks = words[:-1].reshape(-1, width)
+            blocks = words[:-2].reshape(-1, width)
             for first in range(0, len(blocks), _BLOCKS_PER_CHUNK):
                 chunk = numbers[first * _BLOCK : (first + _BLOCKS_PER_CHUNK) * _BLOCK].astype(np.int64)
                 # Differences of int64 may pass its end; as uint64 they come out right.
@@ -129,8 +129,8 @@ def unchecked(check: Check | None) -> tuple[NDArray[np.uint8] | None, int]:
 
 
 def num_words_for(length: int, width: int) -> int:
-    """Words for this many numbers, plus one that is read but not used."""
-    return -(-length * width // _WORD_BITS) + 1 if width and length else 0
+    """Words for this many numbers; none if they have no bits."""
+    return words_of_bits(length * width) if width and length else 0
 
 
 def _pack_blocks(numbers: NDArray[np.uint64], words: NDArray[np.uint64]) -> None:

@@ -25,15 +25,13 @@ from feast_sketch_store.kernel.reference_trees import (
     NUM_OF_CLASS,
 )
 from feast_sketch_store.succinct.count_tree import (
-    CONCENTRATIONS,
     MAX_CONTEXT,
-    NUM_SHARES,
     Splits,
     context_shares,
     cumulated_mass,
     shares_of,
-    tables,
 )
+from feast_sketch_store.succinct.tree_tables import NUM_CONCENTRATIONS, NUM_SHARES, tables
 
 _NUM_VECTORS = 16
 _POWER_STEPS = 3
@@ -203,7 +201,7 @@ def concentrations_of(
         owner, number, left = owner[is_split], number[is_split], left[is_split]
         enough = np.bincount(owner, minlength=len(middles)) >= _LEAST_SPLITS
         costs = []
-        for concentration in range(len(CONCENTRATIONS)):
+        for concentration in range(NUM_CONCENTRATIONS):
             nodes = concentration * NUM_SHARES + shares[middles[owner]]
             costs.append(np.bincount(owner, _split_bits(bits, nodes, number, left), len(middles)))
         found[middles[enough]] = np.argmin(costs, axis=0)[enough]

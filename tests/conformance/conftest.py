@@ -70,7 +70,7 @@ def forge() -> Callable[..., NDArray[np.uint8]]:
         content = {"format_version": 1, "description": {}, "arrays": arrays} | (own or {})
         for each in (content, *arrays):
             each.pop(drop, None)
-        text = json.dumps(content, separators=(",", ":"))
+        text = json.dumps(content, separators=(",", ":"), sort_keys=True)
         if depth:
             text = text.replace('"description":{}', f'"description":{"[" * depth}{"]" * depth}')
         header: dict[str, Any] = {
@@ -90,7 +90,8 @@ def forge() -> Callable[..., NDArray[np.uint8]]:
             }
         if tensors is not None:
             header = {"__metadata__": header["__metadata__"], **tensors}
-        return file_of(json.dumps(header, separators=(",", ":")).encode(), payload)
+        is_sorted = tensors is None and all(isinstance(name, str) for name in header)
+        return file_of(json.dumps(header, separators=(",", ":"), sort_keys=is_sorted).encode(), payload)
 
     return make
 

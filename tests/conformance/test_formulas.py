@@ -32,7 +32,7 @@ def test_the_file_itself_is_opened_with_its_formulas():
         (0, "name", "nobody"),
         (0, "name", "worth"),
         (0, "name", "country"),
-        (0, "version", 1.0),
+        (0, "report", {"version": 1.0}),
         (1, "step", 0.0),
         (1, "step", -1.0),
         (1, "step", float("nan")),

@@ -77,6 +77,11 @@ def test_rows_read_as_they_were_written():
         assert [plain(v, field) for v in values] == [row[column] for row in ROWS.values()]
 
 
+def told(entry, *names):
+    """Some values of an entry of a description."""
+    return [entry[name] for name in names]
+
+
 def test_the_description_is_as_it_was():
     description, arrays = load(BASE)
     layer = description.pop("layer")
@@ -90,14 +95,21 @@ def test_the_description_is_as_it_was():
         zip(NAMES, VALUE_FIELDS, strict=True)
     )
     assert [
-        [each[part] for part in ("first_word", "num_symbols", "facts_per_hash", "first_symbols")]
+        [each[part] for part in ("first_word", "num_symbols", "num_hashes", "first_symbols")]
         for each in (*bloom["features"], *bloom["rows"])
     ] == [
-        [0, 4, [6] * 7, []],
-        [1, 3, [3] * 7, []],
-        [2, 3, [4] * 18, []],
-        [3, 2, [2] * 17, []],
-        [4, 6, [6] * 33, []],
+        [0, 4, 7, []],
+        [1, 3, 7, []],
+        [2, 3, 18, []],
+        [3, 2, 17, []],
+        [4, 6, 33, []],
+    ]
+    assert [each["report"]["facts_per_hash"] for each in (*bloom["features"], *bloom["rows"])] == [
+        [6] * 7,
+        [3] * 7,
+        [4] * 18,
+        [2] * 17,
+        [6] * 33,
     ]
     assert {name: (array.dtype.str, array.shape) for name, array in arrays.items()} == {
         "presence.bucket_bounds": ("<i8", (6, 2)),
@@ -106,15 +118,15 @@ def test_the_description_is_as_it_was():
         "bloom.table.words": ("<u8", (14,)),
         "bloom.table.words.checksums": ("|u1", (1, 16)),
         "bloom.0.vocabulary.shape": ("<i8", (2,)),
-        "bloom.0.vocabulary.packed": ("<u8", (2,)),
+        "bloom.0.vocabulary.packed": ("<u8", (3,)),
         "bloom.0.vocabulary.data": ("|u1", (19,)),
         "bloom.1.vocabulary.shape": ("<i8", (3,)),
-        "bloom.1.vocabulary.packed": ("<u8", (4,)),
+        "bloom.1.vocabulary.packed": ("<u8", (5,)),
         "bloom.2.vocabulary.shape": ("<i8", (2,)),
-        "bloom.2.vocabulary.packed": ("<u8", (2,)),
+        "bloom.2.vocabulary.packed": ("<u8", (3,)),
         "bloom.2.vocabulary.data": ("|u1", (4,)),
         "bloom.3.vocabulary.shape": ("<i8", (3,)),
-        "bloom.3.vocabulary.packed": ("<u8", (2,)),
+        "bloom.3.vocabulary.packed": ("<u8", (3,)),
     }
 
 
@@ -125,13 +137,13 @@ def test_arrays_are_as_they_were():
     assert arrays["bloom.0.vocabulary.data"].tobytes().decode() == "tea" + "" + "coffee" + "naïve ☕"
     # Lengths 3, 0, 6 and 10 in 4 bits each; numbers from -1 on in 63 bits.
     assert arrays["bloom.0.vocabulary.shape"].tolist() == [4, 4]
-    assert arrays["bloom.0.vocabulary.packed"].tolist() == [0xA603, 0]
+    assert arrays["bloom.0.vocabulary.packed"].tolist() == [0xA603, 0, 0]
     assert arrays["bloom.1.vocabulary.shape"].tolist() == [3, 63, -1]
     numbers = int.from_bytes(arrays["bloom.1.vocabulary.packed"].tobytes(), "little")
     assert [(numbers >> 63 * place & (2**63 - 1)) - 1 for place in range(3)] == [-1, 0, 2**62]
     assert arrays["bloom.2.vocabulary.data"].tobytes() == b"DEFR"
-    assert arrays["bloom.2.vocabulary.packed"].tolist() == [0b100010, 0]
-    assert arrays["bloom.3.vocabulary.packed"].tolist() == [0b10, 0]
+    assert arrays["bloom.2.vocabulary.packed"].tolist() == [0b100010, 0, 0]
+    assert arrays["bloom.3.vocabulary.packed"].tolist() == [0b10, 0, 0]
     # Rows of the array, in any order: 0 missing, 1 null, 2 empty, 3 a value; then the user's own bucket.
     shapes = np.column_stack((arrays["presence.0.states"], arrays["presence.0.buckets"]))
     assert sorted(shapes.tolist()) == sorted(
@@ -173,21 +185,21 @@ def test_the_listed_file_has_each_form_of_a_column():
     bloom, columns, scalars = layer["structures"]
     assert (bloom["kind"], [entry["name"] for entry in bloom["features"]]) == ("bloom", ["viewed"])
     assert (columns["kind"], layer["presence"]["kind"]) == ("columns", "list")
-    listed = [layer["presence"]["timestamps"], *columns["features"]]
-    assert [(c["name"], c["codec"], c["elements"]["form"]) for c in listed] == [
-        ("event timestamps", "exact", "numbers"),
-        ("sizes", "exact", "numbers"),
-        ("note", "exact", "bytes"),
+    assert layer["presence"]["timestamps"]["form"] == "numbers"
+    assert [(c["name"], c["report"], c["elements"]["form"]) for c in columns["features"]] == [
+        ("sizes", {"codec": "exact"}, "numbers"),
+        ("note", {"codec": "exact"}, "bytes"),
     ]
     assert scalars["kind"] == "scalars"
-    assert [list(entry.values()) for entry in scalars["features"]] == [
-        ["country", "string_val", "categorical", 2, [0, 1]],
-        ["weight", "double_val", "categorical", 2, [0]],
+    assert [told(entry, "name", "value_field", "num_values", "others") for entry in scalars["features"]] == [
+        ["country", "string_val", 2, [0, 1]],
+        ["weight", "double_val", 2, [0]],
     ]
-    assert layer["roundings"] == [{"name": "weight", "max_error": 4.25, "mean_error": 2.175}]
+    errors = {"max_error": 4.25, "mean_error": 2.175}
+    assert layer["roundings"] == [{"name": "weight", "report": errors}]
     assert arrays["presence.bucket_bounds"].shape == (0, 2)  # timestamps are those of the rows
     packed = [name for name in arrays if name.endswith("words")]
-    assert len(packed) == 14
+    assert len(packed) == 13
     assert all(f"{name}.checksums" in arrays for name in packed)
 
 
@@ -232,21 +244,22 @@ def test_the_file_of_sets_has_each_structure():
     bloom, scalars, sets = description["layer"]["structures"]
     assert [entry["kind"] for entry in (bloom, scalars, sets)] == ["bloom", "scalars", "sets"]
     (topics,) = bloom["features"]
-    assert (topics["facts_per_hash"], topics["first_symbols"]) == ([192, 45, 19], [0, 4, 6])
+    assert (topics["report"]["facts_per_hash"], topics["first_symbols"]) == ([192, 45, 19], [0, 4, 6])
     assert description["layer"]["cut"] == {"sizes": 36}
-    assert [list(entry.values()) for entry in sets["features"]] == [
-        ["viewed", "string_set_val", 4, 101, 1, 2, -1],
-        ["bought", "string_set_val", 3, 55, 1, 2, 0],
-        ["sizes", "int64_list_val", 3, 77, 0, 0, -1],
+    names = "name", "value_field", "num_values", "header_width", "no_set", "others_width", "report"
+    assert [told(entry, *names) for entry in sets["features"]] == [
+        ["viewed", "string_set_val", 4, 1, 2, -1, {"num_facts": 101}],
+        ["bought", "string_set_val", 3, 1, 2, 0, {"num_facts": 55}],
+        ["sizes", "int64_list_val", 3, 0, 0, -1, {"num_facts": 77}],
     ]
     assert sets["num_bits"] == 923
     assert arrays["sets.0.level_ends"].tolist()[-1] == 5
     assert len(arrays["sets.0.levels"]) == len(arrays["sets.0.level_ends"]) + 64
     assert [arrays[f"sets.{number}.known"].tolist() for number in range(2)] == [[0b1111], [0b10011]]
-    assert arrays["sets.2.vocabulary.packed"].tolist() == [0b100100, 0]
+    assert arrays["sets.2.vocabulary.packed"].tolist() == [0b100100, 0, 0]
     assert arrays["presence.bucket_bounds"].shape == (16, 2)
     packed = [name for name in arrays if name.endswith("words")]
-    assert len(packed) == 12
+    assert len(packed) == 10
     assert all(f"{name}.checksums" in arrays for name in packed)
 
 
@@ -263,7 +276,6 @@ def test_the_file_of_count_trees_has_the_rows_of_that_of_sets():
         assert sum(len(v) for v in values[0] if v) == {"viewed": 101, "sizes": 77, "bought": 55}[name]
     structures = load(COMPACT)[0]["layer"]["structures"]
     assert [entry["kind"] for entry in structures] == ["bloom", "scalars", "compact_sets"]
-    assert structures[2]["tables"] == 4051214963
 
 
 def test_scalars_are_digits_of_common_numbers():
@@ -333,16 +345,18 @@ def test_a_clustered_filter_is_read_as_the_format_says():
     """Each fact by the formulas of the filter alone: the hashes of its level, in the cluster of its row."""
     description, arrays = load(CLUSTERED)
     (clustered,) = description["layer"]["structures"]
-    assert [list(entry.values()) for entry in clustered["features"]] == [
-        ["viewed", "string_set_val", "learned_bloom", [0, 6], [88, 42]],
-        ["sizes", "int64_list_val", "sandwiched_bloom", [3, 11], [153, 4]],
-        ["topics", "int64_set_val", "weighted_bloom", [0, 4, 8], [72, 77, 2]],
+    assert [told(entry, "name", "value_field", "hashes") for entry in clustered["features"]] == [
+        ["viewed", "string_set_val", [0, 6]],
+        ["sizes", "int64_list_val", [3, 11]],
+        ["topics", "int64_set_val", [0, 4, 8]],
     ]
-    assert (clustered["num_words"], clustered["shares"], clustered["fill"]) == (
-        28,
-        [0.3, 0.4, 0.3],
-        0.45703125,
-    )
+    assert [told(entry["report"], "style", "facts_per_level") for entry in clustered["features"]] == [
+        ["learned_bloom", [88, 42]],
+        ["sandwiched_bloom", [153, 4]],
+        ["weighted_bloom", [72, 77, 2]],
+    ]
+    assert told(clustered, "num_words", "num_clusters") == [28, 3]
+    assert clustered["report"] == {"fill": 0.45703125, "shares": [0.3, 0.4, 0.3]}
     layer = SketchLayer.from_snapshot(description["layer"], arrays)
     hashes = user_hashes(range(60))
     found = layer.presence.find(hashes, [], -(2**63))
@@ -377,7 +391,7 @@ def test_a_static_function_reads_as_it_was_written_and_as_the_format_says():
     layer = SketchLayer.from_snapshot(description["layer"], arrays)
     (static,) = description["layer"]["structures"]
     num_shapes, width = static["num_shapes"], static["width"]
-    assert (width, static["num_entities"], arrays["static.left.hashes"].shape) == (25, 300, (0,))
+    assert (width, static["report"]["num_entities"], arrays["static.left.hashes"].shape) == (25, 300, (0,))
     words = arrays["static.function.words"].reshape(-1, width)
     free = 64 * (len(words) - 1) - 63
     answer = layer.read(user_hashes(range(300)), ["country", "level"])
@@ -507,8 +521,8 @@ def test_formulas_give_what_the_rows_of_the_file_have():
         assert worths[user] == float(1 in sizes)
     taste, worth = description["layer"]["formulas"]
     assert taste == {
-        **{"name": "taste", "kind": "cluster", "version": 4, "unit": 1.0, "step": 1.0},
-        "sources": ["viewed", "sizes"],
+        **{"name": "taste", "kind": "cluster", "unit": 1.0, "step": 1.0},
+        **{"sources": ["viewed", "sizes"], "report": {"version": 4}},
     }
     assert (worth["unit"], worth["step"], worth["sources"]) == (2.0**-30, 0.25, ["sizes"])
     assert arrays["formulas.0.0.weights"].tolist() == [[9, 0, 0], [0, 7, 0]]

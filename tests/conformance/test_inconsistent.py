@@ -61,9 +61,7 @@ def test_a_missing_entry_is_refused(parts, path):
 
 
 @pytest.mark.parametrize("where", ["features", "rows"])
-@pytest.mark.parametrize(
-    "key", ["first_word", "num_symbols", "facts_per_hash", "first_symbols", "false_positive_rate"]
-)
+@pytest.mark.parametrize("key", ["first_word", "num_symbols", "num_hashes", "first_symbols", "report"])
 def test_a_missing_entry_of_a_range_is_refused(parts, where, key):
     del inside(parts[0], BLOOM)[where][0][key]
     with pytest.raises(KeyError):
@@ -158,13 +156,16 @@ def change(path, value):
         change([*BLOOM, "features", 0, "first_word"], "0"),
         change([*BLOOM, "features", 0, "num_symbols"], 3),
         change([*BLOOM, "features", 0, "num_symbols"], 2**60),
-        change([*BLOOM, "features", 0, "facts_per_hash"], []),
-        change([*BLOOM, "features", 0, "facts_per_hash"], [6] * 65),
-        change([*BLOOM, "features", 0, "facts_per_hash"], [5, 6]),
-        change([*BLOOM, "features", 0, "facts_per_hash"], [6, -1]),
-        change([*BLOOM, "features", 0, "facts_per_hash"], [6, 1.5]),
-        change([*BLOOM, "features", 0, "facts_per_hash"], ["6"]),
-        change([*BLOOM, "features", 0, "facts_per_hash"], 7),
+        change([*BLOOM, "features", 0, "report", "facts_per_hash"], []),
+        change([*BLOOM, "features", 0, "report", "facts_per_hash"], [6] * 65),
+        change([*BLOOM, "features", 0, "report", "facts_per_hash"], [5, 6]),
+        change([*BLOOM, "features", 0, "report", "facts_per_hash"], [6, -1]),
+        change([*BLOOM, "features", 0, "report", "facts_per_hash"], [6, 1.5]),
+        change([*BLOOM, "features", 0, "report", "facts_per_hash"], ["6"]),
+        change([*BLOOM, "features", 0, "report", "facts_per_hash"], 7),
+        change([*BLOOM, "features", 0, "num_hashes"], 0),
+        change([*BLOOM, "features", 0, "num_hashes"], 6),
+        change([*BLOOM, "features", 0, "num_hashes"], 7.0),
         change([*BLOOM, "features", 0, "first_symbols"], [0]),
         change([*BLOOM, "features", 0, "first_symbols"], [1] * 7),
         change([*BLOOM, "features", 0, "first_symbols"], [0, 0, 0, 0, 0, 0, 4]),
@@ -172,8 +173,8 @@ def change(path, value):
         change([*BLOOM, "features", 0, "first_symbols"], [0, 0, 0, 0, 0, 0, -1]),
         change([*BLOOM, "features", 0, "first_symbols"], [0, 0, 0, 0, 0, 0, 1.0]),
         change([*BLOOM, "features", 0, "first_symbols"], None),
-        change([*BLOOM, "features", 0, "false_positive_rate"], 0.0),
-        change([*BLOOM, "features", 0, "false_positive_rate"], 1.5),
+        change([*BLOOM, "features", 0, "report", "false_positive_rate"], 0.0),
+        change([*BLOOM, "features", 0, "report", "false_positive_rate"], 1.5),
         change(["cut"], None),
         change(["cut"], ["viewed"]),
         change(["cut"], {"unknown": 1}),
@@ -201,7 +202,7 @@ def change(path, value):
         change([*BLOOM, "rows"], None),
         change([*BLOOM, "rows", 0, "num_symbols"], 5),
         change([*BLOOM, "rows", 0, "num_symbols"], -6),
-        change([*BLOOM, "rows", 0, "facts_per_hash"], []),
+        change([*BLOOM, "rows", 0, "report", "facts_per_hash"], []),
         change([*BLOOM, "rows", 0, "first_word"], 99),
     ],
 )
@@ -261,6 +262,6 @@ def test_any_other_content_is_refused_or_safe_to_read(parts, path):
 
 def test_more_facts_than_a_table_has_bits_for_are_refused(parts):
     symbols = inside(parts[0], [*BLOOM, "features", 0])
-    symbols["facts_per_hash"] = [10**9] * len(symbols["facts_per_hash"])
+    symbols["report"]["facts_per_hash"] = [10**9] * symbols["num_hashes"]
     with pytest.raises(ValueError, match="more facts than it has bits for"):
         SketchLayer.from_snapshot(*parts)

@@ -12,16 +12,21 @@ from feast_sketch_store.structures.base import RowsToSeal
 from feast_sketch_store.structures.compact_sets import CompactSets
 from feast_sketch_store.structures.set_columns import SetColumns
 from feast_sketch_store.succinct.count_tree import (
-    CONCENTRATIONS,
-    NUM_SHARES,
     context_shares,
     cumulated_mass,
     mass_levels,
     shares_of,
+)
+from feast_sketch_store.succinct.tree_order import Facts, order_of
+from feast_sketch_store.succinct.tree_tables import (
+    BOUNDS,
+    CONTEXT_SHARES,
+    LEFT_SHARES,
+    NUM_SHARES,
+    TWICE_CONCENTRATIONS,
     tables,
     tables_checksum,
 )
-from feast_sketch_store.succinct.tree_order import Facts, order_of
 from tests.unit.test_shared_values import (
     NUM_ROWS,
     assert_reads_as_written,
@@ -156,12 +161,20 @@ def test_the_order_of_few_values(num_values):
 
 class TestTables:
     def test_each_process_has_the_same(self):
-        """A file says which tables it was coded with; this is what those of the golden file are."""
+        """Files are coded with these tables; docs/online_store_format.md has the checksum, too."""
         assert tables_checksum() == CHECKSUM
+
+    def test_lists_of_numbers_are_those_of_their_formulas(self):
+        half_units, steps, fifths = np.arange(17) / 2 - 8, np.arange(1, 33), (np.arange(64) - 40) / 5
+        assert np.rint(2**16 / (1 + np.exp(-half_units))).tolist() == list(LEFT_SHARES)
+        assert np.rint(2**20 * np.exp((steps - 16.5) / 2)).tolist() == list(BOUNDS)
+        shares = np.rint(2**15 / (1 + np.exp(-fifths)))
+        assert np.clip(shares, 1, 2**15 - 1).tolist() == list(CONTEXT_SHARES)
 
     def test_probabilities_are_those_of_beta_binomials(self):
         """Of two ids, both are on the left with mu * (mu * c + 1) / (c + 1)."""
-        for place, concentration in enumerate(CONCENTRATIONS):
+        for place, twice in enumerate(TWICE_CONCENTRATIONS):
+            concentration = twice / 2
             for share in range(NUM_SHARES):
                 mu = 1 / (1 + np.exp(-(share - 16) / 2))
                 table = tables().small[place * NUM_SHARES + share, 2].astype(int)
@@ -186,7 +199,7 @@ class TestTables:
         assert shares_of(cumulated_mass(mass_levels(np.array([1, 10**6]))))[1] == 0
 
 
-CHECKSUM = 4051214963
+CHECKSUM = 2238946436
 
 
 @pytest.fixture(scope="module")
@@ -233,7 +246,7 @@ def test_arrays_of_another_shape_are_refused(snapshot, how):
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("tables", 7), ("num_bits", 2**40), ("num_bits", -1), ("num_bits", True), ("features", [])],
+    [("num_bits", 2**40), ("num_bits", -1), ("num_bits", True), ("features", [])],
 )
 def test_descriptions_that_cannot_be_are_refused(snapshot, key, value):
     _, description, arrays = snapshot

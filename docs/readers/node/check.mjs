@@ -4,6 +4,7 @@ import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { Ascending, BitReader, Packed, fieldOf, halfOctaves, vocabulary } from "./src/codes.mjs";
 import { checksum, filterPlace, fingerprint, hashKey, mix64, rowHash, serializeKey } from "./src/hashes.mjs";
+import { tablesChecksum } from "./src/trees.mjs";
 import { RefusedError, View } from "./index.mjs";
 
 const failures = [];
@@ -96,6 +97,7 @@ function checkCodes(vectors) {
     const found = vocabulary(partsOf(arrays), "", fieldOf("data" in arrays ? "bytes_val" : "int64_val"));
     same(found.map((value) => (Buffer.isBuffer(value) ? value.toString("hex") : String(value))), values, "vocabulary");
   }
+  same(String(tablesChecksum()), vectors.tree_tables, "tables of count trees");
   for (const { width, number, bits } of vectors.rice) {
     const word = BigInt(`0b${[...bits].reverse().join("")}`);
     const words = wordsOf([String(BigInt.asUintN(64, word)), String(word >> 64n)]);

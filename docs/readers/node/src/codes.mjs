@@ -42,12 +42,15 @@ export function float(description, key, rule) {
 
 const shown = (value) => (value instanceof Float ? `${value.value}` : String(value));
 
+/** The words of so many bits: two more than they fill, none of none. */
+export const wordsFor = (bits) => (bits ? Math.ceil(bits / 64) + 2 : 0);
+
 /** Integers of equal width. */
 export class Packed {
   constructor(words, width, base, length) {
     must(isCount(width) && width <= 64 && isCount(length), "packed", `${length} numbers of ${width} bits`);
     must(base >= -(2n ** 63n) && base < 2n ** 63n, "packed", `numbers from ${base} on`);
-    const needed = width && length ? Math.ceil((length * width) / 64) + 1 : 0;
+    const needed = wordsFor(length * width);
     must(words.length === needed, "packed", `${length} numbers of ${width} bits do not take ${words.length} words`);
     Object.assign(this, { words, width, base, length, mask: maskOf(width) });
   }
@@ -84,7 +87,7 @@ export class Ascending {
     const samples = Math.ceil((byValue ? buckets : length) / SAMPLED);
     this.samples = new Packed(parts.words(`${name}.samples`), sampleWidth, 0n, samples);
     this.numBits = length + buckets;
-    must(this.highs.length === Math.ceil(this.numBits / 64), "ascending", "the parts of ascending numbers do not fit");
+    must(this.highs.length === wordsFor(this.numBits), "ascending", "the parts of ascending numbers do not fit");
     Object.assign(this, { length, buckets, width, byValue });
   }
 

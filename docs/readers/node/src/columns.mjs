@@ -5,7 +5,7 @@ import { MISSING, NULL, EMPTY, VALUE, list, named } from "./common.mjs";
 import { must } from "./container.mjs";
 
 /** Elements of a column: a function from a place to a stored value, and how many there are. */
-function elementsOf(parts, description, field, minWidth) {
+export function elementsOf(parts, description, field, minWidth) {
   const form = description?.form;
   if (form === "dictionary") {
     const ids = Packed.from(parts, "ids", description.ids, 1);

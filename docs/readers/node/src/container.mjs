@@ -26,12 +26,19 @@ const ALIGNMENT = 64;
 const BLOCK_BYTES = 1 << 16;
 const TYPES = { U64: BigUint64Array, I64: BigInt64Array, I32: Int32Array, U8: Uint8Array };
 
-/** JSON without spaces and with everything that is not ASCII escaped. */
-function asciiJson(value) {
-  return JSON.stringify(value).replace(
-    /[^\x00-\x7f]/g,
-    (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, "0")}`,
-  );
+const ascii = (value) =>
+  JSON.stringify(value).replace(/[^\x00-\x7f]/g, (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, "0")}`);
+
+/** Canonical JSON: without spaces, keys ordered by code points, everything escaped that is not ASCII. */
+export function canonical(value) {
+  if (Array.isArray(value)) return `[${value.map(canonical).join(",")}]`;
+  if (value === null || typeof value !== "object") return typeof value === "bigint" ? String(value) : ascii(value);
+  return ofPairs(Object.entries(value));
+}
+
+function ofPairs(pairs) {
+  pairs.sort(([a], [b]) => Buffer.compare(Buffer.from(a), Buffer.from(b))); // in UTF-8 as by code points
+  return `{${pairs.map(([key, value]) => `${ascii(key)}:${canonical(value)}`).join(",")}}`;
 }
 
 /** Parse JSON; integers too large for a number become BigInt, others with a point or exponent a Float. */
@@ -190,13 +197,13 @@ function checkOrder(entries, source) {
 }
 
 function headerOf(text, told, entries) {
-  const parts = [`"__metadata__":${asciiJson({ checksum: told, feast_sketch_store: text })}`];
+  const pairs = [["__metadata__", { checksum: told, feast_sketch_store: text }]];
   let end = 0;
   for (const { name, dtype, shape, size } of entries) {
-    parts.push(`${asciiJson(name)}:${asciiJson({ dtype, shape, data_offsets: [end, end + size] })}`);
+    pairs.push([name, { dtype, shape, data_offsets: [end, end + size] }]);
     end += size;
   }
-  const json = Buffer.from(`{${parts.join(",")}}`);
+  const json = Buffer.from(ofPairs(pairs));
   const length = Math.ceil((json.length + 8) / ALIGNMENT) * ALIGNMENT;
   const header = Buffer.alloc(length, " ");
   header.writeBigUInt64LE(BigInt(length - 8), 0);

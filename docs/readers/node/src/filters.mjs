@@ -3,7 +3,7 @@
 // `found` is what presence knows of an entity: {hash, row, states}. A feature's `read(found)` gives {state, values} of
 // stored values; those of lists have `times` as well, and those of counts `counts`.
 
-import { Packed, bitsAt, fieldOf, float, integer, vocabulary } from "./codes.mjs";
+import { Packed, bitsAt, fieldOf, integer, vocabulary } from "./codes.mjs";
 import { NULL, VALUE, list, salt, named } from "./common.mjs";
 import { must } from "./container.mjs";
 import { filterPlace, mix64, rowHash } from "./hashes.mjs";
@@ -11,7 +11,7 @@ import { filterPlace, mix64, rowHash } from "./hashes.mjs";
 const MAX_NUM_HASHES = 64;
 const MAX_NUM_WORDS = 2 ** 32 - 1;
 
-const wordsFor = (symbols) => Math.ceil(symbols / 64);
+const windowWords = (symbols) => Math.ceil(symbols / 64);
 
 /** A table of bits. */
 class Table {
@@ -36,19 +36,16 @@ class Range {
   constructor(entry) {
     this.firstWord = integer(entry, "first_word", "layer.parts");
     this.numSymbols = integer(entry, "num_symbols", "layer.parts");
-    const facts = list(entry, "facts_per_hash");
+    const numHashes = integer(entry, "num_hashes", "layer.parts");
     const firsts = list(entry, "first_symbols");
-    const rate = float(entry, "false_positive_rate", "layer.parts");
-    must([...facts, ...firsts].every(Number.isSafeInteger), "layer.parts", "a number of facts or symbols is none");
-    const falls = facts.every((n, i) => n >= 0 && (!i || n <= facts[i - 1]));
+    must(firsts.every(Number.isSafeInteger), "layer.parts", "a number of symbols is none");
     const rises = firsts.every((n, i) => n < this.numSymbols && (i ? n >= firsts[i - 1] : n === 0));
     const isFine =
-      this.firstWord >= 0 && this.numSymbols >= 0 && facts.length >= 1 && facts.length <= MAX_NUM_HASHES && falls && rises &&
-      (firsts.length ? firsts.length === facts.length : facts[0] === facts.at(-1)) &&
-      rate >= 0 && rate <= 1 && (!facts[0] || (rate > 0 && rate < 1));
+      this.firstWord >= 0 && this.numSymbols >= 0 && numHashes >= 1 && numHashes <= MAX_NUM_HASHES && rises &&
+      [0, numHashes].includes(firsts.length);
     must(isFine, "bloom", "a range of symbols cannot be");
-    this.firsts = firsts.length ? firsts : facts.map(() => 0);
-    this.numWords = wordsFor(this.numSymbols);
+    this.firsts = firsts.length ? firsts : new Array(numHashes).fill(0);
+    this.numWords = windowWords(this.numSymbols);
   }
 
   /** The symbols that an entity possibly has, ascending. */
@@ -70,13 +67,13 @@ export class Bloom {
   constructor(parts, description) {
     const features = list(description, "features").map((entry) => new Range(entry));
     this.rows = list(description, "rows").map((entry) => new Range(entry));
-    let windowWords = 0;
+    let behind = 0;
     const inOrder = [...features, ...this.rows].sort((a, b) => a.firstWord - b.firstWord || a.numWords - b.numWords);
     for (const range of inOrder) {
-      must(range.firstWord === windowWords, "bloom", "the ranges of symbols are not consecutive");
-      windowWords += range.numWords;
+      must(range.firstWord === behind, "bloom", "the ranges of symbols are not consecutive");
+      behind += range.numWords;
     }
-    this.table = new Table(parts, description, Math.max(1, windowWords), "bloom");
+    this.table = new Table(parts, description, Math.max(1, behind), "bloom");
     this.features = named(description.features, (entry, number) => {
       const field = fieldOf(entry.value_field);
       const values = vocabulary(parts, `${number}.vocabulary`, field);
@@ -101,16 +98,15 @@ export class Clustered {
   constructor(parts, description) {
     this.clusters = Packed.from(parts, "clusters", description.clusters);
     this.numRows = this.clusters.length;
-    this.numClusters = list(description, "shares").length;
-    const fill = float(description, "fill", "layer.parts");
-    must(fill > 0 && fill < 1 && this.numClusters >= 1, "clustered", "the table cannot be so full");
+    this.numClusters = integer(description, "num_clusters", "layer.parts");
+    must(this.numClusters >= 1, "clustered", "there are no clusters");
     let firstWord = 0;
     this.features = named(list(description, "features"), (entry, number) => {
       const field = fieldOf(entry.value_field);
       const values = vocabulary(parts, `${number}.vocabulary`, field);
       const hashes = list(entry, "hashes");
       const masks = parts.array(`${number}.masks`, "U64", 3);
-      const words = wordsFor(values.length);
+      const words = windowWords(values.length);
       const ascend = hashes.every((n, i) => Number.isSafeInteger(n) && n >= 0 && (!i || n > hashes[i - 1]));
       must(field.isCollection && hashes.length && ascend && hashes.at(-1) >= 1 && hashes.at(-1) <= MAX_NUM_HASHES, "clustered", `${entry.name} cannot have such hashes`);
       const shape = [this.numClusters, hashes.length - 1, words];
@@ -148,7 +144,7 @@ export class Static {
     this.salt = salt(description);
     this.width = integer(description, "width", "layer.parts");
     this.numShapes = integer(description, "num_shapes", "layer.parts");
-    must(this.numShapes >= 1 && integer(description, "num_entities", "layer.parts") >= 0, "static", `${this.numShapes} shapes`);
+    must(this.numShapes >= 1, "static", `${this.numShapes} shapes`);
     let divisor = BigInt(this.numShapes);
     this.features = named(list(description, "features"), (entry, number) => {
       const field = fieldOf(entry.value_field);

@@ -150,7 +150,7 @@ export function hashKey(key) {
 }
 
 /** The row hash of an entity hash under a salt. */
-export const rowHash = ([h0, h1], [s0, s1]) => mix64(u64(mix64(h0 ^ s1) + (h1 ^ s0)));
+export const rowHash = ([h0, h1], [s0, s1]) => mix64(u64(mix64(h0 ^ s0) + (h1 ^ s1)));
 
 /** The fingerprint of a row hash: below `range`, a BigInt. */
 export const fingerprint = (hash, range) => (hash * range) >> 64n;

@@ -1,10 +1,10 @@
 // A layer: which entities have rows, and the structures that keep their features.
 
-import { Ascending, Packed, bigInteger, decodeValue, integer } from "./codes.mjs";
+import { Ascending, Packed, bigInteger, decodeValue, fieldOf, integer } from "./codes.mjs";
 import { Words, must } from "./container.mjs";
 import { fingerprint, rowHash } from "./hashes.mjs";
 import { VALUE, list, salt, text } from "./common.mjs";
-import { Column } from "./columns.mjs";
+import { elementsOf } from "./columns.mjs";
 import { STRUCTURES } from "./structures.mjs";
 
 /** The arrays of a file whose names begin alike. */
@@ -29,9 +29,10 @@ export class Parts {
     return array;
   }
 
-  /** Words that are checked before they are used. */
+  /** Words that are checked before they are used; a file leaves them out if there are none. */
   words(name) {
     const full = `${name}.words`;
+    if (!this.has(full)) return { at: () => 0n, length: 0, slice: () => Buffer.alloc(0) };
     return new Words(this.array(full, "U64"), this.arrays.get(`${this.prefix}${full}.checksums`));
   }
 }
@@ -54,14 +55,14 @@ class ListedRows {
     this.twins = [...parts.array("index.twins", "U64").values];
     must(this.twins.every((hash, i) => !i || hash > this.twins[i - 1]), "index", "twins do not ascend");
     this.length = this.fingerprints.length;
-    this.timestamps = new Column(parts.at("timestamps"), expectObject(description.timestamps, "timestamps"), 0);
+    this.timestamps = elementsOf(parts.at("timestamps"), expectObject(description.timestamps, "timestamps"), fieldOf("int64_val"), 0);
     this.bounds = bucketBounds(parts);
     const ascend = this.bounds.every(([a, b], i) => a <= b && (!i || this.bounds[i - 1][1] < a));
     must(ascend, "timestamps", "the buckets do not ascend");
     const states = list(description, "states");
     this.states = new Map(states.map((entry, i) => [text(entry, "name"), Packed.from(parts.at("states"), String(i), entry)]));
     must(this.states.size === states.length, "layer.parts", "states of a feature are there twice");
-    const lengths = [this.timestamps.numRows, ...[...this.states.values()].map((packed) => packed.length)];
+    const lengths = [this.timestamps.length, ...[...this.states.values()].map((packed) => packed.length)];
     must(lengths.every((length) => length === this.length), "layer.rows", "columns have another number of rows");
   }
 
@@ -93,8 +94,7 @@ class ListedRows {
   find(hash) {
     const row = this.rowOf(hash);
     if (row < 0) return null;
-    const [timestamp] = this.timestamps.read({ row }).values;
-    must(timestamp !== undefined, "timestamps", "a row has no timestamp");
+    const timestamp = this.timestamps.at(row);
     let newest = timestamp;
     if (this.bounds.length) {
       const bucket = this.bounds.find(([oldest]) => oldest === timestamp);

@@ -1,6 +1,6 @@
 // Lists of items with times, and counts, which are coded alike.
 
-import { Ascending, BitReader, Packed, bigInteger, bitsAt, fieldOf, integer, vocabulary } from "./codes.mjs";
+import { Ascending, BitReader, Packed, bigInteger, bitsAt, fieldOf, integer, vocabulary, wordsFor } from "./codes.mjs";
 import { MAX_CODE_WIDTH, list, text, sum, named } from "./common.mjs";
 import { must } from "./container.mjs";
 
@@ -43,7 +43,7 @@ class Numbered {
     this.words = parts.words("codes");
     this.numBits = integer(entry, "num_bits", "layer.parts");
     this.starts = new Ascending(parts, "starts", entry.starts, false);
-    must(this.numBits >= 0 && this.numBits <= 64 * (this.words.length - 2), "lists", "the lists do not fit their words");
+    must(this.numBits >= 0 && this.words.length === wordsFor(this.numBits), "lists", "the lists do not fit their words");
     const lengths = parts.array("lengths", "U8", 2);
     must(lengths.shape[0] === 3 && lengths.shape[1] === 128, "lists", "the lengths are not those of three kinds");
     this.codes = [AGES, SIZES, GAPS].map((kind) => prefixCodes(lengths.values.subarray(128 * kind, 128 * (kind + 1))));

@@ -1,6 +1,6 @@
 // Sets in Golomb-Rice codes.
 
-import { Ascending, BitReader, fieldOf, halfOctaves, integer, vocabulary } from "./codes.mjs";
+import { Ascending, BitReader, fieldOf, halfOctaves, integer, vocabulary, wordsFor } from "./codes.mjs";
 import { EMPTY, VALUE, MAX_CODE_WIDTH, list, named, knownFrom } from "./common.mjs";
 import { must } from "./container.mjs";
 
@@ -13,7 +13,7 @@ export class Sets {
     this.numBits = integer(description, "num_bits", "layer.parts");
     this.starts = new Ascending(parts, "starts", description.starts, false);
     this.numRows = this.starts.length;
-    must(this.numBits >= 0 && Math.floor(this.numBits / 64) <= this.words.length - 2, "sets", "the sets do not fit their words");
+    must(this.numBits >= 0 && this.words.length === wordsFor(this.numBits), "sets", "the sets do not fit their words");
     this.codes = [];
     let values = null;
     this.features = named(list(description, "features"), (entry, number) => {

@@ -1,12 +1,12 @@
 // Compact sets: an arithmetic code of how many ids of a set lie in each half of a tree.
 
-import { Ascending, Packed, fieldOf, integer, vocabulary } from "./codes.mjs";
+import { Ascending, Packed, fieldOf, integer, vocabulary, wordsFor } from "./codes.mjs";
 import { must } from "./container.mjs";
 import { EMPTY, VALUE, knownFrom, list, named } from "./common.mjs";
 
 const RULE = "compact_sets";
 const WHOLE = 1 << 15;
-const CONCENTRATIONS = [0.5, 1, 2, 4, 8, 16, 32, 64, 128, 1e4];
+const TWICE_CONCENTRATIONS = [1, 2, 4, 8, 16, 32, 64, 128, 256, 20000];
 const NUM_SHARES = 33;
 const MOST_TOLD = 16;
 const BINS = [16, 32, 32, 64, 64, 64];
@@ -19,66 +19,87 @@ const UNUSED_CONTEXT = 40;
 const MOST_MASS = 2 ** 24;
 const LEAST_RANGE = 2 ** 31;
 
-/** To the nearest integer; no number here is halfway between two. */
-const nearest = Math.round;
+// The three lists of numbers of the page.
+const LEFT_SHARES = [
+  22, 36, 60, 98, 162, 267, 439, 720, 1179, 1921, 3108, 4971, 7812, 11955, 17625, 24743, 32768,
+];
+const BOUNDS = [
+  452, 745, 1228, 2024, 3337, 5502, 9072, 14957, 24660, 40658, 67033, 110519, 182215, 300422, 495312, 816632,
+  1346398, 2219835, 3659890, 6034138, 9948612, 16402488, 27043131, 44586586, 73510853, 121198907, 199823216,
+  329452786, 543175816, 895545521, 1476504949, 2434345116,
+];
+const CONTEXT_SHARES = [
+  11, 13, 16, 20, 24, 30, 36, 45, 54, 66, 81, 99, 121, 147, 180, 219, 267, 326, 397, 484, 589, 717, 872, 1058,
+  1283, 1554, 1878, 2266, 2725, 3269, 3906, 4648, 5504, 6482, 7585, 8813, 10159, 11611, 13150, 14751, 16384,
+  18017, 19618, 21157, 22609, 23955, 25183, 26286, 27264, 28120, 28862, 29499, 30043, 30502, 30890, 31214,
+  31485, 31710, 31896, 32051, 32179, 32284, 32371, 32442,
+];
 
 // -- tables ------------------------------------------------------------------------------------------
 
-/** In proportion to the probabilities of 0 to `number` ids on the left. */
-function weights(share, concentration, number) {
-  const [left, right] = [share * concentration, (1 - share) * concentration];
-  const found = [1];
+const bits = (x) => (x ? x.toString(2).length : 0);
+const shifted = (x, by) => (by < 0 ? x << BigInt(-by) : x >> BigInt(by));
+
+/** In proportion to the probabilities of 0 to `number` ids on the left: BigInt below 2**31. */
+function weights(left, right, number) {
+  const found = [{ weight: 1n << 30n, exponent: 0 }];
   for (let count = 0; count < number; count++) {
-    const weight = found[count] * ((number - count) * (count + left));
-    found.push(weight / ((count + 1) * (number - count - 1 + right)));
+    const above = BigInt(number - count) * ((BigInt(count) << 17n) + left);
+    const below = BigInt(count + 1) * ((BigInt(number - count - 1) << 17n) + right);
+    const raised = 62 - bits(above);
+    const quotient = (above << BigInt(raised)) / below;
+    const longer = bits(quotient) - 31;
+    const { weight, exponent } = found[count];
+    const product = weight * shifted(quotient, longer);
+    const isLong = Number(product >> 61n);
+    found.push({ weight: product >> BigInt(30 + isLong), exponent: exponent + longer - raised + 30 + isLong });
   }
-  return found;
+  const highest = Math.max(...found.map(({ exponent }) => exponent));
+  return found.map(({ weight, exponent }) => weight >> BigInt(Math.min(highest - exponent, 31)));
 }
 
 /** Shares of 2**15, none of which is 0, from 0 on. */
 function cumulated(parts) {
-  const whole = parts.reduce((sum, weight) => sum + weight, 0);
-  const shares = parts.map((weight) => 1 + Math.floor((weight / whole) * (WHOLE - parts.length)));
+  const whole = parts.reduce((sum, weight) => sum + weight, 0n);
+  const shares = parts.map((weight) => 1 + Number((weight * BigInt(WHOLE - parts.length)) / whole));
   const largest = shares.indexOf(Math.max(...shares));
   shares[largest] += WHOLE - shares.reduce((sum, share) => sum + share, 0);
   let sum = 0;
   return [0, ...shares.map((share) => (sum += share))];
 }
 
-let known = null;
+const known = new Map();
 
-/** By node, the tables of counts up to 16, and of ranges of larger ones. */
-function tables() {
-  if (known !== null) return known;
-  const shares = Array.from({ length: 17 }, (_, i) => nearest(2 ** 24 / (1 + Math.exp(-(i - 16) / 2))) / 2 ** 24);
-  const [small, large] = [[], []];
-  for (const concentration of CONCENTRATIONS) {
-    for (let place = 0; place < NUM_SHARES; place++) {
-      const of = (number) => {
-        const found = weights(shares[Math.min(place, NUM_SHARES - 1 - place)], concentration, number);
-        return place < shares.length ? found : found.reverse();
-      };
-      small.push(Array.from({ length: MOST_TOLD + 1 }, (_, number) => (number ? cumulated(of(number)) : [])));
-      large.push(BINS.map((bins, kind) => {
-        const summed = new Array(bins).fill(0);
-        of(LARGE_SIZES[kind]).forEach((weight, count) => {
-          summed[Math.floor((count * bins) / (LARGE_SIZES[kind] + 1))] += weight;
-        });
-        return cumulated(summed);
-      }));
-    }
-  }
-  known = { small, large, checksum: crc32(tableBytes(small, large)) };
-  return known;
+/** The table of a node for a number of ids: of counts up to 16, and of bins of larger ones, by `-1 - kind`. */
+function tableOf(node, number) {
+  const key = `${node} ${number}`;
+  if (!known.has(key)) known.set(key, computed(Math.floor(node / NUM_SHARES), node % NUM_SHARES, number));
+  return known.get(key);
 }
 
-function tableBytes(small, large) {
+function computed(place, share, number) {
+  const twice = TWICE_CONCENTRATIONS[place];
+  const left = LEFT_SHARES[Math.min(share, NUM_SHARES - 1 - share)];
+  const size = number > 0 ? number : LARGE_SIZES[-1 - number];
+  const found = weights(BigInt(twice * left), BigInt(twice * (2 ** 16 - left)), size);
+  if (share >= LEFT_SHARES.length) found.reverse();
+  if (number > 0) return cumulated(found);
+  const summed = new Array(BINS[-1 - number]).fill(0n);
+  found.forEach((weight, count) => {
+    summed[Math.floor((count * summed.length) / (size + 1))] += weight;
+  });
+  return cumulated(summed);
+}
+
+/** CRC-32 of all tables, for the test values of the page. */
+export function tablesChecksum() {
   const padded = (table, length) => [...table, ...new Array(length - table.length).fill(0)];
-  const numbers = [
-    ...small.flatMap((node) => node.flatMap((table) => padded(table, MOST_TOLD + 2))),
-    ...large.flatMap((node) => node.flatMap((table) => padded(table, Math.max(...BINS) + 2))),
-  ];
-  return new Uint8Array(Uint16Array.from(numbers).buffer);
+  const nodes = Array.from({ length: TWICE_CONCENTRATIONS.length * NUM_SHARES }, (_, node) => node);
+  const of = (numbers, length) =>
+    nodes.flatMap((node) => numbers.flatMap((number) => padded(number ? tableOf(node, number) : [], length)));
+  const small = of(Array.from({ length: MOST_TOLD + 1 }, (_, number) => number), MOST_TOLD + 2);
+  const large = of(BINS.map((_, kind) => -1 - kind), Math.max(...BINS) + 2);
+  return crc32(new Uint8Array(Uint16Array.from([...small, ...large]).buffer));
 }
 
 function crc32(bytes) {
@@ -150,12 +171,11 @@ export class CompactSets {
   tellsStates = true;
 
   constructor(parts, description) {
-    must(integer(description, "tables", "layer.parts") === tables().checksum, RULE, "other tables of probabilities");
     this.words = parts.words("codes");
     this.numBits = integer(description, "num_bits", "layer.parts");
     this.starts = new Ascending(parts, "starts", description.starts, false);
     this.numRows = this.starts.length;
-    must(this.numBits >= 0 && Math.floor(this.numBits / 64) <= this.words.length - 3, RULE, "the sets do not fit their words");
+    must(this.numBits >= 0 && this.words.length === wordsFor(this.numBits), RULE, "the sets do not fit their words");
     this.codes = [];
     let [values, head] = [null, null];
     this.features = named(list(description, "features"), (entry, number) => {
@@ -210,11 +230,8 @@ export class CompactSets {
 }
 
 function numbersFrom(parts, number, name, described, length, most) {
-  const words = parts.array(`${number}.${name}`, "U64").values;
-  const told = integer(described, "length", "layer.parts");
-  const width = integer(described, "width", "layer.parts");
-  const packed = new Packed({ at: (i) => words[i] ?? 0n, length: words.length }, width, BigInt(integer(described, "base", "layer.parts")), told);
-  must(told === length, RULE, `${told} ${name} instead of ${length}`);
+  const packed = Packed.from(parts, `${number}.${name}`, described);
+  must(packed.length === length, RULE, `${packed.length} ${name} instead of ${length}`);
   const numbers = Array.from({ length }, (_, i) => packed.number(i));
   must(numbers.every((n) => n >= 0 && n <= most), RULE, `${name} lie outside of 0 to ${most}`);
   return numbers;
@@ -225,19 +242,20 @@ function treeFrom(parts, number, entry, size) {
   if (entry.tree === undefined) return null;
   const pairs = numbersFrom(parts, number, "tree", entry.tree, size, 639);
   const mass = [0];
-  pairs.forEach((pair) => mass.push(mass.at(-1) + massOf(Math.floor(pair / CONCENTRATIONS.length))));
+  pairs.forEach((pair) => mass.push(mass.at(-1) + massOf(Math.floor(pair / TWICE_CONCENTRATIONS.length))));
   const shares = new Array(size).fill(NUM_SHARES >> 1);
-  const bounds = Array.from({ length: NUM_SHARES - 1 }, (_, i) => nearest(2 ** 20 * Math.exp((i + 1 - NUM_SHARES / 2) / 2)));
   const split = (low, high) => {
     if (high - low < 2) return;
     const middle = low + Math.floor((high - low) / 2);
-    const [left, right] = [(mass[middle] - mass[low]) * 2 ** 20, mass[high] - mass[middle]];
-    shares[middle] = bounds.filter((bound) => left >= right * bound).length;
+    const halves = [mass[middle] - mass[low], mass[high] - mass[middle]].map(BigInt);
+    const tooLong = BigInt(Math.max(0, ...halves.map((half) => bits(half) - 31)));
+    const [left, right] = halves.map((half) => half >> tooLong);
+    shares[middle] = BOUNDS.filter((bound) => left << 20n >= right * BigInt(bound)).length;
     split(low, middle);
     split(middle, high);
   };
   split(0, size);
-  const nodes = pairs.map((pair, i) => (pair % CONCENTRATIONS.length) * NUM_SHARES + shares[i]);
+  const nodes = pairs.map((pair, i) => (pair % TWICE_CONCENTRATIONS.length) * NUM_SHARES + shares[i]);
   return { mass, nodes };
 }
 
@@ -254,8 +272,7 @@ function membersFrom(parts, number, entry, size) {
   const classes = numbersFrom(parts, number, "classes", entry.classes, size, NUM_CLASSES - 1);
   const told = classes.some((kind) => kind) ? NUM_CLASSES : 1;
   const contexts = numbersFrom(parts, number, "contexts", entry.contexts, 3 * told * NUM_OF_CLASS, 63);
-  const share = (context) => Math.min(Math.max(nearest(WHOLE / (1 + Math.exp(-(context - 40) / 5))), 1), WHOLE - 1);
-  const at = (mark, kind, place) => share(kind < told ? contexts[((mark - 1) * told + kind) * NUM_OF_CLASS + place] : UNUSED_CONTEXT);
+  const at = (mark, kind, place) => CONTEXT_SHARES[kind < told ? contexts[((mark - 1) * told + kind) * NUM_OF_CLASS + place] : UNUSED_CONTEXT];
   return { classes, at };
 }
 
@@ -312,11 +329,10 @@ function decodeIds(decoder, tree, number, low, high, ids) {
 }
 
 function leftOf(decoder, node, number, least, most) {
-  const { small, large } = tables();
-  if (number <= MOST_TOLD) return decoder.entry(small[node][number], number + 1);
+  if (number <= MOST_TOLD) return decoder.entry(tableOf(node, number), number + 1);
   const kind = Math.min(Math.max(Math.floor(Math.log2(number)) - 4, 0), BINS.length - 1);
   const bins = BINS[kind];
-  const place = decoder.entry(large[node][kind], bins);
+  const place = decoder.entry(tableOf(node, -1 - kind), bins);
   const begin = (bin) => Math.floor((bin * (number + 1) + bins - 1) / bins);
   const [first, end] = [Math.max(begin(place), least), Math.min(begin(place + 1), most + 1)];
   return end - first > 1 ? first + decoder.flat(end - first) : first;

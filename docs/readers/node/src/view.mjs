@@ -2,7 +2,7 @@
 
 import { readFileSync, readdirSync, existsSync } from "node:fs";
 import { join } from "node:path";
-import { Float, RefusedError, isCount, must, open, parseJson } from "./container.mjs";
+import { RefusedError, canonical, isCount, must, open, parseJson } from "./container.mjs";
 import { checksum, hashKey, serializeKey } from "./hashes.mjs";
 import { Layer, Parts } from "./layer.mjs";
 import { lookAtLog } from "./log.mjs";
@@ -126,17 +126,6 @@ export class View {
     return this.base.read(hash);
   }
 }
-
-/** JSON with sorted keys, as manifests have it. */
-function canonical(value) {
-  if (Array.isArray(value)) return `[${value.map(canonical).join(",")}]`;
-  if (value instanceof Float) return String(value.value);
-  if (value === null || typeof value !== "object") return typeof value === "bigint" ? String(value) : escaped(value);
-  return `{${Object.keys(value).sort().map((key) => `${escaped(key)}:${canonical(value[key])}`).join(",")}}`;
-}
-
-const escaped = (value) =>
-  JSON.stringify(value).replace(/[^\x00-\x7f]/g, (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, "0")}`);
 
 function readManifest(source, name) {
   const content = readFileSync(source);
