@@ -2,12 +2,15 @@
 
     fresh/lock                        held while somebody appends
     fresh/end                         how far the last segment was durable when it was written last
-    fresh/failed                      16 random bytes, others after each append that failed
     fresh/00000000000000000000.log    a segment; its name is the number of its first record
     fresh/00000000000000000512.log    the next one, after the first was closed
 
 A commit is one record: an append and one sync. Commits of all processes are ordered by the lock, and numbered
 without gaps. See `records` for the bytes.
+
+Readers take no lock, so they may read a record before its sync has failed. It is cut off then, and another
+one takes its number. Nobody can be relied on to tell of it: the writer may be killed, and the disk fails. So
+a reader knows which of its records may go: those that ``fresh/end`` did not cover when they were read.
 """
 
 import itertools
@@ -42,12 +45,11 @@ from feast_sketch_store.row_log.records import (
     encode_segment_head,
 )
 from feast_sketch_store.row_log.tables import TableReader
-from feast_sketch_store.storage.base import MissingFileError, Storage
+from feast_sketch_store.storage.base import FileInfo, MissingFileError, Storage
 from feast_sketch_store.storage.names import APPEND_LOCK, FRESH_FOLDER
 
 _LOCK = APPEND_LOCK.removeprefix(FRESH_FOLDER)
 _END = "end"
-_FAILED = "failed"
 _SEGMENT_NAME = re.compile(r"(\d{20})\.log")
 _COMPRESSED_FROM_BYTES = 1 << 16  # smaller payloads cost more time than they save
 
@@ -91,8 +93,8 @@ class Cursor:
 
     ``next_number`` is the number of the next record. ``last`` is where the record before the place begins,
     and its head: a record that was read while its write failed is cut off, and another one takes its place.
-    ``modified_at`` is when the segment had changed last, before it was read, and ``failed`` what the mark of
-    the last append that failed was then.
+    ``modified_at`` is when the segment had changed last, before it was read. ``is_durable`` tells that all
+    before the place was durable before it was read, so that no record of it can go but by absorption.
     """
 
     segment: str
@@ -103,7 +105,7 @@ class Cursor:
     is_closed: bool = False
     last: tuple[int, bytes] | None = None
     modified_at: float = 0.0
-    failed: bytes = b""
+    is_durable: bool = True
 
 
 class RewrittenError(StorageError):
@@ -138,6 +140,10 @@ class FreshLog:
     def __init__(self, storage: Storage, table: Storage):
         self._storage = storage
         self._table = table
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget what another thread of the parent process may have been changing when it forked."""
         self._tail: Cursor | None = None  # where this object appended or looked last
         self._lock = threading.Lock()  # guards the tail
 
@@ -157,13 +163,13 @@ class FreshLog:
         info = self._storage.info(cursor.segment)
         if info is None or (info.token, info.size_bytes) != (cursor.token, cursor.offset):
             return False
-        if info.modified_at != cursor.modified_at and not self._has_last(cursor):
+        if not self._is_same(cursor, info):
             return False
         return not cursor.is_closed or self._storage.info(_segment_name(cursor.next_number)) is None
 
-    def _has_last(self, cursor: Cursor) -> bool:
-        """Whether the record before a place is still the one that was read."""
-        if cursor.last is None:
+    def _is_same(self, cursor: Cursor, info: FileInfo) -> bool:
+        """Whether the record before a place is still the one that was read; ``info`` is of its segment."""
+        if cursor.last is None or (cursor.is_durable and info.modified_at == cursor.modified_at):
             return True
         start, head = cursor.last
         try:
@@ -206,7 +212,7 @@ class FreshLog:
         ------
         DamagedFileError : a record was altered.
         RewrittenError : another record has taken the place of the last one, whose write had failed, or may
-            have: the segment is gone, and appends have failed since the place was read.
+            have: the segment is gone, and not all before the place was durable when it was read.
         """
         try:
             return self._read(cursor)
@@ -218,16 +224,18 @@ class FreshLog:
     def _read(self, cursor: Cursor) -> tuple[list[Commit], Cursor] | None:
         commits: list[Commit] = []
         tables = TableReader()
-        failed = self._failed()  # before the records, which may be of an append that fails
         while True:
             info = self._storage.info(cursor.segment)
             if info is None or info.token != cursor.token or info.size_bytes < cursor.offset:
-                if cursor.failed != failed:
+                if not cursor.is_durable:
                     raise RewrittenError(self.where)
                 return None
-            if info.modified_at != cursor.modified_at and not self._has_last(cursor):
+            has_more = info.size_bytes > cursor.offset
+            # Before the records, which stay as they are if they were durable before they were read.
+            mark = self._mark() if has_more or not cursor.is_durable else None
+            if not self._is_same(cursor, info):
                 raise RewrittenError(self.where)
-            if info.size_bytes > cursor.offset:
+            if has_more:
                 try:
                     content = self._storage.read(cursor.segment, cursor.offset)
                 except MissingFileError:
@@ -245,8 +253,10 @@ class FreshLog:
                         record.number + (not is_closed),
                         is_closed,
                         (record.start, record.head),
+                        is_durable=False,
                     )
-            cursor = replace(cursor, modified_at=info.modified_at, failed=failed)
+            is_durable = cursor.is_durable or _reaches(mark, cursor)
+            cursor = replace(cursor, modified_at=info.modified_at, is_durable=is_durable)
             following = self._open(cursor.next_number) if cursor.is_closed else None
             if following is None:
                 return commits, cursor
@@ -273,14 +283,7 @@ class FreshLog:
             self._check_end(name, info.size_bytes, mark)
         if head is None:
             return None
-        return Cursor(name, info.token, head.identity, SEGMENT_HEAD_BYTES, first, failed=self._failed())
-
-    def _failed(self) -> bytes:
-        """The mark of the last append that failed; empty if none has."""
-        try:
-            return self._storage.read(_FAILED)
-        except MissingFileError:
-            return b""
+        return Cursor(name, info.token, head.identity, SEGMENT_HEAD_BYTES, first)
 
     def _mark(self) -> tuple[SegmentHead, int] | None:
         try:
@@ -363,7 +366,7 @@ class FreshLog:
             tail = self._find_tail().end
             if tail is None:
                 return -1
-            if not tail.is_closed and tail.next_number > int(tail.segment.partition(".")[0]):
+            if not tail.is_closed and tail.next_number > _first_number(tail.segment):
                 self._append(tail, encode_record(CLOSED, tail.next_number), tail.next_number)
                 tail = replace(tail, is_closed=True)
             if tail.is_closed:
@@ -400,17 +403,10 @@ class FreshLog:
 
     def _append(self, tail: Cursor, pieces: list[bytes | memoryview], next_number: int) -> None:
         self._tail = None  # until it is known that the append went well
-        try:
-            self._storage.append(tail.segment, tail.offset, pieces)
-        except BaseException:
-            # Who has read the records meanwhile has to hear of it, even if others take their place and are
-            # absorbed before he looks again.
-            with suppress(StorageError):
-                self._storage.note(_FAILED, secrets.token_bytes(IDENTITY_BYTES))
-            raise
+        self._storage.append(tail.segment, tail.offset, pieces)
         if (info := self._storage.info(tail.segment)) is not None:
             offset = tail.offset + sum(memoryview(piece).nbytes for piece in pieces)
-            head = SegmentHead(tail.identity, int(tail.segment.partition(".")[0]))
+            head = SegmentHead(tail.identity, _first_number(tail.segment))
             with suppress(StorageError):  # the records are durable; the mark before stays true
                 self._storage.note(_END, encode_mark(head, offset))
             self._tail = replace(
@@ -420,7 +416,7 @@ class FreshLog:
                 next_number=next_number,
                 last=_last_of(pieces, offset),
                 modified_at=info.modified_at,
-                failed=self._failed(),
+                is_durable=True,
             )
 
 
@@ -443,8 +439,19 @@ def _last_of(pieces: Sequence[bytes | memoryview], end: int) -> tuple[int, bytes
     return end - sum(memoryview(piece).nbytes for piece in record), b"".join(record[:2])
 
 
+def _reaches(mark: tuple[SegmentHead, int] | None, cursor: Cursor) -> bool:
+    """Whether all before a place is durable, as a mark says."""
+    if mark is None or mark[0].identity != cursor.identity:
+        return False
+    return (mark[0].first, mark[1]) >= (_first_number(cursor.segment), cursor.offset)
+
+
 def _segment_name(first: int) -> str:
     return f"{first:020d}.log"
+
+
+def _first_number(segment: str) -> int:
+    return int(segment.partition(".")[0])
 
 
 def _select(table: pa.Table, columns: Sequence[str]) -> pa.Table:

@@ -1,8 +1,8 @@
 """The row log itself: append, read what is new, absorb fresh rows into the table, compact, vacuum."""
 
 import logging
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -112,9 +112,15 @@ class RowLog:
         self._table = Table(rows)
         fresh = FreshLog if storage.supports_append else ObjectFreshLog
         self._fresh = fresh(storage.within(FRESH_FOLDER), rows)
+        self._read_to: tuple[Cursor, dict[str, Any]] | None = None  # a place, and the columns before it
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget what another thread of the parent process may have been changing when it forked."""
+        self._fresh.reset()
+        self._append_lock = threading.Lock()  # guards the two below
         self._columns: dict[str, Any] = {}  # as far as this object has seen, with their types in Delta
         self._schema: pa.Schema | None = None  # one that adds nothing to them
-        self._read_to: tuple[Cursor, dict[str, Any]] | None = None  # a place, and the columns before it
 
     @property
     def where(self) -> str:
@@ -199,11 +205,6 @@ class RowLog:
 
     def _fresh_behind(self, number: int) -> tuple[list[Commit], Cursor | None]:
         """Fresh commits after a number, perhaps with some before; and the place after them."""
-        while True:
-            with suppress(RewrittenError):  # nobody has seen what was read of it
-                return self._fresh_from(number)
-
-    def _fresh_from(self, number: int) -> tuple[list[Commit], Cursor | None]:
         start = self._fresh.start(number + 1)
         if start is not None and (found := self._fresh.read(start)) is not None:
             return found
@@ -350,14 +351,15 @@ class RowLog:
         def is_known() -> bool:
             return self._schema is not None and self._schema.equals(schema)
 
-        if (place := self._read_to) is not None and self._fresh.adopt(place[0]):
-            # What was read already need not be read again.
-            self._columns, self._schema = dict(place[1]), None
-        number = self._fresh.append(payloads, check)
-        if not is_known():
-            self._columns |= new_columns(self._columns, schema)
-            self._schema = schema
-        cursor = self._fresh.behind(number)
+        with self._append_lock:
+            if (place := self._read_to) is not None and self._fresh.adopt(place[0]):
+                # What was read already need not be read again.
+                self._columns, self._schema = dict(place[1]), None
+            number = self._fresh.append(payloads, check)
+            if not is_known():
+                self._columns |= new_columns(self._columns, schema)
+                self._schema = schema
+            cursor = self._fresh.behind(number)
         return Position(number, cursor.identity if cursor else None, cursor)
 
     def _check_begun(self, tail: Tail) -> None:

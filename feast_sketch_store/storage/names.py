@@ -83,13 +83,23 @@ def remove_view(storage: Storage) -> None:
     ------
     StorageError : a file cannot be removed.
     """
-    with storage.lease(SEAL_LOCK, wait=True), ExitStack() as held:
+    with ExitStack() as held:
+        held.enter_context(storage.lease(SEAL_LOCK, wait=True))
+        logs = sorted({"", *_folders_of_logs(storage)})
+        # Shards seal and absorb under locks of their own: what they write after this would have no log.
+        for folder in logs[1:]:
+            held.enter_context(storage.lease(folder + SEAL_LOCK, wait=True))
         if storage.supports_leases:
             # Who appends knows where the log ends, and would go on there in the folder of the next one.
-            locks = {info.name for info in storage.walk() if f"/{info.name}".endswith(f"/{APPEND_LOCK}")}
-            for name in sorted(locks | {APPEND_LOCK}):
-                held.enter_context(storage.lease(name, wait=True))
+            for folder in logs:
+                held.enter_context(storage.lease(folder + APPEND_LOCK, wait=True))
         storage.delete_all()
+
+
+def _folders_of_logs(storage: Storage) -> set[str]:
+    """The folders, each with a slash at its end, in which a view's storage has row logs."""
+    found = (f"/{info.name}".partition(f"/{FRESH_FOLDER}") for info in storage.walk())
+    return {f"{folder}/"[1:] for folder, is_log, _ in found if is_log}
 
 
 def find_view(store_path: Path, project: str | None, view: str) -> LocalStorage:

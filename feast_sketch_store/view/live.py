@@ -155,6 +155,7 @@ class LiveView:
 
     def reset_locks(self) -> None:
         """Replace locks that another thread of the parent process may have held when it forked."""
+        self._row_log.reset()
         self._refresh_lock = threading.Lock()
         self._refresher = None
         self._warmer = Warmer()

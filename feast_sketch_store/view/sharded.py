@@ -26,7 +26,7 @@ from feast_sketch_store.row_log import RowLog
 from feast_sketch_store.rows.encoding import ENTITY_KEY, FeastRow
 from feast_sketch_store.rows.entity_keys import hash_serialized_keys
 from feast_sketch_store.storage.base import Storage
-from feast_sketch_store.storage.names import REBUILD_FOLDER, SEAL_LOCK
+from feast_sketch_store.storage.names import REBUILD_FOLDER, SEAL_LOCK, SHARDS_FILE
 from feast_sketch_store.threads import Threads
 from feast_sketch_store.view import joint_seal, written_values
 from feast_sketch_store.view.background_seals import BackgroundSeals
@@ -161,9 +161,13 @@ class ShardedView(BackgroundSeals, ShardedLiveView[View]):
 
     def _create(self) -> None:
         """Fix the number of shards, before the first row is written."""
-        if not self.is_created:
+        if not self.is_created or self._is_dropped():
             self.shard_map.create(self.storage, self.name)
             self.is_created = True
+
+    def _is_dropped(self) -> bool:
+        """Whether another process has removed the view; a bucket is not asked at every write."""
+        return not self.storage.fetches and self.storage.info(SHARDS_FILE) is None
 
     # -- write ---------------------------------------------------------------------------------
 

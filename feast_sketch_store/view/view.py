@@ -600,6 +600,7 @@ class View(BackgroundSeals, LiveView):
         """
         with self._seal_lock, self._sealing() as is_ours:
             if is_ours:
+                self.refresh()  # rows that wait to be taken up would be counted again and again
                 self._row_log.absorb()
                 with self._refresh_lock:
                     self._state = replace(self._state, unsealed_commits=0)

@@ -12,12 +12,19 @@ store and compares every row with a reference. After each kill
 - the batch that was under way is there whole or not at all;
 - the store opens, reads, verifies, and goes on: the next round continues where the killed one stopped.
 
+In every fifth round a sync fails first: another process, which reads all the time, has just seen what was
+written, and the writer dies some lines later, before it could tell anybody. That reader looks again when the
+next round is over, in which others take the numbers of what was cut off, and absorb them. It has to find what
+a new process finds.
+
 With ``--lists`` the view has lists (list_workload.py): adds, repeated adds, removals, replacements, clears.
 
 Children are forked from a process that has only imported the package, so a round takes a tenth of a second.
 """
 
 import argparse
+import ast
+import errno
 import os
 import random
 import shutil
@@ -49,6 +56,7 @@ from workload import (
 
 import feast_sketch_store
 from feast_sketch_store.operations.verification import verify_view
+from feast_sketch_store.storage import local
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.semantics import REPLACE
@@ -57,6 +65,8 @@ from feast_sketch_store.view.view import View
 PACKAGE = str(Path(feast_sketch_store.__file__).parent)
 NUM_ENTITIES = 12
 WRITES_PER_ROUND = 4
+FAILS_EVERY = 5  # rounds, a sync
+LINES_AFTER_A_FAILURE = 60  # at most, until the writer is killed
 
 
 @dataclass(frozen=True)
@@ -135,7 +145,7 @@ ROWS = Workload(SETTINGS, CODECS, REPLACE, Reference(), plan_write, apply_write,
 
 
 def kill_after_lines(lines: int) -> None:
-    """Kill this process at a number of lines executed inside the package, by all of its threads."""
+    """Kill this process at a number of lines executed in the package from here on, by all threads."""
     left = lines
 
     def trace(frame: FrameType, event: str, _: object) -> object:
@@ -150,6 +160,60 @@ def kill_after_lines(lines: int) -> None:
 
     threading.settrace(trace)
     sys.settrace(trace)
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:  # those that are under way
+        frame.f_trace = trace
+        frame = frame.f_back
+
+
+@dataclass(frozen=True)
+class FailingSync:
+    """Which sync of a round fails, and how many lines later its process is killed."""
+
+    call: int
+    lines: int
+
+    def arm(self, look: Callable[[], object]) -> None:
+        """Let it fail in this process, after somebody has looked at what was written."""
+        fdatasync, calls = local.fdatasync, 0
+
+        def fail(descriptor: int) -> None:
+            nonlocal calls
+            calls += 1
+            if calls != self.call:
+                return fdatasync(descriptor)
+            look()
+            kill_after_lines(self.lines)
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        local.fdatasync = fail
+
+
+class Reader:
+    """A process that reads one view when it is asked to, while writers come and go."""
+
+    def __init__(self, folder: Path, work: Workload):
+        asked, self._ask = os.pipe()
+
+        def task(report: int) -> None:
+            os.close(self._ask)
+            view = work.open(LocalStorage(folder), 0, NEVER)
+            with os.fdopen(asked) as questions:
+                for _ in questions:
+                    os.write(report, f"{work.read(view)!r}\n".encode())
+
+        self._pid, self._told = in_child(task)
+        os.close(asked)
+
+    def read(self) -> Any:
+        """All that it finds now."""
+        os.write(self._ask, b"\n")
+        return ast.literal_eval(next(self._told))
+
+    def end(self) -> None:
+        """Let it end."""
+        os.close(self._ask)
+        os.waitpid(self._pid, 0)
 
 
 def lines_of_round(folder: Path, work: Workload) -> int:
@@ -186,12 +250,20 @@ def write_batches(folder: Path, work: Workload, first: int, turn: int, tell: Cal
 
 
 def write_round(
-    folder: Path, work: Workload, first: int, turn: int, kill_at_line: int | None
+    folder: Path,
+    work: Workload,
+    first: int,
+    turn: int,
+    kill_at_line: int | None,
+    fails: FailingSync | None = None,
+    reader: Reader | None = None,
 ) -> tuple[int, Iterator[str]]:
     """Start a child that writes batches from number ``first`` on."""
 
     def task(report: int) -> None:
-        if kill_at_line is not None:
+        if fails is not None and reader is not None:
+            fails.arm(reader.read)
+        elif kill_at_line is not None:
             kill_after_lines(kill_at_line)
         write_batches(folder, work, first, turn, lambda number: os.write(report, f"{number}\n".encode()))
 
@@ -226,12 +298,17 @@ def campaign(folder: Path, work: Workload, kills: int, seed: int) -> int:
     reference = work.nothing
     number = rounds = killed = failures = 0
     longest = lines_of_round(folder.with_name("counted"), work)
+    reader = Reader(folder, work)
+    fails: FailingSync | None = None
     while killed < kills:
         rounds += 1
-        by_line = killed % 4 != 3
+        had_failed, fails = fails is not None, None
+        if rounds % FAILS_EVERY == 0:
+            fails = FailingSync(chance.randrange(1, 13), chance.randrange(1, LINES_AFTER_A_FAILURE))
+        by_line = fails is not None or killed % 4 != 3
         # Spread over the whole round; some rounds have more lines than the one that was counted.
         line = chance.randrange(1, longest + 400) if by_line else None
-        pid, acknowledged = write_round(folder, work, number, rounds, line)
+        pid, acknowledged = write_round(folder, work, number, rounds, line, fails, reader)
         if line is None:
             time.sleep(chance.random() * 0.4)
             os.kill(pid, signal.SIGKILL)
@@ -239,15 +316,16 @@ def campaign(folder: Path, work: Workload, kills: int, seed: int) -> int:
         _, status = os.waitpid(pid, 0)
         was_killed = os.WIFSIGNALED(status)
         killed += was_killed
-        if not was_killed and os.WEXITSTATUS(status):
+        was_cut = was_killed or (fails is not None and status != 0)  # by the error itself
+        if status and not was_cut:
             print(f"round at write {number}: the writer failed")
             failures += 1
-        if by_line and was_killed:
+        if by_line and was_killed and fails is None:
             longest = max(longest, line or 0)
         for write in done:
             reference = reference.with_write(work.plan(write))
         number += len(done)
-        maybe = reference.with_write(work.plan(number)) if was_killed else reference
+        maybe = reference.with_write(work.plan(number)) if was_cut else reference
         found = check_round(folder, work, [reference, maybe])
         if found < 0:
             print(f"round at write {number}, killed at line {line}: lost, half-written or unreadable")
@@ -255,7 +333,13 @@ def campaign(folder: Path, work: Workload, kills: int, seed: int) -> int:
             return failures
         if found == 1:
             reference = maybe
-            number += 1 if was_killed else 0
+            number += 1 if was_cut else 0
+        if fails is None and not work.matches(rows := reader.read(), reference):
+            print(f"round at write {number}, after a failed sync: {had_failed}: who read on has {rows}")
+            print("wanted:", reference, sep="\n")
+            failures += 1
+            break
+    reader.end()
     print(f"{killed} kills, {number} batches written, {failures} failures, longest line {longest}")
     return failures
 

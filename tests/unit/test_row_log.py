@@ -602,7 +602,6 @@ def test_a_view_is_dropped_between_appends_only(storage, log, monkeypatch):
 
 
 def test_a_log_that_vanishes_while_it_is_read_is_read_anew(storage, log, monkeypatch):
-    """The mark of a failed append is another one, and the segment is gone: nobody was given its rows."""
     log.append(rows("a"))
     opened = FreshLog._open
 
@@ -610,8 +609,86 @@ def test_a_log_that_vanishes_while_it_is_read_is_read_anew(storage, log, monkeyp
         start = opened(self, first)
         monkeypatch.undo()
         storage.delete([f"fresh/{start.segment}"])
-        storage.note("fresh/failed", b"0123456789abcdef")
         return start
 
     monkeypatch.setattr(FreshLog, "_open", open_and_lose)
     assert log.read() == LogRead()
+
+
+@pytest.mark.parametrize("is_absorbed", [False, True])
+@pytest.mark.parametrize("is_first", [False, True])
+def test_a_record_that_was_read_before_its_sync_failed_does_not_stay(
+    storage, log, monkeypatch, is_first, is_absorbed
+):
+    """Nothing can be written any more then, as where the process is killed: nobody tells the reader."""
+    before = [] if is_first else ["a"]
+    for name in before:
+        log.append(rows(name))
+    reader, seen = RowLog(storage), []
+
+    def fail(*arguments):
+        seen.append(reader.read())
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("feast_sketch_store.storage.local.fdatasync", fail)
+    monkeypatch.setattr(LocalStorage, "note", fail)
+    with pytest.raises(StorageError, match="Input/output"):
+        log.append(rows("b"))
+    monkeypatch.undo()
+    assert names_of(seen[0]) == [*before, "b"]
+    other = RowLog(storage)
+    other.append(rows("c"))
+    if is_absorbed:
+        other.absorb()
+    other.append(rows("d"))
+    assert not reader.is_at_end(seen[0].position)
+    read = reader.read(seen[0].position)
+    assert read.starts_over
+    assert names_of(read) == [*before, "c", "d"]
+
+
+def test_records_that_were_durable_when_they_were_read_are_not_read_again(storage, log):
+    log.append(rows("a"))
+    position = RowLog(storage).read().position
+    assert position.cursor.is_durable
+    log.absorb()
+    log.append(rows("b"))
+    read = RowLog(storage).read(position)
+    assert not read.starts_over
+    assert names_of(read) == ["b"]
+
+
+def test_what_a_killed_writer_did_not_acknowledge_is_durable_with_the_next_commit(storage, log):
+    log.append(rows("a"))
+    mark = storage.read("fresh/end")
+    log.append(rows("b"))
+    storage.replace("fresh/end", mark)  # as if it had been killed before it wrote the new one
+    reader = RowLog(storage)
+    position = reader.read().position
+    assert not position.cursor.is_durable
+    assert reader.is_at_end(position)
+    RowLog(storage).append(rows("c"))
+    read = reader.read(position)
+    assert (read.starts_over, read.position.cursor.is_durable, names_of(read)) == (False, True, ["c"])
+
+
+def test_threads_that_append_first_know_the_columns_of_others(storage, monkeypatch):
+    RowLog(storage).append(rows("a"))
+    log = RowLog(storage)
+    log.read()
+    RowLog(storage).append(rows("b", x=pa.array([1])))
+    adopt, started = FreshLog.adopt, []
+
+    def adopt_slowly(self, cursor):
+        is_first = adopt(self, cursor)
+        if not started:
+            started.append(threading.Thread(target=log.append, args=(rows("c"),)))
+            started[0].start()
+            started[0].join(0.2)
+        return is_first
+
+    monkeypatch.setattr(FreshLog, "adopt", adopt_slowly)
+    with pytest.raises(RowError, match="'x' is long in the row log, now string"):
+        log.append(rows("d", x=pa.array(["text"])))
+    started[0].join()
+    assert names_of(RowLog(storage).read()) == ["a", "b", "c"]

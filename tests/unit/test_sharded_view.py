@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -20,10 +21,12 @@ from feast_sketch_store.errors import (
     VocabularyOverflowError,
 )
 from feast_sketch_store.layers import Goal
+from feast_sketch_store.row_log import RowLog
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import deletions
 from feast_sketch_store.rows.entity_keys import hash_entity_keys
 from feast_sketch_store.storage.local import LocalStorage
+from feast_sketch_store.storage.names import remove_view
 from feast_sketch_store.view import written_values
 from feast_sketch_store.view.opening import open_view
 from feast_sketch_store.view.sealing import SealPolicy
@@ -282,6 +285,37 @@ def test_writes_seal_all_shards_together_when_it_is_due(make_view):
     view.settle()
     assert view.stats().unsealed_rows <= 100
     assert shown(view, [3])[3, "viewed"] == [1]
+
+
+def test_a_view_is_dropped_between_absorptions_of_its_shards(make_view, monkeypatch):
+    """What a shard absorbs after the drop would be a table without a log, which no write goes on from."""
+    view = make_view(2)
+    view.write([row(user) for user in range(20)])
+    absorb, drops = RowLog._absorb, []
+
+    def absorb_while_dropped(self, *arguments):
+        if not drops:
+            drops.append(threading.Thread(target=remove_view, args=(view.storage,)))
+            drops[0].start()
+            drops[0].join(0.2)
+        return absorb(self, *arguments)
+
+    monkeypatch.setattr(RowLog, "_absorb", absorb_while_dropped)
+    view.shards[0].absorb()
+    drops[0].join()
+    assert not view.storage.path.exists()
+    other = make_view(2)
+    other.write([row(user) for user in range(3)])
+    assert make_view(2).stats().unsealed_rows == 3
+
+
+def test_a_view_that_was_dropped_elsewhere_gets_its_shards_again(make_view):
+    view = make_view(2)
+    view.write([row(1)])
+    remove_view(view.storage)
+    view.write([row(2)])
+    assert ShardMap.read(view.storage) == view.shard_map
+    assert make_view(2).stats().unsealed_rows == 1
 
 
 def test_a_limit_counts_the_values_of_all_shards(make_view, monkeypatch):

@@ -2,6 +2,7 @@
 
 import concurrent.futures.thread
 import multiprocessing
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -11,6 +12,7 @@ from feast.protos.feast.types.Value_pb2 import StringSet, Value
 
 from feast_sketch_store.errors import RowError, VocabularyOverflowError
 from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.storage import local
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view import sealing
 from feast_sketch_store.view import view as view_module
@@ -212,6 +214,47 @@ def test_many_small_commits_are_absorbed(make_view, monkeypatch):
     files = list((view.storage.path / "rows").glob("*.parquet"))
     assert 3 <= len(files) <= 5, "in few files"
     assert found(view, *range(50)) == found(make_view(), *range(50)) == list(range(50))
+
+
+def test_commits_that_nobody_took_up_are_absorbed_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(sealing, "_MAX_FRESH_COMMITS", 10)
+    view = slow_view(tmp_path)
+    for user in range(50):
+        view.write([row(user, "x")])
+        view.settle()
+    files = list((view.storage.path / "rows").glob("*.parquet"))
+    assert 3 <= len(files) <= 5, "in few files"
+    assert found(view, *range(50)) == list(range(50))
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_a_child_that_is_forked_during_a_write_of_its_parent_writes(make_view, monkeypatch):
+    view = make_view()
+    view.write([row(1, "x")])
+    syncs, may_sync = threading.Event(), threading.Event()
+    fdatasync, parent = local.fdatasync, os.getpid()
+
+    def slow_sync(descriptor):
+        if os.getpid() == parent:
+            syncs.set()
+            assert may_sync.wait(30)
+        fdatasync(descriptor)
+
+    monkeypatch.setattr(local, "fdatasync", slow_sync)
+    writer = threading.Thread(target=view.write, args=([row(2, "y")],))
+    writer.start()
+    assert syncs.wait(30)
+    child = multiprocessing.get_context("fork").Process(target=view.write, args=([row(3, "z")],))
+    child.start()
+    may_sync.set()
+    writer.join()
+    child.join(20)
+    is_hung = child.is_alive()
+    child.kill()
+    child.join()
+    assert not is_hung
+    assert child.exitcode == 0
+    assert found(view, 1, 2, 3) == [1, 2, 3]
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
