@@ -231,9 +231,23 @@ static int locate_in_delta(const Layer *layer, const uint64_t *hashes, Py_ssize_
     return 0;
 }
 
+/* The same of a stack in which a row is not found by its hash alone. */
+static int locate_each(const Prepared *stack, const uint64_t *hashes, Py_ssize_t n, int64_t expire_before, Rows *found) {
+    for (Py_ssize_t i = 0; i < n; i++) {
+        Place place;
+        int status = locate(stack, hashes + 2 * i, expire_before, &place);
+        if (status == REFUSED) return REFUSED;
+        if (status != FOUND) continue;
+        found->layer[i] = place.layer;
+        found->row[i] = place.row;
+    }
+    return 0;
+}
+
 static int locate_all(const Prepared *stack, const uint64_t *hashes, Py_ssize_t n, int64_t expire_before, Rows *found) {
     memset(found->is_done, 0, sizeof found->is_done);
     memset(found->layer, 0, sizeof found->layer);
+    if (stack->limits) return locate_each(stack, hashes, n, expire_before, found);
     for (Py_ssize_t l = 0; l < stack->num_layers; l++) {
         const Layer *layer = stack->layers + l;
         if (layer->rows->kind == EXACT)
@@ -395,8 +409,18 @@ static int read_fast(const Layer *listed, const Rows *found, Py_ssize_t n, Ids *
     return 0;
 }
 
+/* Has what lists of rows begin with fetched. */
+static void expect_lists(const Rows *found, Py_ssize_t n) {
+    for (Py_ssize_t i = 0; i < n; i++) {
+        const Feature *feature = found->layer[i] ? found->layer[i]->rows->features : NULL;
+        if (feature && feature->form == IN_LISTS) expect_ascending(&feature->starts.numbers, found->row[i]);
+    }
+}
+
 /* Rows that are kept in any way, one by one. */
-static int read_slowly(const Rows *found, Py_ssize_t n, Ids *ids, int64_t *ends, Py_ssize_t left) {
+static int read_slowly(const Prepared *stack, const Rows *found, Py_ssize_t n, int64_t expire_before, Ids *ids,
+                       int64_t *ends, Py_ssize_t left) {
+    expect_lists(found, n);
     for (Py_ssize_t i = 0; i < n; ends[i++] = ids->length) {
         if (!found->layer[i]) continue;
         Arena arena;
@@ -406,13 +430,18 @@ static int read_slowly(const Rows *found, Py_ssize_t n, Ids *ids, int64_t *ends,
         place.layer = found->layer[i];
         place.row = found->row[i];
         place.ids = NULL;
+        place.limits = stack->limits;
+        place.since = expire_before;
+        place.limit = INT64_MAX;
         const Feature *feature = place.layer->rows->features;
         int64_t named = REFUSED;
         if (read_content(&place, feature, &arena, &content) == 0 && (content.ids || !content.count) &&
             make_room(ids, content.count, (n + left) * BLOCK) == 0) {
             Feature bare = *feature; /* `read_content` gave the ids of its own already */
             bare.own_ids = NULL;
-            named = name_all(place.layer, &bare, content.ids, content.count, ids->ids + ids->length);
+            int32_t *target = ids->ids + ids->length;
+            named = name_all(place.layer, &bare, content.ids, content.count, target);
+            if (named > 0 && stack->limits) named = distinct(target, named);
         }
         arena_free(&arena);
         if (named < 0) return REFUSED;
@@ -435,6 +464,8 @@ static int read_rows(const Prepared *stack, const uint64_t *hashes, Py_ssize_t n
         else if (feature->form != IN_ROWS && feature->form != UNKNOWN)
             is_fast = 0;
     }
+    for (Py_ssize_t i = 0; stack->limits && i < n; i++) /* before anything is read */
+        if (has_newer(stack, hashes + 2 * i)) return REFUSED;
     Rows found;
     indptr[0] = 0;
     for (Py_ssize_t first = 0; first < n; first += BLOCK) {
@@ -443,7 +474,7 @@ static int read_rows(const Prepared *stack, const uint64_t *hashes, Py_ssize_t n
         if (locate_all(stack, hashes + 2 * first, number, expire_before, &found) < 0) return REFUSED;
         for (Py_ssize_t i = 0; i < number; i++) *num_found += found.layer[i] != NULL;
         if ((is_fast ? read_fast(listed, &found, number, ids, ends, left)
-                     : read_slowly(&found, number, ids, ends, left)) < 0)
+                     : read_slowly(stack, &found, number, expire_before, ids, ends, left)) < 0)
             return REFUSED;
     }
     return 0;

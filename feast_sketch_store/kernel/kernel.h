@@ -306,6 +306,24 @@ void mark_wanted(const Codes *codes, Py_ssize_t feature, uint8_t *marks);
 int64_t read_row(const Sets *sets, uint64_t start, Py_ssize_t last, const RowOfSets *row, int32_t *ids, int64_t first,
                  int64_t room);
 
+/* -- lists: lists.c ----------------------------------------------------------------------------------- */
+
+/* How the lists of one feature are coded. */
+typedef struct {
+    const uint16_t *tables;
+    const uint8_t *widths;
+    int64_t num_symbols;
+    const uint64_t *words;
+} ListCode;
+
+/* Takes tables, widths, num_symbols and words; `num_bits` are those that the words have. 0, or -1 with an exception. */
+int take_list_code(Call *call, ListCode *code, int64_t *num_bits);
+
+/* Reads a list that lies in the bits from `bit` to `stop`, of which there are as many as `num_bits`: how many items; -1
+ * if it is damaged, -2 if there are more than `room`. */
+int64_t read_list(const ListCode *code, uint64_t bit, uint64_t stop, int64_t limit, int64_t oldest, int64_t room,
+                  int32_t *ids, int64_t *ages);
+
 /* -- shifting Bloom filters: table.c ------------------------------------------------------------------- */
 
 /* Consecutive symbols of a table, which entities have or not. */

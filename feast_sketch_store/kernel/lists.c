@@ -9,13 +9,6 @@ enum { AGES, SIZES, GAPS, KINDS };
 #define LONGEST_UNARY 24 /* as many ones stand for a number of 32 bits that follows */
 #define MAX_AGE (1ll << 60)
 
-typedef struct {
-    const uint16_t *tables;
-    const uint8_t *widths;
-    int64_t num_symbols;
-    const uint64_t *words;
-} ListCode;
-
 /* The next 64 bits; the word behind the one in which they begin is read as well. */
 static ALWAYS_INLINE uint64_t peek(const ListCode *code, uint64_t bit) {
     uint64_t word = bit >> 6, shift = bit & 63;
@@ -53,10 +46,8 @@ static ALWAYS_INLINE int64_t read_id(const ListCode *code, uint64_t *bit, int64_
     return next + (int64_t)(bits >> LONGEST_UNARY & 0xFFFFFFFF);
 }
 
-/* Reads a list that lies in the bits from `bit` to `stop`: how many items; -1 if it is damaged, -2 if there are more
- * than `room`. */
-static int64_t read_list(const ListCode *code, uint64_t bit, uint64_t stop, int64_t limit, int64_t oldest, int64_t room,
-                         int32_t *ids, int64_t *ages) {
+int64_t read_list(const ListCode *code, uint64_t bit, uint64_t stop, int64_t limit, int64_t oldest, int64_t room,
+                  int32_t *ids, int64_t *ages) {
     int64_t count = 0, age = -1;
     while (bit < stop && count < limit) {
         int64_t gap = read_number(code, &bit, age < 0 ? AGES : GAPS);
@@ -78,8 +69,7 @@ static int64_t read_list(const ListCode *code, uint64_t bit, uint64_t stop, int6
     return count;
 }
 
-/* Takes tables, widths, num_symbols and words; `num_bits` are those that the words have. 0, or -1 with an exception. */
-static int take_code(Call *call, ListCode *code, int64_t *num_bits) {
+int take_list_code(Call *call, ListCode *code, int64_t *num_bits) {
     Array tables, widths, words;
     Py_ssize_t num_symbols;
     if (take(call, "21n8", &tables, &widths, &num_symbols, &words) < 0) return -1;
@@ -102,7 +92,7 @@ KERNEL_FUNCTION(read_lists) {
     Py_ssize_t limit, oldest, begin;
     ListCode code;
     int64_t num_bits;
-    if (take_code(call, &code, &num_bits) < 0 ||
+    if (take_list_code(call, &code, &num_bits) < 0 ||
         take(call, "88nnn8!4!8!.", &starts, &stops, &limit, &oldest, &begin, &indptr, &ids, &ages) < 0)
         return NULL;
     Py_ssize_t m = starts.length;
@@ -139,7 +129,7 @@ KERNEL_FUNCTION(find_lists) {
     Ascending starts;
     RowIndex index;
     int64_t all_bits;
-    if (take_code(call, &code, &all_bits) < 0 || take(call, "n", &num_bits) < 0 ||
+    if (take_list_code(call, &code, &all_bits) < 0 || take(call, "n", &num_bits) < 0 ||
         take_ascending(call, &starts, 0) < 0 || take_row_index(call, &index) < 0 ||
         take(call, "ww8nnn8!4!8!.", &salt[0], &salt[1], &hashes, &limit, &oldest, &begin, &indptr, &ids, &ages) < 0)
         return NULL;

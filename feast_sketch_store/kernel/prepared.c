@@ -50,8 +50,7 @@ int take_numbers(Call *call, Numbers *numbers) {
     return take_blocks(call, &numbers->blocks);
 }
 
-/* Takes the arguments of `take_ascending` and blocks of highs, lows and samples. */
-static int take_checked(Call *call, CheckedAscending *checked, int by_value) {
+int take_checked(Call *call, CheckedAscending *checked, int by_value) {
     if (take_ascending(call, &checked->numbers, by_value) < 0 || take_blocks(call, &checked->highs) < 0 ||
         take_blocks(call, &checked->lows) < 0 || take_blocks(call, &checked->samples) < 0)
         return -1;
@@ -303,7 +302,7 @@ static void release(PyObject *object) {
 }
 
 #define METHOD(NAME) {#NAME, (PyCFunction)(void (*)(void))prepared_##NAME, METH_FASTCALL, NULL},
-static PyMethodDef methods[] = {CONSTRUCTION(METHOD) FILTER_METHODS(METHOD) PREPARED_METHODS(METHOD){NULL, NULL, 0, NULL}};
+static PyMethodDef methods[] = {CONSTRUCTION(METHOD) FILTER_METHODS(METHOD) LIST_METHODS(METHOD) PREPARED_METHODS(METHOD){NULL, NULL, 0, NULL}};
 
 static PyType_Slot slots[] = {
     {Py_tp_new, (void *)make}, {Py_tp_dealloc, (void *)release}, {Py_tp_methods, methods}, {0, NULL}};

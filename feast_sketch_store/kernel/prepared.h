@@ -54,7 +54,7 @@ typedef struct {
 enum { MISSING, IS_NULL, EMPTY, VALUE }; /* states, as in codecs.py */
 
 typedef struct {
-    enum { UNKNOWN, IN_SETS, IN_COLUMN, IN_DIGITS, IN_ROWS, IN_FILTER } form;
+    enum { UNKNOWN, IN_SETS, IN_COLUMN, IN_DIGITS, IN_ROWS, IN_FILTER, IN_LISTS, IN_WEIGHTS } form;
     Values values; /* of ids, if elements are such */
     uint8_t tag[8];
     Py_ssize_t tag_size;
@@ -81,6 +81,16 @@ typedef struct {
     int64_t num_ids;
     /* in a filter, whose blocks are those of the content */
     SymbolsOfTable *symbols;
+    /* in lists, of which blocks of the codes are those of the content: ids with a tick each, or the number of a count */
+    ListCode code;
+    uint64_t num_code_bits;
+    CheckedAscending starts;
+    int64_t newest_tick, resolution; /* of ticks, in microseconds */
+    const int64_t *counts;           /* NULL if there are ticks */
+    int64_t num_counts;
+    int64_t unit; /* what the elements are that stand beside the ids, in their units; 0 if they are the ids */
+    /* in weights of rows that stand one behind the other, as above */
+    const int64_t *weights;
 } Feature;
 
 /* A layer of rows, or a stack of such layers, from the newest to the oldest. Does not change once it is read. */
@@ -128,6 +138,7 @@ struct Prepared {
     /* a stack */
     Layer *layers;
     Py_ssize_t num_layers;
+    const int64_t *limits; /* of features whose lists add up, how many items they show; NULL if rows replace others */
     /* of shards: the highest bits of a hash name one, which has the layers from `first_layers` on; NULL without shards */
     const int64_t *first_layers;
     const uint8_t *is_served;
@@ -143,6 +154,7 @@ struct Prepared {
 
 int keep(Prepared *self, Call *call); /* makes what a call took the object's own */
 int take_blocks(Call *call, Blocks *blocks);
+int take_checked(Call *call, CheckedAscending *checked, int by_value); /* of `take_ascending`, and blocks of its parts */
 int take_numbers(Call *call, Numbers *numbers); /* words, width, base, length, unchecked and block_words */
 Feature *begun(Prepared *self, int kind); /* the feature that was begun last; NULL with an exception */
 
@@ -174,6 +186,8 @@ typedef struct {
     const Layer *layer;
     const uint64_t *hash; /* of the entity */
     int64_t row, timestamp;
+    const int64_t *limits; /* of its stack */
+    int64_t since, limit;  /* of items of lists: the oldest time, and how many at most */
     RowOfSets sets; /* once they are read: `ids` is not NULL */
     int32_t *ids;
 } Place;
@@ -201,6 +215,9 @@ static inline int64_t shard_of(const Prepared *stack, const uint64_t *hash) {
 
 int locate(const Prepared *stack, const uint64_t *hash, int64_t expire_before, Place *place);
 
+/* Whether an entity has rows beside those of the lowest layers. */
+int has_newer(const Prepared *stack, const uint64_t *hash);
+
 /* The elements of a feature of a row: as ids, or else as they are. */
 typedef struct {
     int state;
@@ -208,12 +225,19 @@ typedef struct {
     const int32_t *ids;
     const int64_t *numbers;
     const Slice *slices;
+    const int64_t *weights; /* of items of lists their times, or counts; else NULL */
 } Content;
 
 /* What a feature has that keeps ids one row behind the other; 0 or REFUSED */
 int read_exact(const Place *place, const Feature *feature, Content *content);
 
 int read_filter(const Place *place, const Feature *feature, Arena *arena, Content *content);
+
+/* The items of a list, or the values with their counts, or what stands beside them; 0 or REFUSED */
+int read_items(const Place *place, const Feature *feature, Arena *arena, Content *content);
+
+/* Makes ids ascending and distinct: how many there are. */
+int64_t distinct(int32_t *ids, int64_t count);
 
 /* Which symbols an entity has: bits of words; 0, or REFUSED if a block was not checked. */
 int read_symbols(const SymbolsOfTable *symbols, const Blocks *blocks, const uint64_t *hash, uint64_t *answers);
@@ -227,7 +251,7 @@ int resolve(const Feature *feature, Arena *arena, Content *content);
 /* Takes the hash of an entity and `expire_before`. 0, or -1 with an exception. */
 int take_question(Call *call, uint64_t *hash, int64_t *expire_before);
 
-/* The first feature of an entity: FOUND, or ABSENT if it has no row, or one that is withheld; or REFUSED. */
+/* The first feature of an entity, without repetitions: FOUND, or ABSENT if it has no row, or one that is withheld; or REFUSED. */
 int ask(const Prepared *stack, const uint64_t *hash, int64_t expire_before, Arena *arena, Place *place,
         Content *content);
 
@@ -256,6 +280,8 @@ static inline PyObject *absent(Arena *arena) {
 
 #define FILTER_METHODS(DO) DO(shaped) DO(from_filter) DO(states)
 
+#define LIST_METHODS(DO) DO(from_list) DO(from_weights) DO(limits) DO(items)
+
 #define PREPARED_METHODS(DO) \
     DO(ids) DO(score) DO(contains_numbers) DO(contains_bytes) DO(contains_objects) DO(contains_ids) \
     DO(row) DO(vectors) DO(csr)
@@ -263,6 +289,7 @@ static inline PyObject *absent(Arena *arena) {
 #define DECLARE_METHOD(NAME) PyObject *prepared_##NAME(PyObject *self, PyObject *const *arguments, Py_ssize_t number);
 PREPARED_METHODS(DECLARE_METHOD)
 FILTER_METHODS(DECLARE_METHOD)
+LIST_METHODS(DECLARE_METHOD)
 
 /* As KERNEL_FUNCTION; the body has `self` as well. */
 #define PREPARED_METHOD(NAME)                                                                        \

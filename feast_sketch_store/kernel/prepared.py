@@ -23,6 +23,12 @@ class ReadableRows(Protocol):
     def ids(self, entity_hash: bytes, expire_before: int) -> bytearray | Literal[False] | None:
         """The ids of the first feature, int32."""
 
+    def items(
+        self, entity_hash: bytes, since: int, limit: int
+    ) -> tuple[bytearray, bytearray] | Literal[False] | None:
+        """The items of the first feature, newest first, none older than ``since`` and at most ``limit`` of
+        them: their ids, int32, and times, int64."""
+
     def score(self, entity_hash: bytes, expire_before: int, weights: Any) -> float | Literal[False] | None:
         """The sum of the weights of the ids of the first feature."""
 
@@ -81,7 +87,7 @@ class PreparedRows(ReadableRows, Protocol):
     def feature(
         self, tag: bytes, is_collection: bool, wire_type: int, numbers: Any, offsets: Any, data: Any
     ) -> None:
-        """Begin a feature; without one of the next five the rows do not know it."""
+        """Begin a feature; without one of the next seven the rows do not know it."""
 
     def from_set(self, number: int, own_ids: Any) -> None:
         """It is among the sets."""
@@ -98,6 +104,12 @@ class PreparedRows(ReadableRows, Protocol):
     def from_filter(self, *arguments: Any) -> None:
         """It is in a filter."""
 
+    def from_list(self, *arguments: Any) -> None:
+        """It has items with times, or values with counts; or is what stands beside them."""
+
+    def from_weights(self, states: Any, indptr: Any, weights: Any) -> None:
+        """It is what stands beside the ids of another, one row behind the other."""
+
     def states(self, *numbers: Any) -> None:
         """The states of the last feature, by row, where its values do not tell them."""
 
@@ -106,6 +118,9 @@ class PreparedRows(ReadableRows, Protocol):
 
         ``hashes`` and ``deleted`` are the entities that a delta decides, or None.
         """
+
+    def limits(self, limits: Any) -> None:
+        """Tell how many items the list of each feature shows, int64; its rows in several layers add up."""
 
     def shards(self, shift: int, first_layers: Any, is_served: Any) -> None:
         """Tell which of the layers belong to which shard, by the highest bits of entities' hashes."""

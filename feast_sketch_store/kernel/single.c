@@ -123,10 +123,46 @@ int date_listed(const Prepared *rows, int64_t expire_before, Place *place) {
     return newest < expire_before ? EXPIRED : FOUND;
 }
 
+int has_newer(const Prepared *stack, const uint64_t *hash) {
+    for (Py_ssize_t l = 0; l < stack->num_layers; l++) {
+        const Layer *layer = stack->layers + l;
+        if (layer->hashes ? find_listed(layer, hash) != NO_ROW
+                          : layer->rows->kind == EXACT && find_exact(layer->rows, hash) != NO_ROW)
+            return 1;
+    }
+    return 0;
+}
+
+/* A row whose items expire one by one: FOUND, EXPIRED or REFUSED. */
+static int date_items(int64_t expire_before, Place *place) {
+    const Prepared *rows = place->layer->rows;
+    int status = date_listed(rows, INT64_MIN, place), num_lists = 0;
+    if (status != FOUND || place->timestamp == INT64_MIN) return REFUSED; /* what only removes is no row */
+    if (place->timestamp >= expire_before) return FOUND;
+    for (Py_ssize_t f = 0; f < rows->num_features; f++) {
+        Arena arena;
+        Content content;
+        if (rows->features[f].form != IN_LISTS) continue;
+        arena_init(&arena);
+        place->limit = 1;
+        status = read_items(place, rows->features + f, &arena, &content);
+        place->limit = INT64_MAX;
+        arena_free(&arena);
+        if (status < 0) return REFUSED;
+        if (content.count) return FOUND;
+        num_lists++;
+    }
+    return num_lists ? EXPIRED : REFUSED;
+}
+
 int locate(const Prepared *stack, const uint64_t *hash, int64_t expire_before, Place *place) {
     place->ids = NULL;
     place->hash = hash;
+    place->limits = stack->limits;
+    place->since = expire_before;
+    place->limit = INT64_MAX;
     Py_ssize_t first = 0, end = stack->num_layers;
+    if (stack->limits && has_newer(stack, hash)) return REFUSED; /* whose items would have to be put together */
     if (stack->first_layers) {
         int64_t shard = shard_of(stack, hash);
         if (!stack->is_served[shard]) return REFUSED;
@@ -151,6 +187,7 @@ int locate(const Prepared *stack, const uint64_t *hash, int64_t expire_before, P
         }
         if (place->row < 0 || place->row >= rows->num_rows) return REFUSED;
         if (rows->kind == SHAPED) return date_shape(rows, expire_before, place);
+        if (rows->kind == LISTED && stack->limits) return date_items(expire_before, place);
         if (rows->kind == LISTED) return date_listed(rows, expire_before, place);
         if (rows->deleted[place->row]) return ABSENT;
         place->timestamp = rows->event_timestamps[place->row];
@@ -279,18 +316,23 @@ int read_exact(const Place *place, const Feature *feature, Content *content) {
     if (start < 0 || stop < start || stop > feature->num_ids) return REFUSED;
     content->state = feature->row_states[place->row];
     content->count = stop - start;
-    content->ids = feature->ids + start;
+    if (feature->form == IN_WEIGHTS)
+        content->numbers = feature->weights + start;
+    else
+        content->ids = feature->ids + start;
     return content->state > VALUE ? REFUSED : 0;
 }
 
 int read_content(Place *place, const Feature *feature, Arena *arena, Content *content) {
-    *content = (Content){MISSING, 0, NULL, NULL, NULL};
+    *content = (Content){MISSING, 0, NULL, NULL, NULL, NULL};
     switch (feature->form) {
     case IN_SETS: return read_set(place, feature, arena, content);
     case IN_COLUMN: return read_column(place, feature, arena, content);
     case IN_DIGITS: return read_digits(place, feature, arena, content);
     case IN_ROWS: return read_exact(place, feature, content);
     case IN_FILTER: return read_filter(place, feature, arena, content);
+    case IN_LISTS: return read_items(place, feature, arena, content);
+    case IN_WEIGHTS: return read_exact(place, feature, content);
     default: return 0;
     }
 }
@@ -340,12 +382,26 @@ int take_question(Call *call, uint64_t *hash, int64_t *expire_before) {
     return 0;
 }
 
+/* Leaves each id of a list once, in ascending order; 0 or REFUSED. */
+static int make_distinct(const Place *place, Arena *arena, Content *content) {
+    if (!place->limits || !content->count || !content->ids) return 0;
+    int32_t *ids = arena_get(arena, (size_t)content->count * sizeof *ids);
+    if (!ids) return REFUSED;
+    memcpy(ids, content->ids, (size_t)content->count * sizeof *ids);
+    content->count = distinct(ids, content->count);
+    content->ids = ids;
+    content->weights = NULL;
+    return 0;
+}
+
 int ask(const Prepared *stack, const uint64_t *hash, int64_t expire_before, Arena *arena, Place *place,
                Content *content) {
-    *content = (Content){MISSING, 0, NULL, NULL, NULL};
+    *content = (Content){MISSING, 0, NULL, NULL, NULL, NULL};
     int status = locate(stack, hash, expire_before, place);
     if (status != FOUND) return status == REFUSED ? REFUSED : ABSENT;
-    return read_content(place, place->layer->rows->features, arena, content) < 0 ? REFUSED : FOUND;
+    const Feature *feature = place->layer->rows->features;
+    if (read_content(place, feature, arena, content) < 0) return REFUSED;
+    return make_distinct(place, arena, content) < 0 ? REFUSED : FOUND;
 }
 
 /* ids(hash, expire_before) -> bytearray of int32: the names of its ids. */
@@ -366,6 +422,7 @@ PREPARED_METHOD(ids) {
             if (name == -2) return refused(&arena);
             if (name >= 0) names[count++] = name;
         }
+        if (place.limits) count = distinct(names, count); /* in their order */
         answer = PyByteArray_FromStringAndSize((const char *)names, (Py_ssize_t)(count * 4));
     } else {
         answer = PyByteArray_FromStringAndSize((const char *)content.ids, (Py_ssize_t)(content.count * 4));

@@ -31,7 +31,7 @@ class ExactLayer:
 
     def __init__(self, rows: EncodedRows):
         self.rows = rows
-        self.prepared: dict[tuple[str, ...], PreparedRows | None] = {}  # see `layers.prepared`
+        self.prepared: dict[tuple[str | FeatureCodec, ...], PreparedRows | None] = {}  # see `layers.prepared`
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -87,16 +87,22 @@ class ExactLayer:
                 answers[name] = CsrAnswer(self._decoders[name], feature.states[rows], csr)
         return LayerAnswer(decided, found, keys.event_timestamps[rows], answers, fenced, expired)
 
-    def prepare(self, features: Sequence[str]) -> PreparedRows | None:
-        """The rows with some features for reads of one entity; see `layers.prepared`."""
+    def prepare(self, features: Sequence[str | FeatureCodec]) -> PreparedRows | None:
+        """The rows with some features for reads of one entity; see `layers.prepared.Wanted`."""
         keys, prepared = self.rows.keys, kernel.prepared_rows()
         if prepared is None:
             return None
         prepared.exact(np.ascontiguousarray(keys.entity_hashes), keys.event_timestamps, keys.deleted)
-        for name in features:
-            feature = self.rows.features.get(name)
+        for wanted in features:
+            feature = self.rows.features.get(wanted if isinstance(wanted, str) else wanted.source)
             if feature is None:
                 begin_unknown(prepared)
+                continue
+            if isinstance(wanted, FeatureCodec):
+                begin_feature(prepared, wanted, None)
+                weights = feature.csr.weights
+                weights = np.ones(len(feature.symbols), np.int64) if weights is None else weights
+                prepared.from_weights(feature.states, feature.indptr, np.ascontiguousarray(weights))
                 continue
             begin_feature(prepared, feature.codec, feature.vocabulary)
             ids = feature.symbols.astype(np.int32, copy=False)

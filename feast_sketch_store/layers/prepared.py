@@ -6,6 +6,7 @@ features, and lives as long as the layer.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,14 +16,29 @@ from feast_sketch_store.kernel import PreparedRows
 from feast_sketch_store.layers.delta import DeltaLayer
 from feast_sketch_store.layers.exact import ExactLayer
 from feast_sketch_store.layers.sketch import SketchLayer
+from feast_sketch_store.rows.codecs import FeatureCodec
 
 # Questions of a layer that are kept: each is the features of a request.
 _MAX_QUESTIONS = 64
 
 
+class Wanted(NamedTuple):
+    """What reads of one entity want of layers.
+
+    Parameters
+    ----------
+    features : names; of a feature that others know the values of, the codec.
+    limits : how many items the list of each feature shows, if rows of an entity add up; None if the newest
+        layer that lists an entity answers.
+    """
+
+    features: tuple[str | FeatureCodec, ...]
+    limits: tuple[int, ...] | None = None
+
+
 def stack(
     layers: Sequence[SketchLayer | DeltaLayer | ExactLayer],
-    features: tuple[str, ...],
+    wanted: Wanted,
     names: Sequence[NDArray[np.int32] | None] | None = None,
     shards: Sequence[int | None] = (),
 ) -> PreparedRows | None:
@@ -31,7 +47,7 @@ def stack(
     Parameters
     ----------
     layers : from the newest to the oldest; the first that lists an entity answers.
-    features : names; a layer may lack some.
+    wanted : a layer may lack some of the features.
     names : for each layer, int32[V], what the ids of its first feature are called in answers; or None.
     shards : if entities are divided by the highest bits of their hashes, how many layers each part has, one
         part behind the other; None of a part that is not to be read.
@@ -45,11 +61,13 @@ def stack(
         return None
     for number, layer in enumerate(layers):
         delta = layer if isinstance(layer, DeltaLayer) else None
-        rows = _of_layer(layer.layer if isinstance(layer, DeltaLayer) else layer, features)
+        rows = _of_layer(layer.layer if isinstance(layer, DeltaLayer) else layer, wanted.features)
         if rows is None:
             return None
         entities = (None, None) if delta is None else (delta.listed, delta.deleted)
         prepared.layer(rows, names[number] if names else None, *entities)
+    if wanted.limits is not None:
+        prepared.limits(np.array(wanted.limits, np.int64))
     if len(shards) > 1:
         first_layers = np.cumsum([0, *(number or 0 for number in shards)])
         is_served = np.array([number is not None for number in shards])
@@ -57,7 +75,9 @@ def stack(
     return prepared
 
 
-def _of_layer(layer: SketchLayer | ExactLayer, features: tuple[str, ...]) -> PreparedRows | None:
+def _of_layer(
+    layer: SketchLayer | ExactLayer, features: tuple[str | FeatureCodec, ...]
+) -> PreparedRows | None:
     known = layer.prepared
     if features not in known:
         if len(known) >= _MAX_QUESTIONS:

@@ -105,7 +105,7 @@ class SketchLayer:
         return {name: feature for s in self.structures for name, feature in s.features.items()}
 
     @cached_property
-    def prepared(self) -> dict[tuple[str, ...], PreparedRows | None]:
+    def prepared(self) -> dict[tuple[str | FeatureCodec, ...], PreparedRows | None]:
         """What was prepared for reads of one entity, by features; see `layers.prepared`."""
         return {}
 
@@ -150,18 +150,20 @@ class SketchLayer:
         positions, timestamps = found.positions, found.event_timestamps
         return LayerAnswer(positions, positions, timestamps, answers, expired=found.expired)
 
-    def prepare(self, features: Sequence[str]) -> PreparedRows | None:
-        """The rows with some features for reads of one entity; see `layers.prepared`."""
+    def prepare(self, features: Sequence[str | FeatureCodec]) -> PreparedRows | None:
+        """The rows with some features for reads of one entity; see `layers.prepared.Wanted`."""
         rows = self.presence.prepare()
         if rows is None:
             return None
         for structure in self.structures:
             structure.prepare(rows)
-        for name in features:
+        for wanted in features:
+            codec = wanted if isinstance(wanted, FeatureCodec) else None
+            name = wanted if isinstance(wanted, str) else wanted.source
             feature = self.features.get(name)
             if feature is None:
                 begin_unknown(rows)
-            elif not feature.prepare(rows):
+            elif not (feature.prepare(rows) if codec is None else feature.prepare_weights(rows, codec)):
                 return None
             elif (states := self.presence.prepared_states(name)) is not None:
                 rows.states(*states)

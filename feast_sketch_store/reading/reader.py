@@ -36,6 +36,7 @@ from feast_sketch_store.view.live import expire_before_of
 from feast_sketch_store.view.opening import open_live
 from feast_sketch_store.view.sharded_live import ShardedLiveView
 from feast_sketch_store.view.sharded_state import AnyState
+from feast_sketch_store.view.state import NO_LIMIT, items_of
 
 Entity: TypeAlias = int | str | bytes | Mapping[str, int | str | bytes]
 Entities: TypeAlias = ArrayLike | pa.Array | Mapping[str, ArrayLike | pa.Array]
@@ -515,7 +516,7 @@ class SketchReader:
     def lists(
         self,
         feature: str,
-        entities: Entities,
+        entities: Entities | Entity,
         min_timestamp: datetime | None = None,
         limit: int | None = None,
     ) -> RaggedLists:
@@ -523,6 +524,7 @@ class SketchReader:
 
         Parameters
         ----------
+        entities : some, or a single one, see `ids`.
         min_timestamp : of the oldest item; naive ones are in UTC. None for all.
         limit : how many items of each entity at most.
 
@@ -531,10 +533,16 @@ class SketchReader:
         UnsupportedFeatureError : there is no such feature, or it is no list.
         RowError : see `hash`; or the limit is below 1.
         """
-        codec, hashes = self._codec(feature), self.hash(entities)
+        codec, entity_hash = self._codec(feature), self._keys.hash(entities)
         if not codec.is_list:
             raise UnsupportedFeatureError(f"feature {feature!r} of view {self._name!r} is not a list")
         since = since_of(min_timestamp, self._ttl_microseconds)
+        if entity_hash is not None and (limit is None or limit > 0):
+            single = self._prepared(feature)
+            found = None if single.rows is None else single.rows.items(entity_hash, since, limit or NO_LIMIT)
+            if found is not None and single.numbering is not None:
+                return RaggedLists(*items_of(found), single.numbering.vocabulary.values, codec)
+        hashes = self.hash(entities if entity_hash is None else _alone(entities))
 
         def read(state: AnyState) -> RaggedLists:
             numbering = self._numbering(feature, state)

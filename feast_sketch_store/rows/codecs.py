@@ -287,6 +287,11 @@ class FeatureCodec:
         return self.name in (TIMES, COUNTS_OF)
 
     @property
+    def source(self) -> str:
+        """The feature whose rows know the values of this one; empty of one that is stored itself."""
+        return self.times_of or self.counts_of
+
+    @property
     def is_counted(self) -> bool:
         """Whether each value has a count."""
         return self.name == COUNTS

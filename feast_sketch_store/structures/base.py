@@ -112,6 +112,10 @@ class SealedFeature(ABC):
         """Add the feature to rows that are prepared for reads of one entity; False if the kernel cannot."""
         return False
 
+    def prepare_weights(self, rows: PreparedRows, codec: FeatureCodec) -> bool:
+        """The same of what stands beside the values: times of items, or counts; ``codec`` is of these."""
+        return False
+
     def newest(
         self, finder: RowFinder, entity_hashes: NDArray[np.uint64], limit: int | None, since: int
     ) -> Csr | None:

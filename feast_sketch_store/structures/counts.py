@@ -17,6 +17,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from feast_sketch_store.kernel import PreparedRows
 from feast_sketch_store.rows.codecs import COUNTS, EMPTY, VALUE, Decoder, FeatureCodec
 from feast_sketch_store.rows.counting import MAX_COUNT, Counting, Rounded
 from feast_sketch_store.rows.csr import Csr
@@ -37,6 +38,7 @@ from feast_sketch_store.structures.parts import (
     prefixed,
     report_of,
 )
+from feast_sketch_store.structures.prepared import begin_feature
 from feast_sketch_store.succinct import PackedInts, TimedLists
 
 _WORTH_ROUNDING = 0.99  # of the bytes of exact counts; at more of them counts stay exact
@@ -113,6 +115,18 @@ class CountsFeature(SealedFeature):
         """See `SealedFeature.read`."""
         assert found.rows is not None
         return CountsAnswer(self, found.states[self.codec.feature], found.rows)
+
+    def prepare(self, rows: PreparedRows) -> bool:
+        """See `SealedFeature.prepare`."""
+        begin_feature(rows, self.codec, self.vocabulary)
+        rows.from_list(*self.lists.arguments, 0, 1, self.counts, 0)
+        return True
+
+    def prepare_weights(self, rows: PreparedRows, codec: FeatureCodec) -> bool:
+        """See `SealedFeature.prepare_weights`."""
+        begin_feature(rows, codec, None)
+        rows.from_list(*self.lists.arguments, 0, 1, self.counts, 1)
+        return True
 
     def items(self, rows: NDArray[np.int64]) -> Csr:
         """The values of some rows, with their counts for weights.

@@ -8,6 +8,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from feast_sketch_store.kernel import PreparedRows
 from feast_sketch_store.rows.codecs import LIST, Decoder, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedFeature
@@ -28,9 +29,13 @@ from feast_sketch_store.structures.parts import (
     report_of,
     words_of_codes,
 )
+from feast_sketch_store.structures.prepared import begin_feature
 from feast_sketch_store.succinct import ListCode, TimedLists
 
 LISTS = "lists"
+
+_MICROSECONDS = 1_000_000
+_MAX_TIME = 1 << 61  # of which the kernel computes with a difference
 
 
 class ListAnswer(Answer):
@@ -104,6 +109,23 @@ class ListFeature(SealedFeature):
         """
         indptr, ids, ages = self.lists.read(rows, limit, self._age_of(since))
         return Csr(indptr, ids, self._times_of(ages))
+
+    def prepare(self, rows: PreparedRows) -> bool:
+        """See `SealedFeature.prepare`."""
+        return self._prepared(rows, self.codec, self.vocabulary, 0)
+
+    def prepare_weights(self, rows: PreparedRows, codec: FeatureCodec) -> bool:
+        """See `SealedFeature.prepare_weights`: times in seconds."""
+        return self._prepared(rows, codec, None, _MICROSECONDS)
+
+    def _prepared(
+        self, rows: PreparedRows, codec: FeatureCodec, vocabulary: Vocabulary | None, unit: int
+    ) -> bool:
+        if abs(self.newest_tick) * self.resolution >= _MAX_TIME:
+            return False
+        begin_feature(rows, codec, vocabulary)
+        rows.from_list(*self.lists.arguments, self.newest_tick, self.resolution, None, unit)
+        return True
 
     def newest(
         self, finder: RowFinder, entity_hashes: NDArray[np.uint64], limit: int | None, since: int

@@ -29,6 +29,7 @@ import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,7 +49,7 @@ from feast_sketch_store.kernel.reference_lists import (
 from feast_sketch_store.succinct.elias_fano import EliasFano
 from feast_sketch_store.succinct.fingerprints import FingerprintIndex
 from feast_sketch_store.succinct.list_widths import MAX_WIDTH, Gaps, fitted
-from feast_sketch_store.succinct.packed import Check
+from feast_sketch_store.succinct.packed import Check, unchecked
 
 _ITEMS_PER_CHUNK = 1 << 20
 _ITEMS_TO_FIT = 1 << 19
@@ -332,6 +333,13 @@ class TimedLists:
         return kernel.find_lists(
             code, self.words, self.num_bits, starts, index.parts, salt, entity_hashes, limit, oldest
         )
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """The lists as the compiled kernel takes them for reads of one row; see `PreparedRows`."""
+        tables = self.code.tables
+        code = tables.tables, tables.widths, tables.widths.shape[1], self.words, self.num_bits
+        return *code, *unchecked(self.check), *self.starts.arguments
 
     def _spans(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Where rows begin and end; checks what lies between."""

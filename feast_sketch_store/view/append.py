@@ -7,6 +7,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from feast_sketch_store.layers import ExactLayer, LayerAnswer
+from feast_sketch_store.layers.prepared import Wanted
 from feast_sketch_store.rows.codecs import EMPTY, MISSING, VALUE, Decoder, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import (
@@ -44,6 +45,7 @@ from feast_sketch_store.structures.answer import Answer, CsrAnswer
 from feast_sketch_store.view.semantics import FoldedRows, RowSemantics
 
 _MICROSECONDS = 1_000_000
+_NO_LIMIT = 1 << 62
 
 
 class AppendedRows:
@@ -177,6 +179,16 @@ class Append(RowSemantics):
     def _wanted(self, features: Sequence[str]) -> list[str]:
         names = (self._times[name].times_of if name in self._times else name for name in features)
         return [name for name in dict.fromkeys(names) if name in self._lists] or list(self._lists)
+
+    def wanted(self, features: Sequence[str]) -> Wanted | None:
+        """See `RowSemantics.wanted`."""
+        limits = []
+        for name in features:
+            codec = self._lists.get(self._times[name].times_of if name in self._times else name)
+            if codec is None or codec.listing is None:
+                return None
+            limits.append(_NO_LIMIT if codec.listing.limit is None else codec.listing.limit)
+        return Wanted(tuple(self._times.get(name, name) for name in features), tuple(limits))
 
     def expire_rows_before(self, expire_before: int) -> int:
         """None: items expire, and an old row may still hide items of older ones."""

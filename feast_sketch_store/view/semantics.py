@@ -19,6 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from feast_sketch_store.layers import ExactLayer, LayerAnswer
+from feast_sketch_store.layers.prepared import Wanted
 from feast_sketch_store.rows.codecs import Decoder, FeatureCodec
 from feast_sketch_store.rows.count_log import columns_of
 from feast_sketch_store.rows.csr import Csr
@@ -92,6 +93,10 @@ class RowSemantics(ABC):
     def sources(self, features: Sequence[str]) -> Sequence[str]:
         """What layers have to be asked for so that `combine` can answer for some features."""
         return features
+
+    def wanted(self, features: Sequence[str]) -> Wanted | None:
+        """What layers prepare so that reads of one entity see what `combine` gives; None if they cannot."""
+        return Wanted(tuple(features))
 
     def expire_rows_before(self, expire_before: int) -> int:
         """Before which event timestamp a layer withholds a whole row.
@@ -175,6 +180,10 @@ class Replace(RowSemantics):
             return features
         names = (self._counts[name].counts_of if name in self._counts else name for name in features)
         return list(dict.fromkeys(names))
+
+    def wanted(self, features: Sequence[str]) -> Wanted | None:
+        """See `RowSemantics.wanted`."""
+        return Wanted(tuple(self._counts.get(name, name) for name in features))
 
     def fold(
         self, batches: Batches, expire_before: int = NO_TIMESTAMP, kept_microseconds: int | None = None

@@ -90,7 +90,8 @@ class ShardedState:
             return None
         counts = {number: len(state.newest_first) for number, state in self.states.items()}
         parts = [counts.get(number) for number in range(self.num_shards)]
-        return stack(self.newest_first, features, names, parts)
+        wanted = next(iter(self.states.values())).semantics.wanted(features)
+        return None if wanted is None else stack(self.newest_first, wanted, names, parts)
 
     # -- contents --------------------------------------------------------------------------------
 

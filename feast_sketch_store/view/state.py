@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -37,6 +37,7 @@ _logger = logging.getLogger(__name__)
 
 Items: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]  # indptr, ids, times
 
+NO_LIMIT = 1 << 62  # of items
 _KEEP_SECONDS = 1_200.0  # between two signs that fetched files are in use
 _MAX_QUESTIONS = 64  # that are kept prepared; each is the features of a request
 
@@ -90,12 +91,18 @@ class State:
         names : as of `layers.prepared.stack`, for `newest_first`.
         """
         if names is not None:
-            return stack(self.newest_first, features, names) if self.is_preparable else None
+            return self._stacked(features, names)
         if features not in self._prepared:
             if len(self._prepared) >= _MAX_QUESTIONS:
                 self._prepared.clear()
-            self._prepared[features] = stack(self.newest_first, features) if self.is_preparable else None
+            self._prepared[features] = self._stacked(features, None)
         return self._prepared[features]
+
+    def _stacked(
+        self, features: Sequence[str], names: Sequence[NDArray[np.int32] | None] | None
+    ) -> PreparedRows | None:
+        wanted = self.semantics.wanted(features) if self.is_preparable else None
+        return None if wanted is None else stack(self.newest_first, wanted, names)
 
     @property
     def newest_first(self) -> list[SketchLayer | DeltaLayer | ExactLayer]:
@@ -106,9 +113,8 @@ class State:
     @property
     def is_preparable(self) -> bool:
         """Whether `prepared` may read the layers one after the other."""
-        # Where rows add up, or several sealed layers divide the entities, the newest layer does not tell all.
-        is_one = self.sealed is None or len(self.sealed.layers) == 1
-        return self.semantics is REPLACE and is_one
+        # Where several sealed layers divide the entities, the kernel does not know which to ask.
+        return self.sealed is None or len(self.sealed.layers) == 1
 
     def read(
         self,
@@ -169,6 +175,8 @@ class State:
         """
         if self.sealed is None or self.deltas or len(self.sealed.layers) != 1:
             return None
+        if len(entity_hashes) == 1:
+            return self._newest_of_one(entity_hashes.tobytes(), codec, limit, since)
         if any(len(layer.find(entity_hashes)[0]) for layer in self.exact):
             return None
         (layer,) = self.sealed.layers
@@ -180,6 +188,16 @@ class State:
         if items is None or items.weights is None or vocabulary is None:
             return None
         return (items.indptr, items.ids, items.weights), vocabulary
+
+    def _newest_of_one(
+        self, entity_hash: bytes, codec: FeatureCodec, limit: int | None, since: int
+    ) -> tuple[Items, Vocabulary] | None:
+        rows = self.prepared((codec.feature,))
+        found = None if rows is None else rows.items(entity_hash, since, limit or NO_LIMIT)
+        if found is None or self.sealed is None:
+            return None
+        vocabulary = self.sealed.layers[0].numbering(codec.feature)
+        return None if vocabulary is None else (items_of(found), vocabulary)
 
     def _combined(
         self, answers: Sequence[LayerAnswer], features: Sequence[str], expire_before: int, limit: int | None
@@ -218,6 +236,12 @@ class State:
             yield
         except ValueError as error:
             raise self._damaged(error) from error
+
+
+def items_of(found: tuple[bytearray, bytearray] | Literal[False]) -> Items:
+    """The items of one entity, from what the kernel gives."""
+    ids, times = found or (bytearray(), bytearray())
+    return np.array((0, len(ids) // 4)), np.frombuffer(ids, np.int32), np.frombuffer(times, np.int64)
 
 
 class StateLoader:

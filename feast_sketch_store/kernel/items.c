@@ -1,0 +1,187 @@
+/* Reads of one entity from lists: items with times, or values with counts; see structures/lists.py and counts.py. */
+
+#include <stdlib.h>
+
+#include "prepared.h"
+
+/* from_list(tables, widths, num_symbols, words, num_bits, unchecked, block_words, starts ..., newest_tick, resolution,
+ *           counts, unit)
+ *
+ * It has items: each an id, and an age in ticks of `resolution` microseconds before `newest_tick`; or if there are
+ * `counts`, int64, the number of one of these. The elements are the ids; or if `unit` is above 0, times in as many
+ * microseconds, or counts. `states` tells which rows have values. */
+PREPARED_METHOD(from_list) {
+    Prepared *self = (Prepared *)call->self;
+    Feature *feature = begun(self, LISTED);
+    Array counts;
+    Py_ssize_t num_bits, newest_tick, resolution, unit;
+    int64_t all_bits;
+    if (!feature || take_list_code(call, &feature->code, &all_bits) < 0 || take(call, "n", &num_bits) < 0 ||
+        take_blocks(call, &feature->content_blocks) < 0 || take_checked(call, &feature->starts, 0) < 0 ||
+        take(call, "nn8?n.", &newest_tick, &resolution, &counts, &unit) < 0)
+        return NULL;
+    const int64_t most = 1ll << 62; /* so that no time overflows */
+    if (num_bits < 0 || num_bits > all_bits || feature->starts.numbers.length != self->num_rows || resolution < 1 ||
+        newest_tick >= most / resolution || newest_tick <= -most / resolution || unit < 0 ||
+        (feature->values.length && feature->values.length != feature->code.num_symbols))
+        return refuse(DO_NOT_FIT);
+    feature->num_code_bits = (uint64_t)num_bits;
+    feature->newest_tick = newest_tick;
+    feature->resolution = resolution;
+    feature->counts = counts.data;
+    feature->num_counts = counts.length;
+    feature->unit = unit;
+    if (keep(self, call) < 0) return NULL;
+    feature->form = IN_LISTS;
+    Py_RETURN_NONE;
+}
+
+/* from_weights(states, indptr, weights): uint8[n], int64[n + 1], int64[nnz]; the elements are the weights. */
+PREPARED_METHOD(from_weights) {
+    Prepared *self = (Prepared *)call->self;
+    Feature *feature = begun(self, EXACT);
+    Array states, indptr, weights;
+    if (!feature || take(call, "188.", &states, &indptr, &weights) < 0) return NULL;
+    if (states.length != self->num_rows || indptr.length != self->num_rows + 1) return refuse(DO_NOT_FIT);
+    feature->row_states = states.data;
+    feature->indptr = indptr.data;
+    feature->weights = weights.data;
+    feature->num_ids = weights.length;
+    if (keep(self, call) < 0) return NULL;
+    feature->form = IN_WEIGHTS;
+    Py_RETURN_NONE;
+}
+
+/* limits(limits): how many items the list of each feature shows, int64; rows of one entity add up from now on. */
+PREPARED_METHOD(limits) {
+    Prepared *self = (Prepared *)call->self;
+    Array limits;
+    if (take(call, "8.", &limits) < 0) return NULL;
+    if (self->kind != STACK || self->limits || limits.length != self->layers->rows->num_features)
+        return refuse(DO_NOT_FIT);
+    for (Py_ssize_t l = 0; l < self->num_layers; l++)
+        if (self->layers[l].rows->kind == SHAPED) return refuse("items are not kept by shapes");
+    if (keep(self, call) < 0) return NULL;
+    self->limits = limits.data;
+    Py_RETURN_NONE;
+}
+
+/* Bits of a row's codes that were checked; 0 or REFUSED. */
+static int find_codes(const Place *place, const Feature *feature, uint64_t *start, uint64_t *stop) {
+    *start = get_checked(&feature->starts, place->row);
+    *stop = feature->num_code_bits;
+    if (place->row + 1 < place->layer->rows->num_rows) *stop = get_checked(&feature->starts, place->row + 1);
+    if (*start > *stop || *stop > feature->num_code_bits) return REFUSED;
+    return are_checked(&feature->content_blocks, *start >> 6, (*stop >> 6) + 1) ? 0 : REFUSED;
+}
+
+/* The age of the oldest item that is shown. */
+static int64_t oldest_of(const Place *place, const Feature *feature) {
+    if (feature->counts || place->since == INT64_MIN) return INT64_MAX;
+    int64_t tick = place->since / feature->resolution; /* becomes the first one that begins then or later */
+    tick += place->since % feature->resolution > 0;
+    return tick < -(1ll << 62) ? INT64_MAX : feature->newest_tick - tick;
+}
+
+static int64_t limit_of(const Place *place, const Feature *feature) {
+    if (!place->limits) return place->limit;
+    int64_t own = place->limits[feature - place->layer->rows->features];
+    return own < place->limit ? own : place->limit;
+}
+
+/* Turns ages into times in a unit of microseconds, rounded down, or into counts; 0 or REFUSED. */
+static int weigh(const Feature *feature, int64_t *ages, int64_t count) {
+    int64_t unit = feature->unit ? feature->unit : 1;
+    for (int64_t i = 0; i < count; i++) {
+        if (feature->counts) {
+            if (ages[i] >= feature->num_counts) return REFUSED;
+            ages[i] = feature->counts[ages[i]];
+            continue;
+        }
+        if (ages[i] >= (1ll << 62) / feature->resolution) return REFUSED;
+        int64_t time = (feature->newest_tick - ages[i]) * feature->resolution;
+        ages[i] = time / unit - (time % unit < 0);
+    }
+    return 0;
+}
+
+int read_items(const Place *place, const Feature *feature, Arena *arena, Content *content) {
+    enum { BITS_OF_ITEM = 8 }; /* or more, as a rule */
+    int64_t state, count = -2, limit = limit_of(place, feature);
+    uint64_t start, stop;
+    if (get_number(&feature->states, (uint64_t)place->row, &state) < 0 || state < MISSING || state > VALUE ||
+        find_codes(place, feature, &start, &stop) < 0)
+        return REFUSED;
+    int64_t *ages = NULL;
+    int32_t *ids = NULL;
+    for (int64_t room = (int64_t)(stop - start) / BITS_OF_ITEM + 1; count == -2; room *= BITS_OF_ITEM) {
+        if (room > limit) room = limit;
+        ages = arena_get(arena, (size_t)room * sizeof *ages);
+        ids = arena_get(arena, (size_t)room * sizeof *ids);
+        if (!ages || !ids) return REFUSED;
+        count = read_list(&feature->code, start, stop, limit, oldest_of(place, feature), room, ids, ages);
+    }
+    if (count < 0 || weigh(feature, ages, count) < 0) return REFUSED;
+    content->state = state == VALUE && !count && place->limits ? EMPTY : (int)state;
+    content->count = count;
+    content->weights = ages;
+    if (feature->unit)
+        content->numbers = ages;
+    else
+        content->ids = ids;
+    return 0;
+}
+
+static int compare(const void *a, const void *b) {
+    int32_t one = *(const int32_t *)a, other = *(const int32_t *)b;
+    return (one > other) - (one < other);
+}
+
+int64_t distinct(int32_t *ids, int64_t count) {
+    int64_t kept = 0;
+    qsort(ids, (size_t)count, sizeof *ids, compare);
+    for (int64_t i = 0; i < count; i++)
+        if (!kept || ids[kept - 1] != ids[i]) ids[kept++] = ids[i];
+    return kept;
+}
+
+/* items(hash, since, limit) -> (bytearray of int32, bytearray of int64), or False of an entity without a row, or None
+ *
+ * The names of the ids of the first feature, which has items, and their times in microseconds: the newest first, none
+ * older than `since`, and no more than `limit`. */
+PREPARED_METHOD(items) {
+    uint64_t hash[2];
+    int64_t since;
+    Py_ssize_t limit;
+    const Prepared *stack = (Prepared *)call->self;
+    if (take_question(call, hash, &since) < 0 || take(call, "n.", &limit) < 0) return NULL;
+    if (limit < 1) return refuse("a limit below 1 shows nothing");
+    Arena arena;
+    Place place;
+    Content content = {MISSING, 0, NULL, NULL, NULL, NULL};
+    arena_init(&arena);
+    int status = locate(stack, hash, since, &place);
+    if (status == ABSENT || status == EXPIRED) return absent(&arena);
+    place.limit = limit;
+    const Feature *feature = status == FOUND ? place.layer->rows->features : NULL;
+    if (!feature || feature->form != IN_LISTS || read_items(&place, feature, &arena, &content) < 0 ||
+        (content.count && !content.ids))
+        return refused(&arena);
+    int32_t *names = arena_get(&arena, (size_t)content.count * sizeof *names);
+    int64_t *times = arena_get(&arena, (size_t)content.count * sizeof *times), count = 0;
+    if (!names || !times) return refused(&arena);
+    for (int64_t i = 0; i < content.count; i++) {
+        int32_t name = name_of(place.layer, content.ids[i]);
+        if (name == -2) return refused(&arena);
+        if (name < 0) continue;
+        names[count] = name;
+        times[count++] = content.weights[i];
+    }
+    PyObject *of_names = PyByteArray_FromStringAndSize((const char *)names, (Py_ssize_t)(count * 4));
+    PyObject *of_times = PyByteArray_FromStringAndSize((const char *)times, (Py_ssize_t)(count * 8));
+    arena_free(&arena);
+    if (of_names && of_times) return Py_BuildValue("(NN)", of_names, of_times);
+    Py_XDECREF(of_names);
+    Py_XDECREF(of_times);
+    return NULL;
+}
