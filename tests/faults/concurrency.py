@@ -16,7 +16,8 @@ Each call that returned is noted in memory that all processes share. While they 
 
 With ``--drops`` another process drops the view again and again; some drops are killed and repeated. Then
 
-- a call may raise a `StorageError` if a drop was under way meanwhile, and only then;
+- a call may raise a `StorageError` if a drop was under way meanwhile, and only then; a process may log that
+  what it had read is gone until it has read what came after the drop;
 - no row of a call that returned before a drop began is ever seen after it: by writers at once, by others
   from a refresh interval after the drop;
 - all else holds of what was done between two drops.
@@ -169,12 +170,13 @@ def check_gone(log: Log, when: str, rows: Rows, board: Board, epoch: int) -> Non
 def writer_task(folder: Path, board: Board, writer: int, seed: int, end: float) -> tuple[Counter[str], Log]:
     """Write until the end, reading back each call's effect."""
     settings, policy = SETTINGS[writer % len(SETTINGS)], POLICIES[writer % len(POLICIES)]
-    view, log = CountedView(LocalStorage(folder), settings, policy, REFRESH_SECONDS), Log(f"writer {writer}")
+    view = CountedView(LocalStorage(folder), settings, policy, REFRESH_SECONDS)
+    log = Log(f"writer {writer}", lambda: not board.lasts(read_in))
     chance = random.Random(f"{seed} {writer}")
     own = board.own(writer)
     counts: Counter[str] = Counter()
     start = time.monotonic()
-    count = 0
+    count, read_in = 0, board.epoch()  # in which epoch the view was read
 
     def call() -> tuple[str, int, list[int], Callable[[], None]]:
         """The next call: what it is, and the number of its write."""
@@ -198,10 +200,12 @@ def writer_task(folder: Path, board: Board, writer: int, seed: int, end: float) 
             counts["vacuums"] += 1
 
     def check(epoch: int) -> None:
+        nonlocal read_in
         rows, when = read_rows(view, board.num_entities), f"after call {count}"
         newest, possible = board.newest[epoch, writer], board.possible[epoch, writer]
         if not board.lasts(epoch):
             return
+        read_in = epoch
         check_whole(log, when, rows)
         check_gone(log, when, rows, board, epoch)
         for entity in (*range(NUM_SHARED), *own):
@@ -240,7 +244,7 @@ def writer_task(folder: Path, board: Board, writer: int, seed: int, end: float) 
 def reader_task(folder: Path, board: Board, reader: int, seed: int, end: float) -> tuple[Counter[str], Log]:
     """Read all entities until the end."""
     view = View(LocalStorage(folder), SETTINGS[0], POLICIES[0], REFRESH_SECONDS)
-    log = Log(f"reader {reader}")
+    log = Log(f"reader {reader}", lambda: not board.lasts(read_in))
     chance = random.Random(f"{seed} reader {reader}")
     counts: Counter[str] = Counter()
     # What must be visible from a time on, by this process's clock: no tolerance is needed.
@@ -248,9 +252,10 @@ def reader_task(folder: Path, board: Board, reader: int, seed: int, end: float) 
     nothing = np.zeros(board.num_entities, np.int64)
     newest = deleted = seen = nothing
     known, is_over = board.epoch(), 0.0  # the epoch, and when the rows of the one before are seen no more
+    read_in = known
 
     def step() -> None:
-        nonlocal newest, deleted, seen, known, is_over
+        nonlocal newest, deleted, seen, known, is_over, read_in
         time.sleep(chance.random() * REFRESH_SECONDS)
         epoch = board.epoch()
         if epoch != known:
@@ -275,6 +280,7 @@ def reader_task(folder: Path, board: Board, reader: int, seed: int, end: float) 
         check_whole(log, "at any time", rows)
         if epoch is None or not is_past or not board.lasts(epoch):
             return
+        read_in = epoch
         check_gone(log, "after a drop", rows, board, epoch)
         for entity in range(NUM_SHARED):
             check_row(log, "once seen", rows, entity, seen[entity])
@@ -345,7 +351,7 @@ def gather(folder: Path, options: argparse.Namespace, end: float) -> Crowd:
     names = ["writes", "deletes", "seals", "vacuums", "reads"]
     if options.drops:
         tasks.append(partial(drops_task, folder, board, seed, end))
-        names += ["drops", "killed drops", "refused", "left"]
+        names += ["drops", "killed drops", "refused", "excused", "left"]
     return Crowd(tasks, partial(final_task, folder, board), names, "rows")
 
 
