@@ -417,7 +417,19 @@ static void expect_lists(const Rows *found, Py_ssize_t n) {
     }
 }
 
-/* Rows that are kept in any way, one by one. */
+/* Puts the named ids of a row behind the others, of which `left` may follow like these; 0 or REFUSED. */
+static int add_row(const Prepared *stack, const Place *place, const Content *content, Ids *ids, Py_ssize_t left) {
+    if ((content->count && !content->ids) || make_room(ids, content->count, left * BLOCK) < 0) return REFUSED;
+    Feature bare = *place->layer->rows->features; /* `read_content` gave the ids of its own already */
+    bare.own_ids = NULL;
+    int32_t *target = ids->ids + ids->length;
+    int64_t named = name_all(place->layer, &bare, content->ids, content->count, target);
+    if (named < 0) return REFUSED;
+    ids->length += named && stack->limits ? distinct(target, named) : named;
+    return 0;
+}
+
+/* Rows that are kept in any way but in filters, one by one. */
 static int read_slowly(const Prepared *stack, const Rows *found, Py_ssize_t n, int64_t expire_before, Ids *ids,
                        int64_t *ends, Py_ssize_t left) {
     expect_lists(found, n);
@@ -433,41 +445,53 @@ static int read_slowly(const Prepared *stack, const Rows *found, Py_ssize_t n, i
         place.limits = stack->limits;
         place.since = expire_before;
         place.limit = INT64_MAX;
-        const Feature *feature = place.layer->rows->features;
-        int64_t named = REFUSED;
-        if (read_content(&place, feature, &arena, &content) == 0 && (content.ids || !content.count) &&
-            make_room(ids, content.count, (n + left) * BLOCK) == 0) {
-            Feature bare = *feature; /* `read_content` gave the ids of its own already */
-            bare.own_ids = NULL;
-            int32_t *target = ids->ids + ids->length;
-            named = name_all(place.layer, &bare, content.ids, content.count, target);
-            if (named > 0 && stack->limits) named = distinct(target, named);
-        }
+        int is_read = read_content(&place, place.layer->rows->features, &arena, &content) == 0 &&
+                      add_row(stack, &place, &content, ids, n + left) == 0;
         arena_free(&arena);
-        if (named < 0) return REFUSED;
-        ids->length += named;
+        if (!is_read) return REFUSED;
+    }
+    return 0;
+}
+
+/* Few rows that are kept in any way, one by one. */
+static int read_few(const Prepared *stack, const uint64_t *hashes, Py_ssize_t n, int64_t expire_before, Ids *ids,
+                    int64_t *ends, Py_ssize_t *num_found) {
+    for (Py_ssize_t i = 0; i < n; ends[i++] = ids->length) {
+        Arena arena;
+        Content content;
+        Place place;
+        arena_init(&arena);
+        int status = ask(stack, hashes + 2 * i, expire_before, &arena, &place, &content);
+        if (status == FOUND && add_row(stack, &place, &content, ids, n) < 0) status = REFUSED;
+        arena_free(&arena);
+        if (status == REFUSED) return REFUSED;
+        *num_found += status == FOUND;
     }
     return 0;
 }
 
 static int read_rows(const Prepared *stack, const uint64_t *hashes, Py_ssize_t n, int64_t expire_before, Ids *ids,
                      int64_t *indptr, Py_ssize_t *num_found) {
+    enum { FEW = 32 };
     const Layer *listed = NULL; /* the one in whose sets several are decoded at once */
     int is_fast = 1;
+    indptr[0] = 0;
+    for (Py_ssize_t i = 0; stack->limits && i < n; i++) /* before anything is read */
+        if (has_newer(stack, hashes + 2 * i)) return REFUSED;
     for (Py_ssize_t l = 0; l < stack->num_layers; l++) {
         const Layer *layer = stack->layers + l;
         const Feature *feature = layer->rows->features;
-        /* The functions of table.c fetch the windows of the next entity while they read this one. */
-        if (layer->rows->kind == SHAPED || feature->form == IN_FILTER) return REFUSED;
+        if (layer->rows->kind == SHAPED || feature->form == IN_FILTER) {
+            /* The functions of table.c fetch the windows of the next entity while they read this one. */
+            if (n > FEW) return REFUSED;
+            return read_few(stack, hashes, n, expire_before, ids, indptr + 1, num_found);
+        }
         if (feature->form == IN_SETS && !listed && is_decodable(feature, &layer->rows->sets))
             listed = layer;
         else if (feature->form != IN_ROWS && feature->form != UNKNOWN)
             is_fast = 0;
     }
-    for (Py_ssize_t i = 0; stack->limits && i < n; i++) /* before anything is read */
-        if (has_newer(stack, hashes + 2 * i)) return REFUSED;
     Rows found;
-    indptr[0] = 0;
     for (Py_ssize_t first = 0; first < n; first += BLOCK) {
         Py_ssize_t number = n - first < BLOCK ? n - first : BLOCK, left = n - first - number;
         int64_t *ends = indptr + first + 1;
@@ -521,6 +545,7 @@ static int read_shards(const Prepared *stack, int64_t expire_before, Ids *ids, S
         if (first == end) continue;
         if (!stack->is_served[s]) return REFUSED;
         Prepared own = *stack;
+        own.first_layers = NULL;
         own.layers += stack->first_layers[s];
         own.num_layers = (Py_ssize_t)(stack->first_layers[s + 1] - stack->first_layers[s]);
         if (read_rows(&own, sorted->hashes + 2 * first, (Py_ssize_t)(end - first), expire_before, ids, ends + first,

@@ -15,6 +15,8 @@ from feast.types import Int64, Set, String
 from feast.value_type import ValueType
 
 from feast_sketch_store import open_view
+from feast_sketch_store.engines import seal_job
+from tests.engines import faulty
 
 ROOT = Path(__file__).parents[2]
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -99,6 +101,22 @@ def make_repository(tmp_path, monkeypatch):
         return Repository(store, num_users)
 
     return make
+
+
+@pytest.fixture
+def check_shards(tmp_path, monkeypatch):
+    """Fills a repository of shards and seals them by tasks of an engine, of which one dies once."""
+
+    def run(repository, engine):
+        repository.materialize()
+        assert repository.view.stats().unsealed_rows == repository.num_users
+        monkeypatch.setattr(seal_job, "run_step", faulty.DyingStep(str(tmp_path)))
+        assert seal_job.seal(repository.store, "history", engine)
+        assert (tmp_path / "died").exists()
+        assert repository.view.stats().sealed_entities == repository.num_users
+        repository.check()
+
+    return run
 
 
 @pytest.fixture(scope="module", autouse=True)

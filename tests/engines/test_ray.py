@@ -9,7 +9,7 @@ pytest.importorskip("ray", reason="install the extra engines-ray")
 
 import ray
 
-from feast_sketch_store.engines import ray_engine, seal_job
+from feast_sketch_store.engines import ray_engine
 from feast_sketch_store.row_log import RowLog
 from tests.engines import faulty
 
@@ -66,12 +66,5 @@ def test_feasts_engine_hides_a_write_that_failed(ray_repository):
     assert repository.view.stats().unsealed_rows == 0
 
 
-def test_shards_are_filled_and_sealed_by_tasks(ray_repository, monkeypatch, tmp_path):
-    repository = ray_repository(OWN, seal="job", shards=4)
-    repository.materialize()
-    assert repository.view.stats().unsealed_rows == repository.num_users
-    monkeypatch.setattr(seal_job, "run_step", faulty.DyingStep(str(tmp_path)))
-    assert seal_job.seal(repository.store, "history", "ray")
-    assert (tmp_path / "died").exists()
-    assert repository.view.stats().sealed_entities == repository.num_users
-    repository.check()
+def test_shards_are_filled_and_sealed_by_tasks(ray_repository, check_shards):
+    check_shards(ray_repository(OWN, seal="job", shards=4), "ray")

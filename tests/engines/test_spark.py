@@ -13,7 +13,7 @@ from feast.infra.offline_stores.contrib.spark_offline_store.spark_source import 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from feast_sketch_store.engines import seal_job, spark_engine
+from feast_sketch_store.engines import spark_engine
 from feast_sketch_store.row_log import RowLog
 from tests.engines import faulty
 
@@ -120,12 +120,5 @@ def test_the_private_method_of_feasts_engine_is_there():
     assert callable(SparkComputeEngine._get_feature_view_spark_session)
 
 
-def test_shards_are_filled_and_sealed_by_tasks(spark_repository, monkeypatch, tmp_path):
-    repository = spark_repository(OWN, seal="job", shards=4)
-    repository.materialize()
-    assert repository.view.stats().unsealed_rows == repository.num_users
-    monkeypatch.setattr(seal_job, "run_step", faulty.DyingStep(str(tmp_path)))
-    assert seal_job.seal(repository.store, "history", "spark")
-    assert (tmp_path / "died").exists()
-    assert repository.view.stats().sealed_entities == repository.num_users
-    repository.check()
+def test_shards_are_filled_and_sealed_by_tasks(spark_repository, check_shards):
+    check_shards(spark_repository(OWN, seal="job", shards=4), "spark")

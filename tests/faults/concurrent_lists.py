@@ -21,18 +21,17 @@ In the end a new process finds just what was added and not removed, unsealed and
 import argparse
 import mmap
 import random
-import shutil
 import sys
-import tempfile
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from concurrency import REFRESH_SECONDS, CountedView, Log, counts_of, start_child
+from crowd import REFRESH_SECONDS, CountedView, Crowd, Log, main
 from list_workload import FIRST, SECOND, SETTINGS, Item, read_lists_of, to_rows
 from workload import POLICIES
 
@@ -267,36 +266,15 @@ def final_task(folder: Path, board: Board) -> tuple[Counter[str], Log]:
     return Counter(), log
 
 
-def campaign(folder: Path, seconds: float, writers: int, readers: int, seed: int) -> int:
-    """Run the processes for so many seconds, then look at what is left: the number of failures."""
-    board = Board(writers, seed)
-    end = time.monotonic() + seconds
-    tasks = [lambda n=n: writer_task(folder, board, n, end) for n in range(writers)]
-    tasks += [lambda n=n: reader_task(folder, board, n, end) for n in range(readers)]
-    total = counts_of([start_child(task, seconds) for task in tasks])
-    total += counts_of([start_child(lambda: final_task(folder, board), 0)])
+def gather(folder: Path, options: argparse.Namespace, end: float) -> Crowd:
+    """The processes, and what a new one checks in the end."""
+    board = Board(options.writers, options.seed)
+    tasks = [partial(writer_task, folder, board, n, end) for n in range(options.writers)]
+    tasks += [partial(reader_task, folder, board, n, end) for n in range(options.readers)]
     names = ("adds", "removals", "replacements", "clears", "seals", "vacuums", "reads")
-    print(
-        *(f"{total[name]} {name}," for name in names),
-        f"{total['rows']} lists checked, {total['failures']} failures",
-    )
-    return total["failures"]
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=300)
-    parser.add_argument("--writers", type=int, default=8)
-    parser.add_argument("--readers", type=int, default=4)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="concurrent-lists-"))
-    try:
-        failures = campaign(folder / "view", options.seconds, options.writers, options.readers, options.seed)
-        return min(1, failures)
-    finally:
-        shutil.rmtree(folder)
+    return Crowd(tasks, partial(final_task, folder, board), names, "lists")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    sys.exit(main(parser, gather))

@@ -40,7 +40,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kill import PACKAGE, ROWS, WRITES_PER_ROUND
+from kill import PACKAGE, ROWS_AND_DROPS, WRITES_PER_ROUND
 from list_workload import LISTS
 from workload import Workload, in_child
 
@@ -356,7 +356,8 @@ def main() -> int:
     try:
         if PRELOADED not in os.environ:
             return preloaded(temporary)
-        findings = campaign(temporary, LISTS if options.lists else ROWS, options.faults, options.seed)
+        work = LISTS if options.lists else ROWS_AND_DROPS
+        findings = campaign(temporary, work, options.faults, options.seed)
     finally:
         shutil.rmtree(temporary)
     for what, times in findings.failures.most_common():

@@ -3,9 +3,9 @@
     python tests/faults/kill.py --kills 500
     python tests/faults/kill.py --kills 500 --lists
 
-A child process writes, deletes, vacuums and rebuilds in a store that seals often, and reports each call that
-returned. It is killed with SIGKILL: at the n-th line that it executes inside the package, with n all over
-the workload, or, for what happens inside libraries, after a random time. A second child then opens the
+A child process writes, deletes, vacuums, rebuilds and drops a view that seals often, and reports each call
+that returned. It is killed with SIGKILL: at the n-th line that it executes inside the package, with n all
+over the workload, or, for what happens inside libraries, after a random time. A second child then opens the
 store and compares every row with a reference. After each kill
 
 - every acknowledged batch is there, whole, and the newest row of each entity wins;
@@ -34,7 +34,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType
@@ -59,6 +59,7 @@ from feast_sketch_store.operations.verification import verify_view
 from feast_sketch_store.storage import local
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.local import LocalStorage
+from feast_sketch_store.storage.names import remove_view
 from feast_sketch_store.view.semantics import REPLACE
 from feast_sketch_store.view.view import View
 
@@ -73,7 +74,8 @@ LINES_AFTER_A_FAILURE = 60  # at most, until the writer is killed
 class Write:
     """One batch: which entities it writes or deletes, and the second of its event timestamps.
 
-    One that ``rebuilds`` replaces all there is by its rows; one that ``vacuums`` does so first.
+    One that ``rebuilds`` replaces all there is by its rows; one that ``vacuums`` does so first. One that
+    ``drops`` removes the view instead.
     """
 
     number: int
@@ -82,6 +84,7 @@ class Write:
     deletes: bool
     vacuums: bool
     rebuilds: bool = False
+    drops: bool = False
 
 
 @dataclass
@@ -92,6 +95,8 @@ class Reference:
 
     def with_write(self, write: Write) -> "Reference":
         """The reference after one more write."""
+        if write.drops:
+            return Reference()
         newest = {} if write.rebuilds else dict(self.newest)
         if write.deletes and not write.rebuilds:
             return Reference({e: wrote for e, wrote in newest.items() if e not in write.entities})
@@ -110,8 +115,16 @@ def plan_write(number: int) -> Write:
     )
 
 
+def plan_write_or_drop(number: int) -> Write:
+    """The same, but for some that drop the view."""
+    return replace(plan_write(number), drops=number % 11 == 10)
+
+
 def apply_write(view: View, write: Write) -> None:
-    """Write or delete a batch as the online store does."""
+    """Write or delete a batch as the online store does, or drop the view."""
+    if write.drops:
+        remove_view(view.storage)
+        return
     if write.vacuums:
         view.vacuum(orphan_age_seconds=0.0)
     event = START + timedelta(seconds=write.second)
@@ -142,6 +155,8 @@ def matches(rows: dict[int, tuple[int, set[str]]], reference: Reference) -> bool
 
 
 ROWS = Workload(SETTINGS, CODECS, REPLACE, Reference(), plan_write, apply_write, read_view, matches)
+# Of a folder, which goes in one step: in a bucket a drop is several, and is repeated.
+ROWS_AND_DROPS = replace(ROWS, plan=plan_write_or_drop)
 
 
 def kill_after_lines(lines: int) -> None:
@@ -352,7 +367,7 @@ def main() -> int:
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="kill-"))
     try:
-        work = LISTS if options.lists else ROWS
+        work = LISTS if options.lists else ROWS_AND_DROPS
         return min(1, campaign(folder / "view", work, options.kills, options.seed))
     finally:
         shutil.rmtree(folder)

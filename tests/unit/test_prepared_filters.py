@@ -130,6 +130,31 @@ def test_rows_and_values_are_the_same(state, days):
     assert refused <= 0.05 * NUM_ROWS
 
 
+@pytest.mark.parametrize("name", [*SETS, *SCALARS])
+def test_few_rows_come_in_one_call(state, name):
+    """As each alone; if one is refused, all are."""
+    rows, all_hashes = state.prepared((name,)), hash_entity_keys([key(user) for user in USERS])
+    slow(state, USERS)  # which checks blocks that were not
+    refused = 0
+    for number in (0, 1, 7, 32):
+        indptr = np.full(number + 1, -1, np.int64)
+        for first in range(0, len(USERS) - number, max(number, 100)):
+            hashes = all_hashes[first : first + number]
+            alone = [rows.ids(entity.tobytes(), NO_TIMESTAMP) for entity in hashes]
+            answer = rows.csr(hashes, NO_TIMESTAMP, indptr)
+            if None in alone:
+                refused += 1
+                assert answer is None
+                continue
+            content, num_found = answer
+            assert content == b"".join(one or b"" for one in alone)
+            assert indptr.tolist() == [0, *np.cumsum([len(one or b"") // 4 for one in alone]).tolist()]
+            assert num_found == sum(one is not False for one in alone)
+    assert refused < 15
+    if name in SETS:  # of more entities of a filter, those functions are faster that fetch ahead
+        assert rows.csr(all_hashes[:33], NO_TIMESTAMP, np.zeros(34, np.int64)) is None
+
+
 def test_what_was_not_checked_is_refused():
     """Of the two blocks of a table all bits are ones, so everybody has everything in it."""
     words, salt, nobody = np.full(18, 2**64 - 1, np.uint64), (1, 2), np.zeros((0, 2), np.uint64)
