@@ -71,9 +71,9 @@ def test_values():
     ]
     parts.append(table(["lengths of codes", "codes, first bit first"], prefixes))
     parts.append(
-        f"CRC-32 of all tables of count trees, in `u16`: {codes['tree_tables']}. Of each concentration and share, "
-        "tables 0 to 16 as the sums before each part, `c_0` to `P`, of 18 numbers each, filled up with 0 (table 0 is "
-        "all 0); then of each again the six tables with bins, of 66 numbers.\n"
+        f"CRC-32 of all tables of count trees, in `u16`: {codes['tree_tables']}. Of each concentration and "
+        "share, tables 0 to 16 as the sums before each part, `c_0` to `P`, of 18 numbers each, filled up with 0 "
+        "(table 0 is all 0); then of each again the six tables with bins, of 66 numbers.\n"
     )
     parts.append(
         table(["values", "arrays of their vocabulary"], [vocabulary_row(v) for v in codes["vocabularies"]])

@@ -10,7 +10,7 @@ from feast.protos.feast.types.Value_pb2 import Int64Set, Value
 
 from feast_sketch_store import kernel
 from feast_sketch_store.layers import Goal
-from feast_sketch_store.layers.prepared import stack
+from feast_sketch_store.layers.prepared import Wanted, stack
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP, deletions
 from feast_sketch_store.rows.entity_keys import hash_entity_keys
@@ -80,7 +80,7 @@ def test_a_batch_is_as_its_entities_one_by_one(state, feature, is_renamed):
     if is_renamed:  # and some ids have no name
         random = np.random.default_rng(5)
         names = [np.maximum(random.permutation(4_000).astype(np.int32) - 400, -1) for _ in layers]
-    rows, hashes = stack(layers, (feature,), names), entities(USERS)
+    rows, hashes = stack(layers, Wanted((feature,)), names), entities(USERS)
     for expire_before in (NO_TIMESTAMP, int((FIRST + timedelta(seconds=25)).timestamp() * 1e6)):
         answers = [rows.ids(one.tobytes(), expire_before) for one in hashes]
         assert 0 < sum(answer is not False for answer in answers) < len(answers)
@@ -108,7 +108,7 @@ def test_damaged_codes_are_refused_or_read_as_one_by_one(state):
             feature = replace(columns.features[name], sets=sets)
             damaged = replace(columns, sets=sets, features={**columns.features, name: feature})
             others = [s for s in layer.structures if s is not columns]
-            rows = stack([replace(layer, structures=[damaged, *others])], (name,))
+            rows = stack([replace(layer, structures=[damaged, *others])], Wanted((name,)))
             indptr = np.zeros(NUM_ROWS + 1, np.int64)
             answer = rows.csr(hashes, NO_TIMESTAMP, indptr)
             singly = [rows.ids(one.tobytes(), NO_TIMESTAMP) for one in hashes]
