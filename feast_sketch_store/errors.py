@@ -63,7 +63,7 @@ class FormatVersionError(DamagedFileError):
     Attributes
     ----------
     version : the file's.
-    kind : of what format; "" where the kind of file tells it.
+    kind : of what format; "" where the kind of file implies it.
     """
 
     version: int | str = 0

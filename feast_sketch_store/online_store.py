@@ -243,7 +243,7 @@ class SketchOnlineStore(OnlineStore):
         features: Sequence[str],
         ttl: int | None,
     ) -> Row | None:
-        """The row of an entity; None if only a read of many tells."""
+        """The row of an entity; None if only a read of many can answer."""
         view, entity_hash = self.view(config, table), single.hash_entity_key(entity_key)
         rows = view.of_entity(entity_hash).current().prepared(tuple(features))
         if rows is None:
@@ -746,7 +746,7 @@ class SketchOnlineStore(OnlineStore):
 
 
 def _has_backed(config: RepoConfig, table: FeatureView) -> bool:
-    """Whether a view that goes had backed features, as far as its definition still tells."""
+    """Whether a view that is dropped had backed features, as far as its definition still shows."""
     try:
         settings = resolve(config.online_store, table, config.repo_path)
     except SketchStoreError:

@@ -162,7 +162,7 @@ def read_weights(
     Raises
     ------
     SettingsError : the file is missing, or has other features, values of another type, values twice, or
-        weights that are no finite numbers.
+        weights that are not finite numbers.
     """
     path = Path(folder or ".") / how.weights
     where = f"feature {name!r} of view {view!r} takes its weights from {path}"
@@ -191,7 +191,7 @@ def read_weights(
 def _pairs(entries: Any, codec: FeatureCodec) -> tuple[Vocabulary, NDArray[np.float64]]:
     pairs = [checked(entry, list) for entry in checked(entries, list)]
     if any(len(pair) != 2 for pair in pairs):
-        raise ValueError("an entry is no pair")
+        raise ValueError("an entry is not a pair")
     values = pa.array([value for value, _ in pairs], codec.arrow_type.value_type)
     if values.null_count:
         raise ValueError("a value is null")
@@ -199,7 +199,7 @@ def _pairs(entries: Any, codec: FeatureCodec) -> tuple[Vocabulary, NDArray[np.fl
         pa.array([value for value, _ in pairs]).cast(values.type)  # refuses fractions
     weights = [weight for _, weight in pairs]
     if not all(type(weight) in (int, float) and math.isfinite(weight) for weight in weights):
-        raise ValueError("a weight is no finite number")
+        raise ValueError("a weight is not a finite number")
     stored = codec.to_storage(values)
     if len(stored.unique()) < len(stored):
         raise ValueError("a value is there twice")

@@ -141,7 +141,7 @@ class StoreOptions(Protocol):
 class FeatureSettings:
     """One feature: its codec, its target (see `FeatureBudget`), the largest number of values, which of them
     are kept if not all are, whether it becomes a column once it has many values, whether its codec follows
-    from its type alone, whether it is to be in a static function, and how it is computed if nobody writes it.
+    from its type alone, whether it is to be in a static function, and its formula if it is computed.
     """
 
     codec: FeatureCodec
