@@ -123,8 +123,9 @@ def computed_codec(
             dict.fromkeys(TAG_PREFIX + tag for tag in idle),
         )
     if missing := [TAG_PREFIX + tag for tag in _NEEDED[name] if tag not in own_tags]:
-        raise SettingsError(
-            f"{where} has the codec {name!r}, and no tag {missing[0]}; {_EXPLAINED[missing[0]]}"
+        raise SettingsError.of_tags(
+            f"{where} has the codec {name!r}, and no tag {missing[0]}; {_EXPLAINED[missing[0]]}",
+            {TAG_PREFIX + tag: None for tag in own_tags.keys() - {"error_rate"}},
         )
     rest = {tag: value for tag, value in own_tags.items() if tag == "error_rate"}
     codec = FeatureCodec(field.name, usual.value_field, name)
@@ -148,9 +149,14 @@ def computed_problems(
     sets = [codec.feature for codec in codecs if codec.name == MEMBERSHIP]
     for name, how in computed.items():
         if others := [source for source in how.sources if source not in sets]:
-            yield SettingsError(
-                f"feature {name!r} of view {view!r} is to be computed from {others}, which are no Sets or "
-                f"Arrays of the view that are kept as sets; those are {sets}"
+            codec = CLUSTER if how.num_clusters else SCORE
+            tag = TAG_PREFIX + (CLUSTER_OF if how.num_clusters else SCORE_OF)
+            kept = ", ".join(source for source in how.sources if source in sets)
+            removed = {TAG_PREFIX + own: None for own in ("codec", *_TAGS[codec])}
+            yield SettingsError.of_view(
+                f"feature {name!r} of view {view!r} is to be computed from {others}, which are not Sets or "
+                f"Arrays of the view that are kept as sets; those are {sets}",
+                {name: {tag: kept} if kept else removed},
             )
 
 

@@ -286,7 +286,7 @@ def test_through_feast_with_a_source_that_has_a_column_of_nulls(tmp_path):
         (Field(name="taste", dtype=Int64, tags={"sketch.codec": "cluster"}), "no tag sketch.cluster_of"),
         (
             Field(name="taste", dtype=Int64, tags={**TASTE.tags, "sketch.cluster_of": "seen"}),
-            r"computed from \['seen'\], which are no Sets",
+            r"computed from \['seen'\], which are not Sets",
         ),
         (
             Field(name="taste", dtype=Int64, tags={**TASTE.tags, "sketch.clusters": "1000"}),
