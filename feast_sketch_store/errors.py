@@ -12,10 +12,12 @@ class SketchStoreError(Exception):
     ----------
     lines : of Python, to paste in place of those that caused it.
     parts : the errors that it sums up.
+    new_names : names of features or join keys that cannot stay, each with another one.
     """
 
     lines: tuple[str, ...] = ()
     parts: "tuple[SketchStoreError, ...]" = ()
+    new_names: Mapping[str, str] = MappingProxyType({})
 
 
 class SettingsError(SketchStoreError, ValueError):
@@ -24,15 +26,32 @@ class SettingsError(SketchStoreError, ValueError):
     Attributes
     ----------
     wrong_tags : tags to remove, each with the name that replaces it, or None.
+    new_tags : by the name of a feature, or "" for the view: tags that have to be set, or None to remove them.
+    moved : names of features that have to be in another view.
     """
 
     wrong_tags: Mapping[str, str | None] = MappingProxyType({})
+    new_tags: Mapping[str, Mapping[str, str | None]] = MappingProxyType({})
+    moved: tuple[str, ...] = ()
 
     @classmethod
     def of_tags(cls, text: str, wrong_tags: Mapping[str, str | None]) -> Self:
         """An error that other tags resolve."""
         error = cls(text)
         error.wrong_tags = wrong_tags
+        return error
+
+    @classmethod
+    def of_view(
+        cls,
+        text: str,
+        new_tags: Mapping[str, Mapping[str, str | None]] | None = None,
+        moved: Sequence[str] = (),
+        lines: Sequence[str] = (),
+    ) -> Self:
+        """An error of several features of a view; other tags, a move or ``lines`` resolve it."""
+        error = cls(text)
+        error.new_tags, error.moved, error.lines = new_tags or {}, tuple(moved), tuple(lines)
         return error
 
 
@@ -63,7 +82,7 @@ class FormatVersionError(DamagedFileError):
     Attributes
     ----------
     version : the file's.
-    kind : of what format; "" where the kind of file tells it.
+    kind : of what format; "" where the kind of file implies it.
     """
 
     version: int | str = 0
@@ -94,7 +113,7 @@ def summed_up(errors: Sequence[SketchStoreError]) -> SketchStoreError:
     text = str(parts[0])
     if len(parts) > 1:
         text = "\n".join([f"{len(parts)} settings must change:", *(f"- {part}" for part in parts)])
-    lines = [line for part in parts for line in part.lines]
+    lines = dict.fromkeys(line for part in parts for line in part.lines)
     if lines:
         text += "\nPaste:\n" + "\n".join(f"    {line}" for line in lines)
     kinds = {type(part) for part in parts}

@@ -2,7 +2,7 @@
 
 They are gauges and counters of `prometheus_client`, made when they are first set and where that package is
 loaded already. Feast loads it, through `feast.metrics`, which first chooses where the values of forked
-workers lie; loading it here could come before that. Where nobody loaded it, nobody can scrape, and nothing
+workers lie; loading it here could come before that. Where it is not loaded, nothing can scrape, and nothing
 is counted.
 
 Ages are exported as the moments they count from: ``time() - feast_sketch_last_look_timestamp_seconds``.
@@ -27,7 +27,7 @@ _STORE = ("store",)
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric: its name, what it tells, and how the values of several processes come together."""
+    """A metric: its name, what it measures, and how the values of several processes come together."""
 
     name: str
     kind: str

@@ -4,7 +4,7 @@ import asyncio
 import copy
 import functools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -63,10 +63,11 @@ from feast_sketch_store.storage.stores import StorePlace
 from feast_sketch_store.view.live import expire_before_of
 from feast_sketch_store.view.opening import AnyView, undivided
 from feast_sketch_store.view.opening import open_view as open_stored_view
+from feast_sketch_store.view.repairs import lines_to_paste
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.settings import (
-    check_files,
     declared_join_keys,
+    file_problems,
     resolve,
     ttl_microseconds,
 )
@@ -243,7 +244,7 @@ class SketchOnlineStore(OnlineStore):
         features: Sequence[str],
         ttl: int | None,
     ) -> Row | None:
-        """The row of an entity; None if only a read of many tells."""
+        """The row of an entity; None if only a read of many can answer."""
         view, entity_hash = self.view(config, table), single.hash_entity_key(entity_key)
         rows = view.of_entity(entity_hash).current().prepared(tuple(features))
         if rows is None:
@@ -597,12 +598,12 @@ class SketchOnlineStore(OnlineStore):
         for table in tables_to_keep:
             try:
                 view = self._open(config, table)
-                opened.append(view)
-                check_files(view.settings)
-                view.check_codecs()
-                _check_join_keys(table, view.stored_join_keys())
-            except (UnsupportedFeatureError, SettingsError, RowError) as error:
+            except (UnsupportedFeatureError, SettingsError) as error:
                 problems.append(error)
+                continue
+            opened.append(view)
+            if found := [*file_problems(view.settings, table), *_stored_problems(table, view)]:
+                problems += found
                 continue
             backed_views.append((table, view.settings.backed_codecs))
             sealed = view.sealed()
@@ -746,7 +747,7 @@ class SketchOnlineStore(OnlineStore):
 
 
 def _has_backed(config: RepoConfig, table: FeatureView) -> bool:
-    """Whether a view that goes had backed features, as far as its definition still tells."""
+    """Whether a view that is dropped had backed features, as far as its definition still shows."""
     try:
         settings = resolve(config.online_store, table, config.repo_path)
     except SketchStoreError:
@@ -847,6 +848,16 @@ def require_writer(config: RepoConfig) -> None:
             f"project {config.project!r}: online_store has role: replica, which only reads; write, apply and "
             "seal with a configuration that has role: writer"
         )
+
+
+def _stored_problems(table: FeatureView, view: AnyView) -> Iterator[SketchStoreError]:
+    """How what is stored of a view contradicts its definition."""
+    try:
+        view.check_codecs()
+        _check_join_keys(table, view.stored_join_keys())
+    except (UnsupportedFeatureError, SettingsError, RowError) as error:
+        error.lines = tuple(lines_to_paste(table, [error]))
+        yield error
 
 
 def _check_join_keys(table: FeatureView, stored: JoinKeys | None) -> None:

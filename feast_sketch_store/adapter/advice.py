@@ -94,7 +94,7 @@ def _told(topic: str, hints: list[Hint]) -> str:
 
 
 def advice(table: FeatureView, settings: ViewSettings, sealed: Shards | None) -> Iterator[Hint]:
-    """Hints for whoever applies a view.
+    """Hints for the user who applies a view.
 
     Parameters
     ----------

@@ -335,7 +335,7 @@ def winning(view: View, table: pa.Table) -> NDArray[np.int64]:
     for answer in view.read(keys.entity_hashes, [], None):
         events[answer.found] = answer.event_timestamps
     wins, ties = keys.event_timestamps > events, np.flatnonzero(keys.event_timestamps == events)
-    if len(ties):  # answers do not tell when rows were created
+    if len(ties):  # answers do not have when rows were created
         known = view.row_keys()
         found, places = find_sorted(known.entity_hashes, keys.entity_hashes[ties])
         wins[ties] = True
@@ -430,7 +430,7 @@ def _filled(
 
 
 def _microseconds(moment: datetime | None, otherwise: int) -> int:
-    """Since 1970; stores that know no time tell none, or 1970 itself."""
+    """Since 1970; stores that know no time give none, or 1970 itself."""
     if moment is None:
         return otherwise
     since = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - EPOCH

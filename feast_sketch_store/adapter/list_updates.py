@@ -51,6 +51,6 @@ def _replaces(name: str, expression: str, view: str) -> bool:
     if found is not None and {found[1], found[2]} == {name, _NEW}:
         return False
     raise UnsupportedFeatureError(
-        f"feature view {view!r}: {expression!r} is no update of the list {name!r}; give "
+        f"feature view {view!r}: {expression!r} is not an update of the list {name!r}; give "
         f"'list_append({name}, {_NEW})' to add to it, or '{_NEW}' to replace it"
     )

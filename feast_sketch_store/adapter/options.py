@@ -10,6 +10,7 @@ from feast_sketch_store.adapter.backing import FAIL
 from feast_sketch_store.storage.buckets import check_url, is_url, option_text
 from feast_sketch_store.structures.goals import AUTO
 from feast_sketch_store.view.setting_values import (
+    RENAMED_STRUCTURES,
     VocabularySetting,
     duration,
     error_rate,
@@ -124,7 +125,10 @@ class OnlineStoreOptions(FeastConfigBaseModel):
     @classmethod
     def _check_names(cls, given: Any) -> Any:
         for old in RENAMED.keys() & set(given if isinstance(given, dict) else ()):
-            raise ValueError(f"the option {old!r} is called {RENAMED[old]!r} now")
+            raise ValueError(
+                f"the option {old!r} is called {RENAMED[old]!r} now\nPaste:\n"
+                f"    {RENAMED[old]}: {RENAMED_STRUCTURES.get(given[old], given[old])}\n"
+            )
         return given
 
     @field_validator("error_rate", mode="before")

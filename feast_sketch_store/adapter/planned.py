@@ -65,7 +65,7 @@ async def refresh(plan: Plan) -> None:
 
 
 def read(plan: Plan, columns: Columns) -> ViewAnswers | None:
-    """What all views answer; None if only the usual way tells."""
+    """What all views answer; None if only the usual way can answer."""
     hashes = [keys.hashes(columns) for keys in plan.keys]
     answers: ViewAnswers = []
     for view, _, features, number, ttl in plan.views:
@@ -92,7 +92,7 @@ def count(plan: Plan, answers: ViewAnswers, num_entities: int, seconds: float) -
 
 
 def respond(plan: Plan, columns: Columns) -> OnlineResponse | None:
-    """What ``get_online_features`` returns; None if only the usual way tells."""
+    """What ``get_online_features`` returns; None if only the usual way can answer."""
     began = time.monotonic()
     answers = read(plan, columns)
     if answers is None:

@@ -58,7 +58,7 @@ class Page(NamedTuple):
     Parameters
     ----------
     num_looked_at : keys of the store that were looked at for these rows, those of other views included.
-    position : where to go on behind this page, as text.
+    position : where to go on after this page, as text.
     """
 
     rows: list[OtherRow]
@@ -67,7 +67,7 @@ class Page(NamedTuple):
 
 
 class Counted(NamedTuple):
-    """What a store tells of its size without a scan.
+    """What a store reports of its size without a scan.
 
     Parameters
     ----------
@@ -178,15 +178,15 @@ class Bridge(ABC):
 
         Parameters
         ----------
-        position : of a page, also of another process; the rows behind it follow.
+        position : of a page, also of another process; the rows after it follow.
         """
 
     @abstractmethod
     def count(self) -> Counted | None:
-        """How many keys there are to look at; None if the store does not tell."""
+        """How many keys there are to look at; None if the store does not report it."""
 
     def sample(self, num_rows: int) -> Iterator[Page]:
-        """Pages that stand for all: at least so many rows, if there are. By default the first ones."""
+        """Pages that represent all: at least this many rows, if there are. By default the first ones."""
         found = 0
         for page in self.pages():
             yield page
@@ -195,7 +195,7 @@ class Bridge(ABC):
                 return
 
     def stored_bytes(self, rows: Sequence[OtherRow]) -> float | None:
-        """Bytes that the store tells it takes for a row, of the mean of some; None if it does not tell."""
+        """Mean bytes of a row, over some rows, as the store reports them; None if it does not."""
         return None
 
     @abstractmethod
@@ -206,7 +206,7 @@ class Bridge(ABC):
 class HashOrderedBridge(Bridge):
     """A store whose scan meets entities in the order of a hash of their keys.
 
-    So the first ones stand for all, and the part of the hashes that was met tells how many there are.
+    So the first ones stand for all, and their part of the hash range gives an estimate of how many there are.
     """
 
     def __init__(self, view: OtherView):

@@ -42,7 +42,7 @@ class DynamoBridge(Bridge):
         yield from self._scan({} if start is None else {"ExclusiveStartKey": start})
 
     def count(self) -> Counted | None:
-        """What DescribeTable tells, which is up to six hours old."""
+        """What DescribeTable reports, which is up to six hours old."""
         described = self._called(lambda: self._client.describe_table(TableName=self._table))["Table"]
         return Counted(int(described["ItemCount"]), False)
 
@@ -59,7 +59,7 @@ class DynamoBridge(Bridge):
             segment += 1
 
     def stored_bytes(self, rows: Any) -> float | None:
-        """The size that DescribeTable tells, per item."""
+        """The size that DescribeTable reports, per item."""
         described = self._called(lambda: self._client.describe_table(TableName=self._table))["Table"]
         number = int(described["ItemCount"])
         return float(described["TableSizeBytes"]) / number if number else None

@@ -1,8 +1,8 @@
 """Entity keys whose store keeps their hash only.
 
 Feast's DynamoDB, Bigtable and HBase stores find a row by the MurmurHash3 (x64, 128 bits) of the serialized
-entity key. MurmurHash3 is no cryptographic hash. A key of a single int64 has 64 unknown bits, and they are
-computed from the 128 known ones: such hashed ids are no anonymization. Other keys have to be given, and are
+entity key. MurmurHash3 is not a cryptographic hash. A key of a single int64 has 64 unknown bits, and they are
+computed from the 128 known ones: such hashed ids do not anonymize. Other keys have to be given, and are
 found by their hash.
 
 Source: A. Appleby, MurmurHash3.cpp, ``MurmurHash3_x64_128``.
@@ -61,7 +61,7 @@ def invert_int64_keys(join_key: str, digests: Words) -> tuple[NDArray[np.int64],
 
 
 def _last_eight_bytes(prefix: bytes, digests: Words) -> Words:
-    """The eight bytes behind a prefix that give each digest, if any do: uint64[n].
+    """The eight bytes after a prefix that give each digest, if any do: uint64[n].
 
     The unknown bytes are the last ones. What is left of them in the tail meets one half of the state, and
     what is in the last whole block the other half, so each part follows by itself.
@@ -77,7 +77,7 @@ def _last_eight_bytes(prefix: bytes, digests: Words) -> Words:
             return _window(words, in_tail - 8)
         f1, f2 = _state(known[: 2 * num_blocks - 2])
         k1, _ = known[2 * num_blocks - 2 : 2 * num_blocks]
-        # The first half of the state behind the last block does not depend on the unknown bytes.
+        # The first half of the state after the last block does not depend on the unknown bytes.
         g1 = _rotated(f1 ^ _mixed1(k1), 27) + f2
         g1 = g1 * np.uint64(5) + np.uint64(_D1)
         behind = (h2 - np.uint64(_D2)) * _inverse(5) - g1
@@ -114,7 +114,7 @@ def _unfinalized(h: Words) -> Words:
 
 
 def _state(words: Words) -> tuple[np.uint64, np.uint64]:
-    """The state behind whole blocks of two words each."""
+    """The state after whole blocks of two words each."""
     h1 = h2 = np.uint64(0)
     for k1, k2 in words.reshape(-1, 2):
         h1 = _rotated(h1 ^ _mixed1(k1), 27) + h2

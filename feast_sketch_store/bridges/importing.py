@@ -176,7 +176,7 @@ class _Pages:
         self._pace = Pace(max_rows_per_second)
 
     def rows(self, position: str | None) -> Iterator[tuple[list[FeastRow], str]]:
-        """The rows of a scan from a position on, and the position behind them.
+        """The rows of a scan from a position on, and the position after them.
 
         Raises
         ------
@@ -240,7 +240,7 @@ class _Import:
             raise StorageError(f"{self._pages.bridge.view}: there are no rows; nothing was imported")
 
     def _commits(self) -> Iterator[tuple[list[FeastRow], str]]:
-        """Rows for a commit each, and the position behind them."""
+        """Rows for a commit each, and the position after them."""
         gathered: list[FeastRow] = []
         position = self.state.position
         for rows, position in self._pages.rows(self.state.position):

@@ -16,6 +16,6 @@ class Pace:
         self._due = time.monotonic()
 
     def wait(self, num_rows: int) -> None:
-        """Sleep until so many rows more may have been read."""
+        """Sleep until the pace allows this many more rows."""
         self._due = max(self._due, time.monotonic() - 1.0) + num_rows * self._seconds_a_row
         time.sleep(max(0.0, self._due - time.monotonic()))

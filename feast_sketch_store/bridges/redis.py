@@ -1,7 +1,7 @@
 """Rows that Feast 0.67 keeps in Redis or Valkey, standalone, behind sentinels or in a cluster.
 
 A hash per entity holds the rows of all views with the same join keys. Its key is the serialized entity key,
-followed by the project without a separator; the counts in the entity key tell where it ends. The fields are
+followed by the project without a separator; the counts in the entity key say where it ends. The fields are
 ``_ts:VIEW`` and, for each feature, MurmurHash3 of ``VIEW:FEATURE`` in four bytes.
 """
 

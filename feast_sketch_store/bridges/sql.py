@@ -47,7 +47,7 @@ class SqlBridge(Bridge):
         after = bytes.fromhex(position) if position else b""
         while True:
             rows = self._select(f"> {self._PARAMETER} ORDER BY entity_key LIMIT {_ROWS_A_PAGE}", after)
-            if len(rows) == _ROWS_A_PAGE:  # the last entity may go on behind the page
+            if len(rows) == _ROWS_A_PAGE:  # the last entity may go on after the page
                 whole = [row for row in rows if row[0] != rows[-1][0]]
                 rows = whole or self._entity(rows[-1][0])
             if not rows:
@@ -171,7 +171,7 @@ class SqliteBridge(SqlBridge):
             yield Page(rows, len(rows), "")
 
     def stored_bytes(self, rows: Sequence[OtherRow]) -> float | None:
-        """The pages of the table and its indices, per entity; None if this SQLite does not tell."""
+        """The pages of the table and its indices, per entity; None if this SQLite does not report it."""
         try:
             ((size,),) = self._ask(
                 "SELECT SUM(pgsize) FROM dbstat WHERE name = ?1 OR name IN "

@@ -41,7 +41,7 @@ from feast_sketch_store.view.sealing import fold
 from feast_sketch_store.view.settings import ViewSettings, resolve
 
 DEFAULT_SAMPLE = 20_000
-_ASKED_FOR_BYTES = 500  # rows of which the store tells their size
+_ASKED_FOR_BYTES = 500  # rows whose size the store is asked for
 _WIDER_LISTPACK = 512
 
 _REASONS = {
@@ -83,7 +83,7 @@ class SurveyedView:
     oldest, newest : event timestamps of the sample.
     keys : ``exact``, ``recovered`` or ``need --keys``; see `importing`.
     resolution : of the timestamps that the store keeps.
-    bytes_there : by what the store tells; None if it tells nothing.
+    bytes_there : as the store reports; None if it does not.
     bytes_listpack : of a Redis with ``hash-max-listpack-value 512``; None for others.
     bytes_here : of the snapshot, with the default settings.
     false_per_read : values that a read shows too many.
@@ -292,7 +292,7 @@ class _Survey:
     def _with_wider_listpacks(
         self, rows: Sequence[OtherRow], told: float | None, num_entities: float
     ) -> float | None:
-        """What Redis tells, by the ratio of what the two settings take by its formats."""
+        """What Redis reports, scaled by the ratio of what the two settings take by its formats."""
         if self._view.store.kind != REDIS or told is None:
             return None
         lengths = [len(key) for key in serialize_entity_keys([entity_key(row) for row in rows])]
@@ -326,7 +326,7 @@ class _Survey:
         if not entities.is_known:
             yield "The number of entities is estimated, from the keys that were looked at."
         if told is None:
-            yield "The store does not tell how many bytes it takes."
+            yield "The store does not report how many bytes it takes."
         if at_knee is not None:
             yield (
                 f"At the knee membership features are kept as {at_knee.label}. After an import "

@@ -44,7 +44,7 @@ def views_of(store: FeatureStore, views: Sequence[str]) -> list[str]:
 
 @contextmanager
 def progress_bar(label: str) -> Iterator[Callable[[int, int | None], None]]:
-    """A bar on standard error, and what to tell it: how much is done, and in all if that is known."""
+    """A progress bar on standard error; call it with how much is done, and the total if it is known."""
     with click.progressbar(length=1, label=label, file=sys.stderr) as bar:
 
         def tell(done: int, total: int | None) -> None:
@@ -55,7 +55,7 @@ def progress_bar(label: str) -> Iterator[Callable[[int, int | None], None]]:
 
 
 def for_each(label: str, views: Sequence[str], act: Callable[[str], T]) -> dict[str, T]:
-    """Do something with each view, behind a bar on standard error; what each gave."""
+    """Do something with each view, with a progress bar on standard error; returns what each gave."""
     done = {}
     with click.progressbar(
         views, label=label, file=sys.stderr, item_show_func=lambda view: view or ""

@@ -207,7 +207,7 @@ def health_command(
         names = views_of(store, views)
         if not live:
             found = health(store, names, max_staleness)
-    except Exception as error:  # a probe tells what is wrong, whatever it is
+    except Exception as error:  # a probe reports what is wrong, whatever it is
         problem = error.message if isinstance(error, click.ClickException) else str(error)
     is_ready = not problem and all(view.is_ready for view in found.values())
     told: dict[str, Any] = {"status": "error" if problem else "ready" if is_ready else "not ready"}

@@ -37,7 +37,7 @@ _DATETIME = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%
     "--shards",
     type=click.IntRange(min=1),
     metavar="NUMBER",
-    help="Divide the view's own rows into so many shards; nothing is read from the offline store.",
+    help="Divide the view's own rows into N shards; nothing is read from the offline store.",
 )
 @JSON_OPTION
 @click.pass_obj

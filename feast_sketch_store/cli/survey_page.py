@@ -24,7 +24,7 @@ def page_of(
     Parameters
     ----------
     tables : the heading, the names of columns and the cells of each.
-    notes : sentences behind them.
+    notes : sentences after them.
     """
     parts = [f"<h1>{escape(title)}</h1>"]
     for heading, columns, rows in tables:

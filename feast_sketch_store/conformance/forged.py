@@ -1,4 +1,4 @@
-"""Files that are no snapshots, and manifests that publish none."""
+"""Files that are not snapshots, and manifests that publish none."""
 
 import json
 import math

@@ -19,7 +19,7 @@ _BYTES = 1 << 26
 
 ROWS_GIVEN = pa.field("rows_given", pa.int64())
 TASK_REPORT = REPORT.append(ROWS_GIVEN)
-"""The columns of a task's report: an entry per file, and one that tells how many rows the task was given."""
+"""The columns of a task's report: an entry per file, and one with the number of rows of the task."""
 
 
 def write(

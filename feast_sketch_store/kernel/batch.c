@@ -1,6 +1,5 @@
-/* Reads of many entities from prepared rows in one call: their rows are looked up some at a time, so that what is not
- * in a cache is on its way while others are looked up, and several sets are decoded at once, as each code can only be
- * read after the one before it. */
+/* Reads of many entities from prepared rows in one call. Rows are looked up in groups, so that cache misses overlap.
+ * Several sets are decoded at once, because each code can only be read after the one before it. */
 
 #include <stdlib.h>
 
@@ -8,14 +7,14 @@
 
 enum { BLOCK = 128, LANES = 4 };
 
-/* A set to be decoded: `bit` is where its codes begin, and becomes the one behind them. */
+/* A set to be decoded: `bit` is where its codes begin, and becomes the bit after them. */
 typedef struct {
     uint64_t bit;
     int64_t size;
     int32_t *ids;
 } Job;
 
-/* Of a set of which `left` codes are still to be read. */
+/* The state of a set of which `left` codes are still to be read. */
 typedef struct {
     uint64_t bit;
     int64_t next, left;
@@ -23,7 +22,7 @@ typedef struct {
     Job *job;
 } Lane;
 
-/* What `width_of_gap` gives, by the difference of two levels. */
+/* The results of `width_of_gap`, by the difference of two levels. */
 enum { NUM_LEVELS = 256 };
 static uint8_t widths_of_gaps[2 * NUM_LEVELS];
 
@@ -39,7 +38,7 @@ enum { LONGEST_CODE = 57 };
 static ALWAYS_INLINE uint64_t read_number(const uint8_t *bytes, uint64_t *bit, uint32_t width) {
     uint64_t code;
     memcpy(&code, bytes + (*bit >> 3), sizeof code);
-    code >>= *bit & 7; /* of which as many bits are left as the longest code has */
+    code >>= *bit & 7; /* the longest code fits the bits that are left */
     uint32_t quotient = LOWEST(~code | 1ull << 63);
     if (quotient >= LONGEST_UNARY) {
         *bit += LONGEST_UNARY + 32;
@@ -49,7 +48,7 @@ static ALWAYS_INLINE uint64_t read_number(const uint8_t *bytes, uint64_t *bit, u
     return (uint64_t)quotient << width | (code >> (quotient + 1) & ((1ull << width) - 1));
 }
 
-/* Codes of one lane until so many are left; -1 if they are damaged. */
+/* Reads codes of one lane until this many are left; -1 if they are damaged. */
 static ALWAYS_INLINE int read_until(const Sets *sets, const Code *code, Lane *lane, int64_t left) {
     const uint8_t *bytes = (const uint8_t *)sets->words;
     for (; lane->left > left; lane->left--) {
@@ -60,19 +59,19 @@ static ALWAYS_INLINE int read_until(const Sets *sets, const Code *code, Lane *la
     return 0;
 }
 
-/* Begins a set, and reads of a long one what the lanes have no widths for. */
+/* Begins a set, and reads those codes of a long one that the lanes have no widths for. */
 static ALWAYS_INLINE int begin(const Sets *sets, const Code *code, Lane *lane, Job *job) {
     *lane = (Lane){job->bit, 0, job->size, job->ids, job};
     return job->size < NUM_TOLD ? 0 : read_until(sets, code, lane, NUM_TOLD - 1);
 }
 
-/* The next code of one of some lanes, which is constant here. */
+/* The next code of a lane, whose number is constant here. */
 #define READ_GAP(LANE, K)                                                                                       \
     if (next[LANE] >= num_symbols) return -1;                                                                   \
     next[LANE] += (int64_t)read_number(bytes, bit + LANE, width_of[(int)levels[next[LANE]] - (int)left[LANE][-(K)]]); \
     ids[LANE][K] = (int32_t)next[LANE]++;
 
-/* The same number of codes of each lane, in turns: none has to wait for that of another. -1 if one is damaged. */
+/* Reads the same number of codes of each lane, in turns, so that no lane waits for another. -1 if one is damaged. */
 static ALWAYS_INLINE int read_in_turns(const uint8_t *bytes, const Code *code, Lane *lanes, int64_t number) {
     const uint8_t *levels = code->levels, *width_of = widths_of_gaps + NUM_LEVELS, *left[LANES];
     const int64_t num_symbols = code->num_symbols;
@@ -92,7 +91,7 @@ static ALWAYS_INLINE int read_in_turns(const uint8_t *bytes, const Code *code, L
     return 0;
 }
 
-/* How many codes can be read of each lane without a look at where the words end. */
+/* How many codes of each lane can be read without a check for the end of the words. */
 static ALWAYS_INLINE int64_t fewest_left(const Sets *sets, const Lane *lanes) {
     int64_t fewest = INT64_MAX;
     for (int i = 0; i < LANES; i++) {
@@ -104,7 +103,7 @@ static ALWAYS_INLINE int64_t fewest_left(const Sets *sets, const Lane *lanes) {
     return fewest;
 }
 
-/* Decodes sets of one feature that is coded by itself, none of them empty; -1 if one is damaged. */
+/* Decodes non-empty sets of one feature that is coded by itself; -1 if one is damaged. */
 #define DECODE(NAME)                                                                                            \
     static int NAME(const Sets *sets, const Code *code, Job *jobs, Py_ssize_t number) {                         \
         Lane lanes[LANES];                                                                                      \
@@ -166,7 +165,7 @@ static int are_all_checked(const CheckedAscending *checked) {
     return !has_unchecked(&checked->highs) && !has_unchecked(&checked->lows) && !has_unchecked(&checked->samples);
 }
 
-/* A row of each of some entities; `layer` is NULL of one that has none, or whose row is withheld. */
+/* The rows of some entities; `layer` is NULL for an entity without a row, or with a withheld one. */
 typedef struct {
     const Layer *layer[BLOCK];
     int64_t row[BLOCK];
@@ -212,7 +211,7 @@ static void locate_exact(const Layer *layer, const uint64_t *hashes, Py_ssize_t 
     }
 }
 
-/* Entities that the list of a delta lacks count as done meanwhile. */
+/* Entities that are not in the list of a delta count as done meanwhile. */
 static int locate_in_delta(const Layer *layer, const uint64_t *hashes, Py_ssize_t n, int64_t expire_before, Rows *found) {
     enum { OF_OTHERS = 2 };
     uint8_t is_wanted[BLOCK];
@@ -259,18 +258,18 @@ static int locate_all(const Prepared *stack, const uint64_t *hashes, Py_ssize_t 
     return 0;
 }
 
-/* -- what they have ---------------------------------------------------------------------------------- */
+/* -- their values ------------------------------------------------------------------------------------ */
 
-/* Ids of rows one behind the other, which may have to move. */
+/* Ids of rows one after the other, which may have to move. */
 typedef struct {
     int32_t *ids;
     int64_t length, room;
 } Ids;
 
-/* Room for so many more; -1 if there is none. */
+/* Makes room for this many more; -1 if there is none. */
 static int make_room(Ids *ids, int64_t number, Py_ssize_t rows_left) {
     if (number <= ids->room - ids->length) return 0;
-    int64_t room = ids->length + number * (1 + rows_left / BLOCK); /* as if all went on like this */
+    int64_t room = ids->length + number * (1 + rows_left / BLOCK); /* estimated from the rows so far */
     if (room > PY_SSIZE_T_MAX / 8) return -1;
     int32_t *moved = realloc(ids->ids, (size_t)room * sizeof *moved);
     if (!moved) return -1;
@@ -286,7 +285,7 @@ static int is_decodable(const Feature *feature, const Sets *sets) {
     return 1;
 }
 
-/* Reads the headers of the sets of a feature, of which there are some jobs, and those of them that are not empty. */
+/* Reads the headers of the sets of a feature, one per job, and decodes the sets that are not empty. */
 static int read_headers(const Sets *sets, const Code *code, Job *jobs, Py_ssize_t number) {
     for (Py_ssize_t i = 0; i < number; i++) {
         if (jobs[i].bit > sets->num_bits) return REFUSED;
@@ -297,7 +296,7 @@ static int read_headers(const Sets *sets, const Code *code, Job *jobs, Py_ssize_
     return 0;
 }
 
-/* Decodes those of some sets that are not empty. */
+/* Decodes the non-empty ones of some sets. */
 static int decode_all(const Sets *sets, const Code *code, Job *jobs, Py_ssize_t number) {
     Job some[BLOCK];
     Py_ssize_t places[BLOCK], count = 0;
@@ -308,7 +307,7 @@ static int decode_all(const Sets *sets, const Code *code, Job *jobs, Py_ssize_t 
     return 0;
 }
 
-/* Passes the sets of a feature, whose ids are written where those that are wanted go next. */
+/* Skips the sets of a feature. Their ids are overwritten by the wanted ones, which come next. */
 static int pass(const Sets *sets, const Code *code, Job *jobs, Py_ssize_t number, Ids *ids) {
     int64_t total = 0;
     for (Py_ssize_t i = 0; i < number; i++) total += jobs[i].size;
@@ -338,7 +337,7 @@ static int begin_sets(const Prepared *rows, const int64_t *numbers, Job *jobs, P
     return 0;
 }
 
-/* Gives the ids of a row in `from` their names, one behind the other in `to`, which may be the same place. */
+/* Translates the ids of a row in `from` to their names, one after the other in `to`, which may be the same place. */
 static int64_t name_all(const Layer *layer, const Feature *feature, const int32_t *from, int64_t count, int32_t *to) {
     int64_t named = 0;
     for (int64_t i = 0; i < count; i++) {
@@ -351,7 +350,7 @@ static int64_t name_all(const Layer *layer, const Feature *feature, const int32_
     return named;
 }
 
-/* Rows of which some are in sets of the layer `listed`, and others in layers that keep ids one row behind the other. */
+/* Rows of which some are in sets of the layer `listed`, and others in layers that keep ids one row after the other. */
 static int read_fast(const Layer *listed, const Rows *found, Py_ssize_t n, Ids *ids, int64_t *ends, Py_ssize_t left) {
     Job jobs[BLOCK];
     int64_t numbers[BLOCK], total = 0;
@@ -420,7 +419,7 @@ static void expect_lists(const Rows *found, Py_ssize_t n) {
 /* Puts the named ids of a row behind the others, of which `left` may follow like these; 0 or REFUSED. */
 static int add_row(const Prepared *stack, const Place *place, const Content *content, Ids *ids, Py_ssize_t left) {
     if ((content->count && !content->ids) || make_room(ids, content->count, left * BLOCK) < 0) return REFUSED;
-    Feature bare = *place->layer->rows->features; /* `read_content` gave the ids of its own already */
+    Feature bare = *place->layer->rows->features; /* `read_content` has translated its ids already */
     bare.own_ids = NULL;
     int32_t *target = ids->ids + ids->length;
     int64_t named = name_all(place->layer, &bare, content->ids, content->count, target);
@@ -473,7 +472,7 @@ static int read_few(const Prepared *stack, const uint64_t *hashes, Py_ssize_t n,
 static int read_rows(const Prepared *stack, const uint64_t *hashes, Py_ssize_t n, int64_t expire_before, Ids *ids,
                      int64_t *indptr, Py_ssize_t *num_found) {
     enum { FEW = 32 };
-    const Layer *listed = NULL; /* the one in whose sets several are decoded at once */
+    const Layer *listed = NULL; /* the layer whose sets are decoded several at once */
     int is_fast = 1;
     indptr[0] = 0;
     for (Py_ssize_t i = 0; stack->limits && i < n; i++) /* before anything is read */
@@ -507,7 +506,7 @@ static int read_rows(const Prepared *stack, const uint64_t *hashes, Py_ssize_t n
 /* Entities in the order of their shards, and where those of each begin; NULL if there is no memory for them. */
 typedef struct {
     uint64_t *hashes;
-    int64_t *order, *ends; /* `ends` is of the ids of each, one more than there are entities */
+    int64_t *order, *ends; /* `ends`: where the ids of each entity end, one more than there are entities */
     int64_t *firsts;
 } Sorted;
 
@@ -536,7 +535,7 @@ static void free_sorted(Sorted *sorted) {
     free(sorted->firsts);
 }
 
-/* The rows of entities shard by shard; `ids` has them in the order of the shards, `sorted` tells which they are. */
+/* The rows of entities shard by shard: `ids` has their ids in the order of the shards, `sorted` the entities. */
 static int read_shards(const Prepared *stack, int64_t expire_before, Ids *ids, Sorted *sorted, int64_t *indptr,
                        Py_ssize_t *num_found) {
     int64_t *ends = sorted->ends, n = sorted->firsts[stack->num_shards];
@@ -559,7 +558,7 @@ static int read_shards(const Prepared *stack, int64_t expire_before, Ids *ids, S
     return 0;
 }
 
-/* Puts ids that are in the order of the shards into that of the entities. */
+/* Moves ids from the order of the shards into that of the entities. */
 static void place_ids(const Sorted *sorted, int64_t n, const int32_t *ids, const int64_t *indptr, int32_t *target) {
     for (int64_t k = 0; k < n; k++) {
         int64_t count = sorted->ends[k + 1] - sorted->ends[k];
@@ -569,7 +568,7 @@ static void place_ids(const Sorted *sorted, int64_t n, const int32_t *ids, const
 
 /* csr(hashes, expire_before, indptr) -> (bytearray of int32, how many rows there are)
  *
- * The names of the ids of the first feature of each entity, uint64[n, 2]; `indptr`, int64[n + 1], tells where they
+ * The names of the ids of the first feature of each entity, uint64[n, 2]; `indptr`, int64[n + 1], is where they
  * begin. */
 PREPARED_METHOD(csr) {
     Prepared *self = (Prepared *)call->self;

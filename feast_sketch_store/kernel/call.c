@@ -1,4 +1,4 @@
-/* Taking the arguments of a call, and giving back what they held. */
+/* Takes the arguments of a call, and releases them. */
 
 #include <stdarg.h>
 

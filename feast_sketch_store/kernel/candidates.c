@@ -1,4 +1,4 @@
-/* Which of some candidates rows have: by their ids, in order or not, and by their values. */
+/* Which of some candidates a row has: by their ids, in order or not, and by their values. */
 
 #include "prepared.h"
 
@@ -13,7 +13,7 @@ static int mark_names(const Layer *layer, const Content *content, const Array *n
         int32_t wanted = name_of(layer, content->ids[i]);
         if (wanted == -2) return REFUSED;
         if (wanted < 0) continue;
-        if (wanted < before) first = 0; /* of another layer's vocabulary: they need not ascend */
+        if (wanted < before) first = 0; /* from another layer's vocabulary: they need not ascend */
         before = wanted;
         Py_ssize_t step = 1, low = first, high;
         while (low + step < n && name[low + step] < wanted) { /* gallop, then halve */
@@ -53,10 +53,10 @@ PREPARED_METHOD(contains_ids) {
     Py_RETURN_TRUE;
 }
 
-/* -- candidates by their values: they are looked up among those few that the row has ----------------- */
+/* -- candidates by their values: they are looked up among the few that the row has ------------------- */
 
-/* The elements of a row by value: marks, of which few are set, say at once of most values that they are not there;
- * slots have the numbers of elements, or -1. */
+/* The elements of a row by value. Few marks are set, so they rule out most values at once; slots have the numbers of
+ * elements, or -1. */
 typedef struct {
     uint64_t *marks;
     int32_t *slots;
@@ -125,7 +125,7 @@ PREPARED_METHOD(contains_numbers) {
     Py_RETURN_TRUE;
 }
 
-/* Something of a binary value that is fast to read: its ends and its length. */
+/* A cheap hash of a binary value: its ends and its length. */
 static inline uint64_t gist_of(const uint8_t *value, int64_t length) {
     uint64_t first = 0, last = 0;
     if (length >= 8) {
@@ -137,7 +137,7 @@ static inline uint64_t gist_of(const uint8_t *value, int64_t length) {
     return (first + (uint64_t)length) * 0x9E3779B97F4A7C15ull ^ last;
 }
 
-/* Binary values that are looked for: slices, or if there are none such, one behind the other in `data`. */
+/* The binary values to look for: slices, or if there are none, one after the other in `data`. */
 typedef struct {
     const Slice *slices;
     const int64_t *starts;
@@ -149,7 +149,7 @@ static ALWAYS_INLINE Slice wanted_at(const Wanted *wanted, Py_ssize_t i) {
     return (Slice){wanted->data + wanted->starts[i], wanted->starts[i + 1] - wanted->starts[i]};
 }
 
-/* Puts the slices of a row into an index; 0 or REFUSED. */
+/* Indexes the slices of a row; 0 or REFUSED. */
 static int index_slices(Index *index, Arena *arena, const Content *content, uint64_t seed) {
     if ((content->count && !content->slices) || make_index(index, arena, content->count) < 0) return REFUSED;
     const Slice *own = content->slices;
@@ -207,7 +207,7 @@ PREPARED_METHOD(contains_bytes) {
     Py_RETURN_TRUE;
 }
 
-/* The bytes of a value of Python's, a text or not; -1 if it is none. They live as long as it does. */
+/* The bytes of a Python str or bytes; -1 for other objects. They live as long as the object. */
 static int slice_of(PyObject *value, int is_text, Slice *slice) {
     Py_ssize_t length;
     char *bytes = NULL;
@@ -221,8 +221,8 @@ static int slice_of(PyObject *value, int is_text, Slice *slice) {
 
 /* contains_objects(hash, expire_before, seed, values, is_text, out) -> True
  *
- * The same of a list of texts, or else of bytes, which does not change meanwhile, as the GIL is held. Refused if there
- * is something else in it. */
+ * The same for a list of str, or of bytes. It does not change meanwhile, because the GIL is held. Refused if it has
+ * anything else. */
 PREPARED_METHOD(contains_objects) {
     uint64_t hash[2], seed;
     int64_t expire_before;
@@ -259,8 +259,8 @@ PREPARED_METHOD(contains_objects) {
 
 /* contains_rows(indptr, ids, num_symbols, wanted, per_row, out)
  *
- * Whether row `i`, which has `ids[indptr[i]:indptr[i + 1]]`, int32, has each of `wanted`, int32, of which there are
- * `per_row` for every row in turn, or `out`, bool, has as many for all of them; -1 is nobody's. */
+ * Whether row `i`, which has `ids[indptr[i]:indptr[i + 1]]`, int32, has each of `wanted`, int32. There are `per_row` of
+ * these for all rows, or for each row in turn, as `out`, bool, has them; -1 matches no symbol. */
 KERNEL_FUNCTION(contains_rows) {
     Array indptr, ids, wanted, out;
     Py_ssize_t num_symbols, per_row;
@@ -275,7 +275,7 @@ KERNEL_FUNCTION(contains_rows) {
     for (int64_t i = fits ? starts[0] : 0; fits && i < starts[n]; i++) fits = id[i] >= 0 && id[i] < num_symbols;
     for (Py_ssize_t i = 0; fits && i < wanted.length; i++) fits = symbols[i] >= -1 && symbols[i] < num_symbols;
     if (!fits) return refuse(DO_NOT_FIT);
-    /* The last row that has each symbol, counted from 1. No row has what is before the first one. */
+    /* The last row that has each symbol, counted from 1. The slot before the first symbol, which -1 means, stays 0. */
     int32_t *owners = scratch(call, ((size_t)num_symbols + 1) * sizeof *owners);
     if (!owners) return NULL;
     PyThreadState *state = n * number > WORTH_RELEASING_GIL ? PyEval_SaveThread() : NULL;

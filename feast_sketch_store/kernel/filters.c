@@ -1,12 +1,12 @@
-/* Reads of one entity from a shifting Bloom filter: its row by the shape that it has, and the values of features. */
+/* Reads of one entity from a shifting Bloom filter: its row by its shape, and the values of its features. */
 
 #include "prepared.h"
 
-enum { MAX_SHAPE_WORDS = 8 }; /* of as many shapes as a layer may have, and more */
+enum { MAX_SHAPE_WORDS = 8 }; /* at least as many shapes as a layer may have */
 
 /* shaped(range ..., oldest, newest, unchecked, block_words)
  *
- * Rows that are known by their shapes, see layers/shapes.py: of each the timestamps between which its rows are, int64.
+ * Rows that are known by their shapes, see layers/shapes.py: for each, the bounds of its rows' timestamps, int64.
  * `...` are the arguments of `take_symbols`, and the blocks are those of the table. */
 PREPARED_METHOD(shaped) {
     Prepared *self = (Prepared *)call->self;
@@ -26,7 +26,7 @@ PREPARED_METHOD(shaped) {
     Py_RETURN_NONE;
 }
 
-/* from_filter(range ..., unchecked, block_words): it is in a filter, and `states` tells which rows have values. */
+/* from_filter(range ..., unchecked, block_words): the feature is in a filter; `states` says which rows have values. */
 PREPARED_METHOD(from_filter) {
     Prepared *self = (Prepared *)call->self;
     Feature *feature = self->kind == SHAPED ? begun(self, SHAPED) : begun(self, LISTED);
@@ -39,7 +39,7 @@ PREPARED_METHOD(from_filter) {
     Py_RETURN_NONE;
 }
 
-/* states(numbers ...): of the last feature by row, if what keeps its values does not tell them. */
+/* states(numbers ...): the states of the last feature by row, if what keeps its values does not imply them. */
 PREPARED_METHOD(states) {
     Prepared *self = (Prepared *)call->self;
     if (!self->num_features) return refuse("no feature was begun");
@@ -56,7 +56,7 @@ int64_t find_shape(const Prepared *rows, const uint64_t *hash) {
     if (read_symbols(rows->shapes, &rows->shape_blocks, hash, words) < 0) return DAMAGED_INDEX;
     for (int64_t w = 0; w < num_words; w++) {
         if (!words[w]) continue;
-        /* Which of several counts, the usual way finds out. */
+        /* The usual way finds out which of several counts. */
         if (shape != NO_ROW || words[w] & (words[w] - 1)) return DAMAGED_INDEX;
         shape = 64 * w + LOWEST(words[w]);
     }
@@ -76,13 +76,13 @@ int read_filter(const Place *place, const Feature *feature, Arena *arena, Conten
     uint64_t *words = arena_get(arena, (size_t)num_words * sizeof *words);
     if (!words || read_symbols(feature->symbols, &feature->content_blocks, place->hash, words) < 0) return REFUSED;
     for (int64_t w = 0; w < num_words; w++) content->count += POPULATION(words[w]);
-    int32_t *ids = arena_get(arena, ((size_t)content->count + 2) * sizeof *ids); /* of which two may be written over */
+    int32_t *ids = arena_get(arena, ((size_t)content->count + 2) * sizeof *ids); /* two more may be overwritten */
     if (!ids) return REFUSED;
     Py_ssize_t count = 0;
     for (int64_t w = 0; w < num_words; w++) count = write_ids(words[w], (int32_t)(64 * w), ids, count);
     content->ids = ids;
     if (feature->is_collection) return 0;
-    /* Of a scalar the most probable value, which is the first; a shape that claims one which is not there is wrong. */
+    /* The first value of a scalar is the most probable one. A shape that claims a value that is not there is wrong. */
     if (!content->count) content->state = IS_NULL;
     content->count = content->count != 0;
     return 0;

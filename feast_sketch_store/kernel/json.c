@@ -1,5 +1,5 @@
 /* Vectors of a response in protobuf's wire format as JSON, as Feast's feature server writes them
- * (feast/feature_server_utils.py). What is not known here, or not whole, is left to that. */
+ * (feast/feature_server_utils.py). What is unknown here, or incomplete, is left to that. */
 
 #include <math.h>
 
@@ -7,13 +7,13 @@
 
 #define DEEPEST 20 /* lists in lists */
 
-/* What is written. It is given back with PyMem_Free. */
+/* The output. Freed with PyMem_Free. */
 typedef struct {
     uint8_t *bytes;
     size_t length, room;
 } Text;
 
-/* Room for more: 0, or -1 with an exception. */
+/* Makes room for more: 0, or -1 with an exception. */
 static int reserve(Text *text, size_t size) {
     if (text->room - text->length >= size) return 0;
     size_t room = 2 * text->room + size;
@@ -49,7 +49,7 @@ typedef struct {
     Message content;
 } Field;
 
-/* Takes the next field: 1, 0 at the end, -1 where there is none that is whole. */
+/* Takes the next field: 1; 0 at the end; -1 if it is incomplete. */
 static int next_field(Message *message, Field *field) {
     uint64_t key, length;
     if (message->place == message->stop) return 0;
@@ -74,7 +74,7 @@ static int next_field(Message *message, Field *field) {
 
 enum { UNKNOWN, BYTES, TEXT, INT32, INT64, DOUBLE, FLOAT, BOOL, NOTHING, VALUES, LIST = 16 };
 
-/* By field of a Value. The others are maps, whose order only protobuf tells, and what has a time zone. */
+/* By field of a Value. The others are maps, whose order only protobuf knows, and values with a time zone. */
 static const uint8_t kinds[] = {
     [1] = BYTES,         [2] = TEXT,          [3] = INT32,         [4] = INT64,         [5] = DOUBLE,
     [6] = FLOAT,         [7] = BOOL,          [8] = INT64,         [11] = LIST | BYTES, [12] = LIST | TEXT,
@@ -116,7 +116,7 @@ static int add_float(Text *text, uint32_t bits) {
     return add_double(text, (double)number);
 }
 
-/* A character that does not stand for itself in a string. */
+/* A character that must be escaped in a string. */
 static int add_escaped(Text *text, uint8_t character) {
     static const char short_ones[] = "\"\"\\\\\nn\rr\tt\bb\ff", digits[] = "0123456789abcdef";
     for (const char *known = short_ones; *known; known += 2)
@@ -178,7 +178,7 @@ static int add_one(Text *text, int kind, const Field *field, int depth) {
     return add_double(text, number);
 }
 
-/* Numbers without keys. `is_first` says whether there is none before them. */
+/* Numbers without keys. `is_first` says whether they come first. */
 static int add_packed(Text *text, int kind, Message content, int *is_first) {
     Field field = {0};
     while (content.place < content.stop) {
@@ -236,7 +236,7 @@ static void put_digits(uint8_t *place, int64_t number, int count) {
     for (; count; number /= 10) place[--count] = (uint8_t)('0' + number % 10);
 }
 
-/* The date that begins so many days after 1970-01-01, of the years 1000 to 9999, as YYYY-MM-DD. */
+/* The date that begins this many days after 1970-01-01, of the years 1000 to 9999, as YYYY-MM-DD. */
 static void put_date(uint8_t *place, int64_t days) {
     /* Years that begin in March, so that the leap day is their last; eras of 400 years. */
     int64_t shifted = days + 719468, era = shifted / 146097, of_era = shifted % 146097;
@@ -248,7 +248,7 @@ static void put_date(uint8_t *place, int64_t days) {
     place[4] = place[7] = '-';
 }
 
-#define YEAR_1000 (-30610224000ll) /* Feast writes earlier years as strftime does, which systems disagree about */
+#define YEAR_1000 (-30610224000ll) /* Feast writes earlier years with strftime, which differs between systems */
 #define YEAR_10000 253402300800ll
 
 static int add_timestamp(Text *text, Message message) {
@@ -333,7 +333,7 @@ static int add_vector(Text *text, Message vector) {
 /* vectors_to_json(message) -> bytes, or None
  *
  * `message` has vectors as elements of field 2, as parts of a response have. They are written as JSON in UTF-8, with
- * commas between them. None if there is anything in it that Feast's own code has to tell about. */
+ * commas between them. None if there is anything in it that only Feast's own code can write. */
 KERNEL_FUNCTION(vectors_to_json) {
     Array array;
     if (take(call, "1.", &array) < 0) return NULL;

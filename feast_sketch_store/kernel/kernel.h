@@ -1,4 +1,4 @@
-/* What the parts of the compiled kernel share. */
+/* Shared by the parts of the compiled kernel. */
 
 #ifndef FEAST_SKETCH_STORE_KERNEL_H
 #define FEAST_SKETCH_STORE_KERNEL_H
@@ -42,7 +42,7 @@ static inline Py_ssize_t POPULATION(uint64_t word) {
 
 #define MAX_NUM_HASHES 64 /* of a fact; reference.py has the same number */
 
-/* Giving the GIL away and waiting for it again may take longer than a small read. */
+/* Releasing the GIL and waiting for it again may take longer than a small read. */
 #define WORTH_RELEASING_GIL 20000 /* steps of about a nanosecond */
 
 /* The finalizer of SplitMix64; see reference.py. */
@@ -63,9 +63,9 @@ typedef struct {
 #define MAX_ARRAYS 20
 #define MAX_SCRATCHES 2
 
-/* A call: the arguments that were not taken yet, and what `run` gives back when it returns. */
+/* A call: the arguments that were not taken yet, and what `run` releases when it returns. */
 typedef struct {
-    PyObject *self; /* whose method it is; NULL of a function */
+    PyObject *self; /* the object of a method; NULL for a function */
     PyObject *const *next, *const *stop;
     void *scratches[MAX_SCRATCHES];
     int num_buffers, num_scratches;
@@ -74,15 +74,15 @@ typedef struct {
 
 /* Takes the next arguments: 0, or -1 with an exception. `types` has for each of them
  *
- *     1 2 4 8   an array of elements of so many bytes, aligned to them -> Array *
+ *     1 2 4 8   an array of elements of this many bytes, aligned to it -> Array *
  *               1! one that is written; 1? one that may be None
  *     n         an integer -> Py_ssize_t *
  *     o         any object, borrowed -> PyObject **
  *     w         64 bits of an integer -> uint64_t *
- *     .         none: the one before was the last */
+ *     .         the end of the arguments */
 int take(Call *call, const char *types, ...);
 
-/* Memory for the time of a call, which may ask for it twice; NULL with an exception if there is none. */
+/* Memory for the duration of a call, which may ask for it twice; NULL with an exception if there is none. */
 void *scratch(Call *call, size_t size);
 
 /* NULL with a ValueError. */
@@ -153,7 +153,7 @@ static inline int64_t size_of_varint(uint64_t number) {
     return size;
 }
 
-/* One byte of a varint after the other; -1 where the message ends before it does. */
+/* Reads a varint byte by byte; -1 if the message ends first. */
 static inline int read_varint(const uint8_t **place, const uint8_t *stop, uint64_t *number) {
     *number = 0;
     for (int shift = 0; *place < stop && shift < 70; shift += 7) {
@@ -167,11 +167,11 @@ static inline int read_varint(const uint8_t **place, const uint8_t *stop, uint64
 /* Wire types. */
 enum { VARINT = 0, FIXED64 = 1, DELIMITED = 2, FIXED32 = 5 };
 
-int is_utf8(const uint8_t *place, int64_t length); /* whether bytes are, as protobuf wants strings to be: wire.c */
+int is_utf8(const uint8_t *place, int64_t length); /* as protobuf requires of strings: wire.c */
 
 /* -- packed and ascending numbers, and the rows of entities: rows.c ----------------------------------- */
 
-/* Integers of `width` bits back to back, and a word behind them that is read and not used. */
+/* Integers of `width` bits back to back, and a word after them that is read and not used. */
 typedef struct {
     const uint64_t *words;
     int width;
@@ -187,10 +187,10 @@ static inline uint64_t get_packed(const Packed *packed, uint64_t place) {
 /* 0, or -1 with an exception. Places below `length` are inside the buffer when it is 0. */
 int init_packed(Packed *packed, const Array *words, Py_ssize_t width, Py_ssize_t length);
 
-#define SAMPLED 64 /* of the bits that are looked for one in so many has its place stored; as in reference_rows.py */
+#define SAMPLED 64 /* the place of every 64th of the bits that are searched for is stored; as in reference_rows.py */
 
-/* Ascending numbers in Elias and Fano's form; succinct/elias_fano.py describes it. What lies in its arrays may be
- * wrong: no function reads outside of them. */
+/* Ascending numbers in Elias and Fano's form; succinct/elias_fano.py describes it. The contents of its arrays
+ * may be wrong: no function reads outside of them. */
 typedef struct {
     const uint64_t *highs;
     uint64_t num_bits; /* of `highs` */
@@ -204,7 +204,7 @@ typedef struct {
  * if numbers are to be found by their values, and of ones if by their places. 0, or -1 with an exception. */
 int take_ascending(Call *call, Ascending *numbers, int by_value);
 
-/* Number `place` of them, which is below `length`; ~0 if there is none in the arrays. */
+/* The number at `place`, which is below `length`; ~0 if the arrays lack it. */
 uint64_t get_ascending(const Ascending *numbers, int64_t place);
 
 /* Finds rows by the hashes of their entities; succinct/fingerprints.py describes it. */
@@ -224,7 +224,7 @@ uint64_t bucket_of(const RowIndex *index, uint64_t hash);
 #define NO_ROW (-1)
 #define DAMAGED_INDEX (-2)
 
-/* Of which the upper part tells the row of an entity. */
+/* The hash whose upper part determines the row of an entity. */
 static inline uint64_t row_hash(const uint64_t *hash, const uint64_t *salt) {
     return mix64(mix64(hash[0] ^ salt[0]) + (hash[1] ^ salt[1]));
 }
@@ -232,7 +232,7 @@ static inline uint64_t row_hash(const uint64_t *hash, const uint64_t *salt) {
 /* The row of an entity by its row hash, `NO_ROW`, or `DAMAGED_INDEX`. */
 int64_t find_row(const RowIndex *index, uint64_t hash);
 
-/* Has the words fetched that the row of a hash, or a number by its place, will probably be read from. */
+/* Prefetches the words from which the row of a hash, or a number by its place, will probably be read. */
 void expect_row(const RowIndex *index, uint64_t hash);
 void expect_ascending(const Ascending *numbers, int64_t place);
 
@@ -246,7 +246,7 @@ typedef struct {
     int others_width; /* -1 of a set that is coded by itself; see succinct/golomb_sets.py */
 } Code;
 
-#define LONGEST_UNARY 24 /* as many ones stand for a number of 32 bits that follows */
+#define LONGEST_UNARY 24 /* this many ones announce a number of 32 bits */
 #define MAX_WIDTH 30
 #define NUM_TOLD 256
 #define NUM_LEFT (NUM_TOLD + 64)
@@ -257,7 +257,7 @@ static inline int half_octaves(uint64_t count) {
     return 2 * octaves + (count * count >= 2ull << 2 * octaves);
 }
 
-/* Of a gap that begins at a symbol, in a set of which `left` ids are still to come. */
+/* The width of a gap that begins at a symbol, in a set of which `left` ids are still to come. */
 static ALWAYS_INLINE int width_of_gap(const Code *code, int64_t symbol, int64_t left) {
     int own = code->left[left < NUM_TOLD ? left : NUM_TOLD + half_octaves((uint64_t)left)];
     int width = (code->levels[symbol] - own) >> 2;
@@ -279,7 +279,7 @@ int take_codes(Call *call, Codes *codes);
 /* The sets of rows; `starts` are the bits at which they begin. */
 typedef struct {
     Codes codes;
-    const uint64_t *words; /* end with one that is read and not used */
+    const uint64_t *words; /* the last one is read and not used */
     uint64_t num_bits;
     Ascending starts;
 } Sets;
@@ -288,7 +288,7 @@ typedef struct {
 int take_sets(Call *call, Sets *sets);
 int take_words_of_sets(Call *call, Sets *sets); /* the same without `starts` */
 
-enum { IS_WANTED = 1, IS_NEEDED = 2 }; /* a set itself; its ids, to read one behind it */
+enum { IS_WANTED = 1, IS_NEEDED = 2 }; /* a set itself; its ids, to read one after it */
 
 /* What is read of a row, up to some feature: by feature, its header and where its ids end. */
 typedef struct {
@@ -297,7 +297,7 @@ typedef struct {
     uint8_t *marks; /* by feature */
 } RowOfSets;
 
-size_t room_for_row(const Codes *codes); /* bytes, aligned to 8, that `init_row` divides; marks are not set */
+size_t room_for_row(const Codes *codes); /* bytes, aligned to 8, that `init_row` divides; the marks are cleared */
 void init_row(RowOfSets *row, const Codes *codes, void *memory);
 void mark_wanted(const Codes *codes, Py_ssize_t feature, uint8_t *marks);
 
@@ -334,8 +334,8 @@ typedef struct Reader SymbolsOfTable;
 SymbolsOfTable *take_symbols(Call *call);
 int64_t number_of_symbols(const SymbolsOfTable *symbols);
 
-/* Up to two ones of a word without a branch that depends on them: most words have no more. Two ids behind the last one
- * may be written over. */
+/* Writes up to two ones of a word without a branch that depends on them: most words have no more. Up to two ids after
+ * the last one are overwritten. */
 static inline Py_ssize_t write_ids(uint64_t word, int32_t first_id, int32_t *ids, Py_ssize_t count) {
     ids[count] = first_id + (int32_t)LOWEST(word | 1ull << 63);
     count += word != 0;
@@ -362,7 +362,7 @@ static inline Py_ssize_t write_ids(uint64_t word, int32_t first_id, int32_t *ids
 EACH_KERNEL_FUNCTION(DECLARE)
 
 int kernel_add_prepared(PyObject *module); /* 0, or -1 with an exception */
-void kernel_choose_width(void); /* these are to be called before any of them */
+void kernel_choose_width(void); /* call these before any of them */
 void kernel_choose_decoder(void);
 
 #endif

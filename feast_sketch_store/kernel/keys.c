@@ -105,7 +105,7 @@ static void blake2b_128(const uint8_t *key, size_t length, uint64_t *digest) {
 
 /* -- keys ------------------------------------------------------------------------------------------ */
 
-/* hash_int64_keys(prefix, values, out): of keys that are `prefix` and 8 bytes of `values`, int64[n]. */
+/* hash_int64_keys(prefix, values, out): the hashes of keys that are `prefix` and 8 bytes of `values`, int64[n]. */
 KERNEL_FUNCTION(hash_int64_keys) {
     Array prefix, values, out;
     if (take(call, "188!.", &prefix, &values, &out) < 0) return NULL;
@@ -148,8 +148,8 @@ static int parse_int64_key(const uint8_t *place, const uint8_t *stop, const uint
 
 /* parse_int64_keys(messages, lengths, values) -> name, or None
  *
- * `messages` are EntityKeys in wire format, one behind the other, of int64[n] bytes each. If each has one join key,
- * all the same one, and one int64, these are put into `values`, int64[n], and the name's bytes are returned. */
+ * `messages` are EntityKeys in wire format, one after the other, with int64[n] `lengths`. If all have the same single
+ * join key, and one int64 each, the numbers go into `values`, int64[n], and the bytes of the name are returned. */
 KERNEL_FUNCTION(parse_int64_keys) {
     Array messages, lengths, values;
     if (take(call, "188!.", &messages, &lengths, &values) < 0) return NULL;
@@ -174,7 +174,7 @@ KERNEL_FUNCTION(parse_int64_keys) {
     Py_RETURN_NONE;
 }
 
-/* hash_keys(offsets, data, out): of keys `data[offsets[i]:offsets[i + 1]]`, int64[n + 1]. */
+/* hash_keys(offsets, data, out): the hashes of keys `data[offsets[i]:offsets[i + 1]]`, int64[n + 1]. */
 KERNEL_FUNCTION(hash_keys) {
     Array offsets, data, out;
     if (take(call, "818!.", &offsets, &data, &out) < 0) return NULL;
@@ -197,7 +197,7 @@ KERNEL_FUNCTION(hash_keys) {
 
 static PyObject *as_bytes(const uint64_t *digest) { return PyBytes_FromStringAndSize((const char *)digest, 16); }
 
-/* hash_int64_key(prefix, value) -> bytes: of a key that is `prefix` and 8 bytes of an int64. */
+/* hash_int64_key(prefix, value) -> bytes: the hash of a key that is `prefix` and 8 bytes of an int64. */
 KERNEL_FUNCTION(hash_int64_key) {
     Array prefix;
     PyObject *number;
@@ -214,7 +214,7 @@ KERNEL_FUNCTION(hash_int64_key) {
     return as_bytes(digest);
 }
 
-/* hash_key(key) -> bytes: of a serialized key. */
+/* hash_key(key) -> bytes: the hash of a serialized key. */
 KERNEL_FUNCTION(hash_key) {
     Array key;
     if (take(call, "1.", &key) < 0) return NULL;
@@ -223,7 +223,7 @@ KERNEL_FUNCTION(hash_key) {
     return as_bytes(digest);
 }
 
-/* hash_message(message) -> bytes, or None: of an EntityKey in wire format that has one join key, an int64. */
+/* hash_message(message) -> bytes, or None: the hash of an EntityKey in wire format with one join key, an int64. */
 KERNEL_FUNCTION(hash_message) {
     Array message;
     if (take(call, "1.", &message) < 0) return NULL;

@@ -6,7 +6,7 @@ enum { AGES, SIZES, GAPS, KINDS };
 #define PREFIX_BITS 12
 #define PREFIXES (1 << PREFIX_BITS)
 #define NUM_WIDTHS 5
-#define LONGEST_UNARY 24 /* as many ones stand for a number of 32 bits that follows */
+#define LONGEST_UNARY 24 /* this many ones announce a number of 32 bits */
 #define MAX_AGE (1ll << 60)
 
 /* The next 64 bits; the word behind the one in which they begin is read as well. */
@@ -30,7 +30,7 @@ static ALWAYS_INLINE int64_t read_number(const ListCode *code, uint64_t *bit, in
     return (int64_t)((uint64_t)(2 | (class & 1)) << extra | (bits & ((1ull << extra) - 1)));
 }
 
-/* The next id of a tick, of which `left` are to come and none is below `next`; it may lie outside of the symbols. */
+/* The next id of a tick. `left` ids are to come, and none is below `next`; the id may be outside of the symbols. */
 static ALWAYS_INLINE int64_t read_id(const ListCode *code, uint64_t *bit, int64_t next, int64_t left) {
     int octaves = left > 1 ? (int)HIGHEST((uint64_t)(left - 1)) + 1 : 0;
     int row = octaves < NUM_WIDTHS ? octaves : NUM_WIDTHS - 1;

@@ -1,8 +1,8 @@
-/* Lists of numbers out of Feast's `Value` messages in wire format. */
+/* Parses lists of numbers from Feast's `Value` messages in wire format. */
 
 #include "kernel.h"
 
-/* A varint of at most 64 bits; -1 where there is none. */
+/* A varint of at most 64 bits; -1 if there is none. */
 static int read_number(const uint8_t **place, const uint8_t *stop, uint64_t *number) {
     *number = 0;
     for (int shift = 0; *place < stop && shift < 70; shift += 7) {
@@ -26,7 +26,7 @@ static const uint8_t *find_elements(const uint8_t *place, const uint8_t *stop, u
     return place;
 }
 
-/* How many elements there are; -1 if one is cut off. */
+/* The number of elements; -1 if one is cut off. */
 static Py_ssize_t count_elements(const uint8_t *place, const uint8_t *stop, Py_ssize_t width) {
     Py_ssize_t count = 0;
     if (width) return (stop - place) % width ? -1 : (stop - place) / width;
@@ -35,7 +35,7 @@ static Py_ssize_t count_elements(const uint8_t *place, const uint8_t *stop, Py_s
     return count;
 }
 
-/* Puts the elements in their places: 0, or -1 if one is too large. */
+/* Writes the elements: 0, or -1 if one is too large. */
 static int put_elements(const uint8_t *place, const uint8_t *stop, Py_ssize_t width, uint8_t *out) {
     if (width) {
         memcpy(out, place, (size_t)(stop - place));
@@ -49,7 +49,7 @@ static int put_elements(const uint8_t *place, const uint8_t *stop, Py_ssize_t wi
     return 0;
 }
 
-/* Goes through all messages: 0, or -1 where one is unusual. `out` has room for what `ends` tell, or is NULL. */
+/* Parses all messages: 0, or -1 if one is unusual. `out` has room for what `ends` count, or is NULL. */
 static int parse_all(const uint8_t *place, Array lengths, uint64_t field, Py_ssize_t width, int64_t *ends,
                      uint8_t *out) {
     for (Py_ssize_t i = 0; i < lengths.length; i++) {
@@ -66,9 +66,9 @@ static int parse_all(const uint8_t *place, Array lengths, uint64_t field, Py_ssi
 
 /* parse_packed_lists(messages, lengths, field, width, ends, elements) -> number of elements, or None
  *
- * `messages` are Values in wire format, one behind the other, of int64[n] bytes each, that have nothing but a list
- * of numbers in a field, or nothing at all. Where a list ends comes into `ends`, int64[n + 1]; the numbers, varints
- * if `width` is 0 and of 4 or 8 bytes otherwise, come into `elements`, unless that is empty. None for other messages. */
+ * `messages` are Values in wire format, one after the other, with int64[n] `lengths`. Each is empty, or has only a list
+ * of numbers in a field. `ends`, int64[n + 1], receives where the lists end. `elements` receives the numbers, unless it
+ * is empty: varints if `width` is 0, otherwise of 4 or 8 bytes. None for other messages. */
 KERNEL_FUNCTION(parse_packed_lists) {
     Array messages, lengths, ends, elements;
     Py_ssize_t field, width;

@@ -1,6 +1,6 @@
-/* The compiled kernel: what NumPy takes too many calls or passes for. Each function is described where it is
- * defined and by its twin in reference.py. Arguments are checked, so that no caller's mistake becomes a wrong
- * access; the memory of mapped files is the one thing that is trusted. */
+/* The compiled kernel: the functions for which NumPy needs too many calls or passes. Each is described where it is
+ * defined and by its twin in reference.py. Arguments are checked, so no caller's mistake becomes a wrong access. Only
+ * the memory of mapped files is trusted. */
 
 #include "kernel.h"
 

@@ -1,7 +1,7 @@
-/* PreparedRows: a layer of rows, or a stack of such layers, in the form in which reads of one entity take it.
+/* PreparedRows: a layer of rows, or a stack of such layers, in the form that reads of one entity use.
  *
- * The methods here put one together, before it is shared; `layers/prepared.py` calls them. Arrays are held as long
- * as it lives. */
+ * The methods here build one, before it is shared; `layers/prepared.py` calls them. It holds its arrays as long as it
+ * lives. */
 
 #include "prepared.h"
 
@@ -20,7 +20,7 @@ int keep(Prepared *self, Call *call) {
     return 0;
 }
 
-/* Keeps it all and returns None. */
+/* Keeps the arguments and returns None. */
 static PyObject *done(Prepared *self, Call *call) {
     if (keep(self, call) < 0) return NULL;
     Py_RETURN_NONE;
@@ -129,7 +129,7 @@ PREPARED_METHOD(sets) {
 
 /* feature(tag, is_collection, wire_type, numbers, offsets, data)
  *
- * Begins a feature that the rows do not know. Ids stand for int64 numbers, or for bytes, if they stand for anything. */
+ * Begins a feature that the rows do not have yet. Ids stand for int64 numbers, for bytes, or for nothing. */
 PREPARED_METHOD(feature) {
     Prepared *self = (Prepared *)call->self;
     Array tag, numbers, offsets, data;
@@ -161,7 +161,7 @@ Feature *begun(Prepared *self, int kind) {
     return NULL;
 }
 
-/* from_set(number, own_ids): it is among the sets. */
+/* from_set(number, own_ids): the feature is in the sets. */
 PREPARED_METHOD(from_set) {
     Prepared *self = (Prepared *)call->self;
     Feature *feature = begun(self, LISTED);
@@ -230,7 +230,7 @@ PREPARED_METHOD(from_rows) {
     return done(self, call);
 }
 
-/* layer(rows, names, hashes, deleted): put one below those that there are.
+/* layer(rows, names, hashes, deleted): add a layer below the others.
  *
  * `names`, int32, are what its ids are called, or None. `hashes` and `deleted` are the entities that a delta decides,
  * uint64[n, 2] ascending and bool[n], or None. */
@@ -255,10 +255,10 @@ PREPARED_METHOD(layer) {
     Py_RETURN_NONE;
 }
 
-/* shards(shift, first_layers, is_served): the layers that there are belong to shards of entities.
+/* shards(shift, first_layers, is_served): divide the layers among shards of entities.
  *
- * `hash[0] >> shift` is the shard of an entity. `first_layers`, int64[S + 1], tells where the layers of each begin;
- * `is_served`, bool[S], which may be asked about. Entities of others are refused. */
+ * `hash[0] >> shift` is the shard of an entity. `first_layers`, int64[S + 1], are where the layers of each begin;
+ * `is_served`, bool[S], the shards that may be read. Entities of others are refused. */
 PREPARED_METHOD(shards) {
     Prepared *self = (Prepared *)call->self;
     Array firsts, served;

@@ -25,7 +25,7 @@ typedef struct {
     Blocks blocks;
 } Numbers;
 
-/* 0, or -1 if it is not to be had here. */
+/* 0, or -1 if it cannot be read here. */
 static inline int get_number(const Numbers *numbers, uint64_t place, int64_t *number) {
     uint64_t word = place * (uint64_t)numbers->packed.width >> 6;
     if (place >= numbers->length || (numbers->packed.width && !are_checked(&numbers->blocks, word, word + 1))) return -1;
@@ -33,13 +33,13 @@ static inline int get_number(const Numbers *numbers, uint64_t place, int64_t *nu
     return 0;
 }
 
-/* Ascending numbers, of which some blocks of highs, lows and samples may not be checked yet. */
+/* Ascending numbers; some blocks of highs, lows and samples may not be checked yet. */
 typedef struct {
     Ascending numbers;
     Blocks highs, lows, samples;
 } CheckedAscending;
 
-/* What ids stand for: numbers, or binary values as Arrow lays them out. */
+/* The values of ids: numbers, or binary values as Arrow lays them out. */
 typedef struct {
     const int64_t *numbers, *offsets;
     const uint8_t *data;
@@ -55,11 +55,11 @@ enum { MISSING, IS_NULL, EMPTY, VALUE }; /* states, as in codecs.py */
 
 typedef struct {
     enum { UNKNOWN, IN_SETS, IN_COLUMN, IN_DIGITS, IN_ROWS, IN_FILTER, IN_LISTS, IN_WEIGHTS } form;
-    Values values; /* of ids, if elements are such */
+    Values values; /* of ids, if the elements are ids */
     uint8_t tag[8];
     Py_ssize_t tag_size;
     int is_collection, wire;
-    /* in sets: the number of its code, and what ids are called */
+    /* in sets: the number of its code, and the names of ids */
     Py_ssize_t number;
     const int32_t *own_ids;
     /* in a column */
@@ -72,9 +72,9 @@ typedef struct {
     Blocks content_blocks;
     /* in digits of `elements` */
     uint64_t divisor, num_symbols;
-    const uint8_t *others; /* states that symbols stand for which no value has */
+    const uint8_t *others; /* states of the symbols after the values */
     uint64_t num_others;
-    /* in rows one behind the other */
+    /* in rows one after the other */
     const uint8_t *row_states;
     const int64_t *indptr;
     const int32_t *ids;
@@ -89,7 +89,7 @@ typedef struct {
     const int64_t *counts;           /* NULL if there are ticks */
     int64_t num_counts;
     int64_t unit; /* what the elements are that stand beside the ids, in their units; 0 if they are the ids */
-    /* in weights of rows that stand one behind the other, as above */
+    /* in weights of rows that stand one after the other, as above */
     const int64_t *weights;
 } Feature;
 
@@ -98,9 +98,9 @@ typedef struct Prepared Prepared;
 
 typedef struct {
     Prepared *rows;
-    const int32_t *names; /* what the ids of the first feature are called in answers; NULL if as they are */
+    const int32_t *names; /* the ids of the first feature in answers; NULL if they are the same */
     int64_t num_names;
-    /* of a delta: the entities that it decides, ascending, and which of them were deleted; NULL if its rows tell */
+    /* of a delta: the entities that it decides, ascending, and which of them were deleted; NULL if its rows show it */
     const uint64_t *hashes;
     const uint8_t *deleted;
     int64_t num_hashes;
@@ -114,7 +114,7 @@ struct Prepared {
     uint64_t salt[2];
     RowIndex index;
     CheckedAscending fingerprints; /* of the index */
-    const int64_t *distinct_timestamps; /* NULL if `timestamps` are no ids of them */
+    const int64_t *distinct_timestamps; /* NULL if `timestamps` are not ids of them */
     int64_t num_distinct_timestamps;
     Numbers timestamps;
     const int64_t *bucket_bounds;
@@ -132,33 +132,33 @@ struct Prepared {
     Blocks code_blocks;
     CheckedAscending starts; /* of the sets */
     uint8_t *marks;
-    Py_ssize_t last_set; /* that is wanted; -1 if none is */
+    Py_ssize_t last_set; /* that is wanted; -1 if there is none */
     Feature *features;
     Py_ssize_t num_features;
     /* a stack */
     Layer *layers;
     Py_ssize_t num_layers;
     const int64_t *limits; /* of features whose lists add up, how many items they show; NULL if rows replace others */
-    /* of shards: the highest bits of a hash name one, which has the layers from `first_layers` on; NULL without shards */
+    /* shards: the highest bits of a hash are the number of one, whose layers begin at `first_layers`; NULL without */
     const int64_t *first_layers;
     const uint8_t *is_served;
     int64_t num_shards;
     int shard_shift;
-    /* what all of it points to */
+    /* the objects that all pointers point into */
     Py_buffer *buffers;
     void **memory;
     Py_ssize_t num_buffers, num_memory;
 };
 
-/* -- what is put together: prepared.c ------------------------------------------------------------------ */
+/* -- construction: prepared.c -------------------------------------------------------------------------- */
 
-int keep(Prepared *self, Call *call); /* makes what a call took the object's own */
+int keep(Prepared *self, Call *call); /* hands the arguments of a call over to the object */
 int take_blocks(Call *call, Blocks *blocks);
 int take_checked(Call *call, CheckedAscending *checked, int by_value); /* of `take_ascending`, and blocks of its parts */
 int take_numbers(Call *call, Numbers *numbers); /* words, width, base, length, unchecked and block_words */
-Feature *begun(Prepared *self, int kind); /* the feature that was begun last; NULL with an exception */
+Feature *begun(Prepared *self, int kind); /* the last feature that was begun; NULL with an exception */
 
-/* -- memory for the time of a read -------------------------------------------------------------------- */
+/* -- memory for the duration of a read ---------------------------------------------------------------- */
 
 typedef struct Block Block;
 
@@ -178,7 +178,7 @@ static inline void arena_init(Arena *arena) {
 void *arena_get(Arena *arena, size_t size);
 void arena_free(Arena *arena);
 
-/* -- reads: what is damaged, or was not checked yet, is refused, for the slow way to deal with --------- */
+/* -- reads: damaged and unchecked blocks are refused, and left to the slow way -------------------------- */
 
 enum { REFUSED = -1, ABSENT = 0, FOUND = 1, EXPIRED = 2 };
 
@@ -188,7 +188,7 @@ typedef struct {
     int64_t row, timestamp;
     const int64_t *limits; /* of its stack */
     int64_t since, limit;  /* of items of lists: the oldest time, and how many at most */
-    RowOfSets sets; /* once they are read: `ids` is not NULL */
+    RowOfSets sets; /* set once they are read: then `ids` is not NULL */
     int32_t *ids;
 } Place;
 
@@ -196,17 +196,17 @@ typedef struct {
 int64_t find_hashed(const Prepared *rows, uint64_t own);
 int64_t find_exact(const Prepared *rows, const uint64_t *hash);
 
-/* The place of an entity among those that a delta decides, or NO_ROW. */
+/* The place of an entity among those of a delta, or NO_ROW. */
 int64_t find_listed(const Layer *layer, const uint64_t *hash);
 
 /* The only shape that an entity has, NO_ROW, or DAMAGED_INDEX if there may be several. */
 int64_t find_shape(const Prepared *rows, const uint64_t *hash);
 int date_shape(const Prepared *rows, int64_t expire_before, Place *place); /* FOUND or EXPIRED */
 
-/* Puts the timestamp of a row of a listed layer into its place: FOUND, EXPIRED or REFUSED. */
+/* Reads the timestamp of a row of a listed layer: FOUND, EXPIRED or REFUSED. */
 int date_listed(const Prepared *rows, int64_t expire_before, Place *place);
 
-/* Number `place` of those that are found by place, which is below their length; ~0 if it is not to be had. */
+/* The number at `place`, which is below the length; ~0 if it cannot be read here. */
 uint64_t get_checked(const CheckedAscending *checked, int64_t place);
 
 static inline int64_t shard_of(const Prepared *stack, const uint64_t *hash) {
@@ -228,7 +228,7 @@ typedef struct {
     const int64_t *weights; /* of items of lists their times, or counts; else NULL */
 } Content;
 
-/* What a feature has that keeps ids one row behind the other; 0 or REFUSED */
+/* The ids of a row, for a feature that keeps them one row after the other; 0 or REFUSED */
 int read_exact(const Place *place, const Feature *feature, Content *content);
 
 int read_filter(const Place *place, const Feature *feature, Arena *arena, Content *content);
@@ -245,7 +245,7 @@ int read_symbols(const SymbolsOfTable *symbols, const Blocks *blocks, const uint
 /* 0 or REFUSED */
 int read_content(Place *place, const Feature *feature, Arena *arena, Content *content);
 
-/* Puts what they stand for in the place of ids; 0 or REFUSED. */
+/* Replaces ids by their values; 0 or REFUSED. */
 int resolve(const Feature *feature, Arena *arena, Content *content);
 
 /* Takes the hash of an entity and `expire_before`. 0, or -1 with an exception. */
@@ -255,7 +255,7 @@ int take_question(Call *call, uint64_t *hash, int64_t *expire_before);
 int ask(const Prepared *stack, const uint64_t *hash, int64_t expire_before, Arena *arena, Place *place,
         Content *content);
 
-/* What an id is called; -1 if it has no name, -2 if there is no such id. */
+/* The name of an id; -1 if it has no name, -2 if there is no such id. */
 static inline int32_t name_of(const Layer *layer, int32_t id) {
     if (!layer->names) return id;
     return id < 0 || id >= layer->num_names ? -2 : layer->names[id];

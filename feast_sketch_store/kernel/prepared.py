@@ -3,7 +3,7 @@
 import secrets
 from typing import Any, Literal, Protocol
 
-SEED = secrets.randbits(64)  # of hash tables, so that nobody can choose values that collide
+SEED = secrets.randbits(64)  # of hash tables, so that no attacker can choose values that collide
 
 # Packed numbers as arguments: words, width, base, length, the marks of unchecked blocks and the words of one.
 Numbers = tuple[Any, int, int, int, Any, int]
@@ -16,7 +16,7 @@ class ReadableRows(Protocol):
 
     Reads take the hash of an entity, 16 bytes, and the moment before which rows have expired. They return
     None if they meet a block of a file that was not checked yet, or anything
-    damaged: whoever asks reads again in the usual way, which tells. Of an entity without a row, or whose row
+    damaged: the caller reads again in the usual way, which says why. Of an entity without a row, or whose row
     is withheld, the answer is False. See ``prepared.c``.
     """
 
@@ -99,7 +99,7 @@ class PreparedRows(ReadableRows, Protocol):
         """It is a digit of packed numbers."""
 
     def from_rows(self, states: Any, indptr: Any, ids: Any) -> None:
-        """Its ids stand one row behind the other."""
+        """Its ids stand one row after the other."""
 
     def from_filter(self, *arguments: Any) -> None:
         """It is in a filter."""
@@ -111,7 +111,7 @@ class PreparedRows(ReadableRows, Protocol):
         """It is what stands beside the ids of another, one row behind the other."""
 
     def states(self, *numbers: Any) -> None:
-        """The states of the last feature, by row, where its values do not tell them."""
+        """The states of the last feature, by row, where its values do not imply them."""
 
     def layer(self, rows: "PreparedRows", names: Any, hashes: Any, deleted: Any) -> None:
         """Put rows below those that there are; ``names`` are what ids of its first feature are called.

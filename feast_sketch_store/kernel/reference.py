@@ -171,7 +171,7 @@ def contains_rows(
     Parameters
     ----------
     indptr, ids : int64[p + 1] and int[nnz], the ids of each row, below ``num_symbols``, in any order.
-    symbols : int32[m], asked of all rows, or int32[p, m]; -1 is nobody's.
+    symbols : int32[m], asked of all rows, or int32[p, m]; -1 matches no symbol.
 
     Returns
     -------
@@ -182,7 +182,7 @@ def contains_rows(
     rows_per_chunk = max(1, _MAX_MARKS // (num_symbols + 1))
     for first in range(0, num_rows, rows_per_chunk):
         ends = indptr[first : first + rows_per_chunk + 1]
-        # The column behind the last symbol, to which -1 points as well, stays empty.
+        # The column after the last symbol stays empty; -1 points to it.
         has_symbol = np.zeros((len(ends) - 1, num_symbols + 1), np.bool_)
         rows = np.repeat(np.arange(len(has_symbol)), np.diff(ends))
         has_symbol[rows, ids[ends[0] : ends[-1]]] = True
@@ -355,7 +355,7 @@ def _unused_bits(asked: Asked) -> NDArray[np.uint64] | None:
 
 
 def _groups(asked: Asked) -> list[tuple[int, int]]:
-    """The first hash of each group, and the one behind its last.
+    """The first hash of each group, and the one after its last.
 
     Raises
     ------
@@ -644,7 +644,7 @@ def vectors_to_json(message: bytes) -> bytes | None:
 
     Returns
     -------
-    JSON objects with commas between them; None where only Feast's own code tells. Here it always does.
+    JSON objects with commas between them; None where only Feast's own code can answer: here always.
     """
     return None
 

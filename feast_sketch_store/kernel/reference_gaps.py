@@ -226,7 +226,7 @@ class _Block(NamedTuple):
 
     @classmethod
     def read(cls, rows: _Rows, bases: list[int], counts: list[int]) -> "_Block":
-        """Read a code of as many rows as ``counts``, ascending, tells for each step."""
+        """Read a code of ``counts`` rows, ascending, in each step."""
         number, all_at_once = counts[-1], counts[0] == counts[-1]
         bits, levels = rows.bits[:number], rows.code.wide_levels
         rest = _windows(rows.words, bits)
@@ -275,7 +275,7 @@ def _windows(words: NDArray[np.uint64], bits: NDArray[np.int64]) -> NDArray[np.u
     windows, others = words.take(places, mode="clip"), words[1:].take(places, mode="clip")
     windows >>= shifts
     shifts ^= _WORD_63
-    others <<= shifts  # shifting by 64 is no shift to some machines; in two steps it leaves nothing
+    others <<= shifts  # some machines do not shift by 64; in two steps it leaves nothing
     others <<= _ONE
     windows |= others
     return np.asarray(np.invert(windows, out=windows))

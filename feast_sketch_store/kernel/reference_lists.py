@@ -29,7 +29,7 @@ class ListCodes(NamedTuple):
 
     Parameters
     ----------
-    tables : uint16[3, 4096], of each kind of numbers: the class that begins with so many bits, times 16, and
+    tables : uint16[3, 4096], of each kind of numbers: the class whose code the bits begin with, times 16, and
         the length of its code; 0 where no code begins so.
     widths : uint8[5, V], the width of a gap that begins at a symbol while 1, 2, 3 to 4, 5 to 8, or 9 to 16
         ids are left.

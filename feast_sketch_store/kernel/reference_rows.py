@@ -8,11 +8,11 @@ from numpy.typing import NDArray
 
 from feast_sketch_store.kernel.reference import mix64
 
-# Of the bits that are looked for, one in so many has its place stored; rows.c has the same number.
+# The place of every 64th of the bits that are searched for is stored; rows.c has the same number.
 SAMPLED = 64
 _ONE = np.uint64(1)
 _ALL = 2**64 - 1
-_FEW = 16  # so many are looked for in Python's integers: for one, a call of NumPy takes as long as all of it
+_FEW = 16  # up to this many are looked up in Python's integers: for one, a single call of NumPy takes as long
 _TWINS = -2  # several rows
 _HALF, _LOW_HALF = np.uint64(32), np.uint64(2**32 - 1)
 _EACH_BYTE, _TOP_BITS, _BYTE = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080), np.uint64(0xFF)
@@ -170,7 +170,7 @@ def _find_bits(
 
 
 def _select(bits: NDArray[np.uint64], numbers: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """The place, in 64 bits each, of the one that so many others precede; there are more: int64[n].
+    """The place, in 64 bits each, of the one after this many others; it must exist: int64[n].
 
     Source: Vigna, "Broadword implementation of rank/select queries", 2008, algorithm 2.
     """
@@ -194,7 +194,7 @@ def _places_in_bytes() -> NDArray[np.int64]:
 
 
 def row_hashes(entity_hashes: NDArray[np.uint64], salt: tuple[int, int]) -> NDArray[np.uint64]:
-    """64 bits of each 128-bit hash, uint64[n, 2], which nobody can foresee without the salt: uint64[n]."""
+    """64 bits of each 128-bit hash, uint64[n, 2], which cannot be foreseen without the salt: uint64[n]."""
     first = mix64(entity_hashes[:, 0] ^ np.uint64(salt[0]))
     return mix64(first + (entity_hashes[:, 1] ^ np.uint64(salt[1])))
 
@@ -291,7 +291,7 @@ def fingerprints_of(hashes: NDArray[np.uint64], size: int) -> NDArray[np.uint64]
 
 
 def bits_at(words: NDArray[np.uint64], bits: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """64 bits from each of some places on; there is a word behind the one in which the last begins."""
+    """64 bits from each of some places on; there is a word after the one in which the last begins."""
     places, shifts = bits >> 6, (bits & 63).astype(np.uint64)
-    # Shifting by 64 is no shift to NumPy; in two steps it is one that leaves nothing.
+    # NumPy does not shift by 64; in two steps it leaves nothing.
     return np.asarray(words[places] >> shifts | (words[places + 1] << (np.uint64(63) - shifts)) << _ONE)

@@ -26,7 +26,7 @@ from feast_sketch_store.kernel.reference_gaps import (
 from feast_sketch_store.kernel.reference_rows import AscendingNumbers, bits_at, take_ascending, words_of_bits
 
 _ONE = np.uint64(1)
-_ONE_BY_ONE = 16  # so many rows are read in Python's integers
+_ONE_BY_ONE = 16  # up to this many rows are read in Python's integers
 _MASKS = ((1 << np.arange(MAX_WIDTH + 1)) - 1).astype(np.uint64)
 
 

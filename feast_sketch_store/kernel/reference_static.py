@@ -51,7 +51,7 @@ def band_rows(
 def solve_slots(
     coefficients: NDArray[np.uint64], results: NDArray[np.uint64], width: int
 ) -> NDArray[np.uint64]:
-    """The numbers of ``width`` bits of all slots with which the equations hold, 64 slots behind each other.
+    """The numbers of ``width`` bits of all slots with which the equations hold, 64 slots one after the other.
 
     Returns
     -------

@@ -187,7 +187,7 @@ def share_place(mark: int, kind: int, seen: int, ones: int) -> int:
 
 
 def bucket_of(size: int) -> tuple[int, int]:
-    """The bucket of a header, and how many lower bits tell it inside of the bucket."""
+    """The bucket of a header, and how many lower bits distinguish it inside the bucket."""
     if size < 8:
         return size, 0
     rest = size.bit_length() - 3
@@ -295,7 +295,7 @@ def _encode_ids(coder: _Encoder, tree: _Tree, ids: list[int], low: int, high: in
 
 
 class _Decoder:
-    """Reads the bits of one row; a ValueError if it reads on behind the last ones."""
+    """Reads the bits of one row; a ValueError if it reads past the last ones."""
 
     def __init__(self, words: NDArray[np.uint64], num_bits: int, bit: int):
         if bit > num_bits:
@@ -306,7 +306,7 @@ class _Decoder:
         self._take(32)
 
     def unit(self, whole: int) -> int:
-        """The part of the range that is one of so many."""
+        """The size of one of this many equal parts of the range."""
         self._unit = self._range // whole
         return self._value // self._unit
 
@@ -320,7 +320,7 @@ class _Decoder:
             self._take(shift)
 
     def is_below(self, share: int) -> bool:
-        """Whether the value lies below so many units."""
+        """Whether the value lies below this many units."""
         return self._value < share * self._unit
 
     def flat(self, whole: int) -> int:

@@ -58,24 +58,24 @@ int take_ascending(Call *call, Ascending *numbers, int by_value) {
     return 0;
 }
 
-#define AHEAD 4 /* so many rows later something is read that is fetched now */
+#define AHEAD 4 /* rows between a prefetch and the read of what it fetched */
 #define EACH_BYTE 0x0101010101010101ull
 
-/* In each byte how many ones there are up to its end. */
+/* For each byte, the number of ones up to its end. */
 static inline uint64_t ones_up_to_each_byte(uint64_t bits) {
     bits -= bits >> 1 & 0x55 * EACH_BYTE;
     bits = (bits & 0x33 * EACH_BYTE) + (bits >> 2 & 0x33 * EACH_BYTE);
     return ((bits + (bits >> 4)) & 0x0F * EACH_BYTE) * EACH_BYTE;
 }
 
-/* How many bytes, from the lowest on, are at most a number below 128; they ascend to 64 at most. */
+/* How many bytes, from the lowest on, are at most a number below 128; they ascend, up to 64. */
 static inline uint64_t bytes_up_to(uint64_t bytes, uint64_t number) {
     uint64_t reached = ((number * EACH_BYTE | 0x80 * EACH_BYTE) - bytes) & 0x80 * EACH_BYTE;
     return (reached >> 7) * EACH_BYTE >> 56;
 }
 
-/* The place of a one by its number, given what `ones_up_to_each_byte` gives; there are more than `number`.
- * Without a branch, as nothing foretells it. Source: Vigna, "Broadword implementation of rank/select queries", 2008. */
+/* The place of a one by its number, given the result of `ones_up_to_each_byte`; there are more than `number`.
+ * Without a branch, because it is unpredictable. Source: Vigna, "Broadword implementation of rank/select queries", 2008. */
 static inline uint64_t place_of_one(uint64_t bits, uint64_t counts, uint64_t number) {
     uint64_t first = bytes_up_to(counts, number) << 3;
     number -= counts << 8 >> first & 0xFF;
@@ -84,13 +84,13 @@ static inline uint64_t place_of_one(uint64_t bits, uint64_t counts, uint64_t num
     return first + bytes_up_to(ones * EACH_BYTE, number);
 }
 
-/* The place of one of the bits that samples are of, of which there is such a number; ~0 if it is not there. */
+/* The place of a sampled kind of bit by its number; ~0 if it is not there. */
 static inline uint64_t find_bit(const Ascending *numbers, uint64_t number) {
     uint64_t place = get_packed(&numbers->samples, number / SAMPLED), left = number % SAMPLED;
     if (place >= numbers->num_bits) return ~0ull;
     uint64_t word = place >> 6, last = (numbers->num_bits - 1) >> 6, counts;
     uint64_t bits = (numbers->highs[word] ^ numbers->flipped) & ~0ull << (place & 63);
-    if (word + 2 <= last) { /* as a rule one of three words has it; which one, nothing foretells */
+    if (word + 2 <= last) { /* usually one of three words has it; which one is unpredictable */
         uint64_t second = numbers->highs[word + 1] ^ numbers->flipped;
         uint64_t third = numbers->highs[word + 2] ^ numbers->flipped;
         uint64_t before_second = ones_up_to_each_byte(bits) >> 56;
@@ -110,7 +110,7 @@ static inline uint64_t find_bit(const Ascending *numbers, uint64_t number) {
     return place < numbers->num_bits ? place : ~0ull;
 }
 
-/* Has the words fetched that `find_bit` will probably read. */
+/* Prefetches the words that `find_bit` will probably read. */
 static inline void expect_bit(const Ascending *numbers, uint64_t number) {
     uint64_t place = get_packed(&numbers->samples, number / SAMPLED);
     place += (uint64_t)((double)(number % SAMPLED) * numbers->bits_per_sampled);
@@ -189,7 +189,7 @@ int take_row_index(Call *call, RowIndex *index) {
     return -1;
 }
 
-/* The row of a hash, of several from `first` on that have the same fingerprint. */
+/* The row of a hash, among several from `first` on with the same fingerprint. */
 static int64_t find_twin(const RowIndex *index, uint64_t hash, uint64_t fingerprint, int64_t first) {
     int64_t low = 0, high = index->num_twins;
     while (low < high) { /* the first twin with this fingerprint */
@@ -219,9 +219,9 @@ int64_t find_row(const RowIndex *index, uint64_t hash) {
     for (uint64_t row = place - bucket; is_one(numbers, place); place++, row++) {
         if (row >= (uint64_t)numbers->length) return DAMAGED_INDEX;
         if (get_packed(&numbers->lows, row) != low) continue;
-        if (row + 1 == (uint64_t)numbers->length) /* what lies behind the last row is not looked at */
+        if (row + 1 == (uint64_t)numbers->length) /* nothing after the last row is read */
             return is_one(numbers, place + 1) ? DAMAGED_INDEX : (int64_t)row;
-        /* Whether the next row is in the bucket cannot be foretold, that it is like this one can. */
+        /* Whether the next row is in the bucket is unpredictable; that it is like this one is not. */
         int is_twin = (get_packed(&numbers->lows, row + 1) == low) & is_one(numbers, place + 1);
         return is_twin ? find_twin(index, hash, fingerprint, (int64_t)row) : (int64_t)row;
     }
@@ -239,7 +239,7 @@ void expect_ascending(const Ascending *numbers, int64_t place) {
 
 /* find_rows(*fingerprints, range, twins, hashes, rows)
  *
- * The row of each hash, uint64[n]: int64[n], -1 of one that has none. */
+ * The row of each hash, uint64[n]: int64[n], -1 for a hash without a row. */
 KERNEL_FUNCTION(find_rows) {
     Array hashes, rows;
     RowIndex index;

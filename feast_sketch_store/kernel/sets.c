@@ -52,7 +52,7 @@ void mark_wanted(const Codes *codes, Py_ssize_t feature, uint8_t *marks) {
     for (; codes->of[feature].others_width >= 0; feature--) marks[feature - 1] |= IS_NEEDED;
 }
 
-/* Puts ids among others; both ascend and there is room for them all. -1 if one of them is there already. */
+/* Merges ids into others; both ascend and there is room for all. -1 if one of them is there already. */
 static int merge(int32_t *ids, int64_t *count, const int32_t *more, int64_t number) {
     int64_t i = *count - 1, k = number - 1, place = *count + number;
     *count = place;
@@ -67,8 +67,8 @@ static int merge(int32_t *ids, int64_t *count, const int32_t *more, int64_t numb
     return 0;
 }
 
-/* How the members among `seen` ids are coded: not at all, as a bit each, or as the gaps between those that are
- * fewer, members or not. */
+/* How the members among `seen` ids are coded: not at all, as a bit each, or as the gaps between members or
+ * non-members, whichever are fewer. */
 typedef struct {
     int64_t coded; /* of gaps; 0 if there are none */
     int is_bitmap, is_reversed, width;
@@ -118,7 +118,7 @@ static void write_gaps(Writer *writer, const Code *code, const int32_t *ids, int
     }
 }
 
-/* Writes a set that is coded with those before it, whose ids are `seen`, and puts its others among them. */
+/* Writes a set that is coded with those before it, whose ids are `seen`, and merges its others into them. */
 static void write_with(Writer *writer, const Code *code, const RowOfSets *row, int64_t *num_seen, const int32_t *ids,
                        int64_t number) {
     int64_t num_others = 0;
@@ -146,7 +146,7 @@ static void write_with(Writer *writer, const Code *code, const RowOfSets *row, i
 /* write_sets(parameters, level_starts, levels, headers, indptr, ids, words, ends)
  *
  * `headers` are int32[n, F]; segment `row * F + feature` of the CSR matrix `indptr`, int64[n * F + 1], and `ids`,
- * int32, are the ids of a set, ascending. `ends` becomes the bit behind each row, int64[n]; `words` are written if
+ * int32, are the ids of a set, ascending. `ends` becomes the bit after each row, int64[n]; `words` are written if
  * there are any, so that a first call finds out how many it takes. */
 KERNEL_FUNCTION(write_sets) {
     Array headers, indptr, ids, words, ends;
@@ -213,7 +213,7 @@ static ALWAYS_INLINE uint64_t read_code(Bits *bits, int width) {
     return code >> LONGEST_UNARY & 0xFFFFFFFF;
 }
 
-/* The ids of a set that is coded by itself go to `ids`, or nowhere if that is NULL. -1 if it is damaged. */
+/* Reads a set that is coded by itself into `ids`, which may be NULL. -1 if it is damaged. */
 static ALWAYS_INLINE int read_gaps(Bits *bits, const Code *code, int64_t size, int32_t *ids) {
     Bits own = *bits; /* so that it stays in registers */
     int64_t next = 0;
@@ -227,7 +227,7 @@ static ALWAYS_INLINE int read_gaps(Bits *bits, const Code *code, int64_t size, i
     return next > code->num_symbols ? -1 : 0;
 }
 
-/* Some of the ids `seen` go to `ids`, or nowhere if that is NULL. -1 if they are damaged. */
+/* Reads which of the ids `seen` are members into `ids`, which may be NULL. -1 if they are damaged. */
 static int read_inside(Bits *bits, const int32_t *seen, int64_t num_seen, int64_t members, int32_t *ids) {
     Inside inside = inside_of(num_seen, members);
     if (inside.is_bitmap) {
@@ -258,8 +258,8 @@ static int read_inside(Bits *bits, const int32_t *seen, int64_t num_seen, int64_
     return 0;
 }
 
-/* Reads a set of `size` ids that is coded with those before it. Its ids go to `ids`, unless that is NULL, and those
- * that are not yet among the seen are put there, if they `are_needed`. -1 if it is damaged. */
+/* Reads a set of `size` ids that is coded with those before it into `ids`, unless that is NULL. If they `are_needed`,
+ * ids that were not seen yet are merged into the seen ones. -1 if it is damaged. */
 static int read_with(Bits *bits, const Code *code, const RowOfSets *row, int64_t *num_seen, int64_t size, int32_t *ids,
                      int are_needed) {
     int64_t num_others = size;
@@ -300,7 +300,7 @@ int64_t read_row(const Sets *sets, uint64_t start, Py_ssize_t last, const RowOfS
         if (code->others_width >= 0) {
             failed = read_with(&bits, code, row, &num_seen, size, target, is_needed);
         } else {
-            if ((size_t)size > sets->codes.room && is_needed) return -1; /* what is coded with it has other symbols */
+            if ((size_t)size > sets->codes.room && is_needed) return -1; /* the sets coded with it have other symbols */
             failed = read_gaps(&bits, code, size, target ? target : is_needed ? row->seen : NULL);
             if (target && is_needed) memcpy(row->seen, target, (size_t)size * sizeof(int32_t));
             num_seen = size;
@@ -330,9 +330,9 @@ int take_words_of_sets(Call *call, Sets *sets) {
 /* read_sets(parameters, level_starts, levels, words, num_bits, *starts, rows, feature, own_ids, begin, headers, indptr,
  *           ids) -> rows done
  *
- * `starts` are the arguments of `take_ascending`: the bit at which each row begins. Goes on at number `begin` of
- * `rows`, int64[m], and stops before one whose ids might not fit. `headers` is int32[m], `indptr` int64[m + 1]. What
- * is read as `s` is `own_ids[s]` to the feature, int32, if that is given. */
+ * `starts` are the arguments of `take_ascending`: the bit at which each row begins. Starts at number `begin` of
+ * `rows`, int64[m], and stops before a row whose ids might not fit. `headers` is int32[m], `indptr` int64[m + 1]. If
+ * `own_ids`, int32, is given, the feature's own id of a coded `s` is `own_ids[s]`. */
 KERNEL_FUNCTION(read_sets) {
     Array rows, own_ids, headers, indptr, ids;
     Py_ssize_t feature, begin;
@@ -360,7 +360,7 @@ KERNEL_FUNCTION(read_sets) {
     uint64_t next = i < m ? get_ascending(&sets.starts, number[i]) : 0;
     for (; i < m; i++) {
         uint64_t start = next;
-        if (i + 1 < m) { /* its first words are on their way while those of this one are read */
+        if (i + 1 < m) { /* prefetch its first words while this row is read */
             next = get_ascending(&sets.starts, number[i + 1]);
             if (next < sets.num_bits) PREFETCH(sets.words + (next >> 6));
         }

@@ -1,7 +1,7 @@
 /* Reads of one entity from prepared rows: where its row is, what a feature of it has, and answers as arrays.
  *
- * Nothing here raises for what a file has in it: a read that meets a block which was not checked yet, or something
- * damaged, returns None, and its caller reads the slow way, which checks the block and says what is wrong. */
+ * Nothing here raises because of the content of a file. A read that meets an unchecked or damaged block returns None.
+ * Its caller then reads the slow way, which checks the block and says what is wrong. */
 
 #include <stdlib.h>
 
@@ -39,7 +39,7 @@ void arena_free(Arena *arena) {
 
 /* -- where an entity's row is ------------------------------------------------------------------------ */
 
-/* Whether what lies between a sample and the next one was checked; with samples of zeros, of the lows too. */
+/* Whether everything between a sample and the next one was checked; with samples of zeros, the lows too. */
 static int is_sample_checked(const CheckedAscending *checked, uint64_t sample) {
     if (!checked->highs.unchecked && !checked->lows.unchecked && !checked->samples.unchecked) return 1;
     const Ascending *numbers = &checked->numbers;
@@ -72,7 +72,7 @@ uint64_t get_checked(const CheckedAscending *checked, int64_t place) {
     return get_ascending(&checked->numbers, place);
 }
 
-/* The place of a hash among so many that ascend, or NO_ROW. */
+/* The place of a hash among ascending ones, or NO_ROW. */
 static int64_t find_hash(const uint64_t *hashes, int64_t number, const uint64_t *hash) {
     int64_t low = 0, high = number;
     while (low < high) {
@@ -90,7 +90,7 @@ int64_t find_exact(const Prepared *rows, const uint64_t *hash) { return find_has
 
 int64_t find_listed(const Layer *layer, const uint64_t *hash) { return find_hash(layer->hashes, layer->num_hashes, hash); }
 
-/* The newest timestamp that a row with this one may have; 0 or REFUSED. */
+/* The newest timestamp that a row in this bucket may have; 0 or REFUSED. */
 static int newest_of(const Prepared *rows, int64_t timestamp, int64_t *newest) {
     *newest = timestamp;
     if (!rows->num_buckets) return 0;
@@ -196,9 +196,9 @@ int locate(const Prepared *stack, const uint64_t *hash, int64_t expire_before, P
     return ABSENT;
 }
 
-/* -- what a feature of it has ------------------------------------------------------------------------ */
+/* -- the values of its features ---------------------------------------------------------------------- */
 
-/* All sets of the row that are wanted, once; 0 or REFUSED. */
+/* Reads all wanted sets of the row, once; 0 or REFUSED. */
 static int read_sets_of(Place *place, Arena *arena) {
     enum { EXPECTED_IDS = 256 };
     const Prepared *rows = place->layer->rows;
@@ -363,7 +363,7 @@ int resolve(const Feature *feature, Arena *arena, Content *content) {
     return 0;
 }
 
-/* -- answers: None if the read is refused, False of an entity without a row ---------------------------- */
+/* -- answers: None if the read is refused, False for an entity without a row --------------------------- */
 
 int take_question(Call *call, uint64_t *hash, int64_t *expire_before) {
     Array bytes;

@@ -22,8 +22,8 @@ static int is_number_of_slots(Py_ssize_t num_slots) {
 
 /* band_rows(hashes, values, num_slots, coefficients, results, left) -> rows left over
  *
- * Brings the equations of rows into a triangle: slot i has one that begins there, `coefficients[i]`, or 0 if it has
- * none, and `results[i]`. `left`, uint8[n], is 1 for a row whose equation contradicts those before it. */
+ * Brings the equations of rows into triangular form: slot i has one that begins there, `coefficients[i]` and
+ * `results[i]`, or 0 if there is none. `left`, uint8[n], is 1 for a row whose equation contradicts those before it. */
 KERNEL_FUNCTION(band_rows) {
     Array hashes, values, coefficients, results, left;
     Py_ssize_t num_slots, count = 0;
@@ -36,7 +36,7 @@ KERNEL_FUNCTION(band_rows) {
     for (Py_ssize_t row = 0; row < hashes.length; row++) {
         uint64_t hash = ((const uint64_t *)hashes.data)[row], value = ((const uint64_t *)values.data)[row];
         uint64_t slot = start_of(hash, (uint64_t)num_slots), own = coefficients_of(hash);
-        while (own && of_slot[slot]) { /* what is left of `own` lies within the slots, as that of each slot does */
+        while (own && of_slot[slot]) { /* the rest of `own` is within the slots, as for each slot */
             own ^= of_slot[slot];
             value ^= result_of[slot];
             if (own) {
@@ -58,8 +58,8 @@ KERNEL_FUNCTION(band_rows) {
 
 /* solve_slots(coefficients, results, width, words)
  *
- * From the last slot on, the numbers of `width` bits with which all equations hold. Bit j of those of 64 slots is
- * `words[slot / 64 * width + j]`; behind them is one more stretch, which is zero. `results` has any number where a
+ * From the last slot to the first, the numbers of `width` bits that satisfy all equations. Bit j of those of 64 slots is
+ * `words[slot / 64 * width + j]`; after them is one more stretch, which is zero. `results` has any number where a
  * slot has no equation. */
 KERNEL_FUNCTION(solve_slots) {
     Array coefficients, results, words;
@@ -71,7 +71,7 @@ KERNEL_FUNCTION(solve_slots) {
         return refuse(DO_NOT_FIT);
     const uint64_t *of_slot = coefficients.data, *result_of = results.data;
     Py_BEGIN_ALLOW_THREADS
-    uint64_t windows[64] = {0}; /* of each bit, those of the 64 slots from the current one on */
+    uint64_t windows[64] = {0}; /* each bit of the 64 slots from the current one on */
     for (Py_ssize_t slot = num_slots - 1; slot >= 0; slot--) {
         for (Py_ssize_t j = 0; j < width; j++) {
             uint64_t window = windows[j] << 1; /* the slot's own bit is its lowest */
@@ -87,7 +87,7 @@ KERNEL_FUNCTION(solve_slots) {
 
 /* look_up(words, width, num_slots, hashes, out)
  *
- * The number of each hash, uint64[n]: of any hash, the parity of its coefficients and each bit of its slots. */
+ * The number of each hash, uint64[n]: the parity of its coefficients with each bit of its slots. */
 KERNEL_FUNCTION(look_up) {
     Array words, hashes, out;
     Py_ssize_t width, num_slots;

@@ -2,7 +2,7 @@
 
 #include "prepared.h"
 
-/* Where the windows of one entity begin, and how far their words are rotated. */
+/* Where the windows of one entity begin, and by how much their words are rotated. */
 typedef struct {
     uint64_t starts[MAX_NUM_HASHES];
     uint32_t rotations[MAX_NUM_HASHES];
@@ -50,7 +50,7 @@ static inline void place_windows(uint64_t num_words, const uint64_t *salt, const
 AND_WINDOWS(and_windows_128)
 static void (*and_windows)(const uint64_t *, const Windows *, int, Py_ssize_t, uint64_t *) = and_windows_128;
 
-/* The same of hashes in groups: `masks` has ones for the symbols that do without the hashes of all groups but the first,
+/* The same for hashes in groups: `masks` has ones for the symbols that skip the hashes of all groups but the first,
  * `stride` words for each group; hashes of group g end before `ends[g]`. */
 #define AND_MASKED(NAME)                                                                                        \
     static void NAME(const uint64_t *words, const Windows *windows, const int64_t *ends, int num_groups,        \
@@ -112,32 +112,32 @@ void kernel_choose_width(void) {}
 
 static inline void prefetch_windows(const uint64_t *words, const Windows *windows, int num_hashes,
                                     Py_ssize_t num_words) {
-    Py_ssize_t lines = num_words < 32 ? (num_words + 7) / 8 : 4; /* the hardware sees a stream by then */
+    Py_ssize_t lines = num_words < 32 ? (num_words + 7) / 8 : 4; /* by then the hardware prefetches the stream */
     for (int j = 0; j < num_hashes; j++)
         for (Py_ssize_t line = 0; line < lines; line++)
             PREFETCH(words + windows->starts[j] + 8 * line);
 }
 
-/* Gives the answers of entity after entity, while the windows of the next are on their way to the cache. */
+/* Returns the answers entity by entity, and prefetches the windows of the next. */
 typedef struct Reader {
     const uint64_t *words, *hashes;
     uint64_t num_words_of_table, first_word, salt[2];
     Py_ssize_t num_table_words; /* with the repeated head */
     Py_ssize_t num_entities, num_symbols, num_words;
     int num_hashes;
-    const int64_t *firsts; /* of each hash, the first symbol that it is used for; NULL if it is for all */
+    const int64_t *firsts; /* first symbol covered by each hash; NULL if every hash covers all */
     /* Hashes in groups, of which all but the first leave out symbols by the cluster of the entity; masks are NULL if
-     * they do not: [clusters][num_groups - 1][num_words], ones for symbols that do without the hashes of the group. */
+     * they do not: [clusters][num_groups - 1][num_words], ones for symbols that skip the hashes of the group. */
     const uint64_t *masks;
     const int32_t *clusters; /* of each entity */
-    const int64_t *ends;     /* of groups, the hash behind the last one */
+    const int64_t *ends;     /* of groups, the hash after the last one */
     int num_groups;
     const uint8_t *wanted; /* whether an entity is to be answered; NULL if all are */
-    uint64_t last_word;    /* masks what lies behind the last symbol */
+    uint64_t last_word;    /* masks the bits after the last symbol */
     Windows windows[2];
 } Reader;
 
-/* Not inlined, GCC 12 takes its stores for dead (-fipa-modref). */
+/* If it is not inlined, GCC 12 removes its stores as dead (-fipa-modref). */
 static ALWAYS_INLINE void look_ahead(Reader *reader, Py_ssize_t entity) {
     if (entity >= reader->num_entities) return;
     Windows *windows = &reader->windows[entity & 1];
@@ -148,7 +148,7 @@ static ALWAYS_INLINE void look_ahead(Reader *reader, Py_ssize_t entity) {
 
 static inline Py_ssize_t words_for(int64_t num_symbols) { return (Py_ssize_t)((num_symbols + 63) / 64); }
 
-/* Each word with the hashes that are for all of its symbols; then hashes that are for some symbols of a word. */
+/* First the hashes that cover all symbols of a word; then those that cover some. */
 static void and_suffixes(const Reader *reader, const Windows *windows, uint64_t *answers) {
     const int64_t *firsts = reader->firsts;
     for (int j = 0; j < reader->num_hashes; j++) {
@@ -191,14 +191,14 @@ static void read_entity(const Reader *reader, Py_ssize_t entity, uint64_t *answe
     read_windows(reader, &reader->windows[entity & 1], masks, answers);
 }
 
-/* Whether there can be so many hashes; else with an exception. */
+/* Whether the number of hashes is allowed; if not, sets an exception. */
 static int is_number_of_hashes(Py_ssize_t num_hashes) {
     if (num_hashes >= 1 && num_hashes <= MAX_NUM_HASHES) return 1;
     PyErr_Format(PyExc_ValueError, "%zd hashes; a fact has 1 to %d", num_hashes, MAX_NUM_HASHES);
     return 0;
 }
 
-/* Whether the first symbols of hashes ascend from 0 within the symbols, or are not given; else with an exception. */
+/* Whether the first symbols of hashes ascend from 0 within the symbols, or are not given; if not, sets an exception. */
 static int are_firsts(const Array *firsts, Py_ssize_t num_hashes, Py_ssize_t num_symbols) {
     const int64_t *first = firsts->data;
     if (!first) return 1;
@@ -209,8 +209,8 @@ static int are_firsts(const Array *firsts, Py_ssize_t num_hashes, Py_ssize_t num
     return fits;
 }
 
-/* Whether the hashes are in groups with masks for each cluster of entities, or no masks are given; else with an
- * exception. */
+/* Whether the hashes are in groups with masks for each cluster of entities, or no masks are given; if not,
+ * sets an exception. */
 static int take_masks(Reader *reader, Call *call) {
     Array ends, masks, clusters;
     if (take(call, "8?8?4?", &ends, &masks, &clusters) < 0) return 0;
@@ -231,11 +231,11 @@ static int take_masks(Reader *reader, Call *call) {
     return fits;
 }
 
-/* Takes the arguments that all reads begin with:
+/* Takes the arguments with which all reads begin:
  *
  *     words, num_words, salt, salt, hashes, first_word, num_symbols, num_hashes, firsts, ends, masks, clusters
  *
- * 0, or -1 with an exception. Nothing outside the arrays is touched when it is 0. */
+ * 0, or -1 with an exception. After 0, nothing outside the arrays is accessed. */
 static int take_reader(Reader *reader, Call *call) {
     Array words, hashes, firsts;
     Py_ssize_t table_words, first_word, num_symbols, num_hashes;
@@ -304,7 +304,7 @@ static int is_worth_releasing(const Reader *reader, Py_ssize_t begin) {
 /* possible_symbols(words, num_words, salt, salt, hashes, first_word, num_symbols, num_hashes, firsts, ends, masks,
  *                  clusters, wanted, begin, indptr, ids) -> entities done
  *
- * Goes on at entity `begin` and stops before one whose ids might not fit. */
+ * Starts at entity `begin` and stops before one whose ids might not fit. */
 KERNEL_FUNCTION(possible_symbols) {
     Reader reader;
     Array indptr, ids;
@@ -387,7 +387,7 @@ KERNEL_FUNCTION(contains) {
         (symbols.length != per_entity && symbols.length != n * per_entity))
         return refuse(DO_NOT_FIT);
     Py_ssize_t stride = symbols.length == per_entity ? 0 : per_entity;
-    /* Many questions are cheaper to answer from the whole row, few from the bits they are about. */
+    /* Many questions are cheaper to answer from the whole row, a few from their own bits. */
     int whole_rows = per_entity * 4 > reader.num_words;
     Py_ssize_t steps = n * reader.num_hashes * (whole_rows ? reader.num_words / 4 + 1 : per_entity * 4) + n * per_entity;
     PyThreadState *state = steps > WORTH_RELEASING_GIL ? PyEval_SaveThread() : NULL;
@@ -415,7 +415,7 @@ KERNEL_FUNCTION(contains) {
 /* scores(words, num_words, salt, salt, hashes, first_word, num_symbols, num_hashes, firsts, ends, masks, clusters, wanted,
  *        weights, out)
  *
- * `weights` is float64[num_symbols]; added to `out`, float64[n], is the sum of those of the entity's symbols. */
+ * `weights` is float64[num_symbols]. Adds the sum of the weights of each entity's symbols to `out`, float64[n]. */
 KERNEL_FUNCTION(scores) {
     Reader reader;
     Array weights, out;
@@ -442,7 +442,7 @@ KERNEL_FUNCTION(scores) {
 /* touch_blocks(words, num_words, salt, salt, hashes, first_word, num_symbols, num_hashes, firsts, ends, masks, clusters,
  *              block_words, unchecked, touched) -> count
  *
- * Marks in `touched` the blocks which a read would use and which are marked in `unchecked`, uint8[blocks] both. */
+ * Marks in `touched` the blocks that a read would use and that are marked in `unchecked`, both uint8[blocks]. */
 KERNEL_FUNCTION(touch_blocks) {
     Reader reader;
     Array unchecked, touched;
@@ -472,7 +472,7 @@ KERNEL_FUNCTION(touch_blocks) {
  *           num_hashes, firsts)
  *
  * Sets the bits of those windows that begin in words [first, first + num_words_of_part) of the table. `part` are
- * these words, and behind them those onto which their windows run on. Row i has the symbols `symbols[indptr[i] :
+ * these words, and after them those that their windows run into. Row i has the symbols `symbols[indptr[i] :
  * indptr[i + 1]]`, unsigned integers, `narrow` ones of 2 bytes or `wide` ones of 4, each `first_symbol` less than in
  * the table, as are those of `firsts`; its hash is number `places[i]`, int32. `firsts` as above, as few as the symbols
  * of the facts. */
@@ -505,7 +505,7 @@ KERNEL_FUNCTION(add_facts) {
         if (starts[i] == starts[i + 1]) continue;
         place_windows((uint64_t)num_words, salt, (const uint64_t *)hashes.data + 2 * (Py_ssize_t)keys[i], 0,
                       (int)num_hashes, &windows);
-        /* First all words are asked for, then they are changed: their cache misses overlap. */
+        /* All words are prefetched before they are changed, so that cache misses overlap. */
         for (int change = 0; change < 2; change++) {
             for (int j = 0; j < num_hashes; j++) {
                 uint64_t place = windows.starts[j] - (uint64_t)first;

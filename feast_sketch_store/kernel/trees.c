@@ -3,7 +3,7 @@
 #include "kernel.h"
 
 #define NUM_NODES 330 /* shares by concentrations */
-#define MOST_TOLD 16 /* counts of as many and fewer are split by a table of each */
+#define MOST_TOLD 16 /* each count up to this one has a table of splits */
 #define SMALL (MOST_TOLD + 2)
 #define NUM_LARGE 6
 #define LARGE 66
@@ -12,7 +12,7 @@
 #define CAP 12
 #define NUM_OF_CLASS ((CAP + 1) * (CAP + 2) / 2)
 #define NUM_CONTEXTS (3 * 8 * NUM_OF_CLASS)
-#define MOST_MASS (1 << 24) /* of which one symbol is found at once */
+#define MOST_MASS (1 << 24) /* below which one symbol is found at once */
 #define DEEPEST 64
 #define LEAST_RANGE 0x80000000u
 
@@ -35,8 +35,8 @@ typedef struct {
     const uint16_t *small, *large;
 } Trees;
 
-/* The distinct ids of a row that were seen, ascending, and of each whether the set right before has it, 1, and
- * whether one before that has it, 2. */
+/* The distinct ids of a row that were seen, ascending, with 1 for each that the set right before has, plus 2 if an
+ * earlier one has it. */
 typedef struct {
     int32_t *ids, *others;
     uint8_t *marks;
@@ -89,7 +89,7 @@ static int take_union(Call *call, const Trees *trees, Union *seen) {
     return 0;
 }
 
-/* Puts ids among those that were seen; both ascend and there is room for them all. -1 if one is there already. */
+/* Merges ids into those that were seen; both ascend and there is room for all. -1 if one is there already. */
 static int add_seen(Union *seen, const int32_t *ids, int64_t number) {
     int64_t i = seen->number - 1, k = number - 1, place = seen->number + number;
     seen->number = place;
@@ -114,7 +114,7 @@ static inline int large_class(int64_t number) {
 /* Where a bin of counts begins; those from `least` to `most` are possible. */
 static inline int64_t bin_start(int64_t bin, int64_t number, int bins) { return (bin * (number + 1) + bins - 1) / bins; }
 
-/* The place among the contexts of a class of `ones` members among `seen` ids. */
+/* The context, within its class, of `ones` members among `seen` ids. */
 static inline int64_t place_of(int64_t seen, int64_t ones) {
     if (seen > CAP) {
         ones = (2 * ones * CAP + seen) / (2 * seen);
@@ -128,7 +128,7 @@ static inline uint32_t share_of(const Tree *tree, const Union *seen, int64_t pla
     return tree->contexts[kind * NUM_OF_CLASS + place_of(place, ones)];
 }
 
-/* The bucket of a size, and how many lower bits tell it inside of the bucket. */
+/* The bucket of a size, and how many lower bits distinguish it inside the bucket. */
 static inline int size_bucket(int64_t size, int *rest) {
     *rest = 0;
     if (size < 8) return (int)size;
@@ -175,7 +175,7 @@ static void encode(Encoder *coder, uint64_t before, uint64_t own, uint64_t all) 
     }
 }
 
-/* The shortest bits all of whose continuations stand for the row. */
+/* The shortest bits that identify the row, whatever follows. */
 static void finish(Encoder *coder) {
     for (int length = 0; length <= 32; length++) {
         uint64_t step = 1ull << (32 - length), value = (coder->low + step - 1) / step * step;
@@ -264,7 +264,7 @@ static void encode_row(Encoder *coder, const Trees *trees, Union *seen, const in
  *             words, ends)
  *
  * `headers` are int32[n, F]; segment `row * F + feature` of the CSR matrix `indptr`, int64[n * F + 1], and `ids`,
- * int32, are the ids of a set, ascending. `ends` becomes the bit behind each row, int64[n]; `words` are written if
+ * int32, are the ids of a set, ascending. `ends` becomes the bit after each row, int64[n]; `words` are written if
  * there are any, so that a first call finds out how many it takes. */
 KERNEL_FUNCTION(write_trees) {
     Array headers, indptr, ids, words, ends;
@@ -297,7 +297,7 @@ KERNEL_FUNCTION(write_trees) {
 
 /* -- reading ------------------------------------------------------------------------------------------ */
 
-/* The words end with two that may be read and are not used. */
+/* The last two words may be read and are not used. */
 typedef struct {
     const uint64_t *words;
     uint64_t bit, limit;
@@ -324,7 +324,7 @@ static ALWAYS_INLINE void consume(Decoder *coder, uint32_t before, uint32_t own,
     }
 }
 
-/* A number below `all`, each of which is as likely. */
+/* A number below `all`; all are equally likely. */
 static inline uint32_t decode_flat(Decoder *coder, uint32_t all) {
     uint32_t unit = coder->range / all, number = coder->value / unit;
     if (number >= all) number = all - 1;
@@ -350,7 +350,7 @@ static int64_t decode_size(Decoder *coder, const Tree *tree) {
     return base + decode_flat(coder, 1u << rest);
 }
 
-/* One symbol from `low` to below `high`, by its share of the mass. */
+/* A symbol from `low` to below `high`, by its share of the mass. */
 static ALWAYS_INLINE int64_t decode_one(Decoder *coder, const int64_t *mass, int64_t low, int64_t high) {
     uint32_t all = (uint32_t)(mass[high] - mass[low]), unit = coder->range / all, number = coder->value / unit;
     if (number >= all) number = all - 1;
@@ -388,7 +388,7 @@ static ALWAYS_INLINE int64_t decode_left(Decoder *coder, const Trees *trees, int
     return end - first > 1 ? first + decode_flat(coder, (uint32_t)(end - first)) : first;
 }
 
-/* The ids of a set go to `ids`. -1 if they are damaged. */
+/* Reads the ids of a set into `ids`. -1 if they are damaged. */
 static int decode_ids(Decoder *coder, const Trees *trees, const Tree *tree, int64_t number, int32_t *ids) {
     struct {
         int64_t low, high, number;
@@ -420,7 +420,7 @@ static int decode_ids(Decoder *coder, const Trees *trees, const Tree *tree, int6
     }
 }
 
-/* Reads the sets of a row up to feature `last`, whose ids go to `ids`, of which there are `*size`. -1 if they are
+/* Reads the sets of a row up to feature `last`, and the ids of that one into `ids`; there are `*size`. -1 if they are
  * damaged. */
 static int decode_row(Decoder *coder, const Trees *trees, Py_ssize_t last, Union *seen, int32_t *ids, int32_t *header,
                       int64_t *size) {
@@ -463,7 +463,7 @@ static int decode_row(Decoder *coder, const Trees *trees, Py_ssize_t last, Union
 /* read_trees(parameters, symbol_starts, mass, nodes, classes, sizes, contexts, small, large, words, num_bits, *starts,
  *            rows, feature, own_ids, begin, headers, indptr, ids) -> rows done
  *
- * As `read_sets` in sets.c, of what `write_trees` wrote. */
+ * Like `read_sets` in sets.c, for what `write_trees` wrote. */
 KERNEL_FUNCTION(read_trees) {
     Array words, rows, own_ids, headers, indptr, ids;
     Py_ssize_t feature, begin, num_bits;

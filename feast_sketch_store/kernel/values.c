@@ -48,7 +48,7 @@ KERNEL_FUNCTION(index_int64) {
     Py_RETURN_NONE;
 }
 
-/* find_int64(values, seed, slots, wanted, out): the ids of int64 values, int32; -1 of one that is not there. */
+/* find_int64(values, seed, slots, wanted, out): the ids of int64 values, int32; -1 for one that is not there. */
 KERNEL_FUNCTION(find_int64) {
     Array values, slots, wanted, out;
     uint64_t seed;
@@ -97,13 +97,13 @@ KERNEL_FUNCTION(index_bytes) {
     Py_RETURN_NONE;
 }
 
-/* find_bytes(offsets, data, seed, slots, wanted_offsets, wanted_data, out): as find_int64. */
+/* find_bytes(offsets, data, seed, slots, wanted_offsets, wanted_data, out): like find_int64. */
 KERNEL_FUNCTION(find_bytes) {
     Array offsets, data, slots, wanted_offsets, wanted_data, out;
     uint64_t seed;
     Strings wanted;
     if (take(call, "81w4814!.", &offsets, &data, &seed, &slots, &wanted_offsets, &wanted_data, &out) < 0) return NULL;
-    const int64_t *starts = offsets.data; /* of values; those were checked when they were indexed, or are below */
+    const int64_t *starts = offsets.data; /* of values; checked when these were indexed, or below */
     Py_ssize_t num_values = offsets.length - 1;
     int fits = num_values >= 0 && as_strings(&wanted, &wanted_offsets, &wanted_data) && out.length == wanted.length &&
                is_index_of(&slots, num_values);
@@ -141,7 +141,7 @@ KERNEL_FUNCTION(find_bytes) {
 /* -- rows of ids ------------------------------------------------------------------------------------- */
 
 static void sort_ids(int32_t *ids, int64_t count) {
-    if (count > 64) { /* heap sort: no row is so ordered that it takes long */
+    if (count > 64) { /* heap sort: no order of a row makes it slow */
         for (int64_t start = count / 2, end = count; end > 1;) {
             int32_t sifted;
             if (start) {
@@ -169,8 +169,8 @@ static void sort_ids(int32_t *ids, int64_t count) {
     }
 }
 
-/* sort_rows(indptr, ids): sort each row of ids, int32, in place and drop repetitions; indptr, int64[n + 1], becomes
- * that of what is left. */
+/* sort_rows(indptr, ids): sort each row of ids, int32, in place and drop repetitions. indptr, int64[n + 1], becomes
+ * that of the remaining ids. */
 KERNEL_FUNCTION(sort_rows) {
     Array indptr, ids;
     if (take(call, "8!4!.", &indptr, &ids) < 0) return NULL;
@@ -201,7 +201,7 @@ typedef struct {
     int is_collection, is_packed;
 } Field;
 
-/* Bytes of a list or set message, and of a Value, whose elements take `size` bytes. */
+/* Bytes of a list or set message, and of a Value, with elements of `size` bytes. */
 static inline int64_t list_size(const Field *field, int64_t size) {
     return field->is_packed && size ? 1 + size_of_varint((uint64_t)size) + size : size;
 }
@@ -249,7 +249,7 @@ KERNEL_FUNCTION(encode_values) {
     int fits = fragments.length >= 0 && indptr.length == n + 1 && ends.length == n + 1 && starts[0] >= 0 &&
                starts[n] <= ids.length;
     for (Py_ssize_t i = 0; fits && i < n; i++) fits = starts[i] <= starts[i + 1];
-    /* Only the fragments that are used are checked: there may be a million. */
+    /* Only the fragments in use are checked: there may be a million. */
     for (int64_t i = fits ? starts[0] : 0; fits && i < starts[n]; i++)
         fits = id[i] >= 0 && id[i] < fragments.length && fragments.offsets[id[i]] >= 0 &&
                length_of(&fragments, id[i]) >= 0 && fragments.offsets[id[i] + 1] <= data.length;
@@ -285,7 +285,7 @@ KERNEL_FUNCTION(encode_values) {
             const uint8_t *fragment = fragments.data + fragments.offsets[id[i]];
             int64_t length = length_of(&fragments, id[i]);
             if (length <= 16 && stop - place >= 16 && data_stop - fragment >= 16)
-                memcpy(place, fragment, 16); /* of a fixed size, so no call; what is too much is overwritten */
+                memcpy(place, fragment, 16); /* a fixed size, so it is not a call; excess bytes are overwritten */
             else
                 memcpy(place, fragment, (size_t)length);
             place += length;

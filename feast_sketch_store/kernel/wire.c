@@ -1,9 +1,9 @@
-/* The row of one entity in protobuf's wire format: as Values, or as vectors of a response; codecs.py and
+/* The row of one entity in protobuf's wire format, as Values or as vectors of a response; codecs.py and
  * adapter/responses.py have the layouts. */
 
 #include "prepared.h"
 
-/* What there is to write of a feature. */
+/* A feature to be written. */
 typedef struct {
     const Feature *feature;
     Content content;
@@ -112,13 +112,13 @@ static uint8_t *write_value(uint8_t *place, const Part *part) {
 
 static inline int64_t size_of_field(int64_t size) { return 1 + size_of_varint((uint64_t)size) + size; }
 
-/* Finds the row and measures its features, a part each; FOUND, ABSENT or REFUSED. */
+/* Finds the row and measures its features, one part each; FOUND, ABSENT or REFUSED. */
 static int read_parts(const Prepared *stack, const uint64_t *hash, int64_t expire_before, Arena *arena, Place *place,
                       Part *parts) {
     Py_ssize_t number = stack->layers[0].rows->num_features;
     int status = locate(stack, hash, expire_before, place);
     if (status == ABSENT) memset(parts, 0, sizeof(Part) * (size_t)number);
-    if (status != FOUND) return status == ABSENT ? ABSENT : REFUSED; /* the usual way tells what has expired */
+    if (status != FOUND) return status == ABSENT ? ABSENT : REFUSED; /* the usual way says what has expired */
     for (Py_ssize_t f = 0; f < number; f++) {
         parts[f].feature = place->layer->rows->features + f;
         if (measure(parts + f, place, arena) < 0) return REFUSED;
@@ -126,7 +126,7 @@ static int read_parts(const Prepared *stack, const uint64_t *hash, int64_t expir
     return FOUND;
 }
 
-/* row(hash, expire_before) -> (timestamp, states, message), or False of an entity without a row, or None
+/* row(hash, expire_before) -> (timestamp, states, message), or False for an entity without a row, or None
  *
  * `message` has the Value of each feature as an element of field 1, `states` a byte for each. */
 PREPARED_METHOD(row) {
@@ -182,13 +182,13 @@ static int64_t write_timestamp(uint8_t *place, int64_t microseconds) {
     return place - first;
 }
 
-/* The timestamp of an entity's row in wire format; nothing if it has none. */
+/* The timestamp of an entity's row in wire format; empty without a row. */
 typedef struct {
     int64_t moment_size;
     uint8_t moment[32];
 } Moment;
 
-/* Bytes of a vector of a feature; of entity `i` there are `parts[i * stride]`. */
+/* Bytes of the vector of a feature; the part of entity `i` is `parts[i * stride]`. */
 static int64_t size_of_vector(const Part *parts, const Moment *moments, Py_ssize_t n, Py_ssize_t stride) {
     int64_t size = size_of_field(n);
     for (Py_ssize_t i = 0; i < n; i++)
@@ -213,9 +213,9 @@ static uint8_t *write_vector(uint8_t *place, const Part *parts, const Moment *mo
 
 /* vectors(hashes, expire_before, statuses, max_size) -> (message, number of values that are present, number of rows), or None
  *
- * The message has a vector of all entities, of which `hashes` has 16 bytes each, for each feature, as elements of
- * field 2. `statuses` are FieldStatus by state, a byte each of which the first is that of a feature which is not
- * there. It is refused if a vector would be longer than `max_size`, for the usual way to say so. */
+ * The message has, for each feature, a vector of all entities, as elements of field 2; `hashes` has 16 bytes for each
+ * entity. `statuses` has the FieldStatus of each state, a byte each, the first for a missing feature. The read is
+ * refused if a vector would be longer than `max_size`; the usual way then says so. */
 PREPARED_METHOD(vectors) {
     Array hashes, statuses;
     Py_ssize_t expire_before, max_size;

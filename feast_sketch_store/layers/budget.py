@@ -56,9 +56,9 @@ class FeatureBudget:
         fifteenth of it.
     cuts : of membership features that lose some values.
     may_be_columns : scalars that a filter holds only while they have few distinct values.
-    semantics : how rows of an entity came together; the layer tells it.
+    semantics : how rows of an entity came together; the layer has it.
     is_static : whether the rows are to be in a static function; the features are then all scalars with ids.
-    since : microseconds since 1970, before which rows were left out; the layer tells it, if its rows do not
+    since : microseconds since 1970, before which rows were left out; the layer has it, if its rows do not
         replace each other.
     lists_rows : whether the layer has to list its rows, because other layers of the same view do.
     """

@@ -44,7 +44,7 @@ def formulas_from(
         if name in formulas or not {name, *sources} <= codecs.keys():
             raise ValueError(f"the formula of {name!r} is there twice, or of features that the layer lacks")
         if not all(codecs[source].is_collection and not codecs[source].may_repeat for source in sources):
-            raise ValueError(f"the formula of {name!r} is of features that are no sets")
+            raise ValueError(f"the formula of {name!r} is of features that are not sets")
         formulas[name] = Formula(
             codecs[name],
             kind,

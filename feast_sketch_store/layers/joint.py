@@ -88,7 +88,8 @@ def is_numbered(codec: FeatureCodec) -> bool:
 class JointVocabularies:
     """The numbering for all layers, and whether their rows have to be listed because of it.
 
-    ``vocabularies`` lack scalars with so many values that they become columns: there values have no ids.
+    ``vocabularies`` lack scalars with too many values for a vocabulary: they become columns, whose
+    values have no ids.
     """
 
     vocabularies: Mapping[str, Vocabulary]

@@ -1,7 +1,7 @@
 """Listed rows: the entities of a layer one by one, for structures that are read by numbers of rows.
 
 The entities are listed by fingerprints in ascending order. In the same order stand timestamps, the states of
-features whose structure does not tell them, and what structures keep of each row.
+features whose structure does not know them, and what structures keep of each row.
 """
 
 from collections.abc import Collection, Mapping, Sequence

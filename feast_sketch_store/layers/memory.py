@@ -25,7 +25,7 @@ from feast_sketch_store.structures.set_columns import SETS, SetColumns
 _TRIAL_FACTS = 1 << 20
 _TRIAL_ROWS = 1 << 12
 _TRIAL_ERROR = 0.01  # about, of the bits of sets that were coded for some of the rows
-_TREE_BYTES = 1.25  # of a value, at most about; a count tree has as much to tell beside its codes
+_TREE_BYTES = 1.25  # of a value, at most about; a count tree has as many parameters beside its codes
 
 
 def fit_to_memory(feature: CollectedFeature, goal: Goal, list_bytes: float, *, may_cut: bool = True) -> Goal:

@@ -34,7 +34,7 @@ from feast_sketch_store.structures.symbols import words_for
 class Kept:
     """How features are kept: the offer that is taken of each, and whether the rows are listed.
 
-    If they are not, ``holder`` is the kind of the structure that tells of them.
+    If they are not, ``holder`` is the kind of the structure that records them.
     """
 
     offers: Mapping[str, Offer]
@@ -73,7 +73,7 @@ class LayerPlan:
         self._may_list = bool(budget.may_be_columns) and all(g.may_choose for g in self._goals.values())
 
     def choose_offers(self, growth: float) -> Kept:
-        """The smallest way to keep every target, if a table has to be so much larger than its sizing says.
+        """The smallest way to keep every target, if a table must exceed its sizing by ``growth``.
 
         Raises
         ------

@@ -50,7 +50,7 @@ def stack(
     wanted : a layer may lack some of the features.
     names : for each layer, int32[V], what the ids of its first feature are called in answers; or None.
     shards : if entities are divided by the highest bits of their hashes, how many layers each part has, one
-        part behind the other; None of a part that is not to be read.
+        part after the other; None of a part that is not to be read.
 
     Returns
     -------

@@ -199,7 +199,7 @@ class ShapedRows(Presence):
 
 
 def shapes_from(description: Mapping[str, Any], parts: Parts) -> tuple[list[Shapes], NDArray[np.int64]]:
-    """The shapes that a description and arrays tell, and the bounds of their buckets.
+    """The shapes that a description and arrays give, and the bounds of their buckets.
 
     Raises
     ------

@@ -135,7 +135,7 @@ class Shards:
 
     @property
     def formulas(self) -> Mapping[str, Formula]:
-        """How features that nobody writes follow from others. A view has them once, so layers agree."""
+        """How computed features follow from others. A view has them once, so layers agree."""
         return self.layers[0].formulas
 
     @property

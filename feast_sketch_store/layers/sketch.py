@@ -68,7 +68,7 @@ class SketchLayer:
     semantics : how rows of an entity came together, by the name of `view.semantics`.
     since : microseconds since 1970, before which rows were left out; told if they do not replace each other.
     checks : of arrays that are checked where they are read.
-    formulas : of features that nobody writes, how they follow from others.
+    formulas : of computed features: how they follow from others.
 
     Raises
     ------
@@ -313,7 +313,7 @@ class SketchLayer:
         Raises
         ------
         ValueError, KeyError, TypeError : the description and the arrays do not fit each other, or a structure
-            is of a kind that nobody registered.
+            is of a kind that is not registered.
         """
         parts = Parts(arrays, checks or {})
         structures = []

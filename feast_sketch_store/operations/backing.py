@@ -80,7 +80,7 @@ def refill(
 
 
 def differences(store: FeatureStore, view: str, num_rows: int = 1_000, seed: int | None = None) -> list[str]:
-    """What a sample of rows tells of the backing store, in sentences; none without backed features.
+    """What a sample of rows shows of the backing store, in sentences; none without backed features.
 
     Parameters
     ----------

@@ -57,7 +57,7 @@ def copy(
     ----------
     source, target : paths of stores, as in ``feature_store.yaml``; a URL is reached by its
         ``storage_options``.
-    confirm : is asked before rows of the target are dropped that the source lacks; None tells that the
+    confirm : is asked before rows of the target are dropped that the source lacks; None says that the
         target's rows cannot be read.
 
     Returns

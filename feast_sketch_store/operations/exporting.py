@@ -1,4 +1,4 @@
-"""Exports the metrics of a process that is no feature server, such as one that seals."""
+"""Exports the metrics of a process that is not a feature server, such as one that seals."""
 
 import importlib
 from collections.abc import Iterator

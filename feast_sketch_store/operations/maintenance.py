@@ -91,8 +91,8 @@ class ViewReport:
     the snapshot, which processes share, and the unsealed rows, which each keeps; ``structure_bytes`` what
     each structure takes of the snapshot, ``rows`` standing for the index of rows and their timestamps;
     ``disk_bytes`` all files of the view. ``snapshot_version`` is how many commits the snapshot covers;
-    ``is_pinned`` tells that reads are held at it, and all else here is told of it. ``kernel`` is ``compiled``
-    or ``numpy``.
+    ``is_pinned`` says that reads are held at it, and the rest is about it. ``kernel`` is ``compiled`` or
+    ``numpy``.
     """
 
     view: str
@@ -201,7 +201,7 @@ def _feature_report(shards: Shards, name: str, sampled_rate: float) -> FeatureRe
 
 
 def sampled_rates(shards: Shards, num_samples: int = _SAMPLES) -> tuple[float, dict[str, float]]:
-    """Ask layers about entities that nobody wrote.
+    """Ask layers about entities that were never written.
 
     Returns
     -------

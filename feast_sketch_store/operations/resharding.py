@@ -2,7 +2,7 @@
 
     fence      `shards.json` says that rows are moving; writers notice within a second or ten, and refuse
     fill       the rows that count, from the row logs there are, into the folder of new shards; sealed there
-    check      nobody wrote to the former shards after all
+    check      no process wrote to the former shards after all
     switch     `shards.json` names the new folder
 
 Readers go on with the former shards until they are started again with the new number. `vacuum` removes these.
@@ -40,7 +40,7 @@ def reshard(
     Parameters
     ----------
     num_shards : a power of two; 1 for a view that is not divided.
-    wait : lets so many seconds pass, until writers have noticed.
+    wait : waits this many seconds, until writers have noticed.
 
     Returns
     -------
@@ -48,7 +48,7 @@ def reshard(
 
     Raises
     ------
-    SettingsError : the view has so many shards already, or a feature cannot be in shards.
+    SettingsError : the view has this many shards already, or a feature cannot be in shards.
     StorageError : another process is sealing the view, or wrote to it in spite of all; nothing has changed.
     """
     online_store, table = online_store_of(store), any_feature_view(store, view)

@@ -32,7 +32,7 @@ _MAX_PROBLEMS = 100  # of one kind are worth telling
 class Verification:
     """How much was checked, and what is wrong, in sentences that name the file.
 
-    ``format_versions`` tells those of the files found, ascending: of ``"row log"``, ``"manifest"`` and
+    ``format_versions`` has those of the files found, ascending: of ``"row log"``, ``"manifest"`` and
     ``"snapshot"``.
     ``leftovers`` are unused files of seals and rebuilds that were killed. `View.vacuum` removes them, and
     with them the last trace of rows that were deleted since.
@@ -86,7 +86,7 @@ def verify_view(
     semantics: RowSemantics = REPLACE,
     shard: tuple[int, int] = (0, 1),
 ) -> Verification:
-    """Check a view's storage; nobody may seal or vacuum it meanwhile.
+    """Check a view's storage; no process may seal or vacuum it meanwhile.
 
     - Every commit and data file of the row log can be read and has the rows and checksum it should.
     - Every snapshot has the checksums it should, its parts fit each other, and its order index is in order.
@@ -211,7 +211,7 @@ def _verify_order(
     num_entities: int,
     is_row: NDArray[np.bool_] | None = None,
 ) -> RowKeys:
-    """The order index of a base or delta, of which so many entities are listed, and these are rows."""
+    """The order index of a base or delta that lists this many entities, of which these are rows."""
     order = load_order(snapshot, delta)
     first, second = order.entity_hashes[:, 0], order.entity_hashes[:, 1]
     ascends = (first[1:] > first[:-1]) | ((first[1:] == first[:-1]) & (second[1:] > second[:-1]))

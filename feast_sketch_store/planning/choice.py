@@ -20,7 +20,7 @@ from feast_sketch_store.structures.compact_sets import COMPACT_SETS
 from feast_sketch_store.structures.sizing import AUTO_NOISE_RATIO
 
 _AUC_LOSS = 0.001  # from the best point that is worth its bytes
-_STEPS = 12  # of a search for what fits in so many bytes
+_STEPS = 12  # of a search for what fits in the bytes
 
 
 @dataclass(frozen=True)

@@ -452,7 +452,7 @@ def _areas_by_entity(
     entities: NDArray[np.int64],
     others: NDArray[np.float64] | None = None,
 ) -> NDArray[np.float64]:
-    """The area of `auc_by_entity`, and behind it those of resamples, the same ones for all scores."""
+    """The area of `auc_by_entity`, and after it those of resamples, the same ones for all scores."""
     _, entities = np.unique(entities, return_inverse=True)
     areas = [_area_by_weight(given, outcomes) for given in (scores, others) if given is not None]
 

@@ -104,7 +104,7 @@ def scores(
     Parameters
     ----------
     weights : per feature float64[V].
-    write : writes weights of so many values to a file, and gives its path as a tag does.
+    write : writes the weights of this many values to a file, and returns its path as a tag names it.
     """
     num_values = sum(map(len, weights.values()))
     for share in _WEIGHT_SHARES:

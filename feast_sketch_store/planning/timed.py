@@ -180,7 +180,7 @@ def _point(
     items: tuple[int, float],
     settings: Mapping[str, Mapping[str, str]],
 ) -> Point:
-    """A point of so many bits for each row; ``items`` are those of the sample, and the share that is kept."""
+    """A point with this many bits per row; ``items`` are those of the sample, and the share that is kept."""
     num_items, kept_share = items
     code_bytes = float(row_bits.sum()) * sample.scale / 8
     rows = Beside.rows(sample.num_entities, sample.presence_error_rate, True)

@@ -59,7 +59,7 @@ class Asked:
 
     @cached_property
     def objects(self) -> list[Any] | None:
-        """Strings or bytes as Python has them, if they were given so; nobody looked at each of them."""
+        """Strings or bytes as Python has them, if they were given so, unchecked."""
         if self._codec.element_kind not in ("string", "bytes"):
             return None
         if isinstance(self._given, np.ndarray) and self._given.dtype.kind in "OU":

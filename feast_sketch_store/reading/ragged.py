@@ -1,4 +1,4 @@
-"""Lists as arrays: the items of many entities, one behind the other."""
+"""Lists as arrays: the items of many entities, one after the other."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta

@@ -51,7 +51,7 @@ class CsrMatrix:
 
     ``indptr`` is int64[n + 1] and ``ids`` int32[nnz]: entity ``i`` has the values
     ``vocabulary[ids[indptr[i]:indptr[i + 1]]]``; an entity without a row has none. ``counts`` is int64[nnz],
-    how often each was counted: ``scipy.sparse.csr_matrix((counts, ids, indptr))``; None if nobody asked.
+    how often each was counted: ``scipy.sparse.csr_matrix((counts, ids, indptr))``; None if not asked for.
     """
 
     indptr: NDArray[np.int64]
@@ -210,7 +210,7 @@ class SketchReader:
 
         Parameters
         ----------
-        counts : whether to tell how often each value was counted.
+        counts : whether to return how often each value was counted.
 
         Raises
         ------
@@ -374,7 +374,7 @@ class SketchReader:
     def _contains_at_once(
         self, feature: str, hashes: NDArray[np.uint64], wanted: pa.Array
     ) -> NDArray[np.bool_] | None:
-        """Which of some values each entity has, out of all that it has; None if that does not tell."""
+        """Which of some values each entity has, out of all that it has; None if this way cannot answer."""
         single = None if feature in self._vocabularies else self._prepared(feature)
         if single is None or single.numbering is None or not len(wanted):
             return None

@@ -11,7 +11,7 @@ from feast_sketch_store.view.shard_map import check_shard_count, shards_of
 
 
 def shard_of(entity: Mapping[str, int | str | bytes], num_shards: int) -> int:
-    """The shard of an entity in views with so many shards. Needs neither a store nor Feast.
+    """The shard of an entity in a view with this many shards. Needs neither a store nor Feast.
 
     Parameters
     ----------

@@ -20,7 +20,7 @@ SUFFIX = ".zstd.parquet"
 class DataFile:
     """A Parquet file of the table.
 
-    ``num_rows`` and ``checksum``, MurmurHash3 x64 128 in hexadecimal, are those that its commit tells;
+    ``num_rows`` and ``checksum``, MurmurHash3 x64 128 in hexadecimal, are those in its commit;
     None if another Delta client wrote it. ``storage`` is that of the table's folder.
     """
 
@@ -75,7 +75,7 @@ class DataFile:
         return cls(storage, name, num_rows, checksum)
 
     def to_entry(self) -> dict[str, object]:
-        """What a commit tells of the file."""
+        """What a commit records of the file."""
         return {"name": self.name, "num_rows": self.num_rows, "checksum": self.checksum}
 
     @property

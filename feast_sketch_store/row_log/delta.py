@@ -111,7 +111,7 @@ def columns_of(schema: str) -> dict[str, Any]:
 
     Raises
     ------
-    ValueError, KeyError, TypeError : it is no schema.
+    ValueError, KeyError, TypeError : it is not a schema.
     """
     return {field["name"]: field["type"] for field in json.loads(schema)["fields"]}
 
@@ -171,7 +171,7 @@ def decode_actions(content: bytes) -> list[dict[str, Any]]:
 
     Raises
     ------
-    ValueError, TypeError : it is no commit.
+    ValueError, TypeError : it is not a commit.
     """
     # Not `splitlines`, which also splits at characters that may stand in a name.
     lines = content.decode("utf-8").split("\n")
@@ -195,7 +195,7 @@ def path_of(action: Mapping[str, Any]) -> str:
 
 
 def write_checkpoint(storage: Storage, version: int, actions: Sequence[Action]) -> None:
-    """Write what all commits up to a version come to, and tell readers of it.
+    """Write what all commits up to a version add up to, and point readers to it.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
 """The fresh log: rows that were written since the last absorption, in segments that are only appended to.
 
-    fresh/lock                        held while somebody appends
+    fresh/lock                        held during an append
     fresh/end                         how far the last segment was durable when it was written last
     fresh/00000000000000000000.log    a segment; its name is the number of its first record
     fresh/00000000000000000512.log    the next one, after the first was closed
@@ -278,7 +278,7 @@ class FreshLog:
         head = decode_segment_head(content, self._storage.where(name))
         if head is not None and head.first != first:
             raise DamagedFileError(f"{self._storage.where(name)}: has the name of another segment")
-        # A head that is cut tells no identity; the mark of another log would not have been left beside it.
+        # A head that is cut has no identity; the mark of another log would not have been left beside it.
         if mark is not None and (mark[0] == head or (head is None and mark[0].first == first)):
             self._check_end(name, info.size_bytes, mark)
         if head is None:
@@ -322,7 +322,7 @@ class FreshLog:
 
         Parameters
         ----------
-        payloads : one per commit; None tells readers to start over.
+        payloads : one per commit; None makes readers start over.
         check : is given what was found at the end of the log, and may refuse by raising.
 
         Returns

@@ -27,7 +27,7 @@ _MAX_FRESH_ROWS = 1 << 15
 
 @dataclass(frozen=True)
 class Position:
-    """How far somebody has read a log.
+    """How far a reader has read a log.
 
     ``number`` is the last known commit, -1 for none. ``identity`` differs from that of an earlier log in the
     same place. ``cursor`` saves searching for the place to go on.
@@ -242,7 +242,7 @@ class RowLog:
         return LogRead(Position(number), tuple(file for commit in commits for file in commit.files))
 
     def absorbed_behind(self, number: int, snapshot: str) -> LogRead | None:
-        """The rows of the table behind those that a snapshot, or a part of it, was made of.
+        """The rows of the table after those that a snapshot, or a part of it, was made of.
 
         Parameters
         ----------
@@ -295,7 +295,7 @@ class RowLog:
 
         Returns
         -------
-        The commit, which somebody who knew all before it need not read.
+        The commit, which a reader that knew all before it need not read.
 
         Raises
         ------
@@ -382,7 +382,7 @@ class RowLog:
             self._table.discard([file])
 
     def absorb(self) -> Position:
-        """Move all fresh rows into the table; each row is moved once, whoever else does the same.
+        """Move all fresh rows into the table; each row is moved once, even if others do the same.
 
         Returns
         -------

@@ -471,16 +471,18 @@ def new_columns(known: Mapping[str, Any], schema: pa.Schema) -> dict[str, Any]:
     UnsupportedFeatureError : a name differs from that of another column only by case.
     """
     wanted = {f.name: delta.delta_type(f.type) for f in schema}
-    changed = [
-        f"{name!r} is {_text(known[name])} in the row log, now {_text(kind)}"
+    changed = {
+        name: f"{name!r} is {_text(known[name])} in the row log, now {_text(kind)}"
         for name, kind in wanted.items()
         if name in known and known[name] != kind
-    ]
+    }
     if changed:
-        raise RowError(
-            f"{'; '.join(changed)}: a column cannot change its type. Give the feature a new name, or "
-            f"remove the view with `feast apply`, add it again and materialize"
+        error = RowError(
+            f"{'; '.join(changed.values())}: a column cannot change its type. Give the feature a new name, "
+            f"or remove the view with `feast apply`, add it again and materialize"
         )
+        error.new_names = {name: f"{name}_2" for name in changed}
+        raise error
     new = {name: kind for name, kind in wanted.items() if name not in known}
     if new:
         check_new_columns(known, new)

@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from feast_sketch_store.rows.large_types import with_large_types
 
-_MESSAGE_HEAD = struct.Struct("<Ii")  # a mark, and the length of the metadata behind it
+_MESSAGE_HEAD = struct.Struct("<Ii")  # a mark, and the length of the metadata after it
 _CONTINUATION = 0xFFFFFFFF
 
 

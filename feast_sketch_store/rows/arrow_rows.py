@@ -4,7 +4,7 @@ The table equals the one that `encoding.to_arrow` makes of the same rows after F
 protos, but no Python object per value is created. Types without a column of their own (maps, structs, JSON,
 nested lists) go through Feast's conversion of single values.
 
-Where Feast would write something that nobody can have meant, a row is refused, or taken as it was meant:
+Where Feast would write something that cannot be meant, a row is refused, or taken as it was meant:
 
                                      Feast                      here
     int64 next to nulls              rounded through float64    exact

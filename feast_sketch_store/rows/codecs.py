@@ -12,8 +12,8 @@
     counts       Array        ... the elements, each once, and how often each was counted (`rows.count_log`)
     counts_of    Array        ... these counts; nothing is stored for it
     backing      all          ... the value; sealed rows know only that there is one, another store has it
-    cluster      Int64        ... which group of entities the row fits; nobody writes it (`rows.formulas`)
-    score        Float64      ... the sum of weights of the row's values; nobody writes it
+    cluster      Int64        ... which group of entities the row fits; computed (`rows.formulas`)
+    score        Float64      ... the sum of weights of the row's values; computed
 
 A codec identifies the type of a feature by the field of Feast's ``Value`` that carries it, so a value comes
 back in the field it was written in.
@@ -303,7 +303,7 @@ class FeatureCodec:
 
     @property
     def is_computed(self) -> bool:
-        """Whether nobody writes the feature, as it follows from others of its row; see `rows.formulas`."""
+        """Whether the feature is computed from others of its row and never written; see `rows.formulas`."""
         return self.name in (CLUSTER, SCORE)
 
     @property

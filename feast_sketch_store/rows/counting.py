@@ -90,7 +90,7 @@ class Rounded:
         for place, (count, own) in enumerate(zip(written.tolist(), times.tolist(), strict=True)):
             total, number = total + count * own, number + own
             mean = (2 * total + number) // (2 * number)
-            # Both bounds ascend, so the first and the last count of the run tell of all.
+            # Both bounds ascend, so the first and the last count of the run decide for all.
             if starts and least[place] <= mean <= most[starts[-1]]:
                 read[-1] = mean
             else:

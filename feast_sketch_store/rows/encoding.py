@@ -301,7 +301,7 @@ class EncodedFeature:
     ``states`` is uint8[n] of codecs.MISSING, NULL, EMPTY, VALUE; row ``i`` has the symbols
     ``symbols[indptr[i]:indptr[i + 1]]`` (int64[n + 1] and int32[nnz]), ids of ``vocabulary``: distinct and
     ascending, but for an exact codec as they were written. Those of a list are its items, newest first, and
-    ``times``, int64[nnz], tell when each was, in microseconds since 1970; of counts they tell how many times
+    ``times``, int64[nnz], are when each was, in microseconds since 1970; for counts they are how many times
     each value was counted. None of all others.
     """
 
@@ -525,7 +525,7 @@ def encode_column(
 
 
 def never_written(codec: FeatureCodec, num_rows: int) -> EncodedFeature:
-    """A feature that none of so many rows has."""
+    """A feature that none of this many rows has."""
     return EncodedFeature(
         codec,
         Vocabulary(codec.to_storage(pa.array([], pa.null()).cast(_element_type(codec)))),

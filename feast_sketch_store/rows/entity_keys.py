@@ -2,8 +2,8 @@
 
 An entity is identified by Feast's own ``serialize_entity_key`` (version 3), and inside the store by a
 128-bit hash of these bytes. Integers are hashed with MurmurHash3, as in Feast's stores: 64 bits that
-somebody may choose cannot be made to collide in 128. Strings and bytes can, because MurmurHash3 is not
-meant to resist that, so whoever chooses a user name could take over another user's row: they are hashed
+an attacker chooses cannot be made to collide in 128. Strings and bytes can, because MurmurHash3 is not
+meant to resist that, so a user could take over another user's row by choosing a name: they are hashed
 with BLAKE2b.
 """
 

@@ -1,4 +1,4 @@
-"""Formulas: features that nobody writes, as they follow from the sets of their row.
+"""Formulas: features that are computed from the sets of their row, and never written.
 
 A formula gives each value of its sources C whole numbers, and adds them up over the values of a row:
 
@@ -142,7 +142,7 @@ class Formula:
         return np.concatenate(found)
 
     def of(self, rows: EncodedRows) -> EncodedFeature:
-        """The feature of rows: of each that is no deletion."""
+        """The feature of rows: of each that is not a deletion."""
         features, num_rows = rows.features, len(rows)
         if self.kind == CLUSTER:
             distinct, ids = np.unique(self.clusters(features, num_rows), return_inverse=True)

@@ -52,7 +52,7 @@ REMOVE: Final = "remove"
 
 _TIMES: Final = "__times__"
 _ITEM_TIMES = pa.large_list(TIMESTAMP)
-_LAST_MICROSECOND = 253_402_300_800_000_000  # of the year 9999: what Python and Delta can tell
+_LAST_MICROSECOND = 253_402_300_800_000_000  # of the year 9999: what Python and Delta can represent
 
 
 def times_column(feature: str) -> str:
@@ -314,7 +314,7 @@ def with_lists(table: pa.Table, rows: EncodedRows) -> pa.Table:
 
     Parameters
     ----------
-    table : the columns that are no features, of some row of each entity.
+    table : the columns that are not features, of some row of each entity.
     rows : of the same entities, in the same order.
     """
     nulls: list[list[str]] = [[] for _ in range(len(table))]

@@ -113,7 +113,7 @@ class Hidden:
     def of(
         cls, states: NDArray[np.uint8], removed: Csr, values: Vocabulary, vocabulary: Vocabulary
     ) -> "Hidden":
-        """What a feature of `removed_name` tells.
+        """What a feature of `removed_name` records.
 
         Parameters
         ----------
@@ -196,7 +196,7 @@ def _by_time(owners: NDArray[np.int64], times: NDArray[np.int64]) -> NDArray[np.
 
 
 def newest_of(items: Csr, limit: int | None, since: int) -> Csr:
-    """Lists, newest item first, cut to so many items, and to those that are not older than a time."""
+    """Lists, newest item first, cut to a number of items, and to those not older than a time."""
     assert items.weights is not None
     kept = items.weights >= since
     lengths = np.diff(np.concatenate(([0], np.cumsum(kept)))[items.indptr])
@@ -245,7 +245,7 @@ def _ages(owners: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _hidden_by(rows: EncodedRows, feature: EncodedFeature) -> tuple[Hidden, EncodedFeature | None]:
-    """What rows hide of a list, and the feature that tells it; None if they hide nothing."""
+    """What rows hide of a list, and the feature that records it; None if they hide nothing."""
     removed = rows.features.get(removed_name(feature.codec.feature))
     if removed is None or not removed.states.any():
         return Hidden.nothing(len(rows)), None

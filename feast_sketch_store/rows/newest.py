@@ -35,8 +35,8 @@ class NewestRows:
     ----------
     batches : reads the log; it is called several times and gives the same rows each time.
     expire_before : microseconds since 1970; rows with an older event timestamp do not count ...
-    kept_microseconds : ... unless they are at most so much older than the newest event of the log. So a clock
-        that is ahead expires nothing. None to go by ``expire_before`` alone.
+    kept_microseconds : ... unless they are at most this much older than the newest event of the log. So a
+        clock that is ahead expires nothing. None to go by ``expire_before`` alone.
     keeps_deleted : whether the keys of deleted entities stay among ``keys``; `batches` has rows of theirs
         without values.
 

@@ -6,7 +6,7 @@
 
     pin-000001-00000000000000000042-0001-9f31c0de          holds readers at that snapshot
 
-A name begins with the version of the row log that the snapshot covers. The number behind it is a thousand
+A name begins with the version of the row log that the snapshot covers. The number after it is a thousand
 times the version of the row log's table, and counts the seals of that (new settings seal the same rows anew).
 Readers look for manifests only. One is created when both other files are there, and deleted before they are,
 so a snapshot exists whole or not at all, on any storage that can create a file. The order file stays out of
@@ -214,7 +214,7 @@ class SnapshotFile:
 
 @dataclass(frozen=True)
 class Draft:
-    """A snapshot whose files are written and which nobody sees yet."""
+    """A snapshot whose files are written and which no reader sees yet."""
 
     snapshot: SnapshotFile
     manifest: Manifest
@@ -319,7 +319,7 @@ class SnapshotFolder:
         table_version: int = 0,
         below: Manifest | None = None,
     ) -> Draft:
-        """Write a snapshot durably; nobody sees it before `publish`.
+        """Write a snapshot durably; no reader sees it before `publish`.
 
         Parameters
         ----------
@@ -425,14 +425,14 @@ class SnapshotFolder:
 
         Parameters
         ----------
-        age_seconds : of files that nobody may be writing any more.
+        age_seconds : above which no process can still be writing a file.
 
         Raises
         ------
         StorageError : the storage cannot be read or written.
         """
         gone = self.leftovers()
-        if not self.storage.supports_leases:  # somebody may be writing
+        if not self.storage.supports_leases:  # another process may be writing
             oldest = time.time() - age_seconds
             infos = [info for name in gone if (info := self.storage.info(name)) is not None]
             gone = [info.name for info in infos if info.modified_at <= oldest]

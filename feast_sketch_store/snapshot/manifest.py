@@ -9,7 +9,7 @@ Files that readers fetch over a network have ``chunks`` as well:
 
     "chunks": {"checksums": ["77c1...", ...], "size_bytes": 8388608}
 
-These are checksums of the file's bytes, so many at a time, by which a fetched copy is checked part by part.
+These are checksums of consecutive chunks of the file, by which a fetched copy is checked part by part.
 
 A snapshot may consist of a base and deltas over it, from the oldest to the newest:
 
@@ -18,7 +18,7 @@ A snapshot may consist of a base and deltas over it, from the oldest to the newe
 ``files`` are those of the base, which an earlier snapshot may have brought; the last delta's are the
 snapshot's own, and have its row-log version.
 
-Keys are sorted, there are no spaces, and the file ends with a line break; a file that is anything else than
+Keys are sorted, there are no spaces, and the file ends with a line break; a file that is anything other than
 what `Manifest.encode` makes of its content is refused. ``checksum`` is that of the file without it, a
 ``header_checksum`` that of all before the arrays of a file, which holds the checksums of the arrays: so the
 manifest vouches for every byte. Checksums are MurmurHash3 x64 128 in hexadecimal.
@@ -46,7 +46,7 @@ _CHECKSUM = re.compile(r"[0-9a-f]{32}")
 
 @dataclass(frozen=True)
 class PartFile:
-    """A file of a snapshot, as its manifest knows it; ``chunks`` are None if nobody fetches it."""
+    """A file of a snapshot, as its manifest knows it; ``chunks`` are None if it is never fetched."""
 
     name: str
     size_bytes: int
@@ -127,7 +127,7 @@ class Manifest:
         return [file for files in (self.files, *(d.files for d in self.deltas)) for file in files.values()]
 
     def below(self, num_deltas: int) -> "Manifest":
-        """The same without its newest deltas: the base, and so many over it."""
+        """The same without its newest deltas: the base, and this many over it."""
         deltas = self.deltas[:num_deltas]
         version = self.layer_versions()[num_deltas]
         base_version = self.base_version if deltas else -1

@@ -38,7 +38,7 @@ class Chunks:
         return cls(chunk_bytes, tuple(checksums))
 
     def are_of(self, size_bytes: int) -> bool:
-        """Whether they can be those of a file of so many bytes."""
+        """Whether they can be those of a file of this many bytes."""
         return self.chunk_bytes > 0 and len(self.checksums) == -(-size_bytes // self.chunk_bytes)
 
     def match(self, start: int, part: bytes | memoryview) -> bool:
@@ -48,7 +48,7 @@ class Chunks:
 
 @dataclass(frozen=True)
 class KnownFile:
-    """A file that never changes, as somebody else tells of it: its size and its chunks."""
+    """A file that never changes, as its manifest describes it: its size and its chunks."""
 
     size_bytes: int
     chunks: Chunks

@@ -1,8 +1,8 @@
 """A local folder of fetched files, which the processes of a host map together.
 
-    <content>            a file, named by a hash of what tells its content from any other
-    <content>.partial    the parts of it that are there, one behind the other
-    <content>.sums       a checksum of each, where nobody else tells them
+    <content>            a file, named by a hash of what identifies its content
+    <content>.partial    the parts of it that are there, one after the other
+    <content>.sums       a checksum of each, where no manifest has them
     <content>.lock       held by the process that fetches; others wait and then find the file
 
 An interrupted fetch continues after the last part whose checksum matches. Files may be deleted at any time.
@@ -29,7 +29,7 @@ PART_BYTES = 8 << 20
 _FETCHERS = 4
 _SUM_BYTES = 16
 _UNUSED_SECONDS = 7 * 86_400.0  # after which a file is deleted ...
-_LET_GO_SECONDS = 3_600.0  # ... or one that another has taken the place of, and that nobody keeps
+_LET_GO_SECONDS = 3_600.0  # ... or one that another has taken the place of, and that no state keeps
 _UNFINISHED = (".partial", ".sums")
 
 FetchPart = Callable[[int, int], bytes | None]

@@ -266,7 +266,7 @@ class LocalStorage(Storage):
         path = folder / f".{secrets.token_hex(8)}{_UNFINISHED}"
         for _ in range(_TRIES):
             self._make_folder(folder)
-            with suppress(FileNotFoundError):  # somebody has removed the folder again
+            with suppress(FileNotFoundError):  # another process has removed the folder again
                 file = path.open("xb")
                 break
         else:
@@ -308,7 +308,7 @@ class LocalStorage(Storage):
                     # Folders above the storage may be such that we may pass and not read.
                     with suppress(PermissionError) if made in above else nullcontext():
                         fsync_path(made.parent)
-            except FileNotFoundError:  # somebody removes one of them at the same time
+            except FileNotFoundError:  # another process removes one of them at the same time
                 continue
             self._durable[folder] = identity
             return
@@ -378,7 +378,7 @@ def _finish(file: BinaryIO) -> None:
 
 
 def _write_at(descriptor: int, at: int, pieces: Iterable[bytes | memoryview]) -> None:
-    """Write pieces one behind the other; small ones in one call, for each lets other threads run."""
+    """Write pieces one after the other; small ones in one call, for each lets other threads run."""
     views = [memoryview(piece).cast("B") for piece in pieces]
     if sum(map(len, views)) <= _JOINED_BYTES:
         views = [memoryview(b"".join(views))]
@@ -390,7 +390,7 @@ def _write_at(descriptor: int, at: int, pieces: Iterable[bytes | memoryview]) ->
 
 
 def _remove(path: Path) -> None:
-    """Remove a folder, or a link to one and what it leads to, whoever else does so at the same time."""
+    """Remove a folder, or a link to one and what it leads to, even if others do so at the same time."""
     if path.is_symlink():
         target = path.resolve()
         if target.is_dir():

@@ -16,7 +16,7 @@ from feast_sketch_store.storage.objects import ObjectInfo, Objects
 
 LASTS_SECONDS = 60.0  # without a renewal
 _RENEWED_EVERY_SECONDS = 15.0
-_LOOKED_AT_EVERY_SECONDS = 0.5  # while somebody waits
+_LOOKED_AT_EVERY_SECONDS = 0.5  # while another process waits
 
 
 @contextmanager

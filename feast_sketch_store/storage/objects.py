@@ -199,7 +199,7 @@ class Objects:
                 # The answer to a first try may have been lost on the way.
                 if found.write_id == write_id:
                     return
-                raise FileExistsAlreadyError(f"{self.where(key)}: somebody else created the file first")
+                raise FileExistsAlreadyError(f"{self.where(key)}: another process created the file first")
         raise UncertainWriteError(f"{self.where(key)}: is refused as taken and is not there")
 
     def replace(self, key: str, content: bytes | memoryview, known: ObjectInfo | None = None) -> bool:
@@ -281,7 +281,7 @@ class Objects:
                 raise StorageError(f"{where}: there is no such bucket or container") from None
             raise _missing(where) from None
         except (AlreadyExistsError, PreconditionError):
-            raise FileExistsAlreadyError(f"{where}: somebody else wrote it first") from None
+            raise FileExistsAlreadyError(f"{where}: another process wrote it first") from None
         except (PermissionDeniedError, UnauthenticatedError):
             raise StorageError(
                 f"{where}: cannot be {done}: access is denied; check the credentials and what they permit"

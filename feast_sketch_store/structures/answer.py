@@ -22,7 +22,7 @@ class Answer(Protocol):
 
     Parameters
     ----------
-    decoder : knows the vocabulary that the symbols are ids of.
+    decoder : has the vocabulary whose ids the symbols are.
     states : uint8[p] of codecs.MISSING, NULL, EMPTY, VALUE.
     """
 
@@ -32,7 +32,7 @@ class Answer(Protocol):
     @property
     @abstractmethod
     def csr(self) -> Csr:
-        """The symbols of each entity, and their weights if they have any."""
+        """The symbols of each entity, with their weights if they have any."""
 
     @property
     def indptr(self) -> NDArray[np.int64]:
@@ -52,7 +52,7 @@ class Answer(Protocol):
         Parameters
         ----------
         rows : int64[r], which of the entities; None for all.
-        listing : that the lists are cut by, and has each value once in a tick; None for all items.
+        listing : cuts the lists, and keeps each value once in a tick; None for all items.
         since : microseconds since 1970; older items are left out.
         """
         items = self.csr if rows is None else self.csr.take(rows)
@@ -61,11 +61,11 @@ class Answer(Protocol):
         return newest_of(once_a_tick(items, listing.resolution_microseconds), listing.limit, since)
 
     def load(self) -> None:
-        """Read now what is not read yet, so that nothing which is damaged shows up later."""
-        return  # here everything is read
+        """Read the rest now, so that no damage shows up later."""
+        return  # everything is read already
 
     def numbered(self) -> "Answer":
-        """The same answer with a vocabulary that has each value once, so that values can be looked up."""
+        """The same answer over a vocabulary without repetitions, in which values can be looked up."""
         return self
 
     def bits(self) -> NDArray[np.uint64]:
@@ -73,7 +73,7 @@ class Answer(Protocol):
         return to_bits(self.csr.indptr, self.csr.ids, len(self.decoder.vocabulary))
 
     def contains(self, symbols: NDArray[np.int32]) -> NDArray[np.bool_]:
-        """Whether the entities have symbols: int32[m], asked of all, or int32[p, m]; -1 is nobody's.
+        """Whether the entities have symbols: int32[m], asked of all, or int32[p, m]; -1 matches no symbol.
 
         Returns
         -------

@@ -1,6 +1,6 @@
-"""Backed features: sealed rows know which of them have a value, and another store has the values.
+"""Backed features: sealed rows know whether they have a value, and another store has the values.
 
-What a row is without its values, the layer keeps of every feature. So nothing is kept here but names.
+The layer keeps the state of every row and feature. So this structure keeps only names.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ from feast_sketch_store.structures.parts import Described, Parts, checked
 
 @dataclass(frozen=True)
 class BackedFeature(SealedFeature):
-    """A feature of which only the states are known. Where a row has a value, its answer has no symbol."""
+    """A feature whose states alone are known. For a row with a value its answer has no symbol."""
 
     codec: FeatureCodec
 
@@ -73,7 +73,7 @@ class Backed(Structure):
 
     @classmethod
     def offer(cls, goal: Goal, popularity: Popularity) -> Offer | None:
-        """See `Structure.offer`: a codec asks for it, and never a goal."""
+        """See `Structure.offer`: a codec chooses this structure, never a goal."""
         return None
 
     @classmethod

@@ -1,4 +1,4 @@
-"""What a structure is; the package's text tells how the pieces fit together."""
+"""What a structure is; the package's docstring says how the pieces fit together."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,17 +23,17 @@ from feast_sketch_store.succinct import FingerprintIndex
 
 
 class FoundRows(NamedTuple):
-    """The p entities of a batch that a layer found, before their features are read.
+    """The p entities of a batch that have rows in a layer, before their features are read.
 
     Parameters
     ----------
     positions : int64[p], ascending, in the batch.
     event_timestamps : int64[p], microseconds since 1970.
     entity_hashes : uint64[p, 2]
-    states : uint8[p] of each feature whose structure does not tell them itself.
+    states : uint8[p] of each feature whose structure does not know them itself.
     rows : int64[p], their numbers in the layer's list of rows; None if it has none.
     expired : int64[x], positions of entities that are known and whose rows have expired.
-    numbers : int64[p], what a static function says of them; None if there is none.
+    numbers : int64[p], their numbers by a static function; None if there is none.
     """
 
     positions: NDArray[np.int64]
@@ -46,7 +46,7 @@ class FoundRows(NamedTuple):
 
 
 class RowFinder(NamedTuple):
-    """What finds the rows of entities in a layer's list: the index, and the salt of its hashes."""
+    """Finds the rows of entities in a layer's list: the index, and the salt of its hashes."""
 
     rows: FingerprintIndex
     salt: tuple[int, int]
@@ -57,7 +57,7 @@ class SealedFeature(ABC):
 
     Attributes
     ----------
-    codec : of the values that are kept.
+    codec : the codec of the values.
     vocabulary : the values in the order of their ids; None if values have no ids.
     """
 
@@ -76,12 +76,12 @@ class SealedFeature(ABC):
 
     @property
     def false_positive_rate(self) -> float | None:
-        """Expected of a value, on average over all; None if reads show no false ones."""
+        """The expected rate of a value, averaged over all; None if reads show no false values."""
         return None
 
     @property
     def rounding_errors(self) -> tuple[float, float] | None:
-        """How far numbers beside the values are from those that were written, at most and on average."""
+        """The largest and the mean error of the numbers kept with the values."""
         return None
 
     @property
@@ -109,7 +109,7 @@ class SealedFeature(ABC):
         """
 
     def prepare(self, rows: PreparedRows) -> bool:
-        """Add the feature to rows that are prepared for reads of one entity; False if the kernel cannot."""
+        """Add the feature to rows prepared for reads of one entity; False if the kernel cannot read it."""
         return False
 
     def prepare_weights(self, rows: PreparedRows, codec: FeatureCodec) -> bool:
@@ -128,14 +128,14 @@ class SealedFeature(ABC):
 
         Returns
         -------
-        n rows, empty ones of entities without a row; None if `read` has to be asked.
+        n rows, empty for entities without a row; None if only `read` can answer.
         """
         return None
 
     def shown(self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64]) -> Answer:
-        """What reads would give of a feature of n rows, were they sealed under such hashes, uint64[n, 2].
+        """What reads would return of a feature of n rows sealed under these hashes, uint64[n, 2].
 
-        Here the values that the vocabulary has, and no others.
+        By default exactly the values that the vocabulary has.
         """
         csr = self.known(rows)
         states = np.where((rows.states == VALUE) & (csr.lengths == 0), np.uint8(EMPTY), rows.states)
@@ -144,7 +144,7 @@ class SealedFeature(ABC):
     def missing(
         self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64], answer: Answer
     ) -> Iterator[str]:
-        """What is wrong with the answer about n rows that were sealed, in words that tell of the layer.
+        """What is wrong with the answer about n sealed rows, in words about the layer.
 
         Parameters
         ----------
@@ -164,9 +164,9 @@ class SealedFeature(ABC):
             yield f"has lost {num_lost} facts of feature {self.codec.feature!r}"
 
     def differences(self, written: Csr, entity_hashes: NDArray[np.uint64], answer: Answer) -> tuple[int, int]:
-        """How many facts that were written an answer lacks, and how many it has that must not be there.
+        """How many written facts an answer lacks, and how many it has that must not be there.
 
-        Here each row has its own values and no others.
+        By default each row must have exactly its own values.
         """
         width = len(answer.decoder.vocabulary)
         ours, theirs = (csr.rows * width + csr.ids for csr in (written, answer.csr))
@@ -174,7 +174,7 @@ class SealedFeature(ABC):
         return num_lost, len(theirs) - (len(ours) - num_lost)
 
     def sampled_rate(self, entity_hashes: NDArray[np.uint64], chance: np.random.Generator) -> float:
-        """The share of random values that entities, whom nobody wrote, seem to have: uint64[n, 2]."""
+        """The share of random values that entities without a row seem to have: uint64[n, 2]."""
         return 0.0
 
     def known(self, rows: EncodedFeature) -> Csr:
@@ -190,12 +190,12 @@ class SealedFeature(ABC):
 
 
 class RowSymbols(NamedTuple):
-    """Symbols that tell of rows what no feature does.
+    """Symbols that record of rows what no feature does.
 
     Parameters
     ----------
     num_symbols : how many different ones there are.
-    facts : one for each row, and what is wanted of them.
+    facts : one for each row, with the rate to keep.
     ids : int64[n], the symbol of each row.
     """
 
@@ -205,15 +205,15 @@ class RowSymbols(NamedTuple):
 
 
 class RowsToSeal(NamedTuple):
-    """The n rows that structures are built of.
+    """The n rows from which structures are built.
 
     Parameters
     ----------
     entity_hashes : uint64[n, 2]
     salt : two unsigned 64-bit integers.
     order : int64[n], the rows in the order of the layer's list; None if it has none.
-    symbols : of the rows; none if they are listed.
-    growth : how much larger than planned a structure is to be, because it would fall short.
+    symbols : those of the rows; none if the rows are listed.
+    growth : the factor by which a structure must exceed its plan, because it would fall short.
     """
 
     entity_hashes: NDArray[np.uint64]
@@ -224,11 +224,11 @@ class RowsToSeal(NamedTuple):
 
 
 class Shortfall(NamedTuple):
-    """That a structure would not keep what was asked of it.
+    """Says that a structure would miss its goal.
 
     Parameters
     ----------
-    growth : how much larger than its sizing says to try it; infinity if no size would do.
+    growth : the factor by which to enlarge it in the next try; infinity if no size would do.
     reason : in words.
     """
 
@@ -242,13 +242,13 @@ class Structure(ABC):
     Attributes
     ----------
     kind : what a snapshot's description calls it; the names of its arrays begin so.
-    names : by which a tag may ask for it.
-    codecs : names of those whose features it keeps, and nothing else does.
-    is_filter : whether it shows false values, and may fall short of what is asked of it.
+    names : those by which a tag may choose it.
+    codecs : names of the codecs whose features only this structure keeps.
+    is_filter : whether it shows false values, and may miss its goal.
     lists_rows : whether it is read by numbers of rows, so that the layer has to list its rows.
-    holds_rows : whether it takes up symbols of rows, which tell of rows if the layer does not list them.
-    tells_states : whether it knows itself which rows have no value; otherwise the layer keeps that.
-    features : those it keeps, by name.
+    holds_rows : whether it holds the symbols of rows, which record rows if the layer does not list them.
+    tells_states : whether it knows which rows have no value; otherwise the layer keeps that.
+    features : the features that it keeps, by name.
     """
 
     kind: ClassVar[str]
@@ -263,11 +263,11 @@ class Structure(ABC):
 
     @classmethod
     def among(cls, structures: Sequence["Structure"]) -> Self:
-        """The one of this kind.
+        """The structure of this kind.
 
         Raises
         ------
-        ValueError : there is none.
+        ValueError : there is no such one.
         """
         for structure in structures:
             if isinstance(structure, cls):
@@ -277,36 +277,36 @@ class Structure(ABC):
     @classmethod
     @abstractmethod
     def offer(cls, goal: Goal, popularity: Popularity) -> Offer | None:
-        """How it would keep a feature, and what that costs.
+        """How it would keep a feature, and the cost.
 
         Returns
         -------
-        None if it cannot meet the goal, or is not asked: the goal names another structure, or it names none
-        and this one is not to be chosen unless it is named.
+        None if it cannot meet the goal or is not meant: the goal names another structure, or names none
+        while this structure is chosen by name only.
 
         Raises
         ------
-        ValueError : the memory that the feature may take is too little.
+        ValueError : the memory limit of the feature is too small.
         """
 
     @classmethod
     def joint_bytes(cls, offers: Sequence[Offer]) -> float:
-        """Bytes of some of its offers in one layer, vocabularies and states not counted."""
+        """Bytes of some of its offers in one layer, without vocabularies and states."""
         return sum(offer.num_bytes for offer in offers)
 
     @classmethod
     def saved_bytes(cls, offers: Sequence[Offer]) -> float:
-        """Bytes that these take less than `joint_bytes` tells, with vocabularies; found on trial."""
+        """Bytes by which these take less than `joint_bytes` returns, with vocabularies; found by trial."""
         return 0.0
 
     @classmethod
     @abstractmethod
     def build(cls, features: Sequence[tuple[FeatureRows, Any]], rows: RowsToSeal) -> Self | Shortfall:
-        """Keep features of rows, and use them up unless there is a shortfall.
+        """Build the structure from features of rows, which are consumed unless there is a shortfall.
 
         Parameters
         ----------
-        features : each with the plan of the offer that was taken.
+        features : each with the plan of the accepted offer.
         """
 
     @property
@@ -316,18 +316,18 @@ class Structure(ABC):
 
     @property
     def num_rows(self) -> int:
-        """The rows that it has, if it is read by their numbers."""
+        """The number of its rows, if it is read by row number."""
         return 0
 
     @property
     def num_facts(self) -> int:
-        """The facts that its bits are divided by in a report, symbols that tell of rows included."""
+        """The facts by which a report divides its bits, symbols of rows included."""
         return sum(feature.num_facts for feature in self.features.values())
 
     @property
     @abstractmethod
     def fact_bits(self) -> int:
-        """Bits of these facts, with what it takes to find them."""
+        """Bits of these facts, including those needed to find them."""
 
     @property
     def table_bytes(self) -> int:
@@ -342,7 +342,7 @@ class Structure(ABC):
     def size_bytes_of(self, feature: str) -> float:
         """Bytes of one feature: its vocabulary, and its share of what it shares with others.
 
-        Here by its share of the facts.
+        By default its share is that of its facts.
         """
         vocabularies = {
             name: f.vocabulary.packed_bytes for name, f in self.features.items() if f.vocabulary is not None
@@ -350,12 +350,12 @@ class Structure(ABC):
         share = self.features[feature].num_facts / max(1, self.num_facts)
         return share * (self.size_bytes - sum(vocabularies.values())) + vocabularies.get(feature, 0)
 
-    def prepare(self, rows: PreparedRows) -> None:  # noqa: B027 - most have nothing to add
-        """Add what its features share to rows that are prepared for reads of one entity."""
+    def prepare(self, rows: PreparedRows) -> None:  # noqa: B027 - most structures have nothing to add
+        """Add what its features share to rows prepared for reads of one entity."""
 
     @abstractmethod
     def to_snapshot(self) -> Described:
-        """All of it as a JSON-serializable description and named arrays."""
+        """The structure as a JSON-serializable description and named arrays."""
 
     @classmethod
     @abstractmethod

@@ -3,7 +3,7 @@
 A plain filter gives every symbol as many hashes; a weighted one gives popular symbols fewer.
 
 The symbols of all features are numbered through one window of the filter, in ranges that begin on a word; if
-the layer does not list its rows, symbols that tell of rows stand behind them:
+the layer does not list its rows, symbols that describe rows follow them:
 
     | first feature | ... | last feature | symbols of rows |
 """
@@ -53,12 +53,12 @@ from feast_sketch_store.succinct import (
     ShiftingBloomFilter,
 )
 
-_MAX_GROWTH = 4.0  # of a table; what lacks more is not due to chance
-_SMALL_TABLE = 1 << 16  # bits; of smaller ones chance may ask for any growth
+_MAX_GROWTH = 4.0  # of a table; more missing bits are not due to chance
+_SMALL_TABLE = 1 << 16  # bits; in smaller tables chance may demand any growth
 
 
 class FilterAnswer(Answer):
-    """An answer that asks the filter only for what is wanted, and only when it is."""
+    """An answer that asks the filter only what is needed, when it is needed."""
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class BloomFeature(SealedFeature):
         return True
 
     def _of_scalar(self, states: NDArray[np.uint8], candidates: Csr) -> Answer:
-        """The first candidate of each row: ids ascend from the most popular value, so it is most probable."""
+        """The first candidate of each row, the most probable: ids ascend from the most popular value."""
         has_any = candidates.lengths > 0
         ids = candidates.ids[candidates.indptr[:-1][has_any]]
         # A shape that claims a value which no symbol backs is a false positive of the shapes.
@@ -153,8 +153,7 @@ class BloomFeature(SealedFeature):
     def shown(self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64]) -> Answer:
         """See `SealedFeature.shown`; the hashes show their own false values.
 
-        Both follow the law of the layer's own rows: to a filter any hash that it was not given is like any
-        other.
+        Both follow the law of the layer's own rows: to a filter, all hashes that were not added are alike.
         """
         own = self.known(rows)
         noise = Csr(*self.filter.possible_symbols(entity_hashes, self.symbols.asked, rows.states == VALUE))
@@ -166,7 +165,7 @@ class BloomFeature(SealedFeature):
     def differences(self, written: Csr, entity_hashes: NDArray[np.uint64], answer: Answer) -> tuple[int, int]:
         """See `SealedFeature.differences`; a filter has false values by design."""
         entities = written.rows
-        is_read = answer.states[entities] == VALUE  # else the filter is not asked
+        is_read = answer.states[entities] == VALUE  # otherwise the filter is not asked
         symbols = written.ids.astype(np.int32, copy=False)[:, None]
         found = self.filter.contains(entity_hashes[entities], self.symbols.asked, symbols, is_read)
         return int((~found).sum()), 0
@@ -193,7 +192,7 @@ class BloomTable(Structure):
 
     @classmethod
     def offer(cls, goal: Goal, popularity: Popularity) -> Offer | None:
-        """See `Structure.offer`: by itself a plain filter for an error rate, else a weighted one."""
+        """See `Structure.offer`: unless named, a plain filter for an error rate, a weighted one otherwise."""
         return filter_offer(goal, popularity) if goal.structure in (AUTO, *cls.names) else None
 
     @classmethod

@@ -1,17 +1,17 @@
-"""The choice of a structure: how a membership feature is kept, given what it is wanted for.
+"""The choice of a structure: how to keep a membership feature, given its goal.
 
 A filter costs ``log2(1 / rate) / ln 2`` bits per fact, and a read of it shows ``rate * (V - n)`` false
 symbols beside ``n`` true ones; a compressed set costs about ``log2(V / n) + 1.44``, and shows none. So below
 a rate of about ``n / (3 * V)`` the set is smaller. It needs a list of rows, though, which all sets of a layer
-share, where a filter tells of a row in one symbol more. Beside a list scalars are columns.
+share, while a filter needs only one more symbol to record a row. Beside a list, scalars are columns.
 
-What is compared is what would be sealed: whole layers, with one table for all that is in a filter. Either
-nothing is listed, or those features are in sets that gain most from it: of F features, F + 1 layers. One more
-lists the rows for the sake of the scalars alone, if these may be columns. What is said of sets here holds of
-every structure that lists rows and offers itself.
+The choice compares what would be sealed: whole layers, with one table for all features in the filter.
+Either no row is listed, or the features that gain most are in sets: F + 1 layers for F features. One more
+lists the rows for the scalars alone, if these may be columns. What is said of sets here holds for every
+structure that lists rows and offers itself.
 
-Sets that imply each other take less together than each by itself. What they save is found on trial, and only
-where a filter would hold something that may be in sets: else it would change nothing.
+Sets that imply each other take less together than apart. The saving is found by trial, and only where a
+filter would hold a feature that may be in sets: elsewhere it would change nothing.
 """
 
 import math
@@ -31,15 +31,15 @@ from feast_sketch_store.structures.goals import AUTO, MEMORY, Goal, Offer
 from feast_sketch_store.structures.set_columns import SETS, SetColumns
 from feast_sketch_store.structures.sizing import AnyFacts, FactClass, candidate_fills, size_for_rates
 
-_LEAST_STEP = 0.002  # by which a budget is lowered
+_LEAST_STEP = 0.002  # factor by which a budget is lowered
 _REFINEMENTS = 2
-_MOST_LEFT_OUT = 6  # features of which each is tried in the filter and in sets; each try codes some rows
+_MOST_LEFT_OUT = 6  # features that are each tried in the filter and in sets; each try codes some rows
 _WORD_BYTES = 8  # to which tables are rounded up
 
 
 @dataclass(frozen=True)
 class Beside:
-    """What a layer holds beside its membership features.
+    """What a layer holds besides its membership features.
 
     Parameters
     ----------
@@ -73,22 +73,22 @@ class Choice:
     Parameters
     ----------
     goals, popularity : of each feature.
-    beside : what else there is in the layer.
+    beside : what else the layer holds.
 
     Raises
     ------
-    SettingsError : the memory that a feature may take is too little for its facts, or the structure that is
-        named cannot keep it.
+    SettingsError : the memory limit of a feature is too small for its facts, or the named structure cannot
+        keep it.
     """
 
     def __init__(self, goals: Mapping[str, Goal], popularity: Mapping[str, Popularity], beside: Beside):
         self._goals, self._popularity = goals, popularity
-        self._fixed: dict[str, Offer] = {}  # not in the filter whatever the layer
+        self._fixed: dict[str, Offer] = {}  # never in the filter
         self._filters: dict[str, Offer] = {}
-        self._others: dict[str, Offer] = {}  # of some of these, the best of what is read by numbers of rows
+        self._others: dict[str, Offer] = {}  # for some, the best that is read by row number
         for name, goal in goals.items():
             self._ask(name, goal, popularity[name], beside)
-        self._movable: list[str] = []  # from the filter, for the sake of the size alone
+        self._movable: list[str] = []  # out of the filter, to save bytes only
         lists = beside.is_listed or any(registry.kind(o.kind).lists_rows for o in self._fixed.values())
         tables = _Tables({name: offer.plan.facts for name, offer in self._filters.items()}, beside.facts)
         self._layers = [
@@ -105,14 +105,14 @@ class Choice:
 
         Parameters
         ----------
-        growth : how much larger a table has to be than its sizing says.
+        growth : the factor by which a table must exceed its sizing.
 
         Raises
         ------
-        SettingsError : the memory that a feature may take is too little for its facts.
+        SettingsError : the memory limit of a feature is too small for its facts.
         """
         best = self._best(growth)
-        if best.size_bytes(growth) == math.inf:  # no table can keep the goals of all that has to share it
+        if best.size_bytes(growth) == math.inf:  # no table keeps the goals of all that must share it
             filters = {n: in_sets(self._goals[n], self._popularity[n]) for n in self._filters}
         else:
             filters = best.within_memory(self._goals, growth)
@@ -128,7 +128,7 @@ class Choice:
 
         layers = [best, *self._layers]
         if len(self._movable) <= _MOST_LEFT_OUT:
-            fewer = self._layers[-1]  # from all in sets on, one after the other goes back into the filter
+            fewer = self._layers[-1]  # from all in sets, one by one goes back into the filter
             while tried := [fewer.without(name) for name in self._movable if name in fewer.others]:
                 layers.append(fewer)
                 fewer = min(tried, key=joint_bytes)
@@ -159,7 +159,7 @@ class Choice:
             self._others[name] = other
 
     def _ways(self, lists_rows: bool, may_list: bool) -> Iterator[tuple[dict[str, Offer], bool]]:
-        """What is moved out of the filter in each layer to compare, and whether it has a list."""
+        """The features moved out of the filter in each layer to compare, and whether it lists its rows."""
         if not lists_rows:
             yield {}, False
         gains: dict[str, float] = {}
@@ -168,7 +168,7 @@ class Choice:
             if self._goals[name].measure != MEMORY:
                 gains[name] = self._bytes_alone(name, self._filters[name]) - self._bytes_alone(name, other)
             elif other.num_bytes <= self._goals[name].amount:
-                moved[name] = other  # as soon as others pay for the list
+                moved[name] = other  # once others pay for the list
         if lists_rows or may_list:
             yield dict(moved), True
         self._movable = sorted(gains, key=lambda name: (-gains[name], name))
@@ -177,13 +177,13 @@ class Choice:
             yield dict(moved), True
 
     def _bytes_alone(self, name: str, offer: Offer) -> float:
-        """Bytes of a feature in a layer with a list, were it the only one of its structure."""
+        """Bytes of a feature in a layer with a list, if it were the only one of its structure."""
         states = 0 if registry.kind(offer.kind).tells_states else self._popularity[name].states_bytes
         return offer.num_bytes + states
 
 
 def in_sets(goal: Goal, popularity: Popularity) -> Offer:
-    """The offer of sets for what no filter keeps."""
+    """The offer of sets for a feature that no filter keeps."""
     offer = SetColumns.offer(replace(goal, structure=SETS), popularity)
     assert offer is not None
     is_welcome = goal.structure == SETS or goal.may_choose
@@ -191,14 +191,14 @@ def in_sets(goal: Goal, popularity: Popularity) -> Offer:
 
 
 def _best_listed(goal: Goal, popularity: Popularity) -> Offer | None:
-    """The smallest offer of structures that are read by numbers of rows."""
+    """The smallest offer of structures that are read by row number."""
     offers = (kind.offer(goal, popularity) for kind in registry.kinds() if kind.lists_rows)
     return min((offer for offer in offers if offer is not None), key=lambda o: o.num_bytes, default=None)
 
 
 @dataclass(frozen=True)
 class _Layer:
-    """A layer that might be sealed: what is not in its filter, and whether its rows are listed."""
+    """A candidate layer: the features outside its filter, and whether its rows are listed."""
 
     others: Mapping[str, Offer]
     filters: Mapping[str, Offer]
@@ -213,19 +213,19 @@ class _Layer:
         return [name for name in self.filters if name not in self.others]
 
     def without(self, name: str) -> "_Layer":
-        """The same with one of the others in the filter."""
+        """The same layer with one more feature in the filter."""
         return replace(self, others={other: offer for other, offer in self.others.items() if other != name})
 
     @cached_property
     def saved_bytes(self) -> float:
-        """Bytes that the others save by sharing values, of which `size_bytes` does not know."""
+        """Bytes that the others save by sharing values, which `size_bytes` does not include."""
         return sum(
             kind.saved_bytes([offer for offer in self.others.values() if offer.kind == kind.kind])
             for kind in registry.kinds()
         )
 
     def size_bytes(self, growth: float) -> float:
-        """Bytes of the layer, vocabularies of memberships not counted; infinitely many if it cannot be."""
+        """Bytes of the layer, without vocabularies of memberships; infinite if it is impossible."""
         num_bits = growth * self.tables.num_bits(self.in_filter, self.is_listed)
         if num_bits == math.inf:
             return math.inf
@@ -239,7 +239,7 @@ class _Layer:
         return size + self.beside.index_bytes + self.beside.columns_bytes
 
     def within_memory(self, goals: Mapping[str, Goal], growth: float) -> dict[str, Offer]:
-        """The offers of the filter; those for so much memory are made to fit beside the others.
+        """The offers of the filter; those with a memory limit are made to fit beside the others.
 
         Raises
         ------
@@ -263,7 +263,7 @@ class _Layer:
                 name: shares[name] for name, limit in limits.items() if shares[name] > limit + _WORD_BYTES
             }
 
-        # Sizes change in steps, of which a small change may make none.
+        # Sizes change in steps; a small change of the budget may have no effect.
         best, less = offers, 0.0
         while too_much := over(best):
             name, size = next(iter(too_much.items()))
@@ -305,14 +305,14 @@ class _Tables:
         self._beside = np.sum([np.zeros(len(fills)), *(_ones_at(f, fills) for f in beside)], axis=0)
 
     def num_bits(self, names: Iterable[str], is_listed: bool) -> float:
-        """Bits of the smallest table of some features; infinitely many if it cannot be."""
+        """Bits of the smallest table of some features; infinite if it is impossible."""
         nothing = np.zeros(len(self._ones_per_bit))
         ones = np.sum([nothing if is_listed else self._beside, *(self._ones[name] for name in names)], axis=0)
         return float((ones / self._ones_per_bit).min())
 
 
 def _ones_at(facts: AnyFacts, fills: Sequence[float]) -> NDArray[np.float64]:
-    """How many bits the facts set in tables of such fills; infinitely many where they miss their target."""
+    """How many bits the facts set in tables of these fills; infinite where they miss their target."""
     ones = np.full(len(fills), np.inf)
     facts.prepare(fills)
     for place, fill in enumerate(fills):

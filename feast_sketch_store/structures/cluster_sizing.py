@@ -1,12 +1,12 @@
 """From counts by cluster and value to the hashes of each, and to the size of the filter that holds them.
 
 A cell is a value in a cluster: ``n`` rows of the cluster have it, ``a`` of those with values lack it. A fact
-of the cell takes ``k`` hashes, so that each row that lacks it shows it with probability ``rho ** k`` at a
+of the cell takes ``k`` hashes, so each row that lacks it shows it with probability ``rho ** k`` at a
 share ``rho`` of ones. What is kept is the number of false values per read:
 
     sum over cells of a * rho ** k  <=  false_per_read * rows            ones of the table: sum of n * k
 
-All cells have one of few *levels*, numbers of hashes, and three ways to give them are known:
+All cells have one of a few *levels* (numbers of hashes). There are three known ways to assign them:
 
 | style | levels | of a cell |
 |---|---|---|
@@ -61,13 +61,13 @@ class Split(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ClusterFacts:
-    """The facts of a feature by cluster and value, and what is wanted of them.
+    """The facts of a feature by cluster and value, and the goal.
 
     Parameters
     ----------
     counts : int64[C, V], rows of each cluster that have each value.
     num_rows : int64[C], rows of each cluster that have any value.
-    false_per_read : values that a read of such a row may show too many, expected; more than 0.
+    false_per_read : the expected false values of a read of such a row; more than 0.
     style : one of `STYLES`.
     """
 
@@ -107,7 +107,7 @@ class ClusterFacts:
         return tuple(map(int, _sums(split.level_of, self.counts, len(split.hashes))))
 
     def split_at(self, fill: float) -> Split | None:
-        """The split with the fewest ones at a share of ones; None if no split keeps what is wanted."""
+        """The split with the fewest ones at a share of ones; None if no split keeps the goal."""
         if self.style == WEIGHTED_BLOOM:
             return self._weighted_at(fill)
         found = min(self._thresholds_at(fill), default=None)
@@ -180,7 +180,7 @@ class ClusterFacts:
         return best[1] or None
 
     def _levels_of(self, number: int, step: int) -> tuple[float, tuple[int, ...]]:
-        """The best levels of so many, and the bits of table and masks; infinitely many if there are none."""
+        """The best levels, given how many, and the bits of table and masks; infinite if there are none."""
         mask_bits = self.counts.shape[0] * 64 * -(-self.counts.shape[1] // 64)
         best: tuple[float, tuple[int, ...]] = math.inf, ()
         for first in range(0 if number > 1 else 1, MAX_NUM_HASHES - step * (number - 1) + 1):
@@ -227,7 +227,7 @@ def size(facts: Sequence[ClusterFacts]) -> tuple[int, list[Split]]:
 
     Raises
     ------
-    ValueError : no table keeps what is wanted.
+    ValueError : no table keeps the goals.
     """
     best: tuple[int, list[Split]] | None = None
     for fill in _FILLS:
@@ -246,7 +246,7 @@ def size(facts: Sequence[ClusterFacts]) -> tuple[int, list[Split]]:
 
 
 def fill_limit(facts: Sequence[ClusterFacts], splits: Sequence[Split]) -> float:
-    """The largest share of ones, below 1, at which all features keep what is wanted; 0 if there is none."""
+    """The largest share of ones, below 1, at which all features keep their goals; 0 if there is none."""
     shown = [
         (_sums(split.level_of, own.absent, len(split.hashes)) / own.may_show, np.array(split.hashes))
         for own, split in zip(facts, splits, strict=True)
@@ -260,12 +260,12 @@ def fill_limit(facts: Sequence[ClusterFacts], splits: Sequence[Split]) -> float:
 
 
 def expected_fill(facts: Sequence[ClusterFacts], splits: Sequence[Split], num_bits: int) -> float:
-    """The share of ones to expect in a table of so many bits."""
+    """The expected share of ones in a table of this many bits."""
     ones = sum(own.num_ones(split) for own, split in zip(facts, splits, strict=True))
     return -math.expm1(-ones / num_bits)
 
 
 def _sums(groups: NDArray[np.integer], cells: NDArray[np.int64], number: int = 0) -> NDArray[np.float64]:
-    """The sum of the cells of each group, of which there are at least so many."""
+    """The sum of the cells of each group, of which there are at least ``num_groups``."""
     sums = np.bincount(groups.reshape(-1), cells.reshape(-1).astype(np.float64), number)
     return sums.astype(np.float64)

@@ -2,7 +2,7 @@
 
 The rows are listed, and each has the number of its cluster (`clusters`). In a cluster a value has one of few
 numbers of hashes, its level (`cluster_sizing`). A mask for each cluster and level has ones for the values
-that do without the further hashes of that level, so a read is still an AND of windows:
+that skip the additional hashes of that level, so a read is still an AND of windows:
 
     possibly present = AND over groups g of (AND of the windows of g's hashes  |  mask[cluster][g])
 
@@ -12,8 +12,8 @@ that do without the further hashes of that level, so a read is still an AND of w
     | sandwiched | initial filter, backup filter | of the backup filter alone |
     | weighted | a group for each level | values of lower levels |
 
-A fact sets the bits of the hashes that its cell has, and no others: nothing that was written is missed. All
-features share one table; a window of it has the symbols of one feature after the other, each from a word on.
+A fact sets exactly the bits of its cell's hashes, so nothing that was written is missed. All features share
+one table. A window has the symbols of one feature after the other, each beginning at a word.
 """
 
 import itertools
@@ -82,7 +82,7 @@ _ROWS_PER_CHUNK = 1 << 14
 
 
 class ClusterPlan(NamedTuple):
-    """What a feature is built for: its style, the false values of a read, and how many clusters at most."""
+    """The goal of a feature: its style, the false values of a read, and the most clusters."""
 
     style: str
     false_per_read: float
@@ -96,7 +96,7 @@ class ClusteredFeature(SealedFeature):
     Parameters
     ----------
     style : the name of its structure.
-    first_word : of a window, where its first symbol stands.
+    first_word : the word of a window where its first symbol is.
     hashes : of each level, ascending.
     masks : uint64[C, levels - 1, words], see `Asked`.
     facts_per_level : how many facts have the hashes of each level.
@@ -140,13 +140,13 @@ class ClusteredFeature(SealedFeature):
 
     @cached_property
     def false_positive_rate(self) -> float:
-        """See `SealedFeature`: of a random value and the cluster of a random row."""
+        """See `SealedFeature`: the rate of a random value in the cluster of a random row."""
         if not self.num_values:
             return 0.0
         return float(self.shares @ np.power(self.fill, self.hashes_of).mean(1))
 
     def asked(self, clusters: NDArray[np.int64]) -> Asked:
-        """What the filter is asked about rows of some clusters: int64[n]."""
+        """The questions to the filter about rows of some clusters: int64[n]."""
         plain = Asked(self.first_word, self.num_values, self.hashes[-1])
         if len(self.hashes) == 1:
             return plain
@@ -169,7 +169,7 @@ class ClusteredFeature(SealedFeature):
 
     @cached_property
     def _scorer(self) -> Scorer:
-        """Tells the cluster in which a row takes the fewest bits.
+        """Finds the cluster in which a row takes the fewest bits.
 
         As rates are proportional to odds, a hash stands for ``log(1 / fill)`` of the logarithm of the odds;
         and the false values of a cluster, divided by those for each true one, for the size of its rows.
@@ -369,7 +369,7 @@ class ClusteredFilters(Structure):
 
 
 class _Entry(NamedTuple):
-    """A feature as a snapshot tells it."""
+    """A feature as a snapshot describes it."""
 
     codec: FeatureCodec
     vocabulary: Vocabulary
@@ -407,7 +407,7 @@ class _Entry(NamedTuple):
 
 
 class _Kept:
-    """A feature whose parts may be asked for again, where a function would use them up."""
+    """A feature whose parts may be read again by a function that consumes them."""
 
     def __init__(self, feature: FeatureRows):
         self.states, self.vocabulary, self.counts = feature.states, feature.vocabulary, feature.counts
@@ -426,7 +426,7 @@ def _members(features: Sequence[FeatureRows]) -> list[Csr]:
 
 
 def side_by_side(members: Sequence[Csr], sizes: Sequence[int]) -> Csr:
-    """One matrix of all features; the ids of each go on behind those of the one before."""
+    """One matrix of all features; the ids of each continue after those of the one before."""
     joint, first = members[0], sizes[0]
     for own, number in zip(members[1:], sizes[1:], strict=True):
         joint = joint.joined(Csr(own.indptr, own.ids + np.int32(first)))
@@ -441,7 +441,7 @@ def _shares(clusters: NDArray[np.int64], num_clusters: int) -> NDArray[np.float6
 def _fill(
     facts: Sequence[ClusterFacts], members: Sequence[Csr], clusters: NDArray[np.int64], rows: RowsToSeal
 ) -> tuple[ShiftingBloomFilter, list[Split], float] | Shortfall:
-    """A table that keeps what is wanted with the ones that it has, and the share of these."""
+    """A table that keeps the goals at its actual share of ones, and that share."""
     try:
         num_bits, splits = size(facts)
     except ValueError as error:
@@ -494,7 +494,7 @@ def _in_chunks(members: Csr) -> Iterator[Part]:
 
 
 def _masks(split: Split) -> NDArray[np.uint64]:
-    """Ones for the values of each cluster that do without the hashes of each level but the first."""
+    """Ones for the values of each cluster that skip the hashes of each level but the first."""
     num_clusters, num_values = split.level_of.shape
     masks = np.zeros((num_clusters, len(split.hashes) - 1, words_for(num_values) * 8), np.uint8)
     for level in range(1, len(split.hashes)):

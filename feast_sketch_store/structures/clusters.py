@@ -5,7 +5,7 @@ A row belongs to the cluster under which it is most probable, if values are inde
 
     log P(row | c) = sum over the row's values s of log(p_cs / (1 - p_cs)) + sum over all s of log(1 - p_cs)
 
-Shares ``p_cs`` and clusters are found in turns, on some of the rows; then all rows are assigned. The same
+Shares ``p_cs`` and clusters are computed in turns, on some of the rows; then all rows are assigned. The same
 rows in the same order give the same clusters.
 """
 
@@ -20,14 +20,14 @@ MAX_CLUSTERS = 256
 
 _ROUNDS = 15
 _SAMPLE_FACTS = 1 << 20
-SMOOTHING = 8.0  # rows of the whole, as it were, in each cluster
+SMOOTHING = 8.0  # pseudo-rows with the overall shares, added to each cluster
 _FACTS_PER_CHUNK = 1 << 17
 _SEED = 17
 
 
 @dataclass(frozen=True)
 class Scorer:
-    """Tells the cluster of a row from its values.
+    """Finds the cluster of a row from its values.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ def learn(
     Parameters
     ----------
     members : the ids of the values of n rows, below ``num_values``, each once in a row.
-    num_clusters : at most; no more than rows are made.
+    num_clusters : the most clusters; there are never more than rows.
     start : int64[n], clusters to begin with; None for random ones.
     num_rounds : of learning.
     """

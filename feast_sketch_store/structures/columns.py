@@ -46,10 +46,10 @@ from feast_sketch_store.succinct.packed import NO_NUMBERS, unchecked
 
 COLUMN = "column"
 
-# Values of a dictionary that each reading process keeps ready to be put into answers.
+# Values of a dictionary that each reading process keeps decoded for answers.
 _MAX_DECODED = 1 << 16
 
-# Rows that are read together where all are, which bounds the memory that it takes.
+# Rows per step when all are read, which bounds the memory.
 _ROWS_AT_A_TIME = 1 << 18
 
 
@@ -85,7 +85,7 @@ def states_width(states: NDArray[np.uint8]) -> int:
 
 
 def _steps_of(states: NDArray[np.uint8]) -> tuple[int, int]:
-    """How far the states in a column are apart, and the bits of a number of such steps."""
+    """The distance of states in a column, and the bits of a number of such steps."""
     if not len(states):
         return 1, 0
     used = np.flatnonzero(np.bincount(states))
@@ -94,12 +94,12 @@ def _steps_of(states: NDArray[np.uint8]) -> tuple[int, int]:
 
 
 def _filler(codec: FeatureCodec) -> Vocabulary:
-    """What stands in a column where a row has no value."""
+    """The element of a row without a value."""
     return Vocabulary(pa.array([b"" if codec.storage_type == pa.large_binary() else 0], codec.storage_type))
 
 
 class ColumnAnswer(CsrAnswer):
-    """An answer whose vocabulary may have a value several times, each element its own."""
+    """An answer whose vocabulary may repeat a value: each element has an entry of its own."""
 
     def numbered(self) -> Answer:
         """See `Answer`."""
@@ -109,7 +109,7 @@ class ColumnAnswer(CsrAnswer):
 
 
 def expected_bytes(vocabulary: Vocabulary, num_rows: int) -> float:
-    """About the bytes of a column of so many scalars with such values."""
+    """The approximate bytes of a column of this many scalars with these values."""
     bits = max(1, len(vocabulary) - 1).bit_length() + 2
     return num_rows * bits / 8 + vocabulary.packed_bytes
 
@@ -143,7 +143,7 @@ class Column(SealedFeature):
     ) -> "Column":
         """A column of rows that are given as states, uint8[n], and ids of a vocabulary.
 
-        Numbers take ``min_width`` bits at least; 0 if it is known elsewhere how many rows there are.
+        Numbers take at least ``min_width`` bits; 0 if the number of rows is known elsewhere.
         """
         symbols = rows.ids
         if codec.is_collection:
@@ -151,7 +151,7 @@ class Column(SealedFeature):
         else:
             bounds = None
             has_value = states == VALUE
-            filler = 0  # of rows without a value: a number costs the same whichever it is
+            filler = 0  # for rows without a value, any number costs the same
             if not has_value.all() and (not len(vocabulary) or codec.storage_type == pa.large_binary()):
                 vocabulary, (_, (filler,)) = Vocabulary.union([vocabulary, _filler(codec)])
             dense = np.full(len(states), filler)
@@ -200,7 +200,7 @@ class Column(SealedFeature):
         else:
             kind, packed, content, check = AS_BYTES, elements.offsets, elements.words, elements.check
             if self.codec.element_kind == "message":
-                return False  # what a file has may be none
+                return False  # a file may have none
         is_text = kind == AS_BYTES and self.codec.element_kind == "string"
         begin_feature(rows, self.codec, self.dictionary)
         bounds = NO_NUMBERS if self.bounds is None else self.bounds.arguments
@@ -254,12 +254,12 @@ class Column(SealedFeature):
 
     @cached_property
     def _decoder(self) -> Decoder | None:
-        """What decodes all reads of a small dictionary; otherwise each read needs one of its own."""
+        """The decoder that all reads of a small dictionary share; a large one needs a decoder per read."""
         values = self.dictionary
         return None if values is None or len(values) > _MAX_DECODED else Decoder(self.codec, values)
 
     def shown(self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64]) -> Answer:
-        """See `SealedFeature.shown`: whatever the rows have."""
+        """See `SealedFeature.shown`: exactly what the rows have."""
         return ColumnAnswer(Decoder(self.codec, rows.vocabulary), rows.states, rows.csr)
 
     def missing(
@@ -353,12 +353,12 @@ class Columns(Structure):
 
     @property
     def num_facts(self) -> int:
-        """None: what a column takes is not divided by facts."""
+        """None: the bytes of a column are not divided by facts."""
         return 0
 
     @property
     def fact_bits(self) -> int:
-        """None, as there are no facts to divide them by."""
+        """None, because there are no facts to divide them by."""
         return 0
 
     def to_snapshot(self) -> Described:

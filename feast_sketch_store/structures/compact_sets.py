@@ -1,7 +1,7 @@
 """Compact sets: memberships of listed rows in count trees (`succinct.count_tree`).
 
-They are exact as those of `set_columns`, a tenth to a quarter smaller, and take several times as long to
-read. So nobody gets them who did not ask for them. Headers, chains and vocabularies are those of
+They are exact like those of `set_columns`, a tenth to a quarter smaller, and take several times as long to
+read. So they are used only where a tag asks for them. Headers, chains and vocabularies are those of
 `set_columns`, but for the order of the values, which is that of the tree. Values whose ids are given stay in
 their order, which makes their tree a poor one.
 """
@@ -56,8 +56,8 @@ from feast_sketch_store.succinct.tree_tables import NUM_CONCENTRATIONS
 
 COMPACT_SETS = "compact_sets"
 
-_FIT_FACTS = 1 << 20  # of a chain, that its tree is fitted to
-_LEAST_FACTS = 20  # others per symbol, for a tree of their own
+_FIT_FACTS = 1 << 20  # of a chain, to fit its tree to
+_LEAST_FACTS = 20  # other symbols per symbol, to get a tree of their own
 _ID = (1 << 32) - 1
 
 
@@ -249,7 +249,7 @@ class _Fit:
 
     @classmethod
     def of(cls, chain: Chain, features: Sequence[FeatureRows]) -> "_Fit":
-        """The chain of some features with the best order that some of their rows tell."""
+        """The chain of some features in the best order, learned from some of their rows."""
         num_values = len(chain.vocabulary)
         shared = [np.arange(num_values, dtype=np.int32) if ids is None else ids for ids in chain.shared_ids]
         all_facts, all_rows = sum(feature.num_facts for feature in features), len(features[0].states)

@@ -1,7 +1,7 @@
-"""What the parts of a sealed layer take in memory, told before they are built: what a choice goes by.
+"""The memory of the parts of a sealed layer, computed before they are built: the choice depends on it.
 
-Tables, packed integers and columns are as large as told here, to the word. Sets are coded on trial for some
-of the rows; without such rows their bits are estimated by the entropy of independent symbols.
+Sizes of tables, packed integers and columns are exact to the word. Sets are coded by trial for some of the
+rows; without such rows their bits are estimated by the entropy of independent symbols.
 """
 
 import math
@@ -22,10 +22,10 @@ _WORD_BITS = 64
 
 
 class Sharing(Protocol):
-    """What features save that are coded one with the other."""
+    """What features save if they are coded in chains."""
 
     def saved_bits(self, numbers: Collection[int]) -> float:
-        """Bits that some of the features, by their numbers, save in sets; it is found on trial."""
+        """Bits that some features, given by their numbers, save in sets; found by trial."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,9 +34,9 @@ class Popularity:
 
     Parameters
     ----------
-    counts : int64[V], rows that have each symbol, from the most popular one on.
+    counts : int64[V], the rows that have each symbol, from the most popular one on.
     num_rows : of all rows.
-    num_empty : of rows that have none, whose reads show none either.
+    num_empty : the rows without symbols; their reads show none either.
     coded : int64[m], bits of the sets of some of the rows, coded on trial; None if there are none.
     state_width : bits of the state of a row in a column; None for one if there are rows without symbols.
     sharing, number : what it may be coded with, in which it has this number; None for nothing.
@@ -78,10 +78,10 @@ class Popularity:
 
 
 def descending(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The counts of symbols, none more than the one before it: int64[V], in the order of the symbols.
+    """The counts of symbols, made non-increasing: int64[V], in the order of the symbols.
 
-    Neighbours that stand in another order share their facts evenly. So they do in a weighted filter, where
-    they have the same hashes: what these show together depends on the sum of their facts alone.
+    Neighbours in the wrong order share their facts evenly. This is also what a weighted filter does: it gives
+    them the same hashes, and their false values together depend only on the sum of their facts.
     """
     if (np.diff(counts) <= 0).all():
         return counts
@@ -101,7 +101,7 @@ def descending(counts: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def packed_bytes(length: int, width: int) -> int:
-    """Bytes of so many packed integers."""
+    """Bytes of this many packed integers."""
     return 8 * num_words_for(length, width)
 
 
@@ -117,7 +117,7 @@ def index_bytes(num_rows: int, presence_error_rate: float) -> float:
 
 
 def timestamps_bytes(num_rows: int, distinct: NDArray[np.int64]) -> int:
-    """Bytes of a column of timestamps, of which there are so many different ones, ascending."""
+    """Bytes of a column of timestamps with this many different ones, ascending."""
     if not len(distinct):
         return 0
     plain = packed_bytes(num_rows, int(distinct[-1] - distinct[0]).bit_length())

@@ -1,8 +1,8 @@
-"""Counts: the values of listed rows, and how often each was counted.
+"""Counts: the values of listed rows with the number of times that each was counted.
 
 The values of a row stand in groups of one count, as the items of a list stand in ticks (`TimedLists`): a
 count takes the place of an age. Counts are numbered from the most frequent one on, so that the gaps between
-the groups of a row are small. What a count takes is then what it tells of a value in *this* row: a row whose
+the groups of a row are small. So a count takes only the bits that it adds within *this* row: a row whose
 values were all counted once has one group, and takes a few bits more than a set.
 
 Counts that need not be exact are rounded to few different ones before (`rows.counting`), which makes fewer
@@ -41,7 +41,7 @@ from feast_sketch_store.structures.parts import (
 from feast_sketch_store.structures.prepared import begin_feature
 from feast_sketch_store.succinct import PackedInts, TimedLists
 
-_WORTH_ROUNDING = 0.99  # of the bytes of exact counts; at more of them counts stay exact
+_WORTH_ROUNDING = 0.99  # of the bytes of exact counts; above this share counts stay exact
 
 
 class CountsAnswer(Answer):
@@ -74,7 +74,7 @@ class CountsFeature(SealedFeature):
     ----------
     lists : the values of rows, with the number of a count for the age of each.
     counts : int64[C], what each number stands for; the most frequent one first.
-    firsts : int64[C], the smallest count that is read as each; None if counts are read as they were written.
+    firsts : int64[C], the smallest count that reads as each; None if counts read as they were written.
     max_error, mean_error : how far counts are from those that were written, of all values.
     """
 
@@ -148,7 +148,7 @@ class CountsFeature(SealedFeature):
         return CsrAnswer(self.decoder, states, Csr(csr.indptr, csr.ids, self._as_sealed(counts)))
 
     def _as_sealed(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """What counts are read as; others than those of the rows stay as they are where that is too far."""
+        """What counts read as. Counts that no row has stay as they are if the nearest one is too far."""
         if self.firsts is None:
             return counts
         order = np.argsort(self.firsts)
@@ -160,14 +160,14 @@ class CountsFeature(SealedFeature):
     def missing(
         self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64], answer: Answer
     ) -> Iterator[str]:
-        """See `SealedFeature.missing`: a row has just its values, and counts that keep to the error."""
+        """See `SealedFeature.missing`: a row has exactly its values, with counts within the error."""
         name = self.codec.feature
         ids = self.vocabulary.find(rows.vocabulary.values)
         width = len(self.vocabulary) + 1
         written, stored = rows.csr, answer.csr
         assert written.weights is not None
         assert stored.weights is not None
-        # A value outside of the vocabulary has the id -1, which no value that is read has.
+        # A value outside the vocabulary has the id -1, which no read value has.
         ours, theirs = written.rows * width + ids[written.ids] + 1, stored.rows * width + stored.ids + 1
         order, other = np.argsort(ours), np.argsort(theirs)
         if not np.array_equal(ours[order], theirs[other]):

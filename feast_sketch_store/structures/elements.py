@@ -1,4 +1,4 @@
-"""Elements: values of the rows of a column one behind the other, in whichever of three forms is the smallest.
+"""Elements: the values of a column's rows, one after the other, in the smallest of three forms.
 
 dictionary   the distinct values once, and the number of one per element
 numbers      the elements themselves, less the smallest one
@@ -37,7 +37,7 @@ class DictionaryElements:
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes of a process that reads them, which has the vocabulary as a whole."""
+        """Bytes of a process that reads them, including the whole vocabulary."""
         return self.ids.size_bytes + self.vocabulary.size_bytes
 
     def take(self, places: NDArray[np.int64]) -> tuple[Vocabulary, NDArray[np.int64]]:

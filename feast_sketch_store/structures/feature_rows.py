@@ -1,4 +1,4 @@
-"""One feature of all rows that are sealed, as structures are built of it."""
+"""One feature of all rows of a seal, from which structures are built."""
 
 from collections.abc import Iterator, Sequence
 from typing import Protocol
@@ -10,7 +10,7 @@ from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.vocabulary import Vocabulary
 
-Part = tuple[NDArray[np.int32], Csr]  # which of all rows some are, and their symbols
+Part = tuple[NDArray[np.int32], Csr]  # the numbers of some rows, and their symbols
 
 
 class FeatureRows(Protocol):
@@ -20,8 +20,8 @@ class FeatureRows(Protocol):
     ----------
     states : uint8[n] of codecs.MISSING, NULL, EMPTY, VALUE.
     vocabulary : its values; from the most popular one on, unless it was given.
-    is_numbered : whether it was given, so that values have to keep their ids.
-    counts : int64[V], how many rows have each; none of a feature that is kept exactly.
+    is_numbered : whether it was given, so that values must keep their ids.
+    counts : int64[V], how many rows have each value; empty for a feature that is kept exactly.
     num_facts : how many values all rows have.
     """
 
@@ -39,17 +39,17 @@ class FeatureRows(Protocol):
         """Per part which rows it has, and how many values each."""
 
     def kept_rows(self) -> Iterator[Part]:
-        """The parts, which may be asked for again."""
+        """The parts, which may be read again."""
 
     def rows(self) -> Iterator[Part]:
-        """The parts, each of which is let go when it has been used."""
+        """The parts; each is released after its use."""
 
     def release(self) -> None:
-        """Let all parts go."""
+        """Release all parts."""
 
 
 def first_rows(feature: FeatureRows, num_rows: int) -> Csr:
-    """The symbols of the first rows, int32. In the order of hashes these are like any others."""
+    """The symbols of the first rows, int32. In the order of hashes these are a random sample."""
     parts = []
     for places, part in feature.kept_rows():
         chosen = np.flatnonzero(places < num_rows)
@@ -69,7 +69,7 @@ def in_order(
 
     Parameters
     ----------
-    new_ids : int32[V] of each feature, what its symbols are to be called; None if they stay.
+    new_ids : int32[V] of each feature, the new ids of its symbols; None to keep them.
 
     Returns
     -------
@@ -88,6 +88,6 @@ def in_order(
         for places, part in feature.rows():
             if names is not None:
                 part = Csr(part.indptr, names[part.ids])
-            # Facts of a row stand one behind the other in the part, and so they shall here.
+            # Facts of a row are consecutive in the part, and must stay so.
             part.put_into(whole, ranks[places] + number)
     return whole

@@ -1,4 +1,4 @@
-"""What a filter offers for a goal: the facts that it is to hold of a feature, and what they take."""
+"""A filter's offer for a goal: the facts of a feature that it would hold, and their size."""
 
 from dataclasses import dataclass
 
@@ -23,13 +23,13 @@ from feast_sketch_store.structures.sizing import (
 )
 
 _MAX_RATE = 0.5
-_LEAST_BOUGHT_RATE = 1e-9  # with memory; more of it is not taken
-_LEAST = 1e-300  # above 0: of what no table can keep
+_LEAST_BOUGHT_RATE = 1e-9  # with a memory limit; more than this is not used
+_LEAST = 1e-300  # above 0: where no table can keep the goal
 
 
 @dataclass(frozen=True)
 class FilterPlan:
-    """The facts of a feature in a filter, and whether their rates must be kept: so many bytes are no rate."""
+    """The facts of a feature in a filter, and whether their rates must be kept, as under no memory limit."""
 
     facts: AnyFacts
     is_held: bool = True
@@ -52,11 +52,11 @@ def filter_offer(goal: Goal, popularity: Popularity) -> Offer | None:
 
 
 def offer_of_memory(goal: Goal, popularity: Popularity, num_bytes: float) -> Offer:
-    """How a filter of at most so many bytes would keep a feature.
+    """How a filter of at most this many bytes would keep a feature.
 
     Raises
     ------
-    ValueError : there is none.
+    ValueError : there is no such one.
     """
     num_bits, num_facts = int(8 * num_bytes), popularity.num_facts
     facts: AnyFacts
@@ -69,7 +69,7 @@ def offer_of_memory(goal: Goal, popularity: Popularity, num_bytes: float) -> Off
 
 
 def noisiest_offer(goal: Goal, popularity: Popularity) -> Offer:
-    """The smallest filter that is worth anything: it shows half of the values that a row lacks."""
+    """The smallest useful filter: it shows half of the values that a row lacks."""
     facts: AnyFacts = FactClass(popularity.num_facts, _MAX_RATE)
     if goal.structure != BLOOM:
         false_per_read = _MAX_RATE * popularity.mean_absent or 1.0
@@ -78,8 +78,8 @@ def noisiest_offer(goal: Goal, popularity: Popularity) -> Offer:
 
 
 def wanted_false_per_read(goal: Goal, popularity: Popularity) -> float:
-    """How many values a read may show too many, by any measure but memory; more than 0."""
-    # Where nothing is absent there is nothing to show; any hashes do.
+    """The false values that a read may show, by any measure but memory; more than 0."""
+    # If every row has every value, there are no false values; any number of hashes will do.
     return max(_false_per_read(goal, popularity) if popularity.mean_absent else 1.0, _LEAST)
 
 

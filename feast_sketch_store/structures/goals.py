@@ -1,4 +1,4 @@
-"""What a membership feature is wanted for, and what structures offer."""
+"""The goals of membership features, and the offers of structures."""
 
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -11,7 +11,7 @@ WEIGHTED_BLOOM: Final = "weighted_bloom"
 LEARNED_BLOOM: Final = "learned_bloom"
 SANDWICHED_BLOOM: Final = "sandwiched_bloom"
 
-DEFAULT_CLUSTERS: Final = 16  # of a structure that has clusters whatever is said
+DEFAULT_CLUSTERS: Final = 16  # of a structure that always has clusters
 
 ERROR_RATE: Final = "error_rate"
 NOISE_RATIO: Final = "noise_ratio"
@@ -21,16 +21,16 @@ MEMORY: Final = "memory"
 
 @dataclass(frozen=True)
 class Goal:
-    """What a membership feature is wanted for.
+    """The goal of a membership feature.
 
     Parameters
     ----------
-    measure : ``error_rate``, the probability that an absent value reads as present; ``false_per_read``, how
-        many values a read shows too many, on average; ``noise_ratio``, how many of these for each true one;
+    measure : ``error_rate``, the probability that an absent value reads as present; ``false_per_read``, the
+        false values of a read, on average; ``noise_ratio``, the false values per true one;
         ``memory``, bytes at most.
-    amount : of it.
-    structure : a name that a structure goes by, or ``auto``. Left to choose, an error rate makes a Bloom
-        filter, another measure whatever is smallest.
+    amount : the value of the measure.
+    structure : the name of a structure, or ``auto``. With ``auto``, an error rate leads to a Bloom filter,
+        another measure to the smallest structure.
     clusters : of entities, that the numbers of hashes depend on; 0 if they do not.
     """
 
@@ -51,10 +51,10 @@ class Offer(NamedTuple):
     Parameters
     ----------
     kind : of the structure.
-    plan : what it needs to know to be built.
-    num_bytes : that the feature takes by itself, vocabulary and states not counted.
-    false_per_read : values that a read shows too many, expected, of a row that has some.
-    failed : why it is not kept as it is wanted, if it is not.
+    plan : what building it needs.
+    num_bytes : bytes of the feature by itself, without vocabulary and states.
+    false_per_read : the expected false values of a read, for a row with values.
+    failed : why it would miss the goal, if it would.
     """
 
     kind: str

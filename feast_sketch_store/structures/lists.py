@@ -39,7 +39,7 @@ _MAX_TIME = 1 << 61  # of which the kernel computes with a difference
 
 
 class ListAnswer(Answer):
-    """An answer whose items are decoded when they are asked for, and no more of them than that."""
+    """An answer that decodes items on request, and only those requested."""
 
     def __init__(self, feature: "ListFeature", states: NDArray[np.uint8], rows: NDArray[np.int64]):
         self.decoder: Decoder = feature.decoder
@@ -58,7 +58,7 @@ class ListAnswer(Answer):
     def newest(
         self, rows: NDArray[np.int64] | None, listing: Listing | None, since: int = NO_TIMESTAMP
     ) -> Csr:
-        """See `Answer`; the feature has each value once in a tick of its own."""
+        """See `Answer`; the feature's own ticks have each value once."""
         wanted = self._rows if rows is None else self._rows[rows]
         return self._feature.items(wanted, None if listing is None else listing.limit, since)
 
@@ -148,7 +148,7 @@ class ListFeature(SealedFeature):
         return ages
 
     def shown(self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64]) -> Answer:
-        """See `SealedFeature.shown`: as many of the first values as a list has."""
+        """See `SealedFeature.shown`: the first values, as many as a list may have."""
         listing, csr = self.codec.listing, self.known(rows)
         assert listing is not None
         if listing.limit is not None:
@@ -158,7 +158,7 @@ class ListFeature(SealedFeature):
     def missing(
         self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64], answer: Answer
     ) -> Iterator[str]:
-        """See `SealedFeature.missing`: a row has just its items, at their ticks."""
+        """See `SealedFeature.missing`: a row has exactly its items, at their ticks."""
         ids = self.vocabulary.find(rows.vocabulary.values)
         assert rows.times is not None
         assert answer.csr.weights is not None

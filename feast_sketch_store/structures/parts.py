@@ -1,7 +1,7 @@
 """The parts of a sealed layer in a snapshot: a description in JSON, and named arrays.
 
-Whatever describes itself gives both, with names of its own; whoever holds it puts a prefix before the names.
-Nothing is believed of a description or an array that comes back before it was checked here.
+A part describes itself by both, with names of its own; its holder puts a prefix before the names.
+A description or an array from a file is used only after it was checked here.
 """
 
 import re
@@ -53,7 +53,7 @@ class Parts:
         return Parts(self.arrays, self.checks, f"{self.prefix}{name}.")
 
     def array(self, name: str, kind: DTypeLike, num_axes: int = 1) -> NDArray[Any]:
-        """An array of a type, with so many axes."""
+        """An array of a type, with this many axes."""
         array = self.arrays[self.prefix + name]
         if array.dtype != kind or array.ndim != num_axes:
             raise TypeError(f"array {self.prefix + name!r} has type {array.dtype} and shape {array.shape}")
@@ -127,12 +127,12 @@ def report_of(entry: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def describe_packed(numbers: PackedInts) -> dict[str, int]:
-    """What a snapshot tells of packed integers beside their words."""
+    """What a snapshot's description has of packed integers, besides their words."""
     return {"width": numbers.width, "base": numbers.base, "length": numbers.length}
 
 
 def describe_ascending(numbers: EliasFano) -> dict[str, int]:
-    """What a snapshot tells of ascending integers beside their words."""
+    """What a snapshot's description has of ascending integers, besides their words."""
     return {
         "length": len(numbers),
         "num_buckets": numbers.num_buckets,
@@ -148,7 +148,7 @@ def arrays_of_ascending(name: str, numbers: EliasFano) -> dict[str, NDArray[np.g
 
 
 def describe_salt(salt: tuple[int, int]) -> list[str]:
-    """What a snapshot tells of a salt, as JSON has no integers of 64 bits."""
+    """A salt in a snapshot's description, as JSON has no integers of 64 bits."""
     return [f"{half:016x}" for half in salt]
 
 
@@ -171,7 +171,7 @@ def prefixed(prefix: str, arrays: Arrays) -> dict[str, NDArray[np.generic]]:
 
 
 def checked(value: Any, kind: type[_T]) -> _T:
-    """The value if it is of the type itself: to JSON, ``true`` and 7.0 are no counts."""
+    """The value if it is of the type itself: JSON's ``true`` and 7.0 are not counts."""
     if type(value) is not kind:
         raise TypeError(f"{value!r} stands where {kind.__name__} is expected")
     return value

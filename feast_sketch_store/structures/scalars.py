@@ -1,4 +1,4 @@
-"""Scalars of listed rows, several in one number, so that V values take ``log2(V)`` bits and no whole ones.
+"""Scalars of listed rows, several in one number, so that V values take ``log2(V)`` bits without rounding up.
 
 The symbol of a row is the id of its value, or of the state that it has instead, which follow the values. The
 symbols of some features are the digits of a number, the first feature's the lowest:
@@ -47,12 +47,12 @@ _STATES_WITHOUT_VALUE = (MISSING, NULL, EMPTY)
 
 
 def num_symbols_of(vocabulary: Vocabulary, states: NDArray[np.uint8]) -> int:
-    """How many symbols a scalar has: its values, and the other states of its rows, uint8[n]."""
+    """The number of symbols of a scalar: its values, and the other states of its rows, uint8[n]."""
     return max(1, len(vocabulary) + len(_others_of(states)))
 
 
 def scalar_bytes(vocabulary: Vocabulary, states: NDArray[np.uint8]) -> float:
-    """About the bytes that a scalar takes beside others: less than a bit a row more, of all together."""
+    """The approximate bytes of a scalar among others; all together take less than one bit a row more."""
     bits = math.log2(num_symbols_of(vocabulary, states)) * len(states)
     return bits / 8 + vocabulary.packed_bytes
 
@@ -63,9 +63,9 @@ class Scalar(SealedFeature):
 
     Parameters
     ----------
-    numbers : of all features that it is stored with.
-    divisor : of these numbers, to which the symbols of the features before it multiply.
-    others : the states that symbols stand for which no value has.
+    numbers : those of all features stored together.
+    divisor : of these numbers: the product of the symbol counts of the features before it.
+    others : the states of the symbols after the values.
     """
 
     codec: FeatureCodec
@@ -94,7 +94,7 @@ class Scalar(SealedFeature):
         has_value = symbols < len(self.vocabulary)
         states = np.full(len(symbols), VALUE, np.uint8)
         if not has_value.all():
-            others = np.array(self.others or [MISSING], np.uint8)  # of no rows there are no states
+            others = np.array(self.others or [MISSING], np.uint8)  # no rows have no states
             states[~has_value] = others[symbols[~has_value] - len(self.vocabulary)]
             symbols = symbols[has_value]
         indptr = np.zeros(len(has_value) + 1, np.int64)
@@ -126,7 +126,7 @@ class Scalars(Structure):
 
     @classmethod
     def offer(cls, goal: Goal, popularity: Popularity) -> Offer | None:
-        """See `Structure.offer`: a list of rows asks for scalars, and never a goal."""
+        """See `Structure.offer`: a list of rows chooses it for scalars, never a goal."""
         return None
 
     @classmethod
@@ -191,12 +191,12 @@ class Scalars(Structure):
 
     @property
     def num_facts(self) -> int:
-        """None: what a column takes is not divided by facts."""
+        """None: the bytes of a column are not divided by facts."""
         return 0
 
     @property
     def fact_bits(self) -> int:
-        """None, as there are no facts to divide them by."""
+        """None, because there are no facts to divide them by."""
         return 0
 
     def to_snapshot(self) -> Described:
@@ -242,13 +242,13 @@ class Scalars(Structure):
 
 
 def _others_of(states: NDArray[np.uint8]) -> tuple[int, ...]:
-    """The states, other than to have a value, that rows are in."""
+    """The states of rows other than having a value."""
     used = np.flatnonzero(np.bincount(states, minlength=VALUE + 1))
     return tuple(int(state) for state in used if state != VALUE)
 
 
 def _groups(num_symbols: Sequence[int]) -> list[list[tuple[int, int]]]:
-    """Which features are digits of one number: theirs, and how many symbols each has, at least one."""
+    """Which features are digits of one number, given how many symbols each has, at least one."""
     groups: list[list[tuple[int, int]]] = []
     product = _MAX_NUMBERS
     for number, own in enumerate(max(1, own) for own in num_symbols):

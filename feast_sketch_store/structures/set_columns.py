@@ -1,12 +1,11 @@
-"""Set columns: memberships of listed rows that are kept exactly, as Golomb-coded sets of all features
-together.
+"""Set columns: exact memberships of listed rows, as Golomb-coded sets of all features together.
 
-The header of a set tells the row's state, too: ``n`` for a set of n elements, or ``n + 2`` if there are rows
-that have none, whose header is MISSING or NULL itself.
+The header of a set gives the row's state, too: ``n`` for a set of n elements, or ``n + 2`` if there are rows
+without one, whose header is MISSING or NULL itself.
 
 Features that imply each other are coded in chains (`shared_values`), in ids of the vocabulary that they
-share. A feature calls the values that it has by ids of its own, in the same order; a bit for each shared one
-tells which these are.
+share. Each feature has ids of its own for its values, in the same order; a bit for each shared one
+says which these are.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,7 +43,7 @@ from feast_sketch_store.succinct.gap_levels import Levels
 SETS = "sets"
 
 _FIT_ROWS = 1 << 17  # to fit codes to
-_TRIAL_ERROR = 0.01  # about, of the bits of sets that were coded for some of the rows
+_TRIAL_ERROR = 0.01  # the share, roughly, of the bits of sets that were coded for some of the rows
 
 
 class Code(Protocol):
@@ -56,7 +55,7 @@ class Code(Protocol):
 
     @property
     def is_dependent(self) -> bool:
-        """Whether they are coded with those before them."""
+        """Whether the sets are coded with those before them."""
 
 
 class CodedSets(Protocol):
@@ -79,8 +78,8 @@ class SetFeature(SealedFeature):
     Parameters
     ----------
     number : its place among the codes of ``sets``.
-    own_ids : int32[S], the id that each value of the vocabulary which it shares has in its own, ascending; -1
-        for one that it lacks. None if both vocabularies are the same.
+    own_ids : int32[S], the feature's own id of each value of the shared vocabulary, ascending; -1 for values
+        that it lacks. None if both vocabularies are the same.
     """
 
     codec: FeatureCodec
@@ -121,7 +120,7 @@ class SetColumns(Structure):
     Parameters
     ----------
     features : in the order of the codes of ``sets``.
-    vocabularies : of each chain of them the values in the order of the ids that they share.
+    vocabularies : the values of each chain in the order of the shared ids.
     """
 
     features: Mapping[str, SetFeature]
@@ -136,7 +135,7 @@ class SetColumns(Structure):
 
     @classmethod
     def offer(cls, goal: Goal, popularity: Popularity) -> Offer | None:
-        """See `Structure.offer`; the plan is the popularity, of which `joint_bytes` makes its sum."""
+        """See `Structure.offer`; the plan is the popularity, from which `joint_bytes` computes its sum."""
         if goal.structure != SETS and not goal.may_choose:
             return None
         num_bytes, coded = sets_bytes([popularity]), popularity.coded
@@ -191,7 +190,7 @@ class SetColumns(Structure):
 
     @staticmethod
     def row_bits(counts: NDArray[np.int64], states: NDArray[np.uint8], members: Csr) -> NDArray[np.int64]:
-        """The bits that the sets of one feature take in n rows: int64[n].
+        """The bits of the sets of one feature in n rows: int64[n].
 
         Parameters
         ----------
@@ -349,5 +348,5 @@ def known_from(parts: Parts, name: str, num_shared: int, num_values: int) -> NDA
     content = parts.array(name, np.uint8)
     is_known = np.unpackbits(content, bitorder="little").astype(np.bool_)
     if len(content) != -(-num_shared // 8) or is_known.sum() != num_values or is_known[num_shared:].any():
-        raise ValueError(f"array {name!r} does not tell {num_values} of {num_shared} values")
+        raise ValueError(f"array {name!r} does not mark {num_values} of {num_shared} values")
     return is_known[:num_shared]

@@ -2,9 +2,9 @@
 
 Features whose values overlap may imply each other: what a user liked, the user was shown. Sets of such
 features are coded in a chain, each with those before it (`succinct.golomb_sets`), in ids that all of them
-share. Which features make a chain, and in which order, is found on trial, by the bits that some of the rows
-take. Ids are ordered by the popularity in the first feature of a chain; values that it never has follow by
-their popularity in the second one, and so on.
+share. Trials on some of the rows show which features make a chain, and in which order. Ids are ordered by
+the popularity in the first feature of a chain; values that it never has follow by their popularity in the
+second one, and so on.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -25,11 +25,11 @@ from feast_sketch_store.succinct import GolombSets, SetCode
 
 NO_SET = NULL + 1  # headers of rows without a set
 
-_TRIAL_FACTS = 1 << 17  # of all features of a chain, to find their order
+_TRIAL_FACTS = 1 << 17  # of all features of a chain, used to find their order
 _FIT_FACTS = 1 << 20  # to fit codes to
 _TRIAL_ROWS = 1 << 10  # at least
-_MAX_CHAIN = 8  # features, as each is read with all that are before it
-_FINENESS = 64  # parts of a fact that counts are smoothed to
+_MAX_CHAIN = 8  # features: each is read with all before it
+_FINENESS = 64  # fractions of a fact, to which counts are smoothed
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Chain:
 
 
 def headers_of(states: NDArray[np.uint8], sizes: NDArray[np.int64]) -> tuple[NDArray[np.int32], int]:
-    """The header of each row's set, int32[n], and how many headers stand for rows without one."""
+    """The header of each row's set, int32[n], and how many header values stand for rows without one."""
     has_set = states >= EMPTY
     no_set = 0 if has_set.all() else NO_SET
     return np.where(has_set, sizes + no_set, states).astype(np.int32), no_set
@@ -70,7 +70,7 @@ def find_chains(features: Sequence[FeatureRows]) -> list[Chain]:
 
 
 class SharedValues:
-    """What features save as sets that are coded in chains, with their vocabularies; see `Sharing`."""
+    """What features save if their sets are coded in chains, vocabularies included; see `Sharing`."""
 
     def __init__(self, features: Sequence[FeatureRows]):
         self._features = features
@@ -121,7 +121,7 @@ def _overlapping(features: Sequence[FeatureRows]) -> Iterator[list[int]]:
 
 
 def _best_chain(features: Sequence[FeatureRows], numbers: Sequence[int]) -> tuple[Chain, list[int]]:
-    """A chain of some of the features, the first of them or another one at its head, and those left over."""
+    """A chain of some of the features, headed by the first or another one, and the remaining features."""
     kept, _ = _best_places(_Trial.of([features[number] for number in numbers], _TRIAL_FACTS))
     rest = [number for place, number in enumerate(numbers) if place not in kept]
     chosen = [numbers[place] for place in kept]
@@ -137,7 +137,7 @@ def _best_chain(features: Sequence[FeatureRows], numbers: Sequence[int]) -> tupl
 
 
 def _best_places(trial: "_Trial") -> tuple[list[int], float]:
-    """Which features make a chain, in its order, and the bits that they save by it."""
+    """The features of a chain, in its order, and the bits that it saves."""
     order = _best_order(trial)
     kept, before, saved = order[:1], trial.bits(order[:1]), 0.0
     for place in order[1:]:
@@ -183,7 +183,7 @@ class _Trial:
 
     @classmethod
     def of(cls, features: Sequence[FeatureRows], num_facts: int) -> "_Trial":
-        """The rows that have about so many facts, and some more if these are few."""
+        """Enough rows for about this many facts, and some more if these are few."""
         values, ids = Vocabulary.union([feature.vocabulary for feature in features])
         all_rows, all_facts = len(features[0].states), sum(feature.num_facts for feature in features)
         share = min(1.0, num_facts / max(1, all_facts))
@@ -207,7 +207,7 @@ class _Trial:
         return float(coded.sum()) / self.share
 
     def codes(self, order: Sequence[int], are_fitted: bool = False) -> list[SetCode]:
-        """The codes of some of the features in a chain; fitted to their sets, which takes a while."""
+        """The codes of some of the features in a chain, fitted to their sets, which is slow."""
         ids = self.numbering(order)
         codes: list[SetCode] = []
         seen = np.zeros(0, np.int64)
@@ -246,11 +246,11 @@ class _Trial:
         return ids
 
     def value_bits(self, place: int) -> float:
-        """About the bits of the values of a feature, in a vocabulary of its own."""
+        """The approximate bits of the values of a feature in a vocabulary of its own."""
         return self._bits_per_value * len(self.ids[place])
 
     def bits_to_share(self, place: int) -> float:
-        """About the bits of the values that a feature adds to those of others, and of which are its own."""
+        """Roughly, the bits of the values that a feature adds to those of others, and of its marks."""
         others = np.concatenate([ids for other, ids in enumerate(self.ids) if other != place])
         return self._bits_per_value * int((~np.isin(self.ids[place], others)).sum()) + len(self.values)
 

@@ -20,8 +20,8 @@ symbol with probability ``(1 - d_s) * rate_s * (1 - rho)``; so they are fewest w
 proportional to ``d_s / (1 - d_s)``: all symbols show the same noise relative to their signal, and popular
 ones need few hashes.
 
-A fill at which a class would miss its target with ``MAX_NUM_HASHES`` hashes does not count among the choices:
-what a sizing gives keeps every target, or it raises.
+A fill at which a class would miss its target with ``MAX_NUM_HASHES`` hashes is not a choice: a sizing keeps
+every target, or raises.
 
 Source: Broder & Mitzenmacher, "Network Applications of Bloom Filters: A Survey", section 2; Bruck, Gao &
 Jiang, "Weighted Bloom filter", ISIT 2006.
@@ -44,14 +44,14 @@ _MIN_FILL, _MAX_FILL = 0.3, 0.999
 # Tried for weighted filters, whose hashes adapt to any fill, and for classes of many rates.
 _WEIGHTED_FILLS = (*np.linspace(0.3, 0.7, 21).tolist(), 0.75, 0.8, 0.85, 0.9, 0.94, 0.98)
 
-_MAX_EXACT_RATES = 8  # that get fills of their own
+_MAX_EXACT_RATES = 8  # classes that get fills of their own
 _NEAR_HALF = 2  # hashes more or less than a rate takes at a fill of one half, tried beside weighted filters
-_NOISE_STEPS = 26  # of a search for the noise of a symbol, to two parts in a million
-_MEMORY_STEPS = 18  # of a search for false symbols that fit in so many bits
+_NOISE_STEPS = 26  # of a search for the noise of a symbol, to two parts per million
+_MEMORY_STEPS = 18  # of a search for the fewest false symbols that fit in the bits
 
-AUTO_NOISE_RATIO = 0.1  # false symbols for each true one: what the setting `error_rate: auto` means
+AUTO_NOISE_RATIO = 0.1  # false symbols per true one: the meaning of the setting `error_rate: auto`
 
-# Of the hashes of a class: the first of its symbols that the hash is used for, ascending from 0.
+# The first symbol that each hash of a class is used for, ascending from 0.
 Hashes: TypeAlias = tuple[int, ...]
 
 
@@ -82,7 +82,7 @@ class FactClass:
         return self.false_positive_rate
 
     def hashes_at(self, fill: float) -> Hashes:
-        """The hashes that keep the rate in a table of so many ones.
+        """The hashes that keep the rate in a table with this share of ones.
 
         Raises
         ------
@@ -98,10 +98,10 @@ class FactClass:
         return (0,) * num_hashes
 
     def prepare(self, fills: Sequence[float]) -> None:
-        """Nothing: hashes are found in no time."""
+        """Does nothing: hashes are found at once."""
 
     def excess(self, hashes: Hashes, fill: float) -> float:
-        """The rate in a table of so many ones, relative to the wanted one: at most 1 if it is kept."""
+        """The rate in a table with this share of ones, relative to the target: at most 1 if it is kept."""
         return float(fill ** len(hashes) / self.false_positive_rate)
 
     def facts_per_hash(self, hashes: Hashes) -> tuple[int, ...]:
@@ -115,13 +115,13 @@ class FactClass:
 
 @dataclass(frozen=True, eq=False)
 class WeightedFacts:
-    """Facts of symbols that get hashes by their popularity, for so many false symbols per read.
+    """Facts of symbols that get hashes by their popularity, for a number of false symbols per read.
 
     Parameters
     ----------
     counts : int64[V], facts per symbol, none more than the one before it.
     num_entities : how many there are, at least as many as facts of a symbol.
-    false_per_read : the expected number of symbols that a read of a row shows too many, more than 0.
+    false_per_read : the expected number of false symbols in a read of a row, more than 0.
     """
 
     counts: NDArray[np.int64] = field(repr=False)
@@ -147,7 +147,7 @@ class WeightedFacts:
         return self.false_per_read / max(float(self._absent_behind[0]), 1e-300)
 
     def hashes_at(self, fill: float) -> Hashes:
-        """The fewest hashes that keep the false symbols of a read in a table of so many ones.
+        """The fewest hashes that keep the false symbols of a read in a table with this share of ones.
 
         Raises
         ------
@@ -161,7 +161,7 @@ class WeightedFacts:
         return hashes
 
     def prepare(self, fills: Sequence[float]) -> None:
-        """Find the hashes at some fills together, which takes less time than one by one."""
+        """Find the hashes at some fills together, which is faster than one by one."""
         unknown = [fill for fill in fills if fill not in self._known_hashes]
         if not unknown:
             return
@@ -196,24 +196,24 @@ class WeightedFacts:
         return sum(self.facts_per_hash(hashes))
 
     def symbol_rates(self, hashes: Hashes, fill: float) -> NDArray[np.float64]:
-        """The false-positive rate of each symbol in a table of so many ones: float64[V]."""
+        """The false-positive rate of each symbol in a table with this share of ones: float64[V]."""
         num_hashes = np.searchsorted(hashes, np.arange(len(self.counts)), side="right")
         return np.power(fill, num_hashes)
 
     def expected_false(self, hashes: Hashes, fill: float) -> float:
-        """How many symbols a read shows too many, on average, in a table of so many ones."""
+        """How many false symbols a read shows, on average, in a table with this share of ones."""
         behind = self._absent_behind[[*hashes, len(self.counts)]]
         return float((behind[:-1] - behind[1:]) @ np.power(fill, np.arange(1, len(hashes) + 1)))
 
     def excess(self, hashes: Hashes, fill: float) -> float:
-        """The false symbols of a read in a table of so many ones, relative to the wanted ones."""
+        """The false symbols of a read in a table with this share of ones, relative to the wanted ones."""
         return self.expected_false(hashes, fill) / self.false_per_read
 
     def _between(self, fill: float, more: NDArray[np.int64], fewer: NDArray[np.int64]) -> Hashes:
-        """Hashes of which as many symbols as may have ``fewer``, the others ``more``: int64[groups].
+        """Hashes: ``fewer`` for as many symbols as possible, ``more`` for the others: int64[groups].
 
-        Symbols of equal counts change their hashes together, as noise grows. The first of them may do with
-        fewer than the last.
+        Symbols of equal counts change their hashes together as noise grows. The first of them may need
+        fewer hashes than the last.
         """
         first, densities, sizes = self._groups
         few, many = np.power(fill, fewer), np.power(fill, more)
@@ -232,17 +232,17 @@ class WeightedFacts:
 
     @cached_property
     def _known_hashes(self) -> dict[float, Hashes | None]:
-        """What `prepare` has found, by the fill; None of one at which the target cannot be kept."""
+        """The results of `prepare`, by the fill; None for a fill at which the target cannot be kept."""
         return {}
 
     @cached_property
     def _facts_behind(self) -> NDArray[np.int64]:
-        """The facts of each symbol and those behind it: int64[V + 1]."""
+        """The facts of each symbol and those after it: int64[V + 1]."""
         return np.concatenate((np.cumsum(self.counts[::-1])[::-1], [0]))
 
     @cached_property
     def _absent_behind(self) -> NDArray[np.float64]:
-        """How many of each symbol and those behind it a row lacks, on average: float64[V + 1]."""
+        """How many of the symbols from each one on a row lacks, on average: float64[V + 1]."""
         absent = 1 - self.counts / max(1, self.num_entities)
         return np.concatenate((np.cumsum(absent[::-1])[::-1], [0.0]))
 
@@ -387,7 +387,7 @@ def _try_exponent(classes: Sequence[FactClass], exponent: float) -> Geometry | N
 
 
 def _bits_of(facts: AnyFacts) -> float:
-    """Bits of a table of its own, infinitely many if it cannot be."""
+    """Bits of a table of its own; infinite if it is impossible."""
     try:
         return size_for_rates([facts]).num_bits
     except ValueError:
@@ -408,7 +408,7 @@ def candidate_fills(classes: Sequence[AnyFacts]) -> list[float]:
     has_weighted = any(isinstance(c, WeightedFacts) for c in classes)
     fills = set(_WEIGHTED_FILLS) if has_weighted or len(weights) > len(rates) else set()
     for rate in rates:
-        rate *= 1 - 2e-9  # lest rounding asks for a hash more
+        rate *= 1 - 2e-9  # so that rounding does not demand another hash
         half = max(1, round(-math.log2(rate)))
         least, most = (half - _NEAR_HALF, half + _NEAR_HALF) if has_weighted else (1, MAX_NUM_HASHES)
         fills |= {rate ** (1.0 / k) for k in range(max(1, least), min(most, MAX_NUM_HASHES) + 1)}

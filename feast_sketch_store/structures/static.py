@@ -1,4 +1,4 @@
-"""Static scalars: all that a row has is one number, which a static function gives for its entity's hash.
+"""Static scalars: a row is one number, which a static function returns for its entity's hash.
 
 The shape of a row (which of its features have a value, and the bucket of its timestamp) and the ids of its
 values are the digits of the number, the shape the lowest:
@@ -6,7 +6,7 @@ values are the digits of the number, the shape the lowest:
     number = shape + num_shapes * (id_1 + V_1 * (id_2 + V_2 * ...))
 
 So nothing is listed, and a row takes ``log2(num_shapes * V_1 * V_2 * ... / presence rate)`` bits, rounded up,
-and 3 % more. Values are exact; only an entity that nobody wrote may read as a row.
+and 3 % more. Values are exact; only an entity that was never written may read as a row.
 """
 
 import itertools
@@ -46,7 +46,7 @@ STATIC: Final = "static"
 
 @dataclass(frozen=True)
 class StaticScalar(SealedFeature):
-    """One feature; ``divisor`` is what the digits before its own multiply to."""
+    """One feature; ``divisor`` is the product of the sizes of the digits before its own."""
 
     codec: FeatureCodec
     vocabulary: Vocabulary
@@ -103,7 +103,10 @@ class StaticScalars(Structure):
 
     @staticmethod
     def expected_bytes(num_rows: int, num_shapes: int, sizes: Sequence[int], rate: float) -> float:
-        """About its bytes for features of so many values, without vocabularies; infinity if it cannot be."""
+        """Its approximate bytes for features with these numbers of values, without vocabularies.
+
+        Infinity if there is no such function.
+        """
         num_symbols = num_shapes * math.prod(max(1, size) for size in sizes)
         fits = width_for(num_symbols, rate) <= MAX_WIDTH
         return expected_bytes(num_rows, num_symbols, rate) if fits else math.inf
@@ -125,7 +128,7 @@ class StaticScalars(Structure):
         return cls(by_name, function, salt, shapes.num_symbols, len(numbers))
 
     def numbers_of(self, entity_hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """The number of each entity, int64[n]; negative of one that has no row."""
+        """The number of each entity, int64[n]; negative for an entity without a row."""
         return self.function.look_up(row_hashes(entity_hashes, self.salt))
 
     @property
@@ -141,12 +144,12 @@ class StaticScalars(Structure):
 
     @property
     def num_facts(self) -> int:
-        """None: what a column takes is not divided by facts."""
+        """None: the bytes of a column are not divided by facts."""
         return 0
 
     @property
     def fact_bits(self) -> int:
-        """None, as there are no facts to divide them by."""
+        """None, because there are no facts to divide them by."""
         return 0
 
     def to_snapshot(self) -> Described:
@@ -196,7 +199,7 @@ class StaticScalars(Structure):
 def _distinct_hashes(
     entity_hashes: NDArray[np.uint64], salt: tuple[int, int]
 ) -> tuple[NDArray[np.uint64], tuple[int, int]]:
-    """The row hashes of n entities under the first salt that tells all of them apart: uint64[n]."""
+    """The row hashes of n entities under the first salt with which all of them differ: uint64[n]."""
     for attempt in itertools.count():
         own = salt[0] ^ attempt, salt[1]
         hashes = row_hashes(entity_hashes, own)

@@ -1,4 +1,4 @@
-"""Ranges of symbols: what a filter knows of the consecutive symbols of a feature, or of rows."""
+"""Ranges of symbols: the consecutive symbols of a feature, or of rows, in a filter."""
 
 import itertools
 import sys
@@ -22,10 +22,10 @@ class SymbolRange:
 
     Parameters
     ----------
-    first_word : of a window, where the first of them stands.
-    num_symbols : how many they are.
-    facts_per_hash : how many of their facts each hash was used for, falling; the first was for all.
-    first_symbols : the first symbol that each hash is used for; of none if all are for all symbols.
+    first_word : the word of a window where the first of them is.
+    num_symbols : how many there are.
+    facts_per_hash : how many of their facts use each hash, descending; all use the first.
+    first_symbols : first symbol covered by each hash; empty if every hash covers every symbol.
     false_positive_rate : of a symbol, on average over all of them.
     """
 
@@ -39,7 +39,7 @@ class SymbolRange:
     def build(
         cls, first_word: int, num_symbols: int, facts: AnyFacts, hashes: Hashes, fill: float
     ) -> "SymbolRange":
-        """The range of facts in a table of which a share ``fill`` is ones."""
+        """The range of facts in a table with the share ``fill`` of ones."""
         first_symbols: Hashes = ()
         rate = fill ** len(hashes)
         if isinstance(facts, WeightedFacts):
@@ -47,7 +47,7 @@ class SymbolRange:
         return cls(first_word, num_symbols, facts.facts_per_hash(hashes), first_symbols, rate)
 
     def with_counts(self, counts: NDArray[np.int64]) -> "SymbolRange":
-        """The range with the facts that its symbols have: int64[num_symbols]."""
+        """The range with the facts of its symbols: int64[num_symbols]."""
         behind = np.append(np.cumsum(counts[::-1])[::-1], 0)
         firsts = list(self.first_symbols) or [0] * self.num_hashes
         return replace(self, facts_per_hash=tuple(behind[firsts].tolist()))
@@ -59,7 +59,7 @@ class SymbolRange:
 
     @property
     def num_hashes(self) -> int:
-        """The most hashes that one of them has."""
+        """The most hashes of any symbol."""
         return len(self.facts_per_hash)
 
     @property
@@ -79,7 +79,7 @@ class SymbolRange:
         return Asked(self.first_word, self.num_symbols, self.num_hashes, firsts)
 
     def fact_classes(self, fill: float) -> list[FactClass]:
-        """Its facts by their number of hashes."""
+        """The facts by their number of hashes."""
         behind = (*self.facts_per_hash, 0)
         numbers = [behind[k] - behind[k + 1] for k in range(self.num_hashes)]
         rates = [max(fill ** (k + 1), sys.float_info.min) for k in range(self.num_hashes)]
@@ -100,7 +100,7 @@ class SymbolRange:
 
     @classmethod
     def from_snapshot(cls, entry: Mapping[str, Any]) -> "SymbolRange":
-        """The range that an entry of a description tells.
+        """The range that an entry of a description has.
 
         Raises
         ------
@@ -131,5 +131,5 @@ class SymbolRange:
 
 
 def words_for(num_symbols: int) -> int:
-    """Words of a window with so many symbols."""
+    """Words of a window with this many symbols."""
     return -(-num_symbols // 64)

@@ -1,8 +1,8 @@
-"""The table of a layer: filled with facts of features and shapes, and held to what they are wanted for.
+"""The table of a layer: filled with facts of features and shapes, and checked against their targets.
 
-A sizing reckons with the ones that a table is expected to have. The table as it is has some more or fewer:
-few in a large one, but windows of entities with many values move the fill of a small one by percents. So the
-ones are counted, and a table that would show more than it may is filled again, a little larger.
+A sizing uses the expected number of ones in a table. The actual number differs: little in a large table, but
+windows of entities with many values move the fill of a small one by percents. So the ones are counted, and a
+table that would show too many false values is filled again, a little larger.
 """
 
 import math
@@ -24,10 +24,10 @@ from feast_sketch_store.structures.symbols import SymbolRange, words_for
 from feast_sketch_store.succinct import ShiftingBloomFilterBuilder
 from feast_sketch_store.threads import NUM_THREADS
 
-# By how much the noise that a finished table is expected to show may exceed what is wanted.
+# The factor by which the expected noise of a finished table may exceed its target.
 TOLERANCE = 0.001
 
-_HEADROOM = 1.002  # of a larger table: its ones will not be quite the same
+_HEADROOM = 1.002  # added to a larger table, whose ones will differ a little
 _MAX_GROWTH = 2.0  # at a time
 
 
@@ -37,10 +37,10 @@ class TablePart:
 
     Parameters
     ----------
-    facts : for how many hashes each symbol has.
-    num_symbols : how many they are.
-    rows : gives the facts, as often as it is called.
-    is_held : whether the target of the facts must be kept; a feature for so many bytes has none.
+    facts : they determine how many hashes each symbol has.
+    num_symbols : how many there are.
+    rows : returns the facts, each time it is called.
+    is_held : whether the target of the facts must be kept; a feature with a memory limit has none.
     """
 
     facts: AnyFacts
@@ -51,15 +51,15 @@ class TablePart:
 
 @dataclass(frozen=True)
 class FilledTable:
-    """A table and what it does to the targets.
+    """A table and how well it keeps the targets.
 
     Parameters
     ----------
     builder : of the filter.
     ranges : of the symbols of each part.
-    excess : the noise that the table is expected to show with the ones that it has, relative to what is
-        wanted, of the part with the most; at most 1 if all are kept.
-    growth : how much larger than its sizing says a table would keep them.
+    excess : the expected noise at the actual number of ones, relative to the target, for the part where it
+        is highest; at most 1 if all targets are kept.
+    growth : the factor by which a table must exceed its sizing to keep them.
     """
 
     builder: ShiftingBloomFilterBuilder
@@ -69,14 +69,14 @@ class FilledTable:
 
     @property
     def keeps_targets(self) -> bool:
-        """Whether no part shows more noise than it may."""
+        """Whether every part keeps its target."""
         return self.excess <= 1 + TOLERANCE
 
 
 def fill_table(
     entity_hashes: NDArray[np.uint64], parts: Sequence[TablePart], salt: tuple[int, int], growth: float
 ) -> FilledTable:
-    """Fold facts into a table that is so much larger than its sizing says.
+    """Fold facts into a table that is larger than its sizing says by a factor.
 
     Parameters
     ----------
@@ -104,6 +104,6 @@ def fill_table(
     if excess <= 1 + TOLERANCE:
         return FilledTable(builder, ranges, excess, growth)
     needed = min(_MAX_GROWTH, _HEADROOM * math.log1p(-fill) / math.log1p(-fill_limit(held)))
-    # A word more at least: a table that is as large as before would show as much.
+    # At least one word more: a table of the same size would show the same noise.
     more_bits = max(builder.num_bits * needed, builder.num_bits + 64)
     return FilledTable(builder, ranges, excess, more_bits / geometry.num_bits)

@@ -1,21 +1,21 @@
 """Count trees: exact sets in fewer bits than their symbols would take if they were independent.
 
 Symbols stand in an order in which those that rows have together are neighbours (`tree_order`). A set of
-``n`` of the symbols from ``low`` to below ``high`` is coded by how many of them, ``k``, lie in the left
-half, and then by both halves:
+``n`` of the symbols from ``low`` to below ``high`` is coded as the number ``k`` of them in the left half,
+followed by both halves:
 
     code(low, high, n)   nothing if n = 0 or n = high - low
-                         if n = 1, the symbol itself, by its share of the mass of all of them
+                         if n = 1, the symbol itself, by its share of the mass
                          else k, and code(low, middle, k), code(middle, high, n - k)
 
     P(k | n) = BetaBinomial(k; n, mu * c, (1 - mu) * c)         mu = mass(left) / mass(both)
 
 ``mass`` follows the popularity of symbols, in half octaves. The concentration ``c``, of ten values, is that
-of the node: the smaller it is, the more rows have their symbols in one half only. Symbols of rows are not
-independent, and this is where a tree says so.
+of the node: the smaller it is, the more rows have their symbols in one half only. This is how a tree records
+that the symbols of a row are not independent.
 
 A set may be coded with those before it in the row: a long view is a view. Of each symbol that the row has
-already, a bit tells whether it is a member. Its probability follows which of the sets before have the
+already, a bit says whether it is a member. Its probability follows which of the sets before have the
 symbol, how often such a symbol is a member (one of eight classes), and how many of the symbols before it
 were members.
 
@@ -66,13 +66,13 @@ def mass_of(levels: NDArray[np.integer]) -> NDArray[np.int64]:
 
 
 def mass_levels(counts: NDArray[np.integer]) -> NDArray[np.uint8]:
-    """The levels of symbols that so many rows have: uint8[V]."""
+    """The levels of symbols, given how many rows have each: uint8[V]."""
     levels = np.rint(2 * np.log2(counts + 0.35) + 3)
     return np.asarray(np.clip(levels, 0, MAX_MASS_LEVEL).astype(np.uint8))
 
 
 def cumulated_mass(levels: NDArray[np.integer]) -> NDArray[np.int64]:
-    """The mass before each symbol, and of all: int64[V + 1]."""
+    """The mass before each symbol, and the total: int64[V + 1]."""
     return np.concatenate(([0], np.cumsum(mass_of(levels))))
 
 
@@ -89,7 +89,7 @@ class Splits(NamedTuple):
 
     @property
     def below(self) -> "Splits":
-        """Those of the next depth."""
+        """The nodes of the next depth."""
         middles = self.middles
         lows, highs = np.stack((self.lows, middles), 1).ravel(), np.stack((middles, self.highs), 1).ravel()
         is_node = highs - lows > 1
@@ -97,7 +97,7 @@ class Splits(NamedTuple):
 
     @classmethod
     def root(cls, num_symbols: int) -> "Splits":
-        """The whole tree, unless it has one symbol at most."""
+        """The whole tree; no node if it has at most one symbol."""
         ends = np.array([num_symbols] if num_symbols > 1 else [], np.int64)
         return cls(np.zeros(len(ends), np.int64), ends)
 
@@ -132,7 +132,7 @@ class TreeCode:
     no_set : number of headers for rows without a set, 0 to 2.
     levels : uint8[V], of the mass of symbols, 0 to 63.
     concentrations : uint8[V], of the nodes whose middle a symbol is, 0 to 9.
-    sizes : int64[<= 108], the shares of buckets of headers; those behind the last one are of no row.
+    sizes : int64[<= 108], the shares of buckets of headers; no row has a header after the last one.
     classes : uint8[V], below 8, of symbols as members; None of a set that is coded by itself.
     contexts : uint8[2184], the share of members in each context, 0 to 63; None of a set coded by itself.
     """
@@ -155,7 +155,7 @@ class TreeCode:
         return len(self.levels)
 
     def check(self, num_before: int) -> None:
-        """Refuse what no sets can be coded with; ``num_before`` symbols are those of the set before, or -1.
+        """Refuse a code that no sets can have; ``num_before`` symbols are those of the set before, or -1.
 
         Raises
         ------
@@ -188,7 +188,7 @@ class TreeCode:
 
 
 def size_shares(headers: NDArray[np.integer], most: int) -> NDArray[np.int64]:
-    """The shares of the buckets of headers, those of some rows, below 2**16 in all; 0 if behind ``most``."""
+    """The shares of the buckets of some rows' headers, below 2**16 in all; 0 after ``most``."""
     distinct, numbers = np.unique(headers, return_counts=True)
     counts = np.zeros(bucket_of(most)[0] + 1, np.int64)
     for size, number in zip(distinct.tolist(), numbers.tolist(), strict=True):
@@ -291,7 +291,7 @@ class CountTrees:
             raise ValueError("a row of sets lies outside of their codes")
         first_word = first >> 6
         if self.check is not None:
-            # A decoder is up to 32 bits ahead, and reads the word after those.
+            # A decoder reads up to 32 bits ahead, and the word after those.
             end = np.minimum((np.maximum(last, first) + 32 >> 6) + 2, len(self.words))
             self.check(first_word, end - first_word)
 

@@ -1,15 +1,15 @@
-"""Ascending integers in about two bits each beside the logarithm of their mean distance.
+"""Ascending integers, each in about two bits more than the logarithm of their mean distance.
 
-Of ``n`` integers from 0 to less than ``bound`` each has its lower ``w`` bits stored as such. The others are
-the number of one of ``(bound - 1) div 2**w + 1`` buckets, of each of which there are as many ones as it has
-integers, and a zero:
+Each of ``n`` integers from 0 to below ``bound`` has its lower ``w`` bits stored as they are. The upper bits
+are the number of one of ``(bound - 1) div 2**w + 1`` buckets. Each bucket is written as a one per integer,
+and a zero:
 
     highs      1 0 0 1 1 0     the integers of bucket 0, of bucket 1, and so on; integer i is one i
     lows       w bits each
     samples    the places in highs of each 64th one, or of each 64th zero
 
-One ``i`` stands at a place ``p_i``, so ``p_i - i`` is the bucket of integer ``i``. With samples of ones,
-integers are found by their places; with those of zeros, the integers of a bucket are.
+One ``i`` is at a place ``p_i``, so ``p_i - i`` is the bucket of integer ``i``. Samples of ones find integers
+by their places; samples of zeros find the integers of a bucket.
 
 Source: Elias, "Efficient storage and retrieval by content and address of static files", 1974; Fano, "On the
 number of bits required to implement an associative memory", 1971.
@@ -30,7 +30,7 @@ _MAX_LOW_WIDTH = 63
 
 
 def low_width_for(length: int, bound: int) -> int:
-    """The bits of ``lows`` with which so many integers below a bound, which is positive, take the fewest."""
+    """The width of ``lows`` with which this many integers below a positive bound take the fewest bits."""
     guess = (bound // max(1, length)).bit_length()
     widths = range(max(0, guess - 2), min(_MAX_LOW_WIDTH, guess + 1) + 1)
     return min(widths, key=lambda width: (length * width + num_buckets_for(bound, width), width))
@@ -42,7 +42,7 @@ def num_buckets_for(bound: int, low_width: int) -> int:
 
 
 def expected_bytes(length: int, bound: int, by_value: bool) -> int:
-    """Bytes of so many integers below a bound."""
+    """Bytes of this many integers below a bound."""
     low_width = low_width_for(length, bound)
     num_buckets = num_buckets_for(bound, low_width)
     num_samples = -(-(num_buckets if by_value else length) // SAMPLED)
@@ -96,7 +96,7 @@ class EliasFano:
 
         Parameters
         ----------
-        by_value : whether they are to be found by their values, and not by their places.
+        by_value : whether they are found by their values instead of their places.
         """
         low_width = low_width_for(len(numbers), bound)
         num_buckets = num_buckets_for(bound, low_width)
@@ -135,7 +135,7 @@ class EliasFano:
         return (*numbers, *packed, *(argument for check in checks for argument in check))
 
     def take(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The integers at some places, int64[m]; to be asked of those that are found by their places.
+        """The integers at some places, int64[m]; only if they are found by their places.
 
         Raises
         ------
@@ -151,7 +151,7 @@ class EliasFano:
         return all(check is None or check.all_checked for check in checks)
 
     def check_places(self, places: NDArray[np.int64]) -> None:
-        """Check what it takes to read the integers at some places."""
+        """Check the words needed to read the integers at some places."""
         if self.all_checked:
             return
         if self.lows.check is not None and self.lows.width:
@@ -159,7 +159,7 @@ class EliasFano:
         self._check_samples(np.unique(places // SAMPLED))
 
     def check_buckets(self, buckets: NDArray[np.int64]) -> None:
-        """Check what it takes to read the integers of some buckets."""
+        """Check the words needed to read the integers of some buckets."""
         if self.all_checked or not len(buckets):
             return
         numbers = np.unique(np.maximum(buckets - 1, 0) // SAMPLED)

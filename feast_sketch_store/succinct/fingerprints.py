@@ -1,18 +1,18 @@
-"""Fingerprints of entities: which row belongs to whom, in few bits.
+"""Fingerprints of entities: the row of each entity, in few bits.
 
-Of ``n`` entities each is known by the upper half of the product of a 64-bit hash and the integer
-``range = n / rate``: a number below ``range``, which one that is not among them shares with some row with
-the probability ``rate``. These ascend with the hashes, in the order of the rows, and are kept in Elias and
+Each of ``n`` entities has a fingerprint: the upper half of the product of a 64-bit hash and the integer
+``range = n / rate``. It is a number below ``range``, which an unknown entity shares with some row with the
+probability ``rate``. These ascend with the hashes, in the order of the rows, and are kept in Elias and
 Fano's form (`elias_fano`): ``log2(1 / rate) + 2`` bits each, and half a bit to find them.
 
-About ``n * rate / 2`` pairs of rows share theirs. The hashes of such rows are kept as a whole, ascending, so
-that the first of these with a fingerprint is that of the first row with it:
+About ``n * rate / 2`` pairs of rows share a fingerprint. The full hashes of such rows are kept, ascending, so
+that the first of these with a fingerprint belongs to the first row with it:
 
     fingerprints   3  8  8  12      row 0, 1, 2, 3
     twins          hash of row 1, hash of row 2
 
 Source: Cleary, "Compact hash tables using bidirectional linear probing", 1984, for fingerprints without the
-bits that their place tells.
+bits that follow from their place.
 """
 
 import math
@@ -27,12 +27,12 @@ from feast_sketch_store.kernel import RowIndex, fingerprints_of
 from feast_sketch_store.succinct.elias_fano import EliasFano, expected_bytes, num_buckets_for
 
 _MAX_RANGE = 1 << 63
-# A twin takes 64 bits, so from here on a bit more of each fingerprint would save more than it takes.
+# A twin takes 64 bits, so above this a longer fingerprint would save more than it takes.
 _MAX_RATE = 1 / 64
 
 
 def range_for(num_rows: int, error_rate: float) -> int:
-    """Of how many fingerprints an unknown entity has the one of some row with such a probability at most."""
+    """The range of fingerprints at which an unknown entity shares one with at most this probability."""
     rate = min(error_rate, _MAX_RATE)
     return min(_MAX_RANGE, max(1, math.ceil(max(1, num_rows) / rate)))
 
@@ -43,7 +43,7 @@ def expected_twins(num_rows: int, error_rate: float) -> float:
 
 
 def expected_bits(num_rows: int, error_rate: float) -> int:
-    """Bits of the index of so many rows."""
+    """Bits of the index of this many rows."""
     twins = math.ceil(expected_twins(num_rows, error_rate))
     return 8 * (expected_bytes(num_rows, range_for(num_rows, error_rate), by_value=True) + 8 * twins)
 
@@ -99,7 +99,7 @@ class FingerprintIndex:
         return self.fingerprints.size_bytes + int(self.twins.nbytes)
 
     def find(self, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """The rows of entities, given by their hashes, uint64[m]: int64[m], -1 of one that has none.
+        """The rows of entities, given by their hashes, uint64[m]: int64[m], -1 for an entity without a row.
 
         Raises
         ------

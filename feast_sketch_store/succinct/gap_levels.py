@@ -1,4 +1,4 @@
-"""Levels of symbols and of sizes: what the width of a gap between two ids of a set follows.
+"""Levels of symbols and of sizes, which determine the width of a gap between two ids of a set.
 
 A gap that begins at symbol ``s``, of a set of which ``k`` ids are left, has
 
@@ -9,8 +9,8 @@ symbols from there on, on average, the next of ``k`` ids lies about ``t_s / (k *
 
     level_s = round(4 * log2(ln(2) * t_s / p_s)) + 2        left_k = 4 * log2(k), by half octaves
 
-is the best code for independent symbols. Symbols are not independent: rows have tastes, so gaps are shorter
-and longer than that. `fitted` changes the levels to those with which given sets take the fewest bits.
+is the best code for independent symbols. Symbols are not independent: rows have tastes, so gaps vary
+more than that. `fitted` changes the levels to those with which given sets take the fewest bits.
 
 Source: Gallager & Van Voorhis, "Optimal source codes for geometrically distributed integer alphabets", 1975.
 """
@@ -34,7 +34,7 @@ _REACH = 2 * _FINENESS  # by which a level may change in one step
 _ROUNDS = 3
 _FIT_FACTS = 1 << 17
 
-# The middle of each half octave; of the first there is just 1, 2 or 3.
+# The middle of each half octave; the first ones have only 1, 2 or 3.
 LEFT_LEVELS = (2 * np.arange(NUM_CLASSES) + (np.arange(NUM_CLASSES) > 3)).astype(np.uint8)
 
 
@@ -43,7 +43,7 @@ class Levels(NamedTuple):
 
     Parameters
     ----------
-    ends : int64[R], the symbol behind each run.
+    ends : int64[R], the symbol after each run.
     runs : uint8[R], the level of each.
     left : uint8[64], by the half octaves of how many ids are left.
     """
@@ -58,8 +58,8 @@ def levels_of(counts: NDArray[np.int64], max_runs: int) -> Levels:
 
     Parameters
     ----------
-    counts : int64[V], how many rows have each symbol. Where it falls, or rises now and then, the fewer turns
-        there are, the better levels fit.
+    counts : int64[V], how many rows have each symbol. The fewer times it
+        changes between falling and rising, the better levels fit.
     """
     if not len(counts):
         return Levels(np.zeros(0, np.int64), np.zeros(0, np.uint8))
@@ -135,7 +135,7 @@ def _bits_by_width(gaps: NDArray[np.int64], begins: NDArray[np.int64]) -> NDArra
 def _best_step(
     bits: NDArray[np.float64], levels: NDArray[np.int64], part: NDArray[np.int64], num_parts: int
 ) -> NDArray[np.int64]:
-    """By how much to raise the levels of the groups of each part; the smallest of the best steps."""
+    """The step by which to raise the levels of the groups of each part; the smallest of the best ones."""
     steps = np.array(sorted(range(-_REACH, _REACH + 1), key=abs))
     groups = np.arange(bits.shape[1])
     costs = []

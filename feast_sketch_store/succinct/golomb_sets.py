@@ -5,9 +5,9 @@ each possible symbol. Symbols are numbered from the most to the least popular. A
 as a header, from which ``n`` follows, and the gaps between its ascending ids. Each gap is a Rice code, whose
 width follows from the popularity where it begins and from how many ids are left (`gap_levels`): a gap ``g``
 is ``g div 2**width`` ones, a zero, and the lower ``width`` bits of ``g``. For independent symbols that is
-within some percent of the least there can be, ``sum_s H(p_s)`` bits per row, where H is a coin's entropy.
+within some percent of the minimum, ``sum_s H(p_s)`` bits per row, where H is the entropy of a coin.
 
-    row      header | gap | gap | gap   header | gap | gap       features one behind the other
+    row      header | gap | gap | gap   header | gap | gap       features one after the other
     starts   the bit at which each row begins, in Elias and Fano's form (`elias_fano`)
 
 A set may be coded with those before it, back to the last one that is not: a long view is a view. If these
@@ -18,7 +18,7 @@ have ``u`` distinct ids of the row, ``o`` of its ``n`` ids are others, and ``a =
              else the gaps between the places, among the u, of those that are fewer, members or not:
              f of them in codes of (round(2 * log2(u)) - round(2 * log2(f)) - 1) div 2 bits
 
-Nothing is written that is known: no ``o`` if ``u`` or ``n`` is 0, no members if all are or none is.
+What is known is not written: no ``o`` if ``u`` or ``n`` is 0, no members if all are or none is.
 
 Source: Golomb, "Run-length encodings", 1966; Gallager & Van Voorhis, "Optimal source codes for geometrically
 distributed integer alphabets", 1975. Golomb-coded sets of hashes, without popularity, are known from BIP 158.
@@ -57,7 +57,7 @@ class SetCode:
     ----------
     header_width : of headers, in bits, 0 to 30.
     no_set : number of headers for rows without a set, 0 to 2; subtract it from a header to get the size.
-    gaps : what their widths follow; at most 1024 runs of symbols.
+    gaps : what determines their widths; at most 1024 runs of symbols.
     others_width : of the number of others, in bits, 0 to 30, if the set is coded with those before it; or -1.
     """
 
@@ -80,13 +80,13 @@ class SetCode:
         ----------
         counts : int64[V], how many rows have each symbol, or have it among their others.
         headers : int[n], of all rows.
-        num_others : int[m], of rows in which their number is told; None if the sets are coded by themselves.
+        num_others : int[m], of rows that store their number; None if the sets are coded by themselves.
         """
         others_width = -1 if num_others is None else best_width(num_others)
         return cls(best_width(headers), no_set, levels_of(counts, _MAX_RUNS), others_width)
 
     def fitted(self, sizes: NDArray[np.int64], ids: NDArray[np.integer]) -> "SetCode":
-        """The code with levels for some of the sets: their sizes, int64[n], and the ids coded as gaps."""
+        """The code with levels fitted to some sets: their sizes, int64[n], and the ids coded as gaps."""
         return replace(self, gaps=fitted(self.gaps, sizes, ids))
 
     @property
@@ -112,7 +112,7 @@ class SetCode:
 
 
 def starts_bytes(num_rows: int, num_bits: float) -> int:
-    """Bytes of where so many rows begin, whose codes take so many bits."""
+    """Bytes of the starts of this many rows, whose codes take this many bits."""
     return expected_bytes(num_rows, int(num_bits) + 1, by_value=False)
 
 
@@ -123,7 +123,7 @@ def best_width(numbers: NDArray[np.integer]) -> int:
 
 
 def ideal_bits(counts: NDArray[np.int64], num_rows: int) -> float:
-    """Bits of sets whose symbols are independent of each other, were they coded as well as can be.
+    """Bits of sets of independent symbols under the best possible code.
 
     Parameters
     ----------
@@ -231,8 +231,8 @@ class GolombSets:
 
         Parameters
         ----------
-        own_ids : int32[V], what ids are called in the answer, in ascending order; negative for those that the
-            feature never has. None if they are called as they are coded.
+        own_ids : int32[V], the ids in the answer for the coded ones, ascending; negative for those that the
+            feature never has. None if both are the same.
 
         Returns
         -------

@@ -1,14 +1,14 @@
 """Widths of the codes of gaps between the ids of a tick; `timed_lists` says what they are for.
 
-Ids of a tick ascend, so each of them is a gap: how far it lies behind the one before. Of ``r`` ids that are
-still to come, the next one is by half a chance within the stretch of symbols that has
+Ids of a tick ascend, so each of them is a gap: its distance from the one before. If ``r`` ids are still to
+come, the next one is with probability 1/2 within the stretch of symbols that has
 
     1 - 2 ** (-1 / r)
 
-of what the symbols from here on are used, because none of r independent draws is in such a stretch with
-probability 1/2. The power of two next to its length is the width. But the items of a tick are not
-independent: who buys one thing buys what goes with it. `fitted` takes the widths with which given lists take
-the fewest bits, in runs of symbols: another run is worth it if it saves more bits than it takes.
+of the uses of all symbols from here on: with probability 1/2, none of r independent draws is in such a
+stretch. The power of two next to its length is the width. But the items of a tick are not
+independent: customers buy things that go together. `fitted` finds the widths with which given lists take the
+fewest bits, in runs of symbols. It adds a run if that saves more bits than the run takes.
 
 Source: Gallager & Van Voorhis, "Optimal source codes for geometrically distributed integer alphabets", 1975.
 """
@@ -22,10 +22,10 @@ from feast_sketch_store.kernel.reference_lists import LONGEST_UNARY, NUM_WIDTHS,
 
 MAX_WIDTH = 30
 
-_LEFT = (1.0, 2.0, 3.5, 6.5, 12.5)  # ids that are to come, about, for each of the widths
+_LEFT = (1.0, 2.0, 3.5, 6.5, 12.5)  # ids still to come, roughly, for each of the widths
 _LONG_CODE = LONGEST_UNARY + 32
-_RUN_BITS = 72  # of the end of a run, and of its width
-_MAX_BLOCKS = 512  # of symbols, which are not told apart
+_RUN_BITS = 72  # bits of the end of a run, and of its width
+_MAX_BLOCKS = 512  # groups of symbols with one width
 
 
 class Gaps(NamedTuple):
@@ -33,9 +33,9 @@ class Gaps(NamedTuple):
 
     Parameters
     ----------
-    begins : int64[n], the first symbol that each may lead to.
-    lengths : int64[n], how many symbols it leads over.
-    left : int64[n], how many ids of the tick were to come, its own among them.
+    begins : int64[n], the first symbol that each gap may lead to.
+    lengths : int64[n], how many symbols each gap skips.
+    left : int64[n], how many ids of the tick were still to come, including its own.
     """
 
     begins: NDArray[np.int64]
@@ -48,7 +48,7 @@ class Runs(NamedTuple):
 
     Parameters
     ----------
-    ends : int64[R], the symbol behind each run.
+    ends : int64[R], the symbol after each run.
     widths : uint8[R]
     """
 
@@ -57,7 +57,7 @@ class Runs(NamedTuple):
 
 
 def widths_of_independent(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The widths for symbols that are used so often, and independent of each other: int64[5, V]."""
+    """The widths for independent symbols with these counts: int64[5, V]."""
     uses = np.cumsum(np.maximum(counts, 0.5))
     before = np.concatenate(([0.0], uses[:-1]))
     widths = []
@@ -75,7 +75,7 @@ def fitted(counts: NDArray[np.int64], gaps: Gaps, share: float = 1.0) -> Runs:
     ----------
     counts : int64[V], how often each symbol is used.
     gaps : of all ids, or of a sample.
-    share : of the ids that the sample has.
+    share : the share of all ids that the sample has.
     """
     if not len(counts):
         return Runs(np.zeros(0, np.int64), np.zeros(0, np.uint8))
@@ -88,7 +88,7 @@ def fitted(counts: NDArray[np.int64], gaps: Gaps, share: float = 1.0) -> Runs:
         block_of = _blocks(begins, usual)
         firsts = np.flatnonzero(np.diff(block_of, prepend=-1))
         bits = _bits_by_width(gaps.lengths[own], octaves[own] - kind, block_of[begins], len(firsts))
-        # What the sample does not show is taken for independent.
+        # Symbols that the sample lacks are assumed independent.
         bits += np.abs(np.arange(len(bits))[:, None] - usual[firsts])
         runs.append(_runs(_cheapest(bits / share), np.append(firsts[1:], len(counts))))
     return Runs(*(np.concatenate(parts) for parts in zip(*runs, strict=True)))

@@ -12,7 +12,7 @@ from feast_sketch_store.kernel.prepared import Numbers
 
 
 class Check(Protocol):
-    """Refuses damaged words, before they are used, by raising.
+    """Raises for damaged words, before they are used.
 
     ``unchecked``, uint8[blocks], marks blocks of ``block_words`` words that were not checked yet;
     ``all_checked`` is set when all were.
@@ -24,7 +24,7 @@ class Check(Protocol):
     all_checked: bool
 
     def look_at(self, first: int, number: int) -> None:
-        """Check so many blocks, from one on, ahead of time; leave the damaged ones to reads."""
+        """Check this many blocks ahead of time, from a given one on. Damaged ones are left to reads."""
 
     def __call__(self, starts: NDArray[np.int64], num_words: int | NDArray[np.int64]) -> None:
         """Check stretches of words, given by their first words and lengths."""
@@ -34,7 +34,7 @@ class Check(Protocol):
 
 
 _WORD_BITS = 64
-_BLOCK = 64  # numbers of w bits take w whole words
+_BLOCK = 64  # this many numbers of w bits take w whole words
 _BLOCKS_PER_CHUNK = 1 << 10
 
 
@@ -45,7 +45,7 @@ class PackedInts:
     Parameters
     ----------
     words : uint64[n], little-endian bits; has the words of `num_words_for`. May be memory-mapped.
-    width : bits of a number, 0 to 64; of none if all are equal.
+    width : bits of a number, 0 to 64; 0 if all are equal.
     base : the smallest number, an int64.
     length : how many.
     check : see `Check`; None if all words are known to be good.
@@ -88,7 +88,7 @@ class PackedInts:
             blocks = words[:-2].reshape(-1, width)
             for first in range(0, len(blocks), _BLOCKS_PER_CHUNK):
                 chunk = numbers[first * _BLOCK : (first + _BLOCKS_PER_CHUNK) * _BLOCK].astype(np.int64)
-                # Differences of int64 may pass its end; as uint64 they come out right.
+                # Differences of int64 may overflow; as uint64 they are right.
                 differences = chunk.view(np.uint64) - np.uint64(base % 2**64)
                 padded = np.zeros(-(-len(chunk) // _BLOCK) * _BLOCK, np.uint64)
                 padded[: len(chunk)] = differences
@@ -122,7 +122,7 @@ NO_NUMBERS: Numbers = (np.zeros(0, np.uint64), 0, 0, 0, None, 0)
 
 
 def unchecked(check: Check | None) -> tuple[NDArray[np.uint8] | None, int]:
-    """The marks of blocks that were not checked yet, if there are such, and the words of a block."""
+    """The marks of blocks that were not checked yet, if there are any, and the words of a block."""
     if check is None or check.all_checked:
         return None, 0
     return check.unchecked, check.block_words
@@ -134,7 +134,7 @@ def num_words_for(length: int, width: int) -> int:
 
 
 def _pack_blocks(numbers: NDArray[np.uint64], words: NDArray[np.uint64]) -> None:
-    """Pack uint64[m, 64] into uint64[m, width], all zero so far."""
+    """Pack uint64[m, 64] into uint64[m, width], which is zero."""
     width = words.shape[1]
     for place in range(_BLOCK):
         word, shift = divmod(place * width, _WORD_BITS)

@@ -48,14 +48,14 @@ _MIN_WORDS_PER_PART = 1 << 16  # below that a thread costs more than it saves
 
 
 def new_salt() -> tuple[int, int]:
-    """A random salt: two unsigned 64-bit integers. A layer draws one, so positions cannot be foreseen."""
+    """A random salt: two unsigned 64-bit integers. Each layer draws one, so positions are unpredictable."""
     return secrets.randbits(64), secrets.randbits(64)
 
 
 class ShiftingBloomFilterBuilder:
     """Collects facts and builds one immutable filter.
 
-    Several threads fill a part of the table each, which is also more likely to stay in a cache: a window
+    Several threads each fill a part of the table, which is also more likely to stay in a cache: a window
     belongs to the part in which it begins, and runs on into words that are folded in at the end.
 
     Parameters
@@ -140,14 +140,14 @@ class ShiftingBloomFilterBuilder:
         return num_ones / (64 * self._num_words)
 
     def build(self) -> "ShiftingBloomFilter":
-        """The filter of all facts added so far; to be called once."""
+        """The filter of all facts added so far; call it once."""
         self._fold()
         if len(self._parts) == 1:
             words = self._parts.pop()
         else:
             words = np.empty(self._num_words + self._window_words, np.uint64)
             for first in self._firsts:
-                own = self._parts.pop(0)[: -self._window_words]  # each is let go when it has been used
+                own = self._parts.pop(0)[: -self._window_words]  # each is released after its use
                 words[first : first + len(own)] = own
         # Repeating the head after the end keeps every window one contiguous slice.
         words[self._num_words :] = words[: self._window_words]
@@ -158,7 +158,7 @@ class ShiftingBloomFilterBuilder:
         own = [part[: -self._window_words] for part in self._parts]
         for first, words, part in zip(self._firsts, own, self._parts, strict=True):
             tail, place = part[len(words) :], first + len(words)
-            while len(tail):  # it may run through parts that are shorter
+            while len(tail):  # it may cross shorter parts
                 place %= self._num_words
                 number = int(np.searchsorted(self._firsts, place, side="right")) - 1
                 into = own[number][place - self._firsts[number] :][: len(tail)]
@@ -251,7 +251,7 @@ class ShiftingBloomFilter:
         ----------
         entity_hashes : uint64[n, 2]
         asked : the range of symbols, whose first counts as id 0.
-        symbols : int32[m], asked of every entity, or int32[n, m]; a negative one is nobody's.
+        symbols : int32[m], asked of every entity, or int32[n, m]; a negative one matches no symbol.
         wanted : bool[n], entities that may have any. None for all.
         """
         if not asked.num_symbols:

@@ -1,15 +1,14 @@
 """Static functions, or Bloomier filters: the number of each key, and "absent" of nearly all other keys.
 
-A table has m slots of b bits. A key has 64 coefficients, which its hash tells, for the slots from some one
-on, and the number of a key is the exclusive or of the slots whose coefficient is 1:
+A table has m slots of b bits. A key has 64 coefficients, taken from its hash, for the slots from some slot
+on. The number of a key is the exclusive or of the slots whose coefficient is 1:
 
     hash  ->  start, coefficients       slots  ....|start|s+1|s+2| ... |s+63|....
     number(key) = XOR over i of coefficient_i * slot[start + i]                      (of b bits)
 
 Slots that give all keys their numbers are the solution of a linear system in which each row is 64 wide, so it
-is solved in linear time (the ribbon construction). A key that was not among them gets any of ``2 ** b``
-numbers, each equally probable. If those that mean something are below ``num_symbols``, it reads as present
-with the probability
+is solved in linear time (the ribbon construction). Any other key gets one of ``2 ** b`` numbers, each equally
+probable. Valid numbers are below ``num_symbols``, so such a key reads as present with the probability
 
     num_symbols / 2 ** b  <=  rate        so        b = ceil(log2(num_symbols / rate))
 
@@ -39,17 +38,17 @@ MAX_WIDTH = 62  # so that numbers are int64
 
 
 def width_for(num_symbols: int, rate: float) -> int:
-    """Bits of a slot, so that a key which is not there reads as one of the symbols at most at a rate."""
+    """Bits of a slot, so that an unknown key reads as a symbol with at most this rate."""
     return max(1, math.ceil(math.log2(max(1, num_symbols) / rate) - 1e-9))
 
 
 def num_slots_for(num_keys: int) -> int:
-    """Slots of a table of so many keys."""
+    """Slots of a table of this many keys."""
     return -(-(math.ceil(_SLOTS_PER_KEY * num_keys) + _SEGMENT - 1) // _SEGMENT) * _SEGMENT
 
 
 def expected_bytes(num_keys: int, num_symbols: int, rate: float) -> float:
-    """About the bytes of a static function: its slots, and 0.3 % of the keys with their hashes."""
+    """The approximate bytes of a static function: its slots, and 0.3 % of the keys with their hashes."""
     width = width_for(num_symbols, rate)
     return 8 * width * (num_slots_for(num_keys) / _SEGMENT + 1) + 0.003 * num_keys * 16
 
@@ -63,7 +62,7 @@ class StaticFunction:
     words : uint64[(num_slots / 64 + 1) * width], bit j of 64 slots in a word; may be memory-mapped.
     width : bits of a slot, 1 to ``MAX_WIDTH``.
     num_symbols : numbers below it mean that the key is there.
-    left_hashes, left_numbers : uint64[l] ascending and int64[l], the keys that the table does not hold.
+    left_hashes, left_numbers : uint64[l] ascending and int64[l], the keys left out of the table.
     check : see `Check`; None if all words are known to be good.
 
     Raises
@@ -100,7 +99,7 @@ class StaticFunction:
         ----------
         hashes : uint64[n], distinct.
         numbers : int64[n], below ``num_symbols``.
-        rate : at which another key may read as present, at most.
+        rate : the highest rate at which another key may read as present.
 
         Raises
         ------
@@ -112,7 +111,7 @@ class StaticFunction:
         order = np.argsort(hashes)  # equations in the order in which they begin: few steps for each
         hashes, numbers = hashes[order], numbers[order]
         coefficients, results, left = kernel.band_rows(hashes, numbers.view(np.uint64), num_slots)
-        # A slot without an equation may have any bits; of zeros, others would read as symbol 0.
+        # A slot without an equation may have any bits; with zeros, other keys would read as symbol 0.
         is_free = coefficients == 0
         results[is_free] = kernel.mix64(np.flatnonzero(is_free).astype(np.uint64) + np.uint64(_SEED))
         words = kernel.solve_slots(coefficients, results, width).reshape(-1)
@@ -125,7 +124,7 @@ class StaticFunction:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the table, and of the keys that it does not hold."""
+        """Bytes of the table, and of the keys left out of it."""
         return int(self.words.nbytes + self.left_hashes.nbytes + self.left_numbers.nbytes)
 
     @property
@@ -134,7 +133,7 @@ class StaticFunction:
         return float(self.num_symbols / 2.0**self.width)
 
     def look_up(self, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """The number of each key, int64[n]; ``ABSENT`` of one that is not there."""
+        """The number of each key, int64[n]; ``ABSENT`` for an unknown key."""
         self._check_words(hashes)
         numbers = kernel.look_up(self.words, self.width, self.num_slots, hashes).view(np.int64)
         numbers = np.where(numbers < self.num_symbols, numbers, ABSENT)

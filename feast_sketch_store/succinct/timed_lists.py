@@ -1,24 +1,23 @@
 """Timed lists: the items of each row, an id and a tick each, in the order of their times, newest first.
 
-The items of a tick stand together as a set: their order is not kept, which saves the bits of it. Symbols are
-numbered from the most to the least popular.
+The items of a tick are kept as a set: their order is dropped, which saves its bits. Symbols are numbered
+from the most to the least popular.
 
     row      age of the first tick, its size, its ids;  gap to the next tick, its size, its ids;  ...
     offset   where each row begins (`elias_fano`); it ends where the next one begins
 
-Ages count back from the newest tick of all rows, gaps from the tick before, one less than it is; a size is
-one less, too. These numbers are coded by their class and, behind it, the bits that tell numbers of a class
-apart:
+Ages count back from the newest tick of all rows, gaps from the tick before. Gaps and sizes are stored less
+one. These numbers are coded by their class and, after it, the bits that distinguish numbers of a class:
 
     class    x itself up to 3; above 2 b + h, where x has b + 1 bits and the second of them is h
     code     of the class by a prefix code (Huffman) of 12 bits at most, canonical; then b - 1 bits of x
 
-Each kind of numbers has a code of its own, so it fits whatever times and sizes lists have.
+Each kind of numbers has a code of its own, fitted to the times and sizes of the lists.
 
-Ids of a tick ascend; each is told by how far it lies behind the one before, in a Golomb-Rice code. Its width
-follows the symbol from which the gap leads, and how many ids are still to come: it is kept for each symbol
-and 1, 2, 3 to 4, 5 to 8 and 9 to 16 ids. The more there are, the shorter are gaps: above 16 the width of 9 to
-16 falls by one as their number doubles. `list_widths` fits the widths.
+Ids of a tick ascend; each is stored as its distance from the one before, in a Golomb-Rice code. Its width
+depends on the symbol from which the gap leads, and on how many ids are still to come: there is one for each
+symbol and 1, 2, 3 to 4, 5 to 8 and 9 to 16 ids. More ids mean shorter gaps: above 16, the width of 9 to 16
+falls by one as their number doubles. `list_widths` fits the widths.
 
     gap      quotient in ones and a zero, then ``width`` bits; from a quotient of 24 on 24 ones and 32 bits
 
@@ -64,11 +63,11 @@ class ListCode:
     ----------
     lengths : uint8[3, 128], bits of the code of each class of ages, sizes and gaps; 0 of one without a code.
     run_ends, run_widths : int64[R] and uint8[R]; where runs of symbols with one width end, for the five
-        numbers of ids to come, one behind the other. The last run of each ends with the last symbol.
+        numbers of ids to come, one after the other. The last run of each ends with the last symbol.
 
     Raises
     ------
-    ValueError : there is no such code.
+    ValueError : such a code is impossible.
     """
 
     lengths: NDArray[np.uint8]
@@ -140,13 +139,13 @@ class ListCode:
 
 
 def classes_of(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The class of each number from 0 on: int64[n]."""
+    """The class of each number from 0 up: int64[n]."""
     bits = np.maximum(bit_lengths(numbers) - 1, 1)
     return np.where(numbers < 4, numbers, 2 * bits + ((numbers >> (bits - 1)) & 1))
 
 
 def bit_lengths(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How many bits each number from 0 on has: int64[n]."""
+    """The bits of each number from 0 up: int64[n]."""
     spread = numbers.copy()
     for shift in (1, 2, 4, 8, 16, 32):
         spread |= spread >> shift
@@ -187,7 +186,7 @@ def prefix_codes(lengths: NDArray[np.uint8]) -> NDArray[np.uint64]:
 
 @dataclass(frozen=True)
 class _Ticks:
-    """Items of rows, by their ticks: where each tick begins, and the numbers that tell of it."""
+    """Items of rows by ticks: where each tick begins, and the numbers that describe it."""
 
     starts: NDArray[np.int64]  # among the items
     is_first: NDArray[np.bool_]  # of its row
@@ -323,7 +322,7 @@ class TimedLists:
 
         Returns
         -------
-        None if parts are not checked yet, which takes more steps.
+        None if some parts are still unchecked, which takes more steps.
         """
         checks = self.starts, index.fingerprints, self.check
         if any(check is not None and not check.all_checked for check in checks):
@@ -349,7 +348,7 @@ class TimedLists:
         if len(rows) and not (first.min() >= 0 and (first <= last).all() and last.max() <= self.num_bits):
             raise ValueError("a row of lists lies outside of their codes")
         if self.check is not None and not self.check.all_checked:
-            # A code is read with the word behind the one in which it begins.
+            # A code is read with the word after the one in which it begins.
             self.check(first >> 6, (last >> 6) + 2 - (first >> 6))
         return first, last
 
@@ -372,7 +371,7 @@ def _written(
 
 
 def _chunks(indptr: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Rows, from the first to before the second, of about so many items."""
+    """Rows, from the first to before the second, of about this many items."""
     first, num_rows = 0, len(indptr) - 1
     while first < num_rows:
         stop = int(np.searchsorted(indptr, indptr[first] + _ITEMS_PER_CHUNK, side="right")) - 1
@@ -384,7 +383,7 @@ def _chunks(indptr: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
 def _tokens(
     code: ListCode, indptr: NDArray[np.int64], ids: NDArray[np.int32], ages: NDArray[np.int64]
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint8], NDArray[np.int64]]:
-    """Some bits for each part of each code, how many they are, and the bits of each row."""
+    """The bits of each part of each code, how many there are, and the bits of each row."""
     ticks = _Ticks.of(indptr, ages)
     # Before the first id of a tick stand two numbers, in two parts each.
     before = np.zeros(len(ids), np.int64)
@@ -431,7 +430,7 @@ def _id_tokens(
 def _put(
     words: NDArray[np.uint64], begin: int, values: NDArray[np.uint64], lengths: NDArray[np.uint8]
 ) -> None:
-    """Put bits, so many of each value, one behind the other into words, which are zero from ``begin`` on."""
+    """Write some bits of each value, one after the other, into words that are zero from ``begin`` on."""
     kept = lengths > 0
     values, lengths = values[kept], lengths[kept]
     if not len(values):
@@ -441,5 +440,5 @@ def _put(
     at, shift = starts >> 6, (starts & 63).astype(np.uint64)
     firsts = np.flatnonzero(np.diff(at, prepend=-1))
     words[at[firsts]] |= np.bitwise_or.reduceat(values << shift, firsts)
-    over = np.flatnonzero((ends - 1) >> 6 > at)  # one of each word at most
+    over = np.flatnonzero((ends - 1) >> 6 > at)  # at most one per word
     words[at[over] + 1] |= values[over] >> (np.uint64(64) - shift[over])

@@ -1,12 +1,12 @@
 """The order of the symbols of a count tree, and what its codes are fitted to.
 
 Recursive bisection: the symbols of a node are sorted by the leading principal component of their vectors,
-and halved. Then pairs are swapped that gain most, by a measure that grows if the symbols of a row are in one
+and halved. Then the pairs that gain most are swapped. The measure grows if the symbols of a row are in one
 half:
 
     sum over rows of d1 * log2(d1 + 1) + d2 * log2(d2 + 1)      d1, d2: symbols of the row in either half
 
-All nodes of a depth are worked on at once.
+All nodes of a depth are processed at once.
 
 Source: Dhulipala et al., "Compressing graphs and indexes with recursive graph bisection", KDD 2016.
 """
@@ -35,11 +35,11 @@ from feast_sketch_store.succinct.tree_tables import NUM_CONCENTRATIONS, NUM_SHAR
 
 _NUM_VECTORS = 16
 _POWER_STEPS = 3
-_MOST_SWAPS = 20  # rounds in a depth
-_LEAST_VECTORS = 8  # symbols of a node that is sorted by them
-_FEW_SWAPS = 500  # rounds end if fewer than one of so many symbols is swapped
-_LEAST_SPLITS = 6  # of sets of two symbols or more, for a concentration of its own
-_USUAL = 5  # concentration of nodes that few sets are split at
+_MOST_SWAPS = 20  # rounds per depth
+_LEAST_VECTORS = 8  # symbols of a node that is sorted by its component
+_FEW_SWAPS = 500  # rounds end if fewer than one in this many symbols is swapped
+_LEAST_SPLITS = 6  # sets with two symbols or more, for a concentration of its own
+_USUAL = 5  # concentration of nodes that split few sets
 _CLASS_BITS = 3
 _SEED = 7
 
@@ -54,7 +54,7 @@ class Facts(NamedTuple):
 
 
 def order_of(facts: Facts, num_symbols: int) -> NDArray[np.int64]:
-    """The symbols in the order of a tree's leaves: int64[V]; those that no row has come where they may."""
+    """The symbols in the order of a tree's leaves: int64[V]; those that no row has are in any place."""
     counts = np.bincount(facts.symbols, minlength=num_symbols)
     order = np.argsort(-counts, kind="stable")
     if num_symbols < 3 or not len(facts.rows):
@@ -73,7 +73,7 @@ def order_of(facts: Facts, num_symbols: int) -> NDArray[np.int64]:
 
 
 def _vectors(facts: Facts, counts: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Vectors of symbols that are near each other if the same rows have them: float32[V, 16].
+    """Vectors of symbols, close to each other if the same rows have the symbols: float32[V, 16].
 
     The right singular vectors of the matrix of facts, by power iterations; popular symbols weigh less.
     """
@@ -123,7 +123,7 @@ def _sort_by_vectors(order: NDArray[np.int64], splits: Splits, vectors: NDArray[
 def _swap(
     order: NDArray[np.int64], splits: Splits, rows: NDArray[np.int64], symbols: NDArray[np.int64]
 ) -> None:
-    """Swap pairs of symbols of the halves of nodes, as long as many of them gain."""
+    """Swap pairs of symbols between the halves of nodes, while many pairs gain."""
     node_of = np.full(len(order), -1)
     places = np.empty(len(order), np.int64)
     for node, (low, high) in enumerate(zip(splits.lows.tolist(), splits.highs.tolist(), strict=True)):
@@ -149,7 +149,7 @@ def _swap(
 
 
 def _swap_best(order: NDArray[np.int64], splits: Splits, gains: NDArray[np.float64]) -> bool:
-    """Swap the pairs of symbols that gain most, those of each node in turn; False if these are few."""
+    """Swap the pairs of symbols that gain most, node by node; False if there are few."""
     lows, middles, highs = splits.lows, splits.middles, splits.highs
     sizes = highs - lows
     node = np.repeat(np.arange(len(lows)), sizes)
@@ -157,7 +157,7 @@ def _swap_best(order: NDArray[np.int64], splits: Splits, gains: NDArray[np.float
     is_right = place >= middles[node]
     own = gains[order[place]]
     ranked = place[np.lexsort((-own, is_right, node))]
-    # Of each node the left ones come first, so the same rank in both halves is a pair.
+    # The left symbols of each node come first, so equal ranks in both halves are a pair.
     lefts = ranked[~is_right]
     left_node = node[~is_right]
     halves = middles - lows
@@ -215,7 +215,7 @@ def _split_bits(
     number: NDArray[np.int64],
     left: NDArray[np.int64],
 ) -> NDArray[np.float64]:
-    """The bits that it takes to tell how many of some ids are in the left half."""
+    """The bits needed to say how many of some ids are in the left half."""
     small, large = bits
     costs = small[nodes, np.minimum(number, MOST_TOLD), np.minimum(left, MOST_TOLD)]
     is_large = number > MOST_TOLD
@@ -233,7 +233,7 @@ def fit_members(
     Parameters
     ----------
     seen : int64[m], row << 32 and symbol of those that rows have already, ascending.
-    marks : int64[m], 1 to 3, which sets before have it.
+    marks : int64[m], 1 to 3: which earlier sets have it.
     is_member : whether it is one of the set.
     """
     rows, symbols = seen >> 32, seen & (2**32 - 1)
@@ -276,7 +276,7 @@ def _contexts_of(
     place = ((marks - 1) * NUM_CLASSES + classes) * NUM_OF_CLASS + seen * (seen + 1) // 2 + ones
     numbers = np.bincount(place, minlength=NUM_CONTEXTS)
     members = np.bincount(place, is_member, NUM_CONTEXTS)
-    # A context that is rare is taken for one like others of its class.
+    # A rare context is assumed to be like others of its class.
     usual = is_member.mean() if len(is_member) else 0.5
     of_class = members.reshape(-1, NUM_OF_CLASS).sum(axis=1) + usual / 2 + 1e-3
     of_class /= numbers.reshape(-1, NUM_OF_CLASS).sum(axis=1) + 0.5 + 2e-3

@@ -235,7 +235,7 @@ class Append(RowSemantics):
 
 
 def _limited(codec: FeatureCodec, limit: int | None) -> tuple[FeatureCodec, Listing]:
-    """A list, and how it is cut if no more than so many items are wanted."""
+    """A list, and how it is cut if a number of items is the limit."""
     listing = codec.listing
     assert listing is not None
     if limit is None or (listing.limit is not None and listing.limit <= limit):

@@ -163,17 +163,22 @@ def _unsupported(field: "Field", reason: str, *names: str) -> UnsupportedFeature
     return error
 
 
-def field_line(field: "Field", tags: Mapping[str, str]) -> str:
-    """A feature as it may be pasted into a feature view, with other tags."""
-    parts = [f"name={_text(field.name)}", f"dtype={python_type(field.dtype)}"]
+def field_line(field: "Field", tags: Mapping[str, str], name: str = "") -> str:
+    """A feature as it may be pasted into a feature view, with other tags, and maybe another name."""
+    parts = [f"name={_text(name or field.name)}", f"dtype={python_type(field.dtype)}"]
     if field.description:
         parts.append(f"description={_text(field.description)}")
     if is_embedding(field):
         parts.append("vector_index=True")
         parts += [f"{name}={getattr(field, name)!r}" for name in _VECTOR_PARTS if getattr(field, name, None)]
     if tags:
-        parts.append("tags={" + ", ".join(f"{_text(k)}: {_text(v)}" for k, v in tags.items()) + "}")
+        parts.append(f"tags={tags_text(tags)}")
     return f"Field({', '.join(parts)}),"
+
+
+def tags_text(tags: Mapping[str, str]) -> str:
+    """Tags as Python."""
+    return "{" + ", ".join(f"{_text(k)}: {_text(v)}" for k, v in tags.items()) + "}"
 
 
 _VECTOR_PARTS = ("vector_length", "vector_search_metric")

@@ -123,8 +123,9 @@ def computed_codec(
             dict.fromkeys(TAG_PREFIX + tag for tag in idle),
         )
     if missing := [TAG_PREFIX + tag for tag in _NEEDED[name] if tag not in own_tags]:
-        raise SettingsError(
-            f"{where} has the codec {name!r}, and no tag {missing[0]}; {_EXPLAINED[missing[0]]}"
+        raise SettingsError.of_tags(
+            f"{where} has the codec {name!r}, and no tag {missing[0]}; {_EXPLAINED[missing[0]]}",
+            {TAG_PREFIX + tag: None for tag in own_tags.keys() - {"error_rate"}},
         )
     rest = {tag: value for tag, value in own_tags.items() if tag == "error_rate"}
     codec = FeatureCodec(field.name, usual.value_field, name)
@@ -148,9 +149,14 @@ def computed_problems(
     sets = [codec.feature for codec in codecs if codec.name == MEMBERSHIP]
     for name, how in computed.items():
         if others := [source for source in how.sources if source not in sets]:
-            yield SettingsError(
-                f"feature {name!r} of view {view!r} is to be computed from {others}, which are no Sets or "
-                f"Arrays of the view that are kept as sets; those are {sets}"
+            codec = CLUSTER if how.num_clusters else SCORE
+            tag = TAG_PREFIX + (CLUSTER_OF if how.num_clusters else SCORE_OF)
+            kept = ", ".join(source for source in how.sources if source in sets)
+            removed = {TAG_PREFIX + own: None for own in ("codec", *_TAGS[codec])}
+            yield SettingsError.of_view(
+                f"feature {name!r} of view {view!r} is to be computed from {others}, which are not Sets or "
+                f"Arrays of the view that are kept as sets; those are {sets}",
+                {name: {tag: kept} if kept else removed},
             )
 
 
@@ -162,7 +168,7 @@ def read_weights(
     Raises
     ------
     SettingsError : the file is missing, or has other features, values of another type, values twice, or
-        weights that are no finite numbers.
+        weights that are not finite numbers.
     """
     path = Path(folder or ".") / how.weights
     where = f"feature {name!r} of view {view!r} takes its weights from {path}"
@@ -191,7 +197,7 @@ def read_weights(
 def _pairs(entries: Any, codec: FeatureCodec) -> tuple[Vocabulary, NDArray[np.float64]]:
     pairs = [checked(entry, list) for entry in checked(entries, list)]
     if any(len(pair) != 2 for pair in pairs):
-        raise ValueError("an entry is no pair")
+        raise ValueError("an entry is not a pair")
     values = pa.array([value for value, _ in pairs], codec.arrow_type.value_type)
     if values.null_count:
         raise ValueError("a value is null")
@@ -199,7 +205,7 @@ def _pairs(entries: Any, codec: FeatureCodec) -> tuple[Vocabulary, NDArray[np.fl
         pa.array([value for value, _ in pairs]).cast(values.type)  # refuses fractions
     weights = [weight for _, weight in pairs]
     if not all(type(weight) in (int, float) and math.isfinite(weight) for weight in weights):
-        raise ValueError("a weight is no finite number")
+        raise ValueError("a weight is not a finite number")
     stored = codec.to_storage(values)
     if len(stored.unique()) < len(stored):
         raise ValueError("a value is there twice")

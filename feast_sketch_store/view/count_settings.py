@@ -94,12 +94,15 @@ def count_problems(view: str, codecs: Mapping[str, FeatureCodec]) -> Iterator[Se
     owners = [codec.counts_of for codec in codecs.values() if codec.counts_of]
     for name, codec in codecs.items():
         if codec.counts_of and codec.counts_of not in counted:
-            yield SettingsError(
+            yield SettingsError.of_view(
                 f"feature {name!r} of view {view!r} has the tag {TAG_PREFIX}{OF}={codec.counts_of!r}, but "
-                f"the view has no feature of that name with the codec {COUNTS!r}; it has {counted}"
+                f"the view has no feature of that name with the codec {COUNTS!r}; it has {counted}",
+                {name: {TAG_PREFIX + OF: None}},
             )
     for name in sorted({name for name in owners if owners.count(name) > 1}):
-        yield SettingsError(
+        surplus = [feature for feature, codec in codecs.items() if codec.counts_of == name][1:]
+        yield SettingsError.of_view(
             f"feature view {view!r} has {owners.count(name)} features with the counts of {name!r}; keep one "
-            "of them"
+            "of them",
+            {feature: {TAG_PREFIX + OF: None} for feature in surplus},
         )

@@ -3,7 +3,7 @@
 Clusters are learned from some of the rows (`structures.clusters`). The next seal keeps them as they are while
 they still fit. If another round of learning would move more than a fifth of the rows, it starts from them and
 learns on; if most of the values are new, it learns anew. So ids mean the same from seal to seal, and the
-version tells when they do not.
+version says when they do not.
 
 A formula knows only the values that tell most about the cluster; it is as small as the rows are few.
 """

@@ -114,7 +114,7 @@ class GroupCommit(Generic[T]):
         return future
 
     def _begin(self) -> None:
-        """Commit what tasks wrote, unless somebody does."""
+        """Commit what tasks wrote, unless another thread does."""
         with self._lock:
             self._gathering = None
             begins = bool(self._queue) and not self._is_led
@@ -132,7 +132,7 @@ class GroupCommit(Generic[T]):
             leader.join()
 
     def _enlist(self, waiting: _Waiting[T]) -> bool:
-        """Put a write at the end of the queue: whether somebody has to begin to lead."""
+        """Put a write at the end of the queue: whether a thread has to begin to lead."""
         with self._lock:
             self._queue.append(waiting)
             leads, self._is_led = not self._is_led, True
@@ -144,7 +144,7 @@ class GroupCommit(Generic[T]):
         leader.start()
 
     def _lead_all(self, commit: Commit[T]) -> None:
-        """Commit until nobody waits, or a thread that waits can do it."""
+        """Commit until no write waits, or a thread that waits can do it."""
         while (following := self._commit_waiting(commit)) is not None:
             if self._hand_over(following):
                 return
@@ -187,13 +187,13 @@ class GroupCommit(Generic[T]):
                 waiting.others = threads
                 threads.append(waiting)
         for loop, ended in tasks.items():
-            with suppress(RuntimeError):  # the loop is closed, and nobody waits
+            with suppress(RuntimeError):  # the loop is closed, and no task waits
                 loop.call_soon_threadsafe(_end, ended)  # once, for each call wakes the loop
         self._wake(threads, _WOKEN_AT_ONCE)
         return following
 
     def _wake(self, threads: "deque[_Waiting[T]] | None", number: int) -> None:
-        """Wake so many of the threads that wait."""
+        """Wake this many of the waiting threads."""
         while number and threads:
             with self._lock:
                 waiting = threads.popleft() if threads else None

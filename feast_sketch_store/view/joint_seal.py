@@ -40,7 +40,7 @@ def seal_bases(shards: Mapping[int, View], budget: FeatureBudget) -> bool:
     drafts = _drafted(shards, given, joint)
     publish_drafts(shards, {number: draft for number, (draft, _) in drafts.items()})
     for number, (_, wants_compaction) in drafts.items():
-        # The snapshot comes first: whoever sees the compaction has a base to put it on.
+        # The snapshot comes first: a reader that sees the compaction has a base to put it on.
         shards[number].finish_seal(given[number], wants_compaction)
     return True
 
@@ -83,7 +83,7 @@ def _drafted(
 
 
 def publish_drafts(shards: Mapping[int, View], drafts: Mapping[int, Draft]) -> None:
-    """Publish drafts one after the other; those behind one that fails are deleted."""
+    """Publish drafts one after the other; those after one that fails are deleted."""
     waiting = dict(drafts)
     try:
         for number, draft in drafts.items():

@@ -164,8 +164,8 @@ class LastKnown:
         ----------
         snapshot : that the view stands on.
         log : what was read of the row log.
-        since : the commit behind which it was read.
-        all_rows : reads everything behind the snapshot.
+        since : the commit after which it was read.
+        all_rows : reads everything after the snapshot.
 
         Raises
         ------
@@ -245,7 +245,7 @@ class LastKnown:
         partial.rename(self._path.with_suffix(".json"))
 
     def _is_sound(self, known: Known) -> bool:
-        """Whether rows may be written behind those that are kept: the first look at a file reads it."""
+        """Whether rows may be written after those that are kept: the first look at a file reads it."""
         if self._checked != known.rows_file:
             try:
                 self._rows(known)
@@ -255,7 +255,7 @@ class LastKnown:
         return True
 
     def _with_rows(self, known: Known, tables: Iterable[pa.Table]) -> Known | None:
-        """Write rows behind those that count; None if the file was cut."""
+        """Write rows after those that count; None if the file was cut."""
         path = self._path.with_name(known.rows_file)
         path.touch()
         number = known.num_records
@@ -290,7 +290,7 @@ class LastKnown:
 
 
 def _behind(log: LogRead, number: int, since: int) -> Iterable[pa.Table] | None:
-    """The rows behind a commit, of what was read behind another; None if that does not tell them apart."""
+    """The rows after a commit, out of what was read after another; None if that does not separate them."""
     if log.position.number <= number:
         return []
     if since == number:

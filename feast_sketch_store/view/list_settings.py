@@ -42,20 +42,25 @@ def list_codec(field: "Field", own_tags: Mapping[str, Any], where: str) -> Featu
     name = TIMES if TIMES_OF in own_tags else LIST
     allowed = {TIMES_OF} if name == TIMES else {"codec", RESOLUTION, LIMIT}
     if own_tags.get("codec", LIST) != LIST or (name == LIST and "codec" not in own_tags):
-        raise SettingsError(
-            f"{where} has tags of a list, and is none; set the tag {TAG_PREFIX}codec to {LIST!r}, or remove "
-            f"{_tags(own_tags.keys() - {'codec'})}"
+        raise SettingsError.of_tags(
+            f"{where} has tags of a list, and is not a list; set the tag {TAG_PREFIX}codec to {LIST!r}, or "
+            f"remove {_tags(own_tags.keys() & _OF_LISTS)}",
+            dict.fromkeys(TAG_PREFIX + tag for tag in own_tags.keys() & _OF_LISTS),
         )
     if idle := own_tags.keys() - allowed:
         what = "gives the times of a list" if name == TIMES else "is a list"
-        raise SettingsError(f"{where} {what}, so these tags have no effect: {_tags(idle)}; remove them")
+        raise SettingsError.of_tags(
+            f"{where} {what}, so these tags have no effect: {_tags(idle)}; remove them",
+            dict.fromkeys(TAG_PREFIX + tag for tag in idle),
+        )
     usual = FeatureCodec.for_feature(field.name, field.dtype)
     if name not in usual.possible_names:
         wanted = "Array(UnixTimestamp)" if name == TIMES else "an Array"
         tag = TIMES_OF if name == TIMES else "codec"
-        raise SettingsError(
+        raise SettingsError.of_tags(
             f"{where} has type {field.dtype}; the tag {TAG_PREFIX}{tag} needs {wanted}. Change the type, or "
-            "remove the tag"
+            "remove the tag",
+            dict.fromkeys(TAG_PREFIX + other for other in own_tags.keys() & allowed),
         )
     if name == TIMES:
         return FeatureCodec(field.name, usual.value_field, TIMES, times_of=own_tags[TIMES_OF])
@@ -78,29 +83,38 @@ def list_problems(
     times = [codec for codec in codecs if codec.times_of]
     for codec in times:
         if codec.times_of not in lists:
-            yield SettingsError(
+            yield SettingsError.of_view(
                 f"feature {codec.feature!r} of view {table.name!r} has the tag {TAG_PREFIX}{TIMES_OF}="
-                f"{codec.times_of!r}, but the view has no list of that name; its lists are {sorted(lists)}"
+                f"{codec.times_of!r}, but the view has no list of that name; its lists are {sorted(lists)}",
+                {codec.feature: {TAG_PREFIX + TIMES_OF: None}},
+                moved=[codec.feature] if lists else [],
             )
     owners = [codec.times_of for codec in times]
     for name in sorted({name for name in owners if owners.count(name) > 1}):
-        yield SettingsError(
+        surplus = [codec.feature for codec in times if codec.times_of == name][1:]
+        yield SettingsError.of_view(
             f"feature view {table.name!r} has {owners.count(name)} features with the times of {name!r}; keep "
-            "one of them"
+            "one of them",
+            lines=[f"# out of {table.name!r}: {feature}" for feature in surplus],
         )
     if not lists:
         return
     if not ttl:
-        yield SettingsError(
+        yield SettingsError.of_view(
             f"feature view {table.name!r} has lists, whose items need a time to live; give the view a ttl, "
-            "such as ttl=timedelta(days=90)"
+            "such as ttl=timedelta(days=90)",
+            lines=[f"ttl=timedelta(days=90),  # of feature view {table.name!r}"],
         )
     others = [codec.feature for codec in codecs if not codec.is_list and not codec.times_of]
     if others:
-        yield SettingsError(
+        yield SettingsError.of_view(
             f"feature view {table.name!r} has lists, to which rows append, and {others}, which rows replace; "
-            "put these into another view of the same entities"
+            "put these into another view of the same entities",
+            moved=others,
         )
+
+
+_OF_LISTS = {RESOLUTION, LIMIT, TIMES_OF}
 
 
 def _tags(names: Any) -> str:

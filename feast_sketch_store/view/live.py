@@ -413,7 +413,7 @@ class LiveView:
             self._is_polled()
 
     def _look(self) -> None:
-        """Look at the storage, unless somebody does and the state will do."""
+        """Look at the storage, unless another thread does and the state is fresh enough."""
         # Whoever comes second while a refresh runs may serve the old state, if it is not too old.
         if not self._refresh_lock.acquire(blocking=self._is_stale(self._refresh_interval_seconds)):
             return
@@ -606,7 +606,7 @@ def _stored_codecs(
         if column.name not in others and not _is_beside(column.name):
             value_field = FeatureCodec.field_of(column.type)
             if value_field is not None:
-                # As they were written; a seal tells what the feature was declared to be.
+                # As they were written; a seal says what the feature was declared to be.
                 is_list = times_column(column.name) in columns.names
                 is_counted = counts_column(column.name) in columns.names
                 name = LIST if is_list else COUNTS if is_counted else EXACT

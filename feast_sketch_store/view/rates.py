@@ -18,7 +18,7 @@ def expected_rates(sealed: Shards) -> dict[str, float]:
 
 
 def sampled_rates(sealed: Shards, num_samples: int = _SAMPLES) -> dict[str, float]:
-    """The share of (entity, value) pairs that read as written, over entities that nobody wrote.
+    """The share of (entity, value) pairs that read as written, over entities that were never written.
 
     Raises
     ------

@@ -21,14 +21,14 @@ from feast_sketch_store.view.settings import ViewSettings
 
 _logger = logging.getLogger(__name__)
 
-# A seal rewrites the row log when rows were deleted or expired, or when so much of it is outdated.
+# A seal rewrites the row log when rows were deleted or expired, or when this share of it is outdated.
 _SUPERSEDED_SHARE = 0.25
 _MAX_FILES = 64
 
 # From this number on fresh commits are absorbed into the table, so that a new process reads few of them.
 _MAX_FRESH_COMMITS = 500
 
-_DELTA_PART = 1 / 16  # of the share past which there is a new base: at least so much goes into a delta
+_DELTA_PART = 1 / 16  # of the share past which there is a new base: at least this much goes into a delta
 
 
 class Sizes(NamedTuple):
@@ -55,10 +55,10 @@ class SealPolicy:
     The writer of a batch that is more than ``share`` of the sealed rows waits for the seal, and so does the
     writer of any large batch while more rows are unsealed than sealed; other writes never wait.
 
-    ``by_deltas`` tells that a seal of few rows lays a delta over the sealed ones, as soon as they exceed a
+    ``by_deltas`` says that a seal of few rows lays a delta over the sealed ones, as soon as they exceed a
     sixteenth of ``share``; past ``share`` all deltas become part of a new base.
 
-    ``by_job`` tells that writes never seal, whatever there is to seal, and only append.
+    ``by_job`` says that writes only append and never seal.
     """
 
     share: float = 0.25
@@ -146,7 +146,7 @@ def may_have_deltas(settings: ViewSettings) -> bool:
 
 
 def num_kept(deltas: Sequence[DeltaLayer], num_rows: int) -> int:
-    """How many deltas stay as they are when so many rows become one more; it takes up the others.
+    """How many deltas stay as they are when this many rows become a new one; it absorbs the others.
 
     Each delta has more than twice the entities of the next one, so they are few, and an entity is sealed anew
     a logarithmic number of times.

@@ -9,6 +9,7 @@ A feature's tag beats its view's, which beats ``feature_store.yaml``:
 """
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -51,7 +52,7 @@ from feast_sketch_store.structures.goals import (
 from feast_sketch_store.structures.parts import checked
 from feast_sketch_store.structures.sizing import AUTO_NOISE_RATIO
 from feast_sketch_store.structures.static import STATIC
-from feast_sketch_store.view.codec_choice import DEFAULT_CODECS, TAG_PREFIX, choose_codec, field_line
+from feast_sketch_store.view.codec_choice import DEFAULT_CODECS, TAG_PREFIX, choose_codec
 from feast_sketch_store.view.computed_settings import (
     CLUSTER_OF,
     SCORE_BITS,
@@ -83,6 +84,7 @@ from feast_sketch_store.view.list_settings import (
     list_codec,
     list_problems,
 )
+from feast_sketch_store.view.repairs import OF_VIEW, changed_tags, lines_to_paste, read_field
 from feast_sketch_store.view.setting_values import (
     RENAMED_STRUCTURES,
     VocabularySetting,
@@ -141,7 +143,7 @@ class StoreOptions(Protocol):
 class FeatureSettings:
     """One feature: its codec, its target (see `FeatureBudget`), the largest number of values, which of them
     are kept if not all are, whether it becomes a column once it has many values, whether its codec follows
-    from its type alone, whether it is to be in a static function, and how it is computed if nobody writes it.
+    from its type alone, whether it is to be in a static function, and its formula if it is computed.
     """
 
     codec: FeatureCodec
@@ -157,6 +159,11 @@ class FeatureSettings:
     def is_bounded(self) -> bool:
         """Whether ``max_vocabulary`` does not apply to the feature, whatever its values are."""
         return self.codec.is_bounded or self.may_be_column
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether only some of its values are kept."""
+        return self.vocabulary is not None
 
 
 @dataclass(frozen=True)
@@ -206,6 +213,15 @@ class ViewSettings:
             return None
         return self.ttl_microseconds + self.expired_kept_microseconds
 
+    def cut(self, name: str) -> Cut:
+        """Which values of a feature are kept, if not all are.
+
+        Raises
+        ------
+        SettingsError : a file with the values cannot be used.
+        """
+        return _cut(self.features[name], f"feature {name!r} of view {self.view!r}", self.folder)
+
     @property
     def budget(self) -> FeatureBudget:
         """What a sealed layer is built for; reads the files that settings name.
@@ -215,11 +231,7 @@ class ViewSettings:
         SettingsError : a file with the values of a vocabulary cannot be used.
         """
         targets = {name: feature.target for name, feature in self.features.items()}
-        cuts = {
-            name: _cut(feature, f"feature {name!r} of view {self.view!r}", self.folder)
-            for name, feature in self.features.items()
-            if feature.vocabulary is not None
-        }
+        cuts = {name: self.cut(name) for name, feature in self.features.items() if feature.is_cut}
         columns = frozenset(name for name, feature in self.features.items() if feature.may_be_column)
         is_static = all(feature.is_static for feature in self.features.values())
         return FeatureBudget(
@@ -227,19 +239,27 @@ class ViewSettings:
         )
 
 
-def check_files(settings: ViewSettings) -> None:
-    """Check that the files which the settings of a view name can be used.
+def file_problems(settings: ViewSettings, table: "FeatureView") -> Iterator[SketchStoreError]:
+    """What is wrong with the files that the settings of a view name.
 
-    Raises
-    ------
-    SettingsError : a file with the values of a vocabulary, or with the weights of a score, is missing, or has
-        values of another type.
+    A file with the values of a vocabulary, or with the weights of a score, may be missing, or have values of
+    another type. Each problem has the line to paste.
     """
-    _ = settings.budget
     codecs = {codec.feature: codec for codec in settings.codecs}
     for name, feature in settings.features.items():
-        if feature.computed is not None and feature.codec.name == SCORE:
-            read_weights(settings.view, name, feature.computed, codecs, settings.folder)
+        try:
+            if feature.is_cut:
+                settings.cut(name)
+            if feature.computed is not None and feature.codec.name == SCORE:
+                read_weights(settings.view, name, feature.computed, codecs, settings.folder)
+        except SettingsError as error:
+            field = next(field for field in table.features if field.name == name)
+            tags = ("vocabulary",) if feature.is_cut else ("codec", SCORE_OF, SCORE_WEIGHTS, SCORE_BITS)
+            owner = name if TAG_PREFIX + tags[0] in (field.tags or {}) else OF_VIEW
+            if owner == name or TAG_PREFIX + tags[0] in (table.tags or {}):
+                error.new_tags = {owner: {TAG_PREFIX + tag: None for tag in tags}}
+            error.lines = tuple(lines_to_paste(table, [error]))
+            yield error
 
 
 def resolve(options: StoreOptions, table: "FeatureView", folder: Path | None = None) -> ViewSettings:
@@ -253,20 +273,18 @@ def resolve(options: StoreOptions, table: "FeatureView", folder: Path | None = N
     """
     join_keys = declared_join_keys(table)
     problems = list(_name_problems(table, join_keys or ()))
-    view_tags = {}
-    try:
-        view_tags = _own_tags(table.tags, f"feature view {table.name!r}", _VIEW_TAGS)
-    except SettingsError as error:
-        problems.append(error)
-    features = {}
+    view_tags, right_tags, tag_problems = _view_tags(table)
+    problems += tag_problems
+    features, tags_of = {}, {}
     for field in table.features:
-        try:
-            features[field.name] = _feature_settings(options, table.name, field, view_tags)
-        except SettingsError as error:
-            error.lines = error.lines or _line_without(field, error.wrong_tags)
-            problems.append(error)
-        except UnsupportedFeatureError as error:
-            problems.append(error)
+        found, tags_of[field.name], field_problems = read_field(
+            field,
+            lambda field: _feature_settings(options, table.name, field, view_tags),
+            RENAMED_STRUCTURES,
+        )
+        if found is not None:
+            features[field.name] = found
+        problems += field_problems
     by_name = {name: feature.codec for name, feature in features.items()}
     problems += count_problems(table.name, by_name)
     for name, codec in with_features_of_counts(by_name).items():
@@ -275,9 +293,10 @@ def resolve(options: StoreOptions, table: "FeatureView", folder: Path | None = N
     problems += list_problems(table, codecs, ttl_microseconds(options, table))
     if any(codec.is_list for codec in codecs) and any(codec.is_backed for codec in codecs):
         problems.append(
-            SettingsError(
+            SettingsError.of_view(
                 f"feature view {table.name!r} has lists and features of the backing store, whose rows come "
-                "together in different ways; put them into views of their own"
+                "together in different ways; put them into views of their own",
+                moved=[codec.feature for codec in codecs if codec.is_backed],
             )
         )
     problems += _static_problems(table.name, features)
@@ -287,6 +306,10 @@ def resolve(options: StoreOptions, table: "FeatureView", folder: Path | None = N
     computed = {name: feature.computed for name, feature in features.items() if feature.computed is not None}
     problems += computed_problems(table.name, computed, codecs)
     if problems:
+        lines = tuple(lines_to_paste(table, problems, right_tags, tags_of))
+        for problem in problems:
+            problem.lines = ()
+        problems[-1].lines = lines
         raise summed_up(problems)
     return ViewSettings(
         table.name,
@@ -305,10 +328,11 @@ def _static_problems(view: str, features: Mapping[str, FeatureSettings]) -> Iter
     """A static function has all that a row has, so it cannot stand beside anything else."""
     others = [name for name, feature in features.items() if not feature.is_static]
     if others and len(others) < len(features):
-        yield SettingsError(
+        yield SettingsError.of_view(
             f"feature view {view!r} has features with the codec {STATIC!r}, and others: {listed(others)}. A "
             f"static function holds whole rows; give all features the codec {STATIC!r}, or move the others "
-            "to a view of their own"
+            "to a view of their own",
+            moved=others,
         )
 
 
@@ -332,9 +356,10 @@ def _shard_problems(view: str, features: Mapping[str, FeatureSettings]) -> Itera
         if (reason := _not_in_shards(feature.codec, feature.target))
     }
     for name, reason in reasons.items():
-        yield SettingsError(
+        yield SettingsError.of_view(
             f"feature {name!r} of view {view!r} {reason}, which views with shards do not have yet; keep it "
-            f"in another way, or give the view the tag {TAG_PREFIX}shards=1"
+            f"in another way, or give the view the tag {TAG_PREFIX}shards=1",
+            {OF_VIEW: {TAG_PREFIX + "shards": "1"}},
         )
 
 
@@ -353,18 +378,6 @@ def _not_in_shards(codec: FeatureCodec, target: Goal | float) -> str:
     if isinstance(target, Goal) and target.measure == MEMORY:
         return f"has {TAG_PREFIX}{MEMORY}"
     return ""
-
-
-def _line_without(field: "Field", wrong_tags: Mapping[str, str | None]) -> tuple[str, ...]:
-    """The line of a feature with other tags; none if its own tags are right."""
-    own = field.tags or {}
-    if wrong_tags.keys().isdisjoint(own):
-        return ()
-    kept = {
-        wrong_tags.get(tag, tag): RENAMED_STRUCTURES.get(text, text) if tag in wrong_tags else text
-        for tag, text in own.items()
-    }
-    return (field_line(field, {tag: text for tag, text in kept.items() if tag is not None}),)
 
 
 def _feature_settings(
@@ -432,16 +445,20 @@ def _name_problems(table: "FeatureView", join_keys: Iterable[str]) -> Iterator[S
     names = [*join_keys, *(field.name for field in table.features)]
     for name in names:
         if name.lower() in (*OWN_COLUMNS, OPERATION) or _is_beside(name.lower()):
-            yield UnsupportedFeatureError(
+            error = UnsupportedFeatureError(
                 f"feature or join key {name!r} of view {table.name!r} has a name that the row log reserves "
                 "for itself; rename it"
             )
-    found = clash(names)
-    if found is not None:
-        yield UnsupportedFeatureError(
+            error.new_names = {name: re.sub("_+", "_", name.strip("_"))}
+            yield error
+    while (found := clash(names)) is not None:
+        error = UnsupportedFeatureError(
             f"feature view {table.name!r} has {found[0]!r} and {found[1]!r}, which differ only by case: "
             "Delta Lake takes both for one column. Rename one of them, or put it into another view"
         )
+        error.new_names = {found[1]: f"{found[1]}_2"}
+        yield error
+        names.remove(found[1])
 
 
 def _is_beside(name: str) -> bool:
@@ -501,6 +518,27 @@ _VIEW_TAGS: Mapping[str, Callable[[Any], Any]] = {
 }
 
 
+def _view_tags(table: "FeatureView") -> tuple[dict[str, Any], dict[str, str], list[SketchStoreError]]:
+    """The tags of a view without those that are wrong, read and as they are; and all that is wrong."""
+    where, tags = f"feature view {table.name!r}", dict(table.tags or {})
+    takes_measure = any(
+        (field.tags or {}).keys().isdisjoint(TAG_PREFIX + measure for measure in _MEASURES)
+        for field in table.features
+        if hasattr(field.dtype, "base_type")
+    )
+    problems: list[SketchStoreError] = []
+    while True:
+        try:
+            found = _own_tags(tags, where, _VIEW_TAGS)
+            if takes_measure:
+                _only_measure(found, where)
+        except SettingsError as error:
+            problems.append(error)
+            tags = changed_tags(tags, error, RENAMED_STRUCTURES)
+        else:
+            return found, tags, problems
+
+
 def _own_tags(
     tags: Mapping[str, str] | None, where: str, readers: Mapping[str, Callable[[Any], Any]]
 ) -> dict[str, Any]:
@@ -520,9 +558,9 @@ def _own_tags(
         try:
             values[name] = readers[name](text)
         except ValueError as error:
-            wrong_tags = {tag: tag} if name == "structure" and text in RENAMED_STRUCTURES else {}
+            is_renamed = name == "structure" and text in RENAMED_STRUCTURES
             message = f"{where} has the tag {tag}={text!r}: {error}"
-            raise SettingsError.of_tags(message, wrong_tags) from error
+            raise SettingsError.of_tags(message, {tag: tag if is_renamed else None}) from error
     return values
 
 
@@ -547,21 +585,27 @@ def _target(
         return float(own)
     structure = tags.get("structure", view_tags.get("structure", options.structure))
     for given in (tags, view_tags):
-        measures = [name for name in _MEASURES if name in given]
-        if len(measures) > 1:
-            raise SettingsError.of_tags(
-                f"{where} can be kept for one of {listed(TAG_PREFIX + m for m in _MEASURES)}, and has "
-                f"{listed(TAG_PREFIX + m for m in measures)}; remove all but one",
-                dict.fromkeys(TAG_PREFIX + m for m in measures[1:]),
-            )
-        if measures:
-            measure, amount = measures[0], given[measures[0]]
+        if (measure := _only_measure(given, where)) is not None:
+            amount = given[measure]
             break
     else:
         measure, amount = ERROR_RATE, options.error_rate
     if amount == "auto":
         measure, amount = NOISE_RATIO, AUTO_NOISE_RATIO
-    return Goal(measure, amount, structure, _clusters(structure, measure, tags, view_tags, where))
+    clusters = _clusters(structure, measure, tags, view_tags, where) if codec.name == MEMBERSHIP else 0
+    return Goal(measure, amount, structure, clusters)
+
+
+def _only_measure(tags: Mapping[str, Any], where: str) -> str | None:
+    """What tags say that Arrays and Sets are kept for; None if they do not."""
+    measures = [name for name in _MEASURES if name in tags]
+    if len(measures) > 1:
+        raise SettingsError.of_tags(
+            f"{where} can be kept for one of {listed(TAG_PREFIX + m for m in _MEASURES)}, and has "
+            f"{listed(TAG_PREFIX + m for m in measures)}; remove all but one",
+            dict.fromkeys(TAG_PREFIX + m for m in measures[1:]),
+        )
+    return measures[0] if measures else None
 
 
 def _clusters(

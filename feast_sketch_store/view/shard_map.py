@@ -93,7 +93,7 @@ class ShardMap:
     ----------
     num_shards : 1 for a view that is not divided.
     folder : of the shards, in the view's storage; empty for a view whose rows lie there themselves.
-    is_moving : whether the rows are being divided anew; nobody may write meanwhile.
+    is_moving : whether the rows are being divided anew; no process may write meanwhile.
     """
 
     num_shards: int = 1
@@ -102,7 +102,7 @@ class ShardMap:
 
     @classmethod
     def first(cls, num_shards: int) -> "ShardMap":
-        """Of a view that is created with so many shards."""
+        """The map of a view that is created with this many shards."""
         return cls(num_shards, "shards-0/") if num_shards > 1 else cls()
 
     def followed_by(self, num_shards: int) -> "ShardMap":

@@ -177,7 +177,7 @@ class ShardedView(BackgroundSeals, ShardedLiveView[View]):
         Raises
         ------
         VocabularyOverflowError, RowError : nothing of the rows was written.
-        StorageError : the rows of some shards were not written; it tells which.
+        StorageError : the rows of some shards were not written; it names them.
         """
         self._write(self.checked(rows), lambda shard, part: shard.write(part))
         self._seal_after(rows)
@@ -216,7 +216,7 @@ class ShardedView(BackgroundSeals, ShardedLiveView[View]):
         Raises
         ------
         RowError : nothing was deleted.
-        StorageError : the rows of some shards were not deleted; it tells which.
+        StorageError : the rows of some shards were not deleted; it names them.
         """
         self._write(deletions, lambda shard, part: shard.delete(part))
 
@@ -253,7 +253,7 @@ class ShardedView(BackgroundSeals, ShardedLiveView[View]):
         }
 
     def _raise_first(self, done: dict[int, BaseException | None]) -> None:
-        """Raise the error of the first shard that has one, and tell which have none of their rows."""
+        """Raise the error of the first shard that has one, and name those that have none of their rows."""
         failed = {number: error for number, error in done.items() if isinstance(error, BaseException)}
         if not failed:
             return

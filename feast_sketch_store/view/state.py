@@ -547,14 +547,19 @@ class StateLoader:
                 f"{self.semantics.name} now; give the view a new name, or remove it with `feast apply`, add "
                 "it again and materialize"
             )
-        for codec, codecs in itertools.product(self.codecs, [sealed.codecs, *(d.codecs for d in deltas)]):
-            known = codecs.get(codec.feature)
-            if known is not None and known.value_field != codec.value_field:
-                raise UnsupportedFeatureError(
-                    f"feature {codec.feature!r} was sealed as {known.value_field} and is declared as "
-                    f"{codec.value_field} now; give it a new name, or remove the view with `feast apply`, "
-                    f"add it again and materialize ({snapshot.where()})"
-                )
+        changed = {
+            codec.feature: f"feature {codec.feature!r} was sealed as {known.value_field} and is declared as "
+            f"{codec.value_field} now"
+            for codec, codecs in itertools.product(self.codecs, [sealed.codecs, *(d.codecs for d in deltas)])
+            if (known := codecs.get(codec.feature)) is not None and known.value_field != codec.value_field
+        }
+        if changed:
+            error = UnsupportedFeatureError(
+                f"{'; '.join(changed.values())}; give it a new name, or remove the view with `feast apply`, "
+                f"add it again and materialize ({snapshot.where()})"
+            )
+            error.new_names = {name: f"{name}_2" for name in changed}
+            raise error
         # A snapshot's version is the number of commits that it covers.
         position = Position(snapshot.version - 1)
         return replace(self._empty, position=position, snapshot=snapshot, sealed=sealed, deltas=deltas)

@@ -56,7 +56,7 @@ _logger = logging.getLogger(__name__)
 # Readers that are slow to refresh still find the previous snapshot.
 _SNAPSHOTS_KEPT = 2
 
-# While nobody reads, up to this many rows wait, to be loaded together by a later write or the next read.
+# Without reads, up to this many rows wait, to be loaded together by a later write or the next read.
 _MAX_DEFERRED_ROWS = 4_096
 _MAX_DEFERRED_BYTES = 1 << 20
 
@@ -127,7 +127,7 @@ class _Deferred:
         return _Deferred(position, tables, self.num_rows + len(table), self.num_bytes + table.nbytes)
 
     def behind(self, number: int) -> pa.Table | None:
-        """The rows of the commits behind one; None if they do not follow it, or there are none."""
+        """The rows of the commits after one; None if they do not follow it, or there are none."""
         num_commits = self.position.number - number
         if not 0 < num_commits <= len(self.tables):
             return None
@@ -196,7 +196,7 @@ class View(BackgroundSeals, LiveView):
     # -- write ---------------------------------------------------------------------------------
 
     def write(self, rows: Batch) -> None:
-        """Append rows durably, and seal if due: in the background, unless the policy tells to wait for it.
+        """Append rows durably, and seal if due: in the background, unless the policy says to wait for it.
 
         Writes of several threads share a commit.
 
@@ -273,7 +273,7 @@ class View(BackgroundSeals, LiveView):
 
     @property
     def was_read(self) -> bool:
-        """Whether somebody reads through this object, so that writes look at what there is."""
+        """Whether there are reads through this object, so that writes look at what there is."""
         return self._was_read
 
     @property
@@ -358,11 +358,11 @@ class View(BackgroundSeals, LiveView):
 
     @property
     def _only_appends(self) -> bool:
-        """Whether nobody reads through this object, and writes need not look at what there is."""
+        """Whether there are no reads through this object, and writes need not look at what there is."""
         return self.policy.by_job and not self._was_read
 
     def _may_defer(self, num_rows: int) -> bool:
-        """Whether rows need not be taken up yet: nobody has read since the last write, and they are few."""
+        """Whether rows need not be taken up yet: there was no read since the last write, and they are few."""
         return (
             not self._was_read
             and not self._is_older_than(self._refresh_interval_seconds)
@@ -512,7 +512,7 @@ class View(BackgroundSeals, LiveView):
                 return False
             rows = self._fold(given.log)
             self.publish(self._draft(rows, given.through, given.log.table_version))
-            # The snapshot comes first: whoever sees the compaction has a base to put it on.
+            # The snapshot comes first: a reader that sees the compaction has a base to put it on.
             self._compact_if_wanted(given, rows)
             self._row_log.prune()
             self.refresh()
@@ -743,7 +743,7 @@ class View(BackgroundSeals, LiveView):
         ----------
         fill : is given an empty storage, writes rows to a view in it, and returns that view's storage.
         confirm : is asked whether to go on, if rows would be lost that the new ones do not stand for; None
-            tells that the rows there are cannot be read.
+            says that the existing rows cannot be read.
         keep : whether the rows that there are stay, and the new ones compete with them as if written now.
         joint : the numbering of values that other shards have, too.
 

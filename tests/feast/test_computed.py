@@ -286,7 +286,7 @@ def test_through_feast_with_a_source_that_has_a_column_of_nulls(tmp_path):
         (Field(name="taste", dtype=Int64, tags={"sketch.codec": "cluster"}), "no tag sketch.cluster_of"),
         (
             Field(name="taste", dtype=Int64, tags={**TASTE.tags, "sketch.cluster_of": "seen"}),
-            r"computed from \['seen'\], which are no Sets",
+            r"computed from \['seen'\], which are not Sets",
         ),
         (
             Field(name="taste", dtype=Int64, tags={**TASTE.tags, "sketch.clusters": "1000"}),
@@ -334,8 +334,8 @@ def test_views_with_shards_are_refused(make_harness, make_view):
         ("[]", "cannot be read as a JSON object"),
         ('{"seen": []}', r"has weights of \['seen'\]"),
         ('{"viewed": [["a", 1.0]]}', "each value once, of type int64"),
-        ('{"viewed": [[1, "x"]]}', "a weight is no finite number"),
-        ('{"viewed": [[1, NaN]]}', "a weight is no finite number"),
+        ('{"viewed": [[1, "x"]]}', "a weight is not a finite number"),
+        ('{"viewed": [[1, NaN]]}', "a weight is not a finite number"),
         ('{"viewed": [[1, 1.0], [1, 2.0]]}', "a value is there twice"),
         ('{"viewed": [[1.5, 1.0]]}', "of type int64"),
         ('{"viewed": [[1, 0.0]]}', "no weight but 0"),

@@ -150,7 +150,7 @@ def test_update_expressions_append_prepend_and_replace(store):
 @pytest.mark.parametrize(
     ("feature", "expression", "message"),
     [
-        ("read", "list_append(other, :new_val)", "is no update of the list 'read'"),
+        ("read", "list_append(other, :new_val)", "is not an update of the list 'read'"),
         ("read", "SET read = :new_val", "give 'list_append"),
         ("read_at", "list_append(read_at, :new_val)", "has no list 'read_at' to update"),
     ],

@@ -92,6 +92,7 @@ MAY_IMPORT_FEAST = {
     "view.computed_settings",
     "view.count_settings",
     "view.list_settings",
+    "view.repairs",
     "view.settings",
 }
 # Modules that neither read nor write files, nor import anything that does.

@@ -339,12 +339,25 @@ def test_the_same_plan_gives_the_same_page():
     assert to_html(plan_with_auc()) == to_html(plan_with_auc())
 
 
-@pytest.mark.parametrize("width", [400, 1200])
-def test_a_page_does_not_scroll_sideways(tmp_path, width):
-    """In a browser, if there is one; a frame of the width tells how wide its page is."""
+def browse(page, tmp_path):
+    """The elements of a page after its scripts have run, in a browser if there is one."""
     browser = shutil.which("chromium")
     if browser is None:
         pytest.skip("needs chromium")
+    options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
+    done = subprocess.run(
+        [browser, *options, "--virtual-time-budget=3000", "--dump-dom", page.as_uri()],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    return done.stdout
+
+
+@pytest.mark.parametrize("width", [400, 1200])
+def test_a_page_does_not_scroll_sideways(tmp_path, width):
+    """A frame of the width tells how wide its page is."""
     html = to_html(replace(plan_with_auc(), view="a_view_with_a_long_name_" * 4, fields={"viewed": DECLARED}))
     telling = (
         "<script>parent.postMessage([document.documentElement.scrollWidth, innerWidth], '*')</script></body>"
@@ -354,19 +367,28 @@ def test_a_page_does_not_scroll_sideways(tmp_path, width):
         "<script>addEventListener('message', event => document.title = event.data.join(' '))</script>"
         f"<title></title><iframe src=plan.html style='width:{width}px;border:0;height:900px'></iframe>"
     )
-    options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
-    page = (tmp_path / "frame.html").as_uri()
-    done = subprocess.run(
-        [browser, *options, "--virtual-time-budget=3000", "--dump-dom", page],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    (title,) = Page(done.stdout).texts("title")
+    (title,) = Page(browse(tmp_path / "frame.html", tmp_path)).texts("title")
     needed, given = map(int, title.split())
     assert given == width
     assert needed <= given
+
+
+def test_a_page_with_cuts_draws_the_facts_kept_and_a_line_per_curve(tmp_path):
+    """In a browser: the axis that the page chooses, its curves, and the settings of the choice."""
+    points = [
+        point(curve, f"point {number}", memory_bytes=1e6 * 2**number, kept_share=1 - 0.1 * number)
+        for curve in (
+            "most popular values, bloom, error rate 0.1",
+            "most popular values, bloom, error rate 0.01",
+        )
+        for number in range(3)
+    ]
+    (tmp_path / "plan.html").write_text(to_html(plan(*points)), encoding="utf-8")
+    page = Page(re.sub(r"<br>|<hr>|<input[^>]*>", "", browse(tmp_path / "plan.html", tmp_path)))
+    assert "Share of facts kept; higher is better" in page.texts("text")
+    assert "sketch.error_rate" in page.text_of("fields")
+    named = [text.strip() for text in page.texts("button") if "error rate" in text]
+    assert sorted(named) == sorted({point.curve for point in points})  # the legend
 
 
 def test_the_page_loads_nothing():
