@@ -80,6 +80,7 @@ _T = TypeVar("_T")
 # So many are read one by one; of more, reads of arrays let other threads run, and wait for memory together.
 _FEW_ENTITIES = 128
 _FEW_IN_SHARDS = 2_048  # for arrays they would be divided by shard
+_FEW_ROWS = 32  # the same of `online_read`, whose rows are objects of Python's
 
 _BACKED = "beside a backing store"  # what views with shards cannot be
 
@@ -208,10 +209,10 @@ class SketchOnlineStore(OnlineStore):
         if requested_features is None:
             requested_features = [feature.name for feature in table.features]
         ttl = ttl_microseconds(config.online_store, table)
-        if len(entity_keys) == 1:
-            row = self._read_one(config, table, entity_keys[0], requested_features, ttl)
-            if row is not None:
-                return [row]
+        if 0 < len(entity_keys) <= _FEW_ROWS:
+            rows = self._read_few(config, table, entity_keys, requested_features, ttl)
+            if rows is not None:
+                return rows
         return self._finish(config, self._rows(config, table, entity_keys, requested_features))
 
     def _rows(
@@ -236,23 +237,29 @@ class SketchOnlineStore(OnlineStore):
         codecs = self.view(config, table).settings.backed_codecs
         return [codec for codec in codecs if codec.feature in features]
 
-    def _read_one(
+    def _read_few(
         self,
         config: RepoConfig,
         table: FeatureView,
-        entity_key: EntityKeyProto,
+        entity_keys: Sequence[EntityKeyProto],
         features: Sequence[str],
         ttl: int | None,
-    ) -> Row | None:
-        """The row of an entity; None if only a read of many can answer."""
-        view, entity_hash = self.view(config, table), single.hash_entity_key(entity_key)
-        rows = view.of_entity(entity_hash).current().prepared(tuple(features))
-        if rows is None:
+    ) -> list[Row] | None:
+        """The rows of a few entities, one by one; None if only a read of many can answer."""
+        view, hashes = self.view(config, table), [single.hash_entity_key(key) for key in entity_keys]
+        asked = view.of_entity(hashes[0]) if len(hashes) == 1 else view
+        prepared = asked.current().prepared(tuple(features))
+        if prepared is None:
             return None
-        row = single.read_row(rows, entity_hash, features, expire_before_of(ttl))
-        if row is not None:
-            view.metrics.count_read(1, row[1] is not None)
-        return row
+        rows, expire_before, num_found = [], expire_before_of(ttl), 0
+        for entity_hash in hashes:
+            row = single.read_row(prepared, entity_hash, features, expire_before)
+            if row is None:
+                return None
+            rows.append(row)
+            num_found += row[1] is not None
+        view.metrics.count_read(len(rows), num_found)
+        return rows
 
     def _read(
         self,

@@ -16,7 +16,12 @@
 
 #if defined(__GNUC__)
 #define ALWAYS_INLINE inline __attribute__((always_inline))
-#define PREFETCH(address) __builtin_prefetch(address)
+/* GCC leaves out calls of functions that do nothing but prefetch, unless something in them is volatile. */
+#define PREFETCH(address)            \
+    do {                             \
+        __builtin_prefetch(address); \
+        __asm__ volatile("");        \
+    } while (0)
 #define POPULATION(word) ((Py_ssize_t)__builtin_popcountll(word))
 #define LOWEST(word) ((uint32_t)__builtin_ctzll(word))
 #define HIGHEST(word) (63u - (uint32_t)__builtin_clzll(word))

@@ -26,23 +26,29 @@ static inline uint64_t scramble2(uint64_t k) {
     return rotate_left(k * 0x4cf5ad432745937full, 33) * 0x87c37b91114253d5ull;
 }
 
-void murmur3_128(const uint8_t *key, size_t length, uint64_t *digest) {
-    uint64_t h1 = 0, h2 = 0;
-    size_t place = 0;
-    for (; place + 16 <= length; place += 16) {
-        h1 = (rotate_left(h1 ^ scramble1(load64(key + place)), 27) + h2) * 5 + 0x52dce729;
-        h2 = (rotate_left(h2 ^ scramble2(load64(key + place + 8)), 31) + h1) * 5 + 0x38495ab5;
-    }
-    uint8_t tail[16] = {0};
-    memcpy(tail, key + place, length - place);
-    h1 ^= scramble1(load64(tail)) ^ length; /* nothing there scrambles to 0 */
-    h2 ^= scramble2(load64(tail + 8)) ^ length;
+static inline void mix_block(uint64_t *h, uint64_t first, uint64_t second) {
+    h[0] = (rotate_left(h[0] ^ scramble1(first), 27) + h[1]) * 5 + 0x52dce729;
+    h[1] = (rotate_left(h[1] ^ scramble2(second), 31) + h[0]) * 5 + 0x38495ab5;
+}
+
+/* Ends with the bytes behind the last block, and zeros. */
+static inline void finish(const uint64_t *h, uint64_t first, uint64_t second, size_t length, uint64_t *digest) {
+    uint64_t h1 = h[0] ^ scramble1(first) ^ length; /* nothing there scrambles to 0 */
+    uint64_t h2 = h[1] ^ scramble2(second) ^ length;
     h1 += h2;
     h2 += h1;
     h1 = finish64(h1);
     h2 = finish64(h2);
     digest[0] = h1 + h2;
     digest[1] = h2 + digest[0];
+}
+
+void murmur3_128(const uint8_t *key, size_t length, uint64_t *digest) {
+    uint64_t h[2] = {0, 0}, tail[2] = {0, 0};
+    size_t place = 0;
+    for (; place + 16 <= length; place += 16) mix_block(h, load64(key + place), load64(key + place + 8));
+    memcpy(tail, key + place, length - place);
+    finish(h, tail[0], tail[1], length, digest);
 }
 
 /* -- BLAKE2b with a digest of 16 bytes and no key (RFC 7693) --------------------------------------- */
@@ -110,14 +116,22 @@ KERNEL_FUNCTION(hash_int64_keys) {
     Array prefix, values, out;
     if (take(call, "188!.", &prefix, &values, &out) < 0) return NULL;
     if (out.length != 2 * values.length) return refuse(DO_NOT_FIT);
-    size_t length = (size_t)prefix.length + 8;
-    uint8_t *key = scratch(call, length);
-    if (!key) return NULL;
+    size_t length = (size_t)prefix.length, place = 0;
+    uint64_t start[2] = {0, 0}, rest[2] = {0, 0}; /* of the prefix: what its blocks leave, and what follows them */
+    for (const uint8_t *key = prefix.data; place + 16 <= length; place += 16)
+        mix_block(start, load64(key + place), load64(key + place + 8));
+    memcpy(rest, (const uint8_t *)prefix.data + place, length - place);
+    size_t word = (length - place) / 8, shift = length % 8 * 8;
     PyThreadState *state = values.length * 20 > WORTH_RELEASING_GIL ? PyEval_SaveThread() : NULL;
-    memcpy(key, prefix.data, (size_t)prefix.length);
     for (Py_ssize_t i = 0; i < values.length; i++) {
-        memcpy(key + prefix.length, (const uint64_t *)values.data + i, 8);
-        murmur3_128(key, length, (uint64_t *)out.data + 2 * i);
+        uint64_t value = ((const uint64_t *)values.data)[i], h[2] = {start[0], start[1]};
+        uint64_t lower = value << shift, upper = value >> 1 >> (63 - shift), *digest = (uint64_t *)out.data + 2 * i;
+        if (word) {
+            mix_block(h, rest[0], rest[1] | lower);
+            finish(h, upper, 0, length + 8, digest);
+        } else {
+            finish(h, rest[0] | lower, upper, length + 8, digest);
+        }
     }
     if (state) PyEval_RestoreThread(state);
     Py_RETURN_NONE;

@@ -6,6 +6,7 @@ new snapshot, and without. Then a process reads at regular moments, in turns whi
 while another process seals over and over; a latency counts from the moment at which the read was due.
 """
 
+import gc
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -84,6 +85,8 @@ def _read_one_by_one(
         warming._MAX_SHARE = 0.0
     keys = [entity_keys([user]) for user in users]
     online.view(config, view).refresh()  # type: ignore[attr-defined]
+    gc.collect()  # as a server does when it has started, or one of the reads would
+    gc.freeze()
     pipe.send([seconds(online.online_read, config, view, key, ["viewed"])[0] for key in keys])
 
 

@@ -8,6 +8,8 @@ from feast import Entity, FeatureView, Field, FileSource, ValueType
 from feast.protos.feast.types.Value_pb2 import Int64List, StringList, StringSet, Value
 from feast.types import Array, Bool, Bytes, Int32, Int64, Set, String, UnixTimestamp, Uuid
 
+from feast_sketch_store import kernel
+
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 SEAL_AT_ONCE = {"seal_min_rows": 0, "seal_share": 1e-9}
 STORES = [
@@ -69,6 +71,26 @@ def test_order_and_duplicate_keys_are_kept(harness):
     users = [3, 0, 3, 9, 4]
     countries = [values and values["country"].string_val for _, values in harness.read(*users)]
     assert countries == ["c3", "c0", "c3", None, "c4"]
+
+
+@pytest.mark.skipif(not kernel.IS_COMPILED, reason="the kernel is not compiled")
+@pytest.mark.parametrize("options", STORES[1:])
+def test_few_rows_are_read_one_by_one_and_give_what_many_give(make_harness, options, monkeypatch):
+    harness = make_harness({"viewed": Set(String), "country": String}, structure="sets", **options)
+    rows = [{"viewed": strings("a", f"v{user}")} for user in range(60)]
+    for user in range(0, 60, 3):
+        rows[user]["country"] = Value(string_val=f"c{user}")
+    harness.write_many([(harness.key(user_id=u), row, NOON, None) for u, row in enumerate(rows)])
+    at_once, read = [], harness.store._read
+    monkeypatch.setattr(harness.store, "_read", lambda *a: at_once.append(len(a[2])) or read(*a))
+    users = [*range(50, 70), *range(50)]
+    many = harness.read(*users)
+    assert [values for _, values in many] == [rows[user] if user < 60 else None for user in users]
+    for features in (None, ["country"]):
+        of_many = harness.read(*users, features=features)
+        for number in (2, 10, 32):
+            assert harness.read(*users[:number], features=features) == of_many[:number]
+    assert at_once == [70, 70, 70]
 
 
 def test_no_keys_and_no_rows(harness):
