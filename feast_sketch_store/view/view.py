@@ -342,7 +342,10 @@ class View(BackgroundSeals, LiveView):
         """Check `VocabularyLimit`, if possible without loading the deferred rows."""
         if self._only_appends and written_values.surely_holds(table, self.storage, self.settings):
             return
-        if self._may_defer(len(table)):
+        if self.is_known:
+            if not self._may_defer(len(table)):
+                with self._refresh_lock:
+                    self._state = self._with_deferred(self._state)
             num_elements = self._deferred.num_elements
             if self._vocabulary_limit.surely_holds(table, self._state, self.settings, num_elements):
                 return
@@ -373,11 +376,16 @@ class View(BackgroundSeals, LiveView):
     def _refresh(self, state: State | None) -> None:
         """See `LiveView._refresh`; what was deferred is taken up from memory."""
         if state is not None and not self._starts_over:
-            deferred, known = self._last_deferred, state.position.number
-            if (table := deferred.behind(known)) is not None:
-                through = deferred.position
-                state = self._loader.take_up(state, table, through, through.number - known) or state
+            state = self._with_deferred(state)
         super()._refresh(state)
+
+    def _with_deferred(self, state: State) -> State:
+        """A state with what was deferred, if nothing else has to be read before that."""
+        deferred, known = self._last_deferred, state.position.number
+        table = deferred.behind(known)
+        if table is None:
+            return state
+        return self._loader.take_up(state, table, deferred.position, deferred.position.number - known) or state
 
     def _append(self, table: pa.Table) -> None:
         """Append rows durably, and take them up from memory, unless that can wait."""
