@@ -452,7 +452,9 @@ def _microseconds(column: pa.ChunkedArray) -> NDArray[np.int64]:
     if column.null_count == len(column):
         return np.full(len(column), NO_TIMESTAMP)
     numbers = column.cast(pa.int64())
-    return np.asarray((numbers.fill_null(NO_TIMESTAMP) if column.null_count else numbers).to_numpy(), np.int64)
+    if column.null_count:
+        numbers = numbers.fill_null(NO_TIMESTAMP)
+    return np.asarray(numbers.to_numpy(), np.int64)
 
 
 def null_features(table: pa.Table) -> Mapping[str, NDArray[np.int64]]:

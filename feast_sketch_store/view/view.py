@@ -385,7 +385,8 @@ class View(BackgroundSeals, LiveView):
         table = deferred.behind(known)
         if table is None:
             return state
-        return self._loader.take_up(state, table, deferred.position, deferred.position.number - known) or state
+        through = deferred.position
+        return self._loader.take_up(state, table, through, through.number - known) or state
 
     def _append(self, table: pa.Table) -> None:
         """Append rows durably, and take them up from memory, unless that can wait."""
