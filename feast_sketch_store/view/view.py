@@ -240,9 +240,13 @@ class View(BackgroundSeals, LiveView):
 
     def _must_wait(self, rows: Batch) -> bool:
         """Whether the writer of a batch waits for a seal."""
+        return self._waits(len(rows)) and self._is_due()
+
+    def _waits(self, num_rows: int, num_more: int = 0) -> bool:
+        """Whether the writer of so many rows waits for a seal that is due, with more rows unsealed."""
         sealed = self._state.sealed
         sealed_rows = sealed.num_entities if sealed else 0
-        return self.policy.waits(len(rows), sealed_rows, self.num_unsealed) and self._is_due()
+        return self.policy.waits(num_rows, sealed_rows, self.num_unsealed + num_more)
 
     def _wants_seal(self) -> bool:
         """Whether it is time for a new base."""
@@ -365,13 +369,13 @@ class View(BackgroundSeals, LiveView):
         return self.policy.by_job and not self._was_read
 
     def _may_defer(self, num_rows: int) -> bool:
-        """Whether rows need not be taken up yet: nobody has read since the last write, and they are few."""
-        return (
-            not self._was_read
-            and not self._is_older_than(self._refresh_interval_seconds)
-            and self._deferred.num_rows + num_rows <= _MAX_DEFERRED_ROWS
-            and self._deferred.num_bytes <= _MAX_DEFERRED_BYTES
-        )
+        """Whether rows need not be taken up yet: nobody has read since the last write, and they are few, or
+        their writer is going to wait for a seal.
+        """
+        deferred = self._deferred
+        if self._was_read or not self.is_known or deferred.num_bytes > _MAX_DEFERRED_BYTES:
+            return False
+        return deferred.num_rows + num_rows <= _MAX_DEFERRED_ROWS or self._waits(num_rows, num_rows)
 
     def _refresh(self, state: State | None) -> None:
         """See `LiveView._refresh`; what was deferred is taken up from memory."""
@@ -514,7 +518,7 @@ class View(BackgroundSeals, LiveView):
                 return False
             if as_delta and (draft := self.delta_draft()) is not None:
                 self.publish(draft)
-                self.refresh()
+                self._refresh_sealed()
                 return True
             given = self.seal_input()
             if given is None:
@@ -524,7 +528,7 @@ class View(BackgroundSeals, LiveView):
             # The snapshot comes first: whoever sees the compaction has a base to put it on.
             self._compact_if_wanted(given, rows)
             self._row_log.prune()
-            self.refresh()
+            self._refresh_sealed()
             if self.policy.by_job and self._state.sealed is not None and not self._state.pinned:
                 written_values.note_sizes(self.storage, _vocabulary_sizes(self._state.sealed))
             return True
@@ -593,6 +597,11 @@ class View(BackgroundSeals, LiveView):
         if wants_compaction:
             self._compact_if_wanted(given, self._fold(given.log))
         self._row_log.prune()
+        self._refresh_sealed()
+
+    def _refresh_sealed(self) -> None:
+        """Take up a new snapshot, and not what was deferred before it: it is sealed, or read with it."""
+        self._last_deferred = _Deferred()
         self.refresh()
 
     def _compact_if_wanted(self, given: SealInput, rows: FoldedRows) -> None:
