@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from feast_sketch_store.errors import DamagedFileError
+from feast_sketch_store.rows.encoding import CREATED_TIMESTAMP, ENTITY_KEY, EVENT_TIMESTAMP
 from feast_sketch_store.rows.large_types import large_schema, with_large_types
 from feast_sketch_store.rows.limits import GROUP_ELEMENTS, GROUP_ROWS, MAX_ELEMENTS, gathered, groups
 from feast_sketch_store.storage.base import MissingFileError, Storage
@@ -49,8 +50,14 @@ class DataFile:
         schema, name, num_rows = large_schema(schema), f"{label}{uuid.uuid4()}{SUFFIX}", 0
         with (
             storage.create(name) as file,
-            # Statistics would repeat values of rows that may have to be forgotten.
-            pq.ParquetWriter(file, schema, compression="zstd", write_statistics=False) as writer,
+            pq.ParquetWriter(
+                file,
+                schema,
+                compression="zstd",
+                use_dictionary=_with_dictionaries(schema),
+                # Statistics would repeat values of rows that may have to be forgotten.
+                write_statistics=False,
+            ) as writer,
         ):
             # The rows of many small commits become large row groups: reading one costs what a large one does.
             for part in gathered(_with_all_columns(batch, schema) for batch in batches):
@@ -147,6 +154,15 @@ class DataFile:
                 f"{self.where}: a row group claims {group.num_rows} rows and {num_values} values; the store "
                 "writes none so large"
             )
+
+
+def _with_dictionaries(schema: pa.Schema) -> list[str]:
+    """The Parquet columns whose values may repeat; a dictionary of others takes time and bytes."""
+    return [
+        f"{field.name}.list.element" if pa.types.is_large_list(field.type) else field.name
+        for field in schema
+        if field.name not in (ENTITY_KEY, EVENT_TIMESTAMP, CREATED_TIMESTAMP)
+    ]
 
 
 def _with_all_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:

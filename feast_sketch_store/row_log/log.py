@@ -22,7 +22,7 @@ _logger = logging.getLogger(__name__)
 
 # A larger batch goes into a data file at once; the fresh log then has its name.
 _MAX_FRESH_BYTES = 1 << 23
-_MAX_FRESH_ROWS = 1 << 15
+_MAX_FRESH_ROWS = 1 << 13
 
 
 @dataclass(frozen=True)

@@ -412,7 +412,7 @@ def row_keys(table: pa.Table) -> RowKeys:
         if name not in table.column_names or (name != CREATED_TIMESTAMP and table[name].null_count):
             raise DamagedFileError(f"rows of the row log have no {name!r}: another program wrote them")
     deleted = np.zeros(len(table), np.bool_)
-    if DELETED in table.column_names:
+    if DELETED in table.column_names and table[DELETED].null_count < len(table):
         deleted = table[DELETED].fill_null(False).to_numpy()
     return RowKeys(
         hash_serialized_keys(table[ENTITY_KEY].combine_chunks()),
@@ -426,7 +426,10 @@ def row_keys(table: pa.Table) -> RowKeys:
 @as_damage()
 def newest_rows(table: pa.Table) -> tuple[pa.Table, RowKeys]:
     """The newest row of each entity, ordered by entity hash; the table's rows are in commit order."""
-    winners, keys = row_keys(table).newest()
+    keys = row_keys(table)
+    if len(table) == 1:  # as most pushes are
+        return table.combine_chunks(), keys
+    winners, keys = keys.newest()
     return table.take(pa.array(winners)).combine_chunks(), keys
 
 
@@ -446,14 +449,19 @@ def encode(table: pa.Table, keys: RowKeys, codecs: Sequence[FeatureCodec]) -> En
 
 
 def _microseconds(column: pa.ChunkedArray) -> NDArray[np.int64]:
-    return np.asarray(column.cast(pa.int64()).fill_null(NO_TIMESTAMP).to_numpy(), np.int64)
+    if column.null_count == len(column):
+        return np.full(len(column), NO_TIMESTAMP)
+    numbers = column.cast(pa.int64())
+    if column.null_count:
+        numbers = numbers.fill_null(NO_TIMESTAMP)
+    return np.asarray(numbers.to_numpy(), np.int64)
 
 
 def null_features(table: pa.Table) -> Mapping[str, NDArray[np.int64]]:
     """Per feature, the rows in which it was written as null."""
-    column = table[NULLS].combine_chunks()
-    if column.null_count == len(column):
+    if table[NULLS].null_count == len(table):
         return {}
+    column = table[NULLS].combine_chunks()
     rows = pc.list_parent_indices(column).to_numpy(zero_copy_only=False)
     names = pc.list_flatten(column).to_numpy(zero_copy_only=False)
     return {name: rows[names == name] for name in set(names)}
@@ -506,11 +514,13 @@ def encode_column(
     column : of the codec's Arrow type.
     null_rows : int64[m], those that were written as null; others without a value were not written.
     """
-    states = np.where(column.is_null().to_numpy(zero_copy_only=False), MISSING, VALUE).astype(np.uint8)
+    states = np.full(len(column), VALUE, np.uint8)
+    if column.null_count:
+        states[column.is_null().to_numpy(zero_copy_only=False)] = MISSING
     if null_rows is not None:
         states[null_rows] = NULL
     if codec.is_collection:
-        lengths = pc.list_value_length(column).fill_null(0).to_numpy().astype(np.int64)
+        lengths = _lengths(column)
         states[(states == VALUE) & (lengths == 0)] = EMPTY
         elements = pc.list_flatten(column)
     else:
@@ -522,6 +532,12 @@ def encode_column(
     if codec.is_collection and not codec.may_repeat and not codec.is_counted:
         indptr, symbols = kernel.distinct_per_row(indptr, symbols)
     return EncodedFeature(codec, vocabulary, states, indptr, symbols)
+
+
+def _lengths(column: pa.Array) -> NDArray[np.int64]:
+    """How many elements each list has; 0 if it is null: int64[n]."""
+    lengths = pc.list_value_length(column)
+    return np.asarray((lengths.fill_null(0) if column.null_count else lengths).to_numpy(), np.int64)
 
 
 def never_written(codec: FeatureCodec, num_rows: int) -> EncodedFeature:

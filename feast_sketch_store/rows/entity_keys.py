@@ -346,5 +346,7 @@ def find_sorted(
         places[unsettled] += 1
     if not positions:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    if len(positions) == 1:
+        return positions[0], rows[0]
     order = np.argsort(found := np.concatenate(positions), kind="stable")
     return found[order], np.concatenate(rows)[order]

@@ -84,10 +84,13 @@ class Vocabulary:
         -------
         The vocabulary, and the new id of each old one: int32[V].
         """
-        order = pc.sort_indices(
-            pa.table({"count": counts, "value": self.values}),
-            sort_keys=[("count", "descending"), ("value", "ascending")],
-        )
+        if len(counts) and counts.min() == counts.max():  # as those of one row
+            order = pc.array_sort_indices(self.values)
+        else:
+            order = pc.sort_indices(
+                pa.table({"count": counts, "value": self.values}),
+                sort_keys=[("count", "descending"), ("value", "ascending")],
+            )
         ids = np.empty(len(self), np.int32)
         ids[order.to_numpy()] = np.arange(len(self), dtype=np.int32)
         return Vocabulary(self.values.take(order)), ids

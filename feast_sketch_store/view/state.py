@@ -26,6 +26,7 @@ from feast_sketch_store.rows.entity_keys import find_sorted
 from feast_sketch_store.rows.formulas import with_formulas
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.snapshot.files import Listing, SnapshotFile, SnapshotFolder
+from feast_sketch_store.snapshot.manifest import Manifest
 from feast_sketch_store.snapshot.order import load_order
 from feast_sketch_store.snapshot.sealed import open_deltas, open_shards
 from feast_sketch_store.storage.base import MissingFileError
@@ -268,6 +269,7 @@ class StateLoader:
         self.codecs = codecs
         self.semantics = semantics
         self._damaged: set[str] = set()  # snapshots that turned out to be while they were read
+        self._manifest: tuple[SnapshotFile, Manifest] | None = None  # of the snapshot that orders are of
         self._orders: dict[str, RowKeys] = {}  # by the names of files of one snapshot
         self._last_known = last_known
         self._kept_copies: SnapshotFile | None = (
@@ -633,7 +635,9 @@ class StateLoader:
 
     def _order(self, snapshot: SnapshotFile, delta: int | None) -> RowKeys:
         """The order index of a base or delta, mapped once."""
-        manifest = snapshot.manifest()
+        if self._manifest is None or self._manifest[0] != snapshot:
+            self._manifest = snapshot, snapshot.manifest()
+        manifest = self._manifest[1]
         names = [file.name for file in manifest.all_files]
         self._orders = {name: order for name, order in self._orders.items() if name in names}
         files = manifest.files if delta is None else manifest.deltas[delta].files

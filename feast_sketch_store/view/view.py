@@ -240,9 +240,13 @@ class View(BackgroundSeals, LiveView):
 
     def _must_wait(self, rows: Batch) -> bool:
         """Whether the writer of a batch waits for a seal."""
+        return self._waits(len(rows)) and self._is_due()
+
+    def _waits(self, num_rows: int, num_more: int = 0) -> bool:
+        """Whether the writer of so many rows waits for a seal that is due, with more rows unsealed."""
         sealed = self._state.sealed
         sealed_rows = sealed.num_entities if sealed else 0
-        return self.policy.waits(len(rows), sealed_rows, self.num_unsealed) and self._is_due()
+        return self.policy.waits(num_rows, sealed_rows, self.num_unsealed + num_more)
 
     def _wants_seal(self) -> bool:
         """Whether it is time for a new base."""
@@ -342,7 +346,10 @@ class View(BackgroundSeals, LiveView):
         """Check `VocabularyLimit`, if possible without loading the deferred rows."""
         if self._only_appends and written_values.surely_holds(table, self.storage, self.settings):
             return
-        if self._may_defer(len(table)):
+        if self.is_known:
+            if not self._may_defer(len(table)):
+                with self._refresh_lock:
+                    self._state = self._with_deferred(self._state)
             num_elements = self._deferred.num_elements
             if self._vocabulary_limit.surely_holds(table, self._state, self.settings, num_elements):
                 return
@@ -362,22 +369,28 @@ class View(BackgroundSeals, LiveView):
         return self.policy.by_job and not self._was_read
 
     def _may_defer(self, num_rows: int) -> bool:
-        """Whether rows need not be taken up yet: there was no read since the last write, and they are few."""
-        return (
-            not self._was_read
-            and not self._is_older_than(self._refresh_interval_seconds)
-            and self._deferred.num_rows + num_rows <= _MAX_DEFERRED_ROWS
-            and self._deferred.num_bytes <= _MAX_DEFERRED_BYTES
-        )
+        """Whether rows need not be taken up yet: there was no read since the last write, and they are few, or
+        their writer is going to wait for a seal.
+        """
+        deferred = self._deferred
+        if self._was_read or not self.is_known or deferred.num_bytes > _MAX_DEFERRED_BYTES:
+            return False
+        return deferred.num_rows + num_rows <= _MAX_DEFERRED_ROWS or self._waits(num_rows, num_rows)
 
     def _refresh(self, state: State | None) -> None:
         """See `LiveView._refresh`; what was deferred is taken up from memory."""
         if state is not None and not self._starts_over:
-            deferred, known = self._last_deferred, state.position.number
-            if (table := deferred.behind(known)) is not None:
-                through = deferred.position
-                state = self._loader.take_up(state, table, through, through.number - known) or state
+            state = self._with_deferred(state)
         super()._refresh(state)
+
+    def _with_deferred(self, state: State) -> State:
+        """A state with what was deferred, if nothing else has to be read before that."""
+        deferred, known = self._last_deferred, state.position.number
+        table = deferred.behind(known)
+        if table is None:
+            return state
+        through = deferred.position
+        return self._loader.take_up(state, table, through, through.number - known) or state
 
     def _append(self, table: pa.Table) -> None:
         """Append rows durably, and take them up from memory, unless that can wait."""
@@ -505,7 +518,7 @@ class View(BackgroundSeals, LiveView):
                 return False
             if as_delta and (draft := self.delta_draft()) is not None:
                 self.publish(draft)
-                self.refresh()
+                self._refresh_sealed()
                 return True
             given = self.seal_input()
             if given is None:
@@ -515,7 +528,7 @@ class View(BackgroundSeals, LiveView):
             # The snapshot comes first: a reader that sees the compaction has a base to put it on.
             self._compact_if_wanted(given, rows)
             self._row_log.prune()
-            self.refresh()
+            self._refresh_sealed()
             if self.policy.by_job and self._state.sealed is not None and not self._state.pinned:
                 written_values.note_sizes(self.storage, _vocabulary_sizes(self._state.sealed))
             return True
@@ -584,6 +597,11 @@ class View(BackgroundSeals, LiveView):
         if wants_compaction:
             self._compact_if_wanted(given, self._fold(given.log))
         self._row_log.prune()
+        self._refresh_sealed()
+
+    def _refresh_sealed(self) -> None:
+        """Take up a new snapshot, and not what was deferred before it: it is sealed, or read with it."""
+        self._last_deferred = _Deferred()
         self.refresh()
 
     def _compact_if_wanted(self, given: SealInput, rows: FoldedRows) -> None:

@@ -60,7 +60,7 @@ class VocabularyLimit:
         num_more : the most values of each feature that the view has in addition to those of the state.
         """
         return all(
-            _at_most(state, name) + num_more + len(elements_of(rows, feature)) <= feature.max_vocabulary
+            _at_most(state, name) + num_more + _num_elements(rows, feature) <= feature.max_vocabulary
             for name, feature in limited(settings)
         )
 
@@ -131,6 +131,14 @@ def elements_of(rows: pa.Table, feature: FeatureSettings) -> pa.Array:
     """The values of a feature in rows of the row log, elements of collections one by one."""
     column = rows[feature.codec.feature].combine_chunks()
     return pc.list_flatten(column) if feature.codec.is_collection else column.drop_null()
+
+
+def _num_elements(rows: pa.Table, feature: FeatureSettings) -> int:
+    """How many values a feature has in rows of the row log, at most."""
+    column = rows[feature.codec.feature]
+    if not feature.codec.is_collection:
+        return len(column)
+    return sum(len(chunk.flatten()) for chunk in column.chunks)
 
 
 def _at_most(state: AnyState, feature: str) -> int:
