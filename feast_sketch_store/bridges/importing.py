@@ -2,13 +2,16 @@
 
     scan     pages of the other store -> keys -> rows of the row log, in a folder of their own
     again    a second scan takes up what changed during the first, as a scan is no snapshot
-    swap     the rows appear in one step, beside those that were written here; the newest of an entity wins
+    swap     the rows appear in one step, beside those that were written here; the newest of an entity wins.
+             In a view with shards they appear shard by shard
 
-An import that was ended in whatever way has changed nothing, and goes on where it was when it is run again.
+An import that was ended in whatever way goes on where it was when it is run again. Until its rows appear it
+has changed nothing.
 """
 
 import hashlib
 import json
+import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,10 +31,10 @@ from feast_sketch_store.row_log import RowLog
 from feast_sketch_store.rows.encoding import FeastRow, RowKeys, row_keys, to_arrow
 from feast_sketch_store.rows.entity_keys import find_sorted
 from feast_sketch_store.rows.newest import NewestRows
-from feast_sketch_store.storage.base import Storage
+from feast_sketch_store.storage.base import Storage, UncertainWriteError
 from feast_sketch_store.storage.names import IMPORT_FOLDER
-from feast_sketch_store.view.opening import undivided
 from feast_sketch_store.view.settings import ViewSettings
+from feast_sketch_store.view.sharded import ShardedView
 
 EXACT, RECOVERED, GIVEN = "exact", "recovered", "given"
 
@@ -119,7 +122,7 @@ def import_view(
     """
     online_store, table = online_store_of(store), any_feature_view(store, view)
     other_view = OtherView(OtherStore.load(other), table)
-    opened = undivided(online_store.writer(store.config, table), "filled by an import")
+    opened = online_store.writer(store.config, table)
     finder = KeyFinder(table, keys)
     bridge = open_bridge(other_view)
     try:
@@ -136,12 +139,18 @@ def import_view(
             run.check()
             return Imported(view, other_view.store.kind, how, run.state.rows, 0, None)
         staging = opened.storage.within(IMPORT_FOLDER)
+        if isinstance(opened, ShardedView):
+            with opened.unchanging():
+                run.stage(staging)
+                _divide(opened, staging)
+            opened.seal()  # or whoever seals now does so
+        else:
 
-        def fill(unused: Storage) -> Storage:
-            run.stage(staging)
-            return staging
+            def fill(unused: Storage) -> Storage:
+                run.stage(staging)
+                return staging
 
-        opened.rebuild(fill, keep=True)
+            opened.rebuild(fill, keep=True)
         staging.delete_all()
         if opened.settings.backed_codecs:
             refill(store, view)
@@ -149,6 +158,18 @@ def import_view(
         bridge.close()
     state, entities = run.state, opened.stats().sealed_entities
     return Imported(view, other_view.store.kind, how, state.rows, state.changed, entities)
+
+
+def _divide(view: ShardedView, staging: Storage) -> None:
+    """Put rows that are staged into the shards of a view."""
+    label = f"import-{secrets.token_hex(8)}-"
+    try:
+        view.commit_staged(list(view.stage(RowLog(staging).read().batches(), label)))
+    except UncertainWriteError:
+        raise  # the commit may turn up, and needs the files
+    except BaseException:
+        view.discard_staged(label)
+        raise
 
 
 def _fingerprint(view: OtherView, keys: Path | None) -> str:

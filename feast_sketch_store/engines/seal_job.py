@@ -1,7 +1,9 @@
 """A seal whose work is done by tasks of Spark or Ray, one per shard; the driver numbers and publishes.
 
     driver    the view's seal lease; fresh rows into the tables
+    tasks     sample rows, if features are computed from others     driver    their formulas
     tasks     count values                  driver    one numbering of all
+    tasks     how many values there is memory for, if features have one
     tasks     write the files of each base  driver    a create-only manifest per shard, when all are there
     tasks     compact the row logs that want it
 
@@ -15,19 +17,12 @@ from typing import Any, TypeAlias
 from feast import FeatureStore
 from feast.infra.common.serde import SerializedArtifacts
 
-from feast_sketch_store.engines.seal_tasks import (
-    COUNT,
-    DRAFT,
-    FINISH,
-    request_of,
-    run_step,
-    unpack,
-    unpack_counts,
-)
+from feast_sketch_store.engines.packing import unpack, unpack_counts, unpack_sample
+from feast_sketch_store.engines.seal_tasks import COUNT, DRAFT, FINISH, FIT, SAMPLE, request_of, run_step
 from feast_sketch_store.errors import SettingsError
 from feast_sketch_store.layers.joint import JointVocabularies
 from feast_sketch_store.online_store import any_feature_view, online_store_of, require_writer
-from feast_sketch_store.view.joint_seal import publish_drafts
+from feast_sketch_store.view.joint_seal import numbered, publish_drafts
 
 Task: TypeAlias = Callable[[bytes], bytes]
 Run: TypeAlias = Callable[[Task, Sequence[bytes]], list[bytes]]  # a task for each request, results in order
@@ -68,9 +63,22 @@ def seal_by(store: FeatureStore, view: str, run: Run) -> bool:
         given = {number: rows for number, rows in found.items() if rows is not None}
         if not given:
             return False
-        counted = run(task, [request_of(COUNT, number, rows) for number, rows in given.items()])
-        joint = JointVocabularies.of([unpack_counts(one) for one in counted], opened.settings.budget)
-        made = run(task, [request_of(DRAFT, number, rows, joint) for number, rows in given.items()])
+        codecs = {codec.feature: codec for codec in opened.settings.codecs}
+
+        def all_do(step: str, joint: JointVocabularies | None = None) -> list[bytes]:
+            rest = (joint,) if joint else ()
+            return run(task, [request_of(step, number, rows, *rest) for number, rows in given.items()])
+
+        joint = numbered(
+            opened.settings,
+            parts,
+            lambda: [unpack_sample(one, codecs) for one in all_do(SAMPLE)],
+            lambda formulas: [
+                unpack_counts(one) for one in all_do(COUNT, JointVocabularies({}, False, formulas=formulas))
+            ],
+            lambda joint: [unpack(one)[0] for one in all_do(FIT, joint)],
+        )
+        made = all_do(DRAFT, joint)
         reports: dict[int, dict[str, Any]] = {n: unpack(one)[0] for n, one in zip(given, made, strict=True)}
         publish_drafts(parts, {n: parts[n].draft_of_entry(r["draft"]) for n, r in reports.items()})
         large = [n for n, report in reports.items() if report["wants_compaction"]]

@@ -1,74 +1,28 @@
-"""What a task of a seal on Spark or Ray does: one step of the seal of one shard.
+"""What a task of a seal on Spark or Ray does: one step of the seal of one shard."""
 
-Bytes go to a task and come back: a record batch of one row, whose schema carries what is not an array.
-"""
-
-import json
-from collections.abc import Mapping
-from typing import Any
-
-import numpy as np
-import pyarrow as pa
 from feast.infra.common.serde import SerializedArtifacts
 
+from feast_sketch_store.engines.packing import (
+    describe_joint,
+    joint_of,
+    pack,
+    pack_counts,
+    pack_sample,
+    unpack,
+)
 from feast_sketch_store.errors import StorageError
-from feast_sketch_store.layers.joint import CountedRows, JointVocabularies
-from feast_sketch_store.rows.vocabulary import Vocabulary
+from feast_sketch_store.layers.joint import JointVocabularies
 from feast_sketch_store.view.view import SealInput, View
 
-COUNT, DRAFT, FINISH = "count", "draft", "finish"
+SAMPLE, COUNT, FIT, DRAFT, FINISH = "sample", "count", "fit", "draft", "finish"
 
-_CONTENT = b"content"
-
-
-def pack(content: Mapping[str, Any], columns: Mapping[str, pa.Array] | None = None) -> bytes:
-    """What is JSON-serializable, and arrays by name, as bytes."""
-    arrays = {
-        name: pa.LargeListArray.from_arrays(pa.array([0, len(column)], pa.int64()), column)
-        for name, column in (columns or {}).items()
-    }
-    table = pa.table({"": pa.array([0]), **arrays}).replace_schema_metadata({_CONTENT: json.dumps(content)})
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as stream:
-        stream.write_table(table)
-    packed: bytes = sink.getvalue().to_pybytes()
-    return packed
+_NOTHING = JointVocabularies({}, False)
 
 
-def unpack(given: bytes) -> tuple[dict[str, Any], dict[str, pa.Array]]:
-    """The reverse of `pack`."""
-    table = pa.ipc.open_stream(given).read_all()
-    columns = {n: table[n].chunk(0).flatten() for n in table.column_names if n}
-    return json.loads(table.schema.metadata[_CONTENT]), columns
-
-
-def pack_counts(counted: CountedRows) -> bytes:
-    """The counted values of a shard as bytes."""
-    columns: dict[str, pa.Array] = {}
-    for name, (vocabulary, counts) in counted.features.items():
-        columns |= {f"{name}.values": vocabulary.values, f"{name}.counts": pa.array(counts, pa.int64())}
-    return pack({"num_rows": counted.num_rows, "features": list(counted.features)}, columns)
-
-
-def unpack_counts(given: bytes) -> CountedRows:
-    """The reverse of `pack_counts`."""
-    content, columns = unpack(given)
-    features = {
-        name: (Vocabulary(columns[f"{name}.values"]), columns[f"{name}.counts"].to_numpy().astype(np.int64))
-        for name in content["features"]
-    }
-    return CountedRows(content["num_rows"], features)
-
-
-def request_of(step: str, shard: int, given: SealInput, joint: JointVocabularies | None = None) -> bytes:
-    """What a task is told: the step, the shard, how far its row log counts, and the numbering."""
-    content = {
-        "step": step,
-        "shard": shard,
-        "input": given.to_entry(),
-        "lists_rows": joint is not None and joint.lists_rows,
-    }
-    return pack(content, {n: v.values for n, v in joint.vocabularies.items()} if joint else {})
+def request_of(step: str, shard: int, given: SealInput, joint: JointVocabularies = _NOTHING) -> bytes:
+    """What a task is told: the step, the shard, how far its row log counts, and what all shards share."""
+    content, columns = describe_joint(joint)
+    return pack({"step": step, "shard": shard, "input": given.to_entry(), "joint": content}, columns)
 
 
 def run_step(request: bytes, artifacts: SerializedArtifacts) -> bytes:
@@ -81,7 +35,8 @@ def run_step(request: bytes, artifacts: SerializedArtifacts) -> bytes:
 
     Returns
     -------
-    Of COUNT the counts, of DRAFT the draft's entry, and whether the row log is to be compacted.
+    Of SAMPLE the rows, of COUNT the counts, of FIT how many values there is memory for, of DRAFT the draft's
+    entry, and whether the row log is to be compacted.
 
     Raises
     ------
@@ -89,7 +44,8 @@ def run_step(request: bytes, artifacts: SerializedArtifacts) -> bytes:
     """
     content, columns = unpack(request)
     feature_view, online_store, _, config = artifacts.unserialize()  # type: ignore[no-untyped-call]
-    part: View = online_store.view(config, feature_view).parts[content["shard"]]
+    parts: dict[int, View] = online_store.view(config, feature_view).parts
+    part, joint = parts[content["shard"]], joint_of(content["joint"], columns)
     given = part.input_of_entry(content["input"])
     if content["step"] == FINISH:
         if given is not None:  # else another run of this task has compacted it
@@ -99,8 +55,11 @@ def run_step(request: bytes, artifacts: SerializedArtifacts) -> bytes:
         raise StorageError(
             f"{part.storage.location}: another process changed the row log while it was sealed; try again"
         )
+    if content["step"] == SAMPLE:
+        return pack_sample(part.sample(given.log, 1 / len(parts)))
     if content["step"] == COUNT:
-        return pack_counts(part.count(given.log))
-    vocabularies = {name: Vocabulary(values) for name, values in columns.items()}
-    draft, wants_compaction = part.draft(given, JointVocabularies(vocabularies, content["lists_rows"]))
+        return pack_counts(part.count(given.log, joint.formulas))
+    if content["step"] == FIT:
+        return pack(part.values_within_memory(given.log, joint))
+    draft, wants_compaction = part.draft(given, joint)
     return pack({"draft": part.entry_of_draft(draft), "wants_compaction": wants_compaction})

@@ -1,6 +1,7 @@
 """Feast's Spark engine, with tasks that write into the row log."""
 
 import copy
+import logging
 from functools import partial
 from typing import Any, Final, Literal
 
@@ -9,21 +10,29 @@ from feast.infra.common.materialization_job import (
     MaterializationJobStatus,
     MaterializationTask,
 )
-from feast.infra.compute_engines.dag.context import ExecutionContext
+from feast.infra.compute_engines.dag.context import ColumnInfo, ExecutionContext
 from feast.infra.compute_engines.dag.model import DAGFormat
 from feast.infra.compute_engines.dag.value import DAGValue
 from feast.infra.compute_engines.spark.compute import SparkComputeEngine, SparkComputeEngineConfig
 from feast.infra.compute_engines.spark.feature_builder import SparkFeatureBuilder
 from feast.infra.compute_engines.spark.job import SparkMaterializationJob
-from feast.infra.compute_engines.spark.nodes import SparkWriteNode
+from feast.infra.compute_engines.spark.nodes import SparkDedupNode, SparkWriteNode
 from feast.infra.registry.base_registry import BaseRegistry
+from feast.repo_config import RepoConfig
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 
 from feast_sketch_store.engines.job import WriteJob
 from feast_sketch_store.engines.tasks import TASK_REPORT, write
+from feast_sketch_store.view.semantics import REPLACE
+from feast_sketch_store.view.settings import resolve
+
+_logger = logging.getLogger(__name__)
 
 _TYPE: Final = "feast_sketch_store.engines.SketchSparkEngine"
+# Rows for an entity, up to which the row log takes all of them: a seal rewrites a log that has more.
+_FEW_ROWS = 1.25
+_COUNT_ERROR = 0.02  # of the number of entities, a standard deviation
 _REPORT = "name string, num_rows long, checksum string, size_bytes long, columns binary, rows_given long"
 
 
@@ -31,6 +40,10 @@ class SketchSparkEngineConfig(SparkComputeEngineConfig):
     """The ``batch_engine`` section of ``feature_store.yaml``; options are those of ``spark.engine``."""
 
     type: Literal["feast_sketch_store.engines.SketchSparkEngine"] = _TYPE  # type: ignore[assignment]
+
+    deduplicate: Literal["auto", "spark", "seal"] = "auto"
+    """Who finds the newest row of an entity: Spark, by a window over all rows; the seal, which does so in any
+    case; or by ``auto`` the seal, if the source has few rows that are not the newest of their entity."""
 
 
 class SketchSparkEngine(SparkComputeEngine):
@@ -48,24 +61,81 @@ class SketchSparkEngine(SparkComputeEngine):
         try:
             context = self.get_execution_context(registry, task)
             session = self._get_feature_view_spark_session(task.feature_view)
-            partitions = self.repo_config.batch_engine.partitions
-            _Builder(registry, session, task, partitions).build().execute(context)
+            _Builder(registry, session, task, self.repo_config).build().execute(context)
         except Exception as error:
             return SparkMaterializationJob(job_id, MaterializationJobStatus.ERROR, error)
         return SparkMaterializationJob(job_id, MaterializationJobStatus.SUCCEEDED)
 
 
 class _Builder(SparkFeatureBuilder):
-    """Feast's plan with another last node."""
+    """Feast's plan with another last node, and no search for newest rows where the seal's is enough."""
 
-    def __init__(self, registry: BaseRegistry, session: Any, task: MaterializationTask, partitions: int):
+    def __init__(self, registry: BaseRegistry, session: Any, task: MaterializationTask, config: RepoConfig):
         super().__init__(registry, session, task)
-        self._partitions = partitions
+        self._config, self._engine = config, config.batch_engine
 
-    def build_output_nodes(self, view: Any, input_node: Any) -> "_WriteNode":
-        node = _WriteNode(f"{view.name}:output", self.dag_root.view, [input_node], self._partitions)
+    def build_dedup_node(self, view: Any, input_node: Any) -> Any:
+        if self._engine.deduplicate == "spark" or not self._only_writes(view):
+            return super().build_dedup_node(view, input_node)  # type: ignore[no-untyped-call]
+        node = _DedupNode(
+            f"{view.name}:dedup",
+            self.get_column_info(view),
+            self.spark_session,
+            [input_node],
+            self._engine.deduplicate == "auto",
+        )
         self.nodes.append(node)
         return node
+
+    def _only_writes(self, view: Any) -> bool:
+        """Whether rows go from the source into the row log, and nowhere else.
+
+        A transformation is not to run twice, and what comes behind it or in the offline store may count rows.
+        """
+        if view is not self.dag_root.view or view.offline or not view.data_source:
+            return False
+        if self._should_transform(view) or self._should_validate(view):  # type: ignore[no-untyped-call]
+            return False
+        settings = resolve(self._config.online_store, view, self._config.repo_path)
+        return settings.semantics == REPLACE.name
+
+    def build_output_nodes(self, view: Any, input_node: Any) -> "_WriteNode":
+        node = _WriteNode(f"{view.name}:output", self.dag_root.view, [input_node], self._engine.partitions)
+        self.nodes.append(node)
+        return node
+
+
+class _DedupNode(SparkDedupNode):
+    """Lets all rows through, for the row log to find the newest ones; or, if they are many, does it.
+
+    A window moves and sorts whole rows. Counting them reads the join keys alone.
+    """
+
+    def __init__(self, name: str, column_info: ColumnInfo, session: Any, inputs: Any, counts: bool):
+        super().__init__(name, column_info, session, inputs)
+        self._counts = counts
+
+    def execute(self, context: ExecutionContext) -> DAGValue:
+        value = self.get_single_input_value(context)
+        if self._counts and not self._are_few(value.data):
+            return super().execute(context)
+        return DAGValue(data=value.data, format=DAGFormat.SPARK, metadata={"deduped": False})
+
+    def _are_few(self, rows: DataFrame) -> bool:
+        keys = self.column_info.join_keys
+        if not keys:
+            return True
+        entities = F.approx_count_distinct(F.struct(*keys), _COUNT_ERROR)
+        num_rows, num_entities = rows.agg(F.count(F.lit(1)), entities).first() or (0, 0)
+        are_few = num_rows <= _FEW_ROWS * num_entities
+        if not are_few:
+            _logger.info(
+                "%s: %s rows are of about %s entities; Spark finds the newest ones",
+                self.name,
+                num_rows,
+                num_entities,
+            )
+        return bool(are_few)
 
 
 class _WriteNode(SparkWriteNode):

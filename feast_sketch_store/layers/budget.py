@@ -75,8 +75,14 @@ class FeatureBudget:
 
     def shared(self, share: float) -> "FeatureBudget":
         """The same for a layer with a share of the rows, 0 to 1: it has that share of the memory, too."""
-        targets = dict(self.targets)
-        for name, target in targets.items():
-            if isinstance(target, Goal) and target.measure == MEMORY:
-                targets[name] = replace(target, amount=share * target.amount)
-        return replace(self, targets=targets)
+        goals = {n: replace(goal, amount=share * goal.amount) for n, goal in self.with_memory.items()}
+        return replace(self, targets={**self.targets, **goals})
+
+    @property
+    def with_memory(self) -> dict[str, Goal]:
+        """The goals of features that are kept for a memory."""
+        return {
+            name: target
+            for name, target in self.targets.items()
+            if isinstance(target, Goal) and target.measure == MEMORY
+        }

@@ -16,6 +16,7 @@ from feast_sketch_store.errors import SketchStoreError
 from feast_sketch_store.kernel import row_hashes
 from feast_sketch_store.layers.budget import Cut, FeatureBudget
 from feast_sketch_store.layers.collect import CollectedFeature
+from feast_sketch_store.layers.joint import JointVocabularies
 from feast_sketch_store.layers.listed import ListedRows
 from feast_sketch_store.layers.memory import fit_to_memory
 from feast_sketch_store.layers.plan import Kept, LayerPlan
@@ -24,6 +25,7 @@ from feast_sketch_store.layers.shapes import ShapedRows
 from feast_sketch_store.layers.shards import EVERYTHING, HashRange
 from feast_sketch_store.layers.sketch import SketchLayer
 from feast_sketch_store.layers.static_rows import StaticRows
+from feast_sketch_store.rows.binning import Bins
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedRows, RowKeys
 from feast_sketch_store.rows.formulas import Formula
@@ -32,7 +34,6 @@ from feast_sketch_store.structures import registry
 from feast_sketch_store.structures.base import RowsToSeal, Shortfall, Structure
 from feast_sketch_store.structures.bloom import BloomTable
 from feast_sketch_store.structures.costs import index_bytes
-from feast_sketch_store.structures.goals import MEMORY, Goal
 from feast_sketch_store.structures.static import StaticScalars
 from feast_sketch_store.succinct import FingerprintIndex, new_salt
 from feast_sketch_store.succinct.fingerprints import expected_twins
@@ -68,6 +69,7 @@ def seal(
     vocabularies: Mapping[str, Vocabulary] | None = None,
     hash_range: HashRange = EVERYTHING,
     formulas: Mapping[str, Formula] | None = None,
+    bins: Mapping[str, Bins] | None = None,
 ) -> SealedLayer:
     """Seal rows. Reads and writes no files, so it may run in any thread, process or task.
 
@@ -83,6 +85,7 @@ def seal(
     hash_range : whose rows are sealed; the others are left out. Of the memory that a feature may take, the
         layer gets its share by the number of its rows.
     formulas : that gave the rows some of their features, for rows that are not sealed.
+    bins : of some binned features; by default a layer makes its own.
 
     Raises
     ------
@@ -98,8 +101,25 @@ def seal(
     for places, rows in batches:
         builder.add(places, rows)
     pa.default_memory_pool().release_unused()  # free what reading used, before tables are allocated
-    layer = replace(builder.build(budget, vocabularies), formulas=formulas or {})
+    layer = replace(builder.build(budget, vocabularies, bins), formulas=formulas or {})
     return SealedLayer(*layer.to_snapshot(), builder.failed_over)
+
+
+def values_within_memory(
+    keys: RowKeys,
+    batches: Iterable[tuple[NDArray[np.integer], EncodedRows]],
+    codecs: Sequence[FeatureCodec],
+    budget: FeatureBudget,
+    joint: JointVocabularies,
+) -> dict[str, int]:
+    """By feature with a memory, how many of the most popular values a layer could keep within it.
+
+    Parameters are those of `seal`. Raises SettingsError : the memory does not do for a single value.
+    """
+    builder = SketchLayerBuilder(keys, codecs)
+    for places, rows in batches:
+        builder.add(places, rows)
+    return builder.values_within_memory(budget, joint)
 
 
 def _between(
@@ -161,7 +181,10 @@ class SketchLayerBuilder:
             feature.add(places.astype(np.int32), rows.features[name])
 
     def build(
-        self, budget: FeatureBudget, vocabularies: Mapping[str, Vocabulary] | None = None
+        self,
+        budget: FeatureBudget,
+        vocabularies: Mapping[str, Vocabulary] | None = None,
+        bins: Mapping[str, Bins] | None = None,
     ) -> SketchLayer:
         """The layer of all rows, sized for ``budget``; to be called once, as the rows are used up.
 
@@ -169,8 +192,7 @@ class SketchLayerBuilder:
         and columns do. Parameters and errors are those of `seal`.
         """
         keys, features = self._keys, self._features
-        for name, feature in features.items():
-            feature.finish(budget.cuts.get(name), (vocabularies or {}).get(name))
+        self._finish(budget, vocabularies or {}, bins or {})
         plan = LayerPlan(keys, features, self._within_memory(budget, vocabularies or {}))
         presence, structures, kept = self._presence_and_structures(plan)
         self._failed_over = {name: offer.failed for name, offer in kept.offers.items() if offer.failed}
@@ -185,6 +207,18 @@ class SketchLayerBuilder:
             budget.since,
         )
 
+    def _finish(
+        self, budget: FeatureBudget, vocabularies: Mapping[str, Vocabulary], bins: Mapping[str, Bins]
+    ) -> None:
+        for name, feature in self._features.items():
+            feature.finish(budget.cuts.get(name), vocabularies.get(name), bins.get(name))
+
+    def values_within_memory(self, budget: FeatureBudget, joint: JointVocabularies) -> dict[str, int]:
+        """See the function of this name."""
+        self._finish(budget, joint.vocabularies, joint.bins)
+        self._within_memory(budget, {})
+        return {name: len(self._features[name].vocabulary) for name in budget.with_memory}
+
     def _within_memory(self, budget: FeatureBudget, vocabularies: Mapping[str, Vocabulary]) -> FeatureBudget:
         """The budget of structures alone, for features with a memory; cuts their values if they must be."""
         targets = dict(budget.targets)
@@ -193,10 +227,9 @@ class SketchLayerBuilder:
         if list_bytes:  # by chance some more rows may share their fingerprints than are expected to
             twins = expected_twins(len(self._keys), budget.presence_error_rate)
             list_bytes += _INDEX_MARGIN_BYTES + 8 * _TWINS_DEVIATIONS * math.sqrt(2 * twins)
-        for name, target in targets.items():
-            if isinstance(target, Goal) and target.measure == MEMORY:
-                feature, may_cut = self._features[name], name not in vocabularies
-                targets[name] = fit_to_memory(feature, target, list_bytes, may_cut=may_cut)
+        for name, goal in budget.with_memory.items():
+            feature, may_cut = self._features[name], name not in vocabularies
+            targets[name] = fit_to_memory(feature, goal, list_bytes, may_cut=may_cut)
         return replace(budget, targets=targets)
 
     def _presence_and_structures(self, plan: LayerPlan) -> tuple[Presence, list[Structure], Kept]:

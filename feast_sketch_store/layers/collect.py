@@ -8,7 +8,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from feast_sketch_store.layers.budget import Cut
-from feast_sketch_store.rows.binning import Rounding, fit
+from feast_sketch_store.layers.rounding import bins_of, rounded
+from feast_sketch_store.rows.binning import Bins, Rounding
 from feast_sketch_store.rows.codecs import CATEGORICAL, EMPTY, MISSING, VALUE, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import EncodedFeature
@@ -48,14 +49,17 @@ class CollectedFeature:
         self._times.append(feature.times)
         self._vocabulary_builder.add(feature.vocabulary, feature.symbols)
 
-    def finish(self, cut: Cut | None = None, given: Vocabulary | None = None) -> None:
+    def finish(
+        self, cut: Cut | None = None, given: Vocabulary | None = None, bins: Bins | None = None
+    ) -> None:
         """Number the values of all parts alike, and leave out those that are cut.
 
         Parameters
         ----------
         given : the values in the order of their ids, those that a cut leaves if there is one; None to number
-            them from the most popular one on. Exact and binned features always number their values
-            themselves.
+            them from the most popular one on. Exact features always number their values themselves. Those
+            of a binned feature are what is read of its bins.
+        bins : of a binned feature; None for bins of its own.
 
         Raises
         ------
@@ -63,20 +67,20 @@ class CollectedFeature:
         """
         vocabulary, counts, self._symbols = self._vocabulary_builder.finish()
         if self.codec.binning is not None:
-            numbers = self.codec.to_numbers(vocabulary.values)
-            bins = fit(self.codec.binning, numbers, counts)
-            stored = self.codec.from_numbers(bins.representatives)
-            bins = replace(bins, representatives=self.codec.to_numbers(stored))
-            errors = bins.errors(numbers)
-            mean_error = float(errors @ counts) / max(1, counts.sum())
-            self.rounding = Rounding(bins, float(errors.max(initial=0.0)), mean_error)
-            # Bins may share a representative.
-            kept, kept_ids = Vocabulary.union([Vocabulary(stored)])
-            ids = kept_ids[0][bins.find(numbers)]
-            kept_counts = np.bincount(ids, counts, len(kept)).astype(np.int64)
-            self.vocabulary, popularity = kept.reordered(kept_counts)
-            self.counts = -np.sort(-kept_counts)
-            self._final_ids = narrow(popularity[ids], len(kept))
+            bins = bins or bins_of(self.codec, vocabulary, counts)
+            self.rounding, values, ids = rounded(self.codec, vocabulary, counts, bins)
+            if given is None:
+                self.vocabulary, places = values.reordered(
+                    np.bincount(ids, counts, len(values)).astype(np.int64)
+                )
+            else:
+                self.vocabulary, places = given, given.find(values.values)
+                self.is_numbered = True
+            ids = places[ids].astype(np.int64)
+            if (ids < 0).any():
+                raise ValueError(f"feature {self.codec.feature!r} has bins outside of those that were given")
+            self.counts = np.bincount(ids, counts, len(self.vocabulary)).astype(np.int64)
+            self._final_ids = narrow(ids, len(self.vocabulary))
         elif self.codec.is_exact:
             self.vocabulary = vocabulary
         elif given is None:

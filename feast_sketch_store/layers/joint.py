@@ -5,15 +5,18 @@ them, so an id, a score of a linear model and a cut mean the same in each.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from feast_sketch_store.layers.budget import Cut, FeatureBudget
+from feast_sketch_store.layers.rounding import bins_of, rounded
+from feast_sketch_store.rows.binning import Bins
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import EncodedRows
+from feast_sketch_store.rows.formulas import Formula
 from feast_sketch_store.rows.vocabulary import Vocabulary
 
 # Different values that a scalar may have in a filter, if it may be a column instead.
@@ -81,36 +84,79 @@ def count_rows(batches: Iterable[EncodedRows], codecs: Sequence[FeatureCodec]) -
 
 def is_numbered(codec: FeatureCodec) -> bool:
     """Whether the values of a feature have ids that may be given."""
-    return not codec.is_exact and not codec.is_backed and codec.binning is None
+    return not codec.is_exact and not codec.is_backed
 
 
 @dataclass(frozen=True)
 class JointVocabularies:
-    """The numbering for all layers, and whether their rows have to be listed because of it.
+    """The numbering for all layers, and what else they have in common because of it.
 
-    ``vocabularies`` lack scalars with too many values for a vocabulary: they become columns, whose
-    values have no ids.
+    Parameters
+    ----------
+    vocabularies : by feature. Scalars with so many values that they become columns are missing: there values
+        have no ids.
+    lists_rows : whether each layer has to list its rows.
+    num_rows : of all layers; 0 if that is not known.
+    bins : of binned features.
+    cuts : of features that were cut to their memory, how many values are left.
+    formulas : of features that are computed from others.
     """
 
     vocabularies: Mapping[str, Vocabulary]
     lists_rows: bool
+    num_rows: int = 0
+    bins: Mapping[str, Bins] = field(default_factory=dict)
+    cuts: Mapping[str, int] = field(default_factory=dict)
+    formulas: Mapping[str, Formula] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, parts: Sequence[CountedRows], budget: FeatureBudget) -> "JointVocabularies":
+    def of(
+        cls,
+        parts: Sequence[CountedRows],
+        codecs: Sequence[FeatureCodec],
+        budget: FeatureBudget,
+        formulas: Mapping[str, Formula] | None = None,
+    ) -> "JointVocabularies":
         """Number the values of all parts as one layer of all rows would."""
         num_rows = sum(part.num_rows for part in parts)
-        vocabularies, lists_rows = {}, False
-        for name in dict.fromkeys(name for part in parts for name in part.features):
-            counted = [part.features[name] for part in parts if name in part.features]
-            together = ValueCounts(counted[0][0].values.type)
-            for vocabulary, counts in counted:
-                together.add(vocabulary, counts)
+        vocabularies, bins, lists_rows = {}, {}, False
+        for codec in filter(is_numbered, codecs):
+            name, together = codec.feature, ValueCounts(codec.storage_type)
+            for part in parts:
+                together.add(*part.features[name])
             vocabulary, counts = together.finish()
+            if codec.binning is not None:
+                bins[name] = bins_of(codec, vocabulary, counts)
+                _, vocabulary, ids = rounded(codec, vocabulary, counts, bins[name])
+                counts = np.bincount(ids, counts, len(vocabulary)).astype(np.int64)
             if name in budget.may_be_columns and len(vocabulary) > FEW_VALUES:
                 lists_rows = True
             else:
                 vocabularies[name] = _numbered(vocabulary, counts, budget.cuts.get(name), num_rows)
-        return cls(vocabularies, lists_rows)
+        return cls(vocabularies, lists_rows, num_rows, bins, formulas=formulas or {})
+
+    def budget_of(self, budget: FeatureBudget, num_rows: int) -> FeatureBudget:
+        """What one of the layers is built for: it has a share of the memory, by the number of its rows."""
+        share = num_rows / self.num_rows if self.num_rows else 1.0
+        cuts = {**budget.cuts, **{name: Cut(top=number) for name, number in self.cuts.items()}}
+        return replace(budget.shared(share), cuts=cuts, lists_rows=self.lists_rows)
+
+    def cut_to(self, fitting: Sequence[Mapping[str, int]]) -> "JointVocabularies":
+        """With so many values of some features as every layer has the memory for, the most popular ones.
+
+        Parameters
+        ----------
+        fitting : of each layer, by feature, how many values it has the memory for.
+        """
+        vocabularies, cuts = dict(self.vocabularies), {}
+        for name in dict.fromkeys(name for one in fitting for name in one):
+            number = min(one[name] for one in fitting)
+            if number < len(vocabularies[name]):
+                cuts[name] = number
+                vocabularies[name] = Vocabulary(
+                    pa.concat_arrays([vocabularies[name].values.slice(0, number)])
+                )
+        return replace(self, vocabularies=vocabularies, cuts=cuts)
 
 
 def _numbered(

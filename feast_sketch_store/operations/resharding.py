@@ -74,7 +74,7 @@ def reshard(
             moved = open_with(storage, settings, shard_map, policy)
             ends = [(part, _fill(part, moved)) for part in former.parts.values()]
             # Not `moved.seal`, which would wait for the lease of the view, as that is held here.
-            joint_seal.seal_bases(moved.parts, settings.budget)
+            joint_seal.seal_bases(moved.parts, settings)
             for part, end in ends:
                 if not RowLog(part.storage).is_at_end(end):
                     raise StorageError(

@@ -1,6 +1,6 @@
 """Samples of a view of a Feast repository: from its row log, or from its offline source."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -26,9 +26,10 @@ from feast_sketch_store.rows.codecs import MEMBERSHIP, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import ENTITY_KEY, NO_TIMESTAMP, EncodedFeature, encode
 from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, find_sorted, hash_columns
+from feast_sketch_store.rows.newest import Batches
 from feast_sketch_store.rows.vocabulary import Vocabulary, VocabularyBuilder
 from feast_sketch_store.view.live import expire_before_of
-from feast_sketch_store.view.opening import undivided
+from feast_sketch_store.view.opening import AnyView
 from feast_sketch_store.view.registry import named
 from feast_sketch_store.view.semantics import FoldedRows
 from feast_sketch_store.view.settings import ViewSettings, resolve
@@ -126,12 +127,12 @@ def sample_view(
     """
     config, settings = view.store.config, view.settings
     semantics = named(settings.semantics).of(settings.codecs)
-    opened = undivided(online_store_of(view.store).view(config, view.table), "planned from its rows")
+    opened = online_store_of(view.store).view(config, view.table)
     if not offline:
         with opened.unchanging():
-            read = RowLog(opened.storage).read()
-            if read:
-                rows = semantics.fold(read.batches, expire_before_of(view.settings.ttl_microseconds))
+            batches = logged_batches(opened)
+            if batches is not None:
+                rows = semantics.fold(batches, expire_before_of(view.settings.ttl_microseconds))
                 if len(rows):
                     return _Sampling(view, rows, len(rows), max_entities, labelled).run()
     table = _offline_rows(view)
@@ -148,6 +149,17 @@ def sample_view(
     rows = semantics.fold(lambda columns: iter([arrow]))
     num_elements = {codec.feature: int(_lengths(table, codec.feature).sum()) for codec in view.codecs}
     return _Sampling(view, rows, len(table), max_entities, labelled, num_elements).run()
+
+
+def logged_batches(view: AnyView) -> Batches | None:
+    """Reads the row logs of all shards of a view; None if there are no rows."""
+    reads = [read for part in view.parts.values() if (read := RowLog(part.storage).read())]
+
+    def batches(columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+        for read in reads:
+            yield from read.batches(columns)
+
+    return batches if reads else None
 
 
 class _Sampling:

@@ -17,8 +17,7 @@ from feast_sketch_store.online_store import online_store_of
 from feast_sketch_store.planning.choice import PlanTarget
 from feast_sketch_store.planning.plan import Estimate, Plan, PlannedField, Point
 from feast_sketch_store.planning.sample import all_values, spread_of_total
-from feast_sketch_store.planning.source import PlannedView, logged_offline_rows
-from feast_sketch_store.row_log import RowLog
+from feast_sketch_store.planning.source import PlannedView, logged_batches, logged_offline_rows
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedFeature, EncodedRows
 from feast_sketch_store.rows.listing import Listing
@@ -128,8 +127,8 @@ def _sampled(view: PlannedView, max_entities: int, offline: bool) -> ListSample:
     if not offline:
         opened = online_store_of(view.store).view(view.store.config, view.table)
         with opened.unchanging():
-            read = RowLog(opened.storage).read()
-            rows = semantics.fold(read.batches, since) if read else None
+            batches = logged_batches(opened)
+            rows = semantics.fold(batches, since) if batches is not None else None
     if rows is None or not len(rows):
         table = logged_offline_rows(view)
         rows = semantics.fold(lambda columns: iter([table]), since)

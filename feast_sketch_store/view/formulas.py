@@ -44,12 +44,34 @@ class Sampled(NamedTuple):
     num_rows: int
     num_all: int
 
+    @classmethod
+    def of(cls, parts: Sequence["Sampled"]) -> "Sampled":
+        """Samples of several parts of the rows together, in their order."""
+        if len(parts) == 1:
+            return parts[0]
+        features = {name: _united([part.features[name] for part in parts]) for name in parts[0].features}
+        return cls(features, sum(part.num_rows for part in parts), sum(part.num_all for part in parts))
 
-def formulas_of(rows: FoldedRows, settings: ViewSettings, known: Mapping[str, Formula]) -> dict[str, Formula]:
-    """The formulas of all computed features, for rows that are to be sealed.
+
+def sample_of(rows: FoldedRows, settings: ViewSettings, share: float = 1.0) -> Sampled:
+    """A sample of rows that the formulas of a view can be made from.
 
     Parameters
     ----------
+    share : of the sample of all rows, if these are a part of them.
+    """
+    wanted = [f.computed for f in settings.features.values() if f.computed is not None]
+    names = list(dict.fromkeys(source for how in wanted for source in how.sources))
+    codecs = [settings.features[name].codec for name in names]
+    return _sample(rows, codecs, max(1, int(_SAMPLE_ROWS * share)))
+
+
+def formulas_of(sample: Sampled, settings: ViewSettings, known: Mapping[str, Formula]) -> dict[str, Formula]:
+    """The formulas of all computed features.
+
+    Parameters
+    ----------
+    sample : of rows that are to be sealed.
     known : those of the last seal; empty for none.
 
     Raises
@@ -57,10 +79,6 @@ def formulas_of(rows: FoldedRows, settings: ViewSettings, known: Mapping[str, Fo
     SettingsError : a file of weights cannot be used.
     """
     wanted = {name: f.computed for name, f in settings.features.items() if f.computed is not None}
-    if not wanted:
-        return {}
-    names = list(dict.fromkeys(source for how in wanted.values() for source in how.sources))
-    sample = _sample(rows, [settings.features[name].codec for name in names])
     made = {}
     for name, how in wanted.items():
         codec, before = settings.features[name].codec, known.get(name)
@@ -91,9 +109,9 @@ def as_stored(codec: FeatureCodec) -> FeatureCodec:
     return FeatureCodec(codec.feature, codec.value_field, CATEGORICAL) if codec.is_computed else codec
 
 
-def _sample(rows: FoldedRows, codecs: Sequence[FeatureCodec]) -> Sampled:
+def _sample(rows: FoldedRows, codecs: Sequence[FeatureCodec], num_wanted: int) -> Sampled:
     """The sources of some rows, in the order of their keys, with values from the most popular one on."""
-    step = max(1, len(rows) // _SAMPLE_ROWS)
+    step = max(1, len(rows) // num_wanted)
     num_rows = -(-len(rows) // step)
     builders = {codec.feature: VocabularyBuilder(codec.storage_type) for codec in codecs}
     parts: dict[str, list[tuple[NDArray[np.int64], NDArray[np.int64]]]] = {c.feature: [] for c in codecs}
@@ -116,6 +134,19 @@ def _sample(rows: FoldedRows, codecs: Sequence[FeatureCodec]) -> Sampled:
         states = np.zeros(num_rows, np.uint8)  # not looked at
         features[name] = EncodedFeature(codec, vocabulary, states, members.indptr, members.ids)
     return Sampled(features, num_rows, len(rows))
+
+
+def _united(parts: Sequence[EncodedFeature]) -> EncodedFeature:
+    """One feature of several parts of the rows, with values from the most popular one on."""
+    builder = VocabularyBuilder(parts[0].codec.storage_type)
+    for part in parts:
+        builder.add(part.vocabulary, part.symbols)
+    vocabulary, counts, symbols = builder.finish()
+    vocabulary, ids = vocabulary.reordered(counts)
+    lengths = np.concatenate([part.csr.lengths for part in parts])
+    members = Csr.of_lengths(lengths, np.concatenate([ids[own] for own in symbols]))
+    states = np.zeros(len(lengths), np.uint8)  # not looked at
+    return EncodedFeature(parts[0].codec, vocabulary, states, members.indptr, members.ids)
 
 
 def cluster_formula(name: str, how: Computed, sample: Sampled, known: Formula | None = None) -> Formula:

@@ -1,17 +1,22 @@
 """Seals of the shards of a view together, with one numbering of values.
 
+sample    rows for the formulas of computed features, if there are some
 count     the values of the rows that count, shard by shard
 number    all values together, as a seal of all rows would
+fit       how many of them each shard has the memory for, if there are features with one
 draft     a base of each shard with these numbers; nothing is published yet
 publish   one shard after the other; a shard that was not reached keeps its previous base
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
-from feast_sketch_store.layers import FeatureBudget
-from feast_sketch_store.layers.joint import JointVocabularies
+from feast_sketch_store.layers.joint import CountedRows, JointVocabularies
+from feast_sketch_store.row_log import LogRead
+from feast_sketch_store.rows.formulas import Formula
 from feast_sketch_store.snapshot.files import Draft
 from feast_sketch_store.threads import in_threads
+from feast_sketch_store.view.formulas import Sampled, as_stored, formulas_of
+from feast_sketch_store.view.settings import ViewSettings
 from feast_sketch_store.view.sharded_state import ShardedState
 from feast_sketch_store.view.view import SealInput, View
 
@@ -21,7 +26,7 @@ def joint_state(name: str, shards: Mapping[int, View]) -> ShardedState:
     return ShardedState(name, len(shards), {number: shard.state for number, shard in shards.items()})
 
 
-def seal_bases(shards: Mapping[int, View], budget: FeatureBudget) -> bool:
+def seal_bases(shards: Mapping[int, View], settings: ViewSettings) -> bool:
     """Seal all shards that have rows; they are all held by the caller. Whether there are new snapshots.
 
     As many shards are worked on at once as there are cores: that takes less memory than a seal of all rows.
@@ -35,14 +40,56 @@ def seal_bases(shards: Mapping[int, View], budget: FeatureBudget) -> bool:
     given = {number: rows for number, rows in found.items() if rows is not None}
     if not given:
         return False
-    counted = in_threads(lambda number: shards[number].count(given[number].log), given)
-    joint = JointVocabularies.of(list(counted), budget)
+    joint = numbered_in_threads(settings, shards, {number: rows.log for number, rows in given.items()})
     drafts = _drafted(shards, given, joint)
     publish_drafts(shards, {number: draft for number, (draft, _) in drafts.items()})
     for number, (_, wants_compaction) in drafts.items():
         # The snapshot comes first: a reader that sees the compaction has a base to put it on.
         shards[number].finish_seal(given[number], wants_compaction)
     return True
+
+
+def numbered_in_threads(
+    settings: ViewSettings, shards: Mapping[int, View], logs: Mapping[int, LogRead]
+) -> JointVocabularies:
+    """What the bases of shards with such rows have in common; errors are those of `numbered`."""
+    share = 1 / len(shards)
+    return numbered(
+        settings,
+        shards,
+        lambda: list(in_threads(lambda number: shards[number].sample(logs[number], share), logs)),
+        lambda formulas: list(in_threads(lambda n: shards[n].count(logs[n], formulas), logs)),
+        lambda joint: list(in_threads(lambda n: shards[n].values_within_memory(logs[n], joint), logs)),
+    )
+
+
+def numbered(
+    settings: ViewSettings,
+    shards: Mapping[int, View],
+    sample: Callable[[], Sequence[Sampled]],
+    count: Callable[[Mapping[str, Formula]], Sequence[CountedRows]],
+    fit: Callable[[JointVocabularies], Sequence[Mapping[str, int]]],
+) -> JointVocabularies:
+    """What the bases of shards have in common, from what is found in the rows of each.
+
+    Parameters
+    ----------
+    sample, count, fit : ask all shards that have rows; see `View.sample`, `View.count` and
+        `View.values_within_memory`.
+
+    Raises
+    ------
+    DamagedFileError, StorageError : rows cannot be read.
+    SettingsError : the memory that a feature may take is too little for its facts.
+    """
+    formulas: Mapping[str, Formula] = {}
+    if settings.computed:
+        sealed = (shard.sealed_formulas() for shard in shards.values())
+        known = next((formulas for formulas in sealed if formulas), {})
+        formulas = formulas_of(Sampled.of(sample()), settings, known)
+    codecs = [*map(as_stored, settings.stored_codecs)]
+    joint = JointVocabularies.of(count(formulas), codecs, settings.budget, formulas)
+    return joint.cut_to(fit(joint)) if settings.budget.with_memory else joint
 
 
 def seal_deltas(shards: Mapping[int, View]) -> bool:

@@ -15,7 +15,7 @@ from feast_sketch_store.rows.formulas import Formula
 from feast_sketch_store.rows.newest import Batches, NewestRows
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures.goals import MEMORY
-from feast_sketch_store.view.formulas import as_stored, computed_rows, formulas_of
+from feast_sketch_store.view.formulas import as_stored, computed_rows, formulas_of, sample_of
 from feast_sketch_store.view.semantics import REPLACE, FoldedRows
 from feast_sketch_store.view.settings import ViewSettings
 
@@ -120,18 +120,26 @@ def fold(
 
     Parameters
     ----------
-    joint : the numbering of values that other layers of the view have, too.
+    joint : what other layers of the view have, too.
     known : the formulas of the last seal.
     """
-    formulas = formulas_of(rows, settings, known or {})
+    formulas: Mapping[str, Formula] = {}
+    if settings.computed:
+        formulas = joint.formulas if joint else formulas_of(sample_of(rows, settings), settings, known or {})
     budget, codecs = settings.budget, settings.stored_codecs
     if joint is not None:
-        budget = replace(budget, lists_rows=joint.lists_rows)
+        budget = joint.budget_of(budget, len(rows))
     if settings.semantics != REPLACE.name:
         budget = replace(budget, semantics=settings.semantics, since=rows.expire_before)
-    batches = computed_rows(rows.encoded(codecs), formulas)
-    vocabularies = joint.vocabularies if joint else None
-    layer = seal(rows.keys, batches, [*map(as_stored, codecs)], budget, vocabularies, formulas=formulas)
+    layer = seal(
+        rows.keys,
+        computed_rows(rows.encoded(codecs), formulas),
+        [*map(as_stored, codecs)],
+        budget,
+        joint.vocabularies if joint else None,
+        formulas=formulas,
+        bins=joint.bins if joint else None,
+    )
     for name, reason in layer.failed_over.items():
         _logger.warning("feature %r of view %r is sealed exactly: %s", name, settings.view, reason)
     return layer

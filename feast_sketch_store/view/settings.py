@@ -350,34 +350,13 @@ def check_shardable(settings: ViewSettings) -> None:
 
 def _shard_problems(view: str, features: Mapping[str, FeatureSettings]) -> Iterator[SettingsError]:
     """What cannot be the same in all shards of a view."""
-    reasons = {
-        name: reason
-        for name, feature in features.items()
-        if (reason := _not_in_shards(feature.codec, feature.target))
-    }
-    for name, reason in reasons.items():
-        yield SettingsError.of_view(
-            f"feature {name!r} of view {view!r} {reason}, which views with shards do not have yet; keep it "
-            f"in another way, or give the view the tag {TAG_PREFIX}shards=1",
-            {OF_VIEW: {TAG_PREFIX + "shards": "1"}},
-        )
-
-
-def _not_in_shards(codec: FeatureCodec, target: Goal | float) -> str:
-    """Why a feature cannot be in shards; empty if it can."""
-    if codec.is_list:
-        return "is a list"
-    if codec.times_of:
-        return "has the times of a list"
-    if codec.is_backed:
-        return "is kept by the backing store"
-    if codec.is_computed:
-        return "is computed from the rows of all shards"
-    if codec.binning is not None:
-        return "is binned"
-    if isinstance(target, Goal) and target.measure == MEMORY:
-        return f"has {TAG_PREFIX}{MEMORY}"
-    return ""
+    for name, feature in features.items():
+        if feature.codec.is_backed:
+            yield SettingsError.of_view(
+                f"feature {name!r} of view {view!r} is kept by the backing store, which views with shards do "
+                f"not have yet; keep it in another way, or give the view the tag {TAG_PREFIX}shards=1",
+                {OF_VIEW: {TAG_PREFIX + "shards": "1"}},
+            )
 
 
 def _feature_settings(

@@ -21,12 +21,17 @@ import numpy as np
 import pyarrow as pa
 
 from feast_sketch_store.errors import SettingsError, SketchStoreError, StorageError
-from feast_sketch_store.layers.joint import JointVocabularies
 from feast_sketch_store.row_log import RowLog
 from feast_sketch_store.rows.encoding import ENTITY_KEY, FeastRow
 from feast_sketch_store.rows.entity_keys import hash_serialized_keys
 from feast_sketch_store.storage.base import Storage
-from feast_sketch_store.storage.names import REBUILD_FOLDER, SEAL_LOCK, SHARDS_FILE
+from feast_sketch_store.storage.names import (
+    IMPORT_FOLDER,
+    REBUILD_FOLDER,
+    SEAL_LOCK,
+    SHARDS_FILE,
+    staged_files,
+)
 from feast_sketch_store.threads import Threads
 from feast_sketch_store.view import joint_seal, written_values
 from feast_sketch_store.view.background_seals import BackgroundSeals
@@ -361,7 +366,7 @@ class ShardedView(BackgroundSeals, ShardedLiveView[View]):
             with self._all_held():
                 if as_delta and joint_seal.seal_deltas(self.shards):
                     return True
-                if not joint_seal.seal_bases(self.shards, self.settings.budget):
+                if not joint_seal.seal_bases(self.shards, self.settings):
                     return False
             if self.policy.by_job and (sealed := self._state_of_all().sealed) is not None:
                 sizes = {n: max(part.num_values for part in sealed.features(n)) for n in sealed.codecs}
@@ -528,7 +533,10 @@ class ShardedView(BackgroundSeals, ShardedLiveView[View]):
         with self._seal_lock, self.storage.lease(SEAL_LOCK) as is_ours:
             if not is_ours:
                 return 0
-            return sum(shard.vacuum(orphan_age_seconds) for shard in self.shards.values())
+            num_removed = len(staged_files(self.storage))
+            self.storage.within(REBUILD_FOLDER).delete_all()
+            self.storage.within(IMPORT_FOLDER).delete_all()
+            return num_removed + sum(shard.vacuum(orphan_age_seconds) for shard in self.shards.values())
 
     def check_codecs(self) -> None:
         """Check that the stored values of each feature can be read with its codec; see `View`."""
@@ -567,8 +575,7 @@ def replace_rows(
         whole = sums if len(known) == len(dropped) else None
         if (whole is None or any(whole)) and not confirm(whole):
             return False
-    counted = [view.shards[number].count(log) for number, log in given.items()]
-    joint = JointVocabularies.of(counted, view.settings.budget)
+    joint = joint_seal.numbered_in_threads(view.settings, view.shards, given)
     for number in given:
         view.shards[number].rebuild(lambda _, number=number: sources[number], joint=joint)  # type: ignore[misc]
     return True

@@ -27,6 +27,7 @@ from feast_sketch_store.errors import (
     VocabularyOverflowError,
 )
 from feast_sketch_store.layers import Shards
+from feast_sketch_store.layers.build import values_within_memory
 from feast_sketch_store.layers.joint import CountedRows, JointVocabularies, count_rows
 from feast_sketch_store.row_log import START, LogRead, Position, RowLog
 from feast_sketch_store.row_log.staging import StagedFile, stage
@@ -40,6 +41,7 @@ from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.names import IMPORT_FOLDER, REBUILD_FOLDER, SEAL_LOCK, staged_files
 from feast_sketch_store.view import written_values
 from feast_sketch_store.view.background_seals import BackgroundSeals
+from feast_sketch_store.view.formulas import Sampled, as_stored, computed_rows, sample_of
 from feast_sketch_store.view.group_commit import GroupCommit
 from feast_sketch_store.view.live import LiveView, expire_before_of
 from feast_sketch_store.view.process_writes import note_write
@@ -572,10 +574,26 @@ class View(BackgroundSeals, LiveView):
         """The reverse of `entry_of_draft`. Raises DamagedFileError : it is none."""
         return self._snapshots.draft(entry["name"], entry["manifest"].encode())
 
-    def count(self, log: LogRead) -> CountedRows:
+    def sample(self, log: LogRead, share: float) -> Sampled:
+        """Of the rows of a log that count, for formulas; see `sample_of`."""
+        return sample_of(self._fold(log), self.settings, share)
+
+    def count(self, log: LogRead, formulas: Mapping[str, Formula]) -> CountedRows:
         """How often the rows of a log that count have each value of features whose values have ids."""
         codecs = self.settings.stored_codecs
-        return count_rows((rows for _, rows in self._fold(log).encoded(codecs)), codecs)
+        rows = computed_rows(self._fold(log).encoded(codecs), formulas)
+        return count_rows((encoded for _, encoded in rows), [*map(as_stored, codecs)])
+
+    def values_within_memory(self, log: LogRead, joint: JointVocabularies) -> dict[str, int]:
+        """By feature with a memory, how many values a base of the rows of a log could keep within it."""
+        rows, codecs = self._fold(log), self.settings.stored_codecs
+        return values_within_memory(
+            rows.keys,
+            computed_rows(rows.encoded(codecs), joint.formulas),
+            [*map(as_stored, codecs)],
+            joint.budget_of(self.settings.budget, len(rows)),
+            joint,
+        )
 
     def draft(self, given: SealInput, joint: JointVocabularies) -> tuple[Draft, bool]:
         """A base with given ids of values, yet unpublished; and whether the table is to be compacted then."""
@@ -721,7 +739,7 @@ class View(BackgroundSeals, LiveView):
         kept = self.settings.retention_microseconds
         return self._semantics.of(self.settings.codecs).fold(batches, expire_before_of(kept), kept)
 
-    def _sealed_formulas(self) -> Mapping[str, Formula]:
+    def sealed_formulas(self) -> Mapping[str, Formula]:
         """The formulas of the last seal, from which the next one starts; none if it cannot be read."""
         if not self.settings.computed:
             return {}
@@ -739,7 +757,7 @@ class View(BackgroundSeals, LiveView):
         joint: JointVocabularies | None = None,
     ) -> Draft:
         """Fold rows into a layer and write it as a snapshot of the log up to a commit, yet unpublished."""
-        layer = fold(rows, self.settings, joint, self._sealed_formulas())
+        layer = fold(rows, self.settings, joint, self.sealed_formulas())
         # A snapshot's version is the number of commits that it covers.
         return write_layer(
             self._snapshots, layer, rows.keys, self.settings.view, through.number + 1, table_version

@@ -134,7 +134,7 @@ def _allocated_bytes() -> int:
 
 
 @contextmanager
-def _watched(found: dict[str, Any]) -> Iterator[None]:
+def watched(found: dict[str, Any]) -> Iterator[None]:
     """Note the most memory that is allocated meanwhile."""
     before, done = _allocated_bytes(), threading.Event()
     found["memory"] = 0
@@ -167,7 +167,7 @@ def _fill_and_seal(folder: Path, num_users: int, num_shards: int) -> None:
     pa.default_memory_pool().release_unused()
     found: dict[str, Any] = {"fill": fill, "log": log}
     before = _processor_seconds()
-    with _watched(found):
+    with watched(found):
         assert view.seal()
     found["seal"] = _processor_seconds() - before
     for part in view.parts.values():

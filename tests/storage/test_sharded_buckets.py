@@ -1,0 +1,291 @@
+"""Views with shards in object storage: written and sealed by one process, served by replicas in others."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+
+import pytest
+from feast.protos.feast.types.Value_pb2 import StringSet, Value
+
+from feast_sketch_store.errors import ShardError, StorageError
+from feast_sketch_store.operations.verification import verify_view
+from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.rows.encoding import deletions
+from feast_sketch_store.storage import buckets
+from feast_sketch_store.storage.buckets import _objects, open_bucket
+from feast_sketch_store.storage.object_store import ObjectStorage
+from feast_sketch_store.structures.goals import NOISE_RATIO, Goal
+from feast_sketch_store.view.opening import open_as_stored, open_live, open_view
+from feast_sketch_store.view.sealing import SealPolicy
+from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
+from feast_sketch_store.view.shard_map import shards_of
+from tests.helpers import object_servers
+from tests.helpers.keys import user_hashes, user_key
+from tests.helpers.proxy import proxy
+from tests.storage.memory import Files, ObjectsInMemory
+
+NUM_SHARDS, NUM_USERS = 4, 60
+CODEC = FeatureCodec("viewed", "string_set_val")
+SETS = ViewSettings(
+    "history",
+    1e-9,
+    {"viewed": FeatureSettings(CODEC, Goal(NOISE_RATIO, 0.1, "sets"), 10**6)},
+    num_shards=NUM_SHARDS,
+)
+NEVER = SealPolicy(1.0, 10**9)
+MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
+LONG_SECONDS = 1000.0  # between two looks: tests look themselves
+SHARDS = shards_of(user_hashes(range(NUM_USERS)), NUM_SHARDS).tolist()
+
+
+class OwnProcess:
+    """A storage that is to each view as if it was in a process of its own."""
+
+    fetches = True
+
+    @property
+    def identity(self):
+        return f"{super().identity} {id(self)}"
+
+
+class InMemory:
+    """Opens a view of the same objects, in memory."""
+
+    def __init__(self):
+        self._files = Files()
+
+    def open(self, read_only=False):
+        return type("Opened", (OwnProcess, ObjectsInMemory), {})(self._files, read_only)
+
+
+class OnServer:
+    """The same in a bucket of moto; replicas reach it by a proxy, and share a cache on this host."""
+
+    def __init__(self, server, link, cache):
+        self._url, self._options = server.bucket() + "/store", server.options
+        self.link, self._cache = link, cache
+
+    def open(self, read_only=False):
+        _objects.cache_clear()
+        if read_only:
+            options = self.link.options(self._options)
+            return open_bucket(self._url, options, True, self._cache).within("view/")
+        opened = open_bucket(self._url, self._options).within("view/")
+        return type("Opened", (OwnProcess, Served), {})(opened._objects, opened._prefix, False)
+
+
+class Served(ObjectStorage):
+    """Objects of a server, of which a folder is a storage of the same kind."""
+
+    def within(self, folder):
+        part = super().within(folder)
+        return type(self)(part._objects, part._prefix, self.read_only)
+
+
+@pytest.fixture(scope="module")
+def server():
+    pytest.importorskip("obstore")
+    with object_servers.start("moto") as moto, proxy(moto.port) as link:
+        yield SimpleNamespace(moto=moto, link=link)
+
+
+@pytest.fixture
+def on_server(server, tmp_path, monkeypatch):
+    monkeypatch.setattr(buckets, "_RETRIES", 0)
+    yield OnServer(server.moto, server.link, tmp_path / "cache")
+    server.link.heal()
+    _objects.cache_clear()
+
+
+@pytest.fixture
+def in_memory():
+    return InMemory()
+
+
+@pytest.fixture(params=["memory", "moto"])
+def place(request):
+    return request.getfixturevalue("in_memory" if request.param == "memory" else "on_server")
+
+
+def writer(place, settings=SETS):
+    return open_view(place.open(), settings, NEVER, 0.0)
+
+
+def replica(place, served=None, settings=SETS):
+    return open_view(place.open(True), settings, NEVER, LONG_SECONDS, is_replica=True, served=served)
+
+
+def put(view, users, second=0):
+    event = MOMENT + timedelta(seconds=second)
+    items = {user: [f"{second} {user}", "milk"] for user in users}
+    view.write(
+        [
+            (user_key(user), {"viewed": Value(string_set_val=StringSet(val=own))}, event, None)
+            for user, own in items.items()
+        ]
+    )
+    return {user: set(own) for user, own in items.items()}
+
+
+def shown(view, users=range(NUM_USERS)):
+    """What reads give: user -> items."""
+    users, found = list(users), {}
+    for answer in view.read(user_hashes(users), ["viewed"]):
+        feature = answer.features["viewed"]
+        values = feature.decoder.values(feature.states, feature.indptr, feature.symbols)
+        for place, value in zip(answer.found.tolist(), values, strict=True):
+            assert users[place] not in found
+            found[users[place]] = set(value.string_set_val.val)
+    return found
+
+
+def filled(place):
+    """A writer, with sealed rows, newer ones and a deletion; and what reads have to give."""
+    view = writer(place)
+    expected = put(view, range(40))
+    assert view.seal()
+    expected |= put(view, range(30, 50), second=1)
+    view.delete(deletions([user_key(3), user_key(33)], datetime.now(UTC), None))
+    del expected[3], expected[33]
+    return view, expected
+
+
+def test_replicas_see_what_is_written_and_sealed(place):
+    view, expected = filled(place)
+    copy = replica(place)
+    assert shown(copy) == expected
+    expected |= put(view, range(45, NUM_USERS), second=2)
+    copy.refresh()
+    assert shown(copy) == expected
+    assert view.seal()
+    copy.refresh()
+    assert shown(copy) == expected
+    assert copy.stats().unsealed_rows == 0
+    assert shown(open_live(place.open(True), "history", LONG_SECONDS, is_replica=True)) == expected
+
+
+def test_a_replica_serves_a_part(place):
+    _, expected = filled(place)
+    copy = replica(place, served=[0, 2])
+    ours = [user for user, shard in enumerate(SHARDS) if shard in (0, 2)]
+    assert shown(copy, ours) == {user: items for user, items in expected.items() if user in ours}
+    theirs = SHARDS.index(3)
+    with pytest.raises(ShardError, match=r"shard 3 of 4, and this process serves the shards 0, 2"):
+        shown(copy, [*ours, theirs])
+    with pytest.raises(StorageError):
+        put(copy, [ours[0]])
+
+
+def test_a_replica_starts_from_the_cache_while_the_bucket_is_away(on_server):
+    _, expected = filled(on_server)
+    assert shown(replica(on_server)) == expected
+    named = open_live(on_server.open(True), "history", LONG_SECONDS, is_replica=True)
+    assert shown(named) == expected
+    on_server.link.take_down()
+    assert shown(replica(on_server)) == expected
+    assert shown(replica(on_server, [SHARDS[7]]), [7]) == {7: expected[7]}
+    # Without settings the number of shards is what this host has noted.
+    again = open_live(on_server.open(True), "history", LONG_SECONDS, is_replica=True)
+    assert shown(again) == expected
+
+
+def test_only_what_is_served_is_fetched(on_server):
+    view, expected = filled(on_server)
+    assert view.seal()
+    fetched = []
+    for served in ([0], None):
+        before = on_server.link.bytes_down
+        copy = open_view(
+            open_bucket(on_server._url, on_server.link.options(on_server._options), True).within("view/"),
+            SETS,
+            NEVER,
+            LONG_SECONDS,
+            is_replica=True,
+            served=served,
+        )
+        users = [user for user, shard in enumerate(SHARDS) if served is None or shard in served]
+        assert shown(copy, users) == {user: expected[user] for user in users if user in expected}
+        fetched.append(on_server.link.bytes_down - before)
+        _objects.cache_clear()
+    assert fetched[0] < fetched[1] / 2
+
+
+def test_reads_are_held_while_rows_are_written(in_memory):
+    view, _ = filled(in_memory)
+    assert view.seal()
+    before = shown(view)
+    copy = replica(in_memory)
+    view.pin()
+    put(view, range(NUM_USERS), second=3)
+    assert view.seal()
+    copy.refresh()
+    assert shown(copy) == shown(replica(in_memory)) == before
+    assert view.unpin()
+    copy.refresh()
+    assert shown(copy)[5] == {"3 5", "milk"}
+
+
+def test_a_vacuum_leaves_what_is_served(place):
+    view, expected = filled(place)
+    for second in (4, 5, 6):
+        expected |= put(view, range(10), second)
+        assert view.seal()
+    copy = replica(place)
+    assert view.vacuum(0.0) > 0
+    problems = [
+        problem
+        for number, part in view.parts.items()
+        for problem in verify_view(part.storage, SETS.codecs, shard=(number, NUM_SHARDS)).problems
+    ]
+    assert problems == []
+    assert shown(copy) == expected
+    assert shown(replica(place)) == expected
+    assert all(len(part.published()) == 1 for part in view.parts.values())
+
+
+def test_replicas_serve_on_while_settings_and_writers_change(in_memory):
+    view, expected = filled(in_memory)
+    copy = replica(in_memory)
+    first = SETS.features["viewed"]
+    for second, target in enumerate(
+        [1e-9, Goal(NOISE_RATIO, 0.1, "bloom"), Goal(NOISE_RATIO, 0.1, "sets")], 7
+    ):
+        changed = replace(SETS, features={"viewed": replace(first, target=target)})
+        view = writer(in_memory, changed)
+        expected |= put(view, range(5), second)
+        assert view.seal()
+        copy.refresh()
+        sealed = shown(copy)
+        assert sealed.keys() >= expected.keys()
+        assert all(sealed[user] >= items for user, items in expected.items())
+    assert sealed == expected
+
+
+def test_writers_of_all_shards_race(in_memory):
+    """Two writers with the same number of shards; a third with another number is refused."""
+    one, other = writer(in_memory), writer(in_memory)
+    expected = put(one, range(30)) | put(other, range(30, NUM_USERS))
+    assert one.seal()
+    assert shown(other) == shown(open_as_stored(in_memory.open(), SETS)) == expected
+    with pytest.raises(ShardError, match="has 4 shards, and its settings say 8"):
+        writer(in_memory, replace(SETS, num_shards=8))
+
+
+@pytest.mark.parametrize("failing", range(3))
+def test_a_seal_that_ends_between_two_shards_is_read_right(in_memory, failing, monkeypatch):
+    view, expected = filled(in_memory)
+    copy = replica(in_memory)
+    parts = list(view.parts.values())
+
+    def fail(draft):
+        raise StorageError("the bucket is away")
+
+    monkeypatch.setattr(parts[failing], "publish", fail)
+    with pytest.raises(StorageError, match="the bucket is away"):
+        view.seal()
+    copy.refresh()
+    assert shown(copy) == shown(replica(in_memory)) == expected
+    monkeypatch.undo()
+    assert view.seal()
+    copy.refresh()
+    assert shown(copy) == expected
