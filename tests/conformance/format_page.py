@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from feast_sketch_store.conformance.answers import hashes_of, serialized
+from feast_sketch_store.conformance.rules import RULES
 from feast_sketch_store.conformance.values import code_vectors, hash_vectors
 from feast_sketch_store.conformance.views import SALT, SealedView, encoded, keys_of, sealed, users
 from feast_sketch_store.kernel import fingerprints_of, row_hashes
@@ -28,7 +29,7 @@ WIDTH = 100
 
 def page_with_blocks(text):
     """The page with its generated parts made anew."""
-    blocks = {"test values": test_values, "example": example}
+    blocks = {"rules": rules, "test values": test_values, "example": example}
     return BLOCK.sub(lambda found: f"{found[1]}\n{blocks[found[2]]()}\n{found[3]}", text)
 
 
@@ -39,6 +40,14 @@ def table(head, rows):
 
 def code(text):
     return f"`{text}`" if text != "" else "(nothing)"
+
+
+def rules():
+    rows = []
+    for rule, clauses in RULES.items():
+        for number, clause in enumerate(clauses):
+            rows.append(("" if number else code(rule), clause.replace("when read:", "*when read*:")))
+    return table(["rule", "a reader must refuse"], rows)
 
 
 def test_values():
@@ -71,9 +80,9 @@ def test_values():
     ]
     parts.append(table(["lengths of codes", "codes, first bit first"], prefixes))
     parts.append(
-        f"CRC-32 of all tables of count trees, in `u16`: {codes['tree_tables']}. Of each concentration and share, "
-        "tables 0 to 16 as the sums before each part, `c_0` to `P`, of 18 numbers each, filled up with 0 (table 0 is "
-        "all 0); then of each again the six tables with bins, of 66 numbers.\n"
+        f"CRC-32 of all tables of count trees, in `u16`: {codes['tree_tables']}. Of each concentration and "
+        "share, tables 0 to 16 as the sums before each part, `c_0` to `P`, of 18 numbers each, filled up "
+        "with 0 (table 0 is all 0); then of each again the six tables with bins, of 66 numbers.\n"
     )
     parts.append(
         table(["values", "arrays of their vocabulary"], [vocabulary_row(v) for v in codes["vocabularies"]])
