@@ -17,6 +17,7 @@ from feast_sketch_store.snapshot.files import SnapshotFolder
 from feast_sketch_store.snapshot.order import load_order
 from feast_sketch_store.snapshot.sealed import open_deltas, open_shards
 from feast_sketch_store.storage.local import LocalStorage
+from feast_sketch_store.view.shard_map import Routed, ShardMap
 
 _KEY_TYPES = {
     "string": pa.large_string(),
@@ -57,6 +58,9 @@ def read(folder: Path, keys: Sequence[Key]) -> list[dict[str, Any] | None]:
     ------
     DamagedFileError, ValueError : the files are damaged.
     """
+    shard_map = ShardMap.read(LocalStorage(folder))
+    if shard_map is not None and shard_map.folder:
+        return _read_shards(folder, shard_map, keys)
     (snapshot, *_) = SnapshotFolder(LocalStorage(folder / "snapshots")).list()
     base, deltas = open_shards(snapshot), open_deltas(snapshot)
     for number in (None, *range(len(deltas))):
@@ -70,6 +74,19 @@ def read(folder: Path, keys: Sequence[Key]) -> list[dict[str, Any] | None]:
         left = np.delete(left, answer.decided)
     for layer in base.layers:
         _fill(rows, left, layer.read(hashes[left], list(layer.codecs)), layer.codecs)
+    return rows
+
+
+def _read_shards(folder: Path, shard_map: ShardMap, keys: Sequence[Key]) -> list[dict[str, Any] | None]:
+    """The rows of keys, each from its shard; a shard without a snapshot has none."""
+    rows: list[dict[str, Any] | None] = [None] * len(keys)
+    routed = Routed.of(hashes_of(keys), shard_map.num_shards)
+    for number, places in zip(routed.shards, routed.places, strict=True):
+        own = folder / shard_map.folder / f"{number:02}"
+        if own.is_dir():
+            found = read(own, [keys[place] for place in places.tolist()])
+            for place, row in zip(places.tolist(), found, strict=True):
+                rows[place] = row
     return rows
 
 

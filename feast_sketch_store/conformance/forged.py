@@ -198,6 +198,11 @@ def _manifests(whole: bytes) -> Iterator[tuple[str, str, bytes]]:
     yield "manifest.order", "a base behind its deltas", told(lambda own: own.update(base_version=6))
     yield "manifest.order", "deltas that descend", told(lambda own: own["deltas"].reverse())
     yield "manifest.name", "another number", told(lambda own: own.update(number=7))
+    yield (
+        "manifest.name",
+        "files of another name",
+        told(lambda own: own["deltas"][-1]["files"].update(own["files"])),
+    )
     yield "manifest.files", "another version inside", told(lambda own: own.update(base_version=2))
 
 

@@ -1,9 +1,10 @@
-"""Views that a reader must refuse, at least one for each rule of the format.
+"""Views that a reader must refuse, at least one for each clause of each rule of the format (`rules`).
 
 Every checksum is right unless it is what is wrong: so a reader has to check the parts themselves.
 """
 
 import copy
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,8 +12,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from feast_sketch_store.conformance.computed import formulas
 from feast_sketch_store.conformance.forged import forged_files, forged_manifests
 from feast_sketch_store.conformance.logs import logs
+from feast_sketch_store.conformance.rules import name_of
+from feast_sketch_store.conformance.sharded import no_shards
 from feast_sketch_store.conformance.views import VIEWS, Key, Layer, SealedView
 
 Change: TypeAlias = Callable[[Layer], object]
@@ -30,8 +34,9 @@ class HostileView:
 
 def hostile_views() -> Iterator[HostileView]:
     """All of them."""
-    views = {name: make() for name, make in VIEWS.items()}
-    for name, rule, contents in (*forged_files(views["one_row"]), *forged_manifests(views["deltas"])):
+    views = {name: make() for name, make in {**VIEWS, "formulas": formulas}.items()}
+    forged = forged_files(views["one_row"]), forged_manifests(views["deltas"]), no_shards()
+    for name, rule, contents in itertools.chain(*forged):
         yield HostileView(name, rule, contents, views["one_row"].keys)
     for name, rule, files in logs(views["one_row"].layers[0].version):
         contents = replace(views["one_row"], files=files).contents()
@@ -39,7 +44,7 @@ def hostile_views() -> Iterator[HostileView]:
     for rule, changes in _CHANGES.items():
         for view_name, label, change in changes:
             view = _changed(views[view_name], change)
-            yield HostileView(f"{rule} {label}".replace(" ", "-"), rule, view.contents(), view.keys)
+            yield HostileView(name_of(rule, label), rule, view.contents(), view.keys)
 
 
 def _changed(view: SealedView, change: Change) -> SealedView:
@@ -107,6 +112,17 @@ def _swap_alive(layer: Layer) -> None:
     _array("listed.deleted", partial(_put, [place, other], [1, 0]), layer)
 
 
+def _precede(twins: Any) -> Any:
+    """Put so many hashes before a twin, of its fingerprint, that its row would lie behind the last one."""
+    return np.unique(np.concatenate((twins, twins[0] - np.arange(1, 501, dtype=np.uint64))))
+
+
+def _number_of_no_row(layer: Layer) -> None:
+    """Say that an entity beside a static function has a number which is none."""
+    _array("static.left.hashes", lambda a: np.append(a, np.uint64(5))[-1:], layer)
+    _array("static.left.numbers", lambda a: np.append(a, np.int64(2**60))[-1:], layer)
+
+
 def _keep_one(number: int, name: str, layer: Layer) -> None:
     """Leave a feature of counts with one number of an array."""
     _tell(f"structures/counts/features/{number}/{name}", {"width": 0, "base": 1, "length": 1}, layer)
@@ -154,6 +170,7 @@ _CHANGES: dict[str, list[tuple[str, str, Change]]] = {
         ("sets", "a range of more than 63 bits", partial(_tell, "presence/index/range", 2**63 + 1)),
         ("sets", "a range of other buckets", partial(_tell, "presence/index/range", lambda r: 4 * r)),
         ("strings", "twins that descend", partial(_array, "presence.index.twins", lambda a: a[::-1])),
+        ("strings", "rows behind the last one", partial(_array, "presence.index.twins", _precede)),
     ],
     "timestamps": [
         ("sets", "buckets that descend", partial(_array, "presence.bucket_bounds", lambda a: a[::-1])),
@@ -222,6 +239,7 @@ _CHANGES: dict[str, list[tuple[str, str, Change]]] = {
             "fewer first symbols than hashes",
             partial(_tell, f"{_BLOOM}/features/0/first_symbols", lambda f: f[:-1]),
         ),
+        ("sets", "2**32 words", partial(_tell, f"{_BLOOM}/num_words", 2**32)),
         ("shapes", "65 hashes", partial(_tell, f"{_BLOOM}/features/0/num_hashes", 65)),
         ("shapes", "no hash", partial(_tell, f"{_BLOOM}/features/0/num_hashes", 0)),
     ],
@@ -229,12 +247,18 @@ _CHANGES: dict[str, list[tuple[str, str, Change]]] = {
         ("columns", "rows outside", partial(_tell, "structures/columns/features/1/bounds/base", 10_000)),
         ("columns", "rows before the first", partial(_tell, "structures/columns/features/1/bounds/base", -3)),
         (
+            "columns",
+            "ids outside",
+            partial(_tell, "structures/columns/features/3/elements/ids/base", 1_000),
+        ),
+        (
             "strings",
             "bytes outside",
             partial(_tell, "structures/columns/features/0/elements/offsets/base", 1 << 20),
         ),
     ],
     "scalars": [
+        ("scalars", "a collection", partial(_tell, f"{_SCALARS}/features/1/value_field", "string_set_val")),
         ("scalars", "a state that is a value", partial(_tell, f"{_SCALARS}/features/0/others", [0, 3])),
         ("scalars", "more values", partial(_tell, f"{_SCALARS}/features/0/num_values", _add(1))),
         ("scalars", "numbers from 1 on", partial(_tell, f"{_SCALARS}/numbers/0/base", 1)),
@@ -248,6 +272,7 @@ _CHANGES: dict[str, list[tuple[str, str, Change]]] = {
         ),
         ("sets", "a level of 124", partial(_array, "sets.0.levels", partial(_put, 0, 124))),
         ("sets", "headers of 31 bits", partial(_tell, f"{_SETS}/features/0/header_width", 31)),
+        ("sets", "others of 31 bits", partial(_tell, f"{_SETS}/features/1/others_width", 31)),
         ("sets", "one header without a set", partial(_tell, f"{_SETS}/features/0/no_set", 1)),
         ("sets", "nothing to be coded with", partial(_tell, f"{_SETS}/features/0/others_width", 2)),
         ("sets", "more values than known", partial(_tell, f"{_SETS}/features/1/num_values", _add(-1))),
@@ -261,6 +286,7 @@ _CHANGES: dict[str, list[tuple[str, str, Change]]] = {
         ("compact_sets", "a level of 64", partial(_tell, f"{_COMPACT}/0/tree/base", 640)),
         ("compact_sets", "sizes of no share", partial(_tell, f"{_COMPACT}/0/sizes/base", -1)),
         ("compact_sets", "codes that end early", partial(_tell, "structures/compact_sets/num_bits", 100)),
+        ("compact_sets", "codes that are ones", partial(_array, "compact_sets.codes.words", _all_ones)),
     ],
     "lists": [
         ("lists", "lengths of no code", partial(_array, "lists.0.lengths", partial(_put, (0, slice(3)), 1))),
@@ -310,6 +336,7 @@ _CHANGES: dict[str, list[tuple[str, str, Change]]] = {
             "a collection",
             partial(_tell, "structures/static/features/1/value_field", "int64_set_val"),
         ),
+        ("static", "a number of no row", _number_of_no_row),
         (
             "static",
             "a hash without a number",
@@ -319,6 +346,16 @@ _CHANGES: dict[str, list[tuple[str, str, Change]]] = {
                 lambda a: np.append(a, a),
             ),
         ),
+    ],
+    "formulas": [
+        ("formulas", "unknown kind", partial(_tell, "formulas/0/kind", "mean")),
+        ("formulas", "another type", partial(_tell, "formulas/0/kind", "score")),
+        ("formulas", "a source that is no feature", partial(_tell, "formulas/1/sources", ["nobody"])),
+        ("formulas", "a source that is a scalar", partial(_tell, "formulas/1/sources", ["worth"])),
+        ("formulas", "a source twice", partial(_tell, "formulas/0/sources", ["liked", "liked"])),
+        ("formulas", "weights of fewer values", partial(_array, "formulas.1.0.weights", lambda a: a[:-1])),
+        ("formulas", "two sums", partial(_array, "formulas.1.offsets", lambda a: np.append(a, a))),
+        ("formulas", "a step of 0", partial(_tell, "formulas/1/step", 0.0)),
     ],
     "delta": [
         ("deltas", "a list that descends", partial(_array, "listed.entity_hashes", lambda a: a[::-1])),

@@ -6,8 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from feast_sketch_store.conformance.answers import key_json, read
+from feast_sketch_store.conformance.computed import formulas
 from feast_sketch_store.conformance.hostile import hostile_views
 from feast_sketch_store.conformance.logs import logged
+from feast_sketch_store.conformance.rules import clause_of
+from feast_sketch_store.conformance.sharded import shards
 from feast_sketch_store.conformance.values import code_vectors, hash_vectors
 from feast_sketch_store.conformance.views import VIEWS
 
@@ -17,19 +20,22 @@ def write_kit(folder: Path) -> int:
     _write_json(folder / "vectors" / "hashes.json", hash_vectors())
     _write_json(folder / "vectors" / "codes.json", code_vectors())
     reads = []
-    for name, make in {**VIEWS, logged.__name__: logged}.items():
+    further = {make.__name__: make for make in (formulas, logged, shards)}
+    for name, make in {**VIEWS, **further}.items():
         view = make()
         _write(folder / "views" / name, view.contents())
         keys = [key_json(key) for key in view.keys]
         rows = read(folder / "views" / name, view.keys)
         about = (make.__doc__ or "").strip()
-        reads.append({"view": f"views/{name}", "about": about, "keys": keys, "rows": rows})
+        told = {"about": about, "computed": view.computed, "keys": keys, "rows": rows}
+        reads.append({"view": f"views/{name}", **told})
     _write_json(folder / "vectors" / "reads.json", reads)
     refusals = []
     for hostile in hostile_views():
         _write(folder / "hostile" / hostile.name, hostile.contents)
         keys = [key_json(key) for key in hostile.keys]
-        refusals.append({"view": f"hostile/{hostile.name}", "rule": hostile.rule, "keys": keys})
+        told = {"rule": hostile.rule, "breaks": clause_of(hostile.name), "keys": keys}
+        refusals.append({"view": f"hostile/{hostile.name}", **told})
     _write_json(folder / "vectors" / "hostile.json", refusals)
     return sum(path.is_file() for path in folder.rglob("*"))
 

@@ -1,7 +1,7 @@
 """Sealed views with a row for everything that a reader has to know."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from feast_sketch_store.rows.encoding import (
     newest_rows,
 )
 from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_columns
+from feast_sketch_store.rows.formulas import Formula
 from feast_sketch_store.rows.list_log import ListRows, encode_lists
 from feast_sketch_store.rows.listing import Listing
 from feast_sketch_store.rows.lists import as_sealed
@@ -58,12 +59,14 @@ class Layer:
 class SealedView:
     """A view's snapshot, from the base to the newest delta, and keys to ask it for.
 
-    ``files`` are further ones of the view's folder, by their names.
+    ``files`` are further ones of the folder, by their names; ``computed`` the features that follow from
+    others by formulas.
     """
 
     layers: list[Layer]
     keys: list[Key]
     files: dict[str, bytes] = field(default_factory=dict)
+    computed: list[str] = field(default_factory=list)
 
     def contents(self) -> dict[str, bytes]:
         """The files of the view's folder, by their names."""
@@ -150,9 +153,15 @@ def encoded(
     return encode(*newest_rows(pa.table({**columns, **own})), codecs)
 
 
-def sealed(rows: EncodedRows, budget: FeatureBudget, version: int = 3) -> Layer:
+def sealed(
+    rows: EncodedRows,
+    budget: FeatureBudget,
+    version: int = 3,
+    formulas: Mapping[str, Formula] | None = None,
+) -> Layer:
     """A layer of rows with a salt that is known."""
-    description, arrays = build_layer(rows, budget, SALT).to_snapshot()
+    layer = replace(build_layer(rows, budget, SALT), formulas=formulas or {})
+    description, arrays = layer.to_snapshot()
     own = {"created_by": CREATED_BY, "view": "history", "row_log_version": version, "layer": description}
     return Layer(version, own, dict(arrays), order_arrays(rows.keys))
 

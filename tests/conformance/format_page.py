@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from feast_sketch_store.conformance.answers import hashes_of, serialized
+from feast_sketch_store.conformance.rules import RULES
 from feast_sketch_store.conformance.values import code_vectors, hash_vectors
 from feast_sketch_store.conformance.views import SALT, SealedView, encoded, keys_of, sealed, users
 from feast_sketch_store.kernel import fingerprints_of, row_hashes
@@ -28,7 +29,7 @@ WIDTH = 100
 
 def page_with_blocks(text):
     """The page with its generated parts made anew."""
-    blocks = {"test values": test_values, "example": example}
+    blocks = {"rules": rules, "test values": test_values, "example": example}
     return BLOCK.sub(lambda found: f"{found[1]}\n{blocks[found[2]]()}\n{found[3]}", text)
 
 
@@ -39,6 +40,14 @@ def table(head, rows):
 
 def code(text):
     return f"`{text}`" if text != "" else "(nothing)"
+
+
+def rules():
+    rows = []
+    for rule, clauses in RULES.items():
+        for number, clause in enumerate(clauses):
+            rows.append(("" if number else code(rule), clause.replace("when read:", "*when read*:")))
+    return table(["rule", "a reader must refuse"], rows)
 
 
 def test_values():

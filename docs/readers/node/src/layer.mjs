@@ -5,6 +5,7 @@ import { Words, must } from "./container.mjs";
 import { fingerprint, rowHash } from "./hashes.mjs";
 import { VALUE, list, salt, text } from "./common.mjs";
 import { elementsOf } from "./columns.mjs";
+import { formulasOf } from "./formulas.mjs";
 import { STRUCTURES } from "./structures.mjs";
 
 /** The arrays of a file whose names begin alike. */
@@ -217,6 +218,7 @@ export class Layer {
     this.maxEventTimestamp = bigInteger(description, "max_event_timestamp", "layer.parts");
     this.features = new Map(this.structures.flatMap((structure) => [...structure.features]));
     this.checkFit();
+    this.formulas = formulasOf(parts.at("formulas"), description, this.features);
   }
 
   checkFit() {
@@ -228,6 +230,12 @@ export class Layer {
     const counts = [this.presence.length, ...this.structures.map((s) => s.numRows)].filter((n) => n !== null);
     const isListed = this.presence.length !== null;
     must(counts.every((n) => isListed && n === this.numEntities), "layer.rows", "the structures do not have the rows of the layer");
+  }
+
+  /** What a formula gives for the stored values of a row; null of an entity without one. */
+  computed(hash, name) {
+    const found = this.presence.find(hash);
+    return found && this.formulas.get(name).of((source) => this.features.get(source).read(found).values);
   }
 
   /** The row of an entity hash; null if it has none. */

@@ -1,0 +1,72 @@
+"""A view whose rows are in shards, and files that tell of none."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from feast_sketch_store.conformance.answers import hashes_of
+from feast_sketch_store.conformance.views import (
+    HOUR,
+    NOON,
+    Key,
+    SealedView,
+    encoded,
+    keys_of,
+    sealed,
+    unknown_users,
+    users,
+)
+from feast_sketch_store.layers import FeatureBudget
+from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.view.shard_map import Routed, ShardMap
+
+_NUM_SHARDS = 8
+_USERS = range(9)
+
+
+@dataclass
+class ShardedFiles:
+    """The files of a view with shards, and keys to ask it for; see `SealedView`."""
+
+    files: dict[str, bytes]
+    keys: list[Key]
+    computed: list[str] = field(default_factory=list)
+
+    def contents(self) -> dict[str, bytes]:
+        """The files of the view's folder, by their names."""
+        return self.files
+
+
+def shards() -> ShardedFiles:
+    """Nine rows in eight shards, some of which have none yet."""
+    keys, shard_map = keys_of(users(_USERS)), ShardMap.first(_NUM_SHARDS)
+    files = {"shards.json": shard_map.encode()}
+    routed = Routed.of(hashes_of(keys), _NUM_SHARDS)
+    for number, places in zip(routed.shards, routed.places, strict=True):
+        for name, content in _shard(places.tolist()).contents().items():
+            files[f"{shard_map.folder}{number:02}/{name}"] = content
+    return ShardedFiles(files, [*keys, *unknown_users()])
+
+
+def _shard(numbers: list[int]) -> SealedView:
+    """A shard with the rows of some users."""
+    codec = FeatureCodec("count", "int64_val")
+    events = [NOON + HOUR * number for number in numbers]
+    rows = encoded(users(numbers), [codec], {"count": [10 * number for number in numbers]}, events)
+    return SealedView([sealed(rows, FeatureBudget(1e-9, {"count": 1e-5}))], [])
+
+
+def no_shards() -> Iterator[tuple[str, str, dict[str, bytes]]]:
+    """Files of views whose shards cannot be: a name, the rule, and the files."""
+    whole = shards().files
+    told = json.loads(whole["shards.json"])
+    for label, change in (
+        ("three", {"num_shards": 3}),
+        ("too many", {"num_shards": 8192}),
+        ("a number with a point", {"num_shards": 8.0}),
+        ("another folder", {"folder": "../shards-0/"}),
+        ("version 2", {"format_version": 2}),
+    ):
+        content = json.dumps({**told, **change}).encode()
+        yield f"shards {label}".replace(" ", "-"), "shards", {**whole, "shards.json": content}
+    yield "shards-no-JSON", "shards", {**whole, "shards.json": b"["}
