@@ -1,5 +1,5 @@
-"""Views of scalars, drawn at random and sealed for real: each row reads back, unsealed, sealed and from files;
-and what is left to choose takes no more bytes than any other way to keep the same rows.
+"""Views of scalars, drawn at random and sealed for real: each row reads back, unsealed, sealed and from
+files; and what is left to choose takes no more bytes than any other way to keep the same rows.
 
 Views have one to six scalars of any codec and type, some null or never written, and rows of one time or many.
 """
@@ -75,7 +75,8 @@ def draw_view(seed):
         shares = (float(rng.choice([0, 0, rng.uniform(0, 0.9)])), float(rng.choice([0, 0, 0.1])))
         most = rng.choice([1, 3.5])
         scalars.append(Scalar(codec, int(10 ** rng.uniform(0, most)), float(rng.choice([0, 1.1])), *shares))
-    num_rows = int(10 ** rng.choice([rng.uniform(0, 2.5), rng.uniform(2.5, by_length(3.3, 4.2))], p=[0.3, 0.7]))
+    sizes = [rng.uniform(0, 2.5), rng.uniform(2.5, by_length(3.3, 4.2))]  # as powers of ten
+    num_rows = int(10 ** rng.choice(sizes, p=[0.3, 0.7]))
     return scalars, num_rows, int(rng.choice([1, 5, 1_000])), float(rng.choice([1e-5, 1e-9]))
 
 
@@ -154,7 +155,8 @@ def read(view, columns, sealed):
                 kind = None if value is None else value.WhichOneof("val")
                 assert kind in (None, codec.value_field)
                 assert (kind is not None) == (state == VALUE)
-                found[user, name] = getattr(value, kind) if kind else NOT_WRITTEN if state == MISSING else None
+                without = NOT_WRITTEN if state == MISSING else IS_NULL
+                found[user, name] = getattr(value, kind) if kind else without
     for name, written in columns.items():
         bins = sealed.roundings[name].bins if sealed is not None and name in sealed.roundings else None
         for user, value in enumerate(written):
