@@ -185,9 +185,12 @@ def _vocabulary_hints(table: FeatureView, settings: ViewSettings, sealed: Shards
 
 
 def _scalar_hints(table: FeatureView, settings: ViewSettings, sealed: Shards) -> Iterator[Hint]:
-    has_scalars = any(not codec.is_collection for codec in sealed.codecs.values())
+    has_wrong_scalars = any(
+        not codec.is_collection and any(f.false_positive_rate is not None for f in sealed.features(name))
+        for name, codec in sealed.codecs.items()
+    )
     is_listed = all(layer.presence.num_listed is not None for layer in sealed.layers)
-    if settings.lists_rows or not has_scalars or is_listed:
+    if settings.lists_rows or not has_wrong_scalars or is_listed:
         return
     size = sealed.size_bytes
     listed = round(sum(_size_if_listed(layer, settings.presence_error_rate) for layer in sealed.layers))

@@ -480,7 +480,7 @@ static int read_rows(const Prepared *stack, const uint64_t *hashes, Py_ssize_t n
     for (Py_ssize_t l = 0; l < stack->num_layers; l++) {
         const Layer *layer = stack->layers + l;
         const Feature *feature = layer->rows->features;
-        if (layer->rows->kind == SHAPED || feature->form == IN_FILTER) {
+        if (layer->rows->kind == SHAPED || layer->rows->kind == NUMBERED || feature->form == IN_FILTER) {
             /* The functions of table.c fetch the windows of the next entity while they read this one. */
             if (n > FEW) return REFUSED;
             return read_few(stack, hashes, n, expire_before, ids, indptr + 1, num_found);

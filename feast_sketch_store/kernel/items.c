@@ -60,7 +60,7 @@ PREPARED_METHOD(limits) {
     if (self->kind != STACK || self->limits || limits.length != self->layers->rows->num_features)
         return refuse(DO_NOT_FIT);
     for (Py_ssize_t l = 0; l < self->num_layers; l++)
-        if (self->layers[l].rows->kind == SHAPED) return refuse("items are not kept by shapes");
+        if (self->layers[l].rows->kind == SHAPED || self->layers[l].rows->kind == NUMBERED) return refuse("items are not kept by shapes");
     if (keep(self, call) < 0) return NULL;
     self->limits = limits.data;
     Py_RETURN_NONE;

@@ -329,6 +329,17 @@ int take_list_code(Call *call, ListCode *code, int64_t *num_bits);
 int64_t read_list(const ListCode *code, uint64_t bit, uint64_t stop, int64_t limit, int64_t oldest, int64_t room,
                   int32_t *ids, int64_t *ages);
 
+/* -- static functions: static.c ------------------------------------------------------------------------ */
+
+typedef struct {
+    const uint64_t *words;
+    int64_t width, num_slots;
+    uint64_t num_symbols; /* numbers below it mean that a key is there */
+    const uint64_t *left_hashes; /* ascending: keys that the table does not hold, and their numbers */
+    const int64_t *left_numbers;
+    int64_t num_left;
+} StaticFunction;
+
 /* -- shifting Bloom filters: table.c ------------------------------------------------------------------- */
 
 /* Consecutive symbols of a table, which entities have or not. */

@@ -135,7 +135,7 @@ PREPARED_METHOD(feature) {
     Array tag, numbers, offsets, data;
     Py_ssize_t is_collection, wire;
     if (take(call, "1nn8?8?1?.", &tag, &is_collection, &wire, &numbers, &offsets, &data) < 0) return NULL;
-    if ((self->kind != LISTED && self->kind != EXACT && self->kind != SHAPED) || wire < VARINT || wire > FIXED32 ||
+    if ((self->kind != LISTED && self->kind != EXACT && self->kind != SHAPED && self->kind != NUMBERED) || wire < VARINT || wire > FIXED32 ||
         tag.length > (Py_ssize_t)sizeof self->features->tag || (offsets.data && !offsets.length))
         return refuse(DO_NOT_FIT);
     size_t size = sizeof(Feature) * (size_t)(self->num_features + 1);
@@ -242,7 +242,7 @@ PREPARED_METHOD(layer) {
     if (hashes.length != 2 * deleted.length || !hashes.data != !deleted.data) return refuse(DO_NOT_FIT);
     Prepared *rows = (Prepared *)object;
     if ((self->kind != NOTHING && self->kind != STACK) || Py_TYPE(object) != Py_TYPE(call->self) ||
-        (rows->kind != LISTED && rows->kind != EXACT && rows->kind != SHAPED) ||
+        (rows->kind != LISTED && rows->kind != EXACT && rows->kind != SHAPED && rows->kind != NUMBERED) ||
         (self->num_layers && self->layers[0].rows->num_features != rows->num_features))
         return refuse("this is not a layer of the same features");
     Layer *layers = PyMem_Realloc(self->layers, sizeof(Layer) * (size_t)(self->num_layers + 1));

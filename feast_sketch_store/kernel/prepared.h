@@ -54,7 +54,7 @@ typedef struct {
 enum { MISSING, IS_NULL, EMPTY, VALUE }; /* states, as in codecs.py */
 
 typedef struct {
-    enum { UNKNOWN, IN_SETS, IN_COLUMN, IN_DIGITS, IN_ROWS, IN_FILTER, IN_LISTS, IN_WEIGHTS } form;
+    enum { UNKNOWN, IN_SETS, IN_COLUMN, IN_DIGITS, IN_ROWS, IN_FILTER, IN_LISTS, IN_WEIGHTS, IN_NUMBER } form;
     Values values; /* of ids, if the elements are ids */
     uint8_t tag[8];
     Py_ssize_t tag_size;
@@ -108,7 +108,7 @@ typedef struct {
 
 struct Prepared {
     PyObject_HEAD
-    enum { NOTHING, LISTED, EXACT, SHAPED, STACK } kind;
+    enum { NOTHING, LISTED, EXACT, SHAPED, NUMBERED, STACK } kind;
     int64_t num_rows;
     /* listed */
     uint64_t salt[2];
@@ -127,6 +127,9 @@ struct Prepared {
     SymbolsOfTable *shapes;
     Blocks shape_blocks;
     const int64_t *oldest, *newest;
+    /* by the numbers that a static function gives entities, whose lowest digits are shapes */
+    StaticFunction function;
+    Blocks function_blocks;
     /* either */
     Sets sets;
     Blocks code_blocks;
@@ -186,6 +189,7 @@ typedef struct {
     const Layer *layer;
     const uint64_t *hash; /* of the entity */
     int64_t row, timestamp;
+    uint64_t number; /* by which a static function knows the entity, without its shape */
     const int64_t *limits; /* of its stack */
     int64_t since, limit;  /* of items of lists: the oldest time, and how many at most */
     RowOfSets sets; /* set once they are read: then `ids` is not NULL */
@@ -202,6 +206,9 @@ int64_t find_listed(const Layer *layer, const uint64_t *hash);
 /* The only shape that an entity has, NO_ROW, or DAMAGED_INDEX if there may be several. */
 int64_t find_shape(const Prepared *rows, const uint64_t *hash);
 int date_shape(const Prepared *rows, int64_t expire_before, Place *place); /* FOUND or EXPIRED */
+
+/* The same by the number of an entity, whose other digits are put into its place. */
+int64_t find_number(const Prepared *rows, const uint64_t *hash, Place *place);
 
 /* Reads the timestamp of a row of a listed layer: FOUND, EXPIRED or REFUSED. */
 int date_listed(const Prepared *rows, int64_t expire_before, Place *place);
@@ -230,6 +237,8 @@ typedef struct {
 
 /* The ids of a row, for a feature that keeps them one row after the other; 0 or REFUSED */
 int read_exact(const Place *place, const Feature *feature, Content *content);
+
+int read_digit(const Place *place, const Feature *feature, Arena *arena, Content *content);
 
 int read_filter(const Place *place, const Feature *feature, Arena *arena, Content *content);
 
@@ -278,7 +287,7 @@ static inline PyObject *absent(Arena *arena) {
     arena_init(&arena);                                                                              \
     int status = ask((Prepared *)call->self, hash, expire_before, &arena, &place, &content)
 
-#define FILTER_METHODS(DO) DO(shaped) DO(from_filter) DO(states)
+#define FILTER_METHODS(DO) DO(shaped) DO(from_filter) DO(states) DO(numbered) DO(from_number)
 
 #define LIST_METHODS(DO) DO(from_list) DO(from_weights) DO(limits) DO(items)
 

@@ -81,13 +81,16 @@ class PreparedRows(ReadableRows, Protocol):
     def shaped(self, *arguments: Any) -> None:
         """Rows that a filter knows by their shapes."""
 
+    def numbered(self, *arguments: Any) -> None:
+        """Rows that a static function knows by their numbers."""
+
     def sets(self, *arguments: Any) -> None:
         """The sets of listed rows."""
 
     def feature(
         self, tag: bytes, is_collection: bool, wire_type: int, numbers: Any, offsets: Any, data: Any
     ) -> None:
-        """Begin a feature; without one of the next seven the rows do not know it."""
+        """Begin a feature; without one of the next eight the rows do not know it."""
 
     def from_set(self, number: int, own_ids: Any) -> None:
         """It is among the sets."""
@@ -103,6 +106,9 @@ class PreparedRows(ReadableRows, Protocol):
 
     def from_filter(self, *arguments: Any) -> None:
         """It is in a filter."""
+
+    def from_number(self, divisor: int) -> None:
+        """It is a digit of the numbers of a static function."""
 
     def from_list(self, *arguments: Any) -> None:
         """It has items with times, or values with counts; or is what stands beside them."""

@@ -178,15 +178,16 @@ int locate(const Prepared *stack, const uint64_t *hash, int64_t expire_before, P
             if (layer->deleted[listed]) return ABSENT;
         }
         place->layer = layer;
-        place->row = rows->kind == EXACT    ? find_exact(rows, hash)
-                     : rows->kind == SHAPED ? find_shape(rows, hash)
-                                            : find_hashed(rows, row_hash(hash, rows->salt));
+        place->row = rows->kind == EXACT      ? find_exact(rows, hash)
+                     : rows->kind == SHAPED   ? find_shape(rows, hash)
+                     : rows->kind == NUMBERED ? find_number(rows, hash, place)
+                                              : find_hashed(rows, row_hash(hash, rows->salt));
         if (place->row == NO_ROW) {
             if (layer->hashes) return REFUSED; /* an entity of the list has no row */
             continue;
         }
         if (place->row < 0 || place->row >= rows->num_rows) return REFUSED;
-        if (rows->kind == SHAPED) return date_shape(rows, expire_before, place);
+        if (rows->kind == SHAPED || rows->kind == NUMBERED) return date_shape(rows, expire_before, place);
         if (rows->kind == LISTED && stack->limits) return date_items(expire_before, place);
         if (rows->kind == LISTED) return date_listed(rows, expire_before, place);
         if (rows->deleted[place->row]) return ABSENT;
@@ -333,6 +334,7 @@ int read_content(Place *place, const Feature *feature, Arena *arena, Content *co
     case IN_FILTER: return read_filter(place, feature, arena, content);
     case IN_LISTS: return read_items(place, feature, arena, content);
     case IN_WEIGHTS: return read_exact(place, feature, content);
+    case IN_NUMBER: return read_digit(place, feature, arena, content);
     default: return 0;
     }
 }

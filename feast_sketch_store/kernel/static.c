@@ -1,6 +1,6 @@
 /* Static functions by the ribbon construction; succinct/static_function.py describes them. */
 
-#include "kernel.h"
+#include "prepared.h"
 
 #if defined(__GNUC__)
 #define PARITY(word) ((uint64_t)__builtin_parityll(word)) /* needs no instruction that counts bits */
@@ -85,6 +85,17 @@ KERNEL_FUNCTION(solve_slots) {
     Py_RETURN_NONE;
 }
 
+/* The number of a hash whose equation begins at a slot. */
+static inline uint64_t number_of(const uint64_t *words, Py_ssize_t width, uint64_t slot, uint64_t hash) {
+    uint64_t number = 0, own = coefficients_of(hash), shift = slot & 63;
+    const uint64_t *word = words + (Py_ssize_t)(slot >> 6) * width;
+    for (Py_ssize_t j = 0; j < width; j++) {
+        uint64_t window = word[j] >> shift | word[width + j] << 1 << (63 - shift);
+        number |= PARITY(window & own) << j;
+    }
+    return number;
+}
+
 /* look_up(words, width, num_slots, hashes, out)
  *
  * The number of each hash, uint64[n]: the parity of its coefficients with each bit of its slots. */
@@ -97,15 +108,88 @@ KERNEL_FUNCTION(look_up) {
         return refuse(DO_NOT_FIT);
     PyThreadState *state = hashes.length * width > WORTH_RELEASING_GIL ? PyEval_SaveThread() : NULL;
     for (Py_ssize_t i = 0; i < hashes.length; i++) {
-        uint64_t hash = ((const uint64_t *)hashes.data)[i], number = 0;
-        uint64_t slot = start_of(hash, (uint64_t)num_slots), own = coefficients_of(hash), shift = slot & 63;
-        const uint64_t *word = (const uint64_t *)words.data + (Py_ssize_t)(slot >> 6) * width;
-        for (Py_ssize_t j = 0; j < width; j++) {
-            uint64_t window = word[j] >> shift | word[width + j] << 1 << (63 - shift);
-            number |= PARITY(window & own) << j;
-        }
-        ((uint64_t *)out.data)[i] = number;
+        uint64_t hash = ((const uint64_t *)hashes.data)[i];
+        ((uint64_t *)out.data)[i] = number_of(words.data, width, start_of(hash, (uint64_t)num_slots), hash);
     }
     if (state) PyEval_RestoreThread(state);
     Py_RETURN_NONE;
+}
+
+/* -- reads of one entity ------------------------------------------------------------------------------- */
+
+/* numbered(salt, salt, words, width, num_slots, num_symbols, left_hashes, left_numbers, oldest, newest, unchecked,
+ *          block_words)
+ *
+ * Rows that a static function knows by their numbers, see layers/static_rows.py: of each shape, the lowest digit, the
+ * timestamps between which its rows are, int64. The blocks are those of the words. */
+PREPARED_METHOD(numbered) {
+    Prepared *self = (Prepared *)call->self;
+    StaticFunction *function = &self->function;
+    Array words, hashes, numbers, oldest, newest;
+    Py_ssize_t width, num_slots;
+    if (self->kind != NOTHING) return refuse("the rows are there already");
+    if (take(call, "ww8nnw8888", &self->salt[0], &self->salt[1], &words, &width, &num_slots, &function->num_symbols,
+             &hashes, &numbers, &oldest, &newest) < 0 ||
+        take_blocks(call, &self->function_blocks) < 0 || take(call, ".") < 0)
+        return NULL;
+    if (width < 1 || width > 64 || !is_number_of_slots(num_slots) || words.length != (num_slots / 64 + 1) * width ||
+        hashes.length != numbers.length || oldest.length < 1 || newest.length != oldest.length)
+        return refuse(DO_NOT_FIT);
+    function->words = words.data;
+    function->width = width;
+    function->num_slots = num_slots;
+    function->left_hashes = hashes.data;
+    function->left_numbers = numbers.data;
+    function->num_left = hashes.length;
+    self->oldest = oldest.data;
+    self->newest = newest.data;
+    self->num_rows = oldest.length;
+    if (keep(self, call) < 0) return NULL;
+    self->kind = NUMBERED;
+    Py_RETURN_NONE;
+}
+
+/* from_number(divisor): it is a digit of the numbers, and `states` tells which rows have values. */
+PREPARED_METHOD(from_number) {
+    Prepared *self = (Prepared *)call->self;
+    Feature *feature = begun(self, NUMBERED);
+    if (!feature || take(call, "w.", &feature->divisor) < 0) return NULL;
+    if (!feature->divisor || feature->divisor % (uint64_t)self->num_rows) return refuse(DO_NOT_FIT);
+    feature->divisor /= (uint64_t)self->num_rows; /* the shape is taken off where the row is found */
+    if (keep(self, call) < 0) return NULL;
+    feature->form = IN_NUMBER;
+    Py_RETURN_NONE;
+}
+
+int64_t find_number(const Prepared *rows, const uint64_t *hash, Place *place) {
+    const StaticFunction *function = &rows->function;
+    uint64_t own = row_hash(hash, rows->salt), slot = start_of(own, (uint64_t)function->num_slots);
+    uint64_t first = (slot >> 6) * (uint64_t)function->width;
+    if (!are_checked(&rows->function_blocks, first, first + 2 * (uint64_t)function->width - 1)) return DAMAGED_INDEX;
+    uint64_t number = number_of(function->words, function->width, slot, own);
+    int64_t low = 0, high = function->num_left;
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        if (function->left_hashes[middle] < own)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    if (low < function->num_left && function->left_hashes[low] == own) number = (uint64_t)function->left_numbers[low];
+    if (number >= function->num_symbols) return NO_ROW;
+    place->number = number / (uint64_t)rows->num_rows;
+    return (int64_t)(number % (uint64_t)rows->num_rows);
+}
+
+int read_digit(const Place *place, const Feature *feature, Arena *arena, Content *content) {
+    int64_t state;
+    if (get_number(&feature->states, (uint64_t)place->row, &state) < 0 || state < MISSING || state > VALUE) return REFUSED;
+    content->state = (int)state;
+    if (state != VALUE) return 0;
+    int32_t *id = arena_get(arena, sizeof *id);
+    if (!id || feature->values.length < 1) return REFUSED;
+    *id = (int32_t)(place->number / feature->divisor % (uint64_t)feature->values.length);
+    content->ids = id;
+    content->count = 1;
+    return 0;
 }

@@ -29,6 +29,9 @@ from feast_sketch_store.structures.sizing import FactClass
 from feast_sketch_store.structures.static import StaticScalars
 from feast_sketch_store.structures.symbols import words_for
 
+# Of the bytes of any other layout: what a static function takes is known to within half a percent or so.
+_WORTH_A_FUNCTION = 0.99
+
 
 @dataclass(frozen=True)
 class Kept:
@@ -81,13 +84,14 @@ class LayerPlan:
         """
         is_wanted = self.budget.is_static and len(self.keys) > 0
         reason = self._not_static if is_wanted else ""
+        static = Kept({name: Offer(StaticScalars.kind) for name in self.features}, False, StaticScalars.kind)
         if is_wanted and not reason:
-            return Kept(
-                {name: Offer(StaticScalars.kind) for name in self.features}, False, StaticScalars.kind
-            )
+            return static
         offers = self._choice.offers(growth)
         is_listed = self._must_list or any(registry.kind(offer.kind).lists_rows for offer in offers.values())
         is_listed = is_listed or (self._may_list and self._choice.lists_rows(growth))
+        if not is_wanted and self._is_smaller_static(is_listed, growth):
+            return static
         kept = self._with_scalars(offers, is_listed)
         if not reason:
             return kept
@@ -96,13 +100,33 @@ class LayerPlan:
     @property
     def _not_static(self) -> str:
         """Why the rows cannot be in a static function; empty if they can."""
-        sizes = [len(feature.vocabulary) for feature in self.features.values()]
+        if self._static_bytes(1) == math.inf:
+            return "the values of its features together are too many for a static function"
         if len(self.shapes) > 1:
             return "its rows have too many combinations of nulls for a static function"
-        rate = self.budget.presence_error_rate
-        if StaticScalars.expected_bytes(len(self.keys), len(self.shapes[0]), sizes, rate) == math.inf:
+        if self._static_bytes(len(self.shapes[0])) == math.inf:
             return "the values of its features together are too many for a static function"
         return ""
+
+    def _static_bytes(self, num_shapes: int) -> float:
+        """Bytes of a static function of all rows, without vocabularies; infinity if there is none."""
+        sizes = [len(feature.vocabulary) for feature in self.features.values()]
+        return StaticScalars.expected_bytes(
+            len(self.keys), num_shapes, sizes, self.budget.presence_error_rate
+        )
+
+    def _is_smaller_static(self, is_listed: bool, growth: float) -> bool:
+        """Whether rows that nobody wants in another structure take the least bytes in a static function.
+
+        They do where the codec of all features is left to the store, and no list of rows is needed.
+        """
+        is_free = self._scalar_facts.keys() == self.features.keys() <= self.budget.may_be_columns
+        if not is_free or self._kept or self.budget.lists_rows or not len(self.keys) or self._not_static:
+            return False
+        vocabularies = sum(feature.vocabulary.packed_bytes for feature in self.features.values())
+        index = index_bytes(len(self.keys), self.budget.presence_error_rate)
+        others = index + self._columns_bytes if is_listed else self._choice.size_bytes(growth)
+        return self._static_bytes(len(self.shapes[0])) + vocabularies < _WORTH_A_FUNCTION * others
 
     def exactly(self, kept: Kept, reason: str) -> Kept:
         """The same with sets and columns in place of a filter, because of a reason."""
@@ -196,25 +220,29 @@ class LayerPlan:
 
     @cached_property
     def _beside(self) -> Beside:
-        num_rows, index = len(self.keys), index_bytes(len(self.keys), self.budget.presence_error_rate)
+        index = index_bytes(len(self.keys), self.budget.presence_error_rate)
         named = [registry.wanted(goal) for goal in self._goals.values() if goal.structure != AUTO]
         if self._must_list or any(kind.lists_rows for kind in named):
             # The list, columns and timestamps are the same whatever is chosen.
             return Beside(self._must_list, (), 0, 0.0, index, 0.0)
         scalars = [self.features[name] for name in self._scalar_facts]
-        columns = sum(
-            self._together.get(name, feature.column_bytes)
-            for name, feature in zip(self._scalar_facts, scalars, strict=True)
-        )
         return Beside(
             False,
             [*self._scalar_facts.values(), *self._shape_facts],
             sum(words_for(len(f.vocabulary)) for f in scalars) + sum(words_for(len(s)) for s in self.shapes),
             sum(feature.vocabulary.packed_bytes for feature in scalars),
             index,
-            columns + timestamps_bytes(num_rows, self.bounds[:, 0]),
+            self._columns_bytes,
             self._may_list,
         )
+
+    @property
+    def _columns_bytes(self) -> float:
+        """Bytes of the scalars and the timestamps of listed rows."""
+        columns = sum(
+            self._together.get(name, self.features[name].column_bytes) for name in self._scalar_facts
+        )
+        return columns + timestamps_bytes(len(self.keys), self.bounds[:, 0])
 
 
 def _as_goal(target: Goal | float) -> Goal:

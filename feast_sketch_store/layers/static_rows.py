@@ -7,11 +7,15 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from feast_sketch_store.kernel import PreparedRows, prepared_rows
+from feast_sketch_store.kernel.prepared import Numbers
 from feast_sketch_store.layers.presence import Presence
 from feast_sketch_store.layers.shapes import Shapes, shapes_from
 from feast_sketch_store.structures.base import FoundRows, Structure
 from feast_sketch_store.structures.parts import Described, Parts
 from feast_sketch_store.structures.static import StaticScalars
+from feast_sketch_store.succinct import PackedInts
+from feast_sketch_store.succinct.packed import unchecked
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,23 @@ class StaticRows(Presence):
             if name in features
         }
         return FoundRows(found, oldest, entity_hashes[found], states, expired=expired, numbers=numbers)
+
+    def prepare(self) -> PreparedRows | None:
+        """See `Presence.prepare`."""
+        prepared = prepared_rows()
+        if prepared is not None and len(self.shapes):
+            oldest, newest = self.bucket_bounds[self.shapes.buckets].T
+            prepared.numbered(
+                *self.table.salt, *self.table.function.arguments, oldest.copy(), newest.copy(),
+                *unchecked(self.table.function.check),
+            )  # fmt: skip
+        return prepared if len(self.shapes) else None
+
+    def prepared_states(self, feature: str) -> Numbers | None:
+        """See `Presence.prepared_states`."""
+        if feature not in self.shapes.features:
+            return None
+        return PackedInts.pack(self.shapes.states[:, self.shapes.features.index(feature)]).arguments
 
     def to_snapshot(self) -> Described:
         """See `Presence.to_snapshot`."""

@@ -100,6 +100,10 @@ class Choice:
         """Whether the best layer lists its rows; ``growth`` as for `offers`."""
         return self._best(growth).is_listed
 
+    def size_bytes(self, growth: float = 1.0) -> float:
+        """Bytes of the best layer, vocabularies of memberships not counted; ``growth`` as for `offers`."""
+        return self._best(growth).size_bytes(growth)
+
     def offers(self, growth: float = 1.0) -> dict[str, Offer]:
         """The best offer for each feature.
 

@@ -56,7 +56,7 @@ from feast_sketch_store.succinct.tree_tables import NUM_CONCENTRATIONS
 
 COMPACT_SETS = "compact_sets"
 
-_FIT_FACTS = 1 << 20  # of a chain, to fit its tree to
+_FIT_FACTS = 5 << 18  # of a chain, to fit its tree to
 _LEAST_FACTS = 20  # other symbols per symbol, to get a tree of their own
 _ID = (1 << 32) - 1
 

@@ -18,7 +18,7 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from feast_sketch_store.kernel import row_hashes
+from feast_sketch_store.kernel import PreparedRows, row_hashes
 from feast_sketch_store.rows.codecs import VALUE, Decoder, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import EncodedFeature
@@ -39,6 +39,7 @@ from feast_sketch_store.structures.parts import (
     report_of,
     salt_from,
 )
+from feast_sketch_store.structures.prepared import begin_feature
 from feast_sketch_store.succinct.static_function import MAX_WIDTH, StaticFunction, expected_bytes, width_for
 
 STATIC: Final = "static"
@@ -71,6 +72,12 @@ class StaticScalar(SealedFeature):
         return CsrAnswer(
             self.decoder, states, Csr.of_lengths(has_value.astype(np.int64), ids.astype(np.int32))
         )
+
+    def prepare(self, rows: PreparedRows) -> bool:
+        """See `SealedFeature.prepare`."""
+        begin_feature(rows, self.codec, self.vocabulary)
+        rows.from_number(self.divisor)
+        return True
 
     def shown(self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64]) -> Answer:
         """See `SealedFeature.shown`: whatever the rows have, as of any column."""

@@ -123,6 +123,11 @@ class StaticFunction:
         return (len(self.words) // self.width - 1) * _SEGMENT
 
     @property
+    def arguments(self) -> tuple[NDArray[np.uint64], int, int, int, NDArray[np.uint64], NDArray[np.int64]]:
+        """The parts as functions of the kernel take them."""
+        return self.words, self.width, self.num_slots, self.num_symbols, self.left_hashes, self.left_numbers
+
+    @property
     def size_bytes(self) -> int:
         """Bytes of the table, and of the keys left out of it."""
         return int(self.words.nbytes + self.left_hashes.nbytes + self.left_numbers.nbytes)
