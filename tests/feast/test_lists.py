@@ -414,7 +414,7 @@ def test_versions_that_are_not_there_are_refused(store, make_store, tmp_path):
             {"tags": {**LIST, "sketch.error_rate": "0.1"}},
             "is a list, so these tags have no effect: sketch.err",
         ),
-        ({"tags": {"sketch.list.limit": "5"}}, "has tags of a list, and is none"),
+        ({"tags": {"sketch.list.limit": "5"}}, "has tags of a list, and is not a list"),
         ({"ttl": None}, "has lists, whose items need a time to live"),
         ({"tags": {**LIST, "sketch.list.resolution": "0"}}, "at least a microsecond"),
         (
