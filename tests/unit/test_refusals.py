@@ -190,12 +190,6 @@ OF_A_VIEW = {
         TTL,
     ),
     "static beside others": ([field("a", String, codec="static"), field("b", Set(String))], {}, TTL),
-    "shards of lists": ([field("a", Array(String), codec="list")], {"sketch.shards": "4"}, TTL),
-    "shards of bins": (
-        [field("a", Float64, bins="8"), field("b", Int64, precision="2"), field("c", Set(String))],
-        {"sketch.shards": "4", "team": "a"},
-        TTL,
-    ),
     "clusters of some": (
         [field("seen", Set(String)), field("a", Int64, codec="cluster", cluster_of="seen, read")],
         {},
@@ -263,3 +257,13 @@ def test_a_feature_that_no_setting_of_its_own_repairs_is_kept_exactly():
     view = view_of(field("a", Set(String)), tags={"sketch.memory": "1MB"})
     (after,) = repaired(view, refusal(options, view))
     assert resolve(options, after).features["a"].codec.is_exact
+
+
+def test_shards_and_a_backing_store():
+    options = SimpleNamespace(**{**vars(AUTO_OPTIONS), "backing_store": {"type": "redis"}})
+    view = view_of(field("a", Json), field("b", Json), tags={"sketch.shards": "4", "team": "a"})
+    message = refusal(options, view)
+    assert all(f"feature {name!r}" in message for name in "ab")
+    (after,) = repaired(view, message)
+    assert after.tags == {"sketch.shards": "1", "team": "a"}
+    assert resolve(options, after)
