@@ -169,11 +169,12 @@ class RowLog:
         commits, cursor = self._fresh_behind(known.number)
         state = self._table.state()
         if cursor is None:
-            if state.commits:
-                if not self._fresh.first_numbers():
-                    raise self._lost()
-                return self._read_anew(known, snapshot)  # another process began the log between the two looks
-            return LogRead(starts_over=known.number >= 0)
+            if not state.commits:
+                return LogRead(starts_over=known.number >= 0)
+            # Another process began the log between the two looks, or dropped it.
+            if not self._fresh.first_numbers() and self._table.versions():
+                raise self._lost()
+            return self._read_anew(known, snapshot)
         is_other = known.identity not in (None, cursor.identity)
         if is_other or cursor.next_number <= known.number:
             if not is_other:
@@ -182,26 +183,29 @@ class RowLog:
                     self._fresh.where,
                     known.number,
                 )
-            known, snapshot = START, ""
-            commits, cursor = self._fresh_behind(-1)
-            assert cursor is not None
-            was_other = True
-        else:
-            was_other = False
+            # With both looks once more: what the log had at the first may be in the table by now.
+            return replace(self._read_anew(START, ""), starts_over=True)
         files, through, starts_over = _behind(state, known, snapshot)
         columns = dict(state.columns)
         for schema in _different(commit.schema() for commit in commits):
             columns |= new_columns(columns, schema)
-        self._read_to = cursor, columns
         first = commits[0].number if commits else cursor.next_number
         if first > through + 1:
+            if self._is_gone(cursor):  # it was dropped between the two looks
+                return self._read_anew(known, snapshot)
             raise DamagedFileError(
                 f"{self._fresh.where}: commits {through + 1} to {first - 1} of the row log are missing"
             )
+        self._read_to = cursor, columns
         fresh = tuple(c for c in commits if c.number > through and not c.replaces)
         number = max(cursor.next_number - 1, through)
         position = Position(number, cursor.identity, cursor)
-        return LogRead(position, files, fresh, starts_over or was_other)
+        return LogRead(position, files, fresh, starts_over)
+
+    def _is_gone(self, cursor: Cursor) -> bool:
+        """Whether the log that a place is in was dropped."""
+        start = self._fresh.start(cursor.next_number)
+        return start is None or start.identity != cursor.identity
 
     def _fresh_behind(self, number: int) -> tuple[list[Commit], Cursor | None]:
         """Fresh commits after a number, perhaps with some before; and the place after them."""

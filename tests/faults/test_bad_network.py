@@ -7,5 +7,5 @@ from tests.helpers.length import by_length
 
 @pytest.mark.has_long_form
 def test_a_replica_behind_a_bad_network_answers_every_read(run_campaign):
-    printed = run_campaign("bad_network.py", "--seconds", by_length("3", "5"), "--seed", "5")
+    printed = run_campaign("bad_network.py", "--seconds", by_length("2", "5"), "--seed", "5")
     assert " 0 failures" in printed

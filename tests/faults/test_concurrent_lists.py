@@ -7,7 +7,7 @@ from tests.helpers.length import by_length
 
 @pytest.mark.has_long_form
 def test_processes_may_write_and_read_lists_at_once(run_campaign):
-    seconds = by_length("3", "10")
+    seconds = by_length("2", "10")
     processes = "--writers", "3", "--readers", "2"
     printed = run_campaign("concurrent_lists.py", "--seconds", seconds, *processes, "--seed", "11")
     assert " 0 failures" in printed

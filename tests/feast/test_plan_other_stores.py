@@ -16,43 +16,43 @@ from feast_sketch_store.planning.curves import COARSE
 from feast_sketch_store.planning.other_stores import REDIS, SQLITE
 from tests.helpers.redis_server import running_redis
 
-NUM_USERS, NUM_SAMPLED, TOLERANCE = 4_000, 2_000, 0.1
+TOLERANCE = 0.1
 EVENT = datetime(2026, 5, 1, tzinfo=UTC)
 
 
-def short_strings(chance):
+def short_strings(chance, num_users):
     return [
         [f"v{value}" for value in set(chance.integers(0, 50, count))]
-        for count in chance.integers(1, 4, NUM_USERS)
+        for count in chance.integers(1, 4, num_users)
     ]
 
 
-def long_numbers(chance):
-    counts = chance.integers(50, 400, NUM_USERS)
+def long_numbers(chance, num_users):
+    counts = chance.integers(50, 400, num_users)
     return [[int(value) for value in set(chance.integers(0, 20_000, count))] for count in counts]
 
 
-def mixed_numbers(chance):
-    counts = chance.integers(0, 40, NUM_USERS)
+def mixed_numbers(chance, num_users):
+    counts = chance.integers(0, 40, num_users)
     return [[int(value) for value in set(chance.integers(0, 5_000, count))] for count in counts]
 
 
 ROWS = {
-    "short strings": (short_strings, Array(String), ValueType.INT64, 40),
-    "long numbers": (long_numbers, Array(Int64), ValueType.INT64, 3),
-    "mixed numbers": (mixed_numbers, Array(Int64), ValueType.STRING, 8),
+    "short strings": (short_strings, 4_000, Array(String), ValueType.INT64, 40),
+    "long numbers": (long_numbers, 1_200, Array(Int64), ValueType.INT64, 3),
+    "mixed numbers": (mixed_numbers, 2_500, Array(Int64), ValueType.STRING, 8),
 }
 
 
 @pytest.fixture(scope="module", params=ROWS)
 def rows(request):
     """Rows of one shape; the types of their values and of their keys; and the least bytes a fact takes."""
-    make, dtype, key_type, least = ROWS[request.param]
+    make, num_users, dtype, key_type, least = ROWS[request.param]
     chance = np.random.default_rng(11)
     users = [
-        user if key_type == ValueType.INT64 else f"customer-{7919 * user:012d}" for user in range(NUM_USERS)
+        user if key_type == ValueType.INT64 else f"customer-{7919 * user:012d}" for user in range(num_users)
     ]
-    frame = pd.DataFrame({"user_id": users, "viewed": make(chance), "event": EVENT})
+    frame = pd.DataFrame({"user_id": users, "viewed": make(chance, num_users), "event": EVENT})
     return frame, dtype, key_type, least
 
 
@@ -80,7 +80,7 @@ def planned(tmp_path_factory, rows):
     store = written(tmp_path_factory.mktemp("plan") / "planned", "{type: sketch, path: sketch}", rows)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(planner, "Grid", lambda: COARSE)  # of this store, which this is not about
-        plan = plan_view(store, "history", max_entities=NUM_SAMPLED)
+        plan = plan_view(store, "history", max_entities=len(rows[0]) // 2)
     num_facts = sum(map(len, rows[0].viewed))
     assert plan.facts.value == num_facts
     return {point.curve: point for point in plan.points}, num_facts
@@ -111,7 +111,7 @@ def test_redis(tmp_path, rows, planned, redis_server):
     port, client = redis_server
     points, num_facts = planned
     written(tmp_path / "redis", f"{{type: redis, connection_string: 'localhost:{port}'}}", rows)
-    assert client.dbsize() == NUM_USERS
+    assert client.dbsize() == len(rows[0])
     # What goes with the rows; the buffers of connections stay.
     with_rows = client.info("memory")["used_memory"]
     client.flushall()

@@ -14,6 +14,7 @@ from feast.repo_config import get_online_config_from_type
 
 import feast_sketch_store
 from feast_sketch_store.online_store import SketchOnlineStore
+from tests.helpers.length import by_length
 
 ROOT = Path(__file__).parents[2]
 SPELLINGS = [
@@ -26,6 +27,12 @@ RESOLVE = (
     "from feast.repo_config import get_online_config_from_type\n"
     "assert 'feast_sketch_store.online_store' not in sys.modules\n"
     "print(get_online_config_from_type('sketch').__name__)\n"
+)
+# The package without what it imports, which takes seconds: of its modules only one matters then.
+BARE_FEAST = (
+    "import importlib.util, sys, types; feast = types.ModuleType('feast')\n"
+    "feast.__path__ = importlib.util.find_spec('feast').submodule_search_locations\n"
+    "sys.modules['feast'] = feast\n"
 )
 
 
@@ -48,9 +55,14 @@ def _imported_by_start(python) -> set[str]:
     return {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
 
 
+@pytest.mark.has_long_form
 def test_this_interpreter_resolves_the_name_untouched():
-    done = _run(sys.executable, "-c", RESOLVE)
-    assert done.stdout.strip() == "SketchOnlineStoreConfig", done.stderr
+    """The short form looks at the table of names; an interpreter of a wheel resolves the name below."""
+    path = "feast_sketch_store.online_store.SketchOnlineStore"
+    look = f"{BARE_FEAST}import feast.repo_config as r; print(r.ONLINE_STORE_CLASS_FOR_TYPE['sketch'])"
+    code, wanted = by_length((look, path), (RESOLVE, "SketchOnlineStoreConfig"))
+    done = _run(sys.executable, "-c", code)
+    assert done.stdout.strip() == wanted, done.stderr
 
 
 def test_a_start_without_feast_imports_two_small_modules():
@@ -58,24 +70,26 @@ def test_a_start_without_feast_imports_two_small_modules():
     assert ours == {"feast_sketch_store", "feast_sketch_store.store_type"}
 
 
+@pytest.mark.has_long_form
 def test_the_class_path_needs_no_hook():
+    """The short form, which has no hook either, finds the module of the class without importing it."""
     code = (
         f"import sys; sys.path += [{sysconfig.get_path('purelib')!r}, {str(ROOT)!r}]\n"
+        f"{by_length(BARE_FEAST, '')}"
         "from feast.repo_config import get_online_config_from_type\n"
         "print([f for f in sys.meta_path if getattr(f, '__module__', '').startswith('feast')])\n"
         "path = 'feast_sketch_store.online_store.SketchOnlineStore'\n"
-        "print(get_online_config_from_type(path).__name__)\n"
     )
+    in_full = "print(get_online_config_from_type(path).__name__)\n"
+    code += by_length("print(importlib.util.find_spec(path.rpartition('.')[0]).name)\n", in_full)
     done = _run(sys.executable, "-S", "-c", code)
-    assert done.stdout.split() == ["[]", "SketchOnlineStoreConfig"], done.stderr
+    found = by_length("feast_sketch_store.online_store", "SketchOnlineStoreConfig")
+    assert done.stdout.split() == ["[]", found], done.stderr
 
 
 def test_registering_twice_changes_nothing():
     code = (
-        # The package without what it imports, which takes seconds: only one of its modules matters here.
-        "import importlib.util, sys, types; feast = types.ModuleType('feast')\n"
-        "feast.__path__ = importlib.util.find_spec('feast').submodule_search_locations\n"
-        "sys.modules['feast'] = feast\n"
+        f"{BARE_FEAST}"
         "from feast_sketch_store import store_type as s; before = list(sys.meta_path)\n"
         "s.register(); assert sys.meta_path == before\n"
         "import feast.repo_config as r; s.register()\n"

@@ -14,6 +14,7 @@ from feast_sketch_store import SketchOnlineStore, SketchReader
 from feast_sketch_store.errors import RowError, SettingsError, SketchStoreError, UnsupportedFeatureError
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.storage.names import SEAL_LOCK
+from tests.helpers.length import by_length
 
 FRANCE = {"country": Value(string_val="FR")}
 
@@ -286,10 +287,11 @@ def test_a_changed_error_rate_serves_the_old_rows_and_holds_from_the_next_seal_o
 # -- drops that others are in the way of -----------------------------------------------------------
 
 
+@pytest.mark.has_long_form
 def test_a_view_can_be_dropped_while_it_is_written(make_harness):
     """Whatever writers do meanwhile: nothing of what was written before a drop comes back."""
     harness = make_harness({"country": String}, seal_min_rows=0)
-    for round_ in range(4):
+    for round_ in range(by_length(2, 10)):
         old, new = range(round_ * 1000, round_ * 1000 + 5), range(round_ * 1000 + 500, round_ * 1000 + 510)
         for user in old:
             harness.write(user, FRANCE)

@@ -692,3 +692,34 @@ def test_threads_that_append_first_know_the_columns_of_others(storage, monkeypat
         log.append(rows("d", x=pa.array(["text"])))
     started[0].join()
     assert names_of(RowLog(storage).read()) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("is_other", [False, True])
+@pytest.mark.parametrize("does", ["drops", "absorbs"])
+def test_what_happens_between_the_two_looks_of_a_read_is_no_damage(storage, log, monkeypatch, is_other, does):
+    """A read looks at the fresh log, then at the table: what was in the one may be in the other, or gone."""
+    known, names = START, ["a"]
+    log.append(rows("a"))
+    if is_other:
+        known, names = log.read().position, []
+        remove_view(storage)
+    other = RowLog(storage)
+    other.append(rows("b"))
+    if not is_other:
+        other.absorb()
+    other.append(rows("c"))
+    looked = Table.state
+
+    def look(self):
+        monkeypatch.undo()
+        state = None if does == "drops" and not is_other else looked(self)
+        if does == "drops":
+            remove_view(storage)
+        else:
+            other.absorb()
+        return state or looked(self)
+
+    monkeypatch.setattr(Table, "state", look)
+    read = log.read(known)
+    assert names_of(read) == ([] if does == "drops" else [*names, "b", "c"])
+    assert read.starts_over is is_other
