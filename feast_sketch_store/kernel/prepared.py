@@ -110,6 +110,15 @@ class PreparedRows(ReadableRows, Protocol):
     def from_number(self, divisor: int) -> None:
         """It is a digit of the numbers of a static function."""
 
+    def clusters(self, *numbers: Any) -> None:
+        """The clusters of rows, by which the symbols of the last feature have their hashes."""
+
+    def trees(self, *arguments: Any) -> None:
+        """The sets of listed rows in count trees."""
+
+    def from_tree(self, number: int, own_ids: Any) -> None:
+        """It is among the sets in trees."""
+
     def from_list(self, *arguments: Any) -> None:
         """It has items with times, or values with counts; or is what stands beside them."""
 
