@@ -90,7 +90,7 @@ class PreparedRows(ReadableRows, Protocol):
     def feature(
         self, tag: bytes, is_collection: bool, wire_type: int, numbers: Any, offsets: Any, data: Any
     ) -> None:
-        """Begin a feature; without one of the next eight the rows do not know it."""
+        """Begin a feature; without one of the next nine the rows do not know it."""
 
     def from_set(self, number: int, own_ids: Any) -> None:
         """It is among the sets."""
