@@ -480,8 +480,10 @@ static int read_rows(const Prepared *stack, const uint64_t *hashes, Py_ssize_t n
     for (Py_ssize_t l = 0; l < stack->num_layers; l++) {
         const Layer *layer = stack->layers + l;
         const Feature *feature = layer->rows->features;
-        if (layer->rows->kind == SHAPED || layer->rows->kind == NUMBERED || feature->form == IN_FILTER) {
-            /* The functions of table.c fetch the windows of the next entity while they read this one. */
+        if (layer->rows->kind == SHAPED || layer->rows->kind == NUMBERED || feature->form == IN_FILTER ||
+            feature->form == IN_TREES) {
+            /* The functions of table.c fetch the windows of the next entity while they read this one, and that of trees.c
+             * needs memory once. */
             if (n > FEW) return REFUSED;
             return read_few(stack, hashes, n, expire_before, ids, indptr + 1, num_found);
         }

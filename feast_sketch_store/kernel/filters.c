@@ -17,7 +17,7 @@ PREPARED_METHOD(shaped) {
         take(call, ".") < 0)
         return NULL;
     int64_t number = number_of_symbols(self->shapes);
-    if (number > 64 * MAX_SHAPE_WORDS || oldest.length != number || newest.length != number) return refuse(DO_NOT_FIT);
+    if (number > 64 * MAX_SHAPE_WORDS || number_of_clusters(self->shapes) || oldest.length != number || newest.length != number) return refuse(DO_NOT_FIT);
     self->oldest = oldest.data;
     self->newest = newest.data;
     self->num_rows = number;
@@ -39,6 +39,17 @@ PREPARED_METHOD(from_filter) {
     Py_RETURN_NONE;
 }
 
+/* clusters(numbers ...): of the last feature, which is in a filter, by row. */
+PREPARED_METHOD(clusters) {
+    Prepared *self = (Prepared *)call->self;
+    Feature *feature = self->num_features ? self->features + self->num_features - 1 : NULL;
+    if (self->kind != LISTED || !feature || feature->form != IN_FILTER) return refuse("no feature was begun");
+    if (take_numbers(call, &feature->clusters) < 0 || take(call, ".") < 0) return NULL;
+    if ((int64_t)feature->clusters.length != self->num_rows) return refuse(DO_NOT_FIT);
+    if (keep(self, call) < 0) return NULL;
+    Py_RETURN_NONE;
+}
+
 /* states(numbers ...): the states of the last feature by row, if what keeps its values does not imply them. */
 PREPARED_METHOD(states) {
     Prepared *self = (Prepared *)call->self;
@@ -53,7 +64,7 @@ PREPARED_METHOD(states) {
 int64_t find_shape(const Prepared *rows, const uint64_t *hash) {
     uint64_t words[MAX_SHAPE_WORDS];
     int64_t num_words = (number_of_symbols(rows->shapes) + 63) / 64, shape = NO_ROW;
-    if (read_symbols(rows->shapes, &rows->shape_blocks, hash, words) < 0) return DAMAGED_INDEX;
+    if (read_symbols(rows->shapes, &rows->shape_blocks, hash, 0, words) < 0) return DAMAGED_INDEX;
     for (int64_t w = 0; w < num_words; w++) {
         if (!words[w]) continue;
         /* The usual way finds out which of several counts. */
@@ -73,8 +84,12 @@ int read_filter(const Place *place, const Feature *feature, Arena *arena, Conten
     if (get_number(&feature->states, (uint64_t)place->row, &state) < 0 || state < MISSING || state > VALUE) return REFUSED;
     content->state = (int)state;
     if (state != VALUE) return 0;
+    int64_t cluster = 0, num_clusters = number_of_clusters(feature->symbols);
+    if (num_clusters && (get_number(&feature->clusters, (uint64_t)place->row, &cluster) < 0 || cluster < 0 ||
+                         cluster >= num_clusters))
+        return REFUSED;
     uint64_t *words = arena_get(arena, (size_t)num_words * sizeof *words);
-    if (!words || read_symbols(feature->symbols, &feature->content_blocks, place->hash, words) < 0) return REFUSED;
+    if (!words || read_symbols(feature->symbols, &feature->content_blocks, place->hash, cluster, words) < 0) return REFUSED;
     for (int64_t w = 0; w < num_words; w++) content->count += POPULATION(words[w]);
     int32_t *ids = arena_get(arena, ((size_t)content->count + 2) * sizeof *ids); /* two more may be overwritten */
     if (!ids) return REFUSED;

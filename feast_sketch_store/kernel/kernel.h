@@ -345,10 +345,11 @@ typedef struct {
 /* Consecutive symbols of a table, which entities have or not. */
 typedef struct Reader SymbolsOfTable;
 
-/* Takes words, num_words, salt, salt, an array that is not used, first_word, num_symbols, num_hashes, firsts and three
- * Nones; NULL with an exception. It is a scratch of the call. */
+/* Takes the arguments that reads of table.c begin with, of no entities; NULL with an exception. It is a scratch of the
+ * call. */
 SymbolsOfTable *take_symbols(Call *call);
 int64_t number_of_symbols(const SymbolsOfTable *symbols);
+int64_t number_of_clusters(const SymbolsOfTable *symbols); /* by which symbols have hashes; 0 if all have the same */
 
 /* Writes up to two ones of a word without a branch that depends on them: most words have no more. Up to two ids after
  * the last one are overwritten. */

@@ -302,7 +302,7 @@ static void release(PyObject *object) {
 }
 
 #define METHOD(NAME) {#NAME, (PyCFunction)(void (*)(void))prepared_##NAME, METH_FASTCALL, NULL},
-static PyMethodDef methods[] = {CONSTRUCTION(METHOD) FILTER_METHODS(METHOD) LIST_METHODS(METHOD) PREPARED_METHODS(METHOD){NULL, NULL, 0, NULL}};
+static PyMethodDef methods[] = {CONSTRUCTION(METHOD) FILTER_METHODS(METHOD) LIST_METHODS(METHOD) TREE_METHODS(METHOD) PREPARED_METHODS(METHOD){NULL, NULL, 0, NULL}};
 
 static PyType_Slot slots[] = {
     {Py_tp_new, (void *)make}, {Py_tp_dealloc, (void *)release}, {Py_tp_methods, methods}, {0, NULL}};

@@ -54,7 +54,7 @@ typedef struct {
 enum { MISSING, IS_NULL, EMPTY, VALUE }; /* states, as in codecs.py */
 
 typedef struct {
-    enum { UNKNOWN, IN_SETS, IN_COLUMN, IN_DIGITS, IN_ROWS, IN_FILTER, IN_LISTS, IN_WEIGHTS, IN_NUMBER } form;
+    enum { UNKNOWN, IN_SETS, IN_COLUMN, IN_DIGITS, IN_ROWS, IN_FILTER, IN_LISTS, IN_WEIGHTS, IN_NUMBER, IN_TREES } form;
     Values values; /* of ids, if the elements are ids */
     uint8_t tag[8];
     Py_ssize_t tag_size;
@@ -81,6 +81,7 @@ typedef struct {
     int64_t num_ids;
     /* in a filter, whose blocks are those of the content */
     SymbolsOfTable *symbols;
+    Numbers clusters; /* of rows */
     /* in lists, of which blocks of the codes are those of the content: ids with a tick each, or the number of a count */
     ListCode code;
     uint64_t num_code_bits;
@@ -138,6 +139,12 @@ struct Prepared {
     Py_ssize_t last_set; /* that is wanted; -1 if there is none */
     Feature *features;
     Py_ssize_t num_features;
+    /* sets in count trees, of listed rows */
+    struct Trees *trees;
+    const uint64_t *tree_words;
+    uint64_t num_tree_words, num_tree_bits;
+    Blocks tree_blocks;
+    CheckedAscending tree_starts;
     /* a stack */
     Layer *layers;
     Py_ssize_t num_layers;
@@ -245,11 +252,14 @@ int read_filter(const Place *place, const Feature *feature, Arena *arena, Conten
 /* The items of a list, or the values with their counts, or what stands beside them; 0 or REFUSED */
 int read_items(const Place *place, const Feature *feature, Arena *arena, Content *content);
 
+int read_tree(const Place *place, const Feature *feature, Arena *arena, Content *content);
+
 /* Makes ids ascending and distinct: how many there are. */
 int64_t distinct(int32_t *ids, int64_t count);
 
-/* Which symbols an entity has: bits of words; 0, or REFUSED if a block was not checked. */
-int read_symbols(const SymbolsOfTable *symbols, const Blocks *blocks, const uint64_t *hash, uint64_t *answers);
+/* Which symbols an entity of a cluster, or of any, has: bits of words; 0, or REFUSED if a block was not checked. */
+int read_symbols(const SymbolsOfTable *symbols, const Blocks *blocks, const uint64_t *hash, int64_t cluster,
+                 uint64_t *answers);
 
 /* 0 or REFUSED */
 int read_content(Place *place, const Feature *feature, Arena *arena, Content *content);
@@ -287,7 +297,9 @@ static inline PyObject *absent(Arena *arena) {
     arena_init(&arena);                                                                              \
     int status = ask((Prepared *)call->self, hash, expire_before, &arena, &place, &content)
 
-#define FILTER_METHODS(DO) DO(shaped) DO(from_filter) DO(states) DO(numbered) DO(from_number)
+#define FILTER_METHODS(DO) DO(shaped) DO(from_filter) DO(clusters) DO(states) DO(numbered) DO(from_number)
+
+#define TREE_METHODS(DO) DO(trees) DO(from_tree)
 
 #define LIST_METHODS(DO) DO(from_list) DO(from_weights) DO(limits) DO(items)
 
@@ -299,6 +311,7 @@ static inline PyObject *absent(Arena *arena) {
 PREPARED_METHODS(DECLARE_METHOD)
 FILTER_METHODS(DECLARE_METHOD)
 LIST_METHODS(DECLARE_METHOD)
+TREE_METHODS(DECLARE_METHOD)
 
 /* As KERNEL_FUNCTION; the body has `self` as well. */
 #define PREPARED_METHOD(NAME)                                                                        \

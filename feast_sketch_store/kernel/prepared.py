@@ -90,7 +90,7 @@ class PreparedRows(ReadableRows, Protocol):
     def feature(
         self, tag: bytes, is_collection: bool, wire_type: int, numbers: Any, offsets: Any, data: Any
     ) -> None:
-        """Begin a feature; without one of the next eight the rows do not know it."""
+        """Begin a feature; without one of the next nine the rows do not know it."""
 
     def from_set(self, number: int, own_ids: Any) -> None:
         """It is among the sets."""
@@ -109,6 +109,15 @@ class PreparedRows(ReadableRows, Protocol):
 
     def from_number(self, divisor: int) -> None:
         """It is a digit of the numbers of a static function."""
+
+    def clusters(self, *numbers: Any) -> None:
+        """The clusters of rows, by which the symbols of the last feature have their hashes."""
+
+    def trees(self, *arguments: Any) -> None:
+        """The sets of listed rows in count trees."""
+
+    def from_tree(self, number: int, own_ids: Any) -> None:
+        """It is among the sets in trees."""
 
     def from_list(self, *arguments: Any) -> None:
         """It has items with times, or values with counts; or is what stands beside them."""

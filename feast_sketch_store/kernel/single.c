@@ -332,6 +332,7 @@ int read_content(Place *place, const Feature *feature, Arena *arena, Content *co
     case IN_DIGITS: return read_digits(place, feature, arena, content);
     case IN_ROWS: return read_exact(place, feature, content);
     case IN_FILTER: return read_filter(place, feature, arena, content);
+    case IN_TREES: return read_tree(place, feature, arena, content);
     case IN_LISTS: return read_items(place, feature, arena, content);
     case IN_WEIGHTS: return read_exact(place, feature, content);
     case IN_NUMBER: return read_digit(place, feature, arena, content);

@@ -132,6 +132,7 @@ typedef struct Reader {
     const int32_t *clusters; /* of each entity */
     const int64_t *ends;     /* of groups, the hash after the last one */
     int num_groups;
+    int64_t num_clusters; /* that there are masks of */
     const uint8_t *wanted; /* whether an entity is to be answered; NULL if all are */
     uint64_t last_word;    /* masks the bits after the last symbol */
     Windows windows[2];
@@ -226,6 +227,7 @@ static int take_masks(Reader *reader, Call *call) {
     for (Py_ssize_t i = 0; fits && i < clusters.length; i++) fits = cluster[i] >= 0 && cluster[i] < masks.length / stride;
     if (!fits) refuse("the masks do not fit the symbols");
     reader->clusters = cluster;
+    reader->num_clusters = fits ? masks.length / stride : 0;
     reader->ends = end;
     reader->num_groups = (int)ends.length;
     return fits;
@@ -267,21 +269,23 @@ static int take_reader(Reader *reader, Call *call) {
 
 SymbolsOfTable *take_symbols(Call *call) {
     Reader *reader = scratch(call, sizeof *reader);
-    if (!reader || take_reader(reader, call) < 0) return NULL;
-    if (!reader->masks) return reader;
-    refuse("the cluster of an entity is not known here");
-    return NULL;
+    return reader && take_reader(reader, call) == 0 ? reader : NULL;
 }
 
 int64_t number_of_symbols(const SymbolsOfTable *symbols) { return symbols->num_symbols; }
 
-int read_symbols(const SymbolsOfTable *symbols, const Blocks *blocks, const uint64_t *hash, uint64_t *answers) {
+int64_t number_of_clusters(const SymbolsOfTable *symbols) { return symbols->masks ? symbols->num_clusters : 0; }
+
+int read_symbols(const SymbolsOfTable *symbols, const Blocks *blocks, const uint64_t *hash, int64_t cluster,
+                 uint64_t *answers) {
+    const uint64_t *masks = symbols->masks;
+    if (masks) masks += cluster * (symbols->num_groups - 1) * symbols->num_words;
     Windows windows;
     place_windows(symbols->num_words_of_table, symbols->salt, hash, symbols->first_word, symbols->num_hashes, &windows);
     for (int j = 0; j < symbols->num_hashes; j++)
         if (!are_checked(blocks, windows.starts[j], windows.starts[j] + (uint64_t)symbols->num_words - 1)) return REFUSED;
     prefetch_windows(symbols->words, &windows, symbols->num_hashes, symbols->num_words);
-    read_windows(symbols, &windows, NULL, answers);
+    read_windows(symbols, &windows, masks, answers);
     return 0;
 }
 

@@ -1,6 +1,6 @@
 /* Sets of ids in count trees, by an arithmetic coder; succinct/count_tree.py has the model. */
 
-#include "kernel.h"
+#include "prepared.h"
 
 #define NUM_NODES 330 /* shares by concentrations */
 #define MOST_TOLD 16 /* each count up to this one has a table of splits */
@@ -28,12 +28,13 @@ typedef struct {
     int is_dependent;
 } Tree;
 
-typedef struct {
+struct Trees {
     Tree *of;
     Py_ssize_t number;
     size_t room;
     const uint16_t *small, *large;
-} Trees;
+};
+typedef struct Trees Trees;
 
 /* The distinct ids of a row that were seen, ascending, with 1 for each that the set right before has, plus 2 if an
  * earlier one has it. */
@@ -80,12 +81,18 @@ static int take_trees(Call *call, Trees *trees) {
     return 0;
 }
 
-static int take_union(Call *call, const Trees *trees, Union *seen) {
-    char *memory = scratch(call, (trees->room + 1) * (2 * sizeof(int32_t) + 1));
-    if (!memory) return -1;
-    seen->ids = (int32_t *)memory;
+static size_t room_for_union(const Trees *trees) { return (trees->room + 1) * (2 * sizeof(int32_t) + 1); }
+
+static void init_union(Union *seen, const Trees *trees, void *memory) {
+    seen->ids = memory;
     seen->others = seen->ids + trees->room;
     seen->marks = (uint8_t *)(seen->others + trees->room);
+}
+
+static int take_union(Call *call, const Trees *trees, Union *seen) {
+    void *memory = scratch(call, room_for_union(trees));
+    if (!memory) return -1;
+    init_union(seen, trees, memory);
     return 0;
 }
 
@@ -460,6 +467,13 @@ static int decode_row(Decoder *coder, const Trees *trees, Py_ssize_t last, Union
     return 0;
 }
 
+static Decoder begin_row(const uint64_t *words, uint64_t num_bits, uint64_t start) {
+    Decoder coder = {words, start, num_bits + 32, 0, 0xFFFFFFFF, 0};
+    coder.value = (uint32_t)(next_bits(&coder) >> 32);
+    coder.bit += 32;
+    return coder;
+}
+
 /* read_trees(parameters, symbol_starts, mass, nodes, classes, sizes, contexts, small, large, words, num_bits, *starts,
  *            rows, feature, own_ids, begin, headers, indptr, ids) -> rows done
  *
@@ -490,9 +504,7 @@ KERNEL_FUNCTION(read_trees) {
         if (ends[i] + num_symbols > ids.length) return PyLong_FromSsize_t(i);
         uint64_t start = get_ascending(&starts, number[i]);
         if (start > (uint64_t)num_bits) return refuse("a set cannot be read");
-        Decoder coder = {words.data, start, (uint64_t)num_bits + 32, 0, 0xFFFFFFFF, 0};
-        coder.value = (uint32_t)(next_bits(&coder) >> 32);
-        coder.bit += 32;
+        Decoder coder = begin_row(words.data, (uint64_t)num_bits, start);
         int64_t size = 0;
         int failed = decode_row(&coder, &trees, feature, &seen, id + ends[i], (int32_t *)headers.data + i, &size);
         for (int64_t k = ends[i]; !failed && own_ids.data && k < ends[i] + size; k++) {
@@ -503,4 +515,73 @@ KERNEL_FUNCTION(read_trees) {
         ends[i + 1] = ends[i] + size;
     }
     return PyLong_FromSsize_t(m);
+}
+
+/* -- reads of one entity ------------------------------------------------------------------------------- */
+
+/* trees(parameters, symbol_starts, mass, nodes, classes, sizes, contexts, small, large, words, num_bits, unchecked,
+ *       block_words, starts ...): the sets of listed rows in count trees */
+PREPARED_METHOD(trees) {
+    Prepared *self = (Prepared *)call->self;
+    Array words;
+    Py_ssize_t num_bits;
+    if (self->kind != LISTED || self->trees) return refuse("there are no rows for the sets");
+    Trees *trees = scratch(call, sizeof *trees);
+    if (!trees || take_trees(call, trees) < 0 || take(call, "8n", &words, &num_bits) < 0 ||
+        take_blocks(call, &self->tree_blocks) < 0 || take_checked(call, &self->tree_starts, 0) < 0 ||
+        take(call, ".") < 0)
+        return NULL;
+    if (num_bits < 0 || words.length < num_bits / 64 + 3 || self->tree_starts.numbers.length != self->num_rows)
+        return refuse(DO_NOT_FIT);
+    self->tree_words = words.data;
+    self->num_tree_words = (uint64_t)words.length;
+    self->num_tree_bits = (uint64_t)num_bits;
+    if (keep(self, call) < 0) return NULL;
+    self->trees = trees;
+    Py_RETURN_NONE;
+}
+
+/* from_tree(number, own_ids): it is among the sets in trees. */
+PREPARED_METHOD(from_tree) {
+    Prepared *self = (Prepared *)call->self;
+    Feature *feature = begun(self, LISTED);
+    Array own_ids;
+    if (!feature || take(call, "n4?.", &feature->number, &own_ids) < 0) return NULL;
+    if (!self->trees || feature->number < 0 || feature->number >= self->trees->number ||
+        (own_ids.data && own_ids.length != self->trees->of[feature->number].num_symbols))
+        return refuse(DO_NOT_FIT);
+    feature->own_ids = own_ids.data;
+    if (keep(self, call) < 0) return NULL;
+    feature->form = IN_TREES;
+    Py_RETURN_NONE;
+}
+
+/* Whether the words of a row were checked; a decoder is up to 32 bits ahead, and reads the word after those. */
+static int are_codes_checked(const Prepared *rows, int64_t row, uint64_t start) {
+    uint64_t stop = rows->num_tree_bits;
+    if (!rows->tree_blocks.unchecked) return 1;
+    if (row + 1 < rows->num_rows) stop = get_checked(&rows->tree_starts, row + 1);
+    if (start > stop || stop > rows->num_tree_bits) return 0;
+    uint64_t last = ((stop + 32) >> 6) + 1;
+    return are_checked(&rows->tree_blocks, start >> 6, last < rows->num_tree_words ? last : rows->num_tree_words - 1);
+}
+
+int read_tree(const Place *place, const Feature *feature, Arena *arena, Content *content) {
+    const Prepared *rows = place->layer->rows;
+    const Trees *trees = rows->trees;
+    const Tree *tree = trees->of + feature->number;
+    uint64_t start = get_checked(&rows->tree_starts, place->row);
+    if (start > rows->num_tree_bits || !are_codes_checked(rows, place->row, start)) return REFUSED;
+    Union seen;
+    void *memory = arena_get(arena, room_for_union(trees));
+    int32_t header, *ids = arena_get(arena, (size_t)tree->num_symbols * sizeof *ids);
+    if (!memory || !ids) return REFUSED;
+    init_union(&seen, trees, memory);
+    Decoder coder = begin_row(rows->tree_words, rows->num_tree_bits, start);
+    if (decode_row(&coder, trees, feature->number, &seen, ids, &header, &content->count) < 0) return REFUSED;
+    for (int64_t i = 0; feature->own_ids && i < content->count; i++)
+        if ((ids[i] = feature->own_ids[ids[i]]) < 0) return REFUSED;
+    content->state = header < tree->no_set ? header : content->count ? VALUE : EMPTY;
+    content->ids = ids;
+    return 0;
 }

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from feast_sketch_store.kernel import MAX_NUM_HASHES
+from feast_sketch_store.kernel import MAX_NUM_HASHES, PreparedRows
 from feast_sketch_store.rows.codecs import VALUE, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import EncodedFeature
@@ -65,6 +65,7 @@ from feast_sketch_store.structures.parts import (
     report_of,
     salt_from,
 )
+from feast_sketch_store.structures.prepared import begin_feature
 from feast_sketch_store.structures.symbols import words_for
 from feast_sketch_store.structures.table import TOLERANCE
 from feast_sketch_store.succinct import (
@@ -159,6 +160,17 @@ class ClusteredFeature(SealedFeature):
         asked = self.asked(_checked_clusters(self.clusters.take(found.rows), len(self.shares)))
         states = found.states[self.codec.feature]
         return FilterAnswer(self.decoder, states, self.filter, asked, found.entity_hashes)
+
+    def prepare(self, rows: PreparedRows) -> bool:
+        """See `SealedFeature.prepare`."""
+        if not self.num_values:
+            return False
+        begin_feature(rows, self.codec, self.vocabulary)
+        asked = self.asked(np.zeros(0, np.int64))
+        rows.from_filter(*self.filter.arguments(asked))
+        if asked.masks is not None:
+            rows.clusters(*self.clusters.arguments)
+        return True
 
     def shown(self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64]) -> Answer:
         """See `SealedFeature.shown`; false values are those of the clusters that the rows fit best."""

@@ -34,6 +34,7 @@ from feast_sketch_store.structures.parts import (
     report_of,
     words_of_codes,
 )
+from feast_sketch_store.structures.prepared import begin_feature
 from feast_sketch_store.structures.set_columns import SetColumns, SetFeature, known_from, of_each
 from feast_sketch_store.structures.shared_values import NO_SET, Chain, find_chains, headers_of
 from feast_sketch_store.succinct import PackedInts
@@ -68,8 +69,10 @@ class CompactFeature(SetFeature):
     structure = COMPACT_SETS
 
     def prepare(self, rows: PreparedRows) -> bool:
-        """See `SealedFeature.prepare`; the kernel reads them in batches only."""
-        return False
+        """See `SealedFeature.prepare`."""
+        begin_feature(rows, self.codec, self.vocabulary)
+        rows.from_tree(self.number, self.own_ids)
+        return True
 
 
 @dataclass(frozen=True)
@@ -114,6 +117,7 @@ class CompactSets(SetColumns):
 
     def prepare(self, rows: PreparedRows) -> None:
         """See `Structure.prepare`."""
+        rows.trees(*self.sets.arguments)
 
     def to_snapshot(self) -> Described:
         """See `Structure.to_snapshot`."""

@@ -32,7 +32,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +41,7 @@ from feast_sketch_store import kernel
 from feast_sketch_store.kernel import TreeCodes
 from feast_sketch_store.kernel.reference_trees import NUM_CONTEXTS, NUM_SIZES, bucket_of
 from feast_sketch_store.succinct.elias_fano import EliasFano
-from feast_sketch_store.succinct.packed import Check
+from feast_sketch_store.succinct.packed import Check, unchecked
 from feast_sketch_store.succinct.timed_lists import bit_lengths
 from feast_sketch_store.succinct.tree_tables import (
     BOUNDS,
@@ -281,6 +281,11 @@ class CountTrees:
     def joint_codes(self) -> TreeCodes:
         """The codes as the kernel takes them."""
         return _joint(self.codes)
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """The sets as the compiled kernel takes them for reads of one row; see `PreparedRows`."""
+        return *self.joint_codes, self.words, self.num_bits, *unchecked(self.check), *self.starts.arguments
 
     def _check_rows(self, rows: NDArray[np.int64]) -> None:
         """Check the words of rows, and where they begin; they end where the next one begins."""

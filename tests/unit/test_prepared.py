@@ -88,17 +88,18 @@ def row(user, random, moment):
     return key(user), values, moment + timedelta(seconds=int(random.integers(0, 50))), None
 
 
-def make_view(folder):
-    goal = Goal("error_rate", 1e-6, "sets")
+def make_view(folder, structure="sets"):
+    goal = Goal("error_rate", 1e-6, structure)
     features = {name: FeatureSettings(codec, goal, 10**6) for name, codec in CODECS.items()}
     settings = ViewSettings("users", 1e-9, features, join_keys={"user": "int64_val"})
     return View(LocalStorage(folder), settings)
 
 
-@pytest.fixture(scope="module", params=["unsealed", "sealed", "both"])
+@pytest.fixture(scope="module", params=["unsealed", "sealed", "both", "in trees"])
 def view(request, tmp_path_factory):
     random = np.random.default_rng(7)
-    view = make_view(tmp_path_factory.mktemp("view"))
+    structure = "compact_sets" if request.param == "in trees" else "sets"
+    view = make_view(tmp_path_factory.mktemp("view"), structure)
     view.write([row(user, random, FIRST) for user in range(NUM_ROWS)])
     if request.param != "unsealed":
         view.seal()
@@ -212,14 +213,16 @@ def test_ids_scores_and_candidates_are_the_same(state, feature):
 
 
 @needs_compiled
-def test_blocks_are_checked_before_they_are_read(tmp_path):
+@pytest.mark.parametrize("structure", ["sets", "compact_sets"])
+def test_blocks_are_checked_before_they_are_read(tmp_path, structure):
     """What was not checked yet is left to the usual way, after which the prepared rows answer."""
     random = np.random.default_rng(3)
-    view = make_view(tmp_path)
+    view = make_view(tmp_path, structure)
     view.write([row(user, random, FIRST) for user in range(20)])
     view.seal()
-    opened = make_view(tmp_path)
+    opened = make_view(tmp_path, structure)
     opened.refresh()
+    assert opened.current().sealed.layers[0].features["viewed"].structure == structure
     rows, entity_hash = opened.current().prepared(FEATURES), single.hash_entity_key(key(3))
     assert rows.row(entity_hash, NO_TIMESTAMP) is None
     ((_, wanted, _),) = slow_rows(opened.current(), [3], FEATURES)

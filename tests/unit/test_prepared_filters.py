@@ -24,6 +24,7 @@ FIRST = datetime(2026, 3, 1, tzinfo=UTC)
 SETS, SCALARS = ("viewed", "tags"), ("country",)
 FEATURES = (*SETS, *SCALARS, "score", "nothing")
 USERS = range(-20, 2 * NUM_ROWS)
+LEARNED = "learned_bloom"
 NO_MASKS = (None, None, None, None)  # nor first symbols of hashes
 
 pytestmark = pytest.mark.skipif(not kernel.IS_COMPILED, reason="the kernel is not compiled")
@@ -52,15 +53,23 @@ def rows_of(users, random, is_listed, moment):
     return rows
 
 
-@pytest.fixture(scope="module", params=["shaped", "shaped and unsealed", "listed", "weighted", "opened"])
+@pytest.fixture(
+    scope="module", params=["shaped", "shaped and unsealed", "listed", "weighted", "opened", "clustered"]
+)
 def state(request, tmp_path_factory):
     random, folder = np.random.default_rng(7), tmp_path_factory.mktemp("view")
-    is_listed = request.param == "listed"
+    is_listed = request.param in ("listed", "clustered")
     goal = Goal("error_rate", 0.02, "bloom")
-    weighted = Goal("noise_ratio", 1.5, "weighted_bloom") if request.param == "weighted" else goal
+    own = {
+        "weighted": Goal("noise_ratio", 1.5, "weighted_bloom"),
+        "clustered": Goal("noise_ratio", 1.5, LEARNED),
+    }
+    weighted, others = own.get(request.param, goal), goal
+    if request.param == "clustered":
+        others = Goal("noise_ratio", 1.5, "sandwiched_bloom")
     features = {
         "viewed": FeatureSettings(FeatureCodec("viewed", "int64_set_val"), weighted, 10**6),
-        "tags": FeatureSettings(FeatureCodec("tags", "string_set_val"), goal, 10**6),
+        "tags": FeatureSettings(FeatureCodec("tags", "string_set_val"), others, 10**6),
         "country": FeatureSettings(FeatureCodec("country", "string_val"), 0.02, 10**6),
     }
     if is_listed:
@@ -70,7 +79,11 @@ def state(request, tmp_path_factory):
     view.write(rows_of(range(NUM_ROWS), random, is_listed, FIRST))
     view.seal()
     (layer,) = view.current().sealed.layers
-    assert {layer.features[name].structure for name in SETS} <= {"bloom", "weighted_bloom"}
+    structures = {"bloom", "weighted_bloom"}
+    if request.param == "clustered":
+        structures = {LEARNED, "sandwiched_bloom"}
+        assert any(len(layer.features[name].hashes) > 1 for name in SETS)
+    assert {layer.features[name].structure for name in SETS} <= structures
     assert (layer.presence.num_listed is None) is not is_listed
     if request.param == "shaped and unsealed":
         later = FIRST + timedelta(days=3)
