@@ -283,7 +283,7 @@ def vacuum(store: FeatureStore, view: str, orphan_age: timedelta = timedelta(day
     online_store, table = _resolve(store, view)
     opened = online_store.writer(store.config, table)
     storage = online_store.storage(store.config, table)
-    return opened.vacuum(orphan_age.total_seconds()) + remove_former(storage, opened.shard_map)
+    return opened.vacuum(orphan_age.total_seconds()) + remove_former(storage)
 
 
 def verify(

@@ -121,8 +121,12 @@ def former_files(storage: Storage, shard_map: ShardMap) -> list[str]:
     )
 
 
-def remove_former(storage: Storage, shard_map: ShardMap) -> int:
-    """Remove what a view had before its rows were divided anew: the number of files."""
+def remove_former(storage: Storage) -> int:
+    """Remove what a view had before its rows were divided anew: the number of files; none while they are."""
+    # As it is now: what another process has divided since this one opened the view is not former.
+    shard_map = ShardMap.read(storage) or ShardMap()
+    if shard_map.is_moving:
+        return 0
     names = former_files(storage, shard_map)
     for folder in sorted({name.partition("/")[0] + "/" for name in names}):
         storage.within(folder).delete_all()

@@ -21,6 +21,7 @@ from feast_sketch_store.errors import (
     VocabularyOverflowError,
 )
 from feast_sketch_store.layers import Goal
+from feast_sketch_store.operations.resharding import remove_former
 from feast_sketch_store.row_log import RowLog
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import deletions
@@ -316,6 +317,18 @@ def test_a_view_that_was_dropped_elsewhere_gets_its_shards_again(make_view):
     view.write([row(2)])
     assert ShardMap.read(view.storage) == view.shard_map
     assert make_view(2).stats().unsealed_rows == 1
+
+
+@pytest.mark.parametrize(("is_moving", "left"), [(False, ["shards-1"]), (True, ["shards-0", "shards-1"])])
+def test_only_shards_that_are_not_those_of_now_are_former(tmp_path, is_moving, left):
+    """A process that opened the view before its rows were divided anew vacuums it."""
+    storage = LocalStorage(tmp_path)
+    for folder in ("shards-0", "shards-1"):
+        storage.replace(f"{folder}/00/fresh/lock", b"")
+    now = ShardMap(2, "shards-0/" if is_moving else "shards-1/", is_moving)
+    storage.replace("shards.json", now.encode())
+    assert remove_former(storage) == (0 if is_moving else 1)
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == left
 
 
 def test_a_limit_counts_the_values_of_all_shards(make_view, monkeypatch):
