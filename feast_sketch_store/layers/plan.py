@@ -120,7 +120,7 @@ class LayerPlan:
 
         They do where the codec of all features is left to the store, and no list of rows is needed.
         """
-        is_free = self._scalar_facts.keys() == self.features.keys() <= self.budget.may_be_columns
+        is_free = self.features.keys() <= {*self._scalars} & self.budget.may_be_columns
         if not is_free or self._kept or self.budget.lists_rows or not len(self.keys) or self._not_static:
             return False
         vocabularies = sum(feature.vocabulary.packed_bytes for feature in self.features.values())
@@ -182,20 +182,24 @@ class LayerPlan:
     def _scalar_facts(self) -> dict[str, FactClass]:
         """Of the scalars in a filter: a read errs if any of the other values is a false positive."""
         facts = {}
-        for name, feature in self.features.items():
-            if not feature.codec.is_exact and not feature.codec.is_collection:
-                rate = self.budget.targets[name]
-                assert isinstance(rate, float)
-                facts[name] = FactClass(feature.num_facts, rate / max(1, len(feature.vocabulary) - 1))
+        for name in self._scalars:
+            feature, rate = self.features[name], self.budget.targets[name]
+            assert isinstance(rate, float)
+            facts[name] = FactClass(feature.num_facts, rate / max(1, len(feature.vocabulary) - 1))
         return facts
+
+    @cached_property
+    def _scalars(self) -> list[str]:
+        """The features that are neither exact nor collections."""
+        codecs = {name: feature.codec for name, feature in self.features.items()}
+        return [name for name, codec in codecs.items() if not codec.is_exact and not codec.is_collection]
 
     @cached_property
     def _together(self) -> dict[str, float]:
         """Of the scalars that are smaller together than in columns of their own: the bytes of each."""
         sizes = {}
-        for name, feature in self.features.items():
-            if feature.codec.is_exact or feature.codec.is_collection:
-                continue
+        for name in self._scalars:
+            feature = self.features[name]
             size = scalar_bytes(feature.vocabulary, feature.states)
             if size < feature.column_bytes:
                 sizes[name] = size
@@ -239,9 +243,7 @@ class LayerPlan:
     @property
     def _columns_bytes(self) -> float:
         """Bytes of the scalars and the timestamps of listed rows."""
-        columns = sum(
-            self._together.get(name, self.features[name].column_bytes) for name in self._scalar_facts
-        )
+        columns = sum(self._together.get(name, self.features[name].column_bytes) for name in self._scalars)
         return columns + timestamps_bytes(len(self.keys), self.bounds[:, 0])
 
 
