@@ -2,9 +2,9 @@
 
 The first table writes the same Arrow batches by what tasks of Feast's Spark engine run, and by those of
 `SketchSparkEngine`, in turns. The second fills a view from Arrow and seals it once, each size in a process of
-its own. Times are of the processor, so that they hold on a machine that others use. Memory is the peak of
-what a seal allocates beyond what the process had before; mapped files, which the system may drop, do not
-count.
+its own: in a local folder, and in a bucket of SeaweedFS if `weed` is on the PATH. Times are of the processor,
+so that they hold on a machine that others use. Memory is the peak of what a seal allocates beyond what the
+process had before; mapped files, which the system may drop, do not count.
 """
 
 import datetime
@@ -12,6 +12,7 @@ import itertools
 import json
 import re
 import resource
+import shutil
 import subprocess
 import sys
 import threading
@@ -31,6 +32,7 @@ from stores import UserRows, set_up_of, sketch, temporary_folder
 
 from feast_sketch_store.rows.arrow_rows import from_columns
 from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.structures.goals import Goal
 from feast_sketch_store.view.opening import open_view
@@ -45,20 +47,21 @@ CODEC = FeatureCodec("viewed", "int64_set_val")
 GOAL = Goal("noise_ratio", 0.1)  # the default of the option error_rate, which makes sets here
 WATCH_SECONDS = 0.005
 SHARDS = (1, 16)
+FOLDER, BUCKET = "folder", "SeaweedFS"
+PLACES = (FOLDER, *([BUCKET] if shutil.which("weed") else []))
 
 
 def run(*, quick: bool, long: bool = False) -> None:
     _compare_tasks(20_000 if quick else 100_000, 1 if quick else 3)
     sizes = [100_000, 1_000_000] if quick else [100_000, 1_000_000, 10_000_000]
     print_set_up(
-        f"{FACTS_PER_ENTITY} of {VOCABULARY:,} values per entity, Set(Int64), in sets; a local folder",
-        "numpy",
-        "pyarrow",
+        f"{FACTS_PER_ENTITY} of {VOCABULARY:,} values per entity, Set(Int64), in sets", "numpy", "pyarrow"
     )
     lines = []
-    for num_facts, shards in itertools.product([*sizes, *([100_000_000] if long else [])], SHARDS):
-        with temporary_folder() as folder:
-            arguments = [str(folder), str(num_facts // FACTS_PER_ENTITY), str(shards)]
+    sizes += [100_000_000] if long else []
+    for place, num_facts, shards in itertools.product(PLACES, sizes, SHARDS):
+        with _place(place) as url:
+            arguments = [json.dumps(url), str(num_facts // FACTS_PER_ENTITY), str(shards)]
             done = subprocess.run(
                 [sys.executable, "-W", "ignore", __file__, *arguments],
                 capture_output=True,
@@ -68,9 +71,10 @@ def run(*, quick: bool, long: bool = False) -> None:
         found: dict[str, float] = json.loads(done.stdout)
         per_fact = [found[name] / num_facts for name in ("memory", "log", "base", "order")]
         cpu = [found[name] / num_facts * 1e6 for name in ("fill", "seal")]
-        lines.append([f"{num_facts:,}", str(shards), *map(number, cpu), *map(number, per_fact)])
+        lines.append([place, f"{num_facts:,}", str(shards), *map(number, cpu), *map(number, per_fact)])
     print_table(
         [
+            "place",
             "facts",
             "shards",
             "fill, s of CPU a million",
@@ -82,6 +86,20 @@ def run(*, quick: bool, long: bool = False) -> None:
         ],
         lines,
     )
+
+
+@contextmanager
+def _place(name: str) -> Iterator[dict[str, Any]]:
+    """An empty place for a view: a local folder, or a bucket of a server on this host."""
+    if name == FOLDER:
+        with temporary_folder() as folder:
+            yield {"path": str(folder / "view")}
+    else:
+        sys.path.insert(0, str(Path(__file__).parents[2]))
+        from tests.helpers.object_servers import weed
+
+        with weed() as server:
+            yield {"path": f"{server.bucket()}/view", "options": server.options}
 
 
 def _compare_tasks(num_users: int, rounds: int) -> None:
@@ -150,10 +168,18 @@ def watched(found: dict[str, Any]) -> Iterator[None]:
     watcher.join()
 
 
-def _fill_and_seal(folder: Path, num_users: int, num_shards: int) -> None:
+def _storage_of(place: dict[str, Any]) -> Storage:
+    if "options" not in place:
+        return LocalStorage(Path(place["path"]))
+    from feast_sketch_store.storage.buckets import open_bucket
+
+    return open_bucket(place["path"], place["options"])
+
+
+def _fill_and_seal(place: dict[str, Any], num_users: int, num_shards: int) -> None:
     features = {"viewed": FeatureSettings(CODEC, GOAL, 10**6)}
     settings = ViewSettings("history", 1e-5, features, num_shards=num_shards)
-    view: Any = open_view(LocalStorage(folder / "view"), settings, SealPolicy(by_job=True))
+    view: Any = open_view(_storage_of(place), settings, SealPolicy(by_job=True))
     fill = 0.0
     files: list[Any] = []
     for table in _tables(num_users):
@@ -177,4 +203,4 @@ def _fill_and_seal(folder: Path, num_users: int, num_shards: int) -> None:
 
 
 if __name__ == "__main__":
-    _fill_and_seal(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    _fill_and_seal(json.loads(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

@@ -34,6 +34,7 @@ from stores import temporary_folder
 VALUES = 10  # of a user ...
 VOCABULARY = 10_000  # ... of so many
 FILES = 8
+WARM_UP = 2_000  # users of a fill that is not counted
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 FEASTS, OURS = "spark.engine", "feast_sketch_store.engines.SketchSparkEngine"
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -49,17 +50,23 @@ class Taken(NamedTuple):
 def run(*, quick: bool, long: bool = False) -> None:
     num_users = 20_000 if quick else 1_000_000 if long else 200_000
     with temporary_folder() as folder, spark_session() as session:
-        source = folder / "rows"
+        source, few = folder / "rows", folder / "few rows"
         write_rows(source, num_users)
+        write_rows(few, WARM_UP)
         print_set_up(
             f"{num_users:,} users with {VALUES} of {VOCABULARY:,} values, {FILES} Parquet files, local[2]",
             "feast",
             "pyspark",
             "pyarrow",
         )
+        rounds = 1 if quick or long else 2
+        for engine in (FEASTS, OURS):
+            _fill(engine, folder, few, WARM_UP)()
         fills = {engine: _fill(engine, folder, source, num_users) for engine in (FEASTS, OURS)}
-        _print(_in_turns(fills, 1 if quick else 2), "fill and seal by")
-        _print(_in_turns(_parts(session, source), 1 if quick else 2), "Spark alone")
+        _print(_in_turns(fills, rounds), "fill and seal by")
+        for step in _parts(session, few).values():
+            step()
+        _print(_in_turns(_parts(session, source), rounds), "Spark alone")
 
 
 def write_rows(folder: Path, num_users: int) -> None:
@@ -216,14 +223,11 @@ def _parts(session: Any, source: Path) -> dict[str, Callable[[], None]]:
 
 
 def _in_turns(sides: dict[str, Callable[[], None]], rounds: int) -> dict[str, list[Taken]]:
-    """What each side takes, after a turn in which all of them warm up."""
+    """What each side takes."""
     samples: dict[str, list[Taken]] = {side: [] for side in sides}
-    for turn in range(-1, rounds):
+    for _ in range(rounds):
         for side, step in sides.items():
-            taken = timed(step)
-            print(f"<!-- {side}: {taken.wall:.1f} s, {taken.cpu:.1f} s of CPU -->", flush=True)
-            if turn >= 0:
-                samples[side].append(taken)
+            samples[side].append(timed(step))
     return samples
 
 

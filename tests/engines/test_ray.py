@@ -41,6 +41,16 @@ def test_a_view_is_filled(ray_repository, engine):
     repository.check()
 
 
+@pytest.mark.parametrize("engine", [FEASTS, OWN], ids=["feasts", "own"])
+def test_a_bucket_is_filled(ray_repository, object_server, engine):
+    pytest.importorskip("obstore")
+    server = object_server("moto")
+    options = {"path": f"{server.bucket()}/features", "storage_options": server.options}
+    repository = ray_repository(engine, num_users=200, **options)
+    repository.materialize()
+    repository.check()
+
+
 def test_a_job_loses_no_row_with_its_worker(ray_repository, monkeypatch, tmp_path):
     repository = ray_repository(OWN)
     monkeypatch.setattr(ray_engine, "write", faulty.dying(tmp_path, partial(os._exit, 1)))

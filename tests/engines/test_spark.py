@@ -110,11 +110,11 @@ def test_the_newest_row_counts_whoever_finds_it(spark_repository, deduplicate, r
     # Each user has two rows: too many for `auto` to leave them to the seal.
     repository = spark_repository({**OWN, "deduplicate": deduplicate}, seal="job")
     repository.materialize()
-    assert repository.view.stats().unsealed_rows == repository.num_users
     written = RowLog(repository.view.storage).read()
     assert sum(map(len, written.batches())) == rows * repository.num_users
     repository.check()
     assert repository.view.seal()
+    assert repository.view.stats().sealed_entities == repository.num_users
     repository.check()
 
 
