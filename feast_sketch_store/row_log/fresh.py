@@ -109,10 +109,15 @@ class Cursor:
 
 
 class RewrittenError(StorageError):
-    """What was read before a place was never acknowledged, and is there no more."""
+    """What was read before a place was never acknowledged, and is there no more; or that may be so.
 
-    def __init__(self, where: str):
+    ``is_certain`` tells whether another record stands in its place. If the segment is gone, mostly all of it
+    was acknowledged a moment later, and absorbed since.
+    """
+
+    def __init__(self, where: str, is_certain: bool):
         super().__init__(f"{where}: the log was rewritten or removed while it was read; try again")
+        self.is_certain = is_certain
 
 
 @dataclass(frozen=True)
@@ -228,13 +233,14 @@ class FreshLog:
             info = self._storage.info(cursor.segment)
             if info is None or info.token != cursor.token or info.size_bytes < cursor.offset:
                 if not cursor.is_durable:
-                    raise RewrittenError(self.where)
+                    raise RewrittenError(self.where, is_certain=False)
                 return None
             has_more = info.size_bytes > cursor.offset
             # Before the records, which stay as they are if they were durable before they were read.
             mark = self._mark() if has_more or not cursor.is_durable else None
             if not self._is_same(cursor, info):
-                raise RewrittenError(self.where)
+                is_there = self._storage.info(cursor.segment) is not None
+                raise RewrittenError(self.where, is_certain=is_there)
             if has_more:
                 try:
                     content = self._storage.read(cursor.segment, cursor.offset)

@@ -149,12 +149,13 @@ class RowLog:
         """
         try:
             found = None if known.cursor is None else self._fresh.read(known.cursor)
-        except RewrittenError:
-            _logger.warning(
-                "%s: commit %s was read while its write failed, and counts no more; the log is read anew",
-                self._fresh.where,
-                known.number,
-            )
+        except RewrittenError as error:
+            if error.is_certain:
+                _logger.warning(
+                    "%s: commit %s was read while its write failed, and counts no more; the log is read anew",
+                    self._fresh.where,
+                    known.number,
+                )
             return replace(self._read_anew(START, ""), starts_over=True)
         if found is not None:
             commits, cursor = found

@@ -672,6 +672,24 @@ def test_what_a_killed_writer_did_not_acknowledge_is_durable_with_the_next_commi
     assert (read.starts_over, read.position.cursor.is_durable, names_of(read)) == (False, True, ["c"])
 
 
+def test_what_was_read_before_it_was_durable_may_be_absorbed(storage, log, caplog):
+    """As happens beside any writer: nothing has failed, so nobody is told so."""
+    log.append(rows("a"))
+    earlier = storage.read("fresh/end")
+    log.append(rows("b"))
+    later = storage.read("fresh/end")
+    storage.replace("fresh/end", earlier)  # the writer has not come to its mark yet
+    reader = RowLog(storage)
+    position = reader.read().position
+    assert not position.cursor.is_durable
+    storage.replace("fresh/end", later)
+    log.absorb()
+    log.append(rows("c"))
+    read = reader.read(position)
+    assert names_of(read) == ["a", "b", "c"]
+    assert not caplog.text
+
+
 def test_threads_that_append_first_know_the_columns_of_others(storage, monkeypatch):
     RowLog(storage).append(rows("a"))
     log = RowLog(storage)
