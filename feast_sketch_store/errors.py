@@ -113,7 +113,7 @@ def summed_up(errors: Sequence[SketchStoreError]) -> SketchStoreError:
     text = str(parts[0])
     if len(parts) > 1:
         text = "\n".join([f"{len(parts)} settings must change:", *(f"- {part}" for part in parts)])
-    lines = dict.fromkeys(line for part in parts for line in part.lines)
+    lines = [line for part in parts for line in part.lines]
     if lines:
         text += "\nPaste:\n" + "\n".join(f"    {line}" for line in lines)
     kinds = {type(part) for part in parts}

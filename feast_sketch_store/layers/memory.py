@@ -106,6 +106,6 @@ def _in_filter(feature: CollectedFeature, goal: Goal) -> Goal:
 
 def _too_little(feature: CollectedFeature, goal: Goal, least: float, what: str) -> SettingsError:
     return SettingsError(
-        f"feature {feature.codec.feature!r} cannot be kept for a memory of {goal.amount:g}: with its "
+        f"feature {feature.codec.feature!r} cannot be kept for {goal.text}: with its "
         f"vocabulary and index it takes at least {math.ceil(least):,} bytes {what}"
     )

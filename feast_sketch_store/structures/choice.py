@@ -328,4 +328,4 @@ def _ones_at(facts: AnyFacts, fills: Sequence[float]) -> NDArray[np.float64]:
 
 
 def _impossible(name: str, goal: Goal, reason: object) -> SettingsError:
-    return SettingsError(f"feature {name!r} cannot be kept for a {goal.measure} of {goal.amount:g}: {reason}")
+    return SettingsError(f"feature {name!r} cannot be kept for {goal.text}: {reason}")

@@ -40,6 +40,13 @@ class Goal:
     clusters: int = 0
 
     @property
+    def text(self) -> str:
+        """The measure and its amount, for messages."""
+        if self.measure == MEMORY:
+            return f"a memory of {self.amount:,.0f} bytes"
+        return f"{self.measure} {self.amount:g}"
+
+    @property
     def may_choose(self) -> bool:
         """Whether the structure is the one that is smallest; an error rate asks for a Bloom filter."""
         return self.structure == AUTO and self.measure != ERROR_RATE

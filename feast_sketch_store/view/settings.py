@@ -246,6 +246,7 @@ def file_problems(settings: ViewSettings, table: "FeatureView") -> Iterator[Sket
     another type. Each problem has the line to paste.
     """
     codecs = {codec.feature: codec for codec in settings.codecs}
+    known: set[tuple[str, ...]] = set()
     for name, feature in settings.features.items():
         try:
             if feature.is_cut:
@@ -258,7 +259,9 @@ def file_problems(settings: ViewSettings, table: "FeatureView") -> Iterator[Sket
             owner = name if TAG_PREFIX + tags[0] in (field.tags or {}) else OF_VIEW
             if owner == name or TAG_PREFIX + tags[0] in (table.tags or {}):
                 error.new_tags = {owner: {TAG_PREFIX + tag: None for tag in tags}}
-            error.lines = tuple(lines_to_paste(table, [error]))
+            lines = tuple(lines_to_paste(table, [error]))
+            error.lines = () if lines in known else lines  # those of the view's own tags
+            known.add(lines)
             yield error
 
 

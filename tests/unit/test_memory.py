@@ -94,7 +94,7 @@ def test_a_filter_counts_its_vocabulary(rows, structure, num_bytes):
 @pytest.mark.parametrize("structure", ["auto", "sets", "compact_sets", "bloom", "weighted_bloom"])
 def test_too_little_memory_names_the_least_that_does(rows, structure):
     with pytest.raises(
-        SettingsError, match=r"'viewed' cannot be kept for a memory of 2000: .* at least"
+        SettingsError, match=r"'viewed' cannot be kept for a memory of 2,000 bytes: .* at least"
     ) as no:
         sealed(rows, 2000, structure)
     least = int(str(no.value).split("at least ")[1].split()[0].replace(",", ""))
