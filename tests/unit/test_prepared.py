@@ -90,7 +90,10 @@ def row(user, random, moment):
 
 def make_view(folder, structure="sets"):
     goal = Goal("error_rate", 1e-6, structure)
-    features = {name: FeatureSettings(codec, goal, 10**6) for name, codec in CODECS.items()}
+    features = {
+        name: FeatureSettings(codec, goal if codec.is_collection else 1e-6, 10**6)
+        for name, codec in CODECS.items()
+    }
     settings = ViewSettings("users", 1e-9, features, join_keys={"user": "int64_val"})
     return View(LocalStorage(folder), settings)
 

@@ -43,7 +43,10 @@ def key(user):
 
 def view_of(folder, codecs, semantics):
     goal = Goal("error_rate", 1e-6, "sets")
-    features = {name: FeatureSettings(codec, goal, 10**6) for name, codec in codecs.items()}
+    features = {
+        name: FeatureSettings(codec, goal if codec.is_collection else 1e-6, 10**6)
+        for name, codec in codecs.items()
+    }
     settings = ViewSettings("users", 1e-9, features, join_keys={"user": "int64_val"}, semantics=semantics)
     return View(LocalStorage(folder), settings)
 
