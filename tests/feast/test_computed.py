@@ -320,13 +320,6 @@ def test_tags_that_do_not_fit_are_refused(make_harness, make_view, tmp_path, fie
         make_harness(view=make_view([VIEWED, LIKED, field]))
 
 
-def test_views_with_shards_are_refused(make_harness, make_view):
-    with pytest.raises(
-        SettingsError, match="'taste' of view 'history' is computed from the rows of all shards"
-    ):
-        make_harness(view=make_view([VIEWED, LIKED, TASTE], tags={"sketch.shards": "4"}))
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
