@@ -152,6 +152,31 @@ def test_a_hundred_pushes_keep_the_counts(store, tmp_path):
     assert maintenance.verify(store, "history").problems == []
 
 
+@pytest.mark.has_long_form
+def test_a_hundred_pushes_keep_the_error(make_store, tmp_path):
+    """The values are exact, and each count is at most the error away from the newest that was pushed."""
+    store = make_store(tags={**COUNTED, "sketch.counts.error": "20%"})
+    rng, truth = np.random.default_rng(6), {}
+    for push in range(by_length(10, 100)):
+        rows = []
+        for user in rng.choice(40, 20, replace=False).tolist():
+            values = rng.choice(20, rng.integers(1, 9), replace=False)
+            counts = rng.geometric(0.02, len(values))
+            truth[user] = {f"v{v}": int(c) for v, c in zip(values, counts, strict=True)}
+            rows.append((user, [*truth[user]], [*truth[user].values()]))
+        store.push("clicks", frame(rows, push))
+        if push % 4 == 3:
+            maintenance.seal(store, "history")
+        reader = SketchReader(tmp_path, "history")
+        for found in read(store, [*truth]), read_csr(reader, [*truth]):
+            for row, wanted in zip(found, truth.values(), strict=True):
+                assert row.keys() == wanted.keys()
+                assert all(abs(row[value] - count) <= 0.2 * count for value, count in wanted.items())
+    maintenance.seal(store, "history")
+    (feature,) = maintenance.inspect(store, "history").features
+    assert 0 < feature.max_error <= 0.2 * max(max(row.values()) for row in truth.values())
+
+
 def test_materialized_counts_are_those_of_the_source(store, tmp_path):
     frame([(n, ["a", f"v{n}"], [n + 1, 2]) for n in range(50)]).to_parquet(tmp_path / "rows.parquet")
     store.materialize(NOON - timedelta(days=1), NOON + timedelta(days=1))
