@@ -65,7 +65,7 @@ OWN_PER_WRITER = 3
 MAX_COUNT = 2**20  # of the calls of one writer
 MAX_DROPS = 4_000
 BETWEEN_DROPS_SECONDS = 0.6  # at most
-AFTER_DROPS_SECONDS = 0.5  # until the end, so that something is left
+AFTER_DROPS_SHARE = 0.15  # of the time, until the end, so that something is left
 LINES_OF_DROP = 80  # within which some are killed
 
 Rows = dict[int, tuple[int, set[str]]]
@@ -295,7 +295,7 @@ def reader_task(folder: Path, board: Board, reader: int, seed: int, end: float) 
 
 
 def drops_task(folder: Path, board: Board, seed: int, end: float) -> tuple[Counter[str], Log]:
-    """Drop the view now and then, until shortly before the end."""
+    """Drop the view now and then."""
     log, chance = Log("drops"), random.Random(f"{seed} drops")
     counts: Counter[str] = Counter()
 
@@ -309,7 +309,7 @@ def drops_task(folder: Path, board: Board, seed: int, end: float) -> tuple[Count
         board.drop(remove)
         counts["drops"] += 1
 
-    log.run(step, end - AFTER_DROPS_SECONDS)
+    log.run(step, end)
     return counts, log
 
 
@@ -350,7 +350,8 @@ def gather(folder: Path, options: argparse.Namespace, end: float) -> Crowd:
     tasks += [partial(reader_task, folder, board, n, seed, end) for n in range(options.readers)]
     names = ["writes", "deletes", "seals", "vacuums", "reads"]
     if options.drops:
-        tasks.append(partial(drops_task, folder, board, seed, end))
+        last_drop = end - AFTER_DROPS_SHARE * options.seconds
+        tasks.append(partial(drops_task, folder, board, seed, last_drop))
         names += ["drops", "killed drops", "refused", "excused", "left"]
     return Crowd(tasks, partial(final_task, folder, board), names, "rows")
 
