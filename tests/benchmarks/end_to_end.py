@@ -33,7 +33,7 @@ from capacity import watched
 from facts import FACTS_PER_ENTITY
 from feast import FeatureStore
 from feast.repo_config import RepoConfig
-from spark_fill import OURS, applied, config_of, materialize, processor_seconds, rows_of, spark_session
+from spark_fill import OURS, applied, config_of, materialize, rows_of, spark_session, timed
 
 from feast_sketch_store import SketchReader, open_view
 from tests.helpers.object_servers import free_ports, weed
@@ -125,7 +125,6 @@ class _Run:
     def _fill(self, found: dict[str, Any]) -> None:
         from feast.infra.offline_stores.contrib.spark_offline_store.spark_source import SparkSource
 
-        before = processor_seconds()
         with spark_session() as session:
             session.dataSource.register(_source_class())
             reader = session.read.format("bucket").schema(
@@ -142,8 +141,6 @@ class _Run:
             start = time.perf_counter()
             materialize(store)
             found["materialize_seconds"] = time.perf_counter() - start
-            # Before Spark ends its workers, whose time is not handed up.
-            found["cpu_seconds"] = processor_seconds() - before
 
     def _seal(self, found: dict[str, Any]) -> None:
         view = open_view(FeatureStore(config=self._config()), "history")
@@ -191,10 +188,8 @@ class _Run:
 def _taken(step: Callable[[dict[str, Any]], None]) -> dict[str, float]:
     """What a step found, and its seconds on the clock and of the processor."""
     found: dict[str, Any] = {}
-    start, before = time.perf_counter(), processor_seconds()
-    step(found)
-    found["seconds"] = time.perf_counter() - start
-    found.setdefault("cpu_seconds", processor_seconds() - before)
+    taken = timed(lambda: step(found))
+    found |= {"seconds": taken.wall, "cpu_seconds": taken.cpu}
     return {name: round(value, 2) for name, value in found.items()}
 
 

@@ -12,6 +12,7 @@ import itertools
 import os
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -37,6 +38,7 @@ FILES = 8
 WARM_UP = 2_000  # users of a fill that is not counted
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 FEASTS, OURS = "spark.engine", "feast_sketch_store.engines.SketchSparkEngine"
+_LOOK_SECONDS = 0.5
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -142,8 +144,34 @@ def spark_session(memory: str = "3g") -> Iterator[Any]:
     session.stop()
 
 
-def processor_seconds() -> float:
-    """What this process and all that it started have taken of the processor."""
+class Processor:
+    """What this process and all that it starts take of the processor, while it is watched.
+
+    Spark's workers end when they have been idle for a while, and what they took is handed to nobody: so all
+    processes are looked at now and then, and the last look at each counts.
+    """
+
+    def __init__(self) -> None:
+        self._first = _used_by_process()
+        self._last = dict(self._first)
+        self._done = threading.Event()
+        self._watcher = threading.Thread(target=self._watch, daemon=True)
+        self._watcher.start()
+
+    def _watch(self) -> None:
+        while not self._done.wait(_LOOK_SECONDS):
+            self._last |= _used_by_process()
+
+    def stop(self) -> float:
+        """Stop watching: the seconds of a core since the start."""
+        self._done.set()
+        self._watcher.join()
+        self._last |= _used_by_process()
+        return sum(seconds - self._first.get(process, 0.0) for process, seconds in self._last.items())
+
+
+def _used_by_process() -> dict[int, float]:
+    """The seconds of a core of this process and of each that it started, directly or not."""
     parents, used = {}, {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
@@ -152,20 +180,23 @@ def processor_seconds() -> float:
             except (FileNotFoundError, ProcessLookupError):
                 continue
             parents[int(entry.name)] = int(fields[1])
-            used[int(entry.name)] = sum(map(int, fields[11:15])) / _TICKS  # its own, and of ended children
-    ours, waiting = 0.0, [os.getpid()]
+            used[int(entry.name)] = sum(map(int, fields[11:13])) / _TICKS
+    ours, waiting = {}, [os.getpid()]
     while waiting:
         process = waiting.pop()
-        ours += used.get(process, 0.0)
+        ours[process] = used.get(process, 0.0)
         waiting += [child for child, parent in parents.items() if parent == process]
     return ours
 
 
 def timed(step: Callable[[], object]) -> Taken:
     """What a step takes."""
-    start, before = time.perf_counter(), processor_seconds()
-    step()
-    return Taken(time.perf_counter() - start, processor_seconds() - before)
+    start, processor = time.perf_counter(), Processor()
+    try:
+        step()
+    finally:
+        cpu = processor.stop()
+    return Taken(time.perf_counter() - start, cpu)
 
 
 def _fill(engine: str, folder: Path, source: Path, num_users: int) -> Callable[[], None]:
