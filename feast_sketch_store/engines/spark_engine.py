@@ -94,7 +94,7 @@ class _Builder(SparkFeatureBuilder):
         """
         if view is not self.dag_root.view or view.offline or not view.data_source:
             return False
-        if self._should_transform(view) or self._should_validate(view):  # type: ignore[no-untyped-call]
+        if getattr(view, "feature_transformation", None) or getattr(view, "enable_validation", False):
             return False
         settings = resolve(self._config.online_store, view, self._config.repo_path)
         return settings.semantics == REPLACE.name
