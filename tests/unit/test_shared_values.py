@@ -187,7 +187,7 @@ def test_values_that_a_damaged_file_says_a_feature_lacks_are_refused():
     known = arrays[name]
     others = np.packbits(np.roll(np.unpackbits(known), 100)[:300])
     for change in (known[:-1], np.append(known, np.uint8(0)), known | 0x80, np.zeros_like(known)):
-        with pytest.raises(ValueError, match="does not tell"):
+        with pytest.raises(ValueError, match="does not mark 40 of 300 values"):
             SketchLayer.from_snapshot(description, {**arrays, name: np.asarray(change)})
     damaged = SketchLayer.from_snapshot(description, {**arrays, name: others})
     feature = [*SetColumns.among(damaged.structures).features][int(name.split(".")[1])]

@@ -85,14 +85,15 @@ def features_named(count):
 # -- states ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("num_features", "num_ranges"), [(0, 1), (1, 1), (2, 1), (4, 2), (12, 4)])
+@pytest.mark.parametrize(("num_features", "num_ranges"), [(0, 0), (1, 1), (2, 1), (4, 2), (12, 4)])
 def test_missing_null_empty_and_values_are_told_apart(layer_of, read, num_features, num_ranges):
     codecs = features_named(num_features)
     names = [codec.feature for codec in codecs]
     rows = random_rows(600, codecs, seed=num_features)
     layer = layer_of(rows, codecs=codecs)
     assert plain_rows(read(layer, list(range(700)), names)) == expected(rows, names)
-    assert len(layer.presence.ranges) >= num_ranges
+    if num_ranges:  # rows without features are kept in a static function, which has no ranges
+        assert len(layer.presence.ranges) >= num_ranges
     assert all(r.num_symbols <= MAX_SHAPES for r in layer.presence.ranges)
 
 
