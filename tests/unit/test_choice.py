@@ -106,7 +106,7 @@ def test_more_memory_than_is_of_use_is_taken_for_the_lowest_rate(structure):
 
 @pytest.mark.parametrize("structure", ["bloom", "weighted_bloom"])
 def test_memory_that_holds_no_filter_is_refused(structure):
-    with pytest.raises(SettingsError, match=f"feature 'x' .* memory of 1 bytes: .* too few for {FACTS} facts"):
+    with pytest.raises(SettingsError, match=f"feature 'x' .* memory of 1 bytes: .* too few for {FACTS}"):
         choice(MEMORY, 1, structure)
 
 

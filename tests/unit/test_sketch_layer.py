@@ -94,7 +94,7 @@ def test_missing_null_empty_and_values_are_told_apart(layer_of, read, num_featur
     assert plain_rows(read(layer, list(range(700)), names)) == expected(rows, names)
     if num_ranges:  # rows without features are kept in a static function, which has no ranges
         assert len(layer.presence.ranges) >= num_ranges
-    assert all(r.num_symbols <= MAX_SHAPES for r in layer.presence.ranges)
+        assert all(r.num_symbols <= MAX_SHAPES for r in layer.presence.ranges)
 
 
 @pytest.mark.parametrize("names", [["f11"], ["f0"], ["f7", "f2"], []], ids=str)
