@@ -84,7 +84,12 @@ def look_up(
         windows |= words[segments + 1] << np.uint64(1) << (np.uint64(63) - shifts)
         bits = np.bitwise_count(windows & masks[:, None]).astype(np.uint64) & np.uint64(1)
         numbers[first : first + len(starts)] = np.bitwise_or.reduce(bits << places, axis=1)
-    return numbers
+    return numbers ^ masks_of(hashes, width)
+
+
+def masks_of(hashes: NDArray[np.uint64], width: int) -> NDArray[np.uint64]:
+    """What the slots of each hash have, of ``width`` bits, in addition to its number."""
+    return mix64(hashes + np.uint64(0x3C6EF372FE94F82A)) >> np.uint64(64 - width)
 
 
 def equations(hashes: NDArray[np.uint64], num_slots: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:

@@ -16,6 +16,11 @@ static inline uint64_t start_of(uint64_t hash, uint64_t num_slots) {
 
 static inline uint64_t coefficients_of(uint64_t hash) { return mix64(hash + 0x9E3779B97F4A7C15ull) | 1; }
 
+/* What the slots of a row have instead of its number; see succinct/static_function.py. */
+static inline uint64_t mask_of(uint64_t hash, Py_ssize_t width) {
+    return mix64(hash + 0x3C6EF372FE94F82Aull) >> (64 - width);
+}
+
 static int is_number_of_slots(Py_ssize_t num_slots) {
     return num_slots >= 64 && num_slots % 64 == 0 && num_slots < (Py_ssize_t)1 << 32;
 }
@@ -93,12 +98,12 @@ static inline uint64_t number_of(const uint64_t *words, Py_ssize_t width, uint64
         uint64_t window = word[j] >> shift | word[width + j] << 1 << (63 - shift);
         number |= PARITY(window & own) << j;
     }
-    return number;
+    return number ^ mask_of(hash, width);
 }
 
 /* look_up(words, width, num_slots, hashes, out)
  *
- * The number of each hash, uint64[n]: the parity of its coefficients with each bit of its slots. */
+ * The number of each hash, uint64[n]: the parity of its coefficients with each bit of its slots, without its mask. */
 KERNEL_FUNCTION(look_up) {
     Array words, hashes, out;
     Py_ssize_t width, num_slots;

@@ -3,12 +3,13 @@
 A table has m slots of b bits. A key has 64 coefficients, taken from its hash, for the slots from some slot
 on. The number of a key is the exclusive or of the slots whose coefficient is 1:
 
-    hash  ->  start, coefficients       slots  ....|start|s+1|s+2| ... |s+63|....
-    number(key) = XOR over i of coefficient_i * slot[start + i]                      (of b bits)
+    hash  ->  start, coefficients, mask     slots  ....|start|s+1|s+2| ... |s+63|....
+    number(key) = mask ^ XOR over i of coefficient_i * slot[start + i]               (of b bits)
 
 Slots that give all keys their numbers are the solution of a linear system in which each row is 64 wide, so it
 is solved in linear time (the ribbon construction). Any other key gets one of ``2 ** b`` numbers, each equally
-probable. Valid numbers are below ``num_symbols``, so such a key reads as present with the probability
+probable because of its mask: its equation is often a sum of those of keys, and the high bits of their numbers
+are all 0. Valid numbers are below ``num_symbols``, so such a key reads as present with the probability
 
     num_symbols / 2 ** b  <=  rate        so        b = ceil(log2(num_symbols / rate))
 
@@ -28,11 +29,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store import kernel
+from feast_sketch_store.kernel.reference_static import masks_of
 from feast_sketch_store.succinct.packed import Check
 
 _SLOTS_PER_KEY = 1.015
 _SEGMENT = 64
-_SEED = 0x5851F42D4C957F2D
 ABSENT = -1
 MAX_WIDTH = 62  # so that numbers are int64
 
@@ -110,10 +111,8 @@ class StaticFunction:
             raise ValueError(f"{num_symbols} symbols at a rate of {rate:g} take more than {MAX_WIDTH} bits")
         order = np.argsort(hashes)  # equations in the order in which they begin: few steps for each
         hashes, numbers = hashes[order], numbers[order]
-        coefficients, results, left = kernel.band_rows(hashes, numbers.view(np.uint64), num_slots)
-        # A slot without an equation may have any bits; with zeros, other keys would read as symbol 0.
-        is_free = coefficients == 0
-        results[is_free] = kernel.mix64(np.flatnonzero(is_free).astype(np.uint64) + np.uint64(_SEED))
+        masked = numbers.view(np.uint64) ^ masks_of(hashes, width)
+        coefficients, results, left = kernel.band_rows(hashes, masked, num_slots)
         words = kernel.solve_slots(coefficients, results, width).reshape(-1)
         return cls(words, width, num_symbols, hashes[left], numbers[left])
 

@@ -404,7 +404,7 @@ def test_a_static_function_reads_as_it_was_written_and_as_the_format_says():
         own_level = Value(int64_val=user % 7 - 3) if user % 9 else None
         assert (found[0][user], found[1][user]) == (own_country, own_level)
         start, coefficients = hashes[user] * free >> 64, mixed(hashes[user] + 0x9E3779B97F4A7C15) | 1
-        number = 0
+        number = mixed(hashes[user] + 0x3C6EF372FE94F82A) >> 64 - width
         for i in range(64):
             if coefficients >> i & 1:
                 slot = words[(start + i) // 64].tolist()

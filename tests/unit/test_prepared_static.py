@@ -10,6 +10,7 @@ from feast.protos.feast.types.Value_pb2 import Value
 from feast_sketch_store import kernel
 from feast_sketch_store.adapter import single
 from feast_sketch_store.adapter.responses import to_rows
+from feast_sketch_store.kernel.reference_static import masks_of
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP, deletions
 from feast_sketch_store.rows.entity_keys import hash_entity_keys
@@ -85,12 +86,19 @@ def test_keys_beside_the_table_are_found(state):
     assert len(left) == np.isin(own, left).sum()
 
 
-def parts(words=None, left=(), marks=NO_BLOCKS, num_symbols=6):
-    """Two shapes, the second with a value, of a table in which every key has the number 0."""
-    words = np.zeros(2 * 20, np.uint64) if words is None else words
+HASH = np.array([3, 4], np.uint64).tobytes()
+OWN = int(kernel.row_hashes(np.array([[3, 4]], np.uint64), (1, 2))[0])
+WIDTH, NUM_SLOTS = 20, 64
+
+
+def parts(left=(), marks=NO_BLOCKS, num_symbols=6):
+    """Two shapes, the second with a value, of a table in which a key has the number 0."""
+    own = np.array([OWN], np.uint64)
+    coefficients, results, _ = kernel.band_rows(own, masks_of(own, WIDTH), NUM_SLOTS)
+    words = kernel.solve_slots(coefficients, results, WIDTH).reshape(-1)
     hashes, numbers = np.array(left, np.uint64), np.full(len(left), 5, np.int64)
     times = np.array([10, 20])
-    return 1, 2, words, 20, 64, num_symbols, hashes, numbers, times, times, *marks
+    return 1, 2, words, WIDTH, NUM_SLOTS, num_symbols, hashes, numbers, times, times, *marks
 
 
 def asked(arguments, expire_before=NO_TIMESTAMP, states=(0, 3), divisor=2):
@@ -102,10 +110,6 @@ def asked(arguments, expire_before=NO_TIMESTAMP, states=(0, 3), divisor=2):
     layer.states(packed, 2, 0, 2, *NO_BLOCKS)
     rows.layer(layer, None, None, None)
     return rows.row(HASH, expire_before)
-
-
-HASH = np.array([3, 4], np.uint64).tobytes()
-OWN = int(kernel.row_hashes(np.array([[3, 4]], np.uint64), (1, 2))[0])
 
 
 def test_a_number_is_a_shape_and_digits():

@@ -175,12 +175,12 @@ export class Static {
     if (known !== undefined) return known;
     const start = Number((hash * BigInt(this.numSlots - 63)) >> 64n);
     const coefficients = mix64(BigInt.asUintN(64, hash + 0x9e3779b97f4a7c15n)) | 1n;
-    let number = 0n;
+    let number = mix64(BigInt.asUintN(64, hash + 0x3c6ef372fe94f82an)) >> BigInt(64 - this.width);
     for (let j = 0; j < this.width; j++) {
       const word = (segment) => this.words.at((Math.floor(start / 64) + segment) * this.width + j);
       const window = bitsAt({ at: word }, start % 64) & coefficients;
       const ones = [...window.toString(2)].filter((bit) => bit === "1").length;
-      if (ones % 2) number |= 1n << BigInt(j);
+      if (ones % 2) number ^= 1n << BigInt(j);
     }
     return number < this.numSymbols ? number : null;
   }
