@@ -29,9 +29,6 @@ from feast_sketch_store.structures.sizing import FactClass
 from feast_sketch_store.structures.static import StaticScalars
 from feast_sketch_store.structures.symbols import words_for
 
-# Of the bytes of any other layout: what a static function takes is known to within half a percent or so.
-_WORTH_A_FUNCTION = 0.99
-
 
 @dataclass(frozen=True)
 class Kept:
@@ -126,7 +123,7 @@ class LayerPlan:
         vocabularies = sum(feature.vocabulary.packed_bytes for feature in self.features.values())
         index = index_bytes(len(self.keys), self.budget.presence_error_rate)
         others = index + self._columns_bytes if is_listed else self._choice.size_bytes(growth)
-        return self._static_bytes(len(self.shapes[0])) + vocabularies < _WORTH_A_FUNCTION * others
+        return self._static_bytes(len(self.shapes[0])) + vocabularies < others
 
     def exactly(self, kept: Kept, reason: str) -> Kept:
         """The same with sets and columns in place of a filter, because of a reason."""

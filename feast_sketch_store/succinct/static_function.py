@@ -33,6 +33,7 @@ from feast_sketch_store.kernel.reference_static import masks_of
 from feast_sketch_store.succinct.packed import Check
 
 _SLOTS_PER_KEY = 1.015
+_SLOTS_FOR_ALL = 1.03
 _SEGMENT = 64
 ABSENT = -1
 MAX_WIDTH = 62  # so that numbers are int64
@@ -49,9 +50,11 @@ def num_slots_for(num_keys: int) -> int:
 
 
 def expected_bytes(num_keys: int, num_symbols: int, rate: float) -> float:
-    """The approximate bytes of a static function: its slots, and 0.3 % of the keys with their hashes."""
-    width = width_for(num_symbols, rate)
-    return 8 * width * (num_slots_for(num_keys) / _SEGMENT + 1) + 0.003 * num_keys * 16
+    """The approximate bytes of a static function: its slots, and the keys left over with their hashes."""
+    width, num_slots = width_for(num_symbols, rate), num_slots_for(num_keys)
+    # Up to some 7,000 keys the slots are rounded up to so many more that hardly a key is left over.
+    share_left = 0.003 if num_slots < _SLOTS_FOR_ALL * num_keys else 0.0
+    return 8 * width * (num_slots / _SEGMENT + 1) + share_left * num_keys * 16
 
 
 @dataclass(frozen=True)

@@ -102,6 +102,8 @@ def settings_of(way, scalars, presence_error_rate):
     others = [codec for codec in codecs if codec.name != CATEGORICAL]
     if (way == "static" and others) or (way == "filter" and any(codec.is_exact for codec in codecs)):
         return None
+    if way == "listed" and all(codec.name == BINNED for codec in codecs):
+        return None  # a filter is what bins alone ask for
     if way == "exact":
         codecs = [c if c.binning else FeatureCodec(c.feature, c.value_field, EXACT) for c in codecs]
     features = {
@@ -177,7 +179,7 @@ def fixed_salts(monkeypatch):
     return fix
 
 
-@pytest.mark.parametrize("seed", range(by_length(8, 300)))
+@pytest.mark.parametrize("seed", range(by_length(8, 100)))
 def test_rows_read_back_and_nothing_smaller_was_left(fixed_salts, tmp_path, seed):
     fixed_salts(seed)
     scalars, num_rows, num_times, presence_error_rate = draw_view(seed)
