@@ -79,6 +79,12 @@ class Harness:
         return self.store.storage(self.config, self.view).path
 
 
+@pytest.fixture(autouse=True)
+def nobody_was_warned(monkeypatch):
+    """A folder of a test may have the path of one that is gone, and whose view was warned of."""
+    monkeypatch.setattr("feast_sketch_store.adapter.expiry._warned", set())
+
+
 @pytest.fixture
 def make_config(tmp_path: Path) -> Callable[..., RepoConfig]:
     """Makes a ``RepoConfig``; keywords become options of the online store."""
