@@ -335,7 +335,7 @@ def winning(view: View, table: pa.Table) -> NDArray[np.int64]:
     for answer in view.read(keys.entity_hashes, [], None):
         events[answer.found] = answer.event_timestamps
     wins, ties = keys.event_timestamps > events, np.flatnonzero(keys.event_timestamps == events)
-    if len(ties):  # answers do not have when rows were created
+    if len(ties):  # answers do not say when rows were created
         known = view.row_keys()
         found, places = find_sorted(known.entity_hashes, keys.entity_hashes[ties])
         wins[ties] = True

@@ -129,18 +129,24 @@ def test_a_score_weighs_by_counts_where_asked(store, tmp_path):
         assert dict(zip(matrix.ids.tolist(), matrix.counts.tolist(), strict=True)) == {0: 5, 2: 7}
 
 
+def drawn_rows(rng, users, truth, fewest, end):
+    """A row for each user, of up to 8 values; counting ends at each number with the probability ``end``."""
+    rows = []
+    for user in users:
+        values = rng.choice(20, rng.integers(fewest, 9), replace=False)
+        counts = rng.geometric(end, len(values))
+        truth[user] = {f"v{v}": int(c) for v, c in zip(values, counts, strict=True)}
+        rows.append((user, [*truth[user]], [*truth[user].values()]))
+    return rows
+
+
 @pytest.mark.has_long_form
 def test_a_hundred_pushes_keep_the_counts(store, tmp_path):
     """Rows carry whole maps, and the newest wins: unsealed, sealed, and unsealed over sealed."""
     rng, truth = np.random.default_rng(5), {}
     for push in range(by_length(20, 100)):
-        rows = []
-        for user in rng.choice(30, 4, replace=False).tolist():
-            values = rng.choice(20, rng.integers(0, 9), replace=False)
-            counts = rng.geometric(0.3, len(values))
-            truth[user] = {f"v{v}": int(c) for v, c in zip(values, counts, strict=True)}
-            rows.append((user, [*truth[user]], [*truth[user].values()]))
-        store.push("clicks", frame(rows, push))
+        users = rng.choice(30, 4, replace=False).tolist()
+        store.push("clicks", frame(drawn_rows(rng, users, truth, fewest=0, end=0.3), push))
         if push % 7 == 6:
             maintenance.seal(store, "history")
         if push % 9 == 0:
@@ -158,13 +164,8 @@ def test_a_hundred_pushes_keep_the_error(make_store, tmp_path):
     store = make_store(tags={**COUNTED, "sketch.counts.error": "20%"})
     rng, truth = np.random.default_rng(6), {}
     for push in range(by_length(10, 100)):
-        rows = []
-        for user in rng.choice(40, 20, replace=False).tolist():
-            values = rng.choice(20, rng.integers(1, 9), replace=False)
-            counts = rng.geometric(0.02, len(values))
-            truth[user] = {f"v{v}": int(c) for v, c in zip(values, counts, strict=True)}
-            rows.append((user, [*truth[user]], [*truth[user].values()]))
-        store.push("clicks", frame(rows, push))
+        users = rng.choice(40, 20, replace=False).tolist()
+        store.push("clicks", frame(drawn_rows(rng, users, truth, fewest=1, end=0.02), push))
         if push % 4 == 3:
             maintenance.seal(store, "history")
         reader = SketchReader(tmp_path, "history")
