@@ -256,7 +256,7 @@ def test_a_renamed_view_begins_empty_and_the_old_one_is_gone(make_harness, make_
 
 
 def test_a_changed_error_rate_serves_the_old_rows_and_holds_from_the_next_seal_on(make_harness, make_view):
-    harness = make_harness({"viewed": Set(String)}, seal_min_rows=10**9)
+    harness = make_harness({"viewed": Set(String)}, seal_min_rows=10**9, error_rate=0.01)
     wanted = {user: {f"item {user * 7 % 300 + n}" for n in range(20)} for user in range(200)}
     rows = [
         (
