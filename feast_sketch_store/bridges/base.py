@@ -238,7 +238,24 @@ class HashOrderedBridge(Bridge):
         self._met_share = 1.0
 
 
-def share_of_hashes(entity_id: str) -> float:
+class HashKeyedBridge(HashOrderedBridge):
+    """A store that is read on from any row, and whose row keys begin with the hash, in hexadecimal digits."""
+
+    def pages(self, position: str | None = None) -> Iterator[Page]:
+        """Pages of rows, in the order of the hashes."""
+        while found := self._after(position):
+            position = found[-1][0]
+            yield self._page(
+                [row for _, row in found if row is not None], position, _share_of_hashes(position)
+            )
+        self._end()
+
+    @abstractmethod
+    def _after(self, position: str | None) -> Sequence[tuple[str, OtherRow | None]]:
+        """The next keys of rows and their rows, None for one of another view; empty at the end."""
+
+
+def _share_of_hashes(entity_id: str) -> float:
     """The part of all hashes that are not above one, in hexadecimal digits."""
     try:
         return (int(entity_id[:8], 16) + 1) / (1 << 32)

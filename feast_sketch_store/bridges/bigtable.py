@@ -6,7 +6,6 @@ of a cell counts.
 """
 
 import re
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,20 +14,13 @@ from google.api_core.exceptions import GoogleAPICallError, RetryError
 from google.auth.exceptions import GoogleAuthError
 from google.cloud.bigtable import row_filters
 
-from feast_sketch_store.bridges.base import (
-    HashOrderedBridge,
-    OtherRow,
-    OtherView,
-    Page,
-    share_of_hashes,
-    values_of,
-)
+from feast_sketch_store.bridges.base import HashKeyedBridge, OtherRow, OtherView, values_of
 from feast_sketch_store.errors import StorageError
 
 _ROWS_A_PAGE = 1000
 
 
-class BigtableBridge(HashOrderedBridge):
+class BigtableBridge(HashKeyedBridge):
     """The rows of a view in its table, by a scan."""
 
     has_keys = False
@@ -43,21 +35,13 @@ class BigtableBridge(HashOrderedBridge):
         name = BigtableOnlineStore._get_table_name(view.config, view.table)
         self._table: Any = self._client.instance(instance_id=options.instance).table(name)
 
-    def pages(self, position: str | None = None) -> Iterator[Page]:
-        """Pages of rows, in the order of the hashes."""
-        start = b"" if position is None else position.encode() + b"\0"
-        while True:
-            found = self._called(lambda first=start: self._scanned(first))
-            if not found:
-                self._end()
-                return
-            last: bytes = found[-1].row_key
-            yield self._page([self._row(row) for row in found], last.decode(), share_of_hashes(last.decode()))
-            start = last + b"\0"
-
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
+
+    def _after(self, position: str | None) -> list[tuple[str, OtherRow | None]]:
+        start = b"" if position is None else position.encode() + b"\0"
+        return [(row.row_key.decode(), self._row(row)) for row in self._called(lambda: self._scanned(start))]
 
     def _scanned(self, start: bytes) -> list[Any]:
         of_view = row_filters.RowFilterChain(

@@ -4,7 +4,6 @@ Its name is the MurmurHash3 of the serialized entity key. The property ``key`` h
 ``values`` maps features to serialized values, and timestamps have microseconds.
 """
 
-from collections.abc import Iterator
 from datetime import UTC
 from typing import Any
 
@@ -14,20 +13,13 @@ from google.api_core.exceptions import GoogleAPICallError, RetryError
 from google.auth.exceptions import GoogleAuthError
 from google.protobuf.message import DecodeError
 
-from feast_sketch_store.bridges.base import (
-    HashOrderedBridge,
-    OtherRow,
-    OtherView,
-    Page,
-    share_of_hashes,
-    values_of,
-)
+from feast_sketch_store.bridges.base import HashKeyedBridge, OtherRow, OtherView, values_of
 from feast_sketch_store.errors import StorageError
 
 _ROWS_A_PAGE = 500
 
 
-class DatastoreBridge(HashOrderedBridge):
+class DatastoreBridge(HashKeyedBridge):
     """The rows below a table, in the order of their names."""
 
     resolution = "1 us"
@@ -37,19 +29,14 @@ class DatastoreBridge(HashOrderedBridge):
         self._path = ("Project", view.config.project, "Table", view.table.name)
         self._client: Any = self._called(lambda: DatastoreOnlineStore()._get_client(view.config.online_store))
 
-    def pages(self, position: str | None = None) -> Iterator[Page]:
-        """Pages of rows, in the order of the hashes."""
-        while True:
-            found = self._called(lambda last=position: self._fetched(last))
-            if not found:
-                self._end()
-                return
-            position = found[-1].key.name
-            yield self._page([self._row(entity) for entity in found], position, share_of_hashes(position))
-
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
+
+    def _after(self, position: str | None) -> list[tuple[str, OtherRow | None]]:
+        return [
+            (stored.key.name, self._row(stored)) for stored in self._called(lambda: self._fetched(position))
+        ]
 
     def _fetched(self, last: str | None) -> list[Any]:
         query = self._client.query(kind="Row", ancestor=self._client.key(*self._path))

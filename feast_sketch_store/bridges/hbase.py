@@ -5,7 +5,7 @@ bytes, and never returns them.
 """
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
@@ -14,20 +14,13 @@ from feast.infra.online_stores.hbase_online_store.hbase import HbaseOnlineStore
 from feast.infra.utils.hbase_utils import HbaseConstants
 from thriftpy2.thrift import TException
 
-from feast_sketch_store.bridges.base import (
-    HashOrderedBridge,
-    OtherRow,
-    OtherView,
-    Page,
-    share_of_hashes,
-    values_of,
-)
+from feast_sketch_store.bridges.base import HashKeyedBridge, OtherRow, OtherView, values_of
 from feast_sketch_store.errors import StorageError
 
 _ROWS_A_PAGE = 1000
 
 
-class HBaseBridge(HashOrderedBridge):
+class HBaseBridge(HashKeyedBridge):
     """The table of a view, by a scan."""
 
     has_keys = False
@@ -39,23 +32,17 @@ class HBaseBridge(HashOrderedBridge):
         self._suffix = f"#{view.table.name}".encode()
         self._pool: Any = self._called(lambda: HbaseOnlineStore()._get_conn(view.config))
 
-    def pages(self, position: str | None = None) -> Iterator[Page]:
-        """Pages of rows, in the order of the hashes."""
-        start = b"" if position is None else position.encode() + b"\0"
-        while True:
-            found = self._called(lambda first=start: self._scanned(first))
-            if not found:
-                self._end()
-                return
-            last = found[-1][0]
-            rows = [self._row(key, cells) for key, cells in found if key.endswith(self._suffix)]
-            yield self._page(rows, last.decode(), share_of_hashes(last.decode()))
-            start = last + b"\0"
-
     def close(self) -> None:
         """Close the connections."""
         with self._pool.connection() as connection:
             connection.close()
+
+    def _after(self, position: str | None) -> list[tuple[str, OtherRow | None]]:
+        start = b"" if position is None else position.encode() + b"\0"
+        return [
+            (key.decode(), self._row(key, cells) if key.endswith(self._suffix) else None)
+            for key, cells in self._called(lambda: self._scanned(start))
+        ]
 
     def _scanned(self, start: bytes) -> list[tuple[bytes, Mapping[bytes, bytes]]]:
         with self._pool.connection() as connection:
