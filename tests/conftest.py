@@ -9,6 +9,7 @@ import pytest
 
 from tests.helpers.length import IS_LONG, VARIABLE
 from tests.helpers.order import in_shares
+from tests.helpers.salts import SALTS, fix_salts
 
 # Processes run tests beside each other, and matrices are small: threads of BLAS would only wait, busily.
 # They are counted when NumPy is imported.
@@ -36,6 +37,21 @@ gc.disable()
 
 def pytest_collection_finish():
     gc.enable()  # and no `gc.freeze()`: Hypothesis would not find who refers to its source of chance
+    fix_salts()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    with SALTS.named(item.nodeid):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef, request):
+    if fixturedef.scope == "function":
+        return (yield)
+    with SALTS.named(f"{fixturedef.baseid} {request.fixturename} {request.param_index}"):
+        return (yield)
 
 
 def pytest_report_header():

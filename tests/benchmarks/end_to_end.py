@@ -36,7 +36,8 @@ from feast.repo_config import RepoConfig
 from spark_fill import OURS, applied, config_of, materialize, rows_of, spark_session, timed
 
 from feast_sketch_store import SketchReader, open_view
-from tests.helpers.object_servers import free_ports, weed
+from tests.helpers.object_servers import weed
+from tests.helpers.ports import free_ports
 
 FILES = 8
 CHECKED = 500  # users of each file

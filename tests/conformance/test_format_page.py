@@ -83,5 +83,5 @@ def test_the_example_of_the_reader_for_node_runs(example_folder):
     )
     script = script.replace("5n", "3n").replace("viewed", "liked")
     command = ["node", "--input-type=module", "-e", script]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout == "1777644000000000n [ 'tea', 'cake', 'coffee' ]\n"

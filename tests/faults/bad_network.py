@@ -86,7 +86,7 @@ def _config(url: str, options: dict[str, str], **more: Any) -> RepoConfig:
         online_store={
             "type": "sketch",
             "path": url,
-            "storage_options": {**options, "timeout": "5s", "connect_timeout": "2s"},
+            "storage_options": {"timeout": "5s", "connect_timeout": "2s", **options},
             "refresh_interval_seconds": _INTERVAL_SECONDS,
             "scalar_error_rate": 1e-9,
             "seal_min_rows": 10**9,
@@ -177,10 +177,12 @@ class _Campaign:
         self._network.recv()
 
     def _read_for(self, seconds: float, part: str | None) -> None:
-        end = time.monotonic() + seconds
-        while time.monotonic() < end and not self.failures:
+        """Read for so long, and at least once however slow the machine is."""
+        end, is_over = time.monotonic() + seconds, False
+        while not is_over and not self.failures:
             self._read(part)
             time.sleep(0.002)
+            is_over = time.monotonic() >= end
 
     def _read(self, part: str | None) -> None:
         """One read, which counts to a part of the campaign."""
@@ -236,7 +238,8 @@ class _Writer:
 
     def __init__(self, server: ObjectServer, url: str, commits: Any, seed: int):
         self.failures: list[str] = []
-        self._view = SketchOnlineStore().view(_config(url, server.options), _VIEW)
+        patient = {**server.options, "timeout": "60s", "connect_timeout": "60s"}  # its network is a good one
+        self._view = SketchOnlineStore().view(_config(url, patient), _VIEW)
         self._commits = commits
         self._is_over = threading.Event()
         self._commit()

@@ -53,12 +53,14 @@ class Log(logging.Handler):
         self.failures.append(f"{self.process}, {time.monotonic():.3f}: {what}")
 
     def run(self, step: Callable[[], None], end: float) -> None:
-        """Repeat a step until the time is over, or too much has failed."""
-        while time.monotonic() < end and len(self.failures) < MAX_FAILURES:
+        """Take a step, and repeat it until the time is over, or too much has failed."""
+        is_over = False
+        while not is_over:
             try:
                 step()
             except Exception:
                 self.fail(traceback.format_exc())
+            is_over = time.monotonic() >= end or len(self.failures) >= MAX_FAILURES
 
 
 Task = Callable[[], tuple[Counter[str], Log]]

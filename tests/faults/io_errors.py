@@ -50,7 +50,7 @@ from feast_sketch_store.storage.local import LocalStorage
 SOURCE = Path(__file__).with_suffix(".c")
 PRELOADED = "IO_ERRORS_PRELOADED"
 NOBODY = 65534
-SECONDS_PER_ROUND = 60
+SECONDS_PER_ROUND = 180
 
 # In the order of io_errors.c.
 KINDS = ("open", "write", "sync", "rename", "link", "unlink", "truncate", "mkdir", "read")

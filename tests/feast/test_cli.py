@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -20,6 +19,7 @@ import pytest
 from feast import FeatureStore
 
 from tests.helpers.length import IS_LONG
+from tests.helpers.ports import free_port
 from tests.helpers.processes import PATIENCE_SECONDS, answering, start_command
 
 FEATURES = """
@@ -159,9 +159,7 @@ def test_the_feature_server_serves_from_two_workers(repo, warm_feast_cli):
     """In the long form as a user starts it, in new interpreters."""
     warm_feast_cli(repo, "apply")
     warm_feast_cli(repo, "materialize", "2026-04-01T00:00:00", "2026-05-02T00:00:00")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [Path(sys.executable).parent / "feast", "serve", "-h", "127.0.0.1", "-p", str(port), "-w", "2"]
     log = (repo / "server.log").open("w")
     if IS_LONG:

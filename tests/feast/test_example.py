@@ -15,8 +15,8 @@ import pytest
 from deltalake import DeltaTable
 from feast import FeatureStore
 
-from tests.helpers import object_servers
 from tests.helpers.length import IS_LONG
+from tests.helpers.ports import free_port
 from tests.helpers.processes import answering, run_as_user, run_command
 
 EXAMPLE = Path(__file__).parents[2] / "feature_repo_example"
@@ -87,7 +87,7 @@ def _running(command, object_server):
         yield object_server("moto").port
         return
     pytest.importorskip("moto.server", reason="moto[server] is not installed")
-    (port,) = object_servers.free_ports(1)
+    port = free_port()
     started = subprocess.Popen(_words(command, port), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         yield port

@@ -5,7 +5,6 @@ import functools
 import json
 import os
 import signal
-import socket
 import sys
 import threading
 import time
@@ -29,6 +28,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from requests import RequestException
 
 from tests.helpers.length import by_length
+from tests.helpers.ports import free_port
 from tests.helpers.processes import PATIENCE_SECONDS, start_command
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds the workers in /proc")
@@ -158,9 +158,7 @@ def server(request, tmp_path_factory):
     }
     (repo / "feature_store.yaml").write_text(json.dumps(config))  # which is YAML
     FeatureStore(repo_path=str(repo)).apply(_features(repo / "data"))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     options = ["-h", "127.0.0.1", "-p", str(port), "-w", "2", "--max-requests", "1000000"]
     with (repo / "server.log").open("w") as log:
         process = start_command(

@@ -3,7 +3,6 @@
 import contextlib
 import re
 import shutil
-import socket
 import subprocess
 import threading
 import time
@@ -17,17 +16,12 @@ from feast.feature_server import get_app
 
 from feast_sketch_store import shard_of
 from tests.feast.test_shards import NUM_USERS, fill, make_repository
+from tests.helpers.ports import free_port
 
 ROUTER = Path(__file__).parents[2] / "docs/router"
 HAPROXY = shutil.which("haproxy")
 
 pytestmark = pytest.mark.skipif(HAPROXY is None, reason="haproxy is not installed")
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @contextlib.contextmanager
@@ -83,7 +77,7 @@ def ask(tmp_path_factory):
         def request(users, shard):
             content = {"features": ["history:country"], "entities": {"user_id": list(users)}}
             headers = {} if shard is None else {"x-sketch-shard": str(shard)}
-            return requests.post(url, json=content, headers=headers, timeout=30)
+            return requests.post(url, json=content, headers=headers, timeout=60)
 
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:

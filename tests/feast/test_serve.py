@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import threading
 import time
 import urllib.error
@@ -41,6 +40,7 @@ from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.serve import app as serve_app
 from feast_sketch_store.serve import over_feast
 from tests.helpers.keys import entity_key
+from tests.helpers.ports import free_port
 from tests.helpers.processes import PATIENCE_SECONDS, start_command
 from tests.helpers.values import elements_of, make_value
 
@@ -625,9 +625,7 @@ def test_the_command_serves(apps, store, tmp_path):
         "entity_key_serialization_version": 3,
     }
     (tmp_path / "feature_store.yaml").write_text(json.dumps(document))  # which is YAML
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     request = {**GOOD, "entities": {"user_id": [1, 2, 99]}}
     wanted = apps.ask(apps.feast, request)[2]
     with (tmp_path / "server.log").open("w") as log:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.ports import free_port
+
 
 def _bytes(text):
     return text.encode() if isinstance(text, str) else text
@@ -73,9 +75,7 @@ def running_hbase():
 
     protocol = str(Path(happybase.__file__).parent / "Hbase.thrift")
     types = thriftpy2.load(protocol, "Hbase_thrift")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     server = make_server(types.Hbase, _Tables(types), "127.0.0.1", port, client_timeout=None)
     server.daemon = True
     thread = threading.Thread(target=server.serve, daemon=True)

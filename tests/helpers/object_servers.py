@@ -11,7 +11,6 @@ import hmac
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -27,12 +26,14 @@ import obstore
 import pytest
 from obstore.store import AzureStore, S3Store
 
+from tests.helpers.ports import free_port, free_ports
+
 ACCESS_KEY, SECRET_KEY = "tests-access-key", "tests-secret-key"
 # The account that azurite knows, from its documentation.
 AZURE_ACCOUNT = "devstoreaccount1"
 AZURE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 
-_START_SECONDS = 60
+_START_SECONDS = 180
 _FOLDER = Path(__file__).parents[2] / ".object-servers"
 
 
@@ -73,7 +74,7 @@ class ObjectServer:
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.port}{path}", method=method, headers=headers or {}
         )
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.read()
 
     def _put_container(self, name):
@@ -103,7 +104,7 @@ def start(name):
 @contextmanager
 def moto():
     pytest.importorskip("moto.server", reason="moto[server] is not installed")
-    port = _free_port()
+    port = free_port()
     with _running(
         [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], port, "/moto-api/"
     ):
@@ -138,7 +139,7 @@ def weed(folder=None, ports=None):
 def s3rver():
     program = _program("s3rver", "npm")
     with tempfile.TemporaryDirectory() as folder:
-        port = _free_port()
+        port = free_port()
         with _running([program, "-d", folder, "-a", "127.0.0.1", "-p", str(port)], port, "/"):
             yield ObjectServer("s3rver", "s3", port, _s3_options(port, "S3RVER", "S3RVER"))
 
@@ -147,7 +148,7 @@ def s3rver():
 def azurite():
     program = _program("azurite-blob", "npm, azurite")
     with tempfile.TemporaryDirectory() as folder:
-        port = _free_port()
+        port = free_port()
         command = [
             program, "--blobHost", "127.0.0.1", "--blobPort", str(port), "-l", folder, "--silent",
             "--skipApiVersionCheck", "--disableTelemetry",
@@ -209,28 +210,3 @@ def _await(process, port, path):
             return
         time.sleep(0.05)  # no event tells
     pytest.fail(f"the server does not answer after {_START_SECONDS} seconds")
-
-
-def _free_port():
-    return free_ports(1)[0]
-
-
-def free_ports(count):
-    """Ports of which the one 10,000 above is free as well."""
-    held, found = [], []
-    try:
-        while len(found) < count:
-            one, other = socket.socket(), socket.socket()
-            held += [one, other]
-            one.bind(("127.0.0.1", 0))
-            port = one.getsockname()[1]
-            try:
-                other.bind(("127.0.0.1", (port + 10_000) if port + 10_000 < 65_536 else port - 10_000))
-            except OSError:
-                continue
-            if port + 10_000 < 65_536:
-                found.append(port)
-    finally:
-        for each in held:
-            each.close()
-    return found

@@ -1,29 +1,21 @@
 """A Redis server for tests, on a free port of 127.0.0.1; it is ended by its process."""
 
 import shutil
-import socket
 import subprocess
 import time
 from contextlib import ExitStack, contextmanager
 
 import pytest
 
-
-def free_port():
-    """A port that nobody listens on just now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+from tests.helpers.ports import free_port, free_ports
 
 
 @contextmanager
 def running_cluster(folder, num_nodes=3):
     """The ports of a cluster of servers without replicas; skips the test where there is no Redis."""
     redis = pytest.importorskip("redis")
-    from tests.helpers.object_servers import free_ports  # the port 10,000 above is that of the cluster's bus
-
     with ExitStack() as servers:
-        ports = free_ports(num_nodes)
+        ports = free_ports(num_nodes)  # the one 10,000 above is that of the cluster's bus
         for port in ports:
             options = ["--cluster-enabled", "yes", "--cluster-config-file", f"{port}.conf"]
             servers.enter_context(running_redis(folder, *options, port=port))

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.redis_server import free_port
+from tests.helpers.ports import free_port
 
-_START_SECONDS = 60
+_START_SECONDS = 180
 _FOLDERS = ":".join(["/usr/sbin", *map(str, sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True))])
 
 

@@ -19,7 +19,7 @@ class Commits:
     def __call__(self, items):
         self.batches.append(list(items))
         self.begun.release()
-        assert self.may_end.wait(30)
+        assert self.may_end.wait(60)
         return [ValueError(item) if item < 0 else None for item in items]
 
 
@@ -66,7 +66,7 @@ def test_those_who_come_during_a_commit_share_the_next():
         waiting(group, 8)
         commits.may_end.set()
         for done in (first, *others):
-            done.result(30)
+            done.result(60)
     assert commits.batches[0] == [0]
     assert sorted(commits.batches[1]) == list(range(1, 9))
     assert len(commits.batches) == 2
@@ -80,11 +80,11 @@ def test_each_is_told_of_its_own_refusal():
         others = {item: pool.submit(group.submit, item, commits) for item in (1, -2, 3)}
         waiting(group, 3)
         commits.may_end.set()
-        first.result(30)
+        first.result(60)
         with pytest.raises(ValueError, match="-2"):
-            others.pop(-2).result(30)
+            others.pop(-2).result(60)
         for done in others.values():
-            done.result(30)
+            done.result(60)
 
 
 def test_a_failed_commit_is_told_to_all_and_the_next_one_goes_on():
@@ -121,10 +121,10 @@ def test_tasks_share_a_commit_and_each_is_told_of_its_own(in_loop, monkeypatch):
     wake = in_loop.loop.call_soon_threadsafe
     monkeypatch.setattr(in_loop.loop, "call_soon_threadsafe", lambda *call: (wakes.append(call), wake(*call)))
     commits.may_end.set()
-    assert first.result(30) is None
+    assert first.result(60) is None
     with pytest.raises(ValueError, match="-2"):
-        others[-2].result(30)
-    assert [others[item].result(30) for item in (1, 3)] == [None, None]
+        others[-2].result(60)
+    assert [others[item].result(60) for item in (1, 3)] == [None, None]
     assert commits.batches == [[0], [1, -2, 3]]
     assert len(wakes) == 2, "one for each commit"
     group.settle()
@@ -175,7 +175,7 @@ def test_a_task_that_is_cancelled_takes_nothing_back(in_loop):
     waiting(group, 2)
     gone.cancel()
     commits.may_end.set()
-    assert (first.result(30), last.result(30)) == (None, None)
+    assert (first.result(60), last.result(30)) == (None, None)
     assert commits.batches == [[0], [1, 2]]
 
 
@@ -192,7 +192,7 @@ def test_tasks_of_a_loop_that_is_closed_hold_nobody_up():
         other = pool.submit(group.submit, 2, commits)
         waiting(group, 1)
         commits.may_end.set()
-        other.result(30)
+        other.result(60)
     assert commits.batches == [[1], [2]]
 
 
@@ -209,8 +209,8 @@ def test_threads_and_tasks_lead_for_each_other(in_loop, is_thread_first):
                 commits.begun.acquire()
         waiting(group, 1)
         commits.may_end.set()
-        done.result(30)
-        later.result(30)
+        done.result(60)
+        later.result(60)
     assert commits.batches == [[0], [1]]
 
 
@@ -230,7 +230,7 @@ def test_many_threads_and_tasks_lose_nothing(in_loop):
     with ThreadPoolExecutor(16) as pool:
         for future in pool.map(write, range(2_000)):
             if future is not None:
-                future.result(30)
+                future.result(60)
     assert sorted(item for batch in seen for item in batch) == list(range(2_000))
     group.settle()
     assert not group._queue
@@ -272,7 +272,7 @@ def test_whoever_is_interrupted_leaves_nobody_waiting(is_first):
         waiting(group, 3 + len(before))
         commits.may_end.set()
         for done in (first, *before, *after):
-            done.result(30)
+            done.result(60)
     group.settle()
     assert sorted(item for batch in commits.batches for item in batch) == sorted(
         [0, 1, 10, 11, *([] if is_first else range(2, 9))]

@@ -211,7 +211,7 @@ def test_a_process_that_seals_exports_them(view):
     view.write([row(1, "x")])
     view.seal()
     with exported(0) as port:
-        answer = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30).read().decode()
+        answer = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60).read().decode()
     project, name = view.metrics.labels
     assert f'feast_sketch_seals_total{{project="{project}",view="{name}"}} 1.0' in answer
 

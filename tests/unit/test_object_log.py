@@ -1,6 +1,7 @@
 """The row log where nothing can be appended to and nobody can be kept out: races, one step at a time."""
 
 import itertools
+import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -115,17 +116,22 @@ def test_what_the_other_wrote_is_checked_before_the_next_try(storage):
 
 
 def test_writers_and_absorbers_side_by_side_lose_nothing(storage, clock):
-    done = threading.Event()
+    done, began = threading.Event(), [clock.now] * 4
 
     def write(writer):
-        log = RowLog(storage)
-        return [log.append(rows(f"{writer}-{n}")).number for n in range(30)]
+        log, numbers = RowLog(storage), []
+        for n in range(30):
+            began[writer] = clock.now
+            numbers.append(log.append(rows(f"{writer}-{n}")).number)
+        began[writer] = math.inf
+        return numbers
 
     def absorb(_):
         log = RowLog(storage)
         while not done.is_set():
             log.absorb()
-            clock.now += RECORDS_KEPT_SECONDS / 50  # a put is much faster than that
+            # An append is much faster than records are removed, however slow the machine is.
+            clock.now = min(clock.now + RECORDS_KEPT_SECONDS / 50, min(began) + RECORDS_KEPT_SECONDS / 4)
         return []
 
     with ThreadPoolExecutor(8) as pool:

@@ -200,7 +200,7 @@ def test_a_forked_child_may_append_after_its_parent(log, storage):
     context = multiprocessing.get_context("fork")
     child = context.Process(target=lambda: (log.append(rows("child")), log.absorb()))
     child.start()
-    child.join(30)
+    child.join(60)
     assert child.exitcode == 0
     log.append(rows("parent again"))
     assert names_of(log.read()) == ["parent", "child", "parent again"]

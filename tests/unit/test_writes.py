@@ -63,7 +63,7 @@ def slowly(view, monkeypatch):
 
     def slow_publish(draft):
         begun.set()
-        assert may_publish.wait(30)
+        assert may_publish.wait(60)
         return publish(draft)
 
     monkeypatch.setattr(view._snapshots, "publish", slow_publish)
@@ -104,11 +104,11 @@ def test_a_bad_row_is_refused_alone(make_view, monkeypatch):
         while not tables:
             threading.Event().wait(0.001)
         begun += [pool.submit(view.write, [written]) for written in (row(2, "x"), bad, row(3, "x"))]
-        begun[0].result(30)
+        begun[0].result(60)
         with pytest.raises(RowError, match="feature 'viewed' takes string_set_val, but row 0"):
-            begun[2].result(30)
+            begun[2].result(60)
         for done in (begun[1], begun[3]):
-            done.result(30)
+            done.result(60)
     assert found(make_view(), 1, 2, 3, 7) == [1, 2, 3]
 
 
@@ -139,12 +139,12 @@ def test_the_writer_of_a_large_batch_waits_for_its_seal_alone(make_view, monkeyp
     begun, may_publish = slowly(view, monkeypatch)
     with ThreadPoolExecutor(1) as pool:
         late = pool.submit(view.write, [row(user, "x") for user in range(100)])
-        assert begun.wait(30)
+        assert begun.wait(60)
         assert not late.done()
         view.write([row(400, "x")])  # a small one goes on
         assert found(view, 99, 400) == [99, 400]
         may_publish.set()
-        late.result(30)
+        late.result(60)
     assert view.stats().sealed_entities >= 100
 
 
@@ -196,7 +196,7 @@ def test_writes_go_on_while_a_view_is_sealed(make_view, monkeypatch):
     publishing, may_publish = slowly(view, monkeypatch)
     sealer = threading.Thread(target=view.seal)
     sealer.start()
-    assert publishing.wait(30)
+    assert publishing.wait(60)
     view.write([row(2, "y")])
     assert found(view, 1, 2) == [1, 2]
     may_publish.set()
@@ -237,18 +237,18 @@ def test_a_child_that_is_forked_during_a_write_of_its_parent_writes(make_view, m
     def slow_sync(descriptor):
         if os.getpid() == parent:
             syncs.set()
-            assert may_sync.wait(30)
+            assert may_sync.wait(60)
         fdatasync(descriptor)
 
     monkeypatch.setattr(local, "fdatasync", slow_sync)
     writer = threading.Thread(target=view.write, args=([row(2, "y")],))
     writer.start()
-    assert syncs.wait(30)
+    assert syncs.wait(60)
     child = multiprocessing.get_context("fork").Process(target=view.write, args=([row(3, "z")],))
     child.start()
     may_sync.set()
     writer.join()
-    child.join(20)
+    child.join(60)
     is_hung = child.is_alive()
     child.kill()
     child.join()
