@@ -10,9 +10,9 @@ class SketchStoreError(Exception):
 
     Attributes
     ----------
-    lines : of Python, to paste in place of those that caused it.
-    parts : the errors that it sums up.
-    new_names : names of features or join keys that cannot stay, each with another one.
+    lines : Python lines to paste in place of those that caused the error.
+    parts : the errors that this one combines.
+    new_names : names of features or join keys that must change, each with a new name.
     """
 
     lines: tuple[str, ...] = ()
@@ -26,7 +26,7 @@ class SettingsError(SketchStoreError, ValueError):
     Attributes
     ----------
     wrong_tags : tags to remove, each with the name that replaces it, or None.
-    new_tags : by the name of a feature, or "" for the view: tags that have to be set, or None to remove them.
+    new_tags : by the name of a feature, or "" for the view: tags to set, or None to remove them.
     moved : names of features that have to be in another view.
     """
 
@@ -36,7 +36,7 @@ class SettingsError(SketchStoreError, ValueError):
 
     @classmethod
     def of_tags(cls, text: str, wrong_tags: Mapping[str, str | None]) -> Self:
-        """An error that other tags resolve."""
+        """An error that a change of tags resolves."""
         error = cls(text)
         error.wrong_tags = wrong_tags
         return error
@@ -49,7 +49,7 @@ class SettingsError(SketchStoreError, ValueError):
         moved: Sequence[str] = (),
         lines: Sequence[str] = (),
     ) -> Self:
-        """An error of several features of a view; other tags, a move or ``lines`` resolve it."""
+        """An error of several features of a view. Other tags, moved features or ``lines`` resolve it."""
         error = cls(text)
         error.new_tags, error.moved, error.lines = new_tags or {}, tuple(moved), tuple(lines)
         return error
@@ -60,8 +60,8 @@ class UnsupportedFeatureError(SketchStoreError):
 
 
 class ShardError(SettingsError):
-    """A view has another number of shards than its settings say, or an entity is of a shard that is not
-    served here."""
+    """The number of shards differs from the settings, or an entity is in a shard that this process does not
+    serve."""
 
 
 class RowError(SketchStoreError, ValueError):
@@ -77,12 +77,12 @@ class DamagedFileError(SketchStoreError):
 
 
 class FormatVersionError(DamagedFileError):
-    """A file of the store is in a version of its format that this release does not read.
+    """A file of the store has a format version that this release does not read.
 
     Attributes
     ----------
     version : the file's.
-    kind : of what format; "" where the kind of file implies it.
+    kind : the name of the format; "" if the kind of file implies it.
     """
 
     version: int | str = 0
@@ -90,7 +90,7 @@ class FormatVersionError(DamagedFileError):
 
     @classmethod
     def of(cls, source: str, version: int, readable: int, what_else: str = "", kind: str = "") -> Self:
-        """The error of a file; ``what_else`` to do than to upgrade."""
+        """Make the error of a file; ``what_else`` names an alternative to an upgrade."""
         error = cls(
             f"{source}: has {kind or 'format'} version {version}, this release reads {readable}; upgrade "
             f"feast_sketch_store{what_else}"

@@ -27,7 +27,7 @@ from feast_sketch_store.rows.encoding import TIMESTAMP, deletion_rows
 from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES
 from feast_sketch_store.rows.list_log import REMOVE, REPLACE, ListRows
 
-_MAX_SECONDS = 1 << 40  # since 1970: more than any item may have, and few enough to count microseconds
+_MAX_SECONDS = 1 << 40  # since 1970: later than any item may be, and small enough for microseconds
 
 
 class Lists:
@@ -39,13 +39,13 @@ class Lists:
     Parameters
     ----------
     repo : a `FeatureStore`, or the folder of a feature repository.
-    feature_view, feature : their names. A view's name may end in a version, as in ``user_history@v2``, which
-        is filled before the registry names it; else it is the version that the registry names.
+    feature_view, feature : their names. A view's name may end in a version, as in ``user_history@v2``, to
+        fill that version before the registry names it. Otherwise the registry's version is used.
 
     Raises
     ------
     UnsupportedFeatureError : the view has no such list, or the repository has no versions.
-    SketchStoreError : the online store is another one.
+    SketchStoreError : the online store is of another type.
     feast.errors.FeatureViewNotFoundException, feast.errors.FeatureViewVersionNotFound : there is no such
         view, or no such version (from Feast).
     """
@@ -74,14 +74,14 @@ class Lists:
 
         Parameters
         ----------
-        entities : n of them, an entity as often as it gets items; as for `SketchReader.hash`.
+        entities : n entities, as for `SketchReader.hash`; repeat an entity for each of its items.
         values : n values.
-        timestamps : when the items were: n of them, of an Arrow or NumPy type of timestamps, datetimes, or
-            seconds since 1970; or one for all. None for now. Naive ones are in UTC.
+        timestamps : n times of the items, or one for all: Arrow or NumPy timestamps, datetimes, or seconds
+            since 1970. None means now. Naive times are in UTC.
 
         Raises
         ------
-        RowError : the arrays are not of one length, or not of the right types. Nothing was written.
+        RowError : the arrays differ in length or have a wrong type; nothing was written.
         StorageError : nothing was written.
         """
         columns = self._entities.columns(entities)
@@ -96,7 +96,7 @@ class Lists:
         values: ArrayLike | pa.Array,
         timestamps: ArrayLike | pa.Array | None = None,
     ) -> None:
-        """Write whole lists, in place of those that entities have.
+        """Replace the lists of entities.
 
         Parameters
         ----------
@@ -125,16 +125,16 @@ class Lists:
     def get(
         self, entities: Entities, min_timestamp: datetime | None = None, limit: int | None = None
     ) -> RaggedLists:
-        """The items of each entity, newest first; never an expired one, and no more than the list's limit.
+        """Read the items of each entity, newest first, without expired items and up to the list's limit.
 
         Parameters
         ----------
-        min_timestamp : of the oldest item; naive ones are in UTC. None for all.
-        limit : how many items of each entity at most.
+        min_timestamp : of the oldest item to return; a naive time is in UTC. None for all.
+        limit : the most items to return for each entity.
 
         Raises
         ------
-        RowError : these are not entities of the view, or the limit is below 1.
+        RowError : the entities do not have the view's join keys, or the limit is below 1.
         DamagedFileError : a file of the view cannot be read.
         """
         hashes = self._entities.hash(entities)
@@ -142,14 +142,14 @@ class Lists:
         return self._view.with_state(lambda state: read_lists(state, self._codec, hashes, newest))
 
     def remove(self, entities: Entities, values: Any, until: datetime | None = None) -> None:
-        """Remove all items that have a value.
+        """Remove a value from lists, with all its items.
 
-        What was added before counts no more; the same item may be added again.
+        Items that were added before are hidden. The same item may be added again.
 
         Parameters
         ----------
         entities : n of them.
-        values : one value, of all of them; or n values.
+        values : one value for all entities, or n values.
         until : the time of the newest item to remove; None for now.
 
         Raises
@@ -164,7 +164,7 @@ class Lists:
         self._write(columns, (np.arange(num_rows + 1), self._values(values, num_rows), times), times, REMOVE)
 
     def clear(self, entities: Entities) -> None:
-        """Delete all that was written of entities: this list, and the view's others.
+        """Delete everything of entities: this list and the view's other lists.
 
         Raises
         ------
@@ -176,7 +176,7 @@ class Lists:
             self._view.delete(deletion_rows(columns, datetime.now(UTC)))
 
     def _values(self, values: Any, number: int) -> pa.Array:
-        """So many values as elements of the list's column."""
+        """Convert values to ``number`` elements of the list's column."""
         kind = self._codec.arrow_type.value_type
         try:
             elements = as_array(values, kind)
@@ -230,7 +230,7 @@ def _now() -> int:
 
 
 def _microseconds(timestamps: Any, number: int) -> NDArray[np.int64]:
-    """So many times, in microseconds since 1970: int64[number]."""
+    """Convert times to microseconds since 1970: int64[number]."""
     if timestamps is None:
         return np.full(number, _now())
     if isinstance(timestamps, np.ndarray) and timestamps.dtype == np.int64 and len(timestamps) == number:
@@ -253,7 +253,7 @@ def _microseconds(timestamps: Any, number: int) -> NDArray[np.int64]:
 
 
 def _plain(timestamps: Any) -> Sequence[Any] | NDArray[Any]:
-    """Timestamps as Arrow takes them; naive datetimes are in UTC."""
+    """Convert timestamps for Arrow; naive datetimes are in UTC."""
     if isinstance(timestamps, np.ndarray):
         return timestamps
     return [t.replace(tzinfo=UTC) if isinstance(t, datetime) and t.tzinfo is None else t for t in timestamps]

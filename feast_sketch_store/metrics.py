@@ -1,11 +1,10 @@
-"""Metrics for Prometheus: what a process reads, takes up, seals and fetches, on Feast's own endpoint.
+"""Metrics for Prometheus on Feast's own endpoint: reads, refreshes, writes, seals and fetches of a process.
 
-They are gauges and counters of `prometheus_client`, made when they are first set and where that package is
-loaded already. Feast loads it, through `feast.metrics`, which first chooses where the values of forked
-workers lie; loading it here could come before that. Where it is not loaded, nothing can scrape, and nothing
-is counted.
+They are gauges and counters of `prometheus_client`, made when they are first set, and only if that package is
+loaded. Feast loads it through `feast.metrics`, after it has chosen where forked workers keep their values;
+loading it here could come too early. Where it is not loaded, nothing can scrape, so nothing is counted.
 
-Ages are exported as the moments they count from: ``time() - feast_sketch_last_look_timestamp_seconds``.
+Ages are exported as timestamps: an age is ``time() - feast_sketch_last_look_timestamp_seconds``.
 """
 
 import os
@@ -17,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-_FLUSH_SECONDS = 0.1  # of reads are counted together: a counter in a shared file takes a microsecond
+_FLUSH_SECONDS = 0.1  # reads in this time are counted together: a counter in a file takes 1 us
 
 COUNTER, GAUGE = "counter", "gauge"
 _REASONS = ("RowError", "StorageError", "UnsupportedFeatureError", "VocabularyOverflowError")
@@ -27,7 +26,7 @@ _STORE = ("store",)
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric: its name, what it measures, and how the values of several processes come together."""
+    """A metric: its name, what it measures, and how the values of several processes are combined."""
 
     name: str
     kind: str
@@ -49,21 +48,23 @@ ENTITIES_READ = _counter("entities_read", "Entities that were asked for")
 ABSENT_ENTITIES = _counter(
     "absent_entities", "Entities that were asked for and have no row, or an expired one"
 )
-REFRESHES = _counter("refreshes", "Times that something new was taken up")
-REFRESH_FAILURES = _counter("refresh_failures", "Looks at the storage that failed; the old rows are served")
-FALLBACKS = _counter("fallbacks", "Snapshots that were given up as damaged; an older one is served")
-COMMITS = _counter("commits", "Commits of rows, each of one batch or of several at once")
+REFRESHES = _counter("refreshes", "Refreshes that found something new")
+REFRESH_FAILURES = _counter(
+    "refresh_failures", "Looks at the storage that failed; reads show the rows from before"
+)
+FALLBACKS = _counter("fallbacks", "Snapshots that were damaged; reads use an older one")
+COMMITS = _counter("commits", "Commits of rows; several batches may share one")
 REFUSED_COMMITS = _counter(
-    "refused_commits", "Batches of rows that were refused, by the name of the error", (*_VIEW, "reason")
+    "refused_commits", "Batches of rows that were refused, by error", (*_VIEW, "reason")
 )
 SEALS = _counter("seals", "Seals that published a snapshot")
 SEAL_FAILURES = _counter("seal_failures", "Seals that failed; the rows are kept")
 SEAL_SECONDS = _counter("seal_seconds", "Seconds that seals took, failed ones included")
-BACKING_LOOKUPS = _counter("backing_lookups", "Entities whose features were asked of the backing store")
+BACKING_LOOKUPS = _counter("backing_lookups", "Entities whose features were read from the backing store")
 BACKING_FAILURES = _counter("backing_failures", "Batches that the backing store could not answer")
-BACKING_LOST = _counter("backing_lost", "Values of rows that the backing store should have had and had not")
+BACKING_LOST = _counter("backing_lost", "Values that the backing store should have had but lacked")
 FETCHED_BYTES = _counter("fetched_bytes", "Bytes that were fetched from an object store", _STORE)
-REQUESTS = _counter("requests", "Calls of an object store, by what they do", (*_STORE, "operation"))
+REQUESTS = _counter("requests", "Calls of an object store, by operation", (*_STORE, "operation"))
 
 SNAPSHOT_VERSION = _gauge("snapshot_version", "livemin", "Commits that the served snapshot covers")
 SNAPSHOT_TIMESTAMP = _gauge(
@@ -72,15 +73,15 @@ SNAPSHOT_TIMESTAMP = _gauge(
 LAST_LOOK = _gauge(
     "last_look_timestamp_seconds",
     "livemin",
-    "When the last look at the storage that was answered began; all that was written before is served",
+    "When the last successful look at the storage began; everything written before is served",
 )
-STALE = _gauge("stale", "livemax", "1 while the last look at the storage failed")
+STALE = _gauge("stale", "livemax", "1 if the last look at the storage failed")
 PINNED = _gauge("pinned", "livemax", "1 while the view is held at a snapshot by feast-sketch pin")
 LAG_COMMITS = _gauge(
-    "lag_commits", "livemax", "Commits, at least, that the last look found and that are not served"
+    "lag_commits", "livemax", "Least number of commits that the last look found and that are not served"
 )
 UNSEALED_ROWS = _gauge("unsealed_rows", "livemax", "Rows that are kept exactly until a seal")
-UNSEALED_BYTES = _gauge("unsealed_bytes", "livemax", "Bytes that they take in each process")
+UNSEALED_BYTES = _gauge("unsealed_bytes", "livemax", "Bytes that unsealed rows take in each process")
 EXPECTED_RATE = _gauge(
     "expected_false_positive_rate",
     "livemax",
@@ -90,7 +91,7 @@ EXPECTED_RATE = _gauge(
 SAMPLED_RATE = _gauge(
     "sampled_false_positive_rate",
     "livemax",
-    "Rate that random unknown entities met when the snapshot was taken up",
+    "Rate measured with random unknown entities when the snapshot was opened",
     (*_VIEW, "feature"),
 )
 LAST_SEAL = _gauge("last_seal_timestamp_seconds", "max", "When a seal last published a snapshot")
@@ -165,7 +166,7 @@ class ViewMetrics:
 
     @classmethod
     def at(cls, location: str) -> "ViewMetrics":
-        """Of a view whose names are not known: by its folder and the one above."""
+        """Metrics of a view whose names are not known: its folder and the one above stand for them."""
         project, _, view = location.rstrip("/").rpartition("/")
         return cls(project.rpartition("/")[2], view)
 
@@ -178,7 +179,7 @@ class ViewMetrics:
         put(metric, self.labels, value)
 
     def _begin(self) -> None:
-        """Begin counters at 0: Prometheus sees no increase in a counter that begins at 1."""
+        """Start counters at 0, because Prometheus sees no increase in a counter that starts at 1."""
         if not self._has_begun and is_loaded():
             self._has_begun = True
             for metric in (COMMITS, REFRESH_FAILURES, FALLBACKS, SEALS, SEAL_FAILURES, SEAL_SECONDS):
@@ -186,10 +187,10 @@ class ViewMetrics:
             for reason in _REASONS:
                 add(REFUSED_COMMITS, (*self.labels, reason), 0)
 
-    # -- reads, which must not notice --------------------------------------------------------
+    # -- reads, which must not get slower ----------------------------------------------------
 
     def count_read(self, num_entities: int, num_found: int) -> None:
-        """Count a read. It is added to the counters with the next one that is a tenth of a second later."""
+        """Count a read. A read at least a tenth of a second later adds it to the counters."""
         self._pending.append((num_entities, num_found))
         if time.monotonic() - self._flushed_at >= _FLUSH_SECONDS:
             self.flush()
@@ -210,13 +211,13 @@ class ViewMetrics:
             self.add(ABSENT_ENTITIES, entities - found)
 
     def forget(self) -> None:
-        """In a child that was forked: what the parent counts is not counted again."""
+        """Reset in a forked child, which must not count the parent's reads again."""
         self._pending = deque()
 
     # -- what is served ------------------------------------------------------------------------
 
     def looked(self, is_answered: bool) -> None:
-        """A look at the storage ended."""
+        """Record the end of a look at the storage."""
         self._begin()
         self.put(STALE, not is_answered)
         if is_answered:
@@ -225,7 +226,7 @@ class ViewMetrics:
             self.add(REFRESH_FAILURES)
 
     def serves(self, unsealed_rows: int, unsealed_bytes: int, lag_commits: int, is_pinned: bool) -> None:
-        """What the process serves now."""
+        """Record what the process serves now."""
         self.put(UNSEALED_ROWS, unsealed_rows)
         self.put(UNSEALED_BYTES, unsealed_bytes)
         self.put(LAG_COMMITS, lag_commits)
@@ -238,7 +239,7 @@ class ViewMetrics:
         expected: Mapping[str, float],
         sampled: Mapping[str, float],
     ) -> None:
-        """The process serves another snapshot; rates are by feature."""
+        """Record that the process serves another snapshot; rates are by feature."""
         self.put(SNAPSHOT_VERSION, version)
         self.put(SNAPSHOT_TIMESTAMP, published_at)
         for metric, rates in ((EXPECTED_RATE, expected), (SAMPLED_RATE, sampled)):
@@ -248,17 +249,17 @@ class ViewMetrics:
     # -- writes and seals ----------------------------------------------------------------------
 
     def committed(self) -> None:
-        """A commit was made."""
+        """Record a commit."""
         self._begin()
         self.add(COMMITS)
 
     def refused(self, error: BaseException, num_batches: int = 1) -> None:
-        """Batches were refused, or could not be written."""
+        """Record batches that were refused or could not be written."""
         self._begin()
         add(REFUSED_COMMITS, (*self.labels, type(error).__name__), num_batches)
 
     def sealed(self, seconds: float, is_published: bool) -> None:
-        """A seal ended."""
+        """Record the end of a seal."""
         self._begin()
         self.add(SEAL_SECONDS, seconds)
         if is_published:

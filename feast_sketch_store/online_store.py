@@ -77,25 +77,28 @@ from feast_sketch_store.view.worker_views import is_worker, kept
 _logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
-# So many are read one by one; of more, reads of arrays let other threads run, and wait for memory together.
+# Up to this many entities are read one by one. For more, reads of arrays let other threads run and share
+# waits for memory.
 _FEW_ENTITIES = 128
-_FEW_IN_SHARDS = 2_048  # for arrays they would be divided by shard
-_FEW_ROWS = 32  # the same of `online_read`, whose rows are objects of Python's
+_FEW_IN_SHARDS = 2_048  # with shards: reads of arrays would divide them by shard
+_FEW_ROWS = 32  # the same for `online_read`, which makes Python objects of rows
 
-_BACKED = "beside a backing store"  # what views with shards cannot be
+_BACKED = "beside a backing store"  # unsupported for views with shards; completes an error message
 
 
-# What an open view depends on: features with their types and tags, the tags of the view, the default
-# codec, and shards.
+# What the declaration of an open view depends on: features with their types and tags, the view's tags, the
+# default codec, and shards.
 _Declaration = tuple[
     list[tuple[str, FeastType, dict[str, str]]], dict[str, str], str, tuple[int, list[int] | None]
 ]
-# What the settings of a view depend on besides its declaration: columns of join keys, ttl, folder, options.
+# What settings depend on besides the declaration: columns of join keys, ttl, folder, options.
 _Circumstances = tuple[list[tuple[str, FeastType]], timedelta | None, Path | None, "SketchOnlineStoreConfig"]
 
 
 class SketchOnlineStoreConfig(OnlineStoreOptions):
-    """The ``online_store`` section of ``feature_store.yaml``; Feast wants it beside the store."""
+    """The ``online_store`` section of ``feature_store.yaml``. Feast looks for this class in the store's
+    module.
+    """
 
 
 class SketchOnlineStore(OnlineStore):
@@ -147,10 +150,10 @@ class SketchOnlineStore(OnlineStore):
 
         Raises
         ------
-        RowError : a row has other join keys than the view, a value is not of its feature's type, or a column
+        RowError : a row's join keys are not the view's, a value is not of its feature's type, or a column
             changed its type.
         VocabularyOverflowError : a feature would have more than ``max_vocabulary`` values.
-        StorageError : the folder cannot be written. In each case nothing of the batch is kept.
+        StorageError : the folder cannot be written. Whichever is raised, nothing of the batch was written.
         """
         if data:
             require_writer(config)
@@ -164,7 +167,7 @@ class SketchOnlineStore(OnlineStore):
             progress(len(data))
 
     def backing(self, config: RepoConfig) -> BackingStore | None:
-        """The store that keeps backed features, opened once; None if nothing is to be written to one.
+        """The store that keeps backed features, opened once; None if there is none to write to.
 
         Raises
         ------
@@ -231,7 +234,7 @@ class SketchOnlineStore(OnlineStore):
         return to_rows(answers, len(entity_keys))
 
     def _backed(self, config: RepoConfig, table: FeatureView, features: Sequence[str]) -> list[FeatureCodec]:
-        """The codecs of those features that the backing store has."""
+        """The codecs of the features that the backing store keeps."""
         if config.online_store.backing_store is None:
             return []
         codecs = self.view(config, table).settings.backed_codecs
@@ -245,7 +248,7 @@ class SketchOnlineStore(OnlineStore):
         features: Sequence[str],
         ttl: int | None,
     ) -> list[Row] | None:
-        """The rows of a few entities, one by one; None if only a read of many can answer."""
+        """Read a few entities one by one; None if they have to be read together."""
         view, hashes = self.view(config, table), [single.hash_entity_key(key) for key in entity_keys]
         asked = view.of_entity(hashes[0]) if len(hashes) == 1 else view
         prepared = asked.current().prepared(tuple(features))
@@ -285,9 +288,9 @@ class SketchOnlineStore(OnlineStore):
         full_feature_names: bool = False,
         include_feature_view_version_metadata: bool = False,
     ) -> OnlineResponse:
-        """See `OnlineStore.get_online_features`. What is asked for is worked out once for all like requests.
+        """See `OnlineStore.get_online_features`. Requests that ask for the same share a plan.
 
-        Requests that have anything unusual about them are left to Feast's own method, errors included.
+        Feast's own method answers all unusual requests, and raises their errors.
         """
         options = full_feature_names, include_feature_view_version_metadata
         asked = self._planned(config, features, entity_rows, registry, project, *options)
@@ -306,7 +309,7 @@ class SketchOnlineStore(OnlineStore):
         full_feature_names: bool = False,
         include_feature_view_version_metadata: bool = False,
     ) -> OnlineResponse:
-        """The same on the event loop; looks at the disk are in a thread."""
+        """The same on the event loop; a thread looks at the disk."""
         options = full_feature_names, include_feature_view_version_metadata
         asked = self._planned(config, features, entity_rows, registry, project, *options)
         if asked is not None:
@@ -327,7 +330,7 @@ class SketchOnlineStore(OnlineStore):
         full_feature_names: bool,
         with_versions: bool,
     ) -> tuple[Plan, planned.Columns] | None:
-        """The plan of a request, and its entities; None of one that Feast's own method must answer."""
+        """The plan of a request, and its entities; None if Feast's own method must answer."""
         columns = None if self._in_worker else planned.columns_of(entity_rows)
         if columns is None:
             return None
@@ -336,7 +339,7 @@ class SketchOnlineStore(OnlineStore):
             return None
         try:
             plan = self._plans.of(question, lambda: features, registry, project, config)
-        except Exception as error:  # the question is wrong, or the storage: Feast's own method says so
+        except Exception as error:  # Feast's own method reports it
             _logger.debug("Feast's own method answers: %r", error)
             return None
         values = list(columns.values())
@@ -352,10 +355,10 @@ class SketchOnlineStore(OnlineStore):
         full_feature_names: bool,
         include_feature_view_version_metadata: bool,
     ) -> None:
-        """What `OnlineStore.get_online_features` reads with, without a Python object per row and value.
+        """Reads for `OnlineStore.get_online_features`, without a Python object per row and value.
 
-        Does what Feast's own method does, by which a test goes; requests that have anything unusual about
-        their entities are left to that one, errors included.
+        Gives what Feast's own method gives; a test compares both. Feast's method handles requests with
+        unusual entities, and raises their errors.
         """
         self._finish(
             config,
@@ -380,11 +383,11 @@ class SketchOnlineStore(OnlineStore):
         full_feature_names: bool,
         include_feature_view_version_metadata: bool,
     ) -> Steps[None]:
-        """See `_read_features_per_fv`; with a lookup in the backing store per view that needs one."""
+        """See `_read_features_per_fv`. Makes one lookup in the backing store per view that needs it."""
         hashed: dict[tuple[tuple[str, int], ...], NDArray[np.uint64] | None] = {}  # by columns of join keys
         for table, features in grouped_refs:
             join_keys = _get_table_entity_values(table, entity_name_to_join_key_map, join_key_values)
-            # Feast refuses a request that lacks a join key of any view, where a view has none of its own.
+            # Feast refuses a request that lacks a join key of any view if one of the views has no join keys.
             is_usual = all(join_keys.values()) and len(join_keys) == len(table.entities)
             hashes: NDArray[np.uint64] | None = None
             entity_hashes = single.hash_join_keys(join_keys) if is_usual else None
@@ -443,7 +446,9 @@ class SketchOnlineStore(OnlineStore):
         entity_hashes: bytes,
         response: GetOnlineFeaturesResponse,
     ) -> int | None:
-        """Add the vectors of a few entities; the number of values present, None if it is not done."""
+        """Add the vectors of a few entities. Returns the number of values present, or None if nothing was
+        added.
+        """
         view = self.view(config, table)
         rows = view.current().prepared(tuple(features))
         if rows is None:
@@ -459,9 +464,9 @@ class SketchOnlineStore(OnlineStore):
     async def _read_features_per_fv_async(
         self, config: RepoConfig, grouped_refs: list[tuple[FeatureView, list[str]]], *arguments: Any
     ) -> None:
-        """The same on the event loop, unless it is time to look at the disk: then in a thread.
+        """The same on the event loop, or in a thread if a look at the disk is due.
 
-        A read of memory takes less than a hop to a thread and back for all but large batches, and in a
+        Except for large batches, a read of memory takes less time than a hop to a thread and back. In a
         thread it would hold the interpreter just as long.
         """
         views = [self.view(config, table) for table, _ in grouped_refs]
@@ -475,7 +480,7 @@ class SketchOnlineStore(OnlineStore):
 
     @property
     def async_supported(self) -> SupportedAsyncMethods:
-        """Reads and writes have async twins; they go to a thread whenever they look at the disk."""
+        """Reads and writes have async versions, which use a thread to look at the disk."""
         return SupportedAsyncMethods(read=True, write=True)
 
     async def online_write_batch_async(
@@ -550,7 +555,7 @@ class SketchOnlineStore(OnlineStore):
         return await asyncio.to_thread(self.online_read, config, table, entity_keys, requested_features)
 
     async def close(self) -> None:
-        """Let go of all views: their memory, mapped files and threads. A later call opens them again."""
+        """Close all views, with their memory, mapped files and threads. A later call opens them again."""
         views, opened = [view for _, view in self._views.values()], self._opened_backing
         self._forget_views()
         for view in views:
@@ -566,7 +571,7 @@ class SketchOnlineStore(OnlineStore):
         entity_key: EntityKeyProto,
         vector_bytes: bytes,
     ) -> None:
-        """Keep the precomputed vector of an entity, exactly; see `OnlineStore.write_precomputed_vector`."""
+        """Keep the precomputed vector of an entity exactly; see `OnlineStore.write_precomputed_vector`."""
         row: FeastRow = (entity_key, {"vector": ValueProto(bytes_val=vector_bytes)}, datetime.now(UTC), None)
         self.online_write_batch(config, _precomputed_view(feature_service_name), [row], None)
 
@@ -628,16 +633,16 @@ class SketchOnlineStore(OnlineStore):
             for version in range((getattr(table, "current_version_number", None) or 0) + 1):
                 storage = self._storage(config, table.name, version)
                 if (known := self._views.pop(storage.location, None)) is not None:
-                    known[1].settle()  # a seal in the background would go on
+                    known[1].settle()  # otherwise a seal in the background would go on
                 self._settings.pop(storage.location, None)
                 remove_view(storage)
 
     def plan(self, config: RepoConfig, desired_registry_proto: RegistryProto) -> list[InfraObject]:
-        """Nothing: the store has no infrastructure outside its folder."""
+        """Returns an empty plan: the store has no infrastructure outside its folder."""
         return []
 
     def teardown(self, config: RepoConfig, tables: Sequence[FeatureView], entities: Sequence[Entity]) -> None:
-        """Remove everything of the project; Feast does not name its stream views here."""
+        """Remove everything of the project, because Feast does not name stream views here."""
         for _, view in self._views.values():
             view.settle()
         self._forget_views()
@@ -657,7 +662,7 @@ class SketchOnlineStore(OnlineStore):
         Raises
         ------
         RowError : a key is not of the view's join keys; nothing was deleted.
-        StorageError : nothing was deleted; or all of it, but for what the backing store has of the entities.
+        StorageError : nothing was deleted, or everything except what the backing store keeps of the entities.
         """
         if entity_keys:
             require_writer(config)
@@ -677,7 +682,7 @@ class SketchOnlineStore(OnlineStore):
         return self.writer(config, table).seal()
 
     def storage(self, config: RepoConfig, table: FeatureView) -> Storage:
-        """Where a view is kept; there may be nothing yet."""
+        """The storage of a view, which may be empty."""
         version = None
         if config.registry.enable_online_feature_view_versioning:
             version = getattr(table.projection, "version_tag", None)
@@ -694,7 +699,7 @@ class SketchOnlineStore(OnlineStore):
         return _view_storage(config.repo_path, options.path, given, more, config.project, name)
 
     def forget(self, config: RepoConfig, table: FeatureView) -> None:
-        """Let go of a view, so that the next call opens it anew."""
+        """Close a view, so that the next call opens it anew."""
         location = self.storage(config, table).location
         known = self._views.pop(location, None)
         self._settings.pop(location, None)
@@ -708,7 +713,7 @@ class SketchOnlineStore(OnlineStore):
         known = self._views.get(storage.location)
         if self._in_worker and known is not None:
             opened_with = self._settings[storage.location][1][3]
-            if opened_with != config.online_store:  # another store's, say with credentials that have expired
+            if opened_with != config.online_store:  # such as one with expired credentials
                 known = None
         if known is None or known[0] != declaration:
             known = (copy.deepcopy(declaration), self._open(config, table))
@@ -722,7 +727,7 @@ class SketchOnlineStore(OnlineStore):
         return known is not None and known[1] is view
 
     def writer(self, config: RepoConfig, table: FeatureView) -> AnyView:
-        """The same with the settings of now, which are read out of tags when something changes."""
+        """The same with the current settings. Tags are read again only when something changed."""
         view, key = self.view(config, table), _key(config, table)
         storage = self.storage(config, table)
         location = storage.location
@@ -754,7 +759,7 @@ class SketchOnlineStore(OnlineStore):
 
 
 def _has_backed(config: RepoConfig, table: FeatureView) -> bool:
-    """Whether a view that is dropped had backed features, as far as its definition still shows."""
+    """Whether a view that is being dropped had backed features, as far as its definition shows."""
     try:
         settings = resolve(config.online_store, table, config.repo_path)
     except SketchStoreError:
@@ -763,7 +768,7 @@ def _has_backed(config: RepoConfig, table: FeatureView) -> bool:
 
 
 async def _refresh_beside(views: Sequence[AnyView]) -> None:
-    """Look at the disk in a thread, for views for which it is time to."""
+    """Look at the disk in a thread, for each view whose refresh is due."""
     for view in views:
         if not view.is_fresh():
             await asyncio.to_thread(view.refresh)
@@ -776,7 +781,7 @@ def seal_policy(options: SketchOnlineStoreConfig) -> SealPolicy:
 
 
 def _key(config: RepoConfig, table: FeatureView) -> tuple[_Declaration, _Circumstances]:
-    """All that the settings of a view depend on."""
+    """Everything that the settings of a view depend on."""
     join_keys = [(column.name, column.dtype) for column in getattr(table, "entity_columns", None) or []]
     circumstances = join_keys, getattr(table, "ttl", None), config.repo_path, config.online_store
     return _declaration(config, table), circumstances
@@ -789,7 +794,8 @@ def _declaration(config: RepoConfig, table: FeatureView) -> _Declaration:
 
 
 def open_view(store: FeatureStore, feature_view: str) -> AnyView:
-    """Open the view that stores a feature view of a Feast repository: for sizes, seals, reads without protos.
+    """Open the view that stores a feature view of a Feast repository, for sizes, seals and reads without
+    protos.
 
     Raises
     ------
@@ -836,7 +842,7 @@ def _precomputed_view(feature_service: str) -> FeatureView:
     )
 
 
-@functools.lru_cache(maxsize=1024)  # names become folders at every read
+@functools.lru_cache(maxsize=1024)  # cached, because every read turns names into folders
 def _view_storage(
     repo_path: Path | None,
     path: str,
@@ -849,7 +855,7 @@ def _view_storage(
 
 
 def require_writer(config: RepoConfig) -> None:
-    """Refuse what changes the store, where it is a replica."""
+    """Refuse to change the store if it is a replica."""
     if config.online_store.role == "replica":
         raise StorageError(
             f"project {config.project!r}: online_store has role: replica, which only reads; write, apply and "
@@ -858,7 +864,7 @@ def require_writer(config: RepoConfig) -> None:
 
 
 def _stored_problems(table: FeatureView, view: AnyView) -> Iterator[SketchStoreError]:
-    """How what is stored of a view contradicts its definition."""
+    """Find contradictions between the stored rows of a view and its definition."""
     try:
         view.check_codecs()
         _check_join_keys(table, view.stored_join_keys())
@@ -868,7 +874,7 @@ def _stored_problems(table: FeatureView, view: AnyView) -> Iterator[SketchStoreE
 
 
 def _check_join_keys(table: FeatureView, stored: JoinKeys | None) -> None:
-    """Refuse join keys under which the rows that are stored could not be found any more."""
+    """Refuse join keys with which the stored rows could no longer be found."""
     declared = declared_join_keys(table)
     if stored is None or declared is None:
         return

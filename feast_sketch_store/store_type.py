@@ -6,8 +6,8 @@ Feast has no entry point for online stores: it looks short names up in a diction
 ``feast.repo_config`` to be imported, then adds the name. An interpreter that never imports Feast pays for
 one small module and for a string comparison per import.
 
-Whatever is wrong with the installed package, ``feast_sketch_store.pth`` keeps quiet about it: no interpreter
-may be troubled by a package that it does not use. Feast then says that it does not know the name.
+``feast_sketch_store.pth`` ignores all errors of the installed package, so that it cannot disturb interpreters
+that do not use it. Feast then reports that it does not know the name.
 """
 
 import sys
@@ -40,7 +40,7 @@ class _Loader:
 
 
 class _Finder:
-    """Finds nothing itself; hands Feast's module to the other finders and wraps its loader."""
+    """Asks the other finders for Feast's module and wraps its loader; finds nothing itself."""
 
     @classmethod
     def find_spec(cls, name, path=None, target=None):
@@ -59,7 +59,7 @@ class _Finder:
 
 
 def register() -> None:
-    """Add the name now if Feast is loaded, otherwise as soon as it is. Calling it again changes nothing."""
+    """Add the name now if Feast is loaded, otherwise when Feast is loaded. Further calls change nothing."""
     if _FEAST_MODULE in sys.modules:
         _add_name(sys.modules[_FEAST_MODULE])
     elif _Finder not in sys.meta_path:

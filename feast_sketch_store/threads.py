@@ -13,9 +13,9 @@ NUM_THREADS = min(os.cpu_count() or 1, 8)  # each has batches in memory
 
 
 class Threads(ThreadPoolExecutor):
-    """A pool of threads that serves while the interpreter ends, too: then the caller does the work.
+    """A pool of threads that also works while the interpreter ends: the caller then does the work.
 
-    Python waits for a seal that runs beside writes, and lets no executor take up work any more.
+    At its end, Python waits for a seal in the background, but its executors accept no more work.
     """
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> "Future[T]":

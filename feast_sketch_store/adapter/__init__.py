@@ -1,1 +1,1 @@
-"""Feast's side: answers as protos, and advice at `feast apply`. `online_store` is the door."""
+"""Feast's side of the store: answers as protos, options, and advice at `feast apply`."""

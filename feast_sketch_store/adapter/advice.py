@@ -1,4 +1,4 @@
-"""Advice at ``feast apply``: settings under which a view would be kept better, or in fewer bytes."""
+"""Advice at ``feast apply``: settings that would keep a view more exactly, or in fewer bytes."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,7 +16,8 @@ from feast_sketch_store.structures.parts import checked
 from feast_sketch_store.view.codec_choice import TAG_PREFIX, is_embedding
 from feast_sketch_store.view.settings import ViewSettings
 
-# Shares: of max_vocabulary from which a vocabulary is near it, and of its bytes that a change must save.
+# The share of max_vocabulary that counts as nearly full, and the share of a view's bytes that a change must
+# save.
 _NEARLY_FULL = 0.8
 _WORTH_SAVING = 0.2
 _WORTH_SAVING_BYTES = 4096  # views of a few rows are not worth a change
@@ -125,7 +126,7 @@ def _array_hints(table: FeatureView, settings: ViewSettings, sealed: Shards | No
 
 
 def _cost_of_order(name: str, sealed: Shards | None) -> str:
-    """What an Array would take with its order, and takes without."""
+    """The bytes that an Array takes now, and would take with its order."""
     features = [] if sealed is None else sealed.features(name)
     if sealed is None or not features:
         return ", which takes about log2(different values) bits an element"
@@ -139,7 +140,7 @@ def _cost_of_order(name: str, sealed: Shards | None) -> str:
 
 
 def _costly_hints(table: FeatureView, settings: ViewSettings, sealed: Shards | None) -> Iterator[Hint]:
-    """Of features that are kept exactly because of their type, and may be large."""
+    """Hints about features that are kept exactly because of their type, and may be large."""
     for field in table.features:
         codec = settings.features[field.name].codec
         is_large = codec.is_collection or codec.element_kind == "message" or codec.value_field == "json_val"
@@ -150,7 +151,7 @@ def _costly_hints(table: FeatureView, settings: ViewSettings, sealed: Shards | N
             _COSTLY,
             f"{table.name}.{field.name}",
             f"feature {field.name!r} of view {table.name!r} is {kind} and kept exactly, at "
-            f"{_exact_bytes(field, codec, sealed)}. Where that is too much, name a `backing_store` in "
+            f"{_exact_bytes(field, codec, sealed)}. If that is too much, name a `backing_store` in "
             "feature_store.yaml, which then keeps it",
             str(field.dtype),
         )
@@ -204,7 +205,7 @@ def _scalar_hints(table: FeatureView, settings: ViewSettings, sealed: Shards) ->
 
 
 def _size_if_listed(layer: SketchLayer, presence_error_rate: float) -> float:
-    """About the bytes of the layer if its rows were listed and its scalars columns."""
+    """Estimate the bytes of the layer if its rows were listed and its scalars were columns."""
     size = layer.presence.size_if_listed(layer.num_entities, presence_error_rate)
     for name, feature in layer.features.items():
         if feature.codec.is_collection or feature.vocabulary is None:

@@ -41,25 +41,25 @@ _logger = logging.getLogger(__name__)
 
 FAIL: Final = "fail"
 MISSING_FEATURES: Final = "missing"
-# Instead of a type: features are backed, but nothing is written; a rebuild fills the store when it is done.
+# In place of a store's type: features are backed, but writes skip the store; the rebuild fills it at its end.
 NOWHERE = "nowhere"
 
-# Of two writes of an entity the one that wins must also be the last one that the other store gets.
+# Of two writes of an entity, the one that wins must also reach the other store last.
 _locks: dict[str, threading.Lock] = {}
 os.register_at_fork(after_in_child=_locks.clear)
 
 _T = TypeVar("_T")
-# Asks for rows, is sent them, and returns what they were wanted for.
+# Yields lookups, is sent their rows, and returns the result.
 Steps = Generator["Lookup", "Sequence[Row] | None", _T]
 
 
 class Lookup(NamedTuple):
-    """Rows that are wanted of the other store.
+    """Rows to read from the other store.
 
     Parameters
     ----------
-    entity_keys : of those that have a value of one of the features.
-    metrics : count what becomes of it.
+    entity_keys : of the entities that have a value of one of the features.
+    metrics : count the lookup and its outcome.
     """
 
     table: FeatureView
@@ -86,22 +86,22 @@ class BackingStore:
         self._fails = config.online_store.backing_on_error == FAIL
         try:
             kind = get_online_config_from_type(self.kind)
-            # Rows that lose do not come so far, and Redis would refuse one that replaces another by its
-            # created timestamp or its position alone.
+            # Rows that lose are sorted out before. Redis would refuse a row that wins only by its created
+            # timestamp or its position.
             own = {"skip_dedup": True} if "skip_dedup" in kind.model_fields else {}
             options = kind(**{**own, **self._given})
             self._store: OnlineStore = get_online_store_from_config(options)
         except FeastOnlineStoreInvalidName as error:
             raise SettingsError(f"project {config.project!r}: backing_store: {error}") from error
         except ValidationError as error:
-            # Without what was given, among which there are credentials.
+            # Without the given values: credentials are among them.
             wrong = error.errors(include_input=False, include_url=False, include_context=False)
             reasons = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in wrong)
             raise SettingsError(
                 f"project {config.project!r}: the backing_store of type {self.kind!r} has wrong options: "
                 f"{reasons}"
             ) from None
-        except Exception as error:  # Feast raises what it likes for wrong options or a missing client library
+        except Exception as error:  # Feast raises many types for wrong options or a missing client library
             raise SettingsError(
                 f"project {config.project!r}: the backing_store of type {self.kind!r} cannot be opened: "
                 f"{error}"
@@ -112,7 +112,7 @@ class BackingStore:
 
     @classmethod
     def of(cls, config: RepoConfig) -> "BackingStore | None":
-        """The one that a repository names, if rows are to be written to it.
+        """The store that a repository names; None if it names none or rows are not written to it.
 
         Raises
         ------
@@ -122,9 +122,10 @@ class BackingStore:
         return None if given is None or given["type"] == NOWHERE else cls(config)
 
     def write(self, table: FeatureView, rows: Sequence[FeastRow], features: Sequence[str]) -> None:
-        """Write features of rows; those that a row lacks are written as empty.
+        """Write features of rows; a feature that a row lacks is written as empty.
 
-        A row replaces all of the row before it, and stores that merge rows would keep what it lacks.
+        A row replaces all of the row before it. Without the empty values, stores that merge rows would keep
+        old ones.
 
         Raises
         ------
@@ -156,7 +157,7 @@ class BackingStore:
             raise self._unreachable(lookup, error) from error
 
     def read(self, lookup: Lookup) -> Sequence[Row] | None:
-        """The rows that are wanted; None if the store cannot be reached and reads go on without it.
+        """Read the rows of a lookup; None if the store cannot be reached and reads go on without it.
 
         Raises
         ------
@@ -192,7 +193,7 @@ class BackingStore:
         )
 
     def _without(self, error: StorageError) -> None:
-        """Go on without the store, or not."""
+        """Log an error of the store and go on, or raise it, as ``backing_on_error`` says."""
         if self._fails:
             raise StorageError(
                 f"{error}. Reads go on without its features if you set `backing_on_error: {MISSING_FEATURES}`"
@@ -202,7 +203,8 @@ class BackingStore:
     def update(
         self, to_delete: Sequence[FeatureView], to_keep: Sequence[tuple[FeatureView, Sequence[str]]]
     ) -> None:
-        """Make what the store needs for views, and remove what it has of others; each with backed features.
+        """Create what the store needs for some views, and remove what it has of others. All have backed
+        features.
 
         Raises
         ------
@@ -231,12 +233,12 @@ class BackingStore:
             ) from error
 
     async def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
         await self._store.close()
 
 
 def write(view: View, table: FeatureView, data: Sequence[FeastRow], store: BackingStore | None) -> None:
-    """Write rows of a view with backed features: to the other store, and then to the row log.
+    """Write rows of a view with backed features to the other store, then to the row log.
 
     Raises
     ------
@@ -253,7 +255,7 @@ def write(view: View, table: FeatureView, data: Sequence[FeastRow], store: Backi
 def put(
     view: View, table: FeatureView, rows: pa.Table, data: Sequence[FeastRow], store: BackingStore
 ) -> None:
-    """Write rows of the row log to the other store alone, but for those that were replaced since.
+    """Write rows of the row log to the other store alone, except those that were replaced since.
 
     Parameters
     ----------
@@ -286,7 +288,7 @@ def delete(
     deletions: pa.Table,
     store: BackingStore | None,
 ) -> None:
-    """Delete entities of a view, and then empty their backed features: Feast's stores delete no rows.
+    """Delete entities of a view, then empty their backed features, because Feast's stores cannot delete rows.
 
     Parameters
     ----------
@@ -294,7 +296,7 @@ def delete(
 
     Raises
     ------
-    StorageError : the rows are not deleted, or the other store may have their values yet.
+    StorageError : the rows are not deleted, or the other store may still have their values.
     """
     with _lock_of(view):
         view.delete(deletions)
@@ -304,7 +306,7 @@ def delete(
 
 
 def finish(steps: Steps[_T], store: Callable[[], BackingStore]) -> _T:
-    """Take steps to their end, with rows of the other store."""
+    """Run steps to their end, answering each lookup from the other store."""
     try:
         lookup = next(steps)
         while True:
@@ -326,9 +328,9 @@ async def finish_async(steps: Steps[_T], store: Callable[[], BackingStore]) -> _
 
 
 def winning(view: View, table: pa.Table) -> NDArray[np.int64]:
-    """Which rows of a table of the row log would be read if they were written now; ascending.
+    """Positions of the rows of a log table that reads would show if they were written now, ascending.
 
-    Those that lose by their timestamps must not reach the other store, which may have no such rule.
+    Rows that lose by their timestamps must not reach the other store, which may not compare timestamps.
     """
     winners, keys = row_keys(table).newest()
     events = np.full(len(keys), NO_TIMESTAMP)
@@ -357,9 +359,9 @@ def filled(
     key_of: Callable[[int], EntityKey],
     metrics: ViewMetrics,
 ) -> Steps[list[LayerAnswer]]:
-    """Answers with the values of backed features, which are asked for as one lookup if there are any.
+    """Add the values of backed features to answers. They are read in one lookup, if any are needed.
 
-    A value that the other store lacks is missing from its row. The event timestamp is the older one of both.
+    A value that the other store lacks is missing from its row. The older of both event timestamps counts.
 
     Parameters
     ----------
@@ -384,7 +386,7 @@ def filled(
 
 
 def _elsewhere(codecs: Sequence[FeatureCodec]) -> Callable[[LayerAnswer], NDArray[np.int64]]:
-    """Tells which entities of an answer have a value that the answer lacks, by position in the batch."""
+    """Positions in the batch of the entities that have a value which the answer lacks."""
 
     def positions(answer: LayerAnswer) -> NDArray[np.int64]:
         lacks = np.zeros(len(answer.found), np.bool_)
@@ -430,7 +432,7 @@ def _filled(
 
 
 def _microseconds(moment: datetime | None, otherwise: int) -> int:
-    """Since 1970; stores that know no time give none, or 1970 itself."""
+    """Microseconds since 1970. Stores without timestamps give None, or 1970 itself."""
     if moment is None:
         return otherwise
     since = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - EPOCH

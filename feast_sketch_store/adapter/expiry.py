@@ -1,4 +1,4 @@
-"""Warnings about rows older than their view's ttl: one for each view and process."""
+"""Warnings about rows older than their view's ttl, once per view and process."""
 
 import logging
 from collections.abc import Iterable, Sequence
@@ -28,7 +28,7 @@ def warn_of_read(
 
 
 def warn_of_write(location: str, view: str, rows: Sequence[FeastRow], ttl_microseconds: int | None) -> None:
-    """Warn if rows that were written are withheld from reads already."""
+    """Warn if rows have expired before they are written."""
     if ttl_microseconds is not None and location not in _warned:
         limit = datetime.now(UTC) - timedelta(microseconds=ttl_microseconds)
         moments = (row[2] if row[2].tzinfo else row[2].replace(tzinfo=UTC) for row in rows)

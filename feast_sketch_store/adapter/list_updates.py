@@ -20,11 +20,12 @@ _NEW = ":new_val"
 
 
 def updates(settings: ViewSettings, data: Sequence[FeastRow], expressions: Mapping[str, str]) -> pa.Table:
-    """Rows of the log that do what expressions ask for; lists without one are added to.
+    """Turn update expressions into rows of the log; a list without an expression is added to.
 
     Raises
     ------
-    UnsupportedFeatureError : an expression is about no list of the view, or is another one.
+    UnsupportedFeatureError : an expression names something that is not a list of the view, or is not an
+        update.
     RowError : a row cannot be kept.
     """
     lists = [codec.feature for codec in settings.codecs if codec.is_list]

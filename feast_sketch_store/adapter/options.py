@@ -43,23 +43,23 @@ class OnlineStoreOptions(FeastConfigBaseModel):
     ``s3://bucket/folder`` or ``az://container/folder``."""
 
     storage_options: dict[str, SecretStr] = Field(default_factory=dict)
-    """How the object store of a URL is reached: ``endpoint``, ``region``, credentials and more. What is not
-    given comes from the environment."""
+    """Options for the object store of a URL: ``endpoint``, ``region``, credentials and more. The environment
+    gives the others."""
 
     cache_path: StrictStr | None = None
-    """Local folder, relative to the feature repository or absolute, into which one process of a host fetches
-    sealed rows from a bucket, for all to map; None to fetch into the memory of each."""
+    """Local folder, relative to the feature repository or absolute, for sealed rows from a bucket: one
+    process of a host fetches them and all map them. None fetches them into the memory of each process."""
 
     role: Literal["writer", "replica"] = "writer"
     """What a process may do: a replica only reads, and needs no other permission."""
 
     error_rate: float | Literal["auto"] = "auto"
-    """Probability that a value which an Array or Set lacks is reported as its element; `auto` for the
-    smallest structure that reports at most a tenth as many wrong elements as right ones."""
+    """Probability that a value which an Array or Set lacks is reported as its element. `auto` takes the
+    smallest structure that reports at most one wrong element per ten right ones."""
 
     structure: str = AUTO
     """How Arrays and Sets are kept: `bloom`, `weighted_bloom`, `learned_bloom`, `sandwiched_bloom`, `sets`,
-    `compact_sets`, another one that is registered, or `auto` for whichever fits what they are kept for."""
+    `compact_sets`, another registered structure, or `auto`, which chooses by size and error rate."""
 
     vocabulary: Any = None
     """Values of Arrays and Sets that are kept; None for all. See `settings.vocabulary_setting`."""
@@ -68,55 +68,56 @@ class OnlineStoreOptions(FeastConfigBaseModel):
     """Probability that an entity which was never written is reported as present."""
 
     scalar_error_rate: float = 1e-5
-    """Probability that a scalar may be reported with another value of its vocabulary."""
+    """Probability that a scalar is reported with another value of its vocabulary."""
 
     max_vocabulary: int = Field(1_000_000, ge=1)
     """Distinct values that a feature may have; a write past it is refused."""
 
     default_codec: Literal["auto", "sketch", "exact"] = "auto"
-    """How a feature without a `sketch.codec` tag is kept: `auto` goes by its type, and refuses none; `sketch`
-    takes types that are made for the sketch, and refuses others; `exact` keeps all but Sets exactly."""
+    """How a feature without a `sketch.codec` tag is kept. `auto` goes by its type and refuses none. `sketch`
+    takes types that suit the sketch and refuses others. `exact` keeps everything but Sets exactly."""
 
     expire_rows: bool = False
-    """Whether a view's ttl applies to reads and seals. Where it does not, rows stay until they are replaced,
-    as in Feast's SQLite store."""
+    """Whether a view's ttl applies to reads and seals. If not, rows stay until they are replaced, as in
+    Feast's SQLite store."""
 
     expired_kept_for: timedelta = DEFAULT_EXPIRED_KEPT_FOR
     """How long rows stay on disk after they expired, such as ``7d``. Reads hide them meanwhile, so
     neither a wrong clock nor a wrong ttl destroys anything."""
 
     backing_store: dict[str, Any] | None = None
-    """Options of another online store of Feast, ``type`` among them, which keeps what a sketch is not made
-    for: features with ``sketch.codec: backing``, and by default embeddings, JSON, maps and structs."""
+    """Options of another online store of Feast, including its ``type``. It keeps features with
+    ``sketch.codec: backing``, and by default embeddings, JSON, maps and structs."""
 
     backing_on_error: Literal["fail", "missing"] = FAIL
-    """What a read does while the backing store cannot be reached: `fail`, or answer with its features
-    `missing`."""
+    """What a read does while the backing store cannot be reached: `fail`, or answer without its features
+    (`missing`)."""
 
     owns_backing: bool = False
-    """Whether a teardown tears down the backing store, too; it removes all that the project has there."""
+    """Whether a teardown also tears down the backing store, which removes everything of the project there."""
 
     shards: int = 1
-    """Into how many shards the rows of a view are divided, a power of two; fixed when the view is created."""
+    """Number of shards that a view's rows are divided into, a power of two; fixed when the view is created.
+    """
 
     serve_shards: list[int] | None = None
-    """The shards that this process serves, such as ``[0, 1]``; None for all. Reads of entities of others
-    are refused. Views without shards are served whole."""
+    """The shards that this process serves, such as ``[0, 1]``; None for all. It refuses reads of entities of
+    other shards. Views without shards are served whole."""
 
     refresh_interval_seconds: float = Field(DEFAULT_REFRESH_INTERVAL_SECONDS, ge=0)
-    """Longest time, in seconds, until a read sees what another process wrote."""
+    """Longest time, in seconds, until a read sees a write of another process."""
 
     max_staleness_seconds: float | None = Field(None, gt=0)
-    """How old answers may be, in seconds since the last look at the storage that was answered, for a view to
-    count as ready; None for any age. Reads are answered whatever their age."""
+    """A view is ready if its last successful look at the storage is at most this many seconds ago; None for
+    any age. Reads are answered whatever their age."""
 
     seal: Literal["auto", "job"] = "auto"
-    """Who seals: `auto` for writes, once ``seal_share`` and ``seal_min_rows`` say so; `job` for `feast-sketch
-    seal` alone, so that a write only appends."""
+    """Who seals. `auto`: a write, once ``seal_share`` and ``seal_min_rows`` are exceeded. `job`: only
+    `feast-sketch seal`; writes only append."""
 
     seal_share: float = Field(0.25, gt=0)
-    """A write seals the view once the unsealed rows take more than this share of what the sealed ones
-    take, in number or in bytes ..."""
+    """A write seals the view once the unsealed rows exceed this share of the sealed ones, in number or in
+    bytes ..."""
 
     seal_min_rows: int = Field(1_000, ge=0)
     """... and are more than this number; until then they are kept exactly."""

@@ -1,4 +1,4 @@
-"""Answers to requests by plan: what is asked of each view is one call of the kernel."""
+"""Answers to requests that have a plan, with one call of the kernel per view."""
 
 import asyncio
 import time
@@ -19,12 +19,14 @@ from feast_sketch_store.view.live import expire_before_of
 _STATUSES = responses.STATUSES[: VALUE + 1]
 
 Columns = Sequence[Sequence[Any]]
-# Of each view: its vectors as parts of a response, how many values are present, and how many rows there are.
+# Per view: its vectors as parts of a response, the number of values present, and the number of rows found.
 ViewAnswers = list[tuple[bytes, int, int]]
 
 
 def columns_of(entity_rows: Any) -> dict[str, list[Any]] | None:
-    """The entities of a request by column, as many of each and one or more; None of an unusual request."""
+    """The entities of a request by column: at least one column, all of one length. None if the request is
+    unusual.
+    """
     if isinstance(entity_rows, list):
         if not entity_rows or not all(isinstance(row, Mapping) for row in entity_rows):
             return None
@@ -42,7 +44,7 @@ def columns_of(entity_rows: Any) -> dict[str, list[Any]] | None:
 def question_of(
     features: Any, columns: Mapping[str, Any], full: bool, with_versions: bool
 ) -> Question | None:
-    """What is asked for, but for the entities; None of an unusual request."""
+    """What a request asks for, without its entities; None if the request is unusual."""
     if isinstance(features, FeatureService):
         if getattr(features, "precompute_online", False):
             return None
@@ -53,19 +55,19 @@ def question_of(
 
 
 def takes(plan: Plan, columns: Columns) -> bool:
-    """Whether the entities are as Feast would keep them."""
+    """Whether Feast would take all entities as they are, without a conversion."""
     return all(column.takes(values) for column, values in zip(plan.columns, columns, strict=True))
 
 
 async def refresh(plan: Plan) -> None:
-    """Look at the disk in a thread, for views for which it is time to."""
+    """Look at the disk in a thread, for each view whose refresh is due."""
     for asked in plan.views:
         if not asked.view.is_fresh():
             await asyncio.to_thread(asked.view.current)
 
 
 def read(plan: Plan, columns: Columns) -> ViewAnswers | None:
-    """What all views answer; None if only the usual way can answer."""
+    """The answers of all views; None if the request has to be answered in the usual way."""
     hashes = [keys.hashes(columns) for keys in plan.keys]
     answers: ViewAnswers = []
     for view, _, features, number, ttl in plan.views:
@@ -80,8 +82,8 @@ def read(plan: Plan, columns: Columns) -> ViewAnswers | None:
 
 
 def count(plan: Plan, answers: ViewAnswers, num_entities: int, seconds: float) -> None:
-    """Count a read that was answered, in Feast's metrics and in those of the views."""
-    # Not at the head: Feast's metrics are set up when they are first used.
+    """Count an answered read in Feast's metrics and in those of the views."""
+    # Imported here, because Feast sets up its metrics when they are first used.
     from feast.metrics import track_feature_statuses, track_online_store_read
 
     for asked, (_, num_present, num_found) in zip(plan.views, answers, strict=True):
@@ -92,7 +94,7 @@ def count(plan: Plan, answers: ViewAnswers, num_entities: int, seconds: float) -
 
 
 def respond(plan: Plan, columns: Columns) -> OnlineResponse | None:
-    """What ``get_online_features`` returns; None if only the usual way can answer."""
+    """The response of ``get_online_features``; None if the request has to be answered in the usual way."""
     began = time.monotonic()
     answers = read(plan, columns)
     if answers is None:

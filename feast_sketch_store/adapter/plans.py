@@ -1,7 +1,7 @@
-"""What a request asks for, worked out once: its views, its join keys, and what its answer says about itself.
+"""Plans of requests, each worked out once: views, join keys, and the constant parts of the answer.
 
-Feast works most of that out again at each request. A plan holds as long as Feast's registry does: when that
-is loaded again, or expires, plans are made anew.
+Feast works most of this out again for each request. A plan holds until Feast's registry expires or is loaded
+again.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,15 +20,15 @@ from feast_sketch_store.view.opening import AnyView
 from feast_sketch_store.view.settings import ttl_microseconds
 from feast_sketch_store.view.view import View
 
-_MAX_PLANS = 1_000  # of requests that ask for other things
+_MAX_PLANS = 1_000  # kept at once
 _KINDS = {ValueType.INT64: "int64_val", ValueType.INT32: "int32_val", ValueType.STRING: "string_val"}
 _BOUNDS = {"int64_val": 2**63, "int32_val": 2**31}
 
-_Groups = Sequence[tuple[Any, Sequence[str]]]  # views with the features that are asked of each
+_Groups = Sequence[tuple[Any, Sequence[str]]]  # views with the features that a request asks of each
 
 
 class Question(NamedTuple):
-    """What a request asks for, but for its entities. ``columns`` are the names of these, in order."""
+    """What a request asks for, without its entities. ``columns`` are the entities' join keys, in order."""
 
     feature_service: str
     features: tuple[str, ...]
@@ -38,7 +38,7 @@ class Question(NamedTuple):
 
 
 class Column:
-    """A column of entities: which values it may have here.
+    """A column of entities, and the values that it may have here.
 
     Parameters
     ----------
@@ -51,14 +51,16 @@ class Column:
         self._bound = _BOUNDS.get(kind)
 
     def takes(self, values: Sequence[Any]) -> bool:
-        """Whether Feast would take the values as they are; it converts some others, and refuses the rest."""
+        """Whether Feast would take the values as they are. It converts some other values and refuses the
+        rest.
+        """
         if not all(type(value) is self._type for value in values):
             return False
         return self._bound is None or -self._bound <= min(values) <= max(values) < self._bound
 
 
 class Keys:
-    """Join keys that one or more of the views have, out of the columns of a request.
+    """Join keys of one or more views, taken from the columns of a request.
 
     Parameters
     ----------
@@ -73,7 +75,7 @@ class Keys:
         self._int64_name = names[0] if [kinds[place] for place in places.values()] == ["int64_val"] else None
 
     def hashes(self, columns: Sequence[Sequence[Any]]) -> bytes | None:
-        """The hashes of all entities, 16 bytes each; None if one is not hashed here."""
+        """The hashes of all entities, 16 bytes each; None if an entity cannot be hashed here."""
         if len(self._places) == 1:
             (place,) = self._places.values()
             entities: Sequence[Any] = columns[place]
@@ -90,7 +92,7 @@ class Keys:
 
 
 class ViewPlan(NamedTuple):
-    """What is asked of one view. ``keys`` is the number of its join keys in the plan."""
+    """The part of a request that concerns one view. ``keys`` is the index of its join keys in the plan."""
 
     view: View
     name: str
@@ -103,8 +105,8 @@ class ViewPlan(NamedTuple):
 class Plan:
     """How a request is answered.
 
-    ``features`` is what was asked for, ``response`` what all answers have alike, in wire format: names of
-    features, and versions of views.
+    ``features`` is what was asked for. ``response`` is the constant part of all answers in wire format: the
+    names of features and the versions of views.
     """
 
     features: list[str] | FeatureService
@@ -116,7 +118,7 @@ class Plan:
 
 
 class _Known(NamedTuple):
-    """Plans, and what they depend on: as long as these are the same objects, the plans hold."""
+    """Plans, and the objects that they depend on. The plans hold while these objects are the same."""
 
     registry: Any
     created: Any  # when the registry was loaded
@@ -131,8 +133,8 @@ class Plans:
     ----------
     open_view : gives the view that stores a feature view.
     is_served : whether a view is still the one that reads go to.
-    config : that of all requests; None if there may be others. Then the first request of each has no plan:
-        Feast's hybrid store makes a configuration for each request, for which no plan would be used again.
+    config : the one that all requests have; None if requests may have others. Then the first request of each
+        configuration has no plan, because Feast's hybrid store makes a new configuration for each request.
     """
 
     def __init__(
@@ -153,15 +155,15 @@ class Plans:
         project: str,
         config: RepoConfig,
     ) -> Plan | None:
-        """The plan of a question; None of one that must be answered in Feast's way.
+        """The plan of a question; None if it has to be answered in Feast's way.
 
         Parameters
         ----------
-        features : gives what the question names.
+        features : returns the features that the question names.
 
         Raises
         ------
-        Exception : whatever Feast raises about a question that is wrong.
+        Exception : whatever Feast raises for a wrong question.
         """
         created = getattr(registry, "cached_registry_proto_created", None)
         if created is None or not registry.is_cache_valid():
@@ -216,7 +218,7 @@ class Plans:
 
 
 def _names(groups: _Groups, full: bool) -> list[str]:
-    """The names of features in a response."""
+    """The names that features have in a response."""
     if not full:
         return [name for _, names in groups for name in names]
     return [f"{table.projection.name_to_use()}__{name}" for table, names in groups for name in names]

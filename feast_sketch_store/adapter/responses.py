@@ -1,7 +1,7 @@
-"""From answers of layers to what Feast hands out: rows of ``online_read``, vectors of a response.
+"""Turns answers of layers into what Feast returns: rows of ``online_read``, vectors of a response.
 
-A vector is one feature of all entities. It is put together in protobuf's wire format and parsed once, where
-Feast's own way goes through a Python object per entity and feature, and copies each of them.
+A vector is one feature of all entities. It is built in protobuf's wire format and parsed once. Feast's own
+way makes and copies a Python object per entity and feature.
 """
 
 import functools
@@ -32,7 +32,7 @@ _OUTSIDE_MAX_AGE = FieldStatus.OUTSIDE_MAX_AGE
 STATUSES = bytes([FieldStatus.NOT_FOUND, *[FieldStatus.PRESENT] * 255])  # of a feature, by its state
 _EMPTY_VALUE = b"\x0a\x00"
 _NO_TIMESTAMP = b"\x1a\x00"
-# Of the values of a feature: protobuf parses no message of 2 GiB, and statuses and timestamps come on top.
+# Limit of a feature's values: protobuf parses no message of 2 GiB, and statuses and timestamps are added.
 MAX_VECTOR_BYTES = 2_000_000_000
 
 
@@ -63,9 +63,9 @@ def _rows_of(answer: LayerAnswer) -> Iterator[Row]:
 
 
 def hash_join_keys(join_keys: Mapping[str, Sequence[Value]]) -> NDArray[np.uint64] | None:
-    """The hashes of entities whose join keys are given as columns: uint64[n, 2].
+    """Hash entities whose join keys are given as columns: uint64[n, 2].
 
-    None if Feast must handle the request itself: a join key has no values, or values of several types.
+    Returns None if Feast must handle the request: a join key has no values, or values of several types.
     """
     columns = {}
     for name, values in join_keys.items():
@@ -79,7 +79,9 @@ def hash_join_keys(join_keys: Mapping[str, Sequence[Value]]) -> NDArray[np.uint6
 
 
 def distinct(hashes: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.int64] | None]:
-    """The distinct hashes of a batch, and which of them each entity has, int64[n]; None if each its own."""
+    """The distinct hashes of a batch, and the place of each entity's among them, int64[n]; None if all
+    differ.
+    """
     if len(hashes) < 2:
         return hashes, None
     first, places, inverse = np.unique(hashes[:, 0], return_index=True, return_inverse=True)
@@ -92,7 +94,7 @@ def distinct(hashes: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np
 def entity_key_of(
     join_keys: Mapping[str, Sequence[Value]], places: NDArray[np.int64] | None, num_distinct: int
 ) -> Callable[[int], EntityKey]:
-    """Gives the entity key of one of the distinct entities of a batch; ``places`` as from `distinct`."""
+    """A function that returns the key of a distinct entity of a batch; ``places`` as from `distinct`."""
     first = np.arange(num_distinct)
     if places is not None:
         first[places[::-1]] = np.arange(len(places))[::-1]
@@ -117,7 +119,7 @@ def add_vectors(
     ----------
     features : names, in the order of the vectors.
     answers : about ``num_distinct`` entities.
-    places : int64[n], which entity each row of the response shows; None for all of them in order.
+    places : int64[n], the entity of each row of the response; None if rows and entities have the same order.
 
     Returns
     -------

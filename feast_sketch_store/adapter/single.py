@@ -1,6 +1,7 @@
-"""Answers about one entity or a few, in one call each: rows of ``online_read`` and vectors of a response.
+"""Answers about one or a few entities, with one call for each: rows of ``online_read``, vectors of a
+response.
 
-Each function returns None where only the usual way can answer; see `ReadableRows`.
+Each function returns None if the entity has to be read in the usual way; see `ReadableRows`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,13 +22,13 @@ _STATUSES = STATUSES[: VALUE + 1]
 
 
 def hash_entity_key(entity_key: EntityKey) -> bytes:
-    """The 16 bytes of the hash of an entity key; raises as `serialize_entity_keys`."""
+    """The hash of an entity key, 16 bytes; raises as `serialize_entity_keys`."""
     usual = kernel.hash_message(entity_key.SerializeToString())
     return kernel.hash_key(serialize_entity_keys([entity_key])[0]) if usual is None else usual
 
 
 def hash_join_keys(join_keys: Mapping[str, Sequence[Value]]) -> bytes | None:
-    """The 16 bytes of the hash of one entity with a single int64 join key; None for any others."""
+    """The hash of one entity with a single int64 join key, 16 bytes; None for all other requests."""
     if len(join_keys) == 1:
         ((name, values),) = join_keys.items()
         if len(values) == 1 and values[0].WhichOneof("val") == "int64_val":
@@ -64,7 +65,7 @@ def add_vectors(
 
     Returns
     -------
-    How many values are present, and how many rows there are.
+    The number of values present, and the number of rows found.
     """
     answer = rows.vectors(entity_hashes, expire_before, _STATUSES, responses.MAX_VECTOR_BYTES)
     if answer is None:

@@ -1,4 +1,4 @@
-"""What the commands share: options, errors, progress, and how results are printed."""
+"""Shared parts of the commands: options, errors, progress, and printed results."""
 
 import json
 import sys
@@ -31,7 +31,7 @@ def plain_errors() -> Iterator[None]:
 
 
 def views_of(store: FeatureStore, views: Sequence[str]) -> list[str]:
-    """Give the named views of the repository, or all if none is named; an unknown name ends the command."""
+    """Return the named views of the repository, or all if none is named; an unknown name ends the command."""
     known = maintenance.views_of(store)
     unknown = [view for view in views if view not in known]
     if unknown:
@@ -44,7 +44,7 @@ def views_of(store: FeatureStore, views: Sequence[str]) -> list[str]:
 
 @contextmanager
 def progress_bar(label: str) -> Iterator[Callable[[int, int | None], None]]:
-    """A progress bar on standard error; call it with how much is done, and the total if it is known."""
+    """A progress bar on standard error; call it with the amount done, and the total if it is known."""
     with click.progressbar(length=1, label=label, file=sys.stderr) as bar:
 
         def tell(done: int, total: int | None) -> None:
@@ -55,7 +55,7 @@ def progress_bar(label: str) -> Iterator[Callable[[int, int | None], None]]:
 
 
 def for_each(label: str, views: Sequence[str], act: Callable[[str], T]) -> dict[str, T]:
-    """Do something with each view, with a progress bar on standard error; returns what each gave."""
+    """Call a function for each view, with a progress bar on standard error; returns the results."""
     done = {}
     with click.progressbar(
         views, label=label, file=sys.stderr, item_show_func=lambda view: view or ""
@@ -81,5 +81,5 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def print_json(content: object) -> None:
-    """Print JSON to be read by people, too."""
+    """Print JSON with line breaks, for people."""
     click.echo(json.dumps(content, indent=2))

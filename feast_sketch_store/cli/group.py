@@ -1,4 +1,4 @@
-"""The command line, ``feast-sketch``: its options before the name of a command."""
+"""The command line, ``feast-sketch``, and its options before the name of a command."""
 
 from pathlib import Path
 

@@ -62,7 +62,7 @@ def import_(
     """Fill a VIEW with the rows that another online store of Feast has.
 
     The other store is only read. The rows appear in one step at the end, beside those that the view has; the
-    newest row of an entity wins. An import that was interrupted goes on where it was when you run it again.
+    newest row of an entity wins. Run an interrupted import again to continue it.
     """
     with plain_errors():
         store = open_store()
@@ -98,9 +98,9 @@ def import_(
     type=FILE,
     required=True,
     metavar="OTHER_FEATURE_STORE_YAML",
-    help="The feature_store.yaml of the repository whose online store to look at.",
+    help="The feature_store.yaml of the repository whose online store to survey.",
 )
-@click.option("--view", "views", multiple=True, help="A feature view to look at  [default: all]")
+@click.option("--view", "views", multiple=True, help="A feature view to survey  [default: all]")
 @click.option(
     "--sample",
     type=click.IntRange(min=1),
@@ -125,10 +125,10 @@ def survey(
     as_json: bool,
     html: Path | None,
 ) -> None:
-    """Show what the views of another online store would become here, and what they would take.
+    """Show how this store would keep the views of another online store, and in how many bytes.
 
-    It reads a sample of the rows in the other store's own format, and writes nothing. Run it anywhere; it
-    needs the other repository only.
+    It reads a sample of the rows in the other store's own format, and writes nothing. It needs only the other
+    repository.
     """
     progress = Progress(sys.stderr)
     found: list[SurveyedView] = []

@@ -79,11 +79,11 @@ def plan(
     html: Path | None,
     as_json: bool,
 ) -> None:
-    """Show what a view costs in bytes and in accuracy, and which settings to take.
+    """Show what a view costs in bytes and in accuracy, and which settings to choose.
 
-    Without a target it looks for what `error_rate: auto` would take. With labels it measures what each size
-    costs a model, and chooses the values that the model needs; lists of them go to the folder `plans` of the
-    feature repository.
+    Without a target it shows what `error_rate: auto` would choose. With labels it measures what each size
+    costs a model, and chooses the values that the model needs. It writes lists of these values to the folder
+    `plans` of the feature repository.
     """
     with plain_errors():
         store = open_store()
@@ -120,7 +120,7 @@ def plan(
 
 
 def _values_text(plan: Plan) -> str:
-    """How many values all features have."""
+    """The number of values of all features."""
     sizes = plan.vocabulary_sizes
     return " + ".join(count_text(size) for size in sizes.values())
 

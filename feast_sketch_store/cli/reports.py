@@ -1,4 +1,4 @@
-"""The commands that look: ``inspect``, ``verify`` and ``health``."""
+"""The commands that only read: ``inspect``, ``verify`` and ``health``."""
 
 import json
 import sys
@@ -32,8 +32,8 @@ from feast_sketch_store.planning.report import readable_bytes
 def inspect(open_store: Callable[[], FeatureStore], views: Sequence[str], as_json: bool) -> None:
     """Show sizes, error rates and ages.
 
-    Unsealed rows count. bits/fact is what the snapshot takes for each value that was sealed; "in tables" is
-    the part of it that the tables and sets take.
+    Unsealed rows count. bits/fact is the size of the snapshot per sealed value; "in tables" is the part of it
+    that the tables and sets take.
     """
     with plain_errors():
         store = open_store()
@@ -190,13 +190,13 @@ def _joined(versions: Sequence[int]) -> str:
     "--max-staleness",
     type=click.FloatRange(min=0, min_open=True),
     metavar="SECONDS",
-    help="Instead of the store's max_staleness_seconds.",
+    help="Use this in place of the store's max_staleness_seconds.",
 )
 @click.pass_obj
 def health_command(
     open_store: Callable[[], FeatureStore], views: Sequence[str], live: bool, max_staleness: float | None
 ) -> None:
-    """Tell probes whether this host can serve: one line of JSON.
+    """Show probes whether this host can serve, as one line of JSON.
 
     The exit status is 0 if all views are ready, 1 if one is not, and 2 if the repository cannot be read.
     """

@@ -1,4 +1,4 @@
-"""The commands that change which rows there are: ``rebuild``, ``copy`` and ``delete``."""
+"""The commands that change rows: ``rebuild``, ``copy`` and ``delete``."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -32,12 +32,12 @@ _DATETIME = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%
     "--from", "start", type=_DATETIME, help="First event timestamp  [default: the view's ttl before --to]"
 )
 @click.option("--to", "end", type=_DATETIME, help="Last event timestamp  [default: now]")
-@click.option("--yes", is_flag=True, help="Do not ask before rows are dropped that were only pushed.")
+@click.option("--yes", is_flag=True, help="Drop rows that were only pushed without asking.")
 @click.option(
     "--shards",
     type=click.IntRange(min=1),
     metavar="NUMBER",
-    help="Divide the view's own rows into N shards; nothing is read from the offline store.",
+    help="Divide the view's own rows into N shards, without reading the offline store.",
 )
 @JSON_OPTION
 @click.pass_obj
@@ -55,8 +55,8 @@ def rebuild(
     Readers get the old rows until the new ones are complete. Rows that are pushed meanwhile
     stay. Rows that were only pushed are dropped: the command prints how many, and asks before it goes on.
 
-    With --shards all rows stay, and are divided by the hash of their entity. Writes are refused meanwhile.
-    Then set the number in feature_store.yaml or in the tag, and start all processes of the view again.
+    With --shards all rows stay and are divided by the hash of their entity. Writes are refused meanwhile.
+    Afterwards set the number in feature_store.yaml or in the tag, and restart all processes of the view.
     """
     if shards is not None and (start or end or yes):
         raise click.UsageError("--shards divides the rows that there are: give no --from, --to or --yes")
@@ -101,7 +101,7 @@ def _in_utc(moment: datetime | None) -> datetime | None:
 @click.argument("source")
 @click.argument("target")
 @click.option("--view", "views", multiple=True, help="Copy this view; may be repeated  [default: all]")
-@click.option("--yes", is_flag=True, help="Do not ask before rows of the target are dropped.")
+@click.option("--yes", is_flag=True, help="Drop rows of the target without asking.")
 @JSON_OPTION
 @click.pass_obj
 def copy(
@@ -112,10 +112,11 @@ def copy(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Copy the rows of views from the store at SOURCE to that at TARGET: folders, or URLs of buckets.
+    """Copy the rows of views from the store at SOURCE to the store at TARGET. Both are folders or URLs of
+    buckets.
 
-    Each view appears at the target in one step, and is then compared with the source. Run it again after it
-    was cut: views that are the same on both sides are left alone.
+    Each view appears at the target in one step, and is then compared with the source. Run the command again
+    after an interruption: it skips views that are the same on both sides.
     """
     with plain_errors():
         store = open_store()
@@ -165,7 +166,7 @@ def delete(
 
     Reads no longer find them: here at once, in other processes after their next refresh. To remove them from
     the disk as well, run seal and then vacuum. Remove them from the offline store first, or a materialize
-    brings them back. Entities that the view does not have are listed; the rest is deleted all the same.
+    brings them back. Entities that the view does not have are listed; all others are deleted.
     """
     with plain_errors():
         store = open_store()
@@ -211,7 +212,7 @@ def _entity_object(line: str, number: int) -> Any:
 
 
 def _typed(row: Any, types: dict[str, str], where: str) -> dict[str, Any]:
-    """Integers for integer join keys that came as text; the rest as it is."""
+    """Convert text to integers for integer join keys; other values stay."""
     if not isinstance(row, dict):
         raise click.UsageError(f"{where}: {row!r} is not a JSON object of join keys")
     typed = {}

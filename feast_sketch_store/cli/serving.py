@@ -20,21 +20,21 @@ _PORT = 6566  # Feast's
     type=click.IntRange(min=-1),
     default=1,
     show_default=True,
-    help="Worker processes; -1 for two for each core and one more.",
+    help="Worker processes; -1 for two per core plus one.",
 )
 @click.option(
     "--worker-connections",
     type=click.IntRange(min=1),
     default=1_000,
     show_default=True,
-    help="Clients of a worker at the same time.",
+    help="Concurrent clients per worker.",
 )
 @click.option(
     "--max-requests",
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="Requests after which a worker starts anew; 0 for never. `feast serve` does after 1000.",
+    help="Restart a worker after this many requests; 0 for never. `feast serve` uses 1000.",
 )
 @click.option("--max-requests-jitter", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option(
@@ -43,7 +43,7 @@ _PORT = 6566  # Feast's
     default=30,
     show_default=True,
     metavar="SECONDS",
-    help="After which an idle connection is closed.",
+    help="Close an idle connection after this time.",
 )
 @click.option(
     "--registry-ttl",
@@ -54,7 +54,7 @@ _PORT = 6566  # Feast's
     default=60,
     show_default=True,
     metavar="SECONDS",
-    help="After which Feast's registry is loaded again; 0 for never.",
+    help="Load Feast's registry again after this time; 0 for never.",
 )
 @click.option(
     "--key", "-k", "keyfile", type=click.Path(exists=True, dir_okay=False), help="TLS: private key."
@@ -78,8 +78,8 @@ def serve(
 ) -> None:
     """Serve features over HTTP, as `feast serve` does.
 
-    Reads of this store are answered several times as fast; all else goes to Feast's own server in the same
-    process. Answers are the same, byte for byte.
+    Reads of this store are answered several times as fast. Feast's own server, in the same process, answers
+    all other requests. Answers are the same, byte for byte.
     """
     if (keyfile is None) != (certfile is None):
         raise click.UsageError("TLS needs both --key and --cert.")

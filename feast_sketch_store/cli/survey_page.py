@@ -1,4 +1,4 @@
-"""A survey as a page of HTML that needs nothing else: to send to those who decide."""
+"""A survey as one self-contained page of HTML, to send to others."""
 
 from collections.abc import Iterable, Sequence
 from html import escape

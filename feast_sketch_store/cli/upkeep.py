@@ -1,4 +1,4 @@
-"""The commands that change how rows are kept: ``seal``, ``vacuum``, ``pin``, ``unpin`` and ``refill``."""
+"""The commands that maintain rows: ``seal``, ``vacuum``, ``pin``, ``unpin`` and ``refill``."""
 
 import json
 import signal
@@ -32,29 +32,31 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @click.command()
 @VIEWS_ARGUMENT
-@click.option("--watch", is_flag=True, help="Seal whenever it is time to, until interrupted.")
+@click.option("--watch", is_flag=True, help="Seal whenever a seal is due, until interrupted.")
 @click.option(
     "--interval",
     type=click.FloatRange(min=0, min_open=True),
     default=maintenance.WATCH_INTERVAL_SECONDS,
     show_default=True,
     metavar="SECONDS",
-    help="With --watch: how often to check.",
+    help="With --watch: seconds between checks.",
 )
 @click.option(
     "--share",
     type=click.FloatRange(min=0, min_open=True),
-    help="With --watch: instead of the store's seal_share.",
+    help="With --watch: used in place of the store's seal_share.",
 )
 @click.option(
-    "--min-rows", type=click.IntRange(min=0), help="With --watch: instead of the store's seal_min_rows."
+    "--min-rows", type=click.IntRange(min=0), help="With --watch: used in place of the store's seal_min_rows."
 )
 @click.option(
     "--engine",
     type=click.Choice(ENGINES),
     help="Let tasks of Spark or Ray do the work, one per shard.  [default: this process]",
 )
-@click.option("--metrics-port", type=click.IntRange(0, 65_535), help="With --watch: export metrics here.")
+@click.option(
+    "--metrics-port", type=click.IntRange(0, 65_535), help="With --watch: export metrics on this port."
+)
 @JSON_OPTION
 @click.pass_obj
 def seal(
@@ -68,10 +70,10 @@ def seal(
     metrics_port: int | None,
     as_json: bool,
 ) -> None:
-    """Fold all rows into a new snapshot: now, or with --watch whenever it is time to.
+    """Fold all rows into a new snapshot, now or, with --watch, whenever a seal is due.
 
-    With --watch it prints a line for each seal, and ends with exit status 0 on SIGINT and SIGTERM, after a
-    seal that is under way. Writers go on meanwhile, in this process or others.
+    With --watch it prints a line for each seal. On SIGINT or SIGTERM it finishes the current seal and exits
+    with status 0. Other processes can write meanwhile.
     """
     if not watch and (share is not None or min_rows is not None):
         raise click.UsageError("--share and --min-rows say when it is time to seal; give --watch with them")
@@ -128,7 +130,8 @@ def _tell(view: str, as_json: bool) -> None:
 def refill(open_store: Callable[[], FeatureStore], view: str, as_json: bool) -> None:
     """Write a view's backed features to the backing store again.
 
-    From the row log. Do so when that store lost rows, and after a feature became a backed one.
+    The values come from the row log. Run this after the backing store lost rows, and after you moved a
+    feature to it.
     """
     with plain_errors(), progress_bar(f"Filling the backing store with {view}") as tell:
         written = backing.refill(open_store(), view, tell)
@@ -146,7 +149,7 @@ def refill(open_store: Callable[[], FeatureStore], view: str, as_json: bool) -> 
     default=86_400.0,
     show_default=True,
     metavar="SECONDS",
-    help="Remove data files that no commit names if they are older than this.",
+    help="Remove unreferenced data files that are older than this.",
 )
 @JSON_OPTION
 @click.pass_obj
@@ -171,10 +174,10 @@ def vacuum(
 @JSON_OPTION
 @click.pass_obj
 def pin(open_store: Callable[[], FeatureStore], view: str, version: int | None, as_json: bool) -> None:
-    """Hold reads of a VIEW at a snapshot: the newest one, or that of a VERSION which inspect showed.
+    """Hold reads of a VIEW at a snapshot: the newest one, or the one of a VERSION that inspect shows.
 
-    Processes that serve follow within their refresh interval. Writes are kept and not shown, and no write
-    seals, until unpin. So a bad fill is undone in one step.
+    Serving processes follow within their refresh interval. Until unpin, writes are kept but not shown, and do
+    not seal. This undoes a bad fill in one step.
     """
     with plain_errors():
         store = open_store()

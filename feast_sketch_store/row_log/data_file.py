@@ -41,7 +41,7 @@ class DataFile:
         storage : of the table's folder.
         schema : of the file. Columns that a batch lacks are null.
         batches : the rows; small ones are put together in row groups.
-        label : what its name begins with.
+        label : the beginning of the file's name.
 
         Raises
         ------
@@ -55,11 +55,12 @@ class DataFile:
                 schema,
                 compression="zstd",
                 use_dictionary=_with_dictionaries(schema),
-                # Statistics would repeat values of rows that may have to be forgotten.
+                # Statistics would repeat values of rows that may have to be deleted.
                 write_statistics=False,
             ) as writer,
         ):
-            # The rows of many small commits become large row groups: reading one costs what a large one does.
+            # The rows of many small commits become large row groups, as reading a small one takes as long as
+            # a large one.
             for part in gathered(_with_all_columns(batch, schema) for batch in batches):
                 for group in groups(part):
                     writer.write_table(group)
@@ -72,7 +73,7 @@ class DataFile:
 
         Raises
         ------
-        ValueError, KeyError, TypeError : the entry describes none.
+        ValueError, KeyError, TypeError : the entry does not describe a data file.
         """
         name, num_rows, checksum = entry["name"], entry["num_rows"], entry["checksum"]
         if type(name) is not str or type(num_rows) is not int or type(checksum) is not str:
@@ -82,7 +83,7 @@ class DataFile:
         return cls(storage, name, num_rows, checksum)
 
     def to_entry(self) -> dict[str, object]:
-        """What a commit records of the file."""
+        """The file's entry in a commit."""
         return {"name": self.name, "num_rows": self.num_rows, "checksum": self.checksum}
 
     @property
@@ -157,7 +158,7 @@ class DataFile:
 
 
 def _with_dictionaries(schema: pa.Schema) -> list[str]:
-    """The Parquet columns whose values may repeat; a dictionary of others takes time and bytes."""
+    """The Parquet columns whose values may repeat. For others a dictionary only costs time and bytes."""
     return [
         f"{field.name}.list.element" if pa.types.is_large_list(field.type) else field.name
         for field in schema

@@ -1,9 +1,9 @@
-"""Delta Lake's commit protocol, as much of it as the row log needs: the actions, the schema, checkpoints.
+"""The parts of Delta Lake's commit protocol that the row log needs: actions, schema, checkpoints.
 
 A table is a folder of Parquet files and a folder ``_delta_log`` of commits: files of JSON lines that are
-created once and never changed. A checkpoint repeats what all commits up to a version come to, which can then
-be deleted. Written by hand, because a commit has to go through the store's own storage, from forked processes
-and from folders of any name.
+created once and never changed. A checkpoint holds the result of all commits up to a version, which can then
+be deleted. It is implemented here because a commit has to go through the store's own storage, from forked
+processes and in folders of any name.
 
 Source: github.com/delta-io/delta, PROTOCOL.md, "Delta Log Entries", "Checkpoints", "Schema Serialization
 Format".
@@ -76,7 +76,7 @@ def delta_type(arrow_type: pa.DataType) -> Any:
 
     Raises
     ------
-    RowError : no column of a row log has it.
+    RowError : no column of a row log can have this type.
     """
     if pa.types.is_list(arrow_type) or pa.types.is_large_list(arrow_type):
         element = delta_type(arrow_type.value_type)
@@ -91,7 +91,7 @@ def arrow_type(delta: Any) -> pa.DataType:
 
     Raises
     ------
-    ValueError : no column of a row log has the type.
+    ValueError : no column of a row log can have this type.
     """
     if isinstance(delta, dict) and delta.get("type") == "array":
         return pa.large_list(arrow_type(delta["elementType"]))
@@ -117,7 +117,7 @@ def columns_of(schema: str) -> dict[str, Any]:
 
 
 def protocol() -> Action:
-    """The action that says which readers and writers know the table's features: all of them."""
+    """The action that names the reader and writer versions that the table needs: the lowest ones."""
     return {"protocol": _PROTOCOL}
 
 
@@ -156,7 +156,7 @@ def remove(name: str) -> Action:
 
 
 def commit_info(operation: str, more: Mapping[str, str]) -> Action:
-    """The action that says what a commit is for."""
+    """The action with the purpose of a commit."""
     moment = time.time_ns() // 1_000_000
     return {"commitInfo": {"timestamp": moment, "operation": operation, **more}}
 
@@ -182,7 +182,7 @@ def decode_actions(content: bytes) -> list[dict[str, Any]]:
 
 
 def path_of(action: Mapping[str, Any]) -> str:
-    """The name of the data file that an added or removed path means.
+    """The name of the data file that an added or removed path stands for.
 
     Raises
     ------
@@ -195,7 +195,7 @@ def path_of(action: Mapping[str, Any]) -> str:
 
 
 def write_checkpoint(storage: Storage, version: int, actions: Sequence[Action]) -> None:
-    """Write what all commits up to a version add up to, and point readers to it.
+    """Write a checkpoint of all commits up to a version, and point readers to it.
 
     Parameters
     ----------
@@ -224,7 +224,7 @@ def is_log_name(name: str) -> bool:
 
 
 def names_before(storage: Storage, version: int) -> list[str]:
-    """The commits and checkpoints that a checkpoint of a version makes needless."""
+    """The commits and checkpoints that are obsolete after a checkpoint of a version."""
     found = []
     for name in storage.list(LOG_FOLDER):
         match = COMMIT_NAME.fullmatch(name) or _CHECKPOINT_NAME.fullmatch(name)

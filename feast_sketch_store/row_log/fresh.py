@@ -8,9 +8,10 @@
 A commit is one record: an append and one sync. Commits of all processes are ordered by the lock, and numbered
 without gaps. See `records` for the bytes.
 
-Readers take no lock, so they may read a record before its sync has failed. It is cut off then, and another
-one takes its number. Nobody can be relied on to tell of it: the writer may be killed, and the disk fails. So
-a reader knows which of its records may go: those that ``fresh/end`` did not cover when they were read.
+Readers take no lock, so they may read a record whose sync then fails. The writer cuts that record off, and
+another one takes its number. Nothing reliably announces this, because the writer may be killed and the disk
+fails. So a reader knows which of its records may vanish: those that ``fresh/end`` did not cover when they
+were read.
 """
 
 import itertools
@@ -51,14 +52,14 @@ from feast_sketch_store.storage.names import APPEND_LOCK, FRESH_FOLDER
 _LOCK = APPEND_LOCK.removeprefix(FRESH_FOLDER)
 _END = "end"
 _SEGMENT_NAME = re.compile(r"(\d{20})\.log")
-_COMPRESSED_FROM_BYTES = 1 << 16  # smaller payloads cost more time than they save
+_COMPRESSED_FROM_BYTES = 1 << 16  # compressing smaller payloads takes more time than it saves
 
 Payload: TypeAlias = pa.Table | DataFile | None
 
 
 @dataclass(frozen=True)
 class Commit:
-    """Rows of one commit: a table or a data file; neither if everything before was replaced by other rows."""
+    """Rows of one commit: a table or a data file. It has neither if other rows replaced everything before."""
 
     number: int
     rows: Payload
@@ -89,12 +90,12 @@ class Commit:
 
 @dataclass(frozen=True)
 class Cursor:
-    """A place in the log: after the last record that was read, in a segment known by its token.
+    """A place in the log after the last record that was read, in a segment known by its token.
 
-    ``next_number`` is the number of the next record. ``last`` is where the record before the place begins,
-    and its head: a record that was read while its write failed is cut off, and another one takes its place.
-    ``modified_at`` is when the segment had changed last, before it was read. ``is_durable`` tells that all
-    before the place was durable before it was read, so that no record of it can go but by absorption.
+    ``next_number`` is the number of the next record. ``last`` is the start and the head of the record before
+    the place, to notice when another record took the place of one whose write had failed. ``modified_at`` is
+    the time of the segment's last change before it was read. ``is_durable`` tells that everything before the
+    place was durable before it was read, so that its records vanish only by absorption.
     """
 
     segment: str
@@ -109,10 +110,10 @@ class Cursor:
 
 
 class RewrittenError(StorageError):
-    """What was read before a place was never acknowledged, and is there no more; or that may be so.
+    """Records before a place were never acknowledged and are gone, or may be.
 
-    ``is_certain`` tells whether another record stands in its place. If the segment is gone, mostly all of it
-    was acknowledged a moment later, and absorbed since.
+    ``is_certain`` tells whether another record is in their place. If the segment is gone, its records were
+    usually acknowledged a moment later and then absorbed.
     """
 
     def __init__(self, where: str, is_certain: bool):
@@ -122,10 +123,10 @@ class RewrittenError(StorageError):
 
 @dataclass(frozen=True)
 class Tail:
-    """The end of a log, None if there is no log yet, as a writer finds it.
+    """The end of a log as a writer finds it; None if there is no log yet.
 
-    ``others`` are the commits before it that the writer has not seen: since it looked last, if that place
-    still exists, so that the tail ``is_continuous``; otherwise all that there are.
+    ``others`` are the commits before the end that the writer has not seen. If the place of its last look
+    still exists, the tail ``is_continuous`` and these are the commits since; otherwise they are all commits.
     """
 
     others: Sequence[Commit]
@@ -148,7 +149,7 @@ class FreshLog:
         self.reset()
 
     def reset(self) -> None:
-        """Forget what another thread of the parent process may have been changing when it forked."""
+        """Reset what another thread of the parent process may have been changing when it forked."""
         self._tail: Cursor | None = None  # where this object appended or looked last
         self._lock = threading.Lock()  # guards the tail
 
@@ -164,7 +165,7 @@ class FreshLog:
         return [int(m[1]) for m in map(_SEGMENT_NAME.fullmatch, self._storage.list()) if m]
 
     def is_at_end(self, cursor: Cursor) -> bool:
-        """Whether nothing was written after a place in a segment that is still the same."""
+        """Whether nothing was written after a place, and its segment is still the same."""
         info = self._storage.info(cursor.segment)
         if info is None or (info.token, info.size_bytes) != (cursor.token, cursor.offset):
             return False
@@ -183,7 +184,7 @@ class FreshLog:
             return False
 
     def cut_off(self) -> list[str]:
-        """Segments that end within a record, whose writer died or is still writing."""
+        """Segments that end within a record because the writer died or is still writing."""
         found = []
         for start in self.starts():
             end = self._read(start)
@@ -193,7 +194,7 @@ class FreshLog:
         return found
 
     def start(self, number: int = 0) -> Cursor | None:
-        """The beginning of the segment that a record is in, or will be; None if there is none so old.
+        """The beginning of the segment that holds a record, or will hold it; None if no segment is that old.
 
         Raises
         ------
@@ -216,13 +217,13 @@ class FreshLog:
         Raises
         ------
         DamagedFileError : a record was altered.
-        RewrittenError : another record has taken the place of the last one, whose write had failed, or may
-            have: the segment is gone, and not all before the place was durable when it was read.
+        RewrittenError : the write of the last record had failed and another one took its place; or this may
+            be so, because the segment is gone and the place was not durable when it was read.
         """
         try:
             return self._read(cursor)
         except DamagedFileError:
-            # What looked damaged may have been in the middle of being written.
+            # A record that looked damaged may just have been half written.
             with self._storage.lease(_LOCK, wait=True):
                 return self._read(cursor)
 
@@ -236,7 +237,7 @@ class FreshLog:
                     raise RewrittenError(self.where, is_certain=False)
                 return None
             has_more = info.size_bytes > cursor.offset
-            # Before the records, which stay as they are if they were durable before they were read.
+            # Read before the records: records that were durable by then cannot change.
             mark = self._mark() if has_more or not cursor.is_durable else None
             if not self._is_same(cursor, info):
                 is_there = self._storage.info(cursor.segment) is not None
@@ -273,7 +274,7 @@ class FreshLog:
     def _open(self, first: int) -> Cursor | None:
         """The beginning of a segment; None if there is none, or its writer died before its head was whole."""
         name = _segment_name(first)
-        mark = self._mark()  # before the size, which may grow meanwhile
+        mark = self._mark()  # read before the size, which may grow meanwhile
         info = self._storage.info(name)
         if info is None:
             return None
@@ -284,7 +285,7 @@ class FreshLog:
         head = decode_segment_head(content, self._storage.where(name))
         if head is not None and head.first != first:
             raise DamagedFileError(f"{self._storage.where(name)}: has the name of another segment")
-        # A head that is cut has no identity; the mark of another log would not have been left beside it.
+        # A truncated head has no identity, and the mark beside it cannot be of another log.
         if mark is not None and (mark[0] == head or (head is None and mark[0].first == first)):
             self._check_end(name, info.size_bytes, mark)
         if head is None:
@@ -298,7 +299,7 @@ class FreshLog:
             return None
 
     def _check_end(self, name: str, size_bytes: int, mark: tuple[SegmentHead, int]) -> None:
-        """Refuse a segment that was cut, unless the view was dropped meanwhile, and the mark with it."""
+        """Refuse a truncated segment, unless the view was dropped meanwhile together with the mark."""
         if size_bytes < mark[1] and self._mark() == mark:
             raise DamagedFileError(
                 f"{self._storage.where(name)}: ends at byte {size_bytes}, and was {mark[1]} long: it was "
@@ -329,7 +330,7 @@ class FreshLog:
         Parameters
         ----------
         payloads : one per commit; None makes readers start over.
-        check : is given what was found at the end of the log, and may refuse by raising.
+        check : called with the tail of the log; raises to refuse the append.
 
         Returns
         -------
@@ -337,7 +338,7 @@ class FreshLog:
 
         Raises
         ------
-        StorageError : the log cannot be written; the commits are not there or, rarely, all of them are.
+        StorageError : the log cannot be written. None of the commits were written or, rarely, all of them.
         DamagedFileError : the log's end cannot be read.
         """
         with self._lock, self._storage.lease(_LOCK, wait=True):
@@ -352,7 +353,7 @@ class FreshLog:
             return number - 1
 
     def adopt(self, cursor: Cursor) -> bool:
-        """Take a place that was read to for the one where this object looked last, if it has none."""
+        """Use a place that was read as the place of the last look, if there is none."""
         with self._lock:
             is_first = self._tail is None
             self._tail = self._tail or cursor
@@ -364,7 +365,7 @@ class FreshLog:
         return tail if tail is not None and tail.next_number == number + 1 else None
 
     def roll(self) -> int:
-        """Close the current segment and begin a new one. Gives the last commit before, -1 for none.
+        """Close the current segment and begin a new one. Returns the last commit before it, -1 for none.
 
         A segment without commits stays as it is.
         """
@@ -392,7 +393,7 @@ class FreshLog:
         self._storage.delete([_segment_name(first) for first in gone])
 
     def erase_before(self, number: int) -> None:
-        """Take rows with smaller numbers out of records that `drop_before` has left: there are none."""
+        """Remove rows with smaller numbers from records that `drop_before` has left. Here there are none."""
 
     def _find_tail(self) -> Tail:
         """The end of the log; the lock is held."""
@@ -408,12 +409,12 @@ class FreshLog:
         return Tail([], None, False)
 
     def _append(self, tail: Cursor, pieces: list[bytes | memoryview], next_number: int) -> None:
-        self._tail = None  # until it is known that the append went well
+        self._tail = None  # until the append has succeeded
         self._storage.append(tail.segment, tail.offset, pieces)
         if (info := self._storage.info(tail.segment)) is not None:
             offset = tail.offset + sum(memoryview(piece).nbytes for piece in pieces)
             head = SegmentHead(tail.identity, _first_number(tail.segment))
-            with suppress(StorageError):  # the records are durable; the mark before stays true
+            with suppress(StorageError):  # the records are durable, and the previous mark stays valid
                 self._storage.note(_END, encode_mark(head, offset))
             self._tail = replace(
                 tail,
@@ -427,7 +428,7 @@ class FreshLog:
 
 
 def _ready(tail: Cursor | None) -> tuple[Cursor, list[bytes | memoryview]]:
-    """Where the next record goes, and what stands before it: the head of a segment, if it begins one."""
+    """Where the next record goes, and the bytes before it: a segment's head if the record begins one."""
     if tail is not None and not tail.is_closed:
         return tail, []
     if tail is None:
@@ -438,7 +439,7 @@ def _ready(tail: Cursor | None) -> tuple[Cursor, list[bytes | memoryview]]:
 
 
 def _last_of(pieces: Sequence[bytes | memoryview], end: int) -> tuple[int, bytes] | None:
-    """Where the last record of what was appended begins, and its head; None if there is none."""
+    """The start and the head of the last appended record; None if there is none."""
     record = pieces[-PIECES_OF_A_RECORD:]
     if len(record) < PIECES_OF_A_RECORD:
         return None
@@ -446,7 +447,7 @@ def _last_of(pieces: Sequence[bytes | memoryview], end: int) -> tuple[int, bytes
 
 
 def _reaches(mark: tuple[SegmentHead, int] | None, cursor: Cursor) -> bool:
-    """Whether all before a place is durable, as a mark says."""
+    """Whether everything before a place is durable according to a mark."""
     if mark is None or mark[0].identity != cursor.identity:
         return False
     return (mark[0].first, mark[1]) >= (_first_number(cursor.segment), cursor.offset)

@@ -1,4 +1,4 @@
-"""The fresh log where nothing can be appended to: an object per commit, made by a put that may be refused.
+"""The fresh log on object stores, without appends: one object per commit, created by a conditional put.
 
     fresh/log                                    the log's identity: the head of a segment, nothing else
     fresh/<identity>-00000000000000000512.log    the head, and the record of commit 512
@@ -7,10 +7,9 @@
 If two writers use one number, one is refused; it reads what the other wrote and takes the next number. Nobody
 holds a lock. These rules keep the numbers without gaps:
 
-- Names hold the log's identity, and every look asks for it. What a writer puts into a log that was dropped
-  meanwhile is met by nobody.
-- The last record stays, absorbed or not, because it determines the next number.
-- A record is deleted when it is absorbed and the one after it is older than `RECORDS_KEPT_SECONDS`, by the
+- Names contain the log's identity, and every look asks for it. So nobody reads what a writer puts into a log
+that was dropped meanwhile. - The last record stays, absorbed or not, because it determines the next number. -
+A record is deleted when it is absorbed and the one after it is older than `RECORDS_KEPT_SECONDS`, by the
   storage's clock. A writer who looked before that one was there takes at most half as long, by its own
   clock, from its look to the answer of its put, or it raises. So no name is used twice for commits that were
   acknowledged.
@@ -45,13 +44,13 @@ _PUT_SECONDS = RECORDS_KEPT_SECONDS / 2
 
 _ROOT, _CLOCK = "log", "clock"
 _RECORD_NAME = re.compile(r"([0-9a-f]{32})-(\d{20})\.log")
-_TRIES = 1_000  # to commit while others do
+_TRIES = 1_000  # to commit while others commit
 _LONGEST_PAUSE_SECONDS = 0.5
 _FETCHERS = 16
 
 
 class ObjectFreshLog(FreshLog):
-    """See `FreshLog`. A cursor's segment is the last record before it, empty if that need not be there."""
+    """See `FreshLog`. A cursor's segment is the last record before it; empty if none is needed."""
 
     # -- look ----------------------------------------------------------------------------------
 
@@ -68,7 +67,7 @@ class ObjectFreshLog(FreshLog):
         return numbers == wanted and self._identity() == cursor.identity
 
     def cut_off(self) -> list[str]:
-        """Nothing: an object is there whole or not at all."""
+        """Returns nothing, because an object exists whole or not at all."""
         return []
 
     def start(self, number: int = 0) -> Cursor | None:
@@ -107,7 +106,7 @@ class ObjectFreshLog(FreshLog):
         if numbers[:1] not in ([], [first - known]) or len(numbers) < known:
             return None
         numbers = numbers[known:]
-        # What was put into a log as it was dropped may still be there.
+        # Objects that were put into the log while it was dropped may remain.
         if self._identity() != cursor.identity:
             return None
         try:
@@ -117,7 +116,7 @@ class ObjectFreshLog(FreshLog):
         is_erased = [record.kind == CLOSED for record in records]
         if known and any(is_erased):
             return None  # absorbed meanwhile
-        # Erased ones are before all others, and in the table.
+        # Erased records come before all others, and their rows are in the table.
         commits = [self._commit(cursor.identity, record) for record in records[sum(is_erased) :]]
         if not numbers:
             return commits, cursor
@@ -199,7 +198,7 @@ class ObjectFreshLog(FreshLog):
             try:
                 self._put(tail.identity, tail.next_number, kind, content)
             except FileExistsAlreadyError:
-                # Somebody was faster each time, so the log as a whole goes on.
+                # Another writer was faster each time, so the log as a whole makes progress.
                 time.sleep(random.uniform(0, min(_LONGEST_PAUSE_SECONDS, 0.005 * 2 ** min(attempt, 10))))
                 continue
             if _boot_time() - looked_at > _PUT_SECONDS:
@@ -213,7 +212,7 @@ class ObjectFreshLog(FreshLog):
         raise StorageError(f"{self.where}: others commit all the time")
 
     def _begun(self) -> Cursor:
-        """The beginning of a new log, or of one that another writer has just begun."""
+        """Begin a log, or find the one that another writer has just begun."""
         head = SegmentHead(secrets.token_bytes(IDENTITY_BYTES), 0)
         try:
             with self._storage.create(_ROOT) as file:
@@ -239,7 +238,7 @@ class ObjectFreshLog(FreshLog):
     # -- clean up ------------------------------------------------------------------------------
 
     def drop_before(self, number: int) -> None:
-        """Delete records with smaller numbers, which are absorbed, as far as their names are free to go."""
+        """Delete absorbed records with smaller numbers, as far as their names are no longer needed."""
         identity = self._identity()
         if identity is None:
             return
@@ -285,5 +284,5 @@ def _pieces(identity: bytes, number: int, kind: int, payload: bytes | memoryview
 
 
 def _boot_time() -> float:
-    """Seconds of a clock that goes on while the machine sleeps, where there is one."""
+    """Seconds of a clock that continues while the machine sleeps, if there is one."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))

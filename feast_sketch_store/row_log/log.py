@@ -27,10 +27,10 @@ _MAX_FRESH_ROWS = 1 << 13
 
 @dataclass(frozen=True)
 class Position:
-    """How far a reader has read a log.
+    """The position up to which a reader has read a log.
 
     ``number`` is the last known commit, -1 for none. ``identity`` differs from that of an earlier log in the
-    same place. ``cursor`` saves searching for the place to go on.
+    same place. ``cursor`` saves a search for the place to continue.
     """
 
     number: int = -1
@@ -45,7 +45,7 @@ START = Position()
 class LogRead:
     """The contents of a log after a position: files of the table, then fresh commits, in order.
 
-    ``starts_over`` means that this is the whole log, and that everything known before is void.
+    ``starts_over`` means that this is the whole log and that everything known before is invalid.
     ``table_version`` is that of the table, if only the table was read.
     """
 
@@ -85,7 +85,7 @@ class LogRead:
             raise DamagedFileError(f"commits of the row log contradict each other: {error}") from error
 
     def table(self) -> pa.Table | None:
-        """All rows at once; None without rows.
+        """All rows as one table; None without rows.
 
         Raises
         ------
@@ -118,9 +118,9 @@ class RowLog:
     def reset(self) -> None:
         """Forget what another thread of the parent process may have been changing when it forked."""
         self._fresh.reset()
-        self._append_lock = threading.Lock()  # guards the two below
-        self._columns: dict[str, Any] = {}  # as far as this object has seen, with their types in Delta
-        self._schema: pa.Schema | None = None  # one that adds nothing to them
+        self._append_lock = threading.Lock()  # guards the two attributes below
+        self._columns: dict[str, Any] = {}  # those that this object has seen, with their types in Delta
+        self._schema: pa.Schema | None = None  # the last schema that added nothing to them
 
     @property
     def where(self) -> str:
@@ -165,14 +165,14 @@ class RowLog:
         return self._read_anew(known, snapshot)
 
     def _read_anew(self, known: Position, snapshot: str) -> LogRead:
-        """The same with a look at the table: some commits may have been absorbed, or all rows replaced."""
+        """The same with a look at the table, because commits may have been absorbed or all rows replaced."""
         # The fresh log first: rows that are absorbed meanwhile are then found in the table.
         commits, cursor = self._fresh_behind(known.number)
         state = self._table.state()
         if cursor is None:
             if not state.commits:
                 return LogRead(starts_over=known.number >= 0)
-            # Another process began the log between the two looks, or dropped it.
+            # Between the two looks, another process began or dropped the log.
             if not self._fresh.first_numbers() and self._table.versions():
                 raise self._lost()
             return self._read_anew(known, snapshot)
@@ -184,7 +184,7 @@ class RowLog:
                     self._fresh.where,
                     known.number,
                 )
-            # With both looks once more: what the log had at the first may be in the table by now.
+            # Both looks again: what the log had at the first look may now be in the table.
             return replace(self._read_anew(START, ""), starts_over=True)
         files, through, starts_over = _behind(state, known, snapshot)
         columns = dict(state.columns)
@@ -204,12 +204,12 @@ class RowLog:
         return LogRead(position, files, fresh, starts_over)
 
     def _is_gone(self, cursor: Cursor) -> bool:
-        """Whether the log that a place is in was dropped."""
+        """Whether the log of a place was dropped."""
         start = self._fresh.start(cursor.next_number)
         return start is None or start.identity != cursor.identity
 
     def _fresh_behind(self, number: int) -> tuple[list[Commit], Cursor | None]:
-        """Fresh commits after a number, perhaps with some before; and the place after them."""
+        """Fresh commits after a number, possibly with some before it, and the place after them."""
         start = self._fresh.start(number + 1)
         if start is not None and (found := self._fresh.read(start)) is not None:
             return found
@@ -219,7 +219,7 @@ class RowLog:
         return [], None
 
     def absorbed(self, number: int | None = None, snapshot: str = "") -> LogRead | None:
-        """The rows of the table, all or those that a snapshot was made of.
+        """The rows of the table, or those that a snapshot was made of.
 
         Parameters
         ----------
@@ -228,7 +228,7 @@ class RowLog:
 
         Returns
         -------
-        None if other rows have taken the place of those.
+        None if those rows were replaced.
 
         Raises
         ------
@@ -279,7 +279,7 @@ class RowLog:
         return {name: delta.arrow_type(kind) for name, kind in known.items()}
 
     def check_schema(self, wanted: pa.Schema) -> None:
-        """Check that rows of a schema can be appended: columns may be new, but not change their type.
+        """Check that rows of a schema can be appended: new columns are fine, changed types are not.
 
         Raises
         ------
@@ -300,12 +300,12 @@ class RowLog:
 
         Returns
         -------
-        The commit, which a reader that knew all before it need not read.
+        The commit, which a reader that knew everything before it need not read.
 
         Raises
         ------
         RowError : a column has another type than in the log.
-        StorageError : the log cannot be written; the rows are not there or, rarely, all of them are.
+        StorageError : the log cannot be written. None of the rows were written or, rarely, all of them.
         """
         if rows.nbytes <= _MAX_FRESH_BYTES and len(rows) <= _MAX_FRESH_ROWS:
             return self._append([rows], rows.schema)
@@ -323,15 +323,15 @@ class RowLog:
         return DataFile.write(self._rows, schema, batches, label)
 
     def append_staged(self, files: Sequence[DataFile], schema: pa.Schema) -> Position:
-        """Append the rows of files that are there already, a commit for each; see `append`.
+        """Append the rows of existing files, with a commit for each; see `append`.
 
-        In a folder all of them count or none. On an object store commits before one that fails count.
+        In a folder all of them are committed or none. On an object store, commits before a failing one count.
         """
         return self._append(files, schema)
 
     def discard_staged(self, label: str) -> list[str]:
-        """Delete files whose names begin with a label and that no commit names: their names."""
-        # Commits first: what is absorbed meanwhile is then found in the table.
+        """Delete files whose names begin with a label and that no commit names. Returns their names."""
+        # Commits first, so that what is absorbed meanwhile is found in the table.
         committed = {c.rows.name for c in self._fresh_behind(-1)[0] if isinstance(c.rows, DataFile)}
         committed |= {file.name for file in self._table.state().files}
         names = [name for name in self._rows.list() if name.startswith(label) and name.endswith(SUFFIX)]
@@ -358,7 +358,7 @@ class RowLog:
 
         with self._append_lock:
             if (place := self._read_to) is not None and self._fresh.adopt(place[0]):
-                # What was read already need not be read again.
+                # Continue after what was already read.
                 self._columns, self._schema = dict(place[1]), None
             number = self._fresh.append(payloads, check)
             if not is_known():
@@ -379,7 +379,7 @@ class RowLog:
         )
 
     def _discard(self, file: DataFile) -> None:
-        """Delete a file whose commit failed; not if it is there in spite of an error."""
+        """Delete a file whose commit failed, unless the commit exists despite the error."""
         committed = {
             commit.rows.name for commit in self._fresh_behind(-1)[0] if isinstance(commit.rows, DataFile)
         }
@@ -387,11 +387,11 @@ class RowLog:
             self._table.discard([file])
 
     def absorb(self) -> Position:
-        """Move all fresh rows into the table; each row is moved once, even if others do the same.
+        """Move all fresh rows into the table. Each row is moved once, even if other processes do the same.
 
         Returns
         -------
-        What the table holds then, at least.
+        The least that the table holds afterwards.
 
         Raises
         ------
@@ -416,7 +416,7 @@ class RowLog:
             if absorbed is not None and absorbed.through >= last:
                 state = absorbed
                 break
-            # Another process was faster: continue with the rest.
+            # Another process was faster, so continue with the rest.
         # Not from the version just written: a commit after a compaction by others would not count.
         self._fresh.drop_before(min(last, state.through) + 1)
         return Position(max(last, state.through), cursor.identity, cursor)
@@ -424,7 +424,7 @@ class RowLog:
     def _absorb(
         self, commits: Sequence[Commit], state: TableState, identity: str, last: int
     ) -> TableState | None:
-        """Commit rows to the table; None if the table is another one by now."""
+        """Commit rows to the table; None if the table was replaced."""
         columns: dict[str, Any] = dict(state.columns)
         for wanted in _different(commit.schema() for commit in commits):
             columns |= new_columns(columns, wanted)
@@ -451,8 +451,8 @@ class RowLog:
         return absorbed
 
     def begin(self) -> Position:
-        """Absorb, after making sure that a log exists."""
-        if next(self._fresh.starts(), None) is None:  # a segment without a whole head does not count
+        """Absorb after ensuring that a log exists."""
+        if next(self._fresh.starts(), None) is None:  # a segment with an incomplete head does not count
             self._fresh.append([], self._check_begun)
         return self.absorb()
 
@@ -479,24 +479,24 @@ class RowLog:
         snapshot: str = "",
         version: int | None = None,
     ) -> bool:
-        """Replace all rows up to a position, which was absorbed, by the given rows.
+        """Replace all rows up to an absorbed position by the given rows.
 
-        Rows that are appended meanwhile stay. The replaced files stay too, for a while.
+        Rows that are appended meanwhile stay. The replaced files also stay for a while.
 
         Parameters
         ----------
         batches : the rows; a batch may lack columns.
         through : the position.
-        snapshot : for rows that are not those of the log: the name of a snapshot that holds the same.
-        version : of the table that holds the rows; None for the one that is there now.
+        snapshot : for rows from elsewhere, the name of a snapshot that holds the same rows.
+        version : of the table that holds the rows; None for the current one.
 
         Returns
         -------
-        False if the table is another one by now.
+        False if the table was replaced.
 
         Raises
         ------
-        StorageError : the table cannot be written; it stays as it is or, rarely, holds the rows.
+        StorageError : the table cannot be written. It is unchanged or, rarely, holds the rows.
         """
         assert through.identity is not None
         state = self._table.state()
@@ -510,18 +510,18 @@ class RowLog:
         return compaction is not None and compaction.snapshot == snapshot
 
     def tell_replaced(self) -> None:
-        """Tell processes that read on to start over, because all rows were replaced.
+        """Tell reading processes to start over, because all rows were replaced.
 
         Raises
         ------
-        StorageError : they are not told.
+        StorageError : they cannot be told.
         """
         self._fresh.append([None])
 
     # -- clean up ------------------------------------------------------------------------------
 
     def prune(self) -> None:
-        """Delete commits that a compaction has made needless, and files that it replaced some time ago.
+        """Delete commits that a compaction made obsolete, and files that it replaced some time ago.
 
         Raises
         ------
@@ -530,20 +530,20 @@ class RowLog:
         self._table.prune()
 
     def vacuum(self, orphan_age_seconds: float) -> list[str]:
-        """Delete files that are not part of the log any more; see `Table.vacuum`."""
+        """Delete files that are no longer part of the log; see `Table.vacuum`."""
         kept = [c.rows.name for c in self._fresh_behind(-1)[0] if isinstance(c.rows, DataFile)]
         self._fresh.erase_before(self._table.state().through + 1)
         return self._table.vacuum(kept, orphan_age_seconds)
 
     def parts(self) -> Iterator[DataFile | Commit]:
-        """Every file and fresh commit, for `verify`; each is checked when its rows are read."""
+        """All files and fresh commits, for `verify`, which checks each by reading its rows."""
         commits, _ = self._fresh_behind(-1)
         state = self._table.state()
         yield from state.files
         yield from (commit for commit in commits if commit.number > state.through)
 
     def cut_off(self) -> list[str]:
-        """Files that end within a record: its writer died, or the file was cut."""
+        """Files that end within a record, because its writer died or the file was truncated."""
         return [FRESH_FOLDER + name for name in self._fresh.cut_off()]
 
     def table_state(self) -> TableState:
@@ -554,14 +554,14 @@ class RowLog:
 def _behind(state: TableState, known: Position, snapshot: str) -> tuple[tuple[DataFile, ...], int, bool]:
     """The files that a reader lacks, the last number known with them, and whether they start over."""
     compaction = state.compaction
-    # Names of snapshots ascend in the order of their seals: a later one was made of the rows from elsewhere.
+    # Names of snapshots ascend with their seals, so a later one was made of the rows from elsewhere.
     if compaction is not None and (
         place_of(compaction.snapshot) > place_of(snapshot)
         or (not compaction.snapshot and compaction.through > known.number)
     ):
         return state.files, state.through, True
     lacking = [c for c in state.commits if not c.is_compaction and c.through > known.number]
-    # Another Delta client may have written the rows of these into files of its own.
+    # Another Delta client may have written these rows into its own files.
     knows_some = known.number >= 0 or bool(snapshot)  # a rebuild may come before the first commit
     if not knows_some or (lacking and any(c.removed and not c.is_own for c in state.commits)):
         return state.files, state.through, knows_some
@@ -570,7 +570,7 @@ def _behind(state: TableState, known: Position, snapshot: str) -> tuple[tuple[Da
 
 
 def _different(schemas: Iterable[pa.Schema]) -> Iterator[pa.Schema]:
-    """Schemas without those that are equal to the one before."""
+    """Schemas without consecutive duplicates."""
     last = None
     for schema in schemas:
         if last is None or not schema.equals(last):
@@ -579,7 +579,7 @@ def _different(schemas: Iterable[pa.Schema]) -> Iterator[pa.Schema]:
 
 
 def _runs(commits: Sequence[Commit]) -> Iterator[DataFile | Iterator[pa.Table]]:
-    """Data files unchanged, and the tables between them in runs."""
+    """Data files as they are, and the tables between them in runs."""
     tables: list[pa.Table] = []
     for commit in commits:
         if isinstance(commit.rows, DataFile):

@@ -60,7 +60,7 @@ _ALIGNMENT = 8
 
 @dataclass(frozen=True)
 class SegmentHead:
-    """What a segment says of itself: the log it belongs to, and the number of its first record."""
+    """The head of a segment: the log that it belongs to, and the number of its first record."""
 
     identity: bytes
     first: int
@@ -115,7 +115,7 @@ def encode_mark(head: SegmentHead, num_bytes: int) -> bytes:
 
 
 def decode_mark(content: bytes) -> tuple[SegmentHead, int] | None:
-    """The reverse; None if it is not whole, which says nothing."""
+    """The reverse; None if the mark is incomplete, which tells nothing."""
     if len(content) != _MARK.size + _CHECKSUM_BYTES:
         return None
     if mmh3.mmh3_x64_128_digest(content[: _MARK.size]) != content[_MARK.size :]:
@@ -133,7 +133,7 @@ def encode_record(kind: int, number: int, payload: bytes | memoryview = b"") -> 
 
 
 def decode_records(content: bytes, first: int, offset: int, source: str) -> Iterator[Record]:
-    """The whole records at the end of a segment.
+    """The complete records at the end of a segment.
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ def decode_records(content: bytes, first: int, offset: int, source: str) -> Iter
 
     Raises
     ------
-    DamagedFileError : a record that is there whole was altered.
+    DamagedFileError : a complete record was altered.
     """
     view, place, number = memoryview(content), 0, first
     while len(view) - place >= _RECORD_HEAD_BYTES:

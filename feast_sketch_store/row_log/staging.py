@@ -1,10 +1,10 @@
-"""Rows that tasks of a job write into data files, for the job to commit together when all are there.
+"""Staged rows: tasks write them into data files, and the job commits all files together.
 
     task      rows -> data files that no commit names; it reports each of them, see `StagedFile`
     job       checks that what was reported is there, and commits it
 
-A task that is run again, or twice at once, writes files of its own. The job commits those of the run that
-counts, so nothing is there twice. What a killed job leaves is removed by a vacuum.
+A task that runs again, or twice at once, writes separate files. The job commits those of the run that counts,
+so no row is written twice. A vacuum removes what a killed job leaves.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,7 +17,7 @@ from feast_sketch_store.errors import StorageError
 from feast_sketch_store.row_log.data_file import DataFile
 from feast_sketch_store.row_log.log import RowLog
 
-# Of one file. A bucket takes 5,000 MiB in one put, which is made of memory.
+# Largest file. A bucket takes 5,000 MiB in one put, which is built in memory.
 _FILE_ROWS = 1 << 22
 _FILE_BYTES = 1 << 28  # before compression
 
@@ -35,7 +35,7 @@ REPORT = pa.schema(
 
 @dataclass(frozen=True)
 class StagedFile:
-    """A data file, how large it is, and its columns."""
+    """A data file with its size and its columns."""
 
     file: DataFile
     size_bytes: int
@@ -53,11 +53,11 @@ class StagedFile:
         return {**self.file.to_entry(), "size_bytes": self.size_bytes, "columns": columns}
 
     def check(self) -> None:
-        """Check that the file is there, and whole.
+        """Check that the file exists and is complete.
 
         Raises
         ------
-        StorageError : it is gone, or of another size.
+        StorageError : it is missing, or its size is wrong.
         """
         if (size := self.file.size_bytes) != self.size_bytes:
             raise StorageError(
@@ -71,11 +71,11 @@ def stage(log: RowLog, tables: Iterable[pa.Table], label: str) -> Iterator[Stage
 
     Parameters
     ----------
-    label : what the files' names begin with.
+    label : the beginning of the files' names.
 
     Raises
     ------
-    StorageError : a file cannot be written; those before it are there.
+    StorageError : a file cannot be written; earlier files remain.
     """
     for schema, run in _runs(tables):
         file = log.stage(schema, run, label)
@@ -83,7 +83,7 @@ def stage(log: RowLog, tables: Iterable[pa.Table], label: str) -> Iterator[Stage
 
 
 def _runs(tables: Iterable[pa.Table]) -> Iterator[tuple[pa.Schema, Iterator[pa.Table]]]:
-    """Tables of one schema that make a file, without reading ahead by more than one."""
+    """Group tables of one schema into files, reading at most one table ahead."""
     rest = iter(tables)
     following = next(rest, None)
 

@@ -1,13 +1,13 @@
 """The Delta table of a row log: the rows of all commits up to the last absorption.
 
-Only the process that holds the view's seal lease writes it. Its commits say which numbers of the log they
+Only the process that holds the view's seal lease writes it. Its commits name the numbers of the log that they
 hold:
 
     append       rows of the commits ``first`` to ``through``
     compaction   all rows up to ``through``, as one: what it replaces is removed
 
-The store's own part of a commit is a JSON object in ``commitInfo``, with a checksum. Another Delta
-client may add or remove files; that counts from the next seal, or start of a process, on.
+The store's own part of a commit is a JSON object in ``commitInfo``, with a checksum. Another Delta client may
+add or remove files; processes see this after the next seal or when they start.
 """
 
 import json
@@ -35,12 +35,14 @@ from feast_sketch_store.storage.base import (
 _logger = logging.getLogger(__name__)
 
 _OWN_KEY, _CHECKSUM_KEY = "feastSketchStore", "feastSketchStoreChecksum"
-_RETRIES = 20  # of a commit that another Delta client's came before
+_RETRIES = 20  # of a commit, when another Delta client was faster
 _ROWS_PER_FILE = 1 << 22
-_CHECKPOINT_INTERVAL = 10  # versions, as Delta's own writers have it: some readers look no further
+_CHECKPOINT_INTERVAL = (
+    10  # versions between checkpoints, as Delta's own writers have it: some readers look no further
+)
 
-# How long a slow reader finds a file that one of the last compactions replaced, or an earlier one.
-# So what is kept stays within a few times the table's size, however often it is compacted.
+# How long replaced files stay for slow readers: those of the last compactions, and earlier ones. This keeps
+# them within a few times the table's size, however often it is compacted.
 _TOMBSTONE_MILLISECONDS, _EARLIER_TOMBSTONE_MILLISECONDS = 3_600_000, 10_000
 _LAST_COMPACTIONS = 2
 
@@ -50,9 +52,9 @@ class TableCommit:
     """One commit: the files it added and the names of those it removed.
 
     ``first`` and ``through`` are numbers of the log; -1 in a commit of another Delta client. A compaction
-    keeps what the commits before said, unless it names a ``snapshot``: then its rows came from elsewhere, and
-    that snapshot holds the same. ``tombstones`` are files that it, and compactions before it, replaced, with
-    the milliseconds since 1970 at which they did.
+    keeps the rows of the commits before it. If it names a ``snapshot``, its rows came from elsewhere and that
+    snapshot holds the same rows. ``tombstones`` are the files that it and earlier compactions replaced, with
+    the time in milliseconds since 1970.
     """
 
     version: int
@@ -69,7 +71,7 @@ class TableCommit:
 
 @dataclass(frozen=True)
 class TableState:
-    """The table as of a version: commits from the last compaction on, with the files that remain of each."""
+    """The table at a version: commits from the last compaction on, with the remaining files of each."""
 
     commits: tuple[TableCommit, ...] = ()
 
@@ -119,12 +121,12 @@ class Table:
     # -- read ----------------------------------------------------------------------------------
 
     def versions(self) -> list[int]:
-        """The versions whose commits are there, ascending."""
+        """The versions whose commits exist, ascending."""
         names = self._storage.list(delta.LOG_FOLDER)
         return [int(m[1]) for m in map(delta.COMMIT_NAME.fullmatch, names) if m]
 
     def state(self) -> TableState:
-        """The table as it is.
+        """Read the current table.
 
         Raises
         ------
@@ -138,7 +140,7 @@ class Table:
                 seen, versions = versions, self.versions()
                 if versions == seen:
                     raise
-                # A compaction came in between and removed the files that it replaced.
+                # Meanwhile a compaction removed the files that it replaced.
 
     def _state_of(self, versions: Sequence[int]) -> TableState:
         if not versions:
@@ -150,7 +152,8 @@ class Table:
             kept = tuple(file for file in commit.files if file.name not in removed)
             found.append(replace(commit, files=kept))
             removed |= commit.removed
-            # Commits are read downwards, so this is the last compaction: nothing before counts.
+            # Commits are read from the newest down, so this is the last compaction and nothing before it
+            # counts.
             if commit.is_compaction:
                 break
         return TableState(tuple(found[::-1]))
@@ -227,18 +230,18 @@ class Table:
         numbers: tuple[int, int],
         after: int,
     ) -> TableState | None:
-        """Commit files that are written; creates the table if it does not exist.
+        """Commit written files; creates the table if it does not exist.
 
         Parameters
         ----------
         identity : of the log, as text.
-        columns : of the table, with the types that Delta has for them.
+        columns : of the table, with their Delta types.
         numbers : the first and the last number of the log that the files hold.
         after : the last number that the table holds before.
 
         Returns
         -------
-        The table then; None if it holds other rows of the log by now.
+        The new table; None if it now holds other rows of the log.
 
         Raises
         ------
@@ -306,7 +309,7 @@ class Table:
                 )
                 is_done = self._write(commit, identity) and self._counts(commit)
         except UncertainWriteError:
-            is_done = True  # perhaps: the commit may turn up, and needs the files
+            is_done = True  # possibly: the commit may still appear and needs the files
             raise
         finally:
             if not is_done:
@@ -314,7 +317,9 @@ class Table:
         return is_done
 
     def _counts(self, compaction: TableCommit) -> bool:
-        """Whether a compaction just written is part of the table: not if others compacted further before."""
+        """Whether a compaction just written is part of the table. It is not if another one compacted further
+        before.
+        """
         now = self.state().compaction
         names = {file.name for file in compaction.files}
         return now is not None and (
@@ -323,7 +328,7 @@ class Table:
         )
 
     def discard(self, files: Sequence[DataFile]) -> None:
-        """Delete files of a commit that failed; not if it is there in spite of an error."""
+        """Delete files of a failed commit, unless the commit exists despite the error."""
         try:
             live = {file.name for file in self.state().files}
             self._storage.delete([file.name for file in files if file.name not in live])
@@ -347,14 +352,14 @@ class Table:
         self._storage.delete(_outdated(compaction.tombstones, time.time_ns() // 1_000_000))
 
     def vacuum(self, kept: Iterable[str], orphan_age_seconds: float) -> list[str]:
-        """Delete data files that are not part of the table any more.
+        """Delete data files that are no longer part of the table.
 
         Files that a compaction or another Delta client replaced go at once; other files, which a writer left
         when it died or has not committed yet, go when they are older than ``orphan_age_seconds``.
 
         Parameters
         ----------
-        kept : names of files that commits of the log name which are not absorbed yet.
+        kept : names of files in commits of the log that are not absorbed yet.
 
         Returns
         -------
@@ -376,7 +381,7 @@ class Table:
         return sorted(gone)
 
     def _write(self, commit: TableCommit, identity: str, is_first: bool = False) -> bool:
-        """Write a commit: False if another one of its version came before."""
+        """Write a commit; False if its version exists already."""
         own = json.dumps(
             {
                 "version": commit.version,
@@ -408,14 +413,16 @@ class Table:
         return True
 
     def _tombstones(self, state: TableState, replaced: Iterable[str]) -> dict[str, int]:
-        """Files that are replaced now, and those that were before and are still there."""
+        """Files that are replaced now, and earlier replaced files that still exist."""
         before = state.compaction.tombstones if state.compaction else {}
         there = {name for name in self._storage.list() if name.endswith(SUFFIX)}
         now = time.time_ns() // 1_000_000
         return {n: m for n, m in before.items() if n in there} | dict.fromkeys(sorted(replaced), now)
 
     def _checkpoint_now_and_then(self, state: TableState) -> None:
-        """Help other readers, who would have to read all commits; the store itself goes by commits alone."""
+        """Write a checkpoint for other readers, which would have to read all commits. The store itself uses
+        only commits.
+        """
         is_due = state.version and state.version % _CHECKPOINT_INTERVAL == 0
         if not is_due or not all(commit.is_own for commit in state.commits):
             return
@@ -425,7 +432,7 @@ class Table:
             _logger.warning("%s; the commit that it would have followed is there", error)
 
     def _checkpoint(self, commits: Sequence[TableCommit]) -> None:
-        """Write what the store's own commits, from a compaction or the first one on, come to."""
+        """Write the result of the store's own commits, from a compaction or the first commit on."""
         heads: dict[str, delta.Action] = {}
         files: list[delta.Action] = []
         for commit in commits:
@@ -438,7 +445,7 @@ class Table:
 
 
 def _outdated(tombstones: Mapping[str, int], now: int) -> list[str]:
-    """The replaced files that no reader may need any more; moments are milliseconds since 1970."""
+    """The replaced files that no reader can need any more; times are milliseconds since 1970."""
     last = set(sorted(set(tombstones.values()))[-_LAST_COMPACTIONS:])
 
     def kept_for(moment: int) -> int:
@@ -463,11 +470,11 @@ def grouped(batches: Iterable[pa.Table], num_rows: int = _ROWS_PER_FILE) -> Iter
 
 
 def new_columns(known: Mapping[str, Any], schema: pa.Schema) -> dict[str, Any]:
-    """The columns of a schema that are not known yet, with the types that Delta has for them.
+    """The columns of a schema that are not known yet, with their Delta types.
 
     Raises
     ------
-    RowError : a column has another type than it is known with.
+    RowError : a column has another type than before.
     UnsupportedFeatureError : a name differs from that of another column only by case.
     """
     wanted = {f.name: delta.delta_type(f.type) for f in schema}

@@ -1,4 +1,4 @@
-"""Rows of the fresh log as Arrow tables: an IPC stream a commit, mostly with the schema of the one before."""
+"""Rows of the fresh log as Arrow tables: an IPC stream per commit, usually with the schema before."""
 
 import struct
 
@@ -11,7 +11,9 @@ _CONTINUATION = 0xFFFFFFFF
 
 
 class TableReader:
-    """Reads the streams of a log in their order. To parse a schema takes longer than a row."""
+    """Reads the streams of a log in order. It keeps schemas, because parsing one takes longer than reading a
+    row.
+    """
 
     def __init__(self) -> None:
         self._head = b""  # the message of a schema that needs no change

@@ -30,7 +30,9 @@ _to_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(","
 
 
 class _Told(NamedTuple):
-    """What of an answer does not depend on the entities: what follows the vectors, and labels of metrics."""
+    """The parts of an answer that do not depend on the entities: the text after the vectors, and labels of
+    metrics.
+    """
 
     end: bytes
     feature_count: str
@@ -53,7 +55,7 @@ class Answers:
         self._bins = getattr(metrics, "feature_count_bins", MetricsConfig().feature_count_bins)
 
     async def to(self, body: bytes) -> bytes | None:
-        """The answer to the body of a request; None if Feast must answer, errors included."""
+        """Answer the body of a request; None if Feast must answer, or raise its error."""
         started = time.monotonic()
         if get_security_manager() is not None or feast_metrics._config.audit_logging:
             return None
@@ -67,7 +69,7 @@ class Answers:
                 return None
             began = time.monotonic()
             await planned.refresh(plan)
-        except Exception as error:  # the question is wrong, or the storage: Feast says so in its own words
+        except Exception as error:  # the question or the storage is at fault, and Feast reports it
             _logger.debug("Feast's server answers: %r", error)
             return None
         answers = planned.read(plan, columns)
@@ -83,7 +85,7 @@ class Answers:
     def _plan(self, question: Question) -> Plan | None:
         store, registry, project = self._store, self._store.registry, self._store.project
         if question.feature_service:
-            # As in Feast's server, a registry file that has changed is loaded now.
+            # As in Feast's server, a registry file that changed is loaded now.
             registry.get_project(project, allow_cache=True)
 
         def features() -> Any:
@@ -101,13 +103,13 @@ class Answers:
 
 
 def _end(plan: Plan) -> bytes:
-    """What follows the vectors in an answer."""
+    """The text after the vectors in an answer."""
     metadata = convert_response_to_dict(GetOnlineFeaturesResponse.FromString(plan.response))["metadata"]
     return f'],"metadata":{_to_json(metadata)}}}'.encode()
 
 
 def read_body(body: bytes) -> tuple[Question, list[list[Any]]] | None:
-    """What a request asks for, and its entities by column; None if it is not a plain one.
+    """What a request asks for, and its entities by column; None if it is not a plain read.
 
     There is at least one column, and all have the same number of values, one or more.
     """

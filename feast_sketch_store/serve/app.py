@@ -42,9 +42,9 @@ def create_app(
 
 
 def over_feast(store: FeatureStore, feast_app: App) -> App:
-    """The app that answers what it can, and leaves the rest to Feast's app of the same repository.
+    """Make the app that answers plain reads, and passes the rest to Feast's app of the same repository.
 
-    Where it could answer nothing, it is Feast's app, and a warning is logged that says why.
+    If it could answer nothing, it returns Feast's app and logs a warning with the reason.
     """
     reason = why_not(store)
     if reason:
@@ -54,7 +54,7 @@ def over_feast(store: FeatureStore, feast_app: App) -> App:
 
 
 def why_not(store: FeatureStore) -> str:
-    """Why no request of a repository can be answered here; empty if some can."""
+    """The reason why no request of a repository can be answered here; empty if some can."""
     provider = store._get_provider()
     if getattr(type(provider), "get_online_features_async", None) is not (
         PassthroughProvider.get_online_features_async
@@ -84,7 +84,7 @@ class FeatureServer:
         self._feast_app = feast_app
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: _Receive, send: _Send) -> None:
-        """Serve one connection, as ASGI has it."""
+        """Serve one connection, as ASGI defines it."""
         if _is_read(scope):
             body, last = await _body(receive)
             answer = await self._answers.to(body) if last["type"] == "http.request" else None
@@ -102,13 +102,13 @@ def _is_read(scope: MutableMapping[str, Any]) -> bool:
 
 
 def _is_json(headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    """Whether the body of a request is told to be JSON."""
+    """Whether the headers of a request say that its body is JSON."""
     kinds = [value for name, value in headers if name == b"content-type"]
     return len(kinds) == 1 and kinds[0].partition(b";")[0].strip().lower() == b"application/json"
 
 
 async def _body(receive: _Receive) -> tuple[bytes, _Message]:
-    """The body of a request, and the last message, which says whether the client is still there."""
+    """The body of a request, and the last message, which tells whether the client is still connected."""
     parts = []
     while True:
         message = await receive()
@@ -119,7 +119,7 @@ async def _body(receive: _Receive) -> tuple[bytes, _Message]:
 
 
 def _again(body: bytes, last: _Message, receive: _Receive) -> _Receive:
-    """Gives a body that was read already to another app."""
+    """Pass a body that was already read to another app."""
     is_whole = last["type"] == "http.request"
     messages: list[_Message] = [{"type": "http.request", "body": body, "more_body": not is_whole}]
     if not is_whole:

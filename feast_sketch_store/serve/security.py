@@ -10,7 +10,7 @@ from feast.permissions.server.utils import (
 
 
 def set_up_security(store: FeatureStore) -> None:
-    """Have requests authenticated as the repository's ``auth`` says."""
+    """Authenticate requests as the repository's ``auth`` section says."""
     kind = str_to_auth_manager_type(store.config.auth_config.type)
     init_security_manager(auth_type=kind, fs=store)
     init_auth_manager(auth_type=kind, server_type=ServerType.REST, auth_config=store.config.auth_config)

@@ -11,7 +11,7 @@ from feast_sketch_store.serve.security import set_up_security
 
 
 class _Application(FeastServeApplication):
-    """Feast's, with another app in its workers."""
+    """Feast's gunicorn application, with another app in its workers."""
 
     def __init__(self, store: FeatureStore, metrics_enabled: bool, **options: Any):
         self._repository = store
@@ -20,7 +20,7 @@ class _Application(FeastServeApplication):
     def load(self) -> Any:
         feast_app = super().load()  # type: ignore[no-untyped-call]
         app = over_feast(self._repository, feast_app)
-        # Feast's objects stay: going over all of them to collect garbage would hold a request for 0.1 s.
+        # Exclude Feast's objects from garbage collection, which would delay a request by 0.1 s.
         gc.collect()
         gc.freeze()
         return app
@@ -41,7 +41,7 @@ def run(store: FeatureStore, *, with_metrics: bool = False, **options: Any) -> N
         metrics.start_metrics_server(
             store,
             metrics_config=metrics.build_metrics_flags(configured),
-            start_resource_monitoring=False,  # the workers do
+            start_resource_monitoring=False,  # workers do this themselves
             start_freshness_monitoring=False,
         )
     set_up_security(store)

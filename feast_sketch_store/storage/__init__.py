@@ -1,1 +1,1 @@
-"""Where bytes lie: the names of a view's folders and files."""
+"""Storage of files in folders and buckets, and the names of a view's folders and files."""

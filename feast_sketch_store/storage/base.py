@@ -1,10 +1,10 @@
-"""`Storage`: the one way down to a view's bytes.
+"""`Storage`: the only access to a view's bytes.
 
 A storage holds files under names such as ``rows/_delta_log/00000000000000000000.json``. The row log, the
-snapshots and everything above them see this interface and never a path, so that another place for the bytes
-is one class. `tests/storage/contract.py` is what every implementation must pass.
+snapshots and everything above them use this interface and never a path, so another place for the bytes needs
+one class. Every implementation must pass `tests/storage/contract.py`.
 
-Every method raises `StorageError` when the bytes cannot be reached, and says which file.
+Every method raises a `StorageError` that names the file when the bytes cannot be reached.
 """
 
 from abc import ABC, abstractmethod
@@ -26,13 +26,13 @@ class MissingFileError(StorageError):
 
 
 class FileExistsAlreadyError(StorageError):
-    """Somebody else created the file first."""
+    """The file exists already."""
 
 
 class UncertainWriteError(StorageError):
     """It is not known whether a write was done; it may still be done later.
 
-    What it names must stay: a commit that turns up after all needs its files.
+    Files that the write refers to must stay: a commit that appears later needs them.
     """
 
 
@@ -50,7 +50,7 @@ def checked_name(name: str, location: str) -> str:
 
 
 def checked_folder(folder: str, location: str) -> str:
-    """The name of a folder, ``""`` for the storage itself, if it is one.
+    """Check the name of a folder; ``""`` is the storage itself.
 
     Raises
     ------
@@ -65,10 +65,10 @@ def checked_folder(folder: str, location: str) -> str:
 
 @dataclass(frozen=True)
 class FileInfo:
-    """What is known of a file without reading it.
+    """Metadata of a file.
 
-    ``token`` identifies this content among all that ever have the same name; a file that was only appended to
-    keeps it. ``modified_at`` is in seconds since 1970, by the storage's clock.
+    ``token`` identifies this content among all that the name ever had; appending to a file keeps it.
+    ``modified_at`` is in seconds since 1970, by the storage's clock.
     """
 
     name: str
@@ -88,9 +88,9 @@ class Storage(ABC):
     location : where the storage is, for messages: a path or URL without credentials.
     read_only : whether every method that changes something raises.
     supports_append : whether `append` works; otherwise a log must create a file per entry.
-    supports_leases : whether `lease` keeps others out; otherwise it saves work at best, and correctness must
-        come from `create`.
-    fetches : whether files come over a network: then it is told their chunks, see `map`.
+    supports_leases : whether `lease` keeps others out. Otherwise it only saves work, and correctness depends
+        on `create`.
+    fetches : whether files come over a network; callers then pass their chunks, see `map`.
     """
 
     location: str
@@ -103,13 +103,13 @@ class Storage(ABC):
 
     @property
     def identity(self) -> str:
-        """Equal for storages of this process with the same files, whatever path leads to them."""
+        """Equal for storages of this process with the same files, whatever their paths."""
         return self.location
 
     @property
     def host_path(self) -> Path | None:
-        """Where this host keeps what it knows of these files: the beginning of names that no other storage
-        has; None if it keeps nothing.
+        """The beginning of local file names where this host keeps its last known state of these files, unique
+        to this storage; None if it keeps nothing.
         """
         return None
 
@@ -129,7 +129,7 @@ class Storage(ABC):
 
     @abstractmethod
     def walk(self) -> Iterator[FileInfo]:
-        """All files, at any depth, unfinished ones of killed writers included; in no order."""
+        """All files at any depth, in no order, including unfinished ones of killed writers."""
 
     # -- read ----------------------------------------------------------------------------------
 
@@ -144,14 +144,14 @@ class Storage(ABC):
 
     @abstractmethod
     def map(self, name: str, known: KnownFile | None = None) -> NDArray[np.uint8]:
-        """A file's bytes as a read-only array, whose pages all processes of a host share where that can be.
+        """A file's bytes as a read-only array, whose pages the processes of a host share if possible.
 
-        The array stays good when the file is deleted, and holds no file descriptor.
+        The array stays valid when the file is deleted, and holds no file descriptor.
 
         Parameters
         ----------
-        known : what the bytes are checked by, where they are fetched. A copy that was fetched before serves
-            without a look at the storage.
+        known : the checksums for fetched bytes. With it, an earlier fetched copy is used without a look at
+            the storage.
 
         Raises
         ------
@@ -160,7 +160,7 @@ class Storage(ABC):
         """
 
     def drop_damaged(self, name: str, known: KnownFile) -> bool:
-        """Delete a fetched copy of a file that is not as it is known. Whether there was one."""
+        """Delete a fetched copy of a file if its bytes are wrong. Returns whether there was one."""
         return False
 
     def keep_copy(self, name: str, known: KnownFile) -> None:  # noqa: B027, most fetch nothing

@@ -1,4 +1,4 @@
-"""Rows of lists append: the items of all rows of an entity count, until they are removed or expire."""
+"""Semantics of list views: the items of all rows of an entity count, until they are removed or expire."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -127,7 +127,9 @@ class AppendedRows:
         return with_lists(table, rows)
 
     def lists(self, places: NDArray[np.int64]) -> EncodedRows:
-        """The whole lists of some entities, given by their places among ``keys``, with exact times."""
+        """The whole lists of some entities, with exact times; entities are given by their places among
+        ``keys``.
+        """
         return self._rows.take(places)
 
     def encoded(self, codecs: Sequence[FeatureCodec]) -> Iterator[tuple[NDArray[np.int64], EncodedRows]]:
@@ -138,12 +140,12 @@ class AppendedRows:
 
 
 def _emptied(states: NDArray[np.uint8], items: Csr) -> NDArray[np.uint8]:
-    """States of lists of which some may have lost all their items."""
+    """States of lists, some of which may have lost all their items."""
     return np.where((states == VALUE) & (items.lengths == 0), np.uint8(EMPTY), states)
 
 
 class Append(RowSemantics):
-    """Rows add the items of lists, and some remove or replace them; see `rows.lists`.
+    """Each row adds items to lists; some rows remove or replace items. See `rows.lists`.
 
     Parameters
     ----------
@@ -172,7 +174,7 @@ class Append(RowSemantics):
         return columns_of(codecs)
 
     def sources(self, features: Sequence[str]) -> Sequence[str]:
-        """The lists that it takes, and what rows remove of them; all if features name none."""
+        """The lists that the features need, with removals from them; all lists if the features name none."""
         wanted = self._wanted(features)
         return [*wanted, *map(removed_name, wanted)]
 
@@ -201,11 +203,11 @@ class Append(RowSemantics):
         return AppendedRows(batches, list(self._lists.values()), expire_before, kept_microseconds)
 
     def encode(self, table: pa.Table, codecs: Sequence[FeatureCodec]) -> EncodedRows:
-        """What the rows of each entity add and hide, together."""
+        """Merge what the rows of each entity add and hide."""
         return encode_lists(table, codecs)
 
     def merge(self, older: EncodedRows, newer: EncodedRows) -> EncodedRows:
-        """What both add and hide, together."""
+        """Merge what both parts add and hide."""
         return united(older.followed_by(newer))
 
     def late(
@@ -215,7 +217,7 @@ class Append(RowSemantics):
         return np.zeros(len(keys), np.bool_)
 
     def decided(self, answer: LayerAnswer) -> NDArray[np.int64]:
-        """Entities with a deletion, before which nothing counts."""
+        """Entities with a deletion, which hides everything before it."""
         return answer.fenced
 
     def combine(
@@ -244,7 +246,7 @@ def _limited(codec: FeatureCodec, limit: int | None) -> tuple[FeatureCodec, List
 
 
 class _Combined:
-    """Answers of layers about lists, put together."""
+    """Combines the answers of layers about lists."""
 
     def __init__(
         self,
@@ -256,7 +258,7 @@ class _Combined:
         self._lists, self._times, self._asked, self._since = lists, times, asked, expire_before
 
     def of(self, answers: Sequence[LayerAnswer]) -> Iterator[LayerAnswer]:
-        """Entities that one layer knows by the answer of each, and all others together."""
+        """Combine answers: entities that one layer knows are taken as they are, all others are merged."""
         if len(answers) == 1:
             yield self._alone(answers[0], None)
             return
@@ -271,9 +273,9 @@ class _Combined:
             yield self._together([(a, np.flatnonzero(counts[a.found] > 1)) for a in answers])
 
     def _alone(self, answer: LayerAnswer, rows: NDArray[np.int64] | None) -> LayerAnswer:
-        """What one layer says of some rows of its answer; None for all."""
+        """Some rows of one layer's answer; None for all."""
         times = answer.event_timestamps if rows is None else answer.event_timestamps[rows]
-        if len(times) and times.min() == NO_TIMESTAMP:  # what only removes is no row
+        if len(times) and times.min() == NO_TIMESTAMP:  # an entity with removals only has no row
             known = np.flatnonzero(times > NO_TIMESTAMP)
             rows, times = known if rows is None else rows[known], times[known]
         found = answer.found if rows is None else answer.found[rows]
@@ -287,7 +289,7 @@ class _Combined:
         return self._answer(found, times, lists)
 
     def _together(self, parts: Sequence[tuple[LayerAnswer, NDArray[np.int64]]]) -> LayerAnswer:
-        """What layers, the newest one first, say of entities that several of them know."""
+        """Merge the answers of layers, newest first, about entities that several of them know."""
         found, owners = np.unique(
             np.concatenate([answer.found[rows] for answer, rows in parts]), return_inverse=True
         )
@@ -362,7 +364,7 @@ def _stacked(
 
 
 def _times_answer(codec: FeatureCodec, items: CsrAnswer) -> CsrAnswer:
-    """The times of the items of lists, in seconds, as a feature of its own."""
+    """The times of list items, in seconds, as a separate feature."""
     weights = items.csr.weights
     assert weights is not None
     vocabulary, ids = Vocabulary.of_numbers(weights // _MICROSECONDS)

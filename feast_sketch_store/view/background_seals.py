@@ -13,23 +13,23 @@ _NAME = "feast_sketch_store seal"  # of threads
 
 
 class BackgroundSeals(ABC):
-    """What a view that seals itself has for it, be it in one piece or in shards."""
+    """A view that can seal itself, whole or in shards."""
 
     storage: Storage
 
     def _reset_sealer(self) -> None:
-        """Begin without a thread: a process that was forked has none of its parent's."""
+        """Start without a thread, because a forked process has none of its parent's threads."""
         self._sealer_lock = threading.Lock()
         self._sealer: threading.Thread | None = None  # the latest one
         self._is_maintained = False  # by that thread
 
     @abstractmethod
     def _is_due(self) -> bool:
-        """Whether there is something to seal or absorb."""
+        """Whether something can be sealed or absorbed."""
 
     @abstractmethod
     def _seal_if_due(self) -> bool:
-        """Seal or absorb if it is time to: whether there is a new snapshot."""
+        """Seal or absorb if due. Returns whether there is a new snapshot."""
 
     def settle(self) -> None:
         """Wait for a seal that runs in the background, if there is one."""
@@ -39,7 +39,7 @@ class BackgroundSeals(ABC):
             sealer.join()
 
     def _maintain_beside(self) -> None:
-        """Seal or absorb in a thread, unless one is at it."""
+        """Seal or absorb in a thread, unless a thread already does."""
         with self._sealer_lock:
             if self._is_maintained:
                 return
@@ -54,7 +54,7 @@ class BackgroundSeals(ABC):
                 self._sealer, self._is_maintained = sealer, True
 
     def _maintain_while_due(self) -> None:
-        """Seal or absorb until what was written meanwhile is so little that it can wait."""
+        """Seal or absorb until the rows written meanwhile are few enough to wait."""
         is_needed = True
         while is_needed:
             is_sealed = False
@@ -65,7 +65,7 @@ class BackgroundSeals(ABC):
                     is_needed = self._is_maintained = is_sealed and self._is_due()
 
     def _maintain(self) -> bool:
-        """Seal or absorb, if it is still time to: of several threads the first one does it.
+        """Seal or absorb if it is still due. Of several threads, the first one does it.
 
         Returns
         -------

@@ -1,4 +1,4 @@
-"""Which codec a feature gets: by its tags, or else by its type and ``default_codec``."""
+"""Chooses the codec of a feature by its tags, or else by its type and ``default_codec``."""
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 TAG_PREFIX: Final = "sketch."
 
-# What `default_codec` may be.
+# Values of `default_codec`.
 AUTO: Final = "auto"  # by the type; nothing is refused for its type
 SKETCH: Final = "sketch"  # in the sketch where the type is made for it, refused otherwise
 DEFAULT_CODECS: Final = (AUTO, SKETCH, EXACT)  # exact: all but Sets
@@ -41,8 +41,8 @@ _HISTORY_FIELDS = (
 
 
 class ChosenCodec(NamedTuple):
-    """A codec, whether a seal makes the feature a column once it has many values, and whether nobody but the
-    type asked for the codec.
+    """A codec, whether a seal makes the feature a column once it has many values, and whether the type alone
+    chose the codec.
     """
 
     codec: FeatureCodec
@@ -65,8 +65,8 @@ def choose_codec(
     tags : of the feature and its view, parsed, without their prefix.
     own_tags : the names of the feature's own tags.
     default : one of ``DEFAULT_CODECS``.
-    where : names the feature and its view.
-    has_backing : whether there is a backing store, for what a sketch is not made for.
+    where : names the feature and its view in messages.
+    has_backing : whether there is a backing store.
 
     Raises
     ------
@@ -123,7 +123,7 @@ def choose_codec(
 
 
 def is_embedding(field: "Field") -> bool:
-    """Whether a feature is declared as one."""
+    """Whether a feature is declared as an embedding."""
     return bool(getattr(field, "vector_index", False))
 
 
@@ -134,7 +134,7 @@ def _is_bulky(field: "Field", usual: FeatureCodec) -> bool:
 
 
 def _by_type(field: "Field", usual: FeatureCodec, own_tags: Iterable[str]) -> str:
-    """The codec that suits the type of a feature. Tags that only a sketch uses ask for a sketch."""
+    """The codec that suits the type of a feature. Tags that only sketches use ask for a sketch."""
     if is_embedding(field):
         return EXACT
     asks_for_sketch = bool({*own_tags} - {"codec"})
@@ -164,7 +164,7 @@ def _unsupported(field: "Field", reason: str, *names: str) -> UnsupportedFeature
 
 
 def field_line(field: "Field", tags: Mapping[str, str], name: str = "") -> str:
-    """A feature as it may be pasted into a feature view, with other tags, and maybe another name."""
+    """A feature as a line to paste into a feature view, with other tags and possibly another name."""
     parts = [f"name={_text(name or field.name)}", f"dtype={python_type(field.dtype)}"]
     if field.description:
         parts.append(f"description={_text(field.description)}")

@@ -1,4 +1,4 @@
-"""Computed features: how tags declare them, and what they must be like.
+"""Computed features: reads their tags and checks what they need.
 
 Field(name="taste", dtype=Int64, tags={
     "sketch.codec": "cluster", "sketch.cluster_of": "viewed, liked", "sketch.clusters": "64"})
@@ -49,9 +49,9 @@ class Computed:
     Parameters
     ----------
     sources : names of other features of the view.
-    num_clusters : at most, of a cluster id.
-    weights : of a score, the path of a JSON file, relative to the feature repository.
-    bits : of a score; its step is such that the sealed rows have at most about ``2**bits`` scores.
+    num_clusters : the most clusters of a cluster id.
+    weights : for a score, the path of a JSON file, relative to the feature repository.
+    bits : for a score: the step is chosen so that the sealed rows have about ``2**bits`` scores at most.
     """
 
     sources: tuple[str, ...]
@@ -94,7 +94,7 @@ def is_computed_field(own_tags: Mapping[str, Any]) -> bool:
 def computed_codec(
     field: "Field", own_tags: Mapping[str, Any], where: str
 ) -> tuple[FeatureCodec, Computed, dict[str, Any]]:
-    """The codec of a feature that is computed, how it is, and the tags that are left.
+    """The codec of a computed feature, how it is computed, and the remaining tags.
 
     Raises
     ------
@@ -145,7 +145,7 @@ _EXPLAINED: Final = {
 def computed_problems(
     view: str, computed: Mapping[str, Computed], codecs: Sequence[FeatureCodec]
 ) -> Iterator[SettingsError]:
-    """What is wrong with the sources of computed features."""
+    """Find problems with the sources of computed features."""
     sets = [codec.feature for codec in codecs if codec.name == MEMBERSHIP]
     for name, how in computed.items():
         if others := [source for source in how.sources if source not in sets]:
@@ -163,7 +163,7 @@ def computed_problems(
 def read_weights(
     view: str, name: str, how: Computed, codecs: Mapping[str, FeatureCodec], folder: Path | None
 ) -> dict[str, tuple[Vocabulary, NDArray[np.float64]]]:
-    """The weights of a score: per source its values and their weights, float64[V].
+    """Read the weights of a score: per source its values and their weights, float64[V].
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Features of counts: how tags declare them, and what a view with them must be like.
+"""Features of counts: reads their tags and checks views that have them.
 
 Field(name="viewed", dtype=Array(String), tags={"sketch.codec": "counts", "sketch.counts.error": "10%"})
 Field(name="views", dtype=Array(Int64), tags={"sketch.counts_of": "viewed"})
@@ -26,7 +26,7 @@ def count_error(text: Any) -> Counting:
 
     Raises
     ------
-    ValueError : it is none of these.
+    ValueError : the text is none of these.
     """
     found = re.fullmatch(r"\s*(?:([0-9]{1,15})|([0-9]+(?:\.[0-9]+)?)\s*%)\s*", str(text))
     if found is None:
@@ -42,7 +42,7 @@ def is_count_field(own_tags: Mapping[str, Any]) -> bool:
 
 
 def count_codec(field: "Field", own_tags: Mapping[str, Any], where: str) -> FeatureCodec:
-    """The codec of values that are counted, or of their counts.
+    """The codec of counted values, or of their counts.
 
     Raises
     ------
@@ -79,7 +79,7 @@ def count_codec(field: "Field", own_tags: Mapping[str, Any], where: str) -> Feat
 
 
 def with_features_of_counts(codecs: Mapping[str, FeatureCodec]) -> dict[str, FeatureCodec]:
-    """The codecs of a view, by name, those of counted values with the feature that has their counts."""
+    """The codecs of a view by name. Those of counted values name the feature with their counts."""
     owners = {codec.counts_of: name for name, codec in codecs.items() if codec.counts_of}
     linked = dict(codecs)
     for name, codec in codecs.items():
@@ -89,7 +89,7 @@ def with_features_of_counts(codecs: Mapping[str, FeatureCodec]) -> dict[str, Fea
 
 
 def count_problems(view: str, codecs: Mapping[str, FeatureCodec]) -> Iterator[SettingsError]:
-    """What a view with counts must not be like; ``codecs`` are those of its features, by name."""
+    """Find problems of a view with counts; ``codecs`` are those of its features, by name."""
     counted = sorted(name for name, codec in codecs.items() if codec.is_counted)
     owners = [codec.counts_of for codec in codecs.values() if codec.counts_of]
     for name, codec in codecs.items():

@@ -1,11 +1,11 @@
-"""The formulas of a view's computed features, as a seal makes them.
+"""Makes the formulas of a view's computed features at a seal.
 
 Clusters are learned from some of the rows (`structures.clusters`). The next seal keeps them as they are while
-they still fit. If another round of learning would move more than a fifth of the rows, it starts from them and
-learns on; if most of the values are new, it learns anew. So ids mean the same from seal to seal, and the
-version says when they do not.
+they still fit. If another round of learning would move more than a fifth of the rows, the seal starts from
+them and continues to learn. If most of the values are new, it starts from scratch. So ids keep their meaning
+from seal to seal, and the version changes when they do not.
 
-A formula knows only the values that tell most about the cluster; it is as small as the rows are few.
+A formula knows only the values that tell most about the cluster. The fewer the rows, the smaller it is.
 """
 
 import logging
@@ -30,15 +30,15 @@ from feast_sketch_store.view.settings import ViewSettings
 _logger = logging.getLogger(__name__)
 
 _SAMPLE_ROWS = 1 << 17
-_MOVED_SHARE = 0.2  # of the rows, by a round of learning, up to which clusters stay as they are
-_LEAST_CELLS, _CELLS_PER_ROW = 1 << 16, 0.5  # of a table of weights, a byte each
+_MOVED_SHARE = 0.2  # share of rows that a round of learning may move while clusters stay as they are
+_LEAST_CELLS, _CELLS_PER_ROW = 1 << 16, 0.5  # entries of a table of weights, a byte each
 _LEVELS, _MOST = 255, 1 << 30  # of the weights of clusters, and of scores
 
 Batch = tuple[NDArray[np.int64], EncodedRows]
 
 
 class Sampled(NamedTuple):
-    """Some rows, from which formulas are made: their features, and how many rows there are in all."""
+    """A sample of rows to make formulas from: their features, and the number of all rows."""
 
     features: Mapping[str, EncodedFeature]
     num_rows: int
@@ -54,11 +54,11 @@ class Sampled(NamedTuple):
 
 
 def sample_of(rows: FoldedRows, settings: ViewSettings, share: float = 1.0) -> Sampled:
-    """A sample of rows that the formulas of a view can be made from.
+    """Take a sample of rows to make the formulas of a view from.
 
     Parameters
     ----------
-    share : of the sample of all rows, if these are a part of them.
+    share : of the sample to take from these rows, if they are a part of all rows.
     """
     wanted = [f.computed for f in settings.features.values() if f.computed is not None]
     names = list(dict.fromkeys(source for how in wanted for source in how.sources))
@@ -71,8 +71,8 @@ def formulas_of(sample: Sampled, settings: ViewSettings, known: Mapping[str, For
 
     Parameters
     ----------
-    sample : of rows that are to be sealed.
-    known : those of the last seal; empty for none.
+    sample : of the rows to be sealed.
+    known : formulas of the last seal; empty for none.
 
     Raises
     ------
@@ -99,13 +99,13 @@ def formulas_of(sample: Sampled, settings: ViewSettings, known: Mapping[str, For
 
 
 def computed_rows(batches: Iterator[Batch], formulas: Mapping[str, Formula]) -> Iterator[Batch]:
-    """Rows with the features that formulas give."""
+    """Add the features that formulas compute to rows."""
     for places, rows in batches:
         yield places, with_formulas(rows, formulas)
 
 
 def as_stored(codec: FeatureCodec) -> FeatureCodec:
-    """How a layer keeps a feature: a computed one as any number."""
+    """The codec with which a layer keeps a feature: a computed one is kept as a number."""
     return FeatureCodec(codec.feature, codec.value_field, CATEGORICAL) if codec.is_computed else codec
 
 
@@ -150,7 +150,7 @@ def _united(parts: Sequence[EncodedFeature]) -> EncodedFeature:
 
 
 def cluster_formula(name: str, how: Computed, sample: Sampled, known: Formula | None = None) -> Formula:
-    """The formula of a cluster id, learned from rows; the known one if it still fits."""
+    """The formula of a cluster id: the known one if it still fits, or one learned from rows."""
     features = [sample.features[source] for source in how.sources]
     sizes = [len(feature.vocabulary) for feature in features]
     joint = side_by_side([feature.csr for feature in features], sizes).distinct()
@@ -177,7 +177,7 @@ def cluster_formula(name: str, how: Computed, sample: Sampled, known: Formula | 
 
 
 def _knows_enough(known: Formula, features: Sequence[EncodedFeature]) -> bool:
-    """Whether a formula knows half as many facts as one of as many values could."""
+    """Whether a formula knows at least half of the facts that one with as many values could."""
     counts, found = [], 0
     for source, feature in zip(known.sources, features, strict=True):
         of_values = np.bincount(feature.symbols, minlength=len(feature.vocabulary))
@@ -193,8 +193,7 @@ def _levels(
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
     """The weights of the values that tell most about clusters, in whole numbers.
 
-    What is the same for all clusters does not matter to the greatest sum, so the weights of a value begin
-    at 0 in the cluster that it speaks against most.
+    A constant over all clusters does not change which sum is greatest, so each value's smallest weight is 0.
 
     Returns
     -------
@@ -217,7 +216,7 @@ def _levels(
 
 
 def _divergence(shares: NDArray[np.float64], overall: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Of coins from a coin, in nats (Kullback and Leibler)."""
+    """The Kullback-Leibler divergence of coins from a coin, in nats."""
     ones = shares * np.log(shares / overall)
     return np.asarray(ones + (1 - shares) * np.log((1 - shares) / (1 - overall)))
 

@@ -1,4 +1,4 @@
-"""How up to date a view's answers are: what probes and metrics ask.
+"""How up to date a view's answers are, for probes and metrics.
 
 EMPTY -> FETCHING -> CATCHING_UP -> SERVING <-> REFRESHING
                                     SERVING <-> STALE
@@ -21,9 +21,9 @@ class Freshness:
     Parameters
     ----------
     state : one of EMPTY, FETCHING, CATCHING_UP, SERVING, REFRESHING and STALE.
-    age_seconds : since the last look at the storage that was answered: all that was written before it is in
-        the answers. None if there was none.
-    max_staleness_seconds : how old answers may be for the view to count as ready; None for any age.
+    age_seconds : since the last successful look at the storage; the answers have everything written before
+        it. None if there was no such look.
+    max_staleness_seconds : the greatest age at which the view counts as ready; None for any age.
     problem : why the last look failed; empty if it did not.
     num_commits : of the row log that the answers hold.
     """
@@ -41,7 +41,7 @@ class Freshness:
 
     @property
     def is_ready(self) -> bool:
-        """Whether reads should be sent here: there are answers, and they are not older than they may be."""
+        """Whether reads should be sent here: there are answers, and they are fresh enough."""
         if not self.has_answers or self.max_staleness_seconds is None:
             return self.has_answers
         return self.age_seconds is not None and self.age_seconds <= self.max_staleness_seconds

@@ -14,16 +14,16 @@ Commit: TypeAlias = Callable[[Sequence[T]], Sequence[BaseException | None]]
 
 LEADER = "feast_sketch_store write"  # the name of threads
 
-# So many threads are woken at once; each of them wakes one more. All at once would only wait for the
-# interpreter, and each wait is two switches of threads.
+# This many threads are woken at once, and each of them wakes one more. If all woke at once, they would only
+# wait for the interpreter, and each wait costs two switches of threads.
 _WOKEN_AT_ONCE = 4
 
 
 class _Waiting(Generic[T]):
     """One write: its item, its outcome, and whether its thread must commit for the others.
 
-    ``future`` is None if a thread waits, and that of a task otherwise. ``others`` are those of its commit who
-    are still to be woken.
+    ``future`` is None if a thread waits, or the future of a task. ``others`` are the writes of the same
+    commit that still have to be woken.
     """
 
     __slots__ = ("error", "future", "is_gone", "is_woken", "item", "leads", "others", "woken")
@@ -33,16 +33,16 @@ class _Waiting(Generic[T]):
         self.future = future
         self.error: BaseException | None = None
         self.leads = False
-        self.is_gone = False  # its thread was interrupted, and waits no more
+        self.is_gone = False  # its thread was interrupted and no longer waits
         self.is_woken = False
         self.others: deque[_Waiting[T]] | None = None
         self.woken = threading.Lock()  # cheaper than an event: held until the thread may go on
         self.woken.acquire()
 
     def end(self) -> None:
-        """Tell a task that it is over, in the thread of its loop."""
+        """Complete the future of a task; runs in the thread of its loop."""
         assert self.future is not None
-        if self.future.cancelled():  # the task waits no more, and what it wrote is there
+        if self.future.cancelled():  # the task no longer waits; its rows were written
             return
         if self.error is None:
             self.future.set_result(None)
@@ -56,8 +56,8 @@ class GroupCommit(Generic[T]):
     The first thread commits its item at once. Items that arrive meanwhile wait. When it is done, one of the
     waiting threads commits all of them.
 
-    Items of tasks are committed by a thread that lives while there are any. It begins when the event loop has
-    run all tasks that were ready: none of them could go on before, and what they write shares the commit.
+    A thread commits the items of tasks and lives while there are any. It begins when the event loop has run
+    all tasks that were ready, so that what they write shares the commit.
     """
 
     def __init__(self) -> None:
@@ -73,8 +73,8 @@ class GroupCommit(Generic[T]):
 
         Parameters
         ----------
-        commit : makes items durable, in their order; gives for each None, or why it was refused. What it
-            raises counts for all of them. The same for all items.
+        commit : makes items durable in their order, and returns for each None or the error that refused it.
+            What it raises counts for all of them. All calls must pass the same function.
 
         Raises
         ------
@@ -88,7 +88,7 @@ class GroupCommit(Generic[T]):
             try:
                 waiting.woken.acquire()
                 self._wake(waiting.others, 1)
-            except BaseException:  # the thread was interrupted; what it was to do is still to be done
+            except BaseException:  # the thread was interrupted, but its task remains
                 self._leave(waiting, commit)
                 raise
             if waiting.leads:
@@ -97,9 +97,9 @@ class GroupCommit(Generic[T]):
             raise waiting.error
 
     def submit_of_task(self, item: T, commit: Commit[T]) -> "asyncio.Future[None]":
-        """The same without a thread that waits: a future of the event loop that runs.
+        """The same without a waiting thread: returns a future of the running event loop.
 
-        It is done when the item is durable. To cancel it takes nothing back.
+        The future is done when the item is durable. Cancelling it does not undo the write.
         """
         loop = asyncio.get_running_loop()
         future = loop.create_future()
@@ -114,7 +114,7 @@ class GroupCommit(Generic[T]):
         return future
 
     def _begin(self) -> None:
-        """Commit what tasks wrote, unless another thread does."""
+        """Commit the items of tasks, unless another thread does."""
         with self._lock:
             self._gathering = None
             begins = bool(self._queue) and not self._is_led
@@ -125,14 +125,14 @@ class GroupCommit(Generic[T]):
             self._start_leader(commit)
 
     def settle(self) -> None:
-        """Commit what tasks wrote, and wait for the thread that does."""
+        """Commit the items of tasks, and wait for the thread that does."""
         self._begin()
         leader = self._leader
         if leader is not None and leader is not threading.current_thread():
             leader.join()
 
     def _enlist(self, waiting: _Waiting[T]) -> bool:
-        """Put a write at the end of the queue: whether a thread has to begin to lead."""
+        """Put a write at the end of the queue. Returns whether a thread has to start leading."""
         with self._lock:
             self._queue.append(waiting)
             leads, self._is_led = not self._is_led, True
@@ -144,7 +144,7 @@ class GroupCommit(Generic[T]):
         leader.start()
 
     def _lead_all(self, commit: Commit[T]) -> None:
-        """Commit until no write waits, or a thread that waits can do it."""
+        """Commit until no write waits, or a waiting thread can take over."""
         while (following := self._commit_waiting(commit)) is not None:
             if self._hand_over(following):
                 return
@@ -204,7 +204,7 @@ class GroupCommit(Generic[T]):
             number -= 1
 
     def _leave(self, waiting: _Waiting[T], commit: Commit[T]) -> None:
-        """Pass on what a thread was woken for that does not wait any more."""
+        """Pass on the task of a woken thread that no longer waits."""
         with self._lock:
             waiting.is_gone = True
             is_woken = waiting.is_woken

@@ -1,4 +1,4 @@
-"""Seals of the shards of a view together, with one numbering of values.
+"""Seals the shards of a view together, with one numbering of values.
 
 sample    rows for the formulas of computed features, if there are some
 count     the values of the rows that count, shard by shard
@@ -27,14 +27,14 @@ def joint_state(name: str, shards: Mapping[int, View]) -> ShardedState:
 
 
 def seal_bases(shards: Mapping[int, View], settings: ViewSettings) -> bool:
-    """Seal all shards that have rows; they are all held by the caller. Whether there are new snapshots.
+    """Seal all shards that have rows; the caller holds them all. Returns whether there are new snapshots.
 
-    As many shards are worked on at once as there are cores: that takes less memory than a seal of all rows.
+    One shard per core is in work at a time, which takes less memory than a seal of all rows.
 
     Raises
     ------
-    DamagedFileError, StorageError : shards have their previous snapshots; or, if publishing failed, some of
-        them new ones.
+    DamagedFileError, StorageError : all shards keep their previous snapshots or, if publishing failed, some
+        have new ones.
     """
     found = {number: shard.seal_input() for number, shard in shards.items()}
     given = {number: rows for number, rows in found.items() if rows is not None}
@@ -52,7 +52,7 @@ def seal_bases(shards: Mapping[int, View], settings: ViewSettings) -> bool:
 def numbered_in_threads(
     settings: ViewSettings, shards: Mapping[int, View], logs: Mapping[int, LogRead]
 ) -> JointVocabularies:
-    """What the bases of shards with such rows have in common; errors are those of `numbered`."""
+    """The common parts of the bases of shards with such rows; errors are those of `numbered`."""
     share = 1 / len(shards)
     return numbered(
         settings,
@@ -70,11 +70,11 @@ def numbered(
     count: Callable[[Mapping[str, Formula]], Sequence[CountedRows]],
     fit: Callable[[JointVocabularies], Sequence[Mapping[str, int]]],
 ) -> JointVocabularies:
-    """What the bases of shards have in common, from what is found in the rows of each.
+    """Work out the common parts of the bases of shards from the rows of each.
 
     Parameters
     ----------
-    sample, count, fit : ask all shards that have rows; see `View.sample`, `View.count` and
+    sample, count, fit : call all shards that have rows; see `View.sample`, `View.count` and
         `View.values_within_memory`.
 
     Raises
@@ -93,7 +93,9 @@ def numbered(
 
 
 def seal_deltas(shards: Mapping[int, View]) -> bool:
-    """Lay a delta over the base of each shard; False if one of them needs a new base: nothing has changed."""
+    """Lay a delta over the base of each shard. Returns False, with nothing changed, if a shard needs a new
+    base.
+    """
     drafts: dict[int, Draft] = {}
     for number, shard in shards.items():
         if not shard.num_unsealed:
@@ -113,7 +115,9 @@ def seal_deltas(shards: Mapping[int, View]) -> bool:
 def _drafted(
     shards: Mapping[int, View], given: Mapping[int, SealInput], joint: JointVocabularies
 ) -> dict[int, tuple[Draft, bool]]:
-    """A draft of each shard, and whether its row log is to be compacted; if one fails, there are none."""
+    """Draft each shard, and tell whether its row log has to be compacted. If one fails, all drafts are
+    deleted.
+    """
     drafts: dict[int, tuple[Draft, bool]] = {}
 
     def draft(number: int) -> None:
@@ -137,6 +141,6 @@ def publish_drafts(shards: Mapping[int, View], drafts: Mapping[int, Draft]) -> N
             shards[number].publish(draft)
             del waiting[number]
     except BaseException:
-        for number, draft in list(waiting.items())[1:]:  # the first may be there in spite of the error
+        for number, draft in list(waiting.items())[1:]:  # the first may have been published despite the error
             shards[number].discard(draft)
         raise

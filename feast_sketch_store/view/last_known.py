@@ -1,4 +1,4 @@
-"""What a host knows of a view, kept beside fetched files: a process starts from it when the bucket is down.
+"""The last known state of a view, kept beside fetched files: processes start from it when the bucket is down.
 
     <view>.json          the snapshot's manifest, how far the row log was read, when the bucket last answered
     <view>.<word>.rows   the rows since the snapshot, one record per commit or file that was read
@@ -33,9 +33,9 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(frozen=True)
 class Moment:
-    """A time, by the clock of the machine since its start and by that of the wall, in seconds.
+    """A time in seconds, by the clock since the machine started and by the wall clock.
 
-    A wall clock may be put forward or back; the other counts only until the machine starts anew.
+    A wall clock may be changed. The other clock counts only until the machine restarts.
     """
 
     boot: str
@@ -52,7 +52,7 @@ class Moment:
         return cls(boot, time.clock_gettime(clock), time.time())
 
     def seconds_until(self, later: "Moment") -> float:
-        """How long after this one another one is, at least 0."""
+        """Seconds from this time to a later one, at least 0."""
         if self.boot and self.boot == later.boot:
             return max(0.0, later.since_boot - self.since_boot)
         return max(0.0, later.wall - self.wall)
@@ -60,7 +60,7 @@ class Moment:
 
 @dataclass(frozen=True)
 class Known:
-    """A view as it was read last.
+    """A view as it was last read.
 
     Parameters
     ----------
@@ -69,10 +69,10 @@ class Known:
     identity : of the row log; empty if there was none.
     number : the last commit of the row log that was read.
     rows_file : the name of the file with the rows since the snapshot.
-    rows_bytes, num_records : how much of it counts.
-    answered : when the storage last answered a look.
-    join_keys : of the view's rows, each with the field of Feast's ``Value`` that carries it; empty unless a
-        reader that has to look for them has found them.
+    rows_bytes, num_records : the part of that file that counts.
+    answered : the time of the last look that the storage answered.
+    join_keys : of the view's rows, each with the field of Feast's ``Value`` that carries it; empty until a
+        reader needed them.
     """
 
     snapshot: str
@@ -135,7 +135,7 @@ class Known:
 
 
 class LastKnown:
-    """What a host knows of one view. Safe to use from several processes.
+    """The last known state of one view on a host. Safe to use from several processes.
 
     Parameters
     ----------
@@ -147,7 +147,7 @@ class LastKnown:
         self._checked = ""  # the file of rows that this object has read, or written
 
     def read(self) -> tuple[Known, list[pa.Table]] | None:
-        """What was read last, and the rows since the snapshot in order; None if nothing sound is there."""
+        """The view as last read, and the rows since the snapshot in order; None if there is nothing sound."""
         try:
             with self._locked():
                 known = self._read()
@@ -158,12 +158,12 @@ class LastKnown:
     def save(
         self, snapshot: SnapshotFile | None, log: LogRead, since: int, all_rows: Callable[[], LogRead]
     ) -> None:
-        """Keep what a look at the storage gave; rows that are kept already are not written again.
+        """Keep the result of a look at the storage, without writing rows again that are already kept.
 
         Parameters
         ----------
         snapshot : that the view stands on.
-        log : what was read of the row log.
+        log : the part of the row log that was read.
         since : the commit after which it was read.
         all_rows : reads everything after the snapshot.
 
@@ -207,14 +207,14 @@ class LastKnown:
                 path.unlink(missing_ok=True)
 
     def note_answer(self) -> None:
-        """Keep that the storage has just answered that there is nothing new."""
+        """Note that the storage has just answered, with nothing new."""
         with suppress(OSError), self._locked():
             known = self._read()
             if known is not None:
                 self._write(replace(known, answered=Moment.now()))
 
     def note_join_keys(self, join_keys: Mapping[str, str]) -> None:
-        """Keep the join keys of the rows that are kept."""
+        """Note the join keys of the kept rows."""
         with suppress(OSError), self._locked():
             known = self._read()
             if known is not None and known.join_keys != join_keys:
@@ -262,7 +262,7 @@ class LastKnown:
         with path.open("r+b") as file:
             if file.seek(0, os.SEEK_END) < known.rows_bytes:
                 return None
-            file.truncate(known.rows_bytes)  # what a process left that died
+            file.truncate(known.rows_bytes)  # left by a process that died
             file.seek(known.rows_bytes)
             for table in tables:
                 for piece in encode_record(ROWS, number, encode_payload(table)):

@@ -1,4 +1,4 @@
-"""List features: how tags declare them, and what a view with lists must be like.
+"""List features: reads their tags and checks views that have them.
 
 Field(name="read", dtype=Array(String), tags={"sketch.codec": "list", "sketch.list.limit": "200"})
 Field(name="read_at", dtype=Array(UnixTimestamp), tags={"sketch.list.times_of": "read"})
@@ -72,12 +72,12 @@ def list_codec(field: "Field", own_tags: Mapping[str, Any], where: str) -> Featu
 def list_problems(
     table: "FeatureView", codecs: Sequence[FeatureCodec], ttl: int | None
 ) -> Iterator[SettingsError]:
-    """What a view with lists must not be like.
+    """Find problems of a view with lists.
 
     Parameters
     ----------
     codecs : of the view's features.
-    ttl : how long items live, in microseconds; None for ever.
+    ttl : how long items live, in microseconds; None for no limit.
     """
     lists = {codec.feature for codec in codecs if codec.is_list}
     times = [codec for codec in codecs if codec.times_of]

@@ -1,4 +1,4 @@
-"""A view as reads see it: a state, and the rules for when to look for new rows.
+"""The reading side of a view: its current state, and the rules for when to look for new rows.
 
 A state is one immutable object. Refreshing builds the next one and swaps the reference, so reads take no
 lock. While reads go on, a thread loads new rows.
@@ -100,9 +100,8 @@ class LiveView:
     refresh_interval_seconds : how old the writes of other processes may be before a read looks for them.
     semantics : of the view's rows; without ``codecs`` it is the one that they were written with.
     max_staleness_seconds : how old answers may be for the view to count as ready; None for any age.
-    is_replica : whether a thread looks at the storage once per interval, from the first read on, so that no
-        later read waits for it; and whether the view starts from what the host knows of it, if the storage
-        cannot be read.
+    is_replica : whether a thread looks at the storage once per interval from the first read on, so that no
+        later read waits. If the storage cannot be read, a replica starts from the host's last known state.
 
     Raises
     ------
@@ -164,7 +163,7 @@ class LiveView:
         self._poller = None
 
     def close(self) -> None:
-        """Wait for a refresh that is under way. Who lets go of the view then lets go of its files."""
+        """Wait for a refresh that is under way, so that the view's files can be closed."""
         with self._poller_lock:
             poller, self._poller = self._poller, None
         if poller is not None:
@@ -202,7 +201,7 @@ class LiveView:
         def read(state: State) -> list[LayerAnswer]:
             answers = state.read(entity_hashes, features, expire_before)
             for answer in answers:
-                answer.load()  # here, where a damaged block can be coped with
+                answer.load()  # read now, where a damaged block can be handled
             return answers
 
         answers = self.with_state(read)
@@ -210,23 +209,23 @@ class LiveView:
         return answers
 
     def with_state(self, read: Callable[[State], T]) -> T:
-        """What a function makes of the state that reads see now.
+        """Apply a function to the state that reads see now.
 
-        It may be called again, with an older state, if it raises a `DamagedFileError` for a part of the
-        snapshot that was not used before.
+        If the function raises a `DamagedFileError` for a part of the snapshot that was not used before, it is
+        called again with an older state.
         """
         self._was_read = True
         return self._with_state(read)
 
     def current(self) -> State:
-        """The state that reads see now, for those that leave all that is unusual to `with_state`."""
+        """The state that reads see now, for callers that leave unusual cases to `with_state`."""
         self._was_read = True
         self._refresh_if_due()
         return self._state
 
     @property
     def state(self) -> State:
-        """The state as of the last look, without one."""
+        """The state as of the last look, without a new look."""
         return self._state
 
     def _with_state(self, read: Callable[[State], T]) -> T:
@@ -246,18 +245,18 @@ class LiveView:
         return self._loader.codecs
 
     def adopt(self, codecs: Sequence[FeatureCodec], semantics: RowSemantics) -> None:
-        """Read rows with other codecs from now on; for a view that was opened without its settings."""
+        """Use other codecs from now on; for a view that was opened without its settings."""
         with self._refresh_lock:
             self._loader.codecs, self._loader.semantics = codecs, semantics.of(codecs)
             self._starts_over = True
 
     @property
     def semantics(self) -> RowSemantics:
-        """How rows of an entity come together."""
+        """How several rows of an entity combine."""
         return self._loader.semantics
 
     def of_entity(self, entity_hash: bytes) -> "LiveView":
-        """The view that an entity is read from, given its hash of 16 bytes: this one."""
+        """The view that an entity is read from, given its hash of 16 bytes. Here it is this view."""
         return self
 
     def stored_schema(self) -> pa.Schema:
@@ -295,19 +294,19 @@ class LiveView:
     def _learn(
         self, sealed: Shards | None, columns: pa.Schema, join_keys: Callable[[], Mapping[str, str] | None]
     ) -> None:
-        """Take up the codecs and semantics that rows were written with."""
+        """Adopt the codecs and semantics that rows were written with."""
         codecs = self._loader.codecs = _stored_codecs(sealed, columns, join_keys)
         self._loader.semantics = self._stored_semantics(sealed, columns).of(codecs)
 
     def _learn_from_last_known(self) -> bool:
-        """Do the same by what this host read last: whether it keeps that."""
+        """Do the same from this host's last known state. Returns whether there is one."""
         found = self._loader.last_known_features()
         if found is not None:
             self._learn(*found, self._loader.last_known_join_keys)
         return found is not None
 
     def _stored_semantics(self, sealed: Shards | None, columns: pa.Schema) -> RowSemantics:
-        """How the rows come together: as the snapshot says, or else by the columns of the log."""
+        """How rows combine, according to the snapshot or else to the columns of the log."""
         if sealed is None:
             return of_log(columns.names)
         try:
@@ -341,7 +340,7 @@ class LiveView:
             self._measure(before, self._state)
 
     def _measure(self, before: State, state: State) -> None:
-        """Tell metrics what is served now."""
+        """Update metrics of what is served."""
         metrics = self.metrics
         metrics.looked(True)
         lag = self._loader.lag_commits(state)
@@ -351,7 +350,7 @@ class LiveView:
         if state.newest_seen not in (before.newest_seen, state.snapshot):
             metrics.add(FALLBACKS)
         if state.snapshot is not None and state.sealed is not None and state.snapshot != before.snapshot:
-            with suppress(SketchStoreError):  # reads meet it, and cope
+            with suppress(SketchStoreError):  # reads meet the error and handle it
                 expected, sampled = expected_rates(state.sealed), sampled_rates(state.sealed)
                 metrics.opened(state.snapshot.version, state.snapshot.published_at(), expected, sampled)
 
@@ -360,8 +359,8 @@ class LiveView:
 
         Parameters
         ----------
-        look : whether to look at the storage first, as a read would, if it is time to. A probe should: while
-            no reads come in, nothing else looks. What fails is told by the answer.
+        look : whether to look at the storage first, as a read would, if a look is due. A probe should look,
+            because without reads nothing else does. The answer reports a failed look.
         """
         if look:
             with suppress(SketchStoreError):
@@ -383,7 +382,7 @@ class LiveView:
 
     @property
     def good_until(self) -> float:
-        """When, by time.monotonic(), a read has to look for what others wrote; -inf if now."""
+        """When the next read has to look for writes of others, by time.monotonic(); -inf for now."""
         is_unknown = not self._is_open or self._starts_over or self._has_unseen_write()
         return -np.inf if is_unknown else self._looked_at + self._refresh_interval_seconds
 
@@ -393,13 +392,13 @@ class LiveView:
         return self._refresh_interval_seconds
 
     def is_fresh(self) -> bool:
-        """Whether a read would be answered from memory, without a look at the storage for what is new."""
+        """Whether a read would be answered from memory, without a look at the storage."""
         if self._polls and self._is_polled():
             return True
         return not self._is_stale(self._refresh_interval_seconds / 2)
 
     def _refresh_if_due(self) -> None:
-        """Look at the storage if it is time to.
+        """Look at the storage if a look is due.
 
         A read that must see a write of its own process waits for the look. So does a read after a pause.
         While reads follow each other closely, a thread loads new rows half an interval ahead of time, and the
@@ -414,7 +413,7 @@ class LiveView:
 
     def _look(self) -> None:
         """Look at the storage, unless another thread does and the state is fresh enough."""
-        # Whoever comes second while a refresh runs may serve the old state, if it is not too old.
+        # A second reader may use the old state during a refresh, if that is not too old.
         if not self._refresh_lock.acquire(blocking=self._is_stale(self._refresh_interval_seconds)):
             return
         in_thread = False
@@ -440,7 +439,7 @@ class LiveView:
         return True
 
     def poll(self) -> None:
-        """Look at the storage, and take up what is new. Raises nothing: the next look may succeed."""
+        """Look at the storage and load what is new. Raises nothing, because the next look may succeed."""
         try:
             with self._refresh_lock:
                 if self._is_outdated():
@@ -452,7 +451,7 @@ class LiveView:
                 _logger.warning("%s: cannot be refreshed", self.storage.location, exc_info=True)
 
     def _is_stale(self, seconds: float) -> bool:
-        """Whether the state lacks a write of this process, or may lack those of others since so long."""
+        """Whether the state lacks a write of this process, or is too old to have the writes of others."""
         return self._has_unseen_write() or self._is_older_than(seconds)
 
     def _is_older_than(self, seconds: float) -> bool:
@@ -460,12 +459,12 @@ class LiveView:
         return is_unknown or time.monotonic() - self._looked_at >= seconds
 
     def _is_outdated(self) -> bool:
-        """Whether there is anything to take up."""
+        """Whether there is anything new to load."""
         now = time.monotonic()
         try:
             is_outdated = self._loader.is_outdated(self._state)
         except SketchStoreError:
-            return True  # the refresh meets the error again, and reports it
+            return True  # the refresh meets the error again and reports it
         if not is_outdated:
             self._looked_at = self._answered_at = now
             self._problem = ""
@@ -474,7 +473,7 @@ class LiveView:
         return is_outdated
 
     def _refresh_in_thread(self) -> None:
-        """Load new rows and release the lock, which the starter of the thread holds."""
+        """Load new rows, then release the lock, which the starter of the thread acquired."""
         try:
             self._refresh_or_warn()
         finally:
@@ -496,7 +495,7 @@ class LiveView:
                 _logger.warning("%s; serving what was read before", error)
 
     def _start_from_last_known(self) -> bool:
-        """Serve what this host read last, if it keeps that."""
+        """Serve this host's last known state, if there is one."""
         found = self._loader.last_known()
         if found is None:
             return False
@@ -510,7 +509,7 @@ class LiveView:
         with self._refresh_lock:
             if state.snapshot is None:
                 raise error
-            if self._state.snapshot == state.snapshot:  # else another thread was first
+            if self._state.snapshot == state.snapshot:  # otherwise another thread was first
                 if not self._loader.mend(state.snapshot):
                     self._loader.give_up(state.snapshot, error)
                 self._refresh(None)
@@ -528,9 +527,9 @@ class LiveView:
         return state.sealed, state.snapshot
 
     def row_keys(self) -> RowKeys:
-        """Whose rows there are as of the last refresh, one per entity, in the order of their hashes.
+        """The keys of all rows as of the last refresh, one per entity, in the order of their hashes.
 
-        Sealed and unsealed rows both count, expired ones too.
+        Sealed, unsealed and expired rows all count.
 
         Raises
         ------
@@ -554,7 +553,7 @@ class LiveView:
         return self._state.snapshot if self._state.pinned else None
 
     def unsealed_facts(self) -> dict[str, int]:
-        """How many values of each feature the unsealed rows have that count, by feature."""
+        """The number of values of each feature in the unsealed rows that count."""
         state = self._state
         if not state.exact:
             return {}
@@ -599,14 +598,14 @@ def _vocabulary_sizes(features: Sequence[tuple[str, SealedFeature]]) -> dict[str
 def _stored_codecs(
     sealed: Shards | None, columns: pa.Schema, join_keys: Callable[[], Mapping[str, str] | None]
 ) -> list[FeatureCodec]:
-    """The codecs of all features that were written: as they were sealed, or else by their columns."""
+    """The codecs of all written features, from the sealed rows or else from their columns."""
     codecs = dict(sealed.codecs) if sealed is not None else {}
     for column in columns:
         others = {*codecs, *(join_keys() or {}), *OWN_COLUMNS, OPERATION}
         if column.name not in others and not _is_beside(column.name):
             value_field = FeatureCodec.field_of(column.type)
             if value_field is not None:
-                # As they were written; a seal says what the feature was declared to be.
+                # As they were written; only a seal records how the feature was declared.
                 is_list = times_column(column.name) in columns.names
                 is_counted = counts_column(column.name) in columns.names
                 name = LIST if is_list else COUNTS if is_counted else EXACT

@@ -1,4 +1,4 @@
-"""Opens views: as they are, or divided into shards."""
+"""Opens views, with or without shards."""
 
 import secrets
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ def open_view(
     is_replica: bool = False,
     served: Sequence[int] | None = None,
 ) -> AnyView:
-    """A view with as many shards as its settings say; parameters are those of `ShardedView`.
+    """Open a view with as many shards as its settings say; parameters are those of `ShardedView`.
 
     Raises
     ------
@@ -53,7 +53,7 @@ def open_as_stored(
     policy: SealPolicy | None = None,
     refresh_interval_seconds: float = 1.0,
 ) -> AnyView:
-    """A view with as many shards as it has, whatever its settings say."""
+    """Open a view with the shards that it has, whatever its settings say."""
     shard_map = ShardMap.read(storage) or ShardMap()
     return _opened(storage, settings, shard_map, (policy, refresh_interval_seconds, None, False), None)
 
@@ -61,7 +61,7 @@ def open_as_stored(
 def open_with(
     storage: Storage, settings: ViewSettings, shard_map: ShardMap, policy: SealPolicy | None = None
 ) -> AnyView:
-    """A view with shards that its file does not name yet; writes do not write that file."""
+    """Open a view with shards that its file does not name yet; writes do not create that file."""
     view = _opened(storage, settings, shard_map, (policy, 0.0, None, False), None)
     if isinstance(view, ShardedView):
         view.is_created = True
@@ -84,11 +84,11 @@ def _opened(
 
 
 def undivided(view: AnyView, what: str) -> View:
-    """A view that has no shards.
+    """Check that a view has no shards.
 
     Raises
     ------
-    SettingsError : it has; ``what`` cannot be done with such a view.
+    SettingsError : it has shards, so ``what`` cannot be done with it.
     """
     if isinstance(view, ShardedView):
         raise SettingsError(f"feature view {view.name!r} has shards; such a view cannot be {what} yet")
@@ -96,14 +96,14 @@ def undivided(view: AnyView, what: str) -> View:
 
 
 def _map_of(storage: Storage, settings: ViewSettings) -> ShardMap:
-    """The shards of a view, which are those that its settings say, or will be if it has none yet."""
+    """The shards of a view. If it has no file of them yet, these are the shards of its settings."""
     wanted = ShardMap.first(settings.num_shards)
     try:
         there = ShardMap.read(storage)
     except StorageError:
         if storage.host_path is None:
             raise
-        return wanted  # out of reach: this host may know the rows that it has read before
+        return wanted  # out of reach: this host may have kept the rows that it read before
     if there is None and wanted.folder and _has_rows(storage):
         there = ShardMap()
     if there is not None and there.num_shards != wanted.num_shards:
@@ -152,7 +152,7 @@ def open_live(
 
 
 def _note_map(storage: Storage, shard_map: ShardMap) -> None:
-    """Keep what the file says on this host, to start from; a failure only costs that."""
+    """Keep the file's content on this host for later starts; a failure has no other effect."""
     if (path := storage.host_path) is not None:
         with suppress(OSError):
             note = path.with_name(path.name + _NOTE)

@@ -1,4 +1,4 @@
-"""Looks at the storage at regular times, in a thread of its own: so no read waits for one."""
+"""Looks at the storage at regular times in a thread, so that no read waits for a look."""
 
 import random
 import threading
@@ -7,11 +7,11 @@ from typing import Protocol
 
 POLLER = "feast_sketch_store poll"  # the name of threads
 
-_EARLIEST = 0.75  # of an interval: replicas that start together do not look together for ever
+_EARLIEST = 0.75  # share of an interval: keeps replicas that start together from looking together
 
 
 class Polled(Protocol):
-    """What has something to look for."""
+    """An object with a storage to look at."""
 
     def poll(self) -> None:
         """Look. Raises nothing."""
@@ -34,7 +34,7 @@ class Poller:
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no more, and wait for a look that is under way."""
+        """Stop, and wait for a look that is under way."""
         self._stop.set()
         if self._thread is not threading.current_thread():
             self._thread.join()

@@ -1,4 +1,4 @@
-"""Which views this process wrote to, through any object.
+"""Records which views this process wrote to, through any object.
 
 A process always reads what it wrote. Several `View` objects may share one storage. After a write through one
 of them the next read of the others must look at the disk, but reads of other views must not.
@@ -12,7 +12,7 @@ _last = [0]  # of any view
 
 
 def note_write(storage: str) -> int:
-    """Record that this process wrote to the view in a storage of an identity.
+    """Record a write of this process to the view whose storage has this identity.
 
     Returns
     -------

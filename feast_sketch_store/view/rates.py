@@ -1,10 +1,10 @@
-"""How often the filters of sealed rows err: as they were built, and as a small sample finds it."""
+"""Error rates of the filters of sealed rows, as designed and as measured with a small sample."""
 
 import numpy as np
 
 from feast_sketch_store.layers import Shards
 
-_SAMPLES = 1_000  # so few that taking up a snapshot costs no more
+_SAMPLES = 1_000  # few enough not to slow down opening a snapshot
 
 
 def expected_rates(sealed: Shards) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""The row semantics there are, by the names that settings and snapshots give them."""
+"""All row semantics, by the names that settings and snapshots use."""
 
 from collections.abc import Collection
 from typing import Final
@@ -25,6 +25,6 @@ def named(name: str) -> RowSemantics:
 
 
 def of_log(columns: Collection[str]) -> RowSemantics:
-    """The semantics of rows that lie in a log with such columns."""
+    """The semantics of a log that has these columns."""
     found = (semantics for semantics in SEMANTICS.values() if semantics.log_column in columns)
     return next(found, REPLACE)

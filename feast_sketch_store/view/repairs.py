@@ -1,4 +1,4 @@
-"""The lines to paste at the end of a refusal: the features and tags with which a view is taken."""
+"""The lines to paste at the end of a refusal: features and tags with which the view would be accepted."""
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ Read = TypeVar("Read")
 def read_field(
     field: "Field", read: Callable[["Field"], Read], renamed: Tags
 ) -> tuple[Read | None, Tags, list[SketchStoreError]]:
-    """Read the tags of a feature, if need be without those that are wrong.
+    """Read the tags of a feature, without wrong ones if necessary.
 
     Parameters
     ----------
@@ -29,8 +29,8 @@ def read_field(
 
     Returns
     -------
-    What was read of the feature, None if other tags of its own do not help; the tags with which it is taken;
-    and all that is wrong with it.
+    What was read of the feature, or None if no tags of its own help; the tags with which it is accepted; and
+    all problems.
     """
     problems: list[SketchStoreError] = []
     for tags in _attempts(field.tags or {}, problems, renamed):
@@ -48,7 +48,7 @@ def read_field(
 
 
 def _attempts(tags: Tags, problems: list[SketchStoreError], renamed: Tags) -> Iterator[Tags]:
-    """The tags of a feature, then without those that were wrong; in the end those that keep it exactly."""
+    """The tags of a feature, then those without the wrong ones, and finally tags that keep it exactly."""
     yield tags
     while (changed := changed_tags(tags, problems[-1], renamed)) != tags:
         tags = changed
@@ -74,7 +74,7 @@ def _kept_exactly(tags: Tags) -> dict[str, str]:
 
 
 def changed_tags(tags: Tags, problem: SketchStoreError, renamed: Tags) -> dict[str, str]:
-    """Tags without those that are wrong, or with their new names and texts."""
+    """Tags without the wrong ones, or with their new names and texts."""
     wrong = problem.wrong_tags if isinstance(problem, SettingsError) else {}
     kept = {
         wrong.get(tag, tag): renamed.get(text, text) if tag in wrong else text for tag, text in tags.items()

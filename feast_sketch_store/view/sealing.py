@@ -1,4 +1,4 @@
-"""When a view is sealed, and how a seal folds its rows."""
+"""Decides when a view is sealed, and folds its rows."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,14 +25,14 @@ _logger = logging.getLogger(__name__)
 _SUPERSEDED_SHARE = 0.25
 _MAX_FILES = 64
 
-# From this number on fresh commits are absorbed into the table, so that a new process reads few of them.
+# At this number of fresh commits they are absorbed into the table, so that a new process reads few of them.
 _MAX_FRESH_COMMITS = 500
 
-_DELTA_PART = 1 / 16  # of the share past which there is a new base: at least this much goes into a delta
+_DELTA_PART = 1 / 16  # fraction of the share that leads to a new base; fewer rows do not make a delta
 
 
 class Sizes(NamedTuple):
-    """What a view has that is not sealed, and what its base and deltas have; in rows and in bytes."""
+    """The unsealed rows of a view, and those of its base and deltas, in rows and in bytes."""
 
     unsealed_rows: int = 0
     unsealed_bytes: int = 0
@@ -43,7 +43,7 @@ class Sizes(NamedTuple):
 
     @classmethod
     def sum_of(cls, parts: Iterable["Sizes"]) -> "Sizes":
-        """Those of a view of which these are parts."""
+        """The sums over the parts of a view."""
         return cls(*map(sum, zip(*parts, strict=True)))
 
 
@@ -116,11 +116,11 @@ def fold(
     joint: JointVocabularies | None = None,
     known: Mapping[str, Formula] | None = None,
 ) -> SealedLayer:
-    """Fold rows into a layer. Touches no storage but files that settings name.
+    """Fold rows into a layer. Reads no files except those that settings name.
 
     Parameters
     ----------
-    joint : what other layers of the view have, too.
+    joint : what this layer shares with other layers of the view.
     known : the formulas of the last seal.
     """
     formulas: Mapping[str, Formula] = {}
@@ -146,7 +146,7 @@ def fold(
 
 
 def may_have_deltas(settings: ViewSettings) -> bool:
-    """Whether rows may be sealed over others: what a feature may take in all is not divided among layers."""
+    """Whether rows may be sealed as a delta: a feature's memory limit cannot be divided among layers."""
     targets = settings.budget.targets.values()
     return settings.semantics == REPLACE.name and not any(
         isinstance(target, Goal) and target.measure == MEMORY for target in targets
@@ -154,10 +154,10 @@ def may_have_deltas(settings: ViewSettings) -> bool:
 
 
 def num_kept(deltas: Sequence[DeltaLayer], num_rows: int) -> int:
-    """How many deltas stay as they are when this many rows become a new one; it absorbs the others.
+    """How many deltas stay when this many rows become a new one; the new delta absorbs the others.
 
-    Each delta has more than twice the entities of the next one, so they are few, and an entity is sealed anew
-    a logarithmic number of times.
+    Each delta has more than twice the entities of the next one. So there are few deltas, and each entity is
+    sealed again a logarithmic number of times.
     """
     number = len(deltas)
     while number and 2 * num_rows >= len(deltas[number - 1]):
@@ -173,12 +173,12 @@ def fold_delta(
     late: Callable[[RowKeys], NDArray[np.bool_]],
     formulas: Mapping[str, Formula] | None = None,
 ) -> tuple[SealedLayer, RowKeys]:
-    """Fold rows into a layer to be laid over others.
+    """Fold rows into a delta.
 
     Parameters
     ----------
     batches : reads the rows.
-    cut_vocabularies : the values that are kept of features of which not all are.
+    cut_vocabularies : the kept values of features with a cut.
     late : which rows are older than what lies below.
     formulas : of the base, which give the rows their computed features.
 

@@ -1,6 +1,6 @@
-"""Row semantics: which rows of an entity count, wherever rows meet.
+"""Row semantics: how several rows of an entity combine.
 
-Rows meet in four places, and a semantics answers for all of them:
+Rows of one entity meet in four places, and a semantics decides in all of them:
 
     in a batch        rows of one commit, or of several that are taken up together
     in the log        all rows, when a view is sealed or verified
@@ -45,8 +45,8 @@ class FoldedRows(Protocol):
     ----------
     keys : of the entities, ordered by hash.
     num_rows : of the log, those that do not count included.
-    has_dead : whether deleted or expired rows were left out.
-    expire_before : microseconds since 1970; what is older was left out.
+    has_dead : whether deleted or expired rows were dropped.
+    expire_before : microseconds since 1970; older rows were dropped.
     """
 
     keys: RowKeys
@@ -55,7 +55,7 @@ class FoldedRows(Protocol):
     expire_before: int
 
     def __len__(self) -> int:
-        """How many rows the log needs to have."""
+        """The number of rows that the log needs to keep."""
 
     def batches(self) -> Iterator[tuple[NDArray[np.int64], pa.Table]]:
         """Rows of the log that need to stay: which of ``keys`` they belong to, int64[n], and the rows."""
@@ -65,7 +65,7 @@ class FoldedRows(Protocol):
 
 
 class RowSemantics(ABC):
-    """How rows of one entity come together. Immutable.
+    """How rows of one entity combine. Immutable.
 
     Attributes
     ----------
@@ -77,7 +77,7 @@ class RowSemantics(ABC):
     log_column: str | None = None
 
     def of(self, codecs: Sequence[FeatureCodec]) -> "RowSemantics":
-        """The same for a view with such features. Here it does not depend on them."""
+        """The semantics for a view with these features. Here it does not depend on them."""
         return self
 
     def to_log(
@@ -91,15 +91,15 @@ class RowSemantics(ABC):
         return columns_of(codecs)
 
     def sources(self, features: Sequence[str]) -> Sequence[str]:
-        """What layers have to be asked for so that `combine` can answer for some features."""
+        """The features to read from layers so that `combine` can answer about some features."""
         return features
 
     def wanted(self, features: Sequence[str]) -> Wanted | None:
-        """What layers prepare so that reads of one entity see what `combine` gives; None if they cannot."""
+        """What layers prepare so that reads of one entity agree with `combine`; None if they cannot."""
         return Wanted(tuple(features))
 
     def expire_rows_before(self, expire_before: int) -> int:
-        """Before which event timestamp a layer withholds a whole row.
+        """The event timestamp before which a layer withholds a whole row.
 
         Parameters
         ----------
@@ -125,7 +125,7 @@ class RowSemantics(ABC):
     def late(
         self, keys: RowKeys, layers: Sequence[ExactLayer], sealed: Callable[[], RowKeys | None]
     ) -> NDArray[np.bool_]:
-        """Which new rows do not count, because newer rows of their entities are known: bool[n].
+        """Which new rows do not count, because their entities have newer rows: bool[n].
 
         Parameters
         ----------
@@ -136,7 +136,7 @@ class RowSemantics(ABC):
 
     @abstractmethod
     def decided(self, answer: LayerAnswer) -> NDArray[np.int64]:
-        """Of an answer's entities those that need no older layer: positions, int64[d]."""
+        """Positions of the answer's entities that need no older layer: int64[d]."""
 
     @abstractmethod
     def combine(
@@ -146,7 +146,7 @@ class RowSemantics(ABC):
         expire_before: int,
         limit: int | None = None,
     ) -> list[LayerAnswer]:
-        """Answers of layers, newest first, so that no entity is found twice. `stack` puts them together.
+        """Combine answers of layers, newest first, so that no entity is found twice. See `stack`.
 
         Parameters
         ----------
@@ -162,7 +162,7 @@ class Replace(RowSemantics):
 
     Parameters
     ----------
-    codecs : of the view's features; those that give the counts of others are told apart here.
+    codecs : of the view's features; features of counts are treated apart.
     """
 
     name = "replace"
@@ -206,12 +206,12 @@ class Replace(RowSemantics):
         late = np.zeros(len(keys), np.bool_)
         unlisted = np.ones(len(keys), np.bool_)
         for layer in reversed(layers):
-            # The newest layer that lists an entity decides: an older one may hold rows that were deleted.
+            # The newest layer that lists an entity decides. An older one may hold deleted rows.
             found, places = layer.find(keys.entity_hashes)
             first = unlisted[found]
             late[found[first]] = keys.older_than(found[first], layer.rows.keys, places[first])
             unlisted[found] = False
-        # What an unsealed layer lists has beaten the sealed row before.
+        # A row in an unsealed layer has already won against the sealed row.
         suspects = np.flatnonzero(unlisted)
         if len(suspects) and (order := sealed()) is not None:
             found, places = find_sorted(order.entity_hashes, keys.entity_hashes[suspects])
@@ -219,7 +219,7 @@ class Replace(RowSemantics):
         return late
 
     def decided(self, answer: LayerAnswer) -> NDArray[np.int64]:
-        """All that a layer lists."""
+        """All entities that a layer lists."""
         return answer.decided
 
     def combine(
@@ -229,7 +229,7 @@ class Replace(RowSemantics):
         expire_before: int,
         limit: int | None = None,
     ) -> list[LayerAnswer]:
-        """As they are, as each entity is found by its newest layer; and the counts of values."""
+        """Return the answers as they are, since each entity is found by its newest layer, and add counts."""
         if self._counts.keys().isdisjoint(features):
             return list(answers)
         return [answer._replace(features=self._with_counts(answer.features, features)) for answer in answers]
@@ -245,7 +245,7 @@ class Replace(RowSemantics):
 
 
 def _counts_answer(codec: FeatureCodec, values: Answer) -> CsrAnswer:
-    """The counts of values as a feature of its own."""
+    """The counts of values as a separate feature."""
     csr = values.csr
     counts = np.ones(len(csr.ids), np.int64) if csr.weights is None else csr.weights
     vocabulary, ids = Vocabulary.of_numbers(counts)

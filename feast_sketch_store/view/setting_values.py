@@ -1,4 +1,4 @@
-"""Values of options and tags: the texts of ``feature_store.yaml`` and of tags, read and checked."""
+"""Reads and checks the values of options in ``feature_store.yaml`` and of tags."""
 
 import math
 import re
@@ -24,7 +24,7 @@ _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 @dataclass(frozen=True)
 class VocabularySetting:
-    """Which values of a membership feature are kept: one of these is given."""
+    """Which values of a membership feature are kept; exactly one attribute is set."""
 
     top: int | None = None
     min_share: float | None = None
@@ -46,7 +46,7 @@ def error_rate(text: Any) -> float:
 
 
 def error_rate_or_auto(text: Any) -> float | Literal["auto"]:
-    """Read an error rate that may be chosen.
+    """Read an error rate or ``auto``.
 
     Raises
     ------
@@ -197,7 +197,7 @@ def structure_name(text: Any) -> str:
 
 
 def one_of(*names: str) -> Callable[[Any], str]:
-    """A reader of one of some names, which raises a ValueError for any other text."""
+    """Make a reader that accepts some names, and raises a ValueError for any other text."""
 
     def read(text: Any) -> str:
         if text not in names:

@@ -136,7 +136,7 @@ class StoreOptions(Protocol):
 
     @property
     def backing_store(self) -> Mapping[str, Any] | None:
-        """What the other store is opened with that keeps backed features; None if there is none."""
+        """The options of the backing store; None if there is none."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ class FeatureSettings:
 
     @property
     def is_cut(self) -> bool:
-        """Whether only some of its values are kept."""
+        """Whether some of its values are dropped."""
         return self.vocabulary is not None
 
 
@@ -178,7 +178,7 @@ class ViewSettings:
     folder: Path | None = None  # that paths in settings are relative to
     join_keys: JoinKeys | None = None  # None if the view does not say
     expired_kept_microseconds: int = 0  # how long seals keep rows that have expired
-    semantics: str = "replace"  # how rows of an entity come together, see `view.semantics`
+    semantics: str = "replace"  # how rows of an entity combine, see `view.semantics`
     num_shards: int = 1
 
     @property
@@ -188,12 +188,12 @@ class ViewSettings:
 
     @cached_property
     def backed_codecs(self) -> list[FeatureCodec]:
-        """The codecs of features whose values another store has; asked at every write."""
+        """The codecs of features whose values another store keeps; called at every write."""
         return [codec for codec in self.codecs if codec.is_backed]
 
     @property
     def stored_codecs(self) -> list[FeatureCodec]:
-        """The codecs of features that are stored; the others are known by these."""
+        """The codecs of stored features; the others are computed from these."""
         return [codec for codec in self.codecs if not codec.is_derived]
 
     @property
@@ -208,13 +208,13 @@ class ViewSettings:
 
     @property
     def retention_microseconds(self) -> int | None:
-        """How long seals keep rows after their event; None for ever."""
+        """How long seals keep rows after their event timestamp; None for no limit."""
         if self.ttl_microseconds is None:
             return None
         return self.ttl_microseconds + self.expired_kept_microseconds
 
     def cut(self, name: str) -> Cut:
-        """Which values of a feature are kept, if not all are.
+        """Which values of a feature are kept; None if all are.
 
         Raises
         ------
@@ -224,7 +224,7 @@ class ViewSettings:
 
     @property
     def budget(self) -> FeatureBudget:
-        """What a sealed layer is built for; reads the files that settings name.
+        """The budget of a sealed layer; reads the files that settings name.
 
         Raises
         ------
@@ -240,7 +240,7 @@ class ViewSettings:
 
 
 def file_problems(settings: ViewSettings, table: "FeatureView") -> Iterator[SketchStoreError]:
-    """What is wrong with the files that the settings of a view name.
+    """Find problems with the files that the settings of a view name.
 
     A file with the values of a vocabulary, or with the weights of a score, may be missing, or have values of
     another type. Each problem has the line to paste.
@@ -266,7 +266,7 @@ def file_problems(settings: ViewSettings, table: "FeatureView") -> Iterator[Sket
 
 
 def resolve(options: StoreOptions, table: "FeatureView", folder: Path | None = None) -> ViewSettings:
-    """The settings of a view; paths in them are relative to ``folder``.
+    """Read the settings of a view; paths in them are relative to ``folder``.
 
     Raises
     ------
@@ -328,7 +328,7 @@ def resolve(options: StoreOptions, table: "FeatureView", folder: Path | None = N
 
 
 def _static_problems(view: str, features: Mapping[str, FeatureSettings]) -> Iterator[SettingsError]:
-    """A static function has all that a row has, so it cannot stand beside anything else."""
+    """Check that all features of a view, or none, are in a static function, which holds whole rows."""
     others = [name for name, feature in features.items() if not feature.is_static]
     if others and len(others) < len(features):
         yield SettingsError.of_view(
@@ -352,7 +352,7 @@ def check_shardable(settings: ViewSettings) -> None:
 
 
 def _shard_problems(view: str, features: Mapping[str, FeatureSettings]) -> Iterator[SettingsError]:
-    """What cannot be the same in all shards of a view."""
+    """Find features that shards do not support."""
     for name, feature in features.items():
         if feature.codec.is_backed:
             yield SettingsError.of_view(
@@ -423,7 +423,7 @@ def declared_join_keys(table: "FeatureView") -> JoinKeys | None:
 
 
 def _name_problems(table: "FeatureView", join_keys: Iterable[str]) -> Iterator[SketchStoreError]:
-    """Names that cannot be columns of one table."""
+    """Find names that cannot be columns of one table."""
     names = [*join_keys, *(field.name for field in table.features)]
     for name in names:
         if name.lower() in (*OWN_COLUMNS, OPERATION) or _is_beside(name.lower()):
@@ -449,7 +449,7 @@ def _is_beside(name: str) -> bool:
 
 
 def ttl_microseconds(options: StoreOptions, table: "FeatureView") -> int | None:
-    """How long a view's rows live; None for ever, which Feast writes as a ttl of zero or none.
+    """How long a view's rows live; None for no limit, which Feast writes as a ttl of zero or none.
 
     Without ``expire_rows`` rows live for ever, and items of lists as long as their view says.
     """
@@ -501,7 +501,7 @@ _VIEW_TAGS: Mapping[str, Callable[[Any], Any]] = {
 
 
 def _view_tags(table: "FeatureView") -> tuple[dict[str, Any], dict[str, str], list[SketchStoreError]]:
-    """The tags of a view without those that are wrong, read and as they are; and all that is wrong."""
+    """The valid tags of a view, parsed and as text, and all problems."""
     where, tags = f"feature view {table.name!r}", dict(table.tags or {})
     takes_measure = any(
         (field.tags or {}).keys().isdisjoint(TAG_PREFIX + measure for measure in _MEASURES)
@@ -553,9 +553,9 @@ def _target(
     tags: Mapping[str, Any],
     where: str,
 ) -> Goal | float:
-    """What a feature is kept for; the nearest of its own tags, its view's and the store's options counts."""
+    """The target of a feature: its own tags override those of its view, and these the store's options."""
     if not codec.is_collection:
-        # On the feature itself there is only one rate to mean.
+        # On a scalar feature there is only one rate that the tag can mean.
         own = tags.get(ERROR_RATE, view_tags.get("scalar_error_rate", options.scalar_error_rate))
         idle = [name for name in _TARGET_TAGS if name != ERROR_RATE and name in tags]
         if idle or own == "auto":
@@ -579,7 +579,7 @@ def _target(
 
 
 def _only_measure(tags: Mapping[str, Any], where: str) -> str | None:
-    """What tags say that Arrays and Sets are kept for; None if they do not."""
+    """The target that tags give for Arrays and Sets; None if they give none."""
     measures = [name for name in _MEASURES if name in tags]
     if len(measures) > 1:
         raise SettingsError.of_tags(
@@ -593,7 +593,7 @@ def _only_measure(tags: Mapping[str, Any], where: str) -> str | None:
 def _clusters(
     structure: str, measure: str, tags: Mapping[str, Any], view_tags: Mapping[str, Any], where: str
 ) -> int:
-    """How many clusters of entities a feature's filter tells apart; 0 if it is not such a filter."""
+    """The number of entity clusters that a feature's filter distinguishes; 0 for other structures."""
     if structure not in (LEARNED_BLOOM, SANDWICHED_BLOOM, WEIGHTED_BLOOM):
         if "clusters" in tags:
             raise SettingsError.of_tags(
@@ -614,7 +614,7 @@ def _clusters(
 
 
 def _cut(feature: FeatureSettings, where: str, folder: Path | None) -> Cut:
-    """Which values of a feature are kept."""
+    """Read which values of a feature are kept."""
     wanted, codec = feature.vocabulary, feature.codec
     assert wanted is not None
     values, source = wanted.values, "a list"

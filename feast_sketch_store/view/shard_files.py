@@ -10,14 +10,14 @@ from feast_sketch_store.errors import StorageError
 from feast_sketch_store.row_log.data_file import DataFile
 from feast_sketch_store.row_log.staging import StagedFile
 
-# So much is gathered before it is divided, as each part becomes a file.
+# Rows gathered before they are divided, because each part becomes a file.
 _ROWS = 1 << 20
 _BYTES = 1 << 28
 
 
 @dataclass(frozen=True)
 class ShardFile:
-    """A staged file of a shard; methods are those of `StagedFile`. Reports name the shard before the file."""
+    """A staged file of a shard, with the methods of `StagedFile`. Reports name the shard before the file."""
 
     shard: int
     staged: StagedFile
@@ -33,7 +33,7 @@ class ShardFile:
         return {**entry, "name": f"{self.shard}/{entry['name']}"}
 
     def check(self) -> None:
-        """Check that the file is there, and whole."""
+        """Check that the file exists and is complete."""
         self.staged.check()
 
 
@@ -51,7 +51,7 @@ def shard_of_entry(entry: dict[str, Any]) -> tuple[int, dict[str, Any]]:
 
 
 def gathered(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Tables together, as long as they are small and have the same columns."""
+    """Join small consecutive tables with the same columns."""
     waiting: list[pa.Table] = []
     num_rows = num_bytes = 0
     for table in tables:

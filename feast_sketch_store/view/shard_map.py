@@ -33,7 +33,7 @@ _HASH_BITS = 64
 
 
 def check_shard_count(number: Any) -> int:
-    """A number of shards, if it is one.
+    """Check a number of shards.
 
     Raises
     ------
@@ -63,14 +63,14 @@ def shards_of(entity_hashes: NDArray[np.uint64], num_shards: int) -> NDArray[np.
 
 
 def shard_of_hash(entity_hash: bytes, num_shards: int) -> int:
-    """The same of one entity, whose hash is given as 16 bytes."""
+    """The same for one entity, given its hash of 16 bytes."""
     first = int.from_bytes(entity_hash[:8], "little")
     return first >> (_HASH_BITS - (num_shards - 1).bit_length()) if num_shards > 1 else 0
 
 
 @dataclass(frozen=True)
 class Routed:
-    """A batch of entities, divided by shard: the shards that have some, and the places of theirs."""
+    """A batch of entities divided by shard: the shards with entities, and the places of these."""
 
     shards: Sequence[int]
     places: Sequence[NDArray[np.int64]]
@@ -87,13 +87,13 @@ class Routed:
 
 @dataclass(frozen=True)
 class ShardMap:
-    """How many shards a view has, and where they lie.
+    """The number of shards of a view, and where they are.
 
     Parameters
     ----------
     num_shards : 1 for a view that is not divided.
-    folder : of the shards, in the view's storage; empty for a view whose rows lie there themselves.
-    is_moving : whether the rows are being divided anew; no process may write meanwhile.
+    folder : of the shards, in the view's storage; empty for a view without shards.
+    is_moving : whether the rows are being divided again; no process may write meanwhile.
     """
 
     num_shards: int = 1
@@ -102,21 +102,21 @@ class ShardMap:
 
     @classmethod
     def first(cls, num_shards: int) -> "ShardMap":
-        """The map of a view that is created with this many shards."""
+        """The map of a new view with this many shards."""
         return cls(num_shards, "shards-0/") if num_shards > 1 else cls()
 
     def followed_by(self, num_shards: int) -> "ShardMap":
-        """Of the same view with its rows divided anew."""
+        """The map of the same view after its rows are divided again."""
         last = int(self.folder.removeprefix("shards-").removesuffix("/")) if self.folder else -1
         return ShardMap(num_shards, f"shards-{last + 1}/")
 
     @classmethod
     def read(cls, storage: Storage) -> "ShardMap | None":
-        """What the file of a view says; None if there is none.
+        """Read the file of a view; None if there is none.
 
         Raises
         ------
-        DamagedFileError : it is not such a file.
+        DamagedFileError : the file is damaged.
         StorageError : it cannot be read.
         """
         try:
@@ -157,7 +157,7 @@ class ShardMap:
         return json.dumps(content, sort_keys=True).encode()
 
     def create(self, storage: Storage, view: str) -> None:
-        """Write the file of a view that has none; a view without shards needs none.
+        """Write the file of a view that has none. A view without shards needs none.
 
         Raises
         ------
@@ -181,13 +181,14 @@ class ShardMap:
 
 
 class WriteFence:
-    """Notices, within a while, that the rows of a view are divided anew. Safe to use from several threads.
+    """Notices within seconds that the rows of a view are being divided again. Safe to use from several
+    threads.
 
     Parameters
     ----------
     storage : of the view.
     view : its name, for messages.
-    shard_map : with which it was opened.
+    shard_map : the one that the view was opened with.
     """
 
     def __init__(self, storage: Storage, view: str, shard_map: ShardMap):
@@ -197,11 +198,11 @@ class WriteFence:
         self.seconds = FENCE_SECONDS * (10 if storage.fetches else 1)
 
     def check(self) -> None:
-        """Look, if it is time to, whether the view may be written as it was opened.
+        """Check, if a check is due, that the view may still be written as it was opened.
 
         Raises
         ------
-        ShardError : it has other shards by now, or its rows are being divided anew; nothing was written.
+        ShardError : it has other shards now, or its rows are being divided again; nothing was written.
         """
         now = time.monotonic()
         if now - self._looked_at < self.seconds:
@@ -237,7 +238,7 @@ def other_number(view: str, there: ShardMap, wanted: int) -> ShardError:
 
 
 def not_served(view: str, shard: int, num_shards: int, served: Sequence[int]) -> ShardError:
-    """The error of a read that is about an entity of a shard which this process does not serve."""
+    """The error of a read of an entity whose shard this process does not serve."""
     return ShardError(
         f"feature view {view!r}: an entity of the request is in shard {shard} of {num_shards}, and this "
         f"process serves the shards {', '.join(map(str, served))} (option serve_shards); send the request to "

@@ -1,4 +1,4 @@
-"""A feature view with shards: each is a complete small view, of the entities whose hashes begin alike.
+"""A feature view with shards: each shard is a complete small view of the entities whose hashes begin alike.
 
 write:    rows -> a part for each shard -> its row log; each part is durable or not, whatever others are
 seal:     values of all shards counted -> one numbering -> a snapshot of each shard
@@ -46,7 +46,7 @@ from feast_sketch_store.view.vocabulary_limit import VocabularyLimit
 
 _logger = logging.getLogger(__name__)
 
-_MAX_THREADS = 16  # that write to shards at once: each waits for the disk
+_MAX_THREADS = 16  # threads that write to shards at once, because each waits for the disk
 _NO_LIMIT = 2**62  # of values in a shard: the view checks its own
 
 _views: "weakref.WeakSet[ShardedView]" = weakref.WeakSet()
@@ -144,7 +144,7 @@ class ShardedView(BackgroundSeals, ShardedLiveView[View]):
             shard.policy = _never(policy)
 
     def close(self) -> None:
-        """Wait for writes of tasks, refreshes and a seal that are under way."""
+        """Wait for writes of tasks, refreshes and a seal to end."""
         super().close()
         self.settle()
 
@@ -160,7 +160,7 @@ class ShardedView(BackgroundSeals, ShardedLiveView[View]):
         return self.shards
 
     def prepare(self) -> None:
-        """Check early that files can be written, and fix the number of shards."""
+        """Check that files can be written, and fix the number of shards."""
         self.storage.prepare()
         self._create()
 
@@ -226,7 +226,7 @@ class ShardedView(BackgroundSeals, ShardedLiveView[View]):
         self._write(deletions, lambda shard, part: shard.delete(part))
 
     def _write(self, table: pa.Table, write: Callable[[View, pa.Table], None]) -> None:
-        """Do something with the rows of each shard, all of them at once."""
+        """Call a function with the rows of each shard, for all shards at once."""
         self._create()
         parts = self._divided(table)
 
@@ -258,7 +258,7 @@ class ShardedView(BackgroundSeals, ShardedLiveView[View]):
         }
 
     def _raise_first(self, done: dict[int, BaseException | None]) -> None:
-        """Raise the error of the first shard that has one, and name those that have none of their rows."""
+        """Raise the first shard's error, naming the shards whose rows were not written."""
         failed = {number: error for number, error in done.items() if isinstance(error, BaseException)}
         if not failed:
             return
@@ -319,7 +319,7 @@ class ShardedView(BackgroundSeals, ShardedLiveView[View]):
         return ShardFile(number, self.shards[number].staged(own))
 
     def commit_staged(self, files: Sequence[ShardFile]) -> None:
-        """Let the rows of staged files count, shard by shard; see `View.commit_staged`.
+        """Commit staged files, shard by shard; see `View.commit_staged`.
 
         Raises
         ------
@@ -331,7 +331,7 @@ class ShardedView(BackgroundSeals, ShardedLiveView[View]):
             shard.commit_staged([file.staged for file in files if file.shard == number])
 
     def discard_staged(self, label: str) -> int:
-        """Delete staged files whose names begin with a label, but for those that count: their number."""
+        """Delete uncommitted staged files whose names begin with a label. Returns their number."""
         return sum(shard.discard_staged(label) for shard in self.shards.values())
 
     # -- seal ----------------------------------------------------------------------------------
@@ -387,7 +387,7 @@ class ShardedView(BackgroundSeals, ShardedLiveView[View]):
 
         Raises
         ------
-        StorageError : another process is at it.
+        StorageError : another process is doing so.
         """
         with self._seal_lock, self.storage.lease(SEAL_LOCK) as is_ours:
             if not is_ours:
@@ -430,7 +430,7 @@ class ShardedView(BackgroundSeals, ShardedLiveView[View]):
             self._maintain_beside()
 
     def seal_if_due(self) -> bool:
-        """Seal if the policy says that it is time to, whichever process wrote the rows; see `View`."""
+        """Seal if the policy says that a seal is due, whichever process wrote the rows; see `View`."""
         self.refresh_all()
         return self._seal_if_due()
 
@@ -517,7 +517,7 @@ class ShardedView(BackgroundSeals, ShardedLiveView[View]):
         return PinnedShards(sum(found[0].values()))
 
     def unpin(self) -> bool:
-        """Let reads of all shards follow the writes again: whether they were held."""
+        """Let reads of all shards follow the writes again. Returns whether they were held."""
         was_pinned = [shard.unpin() for shard in self.shards.values()]
         self._good_until = -np.inf
         return any(was_pinned)
@@ -547,7 +547,8 @@ class ShardedView(BackgroundSeals, ShardedLiveView[View]):
 def replace_rows(
     view: ShardedView, sources: Sequence[Storage], confirm: Callable[[Dropped | None], bool] | None
 ) -> bool:
-    """Replace the rows of each shard by those of a storage, numbered together; whether it was confirmed.
+    """Replace the rows of each shard by those of a storage, numbered together. Returns whether it was
+    confirmed.
 
     Raises
     ------
@@ -588,5 +589,5 @@ def _of_shard(settings: ViewSettings) -> ViewSettings:
 
 
 def _never(policy: SealPolicy) -> SealPolicy:
-    """A policy of a shard that never seals by itself, and lets no writer wait."""
+    """The policy of a shard, which never seals by itself and makes no writer wait."""
     return replace(policy, min_rows=_NO_LIMIT, share=math.inf)

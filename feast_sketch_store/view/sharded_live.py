@@ -1,4 +1,4 @@
-"""A view with shards as reads see it: a `LiveView` for each shard that this process serves."""
+"""The reading side of a view with shards: a `LiveView` for each shard that this process serves."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -69,7 +69,7 @@ class ShardedLiveView(Generic[V]):
 
     @property
     def metrics(self) -> ViewMetrics:
-        """Of reads; each shard has its own for all else, labelled ``<view>/<shard>``."""
+        """Metrics of reads. Each shard has its own for everything else, labelled ``<view>/<shard>``."""
         return self._metrics
 
     @metrics.setter
@@ -133,8 +133,7 @@ class ShardedLiveView(Generic[V]):
     def current(self) -> ShardedState:
         """The state that reads see now.
 
-        All shards are asked whether it is time to look for news, but not twice within a small part of the
-        interval.
+        Each shard checks whether a look is due, but not twice within a small part of the interval.
         """
         now, seen = time.monotonic(), last_of_all()
         if now < self._good_until and seen == self._seen_writes:
@@ -156,7 +155,7 @@ class ShardedLiveView(Generic[V]):
         )
 
     def _give_up_snapshot(self, state: ShardedState, error: DamagedFileError) -> None:
-        """Serve an older snapshot of the shard whose file an error names. Raises without one."""
+        """Serve an older snapshot of the shard whose file an error names, or raise the error."""
         for number, view in self.served.items():
             of_shard = state.states[number]
             if of_shard.snapshot is not None and view.storage.location in str(error):
@@ -191,7 +190,7 @@ class ShardedLiveView(Generic[V]):
         return all(view.is_fresh() for view in self.served.values())
 
     def freshness(self, look: bool = False) -> Freshness:
-        """How up to date answers are: of the oldest shard, with the commits of all."""
+        """How up to date answers are: the age of the oldest shard, and the commits of all."""
         told = [view.freshness(look) for view in self.served.values()]
         worst = max(told, key=_badness)
         return replace(worst, num_commits=sum(one.num_commits for one in told))
@@ -229,7 +228,9 @@ class ShardedLiveView(Generic[V]):
         return next((keys for keys in found if keys is not None), None)
 
     def adopt_joint(self) -> None:
-        """Let all shards read what any of them has; for a view that was opened without its settings."""
+        """Let all shards read the features that any of them has; for a view that was opened without its
+        settings.
+        """
         codecs = {codec.feature: codec for view in self.shards.values() for codec in view.codecs}
         used = [view.semantics for view in self.shards.values() if view.codecs]
         for view in self.shards.values():
@@ -255,7 +256,7 @@ class ShardedLiveView(Generic[V]):
         return _summed([view.unsealed_facts() for view in self.served.values()])
 
     def stats(self) -> ViewStats:
-        """Sizes of all shards that are served, together."""
+        """Sizes of all served shards together."""
         return reduce(_both, [view.stats() for view in self.served.values()])
 
 

@@ -1,4 +1,4 @@
-"""What reads of a view with shards see: a state of each shard, asked about its own entities."""
+"""The state of a view with shards: a state per shard, each for its own entities."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ from feast_sketch_store.snapshot.files import SnapshotFile
 from feast_sketch_store.view.shard_map import Routed, not_served
 from feast_sketch_store.view.state import Items, State
 
-_MAX_QUESTIONS = 64  # that are kept prepared; each is the features of a request
+_MAX_QUESTIONS = 64  # combinations of features that are kept prepared
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class ShardedState:
         expire_before: int,
         limit: int | None = None,
     ) -> list[LayerAnswer]:
-        """The answers of all shards, each about its own entities; they count in the batch that is given.
+        """The answers of all shards about their own entities; positions are those of the given batch.
 
         Raises
         ------
@@ -58,7 +58,7 @@ class ShardedState:
         ]
 
     def _routed(self, entity_hashes: NDArray[np.uint64]) -> Iterator[tuple[State, NDArray[np.int64]]]:
-        """Which entities each shard is asked about; before any of them is."""
+        """Divide entities by shard, before any shard is read."""
         routed = Routed.of(entity_hashes, self.num_shards)
         for number in routed.shards:
             if number not in self.states:
@@ -108,9 +108,9 @@ class ShardedState:
 
     @cached_property
     def sealed(self) -> Shards | None:
-        """The sealed rows of all shards, to look at; None if none of them was sealed.
+        """The sealed rows of all shards, for inspection; None if no shard was sealed.
 
-        A shard without sealed rows counts to its neighbour here, so it is not for reads.
+        A shard without sealed rows counts as part of its neighbour, so this is not for reads.
         """
         layers = [
             (HashRange.split(self.num_shards)[number].first, layer)

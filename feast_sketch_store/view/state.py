@@ -1,4 +1,4 @@
-"""What reads of a view see, and how it is put together from the files: an immutable stack of layers.
+"""The state of a view: an immutable stack of layers that reads see, and how it is loaded from the files.
 
 newest snapshot -> sealed layers, deltas over them;  commits since -> exact layers on top
 """
@@ -39,8 +39,8 @@ _logger = logging.getLogger(__name__)
 Items: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]  # indptr, ids, times
 
 NO_LIMIT = 1 << 62  # of items
-_KEEP_SECONDS = 1_200.0  # between two signs that fetched files are in use
-_MAX_QUESTIONS = 64  # that are kept prepared; each is the features of a request
+_KEEP_SECONDS = 1_200.0  # between two marks that fetched files are in use
+_MAX_QUESTIONS = 64  # combinations of features that are kept prepared
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class State:
     exact: tuple[ExactLayer, ...] = ()
     unsealed_rows: int = 0
     unsealed_commits: int = 0
-    newest_seen: SnapshotFile | None = None  # the newest there was, readable or not
+    newest_seen: SnapshotFile | None = None  # the newest that existed, readable or not
     pinned: str = ""  # the name of the snapshot that the state is held at, without the commits since
     _prepared: dict[tuple[str, ...], PreparedRows | None] = field(
         default_factory=dict, init=False, repr=False, compare=False
@@ -73,7 +73,7 @@ class State:
 
     @property
     def delta_rows(self) -> int:
-        """Entities that deltas list; one that is in several counts several times."""
+        """Entities that deltas list; an entity in several deltas counts several times."""
         return sum(map(len, self.deltas))
 
     @property
@@ -84,7 +84,7 @@ class State:
     def prepared(
         self, features: tuple[str, ...], names: Sequence[NDArray[np.int32] | None] | None = None
     ) -> PreparedRows | None:
-        """The rows for reads of one entity, which see what `read` sees; None if only that can.
+        """The rows for reads of one entity, with the answers of `read`; None if only `read` can answer.
 
         Parameters
         ----------
@@ -107,14 +107,14 @@ class State:
 
     @property
     def newest_first(self) -> list[SketchLayer | DeltaLayer | ExactLayer]:
-        """All layers, in the order in which they are asked about an entity."""
+        """All layers, in the order in which reads ask them."""
         sealed = () if self.sealed is None else self.sealed.layers
         return [*reversed(self.exact), *reversed(self.deltas), *sealed]
 
     @property
     def is_preparable(self) -> bool:
         """Whether `prepared` may read the layers one after the other."""
-        # Where several sealed layers divide the entities, the kernel does not know which to ask.
+        # If several sealed layers divide the entities, the kernel does not know which one has an entity.
         return self.sealed is None or len(self.sealed.layers) == 1
 
     def read(
@@ -209,7 +209,7 @@ class State:
             raise self._damaged(error) from error
 
     def _damaged(self, error: ValueError) -> Exception:
-        """What is told of parts that contradict each other; those of a snapshot are damaged."""
+        """The error for parts that contradict each other: the snapshot is damaged."""
         return error if self.snapshot is None else DamagedFileError(f"{self.snapshot.where()}: {error}")
 
     def _read_layer(
@@ -232,7 +232,7 @@ class State:
 
     @contextmanager
     def _as_damage(self) -> Iterator[None]:
-        """Tell of parts of the snapshot that contradict each other."""
+        """Raise an error if parts of the snapshot contradict each other."""
         try:
             yield
         except ValueError as error:
@@ -240,20 +240,20 @@ class State:
 
 
 def items_of(found: tuple[bytearray, bytearray] | Literal[False]) -> Items:
-    """The items of one entity, from what the kernel gives."""
+    """The items of one entity, from the kernel's result."""
     ids, times = found or (bytearray(), bytearray())
     return np.array((0, len(ids) // 4)), np.frombuffer(ids, np.int32), np.frombuffer(times, np.int64)
 
 
 class StateLoader:
-    """Puts states together from the files of a view. Not safe to use from several threads at once.
+    """Loads states from the files of a view. Not safe to use from several threads at once.
 
     Parameters
     ----------
     row_log, snapshots : of the view.
     codecs : one per feature of the view.
     semantics : of the view's rows.
-    last_known : where the host keeps what was read, to start from when the storage is out of reach.
+    last_known : where the host keeps the last state, for starts while the storage is out of reach.
     """
 
     def __init__(
@@ -268,12 +268,12 @@ class StateLoader:
         self._snapshots = snapshots
         self.codecs = codecs
         self.semantics = semantics
-        self._damaged: set[str] = set()  # snapshots that turned out to be while they were read
+        self._damaged: set[str] = set()  # snapshots that turned out to be damaged while they were read
         self._manifest: tuple[SnapshotFile, Manifest] | None = None  # of the snapshot that orders are of
         self._orders: dict[str, RowKeys] = {}  # by the names of files of one snapshot
         self._last_known = last_known
         self._kept_copies: SnapshotFile | None = (
-            None  # of the snapshot whose files were told to be in use ...
+            None  # name of the snapshot whose files were marked as in use ...
         )
         self._kept_copies_at = -np.inf  # ... and when, by time.monotonic()
         self._last_warning = ""
@@ -285,11 +285,11 @@ class StateLoader:
         return State(self.semantics)
 
     def load(self, state: State | None = None) -> State:
-        """The current state of everything. A given state saves reading what it already holds.
+        """Load the current state. A given state saves reading what it already holds.
 
         Raises
         ------
-        DamagedFileError : a file cannot be read that is needed.
+        DamagedFileError : a needed file cannot be read.
         UnsupportedFeatureError : a feature was sealed with another type than it has.
         """
         start = self._empty if state is None else state
@@ -304,7 +304,7 @@ class StateLoader:
             except (DamagedFileError, StorageError):
                 if self._newest_snapshot() == newest:
                     raise
-                # A seal came in between: the rows are in newer files now.
+                # A seal was published meanwhile, so the rows are in newer files.
 
     def _load(self, state: State, newest: SnapshotFile | None) -> State:
         if newest is not None and newest != state.newest_seen:
@@ -323,11 +323,11 @@ class StateLoader:
         return self._with_rows(state, table, log.position, log.num_commits)
 
     def last_known(self) -> tuple[State, float] | None:
-        """The state that this host read last, and how many seconds ago the storage last answered.
+        """The host's last known state, and how many seconds ago the storage last answered.
 
         Returns
         -------
-        None if nothing is kept, or a file that it needs.
+        None if nothing was kept, or a needed file is missing.
         """
         found = None if self._last_known is None else self._last_known.read()
         if found is None:
@@ -350,11 +350,11 @@ class StateLoader:
         return state, known.answered.seconds_until(Moment.now())
 
     def last_known_features(self) -> tuple[Shards | None, pa.Schema] | None:
-        """The sealed rows and the columns of the rows since, as this host read them last, whatever codecs.
+        """The host's last known sealed rows, and the columns of the rows since, whatever their codecs.
 
         Returns
         -------
-        None if nothing is kept, or a file that it needs.
+        None if nothing was kept, or a needed file is missing.
         """
         found = None if self._last_known is None else self._last_known.read()
         if found is None:
@@ -380,7 +380,7 @@ class StateLoader:
             self._last_known.note_join_keys(join_keys)
 
     def _keep(self, state: State, log: LogRead) -> None:
-        """Keep what was read behind a state on this host."""
+        """Keep on this host what a state was made of."""
         if self._last_known is None:
             with suppress(StorageError, DamagedFileError):
                 self._keep_copies(state)
@@ -399,7 +399,7 @@ class StateLoader:
                 _logger.warning("%s; a start while the storage is down would lack it", error)
 
     def _keep_copies(self, state: State) -> None:
-        """Tell the cache, now and then, which files are in use, and at once which are no more."""
+        """Tell the cache from time to time which files are in use, and at once which ones no longer are."""
         snapshot, before = state.snapshot, self._kept_copies
         if snapshot is None or not snapshot.storage.fetches:
             return
@@ -425,8 +425,8 @@ class StateLoader:
 
         Returns
         -------
-        None if there are commits between the state and these rows, which have to be read, or if others have
-        replaced the state's snapshot and removed what these rows need of it.
+        None if commits between the state and these rows have to be read, or if the state's snapshot was
+        replaced and files that these rows need were removed.
         """
         if state.pinned:
             return None
@@ -453,7 +453,7 @@ class StateLoader:
         return replace(self._newest_readable(self._empty), newest_seen=self._newest_snapshot())
 
     def is_outdated(self, state: State) -> bool:
-        """Whether there is anything that the state lacks; costs looking at a few file names."""
+        """Whether the state lacks anything; looks at a few file names."""
         listing = self._look()
         if listing.pinned or state.pinned:
             is_outdated = listing.pinned != state.pinned
@@ -467,13 +467,13 @@ class StateLoader:
         return is_outdated
 
     def give_up(self, snapshot: SnapshotFile, error: DamagedFileError) -> None:
-        """Never open a snapshot again, because a read of it failed."""
+        """Do not open a snapshot again after a read of it failed."""
         if snapshot.name not in self._damaged:
             self._damaged.add(snapshot.name)
             _logger.warning("%s; falling back to the snapshot before it", error)
 
     def mend(self, snapshot: SnapshotFile) -> bool:
-        """Delete copies of a snapshot's files that were damaged on this host, if that is what is wrong."""
+        """Delete this host's copies of a snapshot's files if they are damaged."""
         try:
             is_mended = snapshot.drop_damaged()
         except (DamagedFileError, StorageError):
@@ -483,7 +483,7 @@ class StateLoader:
         return is_mended
 
     def lag_commits(self, state: State) -> int:
-        """How many commits, at least, the last look found that a state lacks."""
+        """The least number of commits that the last look found and a state lacks."""
         return max(0, self.newest_number - state.position.number)
 
     def _look(self) -> Listing:
@@ -572,7 +572,8 @@ class StateLoader:
         if state.sealed is not None:
             # Before values are cut, which count in what is computed.
             rows = with_formulas(rows, state.sealed.formulas)
-            # What a seal would cut is not shown until then either: models know the values that were kept.
+            # Values that a seal would cut are not shown before the seal either, because models know only the
+            # kept ones.
             rows = rows.within(state.sealed.cut_vocabularies)
         late = state.semantics.late(rows.keys, state.exact, lambda: self._order_of(state, rows.keys))
         rows = rows.take(np.flatnonzero(~late))
@@ -593,16 +594,16 @@ class StateLoader:
         )
 
     def late(self, state: State, keys: RowKeys, num_deltas: int | None = None) -> NDArray[np.bool_]:
-        """Which new rows are older than sealed ones: bool[n].
+        """Which new rows are older than the sealed row of their entity: bool[n].
 
         Parameters
         ----------
-        num_deltas : how many of the deltas are compared with, from the oldest on; None for all.
+        num_deltas : compare with this many deltas, from the oldest on; None for all.
         """
         return state.semantics.late(keys, (), lambda: self._order_of(state, keys, num_deltas))
 
     def _order_of(self, state: State, keys: RowKeys, num_deltas: int | None = None) -> RowKeys | None:
-        """The keys of the sealed entities that rows may be late for, or more of them.
+        """The keys of sealed entities that rows may be late for; it may return more keys.
 
         A commit is newer than the seal, so only an older event timestamp, or an equal one with an older
         created timestamp, can lose. Files are mapped at the first row that may be late: of each entity in
@@ -624,7 +625,7 @@ class StateLoader:
         if (rest.event_timestamps <= state.sealed.max_event_timestamp).any():
             order = self._order(state.snapshot, None)
             if len(rest) == len(keys):
-                return order  # of no entity that a delta lists, and so may have deleted
+                return order  # except entities that a delta lists, and so may have deleted
             _, places = find_sorted(order.entity_hashes, rest.entity_hashes)
             found.append(order.take(places))
         if not found:

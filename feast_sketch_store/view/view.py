@@ -104,7 +104,7 @@ class SealInput(NamedTuple):
 
 @dataclass(frozen=True)
 class _Deferred:
-    """Rows that were written and not taken up yet: a table for each commit up to one, without a gap."""
+    """Rows that were written but not loaded yet: a table for each commit up to ``through``, without a gap."""
 
     position: Position = START
     tables: tuple[pa.Table, ...] = ()
@@ -113,7 +113,7 @@ class _Deferred:
 
     @property
     def num_elements(self) -> int:
-        """The most values that a feature with a limit may have: each takes at least four bytes."""
+        """The most values that a feature with a limit can have here, as each takes at least four bytes."""
         return self.num_bytes // 4
 
     @property
@@ -122,14 +122,14 @@ class _Deferred:
         return len(self.tables)
 
     def followed_by(self, table: pa.Table, position: Position) -> "_Deferred":
-        """With the rows of a commit more; only these, if there are commits of others between."""
+        """Add the rows of one commit; keep only these if commits of others lie between."""
         last = self.position
         is_next = position.number == last.number + 1 and position.identity == last.identity
         tables = (*self.tables, table) if is_next else (table,)
         return _Deferred(position, tables, self.num_rows + len(table), self.num_bytes + table.nbytes)
 
     def behind(self, number: int) -> pa.Table | None:
-        """The rows of the commits after one; None if they do not follow it, or there are none."""
+        """The rows of the commits after ``number``; None if they do not follow it, or there are none."""
         num_commits = self.position.number - number
         if not 0 < num_commits <= len(self.tables):
             return None
@@ -192,7 +192,7 @@ class View(BackgroundSeals, LiveView):
         return {0: self}
 
     def prepare(self) -> None:
-        """Check early that files can be written, and make the view's folder."""
+        """Check that files can be written, and make the view's folder."""
         self.storage.prepare()
 
     # -- write ---------------------------------------------------------------------------------
@@ -236,7 +236,7 @@ class View(BackgroundSeals, LiveView):
             return False
         if self._wants_absorption():
             return True
-        # Asked at every commit, and sizes in bytes take their time.
+        # Called at every commit, and sizes in bytes take time.
         has_enough = self.num_unsealed > self.policy.min_rows
         return has_enough and (self._wants_seal() or self._wants_delta())
 
@@ -245,7 +245,7 @@ class View(BackgroundSeals, LiveView):
         return self._waits(len(rows)) and self._is_due()
 
     def _waits(self, num_rows: int, num_more: int = 0) -> bool:
-        """Whether the writer of so many rows waits for a seal that is due, with more rows unsealed."""
+        """Whether the writer of this many rows waits for a due seal, with more rows unsealed."""
         sealed = self._state.sealed
         sealed_rows = sealed.num_entities if sealed else 0
         return self.policy.waits(num_rows, sealed_rows, self.num_unsealed + num_more)
@@ -279,12 +279,12 @@ class View(BackgroundSeals, LiveView):
 
     @property
     def was_read(self) -> bool:
-        """Whether there are reads through this object, so that writes look at what there is."""
+        """Whether this object is read, so that writes load new rows."""
         return self._was_read
 
     @property
     def is_known(self) -> bool:
-        """Whether what others wrote is known, as of an interval ago at most."""
+        """Whether the writes of others are known, except for those of the last interval."""
         return not self._is_older_than(self._refresh_interval_seconds)
 
     @property
@@ -301,7 +301,7 @@ class View(BackgroundSeals, LiveView):
         return self.policy.wants_absorption(self._state.unsealed_commits + self._deferred.num_commits)
 
     def _commit(self, batches: Sequence[Batch]) -> list[BaseException | None]:
-        """Append batches as one commit; for each None, or why it was refused."""
+        """Append batches as one commit. Returns for each batch None, or the error that refused it."""
         try:
             table = self.to_table(batches)
             self._check_vocabulary(table)
@@ -317,7 +317,7 @@ class View(BackgroundSeals, LiveView):
             self.metrics.refused(error, len(batches))
             raise
         self.metrics.committed()
-        # Here, and not in each of the writes that share the commit. Whoever waits for a seal does it himself.
+        # Once here, and not in each write of the commit. A writer that waits for a seal seals by itself.
         if self._is_due() and not any(map(self._must_wait, batches)):
             self._maintain_beside()
         return [None] * len(batches)
@@ -361,18 +361,18 @@ class View(BackgroundSeals, LiveView):
 
     @property
     def _deferred(self) -> _Deferred:
-        """What the state lacks of the rows that were written through this object."""
+        """The rows that were written through this object and that the state lacks."""
         deferred = self._last_deferred
         return deferred if self._state.position.number < deferred.position.number else _Deferred()
 
     @property
     def _only_appends(self) -> bool:
-        """Whether there are no reads through this object, and writes need not look at what there is."""
+        """Whether this object is not read, so that writes need not load new rows."""
         return self.policy.by_job and not self._was_read
 
     def _may_defer(self, num_rows: int) -> bool:
-        """Whether rows need not be taken up yet: there was no read since the last write, and they are few, or
-        their writer is going to wait for a seal.
+        """Whether loading rows can wait: there was no read since the last write and they are few, or their
+        writer will wait for a seal.
         """
         deferred = self._deferred
         if self._was_read or not self.is_known or deferred.num_bytes > _MAX_DEFERRED_BYTES:
@@ -380,13 +380,13 @@ class View(BackgroundSeals, LiveView):
         return deferred.num_rows + num_rows <= _MAX_DEFERRED_ROWS or self._waits(num_rows, num_rows)
 
     def _refresh(self, state: State | None) -> None:
-        """See `LiveView._refresh`; what was deferred is taken up from memory."""
+        """See `LiveView._refresh`; deferred rows are loaded from memory."""
         if state is not None and not self._starts_over:
             state = self._with_deferred(state)
         super()._refresh(state)
 
     def _with_deferred(self, state: State) -> State:
-        """A state with what was deferred, if nothing else has to be read before that."""
+        """A state with the deferred rows, if nothing else has to be read first."""
         deferred, known = self._last_deferred, state.position.number
         table = deferred.behind(known)
         if table is None:
@@ -395,7 +395,7 @@ class View(BackgroundSeals, LiveView):
         return self._loader.take_up(state, table, through, through.number - known) or state
 
     def _append(self, table: pa.Table) -> None:
-        """Append rows durably, and take them up from memory, unless that can wait."""
+        """Append rows durably, and load them from memory unless that can wait."""
         position = self._row_log.append(table)
         if self._only_appends:
             note_write(self._process_key)  # the next read takes them up
@@ -433,7 +433,7 @@ class View(BackgroundSeals, LiveView):
     # -- write from many processes -----------------------------------------------------------------
 
     def stage(self, tables: Iterable[pa.Table], label: str) -> Iterator[StagedFile]:
-        """Write rows durably into files that do not count yet; see `commit_staged`.
+        """Write rows durably into uncommitted files; see `commit_staged`.
 
         Parameters
         ----------
@@ -442,7 +442,7 @@ class View(BackgroundSeals, LiveView):
 
         Raises
         ------
-        VocabularyOverflowError, StorageError : the files before the one with the rows are there.
+        VocabularyOverflowError, StorageError : files written before the failing one remain.
         """
 
         def checked() -> Iterator[pa.Table]:
@@ -466,11 +466,11 @@ class View(BackgroundSeals, LiveView):
         return StagedFile.from_report(self._row_log, entry)
 
     def commit_staged(self, files: Sequence[StagedFile]) -> None:
-        """Let the rows of staged files count; they are durable, and visible to this process, when it returns.
+        """Commit staged files. Their rows are durable, and visible to this process, when this returns.
 
         Raises
         ------
-        RowError, StorageError : none of them count; on an object store those before a failure do.
+        RowError, StorageError : no file was committed; on an object store, files before the failing one were.
         """
         for file in files:
             file.check()
@@ -480,7 +480,7 @@ class View(BackgroundSeals, LiveView):
             note_write(self._process_key)
 
     def discard_staged(self, label: str) -> int:
-        """Delete staged files whose names begin with a label, but for those that count: their number."""
+        """Delete uncommitted staged files whose names begin with a label. Returns their number."""
         return len(self._row_log.discard_staged(label))
 
     # -- seal ----------------------------------------------------------------------------------
@@ -492,7 +492,7 @@ class View(BackgroundSeals, LiveView):
 
         Parameters
         ----------
-        as_delta : whether to lay a delta of the rows since the last seal over the base, if that can be.
+        as_delta : whether to seal the rows since the last seal as a delta, if possible.
 
         Returns
         -------
@@ -535,16 +535,16 @@ class View(BackgroundSeals, LiveView):
                 written_values.note_sizes(self.storage, _vocabulary_sizes(self._state.sealed))
             return True
 
-    # The steps of a seal, for those that seal several views together: within `held`.
+    # The steps of a seal, for seals of several views together; call them within `held`.
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keep other processes from sealing, after the one that does."""
+        """Keep other processes from sealing; waits for one that seals now."""
         with self._seal_lock, self.storage.lease(SEAL_LOCK, wait=True):
             yield
 
     def seal_input(self) -> SealInput | None:
-        """Move fresh rows into the table: the rows of the table then; None if there are none.
+        """Move fresh rows into the table. Returns the rows of the table, or None if there are none.
 
         Raises
         ------
@@ -554,11 +554,11 @@ class View(BackgroundSeals, LiveView):
         log = self._row_log.absorbed()
         if log is None or not log.files:
             return None
-        # The table may hold more by now, if another process seals in spite of the lease.
+        # The table may hold more by now if another process seals despite the lease.
         return SealInput(log, replace(absorbed, number=log.position.number))
 
     def input_of_entry(self, entry: Mapping[str, Any]) -> SealInput | None:
-        """The rows that another process found, see `SealInput.to_entry`; None if there are others by now."""
+        """The rows that another process found, see `SealInput.to_entry`; None if the table has changed."""
         log = self._row_log.absorbed()
         if log is None or log.table_version != entry["table_version"]:
             return None
@@ -585,7 +585,9 @@ class View(BackgroundSeals, LiveView):
         return count_rows((encoded for _, encoded in rows), [*map(as_stored, codecs)])
 
     def values_within_memory(self, log: LogRead, joint: JointVocabularies) -> dict[str, int]:
-        """By feature with a memory, how many values a base of the rows of a log could keep within it."""
+        """For each feature with a memory limit, the number of values that a base of the rows could keep
+        within it.
+        """
         rows, codecs = self._fold(log), self.settings.stored_codecs
         return values_within_memory(
             rows.keys,
@@ -596,18 +598,20 @@ class View(BackgroundSeals, LiveView):
         )
 
     def draft(self, given: SealInput, joint: JointVocabularies) -> tuple[Draft, bool]:
-        """A base with given ids of values, yet unpublished; and whether the table is to be compacted then."""
+        """Draft an unpublished base with given ids of values. Also returns whether to compact the table
+        afterwards.
+        """
         rows = self._fold(given.log)
         draft = self._draft(rows, given.through, given.log.table_version, joint)
         return draft, self.policy.wants_compaction(rows, len(given.log.files))
 
     def publish(self, draft: Draft) -> None:
-        """Publish what was drafted. Raises StorageError : the previous snapshot stays."""
+        """Publish a draft. Raises StorageError : the previous snapshot stays."""
         self._snapshots.publish(draft)
         self._snapshots.prune(_SNAPSHOTS_KEPT)
 
     def discard(self, draft: Draft) -> None:
-        """Delete what was drafted and is not published."""
+        """Delete an unpublished draft."""
         self._snapshots.discard(draft.snapshot)
 
     def finish_seal(self, given: SealInput, wants_compaction: bool) -> None:
@@ -618,7 +622,7 @@ class View(BackgroundSeals, LiveView):
         self._refresh_sealed()
 
     def _refresh_sealed(self) -> None:
-        """Take up a new snapshot, and not what was deferred before it: it is sealed, or read with it."""
+        """Load a new snapshot without the rows deferred before it, which are sealed or read with it."""
         self._last_deferred = _Deferred()
         self.refresh()
 
@@ -636,13 +640,13 @@ class View(BackgroundSeals, LiveView):
         """
         with self._seal_lock, self._sealing() as is_ours:
             if is_ours:
-                self.refresh()  # rows that wait to be taken up would be counted again and again
+                self.refresh()  # deferred rows would be counted again and again
                 self._row_log.absorb()
                 with self._refresh_lock:
                     self._state = replace(self._state, unsealed_commits=0)
 
     def seal_if_due(self) -> bool:
-        """Seal or absorb if the policy says that it is time to, whichever process wrote the rows.
+        """Seal or absorb if the policy says that it is due, whichever process wrote the rows.
 
         Returns
         -------
@@ -668,12 +672,12 @@ class View(BackgroundSeals, LiveView):
             return False
 
     def delta_draft(self) -> Draft | None:
-        """Fold the rows since the base, or a delta over it, into a delta, yet unpublished.
+        """Fold the rows since the base, or since a delta over it, into an unpublished delta.
 
         Returns
         -------
-        None if there has to be a new base: there is none that can be read, its rows were replaced, or rows
-        such as these cannot be laid over others.
+        None if a new base is needed: there is no readable base, its rows were replaced, or these rows cannot
+        form a delta.
         """
         if not may_have_deltas(self.settings):
             return None
@@ -724,11 +728,11 @@ class View(BackgroundSeals, LiveView):
         return self._fold(log)
 
     def _fold(self, log: LogRead, before: LogRead | None = None) -> FoldedRows:
-        """The rows that a seal keeps: those that expired only lately, too, which reads hide.
+        """The rows that a seal keeps. They include recently expired rows, which reads hide.
 
         Parameters
         ----------
-        before : rows that were written before those of ``log``, if they count as well.
+        before : rows that were written before those of ``log``, if they count.
         """
 
         def batches(columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
@@ -756,7 +760,7 @@ class View(BackgroundSeals, LiveView):
         table_version: int,
         joint: JointVocabularies | None = None,
     ) -> Draft:
-        """Fold rows into a layer and write it as a snapshot of the log up to a commit, yet unpublished."""
+        """Fold rows into a layer and write it as an unpublished snapshot of the log up to a commit."""
         layer = fold(rows, self.settings, joint, self.sealed_formulas())
         # A snapshot's version is the number of commits that it covers.
         return write_layer(
@@ -770,7 +774,7 @@ class View(BackgroundSeals, LiveView):
         keep: bool = False,
         joint: JointVocabularies | None = None,
     ) -> bool:
-        """Replace all rows by others, or put others beside them, in one step for readers.
+        """Replace all rows by others, or add others to them, in one step for readers.
 
         Reads see the old rows until the new ones are complete, and then the new ones, in one step. Rows that
         any process writes meanwhile stay and compete with the new ones as usual.
@@ -778,14 +782,14 @@ class View(BackgroundSeals, LiveView):
         Parameters
         ----------
         fill : is given an empty storage, writes rows to a view in it, and returns that view's storage.
-        confirm : is asked whether to go on, if rows would be lost that the new ones do not stand for; None
-            says that the existing rows cannot be read.
-        keep : whether the rows that there are stay, and the new ones compete with them as if written now.
-        joint : the numbering of values that other shards have, too.
+        confirm : called if the new rows do not cover all existing ones; returns whether to go on. Its
+            argument is None if the existing rows cannot be read.
+        keep : whether the existing rows stay, and the new ones compete with them as if written now.
+        joint : the numbering of values that all shards share.
 
         Returns
         -------
-        False if it was not confirmed; nothing has changed.
+        False if it was not confirmed; nothing changed.
 
         Raises
         ------
@@ -821,11 +825,13 @@ class View(BackgroundSeals, LiveView):
             return True
 
     def dropped_by(self, log: LogRead) -> Dropped | None:
-        """What would be lost if a log's rows replaced those of the view; None if these cannot be read."""
+        """The rows that would be lost if a log's rows replaced those of the view; None if these cannot be
+        read.
+        """
         return self._dropped_by(self._fold(log))
 
     def _dropped_by(self, rows: FoldedRows) -> Dropped | None:
-        """What the absorbed rows have that others do not; None if they cannot be read."""
+        """The absorbed rows that others lack; None if they cannot be read."""
         try:
             log = self._row_log.absorbed()
             before = self._fold(log).keys if log is not None and log.files else RowKeys.none()
@@ -837,7 +843,7 @@ class View(BackgroundSeals, LiveView):
     def _replace_rows(
         self, rows: FoldedRows, through: Position, joint: JointVocabularies | None = None
     ) -> None:
-        """Put rows in the place of those up to a commit, snapshot and all."""
+        """Replace the rows up to a commit, and the snapshot, by others."""
         version = self._row_log.table_state().version
         # No seal of rows that the table held before comes after this one.
         draft = self._draft(rows, through, version + 1, joint)
@@ -846,7 +852,7 @@ class View(BackgroundSeals, LiveView):
             batches = (batch for _, batch in rows.batches())
             is_replaced = self._row_log.compact(batches, through, draft.snapshot.name, version)
         except StorageError:
-            if self._row_log.is_replaced_by(draft.snapshot.name):  # in spite of the error
+            if self._row_log.is_replaced_by(draft.snapshot.name):  # despite the error
                 self._row_log.tell_replaced()
             raise
         finally:
@@ -856,8 +862,8 @@ class View(BackgroundSeals, LiveView):
             raise StorageError(
                 f"{self.storage.location}: another process changed the row log meanwhile; try again"
             )
-        # From here on the row log holds the new rows. A process that has read the old ones hears of it by the
-        # record in the log, and reads them there, or by the snapshot.
+        # From here on the row log holds the new rows. A process that has read the old ones learns of them
+        # from the record in the log, or from the snapshot.
         is_told = False
         try:
             self._row_log.tell_replaced()
@@ -879,7 +885,7 @@ class View(BackgroundSeals, LiveView):
 
         Raises
         ------
-        StorageError : another process is at it.
+        StorageError : another process is doing so.
         """
         with self._seal_lock, self._sealing() as is_ours:
             if not is_ours:
@@ -889,7 +895,7 @@ class View(BackgroundSeals, LiveView):
             yield
 
     def _sealing(self) -> AbstractContextManager[bool]:
-        """Hold the view's seal lock, if no other process does."""
+        """Hold the view's seal lock, unless another process holds it."""
         return self.storage.lease(SEAL_LOCK)
 
     # -- hold --------------------------------------------------------------------------------------
@@ -925,17 +931,17 @@ class View(BackgroundSeals, LiveView):
         return found[0]
 
     def published(self) -> Sequence[SnapshotFile]:
-        """The snapshots that there are, the newest one first."""
+        """All snapshots, newest first."""
         return self._snapshots.list()
 
     @property
     def snapshot_version(self) -> int | None:
-        """How many commits the snapshot covers that is served; None without one."""
+        """The number of commits that the served snapshot covers; None without a snapshot."""
         found = self.sealed()
         return None if found is None else found[1].version
 
     def unpin(self) -> bool:
-        """Let reads follow the writes again: whether they were held.
+        """Let reads follow the writes again. Returns whether they were held.
 
         Raises
         ------
@@ -965,8 +971,8 @@ class View(BackgroundSeals, LiveView):
             )
 
     def vacuum(self, orphan_age_seconds: float = 86_400.0) -> int:
-        """Remove files that nothing uses any more: replaced rows, all snapshots but the newest, and what
-        killed processes left.
+        """Remove unused files: replaced rows, all snapshots except the newest, and leftovers of killed
+        processes.
 
         After a seal this removes the last trace of deleted rows. Processes that still map an old snapshot
         keep it until they refresh.

@@ -1,4 +1,4 @@
-"""Holds ``max_vocabulary``: counts the values that a batch would add to those that a view has.
+"""Enforces ``max_vocabulary``: counts the values that a batch would add to those of a view.
 
 The values of a view are counted once for each layer. The cost of a check depends on the batch only, whether a
 feature has ten values or a million.
@@ -27,8 +27,8 @@ _Source = SealedFeature | EncodedFeature  # one feature of a layer, sealed or no
 class _Counted:
     """The values of one layer, and how many different ones it and all older layers have.
 
-    ``own`` are the values if they are not those of the source's vocabulary. The source is not held: it may be
-    mapped from a snapshot that is of no use any more.
+    ``own`` are the values if they are not those of the source's vocabulary. The source is not kept alive,
+    because it may be mapped from an outdated snapshot.
     """
 
     source: "weakref.ref[_Source]"
@@ -80,7 +80,7 @@ class VocabularyLimit:
         for name, feature in limited(settings):
             elements = elements_of(rows, feature)
             if _at_most(state, name) + len(elements) <= feature.max_vocabulary:
-                continue  # cannot overflow, whatever the elements are
+                continue  # cannot overflow, even if all elements are new
             try:
                 counted = self._count(name, feature.codec, list(_sources(state, name)))
             except ValueError as error:
@@ -94,7 +94,7 @@ class VocabularyLimit:
                 _check_size(size, name, feature, settings.view)
 
     def _count(self, name: str, codec: FeatureCodec, sources: list[_Source]) -> list[_Counted]:
-        """Count the values of layers, from the first one on that was not there before.
+        """Count the values of layers, starting with the first new layer.
 
         Raises
         ------
@@ -159,7 +159,7 @@ def _sources(state: AnyState, feature: str) -> Iterator[_Source]:
 
 
 def _not_in(values: pa.Array, counted: list[_Counted]) -> pa.Array:
-    """The values that no layer has."""
+    """The values that are in no layer."""
     for entry in counted:
         values = values.filter(pa.array(np.asarray(entry.vocabulary.find(values)) < 0))
     return values

@@ -1,9 +1,9 @@
-"""Reads new snapshots in a thread ahead of time, so that few reads meet pages that are not in memory yet.
+"""Reads new snapshots in a thread ahead of time, so that few reads meet pages that are not in memory.
 
-A snapshot is mapped, and its blocks are checked where reads meet them. After a start or a seal each read
-would fetch and check some of them; of a gigabyte that goes on for thousands of reads. The thread goes through
-the blocks without the interpreter's lock, at a low priority. One that is damaged is left to the read that
-meets it.
+A snapshot is mapped, and a block is checked when a read first uses it. After a start or a seal, each read
+would fetch and check some blocks; with a gigabyte this takes thousands of reads. The thread goes through the
+blocks at a low priority and without the interpreter's lock. It leaves damaged blocks to the reads that meet
+them.
 """
 
 import os
@@ -17,8 +17,8 @@ from feast_sketch_store.succinct.packed import Check
 
 WARMER = "feast_sketch_store warm-up"  # the name of threads
 
-_MIN_BYTES = 1 << 20  # what is smaller is read soon enough
-_MAX_SHARE = 0.5  # of the memory; more would only push other pages out
+_MIN_BYTES = 1 << 20  # smaller snapshots are read soon enough without it
+_MAX_SHARE = 0.5  # share of the memory; a larger snapshot would only push other pages out
 _CHUNK_BYTES = 4 << 20
 _NICE = 10
 
@@ -32,7 +32,7 @@ class Warmer:
         self._thread: threading.Thread | None = None
 
     def start(self, checks: Sequence[Check]) -> None:
-        """Begin with the arrays of a snapshot, and let go of those of the one before."""
+        """Start with the arrays of a snapshot, and stop with those of the one before."""
         size = sum(check.words.nbytes for check in checks)
         stop = threading.Event()
         with self._lock:
@@ -45,7 +45,7 @@ class Warmer:
                 self._thread.start()
 
     def wait(self, timeout_seconds: float | None = None) -> bool:
-        """Whether all of the newest snapshot was gone through, or nothing is to be done, within that time."""
+        """Wait until the newest snapshot is read, or the time is over. Returns whether it was read."""
         with self._lock:
             thread = self._thread
         if thread is not None:
@@ -53,7 +53,7 @@ class Warmer:
         return thread is None or not thread.is_alive()
 
     def stop(self) -> None:
-        """Stop, and wait until nothing is read any more."""
+        """Stop, and wait until the thread reads nothing more."""
         with self._lock:
             self._stop.set()
         self.wait()

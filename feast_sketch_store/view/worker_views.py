@@ -1,7 +1,7 @@
 """The views that a worker process of Spark or Ray keeps open.
 
-Feast makes a new online store in a worker for each batch of rows. Without these each of them would open the
-view anew, and read what it has so far.
+Feast makes a new online store in a worker for each batch of rows. Without this module, each of them would
+open the view and read its rows again.
 """
 
 import sys
@@ -21,5 +21,5 @@ def is_worker() -> bool:
 
 
 def kept(name: str) -> dict[str, Any]:
-    """An empty dictionary; in a worker the one of this name, which all stores of the process share."""
+    """An empty dictionary; in a worker, the dictionary of this name that all stores of the process share."""
     return _shared.setdefault(name, {}) if is_worker() else {}

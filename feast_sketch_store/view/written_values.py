@@ -1,10 +1,10 @@
-"""Holds ``max_vocabulary`` for writes that take nothing up: counts without opening the view.
+"""Enforces ``max_vocabulary`` for writes that load nothing: counts values without opening the view.
 
-Counted are the values that this process wrote, through whichever object, and those that the last seal found,
-which it notes in a small file. Their sum is at least what the view has of both. A write that it lets through
-is not past the limit; for another one `VocabularyLimit` decides, with the view open.
+It counts the values that this process wrote, through any object, and those that the last seal noted in a
+small file. Their sum is at least the number of distinct values of both. A write within the limit passes. For
+any other write the view is opened and `VocabularyLimit` decides.
 
-What other processes wrote since the last seal is counted by that seal.
+The next seal counts what other processes write in the meantime.
 """
 
 import json
@@ -39,7 +39,7 @@ class _Written:
         self.reset_lock()
 
     def reset_lock(self) -> None:
-        """Make the lock anew, which another thread of the parent process may have held when it forked."""
+        """Replace the lock, which another thread of the parent process may have held when it forked."""
         self._lock = threading.Lock()
 
     def surely_holds(self, rows: pa.Table, storage: Storage, settings: ViewSettings) -> bool:
@@ -67,7 +67,7 @@ class _Written:
             return
         parts = self._parts.setdefault(feature, [])
         parts.append(Vocabulary(values))
-        # So that there are few, and each value is copied a few times.
+        # This keeps the number of parts small, and each value is copied only a few times.
         while len(parts) > 1 and 2 * len(parts[-1]) >= len(parts[-2]):
             newer, older = parts.pop(), parts.pop()
             parts.append(Vocabulary(pa.concat_arrays([older.values, newer.values])))
@@ -90,7 +90,7 @@ os.register_at_fork(after_in_child=_reset_locks)
 
 
 def surely_holds(rows: pa.Table, storage: Storage, settings: ViewSettings) -> bool:
-    """Whether rows do not take a feature past its limit, as far as can be told without opening the view.
+    """Whether rows keep all features within their limits, as far as can be told without opening the view.
 
     If so, the rows count from then on.
 
@@ -103,7 +103,7 @@ def surely_holds(rows: pa.Table, storage: Storage, settings: ViewSettings) -> bo
 
 
 def note_sizes(storage: Storage, sizes: Mapping[str, int]) -> None:
-    """Tell writers how many values the features have that were sealed; a failure only costs them time."""
+    """Note the number of sealed values per feature for writers; a failure only costs them time."""
     with suppress(StorageError):
         storage.replace(VOCABULARY_SIZES, json.dumps(dict(sizes), sort_keys=True).encode())
 
