@@ -58,11 +58,11 @@ from feast_sketch_store.rows.encoding import FeastRow, deletions
 from feast_sketch_store.rows.entity_keys import JoinKeys, hash_entity_keys, join_keys_text
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.buckets import is_url
-from feast_sketch_store.storage.names import remove_view
 from feast_sketch_store.storage.stores import StorePlace
 from feast_sketch_store.view.live import expire_before_of
 from feast_sketch_store.view.opening import AnyView, undivided
 from feast_sketch_store.view.opening import open_view as open_stored_view
+from feast_sketch_store.view.removal import remove_project, remove_view
 from feast_sketch_store.view.repairs import lines_to_paste
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.settings import (
@@ -649,7 +649,7 @@ class SketchOnlineStore(OnlineStore):
         require_writer(config)
         options = config.online_store
         place = StorePlace.of(config.repo_path, options.path, options.storage_options)
-        place.remove_project(config.project)
+        remove_project(place, config.project)
         if options.owns_backing and (store := self.backing(config)) is not None:
             store.teardown(tables)
 

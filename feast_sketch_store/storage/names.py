@@ -10,7 +10,6 @@ Above a view there are paths; the view and all below it see a `Storage`.
 import hashlib
 import re
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 
 from feast_sketch_store.errors import SettingsError
@@ -62,46 +61,6 @@ def view_storage(store_path: Path, project: str, view: str) -> LocalStorage:
     return LocalStorage(view_path(store_path, project, view))
 
 
-def remove_project(store_path: Path, project: str) -> None:
-    """Remove all that the store keeps for a project, each view when no process seals it.
-
-    Raises
-    ------
-    StorageError : a file cannot be removed.
-    """
-    path = project_path(store_path, project)
-    # A view may be a symbolic link: to another disk, say.
-    for view in _folders_in(path):
-        remove_view(LocalStorage(path / view))
-    LocalStorage(path).delete_all()
-
-
-def remove_view(storage: Storage) -> None:
-    """Remove all that is stored of a view, when no process seals it or appends to it.
-
-    Raises
-    ------
-    StorageError : a file cannot be removed.
-    """
-    with ExitStack() as held:
-        held.enter_context(storage.lease(SEAL_LOCK, wait=True))
-        logs = sorted({"", *_folders_of_logs(storage)})
-        # Shards seal and absorb under locks of their own: what they write after this would have no log.
-        for folder in logs[1:]:
-            held.enter_context(storage.lease(folder + SEAL_LOCK, wait=True))
-        if storage.supports_leases:
-            # Who appends knows where the log ends, and would go on there in the folder of the next one.
-            for folder in logs:
-                held.enter_context(storage.lease(folder + APPEND_LOCK, wait=True))
-        storage.delete_all()
-
-
-def _folders_of_logs(storage: Storage) -> set[str]:
-    """The folders, each with a slash at its end, in which a view's storage has row logs."""
-    found = (f"/{info.name}".partition(f"/{FRESH_FOLDER}") for info in storage.walk())
-    return {f"{folder}/"[1:] for folder, is_log, _ in found if is_log}
-
-
 def find_view(store_path: Path, project: str | None, view: str) -> LocalStorage:
     """The storage of a view that `feast apply` has made.
 
@@ -113,10 +72,10 @@ def find_view(store_path: Path, project: str | None, view: str) -> LocalStorage:
     ------
     SettingsError : there is no such view, or the project must be named.
     """
-    folder = store_path / project_folder(str(store_path), project, lambda: _folders_in(store_path))
+    folder = store_path / project_folder(str(store_path), project, lambda: folders_in(store_path))
     path = folder / folder_name(view)
     if not path.is_dir():
-        raise SettingsError(f"{path}: there is no feature view {view!r}; there are {_folders_in(folder)}")
+        raise SettingsError(f"{path}: there is no feature view {view!r}; there are {folders_in(folder)}")
     return LocalStorage(path)
 
 
@@ -141,7 +100,7 @@ def project_folder(store: str, project: str | None, folders: Callable[[], Sequen
     return projects[0]
 
 
-def _folders_in(path: Path) -> list[str]:
+def folders_in(path: Path) -> list[str]:
     """The names of folders, but for those that are being removed."""
     if not path.is_dir():
         return []

@@ -53,20 +53,20 @@ class StorePlace:
             return LocalStorage(names.view_path(self.path, project, view), self.read_only)
         return self._bucket().within(f"{folder_name(project)}/").within(f"{folder_name(view)}/")
 
-    def remove_project(self, project: str) -> None:
-        """Remove all that the store keeps for a project, each view when no process seals it.
-
-        Raises
-        ------
-        StorageError : a file cannot be removed.
-        """
+    def project(self, project: str) -> Storage:
+        """All that the store keeps for a project."""
         if isinstance(self.path, Path):
-            names.remove_project(self.path, project)
-        else:
-            folder = self._bucket().within(f"{folder_name(project)}/")
-            for view in folder.folders():
-                names.remove_view(folder.within(f"{view}/"))
-            folder.delete_all()
+            return LocalStorage(names.project_path(self.path, project), self.read_only)
+        return self._bucket().within(f"{folder_name(project)}/")
+
+    def views(self, project: str) -> list[Storage]:
+        """The storages of the views of a project that there are."""
+        if isinstance(self.path, Path):
+            path = names.project_path(self.path, project)
+            # A view may be a symbolic link: to another disk, say.
+            return [LocalStorage(path / view, self.read_only) for view in names.folders_in(path)]
+        folder = self._bucket().within(f"{folder_name(project)}/")
+        return [folder.within(f"{view}/") for view in folder.folders()]
 
     def find_view(self, project: str | None, view: str) -> Storage:
         """The storage of a view that is there.

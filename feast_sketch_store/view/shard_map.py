@@ -26,7 +26,7 @@ from feast_sketch_store.structures.parts import checked
 
 MAX_SHARDS = 4_096
 
-FENCE_SECONDS = 1.0  # between two looks of a writer at the shards of a view; in a bucket ten times as many
+FENCE_SECONDS = 1.0  # between two looks of a writer in a folder; in a bucket ten times as many
 
 _FORMAT_VERSION = 1
 _HASH_BITS = 64
@@ -173,11 +173,19 @@ class ShardMap:
             if (there := ShardMap.read(storage)) != self:
                 raise other_number(view, there or ShardMap(), self.num_shards) from error
 
+    @property
+    def folders(self) -> list[str]:
+        """The folder of each shard in the view's storage; none for a view whose rows lie there themselves."""
+        return [f"{self.folder}{number:02}/" for number in range(self.num_shards)] if self.folder else []
+
     def storages(self, storage: Storage) -> list[Storage]:
         """The storage of each shard."""
-        if not self.folder:
-            return [storage]
-        return [storage.within(f"{self.folder}{number:02}/") for number in range(self.num_shards)]
+        return [storage.within(folder) for folder in self.folders] or [storage]
+
+
+def seconds_between_looks(storage: Storage) -> float:
+    """How often a writer looks at the shards of a view; in a bucket a look costs a request."""
+    return FENCE_SECONDS * (10 if storage.fetches else 1)
 
 
 class WriteFence:
@@ -195,7 +203,7 @@ class WriteFence:
         self._storage, self._view, self._map = storage, view, shard_map
         self._known: str | None = None  # the token of a file that allows writes
         self._looked_at = -math.inf
-        self.seconds = FENCE_SECONDS * (10 if storage.fetches else 1)
+        self.seconds = seconds_between_looks(storage)
 
     def check(self) -> None:
         """Check, if a check is due, that the view may still be written as it was opened.

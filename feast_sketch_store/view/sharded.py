@@ -38,7 +38,7 @@ from feast_sketch_store.view.background_seals import BackgroundSeals
 from feast_sketch_store.view.sealing import SealPolicy, Sizes, may_have_deltas
 from feast_sketch_store.view.settings import ViewSettings
 from feast_sketch_store.view.shard_files import ShardFile, gathered, shard_of_entry
-from feast_sketch_store.view.shard_map import Routed, ShardMap
+from feast_sketch_store.view.shard_map import Routed, ShardMap, seconds_between_looks
 from feast_sketch_store.view.sharded_live import ShardedLiveView, checked_served
 from feast_sketch_store.view.sharded_state import ShardedState
 from feast_sketch_store.view.view import Batch, Dropped, View
@@ -112,6 +112,8 @@ class ShardedView(BackgroundSeals, ShardedLiveView[View]):
         self._settings, self._policy = settings, policy
         self._limit = VocabularyLimit()
         self.is_created = False
+        self.seconds_between_looks = seconds_between_looks(storage)
+        self._asked_at = -math.inf  # time.monotonic() when a bucket was asked whether the view is there
         self.reset_locks()
         _views.add(self)
 
@@ -165,14 +167,28 @@ class ShardedView(BackgroundSeals, ShardedLiveView[View]):
         self._create()
 
     def _create(self) -> None:
-        """Fix the number of shards, before the first row is written."""
+        """Fix the number of shards, unless that is done: before a write, and before it returns.
+
+        Another process may drop the view meanwhile. Rows that are written after that are of a new view.
+        """
         if not self.is_created or self._is_dropped():
             self.shard_map.create(self.storage, self.name)
             self.is_created = True
 
+    async def _create_async(self) -> None:
+        if self.storage.fetches:
+            await asyncio.to_thread(self._create)
+        else:
+            self._create()
+
     def _is_dropped(self) -> bool:
-        """Whether another process has removed the view; a bucket is not asked at every write."""
-        return not self.storage.fetches and self.storage.info(SHARDS_FILE) is None
+        """Whether another process has removed the view; a bucket is asked only now and then."""
+        if self.storage.fetches:
+            now = time.monotonic()
+            if now - self._asked_at < self.seconds_between_looks:
+                return False
+            self._asked_at = now
+        return self.storage.info(SHARDS_FILE) is None
 
     # -- write ---------------------------------------------------------------------------------
 
@@ -190,12 +206,14 @@ class ShardedView(BackgroundSeals, ShardedLiveView[View]):
     async def write_async(self, rows: Batch) -> None:
         """`write` for tasks, without a thread for each."""
         table = self.checked(rows)
+        await self._create_async()
         parts = self._divided(table)
         done = await asyncio.gather(
             *(self.shards[number].write_async(part) for number, part in parts.items()),
             return_exceptions=True,
         )
         self._raise_first(dict(zip(parts, done, strict=True)))
+        await self._create_async()
         if self._must_wait(rows):
             await asyncio.to_thread(self._maintain)
         elif self._is_due():
@@ -243,6 +261,7 @@ class ShardedView(BackgroundSeals, ShardedLiveView[View]):
             with Threads(min(len(parts), _MAX_THREADS)) as pool:
                 errors = list(pool.map(attempt, parts))
         self._raise_first(dict(zip(parts, errors, strict=True)))
+        self._create()
 
     def _divided(self, table: pa.Table) -> dict[int, pa.Table]:
         """The rows of each shard that has some, in their order."""

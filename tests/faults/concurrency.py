@@ -57,7 +57,7 @@ from workload import (
 from feast_sketch_store.errors import StorageError
 from feast_sketch_store.operations.verification import verify_view
 from feast_sketch_store.storage.local import LocalStorage
-from feast_sketch_store.storage.names import remove_view
+from feast_sketch_store.view.removal import remove_view
 from feast_sketch_store.view.view import View
 
 NUM_SHARED = 12

@@ -59,7 +59,7 @@ from feast_sketch_store.operations.verification import verify_view
 from feast_sketch_store.storage import local
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.local import LocalStorage
-from feast_sketch_store.storage.names import remove_view
+from feast_sketch_store.view.removal import remove_view
 from feast_sketch_store.view.semantics import REPLACE
 from feast_sketch_store.view.view import View
 

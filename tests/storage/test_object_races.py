@@ -15,6 +15,7 @@ from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.storage import object_lease
 from feast_sketch_store.storage.buckets import open_bucket
 from feast_sketch_store.storage.stores import StorePlace
+from feast_sketch_store.view.removal import remove_project
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
 from feast_sketch_store.view.view import View
@@ -193,7 +194,7 @@ def test_a_teardown_waits_for_the_seal_of_another_process(object_server):
         patch.setattr(object_lease, "_take", take_and_tell)
         sealed = pool.submit(sealer.seal)
         assert inside.wait(60)
-        pool.submit(place.remove_project, "shop").result(60)
+        pool.submit(remove_project, place, "shop").result(60)
         assert sealed.result(60)
     left = server.all_bytes(place.path)
     assert [key for key in left if "conditions-probe" not in key] == []

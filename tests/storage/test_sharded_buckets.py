@@ -16,9 +16,10 @@ from feast_sketch_store.storage.buckets import _objects, open_bucket
 from feast_sketch_store.storage.object_store import ObjectStorage
 from feast_sketch_store.structures.goals import NOISE_RATIO, Goal
 from feast_sketch_store.view.opening import open_as_stored, open_live, open_view
+from feast_sketch_store.view.removal import remove_view
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
-from feast_sketch_store.view.shard_map import shards_of
+from feast_sketch_store.view.shard_map import ShardMap, shards_of
 from tests.helpers import object_servers
 from tests.helpers.keys import user_hashes, user_key
 from tests.helpers.proxy import proxy
@@ -259,6 +260,18 @@ def test_replicas_serve_on_while_settings_and_writers_change(in_memory):
         assert sealed.keys() >= expected.keys()
         assert all(sealed[user] >= items for user, items in expected.items())
     assert sealed == expected
+
+
+def test_a_writer_creates_a_view_anew_that_was_dropped_elsewhere(place):
+    view = writer(place)
+    put(view, range(NUM_USERS))
+    remove_view(place.open())
+    put(view, [1])
+    assert ShardMap.read(place.open()) is None  # a bucket is not asked at every write
+    view.seconds_between_looks = 0.0
+    expected = put(view, [1, 2])
+    assert ShardMap.read(place.open()) == view.shard_map
+    assert shown(replica(place)) == expected
 
 
 def test_writers_of_all_shards_race(in_memory):

@@ -14,7 +14,7 @@ from feast_sketch_store.row_log import log as log_module
 from feast_sketch_store.row_log.fresh import FreshLog
 from feast_sketch_store.row_log.table import Table
 from feast_sketch_store.storage.local import LocalStorage
-from feast_sketch_store.storage.names import remove_view
+from feast_sketch_store.view.removal import remove_view
 
 
 def rows(*names, **more):

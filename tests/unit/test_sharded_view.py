@@ -27,9 +27,9 @@ from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import deletions
 from feast_sketch_store.rows.entity_keys import hash_entity_keys
 from feast_sketch_store.storage.local import LocalStorage
-from feast_sketch_store.storage.names import remove_view
 from feast_sketch_store.view import written_values
 from feast_sketch_store.view.opening import open_view
+from feast_sketch_store.view.removal import remove_view
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.setting_values import VocabularySetting
 from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
@@ -317,6 +317,56 @@ def test_a_view_that_was_dropped_elsewhere_gets_its_shards_again(make_view):
     view.write([row(2)])
     assert ShardMap.read(view.storage) == view.shard_map
     assert make_view(2).stats().unsealed_rows == 1
+
+
+def test_a_drop_waits_for_shards_that_have_no_log_yet(make_view, monkeypatch):
+    """Who begins the log of a shard within a drop must not go on in the folder that is removed."""
+    view, writers = make_view(4), []
+    view.prepare()
+    delete_all = LocalStorage.delete_all
+
+    def write_and_delete(storage):
+        if storage.path == view.storage.path:
+            writers.append(threading.Thread(target=view.write, args=([row(user) for user in range(20)],)))
+            writers[0].start()
+            writers[0].join(0.2)
+            assert writers[0].is_alive()
+            assert not list(storage.path.glob("shards-0/*/fresh/*.log"))
+        delete_all(storage)
+
+    monkeypatch.setattr(LocalStorage, "delete_all", write_and_delete)
+    remove_view(view.storage)
+    writers[0].join()
+    assert make_view(4).stats().unsealed_rows == 20
+
+
+@pytest.mark.parametrize("by_task", [False, True])
+def test_rows_written_after_a_drop_are_of_a_view_with_shards(make_view, monkeypatch, by_task):
+    """The drop comes between the look at the file of shards and the rows."""
+    view = make_view(2)
+    view.write([row(1)])
+    append = RowLog.append
+
+    def drop_and_append(self, table):
+        monkeypatch.undo()
+        remove_view(view.storage)
+        return append(self, table)
+
+    monkeypatch.setattr(RowLog, "append", drop_and_append)
+    if by_task:
+        asyncio.run(view.write_async([row(2)]))
+    else:
+        view.write([row(2)])
+    assert ShardMap.read(view.storage) == view.shard_map
+    assert make_view(2).stats().unsealed_rows == 1
+
+
+def test_a_drop_does_not_need_to_read_the_file_of_shards(make_view):
+    view = make_view(2)
+    view.write([row(1)])
+    view.storage.replace("shards.json", b"[")
+    remove_view(view.storage)
+    assert not view.storage.path.exists()
 
 
 @pytest.mark.parametrize(("is_moving", "left"), [(False, ["shards-1"]), (True, ["shards-0", "shards-1"])])

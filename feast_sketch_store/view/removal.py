@@ -1,0 +1,61 @@
+"""Removes views and projects, between seals and writes of other processes."""
+
+from contextlib import ExitStack
+
+from feast_sketch_store.errors import DamagedFileError
+from feast_sketch_store.storage.base import Storage
+from feast_sketch_store.storage.names import APPEND_LOCK, FRESH_FOLDER, SEAL_LOCK
+from feast_sketch_store.storage.stores import StorePlace
+from feast_sketch_store.view.shard_map import ShardMap
+
+
+def remove_project(place: StorePlace, project: str) -> None:
+    """Remove all that the store keeps for a project, each view when no process seals it or appends to it.
+
+    Raises
+    ------
+    StorageError : a file cannot be removed.
+    """
+    for view in place.views(project):
+        remove_view(view)
+    place.project(project).delete_all()
+
+
+def remove_view(storage: Storage) -> None:
+    """Remove all that is stored of a view, when no process seals it or appends to it.
+
+    Raises
+    ------
+    StorageError : a file cannot be removed.
+    """
+    with ExitStack() as held:
+        held.enter_context(storage.lease(SEAL_LOCK, wait=True))
+        logs = sorted({"", *_folders_of_logs(storage), *_folders_of_shards(storage)})
+        # Shards seal and absorb under locks of their own: what they write after this would have no log.
+        for folder in logs[1:]:
+            held.enter_context(storage.lease(folder + SEAL_LOCK, wait=True))
+        if storage.supports_leases:
+            # Who appends knows where the log ends, and would go on there in the folder of the next one.
+            for folder in logs:
+                held.enter_context(storage.lease(folder + APPEND_LOCK, wait=True))
+        storage.delete_all()
+
+
+def _folders_of_logs(storage: Storage) -> set[str]:
+    """The folders, each with a slash at its end, in which a view's storage has row logs."""
+    found = (f"/{info.name}".partition(f"/{FRESH_FOLDER}") for info in storage.walk())
+    return {f"{folder}/"[1:] for folder, is_log, _ in found if is_log}
+
+
+def _folders_of_shards(storage: Storage) -> set[str]:
+    """The folders of the shards that a view is to have: some of them may have no log yet.
+
+    In a bucket, where no lease keeps writers out, there are none.
+    """
+    if not storage.supports_leases:
+        return set()
+    try:
+        shard_map = ShardMap.read(storage)
+    except DamagedFileError:
+        return set()
+    return set() if shard_map is None else set(shard_map.folders)
