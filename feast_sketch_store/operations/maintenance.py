@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 from feast import FeatureStore
 from feast.errors import FeastObjectNotFoundException
 from feast.feature_view import FeatureView
@@ -58,11 +59,12 @@ class FeatureReport:
     takes of the snapshot: its column, or its vocabulary and share of the table or the sets. ``expected_rate``
     is what the table is sized for, ``sampled_rate`` was measured just now: the share of random values of the
     vocabulary that random unknown entities seem to have; both are 0 without a filter. The true rate is within
-    ``sampled_within`` of it with a confidence of 95 %, by a Chernoff bound. ``vocabulary`` is None
-    where values have no ids. For a binned feature ``max_error`` and ``mean_error`` are the distances between
-    the numbers and the values stored for them, as of the last seal; for a score ``max_error`` is half of its
-    step. ``version`` of a cluster id or a score goes up when a seal changes what its numbers mean: train
-    models that use it anew then.
+    ``sampled_within`` of it with a confidence of 95 %, by a Chernoff bound. ``vocabulary`` is how
+    many values it has, of a binned feature how many its bins are read as; None where values have no ids. For
+    a binned feature ``max_error`` and ``mean_error`` are the distances between the numbers and the values
+    stored for them, as of the last seal; for a score ``max_error`` is half of its step. ``version`` of a
+    cluster id or a score goes up when a seal changes what its numbers mean: train models that use it anew
+    then.
     """
 
     name: str
@@ -187,7 +189,7 @@ def _feature_report(shards: Shards, name: str, sampled_rate: float) -> FeatureRe
         name,
         BINNED if roundings else feature.codec.name if formula is None else formula.kind,
         feature.structure,
-        None if feature.vocabulary is None else len(feature.vocabulary),
+        _num_values(shards, name),
         sum(part.num_facts for part in features),
         shards.cut.get(name, 0),
         round(sum(layer.size_bytes_of(name) for layer in shards.layers)),
@@ -198,6 +200,20 @@ def _feature_report(shards: Shards, name: str, sampled_rate: float) -> FeatureRe
         within(sampled_rate, _SAMPLES) if any(part.false_positive_rate for part in features) else 0.0,
         None if formula is None else formula.version,
     )
+
+
+def _num_values(shards: Shards, name: str) -> int | None:
+    """How many values a feature has in all shards, if they are known.
+
+    Each shard keeps a feature in the way that is smallest for its own rows, with ids or without. Those that
+    have ids have the same ones, and bins are those of all rows.
+    """
+    for layer in shards.layers:
+        if name in layer.roundings:
+            representatives = layer.roundings[name].bins.representatives
+            return len(pc.unique(layer.codecs[name].from_numbers(representatives)))
+    vocabularies = (feature.vocabulary for feature in shards.features(name))
+    return next((len(vocabulary) for vocabulary in vocabularies if vocabulary is not None), None)
 
 
 def sampled_rates(shards: Shards, num_samples: int = _SAMPLES) -> tuple[float, dict[str, float]]:

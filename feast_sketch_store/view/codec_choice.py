@@ -41,8 +41,8 @@ _HISTORY_FIELDS = (
 
 
 class ChosenCodec(NamedTuple):
-    """A codec, whether a seal makes the feature a column once it has many values, and whether the type alone
-    chose the codec.
+    """A codec, whether a seal may make the feature a column, as it does once it has many values, and whether
+    the type alone chose the codec.
     """
 
     codec: FeatureCodec
@@ -98,12 +98,11 @@ def choose_codec(
             "such as `backing_store: {type: redis, connection_string: ...}`, or choose another codec",
             {f"{TAG_PREFIX}codec": None},
         )
-    may_be_column, by_type = False, default == AUTO and not name
+    by_type = default == AUTO and not name
     if by_type:
         name = _by_type(field, usual, own_tags)
         if name == EXACT and has_backing and _is_bulky(field, usual):
             name = BACKING
-        may_be_column = name == CATEGORICAL and "max_vocabulary" not in tags
     elif default == EXACT and not name and not usual.is_set:
         name = EXACT
     if name not in (EXACT, BACKING) and is_embedding(field):
@@ -118,6 +117,8 @@ def choose_codec(
             f"{where} has type {field.dtype}, which `default_codec: {SKETCH}` does not take. ",
             *(n for n in (EXACT, BINNED, CATEGORICAL) if n in usual.possible_names),
         )
+    is_free = by_type if name == CATEGORICAL else default == AUTO and name == BINNED
+    may_be_column = is_free and "max_vocabulary" not in tags
     codec = FeatureCodec.for_feature(field.name, field.dtype, name, binnings[0] if binnings else None)
     return ChosenCodec(codec, may_be_column, by_type)
 

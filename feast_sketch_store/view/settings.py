@@ -158,7 +158,7 @@ class FeatureSettings:
     @property
     def is_bounded(self) -> bool:
         """Whether ``max_vocabulary`` does not apply to the feature, whatever its values are."""
-        return self.codec.is_bounded or self.may_be_column
+        return self.codec.is_bounded or (self.may_be_column and self.codec.binning is None)
 
     @property
     def is_cut(self) -> bool:

@@ -65,10 +65,11 @@ class ListedSettings(ViewSettings):
 def draw_view(seed):
     """The scalars, the number of rows and of their times, and the rate of presence."""
     rng = np.random.default_rng([seed, 17])
-    only_categories = seed % 3 > 0  # else the others decide how rows are kept
+    # Beside others, those decide how rows are kept.
+    kinds = [CATEGORICAL] if seed % 3 else [CATEGORICAL, CATEGORICAL, BINNED, EXACT] if seed % 2 else [BINNED]
     scalars = []
     for number in range(int(rng.choice([1, 1, 2, 2, 3, 6]))):
-        name = CATEGORICAL if only_categories else str(rng.choice([CATEGORICAL, CATEGORICAL, BINNED, EXACT]))
+        name = kinds[0] if len(kinds) == 1 else str(rng.choice(kinds))
         fields = ["double_val", "int64_val"] if name == BINNED else sorted(MAKE.keys() - {"double_val"})
         binning = Quantiles(int(rng.integers(2, 40))) if name == BINNED else None
         codec = FeatureCodec(f"s{number}", str(rng.choice(fields)), name, binning)
@@ -99,11 +100,8 @@ def draw_rows(seed, scalars, num_rows):
 def settings_of(way, scalars, presence_error_rate):
     """Settings that have the view kept in such a way; None if it cannot be."""
     codecs = [scalar.codec for scalar in scalars]
-    others = [codec for codec in codecs if codec.name != CATEGORICAL]
-    if (way == "static" and others) or (way == "filter" and any(codec.is_exact for codec in codecs)):
+    if way in ("static", "filter") and any(codec.is_exact for codec in codecs):
         return None
-    if way == "listed" and all(codec.name == BINNED for codec in codecs):
-        return None  # a filter is what bins alone ask for
     if way == "exact":
         codecs = [c if c.binning else FeatureCodec(c.feature, c.value_field, EXACT) for c in codecs]
     features = {
@@ -111,7 +109,7 @@ def settings_of(way, scalars, presence_error_rate):
             codec,
             ERROR_RATE,
             10**6,
-            may_be_column=codec.name == CATEGORICAL and way != "filter",
+            may_be_column=not codec.is_exact and way != "filter",
             is_static=way == "static",
         )
         for codec in codecs

@@ -96,7 +96,7 @@ def open_under(path):
     names = []
     for descriptor in os.listdir("/proc/self/fd"):
         with suppress(FileNotFoundError):  # closed meanwhile
-            names.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+            names.append(str(Path("/proc/self/fd", descriptor).readlink()))
     return [name for name in names if name.startswith(str(path))]
 
 

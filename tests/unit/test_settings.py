@@ -560,6 +560,17 @@ def test_a_tag_that_a_sketch_has_asks_for_one(dtype, tag, codec):
         assert not kept.may_be_column
 
 
+@pytest.mark.parametrize("tag", ["bins", "edges", "precision"])
+@pytest.mark.parametrize(
+    ("options", "more", "may_be_column"),
+    [(AUTO_OPTIONS, {}, True), (AUTO_OPTIONS, {"sketch.max_vocabulary": "9"}, False), (OPTIONS, {}, False)],
+    ids=["auto", "with a limit", "sketch"],
+)
+def test_bins_may_be_columns_where_nothing_asks_for_a_filter(tag, options, more, may_be_column):
+    fields = [Field(name="x", dtype=Float64, tags={f"sketch.{tag}": "1", **more})]
+    assert resolve(options, view_of(*fields)).features["x"].may_be_column == may_be_column
+
+
 def test_a_view_may_limit_its_scalars():
     fields = [Field(name="x", dtype=String)]
     kept = resolve(AUTO_OPTIONS, view_of(*fields, tags={"sketch.max_vocabulary": "9"})).features["x"]
