@@ -16,18 +16,21 @@ from feast_sketch_store.cli import cli
 from feast_sketch_store.errors import PlanError
 from feast_sketch_store.operations import maintenance
 from feast_sketch_store.planning import PlanTarget, plan_view, planner
-from feast_sketch_store.planning.curves import CHOSEN_SETS, COARSE, POPULAR_SETS, SETS, WEIGHTED_BLOOM
+from feast_sketch_store.planning.curves import CHOSEN_SETS, POPULAR_SETS, SETS, WEIGHTED_BLOOM, Grid
 from feast_sketch_store.planning.plan import Estimate, PlannedField
 
 NUM_USERS = 400
+PARTS = 8  # of a larger view, each with the rows of the users
 EVENT = datetime(2026, 5, 1, tzinfo=UTC)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _few_points():
     """Fewer points, which take less time."""
+    few = Grid((0.1, 0.01), (1.0, 0.1), (0.1, 0.4, 0.8, 1.0), (0.01,), (0.5,))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(planner, "Grid", lambda: COARSE)
+        patch.setattr(planner, "Grid", lambda: few)
+        patch.setattr(planner, "COARSE", few)
         yield
 
 
@@ -205,16 +208,16 @@ def test_plan_and_inspect_mean_the_same_by_bits_per_fact(tmp_path, rows, structu
     tags = {"sketch.structure": structure, **noise[structure]}
     store = new_store(tmp_path, "error_rate: 0.01")
     user = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
-    frame = pd.concat([rows.assign(user_id=rows.user_id + NUM_USERS * part) for part in range(20)])
+    frame = pd.concat([rows.assign(user_id=rows.user_id + NUM_USERS * part) for part in range(PARTS)])
     frame[["user_id", "viewed", "event"]].to_parquet(tmp_path / "rows.parquet")
     source = FileSource(path=str(tmp_path / "rows.parquet"), timestamp_field="event")
     schema = [Field(name="viewed", dtype=Set(Int64), tags=tags)]
     store.apply([user, FeatureView(name="history", entities=[user], schema=schema, source=source)])
     store.materialize(EVENT - timedelta(days=1), EVENT + timedelta(days=1))
-    plan = plan_view(store, "history", max_entities=10 * NUM_USERS)
+    plan = plan_view(store, "history", max_entities=PARTS // 2 * NUM_USERS)
     maintenance.seal(store, "history")
     report = maintenance.inspect(store, "history")
-    assert report.facts == 20 * sum(map(len, rows.viewed)) == plan.facts.value
+    assert report.facts == PARTS * sum(map(len, rows.viewed)) == plan.facts.value
     planned = next(p for p in plan.points if p.curve == structure and p.settings["viewed"] == tags)
     assert report.table_bits_per_fact == pytest.approx(planned.table_bits_per_fact, rel=0.05)
     assert report.bits_per_fact == pytest.approx(planned.bits_per_fact, rel=0.05)
