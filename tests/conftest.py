@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.examples import fix_examples
 from tests.helpers.length import IS_LONG, VARIABLE
 from tests.helpers.order import in_shares
 from tests.helpers.salts import SALTS, fix_salts
@@ -30,6 +31,8 @@ def _has_room() -> bool:
 
 if _has_room():
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_IN_MEMORY))
+
+fix_examples()
 
 # Modules and tests stay until the end: each collection of garbage would go over all of them.
 gc.disable()

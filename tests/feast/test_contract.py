@@ -241,7 +241,7 @@ def test_a_large_sealed_view_loses_nothing_and_keeps_its_error_rate(make_harness
     fixed, so the count does not change from run to run.
     """
     monkeypatch.setattr("feast_sketch_store.layers.build.new_salt", lambda: (1, 2))
-    harness = make_harness({"viewed": Set(String), "country": String})
+    harness = make_harness({"viewed": Set(String), "country": String}, error_rate=0.01)
     rng = np.random.default_rng(7)
     truth = [{f"item-{i}" for i in rng.integers(0, 2_000, 20)} for _ in range(20_000)]
     harness.write_many(
