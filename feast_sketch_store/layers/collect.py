@@ -171,12 +171,15 @@ class CollectedFeature:
 
     def popularity(self, num_coded: int) -> Popularity:
         """How often each symbol occurs, with ``num_coded`` rows coded as sets on trial."""
-        coded = None
+        coded, gaps = None, None
         if num_coded:
-            coded = SetColumns.row_bits(self.counts, self.states[:num_coded], first_rows(self, num_coded))
+            trial = SetColumns.trial(self.counts, self.states[:num_coded], first_rows(self, num_coded))
+            coded = trial.row_bits
+            if trial.is_large or num_coded == len(self.states):
+                gaps = trial.gaps
         num_empty = int((self.states != VALUE).sum())
         counts, width = descending(self.counts), states_width(self.states)
-        return Popularity(counts, len(self.states), num_empty, coded, width)
+        return Popularity(counts, len(self.states), num_empty, coded, width, gaps=gaps)
 
     @property
     def column_bytes(self) -> int:

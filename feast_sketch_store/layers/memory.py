@@ -72,7 +72,7 @@ def _in_sets(feature: CollectedFeature, goal: Goal, list_bytes: float, fewest: i
     def size_bytes(number: int) -> float:
         """Bytes of the ``number`` most popular values."""
         counts, kept = feature.counts[:number], members.mapped(np.where(ids < number, ids, -1))
-        coded = SetColumns.row_bits(counts, feature.states[:num_coded], kept)
+        coded = SetColumns.trial(counts, feature.states[:num_coded], kept).row_bits
         sets = sets_bytes([Popularity(counts, num_rows, coded=coded)]) * (1 + error)
         sets += _TREE_BYTES * number if goal.structure == COMPACT_SETS else 0
         return sets + feature.vocabulary_bytes_of(number) + list_bytes

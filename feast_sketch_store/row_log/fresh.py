@@ -364,27 +364,32 @@ class FreshLog:
         tail = self._tail
         return tail if tail is not None and tail.next_number == number + 1 else None
 
-    def roll(self) -> int:
-        """Close the current segment and begin a new one. Returns the last commit before it, -1 for none.
+    def close_segment(self) -> int:
+        """Close the current segment, if it has commits. Gives the last commit before, -1 for none.
 
-        A segment without commits stays as it is.
+        Writers wait for a record at most; `begin_segment` is a step of its own for this reason.
         """
         with self._lock, self._storage.lease(_LOCK, wait=True):
             tail = self._find_tail().end
             if tail is None:
                 return -1
             if not tail.is_closed and tail.next_number > _first_number(tail.segment):
-                self._append(tail, encode_record(CLOSED, tail.next_number), tail.next_number)
-                tail = replace(tail, is_closed=True)
-            if tail.is_closed:
-                # A writer that dies before this leaves it to the next one.
-                closed, (tail, pieces) = tail, _ready(tail)
-                self._append(tail, pieces, tail.next_number)
-                if self._storage.info(closed.segment) is None:
-                    self._tail = None
-                    self._storage.delete([tail.segment])
-                    raise StorageError(f"{self.where}: the view was dropped during the write")
+                closed = replace(tail, is_closed=True)
+                self._append(closed, encode_record(CLOSED, tail.next_number), tail.next_number)
             return tail.next_number - 1
+
+    def begin_segment(self) -> None:
+        """Begin a new segment after one that is closed. If nobody does, the next writer will."""
+        with self._lock, self._storage.lease(_LOCK, wait=True):
+            closed = self._find_tail().end
+            if closed is None or not closed.is_closed:
+                return
+            tail, pieces = _ready(closed)
+            self._append(tail, pieces, tail.next_number)
+            if self._storage.info(closed.segment) is None:
+                self._tail = None
+                self._storage.delete([tail.segment])
+                raise StorageError(f"{self.where}: the view was dropped during the write")
 
     def drop_before(self, number: int) -> None:
         """Delete the segments whose records all have smaller numbers."""

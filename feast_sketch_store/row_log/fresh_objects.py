@@ -229,11 +229,14 @@ class ObjectFreshLog(FreshLog):
             for piece in _pieces(identity, number, kind, payload):
                 file.write(piece)
 
-    def roll(self) -> int:
+    def close_segment(self) -> int:
         """The last commit, -1 for none: there is nothing to close."""
         with self._lock:
             end = self._find_tail().end
             return -1 if end is None else end.next_number - 1
+
+    def begin_segment(self) -> None:
+        """Nothing: each record is an object of its own."""
 
     # -- clean up ------------------------------------------------------------------------------
 

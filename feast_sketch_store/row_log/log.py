@@ -398,9 +398,10 @@ class RowLog:
         DamagedFileError : a commit is missing, truncated or altered.
         StorageError : the table cannot be written; the rows stay where they are.
         """
-        last = self._fresh.roll()
+        last = self._fresh.close_segment()
         while True:
             commits, cursor = self._fresh_behind(-1)
+            self._fresh.begin_segment()  # writers had their turn meanwhile, and may have begun it
             state = self._table.state()
             if cursor is None:
                 return START

@@ -4,6 +4,7 @@ Arrow rows (exact, as they lie in the row log) become *encoded rows*: hashes for
 for values, one CSR matrix per feature. Every layer is built from encoded rows.
 """
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -75,10 +76,8 @@ def to_arrow(
         another type, counts that do not fit its values, or is too large.
     """
     known = {codec.feature for codec in codecs}
-    for number, (key, values, _, _) in enumerate(rows):
-        # Feast repeats the join keys among the values of an on-demand view.
-        if not values.keys() <= known and (unknown := sorted(values.keys() - known - {*key.join_keys})):
-            raise RowError(f"row {number} of the batch has {unknown}, features that the view lacks")
+    if not known.issuperset(itertools.chain.from_iterable(row[1] for row in rows)):
+        _check_names(rows, known)
     entity_keys = [row[0] for row in rows]
     columns, serialized_keys = _key_columns(entity_keys, join_keys)
     nulls: dict[int, list[str]] = {}
@@ -105,6 +104,14 @@ def to_arrow(
     table = with_counts(pa.table(columns), codecs)
     check_rows(table)
     return table
+
+
+def _check_names(rows: Sequence[FeastRow], known: set[str]) -> None:
+    """Check that rows have no features that the view lacks."""
+    for number, (key, values, _, _) in enumerate(rows):
+        # Feast repeats the join keys among the values of an on-demand view.
+        if unknown := sorted(values.keys() - known - {*key.join_keys}):
+            raise RowError(f"row {number} of the batch has {unknown}, features that the view lacks")
 
 
 def _check_unwritten(codec: FeatureCodec, values: "Sequence[Value | None]") -> None:
@@ -254,6 +261,11 @@ class RowKeys:
         """
         rows, fenced = self.behind_fences()
         keys = self.take(rows) if len(rows) < len(self) else self
+        order = np.argsort(keys.entity_hashes[:, 0])
+        firsts = keys.entity_hashes[order, 0]
+        if (firsts[1:] != firsts[:-1]).all():  # each entity has one row, as in most batches
+            winners = rows[order]
+            return winners, replace(self.take(winners), fences=fenced[winners])
         order = np.lexsort(
             (
                 keys.created_timestamps,

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.succinct import golomb_sets
 from feast_sketch_store.succinct.fingerprints import expected_bits
+from feast_sketch_store.succinct.gap_levels import Levels
 from feast_sketch_store.succinct.packed import num_words_for
 
 _WORD_BITS = 64
@@ -38,6 +39,7 @@ class Popularity:
     num_rows : of all rows.
     num_empty : the rows without symbols; their reads show none either.
     coded : int64[m], bits of the sets of some of the rows, coded on trial; None if there are none.
+    gaps : the levels that were fitted to all rows, or to many, as these were coded; None if they were not.
     state_width : bits of the state of a row in a column; None for one if there are rows without symbols.
     sharing, number : what it may be coded with, in which it has this number; None for nothing.
     """
@@ -49,6 +51,7 @@ class Popularity:
     state_width: int | None = None
     sharing: Sharing | None = None
     number: int = 0
+    gaps: Levels | None = None
 
     @property
     def num_filled(self) -> int:

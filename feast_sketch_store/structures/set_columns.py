@@ -9,8 +9,8 @@ says which these are.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, Self
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 import numpy as np
 import pyarrow as pa
@@ -38,7 +38,7 @@ from feast_sketch_store.structures.parts import (
 from feast_sketch_store.structures.prepared import begin_feature
 from feast_sketch_store.structures.shared_values import NO_SET, find_chains, headers_of
 from feast_sketch_store.succinct import GolombSets, SetCode
-from feast_sketch_store.succinct.gap_levels import Levels
+from feast_sketch_store.succinct.gap_levels import FIT_FACTS, Levels
 
 SETS = "sets"
 
@@ -69,6 +69,21 @@ class CodedSets(Protocol):
         self, rows: NDArray[np.int64], feature: int, own_ids: NDArray[np.int32] | None = None
     ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]]:
         """See `GolombSets.read`."""
+
+
+class Trial(NamedTuple):
+    """What comes of coding the sets of some rows on trial.
+
+    Parameters
+    ----------
+    row_bits : int64[n], the bits of the set of each row.
+    gaps : the levels that were fitted to these sets.
+    is_large : whether levels that are fitted to more rows would be no better.
+    """
+
+    row_bits: NDArray[np.int64]
+    gaps: Levels
+    is_large: bool
 
 
 @dataclass(frozen=True)
@@ -158,10 +173,12 @@ class SetColumns(Structure):
 
     @classmethod
     def build(cls, features: Sequence[tuple[FeatureRows, Any]], rows: RowsToSeal) -> Self:
-        """See `Structure.build`; plans are not needed."""
+        """See `Structure.build`; a plan may have the levels that were fitted on trial."""
         assert rows.order is not None
         chains = find_chains([feature for feature, _ in features])
         columns = [features[number][0] for chain in chains for number in chain.features]
+        plans = [features[number][1] for chain in chains for number in chain.features]
+        on_trial = [plan.gaps if isinstance(plan, Popularity) else None for plan in plans]
         shared_ids = [ids for chain in chains for ids in chain.shared_ids]
         fitted = [code for chain in chains for code in (chain.codes or (None,))]
         members = in_order(columns, rows.order, shared_ids)
@@ -174,8 +191,12 @@ class SetColumns(Structure):
             headers[:, number], no_set = headers_of(column.states[rows.order], sizes)
             code = fitted[number]
             if code is None:
-                own = members.take(np.arange(number, len(lengths), len(columns))[:_FIT_ROWS])
-                code = SetCode.fit(column.counts, headers[:, number], no_set).fitted(own.lengths, own.ids)
+                code = SetCode.fit(column.counts, headers[:, number], no_set)
+                if (gaps := on_trial[number]) is not None:
+                    code = replace(code, gaps=gaps)
+                else:
+                    own = members.take(np.arange(number, len(lengths), len(columns))[:_FIT_ROWS])
+                    code = code.fitted(own.lengths, own.ids)
             codes.append(code)
         sets = GolombSets.build(codes, headers, members.indptr, members.ids)
         vocabularies = [chain.vocabulary for chain in chains]
@@ -189,8 +210,8 @@ class SetColumns(Structure):
         return cls._of(parts, sets, vocabularies)
 
     @staticmethod
-    def row_bits(counts: NDArray[np.int64], states: NDArray[np.uint8], members: Csr) -> NDArray[np.int64]:
-        """The bits of the sets of one feature in n rows: int64[n].
+    def trial(counts: NDArray[np.int64], states: NDArray[np.uint8], members: Csr) -> "Trial":
+        """Code the sets of one feature in n rows.
 
         Parameters
         ----------
@@ -200,7 +221,8 @@ class SetColumns(Structure):
         headers, no_set = headers_of(states, members.lengths)
         members = members.distinct()
         code = SetCode.fit(counts, headers, no_set).fitted(members.lengths, members.ids)
-        return GolombSets.lengths([code], headers[:, None], members.indptr, members.ids)
+        row_bits = GolombSets.lengths([code], headers[:, None], members.indptr, members.ids)
+        return Trial(row_bits, code.gaps, len(states) >= _FIT_ROWS or len(members.ids) >= FIT_FACTS)
 
     @classmethod
     def _of(

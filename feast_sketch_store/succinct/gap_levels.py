@@ -25,6 +25,7 @@ from feast_sketch_store.kernel import half_octaves
 MAX_LEVEL = 123  # of a gap of 30 bits
 NUM_CLASSES = 64  # of how many ids are left, by half octaves
 NUM_TOLD = 256  # numbers below this are looked up themselves
+FIT_FACTS = 1 << 17  # that levels are fitted to, at most
 
 _FINENESS = 4  # levels in an octave
 _MAX_WIDTH = 30
@@ -32,7 +33,6 @@ _LONGEST_UNARY = 24
 _LONG_CODE = _LONGEST_UNARY + 32
 _REACH = 2 * _FINENESS  # by which a level may change in one step
 _ROUNDS = 3
-_FIT_FACTS = 1 << 17
 
 # The middle of each half octave; the first ones have only 1, 2 or 3.
 LEFT_LEVELS = (2 * np.arange(NUM_CLASSES) + (np.arange(NUM_CLASSES) > 3)).astype(np.uint8)
@@ -84,7 +84,7 @@ def fitted(levels: Levels, sizes: NDArray[np.int64], ids: NDArray[np.integer]) -
     ----------
     sizes, ids : of some sets, int64[n] and int[nnz], ascending in each.
     """
-    num_sets = int(np.searchsorted(np.cumsum(sizes), _FIT_FACTS, side="right"))
+    num_sets = int(np.searchsorted(np.cumsum(sizes), FIT_FACTS, side="right"))
     sizes = sizes[:num_sets]
     ids = ids[: sizes.sum()].astype(np.int64)
     if not len(ids):
@@ -117,7 +117,7 @@ def _bits_by_width(gaps: NDArray[np.int64], begins: NDArray[np.int64]) -> NDArra
 
     Parameters
     ----------
-    gaps : int64[n], at most `_FIT_FACTS` below 2**31, those of a group together.
+    gaps : int64[n], at most `FIT_FACTS` below 2**31, those of a group together.
     begins : int64[G], where each group begins.
     """
     gaps = gaps.astype(np.int32)

@@ -458,18 +458,23 @@ class LiveView:
         is_unknown = not self._is_open or self._starts_over
         return is_unknown or time.monotonic() - self._looked_at >= seconds
 
-    def _is_outdated(self) -> bool:
-        """Whether there is anything new to load."""
-        now = time.monotonic()
+    def _is_outdated(self, state: State | None = None) -> bool:
+        """Whether there is anything to take up, by this thread or others.
+
+        Parameters
+        ----------
+        state : what this object knows; None for what it serves.
+        """
+        state, now = state or self._state, time.monotonic()
         try:
-            is_outdated = self._loader.is_outdated(self._state)
+            is_outdated = self._loader.is_outdated(state)
         except SketchStoreError:
             return True  # the refresh meets the error again and reports it
         if not is_outdated:
             self._looked_at = self._answered_at = now
             self._problem = ""
             self.metrics.looked(True)
-        self.metrics.put(LAG_COMMITS, max(is_outdated, self._loader.lag_commits(self._state)))
+        self.metrics.put(LAG_COMMITS, max(is_outdated, self._loader.lag_commits(state)))
         return is_outdated
 
     def _refresh_in_thread(self) -> None:

@@ -297,7 +297,7 @@ class ShardedView(BackgroundSeals, ShardedLiveView[View]):
         if only_appends and written_values.surely_holds(table, self.storage, self.settings):
             return
         num_more = sum(shard.num_deferred_elements for shard in shards)
-        if all(shard.is_known for shard in shards):
+        if all(shard.knows_all() for shard in shards):
             known = self._state_of_all()
             if self._limit.surely_holds(table, known, self.settings, num_more):
                 return

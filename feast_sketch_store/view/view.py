@@ -58,8 +58,9 @@ _logger = logging.getLogger(__name__)
 # Readers that are slow to refresh still find the previous snapshot.
 _SNAPSHOTS_KEPT = 2
 
-# Without reads, up to this many rows wait, to be loaded together by a later write or the next read.
-_MAX_DEFERRED_ROWS = 4_096
+# Without reads, up to this many rows wait, to be loaded together by a later write or the next read: few, as
+# that write takes a millisecond longer for each hundred of them.
+_MAX_DEFERRED_ROWS = 512
 _MAX_DEFERRED_BYTES = 1 << 20
 
 
@@ -129,11 +130,18 @@ class _Deferred:
         return _Deferred(position, tables, self.num_rows + len(table), self.num_bytes + table.nbytes)
 
     def behind(self, number: int) -> pa.Table | None:
-        """The rows of the commits after ``number``; None if they do not follow it, or there are none."""
-        num_commits = self.position.number - number
-        if not 0 < num_commits <= len(self.tables):
+        """The rows of the commits after one; None if they do not follow it, or there are none."""
+        if not self.is_next_to(number):
             return None
-        return pa.concat_tables(self.tables[-num_commits:], promote_options="default").combine_chunks()
+        tables = self.tables[number - self.position.number :]
+        schema = tables[0].schema
+        # To compare schemas takes a sixth of what it takes to unite them.
+        is_one = all(table.schema.equals(schema) for table in tables)
+        return pa.concat_tables(tables, promote_options="none" if is_one else "default").combine_chunks()
+
+    def is_next_to(self, number: int) -> bool:
+        """Whether these are the rows of the commits after one, without a gap."""
+        return 0 < self.position.number - number <= len(self.tables)
 
 
 class View(BackgroundSeals, LiveView):
@@ -282,10 +290,30 @@ class View(BackgroundSeals, LiveView):
         """Whether this object is read, so that writes load new rows."""
         return self._was_read
 
+    def knows_all(self) -> bool:
+        """Whether what others wrote is known, as of an interval ago; looks whether they did, if it must.
+
+        That is all that a write needs. To take up what this process wrote takes longer than the write.
+        """
+        if not self._is_older_than(self._refresh_interval_seconds):
+            return True
+        # Another thread that refreshes will know in a moment.
+        if not self._refresh_lock.acquire(blocking=not self._is_known):
+            return True
+        try:
+            state, deferred = self._state, self._deferred
+            if not self._is_open or self._starts_over:
+                return False
+            if deferred.is_next_to(state.position.number):
+                state = replace(state, position=deferred.position)
+            return not self._is_outdated(state)
+        finally:
+            self._refresh_lock.release()
+
     @property
-    def is_known(self) -> bool:
-        """Whether the writes of others are known, except for those of the last interval."""
-        return not self._is_older_than(self._refresh_interval_seconds)
+    def _is_known(self) -> bool:
+        """Whether what others wrote is known, as of two intervals ago."""
+        return not self._is_older_than(2 * self._refresh_interval_seconds)
 
     @property
     def is_pinned(self) -> bool:
@@ -348,7 +376,7 @@ class View(BackgroundSeals, LiveView):
         """Check `VocabularyLimit`, if possible without loading the deferred rows."""
         if self._only_appends and written_values.surely_holds(table, self.storage, self.settings):
             return
-        if self.is_known:
+        if self.knows_all():
             if not self._may_defer(len(table)):
                 with self._refresh_lock:
                     self._state = self._with_deferred(self._state)
@@ -375,7 +403,7 @@ class View(BackgroundSeals, LiveView):
         writer will wait for a seal.
         """
         deferred = self._deferred
-        if self._was_read or not self.is_known or deferred.num_bytes > _MAX_DEFERRED_BYTES:
+        if self._was_read or not self._is_known or deferred.num_bytes > _MAX_DEFERRED_BYTES:
             return False
         return deferred.num_rows + num_rows <= _MAX_DEFERRED_ROWS or self._waits(num_rows, num_rows)
 
@@ -527,10 +555,11 @@ class View(BackgroundSeals, LiveView):
                 return False
             rows = self._fold(given.log)
             self.publish(self._draft(rows, given.through, given.log.table_version))
-            # The snapshot comes first: a reader that sees the compaction has a base to put it on.
+            # The snapshot comes first: a reader that sees the compaction has a base to put it on. Writes that
+            # look for what is new find it taken up.
+            self._refresh_sealed()
             self._compact_if_wanted(given, rows)
             self._row_log.prune()
-            self._refresh_sealed()
             if self.policy.by_job and self._state.sealed is not None and not self._state.pinned:
                 written_values.note_sizes(self.storage, _vocabulary_sizes(self._state.sealed))
             return True

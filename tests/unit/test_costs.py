@@ -23,7 +23,7 @@ from feast_sketch_store.structures.costs import (
     timestamps_bytes,
 )
 from feast_sketch_store.structures.set_columns import SetColumns
-from feast_sketch_store.succinct import FingerprintIndex, PackedInts, ShiftingBloomFilterBuilder
+from feast_sketch_store.succinct import FingerprintIndex, PackedInts, SetCode, ShiftingBloomFilterBuilder
 from feast_sketch_store.succinct.fingerprints import expected_twins
 
 LENGTHS = [0, 1, 63, 64, 65, 1000]
@@ -129,7 +129,7 @@ def test_sets_that_are_coded_on_trial(num_rows, num_symbols, density, with_nulls
             counts,
             num_rows,
             int((states != VALUE).sum()),
-            SetColumns.row_bits(counts, states, members),
+            SetColumns.trial(counts, states, members).row_bits,
         )
         for states, members, counts in sets
     ]
@@ -137,9 +137,36 @@ def test_sets_that_are_coded_on_trial(num_rows, num_symbols, density, with_nulls
     assert sets_bytes(parts) == pytest.approx(built.sets.size_bytes, abs=num_rows / 8 + 24)
 
 
+def test_codes_that_were_fitted_on_trial_are_those_of_the_sets(monkeypatch):
+    """A seal fits them once, unless the trial was of few of the rows."""
+    states, members, counts = some_sets(5, 4000, 300, 0.5, False)
+    codec = FeatureCodec("viewed", "int64_set_val")
+    rows = RowsToSeal(np.zeros((4000, 2), np.uint64), (1, 2), np.arange(4000))
+    fits, fitted, built = [], SetCode.fitted, {}
+
+    def count(code, *arguments):
+        fits.append(code)
+        return fitted(code, *arguments)
+
+    monkeypatch.setattr(SetCode, "fitted", count)
+    for num_coded in (4000, 1000, 0):
+        feature = CollectedFeature(codec, 4000)
+        values = Vocabulary(pa.array(np.arange(len(counts))))
+        encoded = EncodedFeature(codec, values, states, members.indptr, members.ids)
+        feature.add(np.arange(4000, dtype=np.int32), encoded)
+        feature.finish()
+        fits.clear()
+        plan = feature.popularity(num_coded)
+        assert (plan.gaps is not None) == (num_coded == 4000)
+        built[num_coded] = SetColumns.build([(feature, plan)], rows)
+        assert len(fits) == {4000: 1, 1000: 2, 0: 1}[num_coded]
+    assert np.array_equal(built[4000].sets.words, built[0].sets.words)
+    assert np.array_equal(built[1000].sets.words, built[0].sets.words)
+
+
 def test_bits_of_some_rows_stand_for_all():
     states, rows, counts = some_sets(3, 4000, 300, 0.5, False)
-    coded = SetColumns.row_bits(counts, states, rows)
+    coded = SetColumns.trial(counts, states, rows).row_bits
     some = Popularity(counts, 4000, 0, coded[:1000])
     assert set_bits(some) == pytest.approx(coded.sum(), rel=0.03)
     assert sets_bytes([some]) == pytest.approx(sets_bytes([Popularity(counts, 4000, 0, coded)]), rel=0.05)
@@ -147,7 +174,7 @@ def test_bits_of_some_rows_stand_for_all():
 
 def test_bits_of_sets_are_guessed_without_any_rows():
     states, rows, counts = some_sets(3, 4000, 300, 0.5, False)
-    coded = SetColumns.row_bits(counts, states, rows)
+    coded = SetColumns.trial(counts, states, rows).row_bits
     guessed = Popularity(counts, 4000)
     assert set_bits(guessed) == pytest.approx(coded.sum(), rel=0.1)
     assert sets_bytes([guessed]) == pytest.approx(sets_bytes([Popularity(counts, 4000, 0, coded)]), rel=0.1)

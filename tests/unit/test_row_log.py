@@ -1,5 +1,6 @@
 """The row log: commits, their order, absorption into the table, and what damage to them looks like."""
 
+import functools
 import json
 import multiprocessing
 import threading
@@ -13,6 +14,7 @@ from feast_sketch_store.row_log import START, LogRead, RowLog
 from feast_sketch_store.row_log import log as log_module
 from feast_sketch_store.row_log.fresh import FreshLog
 from feast_sketch_store.row_log.table import Table
+from feast_sketch_store.storage import local
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.removal import remove_view
 
@@ -453,8 +455,7 @@ def test_a_writer_may_die_while_it_creates_the_log(storage, size):
 
 def test_a_writer_may_die_between_two_segments(log, storage):
     log.append(rows("a"))
-    log._fresh.roll()
-    storage.delete([f"fresh/{1:020d}.log"])  # as if it had not come that far
+    log._fresh.close_segment()
     for other in (RowLog(storage), log):
         assert names_of(other.read()) == ["a"]
     other.append(rows("b"))
@@ -517,7 +518,7 @@ def test_a_lost_fresh_log_is_told(log, storage):
 
 def test_a_lost_segment_is_told(log, storage, monkeypatch):
     log.append(rows("a"))
-    log._fresh.roll()
+    log._fresh.close_segment()
     log.append(rows("b"))
     storage.delete([f"fresh/{0:020d}.log"])
     with pytest.raises(DamagedFileError, match="commits 0 to 0 of the row log are missing"):
@@ -599,6 +600,31 @@ def test_a_view_is_dropped_between_appends_only(storage, log, monkeypatch):
     log.append(rows("b"))
     drops[0].join()
     assert not storage.path.exists()
+
+
+def test_writers_wait_for_one_record_of_an_absorption(storage, log, monkeypatch):
+    """The one that closes the segment. The next one is begun later, by a writer if it comes first."""
+    log.append(rows("a"))
+    synced = []
+
+    def sync(what, call):
+        synced.append(what)
+        call(what)
+
+    for name in ("fdatasync", "fsync_path"):
+        monkeypatch.setattr(local, name, functools.partial(sync, call=getattr(local, name)))
+    behind = RowLog._fresh_behind
+
+    def append_and_read(self, number):
+        monkeypatch.setattr(RowLog, "_fresh_behind", behind)
+        assert len(synced) == 1
+        RowLog(storage).append(rows("b"))
+        return behind(self, number)
+
+    monkeypatch.setattr(RowLog, "_fresh_behind", append_and_read)
+    log.absorb()
+    assert names_of(log.read()) == ["a", "b"]
+    assert [name for name in storage.list("fresh/") if name.endswith(".log")] == [f"{1:020d}.log"]
 
 
 def test_a_log_that_vanishes_while_it_is_read_is_read_anew(storage, log, monkeypatch):

@@ -359,6 +359,31 @@ def test_so_many_rows_are_taken_up_without_a_read(tmp_path, encoded, monkeypatch
     assert encoded == [5, 5, 3]
 
 
+def test_who_looks_for_the_writes_of_others_takes_up_nothing_if_there_are_none(tmp_path, encoded):
+    view = slow_view(tmp_path)
+    for user in range(10):
+        view.write([row(user, "x")])
+        view._looked_at -= 5400.0
+    assert encoded == []
+    slow_view(tmp_path).write([row(10, "x")])
+    encoded.clear()
+    view.write([row(11, "x")])
+    assert encoded == [10, 1]
+    assert found(view, *range(12)) == list(range(12))
+
+
+def test_a_write_does_not_wait_for_a_refresh_of_another_thread(tmp_path):
+    view = slow_view(tmp_path)
+    view.write([row(0, "x")])
+    view._looked_at -= 5400.0
+    with view._refresh_lock:
+        writer = threading.Thread(target=view.write, args=([row(1, "x")],))
+        writer.start()
+        writer.join(30)
+        assert not writer.is_alive()
+    assert found(view, 0, 1) == [0, 1]
+
+
 def test_rows_that_are_not_taken_up_yet_count_for_a_seal(tmp_path):
     view = slow_view(tmp_path, SealPolicy(0.5, 20))
     for user in range(21):
