@@ -28,8 +28,8 @@ _NUM_WIDTHS = {"numbers": 3, "strings": 2, "sorted": 4}
 PackedArrays = dict[str, NDArray[np.generic]]
 
 
-def packed_arrays(values: pa.Array) -> PackedArrays:
-    """Values, int64 or large binary, as arrays of a snapshot."""
+def packed_arrays(values: pa.Array, may_sort: bool = True) -> PackedArrays:
+    """Values, int64 or large binary, as arrays of a snapshot; ``may_sort`` if strings may be front-coded."""
     if pa.types.is_int64(values.type):
         # At least one bit, so that a file is as long as the number of values that it claims.
         numbers = PackedInts.pack(values.to_numpy(), min_width=1)
@@ -38,7 +38,7 @@ def packed_arrays(values: pa.Array) -> PackedArrays:
     lengths = np.diff(offsets)
     packed = PackedInts.pack(lengths, min_width=1, base=0)
     plain: PackedArrays = {"shape": _shape(len(values), packed.width), "packed": packed.words, "data": data}
-    if len(values) < 2 or lengths.max() > _MAX_SORTED_BYTES:
+    if not may_sort or len(values) < 2 or lengths.max() > _MAX_SORTED_BYTES:
         return plain
     front = _sorted_arrays(values)
     return min(plain, front, key=lambda form: sum(array.nbytes for array in form.values()))

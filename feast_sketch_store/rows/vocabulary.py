@@ -18,9 +18,10 @@ from feast_sketch_store.rows.packed_values import PackedArrays, packed_arrays, v
 
 STORAGE_TYPES = (pa.int64(), pa.large_binary())
 
-# Packed values are unpacked when a snapshot is opened, into memory of each process; plain ones are mapped.
-_MAX_PACKED_NUMBERS = 1 << 18
-_MAX_PACKED_STRINGS = 1 << 12
+# Packed values are unpacked when a snapshot is opened, into memory of each process: of strings that are not
+# sorted only the offsets. That takes a millisecond or two for so many; plain values are mapped.
+_MAX_PACKED = 1 << 18
+_MAX_SORTED_STRINGS = 1 << 12
 
 
 class Vocabulary:
@@ -123,10 +124,9 @@ class Vocabulary:
 
     def to_packed(self) -> PackedArrays:
         """The values as arrays for a snapshot: in few bits, if that takes a millisecond or two to unpack."""
-        is_number = pa.types.is_int64(self.values.type)
-        if len(self) > (_MAX_PACKED_NUMBERS if is_number else _MAX_PACKED_STRINGS):
+        if len(self) > _MAX_PACKED:
             return self.to_arrays()
-        return packed_arrays(self.values)
+        return packed_arrays(self.values, may_sort=len(self) <= _MAX_SORTED_STRINGS)
 
     @classmethod
     def from_packed(cls, arrays: PackedArrays, storage_type: pa.DataType) -> "Vocabulary":

@@ -132,7 +132,7 @@ def test_a_vocabulary_knows_its_packed_bytes():
     ("small", "large"),
     [
         (pa.array(range(1 << 18), INT64), pa.array(range((1 << 18) + 1), INT64)),
-        (binary(*(b"%d" % n for n in range(1 << 12))), binary(*(b"%d" % n for n in range((1 << 12) + 1)))),
+        (binary(*(b"%d" % n for n in range(1 << 18))), binary(*(b"%d" % n for n in range((1 << 18) + 1)))),
     ],
     ids=["numbers", "strings"],
 )
@@ -142,6 +142,19 @@ def test_a_large_vocabulary_stays_as_it_is_mapped(small, large):
     plain = Vocabulary(large).to_packed()
     assert "shape" not in plain
     assert Parts(prefixed("values", plain), {}).vocabulary("values", codec_of(large)).values.equals(large)
+
+
+@pytest.mark.parametrize(("num_values", "is_sorted"), [(1 << 12, True), ((1 << 12) + 1, False)])
+def test_strings_of_a_larger_vocabulary_are_packed_and_used_where_they_are(num_values, is_sorted):
+    """Only where they begin is unpacked; sorted ones are put together when a snapshot is opened."""
+    values = binary(*(b"article %06d" % number for number in range(num_values)))
+    vocabulary = Vocabulary(values)
+    arrays = vocabulary.to_packed()
+    assert len(arrays["shape"]) == (4 if is_sorted else 2)
+    assert vocabulary.packed_bytes < 0.7 * vocabulary.size_bytes
+    back = Vocabulary.from_packed(arrays, BINARY).values
+    assert back.equals(values)
+    assert (back.buffers()[2].address == arrays["data"].ctypes.data) == (not is_sorted)
 
 
 def codec_of(values):
