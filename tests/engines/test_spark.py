@@ -1,16 +1,19 @@
 """Spark fills a view: Feast's engine as it is, and the one that writes to the row log.
 
 Executors are processes of their own here, so that one can be killed. Their workers have two addresses, as if
-they were of two hosts: Spark runs no twin of a task on the host of its first attempt. So ``local-cluster``, whose
-workers share one address, is not enough; this is what it starts.
+they were of two hosts, because Spark runs no twin of a task on the host of its first attempt. The workers of
+``local-cluster`` share one address; so the module starts what that starts.
 """
 
+import tracemalloc
 from functools import partial
 
+import pyarrow as pa
 import pytest
 
 pytest.importorskip("pyspark", reason="install the extra engines-spark")
 
+from feast.infra.common.serde import SerializedArtifacts
 from feast.infra.compute_engines.spark import nodes
 from feast.infra.compute_engines.spark.compute import SparkComputeEngine
 from feast.infra.offline_stores.contrib.spark_offline_store.spark_source import SparkSource
@@ -19,7 +22,9 @@ from pyspark.sql import SparkSession
 
 from feast_sketch_store.engines import spark_engine
 from feast_sketch_store.row_log import RowLog
+from feast_sketch_store.view import worker_views
 from tests.engines import faulty
+from tests.engines.conftest import NOON, items_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of Feast's Spark offline store, and of py4j's sockets
 
@@ -174,6 +179,35 @@ def test_of_twins_one_counts(spark_repository, twins_of_slow_tasks, monkeypatch,
     assert sum(file.num_rows for file in files) == view.stats().sealed_entities == repository.num_users
     named = {file.name for file in files}
     assert {name for name in view.storage.within("rows/").list() if name.endswith(".parquet")} == named
+
+
+def test_the_memory_of_feasts_task_does_not_grow_with_its_rows(spark_repository, monkeypatch):
+    repository = spark_repository({"type": "spark.engine"}, seal="job")
+    monkeypatch.setattr(worker_views, "is_worker", lambda: True)  # this process stands for one
+    monkeypatch.setattr(worker_views, "_shared", {})
+    artifacts = SerializedArtifacts.serialize(
+        repository.store.get_feature_view("history"), repository.store.config
+    )
+
+    def batch(first):
+        users = range(first, first + 100)
+        columns = [pa.array(users), pa.array(map(items_of, users)), pa.array([NOON] * 100)]
+        return pa.record_batch(columns, ["user_id", "viewed", "event_timestamp"])
+
+    def peak(num_batches):
+        tracemalloc.start()
+        before, held = pa.total_allocated_bytes(), []
+        try:
+            for given in nodes.map_in_arrow(map(batch, range(0, 100 * num_batches, 100)), artifacts):
+                held.append(pa.total_allocated_bytes() - before)
+                assert len(given) == 100
+            return max(held) + tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    peak(1)  # opens the view
+    few, many = peak(5), peak(50)
+    assert many < 1.25 * few
 
 
 @pytest.mark.parametrize("engine", ["spark.engine", OWN["type"]])
