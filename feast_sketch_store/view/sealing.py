@@ -131,9 +131,9 @@ def fold(
     """
     if len(rows) > MAX_ROWS:
         raise SketchStoreError(
-            f"view {settings.view!r}: {len(rows)} entities have rows, and a seal takes at most {MAX_ROWS}; the "
-            f"rows are kept. Divide the view into shards: `feast-sketch rebuild {settings.view} --shards 16`, "
-            "or twice as many as it has"
+            f"view {settings.view!r}: {len(rows)} entities have rows, and a seal takes at most {MAX_ROWS}; "
+            "the rows are kept. Divide the view into shards, or into more shards, with "
+            f"`feast-sketch rebuild {settings.view} --shards 16`"
         )
     formulas: Mapping[str, Formula] = {}
     if settings.computed:
