@@ -156,8 +156,8 @@ class SketchLayerBuilder:
     def __init__(self, keys: RowKeys, codecs: Sequence[FeatureCodec], salt: tuple[int, int] | None = None):
         if len(keys) > MAX_ROWS:
             raise SketchStoreError(
-                f"{len(keys)} entities have rows, and a seal takes at most {MAX_ROWS}; split the feature "
-                "view into several"
+                f"{len(keys)} entities have rows, and a seal takes at most {MAX_ROWS}; divide the feature "
+                "view into shards"
             )
         self._keys = keys
         self._salt = salt

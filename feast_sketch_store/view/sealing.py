@@ -8,7 +8,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from feast_sketch_store.errors import SketchStoreError
 from feast_sketch_store.layers import DeltaLayer, Goal, SealedLayer, seal
+from feast_sketch_store.layers.build import MAX_ROWS
 from feast_sketch_store.layers.joint import JointVocabularies
 from feast_sketch_store.rows.encoding import EncodedRows, RowKeys
 from feast_sketch_store.rows.formulas import Formula
@@ -122,7 +124,17 @@ def fold(
     ----------
     joint : what this layer shares with other layers of the view.
     known : the formulas of the last seal.
+
+    Raises
+    ------
+    SketchStoreError : there are more rows than a layer takes.
     """
+    if len(rows) > MAX_ROWS:
+        raise SketchStoreError(
+            f"view {settings.view!r}: {len(rows)} entities have rows, and a seal takes at most {MAX_ROWS}; "
+            "the rows are kept. Divide the view into shards, or into more shards, with "
+            f"`feast-sketch rebuild {settings.view} --shards 16`"
+        )
     formulas: Mapping[str, Formula] = {}
     if settings.computed:
         formulas = joint.formulas if joint else formulas_of(sample_of(rows, settings), settings, known or {})

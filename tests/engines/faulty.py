@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+import time
 from functools import partial
 from pathlib import Path
 
@@ -55,8 +56,46 @@ def feasts_write_and_die(batches, serialized_artifacts, mode="online", *, folder
         kill_executor()
 
 
+def feasts_ray_write_and_die(*, folder, **given):
+    """The write of Feast's Ray engine, which writes twice, and whose first worker then dies."""
+    from feast.infra.compute_engines.ray.utils import (
+        write_to_online_store,
+    )  # of a package that Spark does not need
+
+    write_to_online_store(**given)
+    write_to_online_store(**given)
+    if given["arrow_table"].num_rows and first_to_make(Path(folder) / "died"):
+        os._exit(1)
+
+
 def dying(folder, die):
     return partial(write_and_die, folder=str(folder), die=die)
+
+
+TWINS_TASK = 0  # which task of a job is slow
+_DEADLINE_SECONDS = 180
+
+
+def _done_by_both(folder, attempt):
+    """Note that an attempt has written, and wait for its twin, which nobody starts while it is not slow."""
+    own, others = (Path(folder) / f"attempt {number}" for number in (attempt, 1 - attempt))
+    own.write_text(str(parent_of(os.getppid())))
+    deadline = time.monotonic() + _DEADLINE_SECONDS
+    while not others.exists():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"no twin of attempt {attempt} has written")
+        threading.Event().wait(0.05)  # of another process, which can only be looked for
+
+
+def written_by_twins(batches, *rest, write, folder, **options):
+    """A task that is slow until Spark runs a twin of it; either reports when both have written all rows."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    reports = list(write(batches, *rest, **options))
+    if context.partitionId() == TWINS_TASK:
+        _done_by_both(folder, context.attemptNumber())
+    yield from reports
 
 
 class DyingStep:

@@ -8,6 +8,7 @@ import pytest
 pytest.importorskip("ray", reason="install the extra engines-ray")
 
 import ray
+from feast.infra.compute_engines.ray import nodes
 
 from feast_sketch_store.engines import ray_engine
 from feast_sketch_store.row_log import RowLog
@@ -48,6 +49,21 @@ def test_a_bucket_is_filled(ray_repository, object_server, engine):
     options = {"path": f"{server.bucket()}/features", "storage_options": server.options}
     repository = ray_repository(engine, num_users=200, **options)
     repository.materialize()
+    repository.check()
+
+
+def test_feasts_engine_loses_no_row_with_its_worker(ray_repository, monkeypatch, tmp_path):
+    repository = ray_repository(FEASTS, seal="job")
+    write = partial(faulty.feasts_ray_write_and_die, folder=str(tmp_path))
+    monkeypatch.setattr(nodes, "write_to_online_store", write)
+    repository.materialize()
+    assert (tmp_path / "died").exists()
+    repository.check()
+    written = RowLog(repository.view.storage).read()
+    num_rows = sum(map(len, written.batches()))
+    assert num_rows > 2 * repository.num_users  # all twice, and those of the killed worker once more
+    assert repository.view.seal()
+    assert repository.view.stats().sealed_entities == repository.num_users
     repository.check()
 
 

@@ -1,12 +1,19 @@
 """Spark fills a view: Feast's engine as it is, and the one that writes to the row log.
 
-Executors are processes of their own here (``local-cluster``), so that one can be killed.
+Executors are processes of their own here, so that one can be killed. Their workers have two addresses, as if
+they were of two hosts, because Spark runs no twin of a task on the host of its first attempt. The workers of
+``local-cluster`` share one address; so the module starts what that starts.
 """
 
+import tracemalloc
+from functools import partial
+
+import pyarrow as pa
 import pytest
 
 pytest.importorskip("pyspark", reason="install the extra engines-spark")
 
+from feast.infra.common.serde import SerializedArtifacts
 from feast.infra.compute_engines.spark import nodes
 from feast.infra.compute_engines.spark.compute import SparkComputeEngine
 from feast.infra.offline_stores.contrib.spark_offline_store.spark_source import SparkSource
@@ -15,17 +22,52 @@ from pyspark.sql import SparkSession
 
 from feast_sketch_store.engines import spark_engine
 from feast_sketch_store.row_log import RowLog
+from feast_sketch_store.view import worker_views
 from tests.engines import faulty
+from tests.engines.conftest import NOON, items_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of Feast's Spark offline store, and of py4j's sockets
 
 OWN = {"type": "feast_sketch_store.engines.SketchSparkEngine"}
 
 
+HOSTS = ("127.0.0.1", "127.0.0.2")
+
+
 @pytest.fixture(scope="module")
-def session(workers_find_the_tests):
+def cluster(workers_find_the_tests, tmp_path_factory):
+    """The address of a master with a worker for each host, in the Java process of this one."""
+    SparkContext._ensure_initialized()
+    java, gateway = SparkContext._jvm, SparkContext._gateway
+    deploy, conf = java.org.apache.spark.deploy, java.org.apache.spark.SparkConf()
+    conf.set("spark.master.rest.enabled", "false")
+    master = deploy.master.Master.startRpcEnvAndEndpoint(HOSTS[0], 0, 0, conf)._1()
+    urls = gateway.new_array(java.java.lang.String, 1)
+    urls[0] = f"spark://{HOSTS[0]}:{master.address().port()}"
+    nothing = java.scala.Option.empty()
+    workers = []
+    for number, host in enumerate(HOSTS):
+        folder = str(tmp_path_factory.mktemp("worker"))
+        numbered = java.scala.Option.apply(number)
+        workers.append(
+            deploy.worker.Worker.startRpcEnvAndEndpoint(
+                host, 0, 0, 1, 800, urls, folder, numbered, conf, nothing
+            )
+        )
+    yield urls[0]
+    for started in (*workers, master):
+        started.shutdown()
+        started.awaitTermination()
+    gateway.shutdown()
+    gateway.proc.stdin.close()  # at which Java ends
+    gateway.proc.wait()
+    SparkContext._gateway = SparkContext._jvm = None
+
+
+@pytest.fixture(scope="module")
+def session(cluster):
     session = (
-        SparkSession.builder.master("local-cluster[2,1,800]")
+        SparkSession.builder.master(cluster)
         .config("spark.executor.memory", "600m")
         .config("spark.ui.enabled", "false")
         .config("spark.sql.shuffle.partitions", "4")
@@ -33,15 +75,25 @@ def session(workers_find_the_tests):
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
         .config("spark.task.maxFailures", "2")
+        .config("spark.locality.wait", "0")
+        .config("spark.speculation", "true")
+        .config("spark.speculation.efficiency.enabled", "false")
+        .config(
+            "spark.speculation.quantile", "1.0"
+        )  # of the tasks must be done: no twins, but where a test asks
         .getOrCreate()
     )
     yield session
-    gateway = session.sparkContext._gateway
     session.stop()
-    gateway.shutdown()
-    gateway.proc.stdin.close()  # at which Java ends
-    gateway.proc.wait()
-    SparkContext._gateway = SparkContext._jvm = None
+
+
+@pytest.fixture
+def twins_of_slow_tasks(session):
+    """Spark runs a twin of a task that takes longer than others did."""
+    conf = session.sparkContext._jsc.sc().conf()  # which each set of tasks reads anew
+    conf.set("spark.speculation.quantile", "0.25")
+    yield
+    conf.set("spark.speculation.quantile", "1.0")
 
 
 def parquet(**options):
@@ -93,6 +145,69 @@ def test_a_job_loses_no_row_with_its_executor(spark_repository, monkeypatch, tmp
     assert sum(file.num_rows for file in files) == repository.num_users
     named = {file.name for file in files}
     assert {name for name in view.storage.within("rows/").list() if name.endswith(".parquet")} == named
+
+
+def written_by_two_executors(folder):
+    return len({(folder / f"attempt {number}").read_text() for number in (0, 1)}) == 2
+
+
+def test_twins_under_feasts_engine_write_twice_and_harm_nothing(
+    spark_repository, twins_of_slow_tasks, monkeypatch, tmp_path
+):
+    repository = spark_repository({"type": "spark.engine"}, seal="job")
+    write = partial(faulty.written_by_twins, write=nodes.map_in_arrow, folder=str(tmp_path))
+    monkeypatch.setattr(nodes, "map_in_arrow", write)
+    repository.materialize()
+    assert written_by_two_executors(tmp_path)
+    repository.check()
+    num_rows = sum(map(len, RowLog(repository.view.storage).read().batches()))
+    assert num_rows > repository.num_users
+    assert repository.view.seal()
+    assert repository.view.stats().sealed_entities == repository.num_users
+    repository.check()
+
+
+def test_of_twins_one_counts(spark_repository, twins_of_slow_tasks, monkeypatch, tmp_path):
+    repository = spark_repository(OWN)
+    write = partial(faulty.written_by_twins, write=spark_engine.write, folder=str(tmp_path))
+    monkeypatch.setattr(spark_engine, "write", write)
+    repository.materialize()
+    assert written_by_two_executors(tmp_path)
+    repository.check()
+    view = repository.view
+    files = list(RowLog(view.storage).parts())
+    assert sum(file.num_rows for file in files) == view.stats().sealed_entities == repository.num_users
+    named = {file.name for file in files}
+    assert {name for name in view.storage.within("rows/").list() if name.endswith(".parquet")} == named
+
+
+def test_the_memory_of_feasts_task_does_not_grow_with_its_rows(spark_repository, monkeypatch):
+    repository = spark_repository({"type": "spark.engine"}, seal="job")
+    monkeypatch.setattr(worker_views, "is_worker", lambda: True)  # this process stands for one
+    monkeypatch.setattr(worker_views, "_shared", {})
+    artifacts = SerializedArtifacts.serialize(
+        repository.store.get_feature_view("history"), repository.store.config
+    )
+
+    def batch(first):
+        users = range(first, first + 100)
+        columns = [pa.array(users), pa.array(map(items_of, users)), pa.array([NOON] * 100)]
+        return pa.record_batch(columns, ["user_id", "viewed", "event_timestamp"])
+
+    def peak(num_batches):
+        tracemalloc.start()
+        before, held = pa.total_allocated_bytes(), []
+        try:
+            for given in nodes.map_in_arrow(map(batch, range(0, 100 * num_batches, 100)), artifacts):
+                held.append(pa.total_allocated_bytes() - before)
+                assert len(given) == 100
+            return max(held) + tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    peak(1)  # opens the view
+    few, many = peak(5), peak(50)
+    assert many < 1.25 * few
 
 
 @pytest.mark.parametrize("engine", ["spark.engine", OWN["type"]])

@@ -1,6 +1,7 @@
 """What the tasks of an engine write and its job commits, without Spark or Ray around them."""
 
 import copy
+import tracemalloc
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ from feast.types import Array, Int64
 from feast_sketch_store.engines import tasks
 from feast_sketch_store.engines.job import WriteJob
 from feast_sketch_store.errors import RowError, SketchStoreError, StorageError
+from feast_sketch_store.rows import limits
 from feast_sketch_store.view import worker_views
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -133,6 +135,34 @@ def test_small_batches_are_one_file_whose_rows_are_checked_together(harness, mon
         job.finish([run(job, *(batch([n]) for n in range(10)))], 10)
     assert len(files_of(harness)) == 1
     assert view_of(harness).stats().sealed_entities == 10
+
+
+def peak_of_task(job, num_batches):
+    """The most bytes that a task holds in Arrow while it asks for rows, and takes in Python with NumPy."""
+    before, held = pa.total_allocated_bytes(), []
+    viewed = pa.array([[f"item {n % 50}"] for n in range(1_000)])
+
+    def given():
+        for first in range(0, 1_000 * num_batches, 1_000):
+            held.append(pa.total_allocated_bytes() - before)
+            yield batch(range(first, first + 1_000), viewed=viewed)
+
+    tracemalloc.start()
+    try:
+        (report,) = tasks.write(given(), job.artifacts, job.label)
+        assert sum(filter(None, report["num_rows"].to_pylist())) == 1_000 * num_batches
+        return max(held) + tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_the_memory_of_a_task_does_not_grow_with_its_rows(harness, monkeypatch):
+    monkeypatch.setattr(tasks, "_ROWS", 2_000)
+    monkeypatch.setattr(limits, "GROUP_ROWS", 2_000)
+    with job_of(harness) as job:
+        run(job, batch([1]))  # opens the view
+        few, many = peak_of_task(job, 8), peak_of_task(job, 80)
+    assert many < 1.25 * few
 
 
 def test_a_newer_row_that_was_there_wins(harness):

@@ -16,10 +16,11 @@ from feast.types import Array, Float32, Float64, Set, String
 from feast_sketch_store import SketchReader, open_view
 from feast_sketch_store.cli import cli
 from feast_sketch_store.engines import seal_job, seal_tasks
-from feast_sketch_store.errors import SettingsError, ShardError, StorageError
+from feast_sketch_store.errors import SettingsError, ShardError, SketchStoreError, StorageError
+from feast_sketch_store.layers import build
 from feast_sketch_store.online_store import online_store_of
 from feast_sketch_store.operations import copying, maintenance, resharding
-from feast_sketch_store.view import shard_map
+from feast_sketch_store.view import sealing, shard_map
 from feast_sketch_store.view.shard_map import shards_of
 from tests.helpers.keys import user_hashes
 
@@ -275,6 +276,22 @@ def test_the_command_divides_rows_anew(tmp_path, monkeypatch):
     assert json.loads(done.stdout) == [{"view": "history", "entities": NUM_USERS}]
     done = CliRunner().invoke(cli, [*arguments, "--yes"], catch_exceptions=False)
     assert "give no --from, --to or --yes" in done.output
+
+
+def test_rows_that_are_too_many_for_a_seal_are_kept_and_can_be_divided(tmp_path, monkeypatch):
+    monkeypatch.setattr(sealing, "MAX_ROWS", NUM_USERS - 1)
+    monkeypatch.setattr(build, "MAX_ROWS", NUM_USERS - 1)
+    store = fill(make_repository(tmp_path, 1, ", seal: job"))
+    told = "view 'history': 200 entities have rows, and a seal takes at most 199; the rows are kept"
+    with pytest.raises(SketchStoreError, match=re.escape(told)) as error:
+        maintenance.seal(store, "history")
+    assert "`feast-sketch rebuild history --shards 16`" in str(error.value)
+    before = online(store, range(NUM_USERS))
+    assert before["country"] == ["FR"] * NUM_USERS
+    assert maintenance.inspect(store, "history").snapshot_version is None
+    _, divided = reshard(tmp_path, 16)
+    assert maintenance.seal(divided, "history")
+    assert online(divided, range(NUM_USERS)) == before
 
 
 def test_reads_are_held_at_a_snapshot_of_each_shard(tmp_path):
