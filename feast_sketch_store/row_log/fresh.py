@@ -59,14 +59,14 @@ Payload: TypeAlias = pa.Table | DataFile | None
 
 @dataclass(frozen=True)
 class Commit:
-    """Rows of one commit: a table or a data file. It has neither if other rows replaced everything before."""
+    """Rows of one commit: a table or a data file. It has neither if it announces that all are replaced."""
 
     number: int
     rows: Payload
 
     @property
     def replaces(self) -> bool:
-        """Whether readers have to start over."""
+        """Whether it announces that other rows will replace everything before."""
         return self.rows is None
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
@@ -329,7 +329,7 @@ class FreshLog:
 
         Parameters
         ----------
-        payloads : one per commit; None makes readers start over.
+        payloads : one per commit; None announces that all rows will be replaced.
         check : called with the tail of the log; raises to refuse the append.
 
         Returns

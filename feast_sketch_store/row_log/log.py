@@ -30,12 +30,14 @@ class Position:
     """The position up to which a reader has read a log.
 
     ``number`` is the last known commit, -1 for none. ``identity`` differs from that of an earlier log in the
-    same place. ``cursor`` saves a search for the place to continue.
+    same place. ``cursor`` saves a search for the place to continue. ``awaits`` is the version of the table
+    that a writer has announced to replace, if one has; None if not.
     """
 
     number: int = -1
     identity: bytes | None = None
     cursor: Cursor | None = None
+    awaits: int | None = None
 
 
 START = Position()
@@ -130,10 +132,15 @@ class RowLog:
     # -- read ----------------------------------------------------------------------------------
 
     def is_at_end(self, position: Position) -> bool:
-        """Whether nothing was written after a position. Looks at one file."""
+        """Whether nothing was written after a position. Looks at one file, or at two places."""
         if position.cursor is None:
             return not self._fresh.first_numbers()
-        return self._fresh.is_at_end(position.cursor)
+        return self._fresh.is_at_end(position.cursor) and not self._is_replaced(position)
+
+    def _is_replaced(self, position: Position) -> bool:
+        """Whether the table has changed since an announcement that its rows will be replaced."""
+        awaits = position.awaits
+        return awaits is not None and max(self._table.versions(), default=-1) > awaits
 
     def read(self, known: Position = START, snapshot: str = "") -> LogRead:
         """What was committed after a position.
@@ -148,7 +155,8 @@ class RowLog:
         DamagedFileError : a commit is missing, truncated or altered.
         """
         try:
-            found = None if known.cursor is None else self._fresh.read(known.cursor)
+            is_known = known.cursor is not None and not self._is_replaced(known)
+            found = self._fresh.read(known.cursor) if is_known and known.cursor else None
         except RewrittenError as error:
             if error.is_certain:
                 _logger.warning(
@@ -160,7 +168,7 @@ class RowLog:
         if found is not None:
             commits, cursor = found
             if not any(commit.replaces for commit in commits):
-                position = Position(cursor.next_number - 1, known.identity, cursor)
+                position = replace(known, number=cursor.next_number - 1, cursor=cursor)
                 return LogRead(position, (), tuple(commits))
         return self._read_anew(known, snapshot)
 
@@ -200,7 +208,8 @@ class RowLog:
         self._read_to = cursor, columns
         fresh = tuple(c for c in commits if c.number > through and not c.replaces)
         number = max(cursor.next_number - 1, through)
-        position = Position(number, cursor.identity, cursor)
+        awaits = state.version if any(commit.replaces for commit in commits) else None
+        position = Position(number, cursor.identity, cursor, awaits)
         return LogRead(position, files, fresh, starts_over)
 
     def _is_gone(self, cursor: Cursor) -> bool:
@@ -505,13 +514,11 @@ class RowLog:
             return False
         return self._table.compact(through.identity.hex(), state, batches, through.number, snapshot)
 
-    def is_replaced_by(self, snapshot: str) -> bool:
-        """Whether all rows were replaced by those of a snapshot, see `compact`."""
-        compaction = self._table.state().compaction
-        return compaction is not None and compaction.snapshot == snapshot
+    def announce_replacement(self) -> None:
+        """Tell reading processes that all rows may be replaced from now on; see `compact`.
 
-    def tell_replaced(self) -> None:
-        """Tell reading processes to start over, because all rows were replaced.
+        They look at the table as well until a seal, so they find the new rows even if the writer dies as soon
+        as it has written them.
 
         Raises
         ------

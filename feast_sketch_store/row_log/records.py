@@ -41,7 +41,7 @@ IDENTITY_BYTES = 16
 
 ROWS: Final = 1  # an Arrow IPC stream
 FILE: Final = 2  # JSON: a data file with the rows of a large batch
-REPLACED: Final = 3  # the rows up to here were replaced by others: readers start over
+REPLACED: Final = 3  # the rows up to here are about to be replaced: readers look at the table as well
 CLOSED: Final = 4  # the segment ends; the next one begins with this sequence number
 
 PIECES_OF_A_RECORD: Final = 4  # the first two of them are its head

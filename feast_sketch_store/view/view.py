@@ -878,12 +878,9 @@ class View(BackgroundSeals, LiveView):
         draft = self._draft(rows, through, version + 1, joint)
         is_replaced = False
         try:
+            self._row_log.announce_replacement()
             batches = (batch for _, batch in rows.batches())
             is_replaced = self._row_log.compact(batches, through, draft.snapshot.name, version)
-        except StorageError:
-            if self._row_log.is_replaced_by(draft.snapshot.name):  # despite the error
-                self._row_log.tell_replaced()
-            raise
         finally:
             if not is_replaced:
                 self._snapshots.discard(draft.snapshot)
@@ -891,19 +888,10 @@ class View(BackgroundSeals, LiveView):
             raise StorageError(
                 f"{self.storage.location}: another process changed the row log meanwhile; try again"
             )
-        # From here on the row log holds the new rows. A process that has read the old ones learns of them
-        # from the record in the log, or from the snapshot.
-        is_told = False
-        try:
-            self._row_log.tell_replaced()
-            is_told = True
-        except StorageError as error:
-            _logger.warning("%s; other processes hear of the new rows by their snapshot", error)
+        # From here on the row log holds the new rows, and whoever has read the old ones looks for them.
         try:
             self._snapshots.publish(draft)
         except StorageError as error:
-            if not is_told:
-                raise
             _logger.warning("%s; the new rows are read from the row log until a later seal", error)
         self._snapshots.prune(_SNAPSHOTS_KEPT)
         self._row_log.prune()

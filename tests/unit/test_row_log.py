@@ -326,10 +326,13 @@ def test_rows_that_come_from_elsewhere_make_readers_start_over(log, storage):
     position = log.read().position
     through = log.absorb()
     log.append(rows("meanwhile"))
-    assert not log.is_replaced_by("0002")
+    log.announce_replacement()
+    announced = log.read(position, "0001")
+    assert (names_of(announced), announced.starts_over) == (["meanwhile"], False)
+    assert log.is_at_end(announced.position)
     assert log.compact([rows("new")], through, snapshot="0002")
-    assert log.is_replaced_by("0002")
-    log.tell_replaced()
+    assert not log.is_at_end(announced.position)
+    assert log.read(announced.position, "0001").starts_over
     read = log.read(position, "0001")
     assert read.starts_over
     assert names_of(read) == ["new", "meanwhile"]

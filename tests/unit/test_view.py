@@ -19,7 +19,6 @@ from feast.protos.feast.types.Value_pb2 import StringSet, Value
 
 from feast_sketch_store.errors import StorageError
 from feast_sketch_store.row_log import RowLog
-from feast_sketch_store.row_log.fresh import FreshLog
 from feast_sketch_store.row_log.table import Table
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.snapshot.files import SnapshotFolder
@@ -322,8 +321,12 @@ def test_rows_of_a_rebuild_before_the_first_write_are_sealed_only(make_view):
     assert other.get(1, 2) == {1: {"new"}, 2: {"pushed"}}
 
 
-@pytest.mark.parametrize("fails", ["fsync and unlink", "the record", "the record and the snapshot"])
-def test_all_agree_on_a_rebuild_that_met_a_broken_disk(make_view, monkeypatch, fails):
+class Killed(BaseException):
+    """Ends a writer where it is."""
+
+
+@pytest.mark.parametrize("fails", ["fsync and unlink", "the snapshot", "the writer"])
+def test_all_agree_on_a_rebuild_that_was_cut_short(make_view, monkeypatch, fails):
     """Also those who have read the old rows and read on."""
     view, other = make_view(), make_view()
     view.put(1, "old", policy=ALWAYS)
@@ -332,7 +335,6 @@ def test_all_agree_on_a_rebuild_that_met_a_broken_disk(make_view, monkeypatch, f
 
     def failing(original, error=OSError):
         def run(*arguments, **named):
-            nonlocal is_broken
             if is_broken:
                 raise error(errno.EIO, "the disk is broken") if error is OSError else error("broken")
             return original(*arguments, **named)
@@ -351,23 +353,60 @@ def test_all_agree_on_a_rebuild_that_met_a_broken_disk(make_view, monkeypatch, f
         monkeypatch.setattr(Path, "unlink", failing(Path.unlink))
         monkeypatch.setattr(local, "fsync_path", failing(local.fsync_path))
         monkeypatch.setattr(Table, "_write", breaking(Table._write))
+        error = StorageError
     else:
-        monkeypatch.setattr(FreshLog, "append", failing(FreshLog.append, StorageError))
-        monkeypatch.setattr(RowLog, "tell_replaced", breaking(RowLog.tell_replaced))
-        if fails.endswith("snapshot"):
-            monkeypatch.setattr(SnapshotFolder, "publish", failing(SnapshotFolder.publish, StorageError))
-    with nullcontext() if fails == "the record" else pytest.raises(StorageError):
+        error = StorageError if fails == "the snapshot" else Killed
+        monkeypatch.setattr(SnapshotFolder, "publish", breaking(failing(SnapshotFolder.publish, error)))
+    with nullcontext() if fails == "the snapshot" else pytest.raises(error):
         rebuilt_with(view, 2, "new")
     assert is_broken
     monkeypatch.undo()
     found = make_view().get(1, 2)
     assert found == {2: {"new"}}
+    assert other.get(1, 2) == found
     assert view.get(1, 2) == found
-    if not fails.endswith("snapshot"):
-        assert other.get(1, 2) == found
-    # A later seal tells those who could not be told.
+    view.put(3, "pushed")
     assert make_view().view.seal()
-    assert other.get(1, 2) == view.get(1, 2) == found
+    assert other.get(1, 2, 3) == view.get(1, 2, 3) == {**found, 3: {"pushed"}}
+
+
+def test_a_rebuild_that_cannot_be_announced_changes_nothing(make_view, monkeypatch):
+    view, other = make_view(), make_view()
+    view.put(1, "old", policy=ALWAYS)
+    assert other.get(1) == {1: {"old"}}
+
+    def fail(log):
+        raise StorageError("broken")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(RowLog, "announce_replacement", fail)
+        with pytest.raises(StorageError):
+            rebuilt_with(view, 2, "new")
+    for each in (view, other, make_view()):
+        assert each.get(1, 2) == {1: {"old"}}
+
+
+def test_rows_are_read_between_the_announcement_of_a_rebuild_and_its_end(make_view, monkeypatch):
+    view, other, late = make_view(), make_view(), make_view()
+    view.put(1, "old", policy=ALWAYS)
+    assert other.get(1) == {1: {"old"}}
+    compact = RowLog.compact
+
+    def read_first(log, *arguments):
+        other.put(3, "pushed")
+        assert other.get(1, 2, 3) == {1: {"old"}, 3: {"pushed"}}
+        assert late.get(1, 2, 3) == {1: {"old"}, 3: {"pushed"}}
+        late.put(4, "pushed")  # it takes up its own row without a look at the files
+        assert late.get(1, 4) == {1: {"old"}, 4: {"pushed"}}
+        assert compact(log, *arguments)
+        raise Killed
+
+    with monkeypatch.context() as killed:
+        killed.setattr(RowLog, "compact", read_first)
+        with pytest.raises(Killed):
+            rebuilt_with(view, 2, "new")
+    for each in (other, late, make_view(), view):
+        assert each.get(1, 2, 3, 4) == {2: {"new"}, 3: {"pushed"}, 4: {"pushed"}}
 
 
 def test_a_view_tells_how_fresh_it_is(make_view, monkeypatch):
