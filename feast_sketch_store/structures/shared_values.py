@@ -192,7 +192,7 @@ class _Trial:
         for feature, own in zip(features, ids, strict=True):
             rows = first_rows(feature, num_rows)
             keys.append(np.unique(rows.rows << 32 | own[rows.ids]))
-        return cls(features, values, ids, keys, num_rows, num_rows / max(1, all_rows))
+        return cls(features, values, ids, keys, num_rows, num_rows / all_rows if all_rows else 1.0)
 
     def bits(self, order: Sequence[int]) -> float:
         """The bits that the sets of some of the features take in all rows, in a chain."""

@@ -95,6 +95,27 @@ def test_a_feature_that_is_implied_is_coded_with_the_other(share, value_field):
     }
 
 
+def test_features_that_share_values_may_have_no_rows():
+    """As in a layer of deletions only, whose values are those of a layer beside it."""
+    base, dependent = implied()
+    features = []
+    for name, has in (("b", base), ("d", dependent)):
+        feature = feature_of(name, has)
+        features.append(
+            EncodedFeature(
+                feature.codec,
+                feature.vocabulary,
+                feature.states[:0],
+                feature.csr.indptr[:1],
+                feature.csr.ids[:0],
+            )
+        )
+    rows, layer = layer_of(features)
+    assert_reads_as_written(rows, layer)
+    restored = SketchLayer.from_snapshot(*layer.to_snapshot())
+    assert restored.read(np.ones((3, 2), np.uint64), ["b", "d"]).features["b"].indptr[-1] == 0
+
+
 def test_a_chain_takes_fewer_bits_than_its_features_alone():
     base, dependent = implied()
     _, together = layer_of([feature_of("b", base), feature_of("d", dependent)])
