@@ -1,6 +1,6 @@
 """A month in the life of a view: 25,000 entities, a part of them overwritten every day.
 
-In the short form it has 16 days.
+In the short form it has 10 days.
 """
 
 import math
@@ -20,7 +20,7 @@ from tests.helpers.length import by_length
 
 NUM_USERS = 25_000
 USERS_PER_DAY = 1_000
-DAYS = by_length(16, 30)
+DAYS = by_length(10, 30)
 FIRST_DAY = datetime(2026, 4, 1, tzinfo=UTC)
 VOCABULARY = 2_000
 
