@@ -441,6 +441,7 @@ static int read_slowly(const Prepared *stack, const Rows *found, Py_ssize_t n, i
         place.layer = found->layer[i];
         place.row = found->row[i];
         place.ids = NULL;
+        place.num_pieces = 0;
         place.limits = stack->limits;
         place.since = expire_before;
         place.limit = INT64_MAX;
@@ -452,7 +453,7 @@ static int read_slowly(const Prepared *stack, const Rows *found, Py_ssize_t n, i
     return 0;
 }
 
-/* Few rows that are kept in any way, one by one. */
+/* Rows that are kept in any way, and items that lie in several layers, one by one. */
 static int read_few(const Prepared *stack, const uint64_t *hashes, Py_ssize_t n, int64_t expire_before, Ids *ids,
                     int64_t *ends, Py_ssize_t *num_found) {
     for (Py_ssize_t i = 0; i < n; ends[i++] = ids->length) {
@@ -475,8 +476,9 @@ static int read_rows(const Prepared *stack, const uint64_t *hashes, Py_ssize_t n
     const Layer *listed = NULL; /* the layer whose sets are decoded several at once */
     int is_fast = 1;
     indptr[0] = 0;
-    for (Py_ssize_t i = 0; stack->limits && i < n; i++) /* before anything is read */
-        if (has_newer(stack, hashes + 2 * i)) return REFUSED;
+    for (Py_ssize_t i = 0; stack->limits && i < n; i++) /* whose items have to be put together */
+        if (has_newer(stack, hashes + 2 * i))
+            return read_few(stack, hashes, n, expire_before, ids, indptr + 1, num_found);
     for (Py_ssize_t l = 0; l < stack->num_layers; l++) {
         const Layer *layer = stack->layers + l;
         const Feature *feature = layer->rows->features;

@@ -52,25 +52,36 @@ PREPARED_METHOD(from_weights) {
     Py_RETURN_NONE;
 }
 
-/* limits(limits): how many items the list of each feature shows, int64; rows of one entity add up from now on. */
+/* limits(limits, resolutions, is_named, seed): rows of one entity add up from now on.
+ *
+ * `limits`, int64, are how many items the list of each feature shows, and `resolutions`, int64, the microseconds in
+ * which it shows a value once. `is_named` tells whether the names of ids are those of one vocabulary. */
 PREPARED_METHOD(limits) {
     Prepared *self = (Prepared *)call->self;
-    Array limits;
-    if (take(call, "8.", &limits) < 0) return NULL;
-    if (self->kind != STACK || self->limits || limits.length != self->layers->rows->num_features)
+    Array limits, resolutions;
+    Py_ssize_t is_named;
+    uint64_t seed;
+    if (take(call, "88nw.", &limits, &resolutions, &is_named, &seed) < 0) return NULL;
+    if (self->kind != STACK || self->limits || limits.length != self->layers->rows->num_features ||
+        resolutions.length != limits.length)
         return refuse(DO_NOT_FIT);
+    for (Py_ssize_t f = 0; f < resolutions.length; f++)
+        if (((const int64_t *)resolutions.data)[f] < 1) return refuse("a tick takes a microsecond or more");
     for (Py_ssize_t l = 0; l < self->num_layers; l++)
         if (self->layers[l].rows->kind == SHAPED || self->layers[l].rows->kind == NUMBERED) return refuse("items are not kept by shapes");
     if (keep(self, call) < 0) return NULL;
     self->limits = limits.data;
+    self->resolutions = resolutions.data;
+    self->is_named = is_named != 0;
+    self->seed = seed;
     Py_RETURN_NONE;
 }
 
 /* Bits of a row's codes that were checked; 0 or REFUSED. */
-static int find_codes(const Place *place, const Feature *feature, uint64_t *start, uint64_t *stop) {
-    *start = get_checked(&feature->starts, place->row);
+static int find_codes(const Layer *layer, int64_t row, const Feature *feature, uint64_t *start, uint64_t *stop) {
+    *start = get_checked(&feature->starts, row);
     *stop = feature->num_code_bits;
-    if (place->row + 1 < place->layer->rows->num_rows) *stop = get_checked(&feature->starts, place->row + 1);
+    if (row + 1 < layer->rows->num_rows) *stop = get_checked(&feature->starts, row + 1);
     if (*start > *stop || *stop > feature->num_code_bits) return REFUSED;
     return are_checked(&feature->content_blocks, *start >> 6, (*stop >> 6) + 1) ? 0 : REFUSED;
 }
@@ -90,8 +101,7 @@ static int64_t limit_of(const Place *place, const Feature *feature) {
 }
 
 /* Turns ages into times in a unit of microseconds, rounded down, or into counts; 0 or REFUSED. */
-static int weigh(const Feature *feature, int64_t *ages, int64_t count) {
-    int64_t unit = feature->unit ? feature->unit : 1;
+static int weigh(const Feature *feature, int64_t unit, int64_t *ages, int64_t count) {
     for (int64_t i = 0; i < count; i++) {
         if (feature->counts) {
             if (ages[i] >= feature->num_counts) return REFUSED;
@@ -105,12 +115,14 @@ static int weigh(const Feature *feature, int64_t *ages, int64_t count) {
     return 0;
 }
 
-int read_items(const Place *place, const Feature *feature, Arena *arena, Content *content) {
+/* Reads the newest items of a row: ids, and times in a unit of microseconds or counts; 0 or REFUSED. */
+static int read_newest(const Place *place, const Layer *layer, int64_t row, const Feature *feature, int64_t limit,
+                       int64_t unit, Arena *arena, Content *content, int64_t **weights) {
     enum { BITS_OF_ITEM = 8 }; /* or more, as a rule */
-    int64_t state, count = -2, limit = limit_of(place, feature);
+    int64_t state, count = -2;
     uint64_t start, stop;
-    if (get_number(&feature->states, (uint64_t)place->row, &state) < 0 || state < MISSING || state > VALUE ||
-        find_codes(place, feature, &start, &stop) < 0)
+    if (get_number(&feature->states, (uint64_t)row, &state) < 0 || state < MISSING || state > VALUE ||
+        find_codes(layer, row, feature, &start, &stop) < 0)
         return REFUSED;
     int64_t *ages = NULL;
     int32_t *ids = NULL;
@@ -121,14 +133,29 @@ int read_items(const Place *place, const Feature *feature, Arena *arena, Content
         if (!ages || !ids) return REFUSED;
         count = read_list(&feature->code, start, stop, limit, oldest_of(place, feature), room, ids, ages);
     }
-    if (count < 0 || weigh(feature, ages, count) < 0) return REFUSED;
-    content->state = state == VALUE && !count && place->limits ? EMPTY : (int)state;
+    if (count < 0 || weigh(feature, unit, ages, count) < 0) return REFUSED;
+    content->state = (int)state;
     content->count = count;
-    content->weights = ages;
-    if (feature->unit)
-        content->numbers = ages;
-    else
-        content->ids = ids;
+    content->ids = ids;
+    *weights = ages;
+    return 0;
+}
+
+int read_all_items(const Place *place, const Layer *layer, int64_t row, const Feature *feature, Arena *arena,
+                   Content *content, int64_t **times) {
+    return read_newest(place, layer, row, feature, INT64_MAX, 1, arena, content, times);
+}
+
+int read_items(const Place *place, const Feature *feature, Arena *arena, Content *content) {
+    int64_t *weights, unit = feature->unit ? feature->unit : 1;
+    if (read_newest(place, place->layer, place->row, feature, limit_of(place, feature), unit, arena, content, &weights) < 0)
+        return REFUSED;
+    if (content->state == VALUE && !content->count && place->limits) content->state = EMPTY;
+    content->weights = weights;
+    if (feature->unit) {
+        content->numbers = weights;
+        content->ids = NULL;
+    }
     return 0;
 }
 
@@ -163,9 +190,10 @@ PREPARED_METHOD(items) {
     int status = locate(stack, hash, since, &place);
     if (status == ABSENT || status == EXPIRED) return absent(&arena);
     place.limit = limit;
-    const Feature *feature = status == FOUND ? place.layer->rows->features : NULL;
-    if (!feature || feature->form != IN_LISTS || read_items(&place, feature, &arena, &content) < 0 ||
-        (content.count && !content.ids))
+    const Feature *feature;
+    if (status != FOUND || read_feature(&place, 0, &feature, &arena, &content) < 0 ||
+        (feature->form != IN_LISTS && feature->form != IN_ITEMS && !(feature->form == UNKNOWN && stack->limits)) ||
+        (content.count && !(content.ids && content.weights)))
         return refused(&arena);
     int32_t *names = arena_get(&arena, (size_t)content.count * sizeof *names);
     int64_t *times = arena_get(&arena, (size_t)content.count * sizeof *times), count = 0;

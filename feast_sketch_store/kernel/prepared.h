@@ -54,7 +54,7 @@ typedef struct {
 enum { MISSING, IS_NULL, EMPTY, VALUE }; /* states, as in codecs.py */
 
 typedef struct {
-    enum { UNKNOWN, IN_SETS, IN_COLUMN, IN_DIGITS, IN_ROWS, IN_FILTER, IN_LISTS, IN_WEIGHTS, IN_NUMBER, IN_TREES } form;
+    enum { UNKNOWN, IN_SETS, IN_COLUMN, IN_DIGITS, IN_ROWS, IN_FILTER, IN_LISTS, IN_WEIGHTS, IN_NUMBER, IN_TREES, IN_ITEMS } form;
     Values values; /* of ids, if the elements are ids */
     uint8_t tag[8];
     Py_ssize_t tag_size;
@@ -90,8 +90,14 @@ typedef struct {
     const int64_t *counts;           /* NULL if there are ticks */
     int64_t num_counts;
     int64_t unit; /* what the elements are that stand beside the ids, in their units; 0 if they are the ids */
-    /* in weights of rows that stand one after the other, as above */
+    /* in weights of rows that stand one after the other, as above; or in items, whose times they are */
     const int64_t *weights;
+    /* what rows of items remove in older layers; NULL if nothing */
+    const uint8_t *removal_states;
+    const int64_t *removal_indptr, *until;
+    const int32_t *removed_ids;
+    Values removed;
+    int64_t num_removed;
 } Feature;
 
 /* A layer of rows, or a stack of such layers, from the newest to the oldest. Does not change once it is read. */
@@ -124,6 +130,7 @@ struct Prepared {
     const uint64_t *hashes;
     const int64_t *event_timestamps;
     const uint8_t *deleted;
+    const uint8_t *fences; /* of lists: the rows that hide those of older layers */
     /* by shapes, which are the numbers of rows */
     SymbolsOfTable *shapes;
     Blocks shape_blocks;
@@ -148,7 +155,11 @@ struct Prepared {
     /* a stack */
     Layer *layers;
     Py_ssize_t num_layers;
-    const int64_t *limits; /* of features whose lists add up, how many items they show; NULL if rows replace others */
+    /* of features whose lists add up: how many items they show, and the microseconds in which a value is shown once;
+     * NULL if rows replace others */
+    const int64_t *limits, *resolutions;
+    int is_named;  /* whether ids have names in common */
+    uint64_t seed; /* of hash tables of values */
     /* shards: the highest bits of a hash are the number of one, whose layers begin at `first_layers`; NULL without */
     const int64_t *first_layers;
     const uint8_t *is_served;
@@ -192,7 +203,16 @@ void arena_free(Arena *arena);
 
 enum { REFUSED = -1, ABSENT = 0, FOUND = 1, EXPIRED = 2 };
 
+enum { MOST_PIECES = 32 };
+
+/* One of the rows whose items come together. */
 typedef struct {
+    const Layer *layer;
+    int64_t row;
+} Piece;
+
+typedef struct {
+    const Prepared *stack;
     const Layer *layer;
     const uint64_t *hash; /* of the entity */
     int64_t row, timestamp;
@@ -201,6 +221,11 @@ typedef struct {
     int64_t since, limit;  /* of items of lists: the oldest time, and how many at most */
     RowOfSets sets; /* set once they are read: then `ids` is not NULL */
     int32_t *ids;
+    Py_ssize_t num_pieces; /* from the newest to the oldest; 0 if the row is all that there is */
+    Piece pieces[MOST_PIECES];
+    Layer together; /* has the names of the values of pieces, once they are read */
+    const int64_t *spelled_numbers; /* these values, or */
+    const Slice *spelled_slices;
 } Place;
 
 /* The row of an entity of a listed layer, by the hash of its row, or of an exact one: a row, NO_ROW or DAMAGED_INDEX. */
@@ -252,6 +277,24 @@ int read_filter(const Place *place, const Feature *feature, Arena *arena, Conten
 /* The items of a list, or the values with their counts, or what stands beside them; 0 or REFUSED */
 int read_items(const Place *place, const Feature *feature, Arena *arena, Content *content);
 
+/* All items of a row that are not too old, with times in microseconds, or the numbers of counts; 0 or REFUSED */
+int read_all_items(const Place *place, const Layer *layer, int64_t row, const Feature *feature, Arena *arena,
+                   Content *content, int64_t **times);
+
+/* Finds all rows of an entity, whose items come together, in the layers from `first` to before `end`: FOUND, EXPIRED if
+ * only items may keep it alive, ABSENT or REFUSED. */
+int locate_items(const Prepared *stack, const uint64_t *hash, Py_ssize_t first, Py_ssize_t end, int64_t expire_before,
+                 Place *place);
+
+/* Whether any feature of a place has items; REFUSED if that cannot be read. */
+int has_items(Place *place);
+
+/* The items of feature `f` of all pieces of a place, spelled out, and how it is written; 0 or REFUSED */
+int read_together(Place *place, Py_ssize_t f, const Feature **feature, Arena *arena, Content *content);
+
+/* Spells out the ids that it gave again, after some were left out; 0 or REFUSED */
+int spell_again(const Place *place, Arena *arena, Content *content);
+
 int read_tree(const Place *place, const Feature *feature, Arena *arena, Content *content);
 
 /* Makes ids ascending and distinct: how many there are. */
@@ -264,7 +307,10 @@ int read_symbols(const SymbolsOfTable *symbols, const Blocks *blocks, const uint
 /* 0 or REFUSED */
 int read_content(Place *place, const Feature *feature, Arena *arena, Content *content);
 
-/* Replaces ids by their values; 0 or REFUSED. */
+/* Reads feature `f`, of one row or of all pieces, and tells how it is written; 0 or REFUSED. */
+int read_feature(Place *place, Py_ssize_t f, const Feature **feature, Arena *arena, Content *content);
+
+/* Gives ids their values; 0 or REFUSED. */
 int resolve(const Feature *feature, Arena *arena, Content *content);
 
 /* Takes the hash of an entity and `expire_before`. 0, or -1 with an exception. */
@@ -301,7 +347,7 @@ static inline PyObject *absent(Arena *arena) {
 
 #define TREE_METHODS(DO) DO(trees) DO(from_tree)
 
-#define LIST_METHODS(DO) DO(from_list) DO(from_weights) DO(limits) DO(items)
+#define LIST_METHODS(DO) DO(from_list) DO(from_weights) DO(limits) DO(items) DO(fenced) DO(from_items) DO(removals)
 
 #define PREPARED_METHODS(DO) \
     DO(ids) DO(score) DO(contains_numbers) DO(contains_bytes) DO(contains_objects) DO(contains_ids) \

@@ -134,8 +134,21 @@ class PreparedRows(ReadableRows, Protocol):
         ``hashes`` and ``deleted`` are the entities that a delta decides, or None.
         """
 
-    def limits(self, limits: Any) -> None:
-        """Tell how many items the list of each feature shows, int64; its rows in several layers add up."""
+    def fenced(self, fences: Any) -> None:
+        """Tell which rows hide those of their entity in older layers, where rows add up: bool[n]."""
+
+    def from_items(self, states: Any, indptr: Any, ids: Any, times: Any, unit: int) -> None:
+        """Its items stand one row after the other, or in place of the ids their times in some unit."""
+
+    def removals(self, *arguments: Any) -> None:
+        """What rows remove of the last feature, which has items, in older layers."""
+
+    def limits(self, limits: Any, resolutions: Any, is_named: bool, seed: int) -> None:
+        """Tell that rows in several layers add up.
+
+        ``limits`` and ``resolutions``, int64, are how many items the list of each feature shows, and in how
+        many microseconds it shows a value once; ``is_named`` is whether ids have names, of one vocabulary.
+        """
 
     def shards(self, shift: int, first_layers: Any, is_served: Any) -> None:
         """Tell which of the layers belong to which shard, by the highest bits of entities' hashes."""

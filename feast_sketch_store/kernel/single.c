@@ -133,42 +133,31 @@ int has_newer(const Prepared *stack, const uint64_t *hash) {
     return 0;
 }
 
-/* A row whose items expire one by one: FOUND, EXPIRED or REFUSED. */
-static int date_items(int64_t expire_before, Place *place) {
-    const Prepared *rows = place->layer->rows;
-    int status = date_listed(rows, INT64_MIN, place), num_lists = 0;
-    if (status != FOUND || place->timestamp == INT64_MIN) return REFUSED; /* what only removes is no row */
-    if (place->timestamp >= expire_before) return FOUND;
-    for (Py_ssize_t f = 0; f < rows->num_features; f++) {
-        Arena arena;
-        Content content;
-        if (rows->features[f].form != IN_LISTS) continue;
-        arena_init(&arena);
-        place->limit = 1;
-        status = read_items(place, rows->features + f, &arena, &content);
-        place->limit = INT64_MAX;
-        arena_free(&arena);
-        if (status < 0) return REFUSED;
-        if (content.count) return FOUND;
-        num_lists++;
-    }
-    return num_lists ? EXPIRED : REFUSED;
+/* A row whose items expire one by one: FOUND, EXPIRED, ABSENT or REFUSED. */
+static int locate_lists(const Prepared *stack, const uint64_t *hash, Py_ssize_t first, Py_ssize_t end,
+                        int64_t expire_before, Place *place) {
+    int status = locate_items(stack, hash, first, end, expire_before, place);
+    if (status != EXPIRED) return status;
+    int found = has_items(place);
+    return found == REFUSED ? REFUSED : found ? FOUND : EXPIRED;
 }
 
 int locate(const Prepared *stack, const uint64_t *hash, int64_t expire_before, Place *place) {
+    place->stack = stack;
     place->ids = NULL;
+    place->num_pieces = 0;
     place->hash = hash;
     place->limits = stack->limits;
     place->since = expire_before;
     place->limit = INT64_MAX;
     Py_ssize_t first = 0, end = stack->num_layers;
-    if (stack->limits && has_newer(stack, hash)) return REFUSED; /* whose items would have to be put together */
     if (stack->first_layers) {
         int64_t shard = shard_of(stack, hash);
         if (!stack->is_served[shard]) return REFUSED;
         first = stack->first_layers[shard];
         end = stack->first_layers[shard + 1];
     }
+    if (stack->limits) return locate_lists(stack, hash, first, end, expire_before, place);
     for (Py_ssize_t l = first; l < end; l++) {
         const Layer *layer = stack->layers + l;
         const Prepared *rows = layer->rows;
@@ -188,7 +177,6 @@ int locate(const Prepared *stack, const uint64_t *hash, int64_t expire_before, P
         }
         if (place->row < 0 || place->row >= rows->num_rows) return REFUSED;
         if (rows->kind == SHAPED || rows->kind == NUMBERED) return date_shape(rows, expire_before, place);
-        if (rows->kind == LISTED && stack->limits) return date_items(expire_before, place);
         if (rows->kind == LISTED) return date_listed(rows, expire_before, place);
         if (rows->deleted[place->row]) return ABSENT;
         place->timestamp = rows->event_timestamps[place->row];
@@ -336,13 +324,20 @@ int read_content(Place *place, const Feature *feature, Arena *arena, Content *co
     case IN_LISTS: return read_items(place, feature, arena, content);
     case IN_WEIGHTS: return read_exact(place, feature, content);
     case IN_NUMBER: return read_digit(place, feature, arena, content);
+    case IN_ITEMS: return REFUSED;
     default: return 0;
     }
 }
 
+int read_feature(Place *place, Py_ssize_t f, const Feature **feature, Arena *arena, Content *content) {
+    if (place->num_pieces) return read_together(place, f, feature, arena, content);
+    *feature = place->layer->rows->features + f;
+    return read_content(place, *feature, arena, content);
+}
+
 int resolve(const Feature *feature, Arena *arena, Content *content) {
     const Values *values = &feature->values;
-    if (!content->ids || !content->count) return 0;
+    if (!content->ids || !content->count || content->numbers || content->slices) return 0;
     int64_t *numbers = NULL;
     Slice *slices = NULL;
     if (values->numbers)
@@ -394,7 +389,7 @@ static int make_distinct(const Place *place, Arena *arena, Content *content) {
     content->count = distinct(ids, content->count);
     content->ids = ids;
     content->weights = NULL;
-    return 0;
+    return place->num_pieces ? spell_again(place, arena, content) : 0;
 }
 
 int ask(const Prepared *stack, const uint64_t *hash, int64_t expire_before, Arena *arena, Place *place,
@@ -402,8 +397,8 @@ int ask(const Prepared *stack, const uint64_t *hash, int64_t expire_before, Aren
     *content = (Content){MISSING, 0, NULL, NULL, NULL, NULL};
     int status = locate(stack, hash, expire_before, place);
     if (status != FOUND) return status == REFUSED ? REFUSED : ABSENT;
-    const Feature *feature = place->layer->rows->features;
-    if (read_content(place, feature, arena, content) < 0) return REFUSED;
+    const Feature *feature;
+    if (read_feature(place, 0, &feature, arena, content) < 0) return REFUSED;
     return make_distinct(place, arena, content) < 0 ? REFUSED : FOUND;
 }
 

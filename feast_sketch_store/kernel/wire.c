@@ -55,11 +55,11 @@ int is_utf8(const uint8_t *place, int64_t length) {
     return 1;
 }
 
-/* Reads a feature and measures its Value; 0 or REFUSED. */
-static int measure(Part *part, Place *place, Arena *arena) {
-    const Feature *feature = part->feature;
+/* Reads feature `f` and measures its Value; 0 or REFUSED. */
+static int measure(Part *part, Place *place, Py_ssize_t f, Arena *arena) {
     Content *content = &part->content;
-    if (read_content(place, feature, arena, content) < 0) return REFUSED;
+    if (read_feature(place, f, &part->feature, arena, content) < 0) return REFUSED;
+    const Feature *feature = part->feature;
     part->elements_size = part->size = 0;
     if (content->state < EMPTY) return 0;
     if (resolve(feature, arena, content) < 0 ||
@@ -119,10 +119,8 @@ static int read_parts(const Prepared *stack, const uint64_t *hash, int64_t expir
     int status = locate(stack, hash, expire_before, place);
     if (status == ABSENT) memset(parts, 0, sizeof(Part) * (size_t)number);
     if (status != FOUND) return status == ABSENT ? ABSENT : REFUSED; /* the usual way says what has expired */
-    for (Py_ssize_t f = 0; f < number; f++) {
-        parts[f].feature = place->layer->rows->features + f;
-        if (measure(parts + f, place, arena) < 0) return REFUSED;
-    }
+    for (Py_ssize_t f = 0; f < number; f++)
+        if (measure(parts + f, place, f, arena) < 0) return REFUSED;
     return FOUND;
 }
 

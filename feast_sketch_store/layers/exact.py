@@ -14,11 +14,14 @@ from feast_sketch_store import kernel
 from feast_sketch_store.kernel import PreparedRows
 from feast_sketch_store.layers.answer import LayerAnswer
 from feast_sketch_store.rows.codecs import Decoder, FeatureCodec
-from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedRows
+from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedFeature, EncodedRows
 from feast_sketch_store.rows.entity_keys import find_sorted
+from feast_sketch_store.rows.lists import removed_name
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures.answer import Answer, CsrAnswer
 from feast_sketch_store.structures.prepared import begin_feature, begin_unknown
+
+_MICROSECONDS = 1_000_000  # of a second, in which times are read
 
 
 class ExactLayer:
@@ -93,10 +96,14 @@ class ExactLayer:
         if prepared is None:
             return None
         prepared.exact(np.ascontiguousarray(keys.entity_hashes), keys.event_timestamps, keys.deleted)
+        prepared.fenced(keys.fences)
         for wanted in features:
             feature = self.rows.features.get(wanted if isinstance(wanted, str) else wanted.source)
             if feature is None:
                 begin_unknown(prepared)
+                continue
+            if feature.codec.is_list:
+                self._prepare_items(prepared, feature, feature.codec if isinstance(wanted, str) else wanted)
                 continue
             if isinstance(wanted, FeatureCodec):
                 begin_feature(prepared, wanted, None)
@@ -108,6 +115,22 @@ class ExactLayer:
             ids = feature.symbols.astype(np.int32, copy=False)
             prepared.from_rows(feature.states, feature.indptr, np.ascontiguousarray(ids))
         return prepared
+
+    def _prepare_items(self, rows: PreparedRows, feature: EncodedFeature, codec: FeatureCodec) -> None:
+        """Begin a list, or the times of its items, with what rows remove of it in older layers."""
+        times = feature.times
+        assert times is not None
+        begin_feature(rows, codec, feature.vocabulary)  # also beside times, for values decide what repeats
+        ids = np.ascontiguousarray(feature.symbols.astype(np.int32, copy=False))
+        unit = 0 if codec.is_list else _MICROSECONDS
+        rows.from_items(feature.states, feature.indptr, ids, np.ascontiguousarray(times), unit)
+        removed = self.rows.features.get(removed_name(feature.codec.feature))
+        if removed is not None:
+            assert removed.times is not None
+            ids = np.ascontiguousarray(removed.symbols.astype(np.int32, copy=False))
+            arrays = removed.vocabulary.to_arrays()
+            values = [arrays.get(name) for name in ("values", "offsets", "data")]
+            rows.removals(removed.states, removed.indptr, ids, np.ascontiguousarray(removed.times), *values)
 
     @cached_property
     def _decoders(self) -> dict[str, Decoder]:

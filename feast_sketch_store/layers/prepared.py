@@ -28,12 +28,12 @@ class Wanted(NamedTuple):
     Parameters
     ----------
     features : names; of a feature that others know the values of, the codec.
-    limits : how many items the list of each feature shows, if rows of an entity add up; None if the newest
-        layer that lists an entity answers.
+    lists : of each feature, if rows of an entity add up, how many items its list shows, and in how many
+        microseconds it shows a value once; None if the newest layer that lists an entity answers.
     """
 
     features: tuple[str | FeatureCodec, ...]
-    limits: tuple[int, ...] | None = None
+    lists: tuple[tuple[int, int], ...] | None = None
 
 
 def stack(
@@ -66,8 +66,9 @@ def stack(
             return None
         entities = (None, None) if delta is None else (delta.listed, delta.deleted)
         prepared.layer(rows, names[number] if names else None, *entities)
-    if wanted.limits is not None:
-        prepared.limits(np.array(wanted.limits, np.int64))
+    if wanted.lists is not None:
+        limits, resolutions = (np.array(numbers, np.int64) for numbers in zip(*wanted.lists, strict=True))
+        prepared.limits(limits, resolutions, names is not None, kernel.SEED)
     if len(shards) > 1:
         first_layers = np.cumsum([0, *(number or 0 for number in shards)])
         is_served = np.array([number is not None for number in shards])

@@ -480,14 +480,14 @@ class SketchReader:
     def _score_of_one(self, feature: str, entity: Any, entity_hash: bytes, given: ArrayLike) -> float:
         single = self._prepared(feature)
         if single.rows is not None and single.numbering is not None:
-            weights = np.asarray(given)
-            if weights.dtype != _FLOATS or not weights.flags.c_contiguous:
+            weights = given if type(given) is np.ndarray else np.asarray(given)
+            if (weights.dtype is not _FLOATS and weights.dtype != _FLOATS) or not weights.flags.c_contiguous:
                 weights = np.ascontiguousarray(weights, _FLOATS)
-            if weights.shape == (len(single.numbering),):
+            if weights.shape == single.shape:
                 score = single.rows.score(entity_hash, expire_before_of(self._ttl_microseconds), weights)
                 if score is not None:
                     self._view.metrics.count_read(1, score is not False)
-                    return float(score)
+                    return score or 0.0
         return float(self.scores(feature, _alone(entity), np.asarray(given))[0])
 
     def arrow(self, feature: str, entities: Entities) -> pa.Array:
@@ -589,13 +589,13 @@ class SketchReader:
 
     def _prepare(self, feature: str, by_name: bool, state: AnyState) -> _Single:
         if not by_name or self._codec(feature).is_exact:  # whose rows may have a value several times
-            return _Single(None if by_name else state.prepared((feature,)), None)
+            return _Single(None if by_name else state.prepared((feature,)), None, (0,))
         numbering, names = self._numbering(feature, state), []
         for layer in state.newest_first:
             vocabulary = layer.numbering(feature) if feature in layer.codecs else None
             is_named = vocabulary is None or numbering.is_same(vocabulary)
             names.append(None if is_named or vocabulary is None else numbering.map_of(vocabulary))
-        return _Single(state.prepared((feature,), names), numbering)
+        return _Single(state.prepared((feature,), names), numbering, (len(numbering),))
 
     def _csr_at_once(self, feature: str, hashes: NDArray[np.uint64]) -> CsrMatrix | None:
         """`csr` in one call of the kernel; None if only the usual way can answer."""
@@ -645,10 +645,14 @@ class SketchReader:
 
 
 class _Single(NamedTuple):
-    """A feature for reads of one entity: None if there are no such rows, or no numbering."""
+    """A feature for reads of one entity: None if there are no such rows, or no numbering.
+
+    ``shape`` is that of an array with a number for each value.
+    """
 
     rows: ReadableRows | None
     numbering: Numbering | None
+    shape: tuple[int]
 
 
 def _alone(entity: Any) -> Any:

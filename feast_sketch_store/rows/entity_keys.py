@@ -202,9 +202,13 @@ class SingleKeys:
 
         None for anything that is not a single entity, or not surely of these types.
         """
-        if type(entity) is int or isinstance(entity, np.integer):
+        if type(entity) is int and self._int64_prefix is not None and _INT64_MIN <= entity <= _INT64_MAX:
+            return kernel.hash_int64_key(self._int64_prefix, entity)  # the usual one
+        if isinstance(entity, np.integer):
+            entity = int(entity)
+        if type(entity) is int:
             if self._int64_prefix is not None and _INT64_MIN <= entity <= _INT64_MAX:
-                return kernel.hash_int64_key(self._int64_prefix, int(entity))
+                return kernel.hash_int64_key(self._int64_prefix, entity)
             values: list[object] = [entity]
         elif isinstance(entity, str | bytes):
             values = [entity]

@@ -112,18 +112,16 @@ class ListFeature(SealedFeature):
 
     def prepare(self, rows: PreparedRows) -> bool:
         """See `SealedFeature.prepare`."""
-        return self._prepared(rows, self.codec, self.vocabulary, 0)
+        return self._prepared(rows, self.codec, 0)
 
     def prepare_weights(self, rows: PreparedRows, codec: FeatureCodec) -> bool:
         """See `SealedFeature.prepare_weights`: times in seconds."""
-        return self._prepared(rows, codec, None, _MICROSECONDS)
+        return self._prepared(rows, codec, _MICROSECONDS)
 
-    def _prepared(
-        self, rows: PreparedRows, codec: FeatureCodec, vocabulary: Vocabulary | None, unit: int
-    ) -> bool:
+    def _prepared(self, rows: PreparedRows, codec: FeatureCodec, unit: int) -> bool:
         if abs(self.newest_tick) * self.resolution >= _MAX_TIME:
             return False
-        begin_feature(rows, codec, vocabulary)
+        begin_feature(rows, codec, self.vocabulary)
         rows.from_list(*self.lists.arguments, self.newest_tick, self.resolution, None, unit)
         return True
 

@@ -184,13 +184,14 @@ class Append(RowSemantics):
 
     def wanted(self, features: Sequence[str]) -> Wanted | None:
         """See `RowSemantics.wanted`."""
-        limits = []
+        lists = []
         for name in features:
             codec = self._lists.get(self._times[name].times_of if name in self._times else name)
             if codec is None or codec.listing is None:
                 return None
-            limits.append(_NO_LIMIT if codec.listing.limit is None else codec.listing.limit)
-        return Wanted(tuple(self._times.get(name, name) for name in features), tuple(limits))
+            limit = _NO_LIMIT if codec.listing.limit is None else codec.listing.limit
+            lists.append((limit, codec.listing.resolution_microseconds))
+        return Wanted(tuple(self._times.get(name, name) for name in features), tuple(lists))
 
     def expire_rows_before(self, expire_before: int) -> int:
         """None: items expire, and an old row may still hide items of older ones."""

@@ -220,7 +220,14 @@ class LiveView:
     def current(self) -> State:
         """The state that reads see now, for callers that leave unusual cases to `with_state`."""
         self._was_read = True
-        self._refresh_if_due()
+        if (  # as `_refresh_if_due` finds in several calls, which would take a tenth of a read
+            self._polls
+            or self._starts_over
+            or not self._is_open
+            or self._has_unseen_write()
+            or time.monotonic() - self._looked_at >= self._refresh_interval_seconds / 2
+        ):
+            self._refresh_if_due()
         return self._state
 
     @property

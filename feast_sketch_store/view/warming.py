@@ -20,6 +20,7 @@ WARMER = "feast_sketch_store warm-up"  # the name of threads
 _MIN_BYTES = 1 << 20  # smaller snapshots are read soon enough without it
 _MAX_SHARE = 0.5  # share of the memory; a larger snapshot would only push other pages out
 _CHUNK_BYTES = 4 << 20
+_HEAD_START_SECONDS = 0.05  # of the first reads, which have the disk and the interpreter to themselves
 _NICE = 10
 
 
@@ -63,6 +64,8 @@ def _warm_up(checks: Sequence[Check], stop: threading.Event) -> None:
     if sys.platform == "linux":  # where it is that of a thread
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+    if stop.wait(_HEAD_START_SECONDS):
+        return
     for check in checks:
         step = max(1, _CHUNK_BYTES // (8 * check.block_words))
         for first in range(0, len(check.unchecked), step):

@@ -86,9 +86,9 @@ class Plan:
     open_seconds: float
 
 
-def run(*, quick: bool) -> None:
+def run(*, quick: bool, long: bool = False) -> None:
     rows = UserRows(2_000 if quick else 20_000)
-    plan = Plan(1, 0.3, 0.7) if quick else Plan(4, 1.0, 3.5)
+    plan = Plan(1, 0.3, 0.7) if quick else Plan(4, 1.0, 3.5) if long else Plan(3, 0.6, 1.5)
     with temporary_folder() as folder, redis_server() as port:
         backends = {
             OWN: sketch(_made(folder / "own"), rows),

@@ -21,7 +21,7 @@ from stores import FLOOR, REDIS, SKETCH, SQLITE, redis_server, temporary_folder
 
 SHAPES = ((1, 10), (5, 10), (4, 50))
 TYPES = (Int64, Float64, String)
-NUM_ENTITIES = (1, 10, 50)
+CALLS_PER_NUM_ENTITIES = {1: 100, 10: 50, 50: 20}
 _MOMENT = 1_775_000_000_000_000
 
 
@@ -29,7 +29,8 @@ def run(*, quick: bool) -> None:
     num_users = 500 if quick else 5_000
     print_set_up(
         f"{num_users:,} users, one request over all views, features Int64 of 1,000 values, "
-        f"Float64 and String of 50; {_rounds(quick)} turns of {_calls(quick)} calls",
+        f"Float64 and String of 50; {_rounds(quick)} turns of "
+        f"{', '.join(str(_calls(batch, quick)) for batch in CALLS_PER_NUM_ENTITIES)} calls",
         "numpy",
         "feast",
         "redis",
@@ -40,7 +41,7 @@ def run(*, quick: bool) -> None:
             stores = _stores(folder, port, num_views, num_features, num_users)
             features = [f"view{v}:f{v}_{f}" for v in range(num_views) for f in range(num_features)]
             _check(stores, features)
-            for batch in NUM_ENTITIES:
+            for batch in CALLS_PER_NUM_ENTITIES:
                 lines += _measure(stores, features, batch, num_users, quick)
     print_table(
         ["views", "features each", "entities", "store", "p50, us", "p99, us", "sketch / store, p50", "p99"],
@@ -52,8 +53,8 @@ def _rounds(quick: bool) -> int:
     return 3 if quick else 9
 
 
-def _calls(quick: bool) -> int:
-    return 20 if quick else 100
+def _calls(batch: int, quick: bool) -> int:
+    return 5 if quick else CALLS_PER_NUM_ENTITIES[batch]
 
 
 def _measure(
@@ -64,7 +65,7 @@ def _measure(
         return [{"user_id": user} for user in users.tolist()]
 
     gets = {name: partial(_get, store, features) for name, store in stores.items()}
-    samples = interleaved_samples(gets, entities, rounds=_rounds(quick), calls=_calls(quick))
+    samples = interleaved_samples(gets, entities, rounds=_rounds(quick), calls=_calls(batch, quick))
     p50, p99 = ({name: quantile(times, share) for name, times in samples.items()} for share in (0.5, 0.99))
     num_views = len({feature.partition(":")[0] for feature in features})
     return [
@@ -92,7 +93,11 @@ def _stores(
     """The same rows in each store."""
     user = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
     views = [_view(user, number, num_features) for number in range(num_views)]
-    columns = [_columns(view, num_users, seed) for seed, view in enumerate(views)]
+    # Converted once for all stores, which takes longer than to write them.
+    rows = [
+        _convert_arrow_to_proto(_columns(view, num_users, seed), view, {"user_id": ValueType.INT64})
+        for seed, view in enumerate(views)
+    ]
     options = {
         SKETCH: {"type": SKETCH, "path": str(folder / "sketch"), "seal_min_rows": 0},
         SQLITE: {"type": SQLITE, "path": str(folder / "online.db")},
@@ -112,9 +117,8 @@ def _stores(
         stores[name] = FeatureStore(config=config)
         stores[name].apply([user, *views])
         online = stores[name]._get_provider().online_store
-        for view, table in zip(views, columns, strict=True):
-            rows = _convert_arrow_to_proto(table, view, {"user_id": ValueType.INT64})
-            online.online_write_batch(config, view, rows, None)
+        for view, of_view in zip(views, rows, strict=True):
+            online.online_write_batch(config, view, of_view, None)
     return stores
 
 

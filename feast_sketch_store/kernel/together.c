@@ -1,0 +1,402 @@
+/* Lists of one entity whose items lie in several layers: unsealed rows, and the sealed one below them.
+ *
+ * view/append.py does the same for many entities, and rows/lists.py says how items come together. Values are numbered
+ * here as they are met, because each layer has a vocabulary of its own. */
+
+#include "prepared.h"
+
+/* fenced(fences): bool[n], which rows hide all rows of their entity in older layers. */
+PREPARED_METHOD(fenced) {
+    Prepared *self = (Prepared *)call->self;
+    Array fences;
+    if (take(call, "1.", &fences) < 0) return NULL;
+    if (self->kind != EXACT || self->fences || fences.length != self->num_rows) return refuse(DO_NOT_FIT);
+    self->fences = fences.data;
+    if (keep(self, call) < 0) return NULL;
+    Py_RETURN_NONE;
+}
+
+/* from_items(states, indptr, ids, times, unit): uint8[n], int64[n + 1], int32[nnz], int64[nnz]
+ *
+ * Its items stand one row after the other, the newest of a row first. The elements are the ids; or if `unit` is above
+ * 0, times in as many microseconds. */
+PREPARED_METHOD(from_items) {
+    Prepared *self = (Prepared *)call->self;
+    Feature *feature = begun(self, EXACT);
+    Array states, indptr, ids, times;
+    Py_ssize_t unit;
+    if (!feature || take(call, "1848n.", &states, &indptr, &ids, &times, &unit) < 0) return NULL;
+    if (states.length != self->num_rows || indptr.length != self->num_rows + 1 || ids.length != times.length || unit < 0)
+        return refuse(DO_NOT_FIT);
+    feature->row_states = states.data;
+    feature->indptr = indptr.data;
+    feature->ids = ids.data;
+    feature->weights = times.data;
+    feature->num_ids = ids.length;
+    feature->unit = unit;
+    if (keep(self, call) < 0) return NULL;
+    feature->form = IN_ITEMS;
+    Py_RETURN_NONE;
+}
+
+/* removals(states, indptr, ids, until, numbers, offsets, data): what rows remove of the last feature in older layers
+ *
+ * All of it if the state is EMPTY; if it is VALUE, some values up to a time each. Ids stand for numbers or for bytes. */
+PREPARED_METHOD(removals) {
+    Prepared *self = (Prepared *)call->self;
+    Array states, indptr, ids, until, numbers, offsets, data;
+    if (take(call, "18488?8?1?.", &states, &indptr, &ids, &until, &numbers, &offsets, &data) < 0) return NULL;
+    Feature *feature = self->num_features ? self->features + self->num_features - 1 : NULL;
+    if (!feature || feature->form != IN_ITEMS || feature->removal_states || states.length != self->num_rows ||
+        indptr.length != self->num_rows + 1 || ids.length != until.length || (offsets.data && !offsets.length))
+        return refuse(DO_NOT_FIT);
+    feature->removal_states = states.data;
+    feature->removal_indptr = indptr.data;
+    feature->removed_ids = ids.data;
+    feature->until = until.data;
+    feature->num_removed = ids.length;
+    feature->removed = (Values){numbers.data, offsets.data, data.data, numbers.length, data.length};
+    if (offsets.data) feature->removed.length = offsets.length - 1;
+    if (keep(self, call) < 0) return NULL;
+    Py_RETURN_NONE;
+}
+
+/* -- which rows there are ---------------------------------------------------------------------------- */
+
+/* The row of an entity in one layer, and its timestamp: FOUND, ABSENT or REFUSED. The row of a deletion is ABSENT;
+ * `is_last` tells whether older layers have nothing to add. */
+static int find_piece(const Layer *layer, const uint64_t *hash, Place *place, int *is_last) {
+    const Prepared *rows = layer->rows;
+    *is_last = 0;
+    if (layer->hashes) return find_listed(layer, hash) == NO_ROW ? ABSENT : REFUSED;
+    if (rows->kind == EXACT) {
+        place->row = find_exact(rows, hash);
+        if (place->row == NO_ROW) return ABSENT;
+        if (!rows->fences) return REFUSED;
+        *is_last = rows->fences[place->row];
+        place->timestamp = rows->event_timestamps[place->row];
+        return rows->deleted[place->row] ? ABSENT : FOUND;
+    }
+    if (rows->kind != LISTED) return REFUSED;
+    place->row = find_hashed(rows, row_hash(hash, rows->salt));
+    if (place->row == NO_ROW) return ABSENT;
+    if (place->row < 0 || place->row >= rows->num_rows) return REFUSED;
+    place->layer = layer;
+    return date_listed(rows, INT64_MIN, place);
+}
+
+int locate_items(const Prepared *stack, const uint64_t *hash, Py_ssize_t first, Py_ssize_t end, int64_t expire_before,
+                 Place *place) {
+    int64_t newest = INT64_MIN;
+    int is_last = 0;
+    for (Py_ssize_t l = first; l < end && !is_last; l++) {
+        int status = find_piece(stack->layers + l, hash, place, &is_last);
+        if (status == REFUSED || (status == FOUND && place->num_pieces == MOST_PIECES)) return REFUSED;
+        if (status != FOUND) continue;
+        place->pieces[place->num_pieces++] = (Piece){stack->layers + l, place->row};
+        if (place->timestamp > newest) newest = place->timestamp;
+    }
+    place->timestamp = newest;
+    if (newest == INT64_MIN) return ABSENT; /* nothing, or what only removes, which is no row */
+    place->layer = place->pieces[0].layer;
+    place->row = place->pieces[0].row;
+    if (place->num_pieces == 1 && place->layer->rows->kind == LISTED) {
+        place->num_pieces = 0;
+    } else {
+        place->together = (Layer){place->layer->rows, NULL, 0, NULL, NULL, 0};
+        place->layer = &place->together;
+    }
+    return newest >= expire_before ? FOUND : EXPIRED;
+}
+
+int has_items(Place *place) {
+    int64_t limit = place->limit;
+    int is_found = 0;
+    place->limit = 1;
+    for (Py_ssize_t f = 0; !is_found && f < place->layer->rows->num_features; f++) {
+        Arena arena;
+        Content content;
+        const Feature *feature;
+        arena_init(&arena);
+        int status = read_feature(place, f, &feature, &arena, &content);
+        arena_free(&arena);
+        if (status < 0) return REFUSED;
+        is_found = content.count > 0;
+    }
+    place->limit = limit;
+    return is_found;
+}
+
+/* -- their items ------------------------------------------------------------------------------------- */
+
+/* The items of one row that are not too old, newest first: ids of its layer, which become numbers of values met. */
+typedef struct {
+    const Layer *layer;
+    const Feature *feature;
+    int64_t row, count, next;
+    int32_t *ids;
+    const int64_t *times;
+} Run;
+
+/* Values as they are met: each with its number. */
+typedef struct {
+    int64_t *numbers; /* or slices, */
+    Slice *slices;
+    int32_t *names; /* what each is called in answers; NULL if ids have no names in common */
+    int64_t *last_tick; /* in which it was shown */
+    int32_t *removals;  /* the last one of it, or -1 */
+    int32_t *slots;     /* of a hash table, with numbers of values, or -1 */
+    uint64_t last_slot, seed;
+    int64_t count;
+} Met;
+
+/* A value that the row of a run removes of older ones, and the removal of it before this one, or -1. */
+typedef struct {
+    int64_t until;
+    int run;
+    int32_t before;
+} Removal;
+
+/* Reads the items of a run; 0 or REFUSED. */
+static int begin_run(const Place *place, Run *run, Arena *arena, int *state) {
+    const Feature *feature = run->feature;
+    run->count = run->next = 0;
+    *state = MISSING;
+    if (feature->form == UNKNOWN) return 0;
+    if (feature->form == IN_LISTS) {
+        Content content = {MISSING, 0, NULL, NULL, NULL, NULL};
+        int64_t *times;
+        if (feature->counts || read_all_items(place, run->layer, run->row, feature, arena, &content, &times) < 0)
+            return REFUSED;
+        *state = content.state;
+        run->count = content.count;
+        run->ids = (int32_t *)content.ids;
+        run->times = times;
+        return 0;
+    }
+    if (feature->form != IN_ITEMS) return REFUSED;
+    int64_t start = feature->indptr[run->row], stop = feature->indptr[run->row + 1];
+    if (start < 0 || stop < start || stop > feature->num_ids) return REFUSED;
+    *state = feature->row_states[run->row];
+    if (*state > VALUE) return REFUSED;
+    run->times = feature->weights + start;
+    while (run->count < stop - start && run->times[run->count] >= place->since) run->count++;
+    run->ids = arena_get(arena, (size_t)run->count * sizeof *run->ids);
+    if (!run->ids) return REFUSED;
+    if (run->count) memcpy(run->ids, feature->ids + start, (size_t)run->count * sizeof *run->ids);
+    return 0;
+}
+
+/* Memory for this many values at most; 0 or REFUSED. */
+static int begin_met(Met *met, const Prepared *stack, const Values *values, int64_t most, Arena *arena) {
+    uint64_t size = 16;
+    while (size < 2 * (uint64_t)most) size *= 2;
+    memset(met, 0, sizeof *met);
+    met->seed = stack->seed;
+    met->last_slot = size - 1;
+    met->slots = arena_get(arena, (size_t)size * sizeof *met->slots);
+    met->last_tick = arena_get(arena, (size_t)most * sizeof *met->last_tick);
+    met->removals = arena_get(arena, (size_t)most * sizeof *met->removals);
+    if (values->numbers)
+        met->numbers = arena_get(arena, (size_t)most * sizeof *met->numbers);
+    else
+        met->slices = arena_get(arena, (size_t)most * sizeof *met->slices);
+    if (stack->is_named) met->names = arena_get(arena, (size_t)most * sizeof *met->names);
+    if (!met->slots || !met->last_tick || !met->removals || !(met->numbers || met->slices) ||
+        (stack->is_named && !met->names))
+        return REFUSED;
+    memset(met->slots, 0xff, (size_t)size * sizeof *met->slots);
+    return 0;
+}
+
+/* The slot of a value: that of its number, or an empty one. -1 if there is no such id. */
+static int64_t slot_of(const Met *met, const Values *values, int64_t id, int64_t *number, Slice *slice) {
+    int32_t known;
+    uint64_t slot;
+    if (id < 0 || id >= values->length) return -1;
+    if (met->numbers) {
+        if (!values->numbers) return -1;
+        *number = values->numbers[id];
+        slot = mix64((uint64_t)*number ^ met->seed) & met->last_slot;
+        while ((known = met->slots[slot]) >= 0 && met->numbers[known] != *number) slot = (slot + 1) & met->last_slot;
+        return (int64_t)slot;
+    }
+    if (!values->offsets) return -1;
+    int64_t start = values->offsets[id], stop = values->offsets[id + 1];
+    if (start < 0 || stop < start || stop > values->num_bytes) return -1;
+    *slice = (Slice){values->data + start, stop - start};
+    slot = hash_bytes(slice->bytes, slice->length, met->seed) & met->last_slot;
+    while ((known = met->slots[slot]) >= 0 && (met->slices[known].length != slice->length ||
+                                               !are_equal(met->slices[known].bytes, slice->bytes, slice->length)))
+        slot = (slot + 1) & met->last_slot;
+    return (int64_t)slot;
+}
+
+/* Replaces the ids of a run by the numbers of their values; 0 or REFUSED. */
+static int meet(Met *met, Run *run) {
+    const Values *values = &run->feature->values;
+    for (int64_t i = 0; i < run->count; i++) {
+        int64_t number = 0;
+        Slice slice = {NULL, 0};
+        int64_t slot = slot_of(met, values, run->ids[i], &number, &slice);
+        if (slot < 0) return REFUSED;
+        int32_t known = met->slots[slot];
+        if (known < 0) {
+            known = met->slots[slot] = (int32_t)met->count++;
+            if (met->numbers)
+                met->numbers[known] = number;
+            else
+                met->slices[known] = slice;
+            met->last_tick[known] = INT64_MAX; /* later than any */
+            met->removals[known] = -1;
+            if (met->names && (met->names[known] = name_of(run->layer, run->ids[i])) == -2) return REFUSED;
+        }
+        run->ids[i] = known;
+    }
+    return 0;
+}
+
+/* Notes what the row of a run removes of values that were met; 0 or REFUSED. */
+static int note_removals(Met *met, const Run *run, int number, Removal *removals, int32_t *count) {
+    const Feature *feature = run->feature;
+    if (!feature->removal_states || feature->removal_states[run->row] != VALUE) return 0;
+    for (int64_t i = feature->removal_indptr[run->row]; i < feature->removal_indptr[run->row + 1]; i++) {
+        int64_t known;
+        Slice slice;
+        int64_t slot = slot_of(met, &feature->removed, feature->removed_ids[i], &known, &slice);
+        if (slot < 0) return REFUSED;
+        int32_t value = met->slots[slot];
+        if (value < 0) continue;
+        removals[*count] = (Removal){feature->until[i], number, met->removals[value]};
+        met->removals[value] = (*count)++;
+    }
+    return 0;
+}
+
+/* How many values the row of a run removes; -1 if it cannot be read. */
+static int64_t num_removals(const Run *run) {
+    const Feature *feature = run->feature;
+    if (!feature->removal_states) return 0;
+    int64_t start = feature->removal_indptr[run->row], stop = feature->removal_indptr[run->row + 1];
+    return start < 0 || stop < start || stop > feature->num_removed ? -1 : stop - start;
+}
+
+static int is_removed(const Met *met, const Removal *removals, int32_t value, int run, int64_t time) {
+    for (int32_t r = met->removals[value]; r >= 0; r = removals[r].before)
+        if (removals[r].run < run && time <= removals[r].until) return 1;
+    return 0;
+}
+
+static inline int64_t floor_of(int64_t time, int64_t unit) { return time / unit - (time % unit < 0); }
+
+/* The items of runs in the order of their times, each value once in a tick: how many. Of equal times those of the
+ * newest row come first. */
+static int64_t merge(Run *runs, int number, const Met *met, const Removal *removals, int64_t resolution, int64_t limit,
+                     int32_t *values, int64_t *times) {
+    int64_t count = 0;
+    while (count < limit) {
+        int best = -1;
+        for (int r = 0; r < number; r++)
+            if (runs[r].next < runs[r].count &&
+                (best < 0 || runs[r].times[runs[r].next] > runs[best].times[runs[best].next]))
+                best = r;
+        if (best < 0) break;
+        int32_t value = runs[best].ids[runs[best].next];
+        int64_t time = runs[best].times[runs[best].next++], tick = floor_of(time, resolution);
+        if (is_removed(met, removals, value, best, time) || met->last_tick[value] == tick) continue;
+        met->last_tick[value] = tick;
+        values[count] = value;
+        times[count++] = time;
+    }
+    return count;
+}
+
+/* Gives the elements of items by the numbers of their values; 0 or REFUSED. */
+static int spell(const Met *met, int32_t *values, int64_t count, Arena *arena, Content *content) {
+    int64_t *numbers = NULL;
+    Slice *slices = NULL;
+    if (met->numbers)
+        numbers = arena_get(arena, (size_t)count * sizeof *numbers);
+    else
+        slices = arena_get(arena, (size_t)count * sizeof *slices);
+    if (!numbers && !slices) return REFUSED;
+    for (int64_t i = 0; i < count; i++) {
+        if (numbers)
+            numbers[i] = met->numbers[values[i]];
+        else
+            slices[i] = met->slices[values[i]];
+    }
+    content->numbers = numbers;
+    content->slices = slices;
+    content->ids = met->names ? values : NULL;
+    return 0;
+}
+
+/* Opens the runs of a feature, down to one that replaces those before it: how many, or REFUSED. */
+static int begin_runs(const Place *place, Py_ssize_t f, Run *runs, Arena *arena, int *state, int64_t *most) {
+    int number = 0, is_replaced = 0;
+    *state = MISSING;
+    for (; number < place->num_pieces && !is_replaced; number++) {
+        const Piece *piece = place->pieces + number;
+        Run *run = runs + number;
+        int own;
+        *run = (Run){piece->layer, piece->layer->rows->features + f, piece->row, 0, 0, NULL, NULL};
+        if (begin_run(place, run, arena, &own) < 0) return REFUSED;
+        is_replaced = place->num_pieces > 1 && run->feature->removal_states &&
+                      run->feature->removal_states[run->row] == EMPTY;
+        if (own > *state) *state = own;
+        *most += run->count;
+    }
+    if (is_replaced && *state < EMPTY) *state = EMPTY;
+    return number;
+}
+
+int read_together(Place *place, Py_ssize_t f, const Feature **feature, Arena *arena, Content *content) {
+    Run runs[MOST_PIECES];
+    Met met;
+    const Prepared *stack = place->stack;
+    int64_t most = 0, room = 0;
+    int state, number = begin_runs(place, f, runs, arena, &state, &most);
+    if (number < 1 || most >= INT32_MAX) return REFUSED;
+    *content = (Content){state, 0, NULL, NULL, NULL, NULL};
+    *feature = runs[0].feature;
+    for (int r = 0; r < number; r++) { /* what it is like, by a layer that knows it */
+        if ((*feature)->form == UNKNOWN) *feature = runs[r].feature;
+        int64_t removed = num_removals(runs + r);
+        if (removed < 0) return REFUSED;
+        room += removed;
+    }
+    int64_t limit = stack->limits[f] < place->limit ? stack->limits[f] : place->limit;
+    if (limit > most) limit = most;
+    Removal *removals = arena_get(arena, (size_t)room * sizeof *removals);
+    int32_t *values = arena_get(arena, (size_t)limit * sizeof *values), noted = 0;
+    int64_t *times = arena_get(arena, (size_t)limit * sizeof *times);
+    if (!removals || !values || !times || room >= INT32_MAX) return REFUSED;
+    if (begin_met(&met, stack, &(*feature)->values, most, arena) < 0) return REFUSED;
+    for (int r = 0; r < number; r++)
+        if (meet(&met, runs + r) < 0) return REFUSED;
+    for (int r = 0; r < number; r++)
+        if (note_removals(&met, runs + r, r, removals, &noted) < 0) return REFUSED;
+    content->count = merge(runs, number, &met, removals, stack->resolutions[f], limit, values, times);
+    if (state == VALUE && !content->count) content->state = EMPTY;
+    if ((*feature)->unit) {
+        for (int64_t i = 0; i < content->count; i++) times[i] = floor_of(times[i], (*feature)->unit);
+        content->numbers = times;
+        return 0;
+    }
+    content->weights = times;
+    place->together.names = met.names;
+    place->together.num_names = met.count;
+    place->spelled_numbers = met.numbers;
+    place->spelled_slices = met.slices;
+    return spell(&met, values, content->count, arena, content);
+}
+
+int spell_again(const Place *place, Arena *arena, Content *content) {
+    Met met;
+    memset(&met, 0, sizeof met);
+    met.numbers = (int64_t *)place->spelled_numbers;
+    met.slices = (Slice *)place->spelled_slices;
+    met.names = (int32_t *)place->together.names;
+    return spell(&met, (int32_t *)content->ids, content->count, arena, content);
+}
