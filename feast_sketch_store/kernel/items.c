@@ -106,7 +106,7 @@ static int weigh(const Feature *feature, int64_t *ages, int64_t count) {
 }
 
 int read_items(const Place *place, const Feature *feature, Arena *arena, Content *content) {
-    enum { BITS_OF_ITEM = 8 }; /* or more, as a rule */
+    enum { BITS_OF_ITEM = 3 }; /* or more, as a rule: a list of more items is read twice */
     int64_t state, count = -2, limit = limit_of(place, feature);
     uint64_t start, stop;
     if (get_number(&feature->states, (uint64_t)place->row, &state) < 0 || state < MISSING || state > VALUE ||
