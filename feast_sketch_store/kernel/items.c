@@ -118,7 +118,7 @@ static int weigh(const Feature *feature, int64_t unit, int64_t *ages, int64_t co
 /* Reads the newest items of a row: ids, and times in a unit of microseconds or counts; 0 or REFUSED. */
 static int read_newest(const Place *place, const Layer *layer, int64_t row, const Feature *feature, int64_t limit,
                        int64_t unit, Arena *arena, Content *content, int64_t **weights) {
-    enum { BITS_OF_ITEM = 8 }; /* or more, as a rule */
+    enum { BITS_OF_ITEM = 3 }; /* or more, as a rule: a list of more items is read twice */
     int64_t state, count = -2;
     uint64_t start, stop;
     if (get_number(&feature->states, (uint64_t)row, &state) < 0 || state < MISSING || state > VALUE ||
