@@ -58,9 +58,9 @@ _logger = logging.getLogger(__name__)
 # Readers that are slow to refresh still find the previous snapshot.
 _SNAPSHOTS_KEPT = 2
 
-# Without reads, up to this many rows wait, to be loaded together by a later write or the next read: few, as
-# that write takes a millisecond longer for each hundred of them.
-_MAX_DEFERRED_ROWS = 512
+# Without reads, up to this many rows wait, to be loaded together by a later write or the next read. A write
+# that loads them takes some milliseconds longer.
+_MAX_DEFERRED_ROWS = 256
 _MAX_DEFERRED_BYTES = 1 << 20
 
 
