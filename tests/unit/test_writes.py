@@ -372,6 +372,32 @@ def test_who_looks_for_the_writes_of_others_takes_up_nothing_if_there_are_none(t
     assert found(view, *range(12)) == list(range(12))
 
 
+def test_who_has_deferred_rows_notices_that_all_others_were_replaced(tmp_path, monkeypatch):
+    """The writer of a rebuild is killed, and leaves only the announcement and the new rows."""
+    view, other = slow_view(tmp_path), slow_view(tmp_path)
+    view.write([row(0, "x")])
+    compact = other._row_log.compact
+
+    def write_and_compact(*arguments, **options):
+        view.refresh()  # reads the announcement
+        view.write([row(1, "x")])
+        view.write([row(2, "x")])
+        compact(*arguments, **options)
+        raise KeyboardInterrupt
+
+    def fill(staging):
+        filled = View(staging, SETTINGS, NEVER, 0.0)
+        filled.write([row(3, "y")])
+        return staging
+
+    monkeypatch.setattr(other._row_log, "compact", write_and_compact)
+    with pytest.raises(KeyboardInterrupt):
+        other.rebuild(fill)
+    view._looked_at -= 5400.0
+    assert not view.knows_all()
+    assert values(view, 0, 1, 2, 3) == {1: {"x"}, 2: {"x"}, 3: {"y"}}
+
+
 def test_a_write_does_not_wait_for_a_refresh_of_another_thread(tmp_path):
     view = slow_view(tmp_path)
     view.write([row(0, "x")])
