@@ -37,8 +37,8 @@ _SUMMARIES = {
     "which has no vocabulary",
     _SCALARS: "{number} views would take less memory with exact scalars, and never return a wrong one: "
     f"{{names}}. Give a scalar of each the tag {_EXACT_TAG}",
-    _COSTLY: "{number} features are kept exactly, at all the bytes of their values: {names}. Where that is "
-    "too much, keep them in a view of another online store",
+    _COSTLY: "{number} features are kept exactly, at all the bytes of their values: {names}. If that is "
+    "too much, name a `backing_store` in feature_store.yaml, which then keeps them",
 }
 
 

@@ -39,6 +39,11 @@ def views_of(store: FeatureStore, views: Sequence[str]) -> list[str]:
             f"project {store.project!r} has no feature view {unknown[0]!r} in its online store; "
             f"it has: {', '.join(known) or 'none'}"
         )
+    if not known:
+        click.echo(
+            f"project {store.project!r} has no feature views in its online store; run `feast apply` first",
+            err=True,
+        )
     return list(views) or known
 
 

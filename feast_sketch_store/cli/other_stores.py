@@ -125,10 +125,10 @@ def survey(
     as_json: bool,
     html: Path | None,
 ) -> None:
-    """Show how this store would keep the views of another online store, and in how many bytes.
+    """Show how this store would keep the views of another store.
 
-    It reads a sample of the rows in the other store's own format, and writes nothing. It needs only the other
-    repository.
+    It also shows in how many bytes. It reads a sample of the rows in the other store's own format, and writes
+    nothing. It needs only the other repository.
     """
     progress = Progress(sys.stderr)
     found: list[SurveyedView] = []

@@ -79,7 +79,7 @@ def plan(
     html: Path | None,
     as_json: bool,
 ) -> None:
-    """Show what a view costs in bytes and in accuracy, and which settings to choose.
+    """Show the bytes and the accuracy of a view, and settings to choose.
 
     Without a target it shows what `error_rate: auto` would choose. With labels it measures what each size
     costs a model, and chooses the values that the model needs. It writes lists of these values to the folder

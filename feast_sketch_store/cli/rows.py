@@ -23,6 +23,7 @@ from feast_sketch_store.operations.resharding import reshard
 from feast_sketch_store.view.view import Dropped
 
 _MOST_LISTED = 20  # entities that are not found
+_NO_ROWS = "no rows, not copied"
 _DATETIME = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z"])
 
 
@@ -112,11 +113,11 @@ def copy(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Copy the rows of views from the store at SOURCE to the store at TARGET. Both are folders or URLs of
-    buckets.
+    """Copy the rows of views from one store to another.
 
-    Each view appears at the target in one step, and is then compared with the source. Run the command again
-    after an interruption: it skips views that are the same on both sides.
+    SOURCE and TARGET are folders of stores, or URLs of buckets. Each view appears at the target in one step,
+    and is then compared with the source. Run the command again after an interruption: it skips views that are
+    the same on both sides.
     """
     with plain_errors():
         store = open_store()
@@ -126,8 +127,16 @@ def copy(
             copied = copying.copy(store, view, source, target, None if yes else partial(_may_replace, view))
             if copied is None:
                 raise click.ClickException(f"{view} was not copied; nothing of it has changed")
-            done[view] = f"{copied.entities:,}{' (were there)' if copied.was_there else ''}"
+            done[view] = _copied_text(copied)
+        if done and set(done.values()) == {_NO_ROWS}:
+            raise click.ClickException(f"{source}: has no rows of {', '.join(done)}; check the path")
     print_outcomes(done, as_json, "entities")
+
+
+def _copied_text(copied: copying.Copied) -> str:
+    if not copied.entities:
+        return _NO_ROWS
+    return f"{copied.entities:,}{' (were there)' if copied.was_there else ''}"
 
 
 def _may_replace(view: str, dropped: Dropped | None) -> bool:
@@ -162,7 +171,9 @@ def delete(
     file: Any,
     as_json: bool,
 ) -> None:
-    """Delete entities from a VIEW: feast-sketch delete history user_id=7
+    """Delete entities from a VIEW.
+
+    For example: feast-sketch delete history user_id=7
 
     Reads no longer find them: here at once, in other processes after their next refresh. To remove them from
     the disk as well, run seal and then vacuum. Remove them from the offline store first, or a materialize

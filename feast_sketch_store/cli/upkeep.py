@@ -36,10 +36,8 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 @click.option(
     "--interval",
     type=click.FloatRange(min=0, min_open=True),
-    default=maintenance.WATCH_INTERVAL_SECONDS,
-    show_default=True,
     metavar="SECONDS",
-    help="With --watch: seconds between checks.",
+    help=f"With --watch: seconds between checks.  [default: {maintenance.WATCH_INTERVAL_SECONDS:g}]",
 )
 @click.option(
     "--share",
@@ -63,20 +61,20 @@ def seal(
     open_store: Callable[[], FeatureStore],
     views: Sequence[str],
     watch: bool,
-    interval: float,
+    interval: float | None,
     share: float | None,
     min_rows: int | None,
     engine: str | None,
     metrics_port: int | None,
     as_json: bool,
 ) -> None:
-    """Fold all rows into a new snapshot, now or, with --watch, whenever a seal is due.
+    """Fold all rows into a new snapshot.
 
-    With --watch it prints a line for each seal. On SIGINT or SIGTERM it finishes the current seal and exits
-    with status 0. Other processes can write meanwhile.
+    With --watch it does so whenever a seal is due, and prints a line for each seal. On SIGINT or SIGTERM it
+    finishes the current seal and exits with status 0. Other processes can write meanwhile.
     """
-    if not watch and (share is not None or min_rows is not None):
-        raise click.UsageError("--share and --min-rows say when it is time to seal; give --watch with them")
+    if not watch and (share, min_rows, interval) != (None, None, None):
+        raise click.UsageError("--share, --min-rows and --interval say when to seal; give --watch with them")
     if watch and engine is not None:
         raise click.UsageError("--watch seals in this process; leave out --engine")
     if not watch and metrics_port is not None:
@@ -92,8 +90,9 @@ def seal(
                 options.seal == "job",
                 is_url(options.path),
             )
+            seconds = maintenance.WATCH_INTERVAL_SECONDS if interval is None else interval
             with _interrupted() as stop, nullcontext() if metrics_port is None else exported(metrics_port):
-                maintenance.watch(store, views, stop, interval, lambda view: _tell(view, as_json), policy)
+                maintenance.watch(store, views, stop, seconds, lambda view: _tell(view, as_json), policy)
             return
 
         def seal_one(view: str) -> bool:
@@ -174,10 +173,11 @@ def vacuum(
 @JSON_OPTION
 @click.pass_obj
 def pin(open_store: Callable[[], FeatureStore], view: str, version: int | None, as_json: bool) -> None:
-    """Hold reads of a VIEW at a snapshot: the newest one, or the one of a VERSION that inspect shows.
+    """Hold reads of a VIEW at a snapshot.
 
-    Serving processes follow within their refresh interval. Until unpin, writes are kept but not shown, and do
-    not seal. This undoes a bad fill in one step.
+    Without a VERSION, which inspect shows, that is the newest snapshot. Serving processes follow within their
+    refresh interval. Until unpin, writes are kept but not shown, and do not seal. This undoes a bad fill in
+    one step.
     """
     with plain_errors():
         store = open_store()

@@ -470,8 +470,8 @@ def _entity_keys(table: FeatureView, entity_rows: Sequence[Mapping[str, Any]]) -
     for number, row in enumerate(entity_rows):
         if row.keys() != types.keys():
             raise RowError(
-                f"entity row {number} has the keys {sorted(row)}, feature view {table.name!r} has the join "
-                f"keys {sorted(types)}"
+                f"entity row {number} has the keys {sorted(row)}, but feature view {table.name!r} has the "
+                f"join keys {sorted(types)}. Nothing was deleted"
             )
     columns = []
     for name, value_type in types.items():

@@ -38,6 +38,7 @@ from feast_sketch_store.planning.plan import Plan
 from feast_sketch_store.planning.sample import Kept, Sample
 from feast_sketch_store.planning.source import PlannedView, sample_view
 from feast_sketch_store.storage.names import folder_name
+from feast_sketch_store.structures.compact_sets import COMPACT_SETS
 
 DEFAULT_SAMPLE = 100_000
 LISTS_FOLDER = "plans"  # in the feature repository
@@ -253,24 +254,24 @@ def _write_lists(view: PlannedView, sample: Sample, kept: Kept) -> None:
 
 
 def _limits(view: PlannedView, sample: Sample, found: Sequence[Candidate]) -> Iterator[str]:
-    """What a reader has to know of the figures."""
+    """Notes on how to read the figures."""
     num_values = sum(map(len, sample.full_counts.values()))
     per_entity = sample.num_facts / sample.num_entities
     exact = math.log2(max(1.0, num_values / per_entity)) + 1 / math.log(2)
     smallest = next(c.point for c in found if c.point.curve == SETS)
     yield (
-        f"With {num_values:,} values and {per_entity:.3g} of them per entity an exact compressed set costs "
-        f"about log2(V / n) + 1.44 = {exact:.1f} bits per fact if all values are equally popular, and less "
-        f"the more they differ; here {smallest.table_bits_per_fact:.1f} with the list of entities, and "
-        f"{smallest.bits_per_fact:.1f} with the vocabulary, too."
+        f"With V = {num_values:,} values and n = {per_entity:.3g} of them per entity, exact sets need about "
+        f"log2(V / n) + 1.44 = {exact:.1f} bits per fact if all values are equally popular, and less if "
+        f"some are more popular. Here they take {smallest.table_bits_per_fact:.1f} with the list of "
+        f"entities, and {smallest.bits_per_fact:.1f} with the vocabulary as well."
     )
     yield (
-        "No filter, however good, is smaller than exact sets below an error rate of about n / (3 V) = "
-        f"{per_entity / 3 / num_values:.2g}; a Bloom filter, which takes 1.44 times the least bits, is "
-        f"larger from about {2 ** (-exact * math.log(2)):.2g} on."
+        "At an error rate below about n / (3 V) = "
+        f"{per_entity / 3 / num_values:.2g}, no filter can be smaller than exact sets. A Bloom filter takes "
+        f"1.44 times the minimum, so it is larger than sets below about {2 ** (-exact * math.log(2)):.2g}."
     )
     yield (
-        "The noise of an error rate adds up over the vocabulary: with the current settings a read shows "
+        "False values add up over the vocabulary: with the current settings a read shows "
         f"{_current_false_values(view, sample):.3g} false values beside {per_entity:.3g} true ones."
     )
     if sample.scale > 1:
@@ -278,7 +279,7 @@ def _limits(view: PlannedView, sample: Sample, found: Sequence[Candidate]) -> It
         yield (
             f"The figures are from a sample of {len(sample):,} of {sample.num_entities:,} entities; "
             f"{unseen:,} values missing from the sample are estimated (Chao) and included in the bytes. "
-            "Intervals are of 95 %, for the chance of the sample."
+            "Intervals cover the sampling error with 95 % confidence."
         )
         if not sample.facts.is_known:
             yield (
@@ -296,12 +297,17 @@ def _limits(view: PlannedView, sample: Sample, found: Sequence[Candidate]) -> It
         "The bytes of Redis and SQLite are estimated: the sampled rows in the formats of Feast's stores, "
         "with keys, timestamps and the planned features."
     )
+    if any(c.point.curve == COMPACT_SETS for c in found):
+        yield (
+            f"{COMPACT_SETS} are exact and smaller than {SETS}, but take several times as long to read. "
+            "`plan` chooses them only if nothing else fits in --memory; name them as `structure` to use them."
+        )
     if any(c.point.kept_share < 1 for c in found):
         yield "What a vocabulary leaves out is removed from sealed rows. The error rates do not include it."
 
 
 def _current_false_values(view: PlannedView, sample: Sample) -> float:
-    """How many values a read shows too many with the settings that the view has."""
+    """The number of false values per read with the view's current settings."""
     filled = sample.num_filled(sample.everything)
     return (
         sum(offer.false_per_read * filled[name] for name, offer in offers(view.settings, sample).items())
@@ -311,18 +317,18 @@ def _current_false_values(view: PlannedView, sample: Sample) -> float:
 
 def _limits_of_labels(task: Task, found: Sequence[Candidate]) -> Iterator[str]:
     yield (
-        "AUC is that of one logistic model on held-out rows, trained through each structure with false "
-        "values drawn at random; another model may need other values. Intervals are of a bootstrap by "
-        "entity; the best point is picked on the same rows, which flatters it a little."
+        "AUC is measured for one logistic model on held-out rows, trained through each structure with false "
+        "values drawn at random. Another model may need other values. Intervals come from a bootstrap by "
+        "entity. The best point is picked on the same rows, so its AUC is slightly too high."
     )
     if task.share_without_row:
-        yield f"{task.share_without_row:.1%} of the labelled rows are about entities that the view lacks."
+        yield f"{task.share_without_row:.1%} of the labelled rows have entities that the view lacks."
     if any(candidate.formulas for candidate in found):
         yield (
-            "A cluster id or a score stands for all values of a row, those left out, too; its formula is in "
-            "the bytes. A score is of use to the model whose weights it has, and to no other. Both are "
-            "features to add to the view, with a column of nulls in its source."
+            "A cluster id or a score stands for all values of a row, including those left out. The bytes "
+            "include its formula. A score is only of use to the model whose weights it has. To use either, "
+            "add a feature to the view, with a column of nulls in its source."
         )
     missing = sum(candidate.point.auc is None for candidate in found)
     if missing:
-        yield f"{missing} points have no AUC: reads show too many false values to fit a model to."
+        yield f"{missing} points have no AUC, because their reads show too many false values to fit a model."

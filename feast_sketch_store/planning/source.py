@@ -67,8 +67,8 @@ class PlannedView:
         codecs = [codec for codec in settings.codecs if codec.name == MEMBERSHIP or codec.is_list]
         if not codecs:
             raise PlanError(
-                f"feature view {view!r} has no membership features or lists, whose size could be planned: no "
-                "Set, and no Array that is not kept exactly"
+                f"feature view {view!r} has nothing to plan: `plan` needs a Set, an Array that is not kept "
+                "exactly, or a list"
             )
         join_keys = {
             field.name: JOIN_KEY_TYPES[FeatureCodec.for_feature(field.name, field.dtype).value_field]

@@ -251,8 +251,9 @@ def file_problems(settings: ViewSettings, table: "FeatureView") -> Iterator[Sket
         try:
             if feature.is_cut:
                 settings.cut(name)
-            if feature.computed is not None and feature.codec.name == SCORE:
-                read_weights(settings.view, name, feature.computed, codecs, settings.folder)
+            how = feature.computed
+            if how is not None and feature.codec.name == SCORE and codecs.keys() >= {*how.sources}:
+                read_weights(settings.view, name, how, codecs, settings.folder)
         except SettingsError as error:
             field = next(field for field in table.features if field.name == name)
             tags = ("vocabulary",) if feature.is_cut else ("codec", SCORE_OF, SCORE_WEIGHTS, SCORE_BITS)
@@ -308,13 +309,7 @@ def resolve(options: StoreOptions, table: "FeatureView", folder: Path | None = N
         problems += _shard_problems(table.name, features)
     computed = {name: feature.computed for name, feature in features.items() if feature.computed is not None}
     problems += computed_problems(table.name, computed, codecs)
-    if problems:
-        lines = tuple(lines_to_paste(table, problems, right_tags, tags_of))
-        for problem in problems:
-            problem.lines = ()
-        problems[-1].lines = lines
-        raise summed_up(problems)
-    return ViewSettings(
+    settings = ViewSettings(
         table.name,
         view_tags.get("presence_error_rate", options.presence_error_rate),
         features,
@@ -325,6 +320,17 @@ def resolve(options: StoreOptions, table: "FeatureView", folder: Path | None = N
         "append" if any(codec.is_list for codec in codecs) else "replace",
         num_shards,
     )
+    if problems:
+        # Files are otherwise checked by `feast apply` alone; a refusal names all that is wrong.
+        for problem in file_problems(settings, table):
+            problem.lines = ()  # one line per feature has all its changes
+            problems.append(problem)
+        lines = tuple(lines_to_paste(table, problems, right_tags, tags_of))
+        for problem in problems:
+            problem.lines = ()
+        problems[-1].lines = lines
+        raise summed_up(problems)
+    return settings
 
 
 def _static_problems(view: str, features: Mapping[str, FeatureSettings]) -> Iterator[SettingsError]:

@@ -361,7 +361,7 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("view", "text"),
         [
-            ("scalars", "'scalars' has no membership features"),
+            ("scalars", "'scalars' has nothing to plan"),
             ("nothing", "'nothing' has no rows to plan with"),
         ],
     )

@@ -1,5 +1,6 @@
 """What `.ci/check-docs` finds in pages, and that it passes over what is right."""
 
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -54,6 +55,19 @@ def test_a_misspelt_word_fails(tmp_path):
     status, said = check(tmp_path, RIGHT + misspelt)
     assert status == 1
     assert f"{misspelt} ==> receive" in said
+
+
+def test_a_command_or_option_that_does_not_exist_is_found(tmp_path):
+    page = tmp_path / "README.md"
+    page.write_text(
+        "`feast-sketch seal --watch VIEW`, `feast-sketch plan --memory 1MB`,\n"
+        "`feast-sketch seal --wach`, `feast-sketch sael`, `feast-sketch seal --help`\n"
+    )
+    wrong_commands = runpy.run_path(str(SCRIPT))["wrong_commands"]
+    assert list(wrong_commands([page], tmp_path)) == [
+        "README.md:2: feast-sketch seal has no option --wach",
+        "README.md:2: feast-sketch has no command sael",
+    ]
 
 
 @pytest.mark.parametrize(

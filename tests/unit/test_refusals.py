@@ -230,6 +230,23 @@ def test_every_missing_or_ill_typed_file_is_named_with_its_line(tmp_path):
     assert not list(file_problems(resolve(AUTO_OPTIONS, after, tmp_path), after))
 
 
+def test_a_missing_file_is_named_beside_wrong_tags(tmp_path):
+    view = view_of(
+        field("a", Set(Int64), memory="abc"),
+        field("b", Set(Int64), vocabulary="{file: none.json}", noise_ratio="1"),
+        field("c", Set(String), codec="nonsense", vocabulary="{file: none.json}"),
+        field("d", Float64, codec="score", score_of="c", score__weights="none.json"),
+    )
+    with pytest.raises(SettingsError) as refused:
+        resolve(AUTO_OPTIONS, view, tmp_path)
+    message = str(refused.value)
+    assert [name for name in "abcd" if f"feature '{name}'" in message.partition("Paste:")[0]] == list("abcd")
+    (after,) = repaired(view, message)
+    assert {field.name for field in after.features} == set("abcd")
+    assert next(field.tags for field in after.features if field.name == "b") == {"sketch.noise_ratio": "1"}
+    assert not list(file_problems(resolve(AUTO_OPTIONS, after, tmp_path), after))
+
+
 def test_a_file_that_the_view_names_is_a_matter_of_its_tags(tmp_path):
     tags = {"sketch.vocabulary": "{file: none.json}", "team": "a"}
     view = view_of(field("a", Set(Int64)), field("b", Set(Int64)), tags=tags)
