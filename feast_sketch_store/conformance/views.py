@@ -31,6 +31,7 @@ from feast_sketch_store.rows.formulas import Formula
 from feast_sketch_store.rows.list_log import ListRows, encode_lists
 from feast_sketch_store.rows.listing import Listing
 from feast_sketch_store.rows.lists import as_sealed
+from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.snapshot.format import encode as encode_file
 from feast_sketch_store.snapshot.manifest import DeltaFiles, Manifest, PartFile, checksum_of
 from feast_sketch_store.snapshot.order import order_arrays
@@ -373,7 +374,7 @@ def counts() -> SealedView:
 
 
 def strings() -> SealedView:
-    """Strings as keys; so many values that they are plain; front-coded ones, several blocks, twins."""
+    """Strings as keys; plain values, as very many are; front-coded ones, several blocks, twins."""
     num_rows = 400
     codecs = [
         FeatureCodec("seen", "string_set_val"),
@@ -389,7 +390,19 @@ def strings() -> SealedView:
     budget = FeatureBudget(1 / 64, {"seen": exactly, "articles": exactly, "text": 0.0})
     join_keys = {"name": pa.array([f"zoë {row}" for row in range(num_rows)], pa.large_string())}
     others = {"name": pa.array([f"nobody {row}" for row in range(200)], pa.large_string())}
-    return view(join_keys, codecs, values, budget, keys_of(others))
+    made = view(join_keys, codecs, values, budget, keys_of(others))
+    _make_plain("sets.0.vocabulary.", made.layers[0])
+    return made
+
+
+def _make_plain(prefix: str, layer: Layer) -> None:
+    """Write strings as a seal does with more than 262,144 of them, which would make a large file."""
+    packed = {name: array for name, array in layer.arrays.items() if name.startswith(prefix)}
+    for name in packed:
+        del layer.arrays[name]
+    own = {name.removeprefix(prefix): array for name, array in packed.items()}
+    plain = Vocabulary.from_packed(own, pa.large_string()).to_arrays()
+    layer.arrays.update({prefix + name: array for name, array in plain.items()})
 
 
 def composite() -> SealedView:
