@@ -444,7 +444,7 @@ class TestCommandLine:
         ("arguments", "text"),
         [
             (["--view", "orders"], "no feature view 'orders'"),
-            (["--view", "scalars"], "no membership features"),
+            (["--view", "scalars"], "has nothing to plan"),
             (["--view", "history", "--memory", "12 apples"], "'12 apples' is not a size"),
             (["--view", "history", "--memory", "1B"], "nothing fits in 1 bytes"),
             (["--view", "history", "--memory", "1MB", "--noise-ratio", "0.1"], "set only one of"),
