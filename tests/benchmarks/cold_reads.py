@@ -101,10 +101,9 @@ def _read_one_by_one(
 
 def _beside_seals(store: Backend, rows: UserRows, turns: int, length: float) -> None:
     times: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
-    new_rows = rows.to_feast(0, rows.num_users // 20)
     with (
         process(_read_at_moments, store, rows.num_users) as (_, reader),
-        process(_seal_over_and_over, store, new_rows) as (_, sealer),
+        process(_seal_over_and_over, store, rows) as (_, sealer),
     ):
         reader.recv()
         sealer.recv()
@@ -159,14 +158,15 @@ def _read_at_moments(
 
 
 def _seal_over_and_over(
-    pipe: Connection, online: OnlineStore, config: RepoConfig, view: FeatureView, rows: list[Any]
+    pipe: Connection, online: OnlineStore, config: RepoConfig, view: FeatureView, rows: UserRows
 ) -> None:
     """In a process of its own: when told to, write rows and seal until told to stop; how often it sealed."""
+    new_rows = rows.to_feast(0, rows.num_users // 20)
     pipe.send(True)
     while pipe.recv():
         seals = 0
         while not pipe.poll():
-            online.online_write_batch(config, view, rows, None)
+            online.online_write_batch(config, view, new_rows, None)
             online.seal(config, view)  # type: ignore[attr-defined]
             seals += 1
         pipe.recv()

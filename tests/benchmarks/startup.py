@@ -270,5 +270,6 @@ def process(run_there: Any, store: Backend, *arguments: Any) -> Iterator[tuple[i
         yield process.pid or 0, ours
     finally:
         with suppress(BrokenPipeError):  # it has ended
-            ours.send(True)
+            ours.send(None)
+        ours.close()
         process.join()
