@@ -39,6 +39,10 @@ class Position:
     cursor: Cursor | None = None
     awaits: int | None = None
 
+    def awaiting_as(self, known: "Position") -> "Position":
+        """This position for a reader that came from another one by rows that its process wrote."""
+        return replace(self, awaits=known.awaits)
+
 
 START = Position()
 
@@ -155,8 +159,9 @@ class RowLog:
         DamagedFileError : a commit is missing, truncated or altered.
         """
         try:
-            is_known = known.cursor is not None and not self._is_replaced(known)
-            found = self._fresh.read(known.cursor) if is_known and known.cursor else None
+            found = None
+            if known.cursor is not None and not self._is_replaced(known):
+                found = self._fresh.read(known.cursor)
         except RewrittenError as error:
             if error.is_certain:
                 _logger.warning(

@@ -438,7 +438,7 @@ class StateLoader:
         is_start = position.number == num_commits - 1
         if not is_next or position.cursor is None or (known.identity is None and not is_start):
             return None
-        position = replace(position, awaits=known.awaits)
+        position = position.awaiting_as(known)
         try:
             return self._with_rows(state, table, position, num_commits)
         except MissingFileError:  # `load` finds the newer snapshot, or says so if there is none

@@ -305,8 +305,7 @@ class View(BackgroundSeals, LiveView):
             if not self._is_open or self._starts_over:
                 return False
             if deferred.is_next_to(state.position.number):
-                position = replace(deferred.position, awaits=state.position.awaits)
-                state = replace(state, position=position)
+                state = replace(state, position=deferred.position.awaiting_as(state.position))
             return not self._is_outdated(state)
         finally:
             self._refresh_lock.release()
