@@ -77,7 +77,7 @@ def show_customer(store: FeatureStore, exact: pd.DataFrame) -> None:
     print(
         f"  customer {CUSTOMER} from {read['country'][0]}"
         f"\n  bought:   {' '.join(sorted(bought)[:8])} ... {len(bought)} products"
-        f"\n  returned: {' '.join(sorted(bought & returned)[:8])} ... {len(bought & returned)} of them"
+        f"\n  read:     {' '.join(sorted(bought & returned)[:8])} ... {len(bought & returned)} of them"
         f"\n  and {len(returned - bought)} others"
         f"\n  customer {NO_CUSTOMER}, who does not exist: {read['products'][1]}",
         flush=True,
