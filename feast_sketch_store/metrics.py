@@ -7,6 +7,8 @@ loading it here could come too early. Where it is not loaded, nothing can scrape
 Ages are exported as timestamps: an age is ``time() - feast_sketch_last_look_timestamp_seconds``.
 """
 
+import functools
+import logging
 import os
 import sys
 import threading
@@ -15,6 +17,8 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+_logger = logging.getLogger(__name__)
 
 _FLUSH_SECONDS = 0.1  # reads in this time are counted together: a counter in a file takes 1 us
 
@@ -120,13 +124,25 @@ def is_loaded() -> bool:
 def add(metric: Metric, labels: tuple[str, ...], amount: float = 1.0) -> None:
     """Add to a counter."""
     if is_loaded():
-        _child(metric, labels).inc(amount)
+        try:
+            _child(metric, labels).inc(amount)
+        except OSError as error:
+            _warn(error.strerror)
 
 
 def put(metric: Metric, labels: tuple[str, ...], value: float) -> None:
     """Set a gauge."""
     if is_loaded():
-        _child(metric, labels).set(value)
+        try:
+            _child(metric, labels).set(value)
+        except OSError as error:
+            _warn(error.strerror)
+
+
+@functools.cache
+def _warn(reason: str | None) -> None:
+    """Tell once that values cannot be kept: reads and writes go on where the disk of metrics is full."""
+    _logger.warning("metrics are incomplete, as the files of their values cannot be written: %s", reason)
 
 
 def _child(metric: Metric, labels: tuple[str, ...]) -> Any:
@@ -232,19 +248,17 @@ class ViewMetrics:
         self.put(LAG_COMMITS, lag_commits)
         self.put(PINNED, is_pinned)
 
-    def opened(
-        self,
-        version: int,
-        published_at: float,
-        expected: Mapping[str, float],
-        sampled: Mapping[str, float],
-    ) -> None:
+    def opened(self, version: int, published_at: float, expected: Mapping[str, float]) -> None:
         """Record that the process serves another snapshot; rates are by feature."""
         self.put(SNAPSHOT_VERSION, version)
         self.put(SNAPSHOT_TIMESTAMP, published_at)
-        for metric, rates in ((EXPECTED_RATE, expected), (SAMPLED_RATE, sampled)):
-            for feature, rate in rates.items():
-                put(metric, (*self.labels, feature), rate)
+        for feature, rate in expected.items():
+            put(EXPECTED_RATE, (*self.labels, feature), rate)
+
+    def sampled(self, rates: Mapping[str, float]) -> None:
+        """Record the measured error rates of features."""
+        for feature, rate in rates.items():
+            put(SAMPLED_RATE, (*self.labels, feature), rate)
 
     # -- writes and seals ----------------------------------------------------------------------
 

@@ -699,7 +699,7 @@ class SketchOnlineStore(OnlineStore):
         return _view_storage(config.repo_path, options.path, given, more, config.project, name)
 
     def forget(self, config: RepoConfig, table: FeatureView) -> None:
-        """Close a view, so that the next call opens it anew."""
+        """Close a view, so that the next call opens it again."""
         location = self.storage(config, table).location
         known = self._views.pop(location, None)
         self._settings.pop(location, None)

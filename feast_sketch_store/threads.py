@@ -1,22 +1,74 @@
-"""Work on all cores."""
+"""Work on all cores, or at a priority below that of reads and on all cores but one."""
 
 import os
+import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 S = TypeVar("S")
 T = TypeVar("T")
 
-NUM_THREADS = min(os.cpu_count() or 1, 8)  # each has batches in memory
+_NUM_THREADS = min(os.cpu_count() or 1, 8)  # each has batches in memory
+_NICE = 10  # of threads that give way
+
+_own = threading.local()  # of each thread, whether it leaves a core to others
+
+
+def num_threads() -> int:
+    """How many threads the work of the calling thread may take."""
+    return max(1, _NUM_THREADS - leaves_a_core())
+
+
+def leaves_a_core() -> bool:
+    """Whether the calling thread leaves one core to others."""
+    return getattr(_own, "leaves_a_core", False)
+
+
+def give_way(leave_a_core: bool = False) -> None:
+    """Lower the priority of the calling thread, and so of all threads that it starts from now on.
+
+    Call it in a thread that ends with its work: without privileges, a thread cannot raise its priority
+    again. The priority stays as it is where it is that of a process, as on all systems but Linux.
+
+    Parameters
+    ----------
+    leave_a_core : whether the work of the thread leaves one core to others, too.
+    """
+    _own.leaves_a_core = leave_a_core
+    if sys.platform == "linux":
+        with suppress(OSError):
+            thread = threading.get_native_id()
+            os.setpriority(os.PRIO_PROCESS, thread, max(_NICE, os.getpriority(os.PRIO_PROCESS, thread)))
+
+
+@contextmanager
+def giving_way(leave_a_core: bool = False) -> Iterator[None]:
+    """Do so meanwhile; where the thread has no privileges, its priority stays low."""
+    is_linux = sys.platform == "linux"
+    before = os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) if is_linux else 0
+    give_way(leave_a_core)
+    try:
+        yield
+    finally:
+        _own.leaves_a_core = False
+        if is_linux:
+            with suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), before)
 
 
 class Threads(ThreadPoolExecutor):
     """A pool of threads that also works while the interpreter ends: the caller then does the work.
 
-    At its end, Python waits for a seal in the background, but its executors accept no more work.
+    At its end, Python waits for a seal in the background, but its executors accept no more work. Where its
+    maker leaves a core to others, its threads do.
     """
+
+    def __init__(self, max_workers: int, thread_name_prefix: str = ""):
+        super().__init__(max_workers, thread_name_prefix, _set_own, (leaves_a_core(),))
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> "Future[T]":
         """Call a function in a thread, see `Executor.submit`."""
@@ -33,16 +85,21 @@ class Threads(ThreadPoolExecutor):
         return done
 
 
+def _set_own(leaves_a_core: bool) -> None:
+    _own.leaves_a_core = leaves_a_core
+
+
 def in_threads(work: Callable[[S], T], inputs: Iterable[S]) -> Iterator[T]:
-    """Map a function over inputs, in order, with one thread per core, up to 8.
+    """Map a function over inputs, in order, with `num_threads` threads.
 
     Inputs are taken as needed. At most two pending results are kept per thread.
     """
-    with Threads(NUM_THREADS) as pool:
+    number = num_threads()
+    with Threads(number) as pool:
         pending: deque[Future[T]] = deque()
         for item in inputs:
             pending.append(pool.submit(work, item))
-            if len(pending) >= 2 * NUM_THREADS:
+            if len(pending) >= 2 * number:
                 yield pending.popleft().result()
         while pending:
             yield pending.popleft().result()

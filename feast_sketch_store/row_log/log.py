@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from feast_sketch_store.errors import DamagedFileError
+from feast_sketch_store.errors import DamagedFileError, StorageError
 from feast_sketch_store.row_log import delta
 from feast_sketch_store.row_log.data_file import SUFFIX, DataFile
 from feast_sketch_store.row_log.fresh import Commit, Cursor, FreshLog, RewrittenError, Tail
@@ -360,6 +360,13 @@ class RowLog:
     def _append(self, payloads: Sequence[pa.Table | DataFile], schema: pa.Schema) -> Position:
         def check(tail: Tail) -> None:
             self._check_begun(tail)
+            for payload in payloads:
+                if isinstance(payload, DataFile) and not payload.size_bytes:
+                    raise StorageError(
+                        f"{payload.where}: was removed before its rows counted; nothing was written. Its "
+                        "writer stood still for so long that a vacuum took it for left over; write the batch "
+                        "again"
+                    )
             if not tail.is_continuous:
                 self._columns, self._schema = dict(self._table.state().columns), None
             for other in _different(commit.schema() for commit in tail.others):

@@ -1,1 +1,1 @@
-"""Rows: keys, codecs and vocabularies; from Feast's protos or Arrow to encoded rows, newest first."""
+"""Rows: keys, codecs and vocabularies; Feast's protos or Arrow become encoded rows, newest first."""

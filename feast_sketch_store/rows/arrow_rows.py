@@ -1,10 +1,10 @@
-"""Rows that come in as Arrow columns, as an offline store gives them, become a table of the row log.
+"""Turn rows in Arrow columns, as an offline store returns them, into a table of the row log.
 
-The table equals the one that `encoding.to_arrow` makes of the same rows after Feast has turned them into
-protos, but no Python object per value is created. Types without a column of their own (maps, structs, JSON,
-nested lists) go through Feast's conversion of single values.
+The table equals the one that `encoding.to_arrow` makes after Feast has turned the same rows into protos, but
+no Python object per value is created. Types without a column of their own (maps, structs, JSON, nested lists)
+go through Feast's conversion of single values.
 
-Where Feast would write something that cannot be meant, a row is refused, or taken as it was meant:
+Where Feast would write a value that cannot be right, the row is refused or corrected:
 
                                      Feast                      here
     int64 next to nulls              rounded through float64    exact
@@ -45,14 +45,14 @@ from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, serialize_column
 from feast_sketch_store.rows.large_types import large_type
 from feast_sketch_store.rows.limits import check_rows
 
-# The value that replaces a null element of an Array, as in Feast; other kinds of elements have no nulls.
+# Values that replace null elements of an Array, as in Feast; other kinds of elements must not be null.
 _NULL_ELEMENTS = {"string": "", "bytes": b"", "bool": False, "float": np.nan, "double": np.nan}
 _NULL_SET_ELEMENTS = {kind: _NULL_ELEMENTS[kind] for kind in ("bool", "float", "double")}
 
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _MAX_SHOWN = 80  # characters of a value in a message
 
-# What may go wrong in Feast's conversion of a value.
+# What Feast's conversion of a value may raise.
 _FEAST_ERRORS = (TypeError, ValueError, AssertionError, AttributeError, KeyError, OverflowError)
 
 
@@ -67,22 +67,23 @@ def from_columns(
 
     Parameters
     ----------
-    table : has a column per join key, feature and timestamp, and no others. Features that are computed may
-        be left out, and are null.
+    table : a column per join key, feature and timestamp, and no others. Computed features may be missing or
+        null.
     codecs : one per feature of the view.
     join_keys : of the view, each with the field of Feast's ``Value`` that carries it.
-    event_timestamp, created_timestamp : names of columns with timestamps of any unit and time zone; naive
-        ones are in UTC. None if rows have no created timestamp.
+    event_timestamp, created_timestamp : names of columns with timestamps of any unit and time zone; UTC if
+        naive. ``created_timestamp`` is None if rows have none.
 
     Returns
     -------
-    As `encoding.to_arrow`. A null in a feature, and a NaN in a scalar one, was written as null.
+    The table that `encoding.to_arrow` returns. A null in a feature, or a NaN in a scalar feature, counts as
+    written as null.
 
     Raises
     ------
-    RowError : a column is missing, unknown or there twice; a value cannot be kept as the type of its feature
-        (names the row), a join key or event timestamp is null, counts do not fit their values, or a row is
-        too large.
+    RowError : a column is missing, unknown or repeated; a value does not fit the type of its feature (names
+        the row); a join key or event timestamp is null; counts do not fit their values; or a row is too
+        large.
     """
     timestamps = [event_timestamp] if created_timestamp is None else [event_timestamp, created_timestamp]
     table = _without_computed(table, codecs)
@@ -114,7 +115,7 @@ def from_source(table: pa.Table, feature_view: Any, codecs: Sequence[FeatureCode
     Parameters
     ----------
     table : may have other columns besides those of the view.
-    feature_view : of Feast.
+    feature_view : a ``FeatureView`` of Feast.
     codecs : one per feature of the view.
 
     Raises
@@ -133,7 +134,7 @@ def from_source(table: pa.Table, feature_view: Any, codecs: Sequence[FeatureCode
 
 
 def _without_computed(table: pa.Table, codecs: Sequence[FeatureCodec]) -> pa.Table:
-    """The rows without the columns of features that are computed, which must be null."""
+    """The rows without the columns of computed features, which must be null."""
     for codec in codecs:
         if codec.is_computed and codec.feature in table.column_names:
             values = _nan_as_null(_in_one(table[codec.feature]))
@@ -144,7 +145,12 @@ def _without_computed(table: pa.Table, codecs: Sequence[FeatureCodec]) -> pa.Tab
 
 
 def _check_names(given: Sequence[str], wanted: Sequence[str]) -> None:
-    """Check that a table has just the columns that are wanted."""
+    """Check that a table has exactly the wanted columns.
+
+    Raises
+    ------
+    RowError : a column is missing, unknown or repeated.
+    """
     if missing := sorted({*wanted} - {*given}):
         raise RowError(f"the table lacks the columns {missing}; it has {sorted(given)}")
     if unknown := sorted({*given} - {*wanted}):
@@ -164,7 +170,7 @@ def _join_key(name: str, field: str, column: pa.ChunkedArray) -> pa.Array:
 
 
 def _column(column: pa.ChunkedArray, codec: FeatureCodec, what: str = "feature") -> pa.Array:
-    """A column of the codec's Arrow type, null where the feature was written as null."""
+    """A column of the codec's Arrow type, null where the feature is written as null."""
     values = _in_one(column)
     convert = _conversion(values.type, codec)
     try:
@@ -191,7 +197,7 @@ class _Refused(Exception):
 
 
 def _first_refused(convert: Callable[[pa.Array], pa.Array], values: pa.Array) -> int:
-    """The first row that cannot be converted; there is one."""
+    """The first row that cannot be converted; there must be one."""
 
     def is_refused(num_rows: int) -> bool:
         try:
@@ -204,7 +210,7 @@ def _first_refused(convert: Callable[[pa.Array], pa.Array], values: pa.Array) ->
 
 
 def _in_one(column: pa.ChunkedArray) -> pa.Array:
-    """The column in one array with 64-bit offsets, decoded if it has a dictionary."""
+    """The column as one array with 64-bit offsets, decoded if it has a dictionary."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     kind = large_type(column.type)
@@ -215,7 +221,7 @@ def _in_one(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _conversion(source: pa.DataType, codec: FeatureCodec) -> Callable[[pa.Array], pa.Array]:
-    """How columns of a type become columns of a feature."""
+    """The function that converts columns of a type to columns of a feature."""
     if pa.types.is_null(source):
         return lambda values: pa.nulls(len(values), codec.arrow_type)
     is_list = _is_list(source)
@@ -229,7 +235,7 @@ def _conversion(source: pa.DataType, codec: FeatureCodec) -> Callable[[pa.Array]
     if is_list and not codec.is_collection and codec.element_kind != "message":
         return lambda values: _refuse("a list is not a scalar")
     if pa.types.is_large_string(source) and codec.is_collection and codec.element_kind != "message":
-        return lambda values: _refuse("a string is not a list")  # Feast takes its characters
+        return lambda values: _refuse("a string is not a list")  # Feast would split it into characters
     return lambda values: _by_feast(values, codec)
 
 
@@ -238,10 +244,10 @@ def _refuse(reason: str) -> pa.Array:
 
 
 def _casts(source: pa.DataType, codec: FeatureCodec) -> bool:
-    """Whether elements of a type can be cast."""
+    """Whether elements of a type can be cast by Arrow."""
     kind, types = codec.element_kind, pa.types
     if kind == "string":
-        # Feast looks whether JSON is JSON.
+        # Feast's conversion checks that JSON is valid.
         return bool(types.is_large_string(source)) and not codec.value_field.startswith("json")
     if kind == "bytes":
         return bool(types.is_large_binary(source) or types.is_fixed_size_binary(source))
@@ -253,23 +259,23 @@ def _casts(source: pa.DataType, codec: FeatureCodec) -> bool:
 
 
 def _nan_as_null(values: pa.Array) -> pa.Array:
-    """Feast takes a NaN in a column of scalars for a null."""
+    """NaN as null, as Feast does in a column of scalars."""
     if not pa.types.is_floating(values.type):
         return values
     return pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
 
 
 def _elements(values: pa.Array, codec: FeatureCodec) -> pa.Array:
-    """Elements of the row log."""
+    """Elements as the row log stores them."""
     if pa.types.is_dictionary(values.type):
         values = values.cast(large_type(values.type.value_type))
     kind = codec.arrow_type.value_type if codec.is_collection else codec.arrow_type
     if codec.element_kind == "timestamp":
-        # In an Array Feast cuts the fraction off, elsewhere it takes the second that has begun.
+        # Feast cuts fractions of seconds off in an Array, and rounds them down elsewhere.
         is_cut = codec.is_collection and not codec.is_set
         return _seconds(values, is_cut).cast(pa.timestamp("s", "UTC")).cast(kind)
     if pa.types.is_floating(kind) and pa.types.is_integer(values.type):
-        values = values.cast(pa.float64(), safe=False)  # to the nearest one, as Python does
+        values = values.cast(pa.float64(), safe=False)  # to the nearest, as in Python
     elements = values.cast(kind)
     if (kind, values.type) == (pa.float32(), pa.float64()) and pc.any(
         pc.and_(pc.is_inf(elements), pc.is_finite(values))
@@ -286,7 +292,7 @@ def _seconds(values: pa.Array, is_cut: bool) -> pa.Array:
 
 
 def _divided(numbers: pa.Array, divisor: int, is_cut: bool = False) -> pa.Array:
-    """Integers divided, rounded down, or towards zero where the fraction is cut off."""
+    """Integers divided and rounded down, or towards zero if ``is_cut``."""
     if divisor == 1:
         return numbers
     if is_cut:
@@ -296,7 +302,7 @@ def _divided(numbers: pa.Array, divisor: int, is_cut: bool = False) -> pa.Array:
 
 
 def _lists(values: pa.Array, codec: FeatureCodec) -> pa.Array:
-    """Lists of the row log."""
+    """Lists as the row log stores them."""
     lengths = np.asarray(pc.list_value_length(values).fill_null(0), np.int64)
     elements = _elements(pc.list_flatten(values), codec)
     if elements.null_count:
@@ -360,7 +366,7 @@ def _is_naive(values: pa.Array) -> bool:
 
 
 def _null_names(features: Mapping[str, pa.Array], num_rows: int) -> pa.Array:
-    """Per row the names of the features that are null, in the order of the features; null if none is."""
+    """For each row, the names of its null features in the order of the features; null if there are none."""
     if not any(values.null_count for values in features.values()):
         return pa.nulls(num_rows, NAMES)
     is_null = np.column_stack([v.is_null().to_numpy(zero_copy_only=False) for v in features.values()])

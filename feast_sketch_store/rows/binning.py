@@ -1,10 +1,10 @@
 """Binning: numbers without a bounded vocabulary, kept as the representatives of a few bins.
 
-    quantiles   bins of about equally many rows, learned from the values; each is read as its median
-    edges       bins between given edges; each is read as its middle, numbers outside as the outer edge
+    quantiles   bins of about equally many rows, learned from the values; a read returns their median
+    edges       bins between given edges; a read returns the middle, or the outer edge for numbers outside
     precision   the nearest multiple of a step
 
-NaN and the infinities are never mixed with other numbers: each is a bin of its own.
+NaN and each infinity are never mixed with other numbers: each has its own bin.
 """
 
 from dataclasses import dataclass
@@ -20,17 +20,22 @@ MAX_BINS: Final = 1 << 16
 
 @dataclass(frozen=True)
 class Bins:
-    """Intervals of numbers, and the number that each is read as.
+    """Intervals of numbers, and the number that a read returns for each.
 
-    Bin ``i`` begins at ``lows[i]`` (ascending, NaN last) and ends before ``lows[i + 1]``; a read gives
-    ``representatives[i]`` for its numbers. Both are int64[b] or float64[b].
+    Bin ``i`` begins at ``lows[i]`` and ends before ``lows[i + 1]``; NaN is last. A read returns
+    ``representatives[i]`` for its numbers.
+
+    Parameters
+    ----------
+    lows : int64[b] or float64[b], ascending.
+    representatives : of the same type and shape.
     """
 
     lows: Numbers
     representatives: Numbers
 
     def find(self, numbers: Numbers) -> NDArray[np.int64]:
-        """The bin of each number: int64[n]. Numbers below the first bin are taken for its own."""
+        """The bin of each number: int64[n]. Numbers below the first bin count as its own."""
         return np.searchsorted(self.lows, numbers, side="right").clip(1) - 1
 
     def errors(self, numbers: Numbers) -> NDArray[np.float64]:
@@ -44,9 +49,9 @@ class Bins:
 
 @dataclass(frozen=True)
 class Rounding:
-    """How the numbers of a binned feature were rounded: the values read instead, and the errors.
+    """How the numbers of a binned feature were rounded.
 
-    A read returns ``bins.representatives``. The errors are those of the numbers at the seal, without NaN and
+    The errors are distances between the numbers at the seal and ``bins.representatives``, without NaN and
     infinities.
     """
 
@@ -57,7 +62,7 @@ class Rounding:
 
 @dataclass(frozen=True)
 class Quantiles:
-    """Bins that hold about ``1 / count`` of the rows each; a value that more rows share has its own."""
+    """Bins with about ``1 / count`` of the rows each; a value with more rows has a bin of its own."""
 
     count: int
 
@@ -66,11 +71,11 @@ class Quantiles:
             raise ValueError(f"the number of bins must be between 1 and {MAX_BINS}")
 
     def fit(self, distinct: Numbers, counts: NDArray[np.int64]) -> Bins:
-        """The bins for finite numbers, ascending and distinct, and how often each occurs."""
+        """The bins for finite, distinct, ascending numbers, given how often each occurs: int64[n]."""
         if len(distinct) <= self.count:
             return Bins(distinct, distinct)
         ends = np.cumsum(counts)
-        # By the middle of its rows, so a number with more than two bins' worth shares with no other.
+        # Go by the middle of a number's rows, so a number with more rows than two bins shares with no other.
         middles = ends - (counts + 1) // 2
         starts = np.flatnonzero(np.diff(middles * self.count // ends[-1], prepend=-1))
         before = (ends - counts)[starts]
@@ -80,7 +85,7 @@ class Quantiles:
 
 @dataclass(frozen=True)
 class Edges:
-    """Bins between given edges, and one on each side of them."""
+    """Bins between given edges, and one bin on each side of them."""
 
     edges: tuple[float, ...]
 
@@ -91,11 +96,11 @@ class Edges:
             raise ValueError("edges must be finite, ascending numbers without repetitions")
 
     def fit(self, distinct: Numbers, counts: NDArray[np.int64]) -> Bins:
-        """The bins for finite numbers, ascending and distinct; ``counts`` are not looked at."""
+        """The bins for finite, distinct, ascending numbers; ``counts`` are not used."""
         edges = np.array(self.edges)
         lows, highs = edges[:-1], edges[1:]
         if distinct.dtype == np.int64:
-            # The whole numbers of a bin run from the first at its lower edge to the last before the other.
+            # The whole numbers of a bin begin at or above its low edge, and end before its high edge.
             middles, ends = np.floor((np.ceil(lows) + np.ceil(highs) - 1) / 2), np.rint(edges[[0, -1]])
         else:
             middles, ends = lows + (highs - lows) / 2, edges[[0, -1]]
@@ -105,7 +110,7 @@ class Edges:
 
 @dataclass(frozen=True)
 class Precision:
-    """The nearest multiple of ``step``; of two equally near ones the upper."""
+    """The nearest multiple of ``step``; the upper one if two are equally near."""
 
     step: float
 
@@ -114,12 +119,12 @@ class Precision:
             raise ValueError("a precision must be a positive number")
 
     def fit(self, distinct: Numbers, counts: NDArray[np.int64]) -> Bins:
-        """The bins for finite numbers, ascending and distinct; ``counts`` are not looked at."""
+        """The bins for finite, distinct, ascending numbers; ``counts`` are not used."""
         if distinct.dtype == np.int64:
             step = min(max(1, round(self.step)), 2**62)
             multiples = distinct // step
             multiples += distinct - multiples * step >= step - step // 2
-            # The nearest multiple may lie past the end of int64.
+            # The nearest multiple may not fit into int64.
             return _grouped(distinct, step * multiples.clip(-(2**63 // step), (2**63 - 1) // step))
         # 3 / 10 is the intended decimal; 3 * 0.1 is the floating-point number next to it.
         parts = round(1 / self.step) if 1e-12 < self.step < 1 else 0
@@ -130,7 +135,7 @@ class Precision:
             else:
                 multiples = np.floor(distinct / self.step + 0.5)
                 nearest = multiples * self.step
-        # Larger numbers are not finer than the step, or their multiples do not fit an int64.
+        # Larger numbers are coarser than the step, or their multiples do not fit into int64.
         return _grouped(distinct, np.where(np.abs(multiples) < 2.0**52, nearest, distinct))
 
 
@@ -138,7 +143,7 @@ Binning = Quantiles | Edges | Precision
 
 
 def fit(binning: Binning, numbers: Numbers, counts: NDArray[np.int64]) -> Bins:
-    """The bins for numbers that occur so often: int64[n] or float64[n] of any kind, and int64[n]."""
+    """Fit bins to numbers, int64[n] or float64[n] of any kind, that occur ``counts`` times, int64[n]."""
     distinct, places = np.unique(numbers, return_inverse=True)
     totals = np.bincount(places, counts, len(distinct)).astype(np.int64)
     finite = np.isfinite(distinct)

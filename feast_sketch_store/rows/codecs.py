@@ -8,17 +8,17 @@
     binned       numbers      ... the representative of the bin that the number falls into
     exact        all          ... the value, as it was written: order, repetitions, bits
     list         Array        ... items with times, newest first (`rows.lists`)
-    times        Array        ... the times of the items of a list; nothing is stored for it
+    times        Array        ... the times of a list's items; stored with the list
     counts       Array        ... the elements, each once, and how often each was counted (`rows.count_log`)
-    counts_of    Array        ... these counts; nothing is stored for it
-    backing      all          ... the value; sealed rows know only that there is one, another store has it
+    counts_of    Array        ... these counts; stored with the elements
+    backing      all          ... the value, from another store; sealed rows know only whether there is one
     cluster      Int64        ... which group of entities the row fits; computed (`rows.formulas`)
     score        Float64      ... the sum of weights of the row's values; computed
 
 A codec identifies the type of a feature by the field of Feast's ``Value`` that carries it, so a value comes
-back in the field it was written in.
+back in the field in which it was written.
 
-Feast takes seconds to import, so it is imported where its objects are made, and not by those who want arrays.
+Feast takes seconds to import. It is imported only where its objects are made, so array readers never load it.
 """
 
 import itertools
@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from feast.protos.feast.types.Value_pb2 import Value
     from feast.types import FeastType
 
-# What a feature of a row can be, as a key-value store tells them apart. The order matters: when a
-# sketch leaves several possible, the highest one is reported, so a written value is never lost.
+# The states of a feature in a row, as a key-value store distinguishes them. The order matters: if a sketch
+# leaves several possible, the highest one is reported, so a written value is never lost.
 MISSING: Final = 0  # the row was written without this feature
 NULL: Final = 1  # written as null
 EMPTY: Final = 2  # written as a list or set without elements
@@ -88,7 +88,7 @@ _NUMBER_KINDS: Final = ("int32", "int64", "timestamp", "float", "double")
 _FLOAT_BITS: Final[dict[str, np.dtype[Any]]] = {"float": np.dtype("<i4"), "double": np.dtype("<i8")}
 _DELIMITED_KINDS: Final = ("string", "bytes", "message")
 
-# The fields of Feast's ``Value`` that a feature can have: number, and what an element is.
+# The fields of Feast's ``Value`` that a feature can have: field number, and kind of element.
 _VALUE_FIELDS: Final = {
     "bytes_val": (1, "bytes"),
     "string_val": (2, "string"),
@@ -137,9 +137,9 @@ _VALUE_FIELDS: Final = {
 
 # Bytes of an element in a packed list, 0 for a varint.
 _PACKED_BYTES: Final = {"bool": 0, "int32": 0, "int64": 0, "timestamp": 0, "float": 4, "double": 8}
-_MANY_VALUES: Final = 16  # a call of the kernel takes as long as so few
+_MANY_VALUES: Final = 16  # from here on a call of the kernel is faster
 _ENTITIES_PER_MESSAGE: Final = 128  # few enough to stay in the cache
-_BYTES_PER_MESSAGE: Final = 1 << 26  # but for one larger value; protobuf parses no more than 2 GiB
+_BYTES_PER_MESSAGE: Final = 1 << 26  # unless one value is larger; protobuf parses at most 2 GiB
 
 _MAX_SHOWN: Final = 80  # characters of a value in a message
 
@@ -154,16 +154,16 @@ class FeatureCodec:
     ----------
     feature : the feature's name.
     value_field : the field of Feast's ``Value`` that carries it, such as ``"string_list_val"``.
-    name : of the codec, such as ``"membership"``; empty for the one that suits the field.
+    name : of the codec, such as ``"membership"``; empty for the default of the field.
     binning : of a binned feature.
     listing : of a list.
-    times_of : of times, the name of the list.
+    times_of : the name of the list, if these are its times.
     counting : of counts.
-    counts_of : the name of the feature whose counts this one has.
+    counts_of : the name of the counted feature, if these are its counts.
 
     Raises
     ------
-    ValueError : there is no such field, or the codec does not take it.
+    ValueError : there is no such field, or the codec cannot have it.
     """
 
     feature: str
@@ -198,7 +198,7 @@ class FeatureCodec:
     def for_feature(
         cls, feature: str, dtype: "FeastType", name: str = "", binning: Binning | None = None
     ) -> "FeatureCodec":
-        """The codec of a feature of a Feast type.
+        """The codec of a feature with a Feast type.
 
         Raises
         ------
@@ -218,7 +218,7 @@ class FeatureCodec:
 
     @staticmethod
     def field_of(arrow_type: pa.DataType) -> str | None:
-        """A field of ``Value`` that has columns of an Arrow type in the row log; None if no feature has."""
+        """A field of ``Value`` whose columns in the row log have an Arrow type; None if there is none."""
         arrow_type = large_type(arrow_type)
         is_list = pa.types.is_large_list(arrow_type)
         element = arrow_type.value_type if is_list else arrow_type
@@ -235,12 +235,12 @@ class FeatureCodec:
 
     @property
     def is_set(self) -> bool:
-        """Whether the feature is a Set, which has neither order nor repetitions to lose."""
+        """Whether the feature is a Set, whose order and repetitions do not matter."""
         return self.value_field.endswith("set_val")
 
     @property
     def possible_names(self) -> tuple[str, ...]:
-        """The codecs that take the feature, the usual one first."""
+        """The codecs that the feature can have, the default first."""
         if self.is_set:
             return MEMBERSHIP, EXACT, BACKING
         if self.is_collection:
@@ -253,13 +253,13 @@ class FeatureCodec:
 
     @cached_property
     def tag(self) -> bytes:
-        """What a value begins with in protobuf's wire format."""
+        """The bytes before a value in protobuf's wire format."""
         wire_type = _WIRE_DELIMITED if self.is_collection else self.element_wire_type
         return kernel.varint(_VALUE_FIELDS[self.value_field][0] << 3 | wire_type)
 
     @property
     def element_wire_type(self) -> int:
-        """How an element stands in protobuf's wire format: its wire type there."""
+        """The wire type of an element in protobuf's wire format."""
         if self.element_kind in _VARINT_KINDS:
             return _WIRE_VARINT
         if self.element_kind in _DELIMITED_KINDS:
@@ -273,22 +273,22 @@ class FeatureCodec:
 
     @property
     def is_backed(self) -> bool:
-        """Whether another store has the values of sealed rows."""
+        """Whether another store keeps the values of sealed rows."""
         return self.name == BACKING
 
     @property
     def is_list(self) -> bool:
-        """Whether the values are items that have times."""
+        """Whether the values are items with times."""
         return self.name == LIST
 
     @property
     def is_derived(self) -> bool:
-        """Whether nothing is stored for the feature, as another one knows its values."""
+        """Whether nothing is stored for the feature, because another feature has its values."""
         return self.name in (TIMES, COUNTS_OF)
 
     @property
     def source(self) -> str:
-        """The feature whose rows know the values of this one; empty of one that is stored itself."""
+        """The feature that has the values of this one; empty if this one is stored itself."""
         return self.times_of or self.counts_of
 
     @property
@@ -298,7 +298,7 @@ class FeatureCodec:
 
     @property
     def is_weighted(self) -> bool:
-        """Whether each value has a number beside it: a time or a count."""
+        """Whether each value has a number with it: a time or a count."""
         return self.is_list or self.is_counted
 
     @property
@@ -308,18 +308,18 @@ class FeatureCodec:
 
     @property
     def may_repeat(self) -> bool:
-        """Whether the values of a row stand in an order of their own, and may repeat."""
+        """Whether the values of a row keep their order, and may repeat."""
         return self.is_exact or self.is_list
 
     @property
     def is_bounded(self) -> bool:
-        """Whether ``max_vocabulary`` does not concern the feature, whatever its values are."""
+        """Whether ``max_vocabulary`` does not apply to the feature, whatever its values are."""
         is_derived = self.is_derived or self.is_computed
         return self.is_exact or self.is_list or is_derived or isinstance(self.binning, Quantiles | Edges)
 
     @cached_property
     def element_kind(self) -> str:
-        """What an element is, a key of ``_ARROW_TYPES``."""
+        """The kind of an element, a key of ``_ARROW_TYPES``."""
         return _VALUE_FIELDS[self.value_field][1]
 
     @property
@@ -344,16 +344,16 @@ class FeatureCodec:
 
         Parameters
         ----------
-        values : one per row; ``None`` where the row lacks the feature.
+        values : one per row; None where the row lacks the feature.
 
         Returns
         -------
-        The column, and the rows in which the feature was written as null.
+        The column, and the numbers of the rows in which the feature was written as null.
 
         Raises
         ------
-        RowError : a value is in another field than the feature's type requires and cannot be converted
-            (see `conversions`), or does not fit the column.
+        RowError : a value does not fit the column, or is in another field than the feature's and cannot be
+            converted (see `conversions`).
         """
         if (usual := self._packed_lists(values)) is not None:
             return usual
@@ -386,7 +386,7 @@ class FeatureCodec:
         return column, null_rows
 
     def _packed_lists(self, values: "Sequence[Value | None]") -> tuple[pa.Array, list[int]] | None:
-        """The same without a Python object per element; None unless all are usual lists of numbers."""
+        """`to_arrow` without an object per element; None unless all values are plain lists of numbers."""
         width = _PACKED_BYTES.get(self.element_kind)
         if width is None or not self.is_collection or len(values) < _MANY_VALUES:
             return None
@@ -407,7 +407,7 @@ class FeatureCodec:
         return pa.LargeListArray.from_arrays(pa.array(ends), column, mask=mask), null_rows
 
     def _converted(self, value: "Value | None", field: str, row: int) -> list[Any]:
-        """The elements of a value that another field carries."""
+        """The elements of a value that arrived in another field."""
         kind, reason, content = _VALUE_FIELDS.get(field, (0, ""))[1], "", getattr(value, field)
         is_alike = _container(field) == _container(self.value_field)
         if is_alike and is_convertible(kind, self.element_kind):
@@ -447,7 +447,7 @@ class FeatureCodec:
             raise RowError(f"feature {self.feature!r} has a value that cannot be kept: {error}") from error
 
     def check_storage(self, values: pa.Array) -> None:
-        """Check that values of the storage type can be put into answers; for those that come from a file.
+        """Check values of the storage type that come from a file: whether answers can contain them.
 
         Raises
         ------
@@ -473,7 +473,7 @@ class FeatureCodec:
                 ) from error
 
     def to_storage(self, elements: pa.Array) -> pa.Array:
-        """Turn elements of the row log (without nulls) into the vocabulary's storage type."""
+        """Turn elements of the row log, without nulls, into the vocabulary's storage type."""
         kind = self.element_kind
         if kind in _DELIMITED_KINDS:
             return elements.cast(pa.large_binary())
@@ -520,7 +520,7 @@ class FeatureCodec:
 
     @property
     def number_type(self) -> np.dtype[Any]:
-        """What `to_numbers` gives."""
+        """The type of the numbers that `to_numbers` returns."""
         return np.dtype(np.float64 if self.element_kind in _FLOAT_BITS else np.int64)
 
     def to_numbers(self, values: pa.Array) -> Numbers:
@@ -530,7 +530,7 @@ class FeatureCodec:
         return numbers if bits is None else numbers.astype(bits).view(f"<f{bits.itemsize}").astype(np.float64)
 
     def from_numbers(self, numbers: Numbers) -> pa.Array:
-        """The reverse of `to_numbers`; a float32 feature has the nearest one."""
+        """The reverse of `to_numbers`; a float32 feature gets the nearest float32."""
         bits = _FLOAT_BITS.get(self.element_kind)
         if bits is not None:
             numbers = numbers.astype(f"<f{bits.itemsize}").view(bits).astype(np.int64)
@@ -540,13 +540,14 @@ class FeatureCodec:
 class Decoder:
     """Builds Feast values from symbol ids.
 
-    Values are put together in protobuf's wire format and parsed together for many entities, as the elements
-    of one message: parsing a hundred elements costs a third of appending them one by one from Python, and
-    the values share one allocation instead of having several each.
+    Values are assembled in protobuf's wire format and parsed for many entities at once, as the elements of
+    one message. Parsing a hundred elements takes a third of the time of appending them from Python, and the
+    values share one allocation.
 
         number in a collection   field of Value, length, | 1, length, | element element ...   (packed)
         other in a collection    field of Value, length, |              1, length, element  1, length, ...
-        scalar                   field of Value,         |              element (a length first if no number)
+        scalar                   field of Value,         |              element (a length first if not a
+        number)
 
     Source: protobuf.dev, "Encoding".
     """
@@ -560,7 +561,7 @@ class Decoder:
     def to_wire(
         self, states: NDArray[np.uint8], indptr: NDArray[np.int64], symbols: Symbols
     ) -> tuple[bytes, NDArray[np.int64]]:
-        """One value per entity in wire format, each as an element of field 1; an empty one if it has none.
+        """One value per entity in wire format, each as an element of field 1; empty if there is none.
 
         Parameters
         ----------
@@ -578,12 +579,12 @@ class Decoder:
     def values(
         self, states: NDArray[np.uint8], indptr: NDArray[np.int64], symbols: Symbols
     ) -> "list[Value | None]":
-        """One value per entity; parameters as those of `to_wire`.
+        """One value per entity. The parameters are those of `to_wire`.
 
         Returns
         -------
-        A fresh ``Value`` each, or ``None`` for MISSING. A hundred or so values share their memory: keeping
-        one keeps them all.
+        A new ``Value`` each, or None for MISSING. About a hundred values share memory, so keeping one keeps
+        them all.
         """
         from feast.protos.feast.types.Value_pb2 import RepeatedValue
 
@@ -602,7 +603,7 @@ class Decoder:
         if self.codec.element_kind not in _DELIMITED_KINDS:
             fragments = self._number_fragments()
             return np.arange(len(fragments) + 1) * fragments.shape[1], fragments.reshape(-1)
-        # Elements with their length, in a collection after their tag.
+        # Elements with their lengths; in a collection each also has a tag.
         tag = b"\x0a" if self.codec.is_collection else b""
         lengths = pc.binary_length(values).dictionary_encode()
         heads = [tag + kernel.varint(length) for length in lengths.dictionary.to_pylist()]
@@ -624,12 +625,12 @@ class Decoder:
 
 
 def _container(field: str) -> str:
-    """What a field of ``Value`` holds elements in; empty for a scalar."""
+    """The message of a field of ``Value`` that holds elements; empty for a scalar."""
     return next((name for name in ("list", "set") if field.endswith(f"{name}_val")), "")
 
 
 def _message_bounds(ends: NDArray[np.int64]) -> list[int]:
-    """Where to cut values, which begin and end at ``ends``, into messages that are parsed one by one."""
+    """Where to cut values that end at ``ends`` into messages to be parsed one by one."""
     if ends[-1] <= _BYTES_PER_MESSAGE:
         return [*ends[:-1:_ENTITIES_PER_MESSAGE].tolist(), int(ends[-1])]
     bounds, first = [0], 0

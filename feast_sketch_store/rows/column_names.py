@@ -1,4 +1,4 @@
-"""Names of columns: Delta Lake holds no two columns whose names differ only by case."""
+"""Names of columns. Delta Lake cannot hold two columns whose names differ only in case."""
 
 from collections.abc import Iterable
 
@@ -6,7 +6,7 @@ from feast_sketch_store.errors import UnsupportedFeatureError
 
 
 def clash(names: Iterable[str]) -> tuple[str, str] | None:
-    """The first two different names that Delta Lake takes for one column; None if all differ."""
+    """The first two different names that are one column for Delta Lake; None if all differ."""
     known: dict[str, str] = {}
     for name in names:
         other = known.setdefault(name.lower(), name)
@@ -20,7 +20,7 @@ def check_new_columns(stored: Iterable[str], wanted: Iterable[str]) -> None:
 
     Raises
     ------
-    UnsupportedFeatureError : a name differs from that of a stored column, or of another one, only by case.
+    UnsupportedFeatureError : a name differs from that of a stored or another new column only in case.
     """
     found = clash([*stored, *wanted])
     if found is not None:

@@ -1,7 +1,7 @@
 """Conversion of numbers that arrive in another field of Feast's ``Value`` than their feature's.
 
-A client may pass a double for a Float32 feature, or an int32 for an Int64 one. Numbers that keep their
-meaning are converted: a float to the nearest float32, an integer to any wider type, 5.0 to 5. Others are
+A client may pass a double for a Float32 feature, or an int32 for an Int64 feature. Numbers that keep their
+meaning are converted: a float to the nearest float32, an integer to any wider type, 5.0 to 5. All others are
 refused.
 """
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-# The least and the greatest number of each kind of integers.
+# The least and the greatest number of each integer kind.
 _INTEGERS: Final = {
     "bool": (0, 1),
     "int32": (-(2**31), 2**31 - 1),
@@ -22,7 +22,7 @@ _NUMBERS: Final = (*_INTEGERS, "float", "double")
 
 
 def is_convertible(source: str, target: str) -> bool:
-    """Whether both kinds are numbers, so that one can be converted; a single number may still not fit."""
+    """Whether both kinds are numbers. A particular number may still not fit."""
     return source in _NUMBERS and target in _NUMBERS
 
 
@@ -31,7 +31,7 @@ def converted(number: Any, source: str, target: str) -> Any:
 
     Raises
     ------
-    ValueError : it has a fraction that the kind cannot hold, or is out of its range.
+    ValueError : it has a fraction that the target cannot hold, or is out of its range.
     """
     if source == target:
         return number

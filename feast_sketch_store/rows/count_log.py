@@ -3,9 +3,9 @@
     <feature>            the values, as of any Array
     __counts__<feature>  how often each value of the row was counted: lists of int64
 
-Feast writes the counts as a feature of their own, an Array of integers with a number for each value. Values
-that a row has several times are added up, and values that were counted 0 times are left out. Without numbers
-each place of a value counts 1, so rows that were written before the feature was counted can be read, too.
+In Feast the counts are a feature of their own: an Array of integers, one for each value. If a row repeats a
+value, its counts are added up; a value counted 0 times is left out. Without counts each occurrence of a value
+counts 1, so rows that were written before the feature had counts can still be read.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ def is_counts_column(name: str) -> bool:
 
 
 def columns_of(codecs: Sequence[FeatureCodec]) -> pa.Schema:
-    """The columns of the row log that features take, if rows replace each other."""
+    """The columns of the row log for these features, if rows replace each other."""
     stored = [codec for codec in codecs if not (codec.is_derived or codec.is_computed)]
     fields = [(codec.feature, codec.arrow_type) for codec in stored]
     counts = [(counts_column(codec.feature), _COUNTS_TYPE) for codec in stored if codec.is_counted]
@@ -44,11 +44,11 @@ def columns_of(codecs: Sequence[FeatureCodec]) -> pa.Schema:
 
 
 def with_counts(table: pa.Table, codecs: Sequence[FeatureCodec]) -> pa.Table:
-    """Rows as Feast writes them, in the form of the row log.
+    """Turn rows as Feast writes them into the form of the row log.
 
     Raises
     ------
-    RowError : a row has not as many counts as values, or a count is below 0 or above `MAX_COUNT`.
+    RowError : a row has another number of counts than of values, or a count is below 0 or above `MAX_COUNT`.
     """
     for codec in codecs:
         if codec.is_counted:
@@ -95,7 +95,7 @@ def _check(values: pa.Array, counts: pa.Array, names: tuple[str, str]) -> None:
 
 
 def _check_sums(column: pa.Array, amounts: NDArray[np.int64], feature: str) -> None:
-    """A value may stand several times in a row, each time with a count that is small enough."""
+    """Check sums: a row may repeat a value, each time with a valid count."""
     if len(amounts) and not 0 < amounts.min() <= amounts.max() <= MAX_COUNT:
         place = int(((amounts < 0) | (amounts > MAX_COUNT)).argmax())
         row = int(np.searchsorted(column.offsets.to_numpy(), place, side="right")) - 1
@@ -110,22 +110,22 @@ def counts_of_rows(column: pa.Array, counts: pa.Array | None) -> tuple[pa.Array,
     Parameters
     ----------
     column : lists of values.
-    counts : lists of int64 with a number for each value; null, as a whole or in a row, if each counts 1.
+    counts : lists of int64, one number for each value; None or a null list if each counts 1.
 
     Returns
     -------
-    The lists, whose offsets begin at 0, and int64[nnz] for all their elements.
+    The lists, with offsets from 0, and int64[nnz] for all their elements.
 
     Raises
     ------
-    pyarrow.ArrowInvalid : a row has not as many counts as values.
+    pyarrow.ArrowInvalid : a row has another number of counts than of values.
     """
     lengths = pc.list_value_length(column).fill_null(0).to_numpy().astype(np.int64)
     elements, amounts = pc.list_flatten(column), np.ones(int(lengths.sum()), np.int64)
     if counts is not None:
         given = pc.list_value_length(counts).fill_null(-1).to_numpy()
         if ((given >= 0) & (given != lengths)).any():
-            raise pa.ArrowInvalid("rows have not as many counts as values")
+            raise pa.ArrowInvalid("a row has another number of counts than of values")
         numbers = pc.list_flatten(counts).to_numpy(zero_copy_only=False)
         amounts[np.repeat(given >= 0, lengths)] = numbers
     owners = np.repeat(np.arange(len(lengths)), lengths)
@@ -136,7 +136,7 @@ def counts_of_rows(column: pa.Array, counts: pa.Array | None) -> tuple[pa.Array,
         _, first, places = np.unique(facts, return_index=True, return_inverse=True)
         sums = np.zeros(len(first), np.int64)
         np.add.at(sums, places, amounts)
-        sums[np.bincount(places, amounts) > MAX_COUNT] = MAX_COUNT + 1  # which no write gets past
+        sums[np.bincount(places, amounts) > MAX_COUNT] = MAX_COUNT + 1  # too large: `with_counts` refuses it
         order = np.argsort(first)  # each value stays at its first place
         first, amounts = first[order], sums[order]
     if len(first) < len(facts) or (amounts == 0).any():

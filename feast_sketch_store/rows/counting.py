@@ -1,10 +1,10 @@
-"""How a feature of counts is declared: how exact its counts are, and in which feature they come.
+"""The declaration of a feature of counts: how exact the counts are, and which feature carries them.
 
-Counts are rounded to few different ones, so that they take few bits. The law is that of each count by itself:
+Counts are rounded to few distinct numbers, so that they take few bits. For each count,
 
     | read - written |  <=  absolute + relative * written
 
-and a count of 1 or more is never read as none.
+and a count of 1 or more is never read as 0.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-MAX_COUNT = 2**53  # as a double tells it apart from its neighbours
+MAX_COUNT = 2**53  # doubles hold all integers up to here
 MAX_RELATIVE_ERROR = 0.5
 
 
@@ -22,13 +22,13 @@ class Counting:
 
     Parameters
     ----------
-    absolute, relative : how far a count may be from the one that was written; 0 and 0 for not at all.
-    feature : that the counts are written and read in; empty if values are counted by how often they stand in
-        a row.
+    absolute, relative : the largest error of a count, see the module; 0 and 0 for exact counts.
+    feature : the feature in which counts are written and read; empty if the repetitions of a value in a row
+        are its count.
 
     Raises
     ------
-    ValueError : there is no such error.
+    ValueError : an error is out of range.
     """
 
     absolute: int = 0
@@ -48,20 +48,20 @@ class Counting:
         return not self.absolute and not self.relative
 
     def bounds(self, counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The least and the largest number that each count from 1 on may be read as: int64[n] each."""
-        # Doubles tell these apart, and a share of them is rounded towards the count.
+        """The least and the greatest number as which each count of 1 or more may be read: int64[n] each."""
+        # Doubles hold counts exactly; a share of them is rounded towards the count.
         spread = self.absolute + np.floor(self.relative * counts).astype(np.int64)
         return np.maximum(counts - spread, 1), counts + spread
 
 
 @dataclass(frozen=True)
 class Rounded:
-    """Different counts, and what they are read as.
+    """Distinct counts, and the numbers as which they are read.
 
     Parameters
     ----------
     written : int64[n], ascending.
-    places : int64[n], the place of each among ``read``.
+    places : int64[n], the index of each one's number in ``read``.
     read : int64[m], ascending.
     """
 
@@ -71,15 +71,16 @@ class Rounded:
 
     @classmethod
     def of(cls, written: NDArray[np.int64], times: NDArray[np.int64], counting: Counting) -> "Rounded":
-        """Few different counts that keep to the error.
+        """As few distinct numbers as the error allows.
 
-        Each stands for a run of counts as long as may be, and is the mean of all counts of it, rounded.
-        So errors have both signs, and sums of many counts are nearer to the truth than each count.
+        Each number stands for the longest possible run of counts, and is their rounded mean. So errors have
+        both signs, and sums of many counts are more exact than single counts.
 
         Parameters
         ----------
-        written : int64[n], ascending, from 1 on.
+        written : int64[n], ascending, all at least 1.
         times : int64[n], how often each occurs.
+        counting : the allowed error.
         """
         if counting.is_exact or not len(written):
             return cls(written, np.arange(len(written)), written)
@@ -90,7 +91,7 @@ class Rounded:
         for place, (count, own) in enumerate(zip(written.tolist(), times.tolist(), strict=True)):
             total, number = total + count * own, number + own
             mean = (2 * total + number) // (2 * number)
-            # Both bounds ascend, so the first and the last count of the run decide for all.
+            # Both bounds ascend, so it is enough to check the first and the last count of the run.
             if starts and least[place] <= mean <= most[starts[-1]]:
                 read[-1] = mean
             else:
@@ -102,15 +103,15 @@ class Rounded:
 
     @property
     def firsts(self) -> NDArray[np.int64]:
-        """The smallest of the counts that are read as each: int64[m]."""
+        """The smallest count that is read as each number: int64[m]."""
         return self.written[np.searchsorted(self.places, np.arange(len(self.read)))]
 
     def mean_error(self, times: NDArray[np.int64]) -> float:
-        """How far counts are from those that were written, on average over all: int64[n] of each."""
+        """The mean distance between counts and what was written, given how often each occurs: int64[n]."""
         errors = np.abs(self.read[self.places] - self.written)
         return float(errors @ times) / max(1, int(times.sum()))
 
     @property
     def max_error(self) -> int:
-        """How far a count is from the one that was written, at most."""
+        """The largest distance between a count and what was written."""
         return int(np.abs(self.read[self.places] - self.written).max(initial=0))

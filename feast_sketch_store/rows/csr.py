@@ -18,7 +18,7 @@ class Csr:
     ----------
     indptr : int64[n + 1]
     ids : int[nnz]
-    weights : one number per id, [nnz]; None if each counts 1.
+    weights : [nnz], one number per id; None if each counts 1.
     """
 
     indptr: NDArray[np.int64]
@@ -54,7 +54,7 @@ class Csr:
         return Csr(indptr, self.ids[places], None if self.weights is None else self.weights[places])
 
     def masked(self, is_kept: NDArray[np.bool_]) -> "Csr":
-        """The same rows without some of their ids: bool[nnz]."""
+        """The same rows, with only the ids where ``is_kept``, bool[nnz], is true."""
         kept_before = np.zeros(len(is_kept) + 1, np.int64)
         np.cumsum(is_kept, out=kept_before[1:])
         weights = None if self.weights is None else self.weights[is_kept]
@@ -65,31 +65,31 @@ class Csr:
 
         Parameters
         ----------
-        new_ids : int[V], of each id; negative for an id that is to be left out.
+        new_ids : int[V], the new id of each id; negative to leave it out.
         """
         renamed = Csr(self.indptr, new_ids[self.ids], self.weights)
         has_id = renamed.ids >= 0
         return renamed if has_id.all() else renamed.masked(has_id)
 
     def distinct(self) -> "Csr":
-        """The same rows with each id once, ascending; of ids without weights, int32[nnz]."""
+        """The same rows with each id once, ascending, int32[nnz]; the ids must not have weights."""
         return Csr(*kernel.distinct_per_row(self.indptr, self.ids))
 
     def joined(self, other: "Csr") -> "Csr":
-        """The same rows, each followed by the ids that another matrix has for it; without weights."""
+        """The same rows, each followed by its ids in another matrix; without weights."""
         both = Csr(self.indptr + other.indptr, np.empty(len(self.ids) + len(other.ids), self.ids.dtype))
         both.ids[self._places_from(both.indptr[:-1])] = self.ids
         both.ids[other._places_from(both.indptr[:-1] + self.lengths)] = other.ids
         return both
 
     def united(self, owners: NDArray[np.int64], num_owners: int) -> "Csr":
-        """Rows united by owner, int64[n] below ``num_owners``: ids distinct, no weights."""
+        """Rows united by owner, int64[n], each below ``num_owners``. Ids are distinct, without weights."""
         order = np.argsort(owners, kind="stable")
         lengths = np.bincount(owners, self.lengths, num_owners).astype(np.int64)
         return Csr.of_lengths(lengths, self.take(order).ids).distinct()
 
     def put_into(self, other: "Csr", rows: NDArray[np.integer]) -> None:
-        """Write the rows into the places that another matrix has for its ``rows``, int[n]."""
+        """Write the rows over the rows ``rows``, int[n], of another matrix; they have the same lengths."""
         places = self._places_from(other.indptr[rows])
         other.ids[places] = self.ids
         if other.weights is not None:
@@ -111,9 +111,9 @@ class Csr:
 
     @staticmethod
     def placed(parts: "Sequence[tuple[NDArray[np.int64], Csr]]", num_rows: int) -> "Csr":
-        """One matrix of the rows of several, each part with the places of its rows; no place is in two.
+        """One matrix from the rows of several. Each part comes with the places of its rows; no place repeats.
 
-        Rows in no part are empty.
+        Places without a row are empty.
         """
         if len(parts) == 1 and len(parts[0][0]) == num_rows and (np.diff(parts[0][0]) > 0).all():
             return parts[0][1]

@@ -1,7 +1,7 @@
 """Rows between the row log and the layers: an Arrow schema, and its encoding as NumPy arrays.
 
-Arrow rows (exact, as they lie in the row log) become *encoded rows*: hashes for entities, symbol ids
-for values, one CSR matrix per feature. Every layer is built from encoded rows.
+Arrow rows (exact, as in the row log) become *encoded rows*: hashes for entities, symbol ids for values, one
+CSR matrix per feature. Every layer is built from encoded rows.
 """
 
 import itertools
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 FeastRow: TypeAlias = "tuple[EntityKey, dict[str, Value], datetime, datetime | None]"
 
-# Columns of the row log in addition to the join keys and the features.
+# Columns of the row log besides the join keys and the features.
 ENTITY_KEY = "__entity_key"
 EVENT_TIMESTAMP = "__event_timestamp"
 CREATED_TIMESTAMP = "__created_timestamp"
@@ -50,7 +50,7 @@ KEY_COLUMNS = (ENTITY_KEY, EVENT_TIMESTAMP, CREATED_TIMESTAMP, DELETED)
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 NAMES = pa.large_list(pa.large_string())
-NO_TIMESTAMP = np.iinfo(np.int64).min  # of a row without a created timestamp: older than any other
+NO_TIMESTAMP = np.iinfo(np.int64).min  # for a missing created timestamp: older than any other
 
 ENTITYLESS_JOIN_KEY = "__dummy_id"
 
@@ -62,7 +62,7 @@ def to_arrow(
 
     Parameters
     ----------
-    rows : as Feast passes them; naive timestamps mean UTC.
+    rows : as Feast passes them; naive timestamps are in UTC.
     codecs : one per feature of the view.
     join_keys : of the view; None if they are not known.
 
@@ -72,8 +72,8 @@ def to_arrow(
 
     Raises
     ------
-    RowError : a row has other join keys than the view, names a feature that the view lacks, has a value of
-        another type, counts that do not fit its values, or is too large.
+    RowError : a row has other join keys than the view, a feature that the view lacks, a value of another
+        type, or counts that do not fit its values; or it is too large.
     """
     known = {codec.feature for codec in codecs}
     if not known.issuperset(itertools.chain.from_iterable(row[1] for row in rows)):
@@ -99,7 +99,7 @@ def to_arrow(
         [nulls.get(row) for row in range(len(rows))] if nulls else [None] * len(rows),
         NAMES,
     )
-    # From the first row on: a column that came with a deletion would make a compaction under way void.
+    # Every table has this column. If it came only with a deletion, it would void a compaction in progress.
     columns[DELETED] = pa.nulls(len(rows), pa.bool_())
     table = with_counts(pa.table(columns), codecs)
     check_rows(table)
@@ -115,14 +115,14 @@ def _check_names(rows: Sequence[FeastRow], known: set[str]) -> None:
 
 
 def _check_unwritten(codec: FeatureCodec, values: "Sequence[Value | None]") -> None:
-    """Check that no row has a value of a feature that is computed."""
+    """Check that no row has a value for a computed feature."""
     for row, value in enumerate(values):
         if value is not None and value.WhichOneof("val") not in (None, "null_val"):
             raise computed_value(codec, row)
 
 
 def computed_value(codec: FeatureCodec, row: int) -> RowError:
-    """What is told of a row with a value for a feature that is computed."""
+    """The error for a row with a value for a computed feature."""
     return RowError(
         f"feature {codec.feature!r} has the codec {codec.name!r}, so it is computed from other features, but "
         f"row {row} of the batch has a value for it; leave the column out, or null"
@@ -136,17 +136,19 @@ def deletions(
 
     Parameters
     ----------
+    entity_keys : of the entities.
+    now : the time of the deletion.
     join_keys : of the view; None if they are not known.
 
     Raises
     ------
-    RowError : a key has other join keys than the view, or not all are of one type.
+    RowError : a key has other join keys than the view, or the keys are not all of one type.
     """
     return _deletions(*_key_columns(entity_keys, join_keys), now)
 
 
 def deletion_rows(join_keys: Mapping[str, pa.Array], now: datetime) -> pa.Table:
-    """The same for entities whose join keys stand in columns; see `serialize_columns`."""
+    """`deletions` for entities whose join keys are given as columns; see `serialize_columns`."""
     columns = {name: values for name, values in join_keys.items() if name != ENTITYLESS_JOIN_KEY}
     return _deletions(columns, serialize_columns(join_keys), now)
 
@@ -166,7 +168,7 @@ def _deletions(columns: Mapping[str, pa.Array], serialized_keys: pa.Array, now: 
 def _key_columns(
     entity_keys: "Sequence[EntityKey]", join_keys: JoinKeys | None
 ) -> tuple[dict[str, pa.Array], pa.Array]:
-    """The join keys as columns of their own, for people who query the row log, and the serialized keys."""
+    """The join keys as columns, for people who query the row log, and the serialized keys."""
     usual = int64_column(entity_keys)
     if join_keys is not None and (usual is None or join_keys != {usual[0]: "int64_val"}):  # a quick check
         check_join_keys(entity_keys, join_keys)
@@ -213,10 +215,14 @@ def _timestamps(timestamps: Sequence[datetime | None]) -> pa.Array:
 class RowKeys:
     """The entities of n rows, and the timestamps that decide which row of an entity is its newest.
 
-    ``entity_hashes`` is uint64[n, 2]; the timestamps are int64[n], microseconds since 1970 in UTC,
-    ``NO_TIMESTAMP`` where a row has no created timestamp. ``deleted``, bool[n], marks deletions.
-    ``fences``, bool[n], marks rows that hide all earlier ones, whatever their timestamps, because a deletion
-    came in between.
+    Parameters
+    ----------
+    entity_hashes : uint64[n, 2]
+    event_timestamps, created_timestamps : int64[n], microseconds since 1970 in UTC; ``NO_TIMESTAMP`` where a
+        row has no created timestamp.
+    deleted : bool[n], rows that are deletions.
+    fences : bool[n], rows that hide all earlier ones, whatever their timestamps, because a deletion came in
+        between.
     """
 
     entity_hashes: NDArray[np.uint64]
@@ -234,7 +240,7 @@ class RowKeys:
         return sum(getattr(self, name).nbytes for name in self.__dataclass_fields__)
 
     def take(self, rows: NDArray[np.int64]) -> "RowKeys":
-        """The given rows, in the order given."""
+        """The rows with these numbers, in this order."""
         return RowKeys(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
 
     @staticmethod
@@ -250,21 +256,21 @@ class RowKeys:
         return RowKeys(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
     def newest(self) -> tuple[NDArray[np.int64], "RowKeys"]:
-        """The row that wins for each entity, ordered by entity hash; the rows are in commit order.
+        """The row that wins for each entity, ordered by entity hash. The rows must be in commit order.
 
-        Nothing before an entity's last fence counts. Of the rest the latest wins by event timestamp, then
-        created timestamp, then position; a deletion only if nothing was written after it.
+        Nothing before an entity's last fence counts. After it the latest row wins by event timestamp, then
+        created timestamp, then position; a deletion wins only if nothing was written after it.
 
         Returns
         -------
         The winners, int64[entities], and their keys.
         """
-        rows, fenced = self.behind_fences()
+        rows, fenced = self.after_fences()
         keys = self.take(rows) if len(rows) < len(self) else self
         order = np.argsort(keys.entity_hashes[:, 0])
-        firsts = keys.entity_hashes[order, 0]
-        if (firsts[1:] != firsts[:-1]).all():  # each entity has one row, as in most batches
+        if _differ(keys.entity_hashes[order, 0]):  # each entity has one row, as in most batches
             winners = rows[order]
+            del rows, order  # which would take memory beside the result
             return winners, replace(self.take(winners), fences=fenced[winners])
         order = np.lexsort(
             (
@@ -281,7 +287,7 @@ class RowKeys:
         winners = rows[order[is_last]]
         return winners, replace(self.take(winners), fences=fenced[winners])
 
-    def behind_fences(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    def after_fences(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """The rows that no later fence of their entity hides, and whether each row's entity has a fence."""
         everything = np.arange(len(self))
         if not self.fences.any():
@@ -306,15 +312,25 @@ class RowKeys:
         return np.asarray(is_earlier & ~self.fences[rows] & ~others.deleted[places])
 
 
+def _differ(ascending: NDArray[np.uint64]) -> bool:
+    """Whether no two of these are equal."""
+    return bool((ascending[1:] != ascending[:-1]).all())
+
+
 @dataclass(frozen=True)
 class EncodedFeature:
     """One feature of n rows.
 
-    ``states`` is uint8[n] of codecs.MISSING, NULL, EMPTY, VALUE; row ``i`` has the symbols
-    ``symbols[indptr[i]:indptr[i + 1]]`` (int64[n + 1] and int32[nnz]), ids of ``vocabulary``: distinct and
-    ascending, but for an exact codec as they were written. Those of a list are its items, newest first, and
-    ``times``, int64[nnz], are when each was, in microseconds since 1970; for counts they are how many times
-    each value was counted. None of all others.
+    Parameters
+    ----------
+    codec : of the feature.
+    vocabulary : the values of the symbols.
+    states : uint8[n] of codecs.MISSING, NULL, EMPTY, VALUE.
+    indptr : int64[n + 1]; row ``i`` has the symbols ``symbols[indptr[i]:indptr[i + 1]]``.
+    symbols : int32[nnz], ids of the vocabulary: distinct and ascending, or, for an exact codec, as they were
+        written. The symbols of a list are its items, newest first.
+    times : int64[nnz]. For a list the time of each item, in microseconds since 1970; for counts how often
+        each value was counted; otherwise None.
     """
 
     codec: FeatureCodec
@@ -326,7 +342,7 @@ class EncodedFeature:
 
     @property
     def csr(self) -> Csr:
-        """The symbols of each row; those of a list have their times for weights, others their counts."""
+        """The symbols of each row. Their weights are the times of a list, or counts, if there are any."""
         return Csr(self.indptr, self.symbols, self.times)
 
     @property
@@ -336,12 +352,12 @@ class EncodedFeature:
         return arrays + (0 if self.times is None else self.times.nbytes) + self.vocabulary.size_bytes
 
     def with_rows(self, states: NDArray[np.uint8], rows: Csr) -> "EncodedFeature":
-        """Other rows, given by their states and symbols, of the same vocabulary."""
+        """A feature with the same vocabulary and other rows, given by their states and symbols."""
         return replace(self, states=states, indptr=rows.indptr, symbols=rows.ids, times=rows.weights)
 
     @property
     def num_values(self) -> int:
-        """How many different values there are at most."""
+        """An upper limit of the number of distinct values."""
         return len(self.vocabulary)
 
     def distinct(self) -> Vocabulary:
@@ -349,11 +365,11 @@ class EncodedFeature:
         return self.vocabulary
 
     def take(self, rows: NDArray[np.int64]) -> "EncodedFeature":
-        """The given rows, in the order given."""
+        """The rows with these numbers, in this order."""
         return self.with_rows(self.states[rows], self.csr.take(rows))
 
     def within(self, vocabulary: Vocabulary) -> "EncodedFeature":
-        """The rows with only the values of a vocabulary; a set that loses all its values becomes empty."""
+        """The rows with only the values in a vocabulary; a set that loses all its values becomes empty."""
         kept = self.csr.masked((vocabulary.find(self.vocabulary.values) >= 0)[self.symbols])
         states = np.where((self.states == VALUE) & (kept.lengths == 0), np.uint8(EMPTY), self.states)
         return self.with_rows(states, kept)
@@ -375,19 +391,19 @@ class EncodedRows:
         return sum(len(feature.symbols) for feature in self.features.values())
 
     def take(self, rows: NDArray[np.int64]) -> "EncodedRows":
-        """The given rows, in the order given."""
+        """The rows with these numbers, in this order."""
         features = {name: feature.take(rows) for name, feature in self.features.items()}
         return EncodedRows(self.keys.take(rows), features)
 
     def within(self, vocabularies: Mapping[str, Vocabulary]) -> "EncodedRows":
-        """The same rows with only the values, of some features, that are in a vocabulary."""
+        """The same rows; the features that are given keep only the values in their vocabulary."""
         cut = {
             name: self.features[name].within(v) for name, v in vocabularies.items() if name in self.features
         }
         return replace(self, features={**self.features, **cut}) if cut else self
 
     def followed_by(self, newer: "EncodedRows") -> "EncodedRows":
-        """The rows of both, concatenated, with common vocabularies."""
+        """These rows and then newer ones, with common vocabularies."""
         names = {**newer.features, **self.features}
         return EncodedRows(
             RowKeys.concatenate([self.keys, newer.keys]),
@@ -395,7 +411,7 @@ class EncodedRows:
         )
 
     def merged_with(self, newer: "EncodedRows") -> "EncodedRows":
-        """The newest row of each entity of both, ordered by entity hash, with common vocabularies."""
+        """The newest row of each entity of either part, ordered by entity hash, with common vocabularies."""
         both = self.followed_by(newer)
         winners, keys = both.keys.newest()
         return replace(both.take(winners), keys=keys)
@@ -403,7 +419,7 @@ class EncodedRows:
 
 @contextmanager
 def as_damage() -> Iterator[None]:
-    """Raise a `DamagedFileError` where rows of the row log are not as the store writes them."""
+    """Raise a `DamagedFileError` if rows of the row log are not as the store writes them."""
     try:
         yield
     except pa.ArrowMemoryError:
@@ -414,7 +430,7 @@ def as_damage() -> Iterator[None]:
 
 @as_damage()
 def row_keys(table: pa.Table) -> RowKeys:
-    """The keys of rows of the row log; of its columns only ``KEY_COLUMNS`` are looked at.
+    """The keys of rows of the row log. Uses only the columns ``KEY_COLUMNS``.
 
     Raises
     ------
@@ -437,9 +453,9 @@ def row_keys(table: pa.Table) -> RowKeys:
 
 @as_damage()
 def newest_rows(table: pa.Table) -> tuple[pa.Table, RowKeys]:
-    """The newest row of each entity, ordered by entity hash; the table's rows are in commit order."""
+    """The newest row of each entity, ordered by entity hash. The table must be in commit order."""
     keys = row_keys(table)
-    if len(table) == 1:  # as most pushes are
+    if len(table) == 1:  # as in most pushes
         return table.combine_chunks(), keys
     winners, keys = keys.newest()
     return table.take(pa.array(winners)).combine_chunks(), keys
@@ -447,12 +463,12 @@ def newest_rows(table: pa.Table) -> tuple[pa.Table, RowKeys]:
 
 @as_damage()
 def encode(table: pa.Table, keys: RowKeys, codecs: Sequence[FeatureCodec]) -> EncodedRows:
-    """Encode the features of rows that are stored; one without a column was never written: all its states
-    are MISSING.
+    """Encode the features of stored rows. A feature without a column was never written: its states are
+    MISSING.
 
     Raises
     ------
-    DamagedFileError : a column is of another type than the store writes.
+    DamagedFileError : a column has another type than the store writes.
     """
     nulls = null_features(table)
     stored = [codec for codec in codecs if not codec.is_derived]
@@ -470,7 +486,7 @@ def _microseconds(column: pa.ChunkedArray) -> NDArray[np.int64]:
 
 
 def null_features(table: pa.Table) -> Mapping[str, NDArray[np.int64]]:
-    """Per feature, the rows in which it was written as null."""
+    """By feature, the numbers of the rows in which it was written as null."""
     if table[NULLS].null_count == len(table):
         return {}
     column = table[NULLS].combine_chunks()
@@ -503,12 +519,13 @@ def encode_counts(
     Parameters
     ----------
     column : of the codec's Arrow type.
-    counts : lists of int64, a number for each value; null, as a whole or in a row, if each counts 1.
-    null_rows : as of `encode_column`.
+    counts : lists of int64, one number for each value; None or a null list if each counts 1.
+    codec : of the feature.
+    null_rows : see `encode_column`.
 
     Raises
     ------
-    pyarrow.ArrowInvalid : the counts are not those of the values.
+    pyarrow.ArrowInvalid : the counts do not fit the values.
     """
     column, amounts = counts_of_rows(column, counts)
     feature = encode_column(column, codec, null_rows)
@@ -524,7 +541,8 @@ def encode_column(
     Parameters
     ----------
     column : of the codec's Arrow type.
-    null_rows : int64[m], those that were written as null; others without a value were not written.
+    codec : of the feature.
+    null_rows : int64[m], rows that were written as null. Other rows without a value lack the feature.
     """
     states = np.full(len(column), VALUE, np.uint8)
     if column.null_count:
@@ -547,13 +565,13 @@ def encode_column(
 
 
 def _lengths(column: pa.Array) -> NDArray[np.int64]:
-    """How many elements each list has; 0 if it is null: int64[n]."""
+    """The number of elements of each list, 0 for null: int64[n]."""
     lengths = pc.list_value_length(column)
     return np.asarray((lengths.fill_null(0) if column.null_count else lengths).to_numpy(), np.int64)
 
 
 def never_written(codec: FeatureCodec, num_rows: int) -> EncodedFeature:
-    """A feature that none of this many rows has."""
+    """A feature that is missing in ``num_rows`` rows."""
     return EncodedFeature(
         codec,
         Vocabulary(codec.to_storage(pa.array([], pa.null()).cast(_element_type(codec)))),

@@ -1,10 +1,9 @@
 """EntityKey -> bytes -> hash: the only place that serializes or hashes keys.
 
-An entity is identified by Feast's own ``serialize_entity_key`` (version 3), and inside the store by a
-128-bit hash of these bytes. Integers are hashed with MurmurHash3, as in Feast's stores: 64 bits that
-an attacker chooses cannot be made to collide in 128. Strings and bytes can, because MurmurHash3 is not
-meant to resist that, so a user could take over another user's row by choosing a name: they are hashed
-with BLAKE2b.
+An entity is identified by Feast's own ``serialize_entity_key`` (version 3), and inside the store by a 128-bit
+hash of these bytes. Integers are hashed with MurmurHash3, as in Feast's stores: an attacker can choose only
+64 bits, too few to force a collision in 128. MurmurHash3 does not resist chosen strings or bytes, with which
+a user could take over another user's row. So they are hashed with BLAKE2b.
 """
 
 import functools
@@ -28,7 +27,7 @@ SERIALIZATION_VERSION = 3
 
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 
-# The types that a join key can have: Feast's ValueType, with the fields of its ``Value``.
+# The types that a join key can have: Feast's ValueType, with the fields of ``Value``.
 _BYTES, _STRING, _INT32, _INT64, _UNIX_TIMESTAMP = 1, 2, 3, 4, 8
 _FIELDS = {
     _BYTES: "bytes_val",
@@ -38,7 +37,7 @@ _FIELDS = {
     _UNIX_TIMESTAMP: "unix_timestamp_val",
 }
 
-# Names of join keys, each with the field of ``Value`` that carries it; None where that is not known.
+# Names of join keys, each with the field of ``Value`` that carries it; None if not known.
 JoinKeys = Mapping[str, str | None]
 
 # The fields of ``Value`` that a join key can have, and their columns.
@@ -52,7 +51,7 @@ JOIN_KEY_TYPES = {
 
 
 def int64_column(entity_keys: "Sequence[EntityKey]") -> tuple[str, NDArray[np.int64]] | None:
-    """The name and values of a single int64 join key, by far the most usual one; None for other keys."""
+    """The name and values of a single int64 join key, by far the most common kind; None for other keys."""
     return kernel.parse_int64_keys([entity_key.SerializeToString() for entity_key in entity_keys])
 
 
@@ -61,7 +60,7 @@ def hash_entity_keys(entity_keys: "Sequence[EntityKey]") -> NDArray[np.uint64]:
 
     Raises
     ------
-    ValueError : a key has a value type that Feast does not take as a key (from Feast).
+    ValueError : Feast does not accept the value type of a key (raised by Feast).
     """
     usual = int64_column(entity_keys)
     if usual is not None:
@@ -74,7 +73,7 @@ def check_join_keys(entity_keys: "Sequence[EntityKey]", wanted: JoinKeys) -> Non
 
     Raises
     ------
-    RowError : names the first row with other join keys, with the actual and the expected ones.
+    RowError : a row has other join keys; names the first such row, and the expected join keys.
     """
     for row, key in enumerate(entity_keys):
         given = {}
@@ -103,7 +102,7 @@ def serialize_entity_keys(entity_keys: "Sequence[EntityKey]") -> list[bytes]:
 
     Raises
     ------
-    ValueError : a key has a value type that Feast does not take as a key (from Feast).
+    ValueError : Feast does not accept the value type of a key (raised by Feast).
     """
     from feast.infra.key_encoding_utils import serialize_entity_key
 
@@ -115,24 +114,24 @@ def serialize_entity_keys(entity_keys: "Sequence[EntityKey]") -> list[bytes]:
 
 
 def join_keys_of(serialized_key: bytes) -> dict[str, str]:
-    """The names of a key's join keys, and the fields of Feast's ``Value`` that carry them."""
+    """The names of a key's join keys, each with the field of Feast's ``Value`` that carries it."""
     parts, _ = _parts_of_key(serialized_key)
     names, values = parts[: len(parts) // 2], parts[len(parts) // 2 :]
     return {name.decode(): _FIELDS[kind] for (_, name), (kind, _) in zip(names, values, strict=True)}
 
 
 def length_of_serialized_key(content: bytes) -> int:
-    """How many of the bytes are a serialized key; others may follow it.
+    """The number of bytes of the serialized key at the start of ``content``; other bytes may follow.
 
     Raises
     ------
-    RowError : they do not begin with a whole one.
+    RowError : ``content`` does not begin with a whole key.
     """
     return _parts_of_key(content)[1]
 
 
 def _parts_of_key(content: bytes) -> tuple[list[tuple[int, bytes]], int]:
-    """The names of join keys, then their values, each with its type; and how many bytes all that takes."""
+    """The names of join keys, then their values, each with its type; and the number of bytes of it all."""
     parts, place = [], 4
     try:
         (num_join_keys,) = struct.unpack_from("<I", content)
@@ -148,7 +147,7 @@ def _parts_of_key(content: bytes) -> tuple[list[tuple[int, bytes]], int]:
 
 
 def hash_serialized_keys(serialized_keys: Sequence[bytes] | pa.Array) -> NDArray[np.uint64]:
-    """Hash serialized keys: uint64[n, 2], MurmurHash3 x64 128 of a single int64, else BLAKE2b-128.
+    """Hash serialized keys: uint64[n, 2]. A single int64 gets MurmurHash3 x64 128, all others BLAKE2b-128.
 
     Parameters
     ----------
@@ -160,7 +159,7 @@ def hash_serialized_keys(serialized_keys: Sequence[bytes] | pa.Array) -> NDArray
 
 
 def hash_columns(join_keys: Mapping[str, pa.Array]) -> NDArray[np.uint64]:
-    """Hash the keys whose join keys are given as columns, without a Python object per key: uint64[n, 2].
+    """Hash keys that are given as columns, without a Python object per key: uint64[n, 2].
 
     Parameters
     ----------
@@ -168,7 +167,7 @@ def hash_columns(join_keys: Mapping[str, pa.Array]) -> NDArray[np.uint64]:
 
     Raises
     ------
-    ValueError, TypeError : as `serialize_columns`.
+    ValueError, TypeError : see `serialize_columns`.
     """
     if len(join_keys) == 1:
         ((name, values),) = join_keys.items()
@@ -183,7 +182,7 @@ def hash_int64_keys(join_key: str, values: NDArray[np.int64]) -> NDArray[np.uint
 
 
 class SingleKeys:
-    """Hashes entities one by one, given by the values of their join keys as Python has them.
+    """Hashes single entities, given by Python values of their join keys.
 
     Parameters
     ----------
@@ -198,12 +197,18 @@ class SingleKeys:
         self._int64_prefix = self._heads + struct.pack("<II", _INT64, 8) if is_int64 else None
 
     def hash(self, entity: object) -> bytes | None:
-        """The 16 bytes of an entity's hash: of a value, or of one of each join key by name.
+        """The 16 bytes of an entity's hash.
 
-        None for anything that is not a single entity, or not surely of these types.
+        Parameters
+        ----------
+        entity : the value of the join key; with several join keys, a mapping with the value of each.
+
+        Returns
+        -------
+        None if this is not a single entity, or not certainly of the right types.
         """
         if type(entity) is int and self._int64_prefix is not None and _INT64_MIN <= entity <= _INT64_MAX:
-            return kernel.hash_int64_key(self._int64_prefix, entity)  # the usual one
+            return kernel.hash_int64_key(self._int64_prefix, entity)  # the common case
         if isinstance(entity, np.integer):
             entity = int(entity)
         if type(entity) is int:
@@ -225,7 +230,7 @@ class SingleKeys:
 
 
 def _kind_of(kind: pa.DataType) -> int:
-    """The type of Feast's that a join key of a column's type has."""
+    """Feast's type of a join key whose column has a type."""
     (field,) = (field for field, known in JOIN_KEY_TYPES.items() if known == kind)
     (number,) = (number for number, known in _FIELDS.items() if known == field)
     return number
@@ -253,7 +258,7 @@ def hash_int64_key(join_key: str, value: int) -> bytes:
 
 
 def serialize_columns(join_keys: Mapping[str, pa.Array]) -> pa.Array:
-    """Serialize keys whose join keys are given as columns: a large binary array.
+    """Serialize keys that are given as columns: a large binary array.
 
     Parameters
     ----------
@@ -262,8 +267,8 @@ def serialize_columns(join_keys: Mapping[str, pa.Array]) -> pa.Array:
 
     Raises
     ------
-    ValueError : a value is null, or the columns are not of equal length.
-    TypeError : Feast takes no such type as a key.
+    ValueError : a value is null, or the columns differ in length.
+    TypeError : Feast does not accept the type as a key.
     """
     columns = dict(sorted(join_keys.items()))
     if len({len(values) for values in columns.values()}) != 1:
@@ -279,7 +284,7 @@ def serialize_columns(join_keys: Mapping[str, pa.Array]) -> pa.Array:
 
 @functools.lru_cache(maxsize=1024)
 def int64_prefix(join_key: str) -> bytes:
-    """What stands before the value of a single int64 join key."""
+    """The bytes before the value of a single int64 join key."""
     return struct.pack("<I", 1) + _name(join_key) + struct.pack("<II", _INT64, 8)
 
 
@@ -289,7 +294,7 @@ def _name(join_key: str) -> bytes:
 
 
 def _serialize_values(join_key: str, values: pa.Array) -> list[pa.Array]:
-    """Two arrays of binary values, which together are type, length and value of each."""
+    """Two arrays of binary values; together they are the type, length and value of each key."""
     if pa.types.is_timestamp(values.type):
         numbers, kind = values.cast(pa.timestamp("s", values.type.tz), safe=False), _UNIX_TIMESTAMP
         values = numbers.cast(pa.int64())
@@ -333,12 +338,12 @@ def find_sorted(
 
     Returns
     -------
-    Positions in ``wanted`` that are listed, ascending, and where they are listed: int64[p] each.
+    The ascending positions of the found ones in ``wanted``, and their places in ``listed``: int64[p] each.
     """
     places = np.searchsorted(listed[:, 0], wanted[:, 0])
     unsettled = np.arange(len(wanted))
     positions, rows = [], []
-    # One round settles all but entities that share the first 64 bits with another one.
+    # One round is enough, unless another entity has the same first 64 bits.
     while unsettled.size:
         unsettled = unsettled[places[unsettled] < len(listed)]
         at_place = listed[places[unsettled]]

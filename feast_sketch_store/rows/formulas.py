@@ -1,12 +1,12 @@
 """Formulas: features that are computed from the sets of their row, and never written.
 
-A formula gives each value of its sources C whole numbers, and adds them up over the values of a row:
+A formula maps each value of its sources to C integers, and adds them up over the values of a row:
 
-    cluster   the place of the greatest sum: which of C groups of entities the row fits best
-    score     the only sum, in a unit, rounded to the nearest multiple of a step
+    cluster   the index of the greatest of C sums: the group of entities that the row fits best
+    score     the only sum, times a unit, rounded to the nearest multiple of a step
 
-Whole numbers have the same sum in any order, so a row gets the same wherever it is computed: at a seal, at a
-read of rows that are not sealed yet, and for training rows. Values that a formula does not know add nothing.
+Integer sums do not depend on order. So a row gets the same result wherever it is computed: at a seal, at a
+read of unsealed rows, and for training rows. Values that a formula does not know add nothing.
 """
 
 import hashlib
@@ -28,14 +28,21 @@ WEIGHT_TYPES: Mapping[str, np.dtype[Any]] = {CLUSTER: np.dtype(np.uint8), SCORE:
 
 @dataclass(frozen=True)
 class Source:
-    """What the values of a feature add: uint8[V, C] of clusters, int32[V, 1] of a score."""
+    """The numbers that the values of one feature add to the sums.
+
+    Parameters
+    ----------
+    feature : its name.
+    vocabulary : the V values that add something.
+    weights : uint8[V, C] for clusters, int32[V, 1] for a score.
+    """
 
     feature: str
     vocabulary: Vocabulary
     weights: NDArray[Any]
 
     def add_to(self, sums: NDArray[np.int64], feature: EncodedFeature) -> None:
-        """Add what the values of n rows add to their sums, int64[n, C]."""
+        """Add the weights of n rows to their sums, int64[n, C]."""
         known = self.vocabulary.find(feature.vocabulary.values)
         for first in range(0, len(sums), _ROWS_PER_CHUNK):
             stop = min(first + _ROWS_PER_CHUNK, len(sums))
@@ -48,17 +55,17 @@ class Source:
 
 @dataclass(frozen=True)
 class Formula:
-    """How a feature follows from others.
+    """How a feature is computed from others.
 
     Parameters
     ----------
-    codec : of what comes out, as a layer keeps it.
+    codec : of the result, as a layer keeps it.
     kind : ``cluster`` or ``score``.
     sources : distinct features, collections without repetitions.
     offsets : int64[C], the sums of a row without values.
-    unit : what 1 in the sum of a score stands for.
-    step : of a score, above 0; a score is off by half of it at most.
-    version : goes up by 1 whenever a seal changes what the numbers mean, so that models have to learn anew.
+    unit : the score that 1 in the sum stands for.
+    step : of a score, above 0; rounding changes a score by at most half of it.
+    version : increases by 1 whenever a seal changes what the numbers mean; models must then be trained again.
 
     Raises
     ------
@@ -78,7 +85,7 @@ class Formula:
         if wanted is None or self.codec.value_field not in VALUE_FIELDS[self.kind]:
             raise ValueError(f"there is no formula {self.kind!r} of {self.codec.value_field}")
         if len({source.feature for source in self.sources}) < len(self.sources) or not self.sources:
-            raise ValueError("a formula needs sources, each once")
+            raise ValueError("a formula needs at least one source, and each source only once")
         if any(
             s.weights.dtype != wanted or s.weights.shape != (len(s.vocabulary), width) for s in self.sources
         ):
@@ -90,12 +97,12 @@ class Formula:
 
     @property
     def num_clusters(self) -> int:
-        """How many clusters there are; 1 of a score."""
+        """The number of clusters; 1 for a score."""
         return len(self.offsets)
 
     @property
     def digest(self) -> bytes:
-        """Bytes that formulas with other results have otherwise, as a rule."""
+        """A hash of what decides the results: formulas with equal digests give equal results."""
         arrays = [self.offsets, *(source.weights for source in self.sources)]
         parts = [np.ascontiguousarray(array).tobytes() for array in arrays]
         parts += [str(source.vocabulary.values.to_pylist()).encode() for source in self.sources]
@@ -103,19 +110,19 @@ class Formula:
         return hashlib.blake2b(head + b"".join(parts)).digest()
 
     def sources_are(self, names: Sequence[str]) -> bool:
-        """Whether it adds up the values of these features."""
+        """Whether these are the sources of the formula."""
         return [source.feature for source in self.sources] == list(names)
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the weights, and of the values that have some."""
+        """Bytes of the weights and of the vocabularies of sources."""
         return self.offsets.nbytes + sum(
             source.weights.nbytes + source.vocabulary.packed_bytes for source in self.sources
         )
 
     @property
     def max_error(self) -> float | None:
-        """How far a score is from the sum of its weights at most, but for rounding; None of clusters."""
+        """The largest difference that rounding to steps makes to a score; None for clusters."""
         return self.step / 2 if self.kind == SCORE else None
 
     def sums(self, features: Mapping[str, EncodedFeature], num_rows: int) -> NDArray[np.int64]:
@@ -127,11 +134,11 @@ class Formula:
         return sums
 
     def scores(self, features: Mapping[str, EncodedFeature], num_rows: int) -> NDArray[np.float64]:
-        """The scores of rows before they are rounded: float64[n]."""
+        """The scores of rows before rounding: float64[n]."""
         return np.asarray(self.sums(features, num_rows)[:, 0] * self.unit)
 
     def clusters(self, features: Mapping[str, EncodedFeature], num_rows: int) -> NDArray[np.int64]:
-        """The clusters of rows: int64[n]; of equal sums the first one."""
+        """The clusters of rows: int64[n]; the first one if sums are equal."""
         found = [np.zeros(0, np.int64)]
         for first in range(0, num_rows, _ROWS_PER_CHUNK):
             rows = np.arange(first, min(first + _ROWS_PER_CHUNK, num_rows))
@@ -142,7 +149,7 @@ class Formula:
         return np.concatenate(found)
 
     def of(self, rows: EncodedRows) -> EncodedFeature:
-        """The feature of rows: of each that is not a deletion."""
+        """The computed feature of rows; deletions have none."""
         features, num_rows = rows.features, len(rows)
         if self.kind == CLUSTER:
             distinct, ids = np.unique(self.clusters(features, num_rows), return_inverse=True)
@@ -162,7 +169,7 @@ VALUE_FIELDS = {CLUSTER: ("int64_val",), SCORE: ("double_val",)}
 
 
 def with_formulas(rows: EncodedRows, formulas: Mapping[str, Formula]) -> EncodedRows:
-    """Rows with the features that formulas give, of those that the rows have or lack."""
+    """Rows with computed features added or replaced."""
     if not formulas:
         return rows
     computed = {name: formula.of(rows) for name, formula in formulas.items()}

@@ -1,7 +1,7 @@
 """Arrow's large types: strings, bytes and lists with 64-bit offsets.
 
-The usual types have 32-bit offsets, so an array of them cannot hold 2 GiB, and concatenating arrays may fail.
-Files of other programs, and the schema of a Delta table, have the usual types.
+The default types have 32-bit offsets. An array of them cannot hold 2 GiB, and concatenating arrays may fail.
+Files of other programs, and the schema of a Delta table, have the default types.
 """
 
 import pyarrow as pa
@@ -24,11 +24,11 @@ def large_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def with_large_types(table: pa.Table) -> pa.Table:
-    """The same rows with large types; nothing is copied where they have them.
+    """The same rows with large types. Columns that have them already are not copied.
 
     Raises
     ------
-    pa.ArrowException : the table is not sound.
+    pa.ArrowException : the table is not valid.
     """
     schema = large_schema(table.schema)
     return table if schema.types == table.schema.types else table.cast(schema)

@@ -1,4 +1,4 @@
-"""How large a row may be, and how many rows are taken in hand together.
+"""Limits: how large a row may be, and how many rows are processed together.
 
 A row is measured when it is written, so every acknowledged row can be read. Readers refuse larger rows,
 because a small file can claim any number of values.
@@ -16,13 +16,13 @@ from feast_sketch_store.rows.large_types import large_type
 
 # Of one row.
 MAX_ELEMENTS = 1 << 26  # of one feature
-MAX_BYTES = 1 << 30  # of all columns; protobuf cannot hold a value of twice as many
+MAX_BYTES = 1 << 30  # of all columns; protobuf cannot hold a value of twice this size
 
 # Of rows that are written and decoded together. A single larger row is a group of its own.
 GROUP_ROWS = 1 << 16
 GROUP_ELEMENTS = 1 << 17  # of the widest column
 GROUP_BYTES = 1 << 26
-_GATHERED_BYTES = 1 << 23  # several groups, so that the remainder in the last one is comparatively small
+_GATHERED_BYTES = 1 << 23  # several groups, so that the last, incomplete one matters little
 
 
 def check_rows(table: pa.Table) -> None:
@@ -33,7 +33,7 @@ def check_rows(table: pa.Table) -> None:
     RowError : names the first row that is too large, and its feature.
     """
     if 8 * table.nbytes <= min(MAX_ELEMENTS, 8 * MAX_BYTES):
-        return  # an element takes a bit at least
+        return  # an element takes at least one bit
     for name in table.column_names:
         elements = _num_elements(table[name])
         if elements.max(initial=0) > MAX_ELEMENTS:
@@ -57,7 +57,7 @@ def check_rows(table: pa.Table) -> None:
 
 
 def gathered(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Put small tables of one schema together, in their order, to such as are worth splitting."""
+    """Concatenate small tables of one schema, in their order, into tables worth splitting."""
     waiting: list[pa.Table] = []
     num_rows = num_bytes = 0
     for table in tables:
@@ -76,7 +76,7 @@ def _together(tables: list[pa.Table]) -> pa.Table:
 
 
 def groups(table: pa.Table) -> Iterator[pa.Table]:
-    """Split rows into groups that can be decoded at a time: slices of the table, in its order."""
+    """Split rows into groups that can each be decoded at once: slices of the table, in its order."""
     if len(table) <= GROUP_ROWS and 8 * table.nbytes <= min(GROUP_ELEMENTS, 8 * GROUP_BYTES):
         if len(table):
             yield table
@@ -107,7 +107,7 @@ def _num_elements(column: pa.ChunkedArray) -> NDArray[np.int64]:
 
 
 def _num_bytes(column: pa.ChunkedArray) -> NDArray[np.int64]:
-    """How many bytes the values of each row take: int64[n]."""
+    """The number of bytes of each row's values: int64[n]."""
     sizes = [_num_bytes_of(chunk) for chunk in column.chunks]
     return np.concatenate(sizes) if sizes else np.zeros(0, np.int64)
 

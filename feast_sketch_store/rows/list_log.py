@@ -1,11 +1,11 @@
-"""Lists in the row log: the rows that are written, and the same as encoded rows.
+"""Lists in the row log: how their rows are written, and how they become encoded rows.
 
-Beside the columns of other rows the log of a view with lists has
+The log of a view with lists has two more kinds of columns:
 
-    __operation       null for a row that appends, ``replace`` or ``remove``
-    __times__<list>   when each item of the list was; of a row that removes, up to when
+    __operation       null for a row that appends, else ``replace`` or ``remove``
+    __times__<list>   the time of each item of the list; in a row that removes, the time up to which it does
 
-An Array in a row has its newest item at the end, as an append would put it there.
+An Array in a row has its newest item last, where an append would put it.
 """
 
 import itertools
@@ -52,7 +52,7 @@ REMOVE: Final = "remove"
 
 _TIMES: Final = "__times__"
 _ITEM_TIMES = pa.large_list(TIMESTAMP)
-_LAST_MICROSECOND = 253_402_300_800_000_000  # of the year 9999: what Python and Delta can represent
+_LAST_MICROSECOND = 253_402_300_800_000_000  # end of the year 9999, the last that Python and Delta represent
 
 
 def times_column(feature: str) -> str:
@@ -66,7 +66,7 @@ def is_times_column(name: str) -> bool:
 
 
 def columns_of(codecs: Sequence[FeatureCodec]) -> pa.Schema:
-    """The columns of the row log that lists take."""
+    """The columns of the row log for these lists."""
     fields = [(codec.feature, codec.arrow_type) for codec in codecs if codec.is_list]
     fields += [(times_column(codec.feature), _ITEM_TIMES) for codec in codecs if codec.is_list]
     return pa.schema([*fields, (OPERATION, pa.large_string())])
@@ -75,13 +75,13 @@ def columns_of(codecs: Sequence[FeatureCodec]) -> pa.Schema:
 def to_list_log(
     rows: Sequence[FeastRow], codecs: Sequence[FeatureCodec], join_keys: JoinKeys | None = None
 ) -> pa.Table:
-    """Turn rows, as Feast passes them, into rows that append; see `encoding.to_arrow`.
+    """Turn rows from Feast into rows that append; see `encoding.to_arrow`.
 
-    Items have the times that the list's feature of times gives, or else the event timestamp of their row.
+    Items get the times in the list's feature of times, or else the event timestamp of their row.
 
     Raises
     ------
-    RowError : as `encoding.to_arrow`; or a row has not as many times as items.
+    RowError : see `encoding.to_arrow`; or a row has another number of times than of items.
     """
     table = to_arrow(rows, codecs, join_keys)
     given = {codec.times_of: codec.feature for codec in codecs if codec.is_derived}
@@ -100,7 +100,7 @@ def to_list_log(
 def _times_of_items(
     items: pa.Array, times: pa.Array, events: pa.Array, names: tuple[str, str | None]
 ) -> pa.Array:
-    """The time of each item: as given, or that of its row."""
+    """The time of each item: the given one, or that of its row."""
     lengths, given = (pc.list_value_length(column).fill_null(-1).to_numpy() for column in (items, times))
     wrong = (given >= 0) & (given != lengths.clip(min=0))
     if wrong.any():
@@ -129,16 +129,17 @@ def times_array(
 
 @dataclass(frozen=True, eq=False)
 class ListRows:
-    """n rows that add to one list, replace it or remove of it, before they are a table: cheap to make.
+    """n rows that append to one list, replace it or remove from it. Cheaper to make than a table.
 
     Parameters
     ----------
     join_keys : of the rows, see `serialize_columns`.
     feature : the list.
-    indptr, values, times : where the items of each row begin, int64[n + 1]; their values, of the column's
-        element type; and their times, int64[nnz], microseconds since 1970. The newest of a row is its last.
-    events : int64[n], of the rows.
-    operation : ``replace``, ``remove``, or None to add.
+    indptr : int64[n + 1], where the items of each row begin.
+    values : of the items, in the column's element type. The newest of a row is last.
+    times : int64[nnz], of the items, microseconds since 1970.
+    events : int64[n], event timestamps of the rows, microseconds since 1970.
+    operation : ``replace``, ``remove``, or None to append.
     """
 
     join_keys: Mapping[str, pa.Array]
@@ -154,12 +155,12 @@ class ListRows:
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """What rows have in common that go together."""
+        """What rows must have in common to be concatenated."""
         return self.feature, self.operation, *((name, keys.type) for name, keys in self.join_keys.items())
 
     @staticmethod
     def together(parts: "Sequence[ListRows]") -> "ListRows":
-        """The rows of parts of one kind, in their order."""
+        """Concatenate the rows of parts of one kind."""
         if len(parts) == 1:
             return parts[0]
         first = parts[0]
@@ -182,7 +183,7 @@ class ListRows:
 
         Raises
         ------
-        ValueError, TypeError : as `serialize_columns`.
+        ValueError, TypeError : see `serialize_columns`.
         RowError : a row is too large, or an item is after the year 9999.
         """
         if len(self.times) and np.abs(self.times).max() >= _LAST_MICROSECOND:
@@ -215,7 +216,7 @@ def list_tables(parts: Sequence[ListRows], codecs: Sequence[FeatureCodec]) -> li
 
 
 def replacing(table: pa.Table, features: Collection[str]) -> pa.Table:
-    """Rows that append, as such that replace some lists and append to the others."""
+    """Turn rows that append into rows that replace some lists and append to the others."""
     if not features:
         return table
     lists = [name for name in table.column_names if times_column(name) in table.column_names]
@@ -226,7 +227,7 @@ def replacing(table: pa.Table, features: Collection[str]) -> pa.Table:
 
 
 def _without(table: pa.Table, lists: Collection[str]) -> pa.Table:
-    """The same rows with some lists not written."""
+    """The same rows, with some lists missing."""
     for name in (*lists, *map(times_column, lists)):
         table = _set(table, name, pa.nulls(len(table), table.schema.field(name).type))
     return table
@@ -238,13 +239,13 @@ def _numbers(times: pa.Array) -> NDArray[np.int64]:
 
 @as_damage()
 def encode_lists(table: pa.Table, codecs: Sequence[FeatureCodec]) -> EncodedRows:
-    """Rows of the log, in the order of their commits, as one row per entity; see `lists.united`.
+    """Turn rows of the log, in commit order, into one row per entity; see `lists.united`.
 
     The timestamp of a row is at least that of its newest item; a row that only removes has none.
 
     Raises
     ------
-    DamagedFileError : a column is of another type than the store writes.
+    DamagedFileError : a column has another type than the store writes.
     """
     keys, nulls = row_keys(table), null_features(table)
     replaces, removes = _operations(table)
@@ -265,7 +266,7 @@ def encode_lists(table: pa.Table, codecs: Sequence[FeatureCodec]) -> EncodedRows
 
 
 def _operations(table: pa.Table) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Which rows replace, and which remove."""
+    """Which rows replace, and which remove: bool[n] each."""
     nothing = np.zeros(len(table), np.bool_)
     if OPERATION not in table.column_names or table[OPERATION].null_count == len(table):
         return nothing, nothing
@@ -277,7 +278,7 @@ def _operations(table: pa.Table) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
 
 
 def _encoded(table: pa.Table, codec: FeatureCodec, nulls: NDArray[np.int64] | None) -> EncodedFeature:
-    """A list as it stands in rows."""
+    """A list as its rows have it."""
     name = times_column(codec.feature)
     if codec.feature not in table.column_names or name not in table.column_names:
         return never_written(codec, len(table))
@@ -314,14 +315,14 @@ def with_lists(table: pa.Table, rows: EncodedRows) -> pa.Table:
 
     Parameters
     ----------
-    table : the columns that are not features, of some row of each entity.
+    table : one row of each entity; its columns other than features are used.
     rows : of the same entities, in the same order.
     """
     nulls: list[list[str]] = [[] for _ in range(len(table))]
     for name, feature in rows.features.items():
         items = feature.csr
         assert items.weights is not None
-        # From the oldest to the newest, so that an append adds at the end.
+        # Write the newest item last, so that an append adds at the end.
         places = np.repeat(items.indptr[:-1] + items.indptr[1:] - 1, items.lengths) - np.arange(
             len(items.ids)
         )

@@ -1,4 +1,4 @@
-"""How a list feature is declared: what its codec knows beside its type."""
+"""The declaration of a list feature: what its codec knows besides its type."""
 
 from dataclasses import dataclass
 
@@ -11,9 +11,9 @@ class Listing:
 
     Parameters
     ----------
-    resolution_microseconds : of a tick. A list has a value once in a tick, and sealed rows know of an item's
-        time the tick only.
-    limit : how many items a list has at most, the newest ones; None for any number.
+    resolution_microseconds : length of a tick. A list has a value at most once in a tick, and sealed rows
+        keep the tick of an item, not its time.
+    limit : how many items a list keeps, the newest ones; None for all.
 
     Raises
     ------

@@ -1,18 +1,18 @@
-"""Lists: how the items of an entity come together, wherever its rows meet.
+"""Lists: how the items in several rows of an entity are combined.
 
-An item is a value and a time. In a CSR matrix the values are the ids and the times the weights, int64
-microseconds since 1970; a row has its newest item first. Of equal times the item that was committed last
+An item is a value and a time. In a CSR matrix the values are the ids, and the times are the weights: int64
+microseconds since 1970. A row has its newest item first; of equal times, the item that was committed last
 comes first.
 
-Three kinds of rows meet:
+There are three kinds of rows:
 
     append     adds its items
-    replace    hides the items of all rows before it, and adds its own
-    remove     hides some values of all rows before it, each up to a time
+    replace    hides the items of all earlier rows, and adds its own
+    remove     hides some values of all earlier rows, each up to a time
 
-"Before" is the order of commits. A row of the second or third kind has a feature more beside the list, named
-by `removed_name`: its state is EMPTY where the row replaces, and VALUE where it removes. Its symbols are the
-removed values then, and its times up to when they are.
+"Earlier" is by commit. Rows of the last two kinds have one more feature beside the list, with the name
+`removed_name`. Its state is EMPTY if the row replaces, and VALUE if it removes; then its symbols are the
+removed values, and its times say up to when.
 """
 
 from collections.abc import Mapping
@@ -32,27 +32,28 @@ _REMOVED = "__removed__"
 
 
 def removed_name(feature: str) -> str:
-    """The name under which rows know what they remove of a list."""
+    """The name of the feature with what rows remove from a list."""
     return _REMOVED + feature
 
 
 def removed_codec(codec: FeatureCodec) -> FeatureCodec:
-    """The codec of what rows remove of a list."""
+    """The codec of the feature with what rows remove from a list."""
     return FeatureCodec(removed_name(codec.feature), codec.value_field, LIST)
 
 
 def is_removed_name(name: str) -> bool:
-    """Whether a name is one of `removed_name`."""
+    """Whether a name was made by `removed_name`."""
     return name.startswith(_REMOVED)
 
 
 class Meeting:
-    """Rows that meet: which entity each is of, and which are newer.
+    """Several rows of the same entities: the entity of each row, and which rows are newer.
 
     Parameters
     ----------
     owners : int64[n], the entity of each row, a number below ``num_owners``.
     ages : int64[n]; of two rows of an entity the one with the smaller number was committed later.
+    num_owners : number of entities.
     """
 
     def __init__(self, owners: NDArray[np.int64], ages: NDArray[np.int64], num_owners: int):
@@ -64,8 +65,8 @@ class Meeting:
         Parameters
         ----------
         rows : the items of each row.
-        hidden : what rows hide of those before them.
-        backwards : whether the newest of equal items is the last one of a row, and not the first.
+        hidden : what rows hide of earlier rows.
+        backwards : whether each row has its newest item last, and not first.
         """
         assert rows.weights is not None
         of_row, ids, times = rows.rows, rows.ids, rows.weights
@@ -74,8 +75,8 @@ class Meeting:
             of_row, ids, times = of_row[kept], ids[kept], times[kept]
         if backwards:
             of_row, ids, times = of_row[::-1], ids[::-1], times[::-1]
-        # The newest rows come first, so that a stable sort puts the newest of equal items first. Rows of few
-        # ages are few runs that ascend, which are merged in one pass.
+        # Newest rows first, so that a stable sort puts the newest of equal items first. Rows of few ages are
+        # few ascending runs, which one pass merges.
         order = _sorted(self.ages[of_row])
         order = order[_by_time(self.owners[of_row[order]], times[order])]
         owners, ids, times = self.owners[of_row[order]], ids[order], times[order]
@@ -83,7 +84,7 @@ class Meeting:
         return once_a_tick(Csr(items.indptr, ids, times), 1)
 
     def highest(self, states: NDArray[np.uint8], hidden: "Hidden") -> NDArray[np.uint8]:
-        """The state of each entity, uint8[num_owners], of those of rows, uint8[n]; EMPTY if replaced."""
+        """The highest state of each entity's rows, uint8[num_owners], from uint8[n]; EMPTY if replaced."""
         found = np.full(self.num_owners, MISSING, np.uint8)
         found[self.owners[hidden.fences]] = EMPTY
         counts = self.ages <= hidden.newest_fence(self)[self.owners]
@@ -92,12 +93,12 @@ class Meeting:
 
 
 class Hidden:
-    """What n rows hide of a list in those before them.
+    """What n rows hide of a list in earlier rows.
 
     Parameters
     ----------
-    fences : bool[n], whether a row hides everything.
-    removals : the values that each row hides, in ids of the list's vocabulary, and up to when.
+    fences : bool[n], rows that hide everything.
+    removals : the values that each row hides, as ids of the list's vocabulary, and up to when.
     """
 
     def __init__(self, fences: NDArray[np.bool_], removals: Csr):
@@ -113,11 +114,12 @@ class Hidden:
     def of(
         cls, states: NDArray[np.uint8], removed: Csr, values: Vocabulary, vocabulary: Vocabulary
     ) -> "Hidden":
-        """What a feature of `removed_name` records.
+        """What a feature named by `removed_name` records.
 
         Parameters
         ----------
-        states, removed : of the feature, in ids of ``values``.
+        states, removed : of the feature; ``removed`` has ids of ``values``.
+        values : the vocabulary of the feature.
         vocabulary : of the list.
         """
         if len(removed.ids):
@@ -155,20 +157,20 @@ class Hidden:
 
 
 def once_a_tick(items: Csr, resolution: int) -> Csr:
-    """Lists, newest item first, with each value once in a tick: its newest item there."""
+    """Lists, newest item first, in which each value occurs once in a tick: its newest item there."""
     assert items.weights is not None
     owners, ticks = items.rows, items.weights // resolution
     same = (owners[1:] == owners[:-1]) & (ticks[1:] == ticks[:-1])
     if not same.any():
         return items
-    # Items of a tick stand together; most ticks have one, which needs no look.
+    # Items of a tick are adjacent; most ticks have one item, which cannot repeat.
     shares = np.append(False, same)
     shares[:-1] |= same
     places = np.flatnonzero(shares)
     tick_of = np.cumsum(np.append(True, ~same))[places]
     ids = items.ids[places].astype(np.int64)
     keys = tick_of * (int(ids.max()) + 1) + ids
-    order = np.argsort(keys, kind="stable")  # the newest of equal ones comes first
+    order = np.argsort(keys, kind="stable")  # the newest of equal items comes first
     repeats = order[1:][np.diff(keys[order]) == 0]
     if not len(repeats):
         return items
@@ -178,14 +180,14 @@ def once_a_tick(items: Csr, resolution: int) -> Csr:
 
 
 def _sorted(ages: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The order of small numbers, stable."""
+    """A stable order of small numbers."""
     if len(ages) and ages.max() <= np.iinfo(np.int16).max:
-        ages = ages.astype(np.int16)  # sorted by their digits, in one pass or two
+        ages = ages.astype(np.int16)  # radix-sorted, in one or two passes
     return np.argsort(ages, kind="stable")
 
 
 def _by_time(owners: NDArray[np.int64], times: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The order of items by owner, and from the newest to the oldest, stable."""
+    """A stable order of items: by owner, and from the newest to the oldest."""
     if not len(times):
         return np.zeros(0, np.int64)
     newest = int(times.max())
@@ -196,7 +198,7 @@ def _by_time(owners: NDArray[np.int64], times: NDArray[np.int64]) -> NDArray[np.
 
 
 def newest_of(items: Csr, limit: int | None, since: int) -> Csr:
-    """Lists, newest item first, cut to a number of items, and to those not older than a time."""
+    """Lists, newest item first, cut to at most ``limit`` items that are not older than ``since``."""
     assert items.weights is not None
     kept = items.weights >= since
     lengths = np.diff(np.concatenate(([0], np.cumsum(kept)))[items.indptr])
@@ -210,14 +212,15 @@ def newest_of(items: Csr, limit: int | None, since: int) -> Csr:
 
 
 def united(rows: EncodedRows, backwards: bool = False) -> EncodedRows:
-    """One row per entity of rows in the order of their commits: what deletions leave of them, together.
+    """Combine rows in commit order into one row per entity, without what was deleted.
 
     Parameters
     ----------
+    rows : in the order of their commits.
     backwards : as in `Meeting.items`.
     """
     _, keys = rows.keys.newest()
-    kept, _ = rows.keys.behind_fences()
+    kept, _ = rows.keys.after_fences()
     if len(kept) < len(rows):
         rows = rows.take(kept)
     _, owners = find_sorted(keys.entity_hashes, rows.keys.entity_hashes)
@@ -236,9 +239,9 @@ def united(rows: EncodedRows, backwards: bool = False) -> EncodedRows:
 
 
 def _ages(owners: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The ages of rows in the order of their commits, int64[n]: few where rows are few ordered parts.
+    """Ages of rows that are in commit order, int64[n]. There are few ages if the rows are few sorted parts.
 
-    Rows whose owners ascend are of one age, for no two of them are of one owner.
+    Rows with ascending owners share an age, because no two of them have the same owner.
     """
     parts = np.cumsum(np.diff(owners, prepend=-1) <= 0)
     return np.asarray(parts[-1:].sum() - parts)
@@ -253,14 +256,14 @@ def _hidden_by(rows: EncodedRows, feature: EncodedFeature) -> tuple[Hidden, Enco
 
 
 def _all_removed(meeting: Meeting, removed: EncodedFeature, hidden: Hidden) -> EncodedFeature:
-    """What all rows of each entity hide of those before them."""
+    """What all rows of each entity together hide of earlier rows."""
     fences = np.zeros(meeting.num_owners, np.bool_)
     fences[meeting.owners[hidden.fences]] = True
     csr = removed.csr
     assert csr.weights is not None
     owners = meeting.owners[csr.rows]
     order = np.lexsort((-csr.weights, csr.ids, owners))
-    order = order[~fences[owners[order]]]  # who hides everything need not name it
+    order = order[~fences[owners[order]]]  # an entity that hides everything needs no removals
     owners, ids, until = owners[order], csr.ids[order], csr.weights[order]
     is_first = np.ones(len(order), np.bool_)
     is_first[1:] = (owners[1:] != owners[:-1]) | (ids[1:] != ids[:-1])
@@ -272,12 +275,13 @@ def _all_removed(meeting: Meeting, removed: EncodedFeature, hidden: Hidden) -> E
 
 
 def as_sealed(rows: EncodedRows, codecs: Mapping[str, FeatureCodec], since: int) -> EncodedRows:
-    """The rows of entities as a seal keeps them: items once a tick, not older than a time, up to the limit.
+    """The rows of entities as a seal keeps them: one item per value and tick, none too old, up to the limit.
 
     Parameters
     ----------
     rows : one per entity, with lists.
-    codecs : of the lists that are wanted, by name.
+    codecs : of the wanted lists, by name.
+    since : microseconds since 1970; older items are left out.
     """
     features = {}
     for name, codec in codecs.items():
@@ -287,7 +291,7 @@ def as_sealed(rows: EncodedRows, codecs: Mapping[str, FeatureCodec], since: int)
         items = once_a_tick(feature.csr, listing.resolution_microseconds)
         items = newest_of(items, listing.limit, since)
         states = np.where((feature.states == VALUE) & (items.lengths == 0), np.uint8(EMPTY), feature.states)
-        # A value that is in no list any more is forgotten.
+        # Drop values that are in no list any more.
         used, ids = np.unique(items.ids, return_inverse=True)
         vocabulary = Vocabulary(feature.vocabulary.values.take(pa.array(used)))
         items = Csr(items.indptr, ids.astype(np.int32), items.weights)

@@ -1,9 +1,9 @@
-"""The newest row of each entity, found in one pass over the row log and read in another.
+"""The newest row of each entity: found in one pass over the row log, read in another.
 
-Only the keys of all rows are in memory together, about 50 bytes a row; the rest comes in batches.
+Only the keys of all rows are in memory together, about 50 bytes a row. All else is read in batches.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -22,9 +22,10 @@ from feast_sketch_store.rows.encoding import (
     encode,
     row_keys,
 )
+from feast_sketch_store.rows.spill import KeptArrays, Spill
 from feast_sketch_store.threads import in_threads
 
-# Gives the rows of a log in commit order, with the columns that are asked for or all.
+# Reads the rows of a log in commit order, with the given columns; None for all columns.
 Batches = Callable[[Sequence[str] | None], Iterator[pa.Table]]
 
 
@@ -33,16 +34,16 @@ class NewestRows:
 
     Parameters
     ----------
-    batches : reads the log; it is called several times and gives the same rows each time.
-    expire_before : microseconds since 1970; rows with an older event timestamp do not count ...
-    kept_microseconds : ... unless they are at most this much older than the newest event of the log. So a
-        clock that is ahead expires nothing. None to go by ``expire_before`` alone.
-    keeps_deleted : whether the keys of deleted entities stay among ``keys``; `batches` has rows of theirs
-        without values.
+    batches : reads the log. It is called several times, and must return the same rows each time.
+    expire_before : microseconds since 1970; rows with an older event timestamp do not count.
+    kept_microseconds : expire only rows that are older by more than this than the newest event of the log, so
+        that a clock that is ahead expires nothing. None to use ``expire_before`` alone.
+    keeps_deleted : keep the keys of deleted entities in ``keys``; `batches` then returns rows without values
+        for them.
 
     Attributes
     ----------
-    keys : of the rows, ordered by entity hash.
+    keys : of the rows that count, ordered by entity hash.
     num_rows : of the log.
     has_dead : whether deleted or expired rows were left out.
     expire_before : microseconds since 1970; rows with an older event timestamp were left out.
@@ -56,10 +57,11 @@ class NewestRows:
         keeps_deleted: bool = False,
     ):
         self._batches = batches
-        all_keys = RowKeys.concatenate([row_keys(batch) for batch in batches(KEY_COLUMNS)])
+        all_keys = _joined(map(row_keys, batches(KEY_COLUMNS)))
+        pa.default_memory_pool().release_unused()  # what reading used, before keys are sorted
         self.num_rows = len(all_keys)
         if kept_microseconds is not None:
-            # The time of a deletion is the clock's, not an event timestamp.
+            # A deletion's timestamp is that of the clock, not of an event.
             newest = all_keys.event_timestamps.max(where=~all_keys.deleted, initial=NO_TIMESTAMP)
             expire_before = min(expire_before, int(newest) - kept_microseconds)
         self.expire_before = expire_before
@@ -70,14 +72,16 @@ class NewestRows:
         if self.has_dead:
             winners, keys = winners[alive], keys.take(np.flatnonzero(alive))
         self.keys = keys
-        self._places = np.argsort(winners).astype(np.int64)  # of the keys, in the order of the log
-        self._winners = winners[self._places]
+        # Half of the memory, unless there are very many rows.
+        narrow = np.int32 if self.num_rows < 1 << 31 else np.int64
+        self._places = np.argsort(winners).astype(narrow)  # of the keys, in the order of the log
+        self._winners = winners[self._places].astype(narrow)
 
     def __len__(self) -> int:
         return len(self.keys)
 
     def encoded(self, codecs: Sequence[FeatureCodec]) -> Iterator[tuple[NDArray[np.int64], EncodedRows]]:
-        """The rows as `encode` makes them, by all cores: which of ``keys`` they belong to, and the rows."""
+        """The rows in encoded batches, by all cores, each with the places of its rows among ``keys``."""
 
         def encode_batch(batch: tuple[NDArray[np.int64], pa.Table]) -> tuple[NDArray[np.int64], EncodedRows]:
             places, table = batch
@@ -86,18 +90,32 @@ class NewestRows:
         return in_threads(encode_batch, self._taken([NULLS, *columns_of(codecs).names]))
 
     def batches(self) -> Iterator[tuple[NDArray[np.int64], pa.Table]]:
-        """The rows in the order of the log: which of ``keys`` they belong to, int64[n], and the rows."""
+        """Batches of rows in the order of the log, with their places among ``keys``, int64[n]."""
         return self._taken(None)
 
     def _taken(self, columns: Sequence[str] | None) -> Iterator[tuple[NDArray[np.int64], pa.Table]]:
-        """The same with some columns only; None for all."""
+        """`batches` with some columns only; None for all."""
         first = 0
         for batch in self._batches(columns):
-            start, stop = np.searchsorted(self._winners, [first, first + len(batch)])
+            bounds = np.array((first, first + len(batch)), self._winners.dtype)
+            start, stop = np.searchsorted(self._winners, bounds)
             if start < stop:
                 with as_damage():
                     taken = batch.take(pa.array(self._winners[start:stop] - first))
-                yield self._places[start:stop], taken
+                yield self._places[start:stop].astype(np.int64), taken
             first += len(batch)
         if first != self.num_rows:
             raise DamagedFileError("rows of the row log have none of the columns of their view")
+
+
+def _joined(parts: Iterable[RowKeys]) -> RowKeys:
+    """The keys of all parts, which are set aside until all are there."""
+    spill = Spill()
+    columns = {name: KeptArrays(spill) for name in RowKeys.__dataclass_fields__}
+    for part in parts:
+        for name, arrays in columns.items():
+            arrays.append(getattr(part, name).reshape(-1))
+    if not len(columns["deleted"]):
+        return RowKeys.none()
+    whole = {name: arrays.joined() for name, arrays in columns.items()}
+    return RowKeys(**{**whole, "entity_hashes": whole["entity_hashes"].reshape(-1, 2)})

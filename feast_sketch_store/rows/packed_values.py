@@ -1,14 +1,14 @@
-"""Distinct values in few bits, as a snapshot holds them: arrays that describe themselves.
+"""Distinct values in few bits, as arrays of a snapshot that describe themselves.
 
-    numbers   shape (length, width, base); packed: the numbers, less the base
+    numbers   shape (length, width, base); packed: the numbers, minus the base
     strings   shape (length, width); packed: their lengths; data: the bytes of all strings
-    sorted    shape (length, width of places, of prefixes, of suffixes); packed: the place of each string when
-              all are sorted; in that order prefixes: how many bytes each shares with the one before it;
-              suffixes: how many more it has; data: these
+    sorted    shape (length, width of places, of prefixes, of suffixes); packed: the place of each string in
+              sorted order; and in that order prefixes: bytes in common with the string before;
+              suffixes: the number of other bytes; data: these other bytes
 
-Strings are kept in the smaller form. Sorting them pays where many begin alike, as article numbers do.
+Strings are kept in the smaller form. Sorting pays where many begin alike, as article numbers do.
 
-Source: front coding is in Witten, Moffat & Bell, "Managing Gigabytes", 1999, section 4.1.
+Source: Witten, Moffat & Bell, "Managing Gigabytes", 1999, section 4.1 (front coding).
 """
 
 from collections.abc import Mapping
@@ -22,16 +22,16 @@ from numpy.typing import NDArray
 from feast_sketch_store.kernel.binary import from_parts, parts_of
 from feast_sketch_store.succinct import PackedInts
 
-_MAX_SORTED_BYTES = 255  # of a string among sorted ones, whose bytes are put together column by column
+_MAX_SORTED_BYTES = 255  # of a string in sorted form, because strings are decoded column by column
 _NUM_WIDTHS = {"numbers": 3, "strings": 2, "sorted": 4}
 
 PackedArrays = dict[str, NDArray[np.generic]]
 
 
 def packed_arrays(values: pa.Array, may_sort: bool = True) -> PackedArrays:
-    """Values, int64 or large binary, as arrays of a snapshot; ``may_sort`` if strings may be front-coded."""
+    """Arrays for a snapshot, from int64 or large binary values; ``may_sort`` allows front coding."""
     if pa.types.is_int64(values.type):
-        # At least one bit, so that a file is as long as the number of values that it claims.
+        # At least one bit each, so that a file cannot claim more numbers than it has bits.
         numbers = PackedInts.pack(values.to_numpy(), min_width=1)
         return {"shape": _shape(len(values), numbers.width, numbers.base), "packed": numbers.words}
     offsets, data = parts_of(values)
@@ -49,7 +49,7 @@ def values_from(arrays: Mapping[str, NDArray[np.generic]], storage_type: pa.Data
 
     Raises
     ------
-    ValueError, KeyError, TypeError : the arrays do not fit each other, or the type.
+    ValueError, KeyError, TypeError : the arrays do not fit each other or the type.
     """
     shape = _checked(arrays, "shape", np.int64)
     words = _checked(arrays, "packed", np.uint64)
@@ -72,7 +72,7 @@ def values_from(arrays: Mapping[str, NDArray[np.generic]], storage_type: pa.Data
         for name, own in zip(("prefixes", "suffixes"), rest, strict=True)
     )
     if length and (places.max() >= length or np.bincount(places, minlength=length).max() > 1):
-        raise ValueError("the places of the vocabulary's strings are not those of all")
+        raise ValueError("the places of the vocabulary's strings are not a permutation")
     return _unsorted(prefixes, suffixes, data).take(pa.array(places))
 
 
@@ -83,7 +83,7 @@ def _sorted_arrays(values: pa.Array) -> PackedArrays:
     places = np.empty(len(order), np.int64)
     places[order] = np.arange(len(order))
     prefixes = np.zeros(len(order), np.int64)
-    alike = np.arange(1, len(order))  # strings that have begun as the ones before them, so far
+    alike = np.arange(1, len(order))  # strings that equal the one before them up to here
     for column in range(int(lengths.max())):
         alike = alike[(lengths[alike] > column) & (lengths[alike - 1] > column)]
         alike = alike[data[offsets[alike] + column] == data[offsets[alike - 1] + column]]
@@ -100,16 +100,16 @@ def _sorted_arrays(values: pa.Array) -> PackedArrays:
 
 
 def _unsorted(prefixes: NDArray[np.int64], suffixes: NDArray[np.int64], data: NDArray[np.uint8]) -> pa.Array:
-    """Strings of which each shares a prefix with the one before it: lengths of prefixes and suffixes."""
+    """Decode strings that share prefixes with the one before, from lengths of prefixes and suffixes."""
     lengths, starts = prefixes + suffixes, _offsets(suffixes, len(data))[:-1]
     before = np.concatenate((np.zeros(1, np.int64), lengths))[: len(lengths)]
     if (prefixes < 0).any() or (prefixes > before).any() or lengths.max(initial=0) > _MAX_SORTED_BYTES:
-        raise ValueError("a string of the vocabulary has more in common with the one before it than there is")
+        raise ValueError("a string of the vocabulary has a longer prefix than the string before it")
     offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
     content = np.zeros(offsets[-1], np.uint8)
     for column in range(int(lengths.max(initial=0))):
         strings = np.flatnonzero(lengths > column)
-        # The last string so far that has a byte of its own here has it for all that have it in common.
+        # Strings that share this byte copy it from the last string that stores it.
         is_own = prefixes[strings] <= column
         owners = strings[np.maximum.accumulate(np.where(is_own, np.arange(len(strings)), 0))]
         content[offsets[strings] + column] = data[starts[owners] + column - prefixes[owners]]
@@ -119,9 +119,9 @@ def _unsorted(prefixes: NDArray[np.int64], suffixes: NDArray[np.int64], data: ND
 def _offsets(lengths: NDArray[np.int64], num_bytes: int) -> NDArray[np.int64]:
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
-    # Lengths of up to 64 bits may wrap around.
+    # Sums of 64-bit lengths may wrap around.
     if (lengths < 0).any() or (np.diff(offsets) < 0).any() or offsets[-1] != num_bytes:
-        raise ValueError("the lengths of the vocabulary's strings are not those of its bytes")
+        raise ValueError("the lengths of the vocabulary's strings do not add up to its bytes")
     return offsets
 
 

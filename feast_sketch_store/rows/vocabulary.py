@@ -1,11 +1,12 @@
-"""The vocabulary of a feature: its distinct values, each known by a small integer id.
+"""The vocabulary of a feature: its distinct values, each with a small integer id.
 
-Values are held in one of two storage types, whatever the feature's own type: int64 (numbers, and
-the bit patterns of floats, so NaN and -0.0 keep their identity) or large_binary (everything else).
+Values have one of two storage types, whatever the feature's own type: int64 (numbers, and the bit patterns of
+floats, so that NaN and -0.0 keep their identity) or large_binary (everything else).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -18,10 +19,14 @@ from feast_sketch_store.rows.packed_values import PackedArrays, packed_arrays, v
 
 STORAGE_TYPES = (pa.int64(), pa.large_binary())
 
-# Packed values are unpacked when a snapshot is opened, into memory of each process: of strings that are not
-# sorted only the offsets. That takes a millisecond or two for so many; plain values are mapped.
+# When a snapshot is opened, packed values are unpacked into the memory of each process (of unsorted strings
+# only the offsets). For so many that takes a millisecond or two. Plain values are mapped.
 _MAX_PACKED = 1 << 18
 _MAX_SORTED_STRINGS = 1 << 12
+
+_FEW_NUMBERS = 1 << 8
+
+_MAX_WAITING_BYTES = 1 << 24  # of symbols whose vocabularies are not united yet
 
 
 class Vocabulary:
@@ -30,7 +35,7 @@ class Vocabulary:
     Parameters
     ----------
     values : pyarrow array of a type in ``STORAGE_TYPES``, without nulls or repetitions.
-    packed_bytes : bytes that they take in a snapshot, if that is known.
+    packed_bytes : bytes of the values in a snapshot, if known.
     """
 
     def __init__(self, values: pa.Array, packed_bytes: int | None = None):
@@ -54,9 +59,9 @@ class Vocabulary:
 
     @classmethod
     def by_popularity(cls, values: pa.Array) -> tuple["Vocabulary", NDArray[np.int32]]:
-        """Number values from the most to the least frequent, equals in ascending order.
+        """Number values from the most to the least frequent; ties in ascending order.
 
-        The order makes the smallest possible id the most probable one and the rare symbols a suffix.
+        Probable values get small ids, and rare ones the largest.
 
         Returns
         -------
@@ -71,11 +76,14 @@ class Vocabulary:
     @classmethod
     def of_numbers(cls, numbers: NDArray[np.int64]) -> tuple["Vocabulary", NDArray[np.int64]]:
         """Distinct numbers in ascending order, and the id of each of ``numbers``: int64[n]."""
+        distinct = np.unique(numbers)
+        if len(distinct) <= _FEW_NUMBERS:  # in a third of the memory
+            return cls(pa.array(distinct)), np.searchsorted(distinct, numbers)
         distinct, ids = np.unique(numbers, return_inverse=True)
         return cls(pa.array(distinct)), ids
 
     def reordered(self, counts: NDArray[np.int64]) -> tuple["Vocabulary", NDArray[np.int32]]:
-        """The same values from the most to the least frequent, equals in ascending order.
+        """The same values from the most to the least frequent; ties in ascending order.
 
         Parameters
         ----------
@@ -85,7 +93,7 @@ class Vocabulary:
         -------
         The vocabulary, and the new id of each old one: int32[V].
         """
-        if len(counts) and counts.min() == counts.max():  # as those of one row
+        if len(counts) and counts.min() == counts.max():  # always so in a single row
             order = pc.array_sort_indices(self.values)
         else:
             order = pc.sort_indices(
@@ -98,7 +106,7 @@ class Vocabulary:
 
     @classmethod
     def union(cls, parts: Sequence["Vocabulary"]) -> tuple["Vocabulary", list[NDArray[np.int64]]]:
-        """One vocabulary of several; the ids of the first part stay as they are.
+        """Unite vocabularies; the ids of the first part do not change.
 
         Returns
         -------
@@ -110,7 +118,7 @@ class Vocabulary:
         return cls(joined.dictionary), np.split(codes, bounds)
 
     def find(self, values: pa.Array) -> NDArray[np.int32]:
-        """The ids of values of the storage type: int32[n]; -1 for a value that is missing."""
+        """The ids of values of the storage type: int32[n]; -1 for a value that is not in the vocabulary."""
         index = self._index
         if isinstance(index, kernel.Int64Index):
             return index.find(values.to_numpy())
@@ -123,7 +131,7 @@ class Vocabulary:
         return kernel.BytesIndex(*parts_of(self.values))
 
     def to_packed(self) -> PackedArrays:
-        """The values as arrays for a snapshot: in few bits, if that takes a millisecond or two to unpack."""
+        """The values as arrays for a snapshot, packed if there are few enough to unpack quickly."""
         if len(self) > _MAX_PACKED:
             return self.to_arrays()
         return packed_arrays(self.values, may_sort=len(self) <= _MAX_SORTED_STRINGS)
@@ -134,7 +142,7 @@ class Vocabulary:
 
         Raises
         ------
-        ValueError, KeyError, TypeError : the arrays do not fit each other, or the type.
+        ValueError, KeyError, TypeError : the arrays do not fit each other or the type.
         """
         values = values_from(arrays, storage_type)
         return cls(values, sum(array.nbytes for array in arrays.values()))
@@ -162,30 +170,42 @@ class Vocabulary:
         return cls(from_parts(offsets, data))  # type: ignore[arg-type]
 
 
+class SymbolParts(Protocol):
+    """Where a `VocabularyBuilder` puts the symbols of parts, int[nnz] each; a list, for example."""
+
+    def append(self, part: NDArray[Any], /) -> None:
+        """Take up the symbols of the next part."""
+
+    def __iter__(self) -> Iterator[NDArray[Any]]:
+        """The symbols of all parts, in their order."""
+
+
 class VocabularyBuilder:
     """Unites the vocabularies of parts, and numbers the symbols of all parts alike.
 
-    Vocabularies wait until together they are as long as the known one. So a value is looked up about twice,
-    however many parts there are.
+    Vocabularies wait until they are together as long as the merged one. So each value is looked up about
+    twice, however many parts there are.
 
     Parameters
     ----------
     storage_type : one of ``STORAGE_TYPES``.
+    parts : gets the symbols of each part; by default a list.
     """
 
-    def __init__(self, storage_type: pa.DataType):
+    def __init__(self, storage_type: pa.DataType, parts: SymbolParts | None = None):
         self._known = Vocabulary(pa.array([], storage_type))
-        self._waiting: list[Vocabulary] = []
-        self._parts: list[NDArray[np.integer]] = []
+        self._waiting: list[tuple[Vocabulary, NDArray[np.integer]]] = []
+        self._parts: SymbolParts = [] if parts is None else parts
 
     def add(self, vocabulary: Vocabulary, symbols: NDArray[np.int32]) -> None:
-        """Take up a part: int32[nnz], ids of its own vocabulary."""
-        self._waiting.append(vocabulary)
-        self._parts.append(narrow(symbols, len(vocabulary)))
-        if sum(map(len, self._waiting)) >= len(self._known):
+        """Add a part: its symbols, int32[nnz], are ids of its own vocabulary."""
+        self._waiting.append((vocabulary, narrow(symbols, len(vocabulary))))
+        num_values = sum(len(own) for own, _ in self._waiting)
+        num_bytes = sum(waiting.nbytes for _, waiting in self._waiting)
+        if num_values >= len(self._known) or num_bytes > _MAX_WAITING_BYTES:
             self._unite()
 
-    def finish(self) -> tuple[Vocabulary, NDArray[np.int64], list[NDArray[np.integer]]]:
+    def finish(self) -> tuple[Vocabulary, NDArray[np.int64], SymbolParts]:
         """The vocabulary, how often each value occurs, int64[V], and the symbols of each part, int[nnz]."""
         if self._waiting:
             self._unite()
@@ -196,13 +216,13 @@ class VocabularyBuilder:
         return self._known, counts, self._parts
 
     def _unite(self) -> None:
-        first = len(self._parts) - len(self._waiting)
-        self._known, (_, *new_ids) = Vocabulary.union([self._known, *self._waiting])
-        for number, ids in enumerate(new_ids, first):
-            self._parts[number] = narrow(ids, len(self._known))[self._parts[number]]
+        # The ids of values that are known stay, so parts that were united need no other symbols.
+        self._known, (_, *new_ids) = Vocabulary.union([self._known, *(own for own, _ in self._waiting)])
+        for (_, symbols), ids in zip(self._waiting, new_ids, strict=True):
+            self._parts.append(narrow(ids, len(self._known))[symbols])
         self._waiting = []
 
 
 def narrow(symbols: NDArray[np.integer], num_symbols: int) -> NDArray[np.integer]:
-    """The same ids in a smaller type if they fit: half the memory of most views."""
+    """The same ids as uint16 if they fit, else as int32; uint16 halves the memory of most views."""
     return symbols.astype(np.uint16 if num_symbols <= 2**16 else np.int32)

@@ -1,7 +1,7 @@
 """Checksums of the blocks of large arrays, so that a mapped file is checked where it is read.
 
-Checking a table of a gigabyte takes a sixth of a second, and reads all of it from the disk. Instead each
-block is checked before it is first used; when all have been, checking costs nothing any more.
+Checking a table of one gigabyte takes a sixth of a second, and reads all of it from the disk. Instead each
+block is checked before its first use. When all blocks have been checked, checks cost nothing.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from feast_sketch_store import kernel
 from feast_sketch_store.errors import DamagedFileError
 
-CHECKSUMS = ".checksums"  # after the name of an array
+CHECKSUMS = ".checksums"  # suffix of an array's name
 BLOCK_BYTES = 1 << 16
 CHECKSUM_BYTES = 16
 _BLOCK_WORDS = BLOCK_BYTES // 8
@@ -37,11 +37,11 @@ class BlockChecks:
     words : uint64[n], the array, mapped.
     checksums : uint8[blocks, 16], see `block_checksums`.
     source : the array's name and file, for error messages.
-    fetch : is told the words of each block, by the first and their number, before any is read.
+    fetch : called with the array, the first word and the number of words of blocks before they are read.
 
     Raises
     ------
-    DamagedFileError : the number of checksums is not that of the blocks.
+    DamagedFileError : the numbers of checksums and of blocks differ.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class BlockChecks:
         Parameters
         ----------
         starts : int64[...], the first word of each stretch.
-        num_words : length of each, or of all.
+        num_words : the length of each stretch, or of all.
 
         Raises
         ------
@@ -93,7 +93,7 @@ class BlockChecks:
         ------
         DamagedFileError : a block differs from its checksum.
         """
-        if self._fetch is not None:  # so that the disk is asked for all of them at once
+        if self._fetch is not None:  # so that all are requested from the disk at once
             for block in blocks.tolist():
                 self._fetch(self.words, block * _BLOCK_WORDS, _BLOCK_WORDS)
         for block in blocks.tolist():
@@ -102,7 +102,7 @@ class BlockChecks:
             self.all_checked = not self.unchecked.any()
 
     def look_at(self, first: int, number: int) -> None:
-        """Check blocks ahead of time, while others may read; one that is damaged is left to who reads it."""
+        """Check blocks ahead of time, beside other reads. A damaged block is left for a read to report."""
         number = min(number, len(self.unchecked) - first)
         if self.all_checked or not self.unchecked[first : first + number].any():
             return

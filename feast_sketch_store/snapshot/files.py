@@ -6,11 +6,11 @@
 
     pin-000001-00000000000000000042-0001-9f31c0de          holds readers at that snapshot
 
-A name begins with the version of the row log that the snapshot covers. The number after it is a thousand
-times the version of the row log's table, and counts the seals of that (new settings seal the same rows anew).
-Readers look for manifests only. One is created when both other files are there, and deleted before they are,
-so a snapshot exists whole or not at all, on any storage that can create a file. The order file stays out of
-memory: it is mapped only while a late row must be compared with a sealed one.
+A name begins with the version of the row log that the snapshot covers. The next number is a thousand times
+the version of the row log's table, plus a count of that table's seals (new settings seal the same rows
+again). Readers look only for manifests. A manifest is created after both other files, and deleted before
+them. So a snapshot exists whole or not at all, on any storage that can create a file. The order file stays
+out of memory: it is mapped only while a late row must be compared with a sealed one.
 """
 
 import re
@@ -54,18 +54,23 @@ _SEALS_OF_A_TABLE = 1_000  # numbers for seals of one version of the row log's t
 
 
 def place_of(name: str) -> tuple[int, int]:
-    """The place of a snapshot among others, by its name; that of no snapshot, ``""``, is before all."""
+    """The place of a snapshot among others, by its name; ``""``, no snapshot, comes before all."""
     match = _PLACE.match(name)
     return (int(match[1]), int(match[2] or 0)) if match else (-1, -1)
 
 
 @dataclass(frozen=True)
 class SnapshotFile:
-    """A published snapshot: the row-log version it covers, and the seal of that version.
+    """A published snapshot.
 
-    ``name`` is the prefix of its files' names; no two snapshots share one. ``number`` ascends with the
-    version of the table that was sealed, so a seal of rows that were replaced meanwhile is not the newest.
-    ``known_manifest`` is the content of the manifest, if it need not be read.
+    Parameters
+    ----------
+    version : of the row log that it covers.
+    number : of the seal, ascending with the version of the table that was sealed. So a seal of rows that were
+        replaced meanwhile is not the newest.
+    name : prefix of its files' names; unique.
+    storage : of the snapshots.
+    known_manifest : the content of the manifest; None to read it.
     """
 
     version: int
@@ -88,12 +93,12 @@ class SnapshotFile:
         return self.storage.info(self.manifest_name) is not None
 
     def size_bytes(self, part: str = "base") -> int:
-        """The size of a part that the snapshot brought; 0 if it is gone."""
+        """Bytes of a part that this snapshot added; 0 if it is gone."""
         info = self.storage.info(_part_name(self.name, part))
         return info.size_bytes if info else 0
 
     def layers_bytes(self) -> int:
-        """The size of the base and the deltas that readers map; 0 if the snapshot is gone."""
+        """Bytes of the base and the deltas that readers map; 0 if the snapshot is gone."""
         try:
             manifest = self.manifest()
         except (DamagedFileError, MissingFileError):
@@ -103,7 +108,7 @@ class SnapshotFile:
         )
 
     def file_names(self) -> set[str]:
-        """The names of all files that it needs; those that it brought, if its manifest cannot be read.
+        """The names of all files that it needs; if its manifest cannot be read, of those that it added.
 
         Raises
         ------
@@ -116,12 +121,12 @@ class SnapshotFile:
             return own
 
     def published_at(self) -> float:
-        """When it was published, in seconds since 1970 by the storage's clock; 0 if it is gone."""
+        """Time of publication in seconds since 1970, by the storage's clock; 0 if the snapshot is gone."""
         info = self.storage.info(self.manifest_name)
         return info.modified_at if info else 0.0
 
     def with_manifest(self) -> "SnapshotFile":
-        """The same with the content of its manifest, which is read now if it is not known.
+        """The same snapshot with the content of its manifest, which is read now unless it is known.
 
         Raises
         ------
@@ -133,7 +138,7 @@ class SnapshotFile:
         return replace(self, known_manifest=content)
 
     def manifest(self) -> Manifest:
-        """What is known of its files.
+        """The decoded manifest.
 
         Raises
         ------
@@ -157,15 +162,17 @@ class SnapshotFile:
         skip: Callable[[str], bool] = lambda array: False,
         delta: int | None = None,
     ) -> tuple[dict[str, Any], Arrays]:
-        """Map a part, check its bytes, and give its description and arrays; see `load`.
+        """Map a part, check its bytes, and return its description and arrays; see `load`.
 
         Parameters
         ----------
-        delta : which delta's part it is, from 0 for the oldest; None for that of the base.
+        part : ``base`` or ``order``.
+        skip : see `load`.
+        delta : number of the delta whose part it is, 0 for the oldest; None for the base.
 
         Raises
         ------
-        DamagedFileError : the manifest or the part is damaged, or the part is not there.
+        DamagedFileError : the manifest or the part is damaged, or the part is missing.
         StorageError : a file cannot be read, or the snapshot has been pruned.
         """
         manifest = self.manifest()
@@ -174,11 +181,11 @@ class SnapshotFile:
             return load(self.storage, file.name, skip, file)
         except MissingFileError as error:
             if not self.exists():
-                raise  # it has been pruned meanwhile
+                raise  # it was pruned just now
             raise DamagedFileError(f"{error}, which {self.manifest_name} names") from error
 
     def drop_damaged(self) -> bool:
-        """Delete fetched copies that are not as they were written. Whether there were any.
+        """Delete damaged fetched copies of its files. Returns whether there were any.
 
         Raises
         ------
@@ -189,7 +196,7 @@ class SnapshotFile:
         return any(dropped)
 
     def keep_copies(self) -> None:
-        """Tell that fetched copies are in use.
+        """Mark fetched copies of its files as in use.
 
         Raises
         ------
@@ -200,7 +207,7 @@ class SnapshotFile:
                 self.storage.keep_copy(file.name, file.known)
 
     def let_go_of_copies(self, newer: "SnapshotFile") -> None:
-        """Tell that fetched copies are in use only as far as another snapshot needs them.
+        """Let fetched copies be deleted soon, except those of files that a newer snapshot needs.
 
         Raises
         ------
@@ -214,7 +221,7 @@ class SnapshotFile:
 
 @dataclass(frozen=True)
 class Draft:
-    """A snapshot whose files are written and which no reader sees yet."""
+    """A snapshot whose files are written, but which is not published yet."""
 
     snapshot: SnapshotFile
     manifest: Manifest
@@ -222,10 +229,13 @@ class Draft:
 
 @dataclass(frozen=True)
 class Listing:
-    """What one look at a folder of snapshots finds.
+    """The result of one look at a folder of snapshots.
 
-    ``snapshots`` are those that are published, newest first; ``pinned`` is the name of the one that readers
-    are held at, empty if they are not; ``pins`` are the files that say so.
+    Parameters
+    ----------
+    snapshots : published, newest first.
+    pinned : name of the snapshot at which readers are held; empty if they are not.
+    pins : names of the files that hold them.
     """
 
     snapshots: list[SnapshotFile]
@@ -239,7 +249,7 @@ class Listing:
 
     @property
     def pinned_snapshot(self) -> SnapshotFile | None:
-        """The snapshot that readers are held at; None if there is none, or it is gone."""
+        """The snapshot at which readers are held; None if they are not, or it is gone."""
         return next((s for s in self.snapshots if s.name == self.pinned), None)
 
 
@@ -248,14 +258,14 @@ class SnapshotFolder:
 
     Parameters
     ----------
-    storage : that holds nothing else.
+    storage : holds nothing else.
     """
 
     def __init__(self, storage: Storage):
         self.storage = storage
 
     def named(self, name: str, manifest: bytes) -> SnapshotFile | None:
-        """A snapshot whose manifest is known; None if it is not the name of one."""
+        """A snapshot with a known manifest; None if ``name`` is not a snapshot's name."""
         match = _MANIFEST_NAME.fullmatch(name + _MANIFEST_SUFFIX)
         return match and SnapshotFile(int(match[2]), int(match[3]), name, self.storage, manifest)
 
@@ -269,7 +279,7 @@ class SnapshotFolder:
         return self.look().snapshots
 
     def look(self) -> Listing:
-        """The published snapshots, and the one that readers are held at.
+        """The published snapshots, and the one at which readers are held.
 
         Raises
         ------
@@ -283,7 +293,7 @@ class SnapshotFolder:
         return Listing(found, pins[-1][2] if pins else "", [match[0] for match in pins])
 
     def pin(self, snapshot: SnapshotFile) -> None:
-        """Hold readers at a snapshot, until `unpin`. It is kept as long.
+        """Hold readers at a snapshot until `unpin`. It is kept that long.
 
         Raises
         ------
@@ -294,13 +304,13 @@ class SnapshotFolder:
         name = f"pin-{int(match[1]) + 1 if match else 1:06d}-{snapshot.name}"
         with self.storage.create(name) as file:
             file.write(f"{created_by()}\n".encode())
-        if not snapshot.exists():  # a seal pruned it meanwhile
+        if not snapshot.exists():  # a seal pruned it just now
             self.storage.delete([name])
             raise StorageError(f"{snapshot.where()}: the snapshot is not there any more")
         self.storage.delete(before)
 
     def unpin(self) -> bool:
-        """Let readers follow the newest snapshot: whether they were held.
+        """Let readers follow the newest snapshot. Returns whether they were held.
 
         Raises
         ------
@@ -319,13 +329,15 @@ class SnapshotFolder:
         table_version: int = 0,
         below: Manifest | None = None,
     ) -> Draft:
-        """Write a snapshot durably; no reader sees it before `publish`.
+        """Write a snapshot durably; readers do not see it before `publish`.
 
         Parameters
         ----------
         version : of the row log.
+        description, arrays : of the layer, see `format.encode`.
+        order : the arrays of the order index.
         table_version : of the row log's table, which holds the rows.
-        below : the base and deltas over which what is written is a delta; None for a base of its own.
+        below : the base and deltas under the new layer, which is then a delta; None for a new base.
 
         Raises
         ------
@@ -355,11 +367,11 @@ class SnapshotFolder:
         return Draft(snapshot, Manifest(version, number, created_by(), below.files, deltas, base_version))
 
     def draft(self, name: str, manifest: bytes) -> Draft:
-        """A snapshot that another process has written here, given its name and the content of its manifest.
+        """A draft that another process has written here, given its name and the content of its manifest.
 
         Raises
         ------
-        DamagedFileError : that is not the manifest of such a snapshot.
+        DamagedFileError : this is not the manifest of such a snapshot.
         """
         found = Manifest.decode(manifest, self.storage.where(name))
         snapshot = SnapshotFile(found.row_log_version, found.number, name, self.storage, manifest)
@@ -379,11 +391,11 @@ class SnapshotFolder:
                 with self.storage.create(name) as file:
                     file.write(content)
             except FileExistsAlreadyError:
-                # Ours, if the answer to a first try was lost on the way.
+                # The manifest is ours if the answer to a first try was lost.
                 if self.storage.read(name) != content:
                     raise
         except UncertainWriteError:
-            raise  # it may turn up, and needs its files
+            raise  # the manifest may still appear, and needs the other files
         except StorageError as error:
             self.discard(draft.snapshot)
             where = self.storage.location
@@ -391,24 +403,24 @@ class SnapshotFolder:
         return draft.snapshot
 
     def discard(self, snapshot: SnapshotFile) -> None:
-        """Remove a snapshot, published or not; a process that maps it keeps its pages.
+        """Remove a snapshot, published or not. A process that maps it keeps its pages.
 
-        Files that other snapshots need stay.
+        Files that other snapshots need are kept.
         """
-        with suppress(StorageError):  # while the manifest is there, the files must be
+        with suppress(StorageError):  # if the manifest cannot be deleted, its files must stay
             gone = snapshot.file_names()
             self.storage.delete([snapshot.manifest_name])
             self.storage.delete(gone.difference(*(other.file_names() for other in self.list())))
 
     def prune(self, keep: int) -> None:
-        """Remove all but the newest ``keep`` snapshots, and the one that readers are held at."""
+        """Remove all but the newest ``keep`` snapshots, and the one at which readers are held."""
         listing = self.look()
         for snapshot in listing.snapshots[keep:]:
             if snapshot.name != listing.pinned:
                 self.discard(snapshot)
 
     def leftovers(self) -> Sequence[str]:
-        """The names of files that belong to no published snapshot: killed writers left them, or still write.
+        """The names of files of no published snapshot. Their writers were killed, or are still writing.
 
         Raises
         ------
@@ -425,7 +437,7 @@ class SnapshotFolder:
 
         Parameters
         ----------
-        age_seconds : above which no process can still be writing a file.
+        age_seconds : remove only files older than this, which no process can still be writing.
 
         Raises
         ------
@@ -446,11 +458,12 @@ def load(
     skip: Callable[[str], bool] = lambda array: False,
     expected: PartFile | None = None,
 ) -> tuple[dict[str, Any], Arrays]:
-    """Map a file in the snapshot format, check its bytes, and give its description and arrays.
+    """Map a file in the snapshot format, check its bytes, and return its description and arrays.
 
     Parameters
     ----------
-    skip : takes the name of an array; true if the caller checks it, see `BlockChecks`.
+    storage, name : the file.
+    skip : called with the name of an array; true if the caller checks the array, see `BlockChecks`.
     expected : the manifest's entry for the file; None for a file without a manifest.
 
     Raises
@@ -473,7 +486,7 @@ def load(
 
 
 def created_by() -> str:
-    """Package and version, for the files that are written."""
+    """Package and version, to be noted in files."""
     return f"feast_sketch_store {feast_sketch_store.__version__}"
 
 

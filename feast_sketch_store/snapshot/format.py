@@ -1,17 +1,18 @@
 """The snapshot format: a safetensors file with a description and checksums. No Feast, no I/O.
 
     8 bytes   N, unsigned little-endian: length of the header
-    N bytes   header, JSON in UTF-8, padded with spaces to a multiple of 64 less 8
-    the rest  the arrays, little-endian, back to back, widest element first (so all are aligned), then by name
+    N bytes   header, JSON in UTF-8, padded with spaces to a multiple of 64, minus 8
+    the rest  the arrays, little-endian, without gaps, widest elements first (so all are aligned), then by
+    name
 
-The header is what any safetensors reader expects, ``{"__metadata__": {...}, "<array>": {"dtype",
-"shape", "data_offsets"}}``. The metadata holds two strings: ``feast_sketch_store``, a JSON object with
-the format version, the description of the content and a checksum for each array, and ``checksum``, that
-object's own. Everything else in the header can be derived from them and must match to the byte, so a
-changed byte anywhere is found; arrays in another order are refused as damaged. Checksums are
-MurmurHash3 x64 128 in hexadecimal: they find damage, they do not prove who wrote a file.
+The header is what any safetensors reader expects, ``{"__metadata__": {...}, "<array>": {"dtype", "shape",
+"data_offsets"}}``. The metadata holds two strings. ``feast_sketch_store`` is a JSON object with the format
+version, the description of the content and a checksum for each array; ``checksum`` is the checksum of that
+object. Everything else in the header can be derived from them and must match to the byte. So a changed byte
+anywhere is found, and arrays in another order are refused as damaged. Checksums are MurmurHash3 x64 128 in
+hexadecimal: they detect damage, they do not prove who wrote a file.
 
-Nothing is executed and nothing is allocated from an unchecked number.
+Nothing is executed, and nothing is allocated from an unchecked number.
 
 Source: github.com/huggingface/safetensors, "Format".
 """
@@ -30,7 +31,7 @@ from feast_sketch_store.errors import DamagedFileError, FormatVersionError
 FORMAT_VERSION = 1
 
 _MAX_HEADER_BYTES = 1 << 24
-_MAX_LENGTH = 1 << 48  # of an array: no file is longer, and NumPy refuses much longer ones even if empty
+_MAX_LENGTH = 1 << 48  # of an array: no file is longer, and NumPy refuses even empty arrays of huge shapes
 _MAX_AXES = 4
 _ALIGNMENT = 64
 _OWN_KEY = "feast_sketch_store"
@@ -46,7 +47,7 @@ def encode(description: Mapping[str, Any], arrays: Mapping[str, NDArray[np.gener
 
     Parameters
     ----------
-    description : JSON-serializable, goes into the header.
+    description : JSON-serializable; goes into the header.
     arrays : of uint64, int64, int32 or uint8.
 
     Raises
@@ -73,20 +74,20 @@ def encode(description: Mapping[str, Any], arrays: Mapping[str, NDArray[np.gener
 
 
 def decode(content: NDArray[np.uint8], source: str) -> tuple[dict[str, Any], Arrays]:
-    """Check the header and give the description and the arrays, as views of ``content``.
+    """Check the header, and return the description and the arrays, as views of ``content``.
 
-    The arrays' own checksums are left to `verify`, because they take a pass over the whole file.
+    `verify` checks the arrays' checksums, because that takes a pass over the whole file.
 
     Parameters
     ----------
-    content : uint8[size_bytes], at a multiple of 8; may be memory-mapped.
+    content : uint8[size_bytes], at an address that is a multiple of 8; may be memory-mapped.
     source : the file's name, for error messages.
 
     Raises
     ------
     DamagedFileError : the content is truncated, altered, or of another kind.
-    FormatVersionError : it is of another version.
-    ValueError : the content is misaligned in memory, so its arrays would be.
+    FormatVersionError : the file has another format version.
+    ValueError : the content is misaligned in memory, so its arrays would be, too.
     """
     own, start = _read_header(content, source)
     if content.ctypes.data % _WIDEST:
@@ -103,7 +104,7 @@ def decode(content: NDArray[np.uint8], source: str) -> tuple[dict[str, Any], Arr
 def verify(
     content: NDArray[np.uint8], source: str, skip: Callable[[str], bool] = lambda array: False
 ) -> None:
-    """Check every byte of a file, but for the arrays that are to be skipped.
+    """Check every byte of a file, except arrays that ``skip`` selects by name.
 
     Raises
     ------
@@ -135,7 +136,7 @@ def _header(own: Mapping[str, Any]) -> bytes:
 
 
 def _read_header(content: NDArray[np.uint8], source: str) -> tuple[dict[str, Any], int]:
-    """The checked object of the header, and where the arrays begin."""
+    """The checked object in the header, and where the arrays begin."""
     length = int.from_bytes(content[:8].tobytes(), "little")
     start = 8 + length
     if len(content) < 8 or length > _MAX_HEADER_BYTES or start > len(content):
@@ -151,7 +152,7 @@ def _read_header(content: NDArray[np.uint8], source: str) -> tuple[dict[str, Any
         own: dict[str, Any] = json.loads(text)
         version = own["format_version"]
         if version != FORMAT_VERSION:
-            raise FormatVersionError.of(source, version, FORMAT_VERSION, " or seal the view anew")
+            raise FormatVersionError.of(source, version, FORMAT_VERSION, " or seal the view again")
         if _header(own) != header:
             raise DamagedFileError(f"{source}: the header was altered")
         _check_entries(own)
@@ -167,7 +168,7 @@ def _read_header(content: NDArray[np.uint8], source: str) -> tuple[dict[str, Any
 
 
 def _check_entries(own: Mapping[str, Any]) -> None:
-    """Check that all parts are there, and that arrays have distinct names and lie as they are written."""
+    """Check that all parts are there, and that arrays have distinct names and are in the right order."""
     names = [entry["name"] for entry in own["arrays"]]
     if not all(type(name) is str for name in names) or len(set(names)) < len(names):
         raise ValueError("the arrays do not have distinct names")
@@ -179,20 +180,20 @@ def _check_entries(own: Mapping[str, Any]) -> None:
 
 
 def _rank(dtype: np.dtype[Any], name: str) -> tuple[int, str]:
-    """What arrays are ordered by. Behind wider elements, and a header of whole 64 bytes, all are aligned."""
+    """Sort key of arrays. After wider elements, and a header of whole 64 bytes, all arrays are aligned."""
     return -dtype.itemsize, name
 
 
 def _size_bytes(entry: Mapping[str, Any]) -> int:
-    """The size of an array that the header describes."""
+    """Bytes of an array that the header describes."""
     size = np.dtype(_DTYPES[entry["dtype"]]).itemsize
     shape = entry["shape"]
     if type(shape) is not list or not 1 <= len(shape) <= _MAX_AXES:
-        raise ValueError(f"a shape of {shape!r}")
+        raise ValueError(f"{shape!r} is not a shape")
     if not all(type(length) is int and length >= 0 for length in shape):
-        raise ValueError(f"a length in {shape!r}")
+        raise ValueError(f"the shape {shape!r} has an impossible length")
     if math.prod(max(1, length) for length in shape) > _MAX_LENGTH:
-        raise ValueError(f"a size of {shape!r}")
+        raise ValueError(f"an array of the shape {shape!r} is too large")
     return size * math.prod(shape)
 
 

@@ -5,23 +5,23 @@
                "order": {"header_checksum": "c2d8...", "name": "....order.safetensors", "size_bytes": 3392}},
      "format_version": 1, "number": 1, "row_log_version": 42}
 
-Files that readers fetch over a network have ``chunks`` as well:
+Files that readers fetch over a network also have ``chunks``:
 
     "chunks": {"checksums": ["77c1...", ...], "size_bytes": 8388608}
 
-These are checksums of consecutive chunks of the file, by which a fetched copy is checked part by part.
+These are checksums of consecutive chunks of the file, with which a fetched copy is checked part by part.
 
 A snapshot may consist of a base and deltas over it, from the oldest to the newest:
 
     "base_version": 40, "deltas": [{"files": {"base": ..., "order": ...}, "row_log_version": 42}]
 
-``files`` are those of the base, which an earlier snapshot may have brought; the last delta's are the
-snapshot's own, and have its row-log version.
+``files`` are those of the base, which an earlier snapshot may have written. The files and the row-log version
+of the last delta are the snapshot's own.
 
-Keys are sorted, there are no spaces, and the file ends with a line break; a file that is anything other than
-what `Manifest.encode` makes of its content is refused. ``checksum`` is that of the file without it, a
-``header_checksum`` that of all before the arrays of a file, which holds the checksums of the arrays: so the
-manifest vouches for every byte. Checksums are MurmurHash3 x64 128 in hexadecimal.
+Keys are sorted, there are no spaces, and the file ends with a line break. A file that differs from what
+`Manifest.encode` makes of its content is refused. ``checksum`` is that of the file without this entry. A
+``header_checksum`` is that of a file's bytes before its arrays, which include the checksums of the arrays. So
+the manifest vouches for every byte. Checksums are MurmurHash3 x64 128 in hexadecimal.
 """
 
 import json
@@ -46,7 +46,7 @@ _CHECKSUM = re.compile(r"[0-9a-f]{32}")
 
 @dataclass(frozen=True)
 class PartFile:
-    """A file of a snapshot, as its manifest knows it; ``chunks`` are None if it is never fetched."""
+    """A file of a snapshot, as its manifest describes it; ``chunks`` is None if it is never fetched."""
 
     name: str
     size_bytes: int
@@ -55,7 +55,7 @@ class PartFile:
 
     @property
     def known(self) -> KnownFile | None:
-        """What a fetched copy is checked by."""
+        """The size and checksums for a fetched copy; None without chunks."""
         return None if self.chunks is None else KnownFile(self.size_bytes, self.chunks)
 
     def to_json(self) -> dict[str, Any]:
@@ -72,17 +72,17 @@ class PartFile:
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> "PartFile":
-        """The reverse.
+        """The reverse of `to_json`.
 
         Raises
         ------
-        ValueError, KeyError, TypeError : the entry is not one.
+        ValueError, KeyError, TypeError : the entry is not valid.
         """
         chunks = None
         if (given := entry.get("chunks")) is not None:
             size_bytes, checksums = given["size_bytes"], given["checksums"]
             if type(size_bytes) is not int or not all(_CHECKSUM.fullmatch(c) for c in checksums):
-                raise ValueError("the checksums of its chunks are none")
+                raise ValueError("a checksum of its chunks is not 32 hexadecimal digits")
             chunks = Chunks(size_bytes, tuple(map(bytes.fromhex, checksums)))
         return cls(entry["name"], entry["size_bytes"], entry["header_checksum"], chunks)
 
@@ -101,12 +101,12 @@ class Manifest:
 
     Parameters
     ----------
-    row_log_version : whose rows the snapshot holds.
-    number : of the seal of that version, from 1.
+    row_log_version : of the rows in the snapshot.
+    number : of the seal, see `SnapshotFile`.
     created_by : package and version that sealed it.
     files : of the base by part, one for each of `PARTS`.
-    deltas : over the base, from the oldest one on.
-    base_version : the row-log version of the base; -1 where there are no deltas.
+    deltas : over the base, oldest first.
+    base_version : the row-log version of the base; -1 if there are no deltas.
     """
 
     row_log_version: int
@@ -118,16 +118,16 @@ class Manifest:
 
     @property
     def own_files(self) -> Mapping[str, PartFile]:
-        """Those that the snapshot brought, by part."""
+        """The files that this snapshot added, by part."""
         return self.deltas[-1].files if self.deltas else self.files
 
     @property
     def all_files(self) -> list[PartFile]:
-        """Those of the base and of all deltas."""
+        """The files of the base and of all deltas."""
         return [file for files in (self.files, *(d.files for d in self.deltas)) for file in files.values()]
 
     def below(self, num_deltas: int) -> "Manifest":
-        """The same without its newest deltas: the base, and this many over it."""
+        """The manifest without its newest deltas: the base, and ``num_deltas`` over it."""
         deltas = self.deltas[:num_deltas]
         version = self.layer_versions()[num_deltas]
         base_version = self.base_version if deltas else -1
@@ -140,7 +140,7 @@ class Manifest:
         return [self.base_version, *(delta.row_log_version for delta in self.deltas)]
 
     def encode(self) -> bytes:
-        """The content of the manifest's file."""
+        """The content of the manifest file."""
         content: dict[str, Any] = {
             "created_by": self.created_by,
             "files": _files_to_json(self.files),
@@ -158,16 +158,17 @@ class Manifest:
 
     @classmethod
     def decode(cls, content: bytes, source: str) -> "Manifest":
-        """The manifest of a file's content.
+        """The manifest in a file's content.
 
         Parameters
         ----------
+        content : of the file.
         source : the file's name, for error messages.
 
         Raises
         ------
         DamagedFileError : the content is truncated, altered, or of another kind.
-        FormatVersionError : it is of another version.
+        FormatVersionError : the file has another format version.
         """
         if len(content) > MAX_MANIFEST_BYTES:
             raise DamagedFileError(f"{source}: not a manifest: it is longer than {MAX_MANIFEST_BYTES} bytes")
@@ -176,7 +177,7 @@ class Manifest:
             version = given["format_version"]
             if version != MANIFEST_VERSION:
                 raise FormatVersionError.of(
-                    source, version, MANIFEST_VERSION, " or seal the view anew", kind="manifest"
+                    source, version, MANIFEST_VERSION, " or seal the view again", kind="manifest"
                 )
             manifest = cls(
                 given["row_log_version"],
@@ -215,7 +216,7 @@ class Manifest:
             if not _FILE_NAME.fullmatch(file.name) or not _CHECKSUM.fullmatch(file.header_checksum):
                 raise ValueError(f"{file!r} is not a file of a snapshot")
             if file.chunks is not None and not file.chunks.are_of(file.size_bytes):
-                raise ValueError(f"the chunks of {file.name} are not those of {file.size_bytes} bytes")
+                raise ValueError(f"the chunks of {file.name} do not fit its {file.size_bytes} bytes")
 
 
 def checksum_of(content: bytes | memoryview) -> str:

@@ -1,4 +1,4 @@
-"""The order index of a snapshot, which decides whether a late row is newer than the sealed one."""
+"""The order index of a snapshot. It decides whether a late row is newer than the sealed one."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +16,12 @@ def order_arrays(keys: RowKeys) -> dict[str, NDArray[np.generic]]:
 
 
 def load_order(snapshot: SnapshotFile, delta: int | None = None) -> RowKeys:
-    """The keys of the sealed rows, mapped: ordered by entity hash, as far as the file is sound.
+    """The keys of the sealed rows, mapped, and ordered by entity hash if the file is sound.
 
     Parameters
     ----------
-    delta : which delta's keys, from 0 for the oldest, among them those of deleted entities; None for the
-        base's.
+    snapshot : the snapshot.
+    delta : number of the delta, 0 for the oldest; None for the base. A delta's keys include deleted entities.
 
     Raises
     ------

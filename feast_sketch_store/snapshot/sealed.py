@@ -15,8 +15,8 @@ from feast_sketch_store.snapshot.manifest import Manifest
 from feast_sketch_store.snapshot.order import order_arrays
 from feast_sketch_store.storage.system import reads_are_scattered, will_need
 
-_LARGE = 1 << 20  # bytes; what lies around the blocks of a smaller array may well be read with them
-_LISTED, _DELETED = "listed.entity_hashes", "listed.deleted"  # of a delta, beside the arrays of its layer
+_LARGE = 1 << 20  # bytes; in a smaller array the system may read around the requested blocks
+_LISTED, _DELETED = "listed.entity_hashes", "listed.deleted"  # arrays of a delta besides those of its layer
 
 
 def write_layer(
@@ -28,12 +28,15 @@ def write_layer(
     table_version: int = 0,
     below: Manifest | None = None,
 ) -> Draft:
-    """Write the layer of all rows up to a version of the row log as a snapshot, yet unpublished.
+    """Write the layer of all rows up to a version of the row log as a snapshot, without publishing it.
 
     Parameters
     ----------
-    keys : of the rows; those of a delta have the deleted entities, too, which the layer lacks.
-    table_version, below : see `SnapshotFolder.write`.
+    snapshots : of the view.
+    layer : the sealed layer.
+    keys : of the rows. For a delta they include deleted entities, which are not in the layer.
+    view : its name, for the description.
+    version, table_version, below : see `SnapshotFolder.write`.
 
     Raises
     ------
@@ -52,7 +55,7 @@ def write_layer(
 
 
 def with_checksums(arrays: Mapping[str, NDArray[np.generic]]) -> dict[str, NDArray[np.generic]]:
-    """The arrays of a layer, with the checksums of those that are checked where they are read."""
+    """The arrays of a layer, with the checksums of those that are checked at first use."""
     checksums = {
         name + CHECKSUMS: block_checksums(array)  # type: ignore[arg-type]
         for name, array in arrays.items()
@@ -62,12 +65,12 @@ def with_checksums(arrays: Mapping[str, NDArray[np.generic]]) -> dict[str, NDArr
 
 
 def open_shards(snapshot: SnapshotFile) -> Shards:
-    """Map all sealed rows of a snapshot: one layer of all hashes. Raises as `open_layer`."""
+    """Map the sealed rows of a snapshot as one layer for all hashes. Errors are those of `open_layer`."""
     return Shards((open_layer(snapshot),))
 
 
 def open_deltas(snapshot: SnapshotFile, check_all: bool = False) -> tuple[DeltaLayer, ...]:
-    """Map the deltas of a snapshot, from the oldest one on. Raises as `open_layer`."""
+    """Map the deltas of a snapshot, oldest first. Errors are those of `open_layer`."""
     source, deltas = snapshot.where(), []
     for number in range(len(snapshot.manifest().deltas)):
         layer, arrays = _open(snapshot, check_all, number)
@@ -75,7 +78,7 @@ def open_deltas(snapshot: SnapshotFile, check_all: bool = False) -> tuple[DeltaL
             hashes, deleted = arrays[_LISTED], arrays[_DELETED]
             kinds = hashes.dtype == np.uint64 and deleted.dtype == np.uint8
             if not kinds or deleted.ndim != 1 or hashes.shape != (len(deleted), 2):
-                raise ValueError("the list of entities is none")  # noqa: TRY301
+                raise ValueError("the list of entities has a wrong shape or type")  # noqa: TRY301
             deltas.append(DeltaLayer(layer, hashes, deleted != 0))  # type: ignore[arg-type]
         except (ValueError, KeyError, TypeError) as error:
             raise DamagedFileError(
@@ -89,11 +92,11 @@ def open_layer(snapshot: SnapshotFile, check_all: bool = False) -> SketchLayer:
 
     Parameters
     ----------
-    check_all : read and check every byte now, rather than blocks before their first use.
+    check_all : read and check every byte now, not each block before its first use.
 
     Raises
     ------
-    DamagedFileError : the file is truncated, altered, or does not fit together.
+    DamagedFileError : the file is truncated or altered, or its parts do not fit each other.
     StorageError : the file cannot be read.
     """
     return _open(snapshot, check_all)[0]

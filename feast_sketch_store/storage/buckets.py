@@ -1,6 +1,6 @@
 """Stores whose path is a URL: ``s3://bucket/folder`` and ``az://container/folder``.
 
-Credentials come from ``storage_options`` or the environment, never from the URL, and appear in no message.
+Credentials come from ``storage_options`` or the environment, never from the URL, and are in no message.
 """
 
 import functools
@@ -22,7 +22,7 @@ _ENDPOINT = re.compile(r"https?://[A-Za-z0-9._\[\]:-]+(/[A-Za-z0-9._/-]*)?")
 _BUCKET = re.compile(r"[A-Za-z0-9._-]+")
 _NOT_IN_KEYS = re.compile(r"[?#\[\\\x00-\x1f\x7f]")
 
-# What the environment has for options that are not given begins so.
+# Prefixes of environment variables for options that are not given.
 _ENVIRONMENT = {"s3": "AWS_", "az": "AZURE_"}
 _PREFIX = re.compile(r"(aws_|azure_)?(storage_)?", re.IGNORECASE)
 _ENDPOINTS = ("endpoint", "endpoint_url", "endpoint_url_s3")
@@ -39,7 +39,7 @@ _CLIENT_OPTIONS = {
     "root_certificate",
     "timeout",
 }
-# A view that gets no answer serves its old rows, so it need not wait long.
+# A view without an answer serves its old rows, so timeouts can be short.
 _CLIENT_DEFAULTS = {"connect_timeout": "5s", "timeout": "60s"}
 _RETRIES = 3
 _RETRY_TIMEOUT = timedelta(seconds=30)
@@ -55,7 +55,7 @@ def check_url(url: str) -> None:
 
     Raises
     ------
-    ValueError : it is not the URL of a supported object store. The message does not repeat all of it.
+    ValueError : it is not the URL of a supported object store. The message does not repeat the whole URL.
     """
     match = _URL.match(url)
     scheme = match[1].lower() if match else ""
@@ -93,8 +93,11 @@ def open_bucket(
 
     Parameters
     ----------
+    url : of the store.
     options : ``storage_options``: those of obstore's stores, such as ``endpoint`` and ``region``, and of its
         client, such as ``allow_http`` and ``timeout``.
+    read_only : whether every method that changes something raises.
+    cache_path : local folder for fetched files; None to fetch into memory.
 
     Raises
     ------
@@ -119,7 +122,7 @@ def open_bucket(
 
 
 def option_text(value: Any) -> str:
-    """A storage option as text; one that hides its value is asked for it."""
+    """A storage option as text; a secret type of pydantic is revealed."""
     value = value.get_secret_value() if hasattr(value, "get_secret_value") else value
     return str(value).lower() if isinstance(value, bool) else str(value)
 
@@ -155,19 +158,19 @@ def _objects(scheme: str, bucket: str, probe_folder: str, options: tuple[tuple[s
     try:
         store = make(bucket, config=config, client_options=client, retry_config=retry)
     except (BaseError, ValueError, TypeError):
-        # What obstore says may repeat a value.
+        # Messages of obstore may repeat values.
         raise SettingsError(
             f"{scheme}://{bucket}: an object store cannot be opened with the storage_options "
             f"{sorted(name for name, _ in options)}; see docs/object_stores.md for their names and values"
         ) from None
     location = f"{scheme}://{bucket}"
-    # Buckets of the same name elsewhere are others, also to what a host keeps of them.
+    # Buckets of the same name at other endpoints are different; the host's cache must tell them apart.
     identity = f"{location} {endpoint[1] if endpoint else ''} {account[1] if account else ''}"
     return Objects(store, location, identity, probe_folder)
 
 
 def _known(scheme: str, options: Mapping[str, str], names: tuple[str, ...]) -> tuple[str, str] | None:
-    """An option that has one of the names, with its name, from the environment if it is not given."""
+    """An option with one of the names, and that name; from the environment if the option is not given."""
     prefix = _ENVIRONMENT[scheme]
     environment = {name: value for name, value in os.environ.items() if name.startswith(prefix)}
     for source in (options, environment):

@@ -1,4 +1,4 @@
-"""Checksums of a file's chunks, by which a fetched copy is checked part by part. No I/O."""
+"""Checksums of a file's chunks, with which a fetched copy is checked part by part. No I/O."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ import mmh3
 
 @dataclass(frozen=True)
 class Chunks:
-    """What is known of a file's bytes, part by part, by which a fetched copy is checked.
+    """The checksums of a file's chunks, with which a fetched copy is checked part by part.
 
     Parameters
     ----------
-    chunk_bytes : the length of each part but the last, at least 1.
-    checksums : MurmurHash3 x64 128 of each part.
+    chunk_bytes : the length of each chunk but the last, at least 1.
+    checksums : MurmurHash3 x64 128 of each chunk.
     """
 
     chunk_bytes: int
@@ -21,7 +21,7 @@ class Chunks:
 
     @classmethod
     def of(cls, pieces: Iterable[bytes | memoryview], chunk_bytes: int) -> "Chunks":
-        """The checksums of a content that comes in pieces."""
+        """The checksums of content that comes in pieces."""
         checksums: list[bytes] = []
         hasher, room = mmh3.mmh3_x64_128(), chunk_bytes
         for piece in pieces:
@@ -38,11 +38,11 @@ class Chunks:
         return cls(chunk_bytes, tuple(checksums))
 
     def are_of(self, size_bytes: int) -> bool:
-        """Whether they can be those of a file of this many bytes."""
+        """Whether a file of this many bytes has as many chunks."""
         return self.chunk_bytes > 0 and len(self.checksums) == -(-size_bytes // self.chunk_bytes)
 
     def match(self, start: int, part: bytes | memoryview) -> bool:
-        """Whether a part that begins at a multiple of ``chunk_bytes`` is as it was written."""
+        """Whether a part that begins at a multiple of ``chunk_bytes`` has the right bytes."""
         return mmh3.mmh3_x64_128_digest(part) == self.checksums[start // self.chunk_bytes]
 
 

@@ -1,11 +1,11 @@
-"""A local folder of fetched files, which the processes of a host map together.
+"""A local folder of fetched files, which all processes of a host map.
 
     <content>            a file, named by a hash of what identifies its content
-    <content>.partial    the parts of it that are there, one after the other
-    <content>.sums       a checksum of each, where no manifest has them
+    <content>.partial    the parts of it that were fetched, one after the other
+    <content>.sums       a checksum of each part, if no manifest has them
     <content>.lock       held by the process that fetches; others wait and then find the file
 
-An interrupted fetch continues after the last part whose checksum matches. Files may be deleted at any time.
+An interrupted fetch continues after the last part with a matching checksum. Files may be deleted at any time.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ PART_BYTES = 8 << 20
 _FETCHERS = 4
 _SUM_BYTES = 16
 _UNUSED_SECONDS = 7 * 86_400.0  # after which a file is deleted ...
-_LET_GO_SECONDS = 3_600.0  # ... or one that another has taken the place of, and that no state keeps
+_LET_GO_SECONDS = 3_600.0  # ... or a file that another has replaced, and that no process keeps
 _UNFINISHED = (".partial", ".sums")
 
 FetchPart = Callable[[int, int], bytes | None]
@@ -47,20 +47,21 @@ class FileCache:
         self.path = path
 
     def map(self, content: str, size_bytes: int, fetch: FetchPart) -> NDArray[np.uint8] | None:
-        """A file's bytes, fetched if no process of the host has done so.
+        """A file's bytes; fetched, unless a process of the host has done so before.
 
         Parameters
         ----------
         content : identifies the content.
-        fetch : returns the bytes from one place up to another; None if the content no longer exists.
+        size_bytes : of the file.
+        fetch : returns the bytes from one position up to another; None if the content no longer exists.
 
         Returns
         -------
-        uint8[size_bytes]; None if the content is not there any more.
+        uint8[size_bytes]; None if the content no longer exists.
 
         Raises
         ------
-        StorageError : the folder cannot be used, or what ``fetch`` raises.
+        StorageError : the folder cannot be used; or any error of ``fetch``.
         """
         if size_bytes == 0:
             return np.zeros(0, np.uint8)
@@ -70,11 +71,11 @@ class FileCache:
     def map_known(
         self, content: str, known: KnownFile, fetch: Callable[[int, int], bytes]
     ) -> NDArray[np.uint8]:
-        """The same for a file whose chunks are known. What `fetch` gives is checked by it.
+        """`map` for a file with known chunks. They check what ``fetch`` returns.
 
         Raises
         ------
-        StorageError : the folder cannot be used, or what ``fetch`` raises.
+        StorageError : the folder cannot be used; or any error of ``fetch``.
         """
         path = self._path(content, known.size_bytes)
         if known.size_bytes == 0:
@@ -84,11 +85,11 @@ class FileCache:
         return found
 
     def drop_damaged(self, content: str, known: KnownFile) -> bool:
-        """Delete a file that is not as it is known; processes that map it keep their pages.
+        """Delete a file whose bytes are wrong. Processes that map it keep their pages.
 
         Returns
         -------
-        Whether it was damaged: the next map fetches it anew.
+        Whether it was damaged; then the next map fetches it again.
         """
         path = self._path(content, known.size_bytes)
         try:
@@ -102,12 +103,12 @@ class FileCache:
         return not is_whole
 
     def keep(self, content: str, size_bytes: int) -> None:
-        """Tell that a file, if it is there, is in use."""
+        """Mark a file, if it is there, as in use."""
         with suppress(OSError):
             os.utime(self._path(content, size_bytes))
 
     def let_go(self, content: str, size_bytes: int) -> None:
-        """Tell that a file, if it is there, is of use only to processes that say so within an hour."""
+        """Let a file, if it is there, be deleted unless some process marks it as in use within an hour."""
         path = self._path(content, size_bytes)
         with suppress(OSError):
             used_at = time.time() - _UNUSED_SECONDS + _LET_GO_SECONDS
@@ -137,7 +138,7 @@ class FileCache:
 
     def _fetch(self, path: Path, size_bytes: int, fetch: FetchPart) -> bool:
         """Fetch the missing parts of a file and rename it into place; the lock is held."""
-        self._forget(path)  # first, as the folder may be full
+        self._forget(path)  # first, because the disk may be full
         partial, sums = (path.with_suffix(suffix) for suffix in _UNFINISHED)
         partial.touch()
         sums.touch()
@@ -160,7 +161,7 @@ class FileCache:
         return True
 
     def _fetch_known(self, path: Path, known: KnownFile, fetch: Callable[[int, int], bytes]) -> bool:
-        """The same for a file whose chunks are known."""
+        """`_fetch` for a file with known chunks."""
         self._forget(path)
         partial = path.with_suffix(".partial")
         partial.touch()
@@ -181,7 +182,7 @@ class FileCache:
         fsync_path(self.path)
 
     def _forget(self, fetched: Path) -> None:
-        """Delete files that were not used for long, but for one that is about to be fetched, and its lock.
+        """Delete files that were not used for long, except the one to be fetched and its lock.
 
         Processes that map them keep their pages.
         """
@@ -194,7 +195,7 @@ class FileCache:
 
 def _mapped(path: Path, size_bytes: int) -> NDArray[np.uint8]:
     with path.open("rb") as file:
-        with suppress(OSError):  # of another user
+        with suppress(OSError):  # the file may belong to another user
             os.utime(path)
         if os.fstat(file.fileno()).st_size != size_bytes:
             raise StorageError(f"{path}: a file of the cache was cut; delete it")
@@ -202,7 +203,7 @@ def _mapped(path: Path, size_bytes: int) -> NDArray[np.uint8]:
 
 
 def _sound_bytes(partial: Path, sums: Path, size_bytes: int) -> int:
-    """How many bytes at the beginning of a partial file are those that were fetched."""
+    """How many bytes at the start of a partial file match their checksums."""
     known = sums.read_bytes()
     sound = 0
     with partial.open("rb") as file:
@@ -216,7 +217,7 @@ def _sound_bytes(partial: Path, sums: Path, size_bytes: int) -> int:
 
 
 def _sound_chunks(path: Path, known: KnownFile) -> int:
-    """How many bytes at the beginning of a file are as they are known, in whole chunks."""
+    """How many bytes at the start of a file, in whole chunks, match their checksums."""
     sound = 0
     with path.open("rb") as file:
         while sound < known.size_bytes:
@@ -231,7 +232,7 @@ def _sound_chunks(path: Path, known: KnownFile) -> int:
 def _parts(
     start: int, size_bytes: int, part_bytes: int, fetch: FetchPart
 ) -> Iterator[tuple[int, bytes | None]]:
-    """The parts of a file from a place on, in order, several fetched at once."""
+    """The parts of a file from ``start`` on, in order; several are fetched at once."""
     starts = range(start, size_bytes, part_bytes)
     with Threads(_FETCHERS, "feast_sketch_store fetch") as pool:
         for first in range(0, len(starts), _FETCHERS):

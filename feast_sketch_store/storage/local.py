@@ -1,7 +1,8 @@
 """`LocalStorage`: a folder of a local file system.
 
-A file appears by a hard link and is replaced by a rename, both from a hidden file that was fsynced before,
-and the folder is fsynced after it. So a crash of the process or the machine leaves a file whole or absent.
+A new file is written and fsynced under a hidden name. A hard link then makes it appear, or a rename replaces
+the old file; then the folder is fsynced. So a crash of the process or the machine leaves a file whole or
+absent.
 """
 
 import errno
@@ -32,8 +33,9 @@ from feast_sketch_store.storage.system import born_at, fdatasync, fsync_path, ma
 
 _UNFINISHED = ".tmp"  # ends the hidden name of a file that is being written
 _DROPPED = ".dropped"  # ends the hidden name of a folder that is being removed
-_JOINED_BYTES = 1 << 16  # copying so few takes less than a call
-_TRIES = 100  # to make, or to remove, a folder that others remove or fill at the same time
+_READ_AND_WRITE = os.O_RDWR | os.O_CLOEXEC
+_JOINED_BYTES = 1 << 16  # up to here, joining pieces costs less than another call
+_TRIES = 100  # to make or remove a folder that others remove or fill at the same time
 
 _Identity = tuple[int, int]  # of a file or folder: inode and time of birth
 
@@ -56,7 +58,7 @@ class LocalStorage(Storage):
         self.path = path
         self.location = str(path)
         self.read_only = read_only
-        # Folders and appended files whose entries this object knows to be durable.
+        # Folders and appended files whose directory entries this object knows to be durable.
         self._durable: dict[Path, _Identity] = {}
 
     def __repr__(self) -> str:
@@ -86,7 +88,7 @@ class LocalStorage(Storage):
         return sorted(name for name in names if not _is_unfinished(name))
 
     def info(self, name: str) -> FileInfo | None:
-        """What is known of a file, see `Storage.info`."""
+        """Metadata of a file, see `Storage.info`."""
         path = self._path(name)
         try:
             return _info_of(name, path)
@@ -167,7 +169,7 @@ class LocalStorage(Storage):
             try:
                 fsync_path(path.parent)
             except OSError:
-                path.unlink(missing_ok=True)  # it may not last
+                path.unlink(missing_ok=True)  # it may not be durable
                 raise
 
     def replace(self, name: str, content: bytes) -> None:
@@ -183,7 +185,7 @@ class LocalStorage(Storage):
         """Write after byte ``at`` of a file, see `Storage.append`."""
         path = self._path(name)
         with self._writing(path):
-            descriptor = self._open_to_append(path)
+            descriptor = self._open_to_append(path) if at == 0 else os.open(path, _READ_AND_WRITE)
             try:
                 status = os.fstat(descriptor)
                 if status.st_size < at:
@@ -235,8 +237,8 @@ class LocalStorage(Storage):
     def delete_all(self) -> None:
         """Delete everything in one step for readers, see `Storage.delete_all`.
 
-        The folder is renamed before it is removed, so that writers who do not stop cannot fill it again;
-        what a killed call left is removed by the next one. Of a symbolic link both ends are removed.
+        The folder is renamed before it is removed, so that writers that do not stop cannot fill it again. If
+        a call is killed, the next one removes what it left. A symbolic link is removed with its target.
         """
         parent, name = self.path.parent, self.path.name
         with self._writing(self.path):
@@ -252,7 +254,7 @@ class LocalStorage(Storage):
 
     @contextmanager
     def _writing(self, path: Path) -> Iterator[None]:
-        """Refuse to change a storage that is only read, and turn errors into our own."""
+        """Refuse changes of a read-only storage, and turn errors into `StorageError`."""
         if self.read_only:
             raise StorageError(f"{path}: the storage is opened for reading only")
         try:
@@ -262,11 +264,11 @@ class LocalStorage(Storage):
 
     @contextmanager
     def _unfinished(self, folder: Path) -> Iterator[tuple[BinaryIO, Path]]:
-        """A new hidden file of a folder, which is removed when the block ends."""
+        """A new hidden file in a folder; it is removed when the block ends."""
         path = folder / f".{secrets.token_hex(8)}{_UNFINISHED}"
         for _ in range(_TRIES):
             self._make_folder(folder)
-            with suppress(FileNotFoundError):  # another process has removed the folder again
+            with suppress(FileNotFoundError):  # another process has just removed the folder
                 file = path.open("xb")
                 break
         else:
@@ -281,16 +283,16 @@ class LocalStorage(Storage):
     def _open_to_append(self, path: Path) -> int:
         for _ in range(_TRIES):
             with suppress(FileNotFoundError):
-                return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+                return os.open(path, _READ_AND_WRITE)
             self._make_folder(path.parent)
             with suppress(FileNotFoundError):
-                return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+                return os.open(path, _READ_AND_WRITE | os.O_CREAT, 0o666)
         raise StorageError(f"{path.parent}: is being removed")
 
     def _make_folder(self, folder: Path) -> None:
-        """Make a folder, and the entries of it and of those above it durable.
+        """Make a folder, and make it and the folders above it durable.
 
-        Whoever made a folder may have died before it was durable, so each object makes sure once.
+        Another process may have made a folder and died before it was durable, so each object makes sure once.
         """
         if self._is_durable(folder):
             return
@@ -305,10 +307,10 @@ class LocalStorage(Storage):
                 for made in (folder, *folder.parents):
                     if made == highest.parent:
                         break
-                    # Folders above the storage may be such that we may pass and not read.
+                    # Folders above the storage may allow passing through, but not reading.
                     with suppress(PermissionError) if made in above else nullcontext():
                         fsync_path(made.parent)
-            except FileNotFoundError:  # another process removes one of them at the same time
+            except FileNotFoundError:  # another process removes one of them just now
                 continue
             self._durable[folder] = identity
             return
@@ -332,7 +334,7 @@ class LocalStorage(Storage):
         try:
             yield descriptor is not None
         finally:
-            if descriptor is not None and os.getpid() == holder:  # a forked child has let go already
+            if descriptor is not None and os.getpid() == holder:  # a forked child has released it already
                 unlock(descriptor)
 
     # -- parts ---------------------------------------------------------------------------------
@@ -363,7 +365,7 @@ def _status_of(path: Path) -> tuple[os.stat_result, _Identity]:
     while True:
         status = path.stat()
         born = born_at(path, status.st_ino)
-        if born is not None:  # otherwise it was replaced meanwhile
+        if born is not None:  # otherwise the file was replaced just now
             return status, (status.st_ino, born)
 
 
@@ -378,7 +380,7 @@ def _finish(file: BinaryIO) -> None:
 
 
 def _write_at(descriptor: int, at: int, pieces: Iterable[bytes | memoryview]) -> None:
-    """Write pieces one after the other; small ones in one call, for each lets other threads run."""
+    """Write pieces one after the other. Small ones are joined, because each call lets other threads run."""
     views = [memoryview(piece).cast("B") for piece in pieces]
     if sum(map(len, views)) <= _JOINED_BYTES:
         views = [memoryview(b"".join(views))]
@@ -390,7 +392,7 @@ def _write_at(descriptor: int, at: int, pieces: Iterable[bytes | memoryview]) ->
 
 
 def _remove(path: Path) -> None:
-    """Remove a folder, or a link to one and what it leads to, even if others do so at the same time."""
+    """Remove a folder, or a link with its target, even if others do so at the same time."""
     if path.is_symlink():
         target = path.resolve()
         if target.is_dir():
@@ -410,7 +412,7 @@ def _remove(path: Path) -> None:
             if not path.exists():
                 return
         except OSError as error:
-            # A writer may have opened the folder as it was renamed.
+            # A writer may have opened the folder just before it was renamed.
             if error.errno != errno.ENOTEMPTY or attempt == _TRIES - 1:
                 raise
         else:

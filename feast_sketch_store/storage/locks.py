@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-# Descriptors of locks. A forked child lets go of its copies, which would outlive the holder.
+# Descriptors of locks. A forked child closes its copies, which would outlive the holder.
 _held: set[int] = set()
 _held_lock = threading.Lock()
 
@@ -29,7 +29,8 @@ def lock(path: Path, wait: bool, make_folder: Callable[[Path], None]) -> int | N
 
     Parameters
     ----------
-    wait : for the one who holds it, be it another thread of this process; otherwise the answer is None.
+    path : of the file.
+    wait : wait for the holder, even if it is another thread of this process; otherwise return None.
     make_folder : makes the file's folder.
 
     Raises
@@ -40,7 +41,7 @@ def lock(path: Path, wait: bool, make_folder: Callable[[Path], None]) -> int | N
         descriptor = _open(path, make_folder)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            # While we waited, the file may have been deleted and created again: the new one counts.
+            # During the wait, the file may have been deleted and created again: then lock the new one.
             with suppress(FileNotFoundError):
                 if os.fstat(descriptor).st_ino == path.stat().st_ino:
                     return descriptor
@@ -54,8 +55,8 @@ def lock(path: Path, wait: bool, make_folder: Callable[[Path], None]) -> int | N
 
 
 def unlock(descriptor: int) -> None:
-    """Let go of a lock; not for a child that was forked meanwhile."""
-    # The next holder must not wait for copies that other processes were given.
+    """Release a lock; does nothing in a child that was forked since."""
+    # Unlock first: other processes may have copies of the descriptor, which would keep the lock.
     with suppress(OSError):
         fcntl.flock(descriptor, fcntl.LOCK_UN)
     _close(descriptor)
@@ -64,7 +65,7 @@ def unlock(descriptor: int) -> None:
 def _open(path: Path, make_folder: Callable[[Path], None]) -> int:
     while True:
         with suppress(FileNotFoundError), _held_lock:
-            # The umask decides which other users may lock it: those who may write the other files.
+            # The umask decides which other users may lock the file: those who may write the other files.
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             _held.add(descriptor)
             return descriptor

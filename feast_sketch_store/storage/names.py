@@ -1,10 +1,10 @@
-"""The names of projects and views as folders, and of the contents of a view's folder.
+"""Names of the folders of projects and views, and of the contents of a view's folder.
 
-A plain name is used as it is. Any other (upper case, spaces, ``../x``, unicode, 300 characters) becomes
-its readable part, a tilde, and a hash: no two names share a folder, on no file system, and none leaves
-the store's own folder.
+A plain name is used as it is. Any other (upper case, spaces, ``../x``, unicode, 300 characters) becomes its
+readable part, a tilde, and a hash. So no two names share a folder on any file system, and no name leaves the
+store's folder.
 
-Above a view there are paths; the view and all below it see a `Storage`.
+Code above a view uses paths; the view and all below it use a `Storage`.
 """
 
 import hashlib
@@ -20,13 +20,13 @@ from feast_sketch_store.storage.local import LocalStorage
 ROWS_FOLDER = "rows/"  # a Delta table
 FRESH_FOLDER = "fresh/"  # commits that are not in the table yet
 SNAPSHOTS_FOLDER = "snapshots/"
-REBUILD_FOLDER = "rebuild/"  # a store of its own while a rebuild is under way
-IMPORT_FOLDER = "import/"  # the rows of an import that is under way, or goes on when it is run again
+REBUILD_FOLDER = "rebuild/"  # a store of its own during a rebuild
+IMPORT_FOLDER = "import/"  # the rows of an import in progress, or of one to be continued
 SEAL_LOCK = "seal.lock"
 APPEND_LOCK = f"{FRESH_FOLDER}lock"  # held during an append to the log
 ADVICE_FILE = "advice.json"  # the advice that `feast apply` has printed
 SHARDS_FILE = "shards.json"  # how many shards the view has, see `view.shard_map`
-VOCABULARY_SIZES = "vocabulary_sizes.json"  # what the last seal of a job found, see `view.written_values`
+VOCABULARY_SIZES = "vocabulary_sizes.json"  # found by the last seal of a job, see `view.written_values`
 
 _PLAIN = re.compile(r"[a-z0-9_][a-z0-9_-]{0,63}")
 _READABLE_CHARACTERS = 40
@@ -42,7 +42,7 @@ def folder_name(name: str) -> str:
 
 
 def store_path(repo_path: Path | None, path: str) -> Path:
-    """The folder of a store, whose configured path counts from the feature repository."""
+    """The folder of a store; its configured path is relative to the feature repository."""
     return Path(repo_path or ".").absolute() / Path(path).expanduser()
 
 
@@ -66,7 +66,9 @@ def find_view(store_path: Path, project: str | None, view: str) -> LocalStorage:
 
     Parameters
     ----------
+    store_path : the folder of the store.
     project : None if the store has only one.
+    view : its name.
 
     Raises
     ------
@@ -84,7 +86,7 @@ def project_folder(store: str, project: str | None, folders: Callable[[], Sequen
 
     Parameters
     ----------
-    store : its place, for messages.
+    store : its location, for messages.
     project : None if the store has only one.
     folders : lists the folders of the store.
 
@@ -101,16 +103,16 @@ def project_folder(store: str, project: str | None, folders: Callable[[], Sequen
 
 
 def folders_in(path: Path) -> list[str]:
-    """The names of folders, but for those that are being removed."""
+    """The names of folders, except those that are being removed."""
     if not path.is_dir():
         return []
     return sorted(entry.name for entry in path.iterdir() if entry.is_dir() and entry.name[0] != ".")
 
 
 def staged_files(storage: Storage) -> list[str]:
-    """The names of a rebuild's or import's files in a view's storage: it is under way, or was killed.
+    """The names of files of a rebuild or import that is in progress or was killed.
 
-    Hidden ones were already being removed when it was.
+    Hidden files are left out: they were already being removed.
     """
     staged = (REBUILD_FOLDER, IMPORT_FOLDER, ".")
     return sorted(info.name for info in storage.walk() if info.name.startswith(staged))

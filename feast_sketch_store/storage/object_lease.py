@@ -1,7 +1,7 @@
-"""Leases on an object store: an object that its holder renews. They save work and carry no correctness.
+"""Leases on an object store: an object that its holder renews. They save work; correctness never needs them.
 
-Two processes may hold the same lease for a while: when a holder is stopped for longer than a lease lasts, or
-when a clock is wrong.
+Two processes may hold the same lease for a while: if a holder is stopped for longer than a lease lasts, or if
+a clock is wrong.
 """
 
 import secrets
@@ -50,15 +50,15 @@ def _take(objects: Objects, key: str, holder: bytes) -> bool:
         return True
     found = objects.info(key)
     if found is None:
-        return False  # given back just now
-    # One from further ahead than it can last is by another clock, and counts for nothing.
+        return False  # it was released just now
+    # A lease dated further ahead than it can last was written by a wrong clock, and does not count.
     if abs(time.time() - found.modified_at) < LASTS_SECONDS:
         return False
     return objects.replace(key, holder, found)
 
 
 def _held(objects: Objects, key: str, holder: bytes) -> ObjectInfo | None:
-    """What is known of the lease, if it is still the holder's."""
+    """Metadata of the lease, if it still belongs to the holder."""
     with suppress(StorageError):
         info, content = objects.read_all(key)
         if content == holder:

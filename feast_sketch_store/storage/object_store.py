@@ -1,8 +1,8 @@
 """`ObjectStorage`: objects of a bucket, on S3 or Azure.
 
-A file is an object that one put makes; a new one by a put that is refused if there is one already. So a
-crash leaves a file whole or absent, and an acknowledged put is a durable write. Nothing can be appended to,
-and leases only save work.
+Each file is one object, made by one put. The put of a new file is refused if there is already an object. So a
+crash leaves a file whole or absent, and an acknowledged put is durable. Nothing can be appended to, and
+leases only save work.
 """
 
 import hashlib
@@ -29,12 +29,12 @@ from feast_sketch_store.storage.file_cache import FileCache
 from feast_sketch_store.storage.objects import ObjectInfo, Objects
 from feast_sketch_store.threads import Threads
 
-_PART_BYTES = 8 << 20  # of a larger object are fetched several at once
+_PART_BYTES = 8 << 20  # of larger objects, several parts are fetched at once
 _FETCHERS = 4
 _LOOKERS = 16
-_CHECKED_TRIES = 3  # of a part that arrives with other bytes than were written
-_FETCH_TRIES = 20  # of an object that others replace meanwhile
-_MAX_OBJECT_BYTES = 5_000 << 20  # that one put makes, on S3 and on Azure
+_CHECKED_TRIES = 3  # of a part that arrives with wrong bytes
+_FETCH_TRIES = 20  # of an object that others keep replacing
+_MAX_OBJECT_BYTES = 5_000 << 20  # of one put, on S3 and on Azure
 
 
 class ObjectStorage(Storage):
@@ -45,8 +45,8 @@ class ObjectStorage(Storage):
     objects : of the bucket.
     folder : a key that ends in a slash; ``""`` for the bucket.
     read_only : whether every method that changes something raises.
-    cache_path : local folder for fetched files, which processes of the host then map together; None to
-        fetch into memory.
+    cache_path : local folder for fetched files, which all processes of the host map; None to fetch into
+        memory.
     """
 
     supports_append = False
@@ -74,7 +74,7 @@ class ObjectStorage(Storage):
 
     @property
     def identity(self) -> str:
-        """See `Storage.identity`: with the endpoint."""
+        """See `Storage.identity`; it includes the endpoint."""
         return f"{self._objects.identity}/{self._prefix}"
 
     @property
@@ -99,12 +99,12 @@ class ObjectStorage(Storage):
         return self._objects.folders(self._prefix)
 
     def info(self, name: str) -> FileInfo | None:
-        """What is known of a file, see `Storage.info`."""
+        """Metadata of a file, see `Storage.info`."""
         info = self._objects.info(self._key(name))
         return None if info is None else self._file_info(info)
 
     def walk(self) -> Iterator[FileInfo]:
-        """All files, see `Storage.walk`: a listing, and a look at each for its token."""
+        """All files, see `Storage.walk`: a listing, and a request for each file's token."""
         keys = [info.key for info in self._objects.listed(self._prefix)]
         with Threads(_LOOKERS, "feast_sketch_store walk") as pool:
             for info in pool.map(self._objects.info, keys):
@@ -136,7 +136,7 @@ class ObjectStorage(Storage):
             if found is not None:
                 found.flags.writeable = False
                 return found
-        raise StorageError(f"{self.where(name)}: is replaced all the time")
+        raise StorageError(f"{self.where(name)}: is being replaced again and again")
 
     def _fetch_known(self, key: str, known: KnownFile) -> NDArray[np.uint8]:
         """An object's bytes, checked as they arrive."""
@@ -171,7 +171,7 @@ class ObjectStorage(Storage):
         return FileCache(self._cache_path).drop_damaged(content, known)
 
     def _fetch(self, info: ObjectInfo) -> NDArray[np.uint8] | None:
-        """An object's bytes; None if it is not the same any more."""
+        """An object's bytes; None if it was replaced since ``info``."""
         content = np.empty(info.size_bytes, np.uint8)
 
         def fetch(start: int) -> bool:
@@ -189,7 +189,7 @@ class ObjectStorage(Storage):
             return content if all(pool.map(fetch, starts)) else None
 
     def _fetch_cached(self, info: ObjectInfo) -> NDArray[np.uint8] | None:
-        """The same as a map of a file in the cache."""
+        """`_fetch` through a file in the cache, which is mapped."""
         assert self._cache_path is not None
         content = f"{self._objects.identity}\n{info.key}\n{info.token}"
 
@@ -199,13 +199,13 @@ class ObjectStorage(Storage):
         return FileCache(self._cache_path).map(content, info.size_bytes, fetch)
 
     def keep_copy(self, name: str, known: KnownFile) -> None:
-        """Tell that a copy in the cache is in use, see `Storage.keep_copy`."""
+        """Mark a copy in the cache as in use, see `Storage.keep_copy`."""
         if self._cache_path is not None:
             content = self._content_of(self._key(name), known)
             FileCache(self._cache_path).keep(content, known.size_bytes)
 
     def let_go_of_copy(self, name: str, known: KnownFile) -> None:
-        """Tell that a copy in the cache may be deleted soon, see `Storage.let_go_of_copy`."""
+        """Let a copy in the cache be deleted soon, see `Storage.let_go_of_copy`."""
         if self._cache_path is not None:
             content = self._content_of(self._key(name), known)
             FileCache(self._cache_path).let_go(content, known.size_bytes)
@@ -213,7 +213,7 @@ class ObjectStorage(Storage):
     # -- write ---------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Check that writing works, and that the object store keeps conditions."""
+        """Check that writing works, and that the object store honours conditions."""
         self._require_writable()
         self._objects.require_conditions()
 
@@ -256,7 +256,7 @@ class ObjectStorage(Storage):
 
     @contextmanager
     def lease(self, name: str, wait: bool = False) -> Iterator[bool]:
-        """Keep others out as far as that is possible, see `Storage.lease`."""
+        """Keep others out as far as possible, see `Storage.lease`."""
         key = self._key(name)
         self._require_writable()
         with object_lease.lease(self._objects, key, wait) as is_mine:
@@ -275,7 +275,7 @@ class ObjectStorage(Storage):
 
 
 def _key_of(name: str) -> str:
-    """A name as a part of a key, in the same order: some servers take a backslash for a slash."""
+    """A name as part of a key; the order of names is kept. Some servers treat a backslash as a slash."""
     return name.replace("[", "[0").replace("\\", "[1")
 
 

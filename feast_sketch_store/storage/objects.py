@@ -1,7 +1,7 @@
-"""Objects of one bucket by their keys: calls of obstore, with errors of our own and without credentials.
+"""Objects of one bucket by their keys: calls of obstore, with this package's errors and without credentials.
 
-What obstore says of an error is never passed on: its texts hold addresses, which may carry signatures, and
-answers of servers, which repeat access keys.
+Messages of obstore are never passed on. They contain URLs, which may carry signatures, and responses of
+servers, which repeat access keys.
 """
 
 import os
@@ -26,21 +26,21 @@ from feast_sketch_store import metrics
 from feast_sketch_store.errors import StorageError
 from feast_sketch_store.storage.base import FileExistsAlreadyError, MissingFileError, UncertainWriteError
 
-_WRITE_ID = "writeid"  # metadata of an object: a random word for each write; Azure wants a plain name
+_WRITE_ID = "writeid"  # metadata of an object: a random word for each write; Azure requires a plain name
 _WRITE_ID_BYTES = 12
-_CREATE_TRIES = 5  # of a key that is refused as taken and then is not there
+_CREATE_TRIES = 5  # of a key that is refused as taken, but then is not there
 _DELETED_AT_ONCE = 1000
-_PROBE = "conditions-probe"  # stays in the bucket, so that the next probe is one request
+_PROBE = "conditions-probe"  # stays in the bucket, so that the next probe takes one request
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w{1,60})</Code>")
-# What is asked for the credentials of a machine's role, by the paths of Amazon and Azure.
+# Requests for the credentials of a machine's role, by their paths on Amazon and Azure.
 _ROLE = re.compile(r"/latest/(api/token|meta-data/)|/metadata/identity/|Error performing token request")
 
 
 @dataclass(frozen=True)
 class ObjectInfo:
-    """What is known of an object. ``write_id`` is empty where a listing or another program wrote it."""
+    """Metadata of an object. ``write_id`` is empty in a listing, or if another program wrote the object."""
 
     key: str
     size_bytes: int
@@ -50,19 +50,19 @@ class ObjectInfo:
 
     @property
     def token(self) -> str:
-        """Tells this content from any other under the key: an e-tag alone may be a hash of the content."""
+        """Identifies the content among all that the key ever had. An e-tag alone may be a content hash."""
         return f"{self.e_tag}-{self.write_id or self.modified_at}"
 
 
 class Objects:
-    """The objects of a bucket. Safe to use from several threads; not by a child that was forked after use.
+    """The objects of a bucket. Safe to use from several threads, but not in a child forked after first use.
 
     Parameters
     ----------
-    store : of obstore, without a prefix.
+    store : a store of obstore, without a prefix.
     location : URL of the bucket, without credentials, for messages.
-    identity : differs from that of a bucket with the same name elsewhere.
-    probe_folder : key, ending in a slash, of the folder with the probe of conditional writes.
+    identity : differs between buckets of the same name at different endpoints.
+    probe_folder : key, ending in a slash, of the folder for the probe of conditional writes.
     """
 
     def __init__(self, store: Any, location: str, identity: str, probe_folder: str = ""):
@@ -78,7 +78,7 @@ class Objects:
         return f"Objects({self.location!r})"
 
     def __reduce__(self) -> Any:
-        raise TypeError("a connection to an object store stays in its process; open it anew in each one")
+        raise TypeError("a connection to an object store stays in its process; open one in each process")
 
     def where(self, key: str = "") -> str:
         """An object's place, for messages."""
@@ -150,7 +150,7 @@ class Objects:
             return _info_of(found.meta, found.attributes), self._fetched(bytes(found.bytes()))
 
     def read_part(self, info: ObjectInfo, start: int, end: int) -> bytes | None:
-        """Bytes ``[start, end)`` of an object; None if it is not the same any more.
+        """Bytes ``[start, end)`` of an object; None if it was replaced since ``info``.
 
         Raises
         ------
@@ -196,25 +196,26 @@ class Objects:
                 return
             found = self.info(key)
             if found is not None:
-                # The answer to a first try may have been lost on the way.
+                # The answer to a first try may have been lost.
                 if found.write_id == write_id:
                     return
                 raise FileExistsAlreadyError(f"{self.where(key)}: another process created the file first")
-        raise UncertainWriteError(f"{self.where(key)}: is refused as taken and is not there")
+        raise UncertainWriteError(f"{self.where(key)}: is refused as taken, but is not there")
 
     def replace(self, key: str, content: bytes | memoryview, known: ObjectInfo | None = None) -> bool:
         """Write an object, new or not.
 
         Parameters
         ----------
-        known : the object that is replaced; False if it is another one by now.
+        key, content : of the object.
+        known : replace only this object, and return False if it was replaced since.
 
         Raises
         ------
         UncertainWriteError : it is not known whether it was written.
         """
         self.require_conditions()
-        # A version that is None would be refused.
+        # obstore refuses a version that is None.
         mode: Any = "overwrite" if known is None else {"e_tag": known.e_tag}
         return self._put(key, content, secrets.token_hex(_WRITE_ID_BYTES), mode)
 
@@ -233,11 +234,11 @@ class Objects:
                 self._delete([key])
 
     def require_conditions(self) -> None:
-        """Check, once, that creating a key twice fails.
+        """Check once that creating a key twice fails.
 
         Raises
         ------
-        StorageError : it does not, so that writers would overwrite each other's commits.
+        StorageError : it does not fail, so writers would overwrite each other's commits.
         """
         with self._probe_lock:
             if not self._is_probed:
@@ -246,12 +247,12 @@ class Objects:
                     raise StorageError(
                         f"{self.location}: this object store ignores conditions of writes (If-None-Match): "
                         "it created the same object twice. Of two writers one would lose rows that were "
-                        "acknowledged, so the store does not write here; use a server that keeps them"
+                        "acknowledged, so the store does not write here; use a server that honours them"
                     )
                 self._is_probed = True
 
     def _put(self, key: str, content: bytes | memoryview, write_id: str, mode: Any) -> bool:
-        """Write in one request: False if its condition did not hold."""
+        """Write in one request. False if its condition did not hold."""
         attributes: Any = {_WRITE_ID: write_id} if write_id else None
         try:
             with self._calling(key, "written", UncertainWriteError):
@@ -264,10 +265,10 @@ class Objects:
 
     @contextmanager
     def _calling(self, key: str, done: str, kind: type[StorageError] = StorageError) -> Iterator[None]:
-        """Turn obstore's errors into our own, of another kind if the outcome of the call is unknown."""
+        """Turn obstore's errors into `StorageError`, or ``kind`` if the outcome of the call is unknown."""
         if self._used_by not in (None, os.getpid()):
             raise StorageError(
-                f"{self.location}: this process was forked from one that used the object store already, and "
+                f"{self.location}: this process was forked from one that already used the object store, and "
                 "connections do not survive that; start workers with the `spawn` method, or before the first "
                 "read or write"
             )
@@ -295,7 +296,7 @@ def _missing(where: str) -> MissingFileError:
 
 
 def _reason(error: Exception) -> str:
-    """The part of an error of obstore that may be shown."""
+    """The part of an obstore error that is safe to show."""
     text = str(error)
     if _ROLE.search(text):
         return "no credentials are given in storage_options or the environment, nor by a role of this machine"

@@ -1,4 +1,4 @@
-"""Where a store is, a local folder or a folder of a bucket, and its projects and views."""
+"""The place of a store, a local folder or a folder of a bucket, with its projects and views."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,10 +20,14 @@ _Options = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True)
 class StorePlace:
-    """A store.
+    """The place of a store.
 
-    ``path`` is a local folder or a URL. ``options`` are how its object store is reached, with credentials,
-    which `repr` leaves out. ``cache_path`` is a local folder for what is fetched from a bucket.
+    Parameters
+    ----------
+    path : a local folder or a URL.
+    options : of the object store, with credentials; `repr` leaves them out.
+    cache_path : local folder for files fetched from a bucket; None to fetch into memory.
+    read_only : whether every method that changes something raises.
     """
 
     path: Path | str
@@ -40,7 +44,7 @@ class StorePlace:
         cache_path: str | None = None,
         read_only: bool = False,
     ) -> "StorePlace":
-        """The store of a configured path, which counts from the feature repository, or a URL."""
+        """The store of a configured path, relative to the feature repository, or of a URL."""
         cache = None if cache_path is None else names.store_path(repo_path, cache_path)
         if not is_url(path):
             return cls(names.store_path(repo_path, path), read_only=read_only)
@@ -60,20 +64,21 @@ class StorePlace:
         return self._bucket().within(f"{folder_name(project)}/")
 
     def views(self, project: str) -> list[Storage]:
-        """The storages of the views of a project that there are."""
+        """The storages of the existing views of a project."""
         if isinstance(self.path, Path):
             path = names.project_path(self.path, project)
-            # A view may be a symbolic link: to another disk, say.
+            # A view may be a symbolic link, for example to another disk.
             return [LocalStorage(path / view, self.read_only) for view in names.folders_in(path)]
         folder = self._bucket().within(f"{folder_name(project)}/")
         return [folder.within(f"{view}/") for view in folder.folders()]
 
     def find_view(self, project: str | None, view: str) -> Storage:
-        """The storage of a view that is there.
+        """The storage of an existing view.
 
         Parameters
         ----------
         project : None if the store has only one.
+        view : its name.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""Calls of the operating system that Python does not offer, or only with a descriptor kept open."""
+"""System calls that Python does not offer, or offers only with a descriptor kept open."""
 
 import ctypes
 import errno
@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# Linux's statx(2): which file, the wish for its time of birth, and where the answer lies in struct statx.
+# Linux's statx(2): the file, the request for its time of birth, and where the answer is in struct statx.
 _AT_FDCWD = -100
 _BTIME = 0x800
-_RANDOM, _WILL_NEED = 1, 3  # of madvise(2), as on all systems that have it
+_RANDOM, _WILL_NEED = 1, 3  # of madvise(2), on every system that has it
 _STATX_BYTES = 256
 _STATX_FIELDS = ((0, 4), (0x20, 8), (0x50, 8), (0x58, 4))  # offset, size of mask, ino, btime
 
@@ -23,8 +23,8 @@ _STATX_FIELDS = ((0, 4), (0x20, 8), (0x50, 8), (0x58, 4))  # offset, size of mas
 def map_pages(descriptor: int, size_bytes: int) -> NDArray[np.uint8]:
     """The pages of an open file as a read-only array: uint8[size_bytes], at least one byte.
 
-    They are unmapped with the last array over them. The descriptor may be closed: Python's own `mmap` keeps
-    one for each map, and a process has few of those.
+    They are unmapped with the last array over them. The descriptor may be closed; Python's own `mmap` would
+    keep a descriptor for each map, and a process can have only few.
 
     Raises
     ------
@@ -34,7 +34,7 @@ def map_pages(descriptor: int, size_bytes: int) -> NDArray[np.uint8]:
 
 
 class _Pages:
-    """The buffer that NumPy makes an array of, which the array then keeps."""
+    """The buffer under a NumPy array, which keeps it alive."""
 
     def __init__(self, descriptor: int, size_bytes: int):
         libc = _libc()
@@ -49,17 +49,17 @@ class _Pages:
             "typestr": "|u1",
             "data": (address, True),
         }
-        # Threads may still read when the interpreter ends.
+        # Threads may still read when the interpreter exits.
         weakref.finalize(self, libc.munmap, address, size_bytes).atexit = False
 
 
 def reads_are_scattered(words: NDArray[np.uint64]) -> None:
-    """Have the system read of a mapped array what is asked for, and not what lies around it."""
+    """Make the system read only the requested pages of a mapped array, not those around them."""
     _advise(words, _RANDOM)
 
 
 def will_need(words: NDArray[np.uint64], first: int, number: int) -> None:
-    """Have words of a mapped array fetched from the disk, if they are not in memory; those that there are."""
+    """Make the system load words of a mapped array that are not in memory; words past its end are ignored."""
     _advise(words[first : first + number], _WILL_NEED)
 
 
@@ -87,7 +87,8 @@ def born_at(path: Path, inode: int) -> int | None:
 
     Parameters
     ----------
-    inode : of the file that is meant; another one may have taken its name.
+    path : of the file.
+    inode : of the file that is meant; another file may have taken its name.
     """
     if sys.platform != "linux" or not hasattr(_libc(), "statx"):
         return int(getattr(path.stat(), "st_birthtime", 0) * 1_000_000_000)
@@ -104,7 +105,7 @@ def born_at(path: Path, inode: int) -> int | None:
 
 def fdatasync(descriptor: int) -> None:
     """Make an open file's content and size durable."""
-    getattr(os, "fdatasync", os.fsync)(descriptor)  # macOS has only the latter
+    getattr(os, "fdatasync", os.fsync)(descriptor)  # macOS has only fsync
 
 
 def fsync_path(path: Path) -> None:

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 
 from feast_sketch_store.errors import SketchStoreError
 from feast_sketch_store.storage.base import Storage
+from feast_sketch_store.threads import give_way
 
 _logger = logging.getLogger(__name__)
 
@@ -55,6 +56,7 @@ class BackgroundSeals(ABC):
 
     def _maintain_while_due(self) -> None:
         """Seal or absorb until the rows written meanwhile are few enough to wait."""
+        give_way(leave_a_core=True)  # to reads, of this process and others
         is_needed = True
         while is_needed:
             is_sealed = False

@@ -65,7 +65,7 @@ def feature_names(text: str) -> tuple[str, ...]:
 
     Raises
     ------
-    ValueError : there is none, or one twice.
+    ValueError : there is no name, or a name twice.
     """
     names = tuple(name.strip() for name in str(text).split(","))
     if not all(names) or len({*names}) < len(names):

@@ -26,7 +26,7 @@ def count_error(text: Any) -> Counting:
 
     Raises
     ------
-    ValueError : the text is none of these.
+    ValueError : the text has another form.
     """
     found = re.fullmatch(r"\s*(?:([0-9]{1,15})|([0-9]+(?:\.[0-9]+)?)\s*%)\s*", str(text))
     if found is None:

@@ -89,8 +89,8 @@ def formulas_of(sample: Sampled, settings: ViewSettings, known: Mapping[str, For
         )
         if before is not None and made[name].version != before.version:
             _logger.warning(
-                "feature %r of view %r has version %d now: its numbers mean something else, so train models "
-                "that use it anew",
+                "feature %r of view %r has version %d now: its numbers mean something else, so train the "
+                "models that use it again",
                 name,
                 settings.view,
                 made[name].version,

@@ -54,6 +54,7 @@ _logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 REFRESHER = "feast_sketch_store refresh"  # the name of threads
+_AHEAD_SECONDS = 0.02  # for which a new snapshot is read before reads use it; some reads and writes wait then
 
 _views: "weakref.WeakSet[LiveView]" = weakref.WeakSet()
 
@@ -331,20 +332,37 @@ class LiveView:
         DamagedFileError : a file cannot be read, and there is no earlier state to keep serving.
         """
         with self._refresh_lock:
-            self._refresh(self._state)
+            self._refresh(self._state, self._was_read)
 
-    def _refresh(self, state: State | None) -> None:
+    def _refresh(self, state: State | None, reads_go_on: bool = False) -> None:
+        """Take up what is new.
+
+        Parameters
+        ----------
+        state : to start from; None to read everything.
+        reads_go_on : whether reads use the state before meanwhile, so that this one is made ready for them.
+        """
         seen, now = last_write(self._process_key), time.monotonic()
         before = self._state
-        self._state = self._loader.load(None if self._starts_over else state)
+        new = self._loader.load(None if self._starts_over else state)
+        self._make_ready(before, new, reads_go_on and before.sealed is not None)
+        self._state = new
         self._is_open, self._starts_over = True, False
         self._seen_process_write, self._looked_at = seen, now
         self._answered_at, self._problem = now, ""
-        if self._state.sealed is not None and self._state.snapshot != before.snapshot:
-            layers = [*self._state.sealed.layers, *(delta.layer for delta in self._state.deltas)]
-            self._warmer.start([check for layer in layers for check in layer.checks])
         if is_loaded():
-            self._measure(before, self._state)
+            self._measure(before, new)
+
+    def _make_ready(self, before: State, state: State, ahead: bool) -> None:
+        """Have a new snapshot read ahead of time, and make what the next reads need."""
+        if state.sealed is not None and state.snapshot != before.snapshot:
+            layers = [*state.sealed.layers, *(delta.layer for delta in state.deltas)]
+            checks = [check for layer in layers for check in layer.checks]
+            # A read of a block that nobody checked takes many times as long.
+            seconds = min(_AHEAD_SECONDS, self._refresh_interval_seconds / 8) if ahead else 0.0
+            self._warmer.start(checks, seconds, functools.partial(self._measure_rates, state.sealed))
+        if ahead:
+            state.prepare_as(before)
 
     def _measure(self, before: State, state: State) -> None:
         """Update metrics of what is served."""
@@ -358,8 +376,14 @@ class LiveView:
             metrics.add(FALLBACKS)
         if state.snapshot is not None and state.sealed is not None and state.snapshot != before.snapshot:
             with suppress(SketchStoreError):  # reads meet the error and handle it
-                expected, sampled = expected_rates(state.sealed), sampled_rates(state.sealed)
-                metrics.opened(state.snapshot.version, state.snapshot.published_at(), expected, sampled)
+                published_at = state.snapshot.published_at()
+                metrics.opened(state.snapshot.version, published_at, expected_rates(state.sealed))
+
+    def _measure_rates(self, sealed: Shards) -> None:
+        """Update the metric of error rates, with a sample that touches many blocks of a filter."""
+        if is_loaded():
+            with suppress(SketchStoreError, ValueError):  # the same
+                self.metrics.sampled(sampled_rates(sealed))
 
     def freshness(self, look: bool = False) -> Freshness:
         """How up to date answers are: for probes and metrics.
@@ -450,7 +474,7 @@ class LiveView:
         try:
             with self._refresh_lock:
                 if self._is_outdated():
-                    self._refresh_or_warn()
+                    self._refresh_or_warn(reads_go_on=True)
         except Exception as error:
             self._problem = str(error) or type(error).__name__
             if self._problem != self._last_warning:
@@ -487,15 +511,15 @@ class LiveView:
     def _refresh_in_thread(self) -> None:
         """Load new rows, then release the lock, which the starter of the thread acquired."""
         try:
-            self._refresh_or_warn()
+            self._refresh_or_warn(reads_go_on=True)
         finally:
             self._refresh_lock.release()
 
-    def _refresh_or_warn(self) -> None:
+    def _refresh_or_warn(self, reads_go_on: bool = False) -> None:
         """Refresh. If that fails, keep the current state, if there is one."""
         seen, now = last_write(self._process_key), time.monotonic()
         try:
-            self._refresh(self._state)
+            self._refresh(self._state, reads_go_on)
         except (DamagedFileError, StorageError) as error:
             self._problem = str(error)
             if not self._is_open and not self._start_from_last_known():

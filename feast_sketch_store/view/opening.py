@@ -54,7 +54,7 @@ def open_as_stored(
     refresh_interval_seconds: float = 1.0,
 ) -> AnyView:
     """Open a view with the shards that it has, whatever its settings say."""
-    shard_map = ShardMap.read(storage) or ShardMap()
+    shard_map = (ShardMap.read(storage) or ShardMap()).settled
     return _opened(storage, settings, shard_map, (policy, refresh_interval_seconds, None, False), None)
 
 
@@ -108,7 +108,8 @@ def _map_of(storage: Storage, settings: ViewSettings) -> ShardMap:
         there = ShardMap()
     if there is not None and there.num_shards != wanted.num_shards:
         raise other_number(settings.view, there, wanted.num_shards)
-    return there or wanted
+    # Rows that are being divided may stay where they are after all, and writes go on then.
+    return wanted if there is None else there.settled
 
 
 def _has_rows(storage: Storage) -> bool:

@@ -125,7 +125,7 @@ def resolution(text: Any) -> timedelta:
 
     Raises
     ------
-    ValueError : it is none.
+    ValueError : it is not such a duration.
     """
     if (tick := duration(text)) < timedelta(microseconds=1):
         raise ValueError("a resolution must be at least a microsecond, such as 1s, 1min or 1h")
@@ -142,7 +142,7 @@ def vocabulary_setting(given: Any) -> VocabularySetting:
 
     Raises
     ------
-    ValueError : it is none of these.
+    ValueError : it has another form.
     """
     if isinstance(given, VocabularySetting):
         return given
@@ -208,7 +208,12 @@ def one_of(*names: str) -> Callable[[Any], str]:
 
 
 def edges(text: Any) -> Edges:
-    """Read edges of bins: numbers with commas between them. Raises ValueError : they are none."""
+    """Read edges of bins: numbers with commas between them.
+
+    Raises
+    ------
+    ValueError : the text has another form, or the edges do not ascend.
+    """
     return Edges(tuple(float(edge) for edge in str(text).split(",")))
 
 

@@ -13,7 +13,7 @@ import math
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -110,6 +110,11 @@ class ShardMap:
         last = int(self.folder.removeprefix("shards-").removesuffix("/")) if self.folder else -1
         return ShardMap(num_shards, f"shards-{last + 1}/")
 
+    @property
+    def settled(self) -> "ShardMap":
+        """The same, for processes that go on with these shards whether rows are being moved or not."""
+        return replace(self, is_moving=False)
+
     @classmethod
     def read(cls, storage: Storage) -> "ShardMap | None":
         """Read the file of a view; None if there is none.
@@ -134,7 +139,7 @@ class ShardMap:
 
         Raises
         ------
-        ValueError, KeyError, TypeError : the content is none.
+        ValueError, KeyError, TypeError : the content is not a shard map.
         """
         entries = checked(json.loads(content), dict)
         if entries["format_version"] != _FORMAT_VERSION:
@@ -223,7 +228,8 @@ class WriteFence:
                 raise ShardError(
                     f"feature view {self._view!r}: its rows are being divided into other shards; nothing was "
                     "written. Try again when that is done; if it was killed, run `feast-sketch rebuild "
-                    f"{self._view} --shards` with a number again"
+                    f"{self._view} --shards` with its number again, or with {self._map.num_shards} to leave "
+                    "the rows where they are"
                 )
             # A view that has no file yet gets the one of its settings with the first row.
             if token and there != self._map:
@@ -241,7 +247,7 @@ def other_number(view: str, there: ShardMap, wanted: int) -> ShardError:
     return ShardError(
         f"feature view {view!r} has {has}, and its settings say {wanted}. The number is fixed when a view "
         f"is created: set `shards: {there.num_shards}` (or the tag sketch.shards) again, or divide its rows "
-        f"anew with `feast-sketch rebuild {view} --shards {wanted}`"
+        f"with `feast-sketch rebuild {view} --shards {wanted}`"
     )
 
 

@@ -41,6 +41,7 @@ Items: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]
 NO_LIMIT = 1 << 62  # of items
 _KEEP_SECONDS = 1_200.0  # between two marks that fetched files are in use
 _MAX_QUESTIONS = 64  # combinations of features that are kept prepared
+_MAX_CARRIED = 8  # of them, the newest, that are prepared again for the next state
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,11 @@ class State:
                 self._prepared.clear()
             self._prepared[features] = self._stacked(features, None)
         return self._prepared[features]
+
+    def prepare_as(self, before: "State") -> None:
+        """Prepare what was asked last of the state before this one, so that no read has to."""
+        for features in list(before._prepared)[-_MAX_CARRIED:]:
+            self.prepared(features)
 
     def _stacked(
         self, features: Sequence[str], names: Sequence[NDArray[np.int32] | None] | None
@@ -307,6 +313,8 @@ class StateLoader:
                 # A seal was published meanwhile, so the rows are in newer files.
 
     def _load(self, state: State, newest: SnapshotFile | None) -> State:
+        if newest is None and state.snapshot is not None:
+            state = self._empty  # the view was dropped
         if newest is not None and newest != state.newest_seen:
             state = self._newest_readable(state)
         state = replace(state, newest_seen=newest, pinned="")
@@ -316,6 +324,9 @@ class StateLoader:
             if self._newest_snapshot() != newest:
                 raise StorageError(f"{self._row_log.where}: rows were sealed while they were read")
             state = replace(self._empty, newest_seen=newest)
+        elif state.snapshot is not None and state.position.identity is None and not state.snapshot.exists():
+            # If the view was dropped and written again, this is the new log. Its numbers do not show that.
+            raise StorageError(f"{state.snapshot.where()}: was removed before the log after it was read")
         self._keep(state, log)
         table = log.table()
         if table is None or not len(table):

@@ -377,9 +377,11 @@ class View(BackgroundSeals, LiveView):
         if self._only_appends and written_values.surely_holds(table, self.storage, self.settings):
             return
         if self.knows_all():
-            if not self._may_defer(len(table)):
-                with self._refresh_lock:
+            if not self._may_defer(len(table)) and self._begin_loading():
+                try:
                     self._state = self._with_deferred(self._state)
+                finally:
+                    self._refresh_lock.release()
             num_elements = self._deferred.num_elements
             if self._vocabulary_limit.surely_holds(table, self._state, self.settings, num_elements):
                 return
@@ -407,11 +409,19 @@ class View(BackgroundSeals, LiveView):
             return False
         return deferred.num_rows + num_rows <= _MAX_DEFERRED_ROWS or self._waits(num_rows, num_rows)
 
-    def _refresh(self, state: State | None) -> None:
+    def _begin_loading(self) -> bool:
+        """Take the lock to load rows; False if another thread refreshes and the rows can wait for the next
+        write or read: a write does not wait while a new snapshot is opened.
+        """
+        deferred = self._deferred
+        is_much = deferred.num_rows > _MAX_DEFERRED_ROWS or deferred.num_bytes > _MAX_DEFERRED_BYTES
+        return self._refresh_lock.acquire(blocking=is_much)
+
+    def _refresh(self, state: State | None, reads_go_on: bool = False) -> None:
         """See `LiveView._refresh`; deferred rows are loaded from memory."""
         if state is not None and not self._starts_over:
             state = self._with_deferred(state)
-        super()._refresh(state)
+        super()._refresh(state, reads_go_on)
 
     def _with_deferred(self, state: State) -> State:
         """A state with the deferred rows, if nothing else has to be read first."""
@@ -428,22 +438,28 @@ class View(BackgroundSeals, LiveView):
         if self._only_appends:
             note_write(self._process_key)  # the next read takes them up
             return
-        if self._may_defer(len(table)):
+        if self._may_defer(len(table)) or not self._begin_loading():
             self._last_deferred = self._deferred.followed_by(table, position)
             note_write(self._process_key)  # the next read takes them up
             return
+        try:
+            self._load_appended(table, position)
+        finally:
+            self._refresh_lock.release()
+
+    def _load_appended(self, table: pa.Table, position: Position) -> None:
+        """Load rows that were just appended, if nothing else has to be read first; the lock is held."""
         self._was_read = False
-        with self._refresh_lock:
-            state = self._loader.take_up(self._state, table, position)
-            if state is not None:
-                self._state = state
-                # The other views of this process on the same folder have to look for them.
-                was_up_to_date = not self._has_unseen_write()
-                number = note_write(self._process_key)
-                if was_up_to_date:
-                    self._seen_process_write = number
-                return
-        note_write(self._process_key)  # the next read takes them up
+        state = self._loader.take_up(self._with_deferred(self._state), table, position)
+        if state is None:
+            note_write(self._process_key)  # the next read takes them up
+            return
+        self._state = state
+        # The other views of this process on the same folder have to look for them.
+        was_up_to_date = not self._has_unseen_write()
+        number = note_write(self._process_key)
+        if was_up_to_date:
+            self._seen_process_write = number
 
     def delete(self, deletions: pa.Table) -> None:
         """Delete all rows of some entities; see `rows.deletions`.

@@ -7,21 +7,25 @@ them.
 """
 
 import os
-import sys
 import threading
-from collections.abc import Sequence
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias
 
 from feast_sketch_store.storage.system import will_need
 from feast_sketch_store.succinct.packed import Check
+from feast_sketch_store.threads import give_way
 
 WARMER = "feast_sketch_store warm-up"  # the name of threads
 
 _MIN_BYTES = 1 << 20  # smaller snapshots are read soon enough without it
 _MAX_SHARE = 0.5  # share of the memory; a larger snapshot would only push other pages out
-_CHUNK_BYTES = 4 << 20
+_CHUNK_BYTES = 1 << 19  # what a read that comes meanwhile waits for, at most
 _HEAD_START_SECONDS = 0.05  # of the first reads, which have the disk and the interpreter to themselves
-_NICE = 10
+
+
+# An array, the first of some of its blocks, and their number.
+Step: TypeAlias = tuple[Check, int, int]
 
 
 class Warmer:
@@ -32,17 +36,35 @@ class Warmer:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def start(self, checks: Sequence[Check]) -> None:
-        """Start with the arrays of a snapshot, and stop with those of the one before."""
+    def start(
+        self,
+        checks: Sequence[Check],
+        ahead_seconds: float = 0.0,
+        then: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Start with the arrays of a snapshot, and stop with those of the one before.
+
+        Parameters
+        ----------
+        ahead_seconds : how long to go through them in the calling thread, before reads use the snapshot; the
+            rest is left to a thread of its own.
+        then : is called when all are read, or if they are so few that reads do it soon; raises nothing.
+        """
         size = sum(check.words.nbytes for check in checks)
+        is_small, steps = size < _MIN_BYTES, _steps(checks)
         stop = threading.Event()
         with self._lock:
             self._stop.set()
             self._stop, self._thread = stop, None
-            if _MIN_BYTES <= size <= _MAX_SHARE * _memory_bytes():
-                self._thread = threading.Thread(
-                    target=_warm_up, args=(checks, stop), name=WARMER, daemon=True
-                )
+        if size > _MAX_SHARE * _memory_bytes():
+            return
+        if (ahead_seconds > 0 and _look_at(steps, stop, ahead_seconds)) or is_small:
+            then()
+            return
+        with self._lock:
+            if self._stop is stop and not stop.is_set():
+                arguments = steps, stop, 0.0 if ahead_seconds else _HEAD_START_SECONDS, then
+                self._thread = threading.Thread(target=_warm_up, args=arguments, name=WARMER, daemon=True)
                 self._thread.start()
 
     def wait(self, timeout_seconds: float | None = None) -> bool:
@@ -60,19 +82,32 @@ class Warmer:
         self.wait()
 
 
-def _warm_up(checks: Sequence[Check], stop: threading.Event) -> None:
-    if sys.platform == "linux":  # where it is that of a thread
-        with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
-    if stop.wait(_HEAD_START_SECONDS):
-        return
+def _warm_up(
+    steps: Iterator[Step], stop: threading.Event, wait_seconds: float, then: Callable[[], None]
+) -> None:
+    give_way()
+    if not stop.wait(wait_seconds) and _look_at(steps, stop, None):
+        then()
+
+
+def _look_at(steps: Iterator[Step], stop: threading.Event, seconds: float | None) -> bool:
+    """Go through blocks until told to stop, or for so long. Returns whether all are done."""
+    until = None if seconds is None else time.monotonic() + seconds
+    while not stop.is_set() and (until is None or time.monotonic() < until):
+        step = next(steps, None)
+        if step is None:
+            return True
+        check, first, number = step
+        will_need(check.words, (first + number) * check.block_words, number * check.block_words)
+        check.look_at(first, number)
+    return False
+
+
+def _steps(checks: Sequence[Check]) -> Iterator[Step]:
     for check in checks:
-        step = max(1, _CHUNK_BYTES // (8 * check.block_words))
-        for first in range(0, len(check.unchecked), step):
-            if stop.is_set():
-                return
-            will_need(check.words, (first + step) * check.block_words, step * check.block_words)
-            check.look_at(first, step)
+        number = max(1, _CHUNK_BYTES // (8 * check.block_words))
+        for first in range(0, len(check.unchecked), number):
+            yield check, first, number
 
 
 def _memory_bytes() -> int:

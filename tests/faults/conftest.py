@@ -11,7 +11,7 @@ from tests.helpers.processes import run_command
 
 @pytest.fixture
 def run_campaign() -> Callable[..., str]:
-    """Runs a campaign of this folder as a command, which must succeed; gives what it printed."""
+    """Runs a campaign of this folder as a command, which must succeed, and returns its output."""
 
     def run(name: str, *arguments: str) -> str:
         campaign = Path(__file__).with_name(name)

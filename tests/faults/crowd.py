@@ -1,4 +1,4 @@
-"""Processes that write and read one view at once: what the campaigns of rows and of lists share."""
+"""Processes that write and read one view at once, for the campaigns of rows and of lists."""
 
 import argparse
 import json

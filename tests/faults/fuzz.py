@@ -9,10 +9,11 @@ fourth input is a whole store with one thing changed: a segment, a commit or a d
 file of its snapshot. It reads as before or is refused with an error that names a file. None takes more than
 ten seconds, memory that its size does not explain, or rows from outside its folder.
 
-What cannot be told from an honest store is counted, not failed: a row log that reads as other rows.
+A row log that reads as other rows cannot be distinguished from an honest one. It is counted, but is not a
+failure.
 
-An input is known by the seed and its number: ``--only 1234`` runs one and shows what it raises. The readers
-run in child processes, so that one that crashes or hangs is an input like any other.
+The seed and a number identify an input: ``--only 1234`` runs one and shows what it raises. The readers run in
+child processes, so an input that makes one crash or hang is reported like any other.
 """
 
 import argparse

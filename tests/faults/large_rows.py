@@ -4,7 +4,7 @@
     python tests/faults/large_rows.py --lists                       # the same in lists
     python tests/faults/large_rows.py --rows 2 --bytes 550000000 --at-a-time 1    # large rows
 
-Arrow's usual strings, bytes and lists fail past 2 GiB, wherever arrays are put together: while a batch
+Arrow's default strings, bytes and lists fail past 2 GiB wherever arrays are concatenated: when a batch
 becomes columns, at a refresh, in a merge of unsealed rows, at a seal, in an answer.
 """
 

@@ -1,4 +1,4 @@
-"""What the campaigns write, how they read it back, and the processes they run in."""
+"""The workload of the campaigns: what they write, how they read it back, and their processes."""
 
 import contextlib
 import os

@@ -388,6 +388,15 @@ class StorageContract:
             storage.append("log", 6, [b"x"])
         assert storage.read("log") == b"12345"
 
+    def test_a_file_that_was_moved_away_does_not_begin_anew(self, storage):
+        """The rest of it would lie alone where nobody looks for its beginning."""
+        self.appending(storage)
+        storage.append("rows/log", 0, [b"12345"])
+        storage.delete(["rows/log"])
+        with pytest.raises(StorageError, match="log"):
+            storage.append("rows/log", 5, [b"x"])
+        assert names_of(storage) == []
+
     def test_a_failed_append_leaves_what_was_there(self, storage):
         self.appending(storage)
         storage.append("log", 0, [b"sound", b" and torn"])

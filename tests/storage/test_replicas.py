@@ -37,9 +37,8 @@ LONG_SECONDS = 1000.0  # between two looks: tests look themselves
 
 
 @pytest.fixture(scope="module")
-def moto():
-    with object_servers.start("moto") as server:
-        yield server
+def moto(object_server):
+    return object_server("moto")
 
 
 @pytest.fixture(autouse=True)

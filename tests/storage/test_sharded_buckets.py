@@ -20,7 +20,6 @@ from feast_sketch_store.view.removal import remove_view
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
 from feast_sketch_store.view.shard_map import ShardMap, shards_of
-from tests.helpers import object_servers
 from tests.helpers.keys import user_hashes, user_key
 from tests.helpers.proxy import proxy
 from tests.storage.memory import Files, ObjectsInMemory
@@ -84,9 +83,10 @@ class Served(ObjectStorage):
 
 
 @pytest.fixture(scope="module")
-def server():
+def server(object_server):
     pytest.importorskip("obstore")
-    with object_servers.start("moto") as moto, proxy(moto.port) as link:
+    moto = object_server("moto")
+    with proxy(moto.port) as link:
         yield SimpleNamespace(moto=moto, link=link)
 
 

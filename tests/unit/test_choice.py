@@ -268,5 +268,16 @@ def test_a_symbol_that_all_rows_have_takes_one_hash():
     assert set(hashes[1:]) == {1}
 
 
+@pytest.mark.parametrize("structure", ["auto", "bloom", "weighted_bloom", "sandwiched_bloom"])
+@pytest.mark.parametrize(
+    ("measure", "amount"), [(NOISE_RATIO, 0.1), (FALSE_PER_READ, 2.0), (ERROR_RATE, 0.01)]
+)
+@pytest.mark.parametrize("num_lacking", [0, 1])
+def test_an_offer_tells_no_more_false_symbols_than_rows_lack(measure, amount, structure, num_lacking):
+    known = Popularity(np.full(20, NUM_ROWS - num_lacking), NUM_ROWS)
+    offer = Choice({"x": Goal(measure, amount, structure)}, {"x": known}, BESIDE).offers()["x"]
+    assert 0 <= offer.false_per_read <= 20 * num_lacking / NUM_ROWS
+
+
 def test_nothing_is_chosen_for_no_features():
     assert choose({}, {}, BESIDE) == {}

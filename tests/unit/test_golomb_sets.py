@@ -6,6 +6,7 @@ import pytest
 from feast_sketch_store.succinct import EliasFano, GolombSets, SetCode
 from feast_sketch_store.succinct.gap_levels import LEFT_LEVELS, Levels, levels_of
 from feast_sketch_store.succinct.golomb_sets import ideal_bits
+from feast_sketch_store.succinct.joined_bits import InMemory
 
 
 def coded(rows, num_symbols, counts=None):
@@ -106,6 +107,30 @@ def test_several_features_stand_side_by_side():
         assert found.tolist() == headers[:, feature].tolist()
         assert np.split(ids, starts[1:-1])[7].tolist() == rows[7][feature].tolist()
         assert ids.tolist() == np.concatenate([row[feature] for row in rows]).tolist()
+
+
+@pytest.mark.parametrize("block", [1, 7, 64, 99, 100, 1000])
+@pytest.mark.parametrize("mean", [0, 0.3, 40])
+def test_sets_that_come_in_blocks_have_the_same_bits(block, mean):
+    rng = np.random.default_rng(4)
+    sets = [np.unique(rng.integers(0, 500, rng.poisson(mean))).astype(np.int32) for _ in range(200)]
+    lengths = np.array([len(ids) for ids in sets])
+    indptr = np.concatenate(([0], np.cumsum(lengths)))
+    headers, ids = lengths.astype(np.int32).reshape(100, 2), np.concatenate(sets)
+    counts = -np.sort(-np.bincount(ids, minlength=500))
+    codes = [SetCode.fit(counts, headers[:, 0], 0)] * 2
+    whole = GolombSets.build(codes, headers, indptr, ids)
+
+    def blocks():
+        for first in range(0, 100, block):
+            bounds = indptr[2 * first : 2 * min(100, first + block) + 1]
+            yield headers[first : first + block], bounds - bounds[0], ids[bounds[0] : bounds[-1]]
+
+    joined = GolombSets.build_in_blocks(codes, 100, blocks(), InMemory())
+    assert joined.num_bits == whole.num_bits
+    assert joined.words.tolist() == whole.words.tolist()
+    rows = np.arange(100)
+    assert joined.starts.take(rows).tolist() == whole.starts.take(rows).tolist()
 
 
 def test_levels_ascend_with_rarity():

@@ -125,7 +125,7 @@ def test_a_vocabulary_that_is_given_counts_and_stays_whole(rows, structure):
 @pytest.mark.parametrize("structure", ["auto", "sets"])
 def test_a_vocabulary_that_is_given_and_does_not_fit_is_refused_with_the_least(rows, structure):
     given = rows.features["viewed"].vocabulary
-    with pytest.raises(SettingsError, match="the vocabulary that is given") as refused:
+    with pytest.raises(SettingsError, match="the given vocabulary") as refused:
         sealed_with(rows, 60_000, structure, given)
     least = int(str(refused.value).split(" bytes ")[0].split()[-1].replace(",", ""))
     assert 60_000 < least <= WHOLE

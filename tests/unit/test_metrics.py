@@ -1,5 +1,6 @@
 """Metrics: what they count, in whichever process, and that pages and files name those that there are."""
 
+import errno
 import json
 import multiprocessing
 import re
@@ -205,6 +206,24 @@ def test_nothing_is_counted_where_nobody_can_scrape(view, monkeypatch):
     view.seal()
     view.close()
     assert metrics._children == {}
+
+
+def test_reads_and_writes_go_on_where_the_disk_of_metrics_is_full(view, monkeypatch, caplog):
+    """A process keeps its values in files, which the system may refuse to make or to extend."""
+
+    def refuse(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    metrics._warn.cache_clear()
+    monkeypatch.setattr(metrics, "_made_of", refuse)
+    monkeypatch.setattr(metrics, "_children", {})
+    view.write([row(1, "x")])
+    assert view.seal()
+    (answer,) = view.read(user_hashes([1]), ["viewed"])
+    view.metrics.flush()
+    assert len(answer.found) == 1
+    assert caplog.text.count("metrics are incomplete") == 1
+    assert "No space left on device" in caplog.text
 
 
 def test_a_process_that_seals_exports_them(view):

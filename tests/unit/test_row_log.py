@@ -174,6 +174,25 @@ def test_a_refused_large_batch_leaves_nothing(log, storage, monkeypatch):
     assert names_of(log.read()) == ["a"]
 
 
+def test_a_batch_whose_file_a_vacuum_took_for_left_over_is_refused(storage, log, monkeypatch):
+    """Its writer was stopped between the file and the commit, or the machine slept and the clock went on."""
+    log.append(rows("a"))
+    monkeypatch.setattr(log_module, "_MAX_FRESH_ROWS", 1)
+    stage = log.stage
+
+    def stage_and_sleep(*arguments):
+        file = stage(*arguments)
+        assert RowLog(storage).vacuum(0.0) == [file.name]
+        return file
+
+    monkeypatch.setattr(log, "stage", stage_and_sleep)
+    with pytest.raises(StorageError, match="was removed before its rows counted"):
+        log.append(rows("b", "c"))
+    monkeypatch.undo()
+    log.append(rows("d"))
+    assert names_of(RowLog(storage).read()) == ["a", "d"]
+
+
 def test_threads_may_create_and_append_at_once(storage):
     """Every thread has a log object of its own, as processes would."""
     failures = []

@@ -11,10 +11,14 @@ from feast.protos.feast.types.Value_pb2 import Int64Set, Value
 
 from feast_sketch_store.errors import SketchStoreError
 from feast_sketch_store.layers import Cut, FeatureBudget, Goal, SketchLayer, seal
+from feast_sketch_store.rows import spill
 from feast_sketch_store.rows.codecs import EMPTY, EXACT, VALUE, FeatureCodec
 from feast_sketch_store.rows.vocabulary import Vocabulary
+from feast_sketch_store.structures import feature_rows, set_columns
+from feast_sketch_store.structures.feature_rows import OrderedRows
 
 VIEWED, PRICE = FeatureCodec("viewed", "int64_set_val"), FeatureCodec("price", "double_val", EXACT)
+LIKED = FeatureCodec("liked", "int64_set_val")
 NUM_USERS = 300
 GOALS = {
     "bloom": Goal("error_rate", 1e-9, "bloom"),
@@ -80,6 +84,43 @@ def test_it_runs_in_any_thread_or_task(rows, structure):
     assert here.failed_over == {}
 
 
+def sharing(make_rows):
+    """Users with two features of which one implies the other, and some with neither."""
+    values = {}
+    for user in range(NUM_USERS):
+        viewed = [n for n in range(40) if (user * 13 + n * n) % (n // 4 + 2) == 0]
+        values[user] = {
+            "viewed": Value(int64_set_val=Int64Set(val=viewed)) if user % 7 else Value(),
+            "liked": Value(int64_set_val=Int64Set(val=viewed[::3])),
+        }
+    return make_rows([(user, v, user) for user, v in values.items()], [VIEWED, LIKED])
+
+
+@pytest.mark.parametrize("goal", [GOALS["sets"], Goal("noise_ratio", 0.1)], ids=["named", "chosen"])
+@pytest.mark.parametrize("codecs", [[VIEWED], [VIEWED, LIKED]], ids=["one", "two"])
+@pytest.mark.parametrize("is_given", [False, True], ids=["own ids", "given ids"])
+def test_a_layer_is_the_same_however_many_rows_are_in_memory(make_rows, monkeypatch, goal, codecs, is_given):
+    rows = sharing(make_rows)
+    names = [codec.feature for codec in codecs]
+    given = {name: Vocabulary(pa.array(np.arange(41)[::-1])) for name in names} if is_given else None
+    budget = FeatureBudget(1e-9, dict.fromkeys(names, goal))
+    monkeypatch.setattr(set_columns, "_FIT_ROWS", 20)
+    whole = seal(rows.keys, batches_of(rows), codecs, budget, given)
+    blocks = []
+    real = OrderedRows.blocks
+    monkeypatch.setattr(
+        OrderedRows, "blocks", lambda ordered: blocks.append(len(ordered.starts)) or real(ordered)
+    )
+    monkeypatch.setattr(feature_rows, "BLOCK_FACTS", 100)
+    for memory_bytes in (0, 1_000, 10**6):
+        monkeypatch.setattr(spill, "MEMORY_BYTES", memory_bytes)
+        parts = seal(rows.keys, batches_of(rows), codecs, budget, given)
+        assert parts.description == whole.description
+        for name, array in whole.arrays.items():
+            assert array.tobytes() == parts.arrays[name].tobytes()
+    assert min(blocks) > 5
+
+
 def test_it_tells_what_is_not_kept_as_it_is_wanted(rows):
     budget = FeatureBudget(1e-9, {"viewed": Goal("noise_ratio", 1e-40, "weighted_bloom"), "price": 0.01})
     sealed = seal(rows.keys, batches_of(rows), [VIEWED, PRICE], budget)
@@ -110,7 +151,7 @@ def _only_viewed(rows):
 @STRUCTURES
 def test_a_value_outside_of_the_vocabulary_is_refused(rows, structure):
     budget = FeatureBudget(1e-9, {"viewed": GOALS[structure]})
-    with pytest.raises(ValueError, match="'viewed' has 2 values outside of the vocabulary that was given"):
+    with pytest.raises(ValueError, match="'viewed' has 2 values outside of the given vocabulary"):
         seal(rows.keys, batches_of(rows), [VIEWED], budget, {"viewed": Vocabulary(pa.array(np.arange(18)))})
 
 

@@ -116,7 +116,7 @@ def test_a_shard_may_be_empty(rows_of):
 )
 def test_ranges_have_all_hashes_once(rows_of, ranges):
     whole, _ = sealed(rows_of([VIEWED]), "sets", (HashRange(),))
-    with pytest.raises(ValueError, match="not all hashes"):
+    with pytest.raises(ValueError, match="do not cover all hashes"):
         Shards((whole,) * len(ranges), ranges)
 
 

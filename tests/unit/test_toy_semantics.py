@@ -47,7 +47,7 @@ NEVER = SealPolicy(1.0, 10**9)
 def united(rows):
     """One row per entity of rows in commit order: what deletions leave, united."""
     _, keys = rows.keys.newest()
-    kept, _ = rows.keys.behind_fences()
+    kept, _ = rows.keys.after_fences()
     _, owners = find_sorted(keys.entity_hashes, rows.keys.entity_hashes[kept])
     features = {}
     for name, feature in rows.take(kept).features.items():
@@ -71,7 +71,7 @@ class UnitedRows:
         self.num_rows = len(self._keys)
         _, keys = self._keys.newest()
         self.keys = keys.take(np.flatnonzero(~keys.deleted & (keys.event_timestamps >= expire_before)))
-        rows, _ = self._keys.behind_fences()
+        rows, _ = self._keys.after_fences()
         rows = rows[~self._keys.deleted[rows]]
         found, self._places = find_sorted(self.keys.entity_hashes, self._keys.entity_hashes[rows])
         self._rows = rows[found]

@@ -26,8 +26,10 @@ from feast_sketch_store.storage import local
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.live import Freshness
 from feast_sketch_store.view.process_writes import last_write
+from feast_sketch_store.view.removal import remove_view
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
+from feast_sketch_store.view.state import StateLoader
 from feast_sketch_store.view.view import View
 from tests.helpers.keys import user_hashes, user_key
 
@@ -116,6 +118,48 @@ def test_rows_are_taken_up_over_a_snapshot_that_others_have_replaced(make_view):
         assert sealer.view.seal()
     writer.view.refresh()
     assert writer.get(*range(5)) == {user: {"new" if user < 4 else "old"} for user in range(5)}
+
+
+@pytest.mark.parametrize("is_sealed", [False, True], ids=["with a log", "with a snapshot"])
+def test_a_view_that_is_dropped_while_its_snapshot_is_opened_is_not_mixed_with_the_next(
+    make_view, monkeypatch, is_sealed
+):
+    """The log does not tell: it has more commits than the snapshot of the one before covers."""
+    writer, reader = make_view(), make_view()
+    writer.put(1, "old")
+    writer.view.seal()
+    opened = StateLoader._opened
+
+    def drop_then(self, snapshot):
+        monkeypatch.undo()
+        state = opened(self, snapshot)
+        remove_view(writer.view.storage)
+        writer.put(2, "new", second=1)
+        writer.put(3, "new", second=1)
+        if is_sealed:
+            writer.view.seal()
+        return state
+
+    monkeypatch.setattr(StateLoader, "_opened", drop_then)
+    for _ in range(2):
+        assert reader.get(1, 2, 3) == {2: {"new"}, 3: {"new"}}
+
+
+def test_no_rows_are_left_of_a_snapshot_that_is_gone_without_another(make_view):
+    """In a bucket, files of a view that is dropped go one after the other."""
+    writer, reader = make_view(), make_view()
+    writer.put(1, "old")
+    writer.view.seal()
+    storage = writer.view.storage
+    snapshots = {info.name: storage.read(info.name) for info in storage.walk() if "snapshots" in info.name}
+    remove_view(storage)
+    writer.put(2, "new", second=1)
+    writer.put(3, "new", second=1)
+    for name, content in snapshots.items():
+        storage.replace(name, content)
+    assert 1 in reader.get(1)
+    storage.delete(list(snapshots))
+    assert reader.get(1, 2, 3) == {2: {"new"}, 3: {"new"}}
 
 
 def test_two_snapshots_are_kept(make_view, tmp_path):

@@ -10,10 +10,11 @@ from feast.protos.feast.types.Value_pb2 import Int64Set, Value
 
 from feast_sketch_store.errors import DamagedFileError
 from feast_sketch_store.layers import Goal
+from feast_sketch_store.metrics import is_loaded
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.snapshot.blocks import BLOCK_BYTES, BlockChecks, block_checksums
 from feast_sketch_store.storage.local import LocalStorage
-from feast_sketch_store.view import warming
+from feast_sketch_store.view import live, warming
 from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
 from feast_sketch_store.view.view import View
 from feast_sketch_store.view.warming import WARMER, Warmer
@@ -75,6 +76,47 @@ def test_a_newer_snapshot_and_the_end_stop_it():
     assert slow.unchecked.any()
 
 
+class Clock:
+    """Every look at it takes a second."""
+
+    def __init__(self):
+        self.now = 0
+
+    def monotonic(self):
+        self.now += 1
+        return self.now
+
+
+def test_a_part_is_checked_ahead_by_the_caller_and_the_rest_by_a_thread(monkeypatch):
+    """A chunk takes a second, of five."""
+
+    class Told(BlockChecks):
+        def look_at(self, first, number):
+            by.append(threading.current_thread())
+            super().look_at(first, number)
+
+    monkeypatch.setattr(warming, "time", Clock())
+    monkeypatch.setattr(warming, "_CHUNK_BYTES", BLOCK_BYTES)
+    by, words, warmer = [], np.arange(20 * WORDS, dtype=np.uint64), Warmer()
+    checks = Told(words, block_checksums(words), "words")
+    warmer.start([checks], ahead_seconds=5, then=lambda: by.append("then"))
+    assert warmer.wait(60)
+    assert by.pop() == "then"
+    assert checks.all_checked
+    here = threading.current_thread()
+    assert [thread is here for thread in by] == [True] * 4 + [False] * 16
+
+
+def test_no_thread_is_started_if_all_was_checked_ahead():
+    words = np.arange(20 * WORDS, dtype=np.uint64)
+    checks, warmer = checks_of(words, [3]), Warmer()
+    done = threading.Event()
+    warmer.start([checks], ahead_seconds=1e9, then=done.set)
+    assert warmer.wait(0)
+    assert done.is_set()
+    assert checks.unchecked.nonzero()[0].tolist() == [3]
+
+
 def test_what_is_larger_than_half_of_the_memory_is_left_to_reads(monkeypatch):
     checks, warmer = checks_of(np.arange(WORDS, dtype=np.uint64)), Warmer()
     monkeypatch.setattr(warming, "_memory_bytes", lambda: BLOCK_BYTES)
@@ -83,10 +125,11 @@ def test_what_is_larger_than_half_of_the_memory_is_left_to_reads(monkeypatch):
     assert checks.unchecked.all()
 
 
-def test_a_view_warms_up_each_snapshot_that_it_opens(tmp_path):
+def make_views(folder, structure="sets", **options):
+    """A function that writes some rows and seals them, the view that writes, and one that reads them."""
     features = {
         "viewed": FeatureSettings(
-            FeatureCodec("viewed", "int64_set_val"), Goal("error_rate", 0.01, "sets"), 10**6
+            FeatureCodec("viewed", "int64_set_val"), Goal("error_rate", 0.01, structure), 10**6
         )
     }
     settings = ViewSettings("users", 1e-4, features, join_keys={"user": "int64_val"})
@@ -100,7 +143,12 @@ def test_a_view_warms_up_each_snapshot_that_it_opens(tmp_path):
         view.write(rows)
         view.seal()
 
-    writer, reader = View(LocalStorage(tmp_path), settings), View(LocalStorage(tmp_path), settings)
+    writer, reader = (View(LocalStorage(folder), settings, **options) for _ in range(2))
+    return write, writer, reader
+
+
+def test_a_view_warms_up_each_snapshot_that_it_opens(tmp_path):
+    write, writer, reader = make_views(tmp_path)
     for first in (0, 500):
         write(writer, first)
         reader.refresh()
@@ -108,5 +156,62 @@ def test_a_view_warms_up_each_snapshot_that_it_opens(tmp_path):
         (layer,) = reader.current().sealed.layers
         assert layer.checks
         assert all(check.all_checked for check in layer.checks)
+    reader.close()
+    writer.close()
+
+
+@pytest.mark.parametrize("look", [View.refresh, View.poll])
+def test_reads_meet_a_new_snapshot_when_it_is_ready_for_them(tmp_path, monkeypatch, look):
+    """No read waits for a thread to check its blocks, nor for its questions to be prepared."""
+    monkeypatch.setattr(live, "_AHEAD_SECONDS", 1e6)
+    write, writer, reader = make_views(tmp_path, refresh_interval_seconds=1e9)
+    write(writer, 0)
+    reader.refresh()
+    before = reader.current()
+    before.prepared(("viewed",))
+    write(writer, 500)
+    look(reader)
+    state = reader.state
+    assert state.snapshot != before.snapshot
+    assert all(check.all_checked for layer in state.sealed.layers for check in layer.checks)
+    assert list(state._prepared) == [("viewed",)]
+    reader.close()
+    writer.close()
+
+
+def test_opening_a_filter_reads_no_block_of_it(tmp_path, monkeypatch):
+    """Metrics are recorded here. The rate is measured with blocks that were read for that."""
+    assert is_loaded()
+    measured = []
+    monkeypatch.setattr(warming, "_HEAD_START_SECONDS", 1e6)
+    write, writer, reader = make_views(tmp_path, "bloom")
+    monkeypatch.setattr(reader.metrics, "sampled", measured.append)  # which both views share
+    write(writer, 0)
+    reader.refresh()
+    (layer,) = reader.state.sealed.layers
+    assert all(check.unchecked.all() for check in layer.checks)
+    reader._warmer.stop()
+    assert not measured
+    monkeypatch.setattr(warming, "_HEAD_START_SECONDS", 0)
+    write(writer, 500)
+    assert writer._warmer.wait(60)
+    measured.clear()
+    reader.refresh()
+    assert reader._warmer.wait(60)
+    assert [list(rates) for rates in measured] == [["viewed"]]
+    reader.close()
+    writer.close()
+
+
+def test_few_questions_are_prepared_again(tmp_path):
+    """Those that were asked last."""
+    write, writer, reader = make_views(tmp_path, refresh_interval_seconds=1e9)
+    write(writer, 0)
+    reader.refresh()
+    for number in range(20):
+        reader.current().prepared((f"unknown {number}",))
+    write(writer, 500)
+    reader.refresh()
+    assert list(reader.state._prepared) == [(f"unknown {number}",) for number in range(12, 20)]
     reader.close()
     writer.close()

@@ -3,8 +3,10 @@
 import concurrent.futures.thread
 import multiprocessing
 import os
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import UTC, datetime
 
 import pytest
@@ -14,6 +16,7 @@ from feast_sketch_store.errors import RowError, VocabularyOverflowError
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.storage import local
 from feast_sketch_store.storage.local import LocalStorage
+from feast_sketch_store.threads import leaves_a_core
 from feast_sketch_store.view import sealing
 from feast_sketch_store.view import view as view_module
 from feast_sketch_store.view.sealing import SealPolicy
@@ -24,6 +27,7 @@ from tests.helpers.keys import user_hashes, user_key
 
 CODEC = FeatureCodec("viewed", "string_set_val")
 SETTINGS = ViewSettings("history", 1e-5, {"viewed": FeatureSettings(CODEC, 0.01, 1000)})
+ROOMY = ViewSettings("history", 1e-5, {"viewed": FeatureSettings(CODEC, 0.01, 10**6)})
 NEVER = SealPolicy(1.0, 10**9)
 MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -110,6 +114,30 @@ def test_a_bad_row_is_refused_alone(make_view, monkeypatch):
         for done in (begun[1], begun[3]):
             done.result(60)
     assert found(make_view(), 1, 2, 3, 7) == [1, 2, 3]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a priority belongs to a process")
+def test_seals_beside_writes_give_way_to_reads(make_view, monkeypatch):
+    """Only the thread of the seal does, with those that it starts."""
+
+    def priority():
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    def fold(*arguments):
+        priorities.append((priority(), leaves_a_core()))
+        return sealing.fold(*arguments)
+
+    priorities, own = [], priority()
+    monkeypatch.setattr(view_module, "fold", fold)
+    view = make_view(SealPolicy(0.5, 3))
+    for user in range(6):
+        view.write([row(user, "x")])
+    view.settle()
+    assert priorities
+    assert set(priorities) == {(max(10, own), True)}
+    assert priority() == own
+    view.seal()
+    assert priorities[-1] == (own, False)
 
 
 def test_small_writes_are_sealed_beside_them(make_view):
@@ -203,6 +231,55 @@ def test_writes_go_on_while_a_view_is_sealed(make_view, monkeypatch):
     sealer.join()
     assert found(view, 1, 2) == [1, 2]
     assert found(make_view(), 1, 2) == [1, 2]
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+@pytest.mark.parametrize("act", [View.seal, View.absorb])
+def test_writes_wait_for_no_step_of_a_seal(tmp_path, monkeypatch, act, is_read):
+    """Before each thing that it does with a file another thread writes a row, and that write returns.
+
+    Only the records of the log that the seal itself appends are left out: writes wait for those.
+    """
+    view = slow_view(tmp_path, settings=ROOMY)
+    for user in (*range(20), *range(20)):  # the log is compacted after the seal
+        view.write([row(user, "x")])
+    sealer, written, appends = threading.current_thread(), [], []
+    lease = LocalStorage.lease
+
+    def step():
+        if threading.current_thread() is sealer and not appends:
+            view._was_read = is_read  # as if another thread read all the time
+            written.append(100 + len(written))
+            writer.submit(view.write, [row(written[-1], "y")]).result(60)
+
+    def after_a_write(call):
+        def watched(*arguments, **options):
+            step()
+            return call(*arguments, **options)
+
+        return watched
+
+    @contextmanager
+    def watched_lease(self, name, wait=False):
+        is_append = name == "lock" and threading.current_thread() is sealer
+        if not is_append:
+            step()
+        with lease(self, name, wait) as is_mine:
+            appends.extend([name] * is_append)
+            try:
+                yield is_mine
+            finally:
+                del appends[:]
+
+    calls = ["append", "create", "delete", "info", "list", "map", "note", "read", "replace", "walk"]
+    with ThreadPoolExecutor(1) as writer, monkeypatch.context() as patch:
+        patch.setattr(LocalStorage, "lease", watched_lease)
+        for name in calls:
+            patch.setattr(LocalStorage, name, after_a_write(getattr(LocalStorage, name)))
+        act(view)
+    assert len(written) > 20
+    assert found(view, *range(20), *written) == [*range(20), *written]
+    assert found(slow_view(tmp_path), *range(20), *written) == [*range(20), *written]
 
 
 def test_many_small_commits_are_absorbed(make_view, monkeypatch):

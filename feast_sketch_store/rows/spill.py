@@ -1,0 +1,178 @@
+"""What a seal sets aside: arrays that it needs later, one at a time.
+
+The first ones stay in memory. All others go to a file in the folder for temporary files, which has no name
+and ends with the seal; the system keeps as much of it in memory as there is room for.
+"""
+
+import logging
+import mmap
+import os
+import tempfile
+import weakref
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feast_sketch_store.errors import StorageError
+
+_logger = logging.getLogger(__name__)
+
+MEMORY_BYTES = 1 << 25  # of what a seal sets aside; so seals of a few million facts write no file
+
+
+class Spill:
+    """Sets arrays aside. Not safe to use from several threads at once.
+
+    Parameters
+    ----------
+    memory_bytes : how much stays in memory; None for `MEMORY_BYTES`.
+    """
+
+    def __init__(self, memory_bytes: int | None = None):
+        self._room: float = MEMORY_BYTES if memory_bytes is None else memory_bytes
+        self._descriptor = -1
+        self._end = 0
+
+    def keep(self, array: NDArray[Any]) -> "Kept":
+        """Set an array of one axis aside.
+
+        If the file cannot be written, this array and all others stay in memory, with a warning.
+        """
+        array = np.ascontiguousarray(array)
+        if array.nbytes > self._room:
+            try:
+                return self._written(array)
+            except OSError as error:
+                self._room = np.inf
+                _logger.warning(
+                    "a seal cannot write its temporary file (%s), and takes more memory instead; name a "
+                    "folder with room in the environment variable TMPDIR",
+                    error,
+                )
+        self._room -= array.nbytes
+        return Kept(array.dtype, len(array), in_memory=array)
+
+    def _written(self, array: NDArray[Any]) -> "Kept":
+        if self._descriptor < 0:
+            self._descriptor = _unnamed_file()
+            weakref.finalize(self, os.close, self._descriptor)
+        start, left = self._end, array.data.cast("B")
+        while len(left):
+            written = os.pwrite(self._descriptor, left, self._end)
+            self._end, left = self._end + written, left[written:]
+        return Kept(array.dtype, len(array), self, self._descriptor, start)
+
+
+def _unnamed_file() -> int:
+    """A new file that is gone when its descriptor is closed."""
+    descriptor, name = tempfile.mkstemp(prefix="feast_sketch_store-seal-")
+    Path(name).unlink()
+    return descriptor
+
+
+@dataclass(frozen=True)
+class Kept:
+    """An array of one axis that was set aside.
+
+    Parameters
+    ----------
+    spill : whose file has it, from the byte ``start`` on; None for an array in memory.
+    """
+
+    dtype: np.dtype[Any]
+    length: int
+    spill: Spill | None = None
+    descriptor: int = -1
+    start: int = 0
+    in_memory: NDArray[Any] | None = None
+
+    def read(self, first: int = 0, end: int | None = None) -> NDArray[Any]:
+        """The elements from one to before another; not to be changed.
+
+        Raises
+        ------
+        StorageError : the file cannot be read.
+        """
+        end = self.length if end is None else end
+        if self.in_memory is not None:
+            return self.in_memory[first:end]
+        array = np.empty(end - first, self.dtype)
+        if len(array):
+            self._fill(array.data.cast("B"), self.start + first * self.dtype.itemsize)
+        return array
+
+    def _fill(self, left: memoryview, place: int) -> None:
+        """Read bytes of the file."""
+        while len(left):
+            try:
+                number = os.preadv(self.descriptor, [left], place)
+            except OSError as error:
+                raise StorageError(f"a temporary file of a seal cannot be read: {error}") from error
+            if not number:
+                raise StorageError("a temporary file of a seal is shorter than it was")
+            place, left = place + number, left[number:]
+
+
+class KeptArrays(Sequence[NDArray[Any]]):
+    """A list of arrays that are set aside, each read when it is asked for."""
+
+    def __init__(self, spill: Spill):
+        self._spill = spill
+        self._kept: list[Kept] = []
+
+    def append(self, array: NDArray[Any]) -> None:
+        """Set another one aside."""
+        self._kept.append(self._spill.keep(array))
+
+    def pop(self) -> NDArray[Any]:
+        """Read the last one, and let it go."""
+        return self._kept.pop().read()
+
+    def joined(self) -> NDArray[Any]:
+        """All of them in one, of which there is one at least."""
+        bounds = np.cumsum([0, *(kept.length for kept in self._kept)])
+        whole = np.empty(bounds[-1], self._kept[0].dtype)
+        for kept, first, end in zip(self._kept, bounds, bounds[1:], strict=False):
+            whole[first:end] = kept.read()
+        return whole
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    @overload
+    def __getitem__(self, number: int) -> NDArray[Any]: ...
+    @overload
+    def __getitem__(self, number: slice) -> Sequence[NDArray[Any]]: ...
+    def __getitem__(self, number: int | slice) -> NDArray[Any] | Sequence[NDArray[Any]]:
+        if isinstance(number, slice):
+            return [kept.read() for kept in self._kept[number]]
+        return self._kept[number].read()
+
+    def __iter__(self) -> Iterator[NDArray[Any]]:
+        return (kept.read() for kept in self._kept)
+
+
+class SpilledWords:
+    """Words of 64 bits that become one array, in a file of the same kind if it can be written."""
+
+    def __init__(self) -> None:
+        self._spill = Spill(0)
+        self._parts: list[Kept] = []
+
+    def append(self, words: NDArray[np.uint64]) -> None:
+        """Add words at the end."""
+        if len(words):
+            self._parts.append(self._spill.keep(words))
+
+    def joined(self) -> NDArray[np.uint64]:
+        """All words; not to be changed. They are mapped, if all of them are in the file."""
+        if self._parts and all(part.in_memory is None for part in self._parts):
+            size = sum(part.length for part in self._parts) * 8
+            return np.frombuffer(
+                mmap.mmap(self._parts[0].descriptor, size, access=mmap.ACCESS_READ), np.uint64
+            )
+        return np.concatenate([np.zeros(0, np.uint64), *(part.read() for part in self._parts)])

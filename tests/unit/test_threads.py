@@ -1,0 +1,72 @@
+"""Threads that give way to reads have a lower priority, and no others have."""
+
+import os
+import sys
+import threading
+
+import pytest
+
+from feast_sketch_store import threads
+from feast_sketch_store.threads import _NICE, Threads, give_way, giving_way, in_threads, num_threads
+
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="a priority belongs to a process")
+
+
+def niceness():
+    return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+
+def in_a_thread(work):
+    """What a function returns in a thread of its own, which may keep a low priority."""
+    with Threads(1) as pool:
+        return pool.submit(work).result()
+
+
+@on_linux
+def test_a_thread_gives_way_with_those_that_it_starts():
+    before = niceness()
+
+    def work():
+        give_way()
+        return niceness(), in_a_thread(niceness)
+
+    assert in_a_thread(work) == (max(_NICE, before),) * 2
+    assert niceness() == before
+    assert in_a_thread(niceness) == before
+
+
+@on_linux
+def test_a_thread_that_gives_way_already_stays_as_it_is():
+    def work():
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
+        give_way()
+        return niceness()
+
+    assert in_a_thread(work) == 19
+
+
+@on_linux
+def test_a_thread_gives_way_for_a_time_where_it_may():
+    before = niceness()
+
+    def work():
+        with giving_way():
+            within = niceness()
+        return within, niceness()
+
+    within, after = in_a_thread(work)
+    assert within == max(_NICE, before)
+    assert after in ((before,) if os.geteuid() == 0 else (before, within))
+
+
+@pytest.mark.parametrize("cores", [1, 2, 4])
+def test_a_thread_may_leave_a_core_with_those_that_it_starts(monkeypatch, cores):
+    monkeypatch.setattr(threads, "_NUM_THREADS", cores)
+
+    def work():
+        with giving_way(leave_a_core=True):
+            within = num_threads(), *in_threads(lambda _: num_threads(), range(3))
+        return within, num_threads()
+
+    assert in_a_thread(work) == ((max(1, cores - 1),) * 4, cores)
+    assert num_threads() == cores
