@@ -15,12 +15,14 @@ from feast_sketch_store.structures.answer import Answer, CsrAnswer
 class LayerAnswer(NamedTuple):
     """The entities of a batch that a layer found.
 
-    ``decided`` is int64[d], positions in the batch that the layer lists: the rows found, those
-    deleted and those expired. ``found`` is int64[p], ascending positions of the rows to return;
-    ``event_timestamps`` int64[p], microseconds since 1970 in UTC, never newer than the truth;
-    ``features`` has an entry per requested feature that the layer knows. ``fenced`` is int64[f], those of
-    ``decided`` whose rows in older layers do not count, because a deletion came in between. ``expired`` is
-    int64[x], positions of entities whose rows have expired and are withheld.
+    Parameters
+    ----------
+    decided : int64[d], positions in the batch that the layer lists: rows found, deleted and expired.
+    found : int64[p], ascending positions of the rows to return.
+    event_timestamps : int64[p], microseconds since 1970 in UTC; never newer than those of the rows.
+    features : an answer for each requested feature that the layer knows.
+    fenced : int64[f], positions out of ``decided`` with a deletion. Their rows in older layers do not count.
+    expired : int64[x], positions of rows that have expired. Their values are withheld.
     """
 
     decided: NDArray[np.int64]
@@ -31,7 +33,7 @@ class LayerAnswer(NamedTuple):
     expired: NDArray[np.int64] = np.zeros(0, np.int64)
 
     def load(self) -> None:
-        """Read all features now, so that damage shows up here and not later."""
+        """Read all features now, so that damage raises here and not later."""
         for feature in self.features.values():
             feature.load()
 
@@ -39,8 +41,8 @@ class LayerAnswer(NamedTuple):
 def stack(answers: Sequence[LayerAnswer]) -> LayerAnswer:
     """Concatenate the rows of one or more answers, with common vocabularies.
 
-    So the answers of layers with different vocabularies can be compared and merged. An entity is found as
-    often as it is in the answers, in their order; ``found`` is no longer ascending.
+    Layers may have different vocabularies; after this their answers can be compared and merged. An entity is
+    found once for each answer that has it, in the order of the answers; ``found`` no longer ascends.
     """
     if len(answers) == 1:
         return answers[0]

@@ -15,13 +15,15 @@ from feast_sketch_store.structures.goals import MEMORY, Goal
 
 @dataclass(frozen=True)
 class Cut:
-    """The values of a membership feature that are kept. The others cost nothing, and are never read.
+    """The values of a membership feature that are kept. The others cost nothing and are never read.
+
+    A value must pass every condition that is set.
 
     Parameters
     ----------
-    top : this number of the most frequent ones.
-    min_share : those that at least this share of the rows has.
-    values : these, of the storage type; in ascending order.
+    top : keep this many of the most frequent values.
+    min_share : keep the values that at least this share of the rows has, 0 to 1.
+    values : keep these values, of the storage type, in ascending order.
     """
 
     top: int | None = None
@@ -33,7 +35,7 @@ class Cut:
 
         Parameters
         ----------
-        vocabulary, counts : from the most frequent value on.
+        vocabulary, counts : V values and their int64[V] rows, the most frequent value first.
         """
         is_kept = counts >= self.min_share * num_rows
         if self.top is not None:
@@ -50,17 +52,17 @@ class FeatureBudget:
     Parameters
     ----------
     presence_error_rate : probability that an entity that was never written reads as a row.
-    targets : per feature; for a membership feature see `Goal`, where a number is an error rate; for a
-        categorical one the probability that a read meets a second value.
-    ttl_microseconds : how long rows live, if they expire; timestamps are then kept in steps of a
+    targets : per feature. A membership feature has a `Goal`, or a number, which is an error rate. A
+        categorical feature has the probability that a read meets a second value.
+    ttl_microseconds : how long rows live; None if they do not expire. Timestamps are kept in steps of a
         fifteenth of it.
     cuts : of membership features that lose some values.
-    may_be_columns : scalars that a filter holds only while they have few distinct values.
-    semantics : how rows of an entity came together; the layer has it.
-    is_static : whether the rows are to be in a static function; the features are then all scalars with ids.
-    since : microseconds since 1970, before which rows were left out; the layer has it, if its rows do not
-        replace each other.
-    lists_rows : whether the layer has to list its rows, because other layers of the same view do.
+    may_be_columns : scalars that become columns if they have many distinct values.
+    semantics : how the rows of an entity were combined; stored with the layer.
+    is_static : keep the rows in a static function. All features must then be scalars with ids.
+    since : microseconds since 1970; older rows were left out. Stored with the layer if rows do not replace
+        each other.
+    lists_rows : list the rows even if this layer does not need it, because other layers of the view do.
     """
 
     presence_error_rate: float
@@ -74,13 +76,13 @@ class FeatureBudget:
     lists_rows: bool = False
 
     def shared(self, share: float) -> "FeatureBudget":
-        """The same for a layer with a share of the rows, 0 to 1: it has that share of the memory, too."""
+        """The budget of a layer with a share of the rows, 0 to 1: it gets the same share of the memory."""
         goals = {n: replace(goal, amount=share * goal.amount) for n, goal in self.with_memory.items()}
         return replace(self, targets={**self.targets, **goals})
 
     @property
     def with_memory(self) -> dict[str, Goal]:
-        """The goals of features that are kept for a memory."""
+        """The goals of features that have a memory budget."""
         return {
             name: target
             for name, target in self.targets.items()

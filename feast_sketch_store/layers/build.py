@@ -1,6 +1,7 @@
-"""Sealing rows into a sketch layer: they are taken in parts, so that only ids and keys are in memory at once.
+"""Seal rows into a sketch layer. Rows arrive in parts, so only keys are in memory at once.
 
-While a layer is built a fact takes 2 or 4 bytes (its symbol) in addition to its bits in the structures.
+While a layer is built, a fact takes 2 or 4 bytes (its symbol) in what the seal sets aside (`rows.spill`),
+besides its bits in the structures.
 """
 
 import math
@@ -29,6 +30,7 @@ from feast_sketch_store.rows.binning import Bins
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedRows, RowKeys
 from feast_sketch_store.rows.formulas import Formula
+from feast_sketch_store.rows.spill import Spill
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures import registry
 from feast_sketch_store.structures.base import RowsToSeal, Shortfall, Structure
@@ -40,10 +42,10 @@ from feast_sketch_store.succinct.fingerprints import expected_twins
 
 __all__ = ["Cut", "FeatureBudget", "SealedLayer", "SketchLayerBuilder", "build_layer", "seal"]
 
-MAX_ROWS = (1 << 31) - 1  # of one layer: which row a part is of is an int32
+MAX_ROWS = (1 << 31) - 1  # of one layer: places of rows are int32
 _INDEX_MARGIN_BYTES = 64
-_TWINS_DEVIATIONS = 6  # of twins, of which there are more or fewer by chance
-_MAX_TRIES = 12  # of structures that fall short of what is asked of them; then there are sets and columns
+_TWINS_DEVIATIONS = 6  # standard deviations above the expected number of entities with equal fingerprints
+_MAX_TRIES = 12  # to build structures that meet their targets; after that, sets and columns are used
 
 
 class SealedLayer(NamedTuple):
@@ -71,27 +73,26 @@ def seal(
     formulas: Mapping[str, Formula] | None = None,
     bins: Mapping[str, Bins] | None = None,
 ) -> SealedLayer:
-    """Seal rows. Reads and writes no files, so it may run in any thread, process or task.
+    """Seal rows. Reads and writes no files but a temporary one, so it may run in any thread, process or task.
 
     Parameters
     ----------
     keys : of all rows, one per entity, ordered by entity hash.
-    batches : of rows with all features, and which of the keys each row belongs to, int[n].
+    batches : int[n], the place of each row among the keys, and n rows with all features.
     codecs : of the features.
     budget : what the layer is sized for.
-    vocabularies : of some features, the values in the order of their ids: all values of the rows, or those
-        that a cut leaves. By default a layer numbers its own values, from the most popular
-        one on.
-    hash_range : whose rows are sealed; the others are left out. Of the memory that a feature may take, the
-        layer gets its share by the number of its rows.
-    formulas : that gave the rows some of their features, for rows that are not sealed.
+    vocabularies : for some features, the values in the order of their ids: all values of the rows, or those
+        that a cut leaves. By default a layer numbers its own values, the most popular one first.
+    hash_range : seal only the rows in this range. The layer gets a share of each feature's memory, by the
+        number of its rows.
+    formulas : by computed feature; stored with the layer for rows that are not sealed.
     bins : of some binned features; by default a layer makes its own.
 
     Raises
     ------
-    SettingsError : the memory that a feature may take is too little for its facts.
+    SettingsError : a feature does not fit into its memory.
     SketchStoreError : there are more rows than `MAX_ROWS`.
-    ValueError : a row has a value outside of the vocabulary that was given.
+    ValueError : a row has a value outside of the given vocabulary.
     """
     if hash_range != EVERYTHING:
         first, end = hash_range.rows_of(keys.entity_hashes)
@@ -112,9 +113,13 @@ def values_within_memory(
     budget: FeatureBudget,
     joint: JointVocabularies,
 ) -> dict[str, int]:
-    """By feature with a memory, how many of the most popular values a layer could keep within it.
+    """For each feature with a memory budget, how many of its most popular values fit into it.
 
-    Parameters are those of `seal`. Raises SettingsError : the memory does not do for a single value.
+    The parameters are those of `seal`.
+
+    Raises
+    ------
+    SettingsError : not even one value fits.
     """
     builder = SketchLayerBuilder(keys, codecs)
     for places, rows in batches:
@@ -125,7 +130,7 @@ def values_within_memory(
 def _between(
     batches: Iterable[tuple[NDArray[np.integer], EncodedRows]], first: int, end: int
 ) -> Iterator[tuple[NDArray[np.integer], EncodedRows]]:
-    """The rows of some keys, and which of these they belong to."""
+    """The rows of the keys from ``first`` up to ``end``, with their places counted from ``first``."""
     for places, rows in batches:
         inside = np.flatnonzero((places >= first) & (places < end))
         yield places[inside] - first, rows.take(inside)
@@ -146,7 +151,7 @@ class SketchLayerBuilder:
     ----------
     keys : of all rows, one per entity, ordered by entity hash.
     codecs : of the features.
-    salt : of the layer, for files that have to come out the same again; None for a random one.
+    salt : of the layer, for files that must be reproducible; None for a random one.
 
     Raises
     ------
@@ -161,21 +166,22 @@ class SketchLayerBuilder:
             )
         self._keys = keys
         self._salt = salt
-        self._features = {codec.feature: CollectedFeature(codec, len(keys)) for codec in codecs}
+        spill = Spill()
+        self._features = {codec.feature: CollectedFeature(codec, len(keys), spill) for codec in codecs}
         self._failed_over: dict[str, str] = {}
 
     @property
     def failed_over(self) -> Mapping[str, str]:
-        """Why features are not kept as they are wanted in the layer that was built, by name."""
+        """By feature, why the layer that was built does not keep it as requested."""
         return self._failed_over
 
     def add(self, places: NDArray[np.integer], rows: EncodedRows) -> None:
-        """Take up some rows.
+        """Add some rows.
 
         Parameters
         ----------
-        places : int[n], which of the keys the rows belong to.
-        rows : n rows with all features; their own keys are not looked at.
+        places : int[n], the places of the rows among the keys.
+        rows : n rows with all features; their own keys are ignored.
         """
         for name, feature in self._features.items():
             feature.add(places.astype(np.int32), rows.features[name])
@@ -186,10 +192,10 @@ class SketchLayerBuilder:
         vocabularies: Mapping[str, Vocabulary] | None = None,
         bins: Mapping[str, Bins] | None = None,
     ) -> SketchLayer:
-        """The layer of all rows, sized for ``budget``; to be called once, as the rows are used up.
+        """The layer of all rows, sized for ``budget``. Call it once: it uses the rows up.
 
-        A structure that would show more than it may is not kept: a larger one takes its place, or else sets
-        and columns do. Parameters and errors are those of `seal`.
+        A structure that misses its target is replaced by a larger one, or by sets and columns. Parameters and
+        errors are those of `seal`.
         """
         keys, features = self._keys, self._features
         self._finish(budget, vocabularies or {}, bins or {})
@@ -220,11 +226,11 @@ class SketchLayerBuilder:
         return {name: len(self._features[name].vocabulary) for name in budget.with_memory}
 
     def _within_memory(self, budget: FeatureBudget, vocabularies: Mapping[str, Vocabulary]) -> FeatureBudget:
-        """The budget of structures alone, for features with a memory; cuts their values if they must be."""
+        """The budget without vocabularies and indexes; cuts features that exceed their memory."""
         targets = dict(budget.targets)
         is_listed = any(feature.codec.is_exact for feature in self._features.values())
         list_bytes = 0.0 if is_listed else index_bytes(len(self._keys), budget.presence_error_rate)
-        if list_bytes:  # by chance some more rows may share their fingerprints than are expected to
+        if list_bytes:  # more rows than expected may share fingerprints, by chance
             twins = expected_twins(len(self._keys), budget.presence_error_rate)
             list_bytes += _INDEX_MARGIN_BYTES + 8 * _TWINS_DEVIATIONS * math.sqrt(2 * twins)
         for name, goal in budget.with_memory.items():
@@ -233,7 +239,7 @@ class SketchLayerBuilder:
         return replace(budget, targets=targets)
 
     def _presence_and_structures(self, plan: LayerPlan) -> tuple[Presence, list[Structure], Kept]:
-        """The first structures that keep all that is asked of them."""
+        """The first structures that meet their targets, and the presence that goes with them."""
         hashes, order, salt, growth = self._keys.entity_hashes, None, self._salt, 1.0
         kept = plan.choose_offers(growth)
         for tried in range(1, _MAX_TRIES + 2):
@@ -256,7 +262,7 @@ class SketchLayerBuilder:
         return ShapedRows(BloomTable.among(structures), plan.shapes, plan.bounds), structures, kept
 
     def _structures(self, kept: Kept, rows: RowsToSeal) -> list[Structure] | Shortfall:
-        """A structure of each kind that is wanted, unless one of them falls short."""
+        """One structure of each kind in use; or the shortfall of the first that misses its target."""
         structures = []
         for kind in registry.kinds():
             features = [(self._features[n], o.plan) for n, o in kept.offers.items() if o.kind == kind.kind]
@@ -281,7 +287,7 @@ class _Order:
 
     @classmethod
     def find(cls, keys: RowKeys, wanted: tuple[int, int] | None) -> "_Order":
-        """Try salts until one does, as nearly every one does; the wanted one first."""
+        """Try salts until the hashes are distinct, ``wanted`` first. Nearly every salt works."""
         while True:
             salt, wanted = wanted or new_salt(), None
             hashes = row_hashes(keys.entity_hashes, salt)
@@ -293,14 +299,18 @@ class _Order:
 
 def _list_rows(plan: LayerPlan, order: _Order, structures: Sequence[Structure]) -> ListedRows:
     """List all rows, with the states that structures do not store."""
-    # Beside an exact feature timestamps are exact, too.
+    # Timestamps beside an exact feature are exact, too.
     bounds = plan.bounds[:0] if plan.has_exact else plan.bounds
-    timestamps = plan.keys.event_timestamps if plan.has_exact else plan.bounds[plan.buckets, 0]
+    index = FingerprintIndex.build(order.hashes, plan.budget.presence_error_rate)
+    if plan.has_exact:
+        timestamps = plan.keys.event_timestamps[order.rows]
+    else:
+        timestamps = plan.bounds[plan.buckets[order.rows], 0]
     stateless = [name for s in structures if not s.tells_states for name in s.features]
     return ListedRows.build(
         order.salt,
-        FingerprintIndex.build(order.hashes, plan.budget.presence_error_rate),
-        timestamps[order.rows],
+        index,
+        timestamps,
         bounds,
         {name: plan.features[name].states[order.rows] for name in stateless},
     )

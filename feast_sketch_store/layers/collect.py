@@ -1,4 +1,4 @@
-"""Collected features: one feature of all rows, taken up in parts and numbered alike."""
+"""Collected features: one feature of all rows, added in parts and numbered alike."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,40 +13,83 @@ from feast_sketch_store.rows.binning import Bins, Rounding
 from feast_sketch_store.rows.codecs import CATEGORICAL, EMPTY, MISSING, VALUE, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import EncodedFeature
+from feast_sketch_store.rows.spill import KeptArrays, Spill
 from feast_sketch_store.rows.vocabulary import Vocabulary, VocabularyBuilder, narrow
 from feast_sketch_store.structures.columns import scalar_bytes, states_width
 from feast_sketch_store.structures.costs import Popularity, descending
 from feast_sketch_store.structures.feature_rows import Part, first_rows
 from feast_sketch_store.structures.set_columns import SetColumns
 
+# The places and lengths of rows, their symbols, and times of these.
+_CollectedPart = tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.integer], NDArray[np.int64] | None]
+
+
+class _Parts:
+    """The facts of rows that came in parts, set aside.
+
+    Attributes
+    ----------
+    symbols : of each part; that of one that was just added may come later.
+    """
+
+    def __init__(self, spill: Spill):
+        self.places, self.lengths = KeptArrays(spill), KeptArrays(spill)
+        self.symbols, self._times = KeptArrays(spill), KeptArrays(spill)
+        self._has_times: list[bool] = []  # of a list, and of nothing else
+
+    def __len__(self) -> int:
+        return len(self._has_times)
+
+    def add_rows(
+        self, places: NDArray[np.int32], lengths: NDArray[np.integer], times: NDArray[np.int64] | None
+    ) -> None:
+        """Take up a part without its symbols."""
+        self.places.append(places)
+        self.lengths.append(lengths.astype(np.int32))
+        self._has_times.append(times is not None)
+        self._times.append(np.zeros(0, np.int64) if times is None else times)
+
+    def __getitem__(self, number: int) -> _CollectedPart:
+        times = self._times[number] if self._has_times[number] else None
+        return self.places[number], self.lengths[number], self.symbols[number], times
+
+    def pop(self) -> _CollectedPart:
+        """The last part, which is let go."""
+        times = self._times.pop()
+        has_times = self._has_times.pop()
+        return self.places.pop(), self.lengths.pop(), self.symbols.pop(), times if has_times else None
+
 
 class CollectedFeature:
-    """One feature of all rows, while they come in parts; from `finish` on, ready to be put into a layer."""
+    """One feature of all rows. Rows are added in parts; `finish` makes it ready for a layer.
 
-    def __init__(self, codec: FeatureCodec, num_rows: int):
+    Parameters
+    ----------
+    spill : sets the facts aside; by default one of its own.
+    """
+
+    def __init__(self, codec: FeatureCodec, num_rows: int, spill: Spill | None = None):
         self.codec = codec
+        self._spill = spill or Spill()
         self.states = np.full(num_rows, MISSING, np.uint8)
         self.num_facts = 0
         self.num_cut = 0
-        self.counts = np.zeros(0, np.int64)  # of the values of the vocabulary
+        self.counts = np.zeros(0, np.int64)  # rows with each value of the vocabulary
         self.is_numbered = False
         self.vocabulary = Vocabulary(pa.array([], codec.storage_type))
         self.rounding: Rounding | None = None
-        self._rows: list[tuple[NDArray[np.int32], NDArray[np.int32]]] = []  # places and lengths of each part
-        self._symbols: list[NDArray[np.integer]] = []
-        self._times: list[NDArray[np.int64] | None] = []  # of a list, and of nothing else
-        self._vocabulary_builder = VocabularyBuilder(codec.storage_type)
-        self._final_ids: NDArray[np.integer] | None = None  # of the symbols; None if they are final
-        self.is_cut = False  # whether not all values are kept
+        self._parts = _Parts(self._spill)
+        self._vocabulary_builder = VocabularyBuilder(codec.storage_type, self._parts.symbols)
+        self._final_ids: NDArray[np.integer] | None = None  # by symbol; None if symbols are final ids
+        self.is_cut = False  # whether some values were left out
 
     def add(self, places: NDArray[np.int32], feature: EncodedFeature) -> None:
-        """Take up the feature of some rows."""
+        """Add the feature of some rows."""
         self.states[places] = feature.states
         if self.codec.is_backed:
             return
         self.num_facts += len(feature.symbols)
-        self._rows.append((places, feature.csr.lengths.astype(np.int32)))
-        self._times.append(feature.times)
+        self._parts.add_rows(places, feature.csr.lengths, feature.times)
         self._vocabulary_builder.add(feature.vocabulary, feature.symbols)
 
     def finish(
@@ -56,16 +99,17 @@ class CollectedFeature:
 
         Parameters
         ----------
-        given : the values in the order of their ids, those that a cut leaves if there is one; None to number
-            them from the most popular one on. Exact features always number their values themselves. Those
-            of a binned feature are what is read of its bins.
-        bins : of a binned feature; None for bins of its own.
+        cut : which values to keep; None for all.
+        given : the values in the order of their ids, without those that a cut leaves out; None to number them
+            here, the most popular one first. Exact features always number their own values. For a binned
+            feature these are the representatives of its bins.
+        bins : of a binned feature; None to make them from its values.
 
         Raises
         ------
-        ValueError : there are values that were not given.
+        ValueError : there are values or bins that were not given.
         """
-        vocabulary, counts, self._symbols = self._vocabulary_builder.finish()
+        vocabulary, counts, _ = self._vocabulary_builder.finish()
         if self.codec.binning is not None:
             bins = bins or bins_of(self.codec, vocabulary, counts)
             self.rounding, values, ids = rounded(self.codec, vocabulary, counts, bins)
@@ -78,7 +122,7 @@ class CollectedFeature:
                 self.is_numbered = True
             ids = places[ids].astype(np.int64)
             if (ids < 0).any():
-                raise ValueError(f"feature {self.codec.feature!r} has bins outside of those that were given")
+                raise ValueError(f"feature {self.codec.feature!r} has bins outside of the given ones")
             self.counts = np.bincount(ids, counts, len(self.vocabulary)).astype(np.int64)
             self._final_ids = narrow(ids, len(self.vocabulary))
         elif self.codec.is_exact:
@@ -97,14 +141,14 @@ class CollectedFeature:
             if cut is None and (is_unknown := given_ids < 0).any():
                 raise ValueError(
                     f"feature {self.codec.feature!r} has {int(is_unknown.sum())} values outside of the "
-                    "vocabulary that was given"
+                    "given vocabulary"
                 )
             self.counts = counts
             self.is_numbered = True
             self._renumber(given_ids, given)
 
     def _renumber(self, new_ids: NDArray[np.integer], vocabulary: Vocabulary) -> None:
-        """Give values other ids, and leave out those whose id is negative.
+        """Give values new ids, and leave out those whose id is negative.
 
         A row that loses all its values has an empty set.
         """
@@ -114,17 +158,13 @@ class CollectedFeature:
         counts, self.vocabulary = self.counts[is_kept], vocabulary
         self.counts = np.zeros(len(vocabulary), np.int64)
         self.counts[new_ids[is_kept]] = counts
-        narrow_ids = new_ids.astype(np.int32)
-        rows: list[tuple[NDArray[np.int32], NDArray[np.int32]]] = []
-        symbols: list[NDArray[np.integer]] = []
-        times: list[NDArray[np.int64] | None] = []
+        narrow_ids, parts = new_ids.astype(np.int32), _Parts(self._spill)
         for places, part in self.rows():
             left = part.mapped(narrow_ids)
             self.states[places[(left.lengths == 0) & (self.states[places] == VALUE)]] = EMPTY
-            rows.append((places, left.lengths.astype(np.int32)))
-            symbols.append(narrow(left.ids, len(vocabulary)))
-            times.append(left.weights)
-        self._rows, self._symbols, self._times, self._final_ids = rows, symbols, times, None
+            parts.add_rows(places, left.lengths, left.weights)
+            parts.symbols.append(narrow(left.ids, len(vocabulary)))
+        self._parts, self._final_ids = parts, None
 
     def keep_top(self, number: int) -> None:
         """Keep only the first ``number`` values."""
@@ -142,22 +182,22 @@ class CollectedFeature:
 
     @property
     def sealed_codec(self) -> FeatureCodec:
-        """How a layer keeps the feature: a bin is a category like any other."""
+        """The codec in the layer: a bin is a category like any other."""
         return replace(self.codec, name=CATEGORICAL, binning=None) if self.codec.binning else self.codec
 
     def rows(self) -> Iterator[Part]:
-        """The facts of each part, which is released after use."""
-        while self._rows:
-            yield self._part(*self._rows.pop(), self._symbols.pop(), self._times.pop())
+        """The facts of each part. Each part is released after use, so this works once."""
+        while len(self._parts):
+            yield self._part(*self._parts.pop())
 
     def kept_rows(self) -> Iterator[Part]:
-        """The facts of each part, which may be asked for again."""
-        for (places, lengths), symbols, times in zip(self._rows, self._symbols, self._times, strict=True):
-            yield self._part(places, lengths, symbols, times)
+        """The facts of each part, which stay for another call."""
+        for number in range(len(self._parts)):
+            yield self._part(*self._parts[number])
 
     def release(self) -> None:
-        """Let all facts go."""
-        self._rows, self._symbols, self._times = [], [], []
+        """Release all facts."""
+        self._parts = _Parts(self._spill)
 
     def _part(
         self,
@@ -170,7 +210,7 @@ class CollectedFeature:
         return places, replace(Csr.of_lengths(lengths, ids), weights=times)
 
     def popularity(self, num_coded: int) -> Popularity:
-        """How often each symbol occurs, with ``num_coded`` rows coded as sets on trial."""
+        """How often each symbol occurs; the first ``num_coded`` rows are coded as sets on trial."""
         coded, gaps = None, None
         if num_coded:
             trial = SetColumns.trial(self.counts, self.states[:num_coded], first_rows(self, num_coded))
@@ -183,9 +223,9 @@ class CollectedFeature:
 
     @property
     def column_bytes(self) -> int:
-        """Bytes of the column of a scalar."""
+        """Bytes of a scalar as a column."""
         return scalar_bytes(self.sealed_codec, self.states, self.vocabulary, self.counts)
 
     def lengths(self) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int32]]]:
-        """Per part the places of its rows, and how many values each has."""
-        yield from self._rows
+        """For each part, the places of its rows and the number of values of each."""
+        yield from zip(self._parts.places, self._parts.lengths, strict=True)

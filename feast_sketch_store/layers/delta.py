@@ -1,8 +1,8 @@
 """The delta layer: sealed rows over a base, with a list of all entities that it decides.
 
-The structures of a sealed layer may take an entity for one of theirs. Over a base that must not happen: it
-would hide a row. So a delta lists the hashes of its entities, 16 bytes each, deleted ones included, and is
-asked for no other.
+A structure of a sealed layer may report an entity that it does not hold. Over a base, such a false positive
+would hide a row. So a delta lists the hashes of its entities, 16 bytes each, including deleted ones, and is
+asked only for these.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,13 +26,13 @@ class DeltaLayer:
 
     Parameters
     ----------
-    layer : of the rows.
-    entity_hashes : uint64[n, 2], ascending: the entities of the rows, and those that were deleted.
-    deleted : bool[n], which were deleted.
+    layer : the sealed rows.
+    entity_hashes : uint64[n, 2], ascending: entities with rows and deleted entities.
+    deleted : bool[n], which of them were deleted.
 
     Raises
     ------
-    ValueError : the list is not that of the layer.
+    ValueError : the list does not match the layer, or does not ascend.
     """
 
     layer: SketchLayer
@@ -44,7 +44,7 @@ class DeltaLayer:
         ascends = (first[1:] > first[:-1]) | ((first[1:] == first[:-1]) & (second[1:] > second[:-1]))
         num_alive = len(self.deleted) - int(self.deleted.sum())
         if len(self.deleted) != len(self.entity_hashes) or num_alive != self.layer.num_entities:
-            raise ValueError("the list of entities is not that of the layer's rows")
+            raise ValueError("the list of entities does not match the layer's rows")
         if not ascends.all():
             raise ValueError("the list of entities does not ascend")
 
@@ -57,7 +57,7 @@ class DeltaLayer:
         return self.layer.codecs
 
     def numbering(self, feature: str) -> Vocabulary | None:
-        """The values of a feature in the order of their ids; None if they have none."""
+        """The values of a feature in the order of their ids; None if its values have no ids."""
         return self.layer.numbering(feature)
 
     @property
@@ -67,16 +67,16 @@ class DeltaLayer:
 
     @property
     def max_event_timestamp(self) -> int:
-        """Microseconds since 1970, of the rows; deletions do not count."""
+        """Microseconds since 1970, the newest of the rows; deletions do not count."""
         return self.layer.max_event_timestamp
 
     @cached_property
     def listed(self) -> NDArray[np.uint64]:
-        """``entity_hashes`` as the kernel takes them."""
+        """``entity_hashes`` as a contiguous array, as the kernel requires."""
         return np.ascontiguousarray(self.entity_hashes)
 
     def find(self, entity_hashes: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Which of the entities are listed: their positions in the batch and their places, int64[p] each."""
+        """The listed entities: their positions in the batch and their places in the list, int64[p] each."""
         return find_sorted(self.entity_hashes, entity_hashes)
 
     def read(
@@ -85,15 +85,15 @@ class DeltaLayer:
         features: Sequence[str],
         expire_before: int = NO_TIMESTAMP,
     ) -> LayerAnswer:
-        """The rows of those entities that are listed; see `SketchLayer.read`.
+        """The rows of the entities that are listed; see `SketchLayer.read`.
 
         Raises
         ------
-        ValueError : parts contradict each other; the layer came from a file.
+        ValueError : parts of a layer from a file contradict each other.
         """
         decided, places = self.find(entity_hashes)
         alive = decided[~self.deleted[places]]
         answer = self.layer.read(entity_hashes[alive], features, expire_before)
         if len(answer.found) + len(answer.expired) != len(alive):
-            raise ValueError("entities of the list have no rows")
+            raise ValueError("some listed entities have no rows")
         return answer._replace(decided=decided, found=alive[answer.found], expired=alive[answer.expired])

@@ -1,7 +1,7 @@
 """The exact layer: rows that are not sealed yet, kept as they are.
 
-Unsealed rows are few compared with the sealed ones, so their bytes matter little. They are exact, so they can
-be merged in memory and compared by timestamp, which a sketch does not allow.
+Unsealed rows are few compared with sealed ones, so their bytes matter little. Because they are exact, they
+can be merged in memory and compared by timestamp; sketches cannot.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures.answer import Answer, CsrAnswer
 from feast_sketch_store.structures.prepared import begin_feature, begin_unknown
 
-_MICROSECONDS = 1_000_000  # of a second, in which times are read
+_MICROSECONDS = 1_000_000  # per second; times are read in seconds
 
 
 class ExactLayer:
@@ -54,11 +54,11 @@ class ExactLayer:
         return self.rows.keys.size_bytes + sum(f.size_bytes for f in self.rows.features.values())
 
     def merged_with(self, newer: "ExactLayer") -> "ExactLayer":
-        """One layer with the newest row of each entity of both."""
+        """One layer with the newest row of each entity of either layer."""
         return ExactLayer(self.rows.merged_with(newer.rows))
 
     def find(self, entity_hashes: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Which of the entities are listed: their positions in the batch and their rows, int64[p] each."""
+        """The listed entities: their positions in the batch and their row numbers, int64[p] each."""
         return find_sorted(self.rows.keys.entity_hashes, entity_hashes)
 
     def read(
@@ -67,13 +67,13 @@ class ExactLayer:
         features: Sequence[str],
         expire_before: int = NO_TIMESTAMP,
     ) -> LayerAnswer:
-        """The rows of those entities that are listed.
+        """The rows of the entities that are listed.
 
         Parameters
         ----------
         entity_hashes : uint64[n, 2]
-        features : names; those the layer does not know are left out of the answer.
-        expire_before : microseconds since 1970; older rows are not returned.
+        features : names; features that the layer does not know are left out of the answer.
+        expire_before : microseconds since 1970; older rows are withheld.
         """
         decided, rows = self.find(entity_hashes)
         keys = self.rows.keys
@@ -91,7 +91,7 @@ class ExactLayer:
         return LayerAnswer(decided, found, keys.event_timestamps[rows], answers, fenced, expired)
 
     def prepare(self, features: Sequence[str | FeatureCodec]) -> PreparedRows | None:
-        """The rows with some features for reads of one entity; see `layers.prepared.Wanted`."""
+        """Prepare the rows and some features for reads of one entity; see `layers.prepared.Wanted`."""
         keys, prepared = self.rows.keys, kernel.prepared_rows()
         if prepared is None:
             return None
@@ -117,10 +117,10 @@ class ExactLayer:
         return prepared
 
     def _prepare_items(self, rows: PreparedRows, feature: EncodedFeature, codec: FeatureCodec) -> None:
-        """Begin a list, or the times of its items, with what rows remove of it in older layers."""
+        """Prepare a list, or the times of its items, with the items that rows remove from older layers."""
         times = feature.times
         assert times is not None
-        begin_feature(rows, codec, feature.vocabulary)  # also beside times, for values decide what repeats
+        begin_feature(rows, codec, feature.vocabulary)  # times need the values too: they decide what repeats
         ids = np.ascontiguousarray(feature.symbols.astype(np.int32, copy=False))
         unit = 0 if codec.is_list else _MICROSECONDS
         rows.from_items(feature.states, feature.indptr, ids, np.ascontiguousarray(times), unit)

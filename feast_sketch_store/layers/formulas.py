@@ -1,4 +1,4 @@
-"""Formulas in a snapshot: what reads need to compute features of rows that are not sealed yet."""
+"""Formulas in a snapshot. Reads use them to compute features of rows that are not sealed yet."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -25,15 +25,17 @@ def describe_formula(name: str, formula: Formula) -> Described:
 def formulas_from(
     entries: Sequence[Mapping[str, Any]], codecs: Mapping[str, FeatureCodec], parts: Parts
 ) -> dict[str, Formula]:
-    """The formulas that `describe_formula` described, in this order.
+    """The formulas that `describe_formula` described, in the same order.
 
     Parameters
     ----------
-    codecs : of the features of their layer.
+    entries : the descriptions.
+    codecs : of the layer's features, by name.
+    parts : the arrays of each formula, under its number.
 
     Raises
     ------
-    ValueError, KeyError, TypeError : the parts do not fit each other, or the features.
+    ValueError, KeyError, TypeError : the parts do not fit each other or the features.
     """
     formulas = {}
     for number, entry in enumerate(entries):
@@ -42,9 +44,9 @@ def formulas_from(
         if kind not in WEIGHT_TYPES:
             raise ValueError(f"unknown kind of formulas: {kind!r}")
         if name in formulas or not {name, *sources} <= codecs.keys():
-            raise ValueError(f"the formula of {name!r} is there twice, or of features that the layer lacks")
+            raise ValueError(f"there are two formulas of {name!r}, or the layer lacks one of its features")
         if not all(codecs[source].is_collection and not codecs[source].may_repeat for source in sources):
-            raise ValueError(f"the formula of {name!r} is of features that are not sets")
+            raise ValueError(f"the formula of {name!r} has a source that is not a set")
         formulas[name] = Formula(
             codecs[name],
             kind,

@@ -1,7 +1,7 @@
-"""Joint vocabularies: the values of rows that several layers divide among them, numbered alike for all.
+"""Joint vocabularies: one numbering of values for several layers that share the rows.
 
-Rows are counted first, in parts and wherever they are; then each layer is sealed with the numbering of all of
-them, so an id, a score of a linear model and a cut mean the same in each.
+The values are counted first, in parts and wherever the rows are. Then each layer is sealed with the common
+numbering, so ids, scores of linear models and cuts mean the same in each layer.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,15 +19,15 @@ from feast_sketch_store.rows.encoding import EncodedRows
 from feast_sketch_store.rows.formulas import Formula
 from feast_sketch_store.rows.vocabulary import Vocabulary
 
-# Different values that a scalar may have in a filter, if it may be a column instead.
+# A scalar with more distinct values than this becomes a column, if it may.
 FEW_VALUES = 1_000
 
 
 class ValueCounts:
     """How many rows have each value of one feature. Not safe to use from several threads at once.
 
-    Vocabularies wait until together they are as long as the known one. So a value is looked up about twice,
-    however many parts there are.
+    Vocabularies wait until they are together as long as the merged one. So each value is looked up about
+    twice, however many parts there are.
     """
 
     def __init__(self, storage_type: pa.DataType):
@@ -36,13 +36,13 @@ class ValueCounts:
         self._waiting: list[tuple[Vocabulary, NDArray[np.int64]]] = []
 
     def add(self, vocabulary: Vocabulary, counts: NDArray[np.int64]) -> None:
-        """Take up values, and how many rows have each: int64[V]."""
+        """Add values, and the number of rows with each: int64[V]."""
         self._waiting.append((vocabulary, counts))
         if sum(len(values) for values, _ in self._waiting) >= len(self._known):
             self._unite()
 
     def finish(self) -> tuple[Vocabulary, NDArray[np.int64]]:
-        """All values that some row has, and how many rows have each: int64[V]."""
+        """All values that occur, and the number of rows with each: int64[V]."""
         if self._waiting:
             self._unite()
         is_used = self._counts > 0
@@ -61,9 +61,12 @@ class ValueCounts:
 
 @dataclass(frozen=True)
 class CountedRows:
-    """The values of some rows: what a task that has a part of the rows hands over.
+    """The values of some rows: the result of a task that has a part of the rows.
 
-    ``features`` gives per feature its values and how many rows have each, int64[V].
+    Parameters
+    ----------
+    num_rows : one per entity.
+    features : by feature, its values and the number of rows with each, int64[V].
     """
 
     num_rows: int
@@ -71,7 +74,7 @@ class CountedRows:
 
 
 def count_rows(batches: Iterable[EncodedRows], codecs: Sequence[FeatureCodec]) -> CountedRows:
-    """Count the values of rows, one per entity; of features whose values have ids."""
+    """Count the values of the features whose values have ids. ``batches`` have one row per entity."""
     counts = {codec.feature: ValueCounts(codec.storage_type) for codec in codecs if is_numbered(codec)}
     num_rows = 0
     for rows in batches:
@@ -83,23 +86,23 @@ def count_rows(batches: Iterable[EncodedRows], codecs: Sequence[FeatureCodec]) -
 
 
 def is_numbered(codec: FeatureCodec) -> bool:
-    """Whether the values of a feature have ids that may be given."""
+    """Whether the values of a feature have ids that can be given."""
     return not codec.is_exact and not codec.is_backed
 
 
 @dataclass(frozen=True)
 class JointVocabularies:
-    """The numbering for all layers, and what else they have in common because of it.
+    """The numbering that all layers share, and what follows from it.
 
     Parameters
     ----------
-    vocabularies : by feature. Scalars with so many values that they become columns are missing: there values
-        have no ids.
+    vocabularies : by feature. A scalar with so many values that it becomes a column is missing, because its
+        values have no ids.
     lists_rows : whether each layer has to list its rows.
-    num_rows : of all layers; 0 if that is not known.
-    bins : of binned features.
-    cuts : of features that were cut to their memory, how many values are left.
-    formulas : of features that are computed from others.
+    num_rows : of all layers together; 0 if not known.
+    bins : by binned feature.
+    cuts : by feature that was cut to its memory, how many values are left.
+    formulas : by computed feature.
     """
 
     vocabularies: Mapping[str, Vocabulary]
@@ -136,17 +139,17 @@ class JointVocabularies:
         return cls(vocabularies, lists_rows, num_rows, bins, formulas=formulas or {})
 
     def budget_of(self, budget: FeatureBudget, num_rows: int) -> FeatureBudget:
-        """What one of the layers is built for: it has a share of the memory, by the number of its rows."""
+        """The budget of one layer with ``num_rows`` rows: its memory is its share of the rows."""
         share = num_rows / self.num_rows if self.num_rows else 1.0
         cuts = {**budget.cuts, **{name: Cut(top=number) for name, number in self.cuts.items()}}
         return replace(budget.shared(share), cuts=cuts, lists_rows=self.lists_rows)
 
     def cut_to(self, fitting: Sequence[Mapping[str, int]]) -> "JointVocabularies":
-        """With so many values of some features as every layer has the memory for, the most popular ones.
+        """Cut features to as many of their most popular values as fit into every layer.
 
         Parameters
         ----------
-        fitting : of each layer, by feature, how many values it has the memory for.
+        fitting : for each layer, by feature, how many values fit into its memory.
         """
         vocabularies, cuts = dict(self.vocabularies), {}
         for name in dict.fromkeys(name for one in fitting for name in one):
@@ -162,7 +165,7 @@ class JointVocabularies:
 def _numbered(
     vocabulary: Vocabulary, counts: NDArray[np.int64], cut: Cut | None, num_rows: int
 ) -> Vocabulary:
-    """The values from the most popular one on, those that a cut leaves."""
+    """The values that a cut leaves, the most popular one first."""
     vocabulary, _ = vocabulary.reordered(counts)
     if cut is None:
         return vocabulary

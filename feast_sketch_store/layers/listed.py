@@ -1,7 +1,7 @@
-"""Listed rows: the entities of a layer one by one, for structures that are read by numbers of rows.
+"""Listed rows: the entities of a layer one by one, for structures that are read by row number.
 
-The entities are listed by fingerprints in ascending order. In the same order stand timestamps, the states of
-features whose structure does not know them, and what structures keep of each row.
+The list holds ascending fingerprints of the entities. Timestamps, structures, and the states of features
+whose structure does not store them are in the same order.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -40,7 +40,7 @@ from feast_sketch_store.structures.parts import (
 from feast_sketch_store.succinct import FingerprintIndex, PackedInts
 
 _NONE = np.zeros(0, np.int64)
-_TIMESTAMPS = FeatureCodec("event timestamps", "int64_val", EXACT)  # as what their elements are kept
+_TIMESTAMPS = FeatureCodec("event timestamps", "int64_val", EXACT)  # the codec of their elements
 
 
 @dataclass(frozen=True)
@@ -50,15 +50,15 @@ class ListedRows(Presence):
     Parameters
     ----------
     salt : of the fingerprints, two unsigned 64-bit integers.
-    index : of the fingerprints.
+    index : the fingerprints.
     timestamps : event timestamps in microseconds since 1970, or the oldest timestamp of each row's bucket.
-    bucket_bounds : int64[b, 2], the oldest and newest timestamp of each bucket, ascending; empty if
-        timestamps are those of the rows.
-    states : of features whose structure does not store them.
+    bucket_bounds : int64[b, 2], the oldest and newest timestamp of each bucket, ascending; empty if the
+        timestamps are exact.
+    states : by feature whose structure does not store them.
 
     Raises
     ------
-    ValueError : the parts are not all of n rows.
+    ValueError : the parts have different numbers of rows.
     """
 
     salt: tuple[int, int]
@@ -88,7 +88,7 @@ class ListedRows(Presence):
         bucket_bounds: NDArray[np.int64],
         states: Mapping[str, NDArray[np.uint8]],
     ) -> "ListedRows":
-        """List rows that are already in order; parameters as those of the class."""
+        """List rows that are already in order. The parameters are those of the class, before packing."""
         vocabulary, symbols = Vocabulary.of_numbers(event_timestamps)
         timestamps = smallest(vocabulary, symbols, min_width=0)
         packed = {name: PackedInts.pack(feature) for name, feature in states.items()}
@@ -162,7 +162,7 @@ class ListedRows(Presence):
         return np.asarray(vocabulary.values.to_numpy()[symbols])
 
     def _newest(self, timestamps: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The newest timestamp that rows may have, given the stored one."""
+        """The newest timestamp that each row may have, given the stored one."""
         if not len(self.bucket_bounds):
             return timestamps
         buckets = np.searchsorted(self.bucket_bounds[:, 0], timestamps).clip(max=len(self.bucket_bounds) - 1)
@@ -203,7 +203,7 @@ class ListedRows(Presence):
             for number, entry in enumerate(description["states"])
         }
         if len(states) != len(description["states"]):
-            raise ValueError("the columns of the listed rows are not those of distinct features")
+            raise ValueError("a feature has two columns of states in the list of rows")
         index = FingerprintIndex(
             parts.ascending("index", description["index"], by_value=True),
             checked(description["index"]["range"], int),

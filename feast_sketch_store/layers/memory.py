@@ -1,9 +1,9 @@
-"""Memory budgets: the structure of a membership feature with a limit in bytes.
+"""Memory budgets: which structure a membership feature with a limit in bytes gets.
 
-The bytes are those of the whole feature: its vocabulary, its part of a table or its sets, and the list of
-rows that sets need. As in a plan, the least noise counts, and then the most facts: all values in sets if
-these fit, else the most popular ones in sets. A filter is taken only where it is named, and only if it shows
-at most half of the absent values.
+The limit covers the whole feature: its vocabulary, its part of a table or its sets, and the list of rows that
+sets need. As in a plan, least noise comes first, then most facts: sets of all values if they fit, else sets
+of the most popular values. A filter is used only if you name it, and only if it shows at most half of the
+absent values.
 """
 
 import math
@@ -24,8 +24,8 @@ from feast_sketch_store.structures.set_columns import SETS, SetColumns
 
 _TRIAL_FACTS = 1 << 20
 _TRIAL_ROWS = 1 << 12
-_TRIAL_ERROR = 0.01  # about, of the bits of sets that were coded for some of the rows
-_TREE_BYTES = 1.25  # of a value, at most about; a count tree has as many parameters beside its codes
+_TRIAL_ERROR = 0.01  # about, relative, of sizes that are estimated from coding some of the rows
+_TREE_BYTES = 1.25  # about, per value at most: count trees store a parameter for each value
 
 
 def fit_to_memory(feature: CollectedFeature, goal: Goal, list_bytes: float, *, may_cut: bool = True) -> Goal:
@@ -33,10 +33,10 @@ def fit_to_memory(feature: CollectedFeature, goal: Goal, list_bytes: float, *, m
 
     Parameters
     ----------
-    feature : taken up and numbered; values may be cut.
-    goal : with the bytes of the whole feature.
-    list_bytes : of the list of rows that sets need; 0 if the layer has one in any case.
-    may_cut : whether values may be cut; those whose ids are given may not, as other layers have the same.
+    feature : collected and numbered; values may be cut.
+    goal : the bytes of the whole feature.
+    list_bytes : of the list of rows that sets need; 0 if the layer has one anyway.
+    may_cut : whether values may be cut. Not if their ids are given, because other layers share them.
 
     Returns
     -------
@@ -44,25 +44,25 @@ def fit_to_memory(feature: CollectedFeature, goal: Goal, list_bytes: float, *, m
 
     Raises
     ------
-    SettingsError : the feature cannot be kept in so few bytes; names the least that it takes.
+    SettingsError : the feature does not fit; the message names the least number of bytes.
     """
     if not len(feature.vocabulary):
         return goal
     if goal.structure in (AUTO, SETS, COMPACT_SETS):
         return _in_sets(feature, goal, list_bytes, 1 if may_cut else len(feature.vocabulary))
     if registry.wanted(goal) is not BloomTable:
-        return goal  # a registered structure offers for itself
+        return goal  # a registered structure makes its own offer
     return _in_filter(feature, goal)
 
 
 def num_trial_rows(num_rows: int, num_facts: int) -> int:
-    """For how many rows sets are coded on trial: about a million facts, and some thousand rows at least."""
+    """How many rows to code as sets on trial: about a million facts, and at least some thousand rows."""
     share = min(1.0, _TRIAL_FACTS / max(1, num_facts))
     return min(num_rows, max(_TRIAL_ROWS, int(num_rows * share)))
 
 
 def _in_sets(feature: CollectedFeature, goal: Goal, list_bytes: float, fewest: int) -> Goal:
-    """Keep as many values as there is memory for, and ``fewest`` at least."""
+    """Keep as many values as fit into the memory, at least ``fewest``."""
     num_rows = len(feature.states)
     num_coded = num_trial_rows(num_rows, feature.num_facts)
     members = first_rows(feature, num_coded)
@@ -70,7 +70,7 @@ def _in_sets(feature: CollectedFeature, goal: Goal, list_bytes: float, fewest: i
     error = 0.0 if num_coded == num_rows else _TRIAL_ERROR
 
     def size_bytes(number: int) -> float:
-        """Bytes of the ``number`` most popular values."""
+        """Bytes of the feature with its ``number`` most popular values."""
         counts, kept = feature.counts[:number], members.mapped(np.where(ids < number, ids, -1))
         coded = SetColumns.trial(counts, feature.states[:num_coded], kept).row_bits
         sets = sets_bytes([Popularity(counts, num_rows, coded=coded)]) * (1 + error)
@@ -78,7 +78,7 @@ def _in_sets(feature: CollectedFeature, goal: Goal, list_bytes: float, fewest: i
         return sets + feature.vocabulary_bytes_of(number) + list_bytes
 
     if (least := size_bytes(fewest)) > goal.amount:
-        what = "its most popular value alone" if fewest == 1 else "the vocabulary that is given"
+        what = "its most popular value alone" if fewest == 1 else "the given vocabulary"
         raise _too_little(feature, goal, least, f"for {what}")
     low, high = fewest, len(ids)
     if size_bytes(high) <= goal.amount:

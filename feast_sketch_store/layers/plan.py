@@ -32,9 +32,13 @@ from feast_sketch_store.structures.symbols import words_for
 
 @dataclass(frozen=True)
 class Kept:
-    """How features are kept: the offer that is taken of each, and whether the rows are listed.
+    """How features are kept.
 
-    If they are not, ``holder`` is the kind of the structure that records them.
+    Parameters
+    ----------
+    offers : the chosen offer of each feature.
+    is_listed : whether the rows are listed.
+    holder : the kind of the structure that records the rows if they are not listed.
     """
 
     offers: Mapping[str, Offer]
@@ -47,7 +51,9 @@ class LayerPlan:
 
     Parameters
     ----------
-    features : of all rows, all of them taken up and numbered.
+    keys : of all rows, one per entity.
+    features : collected and numbered, of all rows.
+    budget : what the layer is built for.
     """
 
     def __init__(self, keys: RowKeys, features: Mapping[str, CollectedFeature], budget: FeatureBudget):
@@ -69,15 +75,15 @@ class LayerPlan:
             for name, feature in features.items()
             if feature.codec.is_collection and not feature.codec.is_exact and name not in self._kept
         }
-        # Where a filter is asked for, it holds the scalars as well.
+        # A filter that is asked for holds the scalars as well.
         self._may_list = bool(budget.may_be_columns) and all(g.may_choose for g in self._goals.values())
 
     def choose_offers(self, growth: float) -> Kept:
-        """The smallest way to keep every target, if a table must exceed its sizing by ``growth``.
+        """The smallest way to meet every target, if a table must be ``growth`` times its computed size.
 
         Raises
         ------
-        SettingsError : the memory that a feature may take is too little for its facts.
+        SettingsError : a feature does not fit into its memory.
         """
         is_wanted = self.budget.is_static and len(self.keys) > 0
         reason = self._not_static if is_wanted else ""
@@ -106,16 +112,16 @@ class LayerPlan:
         return ""
 
     def _static_bytes(self, num_shapes: int) -> float:
-        """Bytes of a static function of all rows, without vocabularies; infinity if there is none."""
+        """Bytes of a static function of all rows, without vocabularies; infinity if none is possible."""
         sizes = [len(feature.vocabulary) for feature in self.features.values()]
         return StaticScalars.expected_bytes(
             len(self.keys), num_shapes, sizes, self.budget.presence_error_rate
         )
 
     def _is_smaller_static(self, is_listed: bool, growth: float) -> bool:
-        """Whether rows that nobody wants in another structure take the least bytes in a static function.
+        """Whether a static function is the smallest way to keep the rows, and nothing rules it out.
 
-        They do where the codec of all features is left to the store, and no list of rows is needed.
+        All features must be left to the store's choice of codec, and no list of rows may be needed.
         """
         is_free = self.features.keys() <= {*self._scalars} & self.budget.may_be_columns
         if not is_free or self._kept or self.budget.lists_rows or not len(self.keys) or self._not_static:
@@ -126,7 +132,7 @@ class LayerPlan:
         return self._static_bytes(len(self.shapes[0])) + vocabularies < others
 
     def exactly(self, kept: Kept, reason: str) -> Kept:
-        """The same with sets and columns in place of a filter, because of a reason."""
+        """The same offers with sets and columns in place of a filter; ``reason`` is reported."""
         offers = {
             name: Offer(SetColumns.kind, failed=reason) if registry.kind(offer.kind).is_filter else offer
             for name, offer in kept.offers.items()
@@ -141,9 +147,9 @@ class LayerPlan:
         return Kept({**exact.offers, **scalars}, True)
 
     def _with_scalars(self, offers: Mapping[str, Offer], is_listed: bool) -> Kept:
-        """With offers for all other features, in the order of the view.
+        """Add the offers of all other features, in the order of the view.
 
-        Beside a list of rows a scalar takes log2(V) bits, in the filter log2(V / error rate) / ln 2.
+        Beside a list of rows a scalar takes log2(V) bits; in the filter it takes log2(V / error rate) / ln 2.
         """
         others = {
             name: Offer(Scalars.kind if name in self._together else Columns.kind) for name in self.features
@@ -155,7 +161,7 @@ class LayerPlan:
 
     @property
     def row_symbols(self) -> list[RowSymbols]:
-        """The shapes of the rows; a filter holds one for each row."""
+        """The shapes of the rows as symbols; a filter holds one for each row and range."""
         return [
             RowSymbols(len(shapes), facts, ids)
             for shapes, facts, ids in zip(self.shapes, self._shape_facts, self._shapes[1], strict=True)
@@ -177,7 +183,7 @@ class LayerPlan:
 
     @cached_property
     def _scalar_facts(self) -> dict[str, FactClass]:
-        """Of the scalars in a filter: a read errs if any of the other values is a false positive."""
+        """The facts of scalars in a filter. A read errs if any other value is a false positive."""
         facts = {}
         for name in self._scalars:
             feature, rate = self.features[name], self.budget.targets[name]
@@ -193,7 +199,7 @@ class LayerPlan:
 
     @cached_property
     def _together(self) -> dict[str, float]:
-        """Of the scalars that are smaller together than in columns of their own: the bytes of each."""
+        """Bytes of each scalar that is smaller in one number with other scalars than in its own column."""
         sizes = {}
         for name in self._scalars:
             feature = self.features[name]
@@ -208,7 +214,7 @@ class LayerPlan:
 
     @cached_property
     def _popularity(self) -> dict[str, Popularity]:
-        """Of the membership features, with sets coded on trial if any may be in sets."""
+        """Of the membership features, with sets coded on trial if any feature may be in sets."""
         num_coded = 0
         if any(goal.may_choose for goal in self._goals.values()):
             num_facts = sum(self.features[name].num_facts for name in self._goals)
@@ -224,7 +230,7 @@ class LayerPlan:
         index = index_bytes(len(self.keys), self.budget.presence_error_rate)
         named = [registry.wanted(goal) for goal in self._goals.values() if goal.structure != AUTO]
         if self._must_list or any(kind.lists_rows for kind in named):
-            # The list, columns and timestamps are the same whatever is chosen.
+            # The list, columns and timestamps cost the same for every choice.
             return Beside(self._must_list, (), 0, 0.0, index, 0.0)
         scalars = [self.features[name] for name in self._scalar_facts]
         return Beside(

@@ -1,8 +1,8 @@
-"""Layers in the form in which the compiled kernel reads one entity of them in one call.
+"""Layers in the form in which the compiled kernel reads one entity in one call.
 
-A read of one entity through arrays costs some dozens of NumPy calls, each of a microsecond. What a layer
-prepares here answers it in one call, and holds the same arrays. It is made when the first read asks for some
-features, and lives as long as the layer.
+A read of one entity through arrays costs some dozens of NumPy calls, each about a microsecond. A prepared
+layer answers it in one call, from the same arrays. It is made at the first read of a set of features, and
+lives as long as the layer.
 """
 
 from collections.abc import Sequence
@@ -18,18 +18,18 @@ from feast_sketch_store.layers.exact import ExactLayer
 from feast_sketch_store.layers.sketch import SketchLayer
 from feast_sketch_store.rows.codecs import FeatureCodec
 
-# Questions of a layer that are kept: each is the features of a request.
+# Prepared forms that a layer keeps, one for each set of requested features.
 _MAX_QUESTIONS = 64
 
 
 class Wanted(NamedTuple):
-    """What reads of one entity want of layers.
+    """What reads of one entity request from layers.
 
     Parameters
     ----------
-    features : names; of a feature that others know the values of, the codec.
-    lists : of each feature, if rows of an entity add up, how many items its list shows, and in how many
-        microseconds it shows a value once; None if the newest layer that lists an entity answers.
+    features : names; or the codec of a feature whose values may be only in other layers.
+    lists : set if the rows of an entity add up: for each feature, how many items its list shows, and the
+        microseconds within which it shows a value once. None if the newest layer with an entity answers.
     """
 
     features: tuple[str | FeatureCodec, ...]
@@ -42,19 +42,19 @@ def stack(
     names: Sequence[NDArray[np.int32] | None] | None = None,
     shards: Sequence[int | None] = (),
 ) -> PreparedRows | None:
-    """Layers to be read together.
+    """Combine layers so that one call reads them all.
 
     Parameters
     ----------
     layers : from the newest to the oldest; the first that lists an entity answers.
-    wanted : a layer may lack some of the features.
-    names : for each layer, int32[V], what the ids of its first feature are called in answers; or None.
+    wanted : the requested features; a layer may lack some of them.
+    names : for each layer, int32[V], the ids in answers of its first feature's ids; None if they are equal.
     shards : if entities are divided by the highest bits of their hashes, how many layers each part has, one
-        part after the other; None of a part that is not to be read.
+        part after the other; None for a part that is not read here.
 
     Returns
     -------
-    None if the kernel is not compiled, or a layer keeps a feature in a way that it does not read.
+    The combined layers; None if the kernel is not compiled, or cannot read some feature of a layer.
     """
     prepared = kernel.prepared_rows()
     if prepared is None or not layers:

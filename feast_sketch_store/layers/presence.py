@@ -1,4 +1,4 @@
-"""What a sealed layer knows of its rows besides the values in structures."""
+"""What a sealed layer knows of its rows besides the values of features."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
@@ -16,7 +16,7 @@ from feast_sketch_store.structures.parts import Described, Parts
 class Presence(ABC):
     """Which entities have rows, their timestamps, and states of features. Immutable.
 
-    ``kind`` is its name in the description of a snapshot.
+    ``kind`` names the class in the description of a snapshot.
     """
 
     kind: ClassVar[str]
@@ -24,12 +24,12 @@ class Presence(ABC):
     @property
     @abstractmethod
     def num_listed(self) -> int | None:
-        """The rows that it lists; None if it lists none."""
+        """Number of listed rows; None if the rows are not listed."""
 
     @property
     @abstractmethod
     def features(self) -> Collection[str]:
-        """Those whose states it knows."""
+        """The features whose states are stored here."""
 
     @property
     @abstractmethod
@@ -39,15 +39,15 @@ class Presence(ABC):
     @property
     @abstractmethod
     def index_bytes(self) -> int:
-        """Those of them that find the row of an entity."""
+        """Bytes of the parts that find the row of an entity."""
 
     @property
     def finder(self) -> RowFinder | None:
-        """What finds the rows of entities; None if there is no list of rows."""
+        """The index of entities; None if rows are not listed."""
         return None
 
     def size_if_listed(self, num_rows: int, presence_error_rate: float) -> float:
-        """About the bytes that it would take to list this many rows; `size_bytes` if it lists them."""
+        """Estimated bytes of a list of this many rows; `size_bytes` if rows are listed."""
         return self.size_bytes
 
     @abstractmethod
@@ -58,15 +58,15 @@ class Presence(ABC):
 
         Raises
         ------
-        ValueError : the parts, which came from a file, contradict each other.
+        ValueError : parts of a layer from a file contradict each other.
         """
 
     def prepared_states(self, feature: str) -> Numbers | None:
-        """The states of a feature in rows that are prepared, by their numbers; None if they are not known."""
+        """The states of a feature by row number, for prepared reads; None if they are not stored here."""
         return None
 
     def prepare(self) -> PreparedRows | None:
-        """The rows for reads of one entity, without features; None if the kernel cannot find them."""
+        """Prepare the rows alone for reads of one entity; None if the kernel cannot find them."""
         return None
 
     @abstractmethod
@@ -82,5 +82,5 @@ class Presence(ABC):
 
         Raises
         ------
-        ValueError, KeyError, TypeError : the parts do not fit each other, or the layer's structures.
+        ValueError, KeyError, TypeError : the parts do not fit each other or the layer's structures.
         """

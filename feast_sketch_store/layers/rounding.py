@@ -1,4 +1,4 @@
-"""Binned features as categories: which bins their numbers fall into, and what is read of each."""
+"""Binned features as categories: the bin of each number, and the value that a read gives for each bin."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ from feast_sketch_store.rows.vocabulary import Vocabulary
 
 
 def bins_of(codec: FeatureCodec, vocabulary: Vocabulary, counts: NDArray[np.int64]) -> Bins:
-    """The bins of a feature for numbers that occur so often: int64[V]."""
+    """Fit bins to numbers and how often each occurs, int64[V]."""
     assert codec.binning is not None
     bins = fit(codec.binning, codec.to_numbers(vocabulary.values), counts)
     stored = codec.from_numbers(bins.representatives)
@@ -21,11 +21,12 @@ def bins_of(codec: FeatureCodec, vocabulary: Vocabulary, counts: NDArray[np.int6
 def rounded(
     codec: FeatureCodec, vocabulary: Vocabulary, counts: NDArray[np.int64], bins: Bins
 ) -> tuple[Rounding, Vocabulary, NDArray[np.int64]]:
-    """The values that are read of numbers which occur so often, int64[V].
+    """The values that reads give for numbers that occur ``counts`` times, int64[V].
 
     Returns
     -------
-    How the numbers are rounded, the values of all bins, and which of them each number has: int64[V].
+    The rounding and its errors, the distinct values of all bins, and the index of each number's value
+    among them: int64[V].
     """
     numbers = codec.to_numbers(vocabulary.values)
     errors = bins.errors(numbers)

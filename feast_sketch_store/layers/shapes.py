@@ -1,9 +1,9 @@
 """Shapes: what a filter stores of a row besides its values.
 
-A row inserts its *shape* as one symbol more: that it exists, which of its features are missing, null or
-empty, and the bucket of its event timestamp. So presence, nulls and timestamps cost one fact per entity
-together. A view whose features make more than ``MAX_SHAPES`` different shapes has several shape ranges, each
-for some of its features, and then as many facts per entity.
+A row inserts its *shape* as one more symbol. The shape says that the row exists, which of its features are
+missing, null or empty, and the bucket of its event timestamp. So presence, nulls and timestamps together cost
+one fact per entity. If the features of a view make more than ``MAX_SHAPES`` shapes, they are divided into
+ranges, and each range costs one fact per entity.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -34,9 +34,13 @@ MAX_TIMESTAMP_BUCKETS = 16
 
 @dataclass(frozen=True)
 class Shapes:
-    """The shapes of some features.
+    """The distinct shapes of some features.
 
-    ``states`` is uint8[num_shapes, len(features)]; ``buckets`` uint8[num_shapes], the timestamp bucket.
+    Parameters
+    ----------
+    features : names.
+    states : uint8[num_shapes, len(features)]
+    buckets : uint8[num_shapes], the timestamp bucket.
     """
 
     features: tuple[str, ...]
@@ -49,17 +53,17 @@ class Shapes:
 
 @dataclass(frozen=True)
 class ShapedRows(Presence):
-    """Rows that a filter knows by their shapes.
+    """Rows whose shapes are in a filter.
 
     Parameters
     ----------
-    table : whose symbols of rows the shapes are.
-    shapes : of all features; the first ones hold the timestamp buckets.
+    table : the filter; the shapes are its symbols of rows.
+    shapes : of all features; the first range has the timestamp buckets.
     bucket_bounds : int64[b, 2], the oldest and newest timestamp of each bucket.
 
     Raises
     ------
-    ValueError : the numbers of shapes and of symbols differ.
+    ValueError : the filter has another number of shapes.
     """
 
     table: BloomTable
@@ -72,7 +76,7 @@ class ShapedRows(Presence):
 
     def __post_init__(self) -> None:
         if not self.shapes or [len(s) for s in self.shapes] != [r.num_symbols for r in self.ranges]:
-            raise ValueError("the shapes of the rows are not those of the filter")
+            raise ValueError("the filter does not have the shapes of the rows")
 
     @property
     def ranges(self) -> Sequence[SymbolRange]:
@@ -90,7 +94,7 @@ class ShapedRows(Presence):
 
     @property
     def _timestamp_bits(self) -> int:
-        """Bits of a timestamp in a column: of a few different ones a number, or those of their range."""
+        """Bits of a timestamp in a column: of a bucket number if buckets are exact, else of their range."""
         if not len(self.bucket_bounds):
             return 0
         oldest, newest = self.bucket_bounds.T
@@ -107,7 +111,7 @@ class ShapedRows(Presence):
             possible, ids = self.table.filter.possible_symbols(entity_hashes, symbols.asked)
             num_entities = len(entity_hashes)
             if len(ids) == num_entities and (num_entities == 1 or (possible[1:] > possible[:-1]).all()):
-                # As usual, every entity has one shape.
+                # The usual case: every entity has one shape.
                 return self._with_shapes(entity_hashes, ids, features, expire_before)
         found = np.arange(len(entity_hashes))
         states: dict[str, NDArray[np.uint8]] = {}
@@ -118,8 +122,8 @@ class ShapedRows(Presence):
             possible, ids = self.table.filter.possible_symbols(entity_hashes[found], symbols.asked)
             is_present = np.diff(possible) > 0
             starts = possible[:-1][is_present]
-            # Of several possible shapes the one counts that hides least (see codecs.VALUE): the highest
-            # state, the oldest timestamp to report and the newest one to expire by.
+            # Of several possible shapes, the one that hides least counts (see codecs.VALUE): the highest
+            # state, the oldest timestamp to report, and the newest one to expire by.
             present_states = {
                 name: _reduce(np.maximum, shapes.states[ids, column], starts)
                 for column, name in enumerate(shapes.features)
@@ -148,7 +152,7 @@ class ShapedRows(Presence):
         features: Sequence[str],
         expire_before: int,
     ) -> FoundRows:
-        """What `find` finds if each entity has one shape of the first range."""
+        """The result of `find` if each entity has one shape of the first range."""
         found, (oldest, newest) = np.arange(len(ids)), self._bounds
         expired = found[:0]
         if expire_before > NO_TIMESTAMP and not (is_alive := newest[ids] >= expire_before).all():
@@ -199,7 +203,7 @@ class ShapedRows(Presence):
 
 
 def shapes_from(description: Mapping[str, Any], parts: Parts) -> tuple[list[Shapes], NDArray[np.int64]]:
-    """The shapes that a description and arrays give, and the bounds of their buckets.
+    """The shapes in a description and its arrays, and the bounds of their buckets.
 
     Raises
     ------
@@ -225,14 +229,14 @@ def bucket_timestamps(
 ) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
     """Split rows into at most ``MAX_TIMESTAMP_BUCKETS`` buckets.
 
-    Up to that many different timestamps are kept exactly. More of them share buckets: of equal time, so
-    that rows expire in steps of a fifteenth of their time to live, or else equally full. What is older than
-    the newest row by more than the time to live has a bucket of its own, so it shows with none that lives.
+    Up to that many distinct timestamps are kept exactly. If there are more, buckets span equal times, so that
+    rows expire in steps of a fifteenth of their time to live; without one, buckets have equally many rows.
+    Rows that are already expired when the newest row is written share a bucket with no live row.
 
     Returns
     -------
-    The oldest and newest timestamp of each bucket, ascending: int64[b, 2], and the bucket of each row:
-    uint8[n].
+    The oldest and newest timestamp of each bucket, ascending: int64[b, 2]; and the bucket of each row:
+    uint8[n]. Timestamps are microseconds since 1970.
     """
     ordered = np.sort(timestamps)
     edges = ordered[np.flatnonzero(np.diff(ordered, prepend=NO_TIMESTAMP))]
@@ -243,7 +247,9 @@ def bucket_timestamps(
             edges = np.array([max(newest - width * n, NO_TIMESTAMP) for n in range(num_steps, 0, -1)])
         else:  # the first bucket has the rows before the first edge
             edges = ordered[np.arange(1, MAX_TIMESTAMP_BUCKETS) * len(timestamps) // MAX_TIMESTAMP_BUCKETS]
-    places = np.searchsorted(edges, timestamps, side="right")
+    places = np.searchsorted(edges, timestamps, side="right").astype(
+        np.uint8
+    )  # which are sorted in less memory
     used, buckets = np.unique(places, return_inverse=True)
     bounds = np.empty((len(used), 2), np.int64)
     bounds[:, 0], bounds[:, 1] = np.iinfo(np.int64).max, NO_TIMESTAMP

@@ -1,4 +1,4 @@
-"""Sealed rows as layers over ranges of entity hashes: a read goes to the layer whose range has the entity."""
+"""Sealed rows as layers over ranges of entity hashes: a read asks the layer whose range holds the entity."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ _END = 1 << 64
 
 @dataclass(frozen=True)
 class HashRange:
-    """The entities whose hash, by its first 64 bits, is at least ``first`` and less than ``end``."""
+    """The entities whose hash has first 64 bits from ``first`` up to, but not including, ``end``."""
 
     first: int = 0
     end: int = _END
@@ -32,12 +32,12 @@ class HashRange:
 
     @classmethod
     def split(cls, number: int) -> "tuple[HashRange, ...]":
-        """Split all hashes into this number of ranges of equal length."""
+        """Split all hashes into this many ranges of equal length."""
         bounds = [_END * n // number for n in range(number + 1)]
         return tuple(map(cls, bounds, bounds[1:]))
 
     def rows_of(self, entity_hashes: NDArray[np.uint64]) -> tuple[int, int]:
-        """The places of its hashes among ascending ones, uint64[n, 2]: the first, and the end."""
+        """Where the range lies in ascending hashes, uint64[n, 2]: its first place, and the place after it."""
         first = np.searchsorted(entity_hashes[:, 0], np.uint64(self.first))
         end = len(entity_hashes)
         if self.end < _END:
@@ -55,11 +55,11 @@ class Shards:
     Parameters
     ----------
     layers : at least one.
-    ranges : the entities of each, in ascending order; together they have all hashes.
+    ranges : the entities of each layer, ascending; together they cover all hashes.
 
     Raises
     ------
-    ValueError : the ranges leave hashes out or overlap, or the layers have different features.
+    ValueError : the ranges have gaps or overlap, or the layers differ in features or semantics.
     """
 
     layers: tuple[SketchLayer, ...]
@@ -68,11 +68,11 @@ class Shards:
     def __post_init__(self) -> None:
         firsts, ends = [r.first for r in self.ranges], [r.end for r in self.ranges]
         if len(self.layers) != len(self.ranges) or firsts != [0, *ends[:-1]] or ends[-1] != _END:
-            raise ValueError("the ranges of the layers are not all hashes")
+            raise ValueError("the ranges of the layers do not cover all hashes exactly once")
         if any(layer.codecs != self.codecs or layer.cut.keys() != self.cut.keys() for layer in self.layers):
             raise ValueError("the layers have different features")
         if any(layer.semantics != self.semantics for layer in self.layers):
-            raise ValueError("the rows of the layers come together in different ways")
+            raise ValueError("the layers combine the rows of an entity in different ways")
 
     def read(
         self,
@@ -80,7 +80,7 @@ class Shards:
         features: Sequence[str],
         expire_before: int = NO_TIMESTAMP,
     ) -> list[LayerAnswer]:
-        """The answer of each layer, see `SketchLayer.read`; they count in the batch that is given here."""
+        """The answer of each layer, see `SketchLayer.read`. Positions refer to the whole batch."""
         if len(self.layers) == 1:
             return [self.layers[0].read(entity_hashes, features, expire_before)]
         answers = []
@@ -97,11 +97,11 @@ class Shards:
         return answers
 
     def shown(self, feature: EncodedFeature, entity_hashes: NDArray[np.uint64]) -> Answer:
-        """What reads would give of a feature of rows, see `SketchLayer.shown`: as the largest layer would."""
+        """What reads of the largest layer would return for a feature of rows; see `SketchLayer.shown`."""
         return max(self.layers, key=lambda layer: layer.num_entities).shown(feature, entity_hashes)
 
     def _routed(self, entity_hashes: NDArray[np.uint64]) -> list[NDArray[np.int64]]:
-        """Which of the entities each layer has: ascending places."""
+        """For each layer, the ascending positions of its entities."""
         firsts = np.array([r.first for r in self.ranges], np.uint64)
         numbers = np.searchsorted(firsts, entity_hashes[:, 0], side="right") - 1
         return [np.flatnonzero(numbers == number) for number in range(len(self.layers))]
@@ -115,27 +115,27 @@ class Shards:
 
     @property
     def semantics(self) -> str:
-        """How rows of an entity came together, by the name of `view.semantics`."""
+        """How the rows of an entity were combined: a name in `view.semantics`."""
         return self.layers[0].semantics
 
     def features(self, name: str) -> list[SealedFeature]:
-        """A feature of each layer; none if there is no such feature."""
+        """The feature in each layer; empty if there is no such feature."""
         return [layer.features[name] for layer in self.layers if name in layer.features]
 
     @cached_property
     def cut(self) -> Mapping[str, int]:
-        """By feature that lost some values, how many facts were left out."""
+        """By feature that lost some values, the number of facts left out."""
         names = self.layers[0].cut
         return {name: sum(layer.cut.get(name, 0) for layer in self.layers) for name in names}
 
     @cached_property
     def cut_vocabularies(self) -> Mapping[str, Vocabulary]:
-        """By feature that lost some values, the kept ones. A view has one cut, so layers agree."""
+        """By feature that lost some values, those that it kept. A view has one cut, so all layers agree."""
         return self.layers[0].cut_vocabularies
 
     @property
     def formulas(self) -> Mapping[str, Formula]:
-        """How computed features follow from others. A view has them once, so layers agree."""
+        """By computed feature, its formula. A view has one set of formulas, so all layers agree."""
         return self.layers[0].formulas
 
     @property
@@ -145,7 +145,7 @@ class Shards:
 
     @property
     def max_event_timestamp(self) -> int:
-        """Microseconds since 1970."""
+        """Microseconds since 1970, the newest of all layers."""
         return max(layer.max_event_timestamp for layer in self.layers)
 
     @property

@@ -1,8 +1,8 @@
 """The sketch layer: sealed rows, their features in structures.
 
-What is known of a row besides values is its presence, in one of two ways: by its shape, a symbol more in a
-filter (`ShapedRows`), or from a list of all rows (`ListedRows`), which a layer has as soon as one of its
-structures is read by numbers of rows.
+A layer stores the presence of a row, that is what is known besides values, in one of three ways. The shape of
+the row is one more symbol in a filter (`ShapedRows`), or a digit in a static function (`StaticRows`); or all
+rows are listed (`ListedRows`), as soon as one structure is read by row number.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -49,30 +49,31 @@ _PRESENCES: Final[Mapping[str, type[Presence]]] = {
     StaticRows.kind: StaticRows,
 }
 REPLACE: Final = "replace"  # the newest row of an entity replaces those before it
-_PRESENCE, _ROUNDINGS, _FORMULAS = registry.RESERVED  # before the names of arrays, as kinds of structures are
+_PRESENCE, _ROUNDINGS, _FORMULAS = registry.RESERVED  # prefixes of array names; structures use their kinds
 
 
 @dataclass(frozen=True)
 class SketchLayer:
     """Sealed rows. Immutable; safe to read from any number of threads.
 
-    Whatever no newer layer lists is asked here.
+    It answers for every entity that no newer layer lists.
 
     Parameters
     ----------
     presence : the rows without their values.
-    structures : those that keep the features, no two of one kind.
-    num_entities, max_event_timestamp : of the rows.
-    roundings : of binned features.
-    cut : by feature that lost some values, how many facts were left out; kept values lose none.
-    semantics : how rows of an entity came together, by the name of `view.semantics`.
-    since : microseconds since 1970, before which rows were left out; told if they do not replace each other.
-    checks : of arrays that are checked where they are read.
-    formulas : of computed features: how they follow from others.
+    structures : the values of all features; at most one structure of each kind.
+    num_entities : number of rows.
+    max_event_timestamp : of the newest row, microseconds since 1970.
+    roundings : by binned feature.
+    cut : by feature that lost some values, the number of facts left out. Values that are kept lose no facts.
+    semantics : how the rows of an entity were combined: a name in `view.semantics`.
+    since : microseconds since 1970; older rows were left out. Set only if rows do not replace each other.
+    checks : of arrays whose checksums are verified at first use.
+    formulas : by computed feature.
 
     Raises
     ------
-    ValueError : the presence and the structures are not those of one layer.
+    ValueError : the presence and the structures do not fit each other.
     """
 
     presence: Presence
@@ -91,9 +92,9 @@ class SketchLayer:
         stateless = [n for s in self.structures if not s.tells_states for n in s.features]
         num_listed = self.presence.num_listed
         if len({*names}) != len(names) or len({s.kind for s in self.structures}) != len(self.structures):
-            raise ValueError("a feature is kept twice, or there are two structures of one kind")
+            raise ValueError("two structures keep the same feature, or are of the same kind")
         if sorted(stateless) != sorted(self.presence.features):
-            raise ValueError("the features and those whose states are known are not the same")
+            raise ValueError("the features and those with states are not the same")
         if num_listed not in (None, self.num_entities) or any(
             structure.num_rows != num_listed for structure in self.structures if structure.lists_rows
         ):
@@ -106,7 +107,7 @@ class SketchLayer:
 
     @cached_property
     def prepared(self) -> dict[tuple[str | FeatureCodec, ...], PreparedRows | None]:
-        """What was prepared for reads of one entity, by features; see `layers.prepared`."""
+        """Forms prepared for reads of one entity, by features; see `layers.prepared`."""
         return {}
 
     @cached_property
@@ -116,12 +117,12 @@ class SketchLayer:
 
     @property
     def cut_vocabularies(self) -> dict[str, Vocabulary]:
-        """By feature that lost some values, the kept ones."""
+        """By feature that lost some values, those that it kept."""
         numberings = {name: self.numbering(name) for name in self.cut}
         return {name: vocabulary for name, vocabulary in numberings.items() if vocabulary is not None}
 
     def numbering(self, feature: str) -> Vocabulary | None:
-        """The values of a feature in the order of their ids; None if they have none."""
+        """The values of a feature in the order of their ids; None if its values have no ids."""
         return self.features[feature].vocabulary
 
     # -- read ----------------------------------------------------------------------------------
@@ -137,12 +138,12 @@ class SketchLayer:
         Parameters
         ----------
         entity_hashes : uint64[n, 2]
-        features : names; those the layer does not know are left out of the answer.
-        expire_before : microseconds since 1970; a row is not returned once all of its bucket is older.
+        features : names; features that the layer does not know are left out of the answer.
+        expire_before : microseconds since 1970; a row is withheld once its whole bucket is older.
 
         Raises
         ------
-        ValueError : parts that were not used before contradict each other; the layer came from a file.
+        ValueError : parts of a layer from a file contradict each other. They are checked at first use.
         """
         known = [name for name in features if name in self.features]
         found = self.presence.find(entity_hashes, known, expire_before)
@@ -151,7 +152,7 @@ class SketchLayer:
         return LayerAnswer(positions, positions, timestamps, answers, expired=found.expired)
 
     def prepare(self, features: Sequence[str | FeatureCodec]) -> PreparedRows | None:
-        """The rows with some features for reads of one entity; see `layers.prepared.Wanted`."""
+        """Prepare the rows and some features for reads of one entity; see `layers.prepared.Wanted`."""
         rows = self.presence.prepare()
         if rows is None:
             return None
@@ -172,17 +173,16 @@ class SketchLayer:
     def newest(
         self, entity_hashes: NDArray[np.uint64], feature: str, limit: int | None, since: int
     ) -> Csr | None:
-        """The newest items of lists in one step; see `SealedFeature.newest`; None if `read` must be asked."""
+        """The newest items of lists in one step, see `SealedFeature.newest`; None if `read` is needed."""
         own, finder = self.features.get(feature), self.presence.finder
         if own is None or finder is None:
             return None
         return own.newest(finder, entity_hashes, limit, since)
 
     def shown(self, feature: EncodedFeature, entity_hashes: NDArray[np.uint64]) -> Answer:
-        """What reads would give of a feature of rows, were they in the layer under such hashes.
+        """What reads would return for a feature of rows if the layer held them under these hashes.
 
-        Values that the layer does not know are left out, and where it has a filter the hashes have its false
-        positives.
+        Values that the layer does not know are left out. A filter adds the false positives of the hashes.
 
         Parameters
         ----------
@@ -192,7 +192,7 @@ class SketchLayer:
         return self.features[feature.codec.feature].shown(self._as_sealed(feature), entity_hashes)
 
     def missing(self, rows: EncodedRows) -> Iterator[str]:
-        """The mistakes of the layer about rows that were sealed into it, in words."""
+        """What the layer gets wrong about rows that were sealed into it, in words."""
         hashes = rows.keys.entity_hashes
         answer = self.read(hashes, list(rows.features))
         if len(answer.found) != len(rows):
@@ -217,7 +217,7 @@ class SketchLayer:
         return feature
 
     def rounded(self, feature: str, values: pa.Array) -> pa.Array:
-        """The representatives of values of the storage type: themselves, unless the feature is binned."""
+        """What reads return for values of the storage type: the representatives of their bins, if any."""
         rounding, codec = self.roundings.get(feature), self.codecs[feature]
         if rounding is None:
             return values
@@ -233,7 +233,7 @@ class SketchLayer:
         return self.presence.size_bytes + of_formulas + sum(s.size_bytes for s in self.structures)
 
     def size_bytes_of(self, feature: str) -> float:
-        """Bytes of one feature: its column, or its vocabulary and its share of the structure; its formula."""
+        """Bytes of one feature: its column, or its vocabulary and share of a structure; and its formula."""
         of_formula = self.formulas[feature].size_bytes if feature in self.formulas else 0
         return of_formula + next(s.size_bytes_of(feature) for s in self.structures if feature in s.features)
 
@@ -244,12 +244,12 @@ class SketchLayer:
 
     @property
     def num_facts(self) -> int:
-        """Facts whose bits `fact_bits` are, one per entity and symbol of rows included."""
+        """Facts that `fact_bits` counts, including the symbols of rows in filters."""
         return sum(structure.num_facts for structure in self.structures)
 
     @property
     def fact_bits(self) -> int:
-        """Bits of all facts, with their indexes."""
+        """Bits of all facts, including the index of rows if facts are found through it."""
         bits = {structure.kind: structure.fact_bits for structure in self.structures}
         is_listed = any(structure.lists_rows and bits[structure.kind] for structure in self.structures)
         return sum(bits.values()) + (8 * self.presence.index_bytes if is_listed else 0)
@@ -261,7 +261,7 @@ class SketchLayer:
 
     @property
     def ideal_bits(self) -> float:
-        """Bits of standard Bloom filters for the facts in filters at the same expected rates."""
+        """Bits that standard Bloom filters need for the facts in filters at the same expected rates."""
         return sum(structure.ideal_bits for structure in self.structures)
 
     # -- snapshot ------------------------------------------------------------------------------
@@ -304,16 +304,17 @@ class SketchLayer:
     def from_snapshot(
         cls, description: Mapping[str, Any], arrays: Arrays, checks: Checks | None = None
     ) -> "SketchLayer":
-        """The reverse of `to_snapshot`; the arrays are used as they are, mapped or not.
+        """The reverse of `to_snapshot`. Arrays are used as they are, mapped or not.
 
         Parameters
         ----------
-        checks : of the arrays that were not checked, see `is_checked_where_read`.
+        description, arrays : as `to_snapshot` returned them.
+        checks : of the arrays whose checksums are not verified yet, see `is_checked_where_read`.
 
         Raises
         ------
-        ValueError, KeyError, TypeError : the description and the arrays do not fit each other, or a structure
-            is of a kind that is not registered.
+        ValueError, KeyError, TypeError : the description and the arrays do not fit each other, or the kind of
+            a structure is not registered.
         """
         parts = Parts(arrays, checks or {})
         structures = []
@@ -323,7 +324,7 @@ class SketchLayer:
         entry = description["presence"]
         presence = _PRESENCES.get(entry["kind"])
         if presence is None:
-            raise ValueError(f"unknown way to store presence: {entry['kind']!r}")
+            raise ValueError(f"unknown kind of presence: {entry['kind']!r}")
         layer = cls(
             presence.from_snapshot(entry, parts.at(_PRESENCE), structures),
             structures,
@@ -346,7 +347,7 @@ def _cut_from(entries: Mapping[str, Any], features: Mapping[str, SealedFeature])
     for name, number in cut.items():
         feature = features.get(name)
         if feature is None or feature.vocabulary is None or not feature.codec.is_collection or number < 0:
-            raise ValueError("facts are cut from features without a vocabulary")
+            raise ValueError("values are cut from a feature that does not have a vocabulary")
     return cut
 
 
@@ -357,7 +358,7 @@ def _roundings_from(
     for number, entry in enumerate(entries):
         name = checked(entry["name"], str)
         if name not in codecs:
-            raise ValueError(f"{name!r}, which has bins, is not a feature of the layer")
+            raise ValueError(f"{name!r} has bins, but is not a feature of the layer")
         lows, representatives = (
             parts.array(f"{number}.{part}", np.int64).view(codecs[name].number_type)
             for part in ("lows", "representatives")

@@ -1,4 +1,4 @@
-"""Rows whose shapes are digits of the numbers of a static function."""
+"""Rows whose shapes are digits of the numbers in a static function."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,17 +20,17 @@ from feast_sketch_store.succinct.packed import unchecked
 
 @dataclass(frozen=True)
 class StaticRows(Presence):
-    """Rows that a static function knows by their numbers.
+    """Rows that a static function maps to numbers.
 
     Parameters
     ----------
-    table : whose lowest digit the shapes are.
+    table : the static function; the shape of a row is the lowest digit of its number.
     shapes : of all features.
     bucket_bounds : int64[b, 2], the oldest and newest timestamp of each bucket.
 
     Raises
     ------
-    ValueError : the numbers of shapes differ.
+    ValueError : the function has another number of shapes.
     """
 
     table: StaticScalars
@@ -43,7 +43,7 @@ class StaticRows(Presence):
 
     def __post_init__(self) -> None:
         if len(self.shapes) != self.table.num_shapes:
-            raise ValueError("the shapes of the rows are not those of the static function")
+            raise ValueError("the static function does not have the shapes of the rows")
 
     @property
     def features(self) -> Collection[str]:

@@ -1,4 +1,4 @@
-"""What reads of one feature give: states and symbols of the entities that were found."""
+"""Answers of one feature: the states and symbols of the entities that were found."""
 
 from abc import abstractmethod
 from typing import Protocol
@@ -17,12 +17,12 @@ from feast_sketch_store.rows.lists import newest_of, once_a_tick
 class Answer(Protocol):
     """One feature of the p entities that a layer found.
 
-    A structure knows the symbols at once (`CsrAnswer`), or reads them when they are asked for; then it may
-    answer other questions without them.
+    A structure returns the symbols at once (`CsrAnswer`), or reads them on request; then it may answer other
+    questions without them.
 
     Parameters
     ----------
-    decoder : has the vocabulary whose ids the symbols are.
+    decoder : has the vocabulary of the symbols.
     states : uint8[p] of codecs.MISSING, NULL, EMPTY, VALUE.
     """
 
@@ -51,7 +51,7 @@ class Answer(Protocol):
 
         Parameters
         ----------
-        rows : int64[r], which of the entities; None for all.
+        rows : int64[r], numbers of entities; None for all.
         listing : cuts the lists, and keeps each value once in a tick; None for all items.
         since : microseconds since 1970; older items are left out.
         """
@@ -73,7 +73,7 @@ class Answer(Protocol):
         return to_bits(self.csr.indptr, self.csr.ids, len(self.decoder.vocabulary))
 
     def contains(self, symbols: NDArray[np.int32]) -> NDArray[np.bool_]:
-        """Whether the entities have symbols: int32[m], asked of all, or int32[p, m]; -1 matches no symbol.
+        """Whether the entities have symbols: int32[m] for all entities, or int32[p, m]; -1 matches none.
 
         Returns
         -------
@@ -82,7 +82,7 @@ class Answer(Protocol):
         return contains_rows(self.csr.indptr, self.csr.ids, len(self.decoder.vocabulary), symbols)
 
     def scores(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The sum of the weights, float64[V], of each entity's symbols, times their own: float64[p]."""
+        """The sum of each entity's symbol weights, float64[V], times their own weights: float64[p]."""
         return weighted_sums(self.csr, weights)
 
 
@@ -101,6 +101,6 @@ class CsrAnswer(Answer):
 
 
 def weighted_sums(csr: Csr, weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The sum of the weights, float64[V], of each row's ids, times the ids' own weights: float64[n]."""
+    """For each row, the sum of its ids' weights, float64[V], times the ids' own weights: float64[n]."""
     values = np.asarray(weights[csr.ids], np.float64)
     return row_sums(csr.indptr, values if csr.weights is None else values * csr.weights)

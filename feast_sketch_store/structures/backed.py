@@ -1,6 +1,6 @@
-"""Backed features: sealed rows know whether they have a value, and another store has the values.
+"""Backed features: another store has the values, and sealed rows know only whether there is one.
 
-The layer keeps the state of every row and feature. So this structure keeps only names.
+The layer keeps the state of every row and feature, so this structure keeps only names.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ from feast_sketch_store.structures.parts import Described, Parts, checked
 
 @dataclass(frozen=True)
 class BackedFeature(SealedFeature):
-    """A feature whose states alone are known. For a row with a value its answer has no symbol."""
+    """A feature of which only states are known. For a row with a value, its answer has no symbol."""
 
     codec: FeatureCodec
 
@@ -53,7 +53,7 @@ class BackedFeature(SealedFeature):
         """See `SealedFeature.missing`: which rows have a value."""
         differ = int((rows.states != answer.states).sum())
         if differ:
-            yield f"knows of {differ} rows wrongly whether they have feature {self.codec.feature!r}"
+            yield f"has wrong states of feature {self.codec.feature!r} in {differ} rows"
 
 
 @dataclass(frozen=True)

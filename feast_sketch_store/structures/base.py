@@ -1,4 +1,4 @@
-"""What a structure is; the package's docstring says how the pieces fit together."""
+"""The interface of structures; the package's docstring says how the pieces fit together."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,10 +30,10 @@ class FoundRows(NamedTuple):
     positions : int64[p], ascending, in the batch.
     event_timestamps : int64[p], microseconds since 1970.
     entity_hashes : uint64[p, 2]
-    states : uint8[p] of each feature whose structure does not know them itself.
-    rows : int64[p], their numbers in the layer's list of rows; None if it has none.
-    expired : int64[x], positions of entities that are known and whose rows have expired.
-    numbers : int64[p], their numbers by a static function; None if there is none.
+    states : uint8[p] for each feature whose structure does not store them.
+    rows : int64[p], row numbers in the layer's list; None if it has none.
+    expired : int64[x], positions of entities whose rows have expired.
+    numbers : int64[p], numbers from a static function; None if there is none.
     """
 
     positions: NDArray[np.int64]
@@ -72,29 +72,29 @@ class SealedFeature(ABC):
     @property
     @abstractmethod
     def num_facts(self) -> int:
-        """How many values are kept."""
+        """The number of values kept."""
 
     @property
     def false_positive_rate(self) -> float | None:
-        """The expected rate of a value, averaged over all; None if reads show no false values."""
+        """The mean expected rate of a value; None if reads show no false values."""
         return None
 
     @property
     def rounding_errors(self) -> tuple[float, float] | None:
-        """The largest and the mean error of the numbers kept with the values."""
+        """The largest and the mean rounding error of numbers beside the values; None without rounding."""
         return None
 
     @property
     def num_values(self) -> int:
-        """How many different values there are at most."""
+        """An upper limit of the number of distinct values."""
         return 0 if self.vocabulary is None else len(self.vocabulary)
 
     def distinct(self) -> Vocabulary:
-        """The different values of all rows.
+        """The distinct values of all rows.
 
         Raises
         ------
-        ValueError : the parts, which came from a file, contradict each other.
+        ValueError : parts of a structure from a file contradict each other.
         """
         assert self.vocabulary is not None
         return self.vocabulary
@@ -105,7 +105,7 @@ class SealedFeature(ABC):
 
         Raises
         ------
-        ValueError : the parts, which came from a file, contradict each other.
+        ValueError : parts of a structure from a file contradict each other.
         """
 
     def prepare(self, rows: PreparedRows) -> bool:
@@ -113,7 +113,7 @@ class SealedFeature(ABC):
         return False
 
     def prepare_weights(self, rows: PreparedRows, codec: FeatureCodec) -> bool:
-        """The same of what stands beside the values: times of items, or counts; ``codec`` is of these."""
+        """Add what stands beside the values, times or counts, with its ``codec``; otherwise as `prepare`."""
         return False
 
     def newest(
@@ -123,19 +123,21 @@ class SealedFeature(ABC):
 
         Parameters
         ----------
-        limit : how many items of an entity at most; None for all.
+        finder : of the layer's rows.
+        limit : the most items of an entity; None for all.
         since : microseconds since 1970; older items are left out.
 
         Returns
         -------
-        n rows, empty for entities without a row; None if only `read` can answer.
+        n rows, empty for entities without a row; None if `read` is needed.
         """
         return None
 
     def shown(self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64]) -> Answer:
-        """What reads would return of a feature of n rows sealed under these hashes, uint64[n, 2].
+        """What reads would return for a feature of n rows if they were sealed under these hashes, uint64[n,
+        2].
 
-        By default exactly the values that the vocabulary has.
+        By default exactly the values that are in the vocabulary.
         """
         csr = self.known(rows)
         states = np.where((rows.states == VALUE) & (csr.lengths == 0), np.uint8(EMPTY), rows.states)
@@ -144,12 +146,13 @@ class SealedFeature(ABC):
     def missing(
         self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64], answer: Answer
     ) -> Iterator[str]:
-        """What is wrong with the answer about n sealed rows, in words about the layer.
+        """What the answer about n sealed rows gets wrong, in words about the layer.
 
         Parameters
         ----------
-        rows : the feature as it was written, without the values that a cut left out.
+        rows : the feature as it was written, without values that a cut left out.
         entity_hashes : uint64[n, 2]
+        answer : about these rows.
         """
         assert self.vocabulary is not None
         ids = self.vocabulary.find(rows.vocabulary.values)
@@ -164,7 +167,7 @@ class SealedFeature(ABC):
             yield f"has lost {num_lost} facts of feature {self.codec.feature!r}"
 
     def differences(self, written: Csr, entity_hashes: NDArray[np.uint64], answer: Answer) -> tuple[int, int]:
-        """How many written facts an answer lacks, and how many it has that must not be there.
+        """The number of written facts that an answer lacks, and of facts that it must not have.
 
         By default each row must have exactly its own values.
         """
@@ -174,11 +177,11 @@ class SealedFeature(ABC):
         return num_lost, len(theirs) - (len(ours) - num_lost)
 
     def sampled_rate(self, entity_hashes: NDArray[np.uint64], chance: np.random.Generator) -> float:
-        """The share of random values that entities without a row seem to have: uint64[n, 2]."""
+        """The share of random values that entities without a row, uint64[n, 2], seem to have."""
         return 0.0
 
     def known(self, rows: EncodedFeature) -> Csr:
-        """The values of rows that the vocabulary has, by its ids."""
+        """The values of rows that are in the vocabulary, by its ids."""
         assert self.vocabulary is not None
         return rows.csr.mapped(self.vocabulary.find(rows.vocabulary.values))
 
@@ -190,12 +193,12 @@ class SealedFeature(ABC):
 
 
 class RowSymbols(NamedTuple):
-    """Symbols that record of rows what no feature does.
+    """Symbols that record the presence of rows.
 
     Parameters
     ----------
-    num_symbols : how many different ones there are.
-    facts : one for each row, with the rate to keep.
+    num_symbols : number of distinct symbols.
+    facts : one for each row, with the target rate.
     ids : int64[n], the symbol of each row.
     """
 
@@ -211,9 +214,9 @@ class RowsToSeal(NamedTuple):
     ----------
     entity_hashes : uint64[n, 2]
     salt : two unsigned 64-bit integers.
-    order : int64[n], the rows in the order of the layer's list; None if it has none.
-    symbols : those of the rows; none if the rows are listed.
-    growth : the factor by which a structure must exceed its plan, because it would fall short.
+    order : int64[n], row numbers in the order of the layer's list; None if it has none.
+    symbols : of the rows; empty if the rows are listed.
+    growth : the factor by which a structure must exceed its plan, after a shortfall.
     """
 
     entity_hashes: NDArray[np.uint64]
@@ -224,11 +227,11 @@ class RowsToSeal(NamedTuple):
 
 
 class Shortfall(NamedTuple):
-    """Says that a structure would miss its goal.
+    """A structure would miss its goal.
 
     Parameters
     ----------
-    growth : the factor by which to enlarge it in the next try; infinity if no size would do.
+    growth : the factor by which to enlarge it in the next try; infinity if no size is enough.
     reason : in words.
     """
 
@@ -241,13 +244,13 @@ class Structure(ABC):
 
     Attributes
     ----------
-    kind : what a snapshot's description calls it; the names of its arrays begin so.
-    names : those by which a tag may choose it.
+    kind : its name in a snapshot's description, and the prefix of its arrays' names.
+    names : names by which a tag may choose it.
     codecs : names of the codecs whose features only this structure keeps.
     is_filter : whether it shows false values, and may miss its goal.
-    lists_rows : whether it is read by numbers of rows, so that the layer has to list its rows.
-    holds_rows : whether it holds the symbols of rows, which record rows if the layer does not list them.
-    tells_states : whether it knows which rows have no value; otherwise the layer keeps that.
+    lists_rows : whether it is read by row number, so that the layer has to list its rows.
+    holds_rows : whether it holds the symbols that record rows if the layer does not list them.
+    tells_states : whether it stores the states of rows without a value; otherwise the layer does.
     features : the features that it keeps, by name.
     """
 
@@ -267,7 +270,7 @@ class Structure(ABC):
 
         Raises
         ------
-        ValueError : there is no such one.
+        ValueError : there is none.
         """
         for structure in structures:
             if isinstance(structure, cls):
@@ -281,8 +284,8 @@ class Structure(ABC):
 
         Returns
         -------
-        None if it cannot meet the goal or is not meant: the goal names another structure, or names none
-        while this structure is chosen by name only.
+        None if it cannot meet the goal, if the goal names another structure, or if the goal names none and
+        this structure is used only by name.
 
         Raises
         ------
@@ -296,7 +299,7 @@ class Structure(ABC):
 
     @classmethod
     def saved_bytes(cls, offers: Sequence[Offer]) -> float:
-        """Bytes by which these take less than `joint_bytes` returns, with vocabularies; found by trial."""
+        """Bytes, found by trial, that these offers save against `joint_bytes`, vocabularies included."""
         return 0.0
 
     @classmethod
@@ -306,7 +309,8 @@ class Structure(ABC):
 
         Parameters
         ----------
-        features : each with the plan of the accepted offer.
+        features : each with the plan of its accepted offer.
+        rows : the rows of the layer.
         """
 
     @property
@@ -340,9 +344,9 @@ class Structure(ABC):
         return 0.0
 
     def size_bytes_of(self, feature: str) -> float:
-        """Bytes of one feature: its vocabulary, and its share of what it shares with others.
+        """Bytes of one feature: its vocabulary, and its share of what features share.
 
-        By default its share is that of its facts.
+        By default the share is proportional to its facts.
         """
         vocabularies = {
             name: f.vocabulary.packed_bytes for name, f in self.features.items() if f.vocabulary is not None

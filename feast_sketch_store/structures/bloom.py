@@ -1,9 +1,9 @@
 """Bloom filters: features of a layer in one shifting Bloom filter, plain or weighted.
 
-A plain filter gives every symbol as many hashes; a weighted one gives popular symbols fewer.
+A plain filter gives every symbol the same number of hashes; a weighted one gives popular symbols fewer.
 
-The symbols of all features are numbered through one window of the filter, in ranges that begin on a word; if
-the layer does not list its rows, symbols that describe rows follow them:
+One window of the filter holds the symbols of all features, each feature in a range that begins on a word. If
+the layer does not list its rows, symbols that describe rows follow:
 
     | first feature | ... | last feature | symbols of rows |
 """
@@ -53,7 +53,7 @@ from feast_sketch_store.succinct import (
     ShiftingBloomFilter,
 )
 
-_MAX_GROWTH = 4.0  # of a table; more missing bits are not due to chance
+_MAX_GROWTH = 4.0  # of a table; chance does not explain more missing bits
 _SMALL_TABLE = 1 << 16  # bits; in smaller tables chance may demand any growth
 
 
@@ -143,17 +143,17 @@ class BloomFeature(SealedFeature):
         return True
 
     def _of_scalar(self, states: NDArray[np.uint8], candidates: Csr) -> Answer:
-        """The first candidate of each row, the most probable: ids ascend from the most popular value."""
+        """The first candidate of each row. It is the most probable, because popular values have low ids."""
         has_any = candidates.lengths > 0
         ids = candidates.ids[candidates.indptr[:-1][has_any]]
-        # A shape that claims a value which no symbol backs is a false positive of the shapes.
+        # If a shape says that there is a value but no symbol is possible, the shape is a false positive.
         states = np.where((states == VALUE) & ~has_any, np.uint8(NULL), states)
         return CsrAnswer(self.decoder, states, Csr.of_lengths(has_any.astype(np.int64), ids))
 
     def shown(self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64]) -> Answer:
-        """See `SealedFeature.shown`; the hashes show their own false values.
+        """See `SealedFeature.shown`. The hashes show their own false values.
 
-        Both follow the law of the layer's own rows: to a filter, all hashes that were not added are alike.
+        These follow the law of the layer's own rows: a filter treats all hashes that were not added alike.
         """
         own = self.known(rows)
         noise = Csr(*self.filter.possible_symbols(entity_hashes, self.symbols.asked, rows.states == VALUE))
@@ -228,7 +228,7 @@ class BloomTable(Structure):
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the table, the words included that it repeats, and of the vocabularies."""
+        """Bytes of the table, including the words that it repeats, and of the vocabularies."""
         return int(self.filter.words.nbytes) + sum(f.vocabulary.packed_bytes for f in self.features.values())
 
     def size_bytes_of(self, feature: str) -> float:
@@ -299,7 +299,7 @@ class BloomTable(Structure):
         if not window_words <= num_words <= MAX_NUM_WORDS or words.shape != (num_words + window_words,):
             raise ValueError("the table's length is not that of its words and window")
         if table._expected_fill == 1:
-            raise ValueError("the table is said to hold more facts than it has bits for")
+            raise ValueError("the table has fewer bits than the number of facts that it names needs")
         return table
 
 

@@ -1,6 +1,6 @@
 """How far a sampled rate may be from the true one: Chernoff bounds.
 
-A share x of n independent questions is answered wrongly, and the true rate is p. Then
+For n independent questions with true error rate p, let x be the share of wrong answers. Then
 
     P(|x - p| >= e) <= 2 exp(-e^2 n / 2)               for any p
     P(|x - p| >= e) <= 2 exp(-e^2 n / (3 p))           for e <= p
@@ -20,15 +20,15 @@ CONFIDENCE: Final = 0.95
 
 
 def chance_of_difference(difference: float, num_tested: int, num_asked: int) -> float:
-    """A bound on the probability that rates of two samples differ by this much or more: theorem 4."""
+    """A bound on the probability that the rates of two samples differ by this much or more: theorem 4."""
     return min(1.0, sum(2 * math.exp(-(difference**2) * n / 2) for n in (num_tested, num_asked)))
 
 
 def within(rate: float, num_sampled: int, confidence: float = CONFIDENCE) -> float:
-    """A bound on the distance of the true rate from a sampled one, with a confidence.
+    """A bound on the distance between the true rate and a sampled one, with a confidence.
 
-    The true rate may be the larger one, so the bound is taken at the largest rate p for which ``p - rate``
-    is within it.
+    The true rate may be the larger one. So the bound is taken at the largest rate p that is itself within the
+    bound of ``rate``.
     """
     if num_sampled < 1:
         return 1.0

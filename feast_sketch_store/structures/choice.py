@@ -1,17 +1,17 @@
 """The choice of a structure: how to keep a membership feature, given its goal.
 
-A filter costs ``log2(1 / rate) / ln 2`` bits per fact, and a read of it shows ``rate * (V - n)`` false
-symbols beside ``n`` true ones; a compressed set costs about ``log2(V / n) + 1.44``, and shows none. So below
-a rate of about ``n / (3 * V)`` the set is smaller. It needs a list of rows, though, which all sets of a layer
-share, while a filter needs only one more symbol to record a row. Beside a list, scalars are columns.
+A filter costs ``log2(1 / rate) / ln 2`` bits per fact, and a read shows ``rate * (V - n)`` false symbols
+besides ``n`` true ones. A compressed set costs about ``log2(V / n) + 1.44`` and shows none. So below a rate
+of about ``n / (3 * V)`` the set is smaller. But sets need a list of rows, which all sets of a layer share,
+while a filter needs only one more symbol to record a row. With a list, scalars are columns.
 
-The choice compares what would be sealed: whole layers, with one table for all features in the filter.
-Either no row is listed, or the features that gain most are in sets: F + 1 layers for F features. One more
-lists the rows for the scalars alone, if these may be columns. What is said of sets here holds for every
-structure that lists rows and offers itself.
+The choice compares whole layers as they would be sealed, with one table for all features in the filter. In
+one layer no row is listed; in F others, for F features, those that gain most are in sets. One more layer
+lists the rows for the scalars alone, if these may be columns. What is said of sets holds for every structure
+that lists rows and makes offers.
 
-Sets that imply each other take less together than apart. The saving is found by trial, and only where a
-filter would hold a feature that may be in sets: elsewhere it would change nothing.
+Sets that imply each other take less together than apart. The saving is found by trial, and only if a filter
+would otherwise hold a feature that may be in sets. In all other cases it changes nothing.
 """
 
 import math
@@ -33,8 +33,8 @@ from feast_sketch_store.structures.sizing import AnyFacts, FactClass, candidate_
 
 _LEAST_STEP = 0.002  # factor by which a budget is lowered
 _REFINEMENTS = 2
-_MOST_LEFT_OUT = 6  # features that are each tried in the filter and in sets; each try codes some rows
-_WORD_BYTES = 8  # to which tables are rounded up
+_MOST_LEFT_OUT = 6  # features that are tried both in the filter and in sets; each try codes some rows
+_WORD_BYTES = 8  # tables are rounded up to words
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,12 @@ class Beside:
 
     Parameters
     ----------
-    is_listed : whether the rows are listed whatever is chosen.
-    facts : of scalars and shapes, which share the filter unless the rows are listed.
-    window_words : of these in a window of the filter.
-    vocabulary_bytes : of scalars in the filter; in a column they count as its own.
-    index_bytes, columns_bytes : of the list of rows, and of scalars and timestamps, if the rows are listed.
-    may_list : whether the rows may be listed although no feature of the choice is read by their numbers.
+    is_listed : whether the rows are listed, whatever is chosen.
+    facts : of scalars and shapes, which are in the filter unless the rows are listed.
+    window_words : words that these facts take in a window of the filter.
+    vocabulary_bytes : of scalars in the filter; a column includes its vocabulary.
+    index_bytes, columns_bytes : of the list of rows; and of scalars and timestamps if the rows are listed.
+    may_list : whether the rows may be listed although no feature of the choice needs it.
     """
 
     is_listed: bool
@@ -61,7 +61,7 @@ class Beside:
 
     @classmethod
     def rows(cls, num_rows: int, presence_error_rate: float, is_listed: bool) -> "Beside":
-        """Rows without scalars that are all of one shape and have one timestamp."""
+        """A layer without scalars, whose rows have one shape and one timestamp."""
         facts = (FactClass(num_rows, presence_error_rate),)
         index = index_bytes(num_rows, presence_error_rate)
         return cls(is_listed, facts, 1, 0.0, index, packed_bytes(num_rows, 1))
@@ -72,23 +72,22 @@ class Choice:
 
     Parameters
     ----------
-    goals, popularity : of each feature.
+    goals, popularity : by feature.
     beside : what else the layer holds.
 
     Raises
     ------
-    SettingsError : the memory limit of a feature is too small for its facts, or the named structure cannot
-        keep it.
+    SettingsError : a feature does not fit into its memory limit, or the named structure cannot keep it.
     """
 
     def __init__(self, goals: Mapping[str, Goal], popularity: Mapping[str, Popularity], beside: Beside):
         self._goals, self._popularity = goals, popularity
         self._fixed: dict[str, Offer] = {}  # never in the filter
         self._filters: dict[str, Offer] = {}
-        self._others: dict[str, Offer] = {}  # for some, the best that is read by row number
+        self._others: dict[str, Offer] = {}  # for some features, the best structure read by row number
         for name, goal in goals.items():
             self._ask(name, goal, popularity[name], beside)
-        self._movable: list[str] = []  # out of the filter, to save bytes only
+        self._movable: list[str] = []  # may leave the filter to save bytes
         lists = beside.is_listed or any(registry.kind(o.kind).lists_rows for o in self._fixed.values())
         tables = _Tables({name: offer.plan.facts for name, offer in self._filters.items()}, beside.facts)
         self._layers = [
@@ -101,7 +100,7 @@ class Choice:
         return self._best(growth).is_listed
 
     def size_bytes(self, growth: float = 1.0) -> float:
-        """Bytes of the best layer, vocabularies of memberships not counted; ``growth`` as for `offers`."""
+        """Bytes of the best layer, without vocabularies of memberships; ``growth`` as for `offers`."""
         return self._best(growth).size_bytes(growth)
 
     def offers(self, growth: float = 1.0) -> dict[str, Offer]:
@@ -109,14 +108,14 @@ class Choice:
 
         Parameters
         ----------
-        growth : the factor by which a table must exceed its sizing.
+        growth : the factor by which a table must exceed its computed size.
 
         Raises
         ------
-        SettingsError : the memory limit of a feature is too small for its facts.
+        SettingsError : a feature does not fit into its memory limit.
         """
         best = self._best(growth)
-        if best.size_bytes(growth) == math.inf:  # no table keeps the goals of all that must share it
+        if best.size_bytes(growth) == math.inf:  # no common table keeps all goals
             filters = {n: in_sets(self._goals[n], self._popularity[n]) for n in self._filters}
         else:
             filters = best.within_memory(self._goals, growth)
@@ -132,14 +131,14 @@ class Choice:
 
         layers = [best, *self._layers]
         if len(self._movable) <= _MOST_LEFT_OUT:
-            fewer = self._layers[-1]  # from all in sets, one by one goes back into the filter
+            fewer = self._layers[-1]  # start with all in sets, and move one after another back to the filter
             while tried := [fewer.without(name) for name in self._movable if name in fewer.others]:
                 layers.append(fewer)
                 fewer = min(tried, key=joint_bytes)
         return min(layers, key=joint_bytes)
 
     def _ask(self, name: str, goal: Goal, popularity: Popularity, beside: Beside) -> None:
-        """Take the offers for a feature."""
+        """Collect the offers for a feature."""
         if goal.structure != AUTO and (kind := registry.wanted(goal)) is not BloomTable:
             offer = kind.offer(goal, popularity)
             if offer is None:
@@ -163,7 +162,7 @@ class Choice:
             self._others[name] = other
 
     def _ways(self, lists_rows: bool, may_list: bool) -> Iterator[tuple[dict[str, Offer], bool]]:
-        """The features moved out of the filter in each layer to compare, and whether it lists its rows."""
+        """The layers to compare: the features outside of the filter, and whether the rows are listed."""
         if not lists_rows:
             yield {}, False
         gains: dict[str, float] = {}
@@ -172,7 +171,7 @@ class Choice:
             if self._goals[name].measure != MEMORY:
                 gains[name] = self._bytes_alone(name, self._filters[name]) - self._bytes_alone(name, other)
             elif other.num_bytes <= self._goals[name].amount:
-                moved[name] = other  # once others pay for the list
+                moved[name] = other  # after others paid for the list
         if lists_rows or may_list:
             yield dict(moved), True
         self._movable = sorted(gains, key=lambda name: (-gains[name], name))
@@ -181,13 +180,13 @@ class Choice:
             yield dict(moved), True
 
     def _bytes_alone(self, name: str, offer: Offer) -> float:
-        """Bytes of a feature in a layer with a list, if it were the only one of its structure."""
+        """Bytes of a feature in a layer with a list, if no other feature had its structure."""
         states = 0 if registry.kind(offer.kind).tells_states else self._popularity[name].states_bytes
         return offer.num_bytes + states
 
 
 def in_sets(goal: Goal, popularity: Popularity) -> Offer:
-    """The offer of sets for a feature that no filter keeps."""
+    """The offer of sets for a feature that no filter can keep."""
     offer = SetColumns.offer(replace(goal, structure=SETS), popularity)
     assert offer is not None
     is_welcome = goal.structure == SETS or goal.may_choose
@@ -222,7 +221,7 @@ class _Layer:
 
     @cached_property
     def saved_bytes(self) -> float:
-        """Bytes that the others save by sharing values, which `size_bytes` does not include."""
+        """Bytes that features outside the filter save by sharing values; `size_bytes` does not count them."""
         return sum(
             kind.saved_bytes([offer for offer in self.others.values() if offer.kind == kind.kind])
             for kind in registry.kinds()
@@ -243,7 +242,7 @@ class _Layer:
         return size + self.beside.index_bytes + self.beside.columns_bytes
 
     def within_memory(self, goals: Mapping[str, Goal], growth: float) -> dict[str, Offer]:
-        """The offers of the filter; those with a memory limit are made to fit beside the others.
+        """The offers of the filter, with those that have a memory limit fitted beside the others.
 
         Raises
         ------
@@ -267,7 +266,7 @@ class _Layer:
                 name: shares[name] for name, limit in limits.items() if shares[name] > limit + _WORD_BYTES
             }
 
-        # Sizes change in steps; a small change of the budget may have no effect.
+        # Sizes change in steps, so a small change of the budget may have no effect.
         best, less = offers, 0.0
         while too_much := over(best):
             name, size = next(iter(too_much.items()))
@@ -300,7 +299,7 @@ class _Layer:
 
 
 class _Tables:
-    """The bits of tables that any of some facts share, at a number of fills that would suit them all."""
+    """The bits of tables that any subset of some facts can share, at several fills."""
 
     def __init__(self, facts: Mapping[str, AnyFacts], beside: Sequence[FactClass]):
         fills = candidate_fills([*facts.values(), *beside])
@@ -309,7 +308,7 @@ class _Tables:
         self._beside = np.sum([np.zeros(len(fills)), *(_ones_at(f, fills) for f in beside)], axis=0)
 
     def num_bits(self, names: Iterable[str], is_listed: bool) -> float:
-        """Bits of the smallest table of some features; infinite if it is impossible."""
+        """Bits of the smallest table of some features; infinite if there is none."""
         nothing = np.zeros(len(self._ones_per_bit))
         ones = np.sum([nothing if is_listed else self._beside, *(self._ones[name] for name in names)], axis=0)
         return float((ones / self._ones_per_bit).min())

@@ -1,12 +1,12 @@
-"""From counts by cluster and value to the hashes of each, and to the size of the filter that holds them.
+"""From counts by cluster and value to the hashes of each cell, and to the size of the filter.
 
-A cell is a value in a cluster: ``n`` rows of the cluster have it, ``a`` of those with values lack it. A fact
-of the cell takes ``k`` hashes, so each row that lacks it shows it with probability ``rho ** k`` at a
-share ``rho`` of ones. What is kept is the number of false values per read:
+A cell is a value in a cluster: ``n`` rows of the cluster have it, ``a`` rows with values lack it. A fact of
+the cell has ``k`` hashes, so a row that lacks it shows it with probability ``rho ** k`` at a share ``rho`` of
+ones. The goal is a number of false values per read:
 
     sum over cells of a * rho ** k  <=  false_per_read * rows            ones of the table: sum of n * k
 
-All cells have one of a few *levels* (numbers of hashes). There are three known ways to assign them:
+Each cell has one of a few *levels* (numbers of hashes). There are three known ways to assign them:
 
 | style | levels | of a cell |
 |---|---|---|
@@ -14,10 +14,10 @@ All cells have one of a few *levels* (numbers of hashes). There are three known 
 | sandwiched | k1 and k1 + k2 | k1 of the initial filter; below the threshold also k2 of the backup filter |
 | weighted | several | the more, the lower its odds |
 
-The first two are those of Mitzenmacher, with the cluster and the value for the query, the odds for the
-learned function, ``F_n`` the share of facts below the threshold and ``F_p`` the share of absent values above
-it; the optimal split is found among whole numbers of hashes. The third is the weighted filter of `sizing`
-within each cluster: its rates are proportional to the odds.
+The first two are Mitzenmacher's: the query is the cluster and the value, the learned function is the odds,
+``F_n`` is the share of facts below the threshold, and ``F_p`` the share of absent values above it. The best
+split is searched among whole numbers of hashes. The third is the weighted filter of `sizing` within each
+cluster: its rates are proportional to the odds.
 
 Source: Mitzenmacher, "A Model for Learned Bloom Filters, and Optimizing by Sandwiching", NeurIPS 2018;
 Vaidya, Knorr, Mitzenmacher and Kraska, "Partitioned Learned Bloom Filters", ICLR 2021 (levels by score).
@@ -41,13 +41,13 @@ MAX_LEVELS = 8
 _FILLS = tuple(np.round(np.arange(0.36, 0.661, 0.02), 2).tolist())
 _HALF = 0.5  # the fill at which levels of weighted filters are chosen
 _STEPS = range(1, 5)  # between levels
-_MASK_WEIGHT = 1 / 3  # of a bit of a mask: masks do not grow with the rows, as the table does
-_BIN = 0.04  # of logarithms of odds, which share a level in a weighted filter
+_MASK_WEIGHT = 1 / 3  # of a mask's bit against one of the table: masks do not grow with the rows
+_BIN = 0.04  # width of bins of log-odds that share a level in a weighted filter
 _ROUNDS = 30
 
 
 class Split(NamedTuple):
-    """Which hashes the facts of each cell have.
+    """The number of hashes of each cell's facts.
 
     Parameters
     ----------
@@ -88,26 +88,26 @@ class ClusterFacts:
 
     @property
     def may_show(self) -> float:
-        """False values that all rows may show together."""
+        """False values that the reads of all rows may show together."""
         return self.false_per_read * max(1, int(self.num_rows.sum()))
 
     def excess(self, split: Split, fill: float) -> float:
-        """The false values of a read at a share of ones, relative to the wanted ones."""
+        """The false values of a read at a share of ones, divided by the allowed ones."""
         return (
             float(_sums(split.level_of, self.absent, len(split.hashes)) @ np.power(fill, split.hashes))
             / self.may_show
         )
 
     def num_ones(self, split: Split) -> int:
-        """How many bits the facts set."""
+        """The number of bits that the facts set."""
         return int(_sums(split.level_of, self.counts, len(split.hashes)) @ np.array(split.hashes))
 
     def facts_per_level(self, split: Split) -> tuple[int, ...]:
-        """How many facts have the hashes of each level."""
+        """The number of facts at each level."""
         return tuple(map(int, _sums(split.level_of, self.counts, len(split.hashes))))
 
     def split_at(self, fill: float) -> Split | None:
-        """The split with the fewest ones at a share of ones; None if no split keeps the goal."""
+        """The split with the fewest ones at a share of ones; None if no split meets the goal."""
         if self.style == WEIGHTED_BLOOM:
             return self._weighted_at(fill)
         found = min(self._thresholds_at(fill), default=None)
@@ -121,14 +121,14 @@ class ClusterFacts:
         return Split((first, first + more), level_of.reshape(self.counts.shape))
 
     def _thresholds_at(self, fill: float) -> Iterator[tuple[int, int, int, int]]:
-        """Ones, initial and backup hashes, and how many cells are above the threshold, if possible."""
+        """Possible splits: ones, initial and backup hashes, and the number of cells above the threshold."""
         facts_above, absent_above = self._above
         num_facts, num_absent = int(facts_above[-1]), float(absent_above[-1])
         more = np.arange(1, MAX_NUM_HASHES + 1)
         rates = np.power(fill, more)
         for first in range(MAX_NUM_HASHES) if self.style == SANDWICHED_BLOOM else (0,):
             may_pass = self.may_show / fill**first
-            # first ones alone, or: above + rate * (absent - above) <= may_pass
+            # The initial filter alone may be enough; else above + rate * (absent - above) <= may_pass.
             if first and num_absent <= may_pass:
                 yield num_facts * first, first, 0, 0
                 return
@@ -142,24 +142,24 @@ class ClusterFacts:
 
     @cached_property
     def _odds(self) -> NDArray[np.float64]:
-        """Logarithms of the odds of each cell: float64[C * V]; -inf of one without facts."""
+        """The log-odds of each cell: float64[C * V]; -inf for a cell without facts."""
         with np.errstate(divide="ignore"):
             return np.asarray(np.log(self.counts.reshape(-1) / np.maximum(self.absent.reshape(-1), 0.5)))
 
     @cached_property
     def _by_odds(self) -> NDArray[np.int64]:
-        """The cells from the highest odds on."""
+        """The cells in descending order of odds."""
         return np.argsort(-self._odds, kind="stable")
 
     @cached_property
     def _above(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The facts and the absent values of the first cells by odds, from none on."""
+        """For each number of first cells by odds, 0 included, their facts and their absent values."""
         facts, absent = self.counts.reshape(-1)[self._by_odds], self.absent.reshape(-1)[self._by_odds]
         return np.concatenate(([0], np.cumsum(facts))), np.concatenate(([0], np.cumsum(absent)))
 
     @cached_property
     def _bins(self) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
-        """The bin of each cell, and the facts and absent values of each."""
+        """The bin of each cell, and the facts and absent values of each bin."""
         odds = self._odds
         rounded = np.where(np.isfinite(odds), np.floor(odds / _BIN), -1e6)
         _, bins = np.unique(rounded, return_inverse=True)
@@ -168,7 +168,7 @@ class ClusterFacts:
 
     @cached_property
     def _levels(self) -> tuple[int, ...] | None:
-        """The levels of a weighted filter with which table and masks are smallest, at a fill of one half."""
+        """The levels of a weighted filter for which table and masks are smallest, at a fill of one half."""
         if not self.num_facts:
             return (1,)
         best: tuple[float, tuple[int, ...]] = math.inf, ()
@@ -180,7 +180,7 @@ class ClusterFacts:
         return best[1] or None
 
     def _levels_of(self, number: int, step: int) -> tuple[float, tuple[int, ...]]:
-        """The best levels, given how many, and the bits of table and masks; infinite if there are none."""
+        """The best of this many levels, and the bits of table and masks; infinite if there are none."""
         mask_bits = self.counts.shape[0] * 64 * -(-self.counts.shape[1] // 64)
         best: tuple[float, tuple[int, ...]] = math.inf, ()
         for first in range(0 if number > 1 else 1, MAX_NUM_HASHES - step * (number - 1) + 1):
@@ -189,18 +189,18 @@ class ClusterFacts:
             ones = math.inf if chosen is None else float(self._bins[1] @ np.array(levels)[chosen])
             num_bits = ones / math.log(2) + _MASK_WEIGHT * (number - 1) * mask_bits
             if num_bits > best[0]:
-                break  # so would more hashes for all
+                break  # more hashes cost more, too
             best = min(best, (num_bits, levels))
         return best
 
     def _choose(self, levels: Sequence[int], fill: float) -> NDArray[np.int64] | None:
-        """The level of each bin: the fewest ones for as many false values as there may be."""
+        """The level of each bin, so that the allowed false values need the fewest ones."""
         _, facts, absent = self._bins
         hashes = np.array(levels)
         ones, shown = facts[:, None] * hashes, absent[:, None] * np.power(fill, hashes)
         if shown[:, -1].sum() > self.may_show:
             return None
-        low, high = -60.0, 60.0  # logarithm of the worth of a false value in ones
+        low, high = -60.0, 60.0  # logarithm of the price of a false value, in ones
         for _ in range(_ROUNDS):
             middle = (low + high) / 2
             chosen = (ones + math.exp(middle) * shown).argmin(1)
@@ -223,11 +223,11 @@ class ClusterFacts:
 
 
 def size(facts: Sequence[ClusterFacts]) -> tuple[int, list[Split]]:
-    """The bits of the smallest table for facts of several features, and how each is split.
+    """The bits of the smallest table for facts of several features, and the split of each.
 
     Raises
     ------
-    ValueError : no table keeps the goals.
+    ValueError : no table meets the goals.
     """
     best: tuple[int, list[Split]] | None = None
     for fill in _FILLS:
@@ -246,7 +246,7 @@ def size(facts: Sequence[ClusterFacts]) -> tuple[int, list[Split]]:
 
 
 def fill_limit(facts: Sequence[ClusterFacts], splits: Sequence[Split]) -> float:
-    """The largest share of ones, below 1, at which all features keep their goals; 0 if there is none."""
+    """The largest share of ones, below 1, at which all features meet their goals; 0 if there is none."""
     shown = [
         (_sums(split.level_of, own.absent, len(split.hashes)) / own.may_show, np.array(split.hashes))
         for own, split in zip(facts, splits, strict=True)
@@ -266,6 +266,6 @@ def expected_fill(facts: Sequence[ClusterFacts], splits: Sequence[Split], num_bi
 
 
 def _sums(groups: NDArray[np.integer], cells: NDArray[np.int64], number: int = 0) -> NDArray[np.float64]:
-    """The sum of the cells of each group, of which there are at least ``num_groups``."""
+    """The sum of the cells of each group; ``number`` is the least number of groups."""
     sums = np.bincount(groups.reshape(-1), cells.reshape(-1).astype(np.float64), number)
     return sums.astype(np.float64)

@@ -1,8 +1,8 @@
 """Clustered filters: learned, sandwiched and weighted Bloom filters with hashes by the entity's cluster.
 
-The rows are listed, and each has the number of its cluster (`clusters`). In a cluster a value has one of few
-numbers of hashes, its level (`cluster_sizing`). A mask for each cluster and level has ones for the values
-that skip the additional hashes of that level, so a read is still an AND of windows:
+The rows are listed, each with the number of its cluster (`clusters`). In a cluster a value has one of a few
+numbers of hashes, its level (`cluster_sizing`). For each cluster and level, a mask has ones for the values
+that do without the additional hashes of that level. So a read is still an AND of windows:
 
     possibly present = AND over groups g of (AND of the windows of g's hashes  |  mask[cluster][g])
 
@@ -13,7 +13,7 @@ that skip the additional hashes of that level, so a read is still an AND of wind
     | weighted | a group for each level | values of lower levels |
 
 A fact sets exactly the bits of its cell's hashes, so nothing that was written is missed. All features share
-one table. A window has the symbols of one feature after the other, each beginning at a word.
+one table. A window holds the symbols of one feature after the other, each beginning on a word.
 """
 
 import itertools
@@ -75,7 +75,7 @@ from feast_sketch_store.succinct import (
     ShiftingBloomFilter,
     ShiftingBloomFilterBuilder,
 )
-from feast_sketch_store.threads import NUM_THREADS
+from feast_sketch_store.threads import num_threads
 
 _MAX_TRIES = 12
 _MAX_GROWTH = 4.0
@@ -96,14 +96,16 @@ class ClusteredFeature(SealedFeature):
 
     Parameters
     ----------
+    codec, vocabulary : of the feature.
     style : the name of its structure.
-    first_word : the word of a window where its first symbol is.
+    first_word : the word of a window that holds its first symbol.
     hashes : of each level, ascending.
     masks : uint64[C, levels - 1, words], see `Asked`.
-    facts_per_level : how many facts have the hashes of each level.
+    facts_per_level : the number of facts at each level.
     clusters : of the rows; shared by all features.
-    shares : float64[C], of the rows that are in each cluster; shared as well.
-    fill : the share of ones that the table has.
+    shares : float64[C], the share of the rows in each cluster; shared by all features.
+    filter : the table; shared by all features.
+    fill : the table's share of ones.
     """
 
     codec: FeatureCodec
@@ -130,7 +132,7 @@ class ClusteredFeature(SealedFeature):
 
     @property
     def num_ones(self) -> int:
-        """How many bits its facts set."""
+        """The number of bits that its facts set."""
         return sum(facts * k for facts, k in zip(self.facts_per_level, self.hashes, strict=True))
 
     @cached_property
@@ -147,7 +149,7 @@ class ClusteredFeature(SealedFeature):
         return float(self.shares @ np.power(self.fill, self.hashes_of).mean(1))
 
     def asked(self, clusters: NDArray[np.int64]) -> Asked:
-        """The questions to the filter about rows of some clusters: int64[n]."""
+        """What to ask the filter about rows of these clusters: int64[n]."""
         plain = Asked(self.first_word, self.num_values, self.hashes[-1])
         if len(self.hashes) == 1:
             return plain
@@ -173,7 +175,7 @@ class ClusteredFeature(SealedFeature):
         return True
 
     def shown(self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64]) -> Answer:
-        """See `SealedFeature.shown`; false values are those of the clusters that the rows fit best."""
+        """See `SealedFeature.shown`. False values are those of the clusters that the rows fit best."""
         own = self.known(rows)
         asked = self.asked(self._scorer.clusters_of(own))
         noise = Csr(*self.filter.possible_symbols(entity_hashes, asked, rows.states == VALUE))
@@ -183,8 +185,8 @@ class ClusteredFeature(SealedFeature):
     def _scorer(self) -> Scorer:
         """Finds the cluster in which a row takes the fewest bits.
 
-        As rates are proportional to odds, a hash stands for ``log(1 / fill)`` of the logarithm of the odds;
-        and the false values of a cluster, divided by those for each true one, for the size of its rows.
+        Rates are proportional to odds, so each hash stands for ``log(1 / fill)`` of log-odds. The false
+        values of a cluster, divided by those for each true one, give the size of its rows.
         """
         shown = np.power(self.fill, self.hashes_of).sum(1)
         ratio = max(1e-12, float(self.shares @ shown)) / max(
@@ -225,7 +227,7 @@ class ClusteredFilters(Structure):
 
     @classmethod
     def offer(cls, goal: Goal, popularity: Popularity) -> Offer | None:
-        """See `Structure.offer`: only where it is named."""
+        """See `Structure.offer`: only if a tag names it."""
         if goal.structure not in STYLES or goal.measure == MEMORY:
             return None
         wanted = wanted_false_per_read(goal, popularity)
@@ -234,7 +236,7 @@ class ClusteredFilters(Structure):
         num_bits = num_facts * math.log2(1 / rate) / math.log(2) if rate else 64.0 * num_facts
         num_bytes = num_bits / 8 + packed_bytes(popularity.num_rows, (num_clusters - 1).bit_length())
         plan = ClusterPlan(goal.structure, wanted, num_clusters)
-        return Offer(cls.kind, plan, num_bytes, wanted)
+        return Offer(cls.kind, plan, num_bytes, rate * popularity.mean_absent)
 
     @classmethod
     def build(cls, features: Sequence[tuple[FeatureRows, ClusterPlan]], rows: RowsToSeal) -> Self | Shortfall:
@@ -356,7 +358,7 @@ class ClusteredFilters(Structure):
             or not (shares >= 0).all()
             or not shares.sum() <= 1 + 1e-9
         ):
-            raise ValueError(f"there cannot be {len(shares)} clusters of such shares")
+            raise ValueError(f"{len(shares)} clusters cannot have such shares")
         entries = [_Entry.read(entry, number, parts) for number, entry in enumerate(description["features"])]
         window_words = sum(entry.masks.shape[2] for entry in entries)
         if not window_words <= num_words <= MAX_NUM_WORDS or words.shape != (
@@ -369,9 +371,7 @@ class ClusteredFilters(Structure):
         first_word, features = 0, {}
         for entry in entries:
             if len(entry.masks) != len(shares) or entry.codec.feature in features:
-                raise ValueError(
-                    f"the masks of {entry.codec.feature!r} are not those of {len(shares)} clusters"
-                )
+                raise ValueError(f"the masks of {entry.codec.feature!r} do not fit {len(shares)} clusters")
             own = (entry.style, first_word, entry.hashes, entry.masks, entry.facts)
             features[entry.codec.feature] = ClusteredFeature(
                 entry.codec, entry.vocabulary, *own, clusters, shares, bloom, fill
@@ -392,11 +392,11 @@ class _Entry(NamedTuple):
 
     @classmethod
     def read(cls, entry: Mapping[str, Any], number: int, parts: Parts) -> Self:
-        """Feature ``number``.
+        """Feature ``number`` of a description.
 
         Raises
         ------
-        ValueError, KeyError, TypeError : there can be no such feature.
+        ValueError, KeyError, TypeError : such a feature is not possible.
         """
         codec = FeatureCodec(checked(entry["name"], str), entry["value_field"])
         vocabulary = parts.vocabulary(f"{number}.vocabulary", codec)
@@ -419,7 +419,7 @@ class _Entry(NamedTuple):
 
 
 class _Kept:
-    """A feature whose parts may be read again by a function that consumes them."""
+    """A feature whose parts can be read more than once, for functions that consume them."""
 
     def __init__(self, feature: FeatureRows):
         self.states, self.vocabulary, self.counts = feature.states, feature.vocabulary, feature.counts
@@ -428,17 +428,17 @@ class _Kept:
         self.lengths, self.kept_rows, self.rows = feature.lengths, feature.kept_rows, feature.kept_rows
 
     def release(self) -> None:
-        """Nothing: it stays."""
+        """Do nothing: the parts stay."""
 
 
 def _members(features: Sequence[FeatureRows]) -> list[Csr]:
-    """The symbols of each feature in the order of the keys, each once in a row."""
+    """The symbols of each feature in the order of the keys, without repetitions in a row."""
     everyone = np.arange(len(features[0].states))
     return [in_order([_Kept(feature)], everyone).distinct() for feature in features]
 
 
 def side_by_side(members: Sequence[Csr], sizes: Sequence[int]) -> Csr:
-    """One matrix of all features; the ids of each continue after those of the one before."""
+    """One matrix of all features; the ids of each feature follow those of the one before."""
     joint, first = members[0], sizes[0]
     for own, number in zip(members[1:], sizes[1:], strict=True):
         joint = joint.joined(Csr(own.indptr, own.ids + np.int32(first)))
@@ -453,7 +453,7 @@ def _shares(clusters: NDArray[np.int64], num_clusters: int) -> NDArray[np.float6
 def _fill(
     facts: Sequence[ClusterFacts], members: Sequence[Csr], clusters: NDArray[np.int64], rows: RowsToSeal
 ) -> tuple[ShiftingBloomFilter, list[Split], float] | Shortfall:
-    """A table that keeps the goals at its actual share of ones, and that share."""
+    """A table that meets the goals at its actual share of ones, its splits, and that share."""
     try:
         num_bits, splits = size(facts)
     except ValueError as error:
@@ -461,7 +461,7 @@ def _fill(
     window_words = sum(words_for(own.counts.shape[1]) for own in facts)
     wanted_bits, excess = math.ceil(num_bits * rows.growth), math.inf
     for _ in range(_MAX_TRIES):
-        builder = ShiftingBloomFilterBuilder(wanted_bits, max(1, window_words), rows.salt, NUM_THREADS)
+        builder = ShiftingBloomFilterBuilder(wanted_bits, max(1, window_words), rows.salt, num_threads())
         first_word = 0
         for own, split in zip(members, splits, strict=True):
             _add(builder, own, clusters, split, rows.entity_hashes, 64 * first_word)
@@ -498,7 +498,7 @@ def _add(
 
 
 def _in_chunks(members: Csr) -> Iterator[Part]:
-    """Some thousand rows at a time, and their places."""
+    """Chunks of some thousand rows, each with the places of its rows."""
     for first in range(0, len(members), _ROWS_PER_CHUNK):
         indptr = members.indptr[first : first + _ROWS_PER_CHUNK + 1]
         places = np.arange(first, first + len(indptr) - 1, dtype=np.int32)
@@ -506,7 +506,7 @@ def _in_chunks(members: Csr) -> Iterator[Part]:
 
 
 def _masks(split: Split) -> NDArray[np.uint64]:
-    """Ones for the values of each cluster that skip the hashes of each level but the first."""
+    """For each cluster and level but the first, ones for the values without the hashes of that level."""
     num_clusters, num_values = split.level_of.shape
     masks = np.zeros((num_clusters, len(split.hashes) - 1, words_for(num_values) * 8), np.uint8)
     for level in range(1, len(split.hashes)):

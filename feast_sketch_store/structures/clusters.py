@@ -1,12 +1,12 @@
 """Clusters of entities, learned from the values that their rows have.
 
-A row belongs to the cluster under which it is most probable, if values are independent within a cluster
+A row belongs to the cluster under which it is most probable. Within a cluster, values count as independent
 (a mixture of Bernoulli distributions):
 
     log P(row | c) = sum over the row's values s of log(p_cs / (1 - p_cs)) + sum over all s of log(1 - p_cs)
 
-Shares ``p_cs`` and clusters are computed in turns, on some of the rows; then all rows are assigned. The same
-rows in the same order give the same clusters.
+Shares ``p_cs`` and clusters are computed in turns on a sample of the rows; then all rows are assigned. Equal
+rows in the same order give equal clusters.
 """
 
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class Scorer:
 
     @classmethod
     def fit(cls, counts: NDArray[np.int64], num_rows: NDArray[np.int64]) -> "Scorer":
-        """The scorer for clusters of which counts are known: int64[C, V] facts, int64[C] rows."""
+        """The scorer for clusters with known counts: int64[C, V] facts, int64[C] rows."""
         overall = counts.sum(0) / max(1, num_rows.sum())
         shares = (counts + SMOOTHING * overall) / (num_rows[:, None] + SMOOTHING)
         shares = shares.clip(1e-9, 1 - 1e-6)
@@ -49,7 +49,7 @@ class Scorer:
         return cls(np.ascontiguousarray(weights.T, np.float32), offsets)
 
     def clusters_of(self, members: Csr) -> NDArray[np.int64]:
-        """The cluster of each row, by the ids of its values: int64[n]."""
+        """The cluster of each row, given the ids of its values: int64[n]."""
         clusters = np.full(len(members), int(self.offsets.argmax()))
         filled = np.flatnonzero(members.lengths)
         starts = members.indptr[filled]
@@ -66,7 +66,7 @@ class Scorer:
 
 
 def count(members: Csr, clusters: NDArray[np.int64], shape: tuple[int, int]) -> NDArray[np.int64]:
-    """How many rows of each cluster have each value: int64[C, V], the shape."""
+    """The number of rows of each cluster with each value: int64[C, V]. ``shape`` is C and V."""
     keys = np.repeat(clusters * shape[1], members.lengths)
     return np.bincount(keys + members.ids, minlength=shape[0] * shape[1]).reshape(shape)
 
@@ -82,7 +82,8 @@ def learn(
 
     Parameters
     ----------
-    members : the ids of the values of n rows, below ``num_values``, each once in a row.
+    members : the ids of the values of n rows, without repetitions in a row.
+    num_values : all ids are below it.
     num_clusters : the most clusters; there are never more than rows.
     start : int64[n], clusters to begin with; None for random ones.
     num_rounds : of learning.
@@ -103,7 +104,7 @@ def learn(
 def _first_scorer(
     sample: Csr, num_values: int, num_clusters: int, groups: NDArray[np.int64] | None
 ) -> Scorer:
-    """A scorer for given clusters, or for those of random rows, which differ by chance alone."""
+    """A scorer for the given clusters, or for clusters of random rows."""
     if groups is None:
         groups = np.random.default_rng(_SEED).integers(0, num_clusters, len(sample))
     counts = count(sample, groups, (num_clusters, num_values))

@@ -1,6 +1,6 @@
-"""Columns: features of sealed rows that are kept value by value, in as few bits as their values take.
+"""Columns: features of sealed rows, kept value by value in as few bits as the values take.
 
-A column is read by row number, without its other rows: its states, and its elements (`elements`).
+A column is read by row number, independently of other rows. It has states and elements (`elements`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,10 +46,10 @@ from feast_sketch_store.succinct.packed import NO_NUMBERS, unchecked
 
 COLUMN = "column"
 
-# Values of a dictionary that each reading process keeps decoded for answers.
+# Values of a dictionary that each reading process keeps decoded.
 _MAX_DECODED = 1 << 16
 
-# Rows per step when all are read, which bounds the memory.
+# Rows per step when all rows are read; this bounds the memory.
 _ROWS_AT_A_TIME = 1 << 18
 
 
@@ -60,8 +60,9 @@ def scalar_bytes(
 
     Parameters
     ----------
-    states : of n rows.
-    vocabulary, counts : the values of the rows, and how many rows have each: int64[V].
+    codec : of the feature.
+    states : uint8[n]
+    vocabulary, counts : the values of the rows, and the number of rows with each: int64[V].
     """
     num_rows, size = len(states), packed_bytes(len(states), _steps_of(states)[1])
     num_values, is_binary = len(vocabulary), codec.storage_type == pa.large_binary()
@@ -80,12 +81,12 @@ def scalar_bytes(
 
 
 def states_width(states: NDArray[np.uint8]) -> int:
-    """Bits that a state takes in a column."""
+    """Bits of a state in a column."""
     return int(states.max() - states.min()).bit_length() if len(states) else 0
 
 
 def _steps_of(states: NDArray[np.uint8]) -> tuple[int, int]:
-    """The distance of states in a column, and the bits of a number of such steps."""
+    """The distance between states in a column, and the bits of a number of such steps."""
     if not len(states):
         return 1, 0
     used = np.flatnonzero(np.bincount(states))
@@ -94,12 +95,12 @@ def _steps_of(states: NDArray[np.uint8]) -> tuple[int, int]:
 
 
 def _filler(codec: FeatureCodec) -> Vocabulary:
-    """The element of a row without a value."""
+    """The element for a row without a value."""
     return Vocabulary(pa.array([b"" if codec.storage_type == pa.large_binary() else 0], codec.storage_type))
 
 
 class ColumnAnswer(CsrAnswer):
-    """An answer whose vocabulary may repeat a value: each element has an entry of its own."""
+    """An answer whose vocabulary may repeat values: each element has an entry of its own."""
 
     def numbered(self) -> Answer:
         """See `Answer`."""
@@ -109,7 +110,7 @@ class ColumnAnswer(CsrAnswer):
 
 
 def expected_bytes(vocabulary: Vocabulary, num_rows: int) -> float:
-    """The approximate bytes of a column of this many scalars with these values."""
+    """The approximate bytes of a column of ``num_rows`` scalars with these values."""
     bits = max(1, len(vocabulary) - 1).bit_length() + 2
     return num_rows * bits / 8 + vocabulary.packed_bytes
 
@@ -118,9 +119,15 @@ def expected_bytes(vocabulary: Vocabulary, num_rows: int) -> float:
 class Column(SealedFeature):
     """One feature of n rows.
 
-    ``states`` are n of codecs.MISSING, NULL, EMPTY, VALUE, ``state_step`` apart: the base of the packed
-    numbers, and as many steps more as a number is above it. Row ``i`` of a collection has the elements
-    ``bounds[i]`` to ``bounds[i + 1]``; of a scalar there are no bounds, and an element for each row.
+    Parameters
+    ----------
+    codec : of the feature.
+    states : n of codecs.MISSING, NULL, EMPTY, VALUE. The base of the packed numbers is a state, and each 1
+        above it stands for ``state_step``.
+    bounds : of a collection; row ``i`` has the elements ``bounds[i]`` to ``bounds[i + 1]``. None for a
+        scalar, which has one element per row.
+    elements : of all rows.
+    state_step : the distance between states.
     """
 
     codec: FeatureCodec
@@ -141,9 +148,9 @@ class Column(SealedFeature):
         rows: Csr,
         min_width: int = 1,
     ) -> "Column":
-        """A column of rows that are given as states, uint8[n], and ids of a vocabulary.
+        """A column of rows, given by their states, uint8[n], and ids of a vocabulary.
 
-        Numbers take at least ``min_width`` bits; 0 if the number of rows is known elsewhere.
+        Numbers take at least ``min_width`` bits; use 0 if the number of rows is stored elsewhere.
         """
         symbols = rows.ids
         if codec.is_collection:
@@ -151,7 +158,7 @@ class Column(SealedFeature):
         else:
             bounds = None
             has_value = states == VALUE
-            filler = 0  # for rows without a value, any number costs the same
+            filler = 0  # for rows without a value; any number costs the same
             if not has_value.all() and (not len(vocabulary) or codec.storage_type == pa.large_binary()):
                 vocabulary, (_, (filler,)) = Vocabulary.union([vocabulary, _filler(codec)])
             dense = np.full(len(states), filler)
@@ -166,7 +173,7 @@ class Column(SealedFeature):
 
     @property
     def dictionary(self) -> Vocabulary | None:
-        """The distinct elements; None if they are not kept as such."""
+        """The distinct elements; None if the column has no dictionary."""
         return self.elements.vocabulary if isinstance(self.elements, DictionaryElements) else None
 
     @property
@@ -200,7 +207,7 @@ class Column(SealedFeature):
         else:
             kind, packed, content, check = AS_BYTES, elements.offsets, elements.words, elements.check
             if self.codec.element_kind == "message":
-                return False  # a file may have none
+                return False  # the dictionary in a file may be empty
         is_text = kind == AS_BYTES and self.codec.element_kind == "string"
         begin_feature(rows, self.codec, self.dictionary)
         bounds = NO_NUMBERS if self.bounds is None else self.bounds.arguments
@@ -215,7 +222,7 @@ class Column(SealedFeature):
 
         Raises
         ------
-        ValueError : the parts, which came from a file, contradict each other.
+        ValueError : parts of a column from a file contradict each other.
         """
         first = self.states.base
         numbers = first + self.state_step * (self.states.take(rows) - first)
@@ -254,7 +261,7 @@ class Column(SealedFeature):
 
     @cached_property
     def _decoder(self) -> Decoder | None:
-        """The decoder that all reads of a small dictionary share; a large one needs a decoder per read."""
+        """The decoder that all reads of a small dictionary share; for a large one each read makes its own."""
         values = self.dictionary
         return None if values is None or len(values) > _MAX_DECODED else Decoder(self.codec, values)
 
@@ -307,13 +314,13 @@ class Column(SealedFeature):
         num_rows = bounds.length - 1 if bounds else len(elements)
         state_step = checked(description["state_step"], int)
         if states.length != num_rows or not 1 <= state_step <= VALUE:
-            raise ValueError(f"the states of {codec.feature!r} are not as many as its rows")
+            raise ValueError(f"the column of {codec.feature!r} has other numbers of states and of rows")
         return cls(codec, states, bounds, elements, state_step)
 
 
 @dataclass(frozen=True)
 class Columns(Structure):
-    """The columns of a layer; each stands alone."""
+    """The columns of a layer; they share nothing."""
 
     features: Mapping[str, Column]
 
@@ -323,7 +330,7 @@ class Columns(Structure):
 
     @classmethod
     def offer(cls, goal: Goal, popularity: Popularity) -> Offer | None:
-        """See `Structure.offer`: a codec asks for columns, or a list of rows, and never a goal."""
+        """See `Structure.offer`: a codec or a list of rows asks for columns, never a goal."""
         return None
 
     @classmethod
@@ -353,12 +360,12 @@ class Columns(Structure):
 
     @property
     def num_facts(self) -> int:
-        """None: the bytes of a column are not divided by facts."""
+        """Zero: the bytes of a column are not divided by facts."""
         return 0
 
     @property
     def fact_bits(self) -> int:
-        """None, because there are no facts to divide them by."""
+        """Zero: there are no facts to divide them by."""
         return 0
 
     def to_snapshot(self) -> Described:
@@ -380,5 +387,5 @@ class Columns(Structure):
         ]
         by_name = {column.codec.feature: column for column in columns}
         if len(by_name) != len(columns) or len({len(column) for column in columns}) != 1:
-            raise ValueError("the columns are not those of distinct features of the same rows")
+            raise ValueError("a feature has two columns, or the columns differ in their number of rows")
         return cls(by_name)

@@ -1,9 +1,9 @@
 """Compact sets: memberships of listed rows in count trees (`succinct.count_tree`).
 
-They are exact like those of `set_columns`, a tenth to a quarter smaller, and take several times as long to
-read. So they are used only where a tag asks for them. Headers, chains and vocabularies are those of
-`set_columns`, but for the order of the values, which is that of the tree. Values whose ids are given stay in
-their order, which makes their tree a poor one.
+They are exact like those of `set_columns`, a tenth to a quarter smaller, and several times as slow to read.
+So they are used only where a tag names them. Headers, chains and vocabularies are those of `set_columns`;
+only the order of the values is that of the tree. Values with given ids keep their order, so their tree fits
+badly.
 """
 
 from collections.abc import Mapping, Sequence
@@ -57,8 +57,8 @@ from feast_sketch_store.succinct.tree_tables import NUM_CONCENTRATIONS
 
 COMPACT_SETS = "compact_sets"
 
-_FIT_FACTS = 5 << 18  # of a chain, to fit its tree to
-_LEAST_FACTS = 20  # other symbols per symbol, to get a tree of their own
+_FIT_FACTS = 5 << 18  # of a chain, to which its tree is fitted
+_LEAST_FACTS = 20  # other symbols per symbol, for a symbol to have its own tree
 _ID = (1 << 32) - 1
 
 
@@ -77,9 +77,9 @@ class CompactFeature(SetFeature):
 
 @dataclass(frozen=True)
 class CompactSets(SetColumns):
-    """Features of n rows; attributes as those of `SetColumns`."""
+    """Features of n rows; the attributes are those of `SetColumns`."""
 
-    sets: CountTrees  # type: ignore[assignment]  # in place of Golomb-coded ones
+    sets: CountTrees  # type: ignore[assignment]  # in place of Golomb-coded sets
 
     kind = COMPACT_SETS
     names = (COMPACT_SETS,)
@@ -87,14 +87,14 @@ class CompactSets(SetColumns):
 
     @classmethod
     def offer(cls, goal: Goal, popularity: Popularity) -> Offer | None:
-        """See `Structure.offer`; as many bytes as Golomb-coded sets would take, which is a bound."""
+        """See `Structure.offer`. The bytes are an upper bound: those of Golomb-coded sets."""
         if goal.structure != COMPACT_SETS:
             return None
         return Offer(cls.kind, popularity, sets_bytes([popularity]))
 
     @classmethod
     def build(cls, features: Sequence[tuple[FeatureRows, Any]], rows: RowsToSeal) -> Self:
-        """See `Structure.build`; plans are not needed."""
+        """See `Structure.build`; the plans are not used."""
         assert rows.order is not None
         own = [feature for feature, _ in features]
         fitted = [_Fit.of(chain, [own[number] for number in chain.features]) for chain in find_chains(own)]
@@ -171,7 +171,7 @@ class CompactSets(SetColumns):
             if "classes" not in entry:
                 vocabularies.append(parts.vocabulary(f"{number}.vocabulary", codec))
             elif not vocabularies or features[-1][0].element_kind != codec.element_kind:
-                raise ValueError(f"{codec.feature!r} has nothing to be coded with")
+                raise ValueError(f"{codec.feature!r} is coded relative to another set, but none has its type")
             head = next((code for code in reversed(codes) if not code.is_dependent), None)
             size, num_facts = len(vocabularies[-1]), checked(report_of(entry)["num_facts"], int)
             code = _code_from(parts, number, entry, size, head)
@@ -193,7 +193,7 @@ class CompactSets(SetColumns):
 def _code_from(
     parts: Parts, number: int, entry: Mapping[str, Any], num_symbols: int, head: TreeCode | None
 ) -> TreeCode:
-    """The code that an entry describes; that of the chain's head has the tree of those without one."""
+    """The code that an entry describes; a code without a tree uses that of ``head``, the chain's first."""
 
     def packed(name: str, length: int, most: int) -> NDArray[np.int64]:
         numbers = parts.packed(f"{number}.{name}", entry[name])
@@ -223,13 +223,13 @@ def _code_from(
         raise ValueError("a set that is coded by itself has no tree")
     no_set = checked(entry["no_set"], int)
     if no_set not in (0, NO_SET):
-        raise ValueError(f"{no_set} headers cannot stand for rows without a set")
+        raise ValueError(f"{no_set} kinds of headers for rows without a set are not possible")
     sizes = packed("sizes", bucket_of(no_set + num_symbols)[0] + 1, 2**16)
     return TreeCode(no_set, *tree, sizes, classes, contexts)
 
 
 def _used(classes: NDArray[np.uint8], contexts: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """The contexts of all classes, or of the first one if symbols are of no other."""
+    """The contexts of all classes, or of the first class if no symbol has another one."""
     by_class = contexts.reshape(3, NUM_CLASSES, NUM_OF_CLASS)
     return (by_class if classes.any() else by_class[:, :1]).reshape(-1)
 
@@ -241,8 +241,8 @@ class _Fit:
     Parameters
     ----------
     features, vocabulary, shared_ids : as those of a `Chain`.
-    keys : int64[facts] of each feature: row and shared id of the facts of some rows, ascending, each once.
-    num_rows : of these rows.
+    keys : int64[facts] for each feature: row and shared id of each fact of some rows, ascending and distinct.
+    num_rows : number of these rows.
     """
 
     features: Sequence[FeatureRows]
@@ -270,7 +270,7 @@ class _Fit:
         return cls(features, vocabulary, [rank[ids].astype(np.int32) for ids in shared], keys, num_rows)
 
     def codes(self) -> list[TreeCode]:
-        """How the sets of the features are coded."""
+        """The code of each feature."""
         codes: list[TreeCode] = []
         num_values = len(self.vocabulary)
         seen, marks = np.zeros(0, np.int64), np.zeros(0, np.int64)

@@ -1,7 +1,7 @@
-"""The memory of the parts of a sealed layer, computed before they are built: the choice depends on it.
+"""The memory of the parts of a sealed layer, computed before they are built, for the choice of structures.
 
-Sizes of tables, packed integers and columns are exact to the word. Sets are coded by trial for some of the
-rows; without such rows their bits are estimated by the entropy of independent symbols.
+Sizes of tables, packed integers and columns are exact to the word. Sets are coded on trial for some of the
+rows; without a trial, their bits are estimated from the entropy of independent symbols.
 """
 
 import math
@@ -26,7 +26,7 @@ class Sharing(Protocol):
     """What features save if they are coded in chains."""
 
     def saved_bits(self, numbers: Collection[int]) -> float:
-        """Bits that some features, given by their numbers, save in sets; found by trial."""
+        """Bits, found by trial, that the features with these numbers save in sets."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,13 +35,13 @@ class Popularity:
 
     Parameters
     ----------
-    counts : int64[V], the rows that have each symbol, from the most popular one on.
-    num_rows : of all rows.
-    num_empty : the rows without symbols; their reads show none either.
-    coded : int64[m], bits of the sets of some of the rows, coded on trial; None if there are none.
-    gaps : the levels that were fitted to all rows, or to many, as these were coded; None if they were not.
-    state_width : bits of the state of a row in a column; None for one if there are rows without symbols.
-    sharing, number : what it may be coded with, in which it has this number; None for nothing.
+    counts : int64[V], the rows with each symbol, descending.
+    num_rows : number of all rows.
+    num_empty : rows without symbols; their reads show none.
+    coded : int64[m], bits of the sets of some rows, coded on trial; None if there was no trial.
+    state_width : bits of a row's state in a column; None for one bit if there are rows without symbols.
+    sharing, number : the features with which it may be coded, and its number among them; None for none.
+    gaps : the levels that were fitted in the trial to all rows or to enough of them; else None.
     """
 
     counts: NDArray[np.int64]
@@ -55,17 +55,17 @@ class Popularity:
 
     @property
     def num_filled(self) -> int:
-        """Rows that have some."""
+        """The number of rows with symbols."""
         return max(1, self.num_rows - self.num_empty)
 
     @property
     def num_facts(self) -> int:
-        """All facts."""
+        """The number of facts."""
         return int(self.counts.sum())
 
     @property
     def mean_absent(self) -> float:
-        """How many symbols a row that has some lacks, on average."""
+        """The mean number of symbols that a row with symbols lacks."""
         return max(0.0, len(self.counts) - self.num_facts / self.num_filled)
 
     @property
@@ -83,8 +83,8 @@ class Popularity:
 def descending(counts: NDArray[np.int64]) -> NDArray[np.int64]:
     """The counts of symbols, made non-increasing: int64[V], in the order of the symbols.
 
-    Neighbours in the wrong order share their facts evenly. This is also what a weighted filter does: it gives
-    them the same hashes, and their false values together depend only on the sum of their facts.
+    Neighbours in the wrong order share their facts evenly. A weighted filter treats them in the same way: it
+    gives them equal hashes, so their false values together depend only on the sum of their facts.
     """
     if (np.diff(counts) <= 0).all():
         return counts
@@ -92,7 +92,7 @@ def descending(counts: NDArray[np.int64]) -> NDArray[np.int64]:
     sizes: list[int] = []
     for count in counts.tolist():
         size = 1
-        # The last symbol of the run before has less than the first of this one.
+        # The last symbol of the previous run has fewer facts than the first of this one.
         while sums and sums[-1] // sizes[-1] < -(-count // size):
             count, size = count + sums.pop(), size + sizes.pop()
         sums.append(count)
@@ -104,12 +104,12 @@ def descending(counts: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def packed_bytes(length: int, width: int) -> int:
-    """Bytes of this many packed integers."""
+    """Bytes of ``length`` packed integers of ``width`` bits."""
     return 8 * num_words_for(length, width)
 
 
 def table_bytes(num_bits: float, window_words: int) -> float:
-    """Bytes of a filter's table, which is no shorter than its window, and of the head that it repeats."""
+    """Bytes of a filter's table, at least one window long, and of the head that it repeats."""
     window_words = max(1, window_words)
     return 8 * (max(math.ceil(num_bits / _WORD_BITS), window_words) + window_words)
 
@@ -120,7 +120,7 @@ def index_bytes(num_rows: int, presence_error_rate: float) -> float:
 
 
 def timestamps_bytes(num_rows: int, distinct: NDArray[np.int64]) -> int:
-    """Bytes of a column of timestamps with this many different ones, ascending."""
+    """Bytes of a column of timestamps, given the distinct ones, ascending."""
     if not len(distinct):
         return 0
     plain = packed_bytes(num_rows, int(distinct[-1] - distinct[0]).bit_length())
@@ -130,7 +130,7 @@ def timestamps_bytes(num_rows: int, distinct: NDArray[np.int64]) -> int:
 
 
 def set_bits(popularity: Popularity) -> float:
-    """Bits of the codes of sets: as on trial, or else about those of their symbols and of their sizes."""
+    """Bits of the codes of sets: from the trial, or else estimated from their symbols and sizes."""
     coded, num_facts, num_rows = popularity.coded, popularity.num_facts, popularity.num_rows
     if coded is not None and len(coded):
         return float(coded.sum()) * num_rows / len(coded)
@@ -140,7 +140,7 @@ def set_bits(popularity: Popularity) -> float:
 
 
 def sets_bytes(parts: Sequence[Popularity]) -> float:
-    """Bytes of the sets of some features of the same rows, and of where those of each row begin."""
+    """Bytes of the sets of some features of the same rows, and of the index of the rows in them."""
     if not parts:
         return 0.0
     num_bits = sum(map(set_bits, parts))

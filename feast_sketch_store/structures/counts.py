@@ -1,11 +1,11 @@
 """Counts: the values of listed rows with the number of times that each was counted.
 
-The values of a row stand in groups of one count, as the items of a list stand in ticks (`TimedLists`): a
-count takes the place of an age. Counts are numbered from the most frequent one on, so that the gaps between
-the groups of a row are small. So a count takes only the bits that it adds within *this* row: a row whose
-values were all counted once has one group, and takes a few bits more than a set.
+The values of a row are grouped by count, as the items of a list are grouped by tick (`TimedLists`): a count
+takes the place of an age. Counts are numbered by descending frequency, so the gaps between the groups of a
+row are small. So a count costs only the bits that it adds within *its* row. A row whose values were all
+counted once has one group, and takes a few bits more than a set.
 
-Counts that need not be exact are rounded to few different ones before (`rows.counting`), which makes fewer
+Counts that need not be exact are first rounded to few distinct numbers (`rows.counting`), which makes fewer
 and larger groups. They stay exact if rounding saves next to nothing.
 """
 
@@ -41,11 +41,11 @@ from feast_sketch_store.structures.parts import (
 from feast_sketch_store.structures.prepared import begin_feature
 from feast_sketch_store.succinct import PackedInts, TimedLists
 
-_WORTH_ROUNDING = 0.99  # of the bytes of exact counts; above this share counts stay exact
+_WORTH_ROUNDING = 0.99  # if rounding leaves a larger share of the bytes, counts stay exact
 
 
 class CountsAnswer(Answer):
-    """An answer whose values are decoded when they are asked for."""
+    """An answer whose values are decoded on request."""
 
     def __init__(self, feature: "CountsFeature", states: NDArray[np.uint8], rows: NDArray[np.int64]):
         self.decoder: Decoder = feature.decoder
@@ -72,10 +72,12 @@ class CountsFeature(SealedFeature):
 
     Parameters
     ----------
-    lists : the values of rows, with the number of a count for the age of each.
-    counts : int64[C], what each number stands for; the most frequent one first.
-    firsts : int64[C], the smallest count that reads as each; None if counts read as they were written.
-    max_error, mean_error : how far counts are from those that were written, of all values.
+    codec, vocabulary : of the feature.
+    num_items : number of values of all rows.
+    lists : the values of rows, with the number of a count as the age of each.
+    counts : int64[C], the count that each number stands for, the most frequent one first.
+    firsts : int64[C], the smallest count that is read as each; None if counts are exact.
+    max_error, mean_error : of all values, the distances between counts and what was written.
     """
 
     codec: FeatureCodec
@@ -96,7 +98,7 @@ class CountsFeature(SealedFeature):
 
     @property
     def code_bytes(self) -> int:
-        """Bytes of the values and their counts, vocabulary not counted."""
+        """Bytes of the values and their counts, without the vocabulary."""
         tables = [self.counts] if self.firsts is None else [self.counts, self.firsts]
         return self.lists.size_bytes + sum(PackedInts.pack(table).size_bytes for table in tables)
 
@@ -129,7 +131,7 @@ class CountsFeature(SealedFeature):
         return True
 
     def items(self, rows: NDArray[np.int64]) -> Csr:
-        """The values of some rows, with their counts for weights.
+        """The values of some rows, with their counts as weights.
 
         Raises
         ------
@@ -141,14 +143,14 @@ class CountsFeature(SealedFeature):
         return Csr(indptr, ids, self.counts[numbers])
 
     def shown(self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64]) -> Answer:
-        """See `SealedFeature.shown`: the values that the vocabulary has, with counts as they are read."""
+        """See `SealedFeature.shown`: the values in the vocabulary, with counts as they are read."""
         csr = self.known(rows)
         states = np.where((rows.states == VALUE) & (csr.lengths == 0), np.uint8(EMPTY), rows.states)
         counts = np.ones(len(csr.ids), np.int64) if csr.weights is None else csr.weights
         return CsrAnswer(self.decoder, states, Csr(csr.indptr, csr.ids, self._as_sealed(counts)))
 
     def _as_sealed(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """What counts read as. Counts that no row has stay as they are if the nearest one is too far."""
+        """Counts as they are read. A count that no row has stays as it is if the nearest one is too far."""
         if self.firsts is None:
             return counts
         order = np.argsort(self.firsts)
@@ -167,7 +169,7 @@ class CountsFeature(SealedFeature):
         written, stored = rows.csr, answer.csr
         assert written.weights is not None
         assert stored.weights is not None
-        # A value outside the vocabulary has the id -1, which no read value has.
+        # A value outside the vocabulary has the id -1, which no stored value has.
         ours, theirs = written.rows * width + ids[written.ids] + 1, stored.rows * width + stored.ids + 1
         order, other = np.argsort(ours), np.argsort(theirs)
         if not np.array_equal(ours[order], theirs[other]):
@@ -181,7 +183,7 @@ class CountsFeature(SealedFeature):
 
 @dataclass(frozen=True)
 class Counts(Structure):
-    """The counts of a layer; each feature stands alone."""
+    """The counts of a layer; features share nothing."""
 
     features: Mapping[str, CountsFeature]
 
@@ -191,7 +193,7 @@ class Counts(Structure):
 
     @classmethod
     def offer(cls, goal: Goal, popularity: Popularity) -> Offer | None:
-        """See `Structure.offer`: a codec asks for counts, and never a goal."""
+        """See `Structure.offer`: a codec asks for counts, never a goal."""
         return None
 
     @classmethod
@@ -207,7 +209,7 @@ class Counts(Structure):
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the codes, of where rows begin, of tables and vocabularies."""
+        """Bytes of the codes, of the index of rows, of the tables of counts, and of vocabularies."""
         return round(sum(self.size_bytes_of(name) for name in self.features))
 
     def size_bytes_of(self, feature: str) -> float:
@@ -217,7 +219,7 @@ class Counts(Structure):
 
     @property
     def fact_bits(self) -> int:
-        """Bits of the values and their counts, and of where rows begin."""
+        """Bits of the values and their counts, and of the index of rows."""
         return 8 * sum(feature.lists.size_bytes for feature in self.features.values())
 
     def to_snapshot(self) -> Described:
@@ -261,12 +263,12 @@ class Counts(Structure):
         ]
         by_name = {feature.codec.feature: feature for feature in features}
         if len(by_name) != len(features) or len({f.lists.num_rows for f in features}) != 1:
-            raise ValueError("the counts are not those of distinct features of the same rows")
+            raise ValueError("a feature has counts twice, or the counts differ in their number of rows")
         return cls(by_name)
 
 
 def _built(feature: FeatureRows, order: NDArray[np.int64]) -> CountsFeature:
-    """The counts of rows in the order that is given."""
+    """The counts of rows in a given order."""
     codec = feature.sealed_codec
     assert codec.counting is not None
     parts = [(places.astype(np.int64), part) for places, part in feature.rows()]
@@ -315,5 +317,5 @@ def _from_snapshot(entry: Mapping[str, Any], parts: Parts) -> CountsFeature:
     if lists.code.num_symbols != len(vocabulary) or num_items < 0 or max_error < 0:
         raise ValueError(f"the vocabulary of {codec.feature!r} does not fit its code")
     if len(counts) and not 1 <= counts.min() <= counts.max() <= 2 * MAX_COUNT:
-        raise ValueError(f"a count of {codec.feature!r} is none")
+        raise ValueError(f"a count of {codec.feature!r} is out of range")
     return CountsFeature(codec, vocabulary, num_items, lists, counts, firsts, max_error, mean_error)

@@ -1,7 +1,7 @@
 """Elements: the values of a column's rows, one after the other, in the smallest of three forms.
 
-dictionary   the distinct values once, and the number of one per element
-numbers      the elements themselves, less the smallest one
+dictionary   the distinct values once, and an id per element
+numbers      the elements themselves, minus the smallest one
 bytes        the elements themselves, and where each begins
 """
 
@@ -37,7 +37,7 @@ class DictionaryElements:
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes of a process that reads them, including the whole vocabulary."""
+        """Bytes in a process that reads them, including the whole vocabulary."""
         return self.ids.size_bytes + self.vocabulary.size_bytes
 
     def take(self, places: NDArray[np.int64]) -> tuple[Vocabulary, NDArray[np.int64]]:
@@ -85,7 +85,8 @@ class NumberElements:
 class BytesElements:
     """Elements of the storage type large_binary.
 
-    Element ``i`` is bytes ``[offsets[i], offsets[i + 1])`` of ``words``; ``check`` as in `PackedInts`.
+    Element ``i`` is the bytes from ``offsets[i]`` up to ``offsets[i + 1]`` of ``words``; ``check`` as in
+    `PackedInts`.
     """
 
     offsets: PackedInts
@@ -126,11 +127,12 @@ Elements = DictionaryElements | NumberElements | BytesElements
 
 
 def smallest(vocabulary: Vocabulary, symbols: NDArray[np.integer], min_width: int = 1) -> Elements:
-    """The form of elements, given as ids of a vocabulary, int[n], that takes a reader the least memory.
+    """The form of elements that takes a reader the least memory.
 
     Parameters
     ----------
-    min_width : bits of a number at least; 1 so that the file is as long as what it claims to hold.
+    vocabulary, symbols : the elements as ids of a vocabulary, int[n].
+    min_width : the least bits of a number. With 1, a file cannot claim more elements than it has bits.
     """
     dictionary = DictionaryElements(vocabulary, PackedInts.pack(symbols, min_width=1))
     if pa.types.is_int64(vocabulary.values.type):
@@ -151,7 +153,7 @@ def smallest(vocabulary: Vocabulary, symbols: NDArray[np.integer], min_width: in
 def elements_from(
     codec: FeatureCodec, description: Mapping[str, Any], parts: Parts, min_width: int = 1
 ) -> Elements:
-    """Elements as they described themselves; ``min_width`` as in `smallest`.
+    """Elements from their description and arrays; ``min_width`` as in `smallest`.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""A filter's offer for a goal: the facts of a feature that it would hold, and their size."""
+"""A filter's offer for a goal: the facts of a feature that it would hold, and its size."""
 
 from dataclasses import dataclass
 
@@ -23,24 +23,24 @@ from feast_sketch_store.structures.sizing import (
 )
 
 _MAX_RATE = 0.5
-_LEAST_BOUGHT_RATE = 1e-9  # with a memory limit; more than this is not used
-_LEAST = 1e-300  # above 0: where no table can keep the goal
+_LEAST_BOUGHT_RATE = 1e-9  # with a memory limit; memory for lower rates is left unused
+_LEAST = 1e-300  # above 0, for goals that no table can keep
 
 
 @dataclass(frozen=True)
 class FilterPlan:
-    """The facts of a feature in a filter, and whether their rates must be kept, as under no memory limit."""
+    """The facts of a feature in a filter. Their rates must be kept, unless there is a memory limit."""
 
     facts: AnyFacts
     is_held: bool = True
 
 
 def filter_offer(goal: Goal, popularity: Popularity) -> Offer | None:
-    """How a filter would keep a feature, or None if no filter can.
+    """How a filter would keep a feature; None if no filter can.
 
     Raises
     ------
-    ValueError : the memory that the feature may take is too little for its facts.
+    ValueError : the feature does not fit into its memory limit.
     """
     if goal.measure == MEMORY and popularity.num_facts:
         return offer_of_memory(goal, popularity, goal.amount)
@@ -56,7 +56,7 @@ def offer_of_memory(goal: Goal, popularity: Popularity, num_bytes: float) -> Off
 
     Raises
     ------
-    ValueError : there is no such one.
+    ValueError : no filter is so small.
     """
     num_bits, num_facts = int(8 * num_bytes), popularity.num_facts
     facts: AnyFacts
@@ -78,7 +78,7 @@ def noisiest_offer(goal: Goal, popularity: Popularity) -> Offer:
 
 
 def wanted_false_per_read(goal: Goal, popularity: Popularity) -> float:
-    """The false values that a read may show, by any measure but memory; more than 0."""
+    """The false values that a read may show, for any measure but memory; more than 0."""
     # If every row has every value, there are no false values; any number of hashes will do.
     return max(_false_per_read(goal, popularity) if popularity.mean_absent else 1.0, _LEAST)
 
@@ -106,16 +106,18 @@ def _facts_for(goal: Goal, popularity: Popularity) -> AnyFacts:
 
 
 def _offer_of(facts: AnyFacts, goal: Goal, popularity: Popularity) -> Offer:
-    """The offer of a filter with the facts.
+    """The offer of a filter with these facts.
 
     Raises
     ------
     ValueError : no table can keep their rates.
     """
-    num_bytes = table_bytes(size_for_rates([facts]).num_bits, popularity.window_words)
+    geometry = size_for_rates([facts])
+    num_bytes = table_bytes(geometry.num_bits, popularity.window_words)
     plan = FilterPlan(facts, goal.measure != MEMORY)
     if isinstance(facts, WeightedFacts):
-        false_per_read = facts.false_per_read
+        # What the goal allows may be more than the values that a row lacks, or that hashes let through.
+        false_per_read = facts.expected_false(geometry.hashes[0], geometry.fill)
     else:
         false_per_read = facts.false_positive_rate * popularity.mean_absent
     return Offer(BLOOM, plan, num_bytes, false_per_read)

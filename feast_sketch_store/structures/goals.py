@@ -5,7 +5,7 @@ from typing import Any, Final, NamedTuple
 
 AUTO: Final = "auto"
 
-# Names of the filters in settings; the first is their kind in snapshots, too.
+# Names of the filters in settings; the first is also their kind in snapshots.
 BLOOM: Final = "bloom"
 WEIGHTED_BLOOM: Final = "weighted_bloom"
 LEARNED_BLOOM: Final = "learned_bloom"
@@ -26,12 +26,12 @@ class Goal:
     Parameters
     ----------
     measure : ``error_rate``, the probability that an absent value reads as present; ``false_per_read``, the
-        false values of a read, on average; ``noise_ratio``, the false values per true one;
-        ``memory``, bytes at most.
+        mean number of false values in a read; ``noise_ratio``, the false values per true one; or ``memory``,
+        the most bytes.
     amount : the value of the measure.
     structure : the name of a structure, or ``auto``. With ``auto``, an error rate leads to a Bloom filter,
-        another measure to the smallest structure.
-    clusters : of entities, that the numbers of hashes depend on; 0 if they do not.
+        any other measure to the smallest structure.
+    clusters : of entities, on which the number of hashes depends; 0 for none.
     """
 
     measure: str
@@ -48,7 +48,7 @@ class Goal:
 
     @property
     def may_choose(self) -> bool:
-        """Whether the structure is the one that is smallest; an error rate asks for a Bloom filter."""
+        """Whether the smallest structure is chosen; an error rate asks for a Bloom filter."""
         return self.structure == AUTO and self.measure != ERROR_RATE
 
 
@@ -59,9 +59,9 @@ class Offer(NamedTuple):
     ----------
     kind : of the structure.
     plan : what building it needs.
-    num_bytes : bytes of the feature by itself, without vocabulary and states.
+    num_bytes : of the feature by itself, without vocabulary and states.
     false_per_read : the expected false values of a read, for a row with values.
-    failed : why it would miss the goal, if it would.
+    failed : why it would miss the goal; empty if it would not.
     """
 
     kind: str

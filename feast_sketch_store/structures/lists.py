@@ -1,4 +1,4 @@
-"""Lists: the items of listed rows, values with times, the newest ones first."""
+"""Lists: the items of listed rows, values with times, newest first."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,11 +35,11 @@ from feast_sketch_store.succinct import ListCode, TimedLists
 LISTS = "lists"
 
 _MICROSECONDS = 1_000_000
-_MAX_TIME = 1 << 61  # of which the kernel computes with a difference
+_MAX_TIME = 1 << 61  # so that the kernel can compute differences
 
 
 class ListAnswer(Answer):
-    """An answer that decodes items on request, and only those requested."""
+    """An answer that decodes only the requested items, on request."""
 
     def __init__(self, feature: "ListFeature", states: NDArray[np.uint8], rows: NDArray[np.int64]):
         self.decoder: Decoder = feature.decoder
@@ -58,7 +58,7 @@ class ListAnswer(Answer):
     def newest(
         self, rows: NDArray[np.int64] | None, listing: Listing | None, since: int = NO_TIMESTAMP
     ) -> Csr:
-        """See `Answer`; the feature's own ticks have each value once."""
+        """See `Answer`; the feature's own ticks already have each value once."""
         wanted = self._rows if rows is None else self._rows[rows]
         return self._feature.items(wanted, None if listing is None else listing.limit, since)
 
@@ -73,7 +73,10 @@ class ListFeature(SealedFeature):
 
     Parameters
     ----------
-    newest_tick : of all items; the ages of ``lists`` count back from it.
+    codec, vocabulary : of the list.
+    num_items : of all rows.
+    lists : the items, with ages in ticks before ``newest_tick``.
+    newest_tick : of all items.
     """
 
     codec: FeatureCodec
@@ -136,17 +139,17 @@ class ListFeature(SealedFeature):
         return Csr(indptr, ids, self._times_of(ages))
 
     def _age_of(self, since: int) -> int | None:
-        """The age of the oldest tick that begins at a time or later."""
+        """The age of the oldest tick that begins at or after a time."""
         return None if since == NO_TIMESTAMP else self.newest_tick - -(-since // self.resolution)
 
     def _times_of(self, ages: NDArray[np.int64]) -> NDArray[np.int64]:
-        """When ticks of some ages began."""
+        """The start of ticks with these ages."""
         ages *= -self.resolution
         ages += self.newest_tick * self.resolution
         return ages
 
     def shown(self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64]) -> Answer:
-        """See `SealedFeature.shown`: the first values, as many as a list may have."""
+        """See `SealedFeature.shown`: the first values, up to the list's limit."""
         listing, csr = self.codec.listing, self.known(rows)
         assert listing is not None
         if listing.limit is not None:
@@ -162,7 +165,7 @@ class ListFeature(SealedFeature):
         assert answer.csr.weights is not None
         written = rows.csr.rows, rows.times // self.resolution, ids[rows.symbols]
         stored = answer.csr.rows, answer.csr.weights // self.resolution, answer.csr.ids
-        # Within a tick there is no order.
+        # The order within a tick is not defined.
         ours, theirs = (np.stack(items, axis=1).astype(np.int64) for items in (written, stored))
         ours, theirs = (items[np.lexsort(items.T[::-1])] for items in (ours, theirs))
         if not np.array_equal(ours, theirs):
@@ -171,7 +174,7 @@ class ListFeature(SealedFeature):
 
 @dataclass(frozen=True)
 class Lists(Structure):
-    """The lists of a layer; each stands alone."""
+    """The lists of a layer; they share nothing."""
 
     features: Mapping[str, ListFeature]
 
@@ -181,7 +184,7 @@ class Lists(Structure):
 
     @classmethod
     def offer(cls, goal: Goal, popularity: Popularity) -> Offer | None:
-        """See `Structure.offer`: a codec asks for lists, and never a goal."""
+        """See `Structure.offer`: a codec asks for lists, never a goal."""
         return None
 
     @classmethod
@@ -197,7 +200,7 @@ class Lists(Structure):
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the lists, of where they begin, and vocabularies."""
+        """Bytes of the lists, of their index, and of vocabularies."""
         return round(sum(self.size_bytes_of(name) for name in self.features))
 
     def size_bytes_of(self, feature: str) -> float:
@@ -207,7 +210,7 @@ class Lists(Structure):
 
     @property
     def fact_bits(self) -> int:
-        """Bits of the lists, and of where they begin."""
+        """Bits of the lists and of their index."""
         return 8 * sum(feature.lists.size_bytes for feature in self.features.values())
 
     def to_snapshot(self) -> Described:
@@ -242,12 +245,12 @@ class Lists(Structure):
         ]
         by_name = {feature.codec.feature: feature for feature in features}
         if len(by_name) != len(features) or len({f.lists.num_rows for f in features}) != 1:
-            raise ValueError("the lists are not those of distinct features of the same rows")
+            raise ValueError("a feature has two lists, or the lists differ in their number of rows")
         return cls(by_name)
 
 
 def _built(feature: FeatureRows, order: NDArray[np.int64]) -> ListFeature:
-    """A list of rows in the order that is given."""
+    """A list of rows in a given order."""
     codec = feature.sealed_codec
     assert codec.listing is not None
     parts = [(places.astype(np.int64), part) for places, part in feature.rows()]

@@ -1,7 +1,7 @@
 """The parts of a sealed layer in a snapshot: a description in JSON, and named arrays.
 
 A part describes itself by both, with names of its own; its holder puts a prefix before the names.
-A description or an array from a file is used only after it was checked here.
+Descriptions and arrays from a file are used only after they were checked here.
 """
 
 import re
@@ -22,8 +22,8 @@ Arrays = Mapping[str, NDArray[np.generic]]
 Checks = Mapping[str, Check]
 Described = tuple[dict[str, Any], dict[str, NDArray[np.generic]]]
 
-# The last part of the name of an array of uint64 that may grow with the rows. It is not checked as a whole
-# when a snapshot is opened, but in blocks, before they are used.
+# The last part of the name of a uint64 array that may grow with the rows. Opening a snapshot does not check
+# it as a whole; blocks of it are checked before they are used.
 WORDS = "words"
 CODES = "codes"
 
@@ -33,15 +33,15 @@ _T = TypeVar("_T")
 
 
 def is_checked_where_read(array: str) -> bool:
-    """Whether an array may be large, so that blocks of it are checked before their use."""
+    """Whether an array may be large, so that its blocks are checked only before their use."""
     return array.rpartition(".")[2] == WORDS
 
 
 @dataclass(frozen=True)
 class Parts:
-    """The arrays of a snapshot whose names begin alike, and the checks of those that are checked where read.
+    """The arrays of a snapshot with a common prefix, and the checks of those that are checked where read.
 
-    Methods raise KeyError if there is no such array, and ValueError or TypeError if it is another one.
+    Methods raise KeyError if there is no such array, and ValueError or TypeError if it does not fit.
     """
 
     arrays: Arrays
@@ -49,7 +49,7 @@ class Parts:
     prefix: str = ""
 
     def at(self, name: str) -> "Parts":
-        """Those of them whose names go on with a name and a dot."""
+        """The arrays whose names continue with ``name`` and a dot."""
         return Parts(self.arrays, self.checks, f"{self.prefix}{name}.")
 
     def array(self, name: str, kind: DTypeLike, num_axes: int = 1) -> NDArray[Any]:
@@ -60,9 +60,9 @@ class Parts:
         return array
 
     def words(self, name: str) -> tuple[NDArray[np.uint64], Check | None]:
-        """Words that are checked where they are read, and what checks them; see `WORDS`.
+        """Words that are checked where they are read, and their check; see `WORDS`.
 
-        A snapshot leaves out those of which there are none.
+        A snapshot leaves out empty arrays.
         """
         name = f"{name}.{WORDS}"
         if self.prefix + name not in self.arrays:
@@ -70,12 +70,12 @@ class Parts:
         return self.array(name, np.uint64), self.checks.get(self.prefix + name)
 
     def codes(self, num_bits: int) -> tuple[NDArray[np.uint64], Check | None]:
-        """The words of so many bits of codes, as `words_of_codes` gave them, and what checks them."""
+        """The words of this many bits of codes, see `words_of_codes`, and their check."""
         words, check = self.words(CODES)
         return (words, check) if num_bits or len(words) else (np.zeros(words_of_bits(0), np.uint64), None)
 
     def packed(self, name: str, description: Mapping[str, Any], min_width: int = 0) -> PackedInts:
-        """Packed integers as `describe_packed` described them."""
+        """Packed integers that `describe_packed` described."""
         words, check = self.words(name)
         width, base, length = (checked(description[key], int) for key in ("width", "base", "length"))
         if width < min_width:
@@ -85,7 +85,7 @@ class Parts:
         return PackedInts(words, width, base, length, check)
 
     def ascending(self, name: str, description: Mapping[str, Any], by_value: bool) -> EliasFano:
-        """Ascending integers as `describe_ascending` described them."""
+        """Ascending integers that `describe_ascending` described."""
         keys = "length", "num_buckets", "low_width", "sample_width"
         length, num_buckets, low_width, sample_width = (checked(description[key], int) for key in keys)
         num_sampled = num_buckets if by_value else length
@@ -112,12 +112,12 @@ class Parts:
 
 
 def words_of_codes(words: NDArray[np.uint64], num_bits: int) -> dict[str, NDArray[np.generic]]:
-    """The array of so many bits of codes, by its name; it is empty if there are none."""
+    """The array of this many bits of codes, by its name; empty if there are none."""
     return {f"{CODES}.{WORDS}": words if num_bits else words[:0]}
 
 
 def report_of(entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What an entry tells writers and reports; readers in other languages leave it alone.
+    """The part of an entry that is for writers and reports; readers in other languages ignore it.
 
     Raises
     ------
@@ -127,12 +127,12 @@ def report_of(entry: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def describe_packed(numbers: PackedInts) -> dict[str, int]:
-    """What a snapshot's description has of packed integers, besides their words."""
+    """The description of packed integers in a snapshot, without their words."""
     return {"width": numbers.width, "base": numbers.base, "length": numbers.length}
 
 
 def describe_ascending(numbers: EliasFano) -> dict[str, int]:
-    """What a snapshot's description has of ascending integers, besides their words."""
+    """The description of ascending integers in a snapshot, without their words."""
     return {
         "length": len(numbers),
         "num_buckets": numbers.num_buckets,
@@ -142,13 +142,13 @@ def describe_ascending(numbers: EliasFano) -> dict[str, int]:
 
 
 def arrays_of_ascending(name: str, numbers: EliasFano) -> dict[str, NDArray[np.generic]]:
-    """The words of ascending integers, under names that begin with one."""
+    """The words of ascending integers, under names that begin with ``name``."""
     parts = {"highs": numbers.highs, "lows": numbers.lows.words, "samples": numbers.samples.words}
     return {f"{name}.{part}.{WORDS}": words for part, words in parts.items()}
 
 
 def describe_salt(salt: tuple[int, int]) -> list[str]:
-    """A salt in a snapshot's description, as JSON has no integers of 64 bits."""
+    """A salt in a snapshot's description: hexadecimal, because JSON has no 64-bit integers."""
     return [f"{half:016x}" for half in salt]
 
 
@@ -157,7 +157,7 @@ def salt_from(halves: Any) -> tuple[int, int]:
 
     Raises
     ------
-    ValueError, TypeError : it is none.
+    ValueError, TypeError : it is not a salt.
     """
     first, second = halves
     if not _SALT_HALF.fullmatch(first) or not _SALT_HALF.fullmatch(second):
@@ -166,12 +166,12 @@ def salt_from(halves: Any) -> tuple[int, int]:
 
 
 def prefixed(prefix: str, arrays: Arrays) -> dict[str, NDArray[np.generic]]:
-    """Arrays under longer names: the prefix, a dot, and the name they have."""
+    """Arrays under longer names: the prefix, a dot, and the old name."""
     return {f"{prefix}.{name}": array for name, array in arrays.items()}
 
 
 def checked(value: Any, kind: type[_T]) -> _T:
-    """The value if it is of the type itself: JSON's ``true`` and 7.0 are not counts."""
+    """The value, if it is of exactly this type: JSON's ``true`` and 7.0 are not counts."""
     if type(value) is not kind:
-        raise TypeError(f"{value!r} stands where {kind.__name__} is expected")
+        raise TypeError(f"{value!r} is not of type {kind.__name__}")
     return value

@@ -1,4 +1,4 @@
-"""Features as the compiled kernel takes them for reads of one entity; see `PreparedRows`."""
+"""Features in the form in which the compiled kernel reads single entities; see `PreparedRows`."""
 
 from feast_sketch_store.kernel.prepared import PreparedRows
 from feast_sketch_store.rows.codecs import FeatureCodec
@@ -6,12 +6,12 @@ from feast_sketch_store.rows.vocabulary import Vocabulary
 
 
 def begin_unknown(rows: PreparedRows) -> None:
-    """Add a feature that the rows do not know."""
+    """Add a feature that the rows do not have."""
     rows.feature(b"", False, 0, None, None, None)
 
 
 def begin_feature(rows: PreparedRows, codec: FeatureCodec, vocabulary: Vocabulary | None) -> None:
-    """Begin a feature, whose ids are those of a vocabulary if it has any."""
+    """Begin a feature; its ids are those of the vocabulary, if there is one."""
     arrays = {} if vocabulary is None else vocabulary.to_arrays()
     values, offsets, data = (arrays.get(name) for name in ("values", "offsets", "data"))
     rows.feature(codec.tag, codec.is_collection, codec.element_wire_type, values, offsets, data)

@@ -1,4 +1,4 @@
-"""The kinds of structures there are, by the names that snapshots and tags give them."""
+"""The kinds of structures, by their names in snapshots and tags."""
 
 from collections.abc import Iterator
 
@@ -15,7 +15,7 @@ from feast_sketch_store.structures.scalars import Scalars
 from feast_sketch_store.structures.set_columns import SetColumns
 from feast_sketch_store.structures.static import StaticScalars
 
-# Names of arrays of a layer begin with its structures' kinds, or with these.
+# Prefixes of the names of a layer's arrays, besides the kinds of its structures.
 RESERVED = ("presence", "roundings", "formulas")
 
 _kinds: dict[str, type[Structure]] = {
@@ -36,11 +36,11 @@ _kinds: dict[str, type[Structure]] = {
 
 
 def register(kind: type[Structure]) -> None:
-    """Make a kind of structures known to this process, for its tags and for snapshots that have it.
+    """Make a kind of structure known to this process, for tags and snapshots that name it.
 
     Raises
     ------
-    ValueError : another kind has its name, or one that a tag may give; or there can be no such kind.
+    ValueError : another kind has its name or one of its tag names, or it contradicts itself.
     """
     taken = {*RESERVED, *_kinds, AUTO, *tag_names()}
     if _kinds.get(kind.kind) is kind:
@@ -52,7 +52,7 @@ def register(kind: type[Structure]) -> None:
             f"the kind {kind.kind!r} stores states without listing rows, but shapes store them already"
         )
     if "." in kind.kind:
-        raise ValueError(f"the kind {kind.kind!r} has a dot in its name, which begins the names of arrays")
+        raise ValueError(f"the kind {kind.kind!r} has a dot in its name, which separates names of arrays")
     _kinds[kind.kind] = kind
 
 
@@ -87,7 +87,7 @@ def named(name: str) -> type[Structure]:
 
 
 def wanted(goal: Goal) -> type[Structure]:
-    """The kind that a goal names, which it must.
+    """The kind that a goal names. The goal must name one.
 
     Raises
     ------
@@ -97,7 +97,7 @@ def wanted(goal: Goal) -> type[Structure]:
 
 
 def keeper(codec: str) -> type[Structure] | None:
-    """The kind that keeps features of a codec, whatever they are wanted for; None if there is none."""
+    """The kind that keeps all features of a codec, whatever their goal; None if there is none."""
     return next((kind for kind in _kinds.values() if codec in kind.codecs), None)
 
 

@@ -1,12 +1,12 @@
 """Scalars of listed rows, several in one number, so that V values take ``log2(V)`` bits without rounding up.
 
-The symbol of a row is the id of its value, or of the state that it has instead, which follow the values. The
-symbols of some features are the digits of a number, the first feature's the lowest:
+The symbol of a row is the id of its value; the ids after those of the values stand for the states of rows
+without one. The symbols of several features are the digits of a number, the first feature's the lowest:
 
     symbol = number div (V_1 * V_2 * ... * V_(i-1)) mod V_i        of feature i, of V_i symbols
 
-Numbers have at most 63 bits, so features are put together, in their order, until another one would exceed
-them. Any row is read without the others, as its numbers are packed integers (`succinct.packed`).
+Numbers have at most 63 bits. Features are combined in their order, until the next one would exceed that. The
+numbers are packed integers (`succinct.packed`), so any row is read without the others.
 
 Source: Knuth, "The Art of Computer Programming", volume 2, 4.1, mixed radix.
 """
@@ -52,7 +52,7 @@ def num_symbols_of(vocabulary: Vocabulary, states: NDArray[np.uint8]) -> int:
 
 
 def scalar_bytes(vocabulary: Vocabulary, states: NDArray[np.uint8]) -> float:
-    """The approximate bytes of a scalar among others; all together take less than one bit a row more."""
+    """Approximate bytes of a scalar among others; all together take less than one bit per row more."""
     bits = math.log2(num_symbols_of(vocabulary, states)) * len(states)
     return bits / 8 + vocabulary.packed_bytes
 
@@ -63,8 +63,9 @@ class Scalar(SealedFeature):
 
     Parameters
     ----------
+    codec, vocabulary : of the feature.
     numbers : those of all features stored together.
-    divisor : of these numbers: the product of the symbol counts of the features before it.
+    divisor : the product of the symbol counts of the features before it.
     others : the states of the symbols after the values.
     """
 
@@ -78,12 +79,12 @@ class Scalar(SealedFeature):
 
     @property
     def num_facts(self) -> int:
-        """One for each row."""
+        """The number of rows."""
         return self.numbers.length
 
     @property
     def num_symbols(self) -> int:
-        """How many different symbols there are."""
+        """The number of symbols."""
         return max(1, len(self.vocabulary) + len(self.others))
 
     def read(self, found: FoundRows) -> Answer:
@@ -94,7 +95,7 @@ class Scalar(SealedFeature):
         has_value = symbols < len(self.vocabulary)
         states = np.full(len(symbols), VALUE, np.uint8)
         if not has_value.all():
-            others = np.array(self.others or [MISSING], np.uint8)  # no rows have no states
+            others = np.array(self.others or [MISSING], np.uint8)  # empty if there are no rows
             states[~has_value] = others[symbols[~has_value] - len(self.vocabulary)]
             symbols = symbols[has_value]
         indptr = np.zeros(len(has_value) + 1, np.int64)
@@ -109,13 +110,13 @@ class Scalar(SealedFeature):
         return True
 
     def shown(self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64]) -> Answer:
-        """See `SealedFeature.shown`: whatever the rows have, as of any column."""
+        """See `SealedFeature.shown`: exactly what the rows have."""
         return ColumnAnswer(Decoder(self.codec, rows.vocabulary), rows.states, rows.csr)
 
 
 @dataclass(frozen=True)
 class Scalars(Structure):
-    """The scalars of n rows, ``numbers`` of the features that stand together."""
+    """The scalars of n rows; ``numbers`` has those of each group of features that are stored together."""
 
     features: Mapping[str, Scalar]
     numbers: Sequence[PackedInts]
@@ -156,11 +157,11 @@ class Scalars(Structure):
     def _of(
         cls, parts: Sequence[tuple[FeatureCodec, Vocabulary, Sequence[int]]], numbers: Sequence[PackedInts]
     ) -> Self:
-        """Of features that are given as codec, values, and states of symbols that no value has."""
+        """Combine features, given by codec, values, and the states of symbols that stand for no value."""
         by_name = {}
         groups = _groups([len(values) + len(others) for _, values, others in parts])
         if len(groups) != len(numbers):
-            raise ValueError("the scalars are not as many as their numbers have digits")
+            raise ValueError("the number of scalars is not the number of digits")
         for group, together in zip(groups, numbers, strict=True):
             divisor = 1
             for number, num_symbols in group:
@@ -168,7 +169,7 @@ class Scalars(Structure):
                 by_name[codec.feature] = Scalar(codec, values, together, divisor, others)
                 divisor *= num_symbols
             if together.width != (divisor - 1).bit_length() or together.base:
-                raise ValueError("the numbers of scalars are wider or narrower than their digits")
+                raise ValueError("the numbers of scalars have another width than their digits need")
         return cls(by_name, numbers)
 
     @property
@@ -191,12 +192,12 @@ class Scalars(Structure):
 
     @property
     def num_facts(self) -> int:
-        """None: the bytes of a column are not divided by facts."""
+        """Zero: the bytes of a column are not divided by facts."""
         return 0
 
     @property
     def fact_bits(self) -> int:
-        """None, because there are no facts to divide them by."""
+        """Zero: there are no facts to divide them by."""
         return 0
 
     def to_snapshot(self) -> Described:
@@ -229,7 +230,7 @@ class Scalars(Structure):
             others = tuple(checked(state, int) for state in checked(entry["others"], list))
             is_known = all(state in _STATES_WITHOUT_VALUE for state in others)
             if codec.is_collection or not is_known or checked(entry["num_values"], int) != len(vocabulary):
-                raise ValueError(f"the values and states of {codec.feature!r} are not those of a scalar")
+                raise ValueError(f"{codec.feature!r} cannot have such values and states")
             features.append((codec, vocabulary, others))
         numbers = [
             parts.at("numbers").packed(str(number), entry)
@@ -237,18 +238,18 @@ class Scalars(Structure):
         ]
         scalars = cls._of(features, numbers)
         if len(scalars.features) != len(features) or len({each.length for each in numbers}) != 1:
-            raise ValueError("the scalars are not those of distinct features of the same rows")
+            raise ValueError("a scalar is there twice, or the scalars differ in their number of rows")
         return scalars
 
 
 def _others_of(states: NDArray[np.uint8]) -> tuple[int, ...]:
-    """The states of rows other than having a value."""
+    """The states of rows without a value."""
     used = np.flatnonzero(np.bincount(states, minlength=VALUE + 1))
     return tuple(int(state) for state in used if state != VALUE)
 
 
 def _groups(num_symbols: Sequence[int]) -> list[list[tuple[int, int]]]:
-    """Which features are digits of one number, given how many symbols each has, at least one."""
+    """The features in each number: index and number of symbols of each, at least 1."""
     groups: list[list[tuple[int, int]]] = []
     product = _MAX_NUMBERS
     for number, own in enumerate(max(1, own) for own in num_symbols):

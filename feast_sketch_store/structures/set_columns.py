@@ -1,15 +1,16 @@
 """Set columns: exact memberships of listed rows, as Golomb-coded sets of all features together.
 
-The header of a set gives the row's state, too: ``n`` for a set of n elements, or ``n + 2`` if there are rows
-without one, whose header is MISSING or NULL itself.
+The header of a set also has the row's state. It is ``n`` for a set of n elements. If some rows have no set,
+it is ``n + 2``, and the header of a row without a set is MISSING or NULL.
 
-Features that imply each other are coded in chains (`shared_values`), in ids of the vocabulary that they
-share. Each feature has ids of its own for its values, in the same order; a bit for each shared one
-says which these are.
+Features that imply each other are coded in chains (`shared_values`), with ids of a shared vocabulary. Each
+feature also has ids of its own for its values, in the same order; one bit for each shared value says whether
+the feature has it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain as following
 from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 import numpy as np
@@ -19,11 +20,12 @@ from numpy.typing import NDArray
 from feast_sketch_store.kernel import PreparedRows
 from feast_sketch_store.rows.codecs import EMPTY, VALUE, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
+from feast_sketch_store.rows.spill import SpilledWords
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures.answer import Answer, CsrAnswer
 from feast_sketch_store.structures.base import FoundRows, RowsToSeal, SealedFeature, Structure
 from feast_sketch_store.structures.costs import Popularity, sets_bytes
-from feast_sketch_store.structures.feature_rows import FeatureRows, in_order
+from feast_sketch_store.structures.feature_rows import FeatureRows, OrderedRows
 from feast_sketch_store.structures.goals import MEMORY, Goal, Offer
 from feast_sketch_store.structures.parts import (
     Described,
@@ -42,8 +44,8 @@ from feast_sketch_store.succinct.gap_levels import FIT_FACTS, Levels
 
 SETS = "sets"
 
-_FIT_ROWS = 1 << 17  # to fit codes to
-_TRIAL_ERROR = 0.01  # the share, roughly, of the bits of sets that were coded for some of the rows
+_FIT_ROWS = 1 << 17  # to which codes are fitted
+_TRIAL_ERROR = 0.01  # about, relative, of sizes estimated from coding some of the rows
 
 
 class Code(Protocol):
@@ -51,11 +53,11 @@ class Code(Protocol):
 
     @property
     def no_set(self) -> int:
-        """Number of headers for rows without a set."""
+        """Number of header values for rows without a set."""
 
     @property
     def is_dependent(self) -> bool:
-        """Whether the sets are coded with those before them."""
+        """Whether the sets are coded relative to those before them."""
 
 
 class CodedSets(Protocol):
@@ -72,13 +74,13 @@ class CodedSets(Protocol):
 
 
 class Trial(NamedTuple):
-    """What comes of coding the sets of some rows on trial.
+    """The result of coding the sets of some rows on trial.
 
     Parameters
     ----------
     row_bits : int64[n], the bits of the set of each row.
     gaps : the levels that were fitted to these sets.
-    is_large : whether levels that are fitted to more rows would be no better.
+    is_large : whether fitting to more rows would not improve the levels.
     """
 
     row_bits: NDArray[np.int64]
@@ -92,9 +94,12 @@ class SetFeature(SealedFeature):
 
     Parameters
     ----------
-    number : its place among the codes of ``sets``.
+    codec, vocabulary : of the feature.
+    num_elements : of the sets of all rows.
+    sets : of all features.
+    number : the index of its code in ``sets``.
     own_ids : int32[S], the feature's own id of each value of the shared vocabulary, ascending; -1 for values
-        that it lacks. None if both vocabularies are the same.
+        that it lacks. None if the vocabularies are equal.
     """
 
     codec: FeatureCodec
@@ -135,6 +140,7 @@ class SetColumns(Structure):
     Parameters
     ----------
     features : in the order of the codes of ``sets``.
+    sets : of all features.
     vocabularies : the values of each chain in the order of the shared ids.
     """
 
@@ -150,7 +156,7 @@ class SetColumns(Structure):
 
     @classmethod
     def offer(cls, goal: Goal, popularity: Popularity) -> Offer | None:
-        """See `Structure.offer`; the plan is the popularity, from which `joint_bytes` computes its sum."""
+        """See `Structure.offer`; the plan is the popularity, from which `joint_bytes` computes the sum."""
         if goal.structure != SETS and not goal.may_choose:
             return None
         num_bytes, coded = sets_bytes([popularity]), popularity.coded
@@ -160,7 +166,7 @@ class SetColumns(Structure):
 
     @classmethod
     def joint_bytes(cls, offers: Sequence[Offer]) -> float:
-        """See `Structure.joint_bytes`: sets share where the rows begin."""
+        """See `Structure.joint_bytes`: sets share the index of rows."""
         return sets_bytes([offer.plan for offer in offers])
 
     @classmethod
@@ -173,7 +179,7 @@ class SetColumns(Structure):
 
     @classmethod
     def build(cls, features: Sequence[tuple[FeatureRows, Any]], rows: RowsToSeal) -> Self:
-        """See `Structure.build`; a plan may have the levels that were fitted on trial."""
+        """See `Structure.build`; a plan may have levels that were fitted on trial."""
         assert rows.order is not None
         chains = find_chains([feature for feature, _ in features])
         columns = [features[number][0] for chain in chains for number in chain.features]
@@ -181,24 +187,27 @@ class SetColumns(Structure):
         on_trial = [plan.gaps if isinstance(plan, Popularity) else None for plan in plans]
         shared_ids = [ids for chain in chains for ids in chain.shared_ids]
         fitted = [code for chain in chains for code in (chain.codes or (None,))]
-        members = in_order(columns, rows.order, shared_ids)
-        lengths = members.lengths
-        members = members.distinct()
+        ordered = OrderedRows(columns, rows.order, shared_ids)
+        ordered.widen_blocks(_rows_to_fit(ordered.sizes))
         headers = np.empty((len(rows.order), len(columns)), np.int32)
+        no_sets = []
+        for number, column in enumerate(columns):
+            headers[:, number], no_set = headers_of(column.states[rows.order], ordered.sizes[:, number])
+            no_sets.append(no_set)
+        blocks = (block.distinct() for block in ordered.blocks())
+        first = next(blocks)
         codes = []
         for number, column in enumerate(columns):
-            sizes = lengths[number :: len(columns)]
-            headers[:, number], no_set = headers_of(column.states[rows.order], sizes)
             code = fitted[number]
             if code is None:
-                code = SetCode.fit(column.counts, headers[:, number], no_set)
+                code = SetCode.fit(column.counts, headers[:, number], no_sets[number])
                 if (gaps := on_trial[number]) is not None:
                     code = replace(code, gaps=gaps)
                 else:
-                    own = members.take(np.arange(number, len(lengths), len(columns))[:_FIT_ROWS])
+                    own = first.take(np.arange(number, len(first), len(columns))[:_FIT_ROWS])
                     code = code.fitted(own.lengths, own.ids)
             codes.append(code)
-        sets = GolombSets.build(codes, headers, members.indptr, members.ids)
+        sets = _coded(codes, headers, ordered.starts, following([first], blocks))
         vocabularies = [chain.vocabulary for chain in chains]
         parts = []
         for column, shared, ids in zip(columns, of_each(codes, vocabularies), shared_ids, strict=True):
@@ -215,8 +224,8 @@ class SetColumns(Structure):
 
         Parameters
         ----------
-        counts : how many of all rows have each symbol, int64[V], from the most popular one on.
-        states, members : of the n rows, uint8[n] and their symbols.
+        counts : int64[V], how many of all rows have each symbol, the most popular one first.
+        states, members : of the n rows: uint8[n], and their symbols.
         """
         headers, no_set = headers_of(states, members.lengths)
         members = members.distinct()
@@ -231,7 +240,7 @@ class SetColumns(Structure):
         sets: Any,
         vocabularies: Sequence[Vocabulary],
     ) -> Self:
-        """Of features that are given as codec, shared values that they have, bool[S], and number of facts."""
+        """Combine features, given by codec, shared values that they have, bool[S], and number of facts."""
         by_name = {}
         shared = of_each(sets.codes, vocabularies)
         for number, ((codec, is_known, num_facts), whole) in enumerate(zip(features, shared, strict=True)):
@@ -249,12 +258,12 @@ class SetColumns(Structure):
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the sets, of where they begin, vocabularies, and which values features have."""
+        """Bytes of the sets, their index, the vocabularies, and the marks of values that features have."""
         known = sum(-(-len(f.own_ids) // 8) for f in self.features.values() if f.own_ids is not None)
         return self.sets.size_bytes + sum(v.packed_bytes for v in self.vocabularies) + known
 
     def size_bytes_of(self, feature: str) -> float:
-        """Bytes of one feature: a share of the sets, by its facts, and of its vocabulary, by its values."""
+        """Bytes of one feature: its share of the sets, by facts, and of the vocabulary, by values."""
         own, chain_of = self.features[feature], _chains(self.sets.codes)
         chain = chain_of[own.number]
         sharers = [f for f in self.features.values() if chain_of[f.number] == chain]
@@ -264,7 +273,7 @@ class SetColumns(Structure):
 
     @property
     def fact_bits(self) -> int:
-        """Bits of the sets, and of where they begin."""
+        """Bits of the sets and of their index."""
         return 8 * self.sets.size_bytes
 
     def prepare(self, rows: PreparedRows) -> None:
@@ -320,7 +329,7 @@ class SetColumns(Structure):
             if others_width < 0:
                 vocabularies.append(parts.vocabulary(f"{number}.vocabulary", codec))
             elif not vocabularies or features[-1][0].element_kind != codec.element_kind:
-                raise ValueError(f"{codec.feature!r} has nothing to be coded with")
+                raise ValueError(f"{codec.feature!r} is coded relative to another set, but none has its type")
             ends, levels = (
                 parts.array(f"{number}.level_ends", np.int64),
                 parts.array(f"{number}.levels", np.uint8),
@@ -352,19 +361,39 @@ class SetColumns(Structure):
         return columns
 
 
+def _coded(
+    codes: Sequence[SetCode], headers: NDArray[np.int32], starts: range, blocks: Iterator[Csr]
+) -> GolombSets:
+    """The sets of rows that come in blocks, each from one of ``starts`` on."""
+    if len(starts) == 1:
+        whole = next(blocks)
+        return GolombSets.build(codes, headers, whole.indptr, whole.ids)
+    parts = (
+        (headers[start : start + starts.step], block.indptr, block.ids)
+        for start, block in zip(starts, blocks, strict=True)
+    )
+    return GolombSets.build_in_blocks(codes, len(headers), parts, SpilledWords())
+
+
+def _rows_to_fit(sizes: NDArray[np.int32]) -> int:
+    """How many of the first rows codes are fitted to, at most; ``sizes`` are int32[n, F]."""
+    before = np.cumsum(sizes[:_FIT_ROWS], axis=0, dtype=np.int64) <= FIT_FACTS
+    return int(min(_FIT_ROWS, 1 + before.sum(axis=0).max(initial=0)))
+
+
 def _chains(codes: Sequence[Code]) -> list[int]:
-    """The number of the chain that each of the sets is in."""
+    """The number of each set's chain."""
     numbers: list[int] = (np.cumsum([not code.is_dependent for code in codes]) - 1).tolist()
     return numbers
 
 
 def of_each(codes: Sequence[Code], vocabularies: Sequence[Vocabulary]) -> list[Vocabulary]:
-    """The vocabulary in whose ids each of the sets is coded."""
+    """The vocabulary whose ids each set has."""
     return [vocabularies[chain] for chain in _chains(codes)]
 
 
 def known_from(parts: Parts, name: str, num_shared: int, num_values: int) -> NDArray[np.bool_]:
-    """Which values of the vocabulary that it shares a feature has: bool[num_shared]."""
+    """Which values of the shared vocabulary a feature has: bool[num_shared]."""
     if num_values == num_shared:
         return np.ones(num_shared, np.bool_)
     content = parts.array(name, np.uint8)

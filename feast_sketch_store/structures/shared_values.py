@@ -1,10 +1,10 @@
-"""Features that share a vocabulary, so that the sets of a row can be coded one with the other.
+"""Features that share a vocabulary, so that the sets of a row can be coded relative to each other.
 
-Features whose values overlap may imply each other: what a user liked, the user was shown. Sets of such
-features are coded in a chain, each with those before it (`succinct.golomb_sets`), in ids that all of them
-share. Trials on some of the rows show which features make a chain, and in which order. Ids are ordered by
-the popularity in the first feature of a chain; values that it never has follow by their popularity in the
-second one, and so on.
+Features with overlapping values may imply each other: what a user liked, the user was shown. The sets of such
+features are coded in a chain, each relative to those before it (`succinct.golomb_sets`), with shared ids.
+Trials on some of the rows show which features make a chain, and in which order. Ids are ordered by popularity
+in the first feature of a chain; then come the values that it lacks, by popularity in the second one, and so
+on.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -23,25 +23,25 @@ from feast_sketch_store.structures.elements import offsets_of
 from feast_sketch_store.structures.feature_rows import FeatureRows, first_rows
 from feast_sketch_store.succinct import GolombSets, SetCode
 
-NO_SET = NULL + 1  # headers of rows without a set
+NO_SET = NULL + 1  # number of header values for rows without a set
 
 _TRIAL_FACTS = 1 << 17  # of all features of a chain, used to find their order
-_FIT_FACTS = 1 << 20  # to fit codes to
+_FIT_FACTS = 1 << 20  # to which codes are fitted
 _TRIAL_ROWS = 1 << 10  # at least
-_MAX_CHAIN = 8  # features: each is read with all before it
-_FINENESS = 64  # fractions of a fact, to which counts are smoothed
+_MAX_CHAIN = 8  # features, because a read of one decodes all before it
+_FINENESS = 64  # smoothed counts are multiples of a fact divided by this
 
 
 @dataclass(frozen=True)
 class Chain:
-    """Features whose sets are coded one with the other, in this order; often just one.
+    """Features whose sets are coded relative to each other, in this order; often just one.
 
     Parameters
     ----------
     features : their numbers.
-    vocabulary : all their values, in the order of the ids that they share.
-    shared_ids : int32[V] of each of them, the shared id of each of its own; None of the only one.
-    codes : how their sets are coded, as fitted on trial; none of the only one.
+    vocabulary : all their values, in the order of the shared ids.
+    shared_ids : for each feature int32[V], the shared id of each own id; None if it is the only one.
+    codes : of their sets, as fitted on trial; empty if there is one feature.
     """
 
     features: Sequence[int]
@@ -50,8 +50,8 @@ class Chain:
     codes: Sequence[SetCode] = ()
 
 
-def headers_of(states: NDArray[np.uint8], sizes: NDArray[np.int64]) -> tuple[NDArray[np.int32], int]:
-    """The header of each row's set, int32[n], and how many header values stand for rows without one."""
+def headers_of(states: NDArray[np.uint8], sizes: NDArray[np.integer]) -> tuple[NDArray[np.int32], int]:
+    """The header of each row's set, int32[n], and the number of header values for rows without a set."""
     has_set = states >= EMPTY
     no_set = 0 if has_set.all() else NO_SET
     return np.where(has_set, sizes + no_set, states).astype(np.int32), no_set
@@ -70,7 +70,7 @@ def find_chains(features: Sequence[FeatureRows]) -> list[Chain]:
 
 
 class SharedValues:
-    """What features save if their sets are coded in chains, vocabularies included; see `Sharing`."""
+    """Bits that features save, vocabularies included, if their sets are coded in chains; see `Sharing`."""
 
     def __init__(self, features: Sequence[FeatureRows]):
         self._features = features
@@ -96,7 +96,7 @@ class SharedValues:
 
 
 def _overlapping(features: Sequence[FeatureRows]) -> Iterator[list[int]]:
-    """Features in groups, from the one with the most facts on: most values of each occur in those before."""
+    """Groups of features, most facts first, such that most values of each are also in features before it."""
     groups: list[tuple[list[int], set[str], pa.Array]] = []
     for number in sorted(range(len(features)), key=lambda n: -features[n].num_facts):
         feature = features[number]
@@ -121,7 +121,7 @@ def _overlapping(features: Sequence[FeatureRows]) -> Iterator[list[int]]:
 
 
 def _best_chain(features: Sequence[FeatureRows], numbers: Sequence[int]) -> tuple[Chain, list[int]]:
-    """A chain of some of the features, headed by the first or another one, and the remaining features."""
+    """A chain of some of the features, with the first or another one as its head; and the other features."""
     kept, _ = _best_places(_Trial.of([features[number] for number in numbers], _TRIAL_FACTS))
     rest = [number for place, number in enumerate(numbers) if place not in kept]
     chosen = [numbers[place] for place in kept]
@@ -137,7 +137,7 @@ def _best_chain(features: Sequence[FeatureRows], numbers: Sequence[int]) -> tupl
 
 
 def _best_places(trial: "_Trial") -> tuple[list[int], float]:
-    """The features of a chain, in its order, and the bits that it saves."""
+    """The features of a chain, in order, and the bits that it saves."""
     order = _best_order(trial)
     kept, before, saved = order[:1], trial.bits(order[:1]), 0.0
     for place in order[1:]:
@@ -150,7 +150,7 @@ def _best_places(trial: "_Trial") -> tuple[list[int], float]:
 
 
 def _best_order(trial: "_Trial") -> list[int]:
-    """The order of features in which they take the fewest bits, found by exchanging neighbours."""
+    """The order of features that takes the fewest bits, found by exchanging neighbours."""
     order = list(range(len(trial.features)))
     best, improves = trial.bits(order), True
     while improves:
@@ -165,13 +165,16 @@ def _best_order(trial: "_Trial") -> list[int]:
 
 @dataclass(frozen=True)
 class _Trial:
-    """Some of the rows of features.
+    """Some of the rows of several features.
 
     Parameters
     ----------
-    values : of all of them; ``ids`` are int64[V] of each feature, the id of each of its own.
-    keys : int64[facts] of each feature: row and id of the facts of these rows, ascending, each once.
-    num_rows : of these rows; ``share`` of all.
+    features : the features.
+    values : of all of them together.
+    ids : for each feature int64[V], the place of each own id in ``values``.
+    keys : for each feature int64[facts]: row and id of the facts of these rows, ascending and distinct.
+    num_rows : number of these rows.
+    share : of all rows.
     """
 
     features: Sequence[FeatureRows]
@@ -183,7 +186,7 @@ class _Trial:
 
     @classmethod
     def of(cls, features: Sequence[FeatureRows], num_facts: int) -> "_Trial":
-        """Enough rows for about this many facts, and some more if these are few."""
+        """Enough rows for about this many facts, and at least a minimum."""
         values, ids = Vocabulary.union([feature.vocabulary for feature in features])
         all_rows, all_facts = len(features[0].states), sum(feature.num_facts for feature in features)
         share = min(1.0, num_facts / max(1, all_facts))
@@ -195,7 +198,7 @@ class _Trial:
         return cls(features, values, ids, keys, num_rows, num_rows / all_rows if all_rows else 1.0)
 
     def bits(self, order: Sequence[int]) -> float:
-        """The bits that the sets of some of the features take in all rows, in a chain."""
+        """The bits of the sets of some features in all rows, coded as a chain in this order."""
         ids = self.numbering(order)
         members = [self._in(ids, self.keys[place]) for place in order]
         lengths = np.stack([np.bincount(keys >> 32, minlength=self.num_rows) for keys in members], axis=1)
@@ -207,7 +210,7 @@ class _Trial:
         return float(coded.sum()) / self.share
 
     def codes(self, order: Sequence[int], are_fitted: bool = False) -> list[SetCode]:
-        """The codes of some of the features in a chain, fitted to their sets, which is slow."""
+        """The codes of some features in a chain. Fitting them to the sets, with ``are_fitted``, is slow."""
         ids = self.numbering(order)
         codes: list[SetCode] = []
         seen = np.zeros(0, np.int64)
@@ -237,7 +240,7 @@ class _Trial:
         return codes
 
     def numbering(self, order: Sequence[int]) -> NDArray[np.int64]:
-        """The shared id of each of the values: int64[V]; those that no feature has come last."""
+        """The shared id of each value: int64[V]; values that no feature has come last."""
         counts = np.zeros((len(order), len(self.values)), np.int64)
         for number, place in enumerate(order):
             counts[number, self.ids[place]] = self.features[place].counts
@@ -246,11 +249,11 @@ class _Trial:
         return ids
 
     def value_bits(self, place: int) -> float:
-        """The approximate bits of the values of a feature in a vocabulary of its own."""
+        """The approximate bits of a feature's values in a vocabulary of its own."""
         return self._bits_per_value * len(self.ids[place])
 
     def bits_to_share(self, place: int) -> float:
-        """Roughly, the bits of the values that a feature adds to those of others, and of its marks."""
+        """The approximate bits of the values that a feature adds to a shared vocabulary, and of its marks."""
         others = np.concatenate([ids for other, ids in enumerate(self.ids) if other != place])
         return self._bits_per_value * int((~np.isin(self.ids[place], others)).sum()) + len(self.values)
 
@@ -263,7 +266,7 @@ class _Trial:
         return float(8 * offsets_of(values)[-1] / len(values))
 
     def _headers(self, place: int) -> tuple[NDArray[np.int32], int]:
-        """Headers of these rows, and how many stand for rows without a set, of which others may have some."""
+        """The headers of these rows, and the number of header values for rows without a set in any row."""
         states = self.features[place].states
         sizes = np.bincount(self.keys[place] >> 32, minlength=self.num_rows)
         headers, _ = headers_of(states[: self.num_rows], sizes)
@@ -278,7 +281,7 @@ class _Trial:
 
 
 def _are_among(some: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which of some numbers are among others; both ascending and each once."""
+    """Which numbers are among others, both ascending and distinct."""
     if not len(others):
         return np.zeros(len(some), np.bool_)
     places = np.searchsorted(others, some)
@@ -288,8 +291,8 @@ def _are_among(some: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np
 
 
 def _union(some: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The numbers of both, ascending and each once, as they are in both."""
-    # Two runs are merged: faster than the hashes of np.unique.
+    """The numbers of both, ascending and distinct, as each is."""
+    # Sorting merges two runs, which is faster than the hashes of np.unique.
     both: NDArray[np.int64] = np.sort(np.concatenate((some, others)), kind="stable")
     distinct: NDArray[np.int64] = both[np.diff(both, prepend=-1) != 0]
     return distinct

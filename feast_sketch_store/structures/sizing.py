@@ -1,27 +1,27 @@
 """From error rates to the geometry of one bit table, and from a bit budget back to error rates.
 
-A table is shared by several *classes* of facts, each with its own target false-positive rate
-(membership features, scalar features, presence). They share one table and so one fill ``rho``;
-a class differs from another only in its number of hashes:
+A table is shared by several *classes* of facts, each with its own target false-positive rate (membership
+features, scalar features, presence). So they have one fill ``rho``, and differ only in their number of
+hashes:
 
     rho                  = 1 - exp(-sum_c(num_items_c * num_hashes_c) / num_bits)
     false_positive_rate_c = rho ** num_hashes_c
 
-The textbook choice ``rho = 1/2`` makes ``log2(1 / rate)`` hashes optimal, but that number is seldom
-an integer. Moving ``rho`` a little, so that the heaviest class needs exactly an integer, costs
-almost nothing, because the bits spent are flat around the optimum:
+The textbook choice ``rho = 1/2`` makes ``log2(1 / rate)`` hashes optimal, but that is seldom an integer.
+Moving ``rho`` a little, so that the heaviest class needs exactly an integer, costs almost nothing, because
+the number of bits is flat around the optimum:
 
     rate 0.01, rho 0.500: 7 hashes, 10.10 bits/fact        rate 0.01, rho 0.518: 7 hashes, 9.59 bits/fact
 
-The symbols of a class may also have numbers of hashes of their own (`WeightedFacts`). What then counts is how
-many *false symbols* a read shows, ``sum_s (1 - d_s) * rate_s`` with the density ``d_s`` of a symbol, the
-share of entities that have it. A hash more for symbol s takes ``d_s`` bits per entity and saves a false
-symbol with probability ``(1 - d_s) * rate_s * (1 - rho)``; so they are fewest where ``rate_s`` is
-proportional to ``d_s / (1 - d_s)``: all symbols show the same noise relative to their signal, and popular
-ones need few hashes.
+Each symbol of a class may also have its own number of hashes (`WeightedFacts`). Then the goal is the number
+of *false symbols* in a read, ``sum_s (1 - d_s) * rate_s``. The density ``d_s`` of a symbol is the share of
+entities that have it. One more hash for symbol s takes ``d_s`` bits per entity, and saves a false symbol with
+probability ``(1 - d_s) * rate_s * (1 - rho)``. So false symbols are fewest if ``rate_s`` is proportional to
+``d_s / (1 - d_s)``: all symbols have the same noise relative to their signal, and popular ones need few
+hashes.
 
-A fill at which a class would miss its target with ``MAX_NUM_HASHES`` hashes is not a choice: a sizing keeps
-every target, or raises.
+A fill at which a class needs more than ``MAX_NUM_HASHES`` hashes is not used: a sizing keeps every target, or
+raises.
 
 Source: Broder & Mitzenmacher, "Network Applications of Bloom Filters: A Survey", section 2; Bruck, Gao &
 Jiang, "Weighted Bloom filter", ISIT 2006.
@@ -38,20 +38,20 @@ from numpy.typing import NDArray
 
 from feast_sketch_store.kernel import MAX_NUM_HASHES
 
-# The optimum lies near one half; only rates above one half, at a fraction of a bit per fact, need more.
+# The optimum lies near one half. Only rates above one half, at a fraction of a bit per fact, need more.
 _MIN_FILL, _MAX_FILL = 0.3, 0.999
 
-# Tried for weighted filters, whose hashes adapt to any fill, and for classes of many rates.
+# Tried for weighted filters, whose hashes adapt to any fill, and for many distinct rates.
 _WEIGHTED_FILLS = (*np.linspace(0.3, 0.7, 21).tolist(), 0.75, 0.8, 0.85, 0.9, 0.94, 0.98)
 
-_MAX_EXACT_RATES = 8  # classes that get fills of their own
-_NEAR_HALF = 2  # hashes more or less than a rate takes at a fill of one half, tried beside weighted filters
+_MAX_EXACT_RATES = 8  # for which all fills with a whole number of hashes are tried
+_NEAR_HALF = 2  # tried beside weighted filters: so many hashes more or less than at a fill of one half
 _NOISE_STEPS = 26  # of a search for the noise of a symbol, to two parts per million
-_MEMORY_STEPS = 18  # of a search for the fewest false symbols that fit in the bits
+_MEMORY_STEPS = 18  # of a search for the fewest false symbols that fit into the bits
 
 AUTO_NOISE_RATIO = 0.1  # false symbols per true one: the meaning of the setting `error_rate: auto`
 
-# The first symbol that each hash of a class is used for, ascending from 0.
+# First symbol covered by each hash of a class, ascending from 0.
 Hashes: TypeAlias = tuple[int, ...]
 
 
@@ -62,7 +62,7 @@ class FactClass:
     Parameters
     ----------
     num_items : number of facts that will be added, at least 0.
-    false_positive_rate : wanted probability that an absent fact is "possibly present", in (0, 1).
+    false_positive_rate : target probability that an absent fact is "possibly present", in (0, 1).
     """
 
     num_items: int
@@ -86,7 +86,7 @@ class FactClass:
 
         Raises
         ------
-        ValueError : it takes more than ``MAX_NUM_HASHES``.
+        ValueError : more than ``MAX_NUM_HASHES`` would be needed.
         """
         # The tolerance keeps a fill that was made for exactly k hashes from asking for k + 1.
         num_hashes = max(1, math.ceil(math.log(self.false_positive_rate) / math.log(fill) - 1e-9))
@@ -98,29 +98,29 @@ class FactClass:
         return (0,) * num_hashes
 
     def prepare(self, fills: Sequence[float]) -> None:
-        """Does nothing: hashes are found at once."""
+        """Do nothing: hashes are computed at once."""
 
     def excess(self, hashes: Hashes, fill: float) -> float:
         """The rate in a table with this share of ones, relative to the target: at most 1 if it is kept."""
         return float(fill ** len(hashes) / self.false_positive_rate)
 
     def facts_per_hash(self, hashes: Hashes) -> tuple[int, ...]:
-        """How many facts each hash is used for."""
+        """The number of facts that use each hash."""
         return (self.num_items,) * len(hashes)
 
     def num_ones(self, hashes: Hashes) -> int:
-        """How many bits the facts set."""
+        """The number of bits that the facts set."""
         return self.num_items * len(hashes)
 
 
 @dataclass(frozen=True, eq=False)
 class WeightedFacts:
-    """Facts of symbols that get hashes by their popularity, for a number of false symbols per read.
+    """Facts whose symbols get hashes by their popularity, for a number of false symbols per read.
 
     Parameters
     ----------
-    counts : int64[V], facts per symbol, none more than the one before it.
-    num_entities : how many there are, at least as many as facts of a symbol.
+    counts : int64[V], facts per symbol, descending.
+    num_entities : number of entities, at least the facts of any symbol.
     false_per_read : the expected number of false symbols in a read of a row, more than 0.
     """
 
@@ -143,15 +143,15 @@ class WeightedFacts:
 
     @property
     def uniform_rate(self) -> float:
-        """The rate at which equal hashes for all symbols meet the target; more than 1 if any hash does."""
-        return self.false_per_read / max(float(self._absent_behind[0]), 1e-300)
+        """The rate at which equal hashes for all symbols meet the target; more than 1 if none are needed."""
+        return self.false_per_read / max(float(self._absent_from[0]), 1e-300)
 
     def hashes_at(self, fill: float) -> Hashes:
         """The fewest hashes that keep the false symbols of a read in a table with this share of ones.
 
         Raises
         ------
-        ValueError : it takes more than ``MAX_NUM_HASHES`` for a symbol.
+        ValueError : a symbol would need more than ``MAX_NUM_HASHES``.
         """
         self.prepare((fill,))
         if (hashes := self._known_hashes[fill]) is None:
@@ -161,7 +161,7 @@ class WeightedFacts:
         return hashes
 
     def prepare(self, fills: Sequence[float]) -> None:
-        """Find the hashes at some fills together, which is faster than one by one."""
+        """Find the hashes at several fills together, which is faster than one by one."""
         unknown = [fill for fill in fills if fill not in self._known_hashes]
         if not unknown:
             return
@@ -174,7 +174,7 @@ class WeightedFacts:
         def at(noise: NDArray[np.float64]) -> NDArray[np.float64]:
             return np.clip(np.ceil((noise[:, None] + odds) / log_fills), 1, MAX_NUM_HASHES)
 
-        # Logarithms of the noise of a symbol relative to its signal: at each fill the target is kept at low.
+        # Logarithms of the noise of a symbol relative to its signal; `low` always keeps the target.
         low, high = np.full(len(unknown), -60.0), np.full(len(unknown), 60.0)
         is_possible = np.exp(log_fills * at(low)) @ absent <= self.false_per_read
         for _ in range(_NOISE_STEPS):
@@ -188,11 +188,11 @@ class WeightedFacts:
             )
 
     def facts_per_hash(self, hashes: Hashes) -> tuple[int, ...]:
-        """How many facts each hash is used for."""
-        return tuple(self._facts_behind[list(hashes)].tolist())
+        """The number of facts that use each hash."""
+        return tuple(self._facts_from[list(hashes)].tolist())
 
     def num_ones(self, hashes: Hashes) -> int:
-        """How many bits the facts set."""
+        """The number of bits that the facts set."""
         return sum(self.facts_per_hash(hashes))
 
     def symbol_rates(self, hashes: Hashes, fill: float) -> NDArray[np.float64]:
@@ -201,18 +201,18 @@ class WeightedFacts:
         return np.power(fill, num_hashes)
 
     def expected_false(self, hashes: Hashes, fill: float) -> float:
-        """How many false symbols a read shows, on average, in a table with this share of ones."""
-        behind = self._absent_behind[[*hashes, len(self.counts)]]
-        return float((behind[:-1] - behind[1:]) @ np.power(fill, np.arange(1, len(hashes) + 1)))
+        """The mean number of false symbols in a read, in a table with this share of ones."""
+        absent = self._absent_from[[*hashes, len(self.counts)]]
+        return float((absent[:-1] - absent[1:]) @ np.power(fill, np.arange(1, len(hashes) + 1)))
 
     def excess(self, hashes: Hashes, fill: float) -> float:
-        """The false symbols of a read in a table with this share of ones, relative to the wanted ones."""
+        """The false symbols of a read in a table with this share of ones, relative to the target."""
         return self.expected_false(hashes, fill) / self.false_per_read
 
     def _between(self, fill: float, more: NDArray[np.int64], fewer: NDArray[np.int64]) -> Hashes:
-        """Hashes: ``fewer`` for as many symbols as possible, ``more`` for the others: int64[groups].
+        """Hashes between ``more`` and ``fewer``, int64[groups]: as many symbols as possible have ``fewer``.
 
-        Symbols of equal counts change their hashes together as noise grows. The first of them may need
+        Symbols with equal counts change their hashes together as noise grows. Here the first of them may get
         fewer hashes than the last.
         """
         first, densities, sizes = self._groups
@@ -236,19 +236,19 @@ class WeightedFacts:
         return {}
 
     @cached_property
-    def _facts_behind(self) -> NDArray[np.int64]:
-        """The facts of each symbol and those after it: int64[V + 1]."""
+    def _facts_from(self) -> NDArray[np.int64]:
+        """The facts of each symbol and all after it: int64[V + 1]."""
         return np.concatenate((np.cumsum(self.counts[::-1])[::-1], [0]))
 
     @cached_property
-    def _absent_behind(self) -> NDArray[np.float64]:
-        """How many of the symbols from each one on a row lacks, on average: float64[V + 1]."""
+    def _absent_from(self) -> NDArray[np.float64]:
+        """The mean number of symbols that a row lacks, from each symbol on: float64[V + 1]."""
         absent = 1 - self.counts / max(1, self.num_entities)
         return np.concatenate((np.cumsum(absent[::-1])[::-1], [0.0]))
 
     @cached_property
     def _groups(self) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
-        """Symbols of equal counts: the first of each group, their density, and how many they are."""
+        """Groups of symbols with equal counts: the first symbol, the density, and the size of each."""
         changes = np.flatnonzero(np.diff(self.counts, prepend=self.counts[:1] + 1))
         first = changes if len(changes) else np.zeros(1, np.int64)
         counts = self.counts[changes] if len(changes) else np.zeros(1, np.int64)
@@ -261,9 +261,13 @@ AnyFacts: TypeAlias = FactClass | WeightedFacts
 
 @dataclass(frozen=True)
 class Geometry:
-    """The size of a table and, per class in the order given, its hashes.
+    """The size of a table, and the hashes of each class.
 
-    ``fill`` is the expected share of ones after all facts were added.
+    Parameters
+    ----------
+    num_bits : of the table.
+    hashes : one for each class, in the given order.
+    fill : the expected share of ones after all facts were added.
     """
 
     num_bits: int
@@ -277,7 +281,7 @@ class Geometry:
 
     @property
     def false_positive_rates(self) -> tuple[float, ...]:
-        """Expected rate of the symbols of each class that have the most hashes: ``fill ** num_hashes``."""
+        """Expected rate of those symbols of each class that have the most hashes: ``fill ** num_hashes``."""
         return tuple(self.fill**k for k in self.num_hashes)
 
 
@@ -291,7 +295,7 @@ def size_for_rates(classes: Sequence[AnyFacts]) -> Geometry:
 
     Raises
     ------
-    ValueError : there is no class, or at every fill some class takes more than ``MAX_NUM_HASHES`` hashes.
+    ValueError : there is no class, or at every fill some class needs more than ``MAX_NUM_HASHES`` hashes.
     """
     if not classes:
         raise ValueError("sizing needs at least one class of facts")
@@ -328,10 +332,10 @@ def fill_limit(classes: Sequence[tuple[AnyFacts, Hashes]]) -> float:
 
 
 def size_for_bits(classes: Sequence[FactClass], num_bits: int) -> Geometry:
-    """The lowest rates that fit in ``num_bits``, all classes scaled by one common exponent.
+    """The lowest rates that fit into ``num_bits``, all classes scaled by one common exponent.
 
-    Class rates ``r`` become ``r ** t``: their ratios on a log scale, that is the share of the bits
-    that each class gets per fact, stay as given.
+    Class rates ``r`` become ``r ** t``. So their ratios on a log scale stay as given, and with them the share
+    of the bits that each class gets per fact.
 
     Raises
     ------
@@ -352,11 +356,11 @@ def size_for_bits(classes: Sequence[FactClass], num_bits: int) -> Geometry:
 
 
 def weighted_for_bits(counts: NDArray[np.int64], num_entities: int, num_bits: int) -> WeightedFacts:
-    """The fewest false symbols per read that fit in ``num_bits``; parameters as those of `WeightedFacts`.
+    """The fewest false symbols per read that fit into ``num_bits``. Parameters as in `WeightedFacts`.
 
     Raises
     ------
-    ValueError : the facts do not fit, however many false symbols there are.
+    ValueError : the facts do not fit, however many false symbols are allowed.
     """
     least, most = math.log(1e-9), math.log(max(1, len(counts)))
     best: WeightedFacts | None = None
@@ -387,7 +391,7 @@ def _try_exponent(classes: Sequence[FactClass], exponent: float) -> Geometry | N
 
 
 def _bits_of(facts: AnyFacts) -> float:
-    """Bits of a table of its own; infinite if it is impossible."""
+    """Bits of a table for these facts alone; infinite if there is none."""
     try:
         return size_for_rates([facts]).num_bits
     except ValueError:
@@ -397,8 +401,8 @@ def _bits_of(facts: AnyFacts) -> float:
 def candidate_fills(classes: Sequence[AnyFacts]) -> list[float]:
     """Fills at which some class needs an integer number of hashes: the optimum is one of them.
 
-    Weighted filters adapt to any fill and are tried at many, and so are classes of more than a few rates, of
-    which only the heaviest are worth fills of their own: bits are flat around the optimum.
+    Weighted filters adapt to any fill, so many are tried. If classes have more than a few rates, only the
+    heaviest get fills of their own, because the number of bits is flat around the optimum.
     """
     weights: dict[float, float] = {}
     for c in classes:
@@ -408,7 +412,7 @@ def candidate_fills(classes: Sequence[AnyFacts]) -> list[float]:
     has_weighted = any(isinstance(c, WeightedFacts) for c in classes)
     fills = set(_WEIGHTED_FILLS) if has_weighted or len(weights) > len(rates) else set()
     for rate in rates:
-        rate *= 1 - 2e-9  # so that rounding does not demand another hash
+        rate *= 1 - 2e-9  # so that rounding does not ask for another hash
         half = max(1, round(-math.log2(rate)))
         least, most = (half - _NEAR_HALF, half + _NEAR_HALF) if has_weighted else (1, MAX_NUM_HASHES)
         fills |= {rate ** (1.0 / k) for k in range(max(1, least), min(most, MAX_NUM_HASHES) + 1)}

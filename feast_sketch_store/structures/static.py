@@ -1,12 +1,12 @@
 """Static scalars: a row is one number, which a static function returns for its entity's hash.
 
-The shape of a row (which of its features have a value, and the bucket of its timestamp) and the ids of its
-values are the digits of the number, the shape the lowest:
+The digits of the number are the shape of the row, lowest, and the ids of its values. The shape says which
+features have a value, and the bucket of the timestamp:
 
     number = shape + num_shapes * (id_1 + V_1 * (id_2 + V_2 * ...))
 
-So nothing is listed, and a row takes ``log2(num_shapes * V_1 * V_2 * ... / presence rate)`` bits, rounded up,
-and 3 % more. Values are exact; only an entity that was never written may read as a row.
+So nothing is listed. A row takes ``log2(num_shapes * V_1 * V_2 * ... / presence rate)`` bits, rounded up, and
+3 % more. Values are exact; only an entity that was never written may read as a row.
 """
 
 import itertools
@@ -47,7 +47,7 @@ STATIC: Final = "static"
 
 @dataclass(frozen=True)
 class StaticScalar(SealedFeature):
-    """One feature; ``divisor`` is the product of the sizes of the digits before its own."""
+    """One feature; ``divisor`` is the product of the sizes of the lower digits."""
 
     codec: FeatureCodec
     vocabulary: Vocabulary
@@ -58,7 +58,7 @@ class StaticScalar(SealedFeature):
 
     @property
     def num_facts(self) -> int:
-        """One for each row."""
+        """The number of rows."""
         return self.num_rows
 
     def read(self, found: FoundRows) -> Answer:
@@ -67,7 +67,7 @@ class StaticScalar(SealedFeature):
         states = found.states[self.codec.feature]
         has_value = states == VALUE
         if has_value.any() and not len(self.vocabulary):
-            raise ValueError(f"a row has a value of {self.codec.feature!r}, which has none")
+            raise ValueError(f"a row has a value of {self.codec.feature!r}, whose vocabulary is empty")
         ids = found.numbers[has_value] // self.divisor % max(1, len(self.vocabulary))
         return CsrAnswer(
             self.decoder, states, Csr.of_lengths(has_value.astype(np.int64), ids.astype(np.int32))
@@ -80,7 +80,7 @@ class StaticScalar(SealedFeature):
         return True
 
     def shown(self, rows: EncodedFeature, entity_hashes: NDArray[np.uint64]) -> Answer:
-        """See `SealedFeature.shown`: whatever the rows have, as of any column."""
+        """See `SealedFeature.shown`: exactly what the rows have."""
         return ColumnAnswer(Decoder(self.codec, rows.vocabulary), rows.states, rows.csr)
 
 
@@ -90,8 +90,11 @@ class StaticScalars(Structure):
 
     Parameters
     ----------
-    function : of the hashes of entities under ``salt``.
-    num_shapes : the lowest digit.
+    features : by name.
+    function : maps the hashes of entities under ``salt`` to numbers.
+    salt : two unsigned 64-bit integers.
+    num_shapes : size of the lowest digit.
+    num_entities : number of rows.
     """
 
     features: Mapping[str, StaticScalar]
@@ -110,9 +113,9 @@ class StaticScalars(Structure):
 
     @staticmethod
     def expected_bytes(num_rows: int, num_shapes: int, sizes: Sequence[int], rate: float) -> float:
-        """Its approximate bytes for features with these numbers of values, without vocabularies.
+        """Approximate bytes for features with these numbers of values, without vocabularies.
 
-        Infinity if there is no such function.
+        Infinity if no such function is possible.
         """
         num_symbols = num_shapes * math.prod(max(1, size) for size in sizes)
         fits = width_for(num_symbols, rate) <= MAX_WIDTH
@@ -151,12 +154,12 @@ class StaticScalars(Structure):
 
     @property
     def num_facts(self) -> int:
-        """None: the bytes of a column are not divided by facts."""
+        """Zero: the bytes of a column are not divided by facts."""
         return 0
 
     @property
     def fact_bits(self) -> int:
-        """None, because there are no facts to divide them by."""
+        """Zero: there are no facts to divide them by."""
         return 0
 
     def to_snapshot(self) -> Described:
@@ -187,13 +190,13 @@ class StaticScalars(Structure):
         num_shapes = checked(description["num_shapes"], int)
         num_entities = checked(report_of(description)["num_entities"], int)
         if num_shapes < 1 or num_entities < 0:
-            raise ValueError(f"{num_entities} rows of {num_shapes} shapes are impossible")
+            raise ValueError(f"{num_entities} rows of {num_shapes} shapes are not possible")
         divisor, features = num_shapes, {}
         for number, entry in enumerate(description["features"]):
             name, kind = checked(entry["name"], str), checked(report_of(entry)["codec"], str)
             codec = FeatureCodec(name, entry["value_field"], kind)
             if codec.is_collection or codec.is_exact or codec.is_list or name in features:
-                raise ValueError(f"{name!r} is not a scalar of its own with ids")
+                raise ValueError(f"{name!r} is there twice, or is not a scalar with ids")
             vocabulary = parts.vocabulary(f"{number}.vocabulary", codec)
             features[name] = StaticScalar(codec, vocabulary, num_entities, divisor)
             divisor *= max(1, len(vocabulary))
@@ -206,7 +209,7 @@ class StaticScalars(Structure):
 def _distinct_hashes(
     entity_hashes: NDArray[np.uint64], salt: tuple[int, int]
 ) -> tuple[NDArray[np.uint64], tuple[int, int]]:
-    """The row hashes of n entities under the first salt with which all of them differ: uint64[n]."""
+    """The distinct row hashes of n entities, uint64[n], and the first salt tried that makes them so."""
     for attempt in itertools.count():
         own = salt[0] ^ attempt, salt[1]
         hashes = row_hashes(entity_hashes, own)

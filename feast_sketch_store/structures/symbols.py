@@ -22,11 +22,11 @@ class SymbolRange:
 
     Parameters
     ----------
-    first_word : the word of a window where the first of them is.
-    num_symbols : how many there are.
-    facts_per_hash : how many of their facts use each hash, descending; all use the first.
+    first_word : the word of a window that holds the first symbol.
+    num_symbols : number of symbols.
+    facts_per_hash : number of facts that use each hash, descending; all facts use the first.
     first_symbols : first symbol covered by each hash; empty if every hash covers every symbol.
-    false_positive_rate : of a symbol, on average over all of them.
+    false_positive_rate : mean of all symbols.
     """
 
     first_word: int
@@ -47,14 +47,14 @@ class SymbolRange:
         return cls(first_word, num_symbols, facts.facts_per_hash(hashes), first_symbols, rate)
 
     def with_counts(self, counts: NDArray[np.int64]) -> "SymbolRange":
-        """The range with the facts of its symbols: int64[num_symbols]."""
+        """The range with the facts of each symbol: int64[num_symbols]."""
         behind = np.append(np.cumsum(counts[::-1])[::-1], 0)
         firsts = list(self.first_symbols) or [0] * self.num_hashes
         return replace(self, facts_per_hash=tuple(behind[firsts].tolist()))
 
     @property
     def num_facts(self) -> int:
-        """How many facts they have."""
+        """The number of facts."""
         return self.facts_per_hash[0]
 
     @property
@@ -64,17 +64,17 @@ class SymbolRange:
 
     @property
     def num_ones(self) -> int:
-        """How many bits the facts set."""
+        """The number of bits that the facts set."""
         return sum(self.facts_per_hash)
 
     @property
     def num_words(self) -> int:
-        """Words of a window that the range takes up."""
+        """Words of a window that the range takes."""
         return words_for(self.num_symbols)
 
     @cached_property
     def asked(self) -> Asked:
-        """The range as the filter takes it."""
+        """The range in the form that the filter takes."""
         firsts = np.array(self.first_symbols, np.int64) if self.first_symbols else None
         return Asked(self.first_word, self.num_symbols, self.num_hashes, firsts)
 
@@ -100,11 +100,11 @@ class SymbolRange:
 
     @classmethod
     def from_snapshot(cls, entry: Mapping[str, Any]) -> "SymbolRange":
-        """The range that an entry of a description has.
+        """The range in an entry of a description.
 
         Raises
         ------
-        ValueError, KeyError, TypeError : there can be no such range.
+        ValueError, KeyError, TypeError : such a range is not possible.
         """
         report = report_of(entry)
         symbols = cls(
@@ -126,7 +126,7 @@ class SymbolRange:
             or not 0.0 <= symbols.false_positive_rate <= 1.0
             or (symbols.num_facts and not 0.0 < symbols.false_positive_rate < 1.0)
         ):
-            raise ValueError(f"{symbols} cannot be")
+            raise ValueError(f"{symbols} is not possible")
         return symbols
 
 

@@ -1,8 +1,7 @@
 """Count trees: exact sets in fewer bits than their symbols would take if they were independent.
 
-Symbols stand in an order in which those that rows have together are neighbours (`tree_order`). A set of
-``n`` of the symbols from ``low`` to below ``high`` is coded as the number ``k`` of them in the left half,
-followed by both halves:
+Symbols that often occur in the same rows are neighbours (`tree_order`). A set of ``n`` of the symbols from
+``low`` to below ``high`` is coded as the number ``k`` of them in the left half, followed by both halves:
 
     code(low, high, n)   nothing if n = 0 or n = high - low
                          if n = 1, the symbol itself, by its share of the mass
@@ -10,17 +9,17 @@ followed by both halves:
 
     P(k | n) = BetaBinomial(k; n, mu * c, (1 - mu) * c)         mu = mass(left) / mass(both)
 
-``mass`` follows the popularity of symbols, in half octaves. The concentration ``c``, of ten values, is that
-of the node: the smaller it is, the more rows have their symbols in one half only. This is how a tree records
-that the symbols of a row are not independent.
+``mass`` follows the popularity of symbols, in half octaves. Each node has one of ten concentrations ``c``:
+the smaller it is, the more rows have their symbols in one half only. This is how a tree records that the
+symbols of a row are not independent.
 
-A set may be coded with those before it in the row: a long view is a view. Of each symbol that the row has
-already, a bit says whether it is a member. Its probability follows which of the sets before have the
-symbol, how often such a symbol is a member (one of eight classes), and how many of the symbols before it
-were members.
+A set may be coded relative to those before it in the row: a long view is a view. For each symbol that the row
+has already, a bit says whether it is a member. The bit's probability depends on which earlier sets have the
+symbol, how often such a symbol is a member (one of eight classes), and how many of the symbols before it were
+members.
 
     row     header, members, others; header, members, others; ...     one arithmetic code for all features
-    header  2 for a row without a set but for a null, and so on, as of Golomb-coded sets; or how many others
+    header  as in Golomb-coded sets if the row has no set; else the number of others
 
 Probabilities are integers of 15 bits, from tables that `tree_tables` computes in integers.
 
@@ -56,17 +55,17 @@ MAX_MASS_LEVEL = 63
 MAX_CONTEXT = 63
 MAX_SYMBOLS = 1 << 28
 
-_MASS_BITS = 31  # of two masses, when their ratio is looked for
+_MASS_BITS = 31  # of two masses, to compare them
 
 
 def mass_of(levels: NDArray[np.integer]) -> NDArray[np.int64]:
-    """The mass of symbols of such levels, in half octaves: int64[V]."""
+    """The mass of symbols with these levels, in half octaves: int64[V]."""
     masses = np.array([math.isqrt(4 << level) + 1 for level in range(MAX_MASS_LEVEL + 1)], np.int64)
     return np.asarray(masses[levels])
 
 
 def mass_levels(counts: NDArray[np.integer]) -> NDArray[np.uint8]:
-    """The levels of symbols, given how many rows have each: uint8[V]."""
+    """The levels of symbols, given the number of rows with each: uint8[V]."""
     levels = np.rint(2 * np.log2(counts + 0.35) + 3)
     return np.asarray(np.clip(levels, 0, MAX_MASS_LEVEL).astype(np.uint8))
 
@@ -77,7 +76,7 @@ def cumulated_mass(levels: NDArray[np.integer]) -> NDArray[np.int64]:
 
 
 class Splits(NamedTuple):
-    """The nodes of one depth of a tree, from the first to the last that has two symbols or more."""
+    """The nodes of one depth of a tree that have at least two symbols, from left to right."""
 
     lows: NDArray[np.int64]
     highs: NDArray[np.int64]
@@ -103,14 +102,14 @@ class Splits(NamedTuple):
 
 
 def shares_of(mass: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """The share of the left half of the node whose middle a symbol is: uint8[V], below 33."""
+    """For each symbol, the share of the left half of the node whose middle it is: uint8[V], below 33."""
     bounds = np.array(BOUNDS, np.int64)
     shares = np.full(len(mass) - 1, NUM_SHARES // 2, np.uint8)
     splits = Splits.root(len(mass) - 1)
     while len(splits.lows):
         middles = splits.middles
         left, right = mass[middles] - mass[splits.lows], mass[splits.highs] - mass[middles]
-        # Of the larger one's highest bits; so many that no product leaves int64.
+        # Use the highest bits of the larger mass, few enough that no product exceeds int64.
         too_long = bit_lengths(np.maximum(left, right)) - _MASS_BITS
         left, right = (half >> np.maximum(too_long, 0) for half in (left, right))
         shares[middles] = (left[:, None] << 20 >= right[:, None] * bounds).sum(axis=1)
@@ -119,7 +118,7 @@ def shares_of(mass: NDArray[np.int64]) -> NDArray[np.uint8]:
 
 
 def context_shares(contexts: NDArray[np.uint8]) -> NDArray[np.uint16]:
-    """The shares of members in 2**15 that contexts of 0 to 63 stand for."""
+    """The shares of members, in 2**15, for contexts of 0 to 63."""
     return np.array(CONTEXT_SHARES, np.uint16)[contexts]
 
 
@@ -130,11 +129,11 @@ class TreeCode:
     Parameters
     ----------
     no_set : number of headers for rows without a set, 0 to 2.
-    levels : uint8[V], of the mass of symbols, 0 to 63.
-    concentrations : uint8[V], of the nodes whose middle a symbol is, 0 to 9.
+    levels : uint8[V], 0 to 63, of the mass of each symbol.
+    concentrations : uint8[V], 0 to 9, of the node whose middle each symbol is.
     sizes : int64[<= 108], the shares of buckets of headers; no row has a header after the last one.
-    classes : uint8[V], below 8, of symbols as members; None of a set that is coded by itself.
-    contexts : uint8[2184], the share of members in each context, 0 to 63; None of a set coded by itself.
+    classes : uint8[V], below 8, of symbols as members; None if the set is coded by itself.
+    contexts : uint8[2184], 0 to 63, the share of members in each context; None if the set is coded by itself.
     """
 
     no_set: int
@@ -146,7 +145,7 @@ class TreeCode:
 
     @property
     def is_dependent(self) -> bool:
-        """Whether the sets are coded with those before them."""
+        """Whether the sets are coded relative to those before them."""
         return self.classes is not None
 
     @property
@@ -155,11 +154,15 @@ class TreeCode:
         return len(self.levels)
 
     def check(self, num_before: int) -> None:
-        """Refuse a code that no sets can have; ``num_before`` symbols are those of the set before, or -1.
+        """Refuse a code that no sets can have.
+
+        Parameters
+        ----------
+        num_before : number of symbols of the set before it; -1 if there is none.
 
         Raises
         ------
-        ValueError : it is so.
+        ValueError : the code is not possible.
         """
         is_alone = self.classes is None and self.contexts is None
         if (
@@ -184,7 +187,7 @@ class TreeCode:
             or len(self.contexts) != NUM_CONTEXTS
             or self.contexts.max() > MAX_CONTEXT
         ):
-            raise ValueError("sets cannot be coded with those before them by such a tree")
+            raise ValueError("sets cannot be coded relative to others with such a tree")
 
 
 def size_shares(headers: NDArray[np.integer], most: int) -> NDArray[np.int64]:
@@ -205,8 +208,8 @@ class CountTrees:
     codes : one per feature.
     words : uint64[n], the codes of all rows and two words more; may be memory-mapped.
     num_bits : of the codes.
-    starts : the bit at which each row begins; taken by their places.
-    check : of the words; None if all are known to be good.
+    starts : the bit at which each row begins, by row number.
+    check : of the words; None if all have been checked.
 
     Raises
     ------
@@ -235,12 +238,12 @@ class CountTrees:
 
     @property
     def num_rows(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return len(self.starts)
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the codes, and of where rows begin."""
+        """Bytes of the codes and of their index."""
         return int(self.words.nbytes) + self.starts.size_bytes
 
     @classmethod
@@ -251,7 +254,7 @@ class CountTrees:
         indptr: NDArray[np.int64],
         ids: NDArray[np.int32],
     ) -> "CountTrees":
-        """Code sets; parameters as of `GolombSets.build`.
+        """Code sets; parameters as in `GolombSets.build`.
 
         Raises
         ------
@@ -265,7 +268,7 @@ class CountTrees:
     def read(
         self, rows: NDArray[np.int64], feature: int, own_ids: NDArray[np.int32] | None = None
     ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]]:
-        """The sets of one feature of some rows; parameters and results as of `GolombSets.read`.
+        """The sets of one feature in some rows; parameters and results as in `GolombSets.read`.
 
         Raises
         ------
@@ -279,18 +282,18 @@ class CountTrees:
 
     @cached_property
     def joint_codes(self) -> TreeCodes:
-        """The codes as the kernel takes them."""
+        """The codes in the form that the kernel takes."""
         return _joint(self.codes)
 
     @property
     def arguments(self) -> tuple[Any, ...]:
-        """The sets as the compiled kernel takes them for reads of one row; see `PreparedRows`."""
+        """The sets in the form that the compiled kernel takes for reads of one row; see `PreparedRows`."""
         return *self.joint_codes, self.words, self.num_bits, *unchecked(self.check), *self.starts.arguments
 
     def _check_rows(self, rows: NDArray[np.int64]) -> None:
-        """Check the words of rows, and where they begin; they end where the next one begins."""
-        behind = np.minimum(rows + 1, self.num_rows - 1)
-        first, last = self.starts.take(rows), self.starts.take(behind)
+        """Check the words of rows and of their index. A row ends where the next one begins."""
+        following = np.minimum(rows + 1, self.num_rows - 1)
+        first, last = self.starts.take(rows), self.starts.take(following)
         last = np.where(rows + 1 < self.num_rows, last, self.num_bits)
         if len(rows) and not 0 <= first.min() <= last.max() <= self.num_bits:
             raise ValueError("a row of sets lies outside of their codes")

@@ -1,15 +1,15 @@
 """Ascending integers, each in about two bits more than the logarithm of their mean distance.
 
-Each of ``n`` integers from 0 to below ``bound`` has its lower ``w`` bits stored as they are. The upper bits
-are the number of one of ``(bound - 1) div 2**w + 1`` buckets. Each bucket is written as a one per integer,
-and a zero:
+Of each of ``n`` integers from 0 to below ``bound``, the lower ``w`` bits are stored as they are. The upper
+bits are the number of one of ``(bound - 1) div 2**w + 1`` buckets. Each bucket is written as a one per
+integer, and then a zero:
 
-    highs      1 0 0 1 1 0     the integers of bucket 0, of bucket 1, and so on; integer i is one i
+    highs      1 0 0 1 1 0     the integers of bucket 0, of bucket 1, and so on; integer i is the i-th one
     lows       w bits each
-    samples    the places in highs of each 64th one, or of each 64th zero
+    samples    the position in highs of every 64th one, or of every 64th zero
 
-One ``i`` is at a place ``p_i``, so ``p_i - i`` is the bucket of integer ``i``. Samples of ones find integers
-by their places; samples of zeros find the integers of a bucket.
+If one ``i`` is at position ``p_i``, integer ``i`` is in bucket ``p_i - i``. Samples of ones find integers by
+their index; samples of zeros find the integers of a bucket.
 
 Source: Elias, "Efficient storage and retrieval by content and address of static files", 1974; Fano, "On the
 number of bits required to implement an associative memory", 1971.
@@ -27,17 +27,18 @@ from feast_sketch_store.kernel import SAMPLED, AscendingNumbers, PackedNumbers, 
 from feast_sketch_store.succinct.packed import Check, PackedInts, num_words_for, unchecked
 
 _MAX_LOW_WIDTH = 63
+_CHUNK = 1 << 16  # integers
 
 
 def low_width_for(length: int, bound: int) -> int:
-    """The width of ``lows`` with which this many integers below a positive bound take the fewest bits."""
+    """The width of ``lows`` for which this many integers below a positive bound take the fewest bits."""
     guess = (bound // max(1, length)).bit_length()
     widths = range(max(0, guess - 2), min(_MAX_LOW_WIDTH, guess + 1) + 1)
     return min(widths, key=lambda width: (length * width + num_buckets_for(bound, width), width))
 
 
 def num_buckets_for(bound: int, low_width: int) -> int:
-    """The buckets of integers below a bound, which is positive."""
+    """The number of buckets of integers below a positive bound."""
     return ((bound - 1) >> low_width) + 1
 
 
@@ -59,9 +60,9 @@ class EliasFano:
     ----------
     highs : uint64[w]; may be memory-mapped.
     lows, samples : both with base 0.
-    num_buckets : 1 at least.
-    by_value : whether samples are places of zeros.
-    check : of ``highs``; None if all are known to be good.
+    num_buckets : at least 1.
+    by_value : whether samples are positions of zeros.
+    check : of ``highs``; None if all have been checked.
 
     Raises
     ------
@@ -92,25 +93,31 @@ class EliasFano:
 
     @classmethod
     def build(cls, numbers: NDArray[np.uint64], bound: int, by_value: bool = False) -> "EliasFano":
-        """Keep ascending integers below a bound, which is positive.
+        """Encode ascending integers below a positive bound.
 
         Parameters
         ----------
-        by_value : whether they are found by their values instead of their places.
+        numbers : uint64[n], ascending.
+        bound : above all of them.
+        by_value : whether they are found by value, and not by index.
         """
         low_width = low_width_for(len(numbers), bound)
         num_buckets = num_buckets_for(bound, low_width)
-        places = (numbers >> np.uint64(low_width)).astype(np.int64) + np.arange(len(numbers))
+        places = (numbers >> np.uint64(low_width)).view(np.int64)
+        for first in range(0, len(places), _CHUNK):  # so that no other array is as long
+            some = places[first : first + _CHUNK]
+            some += np.arange(first, first + len(some))
         num_bits = len(numbers) + num_buckets
         bits = np.zeros(words_of_bits(num_bits) * 64, np.bool_)
         bits[places] = True
         highs = np.packbits(bits, bitorder="little").view(np.uint64)
-        sampled = np.flatnonzero(~bits[:num_bits]) if by_value else places
-        lows = (numbers & np.uint64(2**low_width - 1)).astype(np.int64)
+        sampled = np.flatnonzero(~bits[:num_bits])[::SAMPLED] if by_value else places[::SAMPLED].copy()
+        del places, bits
+        lows = (numbers & np.uint64(2**low_width - 1)).view(np.int64)
         return cls(
             highs,
             PackedInts.pack(lows, low_width, base=0),
-            PackedInts.pack(sampled[::SAMPLED], num_bits.bit_length(), base=0),
+            PackedInts.pack(sampled, num_bits.bit_length(), base=0),
             num_buckets,
             by_value,
         )
@@ -122,36 +129,36 @@ class EliasFano:
 
     @cached_property
     def parts(self) -> AscendingNumbers:
-        """The integers as the kernel takes them."""
+        """The integers in the form that the kernel takes."""
         lows, samples = (PackedNumbers(p.words, p.width) for p in (self.lows, self.samples))
         return AscendingNumbers(self.highs, self.num_buckets, len(self), lows, samples)
 
     @property
     def arguments(self) -> tuple[Any, ...]:
-        """The integers as the compiled kernel takes them for reads of one; see `PreparedRows`."""
+        """The integers in the form that the compiled kernel takes for single reads; see `PreparedRows`."""
         numbers = self.highs, self.num_buckets, len(self)
         packed = self.lows.words, self.lows.width, self.samples.words, self.samples.width
         checks = map(unchecked, (self.check, self.lows.check, self.samples.check))
         return (*numbers, *packed, *(argument for check in checks for argument in check))
 
     def take(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The integers at some places, int64[m]; only if they are found by their places.
+        """The integers with the given indexes, int64[m]; only if they are found by index.
 
         Raises
         ------
-        ValueError : the parts, which came from a file, contradict each other.
+        ValueError : parts from a file contradict each other.
         """
         self.check_places(places)
         return kernel.take_ascending(self.parts, places).view(np.int64)
 
     @property
     def all_checked(self) -> bool:
-        """Whether all words are known to be good."""
+        """Whether all words have been checked."""
         checks = self.check, self.lows.check, self.samples.check
         return all(check is None or check.all_checked for check in checks)
 
     def check_places(self, places: NDArray[np.int64]) -> None:
-        """Check the words needed to read the integers at some places."""
+        """Check the words needed to read the integers with the given indexes."""
         if self.all_checked:
             return
         if self.lows.check is not None and self.lows.width:
@@ -176,9 +183,9 @@ class EliasFano:
         self.lows.check(words, np.minimum((stops * self.lows.width >> 6) + 1, last) - words + 1)
 
     def _check_samples(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Check ``highs`` between some samples and those after them: the places of both, int64[n].
+        """Check ``highs`` between some samples and the next ones: the positions of both, int64[n].
 
-        Before the first sample of zeros, there may be ones: these are checked as well.
+        Ones before the first sample of zeros are checked as well.
         """
         last, num_bits = self.samples.length - 1, len(self) + self.num_buckets
         starts, ends = self.samples.take(numbers), self.samples.take(np.minimum(numbers + 1, last))

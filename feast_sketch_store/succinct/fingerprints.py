@@ -1,18 +1,18 @@
 """Fingerprints of entities: the row of each entity, in few bits.
 
 Each of ``n`` entities has a fingerprint: the upper half of the product of a 64-bit hash and the integer
-``range = n / rate``. It is a number below ``range``, which an unknown entity shares with some row with the
-probability ``rate``. These ascend with the hashes, in the order of the rows, and are kept in Elias and
-Fano's form (`elias_fano`): ``log2(1 / rate) + 2`` bits each, and half a bit to find them.
+``range = n / rate``. It is a number below ``range``. An unknown entity has the fingerprint of some row with
+the probability ``rate``. Fingerprints ascend with the hashes, in the order of the rows, and are kept in
+Elias-Fano form (`elias_fano`): ``log2(1 / rate) + 2`` bits each, and half a bit to find them.
 
-About ``n * rate / 2`` pairs of rows share a fingerprint. The full hashes of such rows are kept, ascending, so
-that the first of these with a fingerprint belongs to the first row with it:
+About ``n * rate / 2`` pairs of rows share a fingerprint. The full hashes of such rows are kept, ascending.
+The first of them with a fingerprint belongs to the first row with it:
 
     fingerprints   3  8  8  12      row 0, 1, 2, 3
     twins          hash of row 1, hash of row 2
 
-Source: Cleary, "Compact hash tables using bidirectional linear probing", 1984, for fingerprints without the
-bits that follow from their place.
+Source: Cleary, "Compact hash tables using bidirectional linear probing", 1984 (fingerprints without the bits
+that follow from their position).
 """
 
 import math
@@ -27,18 +27,19 @@ from feast_sketch_store.kernel import RowIndex, fingerprints_of
 from feast_sketch_store.succinct.elias_fano import EliasFano, expected_bytes, num_buckets_for
 
 _MAX_RANGE = 1 << 63
-# A twin takes 64 bits, so above this a longer fingerprint would save more than it takes.
+# A twin takes 64 bits. Above this rate a longer fingerprint saves more than it takes.
 _MAX_RATE = 1 / 64
+_CHUNK = 1 << 16  # hashes
 
 
 def range_for(num_rows: int, error_rate: float) -> int:
-    """The range of fingerprints at which an unknown entity shares one with at most this probability."""
+    """The range of fingerprints for which an unknown entity shares one with at most this probability."""
     rate = min(error_rate, _MAX_RATE)
     return min(_MAX_RANGE, max(1, math.ceil(max(1, num_rows) / rate)))
 
 
 def expected_twins(num_rows: int, error_rate: float) -> float:
-    """How many rows will share their fingerprints with others, on average."""
+    """The mean number of rows that share their fingerprints with others."""
     return num_rows * -math.expm1(-num_rows / range_for(num_rows, error_rate))
 
 
@@ -54,13 +55,13 @@ class FingerprintIndex:
 
     Parameters
     ----------
-    fingerprints : of the rows; found by their values.
-    range : they are below it; 1 to 2**63.
+    fingerprints : of the rows; found by value.
+    range : upper bound of fingerprints, 1 to 2**63.
     twins : uint64[t], ascending, the hashes of rows that share their fingerprints.
 
     Raises
     ------
-    ValueError : the parts cannot belong together.
+    ValueError : the parts do not fit each other.
     """
 
     fingerprints: EliasFano
@@ -81,14 +82,17 @@ class FingerprintIndex:
 
     @classmethod
     def build(cls, hashes: NDArray[np.uint64], error_rate: float) -> "FingerprintIndex":
-        """The index of rows in the order of their hashes, uint64[n], which are distinct.
+        """The index of rows in the order of their hashes, uint64[n], which are distinct and ascending.
 
         Parameters
         ----------
-        error_rate : the probability with which an unknown entity may have a row, at most.
+        error_rate : the highest probability with which an unknown entity may seem to have a row.
         """
         size = range_for(len(hashes), error_rate)
-        fingerprints = fingerprints_of(hashes, size)
+        fingerprints = np.empty(len(hashes), np.uint64)
+        for first in range(0, len(hashes), _CHUNK):  # so that no other array is as long
+            some = slice(first, first + _CHUNK)
+            fingerprints[some] = fingerprints_of(hashes[some], size)
         is_like_next = np.append(fingerprints[1:] == fingerprints[:-1], False)
         has_twin = is_like_next | np.roll(is_like_next, 1)
         return cls(EliasFano.build(fingerprints, size, by_value=True), size, hashes[has_twin[: len(hashes)]])
@@ -99,11 +103,11 @@ class FingerprintIndex:
         return self.fingerprints.size_bytes + int(self.twins.nbytes)
 
     def find(self, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """The rows of entities, given by their hashes, uint64[m]: int64[m], -1 for an entity without a row.
+        """The rows of entities with these hashes, uint64[m]: int64[m], -1 for an entity without a row.
 
         Raises
         ------
-        ValueError : the parts, which came from a file, contradict each other.
+        ValueError : parts from a file contradict each other.
         """
         if not self.fingerprints.all_checked:
             buckets = fingerprints_of(hashes, self.range) >> np.uint64(self.fingerprints.lows.width)
@@ -112,5 +116,5 @@ class FingerprintIndex:
 
     @cached_property
     def parts(self) -> RowIndex:
-        """The index as the kernel takes it."""
+        """The index in the form that the kernel takes."""
         return RowIndex(self.fingerprints.parts, self.range, self.twins)

@@ -1,16 +1,15 @@
-"""Levels of symbols and of sizes, which determine the width of a gap between two ids of a set.
+"""Levels of symbols and of sizes. They determine the width of a gap between two ids of a set.
 
-A gap that begins at symbol ``s``, of a set of which ``k`` ids are left, has
+A gap that begins at symbol ``s``, in a set with ``k`` ids left, has
 
-    width = (level_s - left_k) div 4        in bits, 0 at least
+    width = (level_s - left_k) div 4        in bits, at least 0
 
-Both levels are in quarter octaves. If a share ``p_s`` of the rows has ``s`` and a row has ``t_s`` of the
-symbols from there on, on average, the next of ``k`` ids lies about ``t_s / (k * p_s)`` further on. So
+Both levels are in quarter octaves. Let ``p_s`` be the share of rows with symbol ``s``, and ``t_s`` the mean
+number of symbols of a row from ``s`` on. Then the next of ``k`` ids is about ``t_s / (k * p_s)`` symbols on.
+So
 
-    level_s = round(4 * log2(ln(2) * t_s / p_s)) + 2        left_k = 4 * log2(k), by half octaves
-
-is the best code for independent symbols. Symbols are not independent: rows have tastes, so gaps vary
-more than that. `fitted` changes the levels to those with which given sets take the fewest bits.
+is the best code for independent symbols. But symbols are not independent: rows have tastes, so gaps vary
+more. `fitted` finds levels with which given sets take fewer bits.
 
 Source: Gallager & Van Voorhis, "Optimal source codes for geometrically distributed integer alphabets", 1975.
 """
@@ -23,29 +22,29 @@ from numpy.typing import NDArray
 from feast_sketch_store.kernel import half_octaves
 
 MAX_LEVEL = 123  # of a gap of 30 bits
-NUM_CLASSES = 64  # of how many ids are left, by half octaves
-NUM_TOLD = 256  # numbers below this are looked up themselves
-FIT_FACTS = 1 << 17  # that levels are fitted to, at most
+NUM_CLASSES = 64  # of the number of ids left, by half octaves
+NUM_TOLD = 256  # below this, numbers are looked up directly
+FIT_FACTS = 1 << 17  # the most facts to which levels are fitted
 
 _FINENESS = 4  # levels in an octave
 _MAX_WIDTH = 30
 _LONGEST_UNARY = 24
 _LONG_CODE = _LONGEST_UNARY + 32
-_REACH = 2 * _FINENESS  # by which a level may change in one step
+_REACH = 2 * _FINENESS  # the most by which a level changes in one step
 _ROUNDS = 3
 
-# The middle of each half octave; the first ones have only 1, 2 or 3.
+# The middle of each half octave; the first ones hold only 1, 2 or 3.
 LEFT_LEVELS = (2 * np.arange(NUM_CLASSES) + (np.arange(NUM_CLASSES) > 3)).astype(np.uint8)
 
 
 class Levels(NamedTuple):
-    """The levels of V symbols, in few runs that have one level each, and of how many ids are left.
+    """The levels of V symbols, in few runs of equal level, and of the numbers of ids left.
 
     Parameters
     ----------
     ends : int64[R], the symbol after each run.
     runs : uint8[R], the level of each.
-    left : uint8[64], by the half octaves of how many ids are left.
+    left : uint8[64], by half octaves of the number of ids left.
     """
 
     ends: NDArray[np.int64]
@@ -58,8 +57,9 @@ def levels_of(counts: NDArray[np.int64], max_runs: int) -> Levels:
 
     Parameters
     ----------
-    counts : int64[V], how many rows have each symbol. The fewer times it
-        changes between falling and rising, the better levels fit.
+    counts : int64[V], the number of rows with each symbol. The more often it changes between falling and
+        rising, the worse the levels fit.
+    max_runs : the most runs of equal level.
     """
     if not len(counts):
         return Levels(np.zeros(0, np.int64), np.zeros(0, np.uint8))
@@ -82,6 +82,7 @@ def fitted(levels: Levels, sizes: NDArray[np.int64], ids: NDArray[np.integer]) -
 
     Parameters
     ----------
+    levels : to start from.
     sizes, ids : of some sets, int64[n] and int[nnz], ascending in each.
     """
     num_sets = int(np.searchsorted(np.cumsum(sizes), FIT_FACTS, side="right"))
@@ -95,7 +96,7 @@ def fitted(levels: Levels, sizes: NDArray[np.int64], ids: NDArray[np.integer]) -
     left = np.repeat(np.cumsum(sizes), sizes) - np.arange(len(ids))
     run = np.repeat(np.arange(len(levels.ends)), np.diff(levels.ends, prepend=0))[begins]
     classes = half_octaves(np.arange(left.max() + 1))
-    # In the narrowest type, as a stable sort of 16 bits is a radix sort.
+    # Use the narrowest type: a stable sort of 16 bits is a radix sort.
     key = (run * NUM_CLASSES + classes[left]).astype(np.min_scalar_type(len(levels.ends) * NUM_CLASSES))
     order = np.argsort(key, kind="stable")
     counts = np.bincount(key)
@@ -113,11 +114,11 @@ def fitted(levels: Levels, sizes: NDArray[np.int64], ids: NDArray[np.integer]) -
 
 
 def _bits_by_width(gaps: NDArray[np.int64], begins: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The bits that gaps take in codes of each width, in all of each group: float64[W, G].
+    """The bits of all gaps of each group, in codes of each width: float64[W, G].
 
     Parameters
     ----------
-    gaps : int64[n], at most `FIT_FACTS` below 2**31, those of a group together.
+    gaps : int64[n], at most `FIT_FACTS`, below 2**31, ordered by group.
     begins : int64[G], where each group begins.
     """
     gaps = gaps.astype(np.int32)
@@ -135,7 +136,7 @@ def _bits_by_width(gaps: NDArray[np.int64], begins: NDArray[np.int64]) -> NDArra
 def _best_step(
     bits: NDArray[np.float64], levels: NDArray[np.int64], part: NDArray[np.int64], num_parts: int
 ) -> NDArray[np.int64]:
-    """The step by which to raise the levels of the groups of each part; the smallest of the best ones."""
+    """The step by which to raise the levels of each part's groups; the smallest of equally good ones."""
     steps = np.array(sorted(range(-_REACH, _REACH + 1), key=abs))
     groups = np.arange(bits.shape[1])
     costs = []

@@ -1,30 +1,31 @@
-"""Golomb-Rice coded sets: exact memberships, in about as many bits as there is information in them.
+"""Golomb-Rice coded sets: exact memberships, in about as many bits as they contain information.
 
-The sets of a row are read one after the other, so a read costs what the sets contain rather than a look at
-each possible symbol. Symbols are numbered from the most to the least popular. A set of ``n`` of them is coded
-as a header, from which ``n`` follows, and the gaps between its ascending ids. Each gap is a Rice code, whose
-width follows from the popularity where it begins and from how many ids are left (`gap_levels`): a gap ``g``
-is ``g div 2**width`` ones, a zero, and the lower ``width`` bits of ``g``. For independent symbols that is
-within some percent of the minimum, ``sum_s H(p_s)`` bits per row, where H is the entropy of a coin.
+The sets of a row are decoded in order, so a read costs what the sets contain, not a look at each possible
+symbol. Symbols are numbered from the most to the least popular. A set of ``n`` symbols is coded as a header,
+which gives ``n``, and the gaps between its ascending ids. Each gap is a Rice code. Its width depends on the
+symbol where the gap begins, and on how many ids are left (`gap_levels`). A gap ``g`` is ``g div 2**width``
+ones, a zero, and the lower ``width`` bits of ``g``. For independent symbols this is within some percent of
+the minimum, ``sum_s H(p_s)`` bits per row, where H is the binary entropy.
 
     row      header | gap | gap | gap   header | gap | gap       features one after the other
-    starts   the bit at which each row begins, in Elias and Fano's form (`elias_fano`)
+    starts   the bit at which each row begins, in Elias-Fano form (`elias_fano`)
 
-A set may be coded with those before it, back to the last one that is not: a long view is a view. If these
-have ``u`` distinct ids of the row, ``o`` of its ``n`` ids are others, and ``a = n - o`` are among them:
+A set may be coded relative to those before it, back to the last one that is coded by itself: a long view is a
+view. If these earlier sets have ``u`` distinct ids, ``o`` of the set's ``n`` ids are others, and ``a = n -
+o`` are members, that is among the ``u``:
 
     set      header | o | members | gaps of the others, as above
-    members  u bits, one for each id, if 3 of 8 of them or more are members, and 3 of 8 or more are not;
-             else the gaps between the places, among the u, of those that are fewer, members or not:
+    members  u bits, one for each id, if at least 3 of 8 are members and at least 3 of 8 are not;
+             else the gaps between the positions, among the u, of the fewer ones, members or not:
              f of them in codes of (round(2 * log2(u)) - round(2 * log2(f)) - 1) div 2 bits
 
-What is known is not written: no ``o`` if ``u`` or ``n`` is 0, no members if all are or none is.
+What follows from the rest is not written: no ``o`` if ``u`` or ``n`` is 0, no members if all are or none is.
 
 Source: Golomb, "Run-length encodings", 1966; Gallager & Van Voorhis, "Optimal source codes for geometrically
 distributed integer alphabets", 1975. Golomb-coded sets of hashes, without popularity, are known from BIP 158.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -43,10 +44,11 @@ from feast_sketch_store.succinct.gap_levels import (
     fitted,
     levels_of,
 )
+from feast_sketch_store.succinct.joined_bits import JoinedBits, Words
 from feast_sketch_store.succinct.packed import Check, unchecked
 
 _MAX_HEADER_WIDTH = 30
-_MAX_RUNS = 1024  # of symbols with one level
+_MAX_RUNS = 1024  # of symbols of equal level
 
 
 @dataclass(frozen=True)
@@ -55,10 +57,11 @@ class SetCode:
 
     Parameters
     ----------
-    header_width : of headers, in bits, 0 to 30.
+    header_width : bits of headers, 0 to 30.
     no_set : number of headers for rows without a set, 0 to 2; subtract it from a header to get the size.
-    gaps : what determines their widths; at most 1024 runs of symbols.
-    others_width : of the number of others, in bits, 0 to 30, if the set is coded with those before it; or -1.
+    gaps : the levels that determine widths; at most 1024 runs of symbols.
+    others_width : bits of the number of others, 0 to 30, if the set is coded relative to those before it;
+        else -1.
     """
 
     header_width: int
@@ -74,13 +77,14 @@ class SetCode:
         no_set: int,
         num_others: NDArray[np.integer] | None = None,
     ) -> "SetCode":
-        """The best code for sets whose symbols are independent; `fitted` fits it to the sets themselves.
+        """The best code for sets with independent symbols; `fitted` fits it to the sets themselves.
 
         Parameters
         ----------
-        counts : int64[V], how many rows have each symbol, or have it among their others.
+        counts : int64[V], the rows with each symbol, or with the symbol among their others.
         headers : int[n], of all rows.
-        num_others : int[m], of rows that store their number; None if the sets are coded by themselves.
+        no_set : number of headers for rows without a set.
+        num_others : int[m], of rows that store it; None if the sets are coded by themselves.
         """
         others_width = -1 if num_others is None else best_width(num_others)
         return cls(best_width(headers), no_set, levels_of(counts, _MAX_RUNS), others_width)
@@ -91,7 +95,7 @@ class SetCode:
 
     @property
     def is_dependent(self) -> bool:
-        """Whether the sets are coded with those before them."""
+        """Whether the sets are coded relative to those before them."""
         return self.others_width >= 0
 
     @property
@@ -106,18 +110,18 @@ class SetCode:
 
     @property
     def left_levels(self) -> NDArray[np.uint8]:
-        """What is subtracted from levels, as the kernel looks it up: uint8[320]."""
+        """The levels of numbers of ids left, as the kernel looks them up: uint8[320]."""
         classes = kernel.half_octaves(np.arange(NUM_TOLD))
         return np.concatenate((self.gaps.left[classes], self.gaps.left))
 
 
 def starts_bytes(num_rows: int, num_bits: float) -> int:
-    """Bytes of the starts of this many rows, whose codes take this many bits."""
+    """Bytes of the index of this many rows, whose codes take this many bits."""
     return expected_bytes(num_rows, int(num_bits) + 1, by_value=False)
 
 
 def best_width(numbers: NDArray[np.integer]) -> int:
-    """The width of the shortest codes for numbers, int[n]."""
+    """The width of Rice codes for which numbers, int[n], take the fewest bits."""
     lengths = [int((numbers >> width).sum()) + width * len(numbers) for width in range(_MAX_HEADER_WIDTH)]
     return int(np.argmin(lengths))
 
@@ -127,7 +131,7 @@ def ideal_bits(counts: NDArray[np.int64], num_rows: int) -> float:
 
     Parameters
     ----------
-    counts : int64[V], how many of the rows have each symbol.
+    counts : int64[V], the number of rows with each symbol.
     """
     shares = counts[(counts > 0) & (counts < num_rows)] / max(1, num_rows)
     return float(-num_rows * (shares * np.log2(shares) + (1 - shares) * np.log2(1 - shares)).sum())
@@ -142,8 +146,8 @@ class GolombSets:
     codes : one per feature.
     words : uint64[n], the codes of all rows and two words more; may be memory-mapped.
     num_bits : of the codes.
-    starts : the bit at which each row begins; taken by their places.
-    check : of the words; None if all are known to be good.
+    starts : the bit at which each row begins, by row number.
+    check : of the words; None if all have been checked.
 
     Raises
     ------
@@ -184,12 +188,12 @@ class GolombSets:
 
     @property
     def num_rows(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return len(self.starts)
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the codes, and of where rows begin."""
+        """Bytes of the codes and of their index."""
         return int(self.words.nbytes) + self.starts.size_bytes
 
     @classmethod
@@ -213,6 +217,33 @@ class GolombSets:
         starts = np.concatenate(([0], ends))[: len(ends)].view(np.uint64)
         return cls(codes, words, num_bits, EliasFano.build(starts, num_bits + 1))
 
+    @classmethod
+    def build_in_blocks(
+        cls,
+        codes: Sequence[SetCode],
+        num_rows: int,
+        blocks: Iterable[tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]]],
+        words: Words,
+    ) -> "GolombSets":
+        """Code sets, some rows at a time; the same as `build` gives of all.
+
+        Parameters
+        ----------
+        blocks : headers, indptr and ids of consecutive rows, as of `build`.
+        words : gets the words.
+        """
+        joint, joined, row = _joint(codes), JoinedBits(words), 0
+        starts = np.zeros(num_rows, np.uint64)
+        for headers, indptr, ids in blocks:
+            own, ends = kernel.write_sets(joint, headers, indptr, ids)
+            if len(ends):
+                starts[row : row + len(ends)] = joined.num_bits
+                starts[row + 1 : row + len(ends)] += ends[:-1].view(np.uint64)
+                joined.append(own, int(ends[-1]))
+                row += len(ends)
+        num_bits = joined.num_bits
+        return cls(codes, joined.finish(), num_bits, EliasFano.build(starts, num_bits + 1))
+
     @staticmethod
     def lengths(
         codes: Sequence[SetCode],
@@ -220,17 +251,19 @@ class GolombSets:
         indptr: NDArray[np.int64],
         ids: NDArray[np.int32],
     ) -> NDArray[np.int64]:
-        """The bits that the sets of n rows take: int64[n]; parameters as of `build`."""
+        """The bits of the sets of n rows: int64[n]; parameters as in `build`."""
         _, ends = kernel.write_sets(_joint(codes), headers, indptr, ids)
         return np.diff(ends, prepend=0)
 
     def read(
         self, rows: NDArray[np.int64], feature: int, own_ids: NDArray[np.int32] | None = None
     ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]]:
-        """The sets of one feature of some rows, int64[m].
+        """The sets of one feature in some rows.
 
         Parameters
         ----------
+        rows : int64[m], row numbers.
+        feature : its number among ``codes``.
         own_ids : int32[V], the ids in the answer for the coded ones, ascending; negative for those that the
             feature never has. None if both are the same.
 
@@ -250,18 +283,18 @@ class GolombSets:
 
     @cached_property
     def joint_codes(self) -> SetCodes:
-        """The codes as the kernel takes them."""
+        """The codes in the form that the kernel takes."""
         return _joint(self.codes)
 
     @property
     def arguments(self) -> tuple[Any, ...]:
-        """The sets as the compiled kernel takes them for reads of one row; see `PreparedRows`."""
+        """The sets in the form that the compiled kernel takes for reads of one row; see `PreparedRows`."""
         return *self.joint_codes, self.words, self.num_bits, *unchecked(self.check), *self.starts.arguments
 
     def _check_rows(self, rows: NDArray[np.int64]) -> None:
-        """Check the words of rows, and where they begin; they end where the next one begins."""
-        behind = np.minimum(rows + 1, self.num_rows - 1)
-        first, last = self.starts.take(rows), self.starts.take(behind)
+        """Check the words of rows and of their index. A row ends where the next one begins."""
+        following = np.minimum(rows + 1, self.num_rows - 1)
+        first, last = self.starts.take(rows), self.starts.take(following)
         last = np.where(rows + 1 < self.num_rows, last, self.num_bits)
         if len(rows) and not 0 <= first.min() <= last.max() <= self.num_bits:
             raise ValueError("a row of sets lies outside of their codes")

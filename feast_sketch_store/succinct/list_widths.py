@@ -1,14 +1,14 @@
 """Widths of the codes of gaps between the ids of a tick; `timed_lists` says what they are for.
 
-Ids of a tick ascend, so each of them is a gap: its distance from the one before. If ``r`` ids are still to
-come, the next one is with probability 1/2 within the stretch of symbols that has
+Ids of a tick ascend, so each is stored as a gap: its distance from the one before. If ``r`` ids are left, the
+next one is with probability 1/2 within the stretch of symbols that has
 
     1 - 2 ** (-1 / r)
 
-of the uses of all symbols from here on: with probability 1/2, none of r independent draws is in such a
-stretch. The power of two next to its length is the width. But the items of a tick are not
-independent: customers buy things that go together. `fitted` finds the widths with which given lists take the
-fewest bits, in runs of symbols. It adds a run if that saves more bits than the run takes.
+of the uses of all symbols from here on, because with probability 1/2 none of r independent draws is in it.
+The width is the logarithm of the nearest power of two to the stretch's length. But the items of a tick are
+not independent: customers buy things that go together. `fitted` finds the widths with which given lists take
+the fewest bits, in runs of symbols. It adds a run if that saves more bits than the run takes.
 
 Source: Gallager & Van Voorhis, "Optimal source codes for geometrically distributed integer alphabets", 1975.
 """
@@ -22,10 +22,10 @@ from feast_sketch_store.kernel.reference_lists import LONGEST_UNARY, NUM_WIDTHS,
 
 MAX_WIDTH = 30
 
-_LEFT = (1.0, 2.0, 3.5, 6.5, 12.5)  # ids still to come, roughly, for each of the widths
+_LEFT = (1.0, 2.0, 3.5, 6.5, 12.5)  # the typical number of ids left, for each of the widths
 _LONG_CODE = LONGEST_UNARY + 32
 _RUN_BITS = 72  # bits of the end of a run, and of its width
-_MAX_BLOCKS = 512  # groups of symbols with one width
+_MAX_BLOCKS = 512  # groups of symbols of equal width
 
 
 class Gaps(NamedTuple):
@@ -33,9 +33,9 @@ class Gaps(NamedTuple):
 
     Parameters
     ----------
-    begins : int64[n], the first symbol that each gap may lead to.
+    begins : int64[n], the first symbol to which each gap may lead.
     lengths : int64[n], how many symbols each gap skips.
-    left : int64[n], how many ids of the tick were still to come, including its own.
+    left : int64[n], how many ids of the tick were left, including this one.
     """
 
     begins: NDArray[np.int64]
@@ -44,7 +44,7 @@ class Gaps(NamedTuple):
 
 
 class Runs(NamedTuple):
-    """Runs of symbols that have one width, for each of the five numbers of ids to come.
+    """Runs of symbols of equal width, for each of the five ranges of ids left.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ def fitted(counts: NDArray[np.int64], gaps: Gaps, share: float = 1.0) -> Runs:
 
 
 def _blocks(begins: NDArray[np.int64], usual: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The block of each symbol: about as many gaps begin in each, and its symbols have one usual width."""
+    """The block of each symbol: blocks have about equally many gaps, and symbols of one usual width."""
     uses = np.bincount(begins, minlength=len(usual))
     parts = (np.cumsum(uses) - uses) * _MAX_BLOCKS // max(1, len(begins))
     is_new = (np.diff(parts, prepend=0) > 0) | (np.diff(usual, prepend=usual[0]) != 0)
@@ -105,11 +105,14 @@ def _blocks(begins: NDArray[np.int64], usual: NDArray[np.int64]) -> NDArray[np.i
 def _bits_by_width(
     gaps: NDArray[np.int64], shifts: NDArray[np.int64], block: NDArray[np.int64], num_blocks: int
 ) -> NDArray[np.float64]:
-    """The bits that the gaps of each block take with each width: float64[W, B].
+    """The bits of the gaps of each block with each width: float64[W, B].
 
     Parameters
     ----------
-    shifts : by how much the width of each gap is less than that of its block.
+    gaps : of all blocks.
+    shifts : by how much the width of each gap is below that of its block.
+    block : of each symbol.
+    num_blocks : number of blocks.
     """
     bits = np.empty((MAX_WIDTH + 1, num_blocks))
     for width in range(MAX_WIDTH + 1):
@@ -121,7 +124,7 @@ def _bits_by_width(
 
 
 def _cheapest(bits: NDArray[np.float64]) -> NDArray[np.int64]:
-    """The width of each block, int64[B], with which all blocks and the runs of them take the fewest bits."""
+    """The width of each block, int64[B], for which all blocks and their runs take the fewest bits."""
     num_widths, num_blocks = bits.shape
     same = np.arange(num_widths)
     before = np.empty((num_blocks, num_widths), np.int64)
@@ -139,6 +142,6 @@ def _cheapest(bits: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def _runs(widths: NDArray[np.int64], ends: NDArray[np.int64]) -> Runs:
-    """Blocks, as runs of those with one width."""
+    """Blocks as runs of equal width."""
     last = np.append(np.flatnonzero(np.diff(widths)), len(widths) - 1)
     return Runs(ends[last], widths[last].astype(np.uint8))

@@ -12,10 +12,10 @@ from feast_sketch_store.kernel.prepared import Numbers
 
 
 class Check(Protocol):
-    """Raises for damaged words, before they are used.
+    """Raises if words are damaged, before they are used.
 
     ``unchecked``, uint8[blocks], marks blocks of ``block_words`` words that were not checked yet;
-    ``all_checked`` is set when all were.
+    ``all_checked`` is true once all were.
     """
 
     words: NDArray[np.uint64]
@@ -24,7 +24,7 @@ class Check(Protocol):
     all_checked: bool
 
     def look_at(self, first: int, number: int) -> None:
-        """Check this many blocks ahead of time, from a given one on. Damaged ones are left to reads."""
+        """Check ``number`` blocks from ``first`` on ahead of time. Reads report the damaged ones."""
 
     def __call__(self, starts: NDArray[np.int64], num_words: int | NDArray[np.int64]) -> None:
         """Check stretches of words, given by their first words and lengths."""
@@ -34,7 +34,7 @@ class Check(Protocol):
 
 
 _WORD_BITS = 64
-_BLOCK = 64  # this many numbers of w bits take w whole words
+_BLOCK = 64  # this many numbers of w bits take exactly w words
 _BLOCKS_PER_CHUNK = 1 << 10
 
 
@@ -44,11 +44,11 @@ class PackedInts:
 
     Parameters
     ----------
-    words : uint64[n], little-endian bits; has the words of `num_words_for`. May be memory-mapped.
+    words : uint64[n], little-endian bits; n is that of `num_words_for`. May be memory-mapped.
     width : bits of a number, 0 to 64; 0 if all are equal.
     base : the smallest number, an int64.
-    length : how many.
-    check : see `Check`; None if all words are known to be good.
+    length : how many numbers.
+    check : see `Check`; None if all words have been checked.
 
     Raises
     ------
@@ -71,11 +71,11 @@ class PackedInts:
 
     @classmethod
     def pack(cls, numbers: NDArray[np.integer], min_width: int = 0, base: int | None = None) -> "PackedInts":
-        """Pack numbers in as few bits as the largest difference takes.
+        """Pack numbers into the fewest bits for their largest difference.
 
         Parameters
         ----------
-        numbers : int[n], of a type that int64 holds.
+        numbers : int[n], of a type whose values fit into int64.
         min_width : the fewest bits of a number.
         base : a lower bound of the numbers; None for the smallest of them.
         """
@@ -101,7 +101,7 @@ class PackedInts:
         return int(self.words.nbytes)
 
     def take(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The numbers at some places, int64[n]; each place is in ``[0, length)``."""
+        """The numbers with the given indexes, int64[n], each in ``[0, length)``."""
         if not self.width:
             return np.full(len(places), self.base)
         if self.check is not None and not self.check.all_checked:
@@ -113,7 +113,7 @@ class PackedInts:
 
     @property
     def arguments(self) -> Numbers:
-        """The numbers as the compiled kernel takes them for reads of one row; see `PreparedRows`."""
+        """The numbers in the form that the compiled kernel takes for reads of one row; see `PreparedRows`."""
         marks, block_words = unchecked(self.check)
         return self.words, self.width, self.base, self.length, marks, block_words
 
@@ -122,19 +122,19 @@ NO_NUMBERS: Numbers = (np.zeros(0, np.uint64), 0, 0, 0, None, 0)
 
 
 def unchecked(check: Check | None) -> tuple[NDArray[np.uint8] | None, int]:
-    """The marks of blocks that were not checked yet, if there are any, and the words of a block."""
+    """The marks of blocks that were not checked yet, None if there are none; and the words of a block."""
     if check is None or check.all_checked:
         return None, 0
     return check.unchecked, check.block_words
 
 
 def num_words_for(length: int, width: int) -> int:
-    """Words for this many numbers; none if they have no bits."""
+    """The words of this many numbers; 0 if they have no bits."""
     return words_of_bits(length * width) if width and length else 0
 
 
 def _pack_blocks(numbers: NDArray[np.uint64], words: NDArray[np.uint64]) -> None:
-    """Pack uint64[m, 64] into uint64[m, width], which is zero."""
+    """Pack uint64[m, 64] into uint64[m, width], which must be zero."""
     width = words.shape[1]
     for place in range(_BLOCK):
         word, shift = divmod(place * width, _WORD_BITS)

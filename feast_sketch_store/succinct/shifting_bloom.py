@@ -1,8 +1,8 @@
 """The shifting Bloom filter: a Bloom filter whose answers for an entity are in k contiguous windows.
 
-A fact is a pair (entity, symbol): an entity is known by a 128-bit hash, a symbol is a small integer
-id. A standard Bloom filter scatters the k bits of each fact, so asking about V symbols takes k * V
-random probes. Here the k positions of all symbols of one entity lie side by side:
+A fact is a pair (entity, symbol). An entity is known by a 128-bit hash, a symbol by a small integer id. A
+standard Bloom filter scatters the k bits of each fact, so asking about V symbols takes k * V random probes.
+Here the k positions of all symbols of one entity lie side by side:
 
     position_j(e, s) = 64 * ((offset_j(e) + s div 64) mod num_words) + (s mod 64 + rotation_j(e)) mod 64
 
@@ -12,15 +12,15 @@ random probes. Here the k positions of all symbols of one entity lie side by sid
                  rotation_0(e), answers            rotation_1(e), answers
                  symbols 64w .. 64w+63             symbols 64w .. 64w+63
 
-so the answers for all symbols are the AND of k windows, 64 candidates a machine word. A hash may be used for
-the symbols from some one on only: if the popular symbols come first, they get fewer hashes than the others,
-and window ``j`` needs to cover no more than its suffix. Every position is uniform over the table and the k
-windows are independent, hence with a share ``rho`` of ones
+So the answers for all symbols are the AND of k windows, 64 candidates per machine word. A hash may be used
+only for the symbols from some symbol on. If popular symbols come first, they get fewer hashes than the
+others, and window ``j`` need cover only the symbols that use it. Every position is uniform over the table,
+and the k windows are independent. Hence, with a share ``rho`` of ones,
 
     P("possibly present" | absent) = rho ** k,        P("possibly present" | added) = 1.
 
-The rotation is what makes a position uniform *within* its word: without it a popular symbol would
-crowd the same bit of every word, and the rate would grow with popularity.
+The rotation makes a position uniform *within* its word. Without it a popular symbol would crowd the same bit
+of every word, and the rate would grow with popularity.
 
 Source: Yang et al., "A Shifting Bloom Filter Framework for Set Queries", PVLDB 9(5), 2016 (offsets
 that carry auxiliary information); Goodwin et al., "BitFunnel", SIGIR 2017 (AND of rows).
@@ -44,7 +44,7 @@ from feast_sketch_store.threads import Threads
 MAX_NUM_WORDS = 2**32 - 1
 
 _WORDS_PER_COUNT = 1 << 20
-_MIN_WORDS_PER_PART = 1 << 16  # below that a thread costs more than it saves
+_MIN_WORDS_PER_PART = 1 << 16  # for fewer words, a thread costs more than it saves
 
 
 def new_salt() -> tuple[int, int]:
@@ -55,15 +55,16 @@ def new_salt() -> tuple[int, int]:
 class ShiftingBloomFilterBuilder:
     """Collects facts and builds one immutable filter.
 
-    Several threads each fill a part of the table, which is also more likely to stay in a cache: a window
-    belongs to the part in which it begins, and runs on into words that are folded in at the end.
+    Several threads each fill a part of the table, which is also more likely to stay in a cache. A window
+    belongs to the part in which it begins. It continues in extra words, which are folded into the next part
+    at the end.
 
     Parameters
     ----------
-    num_bits : wanted table size; rounded up to whole words, and to at least one window.
-    window_words : words of one full window, ``ceil(symbols / 64)``; symbol ids stay below 64 times it.
+    num_bits : table size, rounded up to whole words, and to at least one window.
+    window_words : words of a full window, ``ceil(symbols / 64)``; symbol ids stay below 64 times it.
     salt : two unsigned 64-bit integers, see `new_salt`.
-    num_threads : how many may fill the table.
+    num_threads : the most threads that fill the table.
 
     Raises
     ------
@@ -73,7 +74,7 @@ class ShiftingBloomFilterBuilder:
     def __init__(self, num_bits: int, window_words: int, salt: tuple[int, int], num_threads: int = 1):
         if window_words < 1:
             raise ValueError(f"window_words is {window_words}; a window has at least one word")
-        # A table shorter than a window would fold symbols onto each other for good.
+        # A table shorter than a window would map several symbols of an entity to the same bits.
         self._num_words = max(-(-num_bits // 64), window_words)
         if self._num_words > MAX_NUM_WORDS:
             raise ValueError(f"{num_bits} bits are more than {MAX_NUM_WORDS} words; split the view")
@@ -106,15 +107,15 @@ class ShiftingBloomFilterBuilder:
         Parameters
         ----------
         entity_hashes : uint64[m, 2]
-        places : int32[n], which of the hashes each row belongs to.
+        places : int32[n], the hash of each row, as an index.
         indptr, symbols : int64[n + 1], and uint16[nnz] or int32[nnz]: a CSR matrix.
         num_hashes : k of these facts, at least 1.
-        first_symbol : is added to all symbols, which then lie in ``[0, 64 * window_words)``.
+        first_symbol : added to all symbols, which then lie in ``[0, 64 * window_words)``.
         firsts : int64[num_hashes], see `Asked`; None if all facts have all hashes.
 
         Raises
         ------
-        IndexError : a symbol id does not fit the window.
+        IndexError : a symbol id does not fit into the window.
         """
         if len(symbols):
             lowest, highest = int(symbols.min()) + first_symbol, int(symbols.max()) + first_symbol
@@ -147,18 +148,18 @@ class ShiftingBloomFilterBuilder:
         else:
             words = np.empty(self._num_words + self._window_words, np.uint64)
             for first in self._firsts:
-                own = self._parts.pop(0)[: -self._window_words]  # each is released after its use
+                own = self._parts.pop(0)[: -self._window_words]  # each part is released after use
                 words[first : first + len(own)] = own
-        # Repeating the head after the end keeps every window one contiguous slice.
+        # The head is repeated after the end, so that every window is one contiguous slice.
         words[self._num_words :] = words[: self._window_words]
         return ShiftingBloomFilter(words, self._num_words, self._salt)
 
     def _fold(self) -> None:
-        """Move the bits that run past the end of each part into the words where they belong."""
+        """Move the bits past the end of each part to the words where they belong."""
         own = [part[: -self._window_words] for part in self._parts]
         for first, words, part in zip(self._firsts, own, self._parts, strict=True):
             tail, place = part[len(words) :], first + len(words)
-            while len(tail):  # it may cross shorter parts
+            while len(tail):  # it may be longer than the next part
                 place %= self._num_words
                 number = int(np.searchsorted(self._firsts, place, side="right")) - 1
                 into = own[number][place - self._firsts[number] :][: len(tail)]
@@ -172,11 +173,11 @@ class ShiftingBloomFilter:
 
     Parameters
     ----------
-    words : uint64[num_words + window_words], may be memory-mapped; the last ``window_words`` repeat
-        the first ones.
-    num_words : words of the table proper.
-    salt : the builder's salt.
-    check : see `Check`; None if all words are known to be good.
+    words : uint64[num_words + window_words], may be memory-mapped; the last ``window_words`` repeat the first
+        ones.
+    num_words : words of the table, without the repeated ones.
+    salt : of the builder.
+    check : see `Check`; None if all words have been checked.
     """
 
     def __init__(
@@ -194,7 +195,7 @@ class ShiftingBloomFilter:
 
     @property
     def num_bits(self) -> int:
-        """Bits of the table, the repeated head not counted."""
+        """Bits of the table, without the repeated head."""
         return self.num_words * 64
 
     def windows(self, entity_hashes: NDArray[np.uint64], asked: Asked) -> NDArray[np.uint64]:
@@ -207,8 +208,8 @@ class ShiftingBloomFilter:
 
         Returns
         -------
-        uint64[n, num_words] : a one is "possibly present", a zero "definitely absent"; bit ``s % 64`` of
-            word ``s // 64`` answers symbol ``64 * first_word + s``. Bits after the last symbol are zero.
+        uint64[n, num_words]: a one is "possibly present", a zero "definitely absent". Bit ``s % 64`` of
+        word ``s // 64`` answers symbol ``64 * first_word + s``. Bits after the last symbol are zero.
         """
         if not asked.num_symbols:
             return np.zeros((len(entity_hashes), 0), np.uint64)
@@ -221,7 +222,7 @@ class ShiftingBloomFilter:
         asked: Asked,
         wanted: NDArray[np.bool_] | None = None,
     ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-        """The ids of the possibly-present symbols of each entity, out of consecutive ones.
+        """The ids of each entity's possibly-present symbols, out of consecutive symbols.
 
         Parameters
         ----------
@@ -251,7 +252,7 @@ class ShiftingBloomFilter:
         ----------
         entity_hashes : uint64[n, 2]
         asked : the range of symbols, whose first counts as id 0.
-        symbols : int32[m], asked of every entity, or int32[n, m]; a negative one matches no symbol.
+        symbols : int32[m], for every entity, or int32[n, m]; a negative one matches no symbol.
         wanted : bool[n], entities that may have any. None for all.
         """
         if not asked.num_symbols:
@@ -281,7 +282,7 @@ class ShiftingBloomFilter:
         return kernel.scores(self._table, asked, entity_hashes, weights, wanted)
 
     def arguments(self, asked: Asked, *more: Any) -> tuple[Any, ...]:
-        """Symbols as the compiled kernel takes them for reads of one entity; see `PreparedRows`."""
+        """Symbols in the form that the compiled kernel takes for reads of one entity; see `PreparedRows`."""
         nobody = np.zeros((0, 2), np.uint64)
         table = self.words, self.num_words, *self.salt, nobody, *asked
         return *table, *more, *unchecked(self._check)

@@ -1,21 +1,21 @@
-"""Static functions, or Bloomier filters: the number of each key, and "absent" of nearly all other keys.
+"""Static functions, or Bloomier filters: the number of each key, and "absent" for nearly all other keys.
 
-A table has m slots of b bits. A key has 64 coefficients, taken from its hash, for the slots from some slot
+A table has m slots of b bits. The hash of a key gives a first slot, and 64 coefficients for the slots from it
 on. The number of a key is the exclusive or of the slots whose coefficient is 1:
 
     hash  ->  start, coefficients, mask     slots  ....|start|s+1|s+2| ... |s+63|....
     number(key) = mask ^ XOR over i of coefficient_i * slot[start + i]               (of b bits)
 
-Slots that give all keys their numbers are the solution of a linear system in which each row is 64 wide, so it
-is solved in linear time (the ribbon construction). Any other key gets one of ``2 ** b`` numbers, each equally
-probable because of its mask: its equation is often a sum of those of keys, and the high bits of their numbers
-are all 0. Valid numbers are below ``num_symbols``, so such a key reads as present with the probability
+The slots are the solution of a linear system in which each row is 64 wide, so it is solved in linear time
+(the ribbon construction). Any other key gets one of ``2 ** b`` numbers. The mask makes them equally probable:
+without it, the equation of such a key would often be a sum of those of keys, whose numbers all have high bits
+of 0. Valid numbers are below ``num_symbols``, so an unknown key reads as present with the probability
 
     num_symbols / 2 ** b  <=  rate        so        b = ceil(log2(num_symbols / rate))
 
-A table of 1.5 % more slots than keys cannot hold all of them: about 0.3 % are left over, and are listed with
-their hashes. Both together take 3 % more than b bits a key, where the construction with three probes (XOR, or
-that of Chazelle, Kilian, Rubinfeld and Tal) takes 23 %.
+With only 1.5 % more slots than keys, about 0.3 % of the keys do not fit; they are listed with their hashes.
+Together this takes 3 % more than b bits per key. The construction with three probes (XOR, or that of
+Chazelle, Kilian, Rubinfeld and Tal) takes 23 % more.
 
 Sources: Chazelle, Kilian, Rubinfeld and Tal, "The Bloomier Filter", SODA 2004; Dillinger and Walzer, "Ribbon
 filter: practically smaller than Bloom and Xor", 2021; Dillinger, Huebschle-Schneider, Sanders and Walzer,
@@ -40,19 +40,19 @@ MAX_WIDTH = 62  # so that numbers are int64
 
 
 def width_for(num_symbols: int, rate: float) -> int:
-    """Bits of a slot, so that an unknown key reads as a symbol with at most this rate."""
+    """Bits of a slot for which an unknown key reads as a symbol with at most this rate."""
     return max(1, math.ceil(math.log2(max(1, num_symbols) / rate) - 1e-9))
 
 
 def num_slots_for(num_keys: int) -> int:
-    """Slots of a table of this many keys."""
+    """Slots of a table for this many keys."""
     return -(-(math.ceil(_SLOTS_PER_KEY * num_keys) + _SEGMENT - 1) // _SEGMENT) * _SEGMENT
 
 
 def expected_bytes(num_keys: int, num_symbols: int, rate: float) -> float:
-    """The approximate bytes of a static function: its slots, and the keys left over with their hashes."""
+    """Approximate bytes of a static function: its slots, and the listed keys with their hashes."""
     width, num_slots = width_for(num_symbols, rate), num_slots_for(num_keys)
-    # Up to some 7,000 keys the slots are rounded up to so many more that hardly a key is left over.
+    # For up to some 7,000 keys, the slots are rounded up to so many that hardly any key is left over.
     share_left = 0.003 if num_slots < _SLOTS_FOR_ALL * num_keys else 0.0
     return 8 * width * (num_slots / _SEGMENT + 1) + share_left * num_keys * 16
 
@@ -63,11 +63,11 @@ class StaticFunction:
 
     Parameters
     ----------
-    words : uint64[(num_slots / 64 + 1) * width], bit j of 64 slots in a word; may be memory-mapped.
+    words : uint64[(num_slots / 64 + 1) * width]; a word has bit j of 64 slots. May be memory-mapped.
     width : bits of a slot, 1 to ``MAX_WIDTH``.
-    num_symbols : numbers below it mean that the key is there.
-    left_hashes, left_numbers : uint64[l] ascending and int64[l], the keys left out of the table.
-    check : see `Check`; None if all words are known to be good.
+    num_symbols : numbers below it mean that the key is present.
+    left_hashes, left_numbers : uint64[l], ascending, and int64[l]: the keys that did not fit into the table.
+    check : see `Check`; None if all words have been checked.
 
     Raises
     ------
@@ -85,7 +85,7 @@ class StaticFunction:
         if not 1 <= self.width <= MAX_WIDTH or not 0 <= self.num_symbols <= 1 << self.width:
             raise ValueError(f"{self.num_symbols} symbols do not fit {self.width} bits")
         if self.num_slots < _SEGMENT or self.words.shape != ((self.num_slots // _SEGMENT + 1) * self.width,):
-            raise ValueError("the slots of a static function are not as many as its words")
+            raise ValueError("the slots of a static function do not fit its words")
         if (
             self.left_hashes.shape != self.left_numbers.shape
             or (self.left_hashes[1:] <= self.left_hashes[:-1]).any()
@@ -112,7 +112,7 @@ class StaticFunction:
         width, num_slots = width_for(num_symbols, rate), num_slots_for(len(hashes))
         if width > MAX_WIDTH:
             raise ValueError(f"{num_symbols} symbols at a rate of {rate:g} take more than {MAX_WIDTH} bits")
-        order = np.argsort(hashes)  # equations in the order in which they begin: few steps for each
+        order = np.argsort(hashes)  # in the order of their first slots, equations take few steps each
         hashes, numbers = hashes[order], numbers[order]
         masked = numbers.view(np.uint64) ^ masks_of(hashes, width)
         coefficients, results, left = kernel.band_rows(hashes, masked, num_slots)
@@ -131,12 +131,12 @@ class StaticFunction:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the table, and of the keys left out of it."""
+        """Bytes of the table, and of the listed keys."""
         return int(self.words.nbytes + self.left_hashes.nbytes + self.left_numbers.nbytes)
 
     @property
     def rate(self) -> float:
-        """The probability that a key which is not there reads as present."""
+        """The probability that an unknown key reads as present."""
         return float(self.num_symbols / 2.0**self.width)
 
     def look_up(self, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:

@@ -1,25 +1,25 @@
-"""Timed lists: the items of each row, an id and a tick each, in the order of their times, newest first.
+"""Timed lists: the items of each row, an id and a tick each, newest first.
 
-The items of a tick are kept as a set: their order is dropped, which saves its bits. Symbols are numbered
-from the most to the least popular.
+The items of a tick are a set: dropping their order saves bits. Symbols are numbered from the most to the
+least popular.
 
     row      age of the first tick, its size, its ids;  gap to the next tick, its size, its ids;  ...
-    offset   where each row begins (`elias_fano`); it ends where the next one begins
+    offset   where each row begins (`elias_fano`); a row ends where the next one begins
 
-Ages count back from the newest tick of all rows, gaps from the tick before. Gaps and sizes are stored less
-one. These numbers are coded by their class and, after it, the bits that distinguish numbers of a class:
+Ages count back from the newest tick of all rows, gaps from the tick before. Gaps and sizes are stored minus
+one. These numbers are coded by their class, followed by the bits that distinguish numbers of a class:
 
     class    x itself up to 3; above 2 b + h, where x has b + 1 bits and the second of them is h
-    code     of the class by a prefix code (Huffman) of 12 bits at most, canonical; then b - 1 bits of x
+    code     of the class: a canonical prefix code (Huffman) of at most 12 bits; then b - 1 bits of x
 
-Each kind of numbers has a code of its own, fitted to the times and sizes of the lists.
+Each kind of number has a code of its own, fitted to the lists.
 
-Ids of a tick ascend; each is stored as its distance from the one before, in a Golomb-Rice code. Its width
-depends on the symbol from which the gap leads, and on how many ids are still to come: there is one for each
-symbol and 1, 2, 3 to 4, 5 to 8 and 9 to 16 ids. More ids mean shorter gaps: above 16, the width of 9 to 16
-falls by one as their number doubles. `list_widths` fits the widths.
+Ids of a tick ascend; each is stored as its distance from the one before, in a Golomb-Rice code. The width of
+the code depends on the symbol where the gap begins, and on how many ids are left. Each symbol has five
+widths: for 1, 2, 3 to 4, 5 to 8 and 9 to 16 ids. More ids mean shorter gaps: above 16, the last width falls
+by one whenever their number doubles. `list_widths` fits the widths.
 
-    gap      quotient in ones and a zero, then ``width`` bits; from a quotient of 24 on 24 ones and 32 bits
+    gap      quotient in ones and a zero, then ``width`` bits; from a quotient of 24 on, 24 ones and 32 bits
 
 Source: Huffman, "A method for the construction of minimum-redundancy codes", 1952.
 """
@@ -61,13 +61,13 @@ class ListCode:
 
     Parameters
     ----------
-    lengths : uint8[3, 128], bits of the code of each class of ages, sizes and gaps; 0 of one without a code.
-    run_ends, run_widths : int64[R] and uint8[R]; where runs of symbols with one width end, for the five
-        numbers of ids to come, one after the other. The last run of each ends with the last symbol.
+    lengths : uint8[3, 128], bits of the code of each class of ages, sizes and gaps; 0 for an unused class.
+    run_ends, run_widths : int64[R] and uint8[R]: where runs of symbols of equal width end, for the five
+        ranges of ids left, one after the other. The last run of each ends with the last symbol.
 
     Raises
     ------
-    ValueError : such a code is impossible.
+    ValueError : such a code is not possible.
     """
 
     lengths: NDArray[np.uint8]
@@ -110,7 +110,7 @@ class ListCode:
         Parameters
         ----------
         counts : int64[V], how often each symbol occurs.
-        numbers : all ages, sizes and gaps of ticks that are to be coded.
+        numbers : all ages, sizes and gaps of ticks to be coded.
         gaps, share : of ids; see `list_widths.fitted`.
         """
         lengths = np.zeros((3, NUM_CLASSES), np.uint8)
@@ -129,7 +129,7 @@ class ListCode:
 
     @cached_property
     def tables(self) -> ListCodes:
-        """The code as a reader takes it."""
+        """The code in the form that a reader takes."""
         tables = np.zeros((3, 1 << PREFIX_BITS), np.uint16)
         for table, lengths in zip(tables, self.lengths, strict=True):
             codes = prefix_codes(lengths)
@@ -139,13 +139,13 @@ class ListCode:
 
 
 def classes_of(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The class of each number from 0 up: int64[n]."""
+    """The class of each number, all at least 0: int64[n]."""
     bits = np.maximum(bit_lengths(numbers) - 1, 1)
     return np.where(numbers < 4, numbers, 2 * bits + ((numbers >> (bits - 1)) & 1))
 
 
 def bit_lengths(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The bits of each number from 0 up: int64[n]."""
+    """The bit length of each number, all at least 0: int64[n]."""
     spread = numbers.copy()
     for shift in (1, 2, 4, 8, 16, 32):
         spread |= spread >> shift
@@ -153,7 +153,7 @@ def bit_lengths(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def code_lengths(counts: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """Bits of the prefix code of each class, for classes that occur so often: uint8[n], 12 at most."""
+    """Bits of the prefix code of each class, given how often each occurs: uint8[n], at most 12."""
     lengths = np.zeros(len(counts), np.uint8)
     used = np.flatnonzero(counts).tolist()
     weights = {number: int(counts[number]) for number in used}
@@ -169,12 +169,12 @@ def code_lengths(counts: NDArray[np.int64]) -> NDArray[np.uint8]:
             heapq.heappush(heap, (one + other, number, left + right))
         if lengths.max() <= PREFIX_BITS:
             break
-        weights = {number: weight // 2 + 1 for number, weight in weights.items()}  # more alike
+        weights = {number: weight // 2 + 1 for number, weight in weights.items()}  # closer to each other
     return lengths
 
 
 def prefix_codes(lengths: NDArray[np.uint8]) -> NDArray[np.uint64]:
-    """The canonical code of each class, its first bit the lowest: uint64[n]."""
+    """The canonical code of each class, with its first bit as the lowest: uint64[n]."""
     codes, code, before = np.zeros(len(lengths), np.uint64), 0, 0
     for number in sorted(np.flatnonzero(lengths).tolist(), key=lambda n: (lengths[n], n)):
         length = int(lengths[number])
@@ -220,11 +220,11 @@ class TimedLists:
 
     Parameters
     ----------
-    code : of all of them.
+    code : of all lists.
     words : uint64[n], the codes of all rows and two words more; may be memory-mapped.
     num_bits : of the codes.
     starts : the bits at which rows begin.
-    check : of the words; None if all are known to be good.
+    check : of the words; None if all have been checked.
 
     Raises
     ------
@@ -248,12 +248,12 @@ class TimedLists:
 
     @property
     def num_rows(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return len(self.starts)
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the codes, of where rows begin, and of how they are coded."""
+        """Bytes of the codes, of their index, and of the tables of the code."""
         return int(self.words.nbytes) + self.starts.size_bytes + self.code.size_bytes
 
     @classmethod
@@ -269,8 +269,8 @@ class TimedLists:
         Parameters
         ----------
         counts : int64[V], how often each symbol occurs.
-        indptr, ids, ages : the items of each row, int64[num_rows + 1], int32[nnz] and int64[nnz] from 0 on;
-            in the order of ages, and of ids within an age, each once.
+        indptr, ids, ages : the items of each row: int64[num_rows + 1], int32[nnz] and int64[nnz], at least 0.
+            Items are distinct and ordered by age, and by id within an age.
         """
         ticks = _Ticks.of(indptr, ages)
         numbers = ticks.gaps[ticks.is_first], ticks.sizes - 1, ticks.gaps[~ticks.is_first]
@@ -286,12 +286,13 @@ class TimedLists:
     def read(
         self, rows: NDArray[np.int64], limit: int | None = None, oldest: int | None = None
     ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
-        """The newest items of some rows, int64[m].
+        """The newest items of some rows.
 
         Parameters
         ----------
-        limit : how many of each row at most; None for all.
-        oldest : the age of the oldest of them; None for any.
+        rows : int64[m], row numbers.
+        limit : the most items of a row; None for all.
+        oldest : the highest age; None for any.
 
         Returns
         -------
@@ -318,11 +319,11 @@ class TimedLists:
         Parameters
         ----------
         index, salt : of the rows.
-        limit, oldest : as for `read`, and so is what is returned and raised.
+        limit, oldest : see `read`, which also says what is returned and raised.
 
         Returns
         -------
-        None if some parts are still unchecked, which takes more steps.
+        None if some parts were not checked yet; then use `read`.
         """
         checks = self.starts, index.fingerprints, self.check
         if any(check is not None and not check.all_checked for check in checks):
@@ -335,15 +336,15 @@ class TimedLists:
 
     @property
     def arguments(self) -> tuple[Any, ...]:
-        """The lists as the compiled kernel takes them for reads of one row; see `PreparedRows`."""
+        """The lists in the form that the compiled kernel takes for reads of one row; see `PreparedRows`."""
         tables = self.code.tables
         code = tables.tables, tables.widths, tables.widths.shape[1], self.words, self.num_bits
         return *code, *unchecked(self.check), *self.starts.arguments
 
     def _spans(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Where rows begin and end; checks what lies between."""
-        behind = np.minimum(rows + 1, self.num_rows - 1)
-        first, last = self.starts.take(rows), self.starts.take(behind)
+        """Where rows begin and end. Checks the words between."""
+        following = np.minimum(rows + 1, self.num_rows - 1)
+        first, last = self.starts.take(rows), self.starts.take(following)
         last[rows + 1 == self.num_rows] = self.num_bits
         if len(rows) and not (first.min() >= 0 and (first <= last).all() and last.max() <= self.num_bits):
             raise ValueError("a row of lists lies outside of their codes")
@@ -371,7 +372,7 @@ def _written(
 
 
 def _chunks(indptr: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Rows, from the first to before the second, of about this many items."""
+    """Ranges of rows with about `_ITEMS_PER_CHUNK` items each: first row, and the row after the last."""
     first, num_rows = 0, len(indptr) - 1
     while first < num_rows:
         stop = int(np.searchsorted(indptr, indptr[first] + _ITEMS_PER_CHUNK, side="right")) - 1
@@ -383,9 +384,9 @@ def _chunks(indptr: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
 def _tokens(
     code: ListCode, indptr: NDArray[np.int64], ids: NDArray[np.int32], ages: NDArray[np.int64]
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint8], NDArray[np.int64]]:
-    """The bits of each part of each code, how many there are, and the bits of each row."""
+    """The bits of each part of each code, the number of these bits, and the bits of each row."""
     ticks = _Ticks.of(indptr, ages)
-    # Before the first id of a tick stand two numbers, in two parts each.
+    # The first id of a tick follows two numbers, of two parts each.
     before = np.zeros(len(ids), np.int64)
     before[ticks.starts] = 4
     places = np.arange(len(ids)) + np.cumsum(before)

@@ -1,7 +1,7 @@
-"""The order of the symbols of a count tree, and what its codes are fitted to.
+"""The order of the symbols of a count tree, and the fitting of its codes.
 
-Recursive bisection: the symbols of a node are sorted by the leading principal component of their vectors,
-and halved. Then the pairs that gain most are swapped. The measure grows if the symbols of a row are in one
+Recursive bisection: the symbols of a node are sorted by the leading principal component of their vectors, and
+halved. Then the pairs that gain most are swapped. The measure is larger if the symbols of a row are in one
 half:
 
     sum over rows of d1 * log2(d1 + 1) + d2 * log2(d2 + 1)      d1, d2: symbols of the row in either half
@@ -36,25 +36,25 @@ from feast_sketch_store.succinct.tree_tables import NUM_CONCENTRATIONS, NUM_SHAR
 _NUM_VECTORS = 16
 _POWER_STEPS = 3
 _MOST_SWAPS = 20  # rounds per depth
-_LEAST_VECTORS = 8  # symbols of a node that is sorted by its component
+_LEAST_VECTORS = 8  # symbols of a node, to be sorted by its component
 _FEW_SWAPS = 500  # rounds end if fewer than one in this many symbols is swapped
-_LEAST_SPLITS = 6  # sets with two symbols or more, for a concentration of its own
+_LEAST_SPLITS = 6  # sets with at least two symbols, for a node to have a concentration of its own
 _USUAL = 5  # concentration of nodes that split few sets
 _CLASS_BITS = 3
 _SEED = 7
 
-UNUSED_CONTEXT = 40  # of which one half are members
+UNUSED_CONTEXT = 40  # stands for a share of one half
 
 
 class Facts(NamedTuple):
-    """Some facts: rows and symbols, int64[m] each, by row and symbol, each once."""
+    """Some distinct facts, ordered by row and symbol: rows and symbols, int64[m] each."""
 
     rows: NDArray[np.int64]
     symbols: NDArray[np.int64]
 
 
 def order_of(facts: Facts, num_symbols: int) -> NDArray[np.int64]:
-    """The symbols in the order of a tree's leaves: int64[V]; those that no row has are in any place."""
+    """The symbols in the order of a tree's leaves: int64[V]; unused symbols are anywhere."""
     counts = np.bincount(facts.symbols, minlength=num_symbols)
     order = np.argsort(-counts, kind="stable")
     if num_symbols < 3 or not len(facts.rows):
@@ -75,7 +75,8 @@ def order_of(facts: Facts, num_symbols: int) -> NDArray[np.int64]:
 def _vectors(facts: Facts, counts: NDArray[np.int64]) -> NDArray[np.float32]:
     """Vectors of symbols, close to each other if the same rows have the symbols: float32[V, 16].
 
-    The right singular vectors of the matrix of facts, by power iterations; popular symbols weigh less.
+    They are the right singular vectors of the matrix of facts, by power iterations. Popular symbols weigh
+    less.
     """
     random = np.random.default_rng(_SEED)
     _, row = np.unique(facts.rows, return_inverse=True)
@@ -95,7 +96,7 @@ def _vectors(facts: Facts, counts: NDArray[np.int64]) -> NDArray[np.float32]:
 
 
 class _Sums:
-    """Products of a sparse matrix, whose numbers are given by ascending rows, and dense ones."""
+    """Products of a sparse matrix, given by ascending rows, and dense matrices."""
 
     def __init__(
         self, rows: NDArray[np.int64], columns: NDArray[np.int64], numbers: NDArray[np.float32], num_rows: int
@@ -135,7 +136,7 @@ def _swap(
     _, group = np.unique(node_of[symbols] * (int(rows.max()) + 1) + rows, return_inverse=True)
     whole = np.bincount(group)
     benefit = np.arange(whole.max() + 2) * np.log2(np.arange(whole.max() + 2) + 1)
-    step = np.diff(benefit)  # of one more
+    step = np.diff(benefit)  # the benefit of one more
     middles = splits.middles
     for _ in range(_MOST_SWAPS):
         places[order] = np.arange(len(order))
@@ -157,7 +158,7 @@ def _swap_best(order: NDArray[np.int64], splits: Splits, gains: NDArray[np.float
     is_right = place >= middles[node]
     own = gains[order[place]]
     ranked = place[np.lexsort((-own, is_right, node))]
-    # The left symbols of each node come first, so equal ranks in both halves are a pair.
+    # The left symbols of each node come first, so symbols of equal rank in both halves are a pair.
     lefts = ranked[~is_right]
     left_node = node[~is_right]
     halves = middles - lows
@@ -174,19 +175,19 @@ def _swap_best(order: NDArray[np.int64], splits: Splits, gains: NDArray[np.float
 def concentrations_of(
     rows: NDArray[np.int64], symbols: NDArray[np.int64], levels: NDArray[np.uint8]
 ) -> NDArray[np.uint8]:
-    """The concentration of each node with which some sets take the fewest bits: uint8[V].
+    """The concentration of each node for which some sets take the fewest bits: uint8[V].
 
     Parameters
     ----------
-    rows, symbols : of facts, symbols in the order of the tree.
-    levels : of the mass.
+    rows, symbols : of facts; symbols in the order of the tree.
+    levels : uint8[V], of the mass of symbols.
     """
     found = np.full(len(levels), _USUAL, np.uint8)
     shares = shares_of(cumulated_mass(levels)).astype(np.int64)
     splits = Splits.root(len(levels))
     bits = [-np.log2(np.maximum(np.diff(t.astype(np.int64), axis=-1), 1) / 2**15) for t in tables()]
     while len(splits.lows) and len(rows):
-        # Nodes of a depth do not overlap; a symbol between them is in none.
+        # Nodes of a depth do not overlap; a symbol between nodes is in none.
         node = np.searchsorted(splits.lows, symbols, side="right") - 1
         is_inside = (node >= 0) & (symbols < splits.highs[np.maximum(node, 0)])
         rows, symbols, node = rows[is_inside], symbols[is_inside], node[is_inside]
@@ -232,9 +233,10 @@ def fit_members(
 
     Parameters
     ----------
-    seen : int64[m], row << 32 and symbol of those that rows have already, ascending.
+    seen : int64[m], ``row << 32`` plus symbol, of those that rows have already; ascending.
     marks : int64[m], 1 to 3: which earlier sets have it.
-    is_member : whether it is one of the set.
+    is_member : bool[m], whether it is in the set.
+    num_symbols : number of symbols.
     """
     rows, symbols = seen >> 32, seen & (2**32 - 1)
     alike = np.zeros(num_symbols, np.uint8)
@@ -250,7 +252,7 @@ def fit_members(
 def _classes_of(
     symbols: NDArray[np.int64], is_member: NDArray[np.bool_], num_symbols: int
 ) -> NDArray[np.uint8]:
-    """The class of each symbol, by how often it is a member where it was seen: uint8[V], below 8."""
+    """The class of each symbol, by how often it is a member if the row has it already: uint8[V], below 8."""
     seen = np.bincount(symbols, minlength=num_symbols)
     members = np.bincount(symbols, is_member, num_symbols)
     usual = np.clip(is_member.mean(), 1e-3, 1 - 1e-3)
@@ -265,7 +267,7 @@ def _contexts_of(
     classes: NDArray[np.uint8],
     is_member: NDArray[np.bool_],
 ) -> tuple[NDArray[np.uint8], float]:
-    """The share of members in each context, uint8[2184], and the bits that all members take with them."""
+    """The share of members in each context, uint8[2184], and the bits of all members with these shares."""
     starts = np.flatnonzero(np.diff(rows, prepend=-1))
     lengths = np.diff(np.append(starts, len(rows)))
     seen = np.arange(len(rows)) - np.repeat(starts, lengths)
