@@ -1,1 +1,1 @@
-"""What operators do with a view: inspect, seal, vacuum, verify, rebuild, delete."""
+"""Operations on a view: inspect, seal, vacuum, verify, rebuild, delete."""

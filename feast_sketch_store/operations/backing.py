@@ -1,4 +1,4 @@
-"""What operators do with a backing store: fill it again from the row log, compare it with that."""
+"""Operations on a backing store: refill it from the row log, and compare it with the row log."""
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
@@ -45,22 +45,23 @@ class _Backed(NamedTuple):
 def refill(
     store: FeatureStore, view: str, tell: Callable[[int, int], object] = lambda done, total: None
 ) -> int:
-    """Write the backed features of all rows of a view to its backing store, from the row log.
+    """Write the backed features of all rows of a view from the row log to its backing store.
 
-    After a loss over there, after a feature became a backed one, and after a write that failed half-way.
+    Use it after the backing store lost data, after a feature became backed, or after a write failed half-way.
 
     Parameters
     ----------
-    tell : is told how many rows are done, and how many there are.
+    store, view : the repository and the name of a feature view.
+    tell : called with the number of rows done, and of all rows.
 
     Returns
     -------
-    How many rows were written: those that have a value of a backed feature.
+    The number of rows written: those with a value of a backed feature.
 
     Raises
     ------
     SettingsError : the view has no backed features.
-    StorageError : the backing store did not take the rows, or the row log cannot be read.
+    StorageError : the backing store did not accept the rows, or the row log cannot be read.
     """
     backed = _backed(store, view)
     if backed is None:
@@ -80,12 +81,15 @@ def refill(
 
 
 def differences(store: FeatureStore, view: str, num_rows: int = 1_000, seed: int | None = None) -> list[str]:
-    """What a sample of rows shows of the backing store, in sentences; none without backed features.
+    """Compare a sample of rows with the backing store, and describe each difference in a sentence.
+
+    A view without backed features has no differences.
 
     Parameters
     ----------
+    store, view : the repository and the name of a feature view.
     num_rows : how many rows are compared.
-    seed : of the sample; None for another one each time.
+    seed : of the sample; None for a random one.
 
     Raises
     ------
@@ -133,7 +137,7 @@ def _backed(store: FeatureStore, view: str) -> _Backed | None:
 def _parts(
     backed: _Backed, choose: Callable[[NDArray[np.int64]], NDArray[np.int64]]
 ) -> Iterator[tuple[pa.Table, list[FeastRow]]]:
-    """Newest rows in parts, with their backed features; of each part those whose numbers are chosen."""
+    """Newest rows in parts, each with the backed features of the rows whose numbers ``choose`` returns."""
     kept = backed.view.kept_rows()
     if kept is None:
         return
@@ -150,7 +154,7 @@ def _shown(key: EntityKey) -> str:
 
 
 def _feast_rows(table: pa.Table, codecs: Sequence[FeatureCodec]) -> list[FeastRow]:
-    """Rows of the row log as Feast passes them, with some features."""
+    """Rows of the row log in the form in which Feast writes them, with some features."""
     keys = row_keys(table)
     columns: dict[str, list[Value | None]] = {}
     for name, feature in encode(table, keys, codecs).features.items():

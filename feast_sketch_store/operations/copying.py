@@ -1,8 +1,8 @@
-"""Copies the views of a repository from one store to another: a local folder, a bucket, either way.
+"""Copy the views of a repository between stores: from or to a local folder or a bucket.
 
-A copy is a rebuild of the target's view from the source's row log: its rows are written and sealed there, and
-one commit puts them in the place of what was there. So a copy that was cut has changed nothing, and readers
-of the target see all or nothing. Then both sides are read anew and compared.
+A copy rebuilds the target's view from the source's row log. The rows are written and sealed at the target,
+and one commit then replaces the old rows. So an interrupted copy has changed nothing, and readers of the
+target see all or nothing. Finally both sides are read again and compared.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,7 @@ _MODULUS = 1 << 128
 
 @dataclass(frozen=True)
 class Content:
-    """What a view holds: entities that count, and a checksum of their rows in any order."""
+    """What a view holds: the number of entities that count, and a checksum of their rows in any order."""
 
     entities: int
     checksum: int
@@ -36,7 +36,7 @@ class Content:
 
 @dataclass(frozen=True)
 class Copied:
-    """How a copy of a view ended: how many entities both sides have, and whether they had them before."""
+    """The result of a copy: the number of entities on both sides, and whether the target had them before."""
 
     entities: int
     was_there: bool
@@ -49,24 +49,25 @@ def copy(
     target: str,
     confirm: Callable[[Dropped | None], bool] | None = None,
 ) -> Copied | None:
-    """Make a view of one store that of another, which may have it already.
+    """Copy a view from one store to another, and replace the target's rows.
 
-    Rows that are written to the target meanwhile stay.
+    Rows that are written to the target during the copy are kept.
 
     Parameters
     ----------
-    source, target : paths of stores, as in ``feature_store.yaml``; a URL is reached by its
-        ``storage_options``.
-    confirm : is asked before rows of the target are dropped that the source lacks; None says that the
+    store, view : the repository and the name of a feature view.
+    source, target : paths of stores, as in ``feature_store.yaml``. URLs use its ``storage_options``.
+    confirm : called before rows of the target are dropped that the source lacks; its argument is None if the
         target's rows cannot be read.
 
     Returns
     -------
-    None if it was not confirmed; nothing has changed. A view without rows is not copied.
+    None if it was not confirmed, and nothing has changed. A view without rows is not copied.
 
     Raises
     ------
-    StorageError : a side cannot be read or written, the source was written meanwhile, or other rows arrived.
+    StorageError : a side cannot be read or written, the source was written during the copy, or the target
+        does not have the source's rows afterwards.
     DamagedFileError : a file of the source is damaged.
     """
     opened = {path: _open(store, view, path, path == source) for path in (source, target)}
@@ -85,7 +86,7 @@ def copy(
 
 
 def content_of(view: AnyView) -> Content:
-    """What a view holds, as read anew from its row log, by its checksums."""
+    """The content of a view, read again from its row log."""
     entities = checksum = 0
     for part in view.parts.values():
         rows = part.kept_rows()
@@ -94,14 +95,14 @@ def content_of(view: AnyView) -> Content:
         entities += len(rows.keys)
         for _, table in rows.batches():
             for row in table.to_pylist():
-                # A column that nothing was written to may be missing on one side.
+                # One side may lack a column that has only nulls.
                 present = sorted((name, value) for name, value in row.items() if value is not None)
                 checksum += mmh3.mmh3_x64_128_uintdigest(repr(present).encode())
     return Content(entities, checksum % _MODULUS)
 
 
 def _replaced(source: AnyView, target: AnyView, confirm: Callable[[Dropped | None], bool] | None) -> bool:
-    """Put the rows of one view in the place of another one's; whether it was confirmed."""
+    """Replace the rows of the target by those of the source; False if it was not confirmed."""
     if isinstance(target, ShardedView):
         return replace_rows(target, [part.storage for part in source.parts.values()], confirm)
     own = undivided(source, "copied to a view without shards")
@@ -109,7 +110,12 @@ def _replaced(source: AnyView, target: AnyView, confirm: Callable[[Dropped | Non
 
 
 def _check(source: AnyView, target: AnyView, wanted: Content) -> None:
-    """Compare what arrived with what was there."""
+    """Check that the target has the content of the source.
+
+    Raises
+    ------
+    StorageError : it does not, or the source was written meanwhile.
+    """
     where = f"{source.storage.location} -> {target.storage.location}"
     if content_of(source) != wanted:
         raise StorageError(
@@ -133,13 +139,13 @@ def _check(source: AnyView, target: AnyView, wanted: Content) -> None:
         raise StorageError(f"{where}: what arrived is not sound: {problems[0]}")
     if content_of(target) != wanted:
         raise StorageError(
-            f"{where}: the target holds other rows than the source: it was written meanwhile, or bytes were "
-            "changed on the way; run again"
+            f"{where}: the target holds other rows than the source: it was written during the copy, or bytes "
+            "were changed on the way; run again"
         )
 
 
 def _open(store: FeatureStore, view: str, path: str, is_source: bool) -> AnyView:
-    """A view of another store than the repository's, with the repository's settings."""
+    """A view in a given store, with the settings of the repository."""
     config = store.config
     options, table = config.online_store, table_of(store, view)
     place = StorePlace.of(config.repo_path, path, options.storage_options, read_only=is_source)

@@ -1,4 +1,4 @@
-"""Exports the metrics of a process that is not a feature server, such as one that seals."""
+"""Export the metrics of a process that is not a feature server, such as one that seals."""
 
 import importlib
 from collections.abc import Iterator
@@ -7,13 +7,17 @@ from contextlib import contextmanager
 
 @contextmanager
 def exported(port: int) -> Iterator[int]:
-    """Answer Prometheus on a port, in a thread, until the block ends; gives the port, which 0 leaves open.
+    """Serve metrics to Prometheus from a thread until the block ends. Yields the port.
+
+    Parameters
+    ----------
+    port : 0 for any free port.
 
     Raises
     ------
     OSError : the port is taken.
     """
-    importlib.import_module("feast.metrics")  # chooses where values lie, before prometheus_client is loaded
+    importlib.import_module("feast.metrics")  # sets the folder of metrics, before prometheus_client is loaded
     from prometheus_client import CollectorRegistry, start_http_server
     from prometheus_client.multiprocess import MultiProcessCollector
 

@@ -1,4 +1,4 @@
-"""What probes ask: whether this host can serve the views of a repository, and how old answers would be."""
+"""Health for probes: whether this host can serve the views of a repository, and how old answers would be."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ from feast_sketch_store.view.freshness import EMPTY
 
 @dataclass(frozen=True)
 class ViewHealth:
-    """One view as a process of this host finds it.
+    """The health of one view on this host.
 
-    ``state``, ``age_seconds`` and ``num_commits`` are those of `Freshness`; ``problem`` is why the last look
-    failed, empty if it did not.
+    ``state``, ``age_seconds`` and ``num_commits`` are those of `Freshness`. ``problem`` says why the last
+    look at the storage failed; it is empty if the look succeeded.
     """
 
     is_ready: bool
@@ -31,16 +31,17 @@ def health(
 ) -> dict[str, ViewHealth]:
     """Look at the storage of each view, as a read would.
 
-    With a ``cache_path`` it fetches what is missing there, so that the first read of a server finds it.
+    With a ``cache_path`` this fetches missing files, so a server's first read finds them.
 
     Parameters
     ----------
-    views : their names; none for all of the repository.
-    max_staleness_seconds : instead of the store's.
+    store : the repository.
+    views : their names; empty for all views of the repository.
+    max_staleness_seconds : overrides the store's setting.
 
     Returns
     -------
-    The health of each view by its name. Views that cannot be read are not ready; nothing is raised for them.
+    The health of each view by its name. A view that cannot be read is not ready; nothing is raised for it.
     """
     return {view: _health(store, view, max_staleness_seconds) for view in views or views_of(store)}
 
@@ -51,7 +52,7 @@ def _health(store: FeatureStore, name: str, max_staleness_seconds: float | None)
         if max_staleness_seconds is not None:
             view.max_staleness_seconds = max_staleness_seconds
         told = view.freshness(look=True)
-    except SketchStoreError as error:  # its settings
+    except SketchStoreError as error:  # in the settings
         return ViewHealth(False, EMPTY, None, 0, False, str(error))
     age = None if told.age_seconds is None else round(told.age_seconds, 3)
     is_pinned = view.pinned is not None

@@ -1,4 +1,4 @@
-"""What operators do with a view of a Feast repository: look at it, seal, clean up, verify, rebuild, delete.
+"""Operations on a view of a Feast repository: inspect, seal, clean up, verify, rebuild, delete.
 
 Every function takes a ``FeatureStore`` and the name of a feature view. The command line in `cli` is a thin
 layer over them.
@@ -46,25 +46,34 @@ _logger = logging.getLogger(__name__)
 
 WATCH_INTERVAL_SECONDS = 5.0
 _SAMPLES = 200_000
-_NO_SEAL = 2**62  # rows: a rebuild folds once, at its end
+_NO_SEAL = 2**62  # rows: a rebuild seals once, at its end
+# With so many entities for each shard that has some, the probability of an empty shard is exp(-64).
+_SURELY_IN_ALL = 64
 
 
 @dataclass(frozen=True)
 class FeatureReport:
     """One feature of a sealed view.
 
-    ``structure`` is one of bloom, weighted_bloom, learned_bloom, sandwiched_bloom, sets, column and those
-    that were registered.
-    ``facts`` are those kept, ``facts_cut`` those of values outside the vocabulary. ``size_bytes`` is what it
-    takes of the snapshot: its column, or its vocabulary and share of the table or the sets. ``expected_rate``
-    is what the table is sized for, ``sampled_rate`` was measured just now: the share of random values of the
-    vocabulary that random unknown entities seem to have; both are 0 without a filter. The true rate is within
-    ``sampled_within`` of it with a confidence of 95 %, by a Chernoff bound. ``vocabulary`` is how
-    many values it has, of a binned feature how many its bins are read as; None where values have no ids. For
-    a binned feature ``max_error`` and ``mean_error`` are the distances between the numbers and the values
-    stored for them, as of the last seal; for a score ``max_error`` is half of its step. ``version`` of a
-    cluster id or a score goes up when a seal changes what its numbers mean: train models that use it anew
-    then.
+    Parameters
+    ----------
+    name, codec : of the feature.
+    structure : bloom, weighted_bloom, learned_bloom, sandwiched_bloom, sets, column, or one that was
+        registered.
+    vocabulary : number of values; for a binned feature, number of distinct representatives. None if values
+        have no ids.
+    facts : facts that are kept.
+    facts_cut : facts whose values are outside of the vocabulary.
+    size_bytes : share of the snapshot: its column, or its vocabulary and its share of the table or the sets.
+    expected_rate : false-positive rate that the table is sized for; 0 without a filter.
+    sampled_rate : rate measured just now: the share of random values of the vocabulary that random unknown
+        entities seem to have; 0 without a filter.
+    max_error, mean_error : of a binned feature, the distances between numbers and their stored values at the
+        last seal. For a score ``max_error`` is half of its step.
+    sampled_within : the true rate is within this of ``sampled_rate`` with a confidence of 95 %, by a Chernoff
+        bound.
+    version : of a cluster id or a score. A seal that changes the meaning of its numbers increases it; then
+        train the models that use it again.
     """
 
     name: str
@@ -84,17 +93,27 @@ class FeatureReport:
 
 @dataclass(frozen=True)
 class ViewReport:
-    """A view as it is served; sizes in bytes, ages in seconds, None without a snapshot.
+    """A view as it is served; sizes in bytes, ages in seconds. Figures of a snapshot are None without one.
 
-    ``entities`` and ``newest_event`` are of all rows, sealed or not; ``expired_rows`` of them are hidden by
-    the view's ttl. ``facts`` are the values that its features have, sealed or not, kept or cut; a scalar is
-    one fact. ``bits_per_fact`` is what the snapshot takes for each fact that was sealed, kept or cut;
-    ``table_bits_per_fact`` what the tables and the sets in it take, with what finds them. ``memory_bytes`` is
-    the snapshot, which processes share, and the unsealed rows, which each keeps; ``structure_bytes`` what
-    each structure takes of the snapshot, ``rows`` standing for the index of rows and their timestamps;
-    ``disk_bytes`` all files of the view. ``snapshot_version`` is how many commits the snapshot covers;
-    ``is_pinned`` says that reads are held at it, and the rest is about it. ``kernel`` is ``compiled`` or
-    ``numpy``.
+    Parameters
+    ----------
+    view : its name.
+    entities : of all rows, sealed or not.
+    facts : values of all features, sealed or not, kept or cut; a scalar is one fact.
+    unsealed_rows : number of them.
+    expired_rows : rows that the view's ttl hides; ``entities`` includes them.
+    bits_per_fact : of the snapshot, per sealed fact, kept or cut.
+    table_bits_per_fact : of its tables and sets alone, with the index of rows that they need.
+    memory_bytes : the snapshot, which processes share, and the unsealed rows, which each process has.
+    disk_bytes : all files of the view.
+    snapshot_version : number of commits that the snapshot covers.
+    is_pinned : whether reads are held at this snapshot; then the report is about it.
+    snapshot_age_seconds : since it was sealed.
+    newest_event : event timestamp of the newest row, sealed or not.
+    presence_sampled_rate : share of random unknown entities that seem to have a row.
+    structure_bytes : of each structure in the snapshot; ``rows`` is the index of rows and their timestamps.
+    kernel : ``compiled`` or ``numpy``.
+    features : a report for each feature.
     """
 
     view: str
@@ -121,7 +140,7 @@ def inspect(store: FeatureStore, view: str) -> ViewReport:
 
     Raises
     ------
-    SketchStoreError : the online store is another one, or the view cannot be read.
+    SketchStoreError : the online store is not a sketch store, or the view cannot be read.
     """
     online_store, table = _resolve(store, view)
     opened = online_store.writer(store.config, table)
@@ -203,10 +222,10 @@ def _feature_report(shards: Shards, name: str, sampled_rate: float) -> FeatureRe
 
 
 def _num_values(shards: Shards, name: str) -> int | None:
-    """How many values a feature has in all shards, if they are known.
+    """How many values a feature has in all shards; None if that is not known.
 
-    Each shard keeps a feature in the way that is smallest for its own rows, with ids or without. Those that
-    have ids have the same ones, and bins are those of all rows.
+    Each shard chooses the smallest structure for its own rows, with ids or without. Shards with ids have the
+    same ids, and bins are common to all shards.
     """
     for layer in shards.layers:
         if name in layer.roundings:
@@ -217,11 +236,11 @@ def _num_values(shards: Shards, name: str) -> int | None:
 
 
 def sampled_rates(shards: Shards, num_samples: int = _SAMPLES) -> tuple[float, dict[str, float]]:
-    """Ask layers about entities that were never written.
+    """Measure false positives, by asking layers about entities that were never written.
 
     Returns
     -------
-    The share of them that are reported as present, and per feature the share of (entity, value) pairs.
+    The share of the entities that seem present, and per feature the share of (entity, value) pairs.
     """
     chance = np.random.default_rng()
     hashes = chance.integers(0, 2**64, (num_samples, 2), np.uint64)
@@ -246,12 +265,13 @@ def watch(
     tell: Callable[[str], object] = lambda view: None,
     policy: SealPolicy | None = None,
 ) -> None:
-    """Seal views whenever they are due, while any process writes, until stopped.
+    """Seal views whenever they are due, until stopped. Other processes may write meanwhile.
 
     A seal that fails is logged once for each reason, and tried again.
 
     Parameters
     ----------
+    store : the repository.
     views : their names; empty for all views of the repository, including those added later.
     stop : ends the loop, after the seal in progress.
     interval_seconds : between two checks of the views.
@@ -268,7 +288,7 @@ def watch(
                     tell(view)
                 warned.pop(view, None)
             except (SketchStoreError, FeastObjectNotFoundException) as error:
-                # The view may be dropped while it is looked at, or be back later.
+                # The view may have been dropped just now, or come back later.
                 if warned.get(view) != str(error):
                     warned[view] = str(error)
                     _logger.warning("%s; feature view %r is tried again", error, view)
@@ -283,19 +303,19 @@ def _seal_if_due(store: FeatureStore, view: str, policy: SealPolicy | None) -> b
 
 
 def pin(store: FeatureStore, view: str, version: int | None = None) -> int:
-    """Hold reads of a view at a snapshot, in all processes: its version. See `View.pin`."""
+    """Hold reads of a view at a snapshot in all processes, and return its version. See `View.pin`."""
     online_store, table = _resolve(store, view)
     return online_store.writer(store.config, table).pin(version).version
 
 
 def unpin(store: FeatureStore, view: str) -> bool:
-    """Let reads of a view follow the writes again: whether they were held. See `View.unpin`."""
+    """Let reads of a view follow writes again. Returns whether they were held. See `View.unpin`."""
     online_store, table = _resolve(store, view)
     return online_store.writer(store.config, table).unpin()
 
 
 def vacuum(store: FeatureStore, view: str, orphan_age: timedelta = timedelta(days=1)) -> int:
-    """Remove files that nothing uses any more: their number. See `View.vacuum`."""
+    """Remove unused files and return their number. See `View.vacuum`."""
     online_store, table = _resolve(store, view)
     opened = online_store.writer(store.config, table)
     storage = online_store.storage(store.config, table)
@@ -307,10 +327,11 @@ def verify(
 ) -> Verification:
     """Check all files of a view and compare its snapshot with its row log; see `verify_view`.
 
-    Of backed features a sample of rows is compared with the backing store.
+    For backed features, a sample of rows is compared with the backing store.
 
     Parameters
     ----------
+    store, view : the repository and the name of a feature view.
     progress : called with the bytes done and the total.
 
     Raises
@@ -329,14 +350,25 @@ def verify(
 
     with opened.unchanging():
         found = Verification()
+        empty: list[int] = []
         for number, part in opened.parts.items():
-            found += verify_view(
+            own = verify_view(
                 part.storage,
                 settings.codecs,
                 expire_before_of(settings.ttl_microseconds),
                 count,
                 named(settings.semantics),
                 (number, len(opened.parts)),
+            )
+            if not (own.rows or own.snapshots or own.problems):
+                empty.append(number)
+            found += own
+        num_others = len(opened.parts) - len(empty)
+        if empty and num_others and found.compared_entities >= _SURELY_IN_ALL * num_others:
+            found.problems.append(
+                f"feature view {view!r}: the shards {', '.join(map(str, empty))} have no rows, and all "
+                f"others have {found.compared_entities} entities: their folders were removed, or no write "
+                "reached them; materialize the view again"
             )
         found.leftovers += former_files(online_store.storage(store.config, table), opened.shard_map)
         if found.is_sound:
@@ -346,7 +378,7 @@ def verify(
 
 @dataclass(frozen=True)
 class Deleted:
-    """What `delete` did: how many entities had rows, and the entity rows that had none."""
+    """The result of `delete`: how many entities had rows, and the entity rows that had none."""
 
     found: int
     not_found: list[dict[str, Any]]
@@ -355,17 +387,18 @@ class Deleted:
 def delete(store: FeatureStore, view: str, entity_rows: Sequence[Mapping[str, Any]]) -> Deleted:
     """Delete all rows of some entities.
 
-    Durable, and visible to this process, when it returns; other processes see it within their refresh
-    interval. `seal` and then `vacuum` remove the rows from the disk. A row that is written later counts
-    again, so remove the entities from the offline store first.
+    When it returns, the deletion is durable and visible to this process; other processes see it within their
+    refresh interval. `seal` and then `vacuum` remove the rows from the disk. A later write brings an entity
+    back, so remove it from the offline store first.
 
     Parameters
     ----------
+    store, view : the repository and the name of a feature view.
     entity_rows : join keys and values, as for ``get_online_features``: ``[{"user_id": 7}]``.
 
     Returns
     -------
-    Which of them had rows, expired ones included.
+    Which of the entities had rows, expired rows included.
 
     Raises
     ------
@@ -389,15 +422,16 @@ def rebuild(
     end: datetime | None = None,
     confirm: Callable[[Dropped | None], bool] | None = None,
 ) -> int | None:
-    """Drop all rows of a view and fill it from the offline store, in one step for readers.
+    """Drop all rows of a view and fill it from the offline store. Readers see one change.
 
-    Reads see the old rows until the new ones are complete. Rows that are written meanwhile stay.
+    Reads see the old rows until the new ones are complete. Rows that are written meanwhile are kept.
 
     Parameters
     ----------
+    store, view : the repository and the name of a feature view.
     start : the first event timestamp; None for the view's ttl before ``end``, or for all rows.
-    end : None for now.
-    confirm : called before anything changes, if rows would be dropped that the offline store lacks; its
+    end : the last event timestamp; None for now.
+    confirm : called before anything changes if rows would be dropped that the offline store lacks; its
         argument is None if the view's rows cannot be read.
 
     Returns
@@ -408,7 +442,7 @@ def rebuild(
     ------
     StorageError : the offline store returned no rows, or another process is sealing the view; nothing has
         changed.
-    SketchStoreError : the view has no batch source to be filled from.
+    SketchStoreError : the view has no batch source.
     """
     online_store, table = _resolve(store, view)
     if getattr(table, "batch_source", None) is None:
@@ -421,10 +455,10 @@ def rebuild(
         config = store.config.model_copy()
         changed: dict[str, Any] = {"path": staging.location, "seal_min_rows": _NO_SEAL}
         if store.config.online_store.backing_store is not None:
-            changed["backing_store"] = {"type": NOWHERE}  # readers see the old rows until this is done
+            changed["backing_store"] = {"type": NOWHERE}  # it keeps the old rows until the rebuild is done
         options = store.config.online_store.model_copy(update=changed)
         config.online_config, config._online_store = options.model_dump(), options
-        # Feast prints its progress on standard output, which belongs to our caller.
+        # Feast prints its progress on standard output, which belongs to the caller.
         with contextlib.redirect_stdout(sys.stderr):
             filled = FeatureStore(repo_path=str(store.repo_path), config=config)
             filled.materialize(start, end, feature_views=[view])
@@ -437,19 +471,19 @@ def rebuild(
 
 
 def views_of(store: FeatureStore) -> list[str]:
-    """The names of all views that the online store keeps."""
+    """The names of all views in the online store."""
     online_store_of(store)
     views = [*store.list_feature_views(), *store.list_stream_feature_views()]
     return sorted(view.name for view in views if view.online)
 
 
 def table_of(store: FeatureStore, view: str) -> FeatureView:
-    """A feature view of a repository, whose online store is a sketch."""
+    """A feature view of a repository whose online store is a sketch store."""
     return _resolve(store, view)[1]
 
 
 def opened_view(store: FeatureStore, view: str) -> AnyView:
-    """A view of the repository, opened with the settings of now; see `SketchOnlineStore.writer`."""
+    """A view of the repository, opened with the current settings; see `SketchOnlineStore.writer`."""
     online_store, table = _resolve(store, view)
     return online_store.writer(store.config, table)
 
@@ -465,7 +499,7 @@ def _resolve(store: FeatureStore, view: str) -> tuple[SketchOnlineStore, Feature
 
 
 def _entity_keys(table: FeatureView, entity_rows: Sequence[Mapping[str, Any]]) -> list[EntityKey]:
-    """Entity keys as Feast makes them of the rows of ``get_online_features``."""
+    """Entity keys, made as Feast makes them from the rows of ``get_online_features``."""
     types = {field.name: field.dtype.to_value_type() for field in table.entity_columns}
     for number, row in enumerate(entity_rows):
         if row.keys() != types.keys():
@@ -488,10 +522,10 @@ def _entity_keys(table: FeatureView, entity_rows: Sequence[Mapping[str, Any]]) -
 
 
 def _first_refused(values: Sequence[Any], value_type: ValueType) -> int:
-    """The number of the first value that is not of a type."""
+    """The position of the first value that is not of the type."""
     for number, value in enumerate(values):
         try:
             python_values_to_proto_values([value], value_type)
         except (TypeError, ValueError):
             return number
-    return 0  # none alone: the combination is wrong
+    return 0  # each value alone is valid: the combination is wrong

@@ -1,12 +1,13 @@
-"""Divides the rows of a view into another number of shards: `feast-sketch rebuild VIEW --shards N`.
+"""Divide the rows of a view into another number of shards: `feast-sketch rebuild VIEW --shards N`.
 
-    fence      `shards.json` says that rows are moving; writers notice within a second or ten, and refuse
-    fill       the rows that count, from the row logs there are, into the folder of new shards; sealed there
-    check      no process wrote to the former shards after all
+    fence      `shards.json` says that rows are moving; writers notice within ten seconds, and refuse writes
+    fill       write the rows that count from the old row logs into the folder of the new shards; seal there
+    check      no process wrote to the old shards meanwhile
     switch     `shards.json` names the new folder
 
-Readers go on with the former shards until they are started again with the new number. `vacuum` removes these.
-A run that is killed has changed nothing but the fence; the next run begins anew.
+Readers use the old shards until they are restarted with the new number. `vacuum` removes the old shards. A
+run that is killed has changed nothing but the fence; the next run starts over, or only removes the fence if
+it is given the current number of shards.
 """
 
 import time
@@ -35,12 +36,14 @@ from feast_sketch_store.view.view import View
 def reshard(
     store: FeatureStore, view: str, num_shards: int, wait: Callable[[float], object] = time.sleep
 ) -> int:
-    """Divide the rows of a view into other shards, all of them or none.
+    """Divide the rows of a view into new shards, all of them or none.
 
     Parameters
     ----------
-    num_shards : a power of two; 1 for a view that is not divided.
-    wait : waits this many seconds, until writers have noticed.
+    store, view : the repository and the name of a feature view.
+    num_shards : a power of two; 1 for an undivided view. After a run that was killed, the current number
+        leaves the rows where they are.
+    wait : waits a number of seconds for writers to notice the fence.
 
     Returns
     -------
@@ -49,7 +52,8 @@ def reshard(
     Raises
     ------
     SettingsError : the view has this many shards already, or a feature cannot be in shards.
-    StorageError : another process is sealing the view, or wrote to it in spite of all; nothing has changed.
+    StorageError : another process is sealing the view, divided its rows, or wrote to it despite the fence;
+        nothing has changed.
     """
     online_store, table = online_store_of(store), any_feature_view(store, view)
     require_writer(store.config)
@@ -62,24 +66,34 @@ def reshard(
         check_shardable(settings)
     online_store.forget(store.config, table)
     former = open_as_stored(storage, settings, policy, 0.0)
-    if former.shard_map.num_shards == num_shards:
-        raise SettingsError(f"feature view {view!r} has {num_shards} shards already")
     shard_map = former.shard_map.followed_by(num_shards)
     with former.unchanging():
+        there = ShardMap.read(storage) or ShardMap()
+        if there.settled != former.shard_map:
+            raise StorageError(
+                f"feature view {view!r}: another process divided its rows into {there.num_shards} shards "
+                "just now; run again to divide them once more"
+            )
+        if former.shard_map.num_shards == num_shards:
+            if not there.is_moving:
+                raise SettingsError(f"feature view {view!r} has {num_shards} shards already")
+            storage.within(shard_map.folder).delete_all()
+            _take_back(storage, former.shard_map)
+            return sum(len(part.kept_rows() or ()) for part in former.parts.values())
         storage.replace(SHARDS_FILE, replace(former.shard_map, is_moving=True).encode())
         is_done = False
         try:
             wait(2 * WriteFence(storage, view, former.shard_map).seconds)
-            storage.within(shard_map.folder).delete_all()  # of a run that was killed
+            storage.within(shard_map.folder).delete_all()  # left by a run that was killed
             moved = open_with(storage, settings, shard_map, policy)
             ends = [(part, _fill(part, moved)) for part in former.parts.values()]
-            # Not `moved.seal`, which would wait for the lease of the view, as that is held here.
+            # `moved.seal` would wait for the view's lease, which is held here.
             joint_seal.seal_bases(moved.parts, settings)
             for part, end in ends:
                 if not RowLog(part.storage).is_at_end(end):
                     raise StorageError(
                         f"{part.storage.location}: feature view {view!r} was written while its rows were "
-                        "divided anew; stop its writers, and run again"
+                        "divided into shards; stop its writers, and run again"
                     )
             storage.replace(SHARDS_FILE, shard_map.encode())
             is_done = True
@@ -93,7 +107,7 @@ def reshard(
 
 
 def _fill(part: View, moved: AnyView) -> Position:
-    """Write the rows of a part that count to the new shards: how far its row log was read."""
+    """Write the rows of an old part that count to the new shards. Returns the position read to."""
     log = RowLog(part.storage).read()
     if log:
         for _, table in part.rows_of(log).batches():
@@ -102,7 +116,7 @@ def _fill(part: View, moved: AnyView) -> Position:
 
 
 def _take_back(storage: Storage, shard_map: ShardMap) -> None:
-    """Let writers go on with the shards that there are."""
+    """Remove the fence, so that writers go on with the old shards."""
     if shard_map.folder:
         storage.replace(SHARDS_FILE, shard_map.encode())
     else:
@@ -110,7 +124,7 @@ def _take_back(storage: Storage, shard_map: ShardMap) -> None:
 
 
 def former_files(storage: Storage, shard_map: ShardMap) -> list[str]:
-    """The names of files of shards that a view had before."""
+    """The names of files of former shards of a view."""
     if not shard_map.folder:
         return []
     return sorted(
@@ -122,12 +136,14 @@ def former_files(storage: Storage, shard_map: ShardMap) -> list[str]:
 
 
 def remove_former(storage: Storage) -> int:
-    """Remove what a view had before its rows were divided anew: the number of files; none while they are."""
-    # As it is now: what another process has divided since this one opened the view is not former.
+    """Remove former shards, and return the number of files. Removes nothing while rows are moving."""
+    # Read the map now: another process may have divided the rows since this one opened the view.
     shard_map = ShardMap.read(storage) or ShardMap()
     if shard_map.is_moving:
         return 0
     names = former_files(storage, shard_map)
+    if (ShardMap.read(storage) or ShardMap()) != shard_map:
+        return 0  # what was found may be new shards, which are being filled
     for folder in sorted({name.partition("/")[0] + "/" for name in names}):
         storage.within(folder).delete_all()
     return len(names)

@@ -1,4 +1,4 @@
-"""Checks everything that must hold of a view on disk, without trusting any of it."""
+"""Check everything that must hold of a view on disk, without trusting any of it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,17 +25,16 @@ from feast_sketch_store.view.formulas import computed_rows
 from feast_sketch_store.view.semantics import REPLACE, RowSemantics
 from feast_sketch_store.view.shard_map import shards_of
 
-_MAX_PROBLEMS = 100  # of one kind are worth telling
+_MAX_PROBLEMS = 100  # reported of each kind
 
 
 @dataclass
 class Verification:
-    """How much was checked, and what is wrong, in sentences that name the file.
+    """How much was checked, and what is wrong.
 
-    ``format_versions`` has those of the files found, ascending: of ``"row log"``, ``"manifest"`` and
-    ``"snapshot"``.
-    ``leftovers`` are unused files of seals and rebuilds that were killed. `View.vacuum` removes them, and
-    with them the last trace of rows that were deleted since.
+    ``problems`` are sentences that name the file. ``format_versions`` are the ascending versions of the files
+    of each kind: ``"row log"``, ``"manifest"`` and ``"snapshot"``. ``leftovers`` are unused files of killed
+    seals and rebuilds; they may hold rows that were deleted since, until `View.vacuum` removes them.
     """
 
     commits: int = 0
@@ -48,7 +47,7 @@ class Verification:
     problems: list[str] = field(default_factory=list)
 
     def __iadd__(self, other: "Verification") -> Self:
-        """Take up what was found of another part of the view."""
+        """Add what was found in another part of the view."""
         self.commits += other.commits
         self.rows += other.rows
         self.snapshots += other.snapshots
@@ -67,7 +66,7 @@ class Verification:
         return not self.problems
 
     def note_version(self, kind: str, version: int) -> None:
-        """Note the version of the format of a file."""
+        """Note the format version of a file."""
         known = self.format_versions.get(kind, [])
         self.format_versions[kind] = sorted({*known, version})
 
@@ -86,21 +85,21 @@ def verify_view(
     semantics: RowSemantics = REPLACE,
     shard: tuple[int, int] = (0, 1),
 ) -> Verification:
-    """Check a view's storage; no process may seal or vacuum it meanwhile.
+    """Check a view's storage. No process may seal or vacuum the view meanwhile.
 
-    - Every commit and data file of the row log can be read and has the rows and checksum it should.
-    - Every snapshot has the checksums it should, its parts fit each other, and its order index is in order.
-    - The newest snapshot has just the entities of the row log up to its version, with their timestamps,
+    - Every commit and data file of the row log can be read, and has the right rows and checksum.
+    - Every snapshot has the right checksums, its parts fit each other, and its order index is ascending.
+    - The newest snapshot has exactly the entities of the row log up to its version, with their timestamps,
       and reports every fact of every row: no false negatives.
 
     Parameters
     ----------
-    storage : the view's.
+    storage : of the view.
     codecs : one per feature of the view.
     expire_before : microseconds since 1970; older rows may be in the log and not in the snapshot.
-    progress : called with the bytes of each file that was checked.
+    progress : called with the number of bytes of each file checked.
     semantics : of the view's rows.
-    shard : the number of the shard whose storage it is, and how many there are.
+    shard : the number of this storage's shard, and the number of shards.
     """
     found = Verification()
     log = RowLog(storage)
@@ -126,7 +125,7 @@ def verify_view(
 
 
 def size_of(storage: Storage) -> int:
-    """Bytes that `verify_view` will report as progress."""
+    """The total number of bytes that `verify_view` reports to ``progress``."""
     rows, snapshots = storage.within(ROWS_FOLDER), storage.within(SNAPSHOTS_FOLDER)
     log = sum(_size(rows, name) for name in rows.list() if name.endswith(".parquet"))
     return log + sum(s.size_bytes(part) for s in SnapshotFolder(snapshots).list() for part in PARTS)
@@ -167,7 +166,7 @@ def _verify_log(
 
 
 def _num_of_others(batch: pa.Table, shard: tuple[int, int]) -> int:
-    """How many rows are of entities that belong to other shards."""
+    """How many rows belong to entities of other shards."""
     number, num_shards = shard
     if num_shards == 1:
         return 0
@@ -178,8 +177,8 @@ def _num_of_others(batch: pa.Table, shard: tuple[int, int]) -> int:
 class _Sealed:
     """A snapshot as it was read.
 
-    ``keys`` are those of the rows that reads find, ordered by entity hash; ``owners``, int64[n], the layer of
-    each, 0 for the base.
+    ``keys`` are those of the rows that reads find, ordered by entity hash. ``owners`` is int64[n], the layer
+    of each row; 0 is the base.
     """
 
     snapshot: SnapshotFile
@@ -195,7 +194,7 @@ def _verify_snapshot(snapshot: SnapshotFile) -> _Sealed:
         order = _verify_order(snapshot, number, delta.layer, len(delta), ~delta.deleted)
         if (order.entity_hashes != delta.entity_hashes).any():
             raise DamagedFileError(f"{snapshot.where('order')}: a delta lists other entities than its index")
-        everywhere = np.ones(len(order), np.bool_)  # nothing below counts
+        everywhere = np.ones(len(order), np.bool_)  # the delta replaces everything below
         layers.append(delta.layer)
         orders.append(replace(order, deleted=delta.deleted, fences=everywhere))
     winners, keys = RowKeys.concatenate(orders).newest()
@@ -211,7 +210,7 @@ def _verify_order(
     num_entities: int,
     is_row: NDArray[np.bool_] | None = None,
 ) -> RowKeys:
-    """The order index of a base or delta that lists this many entities, of which these are rows."""
+    """The keys in the order index of a base or delta, checked; ``is_row`` says which entities are rows."""
     order = load_order(snapshot, delta)
     first, second = order.entity_hashes[:, 0], order.entity_hashes[:, 1]
     ascends = (first[1:] > first[:-1]) | ((first[1:] == first[:-1]) & (second[1:] > second[:-1]))
@@ -233,7 +232,7 @@ def _compare(
     found: Verification,
     semantics: RowSemantics,
 ) -> None:
-    """Compare the newest snapshot with the rows it was folded from."""
+    """Compare the newest snapshot with the rows that it was sealed from."""
     snapshot, order, base = newest.snapshot, newest.keys, newest.layers[0]
 
     def problem(text: str) -> None:
@@ -243,7 +242,7 @@ def _compare(
     # A snapshot's version is the number of commits that it covers.
     read = log.absorbed(snapshot.version - 1, snapshot.name)
     if read is None:
-        return  # readers do not use the snapshot any more: the rows have been replaced since
+        return  # readers no longer use the snapshot, because the rows were replaced since
     if not read.files:
         if len(order):
             problem(f"holds {len(order)} entities, but the row log has none up to version {snapshot.version}")
@@ -265,12 +264,12 @@ def _compare(
     owners = np.full(len(keys), -1)
     owners[at_ours] = newest.owners[at_theirs]
     for number, layer in enumerate(newest.layers):
-        # As the layer has them: a feature may have another codec since the seal.
+        # Use the layer's codecs: a feature may have got another codec since the seal.
         sealed = [layer.codecs[codec.feature] for codec in codecs if codec.feature in layer.codecs]
         for places, encoded in computed_rows(rows.encoded(sealed), base.formulas):
             part = encoded.take(np.flatnonzero(owners[places] == number))
             found.compared_facts += part.num_facts
-            if number:  # what the base does not show, deltas do not show either
+            if number:  # deltas lack the features that the base lacks
                 part = part.within(base.cut_vocabularies)
             for text in layer.missing(part):
                 problem(text)

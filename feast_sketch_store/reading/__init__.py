@@ -1,1 +1,1 @@
-"""The reader's side: a view as arrays, and training rows through the sketch. No Feast."""
+"""Read a view as arrays, and send training rows through the sketch. Needs no Feast."""

@@ -1,4 +1,4 @@
-"""Values that a reader is asked about, in the form in which vocabularies are searched."""
+"""Values that a reader is asked about, in the forms in which vocabularies are searched."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ _INTEGERS = np.dtype(np.int64)
 
 
 class Asked:
-    """Values to be looked for: int64 numbers, or parts of binary values.
+    """m values to look for. Each form is made when it is first used.
 
     Parameters
     ----------
-    codec : of the feature that is asked.
-    given : as users have them.
+    codec : of the feature.
+    given : the values as the caller has them.
 
     Raises
     ------
-    RowError : there is not one row of them. ``values`` raises it if they are not of the feature's type.
+    RowError : ``given`` has more than one dimension. ``values`` raises it if a value is not of the feature's
+        type.
     """
 
     def __init__(self, codec: FeatureCodec, given: Any):
-        # A look at the shape of a list would make an array of it.
+        # `np.ndim` of a list would make an array of it.
         is_list = type(given) is list and len(given) > 0 and isinstance(given[0], str | bytes)
         if not is_list and not isinstance(given, pa.Array) and np.ndim(given) != 1:
             raise RowError(f"values have the shape {np.shape(given)}; give m values for one entity")
@@ -47,19 +48,19 @@ class Asked:
 
     @cached_property
     def values(self) -> pa.Array:
-        """The values in the storage type, or what `Vocabulary.find` takes as well."""
+        """The values in the storage type, or in another form that `Vocabulary.find` takes."""
         return as_wanted(self._codec, self._given) if self._numbers is None else pa.array(self._numbers)
 
     @cached_property
     def numbers(self) -> NDArray[np.int64] | None:
-        """The values, if they are numbers."""
+        """The values as int64; None if they are not numbers."""
         if self._numbers is None and pa.types.is_int64(self.values.type):
             return np.asarray(self.values.to_numpy())
         return self._numbers
 
     @cached_property
     def objects(self) -> list[Any] | None:
-        """Strings or bytes as Python has them, if they were given so, unchecked."""
+        """The given list of strings or bytes, unchecked; None if it is not one."""
         if self._codec.element_kind not in ("string", "bytes"):
             return None
         if isinstance(self._given, np.ndarray) and self._given.dtype.kind in "OU":
@@ -73,7 +74,7 @@ class Asked:
 
 
 class Candidates:
-    """Values that many entities are asked about, see `SketchReader.candidates`. Safe to use from threads."""
+    """Values to ask many entities about, see `SketchReader.candidates`. Safe to use from several threads."""
 
     def __init__(self, codec: FeatureCodec, values: Any):
         self._codec = codec
@@ -87,18 +88,18 @@ class Candidates:
         return len(self._asked)
 
     def of(self, codec: FeatureCodec) -> Asked:
-        """The values, for a feature that they were made for.
+        """The values, for the feature that they were made for.
 
         Raises
         ------
-        RowError : they were made for another one.
+        RowError : they were made for another feature.
         """
         if codec is not self._codec and codec.element_kind != self._codec.element_kind:
             raise RowError(f"these candidates are of {self._codec.feature!r}, not of {codec.feature!r}")
         return self._asked
 
     def names(self, numbering: Numbering) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """The ids of those that have one, int32 ascending, and their places among the candidates, int64."""
+        """Ascending ids of the candidates that have one, int32[p], and their places among them, int64[p]."""
         named = self._named
         if named[0] is not numbering:
             ids = numbering.vocabulary.find(self._asked.values)
@@ -109,7 +110,7 @@ class Candidates:
 
 
 def as_wanted(codec: FeatureCodec, values: Any) -> pa.Array:
-    """The values in a form that `Vocabulary.find` takes; the usual arrays need no conversion."""
+    """The values in a form that `Vocabulary.find` takes; common arrays need no conversion."""
     kind = codec.element_kind
     if kind == "int64" and isinstance(values, np.ndarray) and values.dtype == _INTEGERS:
         return pa.array(values)

@@ -1,4 +1,4 @@
-"""Entities and values as callers have them: as Arrow columns of the types that are stored, and hashes."""
+"""Entities and values of callers, as Arrow columns of the stored types and as hashes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,15 +30,15 @@ class EntityColumns:
     join_keys: Mapping[str, pa.DataType]
 
     def columns(self, entities: Entities) -> dict[str, pa.Array]:
-        """Entities as a column per join key.
+        """Entities as one column per join key.
 
         Parameters
         ----------
-        entities : as for `hash`, but no hashes.
+        entities : as for `hash`, but not hashes.
 
         Raises
         ------
-        RowError : the values are not of the join keys' types, or some are null.
+        RowError : a value is null, or is not of its join key's type.
         """
         try:
             columns = {
@@ -51,11 +51,11 @@ class EntityColumns:
         return columns
 
     def number(self, columns: Mapping[str, pa.Array]) -> int:
-        """How many entities stand in columns.
+        """The number of entities in columns.
 
         Raises
         ------
-        RowError : the columns are not of one length.
+        RowError : the columns differ in length.
         """
         lengths = {len(column) for column in columns.values()}
         if len(lengths) != 1:
@@ -63,24 +63,27 @@ class EntityColumns:
         return lengths.pop()
 
     def hash(self, entities: Entities) -> NDArray[np.uint64]:
-        """What the store knows entities by: uint64[n, 2]; hashes are taken as they are.
+        """The hashes by which the store knows entities: uint64[n, 2]. Hashes are returned unchanged.
 
         Parameters
         ----------
-        entities : the values of the join key, as an array, or of each of several join keys, by name.
+        entities : an array of values of the join key; with several join keys, a mapping with an array for
+            each.
 
         Raises
         ------
-        RowError : as `columns`.
+        RowError : see `columns` and `number`.
         """
-        if isinstance(entities, np.ndarray):
-            if entities.dtype == _HASHES and entities.ndim == 2:
-                return entities
-            if entities.dtype == _INTEGERS and entities.ndim == 1 and len(self.join_keys) == 1:
-                ((name, kind),) = self.join_keys.items()
-                if pa.types.is_int64(kind):
-                    return hash_int64_keys(name, entities)
-        return hash_columns(self.columns(entities))
+        if isinstance(entities, np.ndarray) and entities.dtype == _HASHES and entities.ndim == 2:
+            return entities
+        given = self._by_name(entities)
+        name, values = given[0]
+        is_int64 = isinstance(values, np.ndarray) and values.dtype == _INTEGERS and values.ndim == 1
+        if len(given) == 1 and is_int64 and pa.types.is_int64(self.join_keys[name]):
+            return hash_int64_keys(name, values)
+        columns = self.columns(entities)
+        self.number(columns)
+        return hash_columns(columns)
 
     def _by_name(self, entities: Entities) -> list[tuple[str, Any]]:
         if not isinstance(entities, Mapping):
@@ -99,14 +102,14 @@ class EntityColumns:
 
 
 def as_array(values: Any, kind: pa.DataType) -> pa.Array:
-    """Values as an Arrow array of a type; numbers are not turned into strings, nor cut off."""
+    """Values as an Arrow array of a type; numbers are never turned into strings or truncated."""
     if (
         isinstance(values, np.ndarray)
         and values.dtype == _INTEGERS
         and values.ndim == 1
         and kind == pa.int64()
     ):
-        return pa.array(values)  # the usual one
+        return pa.array(values)  # the common case
     array = values
     if not isinstance(values, pa.Array):
         array = pa.array(np.asarray(values) if not isinstance(values, list) else values)
@@ -120,7 +123,7 @@ def as_array(values: Any, kind: pa.DataType) -> pa.Array:
 
 
 def _family(kind: pa.DataType) -> str:
-    """What a type is at heart; within a family Arrow casts safely or refuses."""
+    """The family of a type. Within a family Arrow casts safely or refuses."""
     if pa.types.is_integer(kind):
         return "integer"
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
@@ -130,5 +133,5 @@ def _family(kind: pa.DataType) -> str:
     return "float" if pa.types.is_floating(kind) else str(kind).partition("[")[0]
 
 
-# Seconds are times, and whole numbers prices.
+# Casts between families: seconds to timestamps, whole numbers to prices.
 _CASTS = {("integer", "timestamp"), ("integer", "float")}

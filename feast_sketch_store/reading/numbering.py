@@ -1,4 +1,4 @@
-"""Ids of values in a reader's answers: one numbering per feature, whatever layers there are."""
+"""Ids of values in a reader's answers: one numbering per feature, whatever the layers are."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ from feast_sketch_store.structures.answer import Answer, weighted_sums
 class Numbering:
     """The ids of a feature's values, and how the ids of layers map to them.
 
-    ``values`` are elements of the feature, in the order of their ids.
+    Parameters
+    ----------
+    codec : of the feature.
+    values : elements of the feature, in the order of their ids.
     """
 
     def __init__(self, codec: FeatureCodec, values: Sequence[Any] | NDArray[Any] | pa.Array):
@@ -39,10 +42,10 @@ class Numbering:
 
     @classmethod
     def of_all(cls, codec: FeatureCodec, vocabularies: Sequence[Vocabulary]) -> Numbering:
-        """All values of several vocabularies; the ids of the first stay as they are."""
+        """All values of several vocabularies; the ids of the first one do not change."""
         numbering = cls.__new__(cls)
         numbering._has_repetitions, numbering._is_counted = codec.may_repeat, codec.is_counted
-        # The shards of a view have equal ones. To compare two is a matter of memory, to unite them is not.
+        # The shards of a view have equal vocabularies. Comparing two is far cheaper than uniting them.
         same = [v for v in vocabularies[1:] if v.values.equals(vocabularies[0].values)]
         repeated = {id(vocabulary): vocabulary for vocabulary in same}
         vocabularies = [v for v in vocabularies if id(v) not in repeated]
@@ -63,21 +66,21 @@ class Numbering:
         return len(self.vocabulary)
 
     def is_same(self, vocabulary: Vocabulary) -> bool:
-        """Whether a layer's ids are the ids."""
+        """Whether the ids of a layer with this vocabulary need no translation."""
         return vocabulary is self.vocabulary or id(vocabulary) in self._same
 
     def map_of(self, vocabulary: Vocabulary) -> NDArray[np.int32]:
-        """The id of each value of a layer's vocabulary, int32[V]; -1 of one that has none."""
+        """The id of each value of a layer's vocabulary, int32[V]; -1 if it has none."""
         known = self._maps.get(id(vocabulary))
         if known is None:
             known = vocabulary, self.vocabulary.find(vocabulary.values)
-            if len(self._maps) > 8:  # of layers that are gone
+            if len(self._maps) > 8:  # old layers fill it
                 self._maps = {}
             self._maps[id(vocabulary)] = known
         return known[1]
 
     def translate(self, values: Answer) -> Csr:
-        """The ids of an answer's symbols, int32; those that have none are left out."""
+        """The ids of an answer's symbols, int32; symbols without an id are left out."""
         rows = values.csr
         if self.is_same(values.decoder.vocabulary):
             rows = Csr(rows.indptr, rows.ids.astype(np.int32, copy=False), rows.weights)
@@ -86,13 +89,13 @@ class Numbering:
         return rows.distinct() if self._has_repetitions else rows
 
     def bits(self, rows: Csr) -> NDArray[np.uint64]:
-        """Ids as bits of words: uint64[p, ceil(V / 64)]."""
+        """Ids of p rows as bits of words: uint64[p, ceil(V / 64)]."""
         return kernel.to_bits(rows.indptr, rows.ids, len(self))
 
     def scores(
         self, values: Answer, weights: NDArray[np.float64], by_counts: bool = False
     ) -> NDArray[np.float64]:
-        """The sums of weights by id of values, each once or as often as it was counted: float64[p]."""
+        """For each row, the sum of its values' weights, each counted once or by its count: float64[p]."""
         if self._is_counted and not by_counts:
             rows = self.translate(values)
             return weighted_sums(Csr(rows.indptr, rows.ids), weights)
@@ -105,7 +108,7 @@ class Numbering:
 
 
 def as_storage(codec: FeatureCodec, values: Any) -> pa.Array:
-    """Values of a feature, as users have them, in the vocabulary's storage type."""
+    """Values that a caller gives for a feature, in the vocabulary's storage type."""
     kind = codec.arrow_type.value_type if codec.is_collection else codec.arrow_type
     try:
         array = as_array(values, kind)

@@ -1,4 +1,4 @@
-"""Lists as arrays: the items of many entities, one after the other."""
+"""Lists as arrays: the items of many entities, one entity after the other."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -22,14 +22,15 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class RaggedLists:
     """The items of n entities, each entity's newest first.
 
-    Entity ``i`` has the items ``indptr[i]`` to ``indptr[i + 1]``; one without a row has none.
+    Entity ``i`` has the items ``indptr[i]`` to ``indptr[i + 1]``; an entity without a row has none.
 
     Parameters
     ----------
     indptr : int64[n + 1]
-    ids : int32[nnz], the number of each item's value; values that are equal have one number.
-    microseconds : int64[nnz], when each item was, since 1970 in UTC; of a sealed item the begin of its tick.
-    storage : the values that the ids number, as a vocabulary stores them.
+    ids : int32[nnz], the id of each item's value; equal values have the same id.
+    microseconds : int64[nnz], the time of each item, since 1970 in UTC; for a sealed item the start of its
+        tick.
+    storage : the values in the order of their ids, in the vocabulary's storage type.
     codec : of the list.
     """
 
@@ -49,12 +50,12 @@ class RaggedLists:
 
     @property
     def vocabulary(self) -> pa.Array:
-        """The values that the ids number."""
+        """The values in the order of their ids."""
         return self.codec.from_storage(self.storage)
 
     @property
     def timestamps(self) -> NDArray[np.datetime64]:
-        """When each item was, in UTC: datetime64[us]."""
+        """The time of each item in UTC: datetime64[us]."""
         return self.microseconds.view("datetime64[us]")
 
     def to_arrow(self) -> pa.Array:
@@ -78,18 +79,19 @@ def read_lists(
     newest: tuple[int, int | None],
     vocabulary: Vocabulary | None = None,
 ) -> RaggedLists:
-    """The lists of entities, as a state has them.
+    """The lists of entities in a state.
 
     Parameters
     ----------
+    state : of the view.
     codec : of the list.
     entity_hashes : uint64[n, 2]
-    newest : the time of the oldest item, in microseconds since 1970, and how many items at most, or None.
-    vocabulary : that numbers the values; items of others are left out. None for any numbers.
+    newest : the time of the oldest item, in microseconds since 1970; and the most items per entity, or None.
+    vocabulary : the values with ids; items with other values are left out. None to number all values.
 
     Raises
     ------
-    RowError : the limit is below 1.
+    RowError : the most items are fewer than 1.
     """
     since, limit = newest
     if limit is not None and limit < 1:

@@ -1,13 +1,13 @@
-"""`SketchReader`: a feature view as arrays, for serving code that wants neither protos nor Feast objects.
+"""`SketchReader`: a feature view as arrays, for serving code that needs neither protos nor Feast objects.
 
 reader = SketchReader("feature_repo", "user_history")
-reader.ids("viewed", user)                                  which articles has this user viewed
-answer = reader.csr("viewed", users)                        which articles has each user viewed
-reader.contains("viewed", [user], candidates)               has this user seen these candidates
+reader.ids("viewed", user)                                  articles that this user has viewed
+answer = reader.csr("viewed", users)                        articles that each user has viewed
+reader.contains("viewed", [user], candidates)               whether this user has seen the candidates
 reader.scores("viewed", users, weights)                     X @ w of a linear model
 """
 
-from __future__ import annotations  # those of inner functions would be evaluated in every read
+from __future__ import annotations  # else each read evaluates the annotations of inner functions
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,13 +23,13 @@ from feast_sketch_store.errors import RowError, SettingsError, UnsupportedFeatur
 from feast_sketch_store.kernel import SEED, ReadableRows
 from feast_sketch_store.layers import LayerAnswer, Shards
 from feast_sketch_store.reading.candidates import Asked, Candidates, as_wanted
-from feast_sketch_store.reading.entities import as_array as _as_array
+from feast_sketch_store.reading.entities import Entities, EntityColumns
 from feast_sketch_store.reading.numbering import Numbering
 from feast_sketch_store.reading.ragged import RaggedLists, read_lists, since_of
 from feast_sketch_store.reading.repository import find_view
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.csr import Csr
-from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, SingleKeys, hash_columns, hash_int64_keys
+from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, SingleKeys
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures.answer import Answer, weighted_sums
 from feast_sketch_store.view.live import expire_before_of
@@ -39,9 +39,8 @@ from feast_sketch_store.view.sharded_state import AnyState
 from feast_sketch_store.view.state import NO_LIMIT, items_of
 
 Entity: TypeAlias = int | str | bytes | Mapping[str, int | str | bytes]
-Entities: TypeAlias = ArrayLike | pa.Array | Mapping[str, ArrayLike | pa.Array]
 
-_HASHES, _INTEGERS, _FLOATS = np.dtype(np.uint64), np.dtype(np.int64), np.dtype(np.float64)
+_FLOATS = np.dtype(np.float64)
 _YAML = "feature_store.yaml"
 
 
@@ -49,9 +48,16 @@ _YAML = "feature_store.yaml"
 class CsrMatrix:
     """A sparse matrix of ones with a row per entity: ``scipy.sparse.csr_matrix((ones, ids, indptr))``.
 
-    ``indptr`` is int64[n + 1] and ``ids`` int32[nnz]: entity ``i`` has the values
-    ``vocabulary[ids[indptr[i]:indptr[i + 1]]]``; an entity without a row has none. ``counts`` is int64[nnz],
-    how often each was counted: ``scipy.sparse.csr_matrix((counts, ids, indptr))``; None if not asked for.
+    Entity ``i`` has the values ``vocabulary[ids[indptr[i]:indptr[i + 1]]]``; an entity without a row has
+    none.
+
+    Parameters
+    ----------
+    indptr : int64[n + 1]
+    ids : int32[nnz]
+    vocabulary : the values in the order of their ids.
+    counts : int64[nnz], how often each value was counted, for
+        ``scipy.sparse.csr_matrix((counts, ids, indptr))``; None if not asked for.
     """
 
     indptr: NDArray[np.int64]
@@ -69,28 +75,28 @@ class SketchReader:
     The ids of values are those of the newest snapshot, followed by unsealed values. **They change with every
     seal.** If a model was trained with fixed ids, pass them as ``vocabularies``.
 
+    With ``role: replica`` in ``feature_store.yaml``, a thread looks for changes, so no read waits for it.
+    With a ``cache_path`` as well, the reader can start while the bucket is down, from the files last cached
+    on its host.
+
     Parameters
     ----------
     path : a ``feature_store.yaml``, a folder with one, or the folder or URL of a store.
     feature_view : its name.
     project : needed with the folder of a store that has several.
-    vocabularies : for some features, which value has which id: its place in a list or array. Other values
+    vocabularies : for some features, the values in the order of their ids, as a list or array. Other values
         are left out of answers.
     ttl : rows whose event timestamp is older are not returned; None for no limit.
-    refresh_interval_seconds : how old the answers may be; by default the value in
-        ``feature_store.yaml``, or one second.
-    storage_options : how the object store of a URL is reached, see ``feature_store.yaml``.
-    serve_shards : the shards of the view that this reader is asked about, if not all; by default the value in
-        ``feature_store.yaml``. It opens no others.
-
-    With ``role: replica`` in ``feature_store.yaml`` a thread looks for news, so that no read waits for it.
-    With a ``cache_path`` as well, the reader starts from what its host read last while the bucket is down.
+    refresh_interval_seconds : how old the answers may be; by default the value in ``feature_store.yaml``, or
+        one second.
+    storage_options : options for the object store of a URL, see ``feature_store.yaml``.
+    serve_shards : open only these shards of the view; by default those in ``feature_store.yaml``, or all.
 
     Raises
     ------
     SettingsError : the view does not exist, or nothing was written to it yet.
     DamagedFileError : a file of the view cannot be read.
-    ShardError : on reads, of an entity whose shard is not served.
+    ShardError : from reads, if the shard of an entity is not served.
     """
 
     def __init__(
@@ -114,7 +120,7 @@ class SketchReader:
         served = configured.serve_shards if serve_shards is None else serve_shards
         self._view = open_live(storage, feature_view, refresh_interval_seconds, is_replica, served)
         if is_replica:
-            self._view.current()  # keeps what it reads on this host, to which the join keys are noted
+            self._view.current()  # keeps on this host what it reads; the join keys are noted there
         join_keys = self._view.known_join_keys()
         if join_keys is None:
             raise SettingsError(
@@ -126,6 +132,7 @@ class SketchReader:
             name: Numbering(self._codec(name), values) for name, values in (vocabularies or {}).items()
         }
         self._unions: dict[str, tuple[tuple[Vocabulary, ...], Numbering]] = {}
+        self._entities = EntityColumns(feature_view, self._join_keys)
         self._keys = SingleKeys(self._join_keys)
         self._single: tuple[AnyState | None, dict[tuple[str, bool], _Single]] = None, {}
 
@@ -154,44 +161,19 @@ class SketchReader:
         return self._view.with_state(lambda state: self._numbering(feature, state)).values
 
     def hash(self, entities: Entities) -> NDArray[np.uint64]:
-        """What the store knows entities by: uint64[n, 2]. All methods take it in place of entities.
+        """The hashes by which the store knows entities: uint64[n, 2]. Every method takes them for entities.
 
         Parameters
         ----------
-        entities : the values of the join key, as an array, or of each of several join keys, by name. Numbers
-            for integers, strings, bytes, and for timestamps seconds or an Arrow or NumPy type of them.
+        entities : an array of values of the join key; with several join keys, a mapping with an array for
+            each. Values are numbers for integers, strings, or bytes. Timestamps are seconds, or an Arrow or
+            NumPy timestamp type.
 
         Raises
         ------
-        RowError : the values are not of the join keys' types, or some are null.
+        RowError : a value is null, or is not of its join key's type.
         """
-        if isinstance(entities, np.ndarray) and entities.dtype == _HASHES and entities.ndim == 2:
-            return entities
-        if not isinstance(entities, Mapping):
-            if len(self._join_keys) != 1:
-                raise RowError(
-                    f"entities of feature view {self._name!r} have the join keys {self.join_keys}; give a "
-                    "mapping with an array for each"
-                )
-            entities = {self.join_keys[0]: entities}
-        if entities.keys() != self._join_keys.keys():
-            raise RowError(
-                f"entities of feature view {self._name!r} have the join keys {self.join_keys}, not "
-                f"{sorted(entities)}"
-            )
-        if len(entities) == 1:
-            ((name, values),) = entities.items()
-            is_int64 = isinstance(values, np.ndarray) and values.dtype == _INTEGERS and values.ndim == 1
-            if is_int64 and pa.types.is_int64(self._join_keys[name]):
-                return hash_int64_keys(name, values)  # type: ignore[arg-type]
-        try:
-            columns = {name: _as_array(values, self._join_keys[name]) for name, values in entities.items()}
-            return hash_columns(columns)
-        except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
-            types = ", ".join(f"{name} ({kind})" for name, kind in self._join_keys.items())
-            raise RowError(
-                f"these are not entities of feature view {self._name!r}, whose join keys are {types}: {error}"
-            ) from error
+        return self._entities.hash(entities)
 
     def exists(self, entities: Entities) -> NDArray[np.bool_]:
         """Which entities have a row: bool[n]."""
@@ -210,12 +192,14 @@ class SketchReader:
 
         Parameters
         ----------
+        feature : its name.
+        entities : see `hash`.
         counts : whether to return how often each value was counted.
 
         Raises
         ------
-        UnsupportedFeatureError : the feature does not exist; or it is kept exactly, so its values have no
-            ids, and ``vocabularies`` does not list it; or it has no counts that were asked for.
+        UnsupportedFeatureError : the feature does not exist. Or it is kept exactly, so its values have no
+            ids, and ``vocabularies`` does not list it. Or you asked for counts and it has none.
         RowError : see `hash`.
         """
         if counts:
@@ -244,11 +228,12 @@ class SketchReader:
 
         Parameters
         ----------
-        entity : the value of the join key, or the value of each of several join keys, by name.
+        feature : its name.
+        entity : the value of the join key; with several join keys, a mapping with the value of each.
 
         Raises
         ------
-        UnsupportedFeatureError, RowError : as `csr`.
+        UnsupportedFeatureError, RowError : see `csr`.
         """
         entity_hash = self._keys.hash(entity)
         if entity_hash is not None:
@@ -263,7 +248,8 @@ class SketchReader:
     def bits(self, feature: str, entities: Entities) -> NDArray[np.uint64]:
         """The possibly-present values of each entity as bits: uint64[n, ceil(V / 64)].
 
-        Bit ``i % 64`` of word ``i // 64`` is the value with id ``i``. Raises as `csr`.
+        Bit ``i % 64`` of word ``i // 64`` is the value with id ``i``. Parameters and errors are those of
+        `csr`.
         """
         hashes = self.hash(entities)
 
@@ -272,7 +258,7 @@ class SketchReader:
             words = np.zeros((len(hashes), -(-len(numbering) // 64)), np.uint64)
             for answer, values in self._parts(state, hashes, feature):
                 if numbering.is_same(values.decoder.vocabulary):
-                    found = values.bits()  # without a look at each value
+                    found = values.bits()  # without visiting each value
                 else:
                     found = numbering.bits(numbering.translate(values))
                 if len(found) == len(words) and found.shape == words.shape:
@@ -287,13 +273,14 @@ class SketchReader:
 
         Parameters
         ----------
-        out : of any type, with n rows and at least V columns, to be filled; by default a new float32[n, V].
-            A reader without ``vocabularies`` may meet more values tomorrow than today.
+        feature, entities : see `csr`.
+        out : an array of any number type to fill, with n rows and at least V columns; by default a new
+            float32[n, V]. Without ``vocabularies``, V can grow from one read to the next.
 
         Raises
         ------
-        ValueError : ``out`` is of another shape.
-        UnsupportedFeatureError, RowError : as `csr`.
+        ValueError : ``out`` has too few rows or columns, or too many rows.
+        UnsupportedFeatureError, RowError : see `csr`.
         """
         answer = self.csr(feature, entities)
         num_entities, num_values = len(answer.indptr) - 1, len(answer.vocabulary)
@@ -307,33 +294,35 @@ class SketchReader:
         return out
 
     def candidates(self, feature: str, values: ArrayLike | pa.Array) -> Candidates:
-        """Values that `contains` is asked about again and again: it looks them up once.
+        """Values to pass to `contains` many times. They are looked up only once.
 
         Raises
         ------
         RowError : the values are not of the feature's type.
-        UnsupportedFeatureError : there is no such feature.
+        UnsupportedFeatureError : the feature does not exist.
         """
         return Candidates(self._codec(feature), values)
 
     def contains(
         self, feature: str, entities: Entities | Entity, values: ArrayLike | pa.Array | Candidates | Asked
     ) -> NDArray[np.bool_]:
-        """Whether entities possibly have values: the question of a ranker about its candidates.
+        """Whether entities possibly have values, as a ranker asks about its candidates.
 
         Parameters
         ----------
-        entities : some, or a single one, see `ids`.
-        values : m values, asked of every entity, or `candidates`; or n rows of m values, each entity's own.
+        feature : its name.
+        entities : several, see `hash`; or a single one, see `ids`.
+        values : m values or `candidates`, asked about every entity; or n rows of m values, one row for each
+            entity.
 
         Returns
         -------
-        bool[n, m]; of a single entity bool[m].
+        bool[n, m]; for a single entity bool[m].
 
         Raises
         ------
         RowError : the values are not of the feature's type; or see `hash`.
-        UnsupportedFeatureError : there is no such feature.
+        UnsupportedFeatureError : the feature does not exist.
         """
         entity_hash = self._keys.hash(entities)
         if entity_hash is not None:
@@ -374,7 +363,7 @@ class SketchReader:
     def _contains_at_once(
         self, feature: str, hashes: NDArray[np.uint64], wanted: pa.Array
     ) -> NDArray[np.bool_] | None:
-        """Which of some values each entity has, out of all that it has; None if this way cannot answer."""
+        """`contains` from all values of each entity, in one kernel call; None if that is not possible."""
         single = None if feature in self._vocabularies else self._prepared(feature)
         if single is None or single.numbering is None or not len(wanted):
             return None
@@ -383,7 +372,7 @@ class SketchReader:
             return None
         columns = np.full(len(single.numbering) + 1, -1, np.int32)  # the last is for values without an id
         ids = single.numbering.vocabulary.find(wanted)
-        columns[ids] = np.arange(len(ids))  # of values that are there twice, the last place
+        columns[ids] = np.arange(len(ids))  # of repeated values, the last place
         columns[-1] = -1
         places = columns[matrix.ids]
         is_wanted = places >= 0
@@ -399,7 +388,7 @@ class SketchReader:
         codec = self._codec(feature)
         asked = values.of(codec) if isinstance(values, Candidates) else Asked(codec, values)
         out = np.zeros(len(asked), np.bool_)
-        # The ids of given vocabularies are not those of all values.
+        # Given vocabularies may lack values, so their ids cannot answer.
         by_name = isinstance(values, Candidates) and not codec.is_exact and feature not in self._vocabularies
         single, done = self._prepared(feature, by_name), None
         if single.rows is not None and single.numbering is not None and isinstance(values, Candidates):
@@ -439,18 +428,19 @@ class SketchReader:
 
         Parameters
         ----------
-        entities : some, or a single one, see `ids`.
+        feature : its name.
+        entities : several, see `hash`; or a single one, see `ids`.
         weights : float[V], by id; see `vocabulary`.
-        counts : whether each value counts as often as it was counted, and not once.
+        counts : multiply each weight by how often the value was counted.
 
         Returns
         -------
-        float64[n]; of a single entity a float.
+        float64[n]; for a single entity a float.
 
         Raises
         ------
         ValueError : the number of weights is not the number of values.
-        UnsupportedFeatureError, RowError : as `csr`.
+        UnsupportedFeatureError, RowError : see `csr`.
         """
         entity_hash = self._keys.hash(entities)
         if counts:
@@ -491,9 +481,10 @@ class SketchReader:
         return float(self.scores(feature, _alone(entity), np.asarray(given))[0])
 
     def arrow(self, feature: str, entities: Entities) -> pa.Array:
-        """The values of each entity as an Arrow array: of lists if the feature is an Array or a Set.
+        """The values of each entity as an Arrow array; an array of lists if the feature is an Array or a Set.
 
-        Null where there is no row, or the feature was not written or written as null. Raises as `hash`.
+        A value is null if there is no row, or if the feature is missing or null in it. Errors are those of
+        `hash`.
         """
         codec, hashes = self._codec(feature), self.hash(entities)
 
@@ -520,18 +511,19 @@ class SketchReader:
         min_timestamp: datetime | None = None,
         limit: int | None = None,
     ) -> RaggedLists:
-        """The items of each entity's list, newest first; `csr` gives the same without times.
+        """The items of each entity's list, newest first; `csr` returns the same without times.
 
         Parameters
         ----------
-        entities : some, or a single one, see `ids`.
-        min_timestamp : of the oldest item; naive ones are in UTC. None for all.
-        limit : how many items of each entity at most.
+        feature : its name.
+        entities : several, see `hash`; or a single one, see `ids`.
+        min_timestamp : of the oldest item; UTC if naive. None for all items.
+        limit : the most items per entity; None for all.
 
         Raises
         ------
-        UnsupportedFeatureError : there is no such feature, or it is no list.
-        RowError : see `hash`; or the limit is below 1.
+        UnsupportedFeatureError : the feature does not exist, or is not a list.
+        RowError : ``limit`` is below 1; or see `hash`.
         """
         codec, entity_hash = self._codec(feature), self._keys.hash(entities)
         if not codec.is_list:
@@ -551,7 +543,7 @@ class SketchReader:
         return self._view.with_state(read)
 
     def close(self) -> None:
-        """Let go of files and threads; the reader is not to be used any more."""
+        """Release files and threads. Do not use the reader afterwards."""
         self._view.close()
 
     # -- parts ---------------------------------------------------------------------------------
@@ -577,10 +569,10 @@ class SketchReader:
             )
 
     def _prepared(self, feature: str, by_name: bool = True) -> _Single:
-        """The rows for reads of one entity; ``by_name`` if ids are to be those of the vocabulary."""
+        """Rows for reads of one entity. With ``by_name``, ids are those of the vocabulary."""
         state = self._view.current()
         known = self._single
-        if known[0] is not state:  # a refresh, which may come at any time, replaces all of it
+        if known[0] is not state:  # a refresh replaced the state
             known = self._single = state, {}
         single = known[1].get((feature, by_name))
         if single is None:
@@ -588,7 +580,7 @@ class SketchReader:
         return single
 
     def _prepare(self, feature: str, by_name: bool, state: AnyState) -> _Single:
-        if not by_name or self._codec(feature).is_exact:  # whose rows may have a value several times
+        if not by_name or self._codec(feature).is_exact:  # rows of an exact feature may repeat a value
             return _Single(None if by_name else state.prepared((feature,)), None, (0,))
         numbering, names = self._numbering(feature, state), []
         for layer in state.newest_first:
@@ -598,7 +590,7 @@ class SketchReader:
         return _Single(state.prepared((feature,), names), numbering, (len(numbering),))
 
     def _csr_at_once(self, feature: str, hashes: NDArray[np.uint64]) -> CsrMatrix | None:
-        """`csr` in one call of the kernel; None if only the usual way can answer."""
+        """`csr` in one call of the kernel; None if that is not possible."""
         single = self._prepared(feature)
         if single.rows is None or single.numbering is None:
             return None
@@ -620,12 +612,12 @@ class SketchReader:
     def _parts(
         self, state: AnyState, hashes: NDArray[np.uint64], feature: str
     ) -> list[tuple[LayerAnswer, Answer]]:
-        """The answers of layers that know the feature."""
+        """The answers of the layers that know the feature."""
         answers = self._answers(state, hashes, (feature,))
         return [(answer, answer.features[feature]) for answer in answers if feature in answer.features]
 
     def _numbering(self, feature: str, state: AnyState) -> Numbering:
-        """Which value has which id."""
+        """The ids of the feature's values in a state."""
         codec = self._codec(feature)
         if feature in self._vocabularies:
             return self._vocabularies[feature]
@@ -637,7 +629,7 @@ class SketchReader:
                 "read it with `arrow`, or give the reader a list of its values as `vocabularies`"
             )
         known = self._unions.get(feature)
-        # Identity, not equality: comparing a million values would take longer than the read.
+        # Compare identity, not equality: comparing a million values would take longer than the read.
         if known is None or len(known[0]) != len(vocabularies) or any(map(_differ, known[0], vocabularies)):
             known = vocabularies, Numbering.of_all(codec, vocabularies)
             self._unions[feature] = known
@@ -645,9 +637,13 @@ class SketchReader:
 
 
 class _Single(NamedTuple):
-    """A feature for reads of one entity: None if there are no such rows, or no numbering.
+    """One feature prepared for reads of one entity.
 
-    ``shape`` is that of an array with a number for each value.
+    Parameters
+    ----------
+    rows : None if the kernel cannot read them.
+    numbering : of the values; None if they have no ids.
+    shape : of an array with one number for each value.
     """
 
     rows: ReadableRows | None
@@ -656,7 +652,7 @@ class _Single(NamedTuple):
 
 
 def _alone(entity: Any) -> Any:
-    """One entity as entities."""
+    """One entity in the form of several."""
     return {name: [value] for name, value in entity.items()} if isinstance(entity, Mapping) else [entity]
 
 

@@ -1,4 +1,4 @@
-"""Where a reader finds a view: by the folder of a feature repository, or of a store, or by its URL."""
+"""Find the storage of a view: by the folder of a feature repository or of a store, or by a URL."""
 
 import os
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ _YAML = "feature_store.yaml"
 
 
 class Configured(NamedTuple):
-    """What a ``feature_store.yaml`` says of readers."""
+    """The settings for readers in a ``feature_store.yaml``."""
 
     refresh_interval_seconds: float = DEFAULT_REFRESH_INTERVAL_SECONDS
     is_replica: bool = False
@@ -27,7 +27,16 @@ class Configured(NamedTuple):
 def find_view(
     given: str, feature_view: str, project: str | None, storage_options: Mapping[str, str] | None
 ) -> tuple[Storage, Configured]:
-    """The storage of a view, and what is configured of readers."""
+    """The storage of a view, and the settings for readers.
+
+    Parameters
+    ----------
+    given : the file, folder or URL; see `SketchReader`.
+
+    Raises
+    ------
+    SettingsError : there is no such view or store, or its project must be named.
+    """
     configured = Configured()
     if is_url(given):
         return StorePlace.of(None, given, storage_options).find_view(project, feature_view), configured
@@ -35,7 +44,7 @@ def find_view(
     place = StorePlace(path)
     config = path / _YAML if path.is_dir() else path
     if config.is_file():
-        # As Feast does, variables of the environment are filled in.
+        # Fill in environment variables, as Feast does.
         settings = yaml.safe_load(os.path.expandvars(config.read_text())) or {}
         online_store = settings.get("online_store")
         online_store = online_store if isinstance(online_store, dict) else {"type": online_store}
@@ -55,11 +64,11 @@ def find_view(
             config.parent, online_store.get("path", DEFAULT_PATH), options, cache_path, configured.is_replica
         )
     elif not path.is_dir():
-        raise SettingsError(f"{path}: is neither a {_YAML} nor a folder with one, nor the folder of a store")
+        raise SettingsError(f"{path}: is neither a {_YAML}, nor a folder with one, nor the folder of a store")
     try:
         return place.find_view(project, feature_view), configured
     except StorageError:
         if project is None or place.cache_path is None:
             raise
-        # The bucket is out of reach. What the host knows of the view, if there is anything, has to do.
+        # The bucket is out of reach, so the cached files of the view, if any, must do.
         return place.view(project, feature_view), configured

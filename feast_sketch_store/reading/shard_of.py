@@ -1,4 +1,4 @@
-"""`shard_of`: which shard an entity is in, for clients that choose the server they ask."""
+"""`shard_of`: the shard of an entity, for clients that choose which server to ask."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,14 +15,14 @@ def shard_of(entity: Mapping[str, int | str | bytes], num_shards: int) -> int:
 
     Parameters
     ----------
-    entity : the value of each join key, by name: ``{"user_id": 7}``. Integers are taken as Int64; give an
-        Arrow scalar for a join key of another type.
-    num_shards : a power of two, as the option ``shards`` says.
+    entity : the value of each join key, by name: ``{"user_id": 7}``. Integers count as Int64; pass an Arrow
+        scalar for a join key of another type.
+    num_shards : the option ``shards`` of the view, a power of two.
 
     Raises
     ------
-    RowError : a value is not of a type that a join key can have.
-    ValueError : there is no such number of shards.
+    RowError : a join key cannot have such a value.
+    ValueError : ``num_shards`` is not a power of two.
 
     Examples
     --------

@@ -1,7 +1,7 @@
 """Training through the sketch: historical rows as a read would show them.
 
-A model that is trained on exact history and served from a sketch meets other inputs than it was trained on.
-So its training rows go the same way:
+A model that is trained on exact history, but served from a sketch, sees other inputs than in training. Send
+its training rows through the sketch as well:
 
     training = store.get_historical_features(entity_df, features).to_df()
     reader = SketchReader("feature_repo", "user_history")
@@ -34,31 +34,31 @@ if TYPE_CHECKING:
 def through_sketch(
     dataframe: "pd.DataFrame", view: SketchReader, features: Sequence[str] | None = None, *, seed: int = 0
 ) -> "pd.DataFrame":
-    """Rows as reads of the newest snapshot would show them, had they been sealed with it.
+    """Rows as reads of the newest snapshot would show them if they had been sealed with it.
 
     Values outside of the snapshot's vocabularies are left out. A filter adds false values to each row, at the
-    rates at which it shows them for the rows that it holds. Numbers are rounded where reads round
-    them. The rows may be of any date, and many of one entity. What the view computes, cluster ids and scores,
-    is computed from the columns of its sources.
+    rates of its own rows. Numbers are rounded as in reads. The rows may have any date, and an entity may have
+    several. Computed features, such as cluster ids and scores, are computed from the columns of their
+    sources.
 
     Parameters
     ----------
     dataframe : one row per example, for instance from ``get_historical_features``; not changed.
     view : a reader of the view.
-    features : of the view; by default all that the dataframe has, and those computed from them. A feature's
-        column bears its name, or the view's and its name, as in ``user_history__viewed``.
-    seed : of the false values; the same one gives the same.
+    features : of the view; by default all that the dataframe has, and those computed from them. The column of
+        a feature has its name, or the view's name and its name, as in ``user_history__viewed``.
+    seed : of the false values; the same seed gives the same values.
 
     Returns
     -------
-    A copy, with the features' columns replaced: lists of values in the order of a read, scalars. Counts
-    of values, if the dataframe has them, are replaced, too.
+    A copy with the features' columns replaced, by lists of values in the order of a read or by scalars.
+    Columns with the counts of values are replaced, too.
 
     Raises
     ------
     SettingsError : the view was not sealed yet.
-    UnsupportedFeatureError : the snapshot has no such feature.
-    RowError : the dataframe has no column of a feature, or of one that it is computed from, or one of another
+    UnsupportedFeatureError : the snapshot does not have the feature.
+    RowError : the dataframe lacks the column of a feature or of one of its sources, or the column has another
         type.
     """
     sealed = view.sealed
@@ -103,7 +103,7 @@ def through_sketch(
 def _encoded(
     dataframe: "pd.DataFrame", view: str, column: str, codec: FeatureCodec
 ) -> tuple[EncodedFeature, str | None]:
-    """A feature of the rows, and the column with its counts, if there is one."""
+    """A column of the dataframe, encoded, and the name of the column with its counts, if any."""
     values = _as_column(dataframe[column], codec, column)
     if codec.counting is None:
         return encode_column(values, codec), None
@@ -121,7 +121,7 @@ def _encoded(
 def _feature(
     dataframe: "pd.DataFrame", view: str, codec: FeatureCodec, why: str = ""
 ) -> tuple[EncodedFeature, str | None]:
-    """A feature of the rows as they are, and the column with its counts, if there is one."""
+    """The column of a feature, encoded, and the name of the column with its counts, if any."""
     name = codec.feature
     column = _column_of(dataframe, view, name)
     if column is None:
@@ -132,7 +132,7 @@ def _feature(
 
 
 def _sources(dataframe: "pd.DataFrame", sealed: Shards, view: str, name: str) -> EncodedRows:
-    """The rows with the features from which one is computed."""
+    """The rows with the features that a computed feature needs."""
     why = f", which {name!r} is computed from"
     sources = [source.feature for source in sealed.formulas[name].sources]
     features = {source: _feature(dataframe, view, sealed.codecs[source], why)[0] for source in sources}
@@ -142,7 +142,7 @@ def _sources(dataframe: "pd.DataFrame", sealed: Shards, view: str, name: str) ->
 
 
 def _has_sources(dataframe: "pd.DataFrame", view: str, formula: Formula | None) -> bool:
-    """Whether rows have all that a feature is computed from."""
+    """Whether the dataframe has all sources of a computed feature."""
     return formula is not None and all(
         _column_of(dataframe, view, source.feature) is not None for source in formula.sources
     )
@@ -153,7 +153,7 @@ def _column_of(dataframe: "pd.DataFrame", view: str, feature: str) -> str | None
 
 
 def _as_column(values: "pd.Series[object]", codec: FeatureCodec, name: str) -> pa.Array:
-    """A column of the codec's type. Sets become lists, and what pandas takes for missing becomes null."""
+    """A column of the codec's type. Sets become lists; values that pandas treats as missing become null."""
     plain = [sorted(value) if isinstance(value, set | frozenset) else value for value in values]
     try:
         return pa.array(plain, codec.arrow_type, from_pandas=True)
