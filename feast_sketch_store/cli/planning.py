@@ -113,7 +113,7 @@ def plan(
         chosen = made.points[made.chosen]
         click.echo(f"Chosen: {chosen.curve}, {chosen.label}.\n")
         if made.is_current:
-            click.echo("The view has these settings already, or others that come to the same.\n")
+            click.echo("The view has these settings already, or equivalent ones.\n")
         click.echo(indent(fields_text(made, chosen), "    ") + "\n")
     click.echo("\n".join(f"- {limit}" for limit in made.limits))
     click.echo(f"Report: {report}", err=True)

@@ -58,6 +58,7 @@ def rebuild(
 
     With --shards all rows stay and are divided by the hash of their entity. Writes are refused meanwhile.
     Afterwards set the number in feature_store.yaml or in the tag, and restart all processes of the view.
+    If the command was killed, run it again; with the number of before, rows stay where they are.
     """
     if shards is not None and (start or end or yes):
         raise click.UsageError("--shards divides the rows that there are: give no --from, --to or --yes")

@@ -25,6 +25,7 @@ from feast_sketch_store.engines.seal_job import ENGINES
 from feast_sketch_store.operations import backing, maintenance
 from feast_sketch_store.operations.exporting import exported
 from feast_sketch_store.storage.buckets import is_url
+from feast_sketch_store.threads import giving_way
 from feast_sketch_store.view.sealing import SealPolicy
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -70,6 +71,9 @@ def seal(
 ) -> None:
     """Fold all rows into a new snapshot.
 
+    The command runs at a low priority, so that reads of other processes do not wait for it. With --watch it
+    leaves them one core, too.
+
     With --watch it does so whenever a seal is due, and prints a line for each seal. On SIGINT or SIGTERM it
     finishes the current seal and exits with status 0. Other processes can write meanwhile.
     """
@@ -79,7 +83,7 @@ def seal(
         raise click.UsageError("--watch seals in this process; leave out --engine")
     if not watch and metrics_port is not None:
         raise click.UsageError("--metrics-port is for a process that stays; give --watch with it")
-    with plain_errors():
+    with plain_errors(), giving_way(leave_a_core=watch):
         store = open_store()
         if watch:
             views_of(store, views)

@@ -1,9 +1,9 @@
-"""Feast's Spark and Ray engines with writes that go straight to the row log, and are complete or fail.
+"""Feast's Spark and Ray engines, with writes that go straight to the row log and are complete or fail.
 
     plan of Feast's engine -> rows as Arrow -> tasks: data files -> job: checked, committed, sealed
 
-`tasks` is what a task does, `job` what is done around the tasks; `spark_engine` and `ray_engine` are the
-engines. A name is imported when it is first used, so each engine needs only its own packages.
+`tasks` runs inside a task, and `job` around all tasks; `spark_engine` and `ray_engine` are the engines. A
+name is imported when it is first used, so each engine needs only its own packages.
 """
 
 from importlib import import_module

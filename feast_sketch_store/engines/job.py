@@ -1,8 +1,9 @@
-"""What an engine does around the tasks of a write: all rows of the job count, or it fails."""
+"""The part of a write around its tasks: either all rows of the job count, or the job fails."""
 
 import logging
 import secrets
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -20,22 +21,22 @@ _logger = logging.getLogger(__name__)
 
 
 class WriteJob:
-    """One write of many tasks into a view.
+    """One write into a view by many tasks. Use it as a context manager.
 
     Parameters
     ----------
     config : of the repository.
-    feature_view : that is written.
+    feature_view : the view to write.
     online_store : of the repository.
 
     Attributes
     ----------
-    label : what the names of the job's files begin with.
-    artifacts : what a task needs to know of the view.
+    label : prefix of the names of the job's files.
+    artifacts : the view and its configuration, for tasks.
 
     Raises
     ------
-    SketchStoreError : the online store is another one, or may only read.
+    SketchStoreError : the online store is not a sketch store, or is read-only.
     """
 
     def __init__(self, config: RepoConfig, feature_view: FeatureView, online_store: object):
@@ -51,7 +52,8 @@ class WriteJob:
         )
         self._name: str = feature_view.name
         self._seals = config.online_store.seal != "job"
-        # Shards take files of their own, with the same methods.
+        self._check_writable = partial(online_store.writer, config, feature_view)
+        # A sharded view has the same methods, but one file for each shard.
         self._view: Any = online_store.writer(config, feature_view)
         if codecs := self._view.settings.backed_codecs:
             names = ", ".join(codec.feature for codec in codecs)
@@ -64,9 +66,9 @@ class WriteJob:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Delete what no commit names: of tasks that failed, or ran twice."""
+        """Delete files that no commit names, left by tasks that failed or ran twice."""
         if isinstance(error, UncertainWriteError):
-            return  # the commit may turn up, and needs the files
+            return  # the commit may still appear, and needs the files
         try:
             self._view.discard_staged(self.label)
         except SketchStoreError as problem:
@@ -77,17 +79,20 @@ class WriteJob:
 
         Parameters
         ----------
-        reports : of the run of each task that counts.
+        reports : one for each task, of the run that counts.
         num_rows : how many rows the tasks were given, counted by the engine.
 
         Raises
         ------
         StorageError : rows are missing, or cannot be committed.
+        ShardError : the view has other shards by now; nothing was committed.
         """
         entries = [entry for report in reports for entry in report.to_pylist()]
         files = [self._view.staged(entry) for entry in entries if entry["name"] is not None]
         given = sum(entry[ROWS_GIVEN.name] or 0 for entry in entries)
         self._check(files, given, num_rows)
+        # The job may have taken hours, and rows may have been divided into other shards since it began.
+        self._check_writable()
         self._view.commit_staged(files)
         _logger.info(
             "feature view %r: %s rows in %s files of %s were committed",

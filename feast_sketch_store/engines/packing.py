@@ -1,6 +1,6 @@
-"""What goes to the tasks of a seal on Spark or Ray, and comes back: bytes.
+"""Requests and results of the tasks of a seal on Spark or Ray, as bytes.
 
-They are a record batch of one row, whose schema carries what is not an array.
+They are a record batch of one row; its schema carries what is not an array.
 """
 
 import json
@@ -24,7 +24,7 @@ Columns = dict[str, pa.Array]
 
 
 def pack(content: Mapping[str, Any], columns: Mapping[str, pa.Array] | None = None) -> bytes:
-    """What is JSON-serializable, and arrays by name, as bytes."""
+    """JSON-serializable content, and arrays by name, as bytes."""
     arrays = {
         name: pa.LargeListArray.from_arrays(pa.array([0, len(column)], pa.int64()), column)
         for name, column in (columns or {}).items()
@@ -79,7 +79,7 @@ def unpack_sample(given: bytes, codecs: Mapping[str, FeatureCodec]) -> Sampled:
         name: EncodedFeature(
             codecs[name],
             Vocabulary(columns[f"{name}.values"]),
-            np.zeros(content["num_rows"], np.uint8),  # not looked at
+            np.zeros(content["num_rows"], np.uint8),  # not used
             columns[f"{name}.indptr"].to_numpy(),
             columns[f"{name}.ids"].to_numpy(),
         )
@@ -89,7 +89,7 @@ def unpack_sample(given: bytes, codecs: Mapping[str, FeatureCodec]) -> Sampled:
 
 
 def describe_joint(joint: JointVocabularies) -> tuple[dict[str, Any], Columns]:
-    """What the shards have in common, as what is JSON-serializable and arrays."""
+    """What shards have in common, as JSON-serializable content and arrays."""
     columns: Columns = {f"ids.{name}": vocabulary.values for name, vocabulary in joint.vocabularies.items()}
     for name, bins in joint.bins.items():
         columns[f"lows.{name}"] = pa.array(bins.lows)

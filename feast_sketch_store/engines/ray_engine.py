@@ -1,4 +1,4 @@
-"""Feast's Ray engine, with tasks that write into the row log, and with failures that fail the job."""
+"""Feast's Ray engine, with tasks that write into the row log. If a task fails, the job fails."""
 
 import copy
 import logging
@@ -51,7 +51,7 @@ class SketchRayEngine(RayComputeEngine):
         from_offline_store: bool = False,
         **kwargs: Any,
     ) -> MaterializationJob:
-        """Materialize a view; a job that did not write all rows has the status ERROR, and Feast raises."""
+        """Materialize a view. If rows are missing, the job's status is ERROR and Feast raises."""
         job_id = f"{task.feature_view.name}-{task.start_time}-{task.end_time}"
         try:
             context = self.get_execution_context(registry, task)
@@ -65,7 +65,7 @@ class SketchRayEngine(RayComputeEngine):
 
 
 def _with_own_writes(nodes: Sequence[DAGNode]) -> list[DAGNode]:
-    """Feast's plan with other nodes in the place of those that write."""
+    """Feast's plan with its write nodes replaced."""
     own = {
         id(node): _WriteNode(node.name, node.feature_view, list(node.inputs), node.config)
         for node in nodes
@@ -78,7 +78,7 @@ def _with_own_writes(nodes: Sequence[DAGNode]) -> list[DAGNode]:
 
 
 class _WriteNode(RayWriteNode):
-    """Writes rows to the online store, and lets Feast write to the offline store."""
+    """Writes rows to the online store; Feast's own code writes to the offline store."""
 
     def execute(self, context: ExecutionContext) -> DAGValue:
         dataset: Dataset = self.get_single_input_value(context).data
@@ -93,7 +93,7 @@ class _WriteNode(RayWriteNode):
         return DAGValue(data=dataset, format=DAGFormat.RAY, metadata={"feature_view": self.feature_view.name})
 
     def _concurrency(self) -> int | None:
-        """How many tasks write at once; None for as many as there are processors."""
+        """How many tasks write at once; None for one per processor."""
         if self.config is None:
             return None
         chosen: int | None = self.config.write_concurrency or self.config.max_workers
@@ -101,7 +101,7 @@ class _WriteNode(RayWriteNode):
 
 
 def write_rows(dataset: Dataset, job: WriteJob, concurrency: int | None = None) -> None:
-    """Write the rows of a data set that is materialized, each block in a task, and commit them.
+    """Write the rows of a materialized data set, one task per block, and commit them.
 
     Raises
     ------
@@ -109,8 +109,8 @@ def write_rows(dataset: Dataset, job: WriteJob, concurrency: int | None = None) 
     StorageError : see `WriteJob.finish`.
     """
     task = partial(_write_block, write_task=partial(write, artifacts=job.artifacts, label=job.label))
-    # A block at a time, whose size is bounded whatever a row takes, in the form that it has: Ray serializes
-    # lists of strings where it turns a data frame into Arrow.
+    # Pass each block on as it is. Its size is bounded whatever a row takes, and Ray would serialize lists of
+    # strings to turn a data frame into Arrow.
     reports = dataset.map_batches(
         task, batch_format=None, batch_size=None, zero_copy_batch=True, concurrency=concurrency
     ).materialize()
@@ -130,7 +130,7 @@ def _write_block(
 
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The column without Ray's own types, which it gives to lists."""
+    """The column without the extension types that Ray gives to lists."""
     if not isinstance(column.type, pa.ExtensionType):
         return column
     if not isinstance(column.type, ArrowTensorType | ArrowVariableShapedTensorType):

@@ -1,13 +1,13 @@
-"""A seal whose work is done by tasks of Spark or Ray, one per shard; the driver numbers and publishes.
+"""A seal by tasks of Spark or Ray, one per shard. The driver numbers values and publishes.
 
-    driver    the view's seal lease; fresh rows into the tables
-    tasks     sample rows, if features are computed from others     driver    their formulas
-    tasks     count values                  driver    one numbering of all
-    tasks     how many values there is memory for, if features have one
-    tasks     write the files of each base  driver    a create-only manifest per shard, when all are there
-    tasks     compact the row logs that want it
+    driver    takes the view's seal lease; absorbs fresh rows into the tables
+    tasks     sample rows, if features are computed from others     driver    fits their formulas
+    tasks     count values                  driver    makes one numbering for all
+    tasks     find how many values fit into memory budgets, if there are any
+    tasks     write the files of each base  driver    creates a manifest per shard, once all files are there
+    tasks     compact the row logs that need it
 
-A task that is retried writes files of its own; those that no manifest names are removed by a vacuum.
+A task that is retried writes new files; vacuum removes those that no manifest names.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ ENGINES = ("spark", "ray")
 
 
 def seal(store: FeatureStore, view: str, engine: str) -> bool:
-    """Seal a view on Spark or Ray, with the cluster that ``batch_engine`` of the repository names.
+    """Seal a view on Spark or Ray, with the cluster in ``batch_engine`` of the repository.
 
     Returns
     -------
@@ -39,9 +39,9 @@ def seal(store: FeatureStore, view: str, engine: str) -> bool:
 
     Raises
     ------
-    SettingsError : no such engine, or its package is missing.
-    StorageError : another process is sealing the view, or its storage cannot be written; no snapshot or, if
-        publishing failed, some of the shards' are new.
+    SettingsError : there is no such engine, or its package is missing.
+    StorageError : another process is sealing the view, or its storage cannot be written. No shard has a new
+        snapshot, or, if publishing failed, only some have.
     """
     return seal_by(store, view, _run_of(engine, store.config))
 
@@ -51,7 +51,7 @@ def seal_by(store: FeatureStore, view: str, run: Run) -> bool:
 
     Parameters
     ----------
-    run : runs a task for each of some requests, again if it fails, and returns the results in their order.
+    run : runs the task once for each request, retries failures, and returns the results in order.
     """
     online_store, feature_view = online_store_of(store), any_feature_view(store, view)
     require_writer(store.config)
@@ -90,7 +90,7 @@ def seal_by(store: FeatureStore, view: str, run: Run) -> bool:
 
 
 def _run_of(engine: str, config: Any) -> Run:
-    """What runs tasks on an engine.
+    """The function that runs tasks on an engine.
 
     Raises
     ------

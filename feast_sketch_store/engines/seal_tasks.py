@@ -1,4 +1,4 @@
-"""What a task of a seal on Spark or Ray does: one step of the seal of one shard."""
+"""A task of a seal on Spark or Ray: one step of the seal of one shard."""
 
 from feast.infra.common.serde import SerializedArtifacts
 
@@ -20,13 +20,13 @@ _NOTHING = JointVocabularies({}, False)
 
 
 def request_of(step: str, shard: int, given: SealInput, joint: JointVocabularies = _NOTHING) -> bytes:
-    """What a task is told: the step, the shard, how far its row log counts, and what all shards share."""
+    """The request for a task: the step, the shard, its rows to seal, and what all shards share."""
     content, columns = describe_joint(joint)
     return pack({"step": step, "shard": shard, "input": given.to_entry(), "joint": content}, columns)
 
 
 def run_step(request: bytes, artifacts: SerializedArtifacts) -> bytes:
-    """Do a step of the seal of a shard. Running it again leaves files that a vacuum removes, at worst.
+    """Do a step of the seal of a shard. A repeated run at worst leaves files that vacuum removes.
 
     Parameters
     ----------
@@ -35,12 +35,12 @@ def run_step(request: bytes, artifacts: SerializedArtifacts) -> bytes:
 
     Returns
     -------
-    Of SAMPLE the rows, of COUNT the counts, of FIT how many values there is memory for, of DRAFT the draft's
-    entry, and whether the row log is to be compacted.
+    For SAMPLE the rows; for COUNT the counts; for FIT how many values fit into memory; for DRAFT the draft's
+    entry, and whether the row log needs compaction.
 
     Raises
     ------
-    StorageError : the row log of the shard is not as the driver found it.
+    StorageError : the row log of the shard changed after the driver read it.
     """
     content, columns = unpack(request)
     feature_view, online_store, _, config = artifacts.unserialize()  # type: ignore[no-untyped-call]

@@ -30,9 +30,9 @@ from feast_sketch_store.view.settings import resolve
 _logger = logging.getLogger(__name__)
 
 _TYPE: Final = "feast_sketch_store.engines.SketchSparkEngine"
-# Rows for an entity, up to which the row log takes all of them: a seal rewrites a log that has more.
+# With at most so many rows per entity, the row log takes them all; a seal compacts a log that has more.
 _FEW_ROWS = 1.25
-_COUNT_ERROR = 0.02  # of the number of entities, a standard deviation
+_COUNT_ERROR = 0.02  # of the estimated number of entities: relative standard deviation
 _REPORT = "name string, num_rows long, checksum string, size_bytes long, columns binary, rows_given long"
 
 
@@ -42,8 +42,8 @@ class SketchSparkEngineConfig(SparkComputeEngineConfig):
     type: Literal["feast_sketch_store.engines.SketchSparkEngine"] = _TYPE  # type: ignore[assignment]
 
     deduplicate: Literal["auto", "spark", "seal"] = "auto"
-    """Who finds the newest row of an entity: Spark, by a window over all rows; the seal, which does so in any
-    case; or by ``auto`` the seal, if the source has few rows that are not the newest of their entity."""
+    """Where the newest row of each entity is found. ``spark`` sorts all rows in a window; ``seal`` leaves it
+    to the seal, which does it anyway; ``auto`` chooses ``seal`` if the source has few outdated rows."""
 
 
 class SketchSparkEngine(SparkComputeEngine):
@@ -56,7 +56,7 @@ class SketchSparkEngine(SparkComputeEngine):
         from_offline_store: bool = False,
         **kwargs: Any,
     ) -> MaterializationJob:
-        """Materialize a view; a job that did not write all rows has the status ERROR, and Feast raises."""
+        """Materialize a view. If rows are missing, the job's status is ERROR and Feast raises."""
         job_id = f"{task.feature_view.name}-{task.start_time}-{task.end_time}"
         try:
             context = self.get_execution_context(registry, task)
@@ -68,7 +68,7 @@ class SketchSparkEngine(SparkComputeEngine):
 
 
 class _Builder(SparkFeatureBuilder):
-    """Feast's plan with another last node, and no search for newest rows where the seal's is enough."""
+    """Feast's plan with its own write node, and without deduplication if the seal's is enough."""
 
     def __init__(self, registry: BaseRegistry, session: Any, task: MaterializationTask, config: RepoConfig):
         super().__init__(registry, session, task)
@@ -88,9 +88,9 @@ class _Builder(SparkFeatureBuilder):
         return node
 
     def _only_writes(self, view: Any) -> bool:
-        """Whether rows go from the source into the row log, and nowhere else.
+        """Whether rows go from the source straight into the row log, and nowhere else.
 
-        A transformation is not to run twice, and what comes behind it or in the offline store may count rows.
+        A transformation must not run twice, and later steps or the offline store may count rows.
         """
         if view is not self.dag_root.view or view.offline or not view.data_source:
             return False
@@ -106,9 +106,9 @@ class _Builder(SparkFeatureBuilder):
 
 
 class _DedupNode(SparkDedupNode):
-    """Lets all rows through, for the row log to find the newest ones; or, if they are many, does it.
+    """Passes all rows on if few are outdated, for the seal to find the newest; else finds them here.
 
-    A window moves and sorts whole rows. Counting them reads the join keys alone.
+    A window moves and sorts whole rows; counting reads only the join keys.
     """
 
     def __init__(self, name: str, column_info: ColumnInfo, session: Any, inputs: Any, counts: bool):
@@ -139,7 +139,7 @@ class _DedupNode(SparkDedupNode):
 
 
 class _WriteNode(SparkWriteNode):
-    """Writes rows to the online store, and lets Feast write to the offline store."""
+    """Writes rows to the online store; Feast's own code writes to the offline store."""
 
     def __init__(self, name: str, feature_view: Any, inputs: Any, partitions: int):
         super().__init__(name, feature_view, inputs)
@@ -160,15 +160,15 @@ class _WriteNode(SparkWriteNode):
 
 
 def write_rows(rows: DataFrame, job: WriteJob) -> None:
-    """Write the rows of a data frame, each task on its own, and commit them.
+    """Write the rows of a data frame, each task its own files, and commit them.
 
     Raises
     ------
-    pyspark.errors.PySparkException : a task failed as often as Spark lets it.
+    pyspark.errors.PySparkException : a task failed as often as Spark retries it.
     StorageError : see `WriteJob.finish`.
     """
     counted = Observation()
     task = partial(write, artifacts=job.artifacts, label=job.label)
-    # Counted by Spark itself, in the same pass and for the run of each task that counts.
+    # Spark counts in the same pass, and only the run of each task that counts.
     reports = rows.observe(counted, F.count(F.lit(1)).alias("rows")).mapInArrow(task, _REPORT).toArrow()
     job.finish([reports.cast(TASK_REPORT)], counted.get["rows"])

@@ -1,4 +1,4 @@
-"""What a task of an engine does: rows as Arrow into data files of the row log."""
+"""A task of an engine: it writes rows as Arrow into data files of the row log."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -13,33 +13,33 @@ from feast_sketch_store.rows.arrow_rows import from_source
 from feast_sketch_store.view.semantics import REPLACE
 from feast_sketch_store.view.view import View
 
-# So many rows are taken in hand together; engines hand over fewer.
+# Engines hand over smaller batches; up to so many rows or bytes are encoded together.
 _ROWS = 1 << 17
 _BYTES = 1 << 26
 
 ROWS_GIVEN = pa.field("rows_given", pa.int64())
 TASK_REPORT = REPORT.append(ROWS_GIVEN)
-"""The columns of a task's report: an entry per file, and one with the number of rows of the task."""
+"""The columns of a task's report: one entry per file, and one with the number of rows of the task."""
 
 
 def write(
     batches: Iterable[pa.RecordBatch], artifacts: SerializedArtifacts, label: str
 ) -> Iterator[pa.RecordBatch]:
-    """Write the rows of a task into data files, yet uncommitted.
+    """Write the rows of a task into data files, without a commit.
 
     Parameters
     ----------
-    batches : rows as an engine has them for Feast's write.
+    batches : rows in the form that the engine passes to Feast's write.
     artifacts : the feature view and the configuration of its repository.
-    label : what the names of the job's files begin with.
+    label : prefix of the names of the job's files.
 
     Returns
     -------
-    The task's report. It comes when all rows are written.
+    The task's report, once all rows are written.
 
     Raises
     ------
-    RowError, VocabularyOverflowError, StorageError : the task has to fail.
+    RowError, VocabularyOverflowError, StorageError : the task must fail.
     """
     feature_view, online_store, _, config = artifacts.unserialize()  # type: ignore[no-untyped-call]
     view: View = online_store.writer(config, feature_view)
@@ -68,7 +68,7 @@ def _as_logged(view: View, feature_view: Any, table: pa.Table) -> pa.Table:
 
 
 def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Small batches together."""
+    """Batches combined into tables up to the limits of rows and bytes."""
     waiting: list[pa.RecordBatch] = []
     num_rows = num_bytes = 0
     for batch in batches:

@@ -1,4 +1,4 @@
-"""A repository whose view is filled by an engine of Feast, and what its reads must give."""
+"""A repository whose view an engine of Feast fills, and the rows that reads must return."""
 
 import os
 import sys
@@ -121,7 +121,7 @@ def check_shards(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module", autouse=True)
 def workers_find_the_tests():
-    """Workers are processes of their own, which import what the tests hand to them."""
+    """Workers are other processes, which import what the tests pass to them."""
     before = dict(os.environ)
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [before.get("PYTHONPATH")])])
     os.environ["PYSPARK_PYTHON"] = sys.executable

@@ -1,4 +1,4 @@
-"""Tasks that write and then die, or write twice, to be handed to workers in the place of the real ones."""
+"""Tasks that write and then die, or write twice; workers get them in place of the real tasks."""
 
 import os
 import signal

@@ -22,7 +22,14 @@ FEASTS = {"type": "ray.engine", "write_concurrency": 2}
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster(workers_find_the_tests):
-    ray.init(num_cpus=2, include_dashboard=False, object_store_memory=100 << 20, log_to_driver=False)
+    ray.init(
+        num_cpus=2,
+        include_dashboard=False,
+        object_store_memory=100 << 20,
+        log_to_driver=False,
+        # A worker imports Feast, which takes seconds: it waits for the next test instead of one second.
+        _system_config={"idle_worker_killing_time_threshold_ms": 600_000},
+    )
     yield
     ray.shutdown()
 

@@ -75,6 +75,7 @@ def session(cluster):
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
         .config("spark.task.maxFailures", "2")
+        .config("spark.python.daemon.module", "tests.engines.daemon")
         .config("spark.locality.wait", "0")
         .config("spark.speculation", "true")
         .config("spark.speculation.efficiency.enabled", "false")
