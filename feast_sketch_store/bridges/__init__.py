@@ -1,7 +1,7 @@
 """Read-only access to the rows that Feast's other online stores keep, in their own formats.
 
-survey     what views would become here, and take
-importing  their rows in a view of ours
+survey     what views would become here, and their size
+importing  copies their rows into a view of this store
 """
 
 from feast_sketch_store.bridges.base import (

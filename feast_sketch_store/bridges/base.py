@@ -1,4 +1,4 @@
-"""`Bridge`: what can be read of another online store of Feast. A format is one class and one registration.
+"""`Bridge`: reads another online store of Feast. A format takes one class and one registration.
 
 Nothing here writes to the other store. Client libraries are imported when a store of their kind is opened.
 """
@@ -21,7 +21,7 @@ from feast.repo_config import RepoConfig, load_repo_config
 from feast_sketch_store.errors import SettingsError, StorageError
 from feast_sketch_store.rows.entity_keys import SERIALIZATION_VERSION
 
-# The configuration classes of Feast's stores, and the classes that read what these stores write.
+# The configuration classes of Feast's stores, and the bridges that read these stores.
 _BRIDGES: dict[str, str] = {
     "RedisOnlineStoreConfig": "redis:RedisBridge",
     "SqliteOnlineStoreConfig": "sql:SqliteBridge",
@@ -41,9 +41,10 @@ class OtherRow(NamedTuple):
 
     Parameters
     ----------
-    entity : its key, or where the format has no keys its hash as Feast's ``compute_entity_id`` gives it.
+    entity : its key; if the format has no keys, its hash as Feast's ``compute_entity_id`` computes it.
     values : of the features that the store has.
-    created : the created timestamp, where the format has one.
+    event : the event timestamp.
+    created : the created timestamp, if the format has one.
     """
 
     entity: EntityKey | str
@@ -57,8 +58,9 @@ class Page(NamedTuple):
 
     Parameters
     ----------
-    num_looked_at : keys of the store that were looked at for these rows, those of other views included.
-    position : where to go on after this page, as text.
+    rows : of the view.
+    num_looked_at : keys of the store that were visited for these rows, including those of other views.
+    position : where to continue after this page, as text.
     """
 
     rows: list[OtherRow]
@@ -67,13 +69,13 @@ class Page(NamedTuple):
 
 
 class Counted(NamedTuple):
-    """What a store reports of its size without a scan.
+    """The size of a store as it reports it without a scan.
 
     Parameters
     ----------
-    num_keys : among which the rows of a view are, as `Page.num_looked_at` counts them.
-    is_exact : whether that is a count and not the store's estimate.
-    spread : half the width of its 95 % interval, as a part of it.
+    num_keys : keys that a scan visits, as in `Page.num_looked_at`.
+    is_exact : whether this is a count, not an estimate of the store.
+    spread : half the width of the 95 % interval, as a share of ``num_keys``.
     """
 
     num_keys: int
@@ -83,7 +85,7 @@ class Counted(NamedTuple):
 
 @dataclass(frozen=True)
 class OtherStore:
-    """The configuration of a Feast repository whose online store is read."""
+    """The configuration of a Feast repository whose online store is to be read."""
 
     config: RepoConfig
     file: Path
@@ -94,14 +96,14 @@ class OtherStore:
 
         Raises
         ------
-        SettingsError : it cannot be read, no bridge reads a store of its type, or its keys are serialized in
-            an old way.
+        SettingsError : it cannot be read, there is no bridge for its store, or its entity keys have an old
+            serialization version.
         """
         file = file.absolute()
         try:
             config = load_repo_config(file.parent, file)
             kind = type(config.online_store).__name__
-        except Exception as error:  # Feast raises what it likes for a wrong file or a missing client library
+        except Exception as error:  # Feast may raise anything for a wrong file or a missing client library
             raise SettingsError(f"{file}: the other store's configuration cannot be read: {error}") from error
         if kind not in _BRIDGES:
             known = ", ".join(sorted(name.removesuffix("OnlineStoreConfig") for name in _BRIDGES))
@@ -131,7 +133,7 @@ class OtherView:
 
     @property
     def config(self) -> RepoConfig:
-        """The other repository's."""
+        """The configuration of the other repository."""
         return self.store.config
 
     @property
@@ -160,9 +162,9 @@ class Bridge(ABC):
 
     Attributes
     ----------
-    has_keys : whether the format keeps entity keys; otherwise it keeps their hashes only.
-    resolution : of the timestamps that the format keeps, such as ``1 s``.
-    samples_at_random : whether a sample that is smaller than asked for may miss rows.
+    has_keys : whether the format has entity keys; otherwise it has only their hashes.
+    resolution : of the format's timestamps, such as ``1 s``.
+    samples_at_random : whether `sample` may miss rows even if it returns fewer than asked for.
     """
 
     has_keys: ClassVar[bool] = True
@@ -174,19 +176,19 @@ class Bridge(ABC):
 
     @abstractmethod
     def pages(self, position: str | None = None) -> Iterator[Page]:
-        """All rows, some of them perhaps twice. What changes meanwhile may be met before or after the change.
+        """All rows, some perhaps twice. A change during the scan may or may not be seen.
 
         Parameters
         ----------
-        position : of a page, also of another process; the rows after it follow.
+        position : of a page, also one from another process; the scan continues after it.
         """
 
     @abstractmethod
     def count(self) -> Counted | None:
-        """How many keys there are to look at; None if the store does not report it."""
+        """The number of keys that a scan visits; None if the store does not report it."""
 
     def sample(self, num_rows: int) -> Iterator[Page]:
-        """Pages that represent all: at least this many rows, if there are. By default the first ones."""
+        """Representative pages with at least this many rows, or all. By default the first pages."""
         found = 0
         for page in self.pages():
             yield page
@@ -195,18 +197,18 @@ class Bridge(ABC):
                 return
 
     def stored_bytes(self, rows: Sequence[OtherRow]) -> float | None:
-        """Mean bytes of a row, over some rows, as the store reports them; None if it does not."""
+        """Mean bytes of these rows, as the store reports them; None if it does not."""
         return None
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
 
 
 class HashOrderedBridge(Bridge):
-    """A store whose scan meets entities in the order of a hash of their keys.
+    """A store that is scanned in the order of a hash of entity keys.
 
-    So the first ones stand for all, and their part of the hash range gives an estimate of how many there are.
+    So the first entities represent all, and their share of the hash range gives an estimate of the number.
     """
 
     def __init__(self, view: OtherView):
@@ -220,7 +222,7 @@ class HashOrderedBridge(Bridge):
         yield from super().sample(num_rows)
 
     def count(self) -> Counted | None:
-        """By the part of the hashes that was met; None before that."""
+        """An estimate from the share of the hash range that was scanned; None before a scan."""
         if not self._num_met or not self._met_share:
             return None
         is_exact = self._met_share >= 1
@@ -228,18 +230,18 @@ class HashOrderedBridge(Bridge):
         return Counted(round(self._num_met / self._met_share), is_exact, spread)
 
     def _page(self, rows: list[OtherRow], position: str, share: float) -> Page:
-        """A page up to a position, which so large a share of all hashes is not above."""
+        """A page up to a position; ``share`` of all hashes are not above it."""
         self._num_met += len(rows)
         self._met_share = share
         return Page(rows, len(rows), position)
 
     def _end(self) -> None:
-        """All hashes were met."""
+        """Note that all hashes were scanned."""
         self._met_share = 1.0
 
 
 class HashKeyedBridge(HashOrderedBridge):
-    """A store that is read on from any row, and whose row keys begin with the hash, in hexadecimal digits."""
+    """A store that can be scanned from any row, whose row keys begin with the hash in hexadecimal."""
 
     def pages(self, position: str | None = None) -> Iterator[Page]:
         """Pages of rows, in the order of the hashes."""
@@ -252,11 +254,11 @@ class HashKeyedBridge(HashOrderedBridge):
 
     @abstractmethod
     def _after(self, position: str | None) -> Sequence[tuple[str, OtherRow | None]]:
-        """The next keys of rows and their rows, None for one of another view; empty at the end."""
+        """The next row keys with their rows, None for a row of another view; empty at the end."""
 
 
 def _share_of_hashes(entity_id: str) -> float:
-    """The part of all hashes that are not above one, in hexadecimal digits."""
+    """The share of all hashes that are not above this one, given in hexadecimal."""
     try:
         return (int(entity_id[:8], 16) + 1) / (1 << 32)
     except ValueError:
@@ -288,15 +290,15 @@ def entity_key(row: OtherRow) -> EntityKey:
 
 
 def parsed(content: bytes, view: OtherView, feature: str) -> Value:
-    """A serialized value.
+    """A value from its serialized form.
 
     Raises
     ------
-    StorageError : it is none.
+    StorageError : it cannot be parsed.
     """
     try:
         value: Value = Value.FromString(content)
-    except Exception as error:  # protobuf raises a class of its own, by implementation
+    except Exception as error:  # the class that protobuf raises depends on its implementation
         raise StorageError(f"{view}: a value of feature {feature!r} cannot be read: {error}") from error
     return value
 

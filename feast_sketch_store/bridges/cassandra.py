@@ -1,7 +1,7 @@
 """Rows that Feast 0.67 keeps in Cassandra and ScyllaDB: a partition per entity, with a row for each feature.
 
-The partition key is the serialized entity key as hexadecimal digits. Partitions are met in the order of the
-token of their keys, a hash. Timestamps have milliseconds.
+The partition key is the serialized entity key in hexadecimal. A scan visits partitions in the order of their
+keys' tokens, which are hashes. Timestamps have milliseconds.
 """
 
 from collections.abc import Iterator, Sequence
@@ -63,7 +63,7 @@ class CassandraBridge(HashOrderedBridge):
         self._store._cluster.shutdown()
 
     def _selected(self, statement: Any) -> Iterator[Any]:
-        """Rows, call after call."""
+        """Rows, one call after another."""
         answer = self._called(lambda: self._session.execute(statement))
         while True:
             yield from self._called(lambda found=answer: list(found.current_rows))

@@ -1,7 +1,7 @@
 """Rows that Feast 0.67 keeps in Google's Datastore: an entity per row, below the project and the table.
 
-Its name is the MurmurHash3 of the serialized entity key. The property ``key`` has the entity key itself,
-``values`` maps features to serialized values, and timestamps have microseconds.
+The entity's name is the MurmurHash3 of the serialized entity key. The property ``key`` has the entity key
+itself, ``values`` maps features to serialized values, and timestamps have microseconds.
 """
 
 from datetime import UTC

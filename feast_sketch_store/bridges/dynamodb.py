@@ -15,7 +15,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from feast_sketch_store.bridges.base import Bridge, Counted, OtherRow, OtherView, Page, values_of
 from feast_sketch_store.errors import StorageError
 
-_SAMPLED_SEGMENTS = 64  # of a table, which DynamoDB cuts by a hash of the key
+_SAMPLED_SEGMENTS = 64  # of a table, which DynamoDB divides by a hash of the key
 
 
 class DynamoBridge(Bridge):
@@ -35,19 +35,19 @@ class DynamoBridge(Bridge):
         )
 
     def pages(self, position: str | None = None) -> Iterator[Page]:
-        """A page for each answer of Scan, at most a megabyte."""
+        """A page for each response of Scan, at most a megabyte."""
         start = json.loads(position) if position else None
         if start == "end":
             return
         yield from self._scan({} if start is None else {"ExclusiveStartKey": start})
 
     def count(self) -> Counted | None:
-        """What DescribeTable reports, which is up to six hours old."""
+        """The item count that DescribeTable reports; it is up to six hours old."""
         described = self._called(lambda: self._client.describe_table(TableName=self._table))["Table"]
         return Counted(int(described["ItemCount"]), False)
 
     def sample(self, num_rows: int) -> Iterator[Page]:
-        """The first items of the segments of a parallel scan, which are places at random in the table."""
+        """The first items of the segments of a parallel scan, which are random places in the table."""
         found, segment = 0, 0
         each = max(1, -(-num_rows // _SAMPLED_SEGMENTS))
         while segment < _SAMPLED_SEGMENTS and found < num_rows:

@@ -1,9 +1,9 @@
-"""Entity keys whose store keeps their hash only.
+"""Entity keys from stores that keep only their hashes.
 
 Feast's DynamoDB, Bigtable and HBase stores find a row by the MurmurHash3 (x64, 128 bits) of the serialized
-entity key. MurmurHash3 is not a cryptographic hash. A key of a single int64 has 64 unknown bits, and they are
-computed from the 128 known ones: such hashed ids do not anonymize. Other keys have to be given, and are
-found by their hash.
+entity key. MurmurHash3 is not a cryptographic hash. A key of a single int64 has 64 unknown bits, which can be
+computed from the 128 known ones: such hashed ids do not anonymize. Other keys must be given, and are matched
+by their hash.
 
 Source: A. Appleby, MurmurHash3.cpp, ``MurmurHash3_x64_128``.
 """
@@ -44,7 +44,7 @@ _Word = TypeVar("_Word", np.uint64, NDArray[np.uint64])
 
 
 def invert_int64_keys(join_key: str, digests: Words) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Find the values of a single int64 join key by the hashes of their serialized keys.
+    """Compute the values of a single int64 join key from the hashes of their serialized keys.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ def invert_int64_keys(join_key: str, digests: Words) -> tuple[NDArray[np.int64],
 
     Returns
     -------
-    int64[n], and which of them hash to their digest: bool[n].
+    int64[n], and whether each value has the given hash: bool[n].
     """
     prefix = int64_prefix(join_key)
     values = _last_eight_bytes(prefix, digests).view(np.int64)
@@ -63,15 +63,15 @@ def invert_int64_keys(join_key: str, digests: Words) -> tuple[NDArray[np.int64],
 def _last_eight_bytes(prefix: bytes, digests: Words) -> Words:
     """The eight bytes after a prefix that give each digest, if any do: uint64[n].
 
-    The unknown bytes are the last ones. What is left of them in the tail meets one half of the state, and
-    what is in the last whole block the other half, so each part follows by itself.
+    The unknown bytes are the last ones. Those in the tail enter one half of the state, those in the last
+    whole block the other half, so each part can be computed alone.
     """
     length = len(prefix) + 8
     num_blocks, in_tail = divmod(length, _BLOCK)
     with np.errstate(over="ignore"):
         h1, h2 = _before_finalization(digests, length)
         known = np.frombuffer(prefix.ljust(_BLOCK * (num_blocks + 1), b"\0"), "<u8").astype(np.uint64)
-        if in_tail >= 8:  # all of them in the tail, maybe over its first and its second word
+        if in_tail >= 8:  # all are in the tail, perhaps across its two words
             f1, f2 = _state(known[: 2 * num_blocks])
             words = np.stack([_unmixed1(h1 ^ f1), _unmixed2(h2 ^ f2)], axis=1)
             return _window(words, in_tail - 8)
@@ -87,7 +87,7 @@ def _last_eight_bytes(prefix: bytes, digests: Words) -> Words:
 
 
 def _window(words: Words, start: int) -> Words:
-    """Eight bytes of each pair of words from a byte on: uint64[n]."""
+    """Eight bytes of each pair of words, from byte ``start`` on: uint64[n]."""
     as_bytes = np.ascontiguousarray(words.astype("<u8")).view(np.uint8).reshape(len(words), 16)
     window = np.ascontiguousarray(as_bytes[:, start : start + 8])
     return window.view("<u8").reshape(-1).astype(np.uint64)
@@ -104,7 +104,7 @@ def _before_finalization(digests: Words, length: int) -> tuple[Words, Words]:
 
 
 def _unfinalized(h: Words) -> Words:
-    # x ^= x >> 33 undoes itself: the bits that come down come from those that stay.
+    # x ^= x >> 33 is its own inverse: the bits that move down come from bits that do not change.
     shift = np.uint64(33)
     h = h ^ (h >> shift)
     h = h * _inverse(_M2)
@@ -114,7 +114,7 @@ def _unfinalized(h: Words) -> Words:
 
 
 def _state(words: Words) -> tuple[np.uint64, np.uint64]:
-    """The state after whole blocks of two words each."""
+    """The state of the hash after whole blocks of two words each."""
     h1 = h2 = np.uint64(0)
     for k1, k2 in words.reshape(-1, 2):
         h1 = _rotated(h1 ^ _mixed1(k1), 27) + h2
@@ -171,7 +171,7 @@ class KeyFinder:
 
     @property
     def needs_keys(self) -> bool:
-        """Whether keys cannot be computed and none are given."""
+        """Whether keys must be given, because they cannot be computed."""
         return self._given is None and not self._is_int64
 
     @property
@@ -179,11 +179,11 @@ class KeyFinder:
         return [*self._columns.values()] == [pa.int64()]
 
     def find(self, entity_ids: Sequence[str]) -> list[EntityKey | None]:
-        """The key of each id, None where it is not known.
+        """The key of each id; None if it is not known.
 
         Raises
         ------
-        RowError : an id is not the hash of anything.
+        RowError : an id is not a hash of 128 bits.
         """
         wrong = [entity_id for entity_id in entity_ids if not _ENTITY_ID.fullmatch(entity_id)]
         if wrong:

@@ -1,7 +1,7 @@
 """Rows that Feast 0.67 keeps in HBase: a row per entity, under the MurmurHash3 of its serialized key.
 
-The row key is the hash as hexadecimal digits, ``#`` and the view. Feast writes timestamps as seconds in four
-bytes, and never returns them.
+The row key is the hash in hexadecimal, ``#`` and the view. Feast writes timestamps as seconds in four bytes,
+and never returns them.
 """
 
 import struct
@@ -62,7 +62,7 @@ class HBaseBridge(HashKeyedBridge):
         return OtherRow(entity, values_of(content, self.view), event, moment)
 
     def _called(self, call: Any) -> Any:
-        # The Thrift server ends connections that were idle for a minute. The pool connects anew.
+        # The Thrift server closes connections after an idle minute. Then the pool opens a new one.
         with suppress(TException, OSError):
             return call()
         try:

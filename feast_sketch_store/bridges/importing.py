@@ -1,12 +1,11 @@
-"""Fill a view with the rows that another of Feast's online stores has, without the offline store.
+"""Fill a view with the rows of another of Feast's online stores, without the offline store.
 
-    scan     pages of the other store -> keys -> rows of the row log, in a folder of their own
-    again    a second scan takes up what changed during the first, as a scan is no snapshot
-    swap     the rows appear in one step, beside those that were written here; the newest of an entity wins.
+    scan     pages of the other store -> keys -> rows of a row log in a folder of its own
+    again    a second scan finds what changed during the first, because a scan is not a snapshot
+    swap     the rows appear in one step, beside those written here; the newest row of an entity wins.
              In a view with shards they appear shard by shard
 
-An import that was ended in whatever way goes on where it was when it is run again. Until its rows appear it
-has changed nothing.
+An interrupted import continues where it stopped when it is run again. Before the swap it has changed nothing.
 """
 
 import hashlib
@@ -44,17 +43,17 @@ _STATE_FILE = "import.json"
 
 @dataclass(frozen=True)
 class Imported:
-    """What an import found, and did.
+    """The result of an import.
 
     Parameters
     ----------
     view : its name.
     source : the kind of the other store.
-    keys : how the keys are known. ``exact``: they are in the format; ``recovered``: computed from their
-        hashes; ``given``: looked up in a file.
-    rows : that were read, those that came twice included.
-    changed : of them, rows that the second scan found new or newer.
-    entities : of the view after it; None if nothing was to be changed.
+    keys : where keys come from: ``exact``, from the format; ``recovered``, computed from their hashes;
+        ``given``, from a file.
+    rows : number of rows read, including repeated ones.
+    changed : rows that the second scan found to be new or newer.
+    entities : of the view after the import; None for a dry run.
     """
 
     view: str
@@ -67,7 +66,7 @@ class Imported:
 
 @dataclass
 class _State:
-    """How far an import is: the scan, the position in it, and how many rows came."""
+    """The progress of an import: the scan, the position in it, and the rows read."""
 
     source: str
     scan: int = 1
@@ -77,11 +76,11 @@ class _State:
 
     @classmethod
     def load(cls, storage: Storage, source: str) -> "_State":
-        """What an earlier run left, if it read from the same source; otherwise all of it is removed."""
+        """The state of an earlier run, if it read from the same source; otherwise removes all of it."""
         if _STATE_FILE in storage.list():
             try:
                 state = cls(**json.loads(storage.read(_STATE_FILE)))
-            except (ValueError, TypeError):  # not one of ours, or of another version
+            except (ValueError, TypeError):  # written by another version, or not by an import
                 state = cls("")
             if state.source == source:
                 return state
@@ -103,22 +102,24 @@ def import_view(
 ) -> Imported:
     """Fill a view from another online store, which is only read.
 
-    Rows that are in the view already, or are written meanwhile, stay and compete with the new ones.
+    Rows that are in the view already, or are written meanwhile, are kept and compete with the new ones.
 
     Parameters
     ----------
+    store, view : the repository and the name of a feature view.
     other : the ``feature_store.yaml`` of the repository whose online store has the rows.
-    keys : a Parquet file with a column for each join key; for stores that keep hashes of keys which cannot
-        be computed back.
+    keys : a Parquet file with a column for each join key, for stores with hashes of keys that cannot be
+        computed back.
     dry_run : read and check all rows, and change nothing.
-    max_rows_per_second : spares the other store; None for no bound.
-    tell : is told rows read in this scan, and how many there may be.
+    max_rows_per_second : spares the other store; None for no limit.
+    tell : called with the number of rows read in this scan, and the expected total or None.
 
     Raises
     ------
-    SettingsError : the other configuration or the keys cannot be used, or do not name all rows.
-    RowError : a row cannot be kept by the view as it is declared.
-    StorageError : the other store cannot be read, has no rows of the view, or another process seals the view.
+    SettingsError : the other configuration or the keys cannot be used, or keys of some rows are missing.
+    RowError : the view as declared cannot keep a row.
+    StorageError : the other store cannot be read or has no rows of the view, or another process is sealing
+        the view.
     """
     online_store, table = online_store_of(store), any_feature_view(store, view)
     other_view = OtherView(OtherStore.load(other), table)
@@ -143,7 +144,7 @@ def import_view(
             with opened.unchanging():
                 run.stage(staging)
                 _divide(opened, staging)
-            opened.seal()  # or whoever seals now does so
+            opened.seal()  # if another process is sealing, that seal includes the rows
         else:
 
             def fill(unused: Storage) -> Storage:
@@ -161,19 +162,19 @@ def import_view(
 
 
 def _divide(view: ShardedView, staging: Storage) -> None:
-    """Put rows that are staged into the shards of a view."""
+    """Move staged rows into the shards of a view."""
     label = f"import-{secrets.token_hex(8)}-"
     try:
         view.commit_staged(list(view.stage(RowLog(staging).read().batches(), label)))
     except UncertainWriteError:
-        raise  # the commit may turn up, and needs the files
+        raise  # the commit may still appear, and needs the files
     except BaseException:
         view.discard_staged(label)
         raise
 
 
 def _fingerprint(view: OtherView, keys: Path | None) -> str:
-    """What an import reads from, as a hash: there are credentials in it."""
+    """The source of an import, as a hash because it includes credentials."""
     config: Any = view.config.online_store
     parts = [config.model_dump_json(), view.config.project, view.name, *view.features, *view.join_keys]
     if keys is not None:
@@ -183,7 +184,7 @@ def _fingerprint(view: OtherView, keys: Path | None) -> str:
 
 
 class _Pages:
-    """Pages of another store as rows for a row log, no faster than asked."""
+    """Pages of another store as rows for a row log, no faster than allowed."""
 
     def __init__(
         self,
@@ -197,7 +198,7 @@ class _Pages:
         self._pace = Pace(max_rows_per_second)
 
     def rows(self, position: str | None) -> Iterator[tuple[list[FeastRow], str]]:
-        """The rows of a scan from a position on, and the position after them.
+        """The rows of a scan from ``position`` on, in pages with the position after each.
 
         Raises
         ------
@@ -239,13 +240,13 @@ class _Import:
         self.state = _State(source)
 
     def check(self) -> None:
-        """Read all rows, and see whether the view could keep them."""
+        """Read all rows, and check whether the view could keep them."""
         for rows, _ in self._pages.rows(None):
             self._table(rows)
             self.state.rows += len(rows)
 
     def stage(self, storage: Storage) -> None:
-        """Put all rows into a row log of their own, from where an earlier run has come."""
+        """Write all rows to a row log of their own, starting where an earlier run stopped."""
         storage.prepare()
         self.state = _State.load(storage, self.state.source)
         log = RowLog(storage)
@@ -261,7 +262,7 @@ class _Import:
             raise StorageError(f"{self._pages.bridge.view}: there are no rows; nothing was imported")
 
     def _commits(self) -> Iterator[tuple[list[FeastRow], str]]:
-        """Rows for a commit each, and the position after them."""
+        """Rows for one commit at a time, and the position after them."""
         gathered: list[FeastRow] = []
         position = self.state.position
         for rows, position in self._pages.rows(self.state.position):

@@ -1,4 +1,4 @@
-"""Where the planner's knee lies for rows of another store: beyond it more bytes gain little."""
+"""The planner's knee for rows of another store: beyond it more bytes gain little."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,9 +21,9 @@ class Knee:
 
     Parameters
     ----------
-    label : how they are kept there.
-    saved_bytes : what that takes less than sets do, for all entities; below 0 if it takes more.
-    false_per_read : values that a read shows too many.
+    label : the structure at the knee.
+    saved_bytes : bytes saved against sets, for all entities; below 0 if it takes more.
+    false_per_read : false values of a read.
     """
 
     label: str

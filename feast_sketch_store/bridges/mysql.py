@@ -1,4 +1,4 @@
-"""Rows that Feast 0.67 keeps in MySQL or MariaDB: as in SQLite, with keys as hexadecimal digits."""
+"""Rows that Feast 0.67 keeps in MySQL or MariaDB: as in SQLite, with keys in hexadecimal."""
 
 from collections.abc import Sequence
 from contextlib import closing
@@ -20,7 +20,7 @@ class MySQLBridge(SqlBridge):
     _HASH = "CRC32(entity_key)"
 
     def stored_bytes(self, rows: Sequence[OtherRow]) -> float | None:
-        """The table with its indices as the server counts it from time to time, per entity."""
+        """The size of the table with its indices, per entity; the server updates it from time to time."""
         ((size,),) = self._ask(
             "SELECT data_length + index_length FROM information_schema.tables "
             "WHERE table_schema = DATABASE() AND table_name = %s",
@@ -38,7 +38,7 @@ class MySQLBridge(SqlBridge):
             raise StorageError(f"{self.view}: an entity key cannot be read: {error}") from error
 
     def _connect(self) -> Any:
-        # Its own method refuses a configuration with `batch_write`, which matters to writes only.
+        # Feast's own method refuses a configuration with `batch_write`, which matters only for writes.
         options: Any = self.view.config.online_store
         connection = pymysql.connect(
             host=options.host or "127.0.0.1",

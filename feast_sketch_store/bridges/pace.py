@@ -1,4 +1,4 @@
-"""No more rows a second than asked: another store has its own readers to serve."""
+"""A limit of rows per second, because another store has its own readers to serve."""
 
 import time
 
@@ -8,7 +8,7 @@ class Pace:
 
     Parameters
     ----------
-    max_rows_per_second : None for no bound.
+    max_rows_per_second : None for no limit.
     """
 
     def __init__(self, max_rows_per_second: float | None):
@@ -16,6 +16,6 @@ class Pace:
         self._due = time.monotonic()
 
     def wait(self, num_rows: int) -> None:
-        """Sleep until the pace allows this many more rows."""
+        """Sleep until this many more rows are allowed."""
         self._due = max(self._due, time.monotonic() - 1.0) + num_rows * self._seconds_a_row
         time.sleep(max(0.0, self._due - time.monotonic()))

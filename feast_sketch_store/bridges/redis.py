@@ -29,17 +29,17 @@ from feast_sketch_store.rows.entity_keys import (
     serialize_entity_keys,
 )
 
-_KEYS_A_CALL = 1000  # of SCAN, which blocks the server meanwhile
+_KEYS_A_CALL = 1000  # per SCAN, which blocks the server while it runs
 _POINTER_BYTES = 8
-_KEY_BYTES = 8  # of the entry of a key: 24 are counted, and an allocation of 24 takes 32
+_KEY_BYTES = 8  # missing per key entry: 24 are counted, and an allocation of 24 takes 32
 _EXPIRY_BYTES = 32  # of the entry of a key that expires
 
 
 class RedisBridge(Bridge):
-    """The keys of one view's join keys and project, found by SCAN.
+    """The keys with one view's join keys and project, found by SCAN.
 
-    SCAN gives every key that is there all the time, some perhaps twice. Its cursor holds no state of the
-    server, so a position of another process is good.
+    SCAN returns every key that exists during the whole scan, some perhaps twice. The server keeps no state
+    for a cursor, so a position from another process works.
     """
 
     resolution = "1 us"
@@ -68,15 +68,15 @@ class RedisBridge(Bridge):
                     break
 
     def count(self) -> Counted:
-        """All keys of the database, those of other projects and uses too."""
+        """All keys of the database, including those of other projects and uses."""
         return Counted(
             sum(self._called(lambda n=node: self._ask(n, "DBSIZE")) for node in self._nodes()), True
         )
 
     def stored_bytes(self, rows: Sequence[OtherRow]) -> float | None:
-        """The mean of MEMORY USAGE of the keys of rows, as much of it as the view has of their fields.
+        """The mean MEMORY USAGE of the rows' keys, times the share of fields that belong to the view.
 
-        The server counts neither its table of keys there, nor that of keys that expire.
+        The server does not count its table of keys, nor that of keys that expire; both are added.
         """
         serialized = serialize_entity_keys([entity_key(row) for row in rows])
         keys = [key + self._project for key in serialized]
@@ -111,7 +111,7 @@ class RedisBridge(Bridge):
         self._client.close()
 
     def _nodes(self) -> list[Any]:
-        """The primaries of a cluster, in an order that stays; None stands for the only server."""
+        """The primaries of a cluster in a fixed order; None stands for a single server."""
         if isinstance(self._client, RedisCluster):
             primaries: list[Any] = self._client.get_primaries()  # type: ignore[no-untyped-call]
             return sorted(primaries, key=lambda node: str(node.name))
@@ -125,7 +125,7 @@ class RedisBridge(Bridge):
         found = self._called(
             lambda: self._ask(node, "SCAN", cursor, "MATCH", self._pattern, "COUNT", _KEYS_A_CALL)
         )
-        if isinstance(found, dict):  # of a cluster: the answer of each node
+        if isinstance(found, dict):  # a cluster returns an answer per node
             (found,) = found.values()
         cursor = found[0]
         if isinstance(cursor, dict):
@@ -157,7 +157,7 @@ class RedisBridge(Bridge):
         return rows
 
     def _end_of_entity_key(self, key: bytes) -> int | None:
-        """Where the project begins in a key of the view's; None for other keys that the pattern fits."""
+        """Where the project begins in a key with the view's join keys; None for any other key."""
         try:
             end = length_of_serialized_key(key)
         except RowError:
@@ -172,7 +172,7 @@ class RedisBridge(Bridge):
 
 
 def _bucket_bytes(num_keys: float) -> float:
-    """What a key takes of a table of pointers, which is the next power of two."""
+    """Bytes per key in a table of pointers, whose length is the next power of two."""
     return float(_POINTER_BYTES * 2 ** math.ceil(math.log2(max(4.0, num_keys))) / max(1.0, num_keys))
 
 
@@ -182,5 +182,5 @@ def _field(name: str) -> bytes:
 
 
 def _escaped(literal: bytes) -> bytes:
-    """Bytes that stand for themselves in a pattern of SCAN."""
+    """Bytes with special characters of SCAN patterns escaped."""
     return re.sub(rb"([\\*?\[\]])", rb"\\\1", literal)

@@ -1,8 +1,8 @@
 """Rows that Feast 0.67 keeps in SQLite and Postgres: one table row for each feature of an entity.
 
-``entity_key`` is the serialized entity key, and the primary key is that with ``feature_name``. So the table
-is read in the order of its index, a page of entities after the other, each by a statement of its own that
-blocks no writer for long.
+``entity_key`` is the serialized entity key; the primary key is ``entity_key`` and ``feature_name``. So the
+table is read in the order of its index, one page of entities after another. Each page is a statement of its
+own, which does not block writers for long.
 """
 
 import sqlite3
@@ -35,7 +35,7 @@ class SqlBridge(Bridge):
 
     _PARAMETER = "?"
     _QUOTE = '"'
-    _HASH: ClassVar[str]  # of an entity key, as a number that is not negative
+    _HASH: ClassVar[str]  # SQL for a hash of an entity key, a number of at least 0
 
     def __init__(self, view: OtherView):
         super().__init__(view)
@@ -47,7 +47,7 @@ class SqlBridge(Bridge):
         after = bytes.fromhex(position) if position else b""
         while True:
             rows = self._select(f"> {self._PARAMETER} ORDER BY entity_key LIMIT {_ROWS_A_PAGE}", after)
-            if len(rows) == _ROWS_A_PAGE:  # the last entity may go on after the page
+            if len(rows) == _ROWS_A_PAGE:  # the last entity may continue after the page
                 whole = [row for row in rows if row[0] != rows[-1][0]]
                 rows = whole or self._entity(rows[-1][0])
             if not rows:
@@ -57,12 +57,12 @@ class SqlBridge(Bridge):
             yield Page(grouped, len(grouped), after.hex())
 
     def count(self) -> Counted:
-        """The number of entities, by a look at the index."""
+        """The number of entities, from the index."""
         ((number,),) = self._ask(f"SELECT COUNT(DISTINCT entity_key) FROM {self._name}")
         return Counted(number, True)
 
     def sample(self, num_rows: int) -> Iterator[Page]:
-        """Entities by a hash of their keys; all if there are not many more."""
+        """Entities chosen by a hash of their keys; all if there are not many more."""
         every = self.count().num_keys // num_rows
         if every < 2:
             yield from self.pages()
@@ -86,11 +86,11 @@ class SqlBridge(Bridge):
         return self._QUOTE + self._table.replace(self._QUOTE, 2 * self._QUOTE) + self._QUOTE
 
     def _entity(self, key: bytes) -> list[TableRow]:
-        """All of an entity that has more features than a page has rows."""
+        """All rows of an entity that has more features than a page has rows."""
         return self._select(f"= {self._PARAMETER}", key)
 
     def _with_keys(self, stored: Sequence[Any]) -> list[TableRow]:
-        """All of some entities, whose keys are as the table has them."""
+        """All rows of some entities, given by their keys as the table has them."""
         parameters = ", ".join([self._PARAMETER] * len(stored))
         return self._rows(f"IN ({parameters}) ORDER BY entity_key", *stored)
 
@@ -107,11 +107,11 @@ class SqlBridge(Bridge):
         return [(self._read(row[0]), row[1], bytes(row[2]), row[3], row[4]) for row in found]
 
     def _stored(self, key: bytes) -> Any:
-        """A serialized key as the table has it."""
+        """A serialized key in the form of the table."""
         return key
 
     def _read(self, stored: Any) -> bytes:
-        """The reverse."""
+        """The reverse of `_stored`."""
         return bytes(stored)
 
     def _row(self, key: bytes, rows: Sequence[TableRow]) -> OtherRow:
@@ -141,11 +141,11 @@ class SqlBridge(Bridge):
 
     @abstractmethod
     def _connect(self) -> Any:
-        """A connection that only reads."""
+        """A read-only connection."""
 
     @abstractmethod
     def _errors(self) -> tuple[type[Exception], ...]:
-        """What the client library raises."""
+        """The errors that the client library raises."""
 
 
 class SqliteBridge(SqlBridge):
@@ -154,7 +154,7 @@ class SqliteBridge(SqlBridge):
     resolution = "1 s"
 
     def sample(self, num_rows: int) -> Iterator[Page]:
-        """Entities of random places of the table; all if there are not many more."""
+        """Entities at random places of the table; all if there are not many more."""
         ((last,),) = self._ask(f"SELECT MAX(rowid) FROM {self._name}")
         if last is None or num_rows * len(self.view.features) * 2 >= last:
             yield from self.pages()
@@ -178,7 +178,7 @@ class SqliteBridge(SqlBridge):
                 "(SELECT name FROM sqlite_master WHERE tbl_name = ?1)",
                 self._table,
             )
-        except StorageError:  # not every SQLite has the table dbstat
+        except StorageError:  # dbstat is optional in SQLite
             return None
         return None if size is None else float(size) / max(1, self.count().num_keys)
 
@@ -218,7 +218,7 @@ class PostgresBridge(SqlBridge):
 
 
 def _moment(stored: Any) -> datetime:
-    """A timestamp as a table gives it: seconds since 1970, text, or a moment; without a zone in UTC."""
+    """A timestamp of a table: seconds since 1970, text, or a datetime; UTC if it has no zone."""
     if isinstance(stored, int | float):
         return datetime.fromtimestamp(stored, UTC)
     moment: datetime = datetime.fromisoformat(stored) if isinstance(stored, str) else stored

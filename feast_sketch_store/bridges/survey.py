@@ -1,7 +1,7 @@
-"""What the views of another online store would take here: a table to decide by, from a sample of its rows.
+"""The size that the views of another online store would have here, from a sample of its rows.
 
-The sampled rows are sealed in memory, with the settings that the view would have here. What a row takes is
-scaled to all rows, and what a value takes to all values that there may be.
+The sampled rows are sealed in memory, with the settings that the view would have here. Bytes of rows are
+scaled to all rows, and bytes of values to the estimated number of all values.
 """
 
 import math
@@ -41,7 +41,7 @@ from feast_sketch_store.view.sealing import fold
 from feast_sketch_store.view.settings import ViewSettings, resolve
 
 DEFAULT_SAMPLE = 20_000
-_ASKED_FOR_BYTES = 500  # rows whose size the store is asked for
+_ASKED_FOR_BYTES = 500  # rows whose size is requested from the store
 _WIDER_LISTPACK = 512
 
 _REASONS = {
@@ -54,13 +54,15 @@ _REASONS = {
 
 @dataclass(frozen=True)
 class SurveyedFeature:
-    """A feature, and what it becomes here.
+    """A feature, and what it would become here.
 
     Parameters
     ----------
-    codec, structure : as `inspect` names them; ``why`` gives the reason for the codec.
-    facts : values of all entities, by the sample.
-    values : different ones; None where that does not matter.
+    name : of the feature.
+    codec, structure : as in `inspect`.
+    why : the reason for the codec.
+    facts : estimated values of all entities.
+    values : estimated distinct values; None if that does not matter.
     """
 
     name: str
@@ -77,18 +79,20 @@ class SurveyedView:
 
     Parameters
     ----------
+    view : its name.
     source : the kind of the store.
-    entities : with a 95 % interval where they were not counted.
-    sampled : how many of them were read.
+    entities : with a 95 % interval unless they were counted.
+    sampled : number of entities read.
     oldest, newest : event timestamps of the sample.
     keys : ``exact``, ``recovered`` or ``need --keys``; see `importing`.
-    resolution : of the timestamps that the store keeps.
+    resolution : of the store's timestamps.
     bytes_there : as the store reports; None if it does not.
-    bytes_listpack : of a Redis with ``hash-max-listpack-value 512``; None for others.
+    bytes_listpack : in Redis with ``hash-max-listpack-value 512``; None for other stores.
     bytes_here : of the snapshot, with the default settings.
-    false_per_read : values that a read shows too many.
-    knee : how membership features are kept at the planner's knee; empty without any.
-    bytes_at_knee, false_at_knee : of the snapshot and of a read there.
+    false_per_read : false values of a read.
+    knee : the structure of membership features at the planner's knee; empty without such features.
+    bytes_at_knee, false_at_knee : of the snapshot, and of a read, at the knee.
+    features : of the view.
     notes : what the figures do not say.
     """
 
@@ -118,23 +122,23 @@ def survey(
     max_rows_per_second: float | None = None,
     tell: Callable[[str, int], object] = lambda view, rows: None,
 ) -> Iterator[SurveyedView | str]:
-    """Look at the views of another online store, which is only read.
+    """Survey the views of another online store, which is only read.
 
     Parameters
     ----------
-    other : its ``feature_store.yaml``; the registry there knows the views.
-    views : their names; none for all that are online.
+    other : its ``feature_store.yaml``; the registry of that repository knows the views.
+    views : their names; empty for all online views.
     num_rows : of the sample of each view.
-    max_rows_per_second : spares the other store; None for no bound.
-    tell : is told the view and rows read.
+    max_rows_per_second : spares the other store; None for no limit.
+    tell : called with the view and the number of rows read.
 
     Returns
     -------
-    For each view what was found, or why it cannot be looked at.
+    For each view its survey, or why it cannot be surveyed.
 
     Raises
     ------
-    SettingsError : the configuration cannot be used, or there is no view of a name.
+    SettingsError : the configuration cannot be used, or a view does not exist.
     """
     store = OtherStore.load(other)
     registry = FeatureStore(config=store.config)
@@ -185,7 +189,7 @@ class _Survey:
             bridge.close()
 
     def _sampled(self, bridge: Bridge) -> tuple[dict[bytes | str, OtherRow], Estimate]:
-        """Rows by entity, and how many entities there are."""
+        """Rows by entity, and the number of entities."""
         rows: dict[bytes | str, OtherRow] = {}
         looked_at = found = 0
         for page in bridge.sample(self._num_rows):
@@ -198,7 +202,7 @@ class _Survey:
         counted = bridge.count()
         is_whole = found < self._num_rows and not bridge.samples_at_random
         if counted is None or is_whole or looked_at >= counted.num_keys:
-            return rows, Estimate.exactly(len(rows))  # all were met
+            return rows, Estimate.exactly(len(rows))  # the scan found all
         share = found / looked_at
         spread = 1.96 * math.sqrt(max(0.0, share * (1 - share)) / looked_at)
         if counted.is_exact and share == 1:
@@ -265,13 +269,13 @@ class _Survey:
         """The rows in the form of the row log."""
         given: list[FeastRow] = []
         for number, row in enumerate(rows):
-            # A hash stands for its key: all hashes are of the same length, as all layers' entries are.
+            # Replace a hash by a stand-in key. It does not matter which: all entities take the same space.
             key = row.entity if not isinstance(row.entity, str) else _stand_in(self._view, number)
             given.append((key, row.values, row.event, row.created))
         return to_arrow(given, self._settings.codecs)
 
     def _sealed(self, table: pa.Table) -> tuple[SketchLayer, int]:
-        """The rows as a layer, and what a snapshot takes beside it."""
+        """The rows as a layer, and the bytes of a snapshot besides the layer."""
         sealed = fold(NewestRows(lambda columns: iter([table])), self._settings)
         layer = SketchLayer.from_snapshot(sealed.description, sealed.arrays)
         file = encode({"layer": sealed.description}, with_checksums(sealed.arrays))
@@ -292,7 +296,7 @@ class _Survey:
     def _with_wider_listpacks(
         self, rows: Sequence[OtherRow], told: float | None, num_entities: float
     ) -> float | None:
-        """What Redis reports, scaled by the ratio of what the two settings take by its formats."""
+        """The bytes that Redis reports, scaled by the ratio of the two settings' computed sizes."""
         if self._view.store.kind != REDIS or told is None:
             return None
         lengths = [len(key) for key in serialize_entity_keys([entity_key(row) for row in rows])]
@@ -346,7 +350,7 @@ def _size_of(value: Value | None) -> int:
 
 
 def _values_of(rows: Iterable[OtherRow], feature: str) -> list[set[object]]:
-    """The different values that each entity has of a feature."""
+    """The distinct values of a feature for each entity."""
     return [_distinct(row.values.get(feature)) for row in rows]
 
 
@@ -365,13 +369,13 @@ def _hashable(content: Any) -> object:
 
 
 def _num_values(counter: Counter[object], num_sampled: int, num_entities: float) -> Estimate:
-    """How many different values there are among all entities."""
+    """The number of distinct values of all entities."""
     times = Counter(counter.values())
     return all_values(len(counter), (times[1], times[2]), num_sampled, round(num_entities))
 
 
 def _num_facts(values: Sequence[set[object]], entities: Estimate) -> Estimate:
-    """How many values all entities have together, by the mean of the sampled ones."""
+    """The number of values of all entities, from the mean of the sampled ones."""
     lengths = np.array([len(of_entity) for of_entity in values], np.int64)
     number = max(len(values), round(entities.value))
     facts = total_of(lengths, np.ones_like(lengths), number, number)

@@ -2,8 +2,8 @@
 
     python -m feast_sketch_store.conformance DIR
 
-writes folders of views, and JSON files that say how to read them or why to refuse them. The same release
-writes the same bytes at every run.
+It writes folders of views, and JSON files that say how to read them or why to refuse them. A release writes
+the same bytes in every run.
 """
 
 from feast_sketch_store.conformance.kit import write_kit

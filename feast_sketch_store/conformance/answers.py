@@ -1,4 +1,4 @@
-"""What reads of a view's folder give, as JSON; by the store's own reader."""
+"""Expected answers for a view's folder, as JSON, from the store's own reader."""
 
 import struct
 from collections.abc import Mapping, Sequence
@@ -41,7 +41,7 @@ def serialized(key: Key) -> bytes:
 
 
 def key_json(key: Key) -> dict[str, list[Any]]:
-    """A key: by join key its type and value; integers as strings, bytes in hexadecimal."""
+    """A key: the type and value of each join key; integers as strings, bytes in hexadecimal."""
     return {name: [kind, _plain(value)] for name, (kind, value) in key.items()}
 
 
@@ -52,7 +52,7 @@ def _plain(value: Any) -> Any:
 
 
 def read(folder: Path, keys: Sequence[Key]) -> list[dict[str, Any] | None]:
-    """The rows that the newest snapshot of a view has, None for an entity without one.
+    """The rows in the newest snapshot of a view; None for an entity without one.
 
     Raises
     ------
@@ -96,7 +96,7 @@ def _fill(
     answer: LayerAnswer,
     codecs: Mapping[str, FeatureCodec],
 ) -> None:
-    """Put the rows that a layer found where they belong."""
+    """Put the rows that a layer found into their positions."""
     features = {name: _feature(codec, answer, name) for name, codec in codecs.items()}
     for place, position in enumerate(answer.found.tolist()):
         rows[positions[position]] = {
@@ -106,7 +106,7 @@ def _fill(
 
 
 def _feature(codec: FeatureCodec, answer: LayerAnswer, name: str) -> list[dict[str, Any]]:
-    """One feature of all rows that were found."""
+    """One feature of all rows found."""
     own = answer.features[name]
     csr, values = own.csr, value_json(codec, own.decoder.vocabulary.values)
     entries = []
@@ -125,7 +125,7 @@ def _feature(codec: FeatureCodec, answer: LayerAnswer, name: str) -> list[dict[s
 
 
 def value_json(codec: FeatureCodec, stored: pa.Array) -> list[Any]:
-    """Values of the storage type: integers as strings, bits of floats and bytes in hexadecimal."""
+    """Values of the storage type: integers as strings; bits of floats, and bytes, in hexadecimal."""
     kind, values = codec.element_kind, stored.to_pylist()
     if kind == "string":
         return [value.decode() for value in values]

@@ -1,4 +1,4 @@
-"""A view with features that nobody writes."""
+"""A view with computed features, which nobody writes."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from feast_sketch_store.rows.vocabulary import Vocabulary
 
 
 def formulas() -> SealedView:
-    """A cluster id, with equal sums, and a score, half of which are halfway between two steps."""
+    """A cluster id with tied sums, and a score of which half the values lie halfway between two steps."""
     numbers = range(60)
     codecs = [FeatureCodec("liked", "string_set_val"), FeatureCodec("sizes", "int64_set_val")]
     values: dict[str, list[Any]] = {

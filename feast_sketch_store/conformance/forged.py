@@ -1,4 +1,4 @@
-"""Files that are not snapshots, and manifests that publish none."""
+"""Files that are not snapshots, and manifests that are not valid."""
 
 import json
 import math
@@ -15,7 +15,7 @@ Forged = Iterator[tuple[str, str, dict[str, bytes]]]  # a name, the rule that is
 
 
 def forged_files(view: SealedView) -> Forged:
-    """Snapshots whose base is no file of the format, under a manifest that fits it."""
+    """Snapshots whose base is not a valid file, with a manifest that fits it."""
     contents = view.contents()
     (base_name,) = (name for name in contents if name.endswith(".base.safetensors"))
     whole = contents[base_name]
@@ -24,7 +24,7 @@ def forged_files(view: SealedView) -> Forged:
 
 
 def _published(contents: dict[str, bytes], base_name: str, content: bytes) -> dict[str, bytes]:
-    """The files of a view with another base, and a manifest of these."""
+    """The files of a view with another base, and a manifest that fits them."""
     (manifest_name,) = (name for name in contents if name.endswith(".json"))
     manifest = Manifest.decode(contents[manifest_name], manifest_name)
     files = {**manifest.files, "base": part_file(base_name.rpartition("/")[2], content)}
@@ -33,7 +33,7 @@ def _published(contents: dict[str, bytes], base_name: str, content: bytes) -> di
 
 
 def _contents(whole: bytes) -> Iterator[tuple[str, str, bytes]]:
-    """Rule, what is wrong in words, and the content."""
+    """The rule, what is wrong in words, and the content."""
     start = 8 + int.from_bytes(whole[:8], "little")
     header, payload = whole[8:start].rstrip(b" "), whole[start:]
     yield "container.size", "an empty file", b""
@@ -88,7 +88,7 @@ def _tell_first(part: str, value: object, own: dict[str, Any]) -> None:
 
 
 def _blocks(whole: bytes, start: int) -> Iterator[tuple[str, str, bytes]]:
-    """Arrays whose blocks are not what their checksums say."""
+    """Arrays whose blocks do not match their checksums."""
     own = json.loads(json.loads(whole[8:start])["__metadata__"]["feast_sketch_store"])
     parts, place = {}, start
     for entry in own["arrays"]:
@@ -116,13 +116,13 @@ def _blocks(whole: bytes, start: int) -> Iterator[tuple[str, str, bytes]]:
 
 
 def _shape(entry: dict[str, Any], size: int) -> list[int]:
-    """The shape of an array of so many bytes, whose other lengths stay."""
+    """The shape of an array of this many bytes; only its first length changes."""
     row = _SIZES[entry["dtype"]] * math.prod(entry["shape"][1:])
     return [size // row, *entry["shape"][1:]]
 
 
 def _forged(own: dict[str, Any], payload: bytes) -> bytes:
-    """A file whose header follows from what it says, whatever that is."""
+    """A file whose header is consistent with ``own``, whatever that says."""
     text = _canonical_text(own)
     header: dict[str, Any] = {
         "__metadata__": {"checksum": checksum_of(text.encode()), "feast_sketch_store": text}

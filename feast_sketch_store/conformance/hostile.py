@@ -1,6 +1,6 @@
 """Views that a reader must refuse, at least one for each clause of each rule of the format (`rules`).
 
-Every checksum is right unless it is what is wrong: so a reader has to check the parts themselves.
+All checksums are right, unless a checksum is what is wrong. So a reader has to check the parts themselves.
 """
 
 import copy
@@ -24,7 +24,7 @@ Change: TypeAlias = Callable[[Layer], object]
 
 @dataclass(frozen=True)
 class HostileView:
-    """The files of a view's folder, which break a rule: when they are opened or the keys are read."""
+    """The files of a view's folder that break a rule, seen when the folder is opened or the keys are read."""
 
     name: str
     rule: str
@@ -33,7 +33,7 @@ class HostileView:
 
 
 def hostile_views() -> Iterator[HostileView]:
-    """All of them."""
+    """All hostile views."""
     views = {name: make() for name, make in {**VIEWS, "formulas": formulas}.items()}
     forged = forged_files(views["one_row"]), forged_manifests(views["deltas"]), no_shards()
     for name, rule, contents in itertools.chain(*forged):
@@ -48,14 +48,14 @@ def hostile_views() -> Iterator[HostileView]:
 
 
 def _changed(view: SealedView, change: Change) -> SealedView:
-    """The view with another newest layer."""
+    """The view with its newest layer changed."""
     newest = copy.deepcopy(view.layers[-1])
     change(newest)
     return replace(view, layers=[*view.layers[:-1], newest])
 
 
 def _inside(layer: Layer, path: str) -> tuple[Any, Any]:
-    """What holds the entry of a description at a path, and the last step; structures go by their kinds."""
+    """The container of a description's entry, and its last key; structures are selected by kind."""
     place, (*steps, last) = layer.description["layer"], path.split("/")
     if steps[:1] == ["structures"] and len(steps) > 1:
         place = next(entry for entry in place["structures"] if entry["kind"] == steps[1])
@@ -66,7 +66,7 @@ def _inside(layer: Layer, path: str) -> tuple[Any, Any]:
 
 
 def _tell(path: str, value: Any, layer: Layer) -> None:
-    """Change an entry of the description; a function gets what it was."""
+    """Set an entry of the description; a function receives the old value."""
     place, last = _inside(layer, path)
     place[last] = value(place[last]) if callable(value) else value
 
@@ -83,7 +83,7 @@ def _twice(path: str, layer: Layer) -> None:
 
 
 def _array(name: str, change: Callable[[Any], Any], layer: Layer) -> None:
-    """Change an array of which a copy is given, in place or by what is returned."""
+    """Change a copy of an array, in place or by returning another one."""
     copied = layer.arrays[name].copy()
     changed = change(copied)
     layer.arrays[name] = copied if changed is None else np.ascontiguousarray(changed)
@@ -106,25 +106,25 @@ def _add(by: int) -> Callable[[int], int]:
 
 
 def _swap_alive(layer: Layer) -> None:
-    """Call an entity with a row deleted, and a deleted one alive."""
+    """Mark a live entity as deleted, and a deleted one as live."""
     deleted = layer.arrays["listed.deleted"]
     place, other = int(deleted.argmin()), int(deleted.argmax())
     _array("listed.deleted", partial(_put, [place, other], [1, 0]), layer)
 
 
 def _precede(twins: Any) -> Any:
-    """Put so many hashes before a twin, of its fingerprint, that its row would lie behind the last one."""
+    """Put so many hashes with a twin's fingerprint before it that its row would lie after the last one."""
     return np.unique(np.concatenate((twins, twins[0] - np.arange(1, 501, dtype=np.uint64))))
 
 
 def _number_of_no_row(layer: Layer) -> None:
-    """Say that an entity beside a static function has a number which is none."""
+    """Give an entity beside a static function a number that does not exist."""
     _array("static.left.hashes", lambda a: np.append(a, np.uint64(5))[-1:], layer)
     _array("static.left.numbers", lambda a: np.append(a, np.int64(2**60))[-1:], layer)
 
 
 def _keep_one(number: int, name: str, layer: Layer) -> None:
-    """Leave a feature of counts with one number of an array."""
+    """Leave only one number in an array of a feature of counts."""
     _tell(f"structures/counts/features/{number}/{name}", {"width": 0, "base": 1, "length": 1}, layer)
     _array(f"counts.{number}.{name}.words", lambda a: a[:0], layer)
 
@@ -132,7 +132,7 @@ def _keep_one(number: int, name: str, layer: Layer) -> None:
 _COMPACT = "structures/compact_sets/features"
 _SETS, _BLOOM, _SCALARS = "structures/sets", "structures/bloom", "structures/scalars"
 
-# By rule: the view, what is changed in words, and how.
+# By rule: the view, the change in words, and the change.
 _CHANGES: dict[str, list[tuple[str, str, Change]]] = {
     "layer.parts": [
         ("one_row", "without a number of entities", partial(_drop, "num_entities")),

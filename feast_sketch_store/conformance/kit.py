@@ -1,4 +1,4 @@
-"""Writes the kit: folders of views, and what is to be found in them."""
+"""Writes the kit: folders of views, and the expected answers."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Row logs beside a snapshot: as far as it, newer than it, and damaged."""
+"""Row logs beside a snapshot: as old as it, newer than it, and damaged."""
 
 import json
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ _IDENTITY = bytes(range(16))
 
 
 def logged() -> SealedView:
-    """A row with a log that has nothing that the snapshot lacks: absorbed, in the table, and cut off."""
+    """A row with a log that has nothing new: all commits are absorbed, in the table, or cut off."""
     view = one_row()
     version = view.layers[-1].version
     last = version - 1
@@ -38,7 +38,7 @@ def logged() -> SealedView:
 
 
 def logs(version: int) -> Iterator[tuple[str, str, dict[str, bytes]]]:
-    """Files beside a snapshot that holds the commits before a version: a name, the rule, and the files."""
+    """Files beside a snapshot of the commits before ``version``: a name, the rule, and the files."""
     rows = _record(ROWS, version, b"rows")
     segment = _segment(version) + rows
     name = f"fresh/{version:020d}.log"
@@ -72,7 +72,7 @@ def _commit_name(version: int) -> str:
 
 
 def _commit(version: int, first: int, through: int, snapshot: str = "") -> bytes:
-    """A commit of the table, as much of it as is the store's own."""
+    """A commit of the table, with only the parts that the store itself writes."""
     own = json.dumps(
         {
             "version": version,

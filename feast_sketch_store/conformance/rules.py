@@ -1,7 +1,7 @@
-"""What a reader must refuse: each rule clause by clause, and the hostile views that break it.
+"""What a reader must refuse: the clauses of each rule, and the hostile views that break them.
 
-The table of docs/online_store_format.md is made of this one. Clauses that begin with "when read:" may show
-when a row is read, and not before.
+The table in docs/online_store_format.md is made from this one. A violation of a clause that begins with "when
+read:" may show only when a row is read.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ RULES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
     "container.version": {"another `format_version` than 1": ["version 2", "a version in quotes"]},
     "container.arrays": {
         "another `dtype`": ["a type of floats"],
-        "a name that is no string, or is there twice": ["a name that is a number", "a name twice"],
+        "a name that is not a string, or occurs twice": ["a name that is a number", "a name twice"],
         "a shape that is not 1 to 4 integers from 0 on": [
             "a negative length",
             "a length with a point",
@@ -73,13 +73,13 @@ RULES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
         ]
     },
     "manifest.files": {
-        "a file that is not there": ["a file is missing"],
+        "a file that does not exist": ["a file is missing"],
         "a file of another size or header checksum": ["a longer file", "another file"],
         "another `row_log_version` in the description of a file": ["another version inside"],
     },
     "shards": {
         "a `shards.json` that is not JSON, or of another format version": ["no JSON", "version 2"],
-        "a number of shards that is no power of two from 1 to 4,096": [
+        "a number of shards that is not a power of two from 1 to 4,096": [
             "three",
             "too many",
             "a number with a point",
@@ -102,7 +102,7 @@ RULES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
             "unknown field",
             "unknown form",
         ],
-        "a structure or a feature that is there twice": ["a structure twice", "a feature twice"],
+        "a structure or a feature that occurs twice": ["a structure twice", "a feature twice"],
     },
     "layer.rows": {
         "parts with another number of rows than the layer": [
@@ -115,7 +115,7 @@ RULES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
     },
     "formulas": {
         "an unknown kind, or one that does not fit the feature's type": ["unknown kind", "another type"],
-        "a source that is no collection of the layer, or is there twice": [
+        "a source that is not a collection of the layer, or occurs twice": [
             "a source that is no feature",
             "a source that is a scalar",
             "a source twice",
@@ -155,7 +155,7 @@ RULES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
         "a string that is not UTF-8": ["no UTF-8"],
     },
     "bloom": {
-        "ranges that are not one behind the other": ["a gap between ranges"],
+        "ranges that do not follow each other without gaps": ["a gap between ranges"],
         "a table of another length": ["a longer table"],
         "more than `MAX_NUM_WORDS` words": ["2**32 words"],
         "a number of hashes outside of 1 to `MAX_NUM_HASHES`": ["65 hashes", "no hash"],
@@ -171,7 +171,7 @@ RULES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
     },
     "scalars": {
         "a collection": ["a collection"],
-        "others that are no states without a value": ["a state that is a value"],
+        "others that are not states without a value": ["a state that is a value"],
         "another number of values than the vocabulary has": ["more values"],
         "numbers of another base or number than follows from the symbols": [
             "numbers from 1 on",
@@ -188,7 +188,7 @@ RULES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
         "a first feature that is coded with those before it": ["nothing to be coded with"],
         "another number of known values than is told": ["more values than known"],
         "another number of words than `num_bits` gives": ["without codes", "codes that end early"],
-        "when read: codes that end behind `num_bits`, or of ids or members that there are not": [
+        "when read: codes that end after `num_bits`, or of ids or members that do not exist": [
             "codes that are ones"
         ],
     },
@@ -197,7 +197,7 @@ RULES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
         "packed integers outside of their bounds": ["a level of 64", "sizes of no share"],
         "`no_set` other than 0 and 2": ["one header without a set"],
         "another number of words than `num_bits` gives": ["codes that end early"],
-        "when read: codes that end more than 32 bits behind `num_bits`, or of ids that there are not": [
+        "when read: codes that end more than 32 bits after `num_bits`, or of ids that do not exist": [
             "codes that are ones"
         ],
     },
@@ -209,7 +209,7 @@ RULES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
         ],
         "widths of more than 30, or not five tables of them": ["gaps of 31 bits", "four tables of widths"],
         "another number of words than `num_bits` gives": ["codes that end early"],
-        "when read: codes that are none, end behind the row, or of ids that there are not": [
+        "when read: codes that are invalid, end after the row, or of ids that do not exist": [
             "codes that are ones",
             "counts whose codes are ones",
         ],
@@ -231,9 +231,9 @@ RULES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
             "slots of 63 bits",
             "slots that are too narrow",
         ],
-        "words that are no slots": ["a word less", "no slots"],
+        "words that do not form slots": ["a word less", "no slots"],
         "hashes that do not ascend, or are not as many as their numbers": ["a hash without a number"],
-        "a number that there is not": ["a number of no row"],
+        "a number that does not exist": ["a number of no row"],
     },
     "delta": {
         "a list that does not ascend": ["a list that descends"],

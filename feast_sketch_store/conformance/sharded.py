@@ -1,4 +1,4 @@
-"""A view whose rows are in shards, and files that tell of none."""
+"""A view whose rows are in shards, and shard files that are not valid."""
 
 import json
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ _USERS = range(9)
 
 @dataclass
 class ShardedFiles:
-    """The files of a view with shards, and keys to ask it for; see `SealedView`."""
+    """The files of a view with shards, and keys to ask for; see `SealedView`."""
 
     files: dict[str, bytes]
     keys: list[Key]
@@ -57,7 +57,7 @@ def _shard(numbers: list[int]) -> SealedView:
 
 
 def no_shards() -> Iterator[tuple[str, str, dict[str, bytes]]]:
-    """Files of views whose shards cannot be: a name, the rule, and the files."""
+    """Files of views with impossible shards: a name, the rule, and the files."""
     whole = shards().files
     told = json.loads(whole["shards.json"])
     for label, change in (

@@ -1,7 +1,6 @@
-"""Test values for every hash and code: what goes in, and what comes out.
+"""Test values for every hash and code: inputs and outputs.
 
-Integers of 64 bits are decimal strings, since JSON readers often have no more than 53 bits; bytes are
-hexadecimal.
+64-bit integers are decimal strings, because JSON readers often have only 53 bits. Bytes are in hexadecimal.
 """
 
 from typing import Any
@@ -45,7 +44,7 @@ _RANGES = [1, 6_000_000_000, 2**63]
 
 
 def hash_vectors() -> dict[str, Any]:
-    """Checksums, mixes, keys, and what follows from the hash of a key."""
+    """Checksums, mixes, keys, and values derived from the hash of a key."""
     entity_hashes = hashes_of(KEYS)
     rows = row_hashes(entity_hashes, SALT)
     contents = [bytes(range(length)) for length in (0, 1, 7, 8, 9, 15, 16, 17, 31, 32, 33, 200)]
@@ -159,7 +158,7 @@ def _vocabulary(values: pa.Array) -> dict[str, Any]:
 
 
 def _rice(width: int, number: int) -> dict[str, Any]:
-    """The code of a number, its first bit first: the header of a set that stands for no set."""
+    """The code of a number, first bit first: it is the header of a set that stands for no set."""
     codes = SetCodes(
         np.array([[width, 2**31 - 1, -1]]),
         np.array([0, 0]),

@@ -1,4 +1,4 @@
-"""Sealed views with a row for everything that a reader has to know."""
+"""Sealed views that together have a row for everything that a reader must handle."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -48,7 +48,7 @@ Arrays = dict[str, NDArray[np.generic]]
 
 @dataclass
 class Layer:
-    """A base or delta: the description and arrays of its files, free to be changed."""
+    """A base or delta: the description and arrays of its files, which may be changed."""
 
     version: int
     description: dict[str, Any]
@@ -58,10 +58,9 @@ class Layer:
 
 @dataclass
 class SealedView:
-    """A view's snapshot, from the base to the newest delta, and keys to ask it for.
+    """A view's snapshot, from the base to the newest delta, and keys to ask for.
 
-    ``files`` are further ones of the folder, by their names; ``computed`` the features that follow from
-    others by formulas.
+    ``files`` are further files of the folder, by name. ``computed`` names the features that formulas compute.
     """
 
     layers: list[Layer]
@@ -99,7 +98,7 @@ def snapshot_name(version: int) -> str:
 
 
 def part_file(name: str, content: bytes) -> PartFile:
-    """What a manifest says of a file."""
+    """A manifest's entry for a file."""
     header = content[: 8 + int.from_bytes(content[:8], "little")]
     return PartFile(name, len(content), checksum_of(header))
 
@@ -110,7 +109,7 @@ def users(numbers: Sequence[int]) -> dict[str, pa.Array]:
 
 
 def keys_of(join_keys: Mapping[str, pa.Array]) -> list[Key]:
-    """The keys of columns of join keys."""
+    """The keys in columns of join keys."""
     kinds = {"large_string": "string", "large_binary": "bytes", "int32": "int32", "int64": "int64"}
     columns = {}
     for name, values in join_keys.items():
@@ -127,13 +126,14 @@ def encoded(
     values: Mapping[str, Sequence[Any]],
     events: Sequence[int] | None = None,
 ) -> EncodedRows:
-    """Rows as a seal takes them.
+    """Rows in the form that a seal takes.
 
     Parameters
     ----------
-    values : by feature, one per row: a value, a list of elements, None for a null, ``...`` for none at all.
+    join_keys, codecs : of the rows.
+    values : by feature, one per row: a value, a list of elements, None for a null, ``...`` for missing.
         Further columns of the row log may have counts.
-    events : microseconds since 1970; by default an hour after the row before.
+    events : microseconds since 1970; by default one hour apart.
     """
     num_rows = len(next(iter(join_keys.values())))
     nulls = [[name for name, column in values.items() if column[row] is None] for row in range(num_rows)]
@@ -141,7 +141,7 @@ def encoded(
         codec.feature: pa.array([None if v is ... else v for v in values[codec.feature]], codec.arrow_type)
         for codec in codecs
     }
-    for name in values.keys() - columns.keys():  # counts beside the values
+    for name in values.keys() - columns.keys():  # columns of counts
         columns[name] = pa.array(values[name], pa.large_list(pa.int64()))
     moments = [NOON + HOUR * row for row in range(num_rows)] if events is None else list(events)
     own = {
@@ -160,7 +160,7 @@ def sealed(
     version: int = 3,
     formulas: Mapping[str, Formula] | None = None,
 ) -> Layer:
-    """A layer of rows with a salt that is known."""
+    """A layer of rows with a fixed salt."""
     layer = replace(build_layer(rows, budget, SALT), formulas=formulas or {})
     description, arrays = layer.to_snapshot()
     own = {"created_by": CREATED_BY, "view": "history", "row_log_version": version, "layer": description}
@@ -174,7 +174,7 @@ def view(
     budget: FeatureBudget,
     unknown: Sequence[Key] = (),
 ) -> SealedView:
-    """A view of one layer, to be asked for all its rows and some others."""
+    """A view of one layer, and the keys of all its rows and some others."""
     rows = encoded(join_keys, codecs, values)
     return SealedView([sealed(rows, budget)], [*keys_of(join_keys), *unknown])
 
@@ -188,7 +188,7 @@ def unknown_users(number: int = 20) -> list[Key]:
 
 
 def shapes() -> SealedView:
-    """A filter that knows the rows, with so many shapes that there are several ranges."""
+    """A filter that records the rows, with so many shapes that they take several ranges."""
     numbers, rng = range(320), np.random.default_rng(1)
     collections = [FeatureCodec(f"set_{n}", "int64_set_val") for n in range(4)]
     codecs = [*collections, FeatureCodec("country", "string_val"), FeatureCodec("member", "bool_val")]
@@ -233,7 +233,7 @@ def columns() -> SealedView:
 
 
 def scalars() -> SealedView:
-    """Scalars that take more than one number together, binned ones, and one that is exact."""
+    """Scalars that take more than one number together, binned scalars, and an exact one."""
     rng, num_rows = np.random.default_rng(2), 60
     codecs = [FeatureCodec(f"category_{n}", "string_val") for n in range(32)]
     values: dict[str, list[Any]] = {}
@@ -257,12 +257,12 @@ def scalars() -> SealedView:
 
 
 def sets() -> SealedView:
-    """Sets, some coded one with the other, one that is cut, and a weighted filter beside them."""
+    """Sets, some in a chain, one cut, and a weighted filter beside them."""
     return _sets("sets")
 
 
 def compact_sets() -> SealedView:
-    """The same in an arithmetic code."""
+    """The view of `sets` in an arithmetic code."""
     return _sets("compact_sets")
 
 
@@ -323,7 +323,7 @@ def clustered() -> SealedView:
 
 
 def lists() -> SealedView:
-    """Lists with times: of many items in a tick and few, far back and recent."""
+    """Lists with times: with many and few items in a tick, old and recent."""
     codec = FeatureCodec("read", "string_list_val", LIST, listing=Listing(60_000_000, 40))
     rng, owners, values, times = np.random.default_rng(4), [], [], []
     for user in range(50):
@@ -347,7 +347,7 @@ def lists() -> SealedView:
 
 
 def counts() -> SealedView:
-    """Counts: small ones and large, exact and rounded, and rows with few and with many different ones."""
+    """Counts: small and large, exact and rounded, in rows with few and with many distinct counts."""
     rng, num_rows = np.random.default_rng(6), 120
     codecs = [
         FeatureCodec("viewed", "string_list_val", COUNTS, counting=Counting(feature="views")),
@@ -374,7 +374,7 @@ def counts() -> SealedView:
 
 
 def strings() -> SealedView:
-    """Strings as keys; plain values, as very many are; front-coded ones, several blocks, twins."""
+    """String keys; plain strings, as in very large vocabularies; front-coded ones, several blocks, twins."""
     num_rows = 400
     codecs = [
         FeatureCodec("seen", "string_set_val"),
@@ -396,7 +396,7 @@ def strings() -> SealedView:
 
 
 def _make_plain(prefix: str, layer: Layer) -> None:
-    """Write strings as a seal does with more than 262,144 of them, which would make a large file."""
+    """Write strings as a seal does if there are more than 262,144, which would make a large file."""
     packed = {name: array for name, array in layer.arrays.items() if name.startswith(prefix)}
     for name in packed:
         del layer.arrays[name]
@@ -406,7 +406,7 @@ def _make_plain(prefix: str, layer: Layer) -> None:
 
 
 def composite() -> SealedView:
-    """Several join keys, of all types, whose names do not stand in order."""
+    """Several join keys of all types, with names that are not in order."""
     num_rows = 6
     join_keys = {
         "z": pa.array(range(num_rows), pa.int64()),
@@ -450,7 +450,7 @@ def deltas() -> SealedView:
 
 
 def backed() -> SealedView:
-    """A feature whose values another store has, beside one in a filter."""
+    """A feature whose values are in another store, beside one in a filter."""
     codecs = [FeatureCodec("vector", "float_list_val", BACKING), FeatureCodec("tags", "string_set_val")]
     choices: list[Any] = [..., None, [], [1.0, 2.0]]
     values: dict[str, list[Any]] = {
@@ -471,7 +471,7 @@ def static() -> SealedView:
     }
     budget = FeatureBudget(1e-2, {"country": 1e-5, "level": 1e-5}, is_static=True)
     own = view(users(range(num_rows)), codecs, values, budget, unknown_users(200))
-    # A table of a few rows holds all of them, so one is put beside it that a larger one might have left over.
+    # A small table holds all rows, so add one beside it that a larger table might have left over.
     (left, *_) = row_hashes(hash_serialized_keys(serialize_columns(users([1_000_000]))), SALT)
     own.layers[0].arrays |= {
         "static.left.hashes": np.array([left], np.uint64),
@@ -481,7 +481,7 @@ def static() -> SealedView:
 
 
 def one_row() -> SealedView:
-    """A single row: packed integers without any width."""
+    """A single row, so packed integers have no width."""
     codecs = [FeatureCodec("liked", "int64_set_val"), FeatureCodec("country", "string_val")]
     values: dict[str, list[Any]] = {"liked": [[5]], "country": ["DE"]}
     budget = FeatureBudget(1e-9, {"liked": Goal("error_rate", 0.01, "sets"), "country": 1e-5})

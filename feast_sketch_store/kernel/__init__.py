@@ -1,8 +1,8 @@
 """The kernel: the loops that decide how fast the store is.
 
-`compiled` has them in C. Where it could not be built, the modules called `reference` have
-them in NumPy, with the same results, and importing this package warns of it.
-``FEAST_SKETCH_STORE_KERNEL=numpy`` in the environment chooses the latter, ``compiled`` insists on the former.
+`compiled` has them in C. Where it could not be built, the modules named `reference` have them in NumPy, with
+the same results, and importing this package warns of it. Set ``FEAST_SKETCH_STORE_KERNEL=numpy`` in the
+environment to use NumPy, or ``compiled`` to insist on C.
 """
 
 import os

@@ -1,5 +1,5 @@
 /* Reads of many entities from prepared rows in one call. Rows are looked up in groups, so that cache misses overlap.
- * Several sets are decoded at once, because each code can only be read after the one before it. */
+ * Several sets are decoded at once, because a code can be read only after the one before it. */
 
 #include <stdlib.h>
 
@@ -7,14 +7,14 @@
 
 enum { BLOCK = 128, LANES = 4 };
 
-/* A set to be decoded: `bit` is where its codes begin, and becomes the bit after them. */
+/* A set to be decoded: `bit` is where its codes begin, and then the bit after them. */
 typedef struct {
     uint64_t bit;
     int64_t size;
     int32_t *ids;
 } Job;
 
-/* The state of a set of which `left` codes are still to be read. */
+/* The state of a set with `left` codes still to be read. */
 typedef struct {
     uint64_t bit;
     int64_t next, left;
@@ -48,7 +48,7 @@ static ALWAYS_INLINE uint64_t read_number(const uint8_t *bytes, uint64_t *bit, u
     return (uint64_t)quotient << width | (code >> (quotient + 1) & ((1ull << width) - 1));
 }
 
-/* Reads codes of one lane until this many are left; -1 if they are damaged. */
+/* Reads the codes of one lane until this many are left; -1 if they are damaged. */
 static ALWAYS_INLINE int read_until(const Sets *sets, const Code *code, Lane *lane, int64_t left) {
     const uint8_t *bytes = (const uint8_t *)sets->words;
     for (; lane->left > left; lane->left--) {
@@ -59,7 +59,7 @@ static ALWAYS_INLINE int read_until(const Sets *sets, const Code *code, Lane *la
     return 0;
 }
 
-/* Begins a set, and reads those codes of a long one that the lanes have no widths for. */
+/* Begins a set, and reads those codes of a long set for which lanes have no widths. */
 static ALWAYS_INLINE int begin(const Sets *sets, const Code *code, Lane *lane, Job *job) {
     *lane = (Lane){job->bit, 0, job->size, job->ids, job};
     return job->size < NUM_TOLD ? 0 : read_until(sets, code, lane, NUM_TOLD - 1);
@@ -103,7 +103,7 @@ static ALWAYS_INLINE int64_t fewest_left(const Sets *sets, const Lane *lanes) {
     return fewest;
 }
 
-/* Decodes non-empty sets of one feature that is coded by itself; -1 if one is damaged. */
+/* Decodes non-empty sets of one feature that are coded by themselves; -1 if one is damaged. */
 #define DECODE(NAME)                                                                                            \
     static int NAME(const Sets *sets, const Code *code, Job *jobs, Py_ssize_t number) {                         \
         Lane lanes[LANES];                                                                                      \
@@ -137,7 +137,7 @@ static ALWAYS_INLINE int64_t fewest_left(const Sets *sets, const Lane *lanes) {
         }                                                                                                       \
     }
 
-/* One build has a version for processors with shifts that leave the flags alone, and picks one when it is loaded. */
+/* There is a second version for processors with shifts that keep the flags; one is chosen when the module is loaded. */
 DECODE(decode_anywhere)
 static int (*decode)(const Sets *, const Code *, Job *, Py_ssize_t) = decode_anywhere;
 
@@ -211,7 +211,7 @@ static void locate_exact(const Layer *layer, const uint64_t *hashes, Py_ssize_t 
     }
 }
 
-/* Entities that are not in the list of a delta count as done meanwhile. */
+/* Until the end, entities that are not in the list of a delta count as done. */
 static int locate_in_delta(const Layer *layer, const uint64_t *hashes, Py_ssize_t n, int64_t expire_before, Rows *found) {
     enum { OF_OTHERS = 2 };
     uint8_t is_wanted[BLOCK];
@@ -224,13 +224,13 @@ static int locate_in_delta(const Layer *layer, const uint64_t *hashes, Py_ssize_
     }
     if (locate_listed(layer, hashes, n, expire_before, found) < 0) return REFUSED;
     for (Py_ssize_t i = 0; i < n; i++) {
-        if (is_wanted[i] && !found->is_done[i]) return REFUSED; /* an entity of the list has no row */
+        if (is_wanted[i] && !found->is_done[i]) return REFUSED; /* a listed entity has no row */
         if (found->is_done[i] == OF_OTHERS) found->is_done[i] = 0;
     }
     return 0;
 }
 
-/* The same of a stack in which a row is not found by its hash alone. */
+/* `locate_all` for a stack in which a row cannot be found by its hash alone. */
 static int locate_each(const Prepared *stack, const uint64_t *hashes, Py_ssize_t n, int64_t expire_before, Rows *found) {
     for (Py_ssize_t i = 0; i < n; i++) {
         Place place;
@@ -260,7 +260,7 @@ static int locate_all(const Prepared *stack, const uint64_t *hashes, Py_ssize_t 
 
 /* -- their values ------------------------------------------------------------------------------------ */
 
-/* Ids of rows one after the other, which may have to move. */
+/* Ids of rows, one row after the other; they may move when they grow. */
 typedef struct {
     int32_t *ids;
     int64_t length, room;
@@ -278,7 +278,7 @@ static int make_room(Ids *ids, int64_t number, Py_ssize_t rows_left) {
     return 0;
 }
 
-/* Whether the sets of a feature and of those before it are coded by themselves. */
+/* Whether the sets of a feature, and of those before it, are coded by themselves. */
 static int is_decodable(const Feature *feature, const Sets *sets) {
     for (Py_ssize_t f = 0; f <= feature->number; f++)
         if (sets->codes.of[f].others_width >= 0) return 0;
@@ -296,7 +296,7 @@ static int read_headers(const Sets *sets, const Code *code, Job *jobs, Py_ssize_
     return 0;
 }
 
-/* Decodes the non-empty ones of some sets. */
+/* Decodes the non-empty sets among some sets. */
 static int decode_all(const Sets *sets, const Code *code, Job *jobs, Py_ssize_t number) {
     Job some[BLOCK];
     Py_ssize_t places[BLOCK], count = 0;
@@ -337,7 +337,7 @@ static int begin_sets(const Prepared *rows, const int64_t *numbers, Job *jobs, P
     return 0;
 }
 
-/* Translates the ids of a row in `from` to their names, one after the other in `to`, which may be the same place. */
+/* Translates the ids of a row in `from` to their names in `to`, which may be the same memory. */
 static int64_t name_all(const Layer *layer, const Feature *feature, const int32_t *from, int64_t count, int32_t *to) {
     int64_t named = 0;
     for (int64_t i = 0; i < count; i++) {
@@ -350,7 +350,7 @@ static int64_t name_all(const Layer *layer, const Feature *feature, const int32_
     return named;
 }
 
-/* Rows of which some are in sets of the layer `listed`, and others in layers that keep ids one row after the other. */
+/* Rows that are partly in sets of the layer `listed`, partly in layers that store ids one row after the other. */
 static int read_fast(const Layer *listed, const Rows *found, Py_ssize_t n, Ids *ids, int64_t *ends, Py_ssize_t left) {
     Job jobs[BLOCK];
     int64_t numbers[BLOCK], total = 0;
@@ -408,7 +408,7 @@ static int read_fast(const Layer *listed, const Rows *found, Py_ssize_t n, Ids *
     return 0;
 }
 
-/* Has what lists of rows begin with fetched. */
+/* Prefetches the start of the lists of rows. */
 static void expect_lists(const Rows *found, Py_ssize_t n) {
     for (Py_ssize_t i = 0; i < n; i++) {
         const Feature *feature = found->layer[i] ? found->layer[i]->rows->features : NULL;
@@ -416,7 +416,7 @@ static void expect_lists(const Rows *found, Py_ssize_t n) {
     }
 }
 
-/* Puts the named ids of a row behind the others, of which `left` may follow like these; 0 or REFUSED. */
+/* Adds the named ids of a row after the others; about `left` more rows will follow. 0 or REFUSED. */
 static int add_row(const Prepared *stack, const Place *place, const Content *content, Ids *ids, Py_ssize_t left) {
     if ((content->count && !content->ids) || make_room(ids, content->count, left * BLOCK) < 0) return REFUSED;
     Feature bare = *place->layer->rows->features; /* `read_content` has translated its ids already */
@@ -428,7 +428,7 @@ static int add_row(const Prepared *stack, const Place *place, const Content *con
     return 0;
 }
 
-/* Rows that are kept in any way but in filters, one by one. */
+/* Reads rows one by one, stored in any way except in filters. */
 static int read_slowly(const Prepared *stack, const Rows *found, Py_ssize_t n, int64_t expire_before, Ids *ids,
                        int64_t *ends, Py_ssize_t left) {
     expect_lists(found, n);
@@ -453,7 +453,7 @@ static int read_slowly(const Prepared *stack, const Rows *found, Py_ssize_t n, i
     return 0;
 }
 
-/* Rows that are kept in any way, and items that lie in several layers, one by one. */
+/* Reads few rows one by one, stored in any way, including items in several layers. */
 static int read_few(const Prepared *stack, const uint64_t *hashes, Py_ssize_t n, int64_t expire_before, Ids *ids,
                     int64_t *ends, Py_ssize_t *num_found) {
     for (Py_ssize_t i = 0; i < n; ends[i++] = ids->length) {
@@ -476,7 +476,7 @@ static int read_rows(const Prepared *stack, const uint64_t *hashes, Py_ssize_t n
     const Layer *listed = NULL; /* the layer whose sets are decoded several at once */
     int is_fast = 1;
     indptr[0] = 0;
-    for (Py_ssize_t i = 0; stack->limits && i < n; i++) /* whose items have to be put together */
+    for (Py_ssize_t i = 0; stack->limits && i < n; i++) /* some items must be combined */
         if (has_newer(stack, hashes + 2 * i))
             return read_few(stack, hashes, n, expire_before, ids, indptr + 1, num_found);
     for (Py_ssize_t l = 0; l < stack->num_layers; l++) {
@@ -484,8 +484,8 @@ static int read_rows(const Prepared *stack, const uint64_t *hashes, Py_ssize_t n
         const Feature *feature = layer->rows->features;
         if (layer->rows->kind == SHAPED || layer->rows->kind == NUMBERED || feature->form == IN_FILTER ||
             feature->form == IN_TREES) {
-            /* The functions of table.c fetch the windows of the next entity while they read this one, and that of trees.c
-             * needs memory once. */
+            /* table.c prefetches the windows of the next entity while it reads this one, and trees.c allocates memory
+             * only once; this loop cannot. */
             if (n > FEW) return REFUSED;
             return read_few(stack, hashes, n, expire_before, ids, indptr + 1, num_found);
         }
@@ -507,10 +507,10 @@ static int read_rows(const Prepared *stack, const uint64_t *hashes, Py_ssize_t n
     return 0;
 }
 
-/* Entities in the order of their shards, and where those of each begin; NULL if there is no memory for them. */
+/* Entities ordered by shard, and where those of each shard begin; NULL if there is no memory. */
 typedef struct {
     uint64_t *hashes;
-    int64_t *order, *ends; /* `ends`: where the ids of each entity end, one more than there are entities */
+    int64_t *order, *ends; /* `ends`: where the ids of each entity end; one more than entities */
     int64_t *firsts;
 } Sorted;
 
@@ -539,7 +539,7 @@ static void free_sorted(Sorted *sorted) {
     free(sorted->firsts);
 }
 
-/* The rows of entities shard by shard: `ids` has their ids in the order of the shards, `sorted` the entities. */
+/* The rows of entities shard by shard: `ids` gets their ids in the order of shards, `sorted` has the entities. */
 static int read_shards(const Prepared *stack, int64_t expire_before, Ids *ids, Sorted *sorted, int64_t *indptr,
                        Py_ssize_t *num_found) {
     int64_t *ends = sorted->ends, n = sorted->firsts[stack->num_shards];
@@ -562,7 +562,7 @@ static int read_shards(const Prepared *stack, int64_t expire_before, Ids *ids, S
     return 0;
 }
 
-/* Moves ids from the order of the shards into that of the entities. */
+/* Moves ids from the order of shards to the order of entities. */
 static void place_ids(const Sorted *sorted, int64_t n, const int32_t *ids, const int64_t *indptr, int32_t *target) {
     for (int64_t k = 0; k < n; k++) {
         int64_t count = sorted->ends[k + 1] - sorted->ends[k];
@@ -570,9 +570,9 @@ static void place_ids(const Sorted *sorted, int64_t n, const int32_t *ids, const
     }
 }
 
-/* csr(hashes, expire_before, indptr) -> (bytearray of int32, how many rows there are)
+/* csr(hashes, expire_before, indptr) -> (bytearray of int32, number of rows)
  *
- * The names of the ids of the first feature of each entity, uint64[n, 2]; `indptr`, int64[n + 1], is where they
+ * The names of the ids of the first feature of each entity, uint64[n, 2]. `indptr`, int64[n + 1], receives where they
  * begin. */
 PREPARED_METHOD(csr) {
     Prepared *self = (Prepared *)call->self;

@@ -1,4 +1,4 @@
-"""Arrow's large binary arrays as the two NumPy arrays that they consist of."""
+"""Arrow's large binary arrays as two NumPy arrays."""
 
 from typing import Any
 

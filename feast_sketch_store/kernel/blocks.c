@@ -4,7 +4,7 @@
 
 /* check_blocks(words, checksums, block_words, unchecked, first, number)
  *
- * Clears the marks, uint8, of those of `number` blocks from `first` on that match their checksums, 16 bytes each. */
+ * Clears the marks, uint8, of those of `number` blocks from `first` on that match their 16-byte checksums. */
 KERNEL_FUNCTION(check_blocks) {
     Array words, checksums, unchecked;
     Py_ssize_t block_words, first, number;

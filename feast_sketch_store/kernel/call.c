@@ -5,7 +5,7 @@
 #include "kernel.h"
 
 PyObject *run(PyObject *(*body)(Call *), PyObject *self, PyObject *const *arguments, Py_ssize_t number) {
-    Call call; /* its buffers stay uninitialized until they are taken */
+    Call call; /* its buffers are initialized only when they are taken */
     call.self = self;
     call.next = arguments;
     call.stop = arguments + number;

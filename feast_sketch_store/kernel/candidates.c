@@ -1,8 +1,8 @@
-/* Which of some candidates a row has: by their ids, in order or not, and by their values. */
+/* Which of some candidates a row has: by their ids, ascending or not, and by their values. */
 
 #include "prepared.h"
 
-/* Sets `out` at the places of those of some ascending names that a row has. 0 or REFUSED. */
+/* Sets `out` at the places of those ascending names that a row has. 0 or REFUSED. */
 static int mark_names(const Layer *layer, const Content *content, const Array *names, const Array *places,
                       const Array *out) {
     const int32_t *name = names->data;
@@ -13,7 +13,7 @@ static int mark_names(const Layer *layer, const Content *content, const Array *n
         int32_t wanted = name_of(layer, content->ids[i]);
         if (wanted == -2) return REFUSED;
         if (wanted < 0) continue;
-        if (wanted < before) first = 0; /* from another layer's vocabulary: they need not ascend */
+        if (wanted < before) first = 0; /* names of another layer's ids need not ascend */
         before = wanted;
         Py_ssize_t step = 1, low = first, high;
         while (low + step < n && name[low + step] < wanted) { /* gallop, then halve */
@@ -38,7 +38,8 @@ static int mark_names(const Layer *layer, const Content *content, const Array *n
 
 /* contains_ids(hash, expire_before, names, places, out) -> True
  *
- * `names` are ascending int32, distinct or not; `out`, bool[n], is set at `places`, int64, of those that it has. */
+ * `names` are ascending int32, perhaps repeated. `out`, bool[n], is set at `places`, int64, of those that the row
+ * has. */
 PREPARED_METHOD(contains_ids) {
     uint64_t hash[2];
     int64_t expire_before;
@@ -53,17 +54,17 @@ PREPARED_METHOD(contains_ids) {
     Py_RETURN_TRUE;
 }
 
-/* -- candidates by their values: they are looked up among the few that the row has ------------------- */
+/* -- candidates by their values: each is looked up among the few values of the row -------------------- */
 
-/* The elements of a row by value. Few marks are set, so they rule out most values at once; slots have the numbers of
- * elements, or -1. */
+/* The elements of a row by value. Few marks are set, so they rule out most candidates at once. Slots have the numbers
+ * of elements, or -1. */
 typedef struct {
     uint64_t *marks;
     int32_t *slots;
     uint64_t last_mark, last_slot;
 } Index;
 
-/* An index with many marks and four slots or more per element; 0 or REFUSED. */
+/* An index with many marks and at least four slots per element; 0 or REFUSED. */
 static int make_index(Index *index, Arena *arena, int64_t count) {
     uint64_t size = 16;
     while (size < 4 * (uint64_t)count) size *= 2;
@@ -90,7 +91,7 @@ static inline void put(Index *index, uint64_t mark, uint64_t slot, int64_t eleme
     index->slots[slot] = (int32_t)element;
 }
 
-/* contains_numbers(hash, expire_before, seed, values, out) -> True: of int64[n], which ones it has, bool[n]. */
+/* contains_numbers(hash, expire_before, seed, values, out) -> True: which of int64[n] the row has, bool[n]. */
 PREPARED_METHOD(contains_numbers) {
     uint64_t hash[2], seed;
     int64_t expire_before;
@@ -137,7 +138,7 @@ static inline uint64_t gist_of(const uint8_t *value, int64_t length) {
     return (first + (uint64_t)length) * 0x9E3779B97F4A7C15ull ^ last;
 }
 
-/* The binary values to look for: slices, or if there are none, one after the other in `data`. */
+/* The binary values to look for: slices; or if there are none, one after the other in `data`. */
 typedef struct {
     const Slice *slices;
     const int64_t *starts;
@@ -178,7 +179,7 @@ static ALWAYS_INLINE void find_slices(const Index *index, const Slice *own, uint
     }
 }
 
-/* contains_bytes(hash, expire_before, seed, offsets, data, out) -> True: the same of binary values. */
+/* contains_bytes(hash, expire_before, seed, offsets, data, out) -> True: `contains_numbers` for binary values. */
 PREPARED_METHOD(contains_bytes) {
     uint64_t hash[2], seed;
     int64_t expire_before;
@@ -221,8 +222,8 @@ static int slice_of(PyObject *value, int is_text, Slice *slice) {
 
 /* contains_objects(hash, expire_before, seed, values, is_text, out) -> True
  *
- * The same for a list of str, or of bytes. It does not change meanwhile, because the GIL is held. Refused if it has
- * anything else. */
+ * `contains_bytes` for a list of str, or of bytes. It cannot change meanwhile, because the GIL is held. Refused if it
+ * has other objects. */
 PREPARED_METHOD(contains_objects) {
     uint64_t hash[2], seed;
     int64_t expire_before;
@@ -260,7 +261,7 @@ PREPARED_METHOD(contains_objects) {
 /* contains_rows(indptr, ids, num_symbols, wanted, per_row, out)
  *
  * Whether row `i`, which has `ids[indptr[i]:indptr[i + 1]]`, int32, has each of `wanted`, int32. There are `per_row` of
- * these for all rows, or for each row in turn, as `out`, bool, has them; -1 matches no symbol. */
+ * these for all rows, or for each row in turn, as in `out`, bool; -1 matches no symbol. */
 KERNEL_FUNCTION(contains_rows) {
     Array indptr, ids, wanted, out;
     Py_ssize_t num_symbols, per_row;
@@ -275,7 +276,7 @@ KERNEL_FUNCTION(contains_rows) {
     for (int64_t i = fits ? starts[0] : 0; fits && i < starts[n]; i++) fits = id[i] >= 0 && id[i] < num_symbols;
     for (Py_ssize_t i = 0; fits && i < wanted.length; i++) fits = symbols[i] >= -1 && symbols[i] < num_symbols;
     if (!fits) return refuse(DO_NOT_FIT);
-    /* The last row that has each symbol, counted from 1. The slot before the first symbol, which -1 means, stays 0. */
+    /* The last row that has each symbol, counted from 1. The slot for -1, before the first symbol, stays 0. */
     int32_t *owners = scratch(call, ((size_t)num_symbols + 1) * sizeof *owners);
     if (!owners) return NULL;
     PyThreadState *state = n * number > WORTH_RELEASING_GIL ? PyEval_SaveThread() : NULL;

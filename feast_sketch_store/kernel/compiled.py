@@ -1,6 +1,6 @@
-"""The compiled kernel behind the same functions as `reference` and its like, which describe them.
+"""The compiled kernel, with the functions of `reference` and its sister modules, which describe them.
 
-Calls that take longer than some microseconds let other threads run meanwhile.
+Calls that take longer than some microseconds let other threads run.
 """
 
 from collections.abc import Callable
@@ -18,9 +18,9 @@ from feast_sketch_store.kernel.reference_sets import SetCodes
 from feast_sketch_store.kernel.reference_trees import TreeCodes
 
 _EXPECTED_SYMBOLS = 256  # ids per entity for which memory is allocated at first
-_EXPECTED_IDS = 64  # the same, of sets
+_EXPECTED_IDS = 64  # ids per set for which memory is allocated at first
 
-# These take and return plain objects, so they are called without a function of Python's around them.
+# These take and return plain objects, so they are called without a Python function around them.
 hash_int64_key = _compiled.hash_int64_key
 hash_key = _compiled.hash_key
 hash_message = _compiled.hash_message
@@ -49,7 +49,7 @@ def possible_symbols(
     arguments = table.words, table.num_words, *table.salt, _plain(entity_hashes), *asked, wanted
     done = read(*arguments, 0, indptr, ids)
     while done < num_entities:
-        # As many for the others as for those so far, and at least all for the next one.
+        # Assume as many for the other entities as for those so far, and at least all for the next one.
         count = int(indptr[done])
         room = max(count * num_entities // (done + 1) * 5 // 4, count + asked.num_symbols + 2)
         ids = np.concatenate((ids[:count], np.empty(room - count, np.int32)))
@@ -281,7 +281,7 @@ def _written(
     codes: tuple[Any, ...],
     sets: tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]],
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """What a function writes that is called twice: the first time to know how many words there are."""
+    """The output of a function that is called twice: first to learn how many words it needs."""
     headers, indptr, ids = sets
     ends = np.zeros(len(headers), np.int64)
     headers = _plain(headers)
@@ -309,7 +309,7 @@ def read_sets(
 def _all_sets(
     read: Callable[..., int], arguments: tuple[Any, ...], wanted: int, num_symbols: int
 ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]]:
-    """What a function that stops where there is no room says of all sets."""
+    """All sets from a function that stops when there is no more room."""
     headers, indptr = np.empty(wanted, np.int32), np.zeros(wanted + 1, np.int64)
     ids = np.empty(wanted * min(num_symbols, _EXPECTED_IDS), np.int32)
     done = read(*arguments, 0, headers, indptr, ids)
@@ -405,7 +405,7 @@ def look_up(
 def _all_lists(
     read: Callable[..., int], arguments: tuple[Any, ...], wanted: int, limit: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
-    """What a function that stops where there is no room says of all lists."""
+    """All lists from a function that stops when there is no more room."""
     room = wanted * min(limit, _EXPECTED_IDS)
     indptr, ids, ages = np.zeros(wanted + 1, np.int64), np.empty(room, np.int32), np.empty(room, np.int64)
     done = read(*arguments, 0, indptr, ids, ages)
@@ -421,7 +421,7 @@ def _all_lists(
 
 
 def _plain(array: NDArray[Any], dtype: type[np.generic] | None = None) -> NDArray[Any]:
-    """The same numbers as the C functions take them: C-contiguous and aligned."""
+    """The same numbers in the form that the C functions take: C-contiguous and aligned."""
     array = np.ascontiguousarray(array, dtype)
     return array if array.flags.aligned else array.copy()
 

@@ -1,4 +1,4 @@
-/* Reads of one entity from a shifting Bloom filter: its row by its shape, and the values of its features. */
+/* Reads of one entity from a shifting Bloom filter: its row by shape, and the values of its features. */
 
 #include "prepared.h"
 
@@ -6,7 +6,7 @@ enum { MAX_SHAPE_WORDS = 8 }; /* at least as many shapes as a layer may have */
 
 /* shaped(range ..., oldest, newest, unchecked, block_words)
  *
- * Rows that are known by their shapes, see layers/shapes.py: for each, the bounds of its rows' timestamps, int64.
+ * Rows whose shapes are in a filter, see layers/shapes.py. For each shape, the bounds of its rows' timestamps, int64.
  * `...` are the arguments of `take_symbols`, and the blocks are those of the table. */
 PREPARED_METHOD(shaped) {
     Prepared *self = (Prepared *)call->self;
@@ -39,7 +39,7 @@ PREPARED_METHOD(from_filter) {
     Py_RETURN_NONE;
 }
 
-/* clusters(numbers ...): of the last feature, which is in a filter, by row. */
+/* clusters(numbers ...): of rows, for the last feature, which is in a filter. */
 PREPARED_METHOD(clusters) {
     Prepared *self = (Prepared *)call->self;
     Feature *feature = self->num_features ? self->features + self->num_features - 1 : NULL;
@@ -50,7 +50,7 @@ PREPARED_METHOD(clusters) {
     Py_RETURN_NONE;
 }
 
-/* states(numbers ...): the states of the last feature by row, if what keeps its values does not imply them. */
+/* states(numbers ...): the states of the last feature by row, if its values do not imply them. */
 PREPARED_METHOD(states) {
     Prepared *self = (Prepared *)call->self;
     if (!self->num_features) return refuse("no feature was begun");
@@ -67,7 +67,7 @@ int64_t find_shape(const Prepared *rows, const uint64_t *hash) {
     if (read_symbols(rows->shapes, &rows->shape_blocks, hash, 0, words) < 0) return DAMAGED_INDEX;
     for (int64_t w = 0; w < num_words; w++) {
         if (!words[w]) continue;
-        /* The usual way finds out which of several counts. */
+        /* There may be several shapes: the usual way finds out which one counts. */
         if (shape != NO_ROW || words[w] & (words[w] - 1)) return DAMAGED_INDEX;
         shape = 64 * w + LOWEST(words[w]);
     }
@@ -97,7 +97,7 @@ int read_filter(const Place *place, const Feature *feature, Arena *arena, Conten
     for (int64_t w = 0; w < num_words; w++) count = write_ids(words[w], (int32_t)(64 * w), ids, count);
     content->ids = ids;
     if (feature->is_collection) return 0;
-    /* The first value of a scalar is the most probable one. A shape that claims a value that is not there is wrong. */
+    /* The first value of a scalar is the most probable one. Without any, the shape is a false positive. */
     if (!content->count) content->state = IS_NULL;
     content->count = content->count != 0;
     return 0;

@@ -1,4 +1,4 @@
-"""Builds the compiled kernel while the package is being installed; without a C compiler it is left out."""
+"""Builds the compiled kernel while the package is installed; without a C compiler it is left out."""
 
 import os
 import sys
@@ -15,13 +15,13 @@ _TARGET = "feast_sketch_store.kernel._compiled"
 
 
 class KernelBuildHook(BuildHookInterface[Any]):
-    """Compiles the C files of this folder into an extension module for all Pythons from 3.11 on."""
+    """Compiles the C files of this folder into an extension module for Python 3.11 and later."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Compile, in place, and have the module put into the wheel."""
+        """Compile in place, and add the module to the wheel."""
         try:
             built = _compile(Path(self.root))
-        except Exception as error:  # there are as many exceptions as ways to lack a compiler
+        except Exception as error:  # a missing compiler may raise anything
             if os.environ.get("FEAST_SKETCH_STORE_KERNEL") == "compiled":
                 raise
             warnings.warn(f"no compiled kernel, reads will use NumPy: {error}", stacklevel=1)
@@ -33,7 +33,7 @@ class KernelBuildHook(BuildHookInterface[Any]):
 
 
 def _compile(root: Path) -> Path:
-    # Not at the head: hatchling also loads this file where setuptools is not there.
+    # Imported here because hatchling also loads this file where setuptools is missing.
     from setuptools import Distribution, Extension
 
     sources = sorted(str(path.relative_to(root)) for path in _FOLDER.glob("*.c"))

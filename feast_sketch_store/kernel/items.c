@@ -7,9 +7,9 @@
 /* from_list(tables, widths, num_symbols, words, num_bits, unchecked, block_words, starts ..., newest_tick, resolution,
  *           counts, unit)
  *
- * It has items: each an id, and an age in ticks of `resolution` microseconds before `newest_tick`; or if there are
- * `counts`, int64, the number of one of these. The elements are the ids; or if `unit` is above 0, times in as many
- * microseconds, or counts. `states` tells which rows have values. */
+ * The feature has items: each an id, and an age in ticks of `resolution` microseconds before `newest_tick`; or with
+ * `counts`, int64, the number of one of these. The elements are the ids; or if `unit` is above 0, times in units of as
+ * many microseconds, or counts. `states` says which rows have values. */
 PREPARED_METHOD(from_list) {
     Prepared *self = (Prepared *)call->self;
     Feature *feature = begun(self, LISTED);
@@ -54,8 +54,8 @@ PREPARED_METHOD(from_weights) {
 
 /* limits(limits, resolutions, is_named, seed): rows of one entity add up from now on.
  *
- * `limits`, int64, are how many items the list of each feature shows, and `resolutions`, int64, the microseconds in
- * which it shows a value once. `is_named` tells whether the names of ids are those of one vocabulary. */
+ * `limits`, int64, say how many items the list of each feature shows, and `resolutions`, int64, within how many
+ * microseconds it shows a value once. `is_named` says whether the names of ids are those of one vocabulary. */
 PREPARED_METHOD(limits) {
     Prepared *self = (Prepared *)call->self;
     Array limits, resolutions;
@@ -77,7 +77,7 @@ PREPARED_METHOD(limits) {
     Py_RETURN_NONE;
 }
 
-/* Bits of a row's codes that were checked; 0 or REFUSED. */
+/* The bits of a row's codes, if they are checked; 0 or REFUSED. */
 static int find_codes(const Layer *layer, int64_t row, const Feature *feature, uint64_t *start, uint64_t *stop) {
     *start = get_checked(&feature->starts, row);
     *stop = feature->num_code_bits;
@@ -86,10 +86,10 @@ static int find_codes(const Layer *layer, int64_t row, const Feature *feature, u
     return are_checked(&feature->content_blocks, *start >> 6, (*stop >> 6) + 1) ? 0 : REFUSED;
 }
 
-/* The age of the oldest item that is shown. */
+/* The age of the oldest item that may be shown. */
 static int64_t oldest_of(const Place *place, const Feature *feature) {
     if (feature->counts || place->since == INT64_MIN) return INT64_MAX;
-    int64_t tick = place->since / feature->resolution; /* becomes the first one that begins then or later */
+    int64_t tick = place->since / feature->resolution; /* then the first tick that begins at `since` or later */
     tick += place->since % feature->resolution > 0;
     return tick < -(1ll << 62) ? INT64_MAX : feature->newest_tick - tick;
 }
@@ -118,7 +118,7 @@ static int weigh(const Feature *feature, int64_t unit, int64_t *ages, int64_t co
 /* Reads the newest items of a row: ids, and times in a unit of microseconds or counts; 0 or REFUSED. */
 static int read_newest(const Place *place, const Layer *layer, int64_t row, const Feature *feature, int64_t limit,
                        int64_t unit, Arena *arena, Content *content, int64_t **weights) {
-    enum { BITS_OF_ITEM = 3 }; /* or more, as a rule: a list of more items is read twice */
+    enum { BITS_OF_ITEM = 3 }; /* usually at least; a list with more items is read twice */
     int64_t state, count = -2;
     uint64_t start, stop;
     if (get_number(&feature->states, (uint64_t)row, &state) < 0 || state < MISSING || state > VALUE ||
@@ -172,10 +172,10 @@ int64_t distinct(int32_t *ids, int64_t count) {
     return kept;
 }
 
-/* items(hash, since, limit) -> (bytearray of int32, bytearray of int64), or False of an entity without a row, or None
+/* items(hash, since, limit) -> (bytearray of int32, bytearray of int64), or False for an entity without a row, or None
  *
- * The names of the ids of the first feature, which has items, and their times in microseconds: the newest first, none
- * older than `since`, and no more than `limit`. */
+ * The names of the ids of the first feature, which has items, and their times in microseconds: newest first, none older
+ * than `since`, and at most `limit`. */
 PREPARED_METHOD(items) {
     uint64_t hash[2];
     int64_t since;

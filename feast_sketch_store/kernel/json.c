@@ -1,5 +1,5 @@
 /* Vectors of a response in protobuf's wire format as JSON, as Feast's feature server writes them
- * (feast/feature_server_utils.py). What is unknown here, or incomplete, is left to that. */
+ * (feast/feature_server_utils.py). Anything unknown or incomplete is left to that. */
 
 #include <math.h>
 
@@ -42,7 +42,7 @@ typedef struct {
     const uint8_t *place, *stop;
 } Message;
 
-/* A field of a message: its number and its wire type, and the number or the content that it has. */
+/* A field of a message: its number, its wire type, and its number or content. */
 typedef struct {
     uint64_t number, value;
     int wire;
@@ -74,7 +74,7 @@ static int next_field(Message *message, Field *field) {
 
 enum { UNKNOWN, BYTES, TEXT, INT32, INT64, DOUBLE, FLOAT, BOOL, NOTHING, VALUES, LIST = 16 };
 
-/* By field of a Value. The others are maps, whose order only protobuf knows, and values with a time zone. */
+/* By field of a Value. Missing are maps, whose order only protobuf knows, and values with a time zone. */
 static const uint8_t kinds[] = {
     [1] = BYTES,         [2] = TEXT,          [3] = INT32,         [4] = INT64,         [5] = DOUBLE,
     [6] = FLOAT,         [7] = BOOL,          [8] = INT64,         [11] = LIST | BYTES, [12] = LIST | TEXT,
@@ -236,7 +236,7 @@ static void put_digits(uint8_t *place, int64_t number, int count) {
     for (; count; number /= 10) place[--count] = (uint8_t)('0' + number % 10);
 }
 
-/* The date that begins this many days after 1970-01-01, of the years 1000 to 9999, as YYYY-MM-DD. */
+/* The date this many days after 1970-01-01, in the years 1000 to 9999, as YYYY-MM-DD. */
 static void put_date(uint8_t *place, int64_t days) {
     /* Years that begin in March, so that the leap day is their last; eras of 400 years. */
     int64_t shifted = days + 719468, era = shifted / 146097, of_era = shifted % 146097;
@@ -300,7 +300,7 @@ static int add_statuses(Text *text, const Field *field, int *is_first) {
     return 0;
 }
 
-/* The elements of one field of a vector: how many fields there are, or -1. */
+/* The elements of one field of a vector. Returns the number of fields, or -1. */
 static int add_elements(Text *text, Message vector, int wanted) {
     int is_first = 1, count = 0, more;
     Field field;
@@ -333,7 +333,7 @@ static int add_vector(Text *text, Message vector) {
 /* vectors_to_json(message) -> bytes, or None
  *
  * `message` has vectors as elements of field 2, as parts of a response have. They are written as JSON in UTF-8, with
- * commas between them. None if there is anything in it that only Feast's own code can write. */
+ * commas between them. None if only Feast's own code can write some part. */
 KERNEL_FUNCTION(vectors_to_json) {
     Array array;
     if (take(call, "1.", &array) < 0) return NULL;

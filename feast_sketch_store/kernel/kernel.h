@@ -16,7 +16,7 @@
 
 #if defined(__GNUC__)
 #define ALWAYS_INLINE inline __attribute__((always_inline))
-/* GCC leaves out calls of functions that do nothing but prefetch, unless something in them is volatile. */
+/* GCC removes calls of functions that only prefetch, unless something in them is volatile. */
 #define PREFETCH(address)            \
     do {                             \
         __builtin_prefetch(address); \
@@ -47,7 +47,7 @@ static inline Py_ssize_t POPULATION(uint64_t word) {
 
 #define MAX_NUM_HASHES 64 /* of a fact; reference.py has the same number */
 
-/* Releasing the GIL and waiting for it again may take longer than a small read. */
+/* Releasing the GIL and taking it again may take longer than a small read. */
 #define WORTH_RELEASING_GIL 20000 /* steps of about a nanosecond */
 
 /* The finalizer of SplitMix64; see reference.py. */
@@ -59,7 +59,7 @@ static inline uint64_t mix64(uint64_t x) {
 
 /* -- arguments -------------------------------------------------------------------------------------- */
 
-/* An array of the caller's: `length` elements. `data` is NULL where None was given for it. */
+/* An array of the caller: `length` elements. `data` is NULL if the argument was None. */
 typedef struct {
     void *data;
     Py_ssize_t length;
@@ -68,7 +68,7 @@ typedef struct {
 #define MAX_ARRAYS 20
 #define MAX_SCRATCHES 2
 
-/* A call: the arguments that were not taken yet, and what `run` releases when it returns. */
+/* A call: the arguments that are not taken yet, and what `run` releases when it returns. */
 typedef struct {
     PyObject *self; /* the object of a method; NULL for a function */
     PyObject *const *next, *const *stop;
@@ -77,20 +77,20 @@ typedef struct {
     Py_buffer buffers[MAX_ARRAYS];
 } Call;
 
-/* Takes the next arguments: 0, or -1 with an exception. `types` has for each of them
+/* Takes the next arguments: 0, or -1 with an exception. `types` has one of these for each:
  *
  *     1 2 4 8   an array of elements of this many bytes, aligned to it -> Array *
- *               1! one that is written; 1? one that may be None
+ *               1! an array to be written; 1? one that may be None
  *     n         an integer -> Py_ssize_t *
  *     o         any object, borrowed -> PyObject **
  *     w         64 bits of an integer -> uint64_t *
  *     .         the end of the arguments */
 int take(Call *call, const char *types, ...);
 
-/* Memory for the duration of a call, which may ask for it twice; NULL with an exception if there is none. */
+/* Memory for the duration of a call; a call may ask twice. NULL with an exception if there is none. */
 void *scratch(Call *call, size_t size);
 
-/* NULL with a ValueError. */
+/* Sets a ValueError and returns NULL. */
 PyObject *refuse(const char *message);
 #define DO_NOT_FIT "the arrays do not fit each other"
 
@@ -176,7 +176,7 @@ int is_utf8(const uint8_t *place, int64_t length); /* as protobuf requires of st
 
 /* -- packed and ascending numbers, and the rows of entities: rows.c ----------------------------------- */
 
-/* Integers of `width` bits back to back, and a word after them that is read and not used. */
+/* Integers of `width` bits without gaps, and one more word that is read but not used. */
 typedef struct {
     const uint64_t *words;
     int width;
@@ -189,27 +189,27 @@ static inline uint64_t get_packed(const Packed *packed, uint64_t place) {
     return number & (~0ull >> (64 - packed->width));
 }
 
-/* 0, or -1 with an exception. Places below `length` are inside the buffer when it is 0. */
+/* 0, or -1 with an exception. After 0, reads of indexes below `length` stay inside the buffer. */
 int init_packed(Packed *packed, const Array *words, Py_ssize_t width, Py_ssize_t length);
 
-#define SAMPLED 64 /* the place of every 64th of the bits that are searched for is stored; as in reference_rows.py */
+#define SAMPLED 64 /* the position of every 64th bit that is searched for is stored; as in reference_rows.py */
 
-/* Ascending numbers in Elias and Fano's form; succinct/elias_fano.py describes it. The contents of its arrays
- * may be wrong: no function reads outside of them. */
+/* Ascending numbers in Elias-Fano form; succinct/elias_fano.py describes it. The contents of the arrays may be wrong:
+ * no function reads outside of them. */
 typedef struct {
     const uint64_t *highs;
     uint64_t num_bits; /* of `highs` */
     int64_t length, num_buckets;
     Packed lows, samples;
-    uint64_t flipped; /* ~0 if samples are places of zeros, or else 0 */
-    double bits_per_sampled; /* of `highs` for each one, or zero, that samples are of */
+    uint64_t flipped; /* ~0 if samples are positions of zeros, else 0 */
+    double bits_per_sampled; /* bits of `highs` for each one, or each zero, of the sampled kind */
 } Ascending;
 
-/* Takes highs, num_buckets, length, low words, low width, sample words and sample width. Samples are places of zeros
- * if numbers are to be found by their values, and of ones if by their places. 0, or -1 with an exception. */
+/* Takes highs, num_buckets, length, low words, low width, sample words and sample width. Samples are positions of zeros
+ * if numbers are found by value, and of ones if they are found by index. 0, or -1 with an exception. */
 int take_ascending(Call *call, Ascending *numbers, int by_value);
 
-/* The number at `place`, which is below `length`; ~0 if the arrays lack it. */
+/* The number with index `place`, which is below `length`; ~0 if the arrays lack it. */
 uint64_t get_ascending(const Ascending *numbers, int64_t place);
 
 /* Finds rows by the hashes of their entities; succinct/fingerprints.py describes it. */
@@ -223,13 +223,13 @@ typedef struct {
 /* Takes the arguments of `take_ascending`, range and twins. 0, or -1 with an exception. */
 int take_row_index(Call *call, RowIndex *index);
 
-int is_row_index(const RowIndex *index); /* whether its range is that of its fingerprints */
+int is_row_index(const RowIndex *index); /* whether the range fits the fingerprints */
 uint64_t bucket_of(const RowIndex *index, uint64_t hash);
 
 #define NO_ROW (-1)
 #define DAMAGED_INDEX (-2)
 
-/* The hash whose upper part determines the row of an entity. */
+/* The hash that determines the row of an entity, by its upper part. */
 static inline uint64_t row_hash(const uint64_t *hash, const uint64_t *salt) {
     return mix64(mix64(hash[0] ^ salt[0]) + (hash[1] ^ salt[1]));
 }
@@ -237,7 +237,7 @@ static inline uint64_t row_hash(const uint64_t *hash, const uint64_t *salt) {
 /* The row of an entity by its row hash, `NO_ROW`, or `DAMAGED_INDEX`. */
 int64_t find_row(const RowIndex *index, uint64_t hash);
 
-/* Prefetches the words from which the row of a hash, or a number by its place, will probably be read. */
+/* Prefetches the words from which the row of a hash, or a number, will probably be read. */
 void expect_row(const RowIndex *index, uint64_t hash);
 void expect_ascending(const Ascending *numbers, int64_t place);
 
@@ -248,10 +248,10 @@ typedef struct {
     const uint8_t *levels, *left; /* of symbols, and of how many ids are left; see succinct/gap_levels.py */
     int64_t num_symbols, no_set; /* headers below `no_set` stand for a row that has no set */
     int header_width;
-    int others_width; /* -1 of a set that is coded by itself; see succinct/golomb_sets.py */
+    int others_width; /* -1 if the set is coded by itself; see succinct/golomb_sets.py */
 } Code;
 
-#define LONGEST_UNARY 24 /* this many ones announce a number of 32 bits */
+#define LONGEST_UNARY 24 /* this many ones precede a number of 32 bits */
 #define MAX_WIDTH 30
 #define NUM_TOLD 256
 #define NUM_LEFT (NUM_TOLD + 64)
@@ -262,14 +262,14 @@ static inline int half_octaves(uint64_t count) {
     return 2 * octaves + (count * count >= 2ull << 2 * octaves);
 }
 
-/* The width of a gap that begins at a symbol, in a set of which `left` ids are still to come. */
+/* The width of a gap that begins at a symbol, in a set with `left` ids left. */
 static ALWAYS_INLINE int width_of_gap(const Code *code, int64_t symbol, int64_t left) {
     int own = code->left[left < NUM_TOLD ? left : NUM_TOLD + half_octaves((uint64_t)left)];
     int width = (code->levels[symbol] - own) >> 2;
     return width < 0 ? 0 : width > MAX_WIDTH ? MAX_WIDTH : width;
 }
 
-/* The codes of F features; sets that are coded with those before them have at most `room` ids. */
+/* The codes of F features; sets that others are coded relative to have at most `room` ids. */
 typedef struct {
     Code *of;
     Py_ssize_t number;
@@ -277,37 +277,37 @@ typedef struct {
 } Codes;
 
 /* Takes parameters, int64[F, 3] of header_width, no_set and others_width; level_starts, int64[F + 1]; levels, uint8; and
- * uint8[F, 320] of what is subtracted of a level: of 0 to 255 ids that are left, and by the half octaves of more. 0, or
- * -1 with an exception. */
+ * uint8[F, 320], what to subtract from a level for 0 to 255 ids left, and then for more by half octaves. 0, or -1 with
+ * an exception. */
 int take_codes(Call *call, Codes *codes);
 
 /* The sets of rows; `starts` are the bits at which they begin. */
 typedef struct {
     Codes codes;
-    const uint64_t *words; /* the last one is read and not used */
+    const uint64_t *words; /* the last one is read but not used */
     uint64_t num_bits;
     Ascending starts;
 } Sets;
 
-/* Takes codes, words, num_bits and the arguments of `take_ascending`, by places. 0, or -1 with an exception. */
+/* Takes codes, words, num_bits and the arguments of `take_ascending`, by index. 0, or -1 with an exception. */
 int take_sets(Call *call, Sets *sets);
 int take_words_of_sets(Call *call, Sets *sets); /* the same without `starts` */
 
 enum { IS_WANTED = 1, IS_NEEDED = 2 }; /* a set itself; its ids, to read one after it */
 
-/* What is read of a row, up to some feature: by feature, its header and where its ids end. */
+/* What is read of a row, up to some feature: for each feature, its header and where its ids end. */
 typedef struct {
     int64_t *ends;
     int32_t *headers, *seen, *others;
     uint8_t *marks; /* by feature */
 } RowOfSets;
 
-size_t room_for_row(const Codes *codes); /* bytes, aligned to 8, that `init_row` divides; the marks are cleared */
+size_t room_for_row(const Codes *codes); /* bytes, aligned to 8, for `init_row`, which clears the marks */
 void init_row(RowOfSets *row, const Codes *codes, void *memory);
 void mark_wanted(const Codes *codes, Py_ssize_t feature, uint8_t *marks);
 
-/* Reads the sets of a row that begins at `start`, features 0 to `last`; the ids of those that are wanted go to `ids`,
- * back to back from `first` on. 0; -1 if they are damaged; or how many ids there must be room for at least. */
+/* Reads the sets of a row that begins at `start`, features 0 to `last`. The ids of the wanted ones go to `ids`, one
+ * after the other from `first` on. 0; -1 if they are damaged; or the least number of ids that need room. */
 int64_t read_row(const Sets *sets, uint64_t start, Py_ssize_t last, const RowOfSets *row, int32_t *ids, int64_t first,
                  int64_t room);
 
@@ -321,11 +321,11 @@ typedef struct {
     const uint64_t *words;
 } ListCode;
 
-/* Takes tables, widths, num_symbols and words; `num_bits` are those that the words have. 0, or -1 with an exception. */
+/* Takes tables, widths, num_symbols and words; sets `num_bits` to the bits of the words. 0, or -1 with an exception. */
 int take_list_code(Call *call, ListCode *code, int64_t *num_bits);
 
-/* Reads a list that lies in the bits from `bit` to `stop`, of which there are as many as `num_bits`: how many items; -1
- * if it is damaged, -2 if there are more than `room`. */
+/* Reads a list from bit `bit` to bit `stop`, which is at most `num_bits`. Returns the number of items; -1 if the list
+ * is damaged, -2 if there are more than `room`. */
 int64_t read_list(const ListCode *code, uint64_t bit, uint64_t stop, int64_t limit, int64_t oldest, int64_t room,
                   int32_t *ids, int64_t *ages);
 
@@ -334,25 +334,25 @@ int64_t read_list(const ListCode *code, uint64_t bit, uint64_t stop, int64_t lim
 typedef struct {
     const uint64_t *words;
     int64_t width, num_slots;
-    uint64_t num_symbols; /* numbers below it mean that a key is there */
-    const uint64_t *left_hashes; /* ascending: keys that the table does not hold, and their numbers */
+    uint64_t num_symbols; /* numbers below it mean that a key is present */
+    const uint64_t *left_hashes; /* ascending: keys that are not in the table, and their numbers */
     const int64_t *left_numbers;
     int64_t num_left;
 } StaticFunction;
 
 /* -- shifting Bloom filters: table.c ------------------------------------------------------------------- */
 
-/* Consecutive symbols of a table, which entities have or not. */
+/* Consecutive symbols of a table, to ask entities about. */
 typedef struct Reader SymbolsOfTable;
 
-/* Takes the arguments that reads of table.c begin with, of no entities; NULL with an exception. It is a scratch of the
- * call. */
+/* Takes the arguments with which reads of table.c begin, without entities; NULL with an exception. It is scratch memory
+ * of the call. */
 SymbolsOfTable *take_symbols(Call *call);
 int64_t number_of_symbols(const SymbolsOfTable *symbols);
-int64_t number_of_clusters(const SymbolsOfTable *symbols); /* by which symbols have hashes; 0 if all have the same */
+int64_t number_of_clusters(const SymbolsOfTable *symbols); /* on which hashes depend; 0 if they do not */
 
-/* Writes up to two ones of a word without a branch that depends on them: most words have no more. Up to two ids after
- * the last one are overwritten. */
+/* Writes up to two ones of a word without a branch that depends on them, because most words have no more. Up to two ids
+ * after the last one are overwritten. */
 static inline Py_ssize_t write_ids(uint64_t word, int32_t first_id, int32_t *ids, Py_ssize_t count) {
     ids[count] = first_id + (int32_t)LOWEST(word | 1ull << 63);
     count += word != 0;

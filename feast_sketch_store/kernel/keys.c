@@ -1,4 +1,4 @@
-/* Hashing serialized entity keys, many in a call; entity_keys.py says which key is hashed with what. */
+/* Hashes serialized entity keys, many per call; entity_keys.py says which hash a key gets. */
 
 #include "kernel.h"
 
@@ -31,9 +31,9 @@ static inline void mix_block(uint64_t *h, uint64_t first, uint64_t second) {
     h[1] = (rotate_left(h[1] ^ scramble2(second), 31) + h[0]) * 5 + 0x38495ab5;
 }
 
-/* Ends with the bytes behind the last block, and zeros. */
+/* Ends with the bytes after the last block, and zeros. */
 static inline void finish(const uint64_t *h, uint64_t first, uint64_t second, size_t length, uint64_t *digest) {
-    uint64_t h1 = h[0] ^ scramble1(first) ^ length; /* nothing there scrambles to 0 */
+    uint64_t h1 = h[0] ^ scramble1(first) ^ length; /* 0 if there are no bytes: 0 scrambles to 0 */
     uint64_t h2 = h[1] ^ scramble2(second) ^ length;
     h1 += h2;
     h2 += h1;
@@ -117,7 +117,7 @@ KERNEL_FUNCTION(hash_int64_keys) {
     if (take(call, "188!.", &prefix, &values, &out) < 0) return NULL;
     if (out.length != 2 * values.length) return refuse(DO_NOT_FIT);
     size_t length = (size_t)prefix.length, place = 0;
-    uint64_t start[2] = {0, 0}, rest[2] = {0, 0}; /* of the prefix: what its blocks leave, and what follows them */
+    uint64_t start[2] = {0, 0}, rest[2] = {0, 0}; /* of the prefix: the state after its blocks, and the other bytes */
     for (const uint8_t *key = prefix.data; place + 16 <= length; place += 16)
         mix_block(start, load64(key + place), load64(key + place + 8));
     memcpy(rest, (const uint8_t *)prefix.data + place, length - place);
@@ -216,7 +216,7 @@ KERNEL_FUNCTION(hash_int64_key) {
     Array prefix;
     PyObject *number;
     if (take(call, "1o.", &prefix, &number) < 0) return NULL;
-    long long value = PyLong_AsLongLong(number); /* raises where the bits of another type would not */
+    long long value = PyLong_AsLongLong(number); /* raises for a number that does not fit */
     if (value == -1 && PyErr_Occurred()) return NULL;
     uint8_t own[256], *key = own;
     size_t length = (size_t)prefix.length + 8;

@@ -1,4 +1,4 @@
-/* Lists of timed items; see succinct/timed_lists.py for how they are coded, and reference_lists.py for the twin. */
+/* Lists of timed items; succinct/timed_lists.py says how they are coded, reference_lists.py does the same in NumPy. */
 
 #include "kernel.h"
 
@@ -6,10 +6,10 @@ enum { AGES, SIZES, GAPS, KINDS };
 #define PREFIX_BITS 12
 #define PREFIXES (1 << PREFIX_BITS)
 #define NUM_WIDTHS 5
-#define LONGEST_UNARY 24 /* this many ones announce a number of 32 bits */
+#define LONGEST_UNARY 24 /* this many ones precede a number of 32 bits */
 #define MAX_AGE (1ll << 60)
 
-/* The next 64 bits; the word behind the one in which they begin is read as well. */
+/* The next 64 bits; the word after the one in which they begin is read as well. */
 static ALWAYS_INLINE uint64_t peek(const ListCode *code, uint64_t bit) {
     uint64_t word = bit >> 6, shift = bit & 63;
     return code->words[word] >> shift | code->words[word + 1] << 1 << (63 - shift);
@@ -30,7 +30,7 @@ static ALWAYS_INLINE int64_t read_number(const ListCode *code, uint64_t *bit, in
     return (int64_t)((uint64_t)(2 | (class & 1)) << extra | (bits & ((1ull << extra) - 1)));
 }
 
-/* The next id of a tick. `left` ids are to come, and none is below `next`; the id may be outside of the symbols. */
+/* The next id of a tick with `left` ids left; none is below `next`. The id may be outside of the symbols. */
 static ALWAYS_INLINE int64_t read_id(const ListCode *code, uint64_t *bit, int64_t next, int64_t left) {
     int octaves = left > 1 ? (int)HIGHEST((uint64_t)(left - 1)) + 1 : 0;
     int row = octaves < NUM_WIDTHS ? octaves : NUM_WIDTHS - 1;
@@ -85,8 +85,8 @@ int take_list_code(Call *call, ListCode *code, int64_t *num_bits) {
 
 /* read_lists(tables, widths, num_symbols, words, starts, stops, limit, oldest, begin, indptr, ids, ages) -> lists done
  *
- * List `i` lies in the bits from `starts[i]` to `stops[i]`, int64[m] each. Goes on at list `begin`, and stops before
- * one whose items do not fit. `indptr` is int64[m + 1]. */
+ * List `i` lies in the bits from `starts[i]` to `stops[i]`, int64[m] each. Continues with list `begin`, and stops
+ * before a list whose items do not fit. `indptr` is int64[m + 1]. */
 KERNEL_FUNCTION(read_lists) {
     Array starts, stops, indptr, ids, ages;
     Py_ssize_t limit, oldest, begin;
@@ -119,8 +119,8 @@ damaged:
 /* find_lists(tables, widths, num_symbols, words, num_bits, *starts, *index, salt, salt, hashes, limit, oldest, begin,
  *            indptr, ids, ages) -> lists done
  *
- * The same for entities that are given by their hashes, uint64[m, 2], if they have rows by `index`. Row `r` begins at
- * bit `starts[r]`, and ends where the next one begins. */
+ * `read_lists` for entities, given by their hashes, uint64[m, 2], that have rows in `index`. Row `r` begins at bit
+ * `starts[r]`, and ends where the next one begins. */
 KERNEL_FUNCTION(find_lists) {
     Array hashes, indptr, ids, ages;
     Py_ssize_t num_bits, limit, oldest, begin;

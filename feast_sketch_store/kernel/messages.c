@@ -14,7 +14,8 @@ static int read_number(const uint8_t **place, const uint8_t *stop, uint64_t *num
     return -1;
 }
 
-/* Where the elements of a message begin: those of field 1, packed, of the message in a field, and nothing else. */
+/* Where the elements of a message begin: those of packed field 1 of the message in a field, if there is nothing
+ * else. */
 static const uint8_t *find_elements(const uint8_t *place, const uint8_t *stop, uint64_t field) {
     uint64_t number;
     if (place == stop) return stop;
@@ -49,7 +50,7 @@ static int put_elements(const uint8_t *place, const uint8_t *stop, Py_ssize_t wi
     return 0;
 }
 
-/* Parses all messages: 0, or -1 if one is unusual. `out` has room for what `ends` count, or is NULL. */
+/* Parses all messages: 0, or -1 if one has other contents. `out` has room for what `ends` count, or is NULL. */
 static int parse_all(const uint8_t *place, Array lengths, uint64_t field, Py_ssize_t width, int64_t *ends,
                      uint8_t *out) {
     for (Py_ssize_t i = 0; i < lengths.length; i++) {

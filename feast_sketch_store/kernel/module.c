@@ -1,6 +1,6 @@
 /* The compiled kernel: the functions for which NumPy needs too many calls or passes. Each is described where it is
- * defined and by its twin in reference.py. Arguments are checked, so no caller's mistake becomes a wrong access. Only
- * the memory of mapped files is trusted. */
+ * defined, and by its twin in reference.py. Arguments are checked, so a caller's mistake cannot cause a wrong access.
+ * Only the memory of mapped files is trusted. */
 
 #include "kernel.h"
 

@@ -1,7 +1,6 @@
-/* PreparedRows: a layer of rows, or a stack of such layers, in the form that reads of one entity use.
+/* PreparedRows: a layer of rows, or a stack of such layers, in the form for reads of one entity.
  *
- * The methods here build one, before it is shared; `layers/prepared.py` calls them. It holds its arrays as long as it
- * lives. */
+ * The methods here build one before it is shared; `layers/prepared.py` calls them. It keeps its arrays alive. */
 
 #include "prepared.h"
 
@@ -129,7 +128,7 @@ PREPARED_METHOD(sets) {
 
 /* feature(tag, is_collection, wire_type, numbers, offsets, data)
  *
- * Begins a feature that the rows do not have yet. Ids stand for int64 numbers, for bytes, or for nothing. */
+ * Begins a feature that the rows do not have yet. Its ids stand for int64 numbers, for bytes, or for nothing. */
 PREPARED_METHOD(feature) {
     Prepared *self = (Prepared *)call->self;
     Array tag, numbers, offsets, data;
@@ -177,7 +176,7 @@ PREPARED_METHOD(from_set) {
     return done(self, call);
 }
 
-/* from_column(states ..., step, bounds ... of a collection or Nones, elements ..., elements_are, is_text,
+/* from_column(states ..., step, bounds ... of a collection, else Nones, elements ..., elements_are, is_text,
  *             content, unchecked, block_words): see structures/columns.py. */
 PREPARED_METHOD(from_column) {
     Prepared *self = (Prepared *)call->self;
@@ -200,7 +199,7 @@ PREPARED_METHOD(from_column) {
     return done(self, call);
 }
 
-/* from_digits(numbers ..., divisor, others): uint8, states; see structures/scalars.py. */
+/* from_digits(numbers ..., divisor, others): `others` are states, uint8; see structures/scalars.py. */
 PREPARED_METHOD(from_digits) {
     Prepared *self = (Prepared *)call->self;
     Feature *feature = begun(self, LISTED);
@@ -232,8 +231,8 @@ PREPARED_METHOD(from_rows) {
 
 /* layer(rows, names, hashes, deleted): add a layer below the others.
  *
- * `names`, int32, are what its ids are called, or None. `hashes` and `deleted` are the entities that a delta decides,
- * uint64[n, 2] ascending and bool[n], or None. */
+ * `names`, int32, are the ids in answers of its first feature's ids, or None. `hashes` and `deleted` are the entities
+ * that a delta decides, uint64[n, 2] ascending and bool[n], or None. */
 PREPARED_METHOD(layer) {
     Prepared *self = (Prepared *)call->self;
     PyObject *object;
@@ -257,8 +256,8 @@ PREPARED_METHOD(layer) {
 
 /* shards(shift, first_layers, is_served): divide the layers among shards of entities.
  *
- * `hash[0] >> shift` is the shard of an entity. `first_layers`, int64[S + 1], are where the layers of each begin;
- * `is_served`, bool[S], the shards that may be read. Entities of others are refused. */
+ * `hash[0] >> shift` is the shard of an entity. `first_layers`, int64[S + 1], say where the layers of each shard begin;
+ * `is_served`, bool[S], which shards may be read. Reads of entities in other shards are refused. */
 PREPARED_METHOD(shards) {
     Prepared *self = (Prepared *)call->self;
     Array firsts, served;

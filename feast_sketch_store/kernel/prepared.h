@@ -1,11 +1,11 @@
-/* Rows that are prepared for reads of one entity; prepared.c makes them, single.c and wire.c read them. */
+/* Rows prepared for reads of one entity; prepared.c makes them, single.c and wire.c read them. */
 
 #ifndef FEAST_SKETCH_STORE_PREPARED_H
 #define FEAST_SKETCH_STORE_PREPARED_H
 
 #include "kernel.h"
 
-/* Which blocks of an array's words were not checked yet; see snapshot/blocks.py. */
+/* Which blocks of an array's words are not checked yet; see snapshot/blocks.py. */
 typedef struct {
     const uint8_t *unchecked; /* NULL if none */
     uint64_t block_words, number;
@@ -18,7 +18,7 @@ static inline int are_checked(const Blocks *blocks, uint64_t first_word, uint64_
     return 1;
 }
 
-/* `length` integers, each `base` more than the packed number. */
+/* `length` integers, each `base` plus the packed number. */
 typedef struct {
     Packed packed;
     uint64_t base, length;
@@ -33,7 +33,7 @@ static inline int get_number(const Numbers *numbers, uint64_t place, int64_t *nu
     return 0;
 }
 
-/* Ascending numbers; some blocks of highs, lows and samples may not be checked yet. */
+/* Ascending numbers; some blocks of highs, lows and samples may be unchecked. */
 typedef struct {
     Ascending numbers;
     Blocks highs, lows, samples;
@@ -82,17 +82,17 @@ typedef struct {
     /* in a filter, whose blocks are those of the content */
     SymbolsOfTable *symbols;
     Numbers clusters; /* of rows */
-    /* in lists, of which blocks of the codes are those of the content: ids with a tick each, or the number of a count */
+    /* in lists, with codes in the blocks of the content: ids, each with a tick or with the number of a count */
     ListCode code;
     uint64_t num_code_bits;
     CheckedAscending starts;
     int64_t newest_tick, resolution; /* of ticks, in microseconds */
     const int64_t *counts;           /* NULL if there are ticks */
     int64_t num_counts;
-    int64_t unit; /* what the elements are that stand beside the ids, in their units; 0 if they are the ids */
-    /* in weights of rows that stand one after the other, as above; or in items, whose times they are */
+    int64_t unit; /* unit of the times or counts that are the elements; 0 if the elements are the ids */
+    /* in weights of rows, one row after the other as above; or in items, whose times they are */
     const int64_t *weights;
-    /* what rows of items remove in older layers; NULL if nothing */
+    /* what rows remove of the items in older layers; NULL if nothing */
     const uint8_t *removal_states;
     const int64_t *removal_indptr, *until;
     const int32_t *removed_ids;
@@ -100,14 +100,14 @@ typedef struct {
     int64_t num_removed;
 } Feature;
 
-/* A layer of rows, or a stack of such layers, from the newest to the oldest. Does not change once it is read. */
+/* A layer of rows, or a stack of such layers from the newest to the oldest. Does not change once it is shared. */
 typedef struct Prepared Prepared;
 
 typedef struct {
     Prepared *rows;
     const int32_t *names; /* the ids of the first feature in answers; NULL if they are the same */
     int64_t num_names;
-    /* of a delta: the entities that it decides, ascending, and which of them were deleted; NULL if its rows show it */
+    /* of a delta: the ascending entities that it decides, and which of them were deleted; NULL for other layers */
     const uint64_t *hashes;
     const uint8_t *deleted;
     int64_t num_hashes;
@@ -130,12 +130,12 @@ struct Prepared {
     const uint64_t *hashes;
     const int64_t *event_timestamps;
     const uint8_t *deleted;
-    const uint8_t *fences; /* of lists: the rows that hide those of older layers */
+    const uint8_t *fences; /* of lists: the rows that hide those in older layers */
     /* by shapes, which are the numbers of rows */
     SymbolsOfTable *shapes;
     Blocks shape_blocks;
     const int64_t *oldest, *newest;
-    /* by the numbers that a static function gives entities, whose lowest digits are shapes */
+    /* by the numbers of a static function, whose lowest digits are shapes */
     StaticFunction function;
     Blocks function_blocks;
     /* either */
@@ -143,7 +143,7 @@ struct Prepared {
     Blocks code_blocks;
     CheckedAscending starts; /* of the sets */
     uint8_t *marks;
-    Py_ssize_t last_set; /* that is wanted; -1 if there is none */
+    Py_ssize_t last_set; /* that is wanted; -1 if none is */
     Feature *features;
     Py_ssize_t num_features;
     /* sets in count trees, of listed rows */
@@ -155,12 +155,13 @@ struct Prepared {
     /* a stack */
     Layer *layers;
     Py_ssize_t num_layers;
-    /* of features whose lists add up: how many items they show, and the microseconds in which a value is shown once;
-     * NULL if rows replace others */
+    /* of features whose lists add up: how many items they show, and within how many microseconds a value is shown once;
+     * NULL if rows replace each other */
     const int64_t *limits, *resolutions;
-    int is_named;  /* whether ids have names in common */
+    int is_named;  /* whether ids have names in one vocabulary */
     uint64_t seed; /* of hash tables of values */
-    /* shards: the highest bits of a hash are the number of one, whose layers begin at `first_layers`; NULL without */
+    /* the highest bits of a hash are the number of its shard, whose layers begin at `first_layers`; NULL without
+ * shards */
     const int64_t *first_layers;
     const uint8_t *is_served;
     int64_t num_shards;
@@ -175,7 +176,7 @@ struct Prepared {
 
 int keep(Prepared *self, Call *call); /* hands the arguments of a call over to the object */
 int take_blocks(Call *call, Blocks *blocks);
-int take_checked(Call *call, CheckedAscending *checked, int by_value); /* of `take_ascending`, and blocks of its parts */
+int take_checked(Call *call, CheckedAscending *checked, int by_value); /* as `take_ascending`, with blocks of parts */
 int take_numbers(Call *call, Numbers *numbers); /* words, width, base, length, unchecked and block_words */
 Feature *begun(Prepared *self, int kind); /* the last feature that was begun; NULL with an exception */
 
@@ -185,7 +186,7 @@ typedef struct Block Block;
 
 typedef struct {
     uint64_t own[512];
-    uint8_t *next, *stop; /* what is left of these, or of the last block */
+    uint8_t *next, *stop; /* what is left of them, or of the last block */
     Block *blocks;
 } Arena;
 
@@ -195,17 +196,17 @@ static inline void arena_init(Arena *arena) {
     arena->blocks = NULL;
 }
 
-/* NULL if there is none. Aligned to 8. */
+/* Memory aligned to 8; NULL if there is none. */
 void *arena_get(Arena *arena, size_t size);
 void arena_free(Arena *arena);
 
-/* -- reads: damaged and unchecked blocks are refused, and left to the slow way -------------------------- */
+/* -- reads: damaged and unchecked blocks are refused, and left to the usual way ------------------------- */
 
 enum { REFUSED = -1, ABSENT = 0, FOUND = 1, EXPIRED = 2 };
 
 enum { MOST_PIECES = 32 };
 
-/* One of the rows whose items come together. */
+/* One of the rows whose items are combined. */
 typedef struct {
     const Layer *layer;
     int64_t row;
@@ -216,36 +217,36 @@ typedef struct {
     const Layer *layer;
     const uint64_t *hash; /* of the entity */
     int64_t row, timestamp;
-    uint64_t number; /* by which a static function knows the entity, without its shape */
+    uint64_t number; /* the entity's number in a static function, without its shape */
     const int64_t *limits; /* of its stack */
-    int64_t since, limit;  /* of items of lists: the oldest time, and how many at most */
+    int64_t since, limit;  /* of items of lists: the oldest time, and the most items */
     RowOfSets sets; /* set once they are read: then `ids` is not NULL */
     int32_t *ids;
-    Py_ssize_t num_pieces; /* from the newest to the oldest; 0 if the row is all that there is */
+    Py_ssize_t num_pieces; /* from the newest to the oldest; 0 if there is only this row */
     Piece pieces[MOST_PIECES];
     Layer together; /* has the names of the values of pieces, once they are read */
     const int64_t *spelled_numbers; /* these values, or */
     const Slice *spelled_slices;
 } Place;
 
-/* The row of an entity of a listed layer, by the hash of its row, or of an exact one: a row, NO_ROW or DAMAGED_INDEX. */
+/* The row of an entity in a listed layer by its row hash, or in an exact one; else NO_ROW or DAMAGED_INDEX. */
 int64_t find_hashed(const Prepared *rows, uint64_t own);
 int64_t find_exact(const Prepared *rows, const uint64_t *hash);
 
-/* The place of an entity among those of a delta, or NO_ROW. */
+/* The index of an entity among those of a delta, or NO_ROW. */
 int64_t find_listed(const Layer *layer, const uint64_t *hash);
 
-/* The only shape that an entity has, NO_ROW, or DAMAGED_INDEX if there may be several. */
+/* The only shape of an entity, NO_ROW, or DAMAGED_INDEX if there may be several. */
 int64_t find_shape(const Prepared *rows, const uint64_t *hash);
 int date_shape(const Prepared *rows, int64_t expire_before, Place *place); /* FOUND or EXPIRED */
 
-/* The same by the number of an entity, whose other digits are put into its place. */
+/* The shape of an entity by its number in a static function; puts the other digits into `place`. */
 int64_t find_number(const Prepared *rows, const uint64_t *hash, Place *place);
 
 /* Reads the timestamp of a row of a listed layer: FOUND, EXPIRED or REFUSED. */
 int date_listed(const Prepared *rows, int64_t expire_before, Place *place);
 
-/* The number at `place`, which is below the length; ~0 if it cannot be read here. */
+/* The number with index `place`, which is below the length; ~0 if it cannot be read here. */
 uint64_t get_checked(const CheckedAscending *checked, int64_t place);
 
 static inline int64_t shard_of(const Prepared *stack, const uint64_t *hash) {
@@ -254,69 +255,69 @@ static inline int64_t shard_of(const Prepared *stack, const uint64_t *hash) {
 
 int locate(const Prepared *stack, const uint64_t *hash, int64_t expire_before, Place *place);
 
-/* Whether an entity has rows beside those of the lowest layers. */
+/* Whether an entity has rows in other layers than the lowest ones. */
 int has_newer(const Prepared *stack, const uint64_t *hash);
 
-/* The elements of a feature of a row: as ids, or else as they are. */
+/* The elements of a feature of a row, as ids or as values. */
 typedef struct {
     int state;
     int64_t count;
     const int32_t *ids;
     const int64_t *numbers;
     const Slice *slices;
-    const int64_t *weights; /* of items of lists their times, or counts; else NULL */
+    const int64_t *weights; /* times of a list's items, or counts; else NULL */
 } Content;
 
-/* The ids of a row, for a feature that keeps them one row after the other; 0 or REFUSED */
+/* The ids of a row, for a feature that stores them one row after the other; 0 or REFUSED */
 int read_exact(const Place *place, const Feature *feature, Content *content);
 
 int read_digit(const Place *place, const Feature *feature, Arena *arena, Content *content);
 
 int read_filter(const Place *place, const Feature *feature, Arena *arena, Content *content);
 
-/* The items of a list, or the values with their counts, or what stands beside them; 0 or REFUSED */
+/* The items of a list, or values with counts, or these times or counts; 0 or REFUSED */
 int read_items(const Place *place, const Feature *feature, Arena *arena, Content *content);
 
 /* All items of a row that are not too old, with times in microseconds, or the numbers of counts; 0 or REFUSED */
 int read_all_items(const Place *place, const Layer *layer, int64_t row, const Feature *feature, Arena *arena,
                    Content *content, int64_t **times);
 
-/* Finds all rows of an entity, whose items come together, in the layers from `first` to before `end`: FOUND, EXPIRED if
- * only items may keep it alive, ABSENT or REFUSED. */
+/* Finds all rows of an entity whose items are combined, in the layers from `first` up to `end`: FOUND, EXPIRED if only
+ * items may keep it alive, ABSENT or REFUSED. */
 int locate_items(const Prepared *stack, const uint64_t *hash, Py_ssize_t first, Py_ssize_t end, int64_t expire_before,
                  Place *place);
 
 /* Whether any feature of a place has items; REFUSED if that cannot be read. */
 int has_items(Place *place);
 
-/* The items of feature `f` of all pieces of a place, spelled out, and how it is written; 0 or REFUSED */
+/* The items of feature `f` in all pieces of a place, as values, and the feature to write them as; 0 or REFUSED */
 int read_together(Place *place, Py_ssize_t f, const Feature **feature, Arena *arena, Content *content);
 
-/* Spells out the ids that it gave again, after some were left out; 0 or REFUSED */
+/* Looks the values of these ids up again, after some were left out; 0 or REFUSED */
 int spell_again(const Place *place, Arena *arena, Content *content);
 
 int read_tree(const Place *place, const Feature *feature, Arena *arena, Content *content);
 
-/* Makes ids ascending and distinct: how many there are. */
+/* Makes ids ascending and distinct, and returns their number. */
 int64_t distinct(int32_t *ids, int64_t count);
 
-/* Which symbols an entity of a cluster, or of any, has: bits of words; 0, or REFUSED if a block was not checked. */
+/* Which symbols an entity of a cluster, or of any, has: bits of words; 0, or REFUSED if a block is unchecked. */
 int read_symbols(const SymbolsOfTable *symbols, const Blocks *blocks, const uint64_t *hash, int64_t cluster,
                  uint64_t *answers);
 
 /* 0 or REFUSED */
 int read_content(Place *place, const Feature *feature, Arena *arena, Content *content);
 
-/* Reads feature `f`, of one row or of all pieces, and tells how it is written; 0 or REFUSED. */
+/* Reads feature `f` of one row or of all pieces, and sets `feature` to what to write it as; 0 or REFUSED. */
 int read_feature(Place *place, Py_ssize_t f, const Feature **feature, Arena *arena, Content *content);
 
-/* Gives ids their values; 0 or REFUSED. */
+/* Replaces ids by their values; 0 or REFUSED. */
 int resolve(const Feature *feature, Arena *arena, Content *content);
 
 /* Takes the hash of an entity and `expire_before`. 0, or -1 with an exception. */
 int take_question(Call *call, uint64_t *hash, int64_t *expire_before);
 
-/* The first feature of an entity, without repetitions: FOUND, or ABSENT if it has no row, or one that is withheld; or REFUSED. */
+/* The first feature of an entity, distinct: FOUND; ABSENT if there is no row, or it is withheld; or REFUSED. */
 int ask(const Prepared *stack, const uint64_t *hash, int64_t expire_before, Arena *arena, Place *place,
         Content *content);
 

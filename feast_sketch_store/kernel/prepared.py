@@ -1,23 +1,23 @@
-"""What the compiled kernel offers for reads of one entity; the kernel in NumPy has nothing of the kind."""
+"""The compiled kernel's reads of single entities. The kernel in NumPy has nothing like them."""
 
 import secrets
 from typing import Any, Literal, Protocol
 
-SEED = secrets.randbits(64)  # of hash tables, so that no attacker can choose values that collide
+SEED = secrets.randbits(64)  # of hash tables, so that an attacker cannot choose values that collide
 
-# Packed numbers as arguments: words, width, base, length, the marks of unchecked blocks and the words of one.
+# Packed numbers as arguments: words, width, base, length, the marks of unchecked blocks, and the words of a
+# block.
 Numbers = tuple[Any, int, int, int, Any, int]
 
-AS_IDS, AS_NUMBERS, AS_BYTES = range(3)  # what the elements of a column are
+AS_IDS, AS_NUMBERS, AS_BYTES = range(3)  # kinds of the elements of a column
 
 
 class ReadableRows(Protocol):
-    """Rows to be read one entity a call, from any number of threads.
+    """Rows that can be read one entity per call, from any number of threads.
 
-    Reads take the hash of an entity, 16 bytes, and the moment before which rows have expired. They return
-    None if they meet a block of a file that was not checked yet, or anything
-    damaged: the caller reads again in the usual way, which says why. Of an entity without a row, or whose row
-    is withheld, the answer is False. See ``prepared.c``.
+    Reads take the hash of an entity, 16 bytes, and the time before which rows have expired. They return False
+    if the entity has no row, or its row is withheld. They return None if they meet an unchecked block of a
+    file, or damage; then the caller reads in the usual way, which says what is wrong. See ``prepared.c``.
     """
 
     def ids(self, entity_hash: bytes, expire_before: int) -> bytearray | Literal[False] | None:
@@ -35,22 +35,22 @@ class ReadableRows(Protocol):
     def contains_ids(
         self, entity_hash: bytes, expire_before: int, names: Any, places: Any, out: Any
     ) -> bool | None:
-        """Set ``out`` at the places of those of some ascending ids that the first feature has."""
+        """Set ``out`` at ``places`` where the first feature has the given ascending ids."""
 
     def contains_numbers(
         self, entity_hash: bytes, expire_before: int, seed: int, values: Any, out: Any
     ) -> bool | None:
-        """Which of some numbers the first feature has."""
+        """Set ``out`` where the first feature has the given numbers."""
 
     def contains_bytes(
         self, entity_hash: bytes, expire_before: int, seed: int, offsets: Any, data: Any, out: Any
     ) -> bool | None:
-        """Which of some binary values the first feature has."""
+        """Set ``out`` where the first feature has the given binary values."""
 
     def contains_objects(
         self, entity_hash: bytes, expire_before: int, seed: int, values: list[Any], is_text: bool, out: Any
     ) -> bool | None:
-        """The same of a list of strings, or else of bytes; None if there are other objects in it."""
+        """`contains_bytes` for a list of strings, or of bytes; None if it has other objects."""
 
     def row(self, entity_hash: bytes, expire_before: int) -> tuple[int, bytes, bytes] | Literal[False] | None:
         """The timestamp, the states of all features and a message of their values; None if it is withheld."""
@@ -58,18 +58,18 @@ class ReadableRows(Protocol):
     def vectors(
         self, entity_hashes: bytes, expire_before: int, statuses: bytes, max_size: int
     ) -> tuple[bytes, int, int] | None:
-        """The vectors of all features of some entities as parts of a response, how many values are present,
-        and how many rows there are; None if one of these is withheld, or a vector is longer than that."""
+        """The vectors of all features of some entities as parts of a response, the number of present values,
+        and the number of rows; None if a row is withheld, or a vector is longer than ``max_size``."""
 
     def csr(self, entity_hashes: Any, expire_before: int, indptr: Any) -> tuple[bytearray, int] | None:
-        """The ids of the first feature of many entities, uint64[n, 2], as int32, and how many rows there are;
-        ``indptr``, int64[n + 1], becomes where those of each begin."""
+        """The int32 ids of the first feature of many entities, uint64[n, 2], and the number of rows;
+        ``indptr``, int64[n + 1], receives where the ids of each entity begin."""
 
 
 class PreparedRows(ReadableRows, Protocol):
     """A layer of rows, or a stack of layers from the newest to the oldest.
 
-    It is put together by these methods, and does not change once it is shared; then it is safe to read.
+    These methods build it. It does not change once it is shared; then it is safe to read.
     """
 
     def listed(self, *arguments: Any) -> None:
@@ -79,10 +79,10 @@ class PreparedRows(ReadableRows, Protocol):
         """Rows in the order of their hashes."""
 
     def shaped(self, *arguments: Any) -> None:
-        """Rows that a filter knows by their shapes."""
+        """Rows whose shapes are in a filter."""
 
     def numbered(self, *arguments: Any) -> None:
-        """Rows that a static function knows by their numbers."""
+        """Rows that a static function maps to numbers."""
 
     def sets(self, *arguments: Any) -> None:
         """The sets of listed rows."""
@@ -90,7 +90,7 @@ class PreparedRows(ReadableRows, Protocol):
     def feature(
         self, tag: bytes, is_collection: bool, wire_type: int, numbers: Any, offsets: Any, data: Any
     ) -> None:
-        """Begin a feature; without one of the next nine the rows do not know it."""
+        """Begin a feature; without one of the next nine calls the rows do not have it."""
 
     def from_set(self, number: int, own_ids: Any) -> None:
         """It is among the sets."""
@@ -102,7 +102,7 @@ class PreparedRows(ReadableRows, Protocol):
         """It is a digit of packed numbers."""
 
     def from_rows(self, states: Any, indptr: Any, ids: Any) -> None:
-        """Its ids stand one row after the other."""
+        """Its ids are stored one row after the other."""
 
     def from_filter(self, *arguments: Any) -> None:
         """It is in a filter."""
@@ -111,7 +111,7 @@ class PreparedRows(ReadableRows, Protocol):
         """It is a digit of the numbers of a static function."""
 
     def clusters(self, *numbers: Any) -> None:
-        """The clusters of rows, by which the symbols of the last feature have their hashes."""
+        """The clusters of rows, which decide the hashes of the last feature's symbols."""
 
     def trees(self, *arguments: Any) -> None:
         """The sets of listed rows in count trees."""
@@ -120,35 +120,35 @@ class PreparedRows(ReadableRows, Protocol):
         """It is among the sets in trees."""
 
     def from_list(self, *arguments: Any) -> None:
-        """It has items with times, or values with counts; or is what stands beside them."""
+        """It has items with times, or values with counts; or it is these times or counts."""
 
     def from_weights(self, states: Any, indptr: Any, weights: Any) -> None:
-        """It is what stands beside the ids of another, one row behind the other."""
+        """It is the times or counts of another feature's values, one row after the other."""
 
     def states(self, *numbers: Any) -> None:
-        """The states of the last feature, by row, where its values do not imply them."""
+        """The states of the last feature by row, if its values do not imply them."""
 
     def layer(self, rows: "PreparedRows", names: Any, hashes: Any, deleted: Any) -> None:
-        """Put rows below those that there are; ``names`` are what ids of its first feature are called.
+        """Add a layer below the others; ``names`` are the ids in answers of its first feature's ids.
 
         ``hashes`` and ``deleted`` are the entities that a delta decides, or None.
         """
 
     def fenced(self, fences: Any) -> None:
-        """Tell which rows hide those of their entity in older layers, where rows add up: bool[n]."""
+        """Mark the rows that hide their entity's rows in older layers, if rows add up: bool[n]."""
 
     def from_items(self, states: Any, indptr: Any, ids: Any, times: Any, unit: int) -> None:
-        """Its items stand one row after the other, or in place of the ids their times in some unit."""
+        """Its items are stored one row after the other; or it is their times in some unit."""
 
     def removals(self, *arguments: Any) -> None:
-        """What rows remove of the last feature, which has items, in older layers."""
+        """The items of the last feature that rows remove from older layers."""
 
     def limits(self, limits: Any, resolutions: Any, is_named: bool, seed: int) -> None:
-        """Tell that rows in several layers add up.
+        """Make rows in several layers add up.
 
-        ``limits`` and ``resolutions``, int64, are how many items the list of each feature shows, and in how
-        many microseconds it shows a value once; ``is_named`` is whether ids have names, of one vocabulary.
+        ``limits`` and ``resolutions``, int64, say how many items the list of each feature shows, and within
+        how many microseconds it shows a value once. ``is_named`` is whether ids have names in one vocabulary.
         """
 
     def shards(self, shift: int, first_layers: Any, is_served: Any) -> None:
-        """Tell which of the layers belong to which shard, by the highest bits of entities' hashes."""
+        """Divide the layers among shards, by the highest bits of entities' hashes."""

@@ -1,7 +1,7 @@
 """The kernel in NumPy: always available, and the reference for the compiled one.
 
-Its calls cost some microseconds each, so it likes batches of hundreds of entities. `reference_rows` and
-`reference_sets` have the rest of it: the rows of entities, packed integers, and sets.
+Its calls cost some microseconds each, so it is fast for batches of hundreds of entities. `reference_rows` has
+the rows of entities and packed integers, `reference_sets` has sets.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ _MAX_MARKS = 1 << 22  # bytes
 MAX_NUM_HASHES = 64  # of a fact; kernel.h has the same number
 
 # Of answers: k windows are ANDed, and turned into ids, while they are in the L2 cache. Small temporaries also
-# come from the allocator's free lists, where large ones would be mapped, faulted in and unmapped each time.
+# come from the allocator's free lists; large ones would be mapped, faulted in and unmapped each time.
 _CHUNK_BYTES = 1 << 18
 _FACTS_PER_CHUNK = 1 << 17
 _NARROW_WINDOW_WORDS = 4
@@ -26,9 +26,10 @@ _ONE = np.uint64(1)
 
 
 class Table(NamedTuple):
-    """The table of a shifting Bloom filter, whose formulas `succinct.shifting_bloom` has.
+    """The table of a shifting Bloom filter; `succinct.shifting_bloom` has the formulas.
 
-    ``words`` is uint64[num_words + window_words], C-contiguous; the last ``window_words`` repeat the first.
+    ``words`` is uint64[num_words + window_words], C-contiguous; the last ``window_words`` repeat the first
+    ones.
     """
 
     words: NDArray[np.uint64]
@@ -39,13 +40,12 @@ class Table(NamedTuple):
 class Asked(NamedTuple):
     """Consecutive symbols: ``num_symbols`` from ``64 * first_word`` on, added with ``num_hashes`` hashes.
 
-    There are 1 to ``MAX_NUM_HASHES`` of these; every function that takes another number raises ValueError.
-    ``firsts``, int64[num_hashes], ascending from 0, is the first of the symbols for which each hash is used;
-    None if all are for all.
+    Functions raise ValueError unless there are 1 to ``MAX_NUM_HASHES`` hashes. ``firsts``, int64[num_hashes],
+    ascending from 0, is the first symbol covered by each hash; None if every hash covers every symbol.
 
-    Or hashes are in groups, all but the first of which leave out symbols by the cluster of an entity: group
-    ``g`` ends before hash ``ends[g]``, int64[g], and ``masks``, uint64[clusters, g - 1, words], has ones for
-    symbols that do without its hashes. ``clusters`` is that of each entity that is asked about, int32[n].
+    Alternatively hashes are in groups, and all groups but the first skip symbols by the entity's cluster.
+    Group ``g`` ends before hash ``ends[g]``, int64[g]. ``masks``, uint64[clusters, g - 1, words], has ones
+    for the symbols that skip its hashes. ``clusters``, int32[n], has the cluster of each entity.
     """
 
     first_word: int
@@ -57,7 +57,7 @@ class Asked(NamedTuple):
     clusters: NDArray[np.int32] | None = None
 
     def about(self, entities: slice) -> "Asked":
-        """The same about some of the entities."""
+        """The question about only some of the entities."""
         return self if self.clusters is None else self._replace(clusters=self.clusters[entities])
 
     @property
@@ -139,7 +139,7 @@ def contains(
 
     Parameters
     ----------
-    symbols : int32[m], asked of every entity, or int32[n, m]; no entity has a symbol outside of ``asked``.
+    symbols : int32[m], for every entity, or int32[n, m]; no entity has a symbol outside of ``asked``.
     wanted : bool[n], entities that may have symbols; None for all.
     """
     _check_num_hashes(asked.num_hashes)
@@ -171,7 +171,7 @@ def contains_rows(
     Parameters
     ----------
     indptr, ids : int64[p + 1] and int[nnz], the ids of each row, below ``num_symbols``, in any order.
-    symbols : int32[m], asked of all rows, or int32[p, m]; -1 matches no symbol.
+    symbols : int32[m], for all rows, or int32[p, m]; -1 matches no symbol.
 
     Returns
     -------
@@ -222,7 +222,7 @@ def touched_blocks(
     block_words: int,
     unchecked: NDArray[np.uint8],
 ) -> NDArray[np.int64]:
-    """The numbers of those blocks marked in ``unchecked``, uint8[blocks], that a read would use: int64[t]."""
+    """The blocks that a read would use and that are marked in ``unchecked``, uint8[blocks]: int64[t]."""
     _check_num_hashes(asked.num_hashes)
     starts, _ = _places(table, asked, entity_hashes)
     first, last = starts // block_words, (starts + (asked.num_words - 1)) // block_words
@@ -242,18 +242,19 @@ def add_facts(
     num_hashes: int,
     firsts: NDArray[np.int64] | None = None,
 ) -> None:
-    """Set the bits of facts, of those windows that begin in some words of a table.
+    """Set the bits of facts, for those windows that begin in one part of a table.
 
     Parameters
     ----------
-    part : uint64[those words + window_words]; the last words take the ends of windows.
-    first : number of the first of these words.
+    part : uint64[part words + window_words]; the last words take the ends of windows.
+    first : number of the part's first word.
     table : number of words of the whole table, of a window, and the salt.
     entity_hashes : uint64[m, 2]
-    rows : which hash belongs to each row, int32[n]; indptr, int64[n + 1]; symbols, uint16[nnz] or int32[nnz],
-        each ``first_symbol`` less than in the table.
+    rows : the index of each row's hash, int32[n]; indptr, int64[n + 1]; and symbols, uint16[nnz] or
+        int32[nnz], each less by ``first_symbol`` than in the table.
+    first_symbol : see ``rows``.
     num_hashes : k of these facts, 1 to ``MAX_NUM_HASHES``.
-    firsts : as in `Asked`, as few as the symbols of the facts.
+    firsts : as in `Asked`, less by ``first_symbol``.
     """
     _check_num_hashes(num_hashes)
     num_words, window_words, salt = table
@@ -282,8 +283,8 @@ def _check_num_hashes(num_hashes: int) -> None:
 def set_bits(words: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     """The positions of the ones in each row of bits.
 
-    Each round takes the lowest one off every word that still has any, so the work is proportional to
-    the number of ones: at the usual density (one candidate in a hundred) most words have none or one.
+    Each round takes the lowest one off every word that has any left. So the work is proportional to the
+    number of ones: at the usual density (one candidate in a hundred) most words have none or one.
 
     Parameters
     ----------
@@ -380,7 +381,7 @@ def _groups(asked: Asked) -> list[tuple[int, int]]:
 
 
 def _masks_of(asked: Asked, group: int) -> NDArray[np.uint64]:
-    """The symbols of each entity that do without the hashes of a group but the first: uint64[n, words]."""
+    """The symbols of each entity that skip the hashes of a group, not the first: uint64[n, words]."""
     assert asked.masks is not None
     return asked.masks[asked.clusters, group - 1]
 
@@ -412,7 +413,7 @@ def _and_narrow_windows(
     unused: NDArray[np.uint64] | None,
     answers: NDArray[np.uint64],
 ) -> None:
-    """AND k windows of a few words: all hashes at once, because NumPy's calls would cost more."""
+    """AND k windows of a few words: all hashes at once, because each call of NumPy costs more."""
     rotated = _rotate_right(every_window[starts], rotations[:, :, None])
     if unused is not None:
         rotated |= unused[:, None, :]
@@ -462,7 +463,7 @@ def parse_int64_keys(messages: list[bytes]) -> tuple[str, NDArray[np.int64]] | N
 
     Returns
     -------
-    None if they are not all of one such join key.
+    None unless all have the same single join key, an int64.
     """
     if not messages:
         return None
@@ -510,9 +511,8 @@ def parse_packed_lists(
 
     Returns
     -------
-    Where each list ends, int64[n + 1], and the elements of all, int32 for a width of 4 and otherwise int64:
-    bits that the caller knows how to take. None if a message has anything but such a list; one without a byte
-    has no elements.
+    Where each list ends, int64[n + 1], and the bits of all elements, int32 for a width of 4, else int64. An
+    empty message has no elements. None if a message has anything but such a list.
     """
     parts = []
     for message in messages:
@@ -539,7 +539,7 @@ def parse_packed_lists(
 
 
 def _packed_list(message: bytes, field: int) -> bytes | None:
-    """What a message has in field 1 of the message in a field; None if there is anything else."""
+    """The content of field 1 of the message in a field; None if there is anything else."""
     if not message:
         return b""
     for tag in (field << 3 | 2, 1 << 3 | 2):
@@ -554,7 +554,7 @@ def _packed_list(message: bytes, field: int) -> bytes | None:
 
 
 def hash_keys(offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> NDArray[np.uint64]:
-    """MurmurHash3 x64 128 of single int64 keys, BLAKE2b-128 of others: uint64[n, 2].
+    """Hash keys: MurmurHash3 x64 128 for single int64 keys, BLAKE2b-128 for all others: uint64[n, 2].
 
     Parameters
     ----------
@@ -576,7 +576,7 @@ def _hash(key: bytes) -> bytes:
 
 
 def is_int64_key(key: bytes) -> bool:
-    """Whether a key is a single int64 join key. No other key can look like one: its name fills the rest."""
+    """Whether a key is a single int64 join key. No other key looks like one: its name fills the rest."""
     return (
         key[-16:-8] == _INT64_HEAD
         and key[:8] == _ONE_NAME
@@ -588,12 +588,12 @@ def is_int64_key(key: bytes) -> bool:
 
 
 def hash_int64_key(prefix: bytes, value: int) -> bytes:
-    """The hash of a single key: a prefix and 8 bytes of an int64; the 16 bytes of `hash_int64_keys`."""
+    """The hash of one key, a prefix and the 8 bytes of an int64: the 16 bytes of `hash_int64_keys`."""
     return hash_int64_keys(prefix, np.array([value], np.int64)).tobytes()
 
 
 def hash_key(key: bytes) -> bytes:
-    """The hash of a single serialized key: the 16 bytes of `hash_keys`."""
+    """The hash of one serialized key: the 16 bytes of `hash_keys`."""
     return hash_keys(np.array([0, len(key)]), np.frombuffer(key, np.uint8)).tobytes()
 
 
@@ -605,14 +605,15 @@ def check_blocks(
     first: int,
     number: int,
 ) -> None:
-    """Take the marks of those of some blocks that have their checksums.
+    """Clear the marks of those blocks that match their checksums.
 
     Parameters
     ----------
     words : uint64[n].
     checksums : uint8[blocks, 16], MurmurHash3 x64 128 of each block.
-    unchecked : uint8[blocks], which becomes 0 of those.
-    first, number : which blocks.
+    block_words : words of a block.
+    unchecked : uint8[blocks]; becomes 0 for blocks that match.
+    first, number : the first block, and how many to check.
     """
     for block in range(first, first + number):
         content = words[block * block_words : (block + 1) * block_words].view(np.uint8).data
@@ -621,7 +622,7 @@ def check_blocks(
 
 
 def hash_message(message: bytes) -> bytes | None:
-    """The hash of a single ``EntityKey`` in wire format; None unless it has one join key, an int64."""
+    """The hash of one ``EntityKey`` in wire format; None unless it has one join key, an int64."""
     usual = parse_int64_keys([message])
     if usual is None:
         return None
@@ -631,20 +632,20 @@ def hash_message(message: bytes) -> bytes | None:
 
 
 def prepared_rows() -> PreparedRows | None:
-    """Rows to be prepared for reads of one entity, see `PreparedRows`; None where there is no such thing."""
+    """An object for reads of one entity, see `PreparedRows`; None, because NumPy has none."""
     return None
 
 
 def vectors_to_json(message: bytes) -> bytes | None:
-    """Vectors of a response as Feast's feature server writes them.
+    """Vectors of a response as JSON, as Feast's feature server writes them.
 
     Parameters
     ----------
-    message : parts of a ``GetOnlineFeaturesResponse`` in wire format, which are its ``results``.
+    message : ``results`` of a ``GetOnlineFeaturesResponse`` in wire format.
 
     Returns
     -------
-    JSON objects with commas between them; None where only Feast's own code can answer: here always.
+    JSON objects with commas between them; None if only Feast's own code can write them, here always.
     """
     return None
 
@@ -657,7 +658,7 @@ class Int64Index:
         self._sorted = values[self._order]
 
     def find(self, wanted: NDArray[np.int64]) -> NDArray[np.int32]:
-        """The ids of values, int32[m]; -1 of one that is not there."""
+        """The ids of values, int32[m]; -1 for a value that is not there."""
         if not len(self._sorted):
             return np.full(len(wanted), -1, np.int32)
         places = np.minimum(np.searchsorted(self._sorted, wanted), len(self._sorted) - 1)
@@ -671,7 +672,7 @@ class BytesIndex:
         self._ids = {value: number for number, value in enumerate(_slices(offsets, data))}
 
     def find(self, offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> NDArray[np.int32]:
-        """The ids of values, int32[m]; -1 of one that is not there."""
+        """The ids of values, int32[m]; -1 for a value that is not there."""
         return np.array([self._ids.get(value, -1) for value in _slices(offsets, data)], np.int32)
 
 
@@ -707,10 +708,10 @@ def encode_values(
 
     Parameters
     ----------
-    field : the tag of the field of ``Value``, whether it is a list or set, and whether one of packed numbers.
-    is_present : bool[n]; a row that is not is an empty ``Value``.
+    field : the tag of the field of ``Value``, whether it is a list or set, and whether it has packed numbers.
+    is_present : bool[n]; a row that is not present is an empty ``Value``.
     indptr, ids : int64[n + 1] and int32[nnz], the elements of each row.
-    offsets, data : int64[V + 1] and uint8[...]: encoded elements; `i` is ``data[offsets[i]:offsets[i + 1]]``.
+    offsets, data : int64[V + 1] and uint8[...]: encoded element `i` is ``data[offsets[i]:offsets[i + 1]]``.
 
     Returns
     -------

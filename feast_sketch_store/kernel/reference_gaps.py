@@ -1,8 +1,8 @@
 """The gaps of sets in NumPy: the codes of many rows in lock step, and those of a few rows one by one.
 
-Where a code begins, and how wide it is, is known when the code before it is read. So rows are read side by
-side, a code of each at a time. Rows are aligned by how many ids are left: the longest come first, and others
-join them. Then one number stands for all rows in the formula of a width.
+Where a code begins, and how wide it is, is known only after the code before it was read. So rows are read
+side by side, one code of each at a time. Rows are aligned by how many ids are left: the longest begin, and
+others join them. Then the formula for a width has the same number of ids left in all rows.
 
 A block of steps reads from 64 bits of each row, which are gathered once. The few rows whose codes do not fit
 are read again, one by one. Blocks work on the complement of the codes, in which ones end unary numbers.
@@ -15,32 +15,33 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-LONGEST_UNARY = 24  # this many ones announce a number of 32 bits
+LONGEST_UNARY = 24  # this many ones precede a number of 32 bits
 MAX_WIDTH = 30
 DAMAGED = "a set cannot be read"
 NUM_TOLD = 256
 NUM_LEFT = NUM_TOLD + 64
 
-# The width of a gap by its symbol's level, plus `NO_LEVEL` less the level of how many ids are left.
+# The width of a gap: the index is its symbol's level plus `NO_LEVEL`, minus the level of the number of ids
+# left.
 NO_LEVEL = 255
 WIDTHS = np.clip((np.arange(NO_LEVEL + 256) - NO_LEVEL) >> 2, 0, MAX_WIDTH)
 _WIDTH_LIST = WIDTHS.tolist()
 _WIDE = WIDTHS.astype(np.uint64)
 
-# For fewer rows a step of NumPy takes longer than reading their codes one by one.
+# For fewer rows a step of NumPy takes longer than reading the codes one by one.
 _FEW_ROWS = 32
 _MOST_STEPS = 8  # of a block
-_UNARY_BITS = 4  # of a code beside its width, which hardly any code exceeds
-_MOST_MISFITS = 1 / 8  # of the rows of a block; with more of them its steps are halved
+_UNARY_BITS = 4  # of a code besides its width; hardly any code has more
+_MOST_MISFITS = 1 / 8  # of the rows of a block; if there are more, its steps are halved
 _WINDOW_BITS = 64
 _NONE = np.zeros(0, np.int64)
-# Arrays of no dimension: NumPy takes twice as long for a small array and a scalar.
+# Arrays without dimensions: NumPy takes twice as long for a small array and a scalar.
 _WORD_SHIFT, _BIT_MASK = np.array(6), np.array(63)
 _ONE, _WORD_63 = np.array(1, np.uint64), np.array(63, np.uint64)
 
-_CHUNK_BYTES = 40  # read at once for codes one by one
-_LAST_BIT = 8 * _CHUNK_BYTES - 64  # of those of a chunk at which a code may begin
-_SHORT_BITS = 11  # of a code that is looked up
+_CHUNK_BYTES = 40  # read at once if codes are read one by one
+_LAST_BIT = 8 * _CHUNK_BYTES - 64  # the last bit of a chunk at which a code may begin
+_SHORT_BITS = 11  # of codes that are looked up
 _SHORT_MASK = (1 << _SHORT_BITS) - 1
 _SMALL_VOCABULARY = 1 << 16
 
@@ -52,7 +53,7 @@ def half_octaves(counts: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def left_levels(left: NDArray[np.uint8], most: int) -> NDArray[np.int64]:
-    """What is subtracted from levels if 0 to ``most`` ids are left: int64[most + 1]; see `SetCodes`."""
+    """The levels to subtract if 0 to ``most`` ids are left: int64[most + 1]; see `SetCodes`."""
     told = left[: min(most + 1, NUM_TOLD)].astype(np.int64)
     if most < NUM_TOLD:
         return told
@@ -60,12 +61,12 @@ def left_levels(left: NDArray[np.uint8], most: int) -> NDArray[np.int64]:
 
 
 class GapCode:
-    """What the widths of the gaps of a feature's sets follow.
+    """The levels that decide the widths of the gaps of a feature's sets.
 
     Parameters
     ----------
     levels : uint8[V], of its symbols.
-    left : uint8[320], what is subtracted from them by how many ids are left; see `SetCodes`.
+    left : uint8[320], of the number of ids left, to be subtracted from them; see `SetCodes`.
     """
 
     def __init__(self, levels: NDArray[np.uint8], left: NDArray[np.uint8]):
@@ -79,23 +80,23 @@ class GapCode:
 
     @cached_property
     def wide_levels(self) -> NDArray[np.integer]:
-        """The levels for NumPy, which looks up by int64 faster than by uint8."""
+        """The levels for NumPy, which indexes with int64 faster than with uint8."""
         return self.levels.astype(np.int64) if len(self.levels) <= _SMALL_VOCABULARY else self.levels
 
     @cached_property
     def level_of(self) -> bytes | memoryview:
-        """The levels for loops in Python, which index bytes fastest."""
+        """The levels for Python loops, which index bytes fastest."""
         levels = self.levels
         return levels.tobytes() if len(levels) <= _SMALL_VOCABULARY else memoryview(levels.data)
 
     def bases(self, most: int) -> NDArray[np.int64]:
-        """What a level is added to for a place in `WIDTHS`, if 0 to ``most`` ids or more are left."""
+        """What to add to a level for an index of `WIDTHS`, if 0 to ``most`` or more ids are left."""
         if len(self._bases) <= most:
             self._bases = NO_LEVEL - left_levels(self._left, most)
         return self._bases
 
     def base_list(self, most: int) -> list[int]:
-        """The same for loops in Python."""
+        """`bases` for Python loops."""
         return self._first_bases if most < NUM_TOLD else list(map(int, self.bases(most)))
 
     @cached_property
@@ -111,13 +112,16 @@ def read_gaps(
     indptr: NDArray[np.int64],
     ids: NDArray[np.int32],
 ) -> NDArray[np.int64]:
-    """Read the ids of n sets whose first codes begin at some bits: the bits after the last ones, int64[n].
+    """Read the ids of n sets whose first codes begin at ``bits``. Returns the bits after the last codes,
+    int64[n].
 
     Parameters
     ----------
-    words, num_bits : the codes; a word follows the one in which the last begins.
+    words, num_bits : the codes; a word follows the one in which the last code begins.
+    bits : int64[n]
+    code : of the gaps.
     indptr : int64[n + 1], where the ids of each set go.
-    ids : int32[nnz], which is filled.
+    ids : int32[nnz], to be filled.
 
     Raises
     ------
@@ -153,11 +157,11 @@ _RowReader = Callable[[int, int, int, int], tuple[list[int], int]]
 
 
 class _Rows(NamedTuple):
-    """Rows that are read in lock step, from the longest to the shortest.
+    """Rows that are read in lock step, longest first.
 
     Parameters
     ----------
-    bits, following : int64[n], the bit of the next code of each, and the least id that can follow.
+    bits, following : int64[n], the bit of each row's next code, and the least id that can follow.
     firsts, stops : int64[n], where the ids that are left go.
     """
 
@@ -172,12 +176,11 @@ class _Rows(NamedTuple):
 
 
 def _read_in_step(rows: _Rows, remaining: list[int], ids: NDArray[np.int32]) -> None:
-    """Read the ids that are left of rows, and add one to each.
+    """Read the ids that are left in rows, and add one to each.
 
     Parameters
     ----------
-    remaining : how many rows have more than 0, 1, 2 ... ids. As many ids as these are numbers are left of the
-        longest rows.
+    remaining : the number of rows with more than 0, 1, 2 ... ids left; as long as the longest row.
     """
     left, most, bases = len(remaining), _MOST_STEPS, rows.code.bases(len(remaining))
     while left:
@@ -197,7 +200,7 @@ def _read_in_step(rows: _Rows, remaining: list[int], ids: NDArray[np.int32]) -> 
             found, bit = rows.read_row(int(rows.bits[row]), following, left - first, left - most)
             block.after[first + 1 :, row], block.ends[row], begins[row] = found, bit, 0
         places = rows.stops[:number] - np.arange(left, left - most, -1)[:, None]
-        if counts[0] < number:  # what is written for rows that have not begun is overwritten when they have
+        if counts[0] < number:  # rows that join later overwrite what is written for them before
             np.maximum(places, rows.firsts[:number], out=places)
         ids[places] = block.after[1:]
         rows.bits[:number], rows.following[:number] = block.ends, block.after[-1]
@@ -207,12 +210,12 @@ def _read_in_step(rows: _Rows, remaining: list[int], ids: NDArray[np.int32]) -> 
 
 
 class _Block(NamedTuple):
-    """What some steps read from 64 bits of each of n rows.
+    """The result of reading some steps from 64 bits of each of n rows.
 
     Parameters
     ----------
-    after : int64[steps + 1, n], the least id that can follow before the steps and after each. Of rows that
-        join later, 0.
+    after : int64[steps + 1, n], the least id that can follow before the steps and after each; 0 for rows that
+        join later.
     unary : uint64[steps, n], the lengths of unary numbers, with the zeros at their ends.
     used : int64[n], the lengths of all codes.
     last_begins, ends : int64[n], the bits at which the last codes begin, and those after them.
@@ -226,11 +229,11 @@ class _Block(NamedTuple):
 
     @classmethod
     def read(cls, rows: _Rows, bases: list[int], counts: list[int]) -> "_Block":
-        """Read a code of ``counts`` rows, ascending, in each step."""
+        """Read one code of ``counts[step]`` rows in each step; counts ascend."""
         number, all_at_once = counts[-1], counts[0] == counts[-1]
         bits, levels = rows.bits[:number], rows.code.wide_levels
         rest = _windows(rows.words, bits)
-        # Of rows that join later there is nothing in the first steps.
+        # Rows that join later have nothing in the first steps.
         make = np.empty if all_at_once else np.zeros
         after, numbers = make((len(bases) + 1, number), np.int64), np.empty(number, np.uint64)
         unary, widths = make((2, len(bases), number), np.uint64)
@@ -249,7 +252,7 @@ class _Block(NamedTuple):
             np.bitwise_count(gap, ones)
             levels.take(begin, None, own, "clip")
             _WIDE[base : base + 256].take(own, None, width, "clip")
-            # With a zero less, and complements of the bits after it: (ones << width) - those of the width.
+            # Without the zero, and with the complement of the bits after it: (ones << width) - those bits.
             here >>= ones
             np.right_shift(here, width, other)
             np.add(other, ones, gap)
@@ -270,23 +273,23 @@ class _Block(NamedTuple):
 
 
 def _windows(words: NDArray[np.uint64], bits: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """The complement of 64 bits from each of some places on: uint64[n]."""
+    """The complement of 64 bits from each position on: uint64[n]."""
     places, shifts = bits >> _WORD_SHIFT, (bits & _BIT_MASK).view(np.uint64)
     windows, others = words.take(places, mode="clip"), words[1:].take(places, mode="clip")
     windows >>= shifts
     shifts ^= _WORD_63
-    others <<= shifts  # some machines do not shift by 64; in two steps it leaves nothing
+    others <<= shifts  # some machines cannot shift by 64; two steps leave nothing
     others <<= _ONE
     windows |= others
     return np.asarray(np.invert(windows, out=windows))
 
 
 def row_reader(words: NDArray[np.uint64], num_bits: int, code: GapCode, most: int) -> _RowReader:
-    """Make a function that reads codes of one set, of which ``most`` ids or fewer are left.
+    """Make a function that reads codes of one set with at most ``most`` ids left.
 
-    Its parameters are the bit of the first code, the least id that can follow, how many ids are left, and
-    how many of them are not to be read. It returns the least ids that can follow each one read, and the bit
-    after them. It raises ValueError or IndexError if the codes are damaged.
+    Its parameters are the bit of the first code, the least id that can follow, how many ids are left, and how
+    many of them not to read. It returns the least id that can follow each one read, and the bit after them.
+    It raises ValueError or IndexError if the codes are damaged.
     """
     content, tables = memoryview(words.data).cast("B"), _short_codes()
     bases, level_of = code.base_list(most), code.level_of
@@ -333,7 +336,7 @@ def read_code(content: memoryview, bit: int, width: int) -> tuple[int, int]:
 
 @cache
 def _short_codes() -> list[list[tuple[int, int]]]:
-    """For each of `WIDTHS` what bits begin with: a gap, with one more, and its length, 0 of longer ones."""
+    """For each of `WIDTHS` and each pattern of bits: the gap plus one, and its length, 0 if longer."""
     bits = np.arange(_SHORT_MASK + 1)
     unary = np.bitwise_count(bits ^ (bits + 1)).astype(np.int64)
     tables = []

@@ -13,7 +13,7 @@ from feast_sketch_store.kernel.reference_rows import (
     take_ascending,
 )
 
-LONGEST_UNARY = 24  # as many ones stand for a number of 32 bits that follows
+LONGEST_UNARY = 24  # this many ones precede a number of 32 bits
 PREFIX_BITS = 12  # of the longest code of a class
 NUM_CLASSES = 128
 NUM_WIDTHS = 5  # of a gap, by how many ids are left
@@ -29,10 +29,10 @@ class ListCodes(NamedTuple):
 
     Parameters
     ----------
-    tables : uint16[3, 4096], of each kind of numbers: the class whose code the bits begin with, times 16, and
-        the length of its code; 0 where no code begins so.
-    widths : uint8[5, V], the width of a gap that begins at a symbol while 1, 2, 3 to 4, 5 to 8, or 9 to 16
-        ids are left.
+    tables : uint16[3, 4096], for each kind of number and the next bits: 16 times the class whose code they
+        begin with, plus the length of the code; 0 if no code begins so.
+    widths : uint8[5, V], the width of a gap that begins at a symbol if 1, 2, 3 to 4, 5 to 8, or 9 to 16 ids
+        are left.
     """
 
     tables: NDArray[np.uint16]
@@ -50,15 +50,16 @@ def read_lists(
 
     Parameters
     ----------
+    codes : of the lists.
     words : uint64[n], the codes and two words more.
     spans : where each list begins and ends, in bits: int64[m] each.
-    limit : how many items of each list at most.
-    oldest : the age of the oldest items, in ticks.
+    limit : the most items of each list.
+    oldest : the highest age, in ticks.
 
     Returns
     -------
-    A CSR matrix, int64[m + 1] and int32[nnz], and the age of each item, int64[nnz]. Ages ascend, and ids
-    within an age.
+    A CSR matrix, int64[m + 1] and int32[nnz], and the age of each item, int64[nnz]. Ages ascend, and so do
+    ids within an age.
 
     Raises
     ------
@@ -97,20 +98,20 @@ def find_lists(
     limit: int,
     oldest: int,
 ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
-    """The newest items of entities, given by their hashes, uint64[m, 2]; one without a row has none.
+    """The newest items of entities, given by their hashes, uint64[m, 2]; an entity without a row has none.
 
     Parameters
     ----------
     num_bits : of the codes.
-    starts : where each row begins; it ends where the next one does.
+    starts : where each row begins; it ends where the next one begins.
     index, salt : find the rows.
-    codes, words, limit, oldest : as for `read_lists`, and so is what is returned and raised.
+    codes, words, limit, oldest : see `read_lists`, which also says what is returned and raised.
     """
     rows = find_rows(index, row_hashes(entity_hashes, salt))
     found = np.flatnonzero(rows >= 0)
     rows = rows[found]
-    behind = np.minimum(rows + 1, starts.length - 1)
-    first, last = (take_ascending(starts, places).view(np.int64) for places in (rows, behind))
+    following = np.minimum(rows + 1, starts.length - 1)
+    first, last = (take_ascending(starts, places).view(np.int64) for places in (rows, following))
     last = np.where(rows + 1 < starts.length, last, num_bits)
     if num_bits > 64 * (len(words) - 2) or (len(last) and last.max() > num_bits):
         raise ValueError(_DAMAGED)
@@ -121,7 +122,7 @@ def find_lists(
 
 
 class _Reader:
-    """Reads many lists side by side, an item of each at a time."""
+    """Reads many lists side by side, one item of each at a time."""
 
     def __init__(
         self, codes: ListCodes, words: NDArray[np.uint64], starts: NDArray[np.int64], stops: NDArray[np.int64]
@@ -129,11 +130,11 @@ class _Reader:
         self._codes, self._words, self._stops = codes, words, stops
         self.bit = starts.copy()
         self.age = np.full(len(starts), -1)
-        self.left = np.zeros(len(starts), np.int64)  # ids of the tick
-        self._next = np.zeros(len(starts), np.int64)  # the first id that may come
+        self.left = np.zeros(len(starts), np.int64)  # ids left in the tick
+        self._next = np.zeros(len(starts), np.int64)  # the least id that can come next
 
     def next_groups(self, rows: NDArray[np.int64], oldest: int) -> NDArray[np.int64]:
-        """Go on to the next tick where there are no ids left; the rows that have one that is not too old."""
+        """Go to the next tick in rows without ids left. Returns the rows with a tick that is not too old."""
         ended = rows[self.left[rows] == 0]
         is_first = self.age[ended] < 0
         for kind, chosen in ((AGES, ended[is_first]), (GAPS, ended[~is_first])):
@@ -188,8 +189,8 @@ class _Reader:
 
     def _peek(self, rows: NDArray[np.int64]) -> NDArray[np.uint64]:
         word, shift = self.bit[rows] >> 6, (self.bit[rows] & 63).astype(np.uint64)
-        behind = self._words[word + 1] << np.uint64(1) << (np.uint64(63) - shift)
-        return np.asarray(self._words[word] >> shift | behind)
+        above = self._words[word + 1] << np.uint64(1) << (np.uint64(63) - shift)
+        return np.asarray(self._words[word] >> shift | above)
 
     def _advance(self, rows: NDArray[np.int64], length: NDArray[np.int64]) -> None:
         self.bit[rows] += length
@@ -198,5 +199,5 @@ class _Reader:
 
 
 def ceil_log2(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The least power of two, by its exponent, that is not below a number from 1 on: int64[n]."""
+    """The exponent of the least power of two that is not below each number, at least 1: int64[n]."""
     return np.frexp((numbers - 1).astype(np.float64))[1].astype(np.int64)

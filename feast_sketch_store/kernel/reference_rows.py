@@ -1,4 +1,4 @@
-"""The kernel's rows of entities in NumPy: packed and ascending integers, and the rows of hashes."""
+"""The rows of entities in NumPy: packed and ascending integers, and the rows of hashes."""
 
 from functools import cache
 from typing import NamedTuple
@@ -8,11 +8,11 @@ from numpy.typing import NDArray
 
 from feast_sketch_store.kernel.reference import mix64
 
-# The place of every 64th of the bits that are searched for is stored; rows.c has the same number.
+# The position of every 64th bit that is searched for is stored; rows.c has the same number.
 SAMPLED = 64
 _ONE = np.uint64(1)
 _ALL = 2**64 - 1
-_FEW = 16  # up to this many are looked up in Python's integers: for one, a single call of NumPy takes as long
+_FEW = 16  # up to here Python's integers are used: one NumPy call takes as long as one look-up
 _TWINS = -2  # several rows
 _HALF, _LOW_HALF = np.uint64(32), np.uint64(2**32 - 1)
 _EACH_BYTE, _TOP_BITS, _BYTE = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080), np.uint64(0xFF)
@@ -21,27 +21,27 @@ _DAMAGED_INDEX = "the index of rows cannot be read"
 
 
 def words_of_bits(num_bits: int) -> int:
-    """Words for so many bits, and two more: whoever reads 64 bits from one of them on may touch these."""
+    """Words for this many bits, and two more: reads of 64 bits from any of them on may touch these."""
     return -(-num_bits // 64) + 2
 
 
 class PackedNumbers(NamedTuple):
     """Integers back to back: number ``i`` is bits ``[i * width, (i + 1) * width)`` of ``words``, uint64[n].
 
-    There are `words_of_bits` of them, or none if they have no width.
+    There are `words_of_bits` words, or none if the width is 0.
     """
 
     words: NDArray[np.uint64]
     width: int
 
     def take(self, places: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """The numbers at some places: uint64[n]."""
+        """The numbers with the given indexes: uint64[n]."""
         if not self.width:
             return np.zeros(len(places), np.uint64)
         return bits_at(self.words, places * self.width) & np.uint64(2**self.width - 1)
 
     def at(self, place: int) -> int:
-        """The number at one place."""
+        """The number with this index."""
         if not self.width:
             return 0
         word, shift = divmod(place * self.width, 64)
@@ -52,8 +52,8 @@ class PackedNumbers(NamedTuple):
 class AscendingNumbers(NamedTuple):
     """Ascending integers; `succinct.elias_fano` has the layout.
 
-    ``samples`` are the places of each 64th one of ``highs``, uint64[w], if numbers are taken by their
-    places, and of each 64th zero if they are found by their values.
+    ``samples`` are positions in ``highs``, uint64[w]: of every 64th one if numbers are taken by index, of
+    every 64th zero if they are found by value.
     """
 
     highs: NDArray[np.uint64]
@@ -69,10 +69,10 @@ class AscendingNumbers(NamedTuple):
 
 
 class RowIndex(NamedTuple):
-    """Which row belongs to whom; `succinct.fingerprints` has the layout.
+    """The row of each entity; `succinct.fingerprints` has the layout.
 
-    ``fingerprints`` are below ``range``; ``twins``, uint64[t], are the ascending hashes of rows that share
-    theirs.
+    ``fingerprints`` are below ``range``. ``twins``, uint64[t], are the ascending hashes of rows that share a
+    fingerprint.
     """
 
     fingerprints: AscendingNumbers
@@ -81,11 +81,11 @@ class RowIndex(NamedTuple):
 
 
 def take_packed(packed: PackedNumbers, length: int, places: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """The numbers at some places below ``length``, int64[n]: uint64[n].
+    """The numbers with the given indexes below ``length``, int64[n]: uint64[n].
 
     Raises
     ------
-    ValueError : there are no such places.
+    ValueError : an index is out of range.
     """
     if len(places) and not 0 <= places.min() <= places.max() < length:
         raise ValueError("there is no such packed number")
@@ -93,11 +93,11 @@ def take_packed(packed: PackedNumbers, length: int, places: NDArray[np.int64]) -
 
 
 def take_ascending(numbers: AscendingNumbers, places: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """The numbers at some places, int64[n]: uint64[n].
+    """The numbers with the given indexes, int64[n]: uint64[n].
 
     Raises
     ------
-    ValueError : there are no such places, or the numbers are damaged.
+    ValueError : an index is out of range, or the numbers are damaged.
     """
     if len(places) and not 0 <= places.min() <= places.max() < numbers.length:
         raise ValueError("there is no such number")
@@ -110,7 +110,7 @@ def take_ascending(numbers: AscendingNumbers, places: NDArray[np.int64]) -> NDAr
 
 
 def _ascending_at(numbers: AscendingNumbers, place: int) -> int:
-    """The number at one place; raises as `take_ascending`."""
+    """The number with this index; errors are those of `take_ascending`."""
     high = _find_bit(numbers, place, _DAMAGED_NUMBERS) - place
     if high < 0:
         raise ValueError(_DAMAGED_NUMBERS)
@@ -118,7 +118,7 @@ def _ascending_at(numbers: AscendingNumbers, place: int) -> int:
 
 
 def _find_bit(numbers: AscendingNumbers, wanted: int, damaged: str, by_value: bool = False) -> int:
-    """One of `_find_bits`."""
+    """`_find_bits` for one bit."""
     flipped, num_bits = _ALL if by_value else 0, numbers.num_bits
     place = numbers.samples.at(wanted // SAMPLED)
     if place >= num_bits:
@@ -145,11 +145,11 @@ def _find_bit(numbers: AscendingNumbers, wanted: int, damaged: str, by_value: bo
 def _find_bits(
     numbers: AscendingNumbers, wanted: NDArray[np.int64], damaged: str, by_value: bool = False
 ) -> NDArray[np.int64]:
-    """The places of some of the ones of ``highs``, or of the zeros, by their numbers: int64[n].
+    """The positions of some ones of ``highs``, or of some zeros, by their index: int64[n].
 
     Raises
     ------
-    ValueError : they are not there.
+    ValueError : there are fewer.
     """
     flipped, num_bits = np.uint64(2**64 - 1 if by_value else 0), numbers.num_bits
     places = numbers.samples.take(wanted // SAMPLED)
@@ -170,7 +170,7 @@ def _find_bits(
 
 
 def _select(bits: NDArray[np.uint64], numbers: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """The place, in 64 bits each, of the one after this many others; it must exist: int64[n].
+    """In each 64 bits, the position of the one that this many others precede; it must exist: int64[n].
 
     Source: Vigna, "Broadword implementation of rank/select queries", 2008, algorithm 2.
     """
@@ -185,7 +185,7 @@ def _select(bits: NDArray[np.uint64], numbers: NDArray[np.uint64]) -> NDArray[np
 
 @cache
 def _places_in_bytes() -> NDArray[np.int64]:
-    """At ``byte << 3 | r`` the place of the one of the byte that ``r`` others precede."""
+    """At ``byte << 3 | r``, the position in the byte of the one that ``r`` others precede."""
     places = np.zeros((256, 8), np.int64)
     for byte in range(256):
         ones = [place for place in range(8) if byte >> place & 1]
@@ -194,13 +194,13 @@ def _places_in_bytes() -> NDArray[np.int64]:
 
 
 def row_hashes(entity_hashes: NDArray[np.uint64], salt: tuple[int, int]) -> NDArray[np.uint64]:
-    """64 bits of each 128-bit hash, uint64[n, 2], which cannot be foreseen without the salt: uint64[n]."""
+    """64 bits of each 128-bit hash, uint64[n, 2], unpredictable without the salt: uint64[n]."""
     first = mix64(entity_hashes[:, 0] ^ np.uint64(salt[0]))
     return mix64(first + (entity_hashes[:, 1] ^ np.uint64(salt[1])))
 
 
 def find_rows(index: RowIndex, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """The rows of entities by their row hashes, uint64[n]: int64[n], -1 of one that has none.
+    """The rows of entities by their row hashes, uint64[n]: int64[n], -1 for an entity without a row.
 
     Raises
     ------
@@ -258,7 +258,7 @@ def _row_of(index: RowIndex, row_hash: int) -> int:
 
 
 def _is_one(numbers: AscendingNumbers, places: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Whether a bit of ``highs`` is there and is one: bool[n]."""
+    """Whether bits of ``highs`` exist and are ones: bool[n]."""
     is_one = places < numbers.num_bits
     inside = places[is_one]
     is_one[is_one] = (numbers.highs[inside >> 6] >> (inside & 63).view(np.uint64) & _ONE).astype(np.bool_)
@@ -271,7 +271,7 @@ def _find_twins(
     fingerprints: NDArray[np.uint64],
     firsts: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    """The rows of hashes, each one of several from ``firsts`` on with the same fingerprint: int64[n]."""
+    """The rows of hashes whose fingerprints several rows share, from ``firsts`` on: int64[n]."""
     places = np.searchsorted(index.twins, hashes)
     is_known = np.append(index.twins, np.uint64(0))[places] == hashes
     is_known &= places < len(index.twins)
@@ -282,7 +282,7 @@ def _find_twins(
 
 
 def fingerprints_of(hashes: NDArray[np.uint64], size: int) -> NDArray[np.uint64]:
-    """The upper half of the product of each hash, uint64[n], and an integer below 2**64: uint64[n]."""
+    """The upper half of the product of each hash, uint64[n], and ``size``: uint64[n]."""
     high, low = np.uint64(size >> 32), np.uint64(size & (2**32 - 1))
     upper, lower = hashes >> _HALF, hashes & _LOW_HALF
     middle = upper * low + (lower * low >> _HALF)
@@ -291,7 +291,7 @@ def fingerprints_of(hashes: NDArray[np.uint64], size: int) -> NDArray[np.uint64]
 
 
 def bits_at(words: NDArray[np.uint64], bits: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """64 bits from each of some places on; there is a word after the one in which the last begins."""
+    """64 bits from each position on. A word must follow the one in which the last position is."""
     places, shifts = bits >> 6, (bits & 63).astype(np.uint64)
-    # NumPy does not shift by 64; in two steps it leaves nothing.
+    # NumPy cannot shift by 64; two steps leave nothing.
     return np.asarray(words[places] >> shifts | (words[places + 1] << (np.uint64(63) - shifts)) << _ONE)

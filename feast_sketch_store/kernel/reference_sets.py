@@ -1,7 +1,7 @@
-"""The kernel's sets in NumPy: Golomb-Rice codes of ascending ids, whose gaps `reference_gaps` reads.
+"""Sets in NumPy: Golomb-Rice codes of ascending ids; `reference_gaps` reads their gaps.
 
-A few sets that are coded by themselves are read in Python's own integers, without an array before the answer:
-for one row, each call of NumPy takes as long as several codes.
+A few sets that are coded by themselves are read with Python's integers, and without an array before the
+answer: for one row, each call of NumPy takes as long as several codes.
 """
 
 from functools import cached_property
@@ -26,7 +26,7 @@ from feast_sketch_store.kernel.reference_gaps import (
 from feast_sketch_store.kernel.reference_rows import AscendingNumbers, bits_at, take_ascending, words_of_bits
 
 _ONE = np.uint64(1)
-_ONE_BY_ONE = 16  # up to this many rows are read in Python's integers
+_ONE_BY_ONE = 16  # up to this many rows are read with Python's integers
 _MASKS = ((1 << np.arange(MAX_WIDTH + 1)) - 1).astype(np.uint64)
 
 
@@ -40,17 +40,18 @@ class _SetCodes(NamedTuple):
 class SetCodes(_SetCodes):
     """How the sets of each of F features are coded; `succinct.golomb_sets` has the formulas.
 
-    ``parameters`` is int64[F, 3]: the width of headers; how many headers stand for rows without a set; and of
-    a set that is coded with those before it the width of the number of others, or else -1. Such a set has as
+    ``parameters`` is int64[F, 3]: the width of headers; the number of headers for rows without a set; and the
+    width of the number of others if the set is coded relative to those before it, else -1. Such a set has as
     many symbols as the one before it, and is never the first.
+
     Feature ``f`` has the levels ``levels[level_starts[f]:level_starts[f + 1]]``, uint8, one per symbol.
-    ``left``, uint8[F, 320], is subtracted from them: of 0 to 255 ids that are left of a set, and then by the
-    half octaves of more; see `succinct.gap_levels`.
+    ``left``, uint8[F, 320], is subtracted from them: for 0 to 255 ids left in a set, and then for more by
+    half octaves; see `succinct.gap_levels`.
     """
 
     @cached_property
     def gaps(self) -> list[GapCode]:
-        """What the gaps of each feature follow.
+        """The codes of each feature's gaps.
 
         Raises
         ------
@@ -71,7 +72,7 @@ class SetCodes(_SetCodes):
 
     @cached_property
     def told(self) -> list[list[int]]:
-        """The parameters for loops in Python."""
+        """The parameters for Python loops."""
         return [list(map(int, own)) for own in self.parameters]
 
 
@@ -82,7 +83,7 @@ def write_sets(
 
     Parameters
     ----------
-    headers : int32[n, F], the size of each set, and as much more as there are headers for rows without one.
+    headers : int32[n, F], the size of each set plus the number of headers for rows without one.
     indptr, ids : int64[n * F + 1] and int32[nnz]; row ``r * F + f`` has the ascending ids of a set.
 
     Returns
@@ -135,7 +136,7 @@ def read_sets(
     ----------
     words, num_bits : the codes.
     starts : the bit at which each row begins.
-    rows : int64[m], their numbers.
+    rows : int64[m], row numbers.
     own_ids : int32[V], the feature's own id for each coded id, ascending, or -1 for one that it never has;
         None if they are the same.
 
@@ -147,7 +148,7 @@ def read_sets(
     ------
     ValueError : the codes are damaged.
     """
-    _ = codes.gaps  # which are checked first
+    _ = codes.gaps  # checks the codes first
     try:
         bits = take_ascending(starts, rows)
     except ValueError as error:
@@ -169,7 +170,7 @@ def read_sets(
 def _read_few(
     codes: SetCodes, words: NDArray[np.uint64], num_bits: int, bits: NDArray[np.uint64], feature: int
 ) -> tuple[NDArray[np.int32], Sets]:
-    """The headers and sets of rows, one by one, where no set is coded with others."""
+    """The headers and sets of rows, one by one, if no set is coded relative to others."""
     content = memoryview(words.data).cast("B")
     headers, ends = list[int](), [0]
     ids = list[int]()
@@ -227,13 +228,13 @@ def _read_many(
             found = inside.with_all(others)
         elif number > base:
             seen = seen.with_all(others)
-        else:  # only how many there are matters
+        else:  # only their number matters
             seen = Sets(seen.indptr + others.indptr, np.zeros(len(seen.ids) + len(others.ids), np.int32))
     return header.astype(np.int32), found
 
 
 class _Inside(NamedTuple):
-    """How the members among the ids seen in n rows are coded; see ``inside_of`` in sets.c."""
+    """How the members among the ids seen are coded in n rows; see ``inside_of`` in sets.c."""
 
     is_reversed: NDArray[np.bool_]
     is_bitmap: NDArray[np.bool_]
@@ -250,26 +251,26 @@ class _Inside(NamedTuple):
 
 
 class _Pieces(NamedTuple):
-    """Codes: which row each belongs to, its bits, and how many; those of a row in their order."""
+    """Codes: the row of each, its bits, and their number; codes of a row are in order."""
 
     rows: list[NDArray[np.int64]]
     contents: list[NDArray[np.uint64]]
     lengths: list[NDArray[np.int64]]
 
     def add(self, rows: NDArray[np.int64], numbers: NDArray[np.integer], widths: Any) -> None:
-        """Codes of numbers."""
+        """Add codes of numbers."""
         numbers = numbers.astype(np.int64)
         quotients = numbers >> widths
         is_long = quotients >= LONGEST_UNARY
         unary = np.minimum(quotients, LONGEST_UNARY).astype(np.uint64)
-        behind = np.where(is_long, unary, unary + _ONE)
+        start = np.where(is_long, unary, unary + _ONE)
         rest = np.where(is_long, numbers, numbers & ((1 << np.asarray(widths)) - 1)).astype(np.uint64)
         self.rows.append(rows)
-        self.contents.append(((_ONE << unary) - _ONE) | rest << behind)
+        self.contents.append(((_ONE << unary) - _ONE) | rest << start)
         self.lengths.append(np.where(is_long, LONGEST_UNARY + 32, quotients + 1 + widths))
 
     def add_gaps(self, sets: Sets, code: GapCode) -> None:
-        """Codes of ids."""
+        """Add codes of ids."""
         following = _following(sets)
         ids_left = sets.indptr[1:][sets.rows] - np.arange(len(sets.ids))
         bases = code.bases(int(sets.sizes.max(initial=0)))
@@ -277,7 +278,7 @@ class _Pieces(NamedTuple):
         self.add(sets.rows, sets.ids - following, widths)
 
     def add_inside(self, seen: Sets, members: Sets) -> None:
-        """Codes of which ids that were seen are members."""
+        """Add codes that say which of the ids seen are members."""
         inside, rows = _Inside.of(seen.sizes, members.sizes), seen.rows
         is_member = members.has(seen)
         in_bitmap = inside.is_bitmap[rows]
@@ -304,7 +305,7 @@ class _Pieces(NamedTuple):
 
 
 class _Reader:
-    """Reads the codes of rows, from a bit of each on."""
+    """Reads the codes of rows, each from a given bit on."""
 
     def __init__(self, words: NDArray[np.uint64], num_bits: int, bits: NDArray[np.int64]):
         self._words, self._num_bits, self._bits = words, num_bits, bits
@@ -322,18 +323,18 @@ class _Reader:
         return numbers
 
     def sets(self, sizes: NDArray[np.int64], code: GapCode) -> Sets:
-        """Read sets of given sizes."""
+        """Read sets with these sizes."""
         indptr = np.zeros(len(sizes) + 1, np.int64)
         np.cumsum(sizes, out=indptr[1:])
         ids = np.empty(indptr[-1], np.int32)
         try:
             self._bits = read_gaps(self._words, self._num_bits, self._bits, code, indptr, ids)
-        except IndexError as error:  # of a word after the last, or of a symbol that does not exist
+        except IndexError as error:  # past the last word, or a symbol that does not exist
             raise ValueError(DAMAGED) from error
         return Sets(indptr, ids)
 
     def inside(self, seen: Sets, members: NDArray[np.int64]) -> Sets:
-        """So many of the ids that were seen."""
+        """Read which of the ids seen are members; ``members`` is their number in each row."""
         inside, rows = _Inside.of(seen.sizes, members), seen.rows
         places = np.arange(len(rows)) - seen.indptr[rows]
         is_member = inside.is_reversed[rows]
@@ -353,7 +354,7 @@ class _Reader:
     def _ascending(
         self, counts: NDArray[np.int64], stops: NDArray[np.int64], widths: NDArray[np.int64]
     ) -> Sets:
-        """So many ascending numbers below others for each row, coded as gaps."""
+        """Read ``counts`` ascending numbers below ``stops`` for each row, coded as gaps."""
         indptr = np.zeros(len(counts) + 1, np.int64)
         np.cumsum(counts, out=indptr[1:])
         ids, following = np.zeros(indptr[-1], np.int32), np.zeros(len(counts), np.int64)
@@ -396,7 +397,7 @@ def _check_sets(
 def _read_codes(
     words: NDArray[np.uint64], num_bits: int, bits: NDArray[np.int64], widths: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The numbers whose codes begin at some bits, and the bits after them: int64[n] both."""
+    """The numbers whose codes begin at these bits, and the bits after the codes: int64[n] each."""
     if len(bits) and not 0 <= bits.min() <= bits.max() <= num_bits:
         raise ValueError(DAMAGED)
     codes = bits_at(words, bits)
@@ -408,11 +409,13 @@ def _read_codes(
 def _numbers(
     codes: NDArray[np.uint64], unary: NDArray[np.uint8], widths: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The numbers that 64 bits begin with, and the lengths of their codes: int64[n] both.
+    """The numbers that begin in 64 bits each, and the lengths of their codes: int64[n] each.
 
     Parameters
     ----------
-    unary : how many ones the bits begin with, and one more.
+    codes : uint64[n], the bits.
+    unary : uint8[n], the number of ones at the start of the bits, plus one.
+    widths : int64[n], of the codes.
     """
     is_long = unary > LONGEST_UNARY
     ones = np.where(is_long, 1, unary).astype(np.int64)

@@ -1,6 +1,6 @@
-"""The kernel in NumPy: static functions, which `succinct.static_function` describes.
+"""Static functions in NumPy; `succinct.static_function` describes them.
 
-A function is built row by row and slot by slot, in Python; it is read in NumPy.
+A function is built row by row and slot by slot, in Python. It is read in NumPy.
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ _ROWS_PER_CHUNK = 1 << 12
 def band_rows(
     hashes: NDArray[np.uint64], values: NDArray[np.uint64], num_slots: int
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.bool_]]:
-    """Bring the equations of n rows into a triangle.
+    """Bring the equations of n rows into triangular form.
 
     Parameters
     ----------
@@ -25,8 +25,8 @@ def band_rows(
 
     Returns
     -------
-    The coefficients of the equation of each slot and its result, uint64[num_slots], 0 if it has none; and
-    which rows are left over, because they contradict those before: bool[n].
+    The coefficients and the result of the equation that begins at each slot, uint64[num_slots] each, 0 if
+    there is none; and the rows that are left over because they contradict those before: bool[n].
     """
     _check(num_slots, len(hashes) == len(values))
     coefficients, results = [0] * num_slots, [0] * num_slots
@@ -51,7 +51,7 @@ def band_rows(
 def solve_slots(
     coefficients: NDArray[np.uint64], results: NDArray[np.uint64], width: int
 ) -> NDArray[np.uint64]:
-    """The numbers of ``width`` bits of all slots with which the equations hold, 64 slots one after the other.
+    """The numbers of ``width`` bits of all slots that satisfy the equations, in stretches of 64 slots.
 
     Returns
     -------
@@ -72,7 +72,7 @@ def solve_slots(
 def look_up(
     words: NDArray[np.uint64], width: int, num_slots: int, hashes: NDArray[np.uint64]
 ) -> NDArray[np.uint64]:
-    """The number of each hash, uint64[n]; of a hash that no row has, any number."""
+    """The number of each hash, uint64[n]; any number for a hash without a row."""
     _check(num_slots, 1 <= width <= 64 and words.size == (num_slots // 64 + 1) * width)
     words, numbers = words.reshape(-1, width), np.empty(len(hashes), np.uint64)
     places = np.arange(width, dtype=np.uint64)
@@ -88,12 +88,12 @@ def look_up(
 
 
 def masks_of(hashes: NDArray[np.uint64], width: int) -> NDArray[np.uint64]:
-    """What the slots of each hash have, of ``width`` bits, in addition to its number."""
+    """The masks of hashes: ``width`` bits that are combined with their numbers."""
     return mix64(hashes + np.uint64(0x3C6EF372FE94F82A)) >> np.uint64(64 - width)
 
 
 def equations(hashes: NDArray[np.uint64], num_slots: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    """Where the equation of each hash begins, and its 64 coefficients."""
+    """The first slot of each hash's equation, and its 64 coefficients."""
     upper, lower = hashes >> np.uint64(32), hashes & np.uint64(0xFFFFFFFF)
     free = np.uint64(num_slots - 63)
     starts = (upper * free + (lower * free >> np.uint64(32))) >> np.uint64(32)

@@ -1,7 +1,7 @@
-"""The kernel's count trees in Python: sets of ids by an arithmetic coder.
+"""Count trees in Python: sets of ids by an arithmetic coder.
 
-Each decision depends on the one before it, so there is nothing for NumPy to do at once. Rows are coded one by
-one, hundreds of times as slowly as in C.
+Each decision depends on the one before it, so NumPy cannot help. Rows are coded one by one, hundreds of times
+as slowly as in C.
 """
 
 from bisect import bisect_right
@@ -13,15 +13,15 @@ from numpy.typing import NDArray
 from feast_sketch_store.kernel.reference_rows import AscendingNumbers, take_ascending, words_of_bits
 
 NUM_NODES = 330  # shares by concentrations
-MOST_TOLD = 16  # counts of as many and fewer are split by a table of each
-BINS = (16, 32, 32, 64, 64, 64)  # into which larger ones are split, by octaves
+MOST_TOLD = 16  # up to this count, each count has a table of splits
+BINS = (16, 32, 32, 64, 64, 64)  # into which splits of larger counts are divided, by octaves
 TABLE_BITS = 15
 NUM_SIZES = 108  # buckets
 CAP = 12  # ids that the context of a member remembers
 NUM_CLASSES = 8
 NUM_OF_CLASS = (CAP + 1) * (CAP + 2) // 2
 NUM_CONTEXTS = 3 * NUM_CLASSES * NUM_OF_CLASS
-MOST_MASS = 1 << 24  # of which one symbol is found at once
+MOST_MASS = 1 << 24  # below this, one symbol is found at once
 
 _WHOLE = 1 << TABLE_BITS
 _LEAST_RANGE = 1 << 31
@@ -33,20 +33,22 @@ _DO_NOT_FIT = "the sets do not fit their trees"
 class TreeCodes(NamedTuple):
     """How the sets of each of F features are coded; `succinct.count_tree` has the model.
 
-    Feature ``f`` has the symbols from ``symbol_starts[f]`` to ``symbol_starts[f + 1]`` of all arrays that
-    have one number each; of ``mass``, one more.
+    In arrays with one number per symbol, feature ``f`` has those from ``symbol_starts[f]`` to
+    ``symbol_starts[f + 1]``; in ``mass``, one more.
 
     Parameters
     ----------
-    parameters : int64[F, 2], how many headers stand for rows without a set, 0 to 2; and 1 of a set that is
-        coded with those before it. Such a set has as many symbols as the one before it, and is never first.
-    mass : int64, ascending from 0 on for each feature; symbol ``s`` has ``mass[s + 1] - mass[s]``, 1 or more.
+    parameters : int64[F, 2], the number of headers for rows without a set, 0 to 2; and 1 if the set is coded
+        relative to those before it. Such a set has as many symbols as the one before it, and is never first.
+    mass : int64, ascending from 0 on for each feature; symbol ``s`` has ``mass[s + 1] - mass[s]``, at least
+        1.
     nodes : uint16, below 330; the share and the concentration of the node whose middle a symbol is.
-    classes : uint8, below 8; of a symbol that is among those before.
-    sizes : uint32[F, 109], from 0 on; the share of each bucket of headers.
-    contexts : uint16[F, 2184], of 2**15 the share of members.
-    small : uint16[330, 17, 18], from 0 to 2**15; the share of each count on the left, of 0 to 16 ids.
-    large : uint16[330, 6, 66], the same of ranges of counts, of more.
+    classes : uint8, below 8; of a symbol that an earlier set has.
+    sizes : uint32[F, 109], cumulated from 0 on; the share of each bucket of headers.
+    contexts : uint16[F, 2184], the share of members, in 2**15.
+    small : uint16[330, 17, 18], cumulated from 0 to 2**15; the share of each count on the left, of 0 to 16
+        ids.
+    large : uint16[330, 6, 66], the same for ranges of counts, of more ids.
     """
 
     parameters: NDArray[np.int64]
@@ -63,11 +65,11 @@ class TreeCodes(NamedTuple):
 def write_trees(
     codes: TreeCodes, headers: NDArray[np.int32], indptr: NDArray[np.int64], ids: NDArray[np.int32]
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """Code sets; parameters as of `write_sets`.
+    """Code sets; parameters as in `write_sets`.
 
     Returns
     -------
-    The words, uint64[w], two more than the codes fill, bits from the highest of each on; and the bit after
+    The words, uint64[w], two more than the codes fill, filled from the highest bit of each; and the bit after
     each row, int64[n].
 
     Raises
@@ -100,7 +102,7 @@ def read_trees(
     feature: int,
     own_ids: NDArray[np.int32] | None = None,
 ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]]:
-    """The sets of one feature of some rows; parameters, results and errors as those of `read_sets`."""
+    """The sets of one feature in some rows; parameters, results and errors are those of `read_sets`."""
     trees = _trees(codes)[: feature + 1]
     try:
         bits = take_ascending(starts, rows).tolist()
@@ -138,7 +140,7 @@ class _Tree(NamedTuple):
 
 
 class _Union:
-    """The ids of a row that were seen, ascending, and how: 1 in the set right before, 2 in one before."""
+    """The ascending ids seen in a row, with 1 if the set right before has it, plus 2 if an earlier one."""
 
     def __init__(self) -> None:
         self.marks: dict[int, int] = {}
@@ -180,7 +182,7 @@ def _check_sets(
 
 
 def share_place(mark: int, kind: int, seen: int, ones: int) -> int:
-    """The place among the contexts of a symbol's class, after ``ones`` members among ``seen`` ids."""
+    """The index in the contexts of a symbol's class, after ``ones`` members among ``seen`` ids."""
     if seen > CAP:
         seen, ones = CAP, (2 * ones * CAP + seen) // (2 * seen)
     return ((mark - 1) * NUM_CLASSES + kind) * NUM_OF_CLASS + seen * (seen + 1) // 2 + ones
@@ -224,7 +226,7 @@ class _Encoder:
             self._range <<= 1
 
     def finished(self) -> list[int]:
-        """All bits, with the fewest more whose continuations all stand for the row."""
+        """All bits, and the fewest more that identify the row, whatever follows."""
         for length in range(33):
             step = 1 << (32 - length)
             value = -(-self._low // step) * step
@@ -295,7 +297,7 @@ def _encode_ids(coder: _Encoder, tree: _Tree, ids: list[int], low: int, high: in
 
 
 class _Decoder:
-    """Reads the bits of one row; a ValueError if it reads past the last ones."""
+    """Reads the bits of one row; raises ValueError when it reads past the last ones."""
 
     def __init__(self, words: NDArray[np.uint64], num_bits: int, bit: int):
         if bit > num_bits:
@@ -306,12 +308,12 @@ class _Decoder:
         self._take(32)
 
     def unit(self, whole: int) -> int:
-        """The size of one of this many equal parts of the range."""
+        """Divide the range into this many equal units. Returns the unit in which the value is."""
         self._unit = self._range // whole
         return self._value // self._unit
 
     def consume(self, before: int, own: int, is_last: bool) -> None:
-        """Go on with what lies from a unit on."""
+        """Continue with the ``own`` units after the first ``before``."""
         self._value = (self._value - before * self._unit) & _MASK
         self._range = (self._range - before * self._unit if is_last else own * self._unit) & _MASK
         if self._range < _LEAST_RANGE:
@@ -320,11 +322,11 @@ class _Decoder:
             self._take(shift)
 
     def is_below(self, share: int) -> bool:
-        """Whether the value lies below this many units."""
+        """Whether the value is below this many units."""
         return self._value < share * self._unit
 
     def flat(self, whole: int) -> int:
-        """A number below another, each as likely."""
+        """A number below ``whole``; all are equally likely."""
         number = min(self.unit(whole), whole - 1)
         self.consume(number, 1, number + 1 == whole)
         return number

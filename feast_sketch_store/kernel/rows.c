@@ -16,7 +16,7 @@ int init_packed(Packed *packed, const Array *words, Py_ssize_t width, Py_ssize_t
 
 /* take_packed(words, width, length, places, numbers)
  *
- * The numbers, uint64[n], at `places`, int64[n] below `length`. */
+ * The numbers, uint64[n], with the indexes `places`, int64[n], all below `length`. */
 KERNEL_FUNCTION(take_packed) {
     Array words, places, numbers;
     Py_ssize_t width, length;
@@ -68,14 +68,14 @@ static inline uint64_t ones_up_to_each_byte(uint64_t bits) {
     return ((bits + (bits >> 4)) & 0x0F * EACH_BYTE) * EACH_BYTE;
 }
 
-/* How many bytes, from the lowest on, are at most a number below 128; they ascend, up to 64. */
+/* How many bytes, from the lowest on, are at most `number`, which is below 128; the bytes ascend, up to 64. */
 static inline uint64_t bytes_up_to(uint64_t bytes, uint64_t number) {
     uint64_t reached = ((number * EACH_BYTE | 0x80 * EACH_BYTE) - bytes) & 0x80 * EACH_BYTE;
     return (reached >> 7) * EACH_BYTE >> 56;
 }
 
-/* The place of a one by its number, given the result of `ones_up_to_each_byte`; there are more than `number`.
- * Without a branch, because it is unpredictable. Source: Vigna, "Broadword implementation of rank/select queries", 2008. */
+/* The position of the one that `number` others precede, given the result of `ones_up_to_each_byte`. It has no branch,
+ * because that would be unpredictable. Source: Vigna, "Broadword implementation of rank/select queries", 2008. */
 static inline uint64_t place_of_one(uint64_t bits, uint64_t counts, uint64_t number) {
     uint64_t first = bytes_up_to(counts, number) << 3;
     number -= counts << 8 >> first & 0xFF;
@@ -84,13 +84,13 @@ static inline uint64_t place_of_one(uint64_t bits, uint64_t counts, uint64_t num
     return first + bytes_up_to(ones * EACH_BYTE, number);
 }
 
-/* The place of a sampled kind of bit by its number; ~0 if it is not there. */
+/* The position of a bit of the sampled kind by its index; ~0 if it is not there. */
 static inline uint64_t find_bit(const Ascending *numbers, uint64_t number) {
     uint64_t place = get_packed(&numbers->samples, number / SAMPLED), left = number % SAMPLED;
     if (place >= numbers->num_bits) return ~0ull;
     uint64_t word = place >> 6, last = (numbers->num_bits - 1) >> 6, counts;
     uint64_t bits = (numbers->highs[word] ^ numbers->flipped) & ~0ull << (place & 63);
-    if (word + 2 <= last) { /* usually one of three words has it; which one is unpredictable */
+    if (word + 2 <= last) { /* usually it is in one of three words; which one is unpredictable */
         uint64_t second = numbers->highs[word + 1] ^ numbers->flipped;
         uint64_t third = numbers->highs[word + 2] ^ numbers->flipped;
         uint64_t before_second = ones_up_to_each_byte(bits) >> 56;
@@ -128,7 +128,7 @@ uint64_t get_ascending(const Ascending *numbers, int64_t place) {
 
 /* take_ascending(*numbers, places, out)
  *
- * The numbers, uint64[n], at `places`, int64[n]; see `take_ascending` for how they are given. */
+ * The numbers, uint64[n], with the indexes `places`, int64[n]; `take_ascending` says how they are given. */
 KERNEL_FUNCTION(take_ascending) {
     Array places, out;
     Ascending numbers;
@@ -219,9 +219,9 @@ int64_t find_row(const RowIndex *index, uint64_t hash) {
     for (uint64_t row = place - bucket; is_one(numbers, place); place++, row++) {
         if (row >= (uint64_t)numbers->length) return DAMAGED_INDEX;
         if (get_packed(&numbers->lows, row) != low) continue;
-        if (row + 1 == (uint64_t)numbers->length) /* nothing after the last row is read */
+        if (row + 1 == (uint64_t)numbers->length) /* read nothing after the last row */
             return is_one(numbers, place + 1) ? DAMAGED_INDEX : (int64_t)row;
-        /* Whether the next row is in the bucket is unpredictable; that it is like this one is not. */
+        /* Whether the next row is in the bucket is unpredictable; whether it has the same low bits is not. */
         int is_twin = (get_packed(&numbers->lows, row + 1) == low) & is_one(numbers, place + 1);
         return is_twin ? find_twin(index, hash, fingerprint, (int64_t)row) : (int64_t)row;
     }

@@ -52,7 +52,7 @@ void mark_wanted(const Codes *codes, Py_ssize_t feature, uint8_t *marks) {
     for (; codes->of[feature].others_width >= 0; feature--) marks[feature - 1] |= IS_NEEDED;
 }
 
-/* Merges ids into others; both ascend and there is room for all. -1 if one of them is there already. */
+/* Merges ids into others; both ascend, and there is room for all. -1 if an id is in both. */
 static int merge(int32_t *ids, int64_t *count, const int32_t *more, int64_t number) {
     int64_t i = *count - 1, k = number - 1, place = *count + number;
     *count = place;
@@ -118,7 +118,7 @@ static void write_gaps(Writer *writer, const Code *code, const int32_t *ids, int
     }
 }
 
-/* Writes a set that is coded with those before it, whose ids are `seen`, and merges its others into them. */
+/* Writes a set that is coded relative to those before it, with the ids `seen`, and merges its other ids into them. */
 static void write_with(Writer *writer, const Code *code, const RowOfSets *row, int64_t *num_seen, const int32_t *ids,
                        int64_t number) {
     int64_t num_others = 0;
@@ -145,9 +145,9 @@ static void write_with(Writer *writer, const Code *code, const RowOfSets *row, i
 
 /* write_sets(parameters, level_starts, levels, headers, indptr, ids, words, ends)
  *
- * `headers` are int32[n, F]; segment `row * F + feature` of the CSR matrix `indptr`, int64[n * F + 1], and `ids`,
- * int32, are the ids of a set, ascending. `ends` becomes the bit after each row, int64[n]; `words` are written if
- * there are any, so that a first call finds out how many it takes. */
+ * `headers` are int32[n, F]. Row `row * F + feature` of the CSR matrix `indptr`, int64[n * F + 1], and `ids`, int32,
+ * has the ascending ids of a set. `ends`, int64[n], receives the bit after each row. A first call without `words` finds
+ * out how many are needed. */
 KERNEL_FUNCTION(write_sets) {
     Array headers, indptr, ids, words, ends;
     Codes codes;
@@ -195,7 +195,7 @@ KERNEL_FUNCTION(write_sets) {
     Py_RETURN_NONE;
 }
 
-/* The words end with one that is read and not used; `bit` is at most `num_bits` before each call. */
+/* The words end with one that is read but not used; `bit` is at most `num_bits` before each call. */
 typedef struct {
     const uint64_t *words;
     uint64_t bit, num_bits;
@@ -215,7 +215,7 @@ static ALWAYS_INLINE uint64_t read_code(Bits *bits, int width) {
 
 /* Reads a set that is coded by itself into `ids`, which may be NULL. -1 if it is damaged. */
 static ALWAYS_INLINE int read_gaps(Bits *bits, const Code *code, int64_t size, int32_t *ids) {
-    Bits own = *bits; /* so that it stays in registers */
+    Bits own = *bits; /* a copy stays in registers */
     int64_t next = 0;
     for (int64_t k = 0; k < size; k++) {
         if (own.bit > own.num_bits || next >= code->num_symbols) return -1;
@@ -258,8 +258,8 @@ static int read_inside(Bits *bits, const int32_t *seen, int64_t num_seen, int64_
     return 0;
 }
 
-/* Reads a set of `size` ids that is coded with those before it into `ids`, unless that is NULL. If they `are_needed`,
- * ids that were not seen yet are merged into the seen ones. -1 if it is damaged. */
+/* Reads a set of `size` ids that is coded relative to those before it into `ids`, unless that is NULL. If they
+ * `are_needed`, ids that were not seen yet are merged into the seen ones. -1 if it is damaged. */
 static int read_with(Bits *bits, const Code *code, const RowOfSets *row, int64_t *num_seen, int64_t size, int32_t *ids,
                      int are_needed) {
     int64_t num_others = size;
@@ -300,7 +300,7 @@ int64_t read_row(const Sets *sets, uint64_t start, Py_ssize_t last, const RowOfS
         if (code->others_width >= 0) {
             failed = read_with(&bits, code, row, &num_seen, size, target, is_needed);
         } else {
-            if ((size_t)size > sets->codes.room && is_needed) return -1; /* the sets coded with it have other symbols */
+            if ((size_t)size > sets->codes.room && is_needed) return -1; /* sets that depend on it have fewer symbols */
             failed = read_gaps(&bits, code, size, target ? target : is_needed ? row->seen : NULL);
             if (target && is_needed) memcpy(row->seen, target, (size_t)size * sizeof(int32_t));
             num_seen = size;
@@ -330,9 +330,9 @@ int take_words_of_sets(Call *call, Sets *sets) {
 /* read_sets(parameters, level_starts, levels, words, num_bits, *starts, rows, feature, own_ids, begin, headers, indptr,
  *           ids) -> rows done
  *
- * `starts` are the arguments of `take_ascending`: the bit at which each row begins. Starts at number `begin` of
+ * `starts` are the arguments of `take_ascending`: the bit at which each row begins. Continues with number `begin` of
  * `rows`, int64[m], and stops before a row whose ids might not fit. `headers` is int32[m], `indptr` int64[m + 1]. If
- * `own_ids`, int32, is given, the feature's own id of a coded `s` is `own_ids[s]`. */
+ * `own_ids`, int32, is given, `own_ids[s]` is the feature's own id for the coded id `s`. */
 KERNEL_FUNCTION(read_sets) {
     Array rows, own_ids, headers, indptr, ids;
     Py_ssize_t feature, begin;

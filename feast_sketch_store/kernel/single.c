@@ -1,7 +1,7 @@
-/* Reads of one entity from prepared rows: where its row is, what a feature of it has, and answers as arrays.
+/* Reads of one entity from prepared rows: its row, the values of a feature in it, and answers as arrays.
  *
- * Nothing here raises because of the content of a file. A read that meets an unchecked or damaged block returns None.
- * Its caller then reads the slow way, which checks the block and says what is wrong. */
+ * The content of a file never makes these functions raise. A read that meets an unchecked or damaged block returns
+ * None. Its caller then reads in the usual way, which checks the block and says what is wrong. */
 
 #include <stdlib.h>
 
@@ -39,7 +39,7 @@ void arena_free(Arena *arena) {
 
 /* -- where an entity's row is ------------------------------------------------------------------------ */
 
-/* Whether everything between a sample and the next one was checked; with samples of zeros, the lows too. */
+/* Whether everything from a sample to the next one is checked; with samples of zeros, the lows as well. */
 static int is_sample_checked(const CheckedAscending *checked, uint64_t sample) {
     if (!checked->highs.unchecked && !checked->lows.unchecked && !checked->samples.unchecked) return 1;
     const Ascending *numbers = &checked->numbers;
@@ -72,7 +72,7 @@ uint64_t get_checked(const CheckedAscending *checked, int64_t place) {
     return get_ascending(&checked->numbers, place);
 }
 
-/* The place of a hash among ascending ones, or NO_ROW. */
+/* The index of a hash among ascending ones, or NO_ROW. */
 static int64_t find_hash(const uint64_t *hashes, int64_t number, const uint64_t *hash) {
     int64_t low = 0, high = number;
     while (low < high) {
@@ -172,7 +172,7 @@ int locate(const Prepared *stack, const uint64_t *hash, int64_t expire_before, P
                      : rows->kind == NUMBERED ? find_number(rows, hash, place)
                                               : find_hashed(rows, row_hash(hash, rows->salt));
         if (place->row == NO_ROW) {
-            if (layer->hashes) return REFUSED; /* an entity of the list has no row */
+            if (layer->hashes) return REFUSED; /* a listed entity has no row */
             continue;
         }
         if (place->row < 0 || place->row >= rows->num_rows) return REFUSED;
@@ -185,7 +185,7 @@ int locate(const Prepared *stack, const uint64_t *hash, int64_t expire_before, P
     return ABSENT;
 }
 
-/* -- the values of its features ---------------------------------------------------------------------- */
+/* -- the values of features --------------------------------------------------------------------------- */
 
 /* Reads all wanted sets of the row, once; 0 or REFUSED. */
 static int read_sets_of(Place *place, Arena *arena) {
@@ -380,7 +380,7 @@ int take_question(Call *call, uint64_t *hash, int64_t *expire_before) {
     return 0;
 }
 
-/* Leaves each id of a list once, in ascending order; 0 or REFUSED. */
+/* Makes the ids of a list distinct and ascending; 0 or REFUSED. */
 static int make_distinct(const Place *place, Arena *arena, Content *content) {
     if (!place->limits || !content->count || !content->ids) return 0;
     int32_t *ids = arena_get(arena, (size_t)content->count * sizeof *ids);
@@ -420,7 +420,7 @@ PREPARED_METHOD(ids) {
             if (name == -2) return refused(&arena);
             if (name >= 0) names[count++] = name;
         }
-        if (place.limits) count = distinct(names, count); /* in their order */
+        if (place.limits) count = distinct(names, count); /* ascending */
         answer = PyByteArray_FromStringAndSize((const char *)names, (Py_ssize_t)(count * 4));
     } else {
         answer = PyByteArray_FromStringAndSize((const char *)content.ids, (Py_ssize_t)(content.count * 4));

@@ -8,7 +8,7 @@
 #define PARITY(word) ((uint64_t)POPULATION(word) & 1)
 #endif
 
-/* The equation of a row: 64 coefficients, the first of which is 1, from slot `start` on. */
+/* The equation of a row: 64 coefficients from slot `start` on, the first of which is 1. */
 static inline uint64_t start_of(uint64_t hash, uint64_t num_slots) {
     uint64_t upper = hash >> 32, lower = hash & 0xFFFFFFFFull, range = num_slots - 63;
     return (upper * range + (lower * range >> 32)) >> 32;
@@ -16,7 +16,7 @@ static inline uint64_t start_of(uint64_t hash, uint64_t num_slots) {
 
 static inline uint64_t coefficients_of(uint64_t hash) { return mix64(hash + 0x9E3779B97F4A7C15ull) | 1; }
 
-/* What the slots of a row have instead of its number; see succinct/static_function.py. */
+/* The mask that is combined with a row's number; see succinct/static_function.py. */
 static inline uint64_t mask_of(uint64_t hash, Py_ssize_t width) {
     return mix64(hash + 0x3C6EF372FE94F82Aull) >> (64 - width);
 }
@@ -27,8 +27,8 @@ static int is_number_of_slots(Py_ssize_t num_slots) {
 
 /* band_rows(hashes, values, num_slots, coefficients, results, left) -> rows left over
  *
- * Brings the equations of rows into triangular form: slot i has one that begins there, `coefficients[i]` and
- * `results[i]`, or 0 if there is none. `left`, uint8[n], is 1 for a row whose equation contradicts those before it. */
+ * Brings the equations of rows into triangular form. `coefficients[i]` and `results[i]` are the equation that begins at
+ * slot i, or 0 if there is none. `left`, uint8[n], is 1 for a row whose equation contradicts those before it. */
 KERNEL_FUNCTION(band_rows) {
     Array hashes, values, coefficients, results, left;
     Py_ssize_t num_slots, count = 0;
@@ -41,7 +41,7 @@ KERNEL_FUNCTION(band_rows) {
     for (Py_ssize_t row = 0; row < hashes.length; row++) {
         uint64_t hash = ((const uint64_t *)hashes.data)[row], value = ((const uint64_t *)values.data)[row];
         uint64_t slot = start_of(hash, (uint64_t)num_slots), own = coefficients_of(hash);
-        while (own && of_slot[slot]) { /* the rest of `own` is within the slots, as for each slot */
+        while (own && of_slot[slot]) { /* no coefficient of `own` is past the last slot, as in all equations */
             own ^= of_slot[slot];
             value ^= result_of[slot];
             if (own) {
@@ -63,9 +63,9 @@ KERNEL_FUNCTION(band_rows) {
 
 /* solve_slots(coefficients, results, width, words)
  *
- * From the last slot to the first, the numbers of `width` bits that satisfy all equations. Bit j of those of 64 slots is
- * `words[slot / 64 * width + j]`; after them is one more stretch, which is zero. `results` has any number where a
- * slot has no equation. */
+ * Finds, from the last slot to the first, numbers of `width` bits that satisfy all equations. Bit j of 64 slots is the
+ * word `words[slot / 64 * width + j]`; one more stretch after them is zero. `results` may have any number where a slot
+ * has no equation. */
 KERNEL_FUNCTION(solve_slots) {
     Array coefficients, results, words;
     Py_ssize_t width;
@@ -76,7 +76,7 @@ KERNEL_FUNCTION(solve_slots) {
         return refuse(DO_NOT_FIT);
     const uint64_t *of_slot = coefficients.data, *result_of = results.data;
     Py_BEGIN_ALLOW_THREADS
-    uint64_t windows[64] = {0}; /* each bit of the 64 slots from the current one on */
+    uint64_t windows[64] = {0}; /* for each bit, that of 64 slots from the current one on */
     for (Py_ssize_t slot = num_slots - 1; slot >= 0; slot--) {
         for (Py_ssize_t j = 0; j < width; j++) {
             uint64_t window = windows[j] << 1; /* the slot's own bit is its lowest */
@@ -103,7 +103,8 @@ static inline uint64_t number_of(const uint64_t *words, Py_ssize_t width, uint64
 
 /* look_up(words, width, num_slots, hashes, out)
  *
- * The number of each hash, uint64[n]: the parity of its coefficients with each bit of its slots, without its mask. */
+ * The number of each hash, uint64[n]: for each bit, the parity of the slots' bits with coefficient 1, without the
+ * mask. */
 KERNEL_FUNCTION(look_up) {
     Array words, hashes, out;
     Py_ssize_t width, num_slots;
@@ -125,8 +126,8 @@ KERNEL_FUNCTION(look_up) {
 /* numbered(salt, salt, words, width, num_slots, num_symbols, left_hashes, left_numbers, oldest, newest, unchecked,
  *          block_words)
  *
- * Rows that a static function knows by their numbers, see layers/static_rows.py: of each shape, the lowest digit, the
- * timestamps between which its rows are, int64. The blocks are those of the words. */
+ * Rows that a static function maps to numbers, see layers/static_rows.py. `oldest` and `newest`, int64, bound the
+ * timestamps of each shape, which is the lowest digit. The blocks are those of the words. */
 PREPARED_METHOD(numbered) {
     Prepared *self = (Prepared *)call->self;
     StaticFunction *function = &self->function;
@@ -154,13 +155,13 @@ PREPARED_METHOD(numbered) {
     Py_RETURN_NONE;
 }
 
-/* from_number(divisor): it is a digit of the numbers, and `states` tells which rows have values. */
+/* from_number(divisor): the feature is a digit of the numbers; `states` says which rows have values. */
 PREPARED_METHOD(from_number) {
     Prepared *self = (Prepared *)call->self;
     Feature *feature = begun(self, NUMBERED);
     if (!feature || take(call, "w.", &feature->divisor) < 0) return NULL;
     if (!feature->divisor || feature->divisor % (uint64_t)self->num_rows) return refuse(DO_NOT_FIT);
-    feature->divisor /= (uint64_t)self->num_rows; /* the shape is taken off where the row is found */
+    feature->divisor /= (uint64_t)self->num_rows; /* `find_number` removes the shape */
     if (keep(self, call) < 0) return NULL;
     feature->form = IN_NUMBER;
     Py_RETURN_NONE;

@@ -1,4 +1,4 @@
-/* Reading and filling the table of a shifting Bloom filter; succinct/shifting_bloom.py has the formulas. */
+/* Reads and fills the table of a shifting Bloom filter; succinct/shifting_bloom.py has the formulas. */
 
 #include "prepared.h"
 
@@ -46,12 +46,12 @@ static inline void place_windows(uint64_t num_words, const uint64_t *salt, const
         }                                                                                                       \
     }
 
-/* One build has a version for each width of registers, and picks one when it is loaded. */
+/* There is a version for each width of registers; one is chosen when the module is loaded. */
 AND_WINDOWS(and_windows_128)
 static void (*and_windows)(const uint64_t *, const Windows *, int, Py_ssize_t, uint64_t *) = and_windows_128;
 
-/* The same for hashes in groups: `masks` has ones for the symbols that skip the hashes of all groups but the first,
- * `stride` words for each group; hashes of group g end before `ends[g]`. */
+/* The same for hashes in groups. `masks` has ones for the symbols that skip the hashes of a group, `stride` words for
+ * each group but the first. The hashes of group g end before `ends[g]`. */
 #define AND_MASKED(NAME)                                                                                        \
     static void NAME(const uint64_t *words, const Windows *windows, const int64_t *ends, int num_groups,        \
                      const uint64_t *masks, Py_ssize_t num_words, uint64_t *answers) {                          \
@@ -112,13 +112,13 @@ void kernel_choose_width(void) {}
 
 static inline void prefetch_windows(const uint64_t *words, const Windows *windows, int num_hashes,
                                     Py_ssize_t num_words) {
-    Py_ssize_t lines = num_words < 32 ? (num_words + 7) / 8 : 4; /* by then the hardware prefetches the stream */
+    Py_ssize_t lines = num_words < 32 ? (num_words + 7) / 8 : 4; /* then the hardware prefetches the rest */
     for (int j = 0; j < num_hashes; j++)
         for (Py_ssize_t line = 0; line < lines; line++)
             PREFETCH(words + windows->starts[j] + 8 * line);
 }
 
-/* Returns the answers entity by entity, and prefetches the windows of the next. */
+/* Returns the answers entity by entity, and prefetches the windows of the next entity. */
 typedef struct Reader {
     const uint64_t *words, *hashes;
     uint64_t num_words_of_table, first_word, salt[2];
@@ -126,13 +126,13 @@ typedef struct Reader {
     Py_ssize_t num_entities, num_symbols, num_words;
     int num_hashes;
     const int64_t *firsts; /* first symbol covered by each hash; NULL if every hash covers all */
-    /* Hashes in groups, of which all but the first leave out symbols by the cluster of the entity; masks are NULL if
-     * they do not: [clusters][num_groups - 1][num_words], ones for symbols that skip the hashes of the group. */
+    /* If hashes are in groups, all but the first skip symbols by the entity's cluster. Masks are
+     * [clusters][num_groups - 1][num_words], with ones for symbols that skip the hashes of the group; else NULL. */
     const uint64_t *masks;
     const int32_t *clusters; /* of each entity */
     const int64_t *ends;     /* of groups, the hash after the last one */
     int num_groups;
-    int64_t num_clusters; /* that there are masks of */
+    int64_t num_clusters; /* in the masks */
     const uint8_t *wanted; /* whether an entity is to be answered; NULL if all are */
     uint64_t last_word;    /* masks the bits after the last symbol */
     Windows windows[2];
@@ -149,7 +149,7 @@ static ALWAYS_INLINE void look_ahead(Reader *reader, Py_ssize_t entity) {
 
 static inline Py_ssize_t words_for(int64_t num_symbols) { return (Py_ssize_t)((num_symbols + 63) / 64); }
 
-/* First the hashes that cover all symbols of a word; then those that cover some. */
+/* First the hashes that cover all symbols of a word, then those that cover some. */
 static void and_suffixes(const Reader *reader, const Windows *windows, uint64_t *answers) {
     const int64_t *firsts = reader->firsts;
     for (int j = 0; j < reader->num_hashes; j++) {
@@ -199,7 +199,7 @@ static int is_number_of_hashes(Py_ssize_t num_hashes) {
     return 0;
 }
 
-/* Whether the first symbols of hashes ascend from 0 within the symbols, or are not given; if not, sets an exception. */
+/* Whether `firsts` is missing, or ascends from 0 within the symbols; if not, sets an exception. */
 static int are_firsts(const Array *firsts, Py_ssize_t num_hashes, Py_ssize_t num_symbols) {
     const int64_t *first = firsts->data;
     if (!first) return 1;
@@ -210,8 +210,8 @@ static int are_firsts(const Array *firsts, Py_ssize_t num_hashes, Py_ssize_t num
     return fits;
 }
 
-/* Whether the hashes are in groups with masks for each cluster of entities, or no masks are given; if not,
- * sets an exception. */
+/* Takes masks. Whether there are none, or they fit hashes in groups and the clusters of entities; if not, sets an
+ * exception. */
 static int take_masks(Reader *reader, Call *call) {
     Array ends, masks, clusters;
     if (take(call, "8?8?4?", &ends, &masks, &clusters) < 0) return 0;
@@ -289,7 +289,8 @@ int read_symbols(const SymbolsOfTable *symbols, const Blocks *blocks, const uint
     return 0;
 }
 
-/* Takes these arguments and `wanted`. Memory for the answers of an entity, or NULL with an exception. */
+/* Takes the arguments of `take_reader`, and `wanted`. Memory for the answers of an entity, or NULL with an
+ * exception. */
 static uint64_t *take_wanting_reader(Reader *reader, Call *call) {
     Array wanted;
     if (take_reader(reader, call) < 0 || take(call, "1?", &wanted) < 0) return NULL;
@@ -308,7 +309,7 @@ static int is_worth_releasing(const Reader *reader, Py_ssize_t begin) {
 /* possible_symbols(words, num_words, salt, salt, hashes, first_word, num_symbols, num_hashes, firsts, ends, masks,
  *                  clusters, wanted, begin, indptr, ids) -> entities done
  *
- * Starts at entity `begin` and stops before one whose ids might not fit. */
+ * Continues with entity `begin`, and stops before an entity whose ids might not fit. */
 KERNEL_FUNCTION(possible_symbols) {
     Reader reader;
     Array indptr, ids;
@@ -378,8 +379,8 @@ static uint8_t is_symbol_set(const Reader *reader, const Windows *windows, Py_ss
 /* contains(words, num_words, salt, salt, hashes, first_word, num_symbols, num_hashes, firsts, ends, masks, clusters,
  *          wanted, symbols, per_entity, out)
  *
- * `symbols` are int32[per_entity] asked of every entity, or int32[n, per_entity]; one outside the range, like
- * -1, is nobody's. `out` is uint8[n, per_entity]. */
+ * `symbols` are int32[per_entity], for every entity, or int32[n, per_entity]; no entity has a symbol outside of the
+ * range, such as -1. `out` is uint8[n, per_entity]. */
 KERNEL_FUNCTION(contains) {
     Reader reader;
     Array symbols, out;
@@ -391,7 +392,7 @@ KERNEL_FUNCTION(contains) {
         (symbols.length != per_entity && symbols.length != n * per_entity))
         return refuse(DO_NOT_FIT);
     Py_ssize_t stride = symbols.length == per_entity ? 0 : per_entity;
-    /* Many questions are cheaper to answer from the whole row, a few from their own bits. */
+    /* Many symbols are read faster from the whole row, few from their own bits. */
     int whole_rows = per_entity * 4 > reader.num_words;
     Py_ssize_t steps = n * reader.num_hashes * (whole_rows ? reader.num_words / 4 + 1 : per_entity * 4) + n * per_entity;
     PyThreadState *state = steps > WORTH_RELEASING_GIL ? PyEval_SaveThread() : NULL;
@@ -446,7 +447,7 @@ KERNEL_FUNCTION(scores) {
 /* touch_blocks(words, num_words, salt, salt, hashes, first_word, num_symbols, num_hashes, firsts, ends, masks, clusters,
  *              block_words, unchecked, touched) -> count
  *
- * Marks in `touched` the blocks that a read would use and that are marked in `unchecked`, both uint8[blocks]. */
+ * Marks in `touched` the blocks that a read would use and that `unchecked` marks, both uint8[blocks]. */
 KERNEL_FUNCTION(touch_blocks) {
     Reader reader;
     Array unchecked, touched;
@@ -475,11 +476,10 @@ KERNEL_FUNCTION(touch_blocks) {
 /* add_facts(part, first, num_words_of_part, num_words, salt, salt, hashes, places, indptr, narrow, wide, first_symbol,
  *           num_hashes, firsts)
  *
- * Sets the bits of those windows that begin in words [first, first + num_words_of_part) of the table. `part` are
- * these words, and after them those that their windows run into. Row i has the symbols `symbols[indptr[i] :
- * indptr[i + 1]]`, unsigned integers, `narrow` ones of 2 bytes or `wide` ones of 4, each `first_symbol` less than in
- * the table, as are those of `firsts`; its hash is number `places[i]`, int32. `firsts` as above, as few as the symbols
- * of the facts. */
+ * Sets the bits of those windows that begin in words [first, first + num_words_of_part) of the table. `part` has these
+ * words, and then those into which their windows continue. Row i has the symbols `symbols[indptr[i]:indptr[i + 1]]`,
+ * unsigned integers, either `narrow` of 2 bytes or `wide` of 4. They are less than in the table by `first_symbol`, and
+ * so are `firsts`. The hash of row i is number `places[i]`, int32. */
 KERNEL_FUNCTION(add_facts) {
     Array part, hashes, places, indptr, narrow_symbols, wide_symbols, firsts;
     Py_ssize_t first, num_words_of_part, num_words, first_symbol, num_hashes;

@@ -1,11 +1,11 @@
-/* Lists of one entity whose items lie in several layers: unsealed rows, and the sealed one below them.
+/* Lists of one entity with items in several layers: unsealed rows over sealed ones.
  *
- * view/append.py does the same for many entities, and rows/lists.py says how items come together. Values are numbered
- * here as they are met, because each layer has a vocabulary of its own. */
+ * view/append.py does the same for many entities, and rows/lists.py defines it. Values are numbered as they are met,
+ * because each layer has its own vocabulary. */
 
 #include "prepared.h"
 
-/* fenced(fences): bool[n], which rows hide all rows of their entity in older layers. */
+/* fenced(fences): bool[n], the rows that hide all rows of their entity in older layers. */
 PREPARED_METHOD(fenced) {
     Prepared *self = (Prepared *)call->self;
     Array fences;
@@ -18,8 +18,8 @@ PREPARED_METHOD(fenced) {
 
 /* from_items(states, indptr, ids, times, unit): uint8[n], int64[n + 1], int32[nnz], int64[nnz]
  *
- * Its items stand one row after the other, the newest of a row first. The elements are the ids; or if `unit` is above
- * 0, times in as many microseconds. */
+ * Its items are stored one row after the other, the newest of a row first. The elements are the ids; or if `unit` is
+ * above 0, times in units of as many microseconds. */
 PREPARED_METHOD(from_items) {
     Prepared *self = (Prepared *)call->self;
     Feature *feature = begun(self, EXACT);
@@ -41,7 +41,8 @@ PREPARED_METHOD(from_items) {
 
 /* removals(states, indptr, ids, until, numbers, offsets, data): what rows remove of the last feature in older layers
  *
- * All of it if the state is EMPTY; if it is VALUE, some values up to a time each. Ids stand for numbers or for bytes. */
+ * A row removes all of it if its state is EMPTY, and some values, each up to a time, if it is VALUE. Ids stand for
+ * numbers or for bytes. */
 PREPARED_METHOD(removals) {
     Prepared *self = (Prepared *)call->self;
     Array states, indptr, ids, until, numbers, offsets, data;
@@ -61,10 +62,10 @@ PREPARED_METHOD(removals) {
     Py_RETURN_NONE;
 }
 
-/* -- which rows there are ---------------------------------------------------------------------------- */
+/* -- the rows ----------------------------------------------------------------------------------------- */
 
-/* The row of an entity in one layer, and its timestamp: FOUND, ABSENT or REFUSED. The row of a deletion is ABSENT;
- * `is_last` tells whether older layers have nothing to add. */
+/* The row of an entity in one layer, and its timestamp: FOUND, ABSENT or REFUSED. A deletion is ABSENT. `is_last` says
+ * whether older layers have nothing to add. */
 static int find_piece(const Layer *layer, const uint64_t *hash, Place *place, int *is_last) {
     const Prepared *rows = layer->rows;
     *is_last = 0;
@@ -97,7 +98,7 @@ int locate_items(const Prepared *stack, const uint64_t *hash, Py_ssize_t first, 
         if (place->timestamp > newest) newest = place->timestamp;
     }
     place->timestamp = newest;
-    if (newest == INT64_MIN) return ABSENT; /* nothing, or what only removes, which is no row */
+    if (newest == INT64_MIN) return ABSENT; /* no rows, or rows that only remove, which do not count as a row */
     place->layer = place->pieces[0].layer;
     place->row = place->pieces[0].row;
     if (place->num_pieces == 1 && place->layer->rows->kind == LISTED) {
@@ -129,7 +130,7 @@ int has_items(Place *place) {
 
 /* -- their items ------------------------------------------------------------------------------------- */
 
-/* The items of one row that are not too old, newest first: ids of its layer, which become numbers of values met. */
+/* The items of one row that are not too old, newest first. Ids of its layer are replaced by numbers of values met. */
 typedef struct {
     const Layer *layer;
     const Feature *feature;
@@ -138,19 +139,19 @@ typedef struct {
     const int64_t *times;
 } Run;
 
-/* Values as they are met: each with its number. */
+/* The values met so far, each with a number. */
 typedef struct {
     int64_t *numbers; /* or slices, */
     Slice *slices;
-    int32_t *names; /* what each is called in answers; NULL if ids have no names in common */
+    int32_t *names; /* of each in answers; NULL if ids have no common names */
     int64_t *last_tick; /* in which it was shown */
-    int32_t *removals;  /* the last one of it, or -1 */
+    int32_t *removals;  /* its last removal, or -1 */
     int32_t *slots;     /* of a hash table, with numbers of values, or -1 */
     uint64_t last_slot, seed;
     int64_t count;
 } Met;
 
-/* A value that the row of a run removes of older ones, and the removal of it before this one, or -1. */
+/* A value that the row of a run removes from older rows, and the value's removal before this one, or -1. */
 typedef struct {
     int64_t until;
     int run;
@@ -187,7 +188,7 @@ static int begin_run(const Place *place, Run *run, Arena *arena, int *state) {
     return 0;
 }
 
-/* Memory for this many values at most; 0 or REFUSED. */
+/* Memory for at most this many values; 0 or REFUSED. */
 static int begin_met(Met *met, const Prepared *stack, const Values *values, int64_t most, Arena *arena) {
     uint64_t size = 16;
     while (size < 2 * (uint64_t)most) size *= 2;
@@ -209,7 +210,7 @@ static int begin_met(Met *met, const Prepared *stack, const Values *values, int6
     return 0;
 }
 
-/* The slot of a value: that of its number, or an empty one. -1 if there is no such id. */
+/* The slot of a value: with its number, or an empty one. -1 if there is no such id. */
 static int64_t slot_of(const Met *met, const Values *values, int64_t id, int64_t *number, Slice *slice) {
     int32_t known;
     uint64_t slot;
@@ -256,7 +257,7 @@ static int meet(Met *met, Run *run) {
     return 0;
 }
 
-/* Notes what the row of a run removes of values that were met; 0 or REFUSED. */
+/* Notes which values met so far the row of a run removes; 0 or REFUSED. */
 static int note_removals(Met *met, const Run *run, int number, Removal *removals, int32_t *count) {
     const Feature *feature = run->feature;
     if (!feature->removal_states || feature->removal_states[run->row] != VALUE) return 0;
@@ -273,7 +274,7 @@ static int note_removals(Met *met, const Run *run, int number, Removal *removals
     return 0;
 }
 
-/* How many values the row of a run removes; -1 if it cannot be read. */
+/* The number of values that the row of a run removes; -1 if it cannot be read. */
 static int64_t num_removals(const Run *run) {
     const Feature *feature = run->feature;
     if (!feature->removal_states) return 0;
@@ -289,8 +290,8 @@ static int is_removed(const Met *met, const Removal *removals, int32_t value, in
 
 static inline int64_t floor_of(int64_t time, int64_t unit) { return time / unit - (time % unit < 0); }
 
-/* The items of runs in the order of their times, each value once in a tick: how many. Of equal times those of the
- * newest row come first. */
+/* Merges the items of runs in the order of their times, each value once in a tick, and returns their number. Of equal
+ * times those of the newest row come first. */
 static int64_t merge(Run *runs, int number, const Met *met, const Removal *removals, int64_t resolution, int64_t limit,
                      int32_t *values, int64_t *times) {
     int64_t count = 0;
@@ -311,7 +312,7 @@ static int64_t merge(Run *runs, int number, const Met *met, const Removal *remov
     return count;
 }
 
-/* Gives the elements of items by the numbers of their values; 0 or REFUSED. */
+/* Replaces the numbers of values by the elements; 0 or REFUSED. */
 static int spell(const Met *met, int32_t *values, int64_t count, Arena *arena, Content *content) {
     int64_t *numbers = NULL;
     Slice *slices = NULL;
@@ -332,7 +333,7 @@ static int spell(const Met *met, int32_t *values, int64_t count, Arena *arena, C
     return 0;
 }
 
-/* Opens the runs of a feature, down to one that replaces those before it: how many, or REFUSED. */
+/* Opens the runs of a feature, down to one that replaces those before it. Returns their number, or REFUSED. */
 static int begin_runs(const Place *place, Py_ssize_t f, Run *runs, Arena *arena, int *state, int64_t *most) {
     int number = 0, is_replaced = 0;
     *state = MISSING;
@@ -360,7 +361,7 @@ int read_together(Place *place, Py_ssize_t f, const Feature **feature, Arena *ar
     if (number < 1 || most >= INT32_MAX) return REFUSED;
     *content = (Content){state, 0, NULL, NULL, NULL, NULL};
     *feature = runs[0].feature;
-    for (int r = 0; r < number; r++) { /* what it is like, by a layer that knows it */
+    for (int r = 0; r < number; r++) { /* take the feature from a layer that has it */
         if ((*feature)->form == UNKNOWN) *feature = runs[r].feature;
         int64_t removed = num_removals(runs + r);
         if (removed < 0) return REFUSED;

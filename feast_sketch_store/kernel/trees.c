@@ -12,7 +12,7 @@
 #define CAP 12
 #define NUM_OF_CLASS ((CAP + 1) * (CAP + 2) / 2)
 #define NUM_CONTEXTS (3 * 8 * NUM_OF_CLASS)
-#define MOST_MASS (1 << 24) /* below which one symbol is found at once */
+#define MOST_MASS (1 << 24) /* below this, one symbol is found at once */
 #define DEEPEST 64
 #define LEAST_RANGE 0x80000000u
 
@@ -36,7 +36,7 @@ struct Trees {
 };
 typedef struct Trees Trees;
 
-/* The distinct ids of a row that were seen, ascending, with 1 for each that the set right before has, plus 2 if an
+/* The distinct ids seen in a row, ascending. The mark of an id has 1 if the set right before has it, plus 2 if an
  * earlier one has it. */
 typedef struct {
     int32_t *ids, *others;
@@ -96,7 +96,7 @@ static int take_union(Call *call, const Trees *trees, Union *seen) {
     return 0;
 }
 
-/* Merges ids into those that were seen; both ascend and there is room for all. -1 if one is there already. */
+/* Merges ids into those seen; both ascend, and there is room for all. -1 if an id is in both. */
 static int add_seen(Union *seen, const int32_t *ids, int64_t number) {
     int64_t i = seen->number - 1, k = number - 1, place = seen->number + number;
     seen->number = place;
@@ -118,7 +118,7 @@ static inline int large_class(int64_t number) {
     return octave < 0 ? 0 : octave >= NUM_LARGE ? NUM_LARGE - 1 : octave;
 }
 
-/* Where a bin of counts begins; those from `least` to `most` are possible. */
+/* Where a bin of counts begins. */
 static inline int64_t bin_start(int64_t bin, int64_t number, int bins) { return (bin * (number + 1) + bins - 1) / bins; }
 
 /* The context, within its class, of `ones` members among `seen` ids. */
@@ -182,7 +182,7 @@ static void encode(Encoder *coder, uint64_t before, uint64_t own, uint64_t all) 
     }
 }
 
-/* The shortest bits that identify the row, whatever follows. */
+/* Writes the fewest bits that identify the row, whatever follows. */
 static void finish(Encoder *coder) {
     for (int length = 0; length <= 32; length++) {
         uint64_t step = 1ull << (32 - length), value = (coder->low + step - 1) / step * step;
@@ -270,9 +270,9 @@ static void encode_row(Encoder *coder, const Trees *trees, Union *seen, const in
 /* write_trees(parameters, symbol_starts, mass, nodes, classes, sizes, contexts, small, large, headers, indptr, ids,
  *             words, ends)
  *
- * `headers` are int32[n, F]; segment `row * F + feature` of the CSR matrix `indptr`, int64[n * F + 1], and `ids`,
- * int32, are the ids of a set, ascending. `ends` becomes the bit after each row, int64[n]; `words` are written if
- * there are any, so that a first call finds out how many it takes. */
+ * `headers` are int32[n, F]. Row `row * F + feature` of the CSR matrix `indptr`, int64[n * F + 1], and `ids`, int32,
+ * has the ascending ids of a set. `ends`, int64[n], receives the bit after each row. A first call without `words` finds
+ * out how many are needed. */
 KERNEL_FUNCTION(write_trees) {
     Array headers, indptr, ids, words, ends;
     Trees trees;
@@ -304,7 +304,7 @@ KERNEL_FUNCTION(write_trees) {
 
 /* -- reading ------------------------------------------------------------------------------------------ */
 
-/* The last two words may be read and are not used. */
+/* The last two words may be read, but are not used. */
 typedef struct {
     const uint64_t *words;
     uint64_t bit, limit;
@@ -427,7 +427,7 @@ static int decode_ids(Decoder *coder, const Trees *trees, const Tree *tree, int6
     }
 }
 
-/* Reads the sets of a row up to feature `last`, and the ids of that one into `ids`; there are `*size`. -1 if they are
+/* Reads the sets of a row up to feature `last`, and puts the `*size` ids of that one into `ids`. -1 if they are
  * damaged. */
 static int decode_row(Decoder *coder, const Trees *trees, Py_ssize_t last, Union *seen, int32_t *ids, int32_t *header,
                       int64_t *size) {
@@ -477,7 +477,7 @@ static Decoder begin_row(const uint64_t *words, uint64_t num_bits, uint64_t star
 /* read_trees(parameters, symbol_starts, mass, nodes, classes, sizes, contexts, small, large, words, num_bits, *starts,
  *            rows, feature, own_ids, begin, headers, indptr, ids) -> rows done
  *
- * Like `read_sets` in sets.c, for what `write_trees` wrote. */
+ * `read_sets` of sets.c for what `write_trees` wrote. */
 KERNEL_FUNCTION(read_trees) {
     Array words, rows, own_ids, headers, indptr, ids;
     Py_ssize_t feature, begin, num_bits;
@@ -541,7 +541,7 @@ PREPARED_METHOD(trees) {
     Py_RETURN_NONE;
 }
 
-/* from_tree(number, own_ids): it is among the sets in trees. */
+/* from_tree(number, own_ids): the feature is in the sets in trees. */
 PREPARED_METHOD(from_tree) {
     Prepared *self = (Prepared *)call->self;
     Feature *feature = begun(self, LISTED);
@@ -556,7 +556,7 @@ PREPARED_METHOD(from_tree) {
     Py_RETURN_NONE;
 }
 
-/* Whether the words of a row were checked; a decoder is up to 32 bits ahead, and reads the word after those. */
+/* Whether the words of a row are checked; a decoder is up to 32 bits ahead, and reads the word after those. */
 static int are_codes_checked(const Prepared *rows, int64_t row, uint64_t start) {
     uint64_t stop = rows->num_tree_bits;
     if (!rows->tree_blocks.unchecked) return 1;

@@ -1,4 +1,4 @@
-/* Values: their ids in a vocabulary, and many of them in protobuf's wire format. */
+/* Values: their ids in a vocabulary, and Values in protobuf's wire format, many per call. */
 
 #include "kernel.h"
 
@@ -26,7 +26,7 @@ static inline int64_t length_of(const Strings *strings, Py_ssize_t i) {
     return strings->offsets[i + 1] - strings->offsets[i];
 }
 
-/* Whether there are a power of two slots, and an empty one to end every search. */
+/* Whether the number of slots is a power of two, and one is empty to end every search. */
 static int is_index_of(const Array *slots, Py_ssize_t num_values) {
     Py_ssize_t size = slots->length;
     return size > num_values && (size & (size - 1)) == 0 && num_values < INT32_MAX;
@@ -48,7 +48,7 @@ KERNEL_FUNCTION(index_int64) {
     Py_RETURN_NONE;
 }
 
-/* find_int64(values, seed, slots, wanted, out): the ids of int64 values, int32; -1 for one that is not there. */
+/* find_int64(values, seed, slots, wanted, out): the ids of int64 values, int32; -1 for a value that is not there. */
 KERNEL_FUNCTION(find_int64) {
     Array values, slots, wanted, out;
     uint64_t seed;
@@ -97,7 +97,7 @@ KERNEL_FUNCTION(index_bytes) {
     Py_RETURN_NONE;
 }
 
-/* find_bytes(offsets, data, seed, slots, wanted_offsets, wanted_data, out): like find_int64. */
+/* find_bytes(offsets, data, seed, slots, wanted_offsets, wanted_data, out): `find_int64` for binary values. */
 KERNEL_FUNCTION(find_bytes) {
     Array offsets, data, slots, wanted_offsets, wanted_data, out;
     uint64_t seed;
@@ -141,7 +141,7 @@ KERNEL_FUNCTION(find_bytes) {
 /* -- rows of ids ------------------------------------------------------------------------------------- */
 
 static void sort_ids(int32_t *ids, int64_t count) {
-    if (count > 64) { /* heap sort: no order of a row makes it slow */
+    if (count > 64) { /* heap sort: no order of the ids makes it slow */
         for (int64_t start = count / 2, end = count; end > 1;) {
             int32_t sifted;
             if (start) {
@@ -169,8 +169,8 @@ static void sort_ids(int32_t *ids, int64_t count) {
     }
 }
 
-/* sort_rows(indptr, ids): sort each row of ids, int32, in place and drop repetitions. indptr, int64[n + 1], becomes
- * that of the remaining ids. */
+/* sort_rows(indptr, ids): sort each row of ids, int32, in place and drop repetitions. `indptr`, int64[n + 1], is
+ * changed to that of the remaining ids. */
 KERNEL_FUNCTION(sort_rows) {
     Array indptr, ids;
     if (take(call, "8!4!.", &indptr, &ids) < 0) return NULL;
@@ -249,7 +249,7 @@ KERNEL_FUNCTION(encode_values) {
     int fits = fragments.length >= 0 && indptr.length == n + 1 && ends.length == n + 1 && starts[0] >= 0 &&
                starts[n] <= ids.length;
     for (Py_ssize_t i = 0; fits && i < n; i++) fits = starts[i] <= starts[i + 1];
-    /* Only the fragments in use are checked: there may be a million. */
+    /* Only the fragments in use are checked, because there may be a million. */
     for (int64_t i = fits ? starts[0] : 0; fits && i < starts[n]; i++)
         fits = id[i] >= 0 && id[i] < fragments.length && fragments.offsets[id[i]] >= 0 &&
                length_of(&fragments, id[i]) >= 0 && fragments.offsets[id[i] + 1] <= data.length;
@@ -285,7 +285,7 @@ KERNEL_FUNCTION(encode_values) {
             const uint8_t *fragment = fragments.data + fragments.offsets[id[i]];
             int64_t length = length_of(&fragments, id[i]);
             if (length <= 16 && stop - place >= 16 && data_stop - fragment >= 16)
-                memcpy(place, fragment, 16); /* a fixed size, so it is not a call; excess bytes are overwritten */
+                memcpy(place, fragment, 16); /* a fixed size needs no call; excess bytes are overwritten */
             else
                 memcpy(place, fragment, (size_t)length);
             place += length;

@@ -118,7 +118,7 @@ static int read_parts(const Prepared *stack, const uint64_t *hash, int64_t expir
     Py_ssize_t number = stack->layers[0].rows->num_features;
     int status = locate(stack, hash, expire_before, place);
     if (status == ABSENT) memset(parts, 0, sizeof(Part) * (size_t)number);
-    if (status != FOUND) return status == ABSENT ? ABSENT : REFUSED; /* the usual way says what has expired */
+    if (status != FOUND) return status == ABSENT ? ABSENT : REFUSED; /* the usual way finds what has expired */
     for (Py_ssize_t f = 0; f < number; f++)
         if (measure(parts + f, place, f, arena) < 0) return REFUSED;
     return FOUND;
@@ -161,7 +161,7 @@ PREPARED_METHOD(row) {
     return answer;
 }
 
-/* A Timestamp in wire format, of 32 bytes at most: its size. */
+/* A Timestamp in wire format, at most 32 bytes: returns its size. */
 static int64_t write_timestamp(uint8_t *place, int64_t microseconds) {
     uint8_t *first = place;
     int64_t seconds = microseconds / 1000000, rest = microseconds % 1000000;
@@ -209,11 +209,11 @@ static uint8_t *write_vector(uint8_t *place, const Part *parts, const Moment *mo
     return place;
 }
 
-/* vectors(hashes, expire_before, statuses, max_size) -> (message, number of values that are present, number of rows), or None
+/* vectors(hashes, expire_before, statuses, max_size) -> (message, number of present values, number of rows), or None
  *
- * The message has, for each feature, a vector of all entities, as elements of field 2; `hashes` has 16 bytes for each
- * entity. `statuses` has the FieldStatus of each state, a byte each, the first for a missing feature. The read is
- * refused if a vector would be longer than `max_size`; the usual way then says so. */
+ * The message has a vector of all entities for each feature, as elements of field 2; `hashes` has 16 bytes for each
+ * entity. `statuses` has a byte for each state, its FieldStatus, the first for a missing feature. The read is refused
+ * if a vector would be longer than `max_size`; then the usual way reports that. */
 PREPARED_METHOD(vectors) {
     Array hashes, statuses;
     Py_ssize_t expire_before, max_size;

@@ -1,4 +1,4 @@
-"""What a size costs in accuracy: plans for the views of a feature repository.
+"""Plans for the views of a feature repository: what a size costs in accuracy.
 
 sample.py    sampled entities, and estimates of the whole view from them
 source.py    where they come from: the row log, or the offline source

@@ -1,11 +1,13 @@
 """Which point of a plan to take: the one that meets a target, and the knee of all of them.
 
-The knee is that of "Finding a 'Kneedle' in a Haystack" (Satopaa et al., 2011): of the points that no smaller
-one equals in quality, with log(bytes) and quality both scaled to [0, 1], the point that is farthest above the
-line between the first and the last. Quality is the AUC where there are labels. Without them it is the F1
-score of a read as an answer to "which values does the entity have": the harmonic mean of the share of true
-values among those it shows, 1 / (1 + noise_ratio), and the share of the facts that are kept.
-A point with less than half of the possible gain in quality is never the knee, however small it is.
+The knee is that of "Finding a 'Kneedle' in a Haystack" (Satopaa et al., 2011). It considers the points that
+no smaller point equals in quality, with log(bytes) and quality both scaled to [0, 1]. The knee is the point
+farthest above the line between the first and the last. A point with less than half of the possible gain in
+quality is never the knee, however small it is.
+
+Quality is the AUC if there are labels. Without them it is the F1 score of a read as an answer to "which
+values does the entity have". That is the harmonic mean of the share of true values among those shown,
+1 / (1 + noise_ratio), and the share of the facts that are kept.
 """
 
 import math
@@ -19,20 +21,20 @@ from feast_sketch_store.planning.sample import Sample
 from feast_sketch_store.structures.compact_sets import COMPACT_SETS
 from feast_sketch_store.structures.sizing import AUTO_NOISE_RATIO
 
-_AUC_LOSS = 0.001  # from the best point that is worth its bytes
-_STEPS = 12  # of a search for what fits in the bytes
+_AUC_LOSS = 0.001  # against the best point that is worth its bytes
+_STEPS = 12  # of a search for what fits into the bytes
 
 
 @dataclass(frozen=True)
 class PlanTarget:
-    """What is asked for; at most one of the first three.
+    """What the chosen point must meet. Set at most one of the first three.
 
     Parameters
     ----------
-    false_per_read : values that a read shows too many at most, expected.
-    noise_ratio : the same for each true value.
-    memory_bytes : that all entities may take.
-    auc : whether the AUC of a model counts.
+    false_per_read : the most expected false values of a read.
+    noise_ratio : the most expected false values for each true value.
+    memory_bytes : the most bytes for all entities.
+    auc : whether the AUC of a model decides.
     """
 
     false_per_read: float | None = None
@@ -83,7 +85,7 @@ class PlanTarget:
 
     @property
     def allowed_noise(self) -> float | None:
-        """The highest noise ratio of the whole vocabulary; None if the target is another one."""
+        """The highest noise ratio of the whole vocabulary; None if the target is of another kind."""
         if self.false_per_read is not None or self.memory_bytes is not None:
             return None
         if self.noise_ratio is not None:
@@ -113,7 +115,7 @@ def made_to_measure(sample: Sample, presence_error_rate: float, target: PlanTarg
 
 
 def largest(make: Callable[[float], Candidate], memory_bytes: float) -> Candidate | None:
-    """The largest of ascending candidates, made of numbers from 0 to 1, that fits; None if none does."""
+    """The largest candidate that fits, None if none does; ``make`` returns larger ones from 0 to 1."""
     best, low, high = make(0.0), 0.0, 1.0
     if best.point.memory_bytes > memory_bytes:
         return None
@@ -132,12 +134,13 @@ def choose_point(points: Sequence[Point], target: PlanTarget) -> int:
 
     Parameters
     ----------
-    points : those without settings belong to other stores and are never chosen. Count trees, which are read
-        several times as slowly, are chosen where only they fit a memory.
+    points : points without settings belong to other stores and are never chosen. Count trees, which are
+        several times as slow to read, are chosen only if nothing else fits into a memory.
+    target : to meet.
 
     Raises
     ------
-    PlanError : none meets it.
+    PlanError : no point meets it.
     """
     numbers = _usual(points)
     whole = [n for n in numbers if points[n].kept_share == 1.0]
@@ -165,15 +168,16 @@ def choose_point(points: Sequence[Point], target: PlanTarget) -> int:
     else:
         enough = max(_auc(points[n]) for n in numbers) - _AUC_LOSS
         meeting = [n for n in numbers if _auc(points[n]) >= enough]
-    return min(meeting, key=size)  # sets have no noise, so there is one
+    return min(meeting, key=size)  # not empty: sets have no noise
 
 
 def undecided(gain: Estimate, without: Estimate, exact: Estimate, has_candidates: bool) -> str:
-    """Why the AUC decides nothing, and what to try; empty if it does decide.
+    """Why the AUC does not decide, and what to try; empty if it decides.
 
     Parameters
     ----------
-    gain : of the exact features over the context alone, whose AUCs are the next two.
+    gain : of the exact features over the context alone.
+    without, exact : AUC of the context alone, and with the exact features.
     has_candidates : whether the model sees candidates.
     """
     if gain.low > 0:
@@ -218,7 +222,7 @@ def knee(points: Sequence[Point]) -> int:
 
 
 def _usual(points: Sequence[Point]) -> list[int]:
-    """The numbers of points that this store has and that are read at the usual speed."""
+    """The numbers of points that belong to this store and have the usual read speed."""
     return [n for n, point in enumerate(points) if point.settings and point.curve != COMPACT_SETS]
 
 

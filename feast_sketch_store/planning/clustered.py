@@ -1,8 +1,8 @@
 """Points of clustered filters: clusters are learned from the sample, and counts scaled to the whole view.
 
-A value that a cluster of the sample lacks may be there in the view. So if the sample is not everything, the
-shares of each cluster are drawn to those of all, as those of the scorer are, and values that the sample does
-not show are as frequent in one cluster as in another.
+A cluster of the view may have values that it lacks in the sample. So if the sample is not everything, the
+shares of each cluster are smoothed towards those of all rows, as in the scorer; and values missing from the
+sample are equally frequent in all clusters.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ NOISE_RATIOS = (4.0, 1.0, 0.2)  # sets are smaller at less noise
 
 def candidates(sample: Sample, presence_error_rate: float, noise_ratios: Sequence[float]) -> list[Candidate]:
     """The points of each style at some noise ratios, the smallest first."""
-    # In the order of hashes, so that the same sample has the same clusters wherever its rows come from.
+    # In the order of hashes, so that a sample has the same clusters wherever its rows come from.
     order = np.lexsort((sample.entity_hashes[:, 1], sample.entity_hashes[:, 0]))
     members = [Csr(f.indptr, f.ids).take(order) for f in sample.features.values()]
     sizes = [len(feature.vocabulary) for feature in sample.features.values()]
@@ -42,7 +42,7 @@ def candidates(sample: Sample, presence_error_rate: float, noise_ratios: Sequenc
 def _scaled(
     sample: Sample, name: str, members: Csr, clusters: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows of the view that have each value, and any, in each cluster: int64[C, V] and int64[C]."""
+    """Rows of the view in each cluster with each value, int64[C, V], and with any value, int64[C]."""
     num_clusters, seen = int(clusters.max(initial=0)) + 1, len(sample.features[name].vocabulary)
     filled = np.bincount(clusters[members.lengths > 0], minlength=num_clusters)
     full = sample.full_counts[name]
@@ -63,7 +63,7 @@ def _at(
     noise_ratio: float,
     counts: dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]],
 ) -> Candidate | None:
-    """The point of a style; None if no table keeps the noise."""
+    """The point of a style; None if no table can have so little noise."""
     facts = []
     for own, num_rows in counts.values():
         false_per_read = noise_ratio * int(own.sum()) / max(1, int(num_rows.sum()))
@@ -82,7 +82,7 @@ def _at(
     )
     everyone = sample.num_entities
     columns = packed_bytes(everyone, (num_clusters - 1).bit_length())
-    columns += packed_bytes(everyone, 1)  # timestamps, of few different ones
+    columns += packed_bytes(everyone, 1)  # timestamps, with few distinct ones
     columns += sum(packed_bytes(everyone, 1) for own in facts if own.num_rows.sum() < everyone)  # states
     structure = table_bytes(num_bits, window_words) + masks
     structure += columns + index_bytes(everyone, presence_error_rate)
@@ -96,6 +96,6 @@ def _at(
 
 
 def _rates(facts: ClusterFacts, split: Split, fill: float) -> NDArray[np.float64]:
-    """The rate of each value, on average over the rows that lack it: float64[V]."""
+    """The mean rate of each value over the rows that lack it: float64[V]."""
     shown = facts.absent * np.power(fill, np.array(split.hashes))[split.level_of]
     return np.asarray(shown.sum(0) / np.maximum(facts.absent.sum(0), 1))

@@ -1,4 +1,4 @@
-"""How the settings of a point and those that a view has compare."""
+"""Comparison of a point's settings with the current settings of the view."""
 
 import copy
 import math
@@ -15,18 +15,19 @@ from feast_sketch_store.structures.goals import ERROR_RATE, FALSE_PER_READ, MEMO
 from feast_sketch_store.view.codec_choice import TAG_PREFIX
 from feast_sketch_store.view.settings import ViewSettings, resolve
 
-# Tags that a point replaces; others of a feature stay.
+# Tags that a point replaces; other tags of a feature stay.
 _REPLACED = {
     TAG_PREFIX + name for name in (ERROR_RATE, NOISE_RATIO, FALSE_PER_READ, MEMORY, "structure", "vocabulary")
 }
 
 
 def planned_fields(view: PlannedView, with_computed: bool = False) -> dict[str, PlannedField]:
-    """The membership features as they are declared, without the tags that a point replaces.
+    """The declared membership features, without the tags that a point replaces.
 
     Parameters
     ----------
-    with_computed : whether to add the computed features that a plan has points of.
+    view : the view.
+    with_computed : whether to add the computed features for which a plan has points.
     """
     names = {codec.feature for codec in view.codecs}
     computed = Names.of(view.settings.codecs)
@@ -39,7 +40,7 @@ def planned_fields(view: PlannedView, with_computed: bool = False) -> dict[str, 
 
 
 def has_already(view: PlannedView, sample: Sample, point: Point) -> bool:
-    """Whether the settings of a point keep a view as its settings keep it now."""
+    """Whether the current settings of the view have the same result as those of a point."""
     declared = {field.name: field.tags or {} for field in view.table.features}
     computed = point.settings.keys() - sample.features.keys()
     if computed != view.settings.computed or any(
@@ -70,7 +71,7 @@ def offers(settings: ViewSettings, sample: Sample) -> dict[str, Offer]:
     goals, popularity = {}, {}
     for name, counts in sample.full_counts.items():
         target = settings.features[name].target
-        assert isinstance(target, Goal)  # of collections
+        assert isinstance(target, Goal)  # as for every collection
         num_without = sample.num_entities - filled[name]
         goals[name] = target
         popularity[name] = Popularity(counts.clip(max=filled[name]), sample.num_entities, num_without)

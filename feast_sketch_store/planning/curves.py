@@ -1,9 +1,9 @@
 """The points of a plan by theory: for each structure its bytes and the false values that a read shows.
 
 The tables of the filters are sized for the estimated counts of the whole view. Sets are built from the sample
-as a seal builds them, with features that imply each other coded together. Their bits are then scaled to the
-view, by the ratio of the fewest bits that sets of these densities can have. So values missing from the sample
-count, too.
+as in a seal, with features that imply each other coded together. Their bits are then scaled to the view, by
+the ratio of the fewest bits that sets of these densities can have. So values missing from the sample count,
+too.
 
     false_per_read = sum over features and values of (share of entities with a value - density) * rate
     noise_ratio    = false_per_read / kept facts of an entity
@@ -31,19 +31,19 @@ SETS = "sets"
 POPULAR_SETS = "most popular values, as sets"
 POPULAR_BLOOM = "most popular values, bloom"
 CHOSEN_SETS = "values chosen by the model, as sets"
-_HEADER_BYTES = 4_000  # about; of a snapshot's file
+_HEADER_BYTES = 4_000  # about, of a snapshot's file
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Where on the curves points are.
+    """The parameters of the points on the curves.
 
     Parameters
     ----------
     error_rates : of plain Bloom filters.
     noise_ratios : of weighted Bloom filters.
-    shares : of the facts, that cuts by popularity keep.
-    cut_rates, cut_shares : the same of filters for the most popular values.
+    shares : of the facts that cuts by popularity keep.
+    cut_rates, cut_shares : error rates and shares of filters for the most popular values.
     """
 
     error_rates: Sequence[float] = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.001, 1e-4)
@@ -53,7 +53,7 @@ class Grid:
     cut_shares: Sequence[float] = (0.2, 0.4, 0.6, 0.8)
 
 
-# A model is fitted for each point.
+# A grid with fewer points, because a model is fitted for each.
 COARSE = Grid(
     (0.5, 0.1, 0.05, 0.02, 0.01, 0.001, 1e-4),
     (1.0, 0.2, 0.1, 0.02),
@@ -69,9 +69,10 @@ class Candidate:
 
     Parameters
     ----------
-    kept : the values that are kept at all.
+    point : the point.
+    kept : the values that are kept.
     rates : per feature float64[kept], the probability that an entity without the value shows it.
-    formulas : of features that are computed from all values, and shown beside those that are kept.
+    formulas : of features that are computed from all values, besides those that are kept.
     """
 
     point: Point
@@ -81,7 +82,7 @@ class Candidate:
 
 
 def candidates(sample: Sample, presence_error_rate: float, grid: Grid) -> list[Candidate]:
-    """The points of all curves that need no model; each curve's from the smallest to the largest."""
+    """The points of all curves that need no model; each curve from its smallest to its largest point."""
     curves = (
         [bloom(sample, presence_error_rate, rate) for rate in grid.error_rates],
         [weighted_bloom(sample, presence_error_rate, ratio) for ratio in grid.noise_ratios],
@@ -101,7 +102,7 @@ def in_order(curve: Sequence[Candidate]) -> list[Candidate]:
 def bloom(
     sample: Sample, presence_error_rate: float, error_rate: float, threshold: float | None = None
 ) -> Candidate:
-    """One error rate for all values; or for those that a share of the entities have, the threshold."""
+    """One error rate for all values, or for those that at least ``threshold`` of the entities has."""
     kept = sample.everything if threshold is None else sample.at_least(threshold * len(sample))
     counts = sample.kept_counts(kept)
     classes: list[AnyFacts] = [FactClass(int(c.sum()), error_rate) for c in counts.values()]
@@ -141,7 +142,7 @@ def weighted_bloom(sample: Sample, presence_error_rate: float, noise_ratio: floa
 
 
 def sets(sample: Sample, presence_error_rate: float, threshold: float | None = None) -> Candidate:
-    """Exact sets of all values; or of those that a share of the entities have, the threshold."""
+    """Exact sets of all values, or of those that at least ``threshold`` of the entities has."""
     kept = sample.everything if threshold is None else sample.at_least(threshold * len(sample))
     tags = {"sketch.structure": "sets"}
     if threshold is None:
@@ -167,29 +168,30 @@ def sets_of(
     tags: Mapping[str, str] | Mapping[str, Mapping[str, str]],
     kind: type[SetColumns] = SetColumns,
 ) -> Candidate:
-    """Exact sets of some values; the tags are those of every feature, or per feature."""
+    """Exact sets of some values; the tags are for every feature, or by feature."""
     rates = {name: np.zeros(len(counts)) for name, counts in sample.kept_counts(kept).items()}
     size, of_values, row_bits = _sets_bytes(sample, kept, presence_error_rate, kind)
-    # A bit for each entity's timestamp, of few different ones; more take a bit more.
+    # One bit for each entity's timestamp, if few are distinct; more distinct ones take a little more.
     beside = sample.num_entities / 8 + of_values - sample.vocabulary_bytes(kept)
     return as_candidate(sample, curve, label, size, kept, rates, tags, beside, row_bits)
 
 
 def threshold_of_share(sample: Sample, share: float) -> float:
-    """The largest share of the entities, in few digits, such that the values which at least this share of
-    the entities has hold a given share of the facts.
+    """The largest threshold, in few digits, that keeps a share of the facts.
+
+    Values that at least this share of the entities has are kept.
     """
     counts = np.sort(np.concatenate([feature.counts for feature in sample.features.values()]))[::-1]
     if not len(counts):
         return 0.0
-    behind = np.cumsum(counts)
-    # Slightly less: a sum of shares that is short by rounding must not require one more value.
-    place = int(np.searchsorted(behind, share * behind[-1] * (1 - 1e-12)))
+    cumulated = np.cumsum(counts)
+    # Slightly less: rounding in the sum must not require one more value.
+    place = int(np.searchsorted(cumulated, share * cumulated[-1] * (1 - 1e-12)))
     return _round_threshold(counts, int(counts[min(place, len(counts) - 1)]), len(sample))
 
 
 def _round_threshold(counts: NDArray[np.int64], count: int, num_sampled: int) -> float:
-    """A share in few digits that separates the values that ``count`` entities have from the rarer ones."""
+    """A share in few digits that separates values that ``count`` sampled entities have from rarer ones."""
     num_kept = int((counts >= count).sum())
     for digits in range(1, 17):
         share = float(f"{(count - 0.5) / num_sampled:.{digits}g}")
@@ -226,11 +228,13 @@ def as_candidate(
 
     Parameters
     ----------
-    structure_bytes : of the table, or of the sets and the list of entities, of all entities.
-    kept, rates : as those of a `Candidate`.
-    tags : those of every feature, or per feature.
+    sample : of the view.
+    curve, label : names of the curve and of the point.
+    structure_bytes : of the table, or of the sets and the list of entities, for all entities.
+    kept, rates : see `Candidate`.
+    tags : for every feature, or by feature.
     beside_bytes : further bytes, without vocabulary and header.
-    row_bits : of the codes of each sampled entity, float64[n]; None for a filter.
+    row_bits : float64[n], of the codes of each sampled entity; None for a filter.
     """
     counts = sample.kept_counts(kept)
     num_entities = sample.num_entities
@@ -267,12 +271,12 @@ def memory_bounds(
     memory_bytes: float,
     row_bits: NDArray[np.float64] | None,
 ) -> Estimate:
-    """The interval of a point's bytes: of the bits of sampled entities, and of the values not yet seen.
+    """The interval of a point's bytes, from the spread of sampled entities and from values not yet seen.
 
-    In sets the bits of an entity are those of its codes. In a filter they are those of its kept values: the
-    same number for each in a plain filter, else -log2 of the value's density. The facts of the view are
-    known, so the uncertainty is how far these bits vary from a constant number per fact. Codes fitted to a
-    sample are too short for the view by up to half a nat per value (Miller, 1955).
+    For sets, the bits of an entity are those of its codes. For a filter they are those of its kept values: a
+    constant for each in a plain filter, else -log2 of the value's density. The facts of the view are known,
+    so the uncertainty is how far these bits vary from a constant number per fact. Codes fitted to a sample
+    are too short for the view by up to half a nat per value (Miller, 1955).
     """
     if sample.scale <= 1:
         return Estimate.exactly(memory_bytes)
@@ -298,14 +302,14 @@ def memory_bounds(
     of_sample = structure_bytes * math.hypot(spread, of_facts)
     return Estimate(
         memory_bytes,
-        # In whole bytes, so that the order in which values were found does not show in the last digits.
+        # In whole bytes, so that the last digits do not depend on the order in which values were found.
         math.floor(memory_bytes - math.hypot(of_sample, unseen_low)),
         math.ceil(memory_bytes + fitted + math.hypot(of_sample, unseen_high)),
     )
 
 
 def _bytes_of_unseen(sample: Sample, name: str, is_plain: bool) -> tuple[float, float]:
-    """How many bytes less or more the vocabulary of a feature, and the codes of its rare values, may take."""
+    """How many bytes less or more a feature's vocabulary, and the codes of its rare values, may take."""
     feature, sizes = sample.features[name], sample.vocabulary_sizes[name]
     each = feature.vocabulary.packed_bytes / max(1, len(feature.vocabulary))
     once, seen = feature.num_rare[0], len(feature.vocabulary)
@@ -319,7 +323,7 @@ def _bytes_of_unseen(sample: Sample, name: str, is_plain: bool) -> tuple[float, 
 
 
 def shapes_of(sample: Sample, kept: Kept, presence_error_rate: float) -> FactClass:
-    """One symbol of each entity: which of its features have a value."""
+    """The facts of shapes: one symbol per entity says which of its features have a value."""
     has_value = [np.diff(f.cut(kept[name]).indptr) > 0 for name, f in sample.features.items()]
     num_shapes = len(np.unique(np.stack(has_value, axis=1), axis=0))
     return FactClass(sample.num_entities, presence_error_rate / num_shapes)
@@ -328,11 +332,11 @@ def shapes_of(sample: Sample, kept: Kept, presence_error_rate: float) -> FactCla
 def _sets_bytes(
     sample: Sample, kept: Kept, presence_error_rate: float, kind: type[SetColumns]
 ) -> tuple[float, float, NDArray[np.float64]]:
-    """Bytes of the sets of all entities: the codes, where they begin, and the list of entities.
+    """Bytes of the sets of all entities: the codes, their index, and the list of entities.
 
     Returns
     -------
-    Them, the bytes of the vocabularies, and the bits of the codes of each sampled entity, float64[n].
+    These bytes, the bytes of the vocabularies, and float64[n], the bits of each sampled entity's codes.
     """
     parts = {name: feature.cut(kept[name]) for name, feature in sample.features.items()}
     columns = build_sets(parts, len(sample), kind)
@@ -355,12 +359,12 @@ def _row_bits(built: GolombSets) -> NDArray[np.float64]:
 
 
 def _min_share(threshold: float) -> str:
-    # YAML takes 1e-05 for text.
+    # YAML reads 1e-05 as text.
     return f"{{min_share: {np.format_float_positional(threshold, trim='0')}}}"
 
 
 def kept_text(sample: Sample, kept: Kept) -> str:
-    """How many values are kept, and how many of the facts."""
+    """The number of kept values, and their share of the facts."""
     counts = sample.kept_counts(kept)
     num_values = sum(map(len, counts.values()))
     num_facts = sum(int(c.sum()) for c in counts.values())

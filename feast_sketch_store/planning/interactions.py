@@ -1,7 +1,7 @@
 """How a candidate fits a history: columns that retrieval models use and additive models cannot form.
 
-Values have vectors of low rank, those of a truncated singular value decomposition of the sampled histories.
-The profile of an entity is the sum of the vectors of the values that a read shows. Columns of a labelled row
+Values have vectors of low rank, from a truncated singular value decomposition of the sampled histories. The
+profile of an entity is the sum of the vectors of the values that a read shows. The columns of a labelled row
 are the cosine of profile and candidate, their products per dimension, and whether the history shows the
 candidate.
 """
@@ -23,8 +23,8 @@ class Interactions:
 
     Parameters
     ----------
-    sample : gives the values their vectors.
-    candidates : per feature the id of each row's candidate in the vocabulary, int64[n]; -1 for none.
+    sample : the vectors of values are computed from it.
+    candidates : per feature int64[n], the id of each row's candidate in the vocabulary; -1 for none.
     entity_of : int64[n], the entity of each row.
     """
 
@@ -42,7 +42,7 @@ class Interactions:
 
         Parameters
         ----------
-        kept : which values the histories have a column for.
+        kept : the values for which histories have a column.
         histories : per feature a SciPy CSR matrix, float32[entities, kept values].
         """
         parts = [np.zeros((len(self._entity_of), 0), np.float32)]
@@ -52,7 +52,7 @@ class Interactions:
             products = profiles * _of_candidates(vectors, ids)
             new_ids = np.where(kept[name], np.cumsum(kept[name]) - 1, -1)
             shown = _shown(histories[name], self._entity_of, np.where(ids >= 0, new_ids[ids], -1))
-            # Products of unit vectors are small; as columns they are to count as others do.
+            # Products of unit vectors are small; scale them to the size of the other columns.
             parts += [products.sum(axis=1, keepdims=True), products * vectors.shape[1], shown[:, None]]
         return np.concatenate(parts, axis=1).astype(np.float32)
 
@@ -90,7 +90,7 @@ def _vectors_of(feature: FeatureSample) -> NDArray[np.float32]:
     shape = (len(feature.indptr) - 1, len(feature.vocabulary))
     lengths = np.maximum(1, np.diff(feature.indptr))
     ones = np.repeat(1 / np.sqrt(lengths), np.diff(feature.indptr))
-    # Popular values say little about taste, so each value is weighted by the square root of its rarity.
+    # Popular values say little about taste, so the weight of a value falls with the root of its popularity.
     ones = ones / np.sqrt(np.maximum(1, feature.counts))[feature.ids]
     matrix = sparse.csr_matrix((ones, feature.ids, feature.indptr), shape=shape)
     rank = min(_RANK, min(shape) - 1)
@@ -112,7 +112,7 @@ def _unit(vectors: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def _shown(history: Any, entities: NDArray[np.int64], values: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Whether each entity's history shows a value: float32[n]; of value -1 it shows none."""
+    """Whether each entity's history shows a value: float32[n]; 0 for the value -1."""
     shown = np.zeros(len(entities), np.float32)
     asked = np.flatnonzero(values >= 0)
     if len(asked):

@@ -1,12 +1,12 @@
 """What a size costs a model: a logistic regression of labels on the features, trained through each structure.
 
-The features become multi-hot columns next to the context features of the labels. The model is trained on what
+The features become multi-hot columns beside the context features of the labels. The model is trained on what
 reads through the structure would have shown: the kept values, and false values drawn at their rates. So it
-learns to live with the noise, and it is measured on rows that it was not trained on.
+learns to live with the noise. It is measured on rows that it was not trained on.
 
-Of all values those with the most ``w**2 * p * (1 - p) / H(p)`` are chosen, where ``w`` is the weight that the
-exact model gives a value, ``p`` its density and ``H`` the entropy of a coin: the variance that it brings into
-the model's score for each bit that it costs as a set.
+The values that are worth most have the highest ``w**2 * p * (1 - p) / H(p)``. ``w`` is the weight that the
+exact model gives a value, ``p`` its density, and ``H`` the binary entropy. This is the variance that the
+value adds to the model's score, for each bit that it costs in a set.
 
 Needs scikit-learn, the optional dependencies `plan`.
 """
@@ -35,19 +35,19 @@ from feast_sketch_store.rows.formulas import Formula
 LABEL, SPLIT, CANDIDATE = "label", "split", "candidate"
 _TRAIN, _TEST = "train", "test"
 
-# C shrinks weights towards 0, those of history columns more strongly, since each says little.
+# C shrinks weights towards 0; weights of history columns are shrunk more, because each says little.
 _C, _HISTORY_SCALE, _MAX_ITERATIONS = 0.1, 0.2, 200
 
-# The most values that the training rows of a model may show; points with more have no AUC.
+# The most values that the training rows of a model may show; a point with more has no AUC.
 MAX_FALSE_VALUES = 40_000_000
 
 _RESAMPLES, _SEED = 200, 7
 _INTERVAL = (2.5, 97.5)
 
-# See `Task.most_worth`: where its curve has points.
+# The points of the curve of `Task.most_worth`.
 WORTH_SHARES = (0.05, 0.09, 0.16, 0.22, 0.28, 0.37, 0.55)
 
-# Per feature the values that are kept, bool[V], and the rate of each that is, float[kept].
+# Per feature the values that are kept, bool[V], and the rate of each kept value, float[kept].
 _Blocks = Sequence[tuple[NDArray[np.bool_], NDArray[Any]]]
 
 
@@ -59,9 +59,9 @@ class Labels:
     ----------
     entity_hashes : uint64[n, 2]
     outcomes : bool[n]
-    is_training : bool[n]; the AUC is that of the others.
+    is_training : bool[n]; the AUC is measured on the other rows.
     context : a SciPy CSR matrix, float32[n, c].
-    candidates : the n values that the rows are about; None if the labels do not say.
+    candidates : the value that each row is about; None if the labels do not say.
     """
 
     entity_hashes: NDArray[np.uint64]
@@ -76,16 +76,16 @@ class Labels:
 
         Parameters
         ----------
-        table : the join keys, which are not context; ``label``, 0 or 1; maybe ``split``, ``train`` or
-            ``test``, without which a random half of the entities is trained on; maybe ``candidate``, a value
-            of a membership feature; and context features: strings, integers and booleans become a column per
-            value, the candidate included, floats are standardised.
+        table : has these columns: the join keys, which are not context; ``label``, 0 or 1; optionally
+            ``split``, ``train`` or ``test`` (without it the model is trained on a random half of the
+            entities); optionally ``candidate``, a value of a membership feature; and context features.
+            Strings, integers, booleans and the candidate become a column per value; floats are standardised.
         entity_hashes : uint64[n, 2]
         join_keys : their names.
 
         Raises
         ------
-        PlanError : a column is missing or has another type or values, or there is one class only.
+        PlanError : a column is missing or has another type or values, or all labels are equal.
         """
         require_scikit_learn()
         outcomes = _outcomes(table)
@@ -113,7 +113,7 @@ class Labels:
 def candidate_ids(
     labels: Labels, sample: Sample, codecs: Sequence[FeatureCodec]
 ) -> dict[str, NDArray[np.int64]]:
-    """The candidates of labelled rows as ids of the features that have such values: int64[n], -1 for none.
+    """For each feature with such values, the candidates of labelled rows as ids: int64[n], -1 for none.
 
     Raises
     ------
@@ -125,7 +125,7 @@ def candidate_ids(
     for codec in codecs:
         try:
             values = labels.candidates.cast(codec.arrow_type.value_type)
-        except pa.ArrowException:  # values of another type
+        except pa.ArrowException:  # the values have another type
             continue
         given = np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False))
         ids = np.full(len(values), -1, np.int64)
@@ -159,10 +159,11 @@ class Task:
 
     Parameters
     ----------
-    sample : the sample whose vocabulary, densities and numbering of values count.
+    labels : the labelled rows.
+    sample : gives the vocabulary, densities and ids of values.
     labelled : the labelled entities that have rows, with the same vocabulary.
-    candidates : per feature the id of each labelled row's candidate, int64[n]; -1 for none. The model sees
-        how it fits the history; see `Interactions`.
+    candidates : per feature int64[n], the id of each labelled row's candidate; -1 for none. The model sees
+        how well it fits the history; see `Interactions`.
     """
 
     def __init__(
@@ -177,25 +178,25 @@ class Task:
         self._num_entities = len(entities)
         order = np.lexsort((labelled.entity_hashes[:, 1], labelled.entity_hashes[:, 0]))
         found, places = find_sorted(labelled.entity_hashes[order], entities)
-        self._rows = np.full(len(entities), -1)  # of the entities among the labelled
+        self._rows = np.full(len(entities), -1)  # of the entities in ``labelled``
         self._rows[found] = order[places]
         self._known: dict[bytes, NDArray[np.float64] | None] = {}
         self._interactions = Interactions(sample, candidates or {}, self._entity_of)
 
     @property
     def share_without_row(self) -> float:
-        """Labelled rows that are about an entity which the view does not have."""
+        """The share of labelled rows whose entity the view does not have."""
         return float((self._rows[self._entity_of] < 0).mean())
 
     def auc_without(self) -> Estimate:
-        """Of a model of the context alone."""
+        """The AUC of a model of the context alone."""
         nothing = {name: np.zeros_like(mask) for name, mask in self._sample.everything.items()}
         estimate = self.auc(nothing, {name: np.zeros(0) for name in nothing})
         assert estimate is not None
         return estimate
 
     def auc_exact(self) -> Estimate:
-        """Of a model of the context and all features as written."""
+        """The AUC of a model of the context and all features as written."""
         return _estimate_of(self._areas(*self._exact))
 
     def auc(
@@ -205,12 +206,11 @@ class Task:
 
         Parameters
         ----------
-        kept, rates, formulas : as those of a `Candidate`; rates of values that the sample lacks are not
-            looked at.
+        kept, rates, formulas : see `Candidate`; rates of values that the sample lacks are not used.
 
         Returns
         -------
-        None if reads show too many values to fit a model to.
+        None if reads show too many values to fit a model.
         """
         areas = self._areas_through(kept, rates, formulas)
         return None if areas is None else _estimate_of(areas)
@@ -218,7 +218,7 @@ class Task:
     def uplift(
         self, kept: Kept, rates: Mapping[str, NDArray[np.float64]], formulas: Sequence[Formula] = ()
     ) -> Estimate | None:
-        """The share of the gain of the exact features that such a model keeps, on the same resamples.
+        """The share of the exact features' gain that such a model keeps, on the same resamples.
 
         Returns
         -------
@@ -231,7 +231,7 @@ class Task:
         if areas is None or without is None or exact[0] <= without[0]:
             return None
         gains = exact - without
-        # A resample in which the features gain nothing says nothing about shares of it.
+        # Shares of a gain make sense only in resamples in which the features gain something.
         return _estimate_of(((areas - without) / gains)[gains > 0])
 
     def _areas_through(
@@ -256,8 +256,8 @@ class Task:
 
         Parameters
         ----------
-        share : the share of the fewest bits that all values can take as sets. A larger share keeps the same
-            values and adds others.
+        share : how much to spend, as a share of the fewest bits that all values can take as sets. A larger
+            share keeps the same values and adds others.
         """
         order, spent = self._worth
         mask = np.zeros(len(order), np.bool_)
@@ -268,7 +268,7 @@ class Task:
 
     @cached_property
     def _worth(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """The values of all features, most worth first, int64[V]; and the share of the bits up to each."""
+        """The values of all features, most worth first, int64[V]; and the share of bits up to each."""
         _, weights, of_interactions = self._weights(*reversed(self._exact))
         squares = weights**2
         counts = np.concatenate([feature.counts for feature in self._sample.features.values()])
@@ -288,7 +288,7 @@ class Task:
     def _measure(self, blocks: _Blocks, formulas: Sequence[Formula]) -> NDArray[np.float64] | None:
         if all(mask.all() and not rates.any() for mask, rates in blocks) and not formulas:
             return self._areas(*self._exact)
-        # The false values that reads of all training rows would show.
+        # Count the false values that reads of all training rows would show.
         num_false = int(self._labels.is_training.sum()) * sum(float(rates.sum()) for _, rates in blocks)
         if num_false > MAX_FALSE_VALUES:
             return None
@@ -301,11 +301,11 @@ class Task:
         return self._areas(shown, self._fit(shown))
 
     def _computed(self, formula: Formula) -> Any:
-        """The columns of a computed feature: one of a score, one of each cluster; zeros without a row."""
+        """The columns of a computed feature: one for a score, one for each cluster; zeros without a row."""
         from scipy import sparse
 
         features, num_rows = as_encoded(self._labelled), len(self._labelled)
-        scale = 1 / _HISTORY_SCALE  # columns that say much are not to be shrunk as the many of a history
+        scale = 1 / _HISTORY_SCALE  # each column says much, so its weight is not shrunk like a history's
         if formula.kind == CLUSTER:
             clusters = formula.clusters(features, num_rows)
             ones = np.full(num_rows, scale, np.float32)
@@ -343,7 +343,7 @@ class Task:
                 (np.ones(len(part.ids), np.float32), part.ids, part.indptr),
                 shape=(len(self._labelled), num_values),
             )
-            # An entity without a row reads as one: an empty last row is taken for it.
+            # An entity without a row uses an empty last row.
             true = sparse.vstack([true, sparse.csr_matrix((1, num_values), dtype=np.float32)]).tocsr()
             shown = true[self._rows]
             entities, values = _draw_false(chance, rates, self._num_entities)
@@ -384,13 +384,13 @@ class Task:
         """The weights of the context, of the values shown, and of the interactions."""
         num_context, num_values = self._labels.context.shape[1], shown.history.shape[1]
         context, history, interactions = np.split(model.coef_[0], [num_context, num_context + num_values])
-        # A model without any column was fitted to one of zeros.
+        # A model without any column was fitted to one column of zeros.
         return context, history[:num_values] * _HISTORY_SCALE, interactions
 
     def _scores(self, shown: "_Shown", model: Any) -> NDArray[np.float64]:
-        """Of the rows that the model was not trained on."""
+        """Scores of the rows that the model was not trained on."""
         of_context, of_history, of_interactions = self._weights(model, shown)
-        # The history of an entity is scored once for all of its rows.
+        # The history of an entity is scored once for all its rows.
         of_entities = shown.history @ of_history
         rows = np.flatnonzero(~self._labels.is_training)
         scores = self._labels.context[rows] @ of_context[: self._labels.context.shape[1]]
@@ -437,11 +437,12 @@ def auc_by_entity(
     entities: NDArray[np.int64],
     others: NDArray[np.float64] | None = None,
 ) -> Estimate:
-    """The area under the ROC curve, with a 95 % interval of a bootstrap by entity.
+    """The area under the ROC curve, with a 95 % interval from a bootstrap by entity.
 
     Parameters
     ----------
-    others : scores of another model, whose area is subtracted, each time on the same entities.
+    scores, outcomes, entities : float64[n], bool[n] and int64[n], of each row.
+    others : float64[n], scores of another model, whose area is subtracted in each resample.
     """
     return _estimate_of(_areas_by_entity(scores, outcomes, entities, others))
 
@@ -452,7 +453,7 @@ def _areas_by_entity(
     entities: NDArray[np.int64],
     others: NDArray[np.float64] | None = None,
 ) -> NDArray[np.float64]:
-    """The area of `auc_by_entity`, and after it those of resamples, the same ones for all scores."""
+    """The area, and then those of resamples, which are the same for all scores; see `auc_by_entity`."""
     _, entities = np.unique(entities, return_inverse=True)
     areas = [_area_by_weight(given, outcomes) for given in (scores, others) if given is not None]
 
@@ -478,7 +479,7 @@ def _estimate_of(values: NDArray[np.float64]) -> Estimate:
 def _area_by_weight(
     scores: NDArray[np.float64], outcomes: NDArray[np.bool_]
 ) -> Callable[[NDArray[np.float64]], float]:
-    """Gives the area under the ROC curve for weights of the rows."""
+    """A function that computes the area under the ROC curve for given weights of the rows."""
     order = np.argsort(scores, kind="stable")
     ordered = scores[order]
     is_last = np.append(ordered[1:] != ordered[:-1], True)
@@ -501,10 +502,10 @@ def _area_by_weight(
 def _draw_false(
     chance: np.random.Generator, rates: NDArray[Any], num_entities: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Each value of each entity with the probability of the value: entities and values, int64[d] each."""
+    """Draw each value for each entity at the value's rate: entities and values, int64[d] each."""
     entities, values = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-    for first, behind in _runs(rates):
-        rate, width = float(rates[first]), behind - first
+    for first, end in _runs(rates):
+        rate, width = float(rates[first]), end - first
         places = _draw_places(chance, rate, width * num_entities)
         entities.append(places // width)
         values.append(first + places % width)
@@ -512,11 +513,11 @@ def _draw_false(
 
 
 def _runs(rates: NDArray[Any]) -> Iterator[tuple[int, int]]:
-    """Stretches of equal rates above 0."""
+    """Runs of equal rates above 0."""
     bounds = [0, *(np.flatnonzero(np.diff(rates)) + 1).tolist(), len(rates)]
-    for first, behind in itertools.pairwise(bounds):
-        if first < behind and rates[first] > 0:
-            yield first, behind
+    for first, end in itertools.pairwise(bounds):
+        if first < end and rates[first] > 0:
+            yield first, end
 
 
 def _draw_places(chance: np.random.Generator, rate: float, num_places: int) -> NDArray[np.int64]:
@@ -532,7 +533,7 @@ def _draw_places(chance: np.random.Generator, rate: float, num_places: int) -> N
 
 
 def _entropy(shares: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Of coins, in bits."""
+    """The binary entropy of shares, in bits."""
     p = np.clip(shares, 1e-12, 1 - 1e-12)
     return np.asarray(-(p * np.log2(p) + (1 - p) * np.log2(1 - p)))
 
@@ -559,7 +560,7 @@ def _is_training(table: pa.Table, entity_hashes: NDArray[np.uint64]) -> NDArray[
 
 
 def _context_block(name: str, column: pa.Array, is_training: NDArray[np.bool_]) -> Any:
-    """A context feature as columns: float32[n, values], or float32[n, 1] of a float."""
+    """A context feature as columns: float32[n, values], or float32[n, 1] for a float."""
     from scipy import sparse
 
     if pa.types.is_floating(column.type):

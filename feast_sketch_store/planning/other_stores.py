@@ -1,7 +1,7 @@
 """The size of the sampled rows in Feast's SQLite and Redis stores, computed from the formats of these stores.
 
 SQLite: rows of the sampled sizes are inserted into a database in memory, with the schema of Feast's store, in
-the order of their hashes; its pages are counted. So the fill of its indices and its overflow pages are real.
+the order of their hashes. Its pages are counted, so the fill of its indices and its overflow pages are real.
 
 Redis: a hash per entity, with a field for the timestamp and one for each feature. A hash is a listpack while
 no value is longer than 64 bytes, and a table of strings otherwise. Each allocation takes a size class of
@@ -34,7 +34,7 @@ _MAX_SQLITE_ROWS, _MAX_SQLITE_BYTES = 20_000, 64_000_000  # of the database in m
 
 LISTPACK_VALUE, _LISTPACK_ENTRIES = 64, 512  # hash-max-listpack-value and -entries
 _DICT_BYTES, _ENTRY_BYTES, _OBJECT_BYTES, _POINTER_BYTES = 56, 24, 16, 8
-_FIELD_BYTES, _TIMESTAMP_BYTES = 4, 6  # a hash of the feature's name; a Timestamp of whole seconds
+_FIELD_BYTES, _TIMESTAMP_BYTES = 4, 6  # a hash of the feature's name; a Timestamp in whole seconds
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class StoreBytes:
     ----------
     store : its name.
     num_bytes : of all entities.
-    low, high : of its 95 % interval, by the spread of the sampled rows.
+    low, high : of its 95 % interval, from the spread of the sampled rows.
     """
 
     store: str
@@ -55,7 +55,7 @@ class StoreBytes:
 
 
 def other_stores(rows: StoredRows, num_entities: int) -> list[StoreBytes]:
-    """What a view takes in other stores.
+    """The bytes of a view in other stores.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ def other_stores(rows: StoredRows, num_entities: int) -> list[StoreBytes]:
 
 
 def points_of_other_stores(sample: Sample) -> list[Point]:
-    """What the sampled rows take in other stores, exactly; none if the rows are not known."""
+    """Points for the sampled rows in other stores; none if the rows are not known."""
     if sample.stored is None:
         return []
     num_facts = max(1.0, sample.facts.value)
@@ -95,7 +95,7 @@ def redis_bytes(
 
     Parameters
     ----------
-    num_entities : of the whole database; its table of keys is the next power of two.
+    rows : sampled.
     listpack_value : the server's ``hash-max-listpack-value``.
     """
     timestamp_field = len(f"_ts:{rows.view}".encode())
@@ -120,7 +120,7 @@ def redis_bytes(
 def sqlite_bytes(rows: StoredRows) -> NDArray[np.float64]:
     """Bytes of each of the first sampled rows in SQLite: float64[<= n].
 
-    Rows share pages, so each has the part of the pages that its own bytes have of all bytes.
+    Rows share pages, so each row counts with its share of all bytes.
     """
     own = rows.key_bytes * 3 * len(rows.value_bytes) + sum(rows.value_bytes.values())
     num_rows = min(
@@ -144,9 +144,9 @@ def sqlite_bytes(rows: StoredRows) -> NDArray[np.float64]:
 
 
 def size_class(sizes: Any) -> Any:
-    """Bytes that jemalloc takes for allocations: multiples of 16 up to 128, then four classes a doubling.
+    """Bytes that jemalloc takes for allocations: multiples of 16 up to 128, then four classes per doubling.
 
-    These are the classes of jemalloc as Debian and others package it. The copy in Redis's own sources has
+    These are the classes of jemalloc in Debian and other distributions. The copy in Redis's sources has
     multiples of 8 below 64, with which the shortest rows take up to a tenth less.
     """
     sizes = np.asarray(sizes, np.int64)
@@ -157,7 +157,7 @@ def size_class(sizes: Any) -> Any:
 def _sqlite_rows(rows: StoredRows, num_rows: int) -> Iterator[tuple[bytes, str, int, int, int | None]]:
     chance, now = np.random.default_rng(0), 1_780_000_000
     for place in range(num_rows):
-        key = chance.bytes(int(rows.key_bytes[place]))  # its order is that of a hash, as its bytes are
+        key = chance.bytes(int(rows.key_bytes[place]))  # random, because rows are in the order of hashes
         for name, sizes in rows.value_bytes.items():
             yield key, name, int(sizes[place]), now, now if rows.has_created else None
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number that was measured on a sample, and the bounds of its 95 % interval."""
+    """A number measured on a sample, and the bounds of its 95 % interval."""
 
     value: float
     low: float
@@ -33,16 +33,15 @@ class Point:
     label : its name on the curve, such as "error rate 0.01".
     memory_bytes : for all entities, with everything that a serving process maps.
     memory_low, memory_high : of its 95 % interval; equal to it if nothing was sampled.
-    table_bits_per_fact : of the table, or of the sets and the list of entities, over all facts that were
+    table_bits_per_fact : of the table, or of the sets and the list of entities, for each fact that was
         written, kept or not; None for other stores.
-    bits_per_fact : of ``memory_bytes``, over the same facts.
-    false_per_read : values that a read shows too many, expected, all features together.
-    noise_ratio : the same for each true value that a read shows.
+    bits_per_fact : of ``memory_bytes``, for each of the same facts.
+    false_per_read : expected false values of a read, of all features together.
+    noise_ratio : expected false values for each true value that a read shows.
     kept_share : of the facts, those inside the vocabulary.
     auc : of a model trained through it, if there were labels.
-    settings : tags to paste, per feature.
-    uplift : the share that such a model keeps of what the exact features add to the AUC, if there were
-        labels.
+    settings : tags to paste, by feature.
+    uplift : the share of the exact features' gain in AUC that such a model keeps, if there were labels.
     """
 
     curve: str
@@ -62,11 +61,12 @@ class Point:
 
 @dataclass(frozen=True)
 class PlannedField:
-    """A feature as its view declares it, but for the tags that a plan chooses.
+    """A feature as its view declares it, without the tags that a plan chooses.
 
     Parameters
     ----------
-    dtype : as Python, such as ``Set(String)``.
+    dtype : as Python code, such as ``Set(String)``.
+    description, tags : as declared.
     """
 
     dtype: str
@@ -82,18 +82,18 @@ class Plan:
     ----------
     view : its name.
     num_entities : of the view.
-    facts : pairs of an entity and a value of a membership feature. They are counted in the rows, sealed or
-        not; where rows repeat values, how many are distinct is estimated from the sample.
-    sampled_entities : those that the figures come from.
-    vocabulary_sizes : per feature, estimated (Chao) if not all entities were sampled.
-    points : of all curves, each curve's from the smallest to the largest.
+    facts : pairs of an entity and a value of a membership feature, counted in all rows, sealed or not. If
+        rows repeat values, the number of distinct ones is estimated from the sample.
+    sampled_entities : number of entities in the sample.
+    vocabulary_sizes : by feature; estimated (Chao) unless all entities were sampled.
+    points : of all curves, each curve from its smallest to its largest point.
     chosen : the number of the point that meets the target; None if the labels do not decide.
     knee : the number of the point after which more bytes gain little.
-    target : the target in words.
-    limits : notes that a reader of the figures must know, in sentences.
-    fields : the planned features, as they are declared.
-    is_current : whether the view is kept as the chosen point keeps it.
-    auc_without, auc_exact : of models without the features and with all of them as written.
+    target : in words.
+    limits : sentences that readers of the figures must know.
+    auc_without, auc_exact : of models without the features, and with all of them as written.
+    fields : the planned features, as declared.
+    is_current : whether the view's current settings have the same result as the chosen point.
     """
 
     view: str

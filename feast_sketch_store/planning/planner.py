@@ -1,4 +1,4 @@
-"""Plans a view of a Feast repository: takes a sample, computes the points of all curves and chooses one."""
+"""Plan a view of a Feast repository: take a sample, compute the points of all curves, and choose one."""
 
 import json
 import math
@@ -55,25 +55,26 @@ def plan_view(
     offline: bool = False,
     tell: Callable[[str, int, int], object] = lambda text, done, total: None,
 ) -> Plan:
-    """What a view costs in bytes and in accuracy, for each way to keep it; of lists, by tick and limit.
+    """What a view costs in bytes and in accuracy, for each way to keep it; for lists, by tick and limit.
 
-    With labels the values that a model needs are chosen, too; lists of them are written to the folder
-    ``plans`` of the feature repository, to which the settings of those points refer.
+    With labels, the plan also chooses the values that a model needs. Lists of them are written to the folder
+    ``plans`` of the feature repository, and the settings of those points refer to them.
 
     Parameters
     ----------
-    target : what the chosen point must meet; None for the result of ``error_rate: auto``, or with labels
-        for the smallest structure that costs the model next to nothing.
+    store, view : the repository and the name of a feature view.
+    target : what the chosen point must meet. None for the result of ``error_rate: auto``, or with labels for
+        the smallest structure that costs the model next to nothing.
     labels : a Parquet file; see `Labels.read`.
     max_entities : of the sample.
-    offline : whether to sample the offline source even though the view has rows.
-    tell : called when a long step begins, with its name, the number of such steps that are done, and their
-        total; 0 and 0 for a single step.
+    offline : sample the offline source even if the view has rows.
+    tell : called when a long step begins, with its name, the number of such steps done, and their total; 0
+        and 0 for a single step.
 
     Raises
     ------
-    PlanError : the view has no membership features or lists, or no rows, the labels do not fit, their model
-        gains nothing from the features, or nothing meets the target.
+    PlanError : the view has no membership features or lists, or no rows; or the labels do not fit; or nothing
+        meets the target.
     SketchStoreError : the repository uses another online store, or the rows cannot be read.
     feast.errors.FeatureViewNotFoundException : there is no such view (from Feast).
     """
@@ -95,7 +96,7 @@ def plan_view(
     presence = planned.settings.presence_error_rate
     grid = Grid() if read is None else COARSE
     found = candidates(sample, presence, grid) + registered.candidates(sample, presence, grid.noise_ratios)
-    if read is None:  # what a model makes of noise that depends on the cluster is not known
+    if read is None:  # with labels they are left out: how noise by cluster affects a model is not known
         found += clustered.candidates(sample, presence, clustered.NOISE_RATIOS)
     found = _merged(found, made_to_measure(sample, presence, target))
     limits = list(_limits(planned, sample, found))
@@ -148,7 +149,7 @@ def _read_labels(view: PlannedView, path: Path) -> Labels:
 
 
 def _merged(some: Sequence[Candidate], others: Sequence[Candidate]) -> list[Candidate]:
-    """The points of both, each curve's together and in order."""
+    """The points of both, ordered within each curve."""
     curves: dict[str, dict[str, Candidate]] = {}
     for candidate in (*some, *others):
         curves.setdefault(candidate.point.curve, {}).setdefault(candidate.point.label, candidate)
@@ -168,7 +169,7 @@ def _with_auc(
 def _chosen_by_model(
     view: PlannedView, sample: Sample, task: Task, target: PlanTarget, limits: list[str]
 ) -> list[Candidate]:
-    """Points of the values that the model needs; lists of them are written."""
+    """Points with the values that the model needs; writes lists of these values."""
     if not all(codec.element_kind in _JSON_KINDS for codec in view.codecs):
         limits.append(
             "Values were not chosen by the model: JSON, which lists them, does not hold their type."
@@ -198,7 +199,7 @@ def _summaries(
     cuts: Sequence[Candidate],
     tell: Callable[[str, int, int], object],
 ) -> list[Candidate]:
-    """Points of cluster ids and of scores; the weights of scores are written."""
+    """Points of cluster ids and of scores; writes the weights of scores."""
     names = summaries.Names.of(view.settings.codecs)
     presence = view.settings.presence_error_rate
     tell("Learning clusters", 0, 0)
@@ -213,7 +214,7 @@ def _summaries(
 
 
 def _write_weights(view: PlannedView, score: str, weights: summaries.Weights, number: int) -> str:
-    """Write the weights of a score to a file in the feature repository: its path in there."""
+    """Write the weights of a score to a file, and return its path in the feature repository."""
     codecs = {codec.feature: codec for codec in view.codecs}
     file = f"{LISTS_FOLDER}/{folder_name(view.table.name)}.{folder_name(score)}.{number}.json"
     content = {}
@@ -233,9 +234,9 @@ def _write_json(path: Path, content: object) -> None:
 
 
 def _list_files(view: PlannedView, kept: Kept) -> dict[str, str]:
-    """Where the kept values of each feature that loses some are listed, relative to the repository.
+    """Paths, in the repository, of the lists of kept values of each feature that loses some.
 
-    Cuts are nested, so two cuts with the same number of values are equal and may share a file.
+    Cuts are nested, so two cuts with the same number of values are equal and can share a file.
     """
     name_of = folder_name
     return {

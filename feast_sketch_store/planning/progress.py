@@ -17,12 +17,12 @@ class Progress:
         self._began = time.monotonic()
 
     def __call__(self, text: str, done: int = 0, total: int = 0) -> None:
-        """Tell of a step that begins.
+        """Show a step that begins.
 
         Parameters
         ----------
         text : the name of the step.
-        done, total : steps of this kind that are done, and all of them; 0 for a single step.
+        done, total : steps of this kind that are done, and their total; 0 for a single step.
         """
         if not self._is_shown:
             return
@@ -42,7 +42,7 @@ class Progress:
 
 
 def counted(done: int, total: int, elapsed_seconds: float) -> str:
-    """``: 12 of 29, 40 s left``; the time that is left is known once a step is done."""
+    """A text such as ``: 12 of 29, 40 s left``; the time left is known once a step is done."""
     text = f": {done + 1} of {total}"
     if not done:
         return text

@@ -1,4 +1,4 @@
-"""Points of registered structures whose curves this package does not know, computed from their offers."""
+"""Points of registered structures that this package has no curves for, computed from their offers."""
 
 from collections.abc import Iterator, Sequence
 
@@ -16,12 +16,12 @@ from feast_sketch_store.structures.goals import NOISE_RATIO, Goal, Offer
 from feast_sketch_store.structures.set_columns import SetColumns
 from feast_sketch_store.structures.sizing import size_for_rates
 
-# `curves` and `clustered` compute the points of these, in more detail than an offer.
+# `curves` and `clustered` compute the points of these, in more detail than their offers.
 _KNOWN = (BloomTable, SetColumns, CompactSets, ClusteredFilters)
 
 
 def candidates(sample: Sample, presence_error_rate: float, noise_ratios: Sequence[float]) -> list[Candidate]:
-    """The points of each structure at some noise ratios, the smallest first; one if it is exact."""
+    """The points of each structure at some noise ratios, smallest first; one point if it is exact."""
     found = []
     for kind in registry.kinds():
         for name in () if kind in _KNOWN else kind.names:
@@ -37,7 +37,7 @@ def candidates(sample: Sample, presence_error_rate: float, noise_ratios: Sequenc
 def _at(
     sample: Sample, presence_error_rate: float, kind: type[Structure], name: str, noise_ratio: float
 ) -> Iterator[Candidate]:
-    """The point of a structure at a noise ratio, if it offers one for every feature."""
+    """The point of a structure at a noise ratio, if it makes an offer for every feature."""
     filled = sample.num_filled(sample.everything)
     offers: dict[str, Offer] = {}
     rates = {}

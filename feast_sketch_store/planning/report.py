@@ -1,7 +1,7 @@
-"""A plan as a page: its curves to look at, the setting to paste, and every figure in a table.
+"""A plan as a page: its curves, the settings to paste, and every figure in a table.
 
-The page is one file that loads nothing. What Python writes is complete without JavaScript; the script of
-``report.html`` adds the curves, and lets a reader pick another point.
+The page is one file that loads nothing. What Python writes is complete without JavaScript. The script in
+``report.html`` adds the curves, and lets a reader choose another point.
 """
 
 import json
@@ -15,7 +15,7 @@ from feast_sketch_store.planning.plan import Estimate, Plan, PlannedField, Point
 
 _MAX_LINE = 88
 _UNKNOWN_FIELD = PlannedField("...")
-_IS_CURRENT = "The view has these settings already, or others that come to the same."
+_IS_CURRENT = "The view has these settings already, or equivalent ones."
 _NO_SETTINGS = "# Nothing to set: this point is only for comparison."
 
 
@@ -35,7 +35,7 @@ def to_html(plan: Plan) -> str:
         "plan": _embedded(plan),
     }
     template = files(__package__).joinpath("report.html").read_text("utf-8")
-    # In one pass, so that a value may look like a placeholder.
+    # Replace all in one pass, because a value may look like a placeholder.
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)
 
 
@@ -96,14 +96,14 @@ def _estimate(estimate: Estimate) -> str:
 
 
 def count_text(count: Estimate) -> str:
-    """A count, with its interval unless it is known."""
+    """A count, with its interval unless it is exact."""
     if count.is_known:
         return f"{count.value:,.0f}"
     return f"{count.value:,.0f} ({count.low:,.0f} to {count.high:,.0f})"
 
 
 def memory_text(point: Point) -> str:
-    """A point's bytes, with half of the interval unless they are known."""
+    """A point's bytes, with half of the interval unless they are exact."""
     text = readable_bytes(point.memory_bytes)
     margin = max(point.memory_high - point.memory_bytes, point.memory_bytes - point.memory_low)
     if not margin or not math.isfinite(margin) or not point.memory_bytes:
@@ -118,16 +118,16 @@ def _number(number: float) -> str:
 
 
 def readable_bytes(number: float) -> str:
-    """A size in three digits, in the largest unit that fits it."""
+    """A size with three digits, in the largest unit that fits."""
     for unit in ("B", "kB", "MB", "GB"):
-        if number < 999.5:  # which :.3g would round to 1e+03
+        if number < 999.5:  # :.3g would round more to 1e+03
             return f"{number:.3g} {unit}"
         number /= 1000
     return f"{_number(number)} TB"
 
 
 def fields_text(plan: Plan, point: Point) -> str:
-    """The settings of a point as the fields of the feature view, to be pasted into its schema."""
+    """The settings of a point as fields to paste into the schema of the feature view."""
     fields = [
         _field(feature, plan.fields.get(feature, _UNKNOWN_FIELD), tags)
         for feature, tags in point.settings.items()
@@ -150,12 +150,12 @@ def _field(feature: str, declared: PlannedField, chosen: Mapping[str, str]) -> s
 
 
 def _literal(text: str) -> str:
-    """A Python string in double quotes, with the escapes of JSON, which Python understands."""
+    """A Python string in double quotes; the escapes of JSON are valid in Python, too."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def _embedded(plan: Plan) -> str:
-    """The data that the script draws, as JSON that is safe inside an HTML element."""
+    """The data for the script, as JSON that is safe inside an HTML element."""
     content = {
         "chosen": plan.chosen,
         "shown": plan.shown,
@@ -180,7 +180,7 @@ def _embedded(plan: Plan) -> str:
         ],
     }
     text = json.dumps(content, allow_nan=False)
-    # No "</script>" or "<!--" ends or hides the element.
+    # Then "</script>" or "<!--" cannot end or hide the element.
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
@@ -189,5 +189,5 @@ def _bounds(estimate: Estimate | None) -> dict[str, float | None] | None:
 
 
 def _finite(number: float) -> float | None:
-    """JSON knows no infinity, which a ratio to nothing comes to."""
+    """None for infinity, which a ratio to nothing gives and JSON lacks."""
     return number if math.isfinite(number) else None

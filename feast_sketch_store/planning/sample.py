@@ -25,7 +25,7 @@ class FeatureSample:
 
     Parameters
     ----------
-    vocabulary : the V values that occur, from the most popular one on.
+    vocabulary : the V values that occur, the most popular one first.
     indptr, ids : int64[n + 1] and int32[nnz], a CSR matrix: the ascending ids of each entity's values.
     """
 
@@ -35,7 +35,7 @@ class FeatureSample:
 
     @cached_property
     def counts(self) -> NDArray[np.int64]:
-        """How many of the sampled entities have each value: int64[V]."""
+        """The number of sampled entities with each value: int64[V]."""
         return np.bincount(self.ids, minlength=len(self.vocabulary)).astype(np.int64)
 
     @property
@@ -44,7 +44,7 @@ class FeatureSample:
         return len(self.ids)
 
     def cut(self, kept: NDArray[np.bool_]) -> "FeatureSample":
-        """The feature with some of its values only, under new ids."""
+        """The feature with only some of its values, under new ids."""
         if kept.all():
             return self
         new_ids = np.where(kept, np.cumsum(kept) - 1, -1).astype(np.int32)
@@ -55,13 +55,14 @@ class FeatureSample:
     def full_counts(
         self, num_sampled: int, num_entities: int, num_facts: float | None = None
     ) -> NDArray[np.int64]:
-        """How many entities of the whole view have each value, estimated, from the most popular one on.
+        """The estimated number of entities of the whole view with each value, the most popular value first.
 
-        Values that the sample does not show come last. Their number is Chao's estimate. The facts that the
-        values seen once would have by proportion are shared among these and the unseen values.
+        Values missing from the sample come last. Chao's estimate gives their number. They share with the
+        values seen once the facts that the latter would have by proportion.
 
         Parameters
         ----------
+        num_sampled, num_entities : entities in the sample, and in the whole view.
         num_facts : of the whole view; None for the same number per entity as in the sample.
 
         Returns
@@ -78,17 +79,17 @@ class FeatureSample:
         counts = np.append(self.counts * scale, np.zeros(unseen))
         if unseen:
             counts[len(counts) - once - unseen :] = once * scale / (once + unseen)
-        # Rounded as a whole: of many small counts most would otherwise be rounded the same way.
+        # Round sums, not counts: many equal small counts would all be rounded the same way.
         whole = np.diff(np.rint(np.cumsum(counts)), prepend=0.0)
         return np.asarray(np.clip(np.sort(whole)[::-1], 1, num_entities), np.int64)
 
     @property
     def num_rare(self) -> tuple[int, int]:
-        """How many values one sampled entity has, and how many two have."""
+        """How many values exactly one sampled entity has, and how many exactly two have."""
         return int((self.counts == 1).sum()), int((self.counts == 2).sum())
 
     def num_values(self, num_sampled: int, num_entities: int) -> Estimate:
-        """Values of the whole view, by Chao's estimate; its interval is that of the counts of rare values."""
+        """Values of the whole view by Chao's estimate; the interval is from the counts of rare values."""
         return all_values(len(self.vocabulary), self.num_rare, num_sampled, num_entities)
 
     def sums(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -98,12 +99,13 @@ class FeatureSample:
 
 
 def all_values(seen: int, num_rare: tuple[int, int], num_sampled: int, num_entities: int) -> Estimate:
-    """How many values there are in all, by Chao's estimate; see `FeatureSample.num_values`.
+    """The number of all values by Chao's estimate; see `FeatureSample.num_values`.
 
     Parameters
     ----------
-    seen : in the sample.
-    num_rare : of them, how many one sampled entity has, and how many two have.
+    seen : number of values in the sample.
+    num_rare : how many of them exactly one sampled entity has, and how many exactly two have.
+    num_sampled, num_entities : entities in the sample, and in the whole view.
     """
     if num_entities <= num_sampled:
         return Estimate.exactly(seen)
@@ -116,7 +118,7 @@ def all_values(seen: int, num_rare: tuple[int, int], num_sampled: int, num_entit
 
 
 def unseen_values(once: int, twice: int, num_sampled: int, num_more: int) -> int:
-    """How many new values further entities show, after a sample showed some values once and some twice."""
+    """How many new values further entities show, if a sample showed some values once and some twice."""
     if not once:
         return 0
     least_unseen = once * once / (2 * twice) if twice else once * (once - 1) / 2
@@ -128,13 +130,14 @@ def unseen_values(once: int, twice: int, num_sampled: int, num_more: int) -> int
 def total_of(
     sampled: NDArray[np.int64], known: NDArray[np.int64], num_known: int, num_entities: int
 ) -> Estimate:
-    """The sum of a number over all entities, by its ratio to another one whose sum is known.
+    """The sum of a number over all entities, from its ratio to another number whose sum is known.
 
     Parameters
     ----------
-    sampled : int64[n], the number of each sampled entity.
-    known : int64[n], the other one of the same entities.
-    num_known : its sum over all entities.
+    sampled : int64[n], the number for each sampled entity.
+    known : int64[n], the other number for the same entities.
+    num_known : the sum of the other number over all entities.
+    num_entities : of the whole view.
 
     Source: Cochran, "Sampling Techniques", chapter 6, the ratio estimate.
     """
@@ -145,7 +148,7 @@ def total_of(
 
 
 def spread_of_total(differences: NDArray[np.float64], num_entities: int) -> float:
-    """Half of the 95 % interval of a sum over all entities, from the residual of each sampled one."""
+    """Half of the 95 % interval of a sum over all entities, from the residuals of the sampled ones."""
     num_sampled = len(differences)
     missing = max(0.0, 1 - num_sampled / num_entities)
     return 1.96 * num_entities * float(differences.std()) * math.sqrt(missing / num_sampled)
@@ -159,10 +162,10 @@ class Sample:
     ----------
     view : its name.
     num_entities : of the whole view.
-    entity_hashes : uint64[n, 2], of the sampled ones.
+    entity_hashes : uint64[n, 2], of the sampled entities.
     features : the membership features.
-    known_facts : per feature, the facts of the whole view; by the mean of the sample where it is missing.
-    stored : the sampled rows as other stores keep them; None if that is not known.
+    known_facts : per feature, the facts of the whole view; if missing, estimated from the mean of the sample.
+    stored : the sampled rows as other stores keep them; None if not known.
     """
 
     view: str
@@ -177,7 +180,7 @@ class Sample:
 
     @property
     def scale(self) -> float:
-        """Entities of the view for each that was sampled."""
+        """Entities of the view for each sampled one."""
         return self.num_entities / len(self)
 
     @cached_property
@@ -200,7 +203,7 @@ class Sample:
 
     @property
     def num_facts(self) -> int:
-        """Facts of the whole view, the nearest integer."""
+        """Facts of the whole view, rounded."""
         return round(self.facts.value)
 
     @cached_property
@@ -233,14 +236,14 @@ class Sample:
         }
 
     def num_filled(self, kept: Kept) -> Mapping[str, int]:
-        """How many entities of the whole view have some of the kept values; reads of others show none."""
+        """How many entities of the whole view have any of the kept values; reads of others show none."""
         return {
             name: max(1, round(np.count_nonzero(np.diff(f.cut(kept[name]).indptr)) * self.scale))
             for name, f in self.features.items()
         }
 
     def vocabulary_bytes(self, kept: Kept) -> float:
-        """Bytes of some values of the whole view, as a snapshot has them: those of each feature packed."""
+        """Bytes of some values of the whole view in a snapshot, packed by feature."""
         counts = self.kept_counts(kept)
         size = 0.0
         for name, feature in self.features.items():

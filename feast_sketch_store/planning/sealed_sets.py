@@ -1,4 +1,4 @@
-"""What sampled features take as sets, built as a seal builds them: chains and vocabularies included."""
+"""The size of sampled features as sets, built as in a seal, with chains and vocabularies."""
 
 from collections.abc import Iterator, Mapping
 
@@ -31,7 +31,7 @@ def vocabulary_bytes(sample: Sample, kept: Kept, sampled_bytes: float) -> float:
 
 
 class _SampledRows:
-    """One feature of the sample, as structures take it; see `FeatureRows`."""
+    """One feature of the sample in the form that structures take; see `FeatureRows`."""
 
     is_numbered = False
 

@@ -37,10 +37,11 @@ from feast_sketch_store.view.settings import ViewSettings, resolve
 
 @dataclass(frozen=True)
 class PlannedView:
-    """A view with membership features, or with lists, as it is declared.
+    """A declared view with membership features, or with lists.
 
     Parameters
     ----------
+    store, table, settings : the repository, the feature view and its settings.
     codecs : of the membership features, or of the lists.
     join_keys : their names and the types of their columns.
     """
@@ -78,7 +79,7 @@ class PlannedView:
 
     @property
     def has_lists(self) -> bool:
-        """Whether it has lists; a view with some has no membership features."""
+        """Whether it has lists; then it has no membership features."""
         return self.codecs[0].is_list
 
     def hash_join_keys(self, columns: pa.Table) -> NDArray[np.uint64]:
@@ -108,13 +109,14 @@ class PlannedView:
 def sample_view(
     view: PlannedView, max_entities: int, labelled: NDArray[np.uint64] | None, offline: bool
 ) -> tuple[Sample, Sample]:
-    """Sample a view: its row log, or if that is empty or not wanted its offline source.
+    """Sample the row log of a view, or its offline source if the log is empty or not wanted.
 
     Parameters
     ----------
-    max_entities : of the sample. It takes the smallest hashes, so a sample is always the same.
-    labelled : uint64[m, 2], entities to read in addition to the sample, ordered by hash; None for none.
-    offline : whether to sample the offline source even though the view has rows.
+    view : the view.
+    max_entities : of the sample. The smallest hashes are taken, so a sample is always the same.
+    labelled : uint64[m, 2], entities to read besides the sample, ordered by hash; None for none.
+    offline : sample the offline source even if the view has rows.
 
     Returns
     -------
@@ -123,7 +125,7 @@ def sample_view(
     Raises
     ------
     PlanError : the view has no rows.
-    StorageError : another process seals the view.
+    StorageError : another process is sealing the view.
     """
     config, settings = view.store.config, view.settings
     semantics = named(settings.semantics).of(settings.codecs)
@@ -152,7 +154,7 @@ def sample_view(
 
 
 def logged_batches(view: AnyView) -> Batches | None:
-    """Reads the row logs of all shards of a view; None if there are no rows."""
+    """A reader of the row logs of all shards of a view; None if there are no rows."""
     reads = [read for part in view.parts.values() if (read := RowLog(part.storage).read())]
 
     def batches(columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
@@ -167,9 +169,11 @@ class _Sampling:
 
     Parameters
     ----------
-    rows : those of the sample and of the labelled entities at least.
+    view : the view.
+    rows : at least those of the sample and of the labelled entities.
     num_entities : of the whole view.
-    num_elements : how many values all rows of the view have, per feature; None if ``rows`` are all rows.
+    max_entities, labelled : see `sample_view`.
+    num_elements : per feature, the number of values in all rows of the view; None if ``rows`` are all rows.
     """
 
     def __init__(
@@ -270,14 +274,14 @@ def features_of_rows(rows: FoldedRows, codecs: Sequence[FeatureCodec]) -> dict[s
 
 
 def _lengths(rows: pa.Table, feature: str) -> NDArray[np.int64]:
-    """How many values each row has, repeated ones included: int64[n]."""
+    """The number of values of each row, including repeated ones: int64[n]."""
     if feature not in rows.column_names or pa.types.is_null(rows[feature].type):
         return np.zeros(len(rows), np.int64)
     return np.asarray(pc.list_value_length(rows[feature]).fill_null(0).to_numpy(), np.int64)
 
 
 def _is_among(hashes: NDArray[np.uint64], some: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Whether each of the hashes is among some that are ordered: bool[n]."""
+    """Whether each hash is in an ordered list: bool[n]."""
     found, _ = find_sorted(some, hashes)
     is_among = np.zeros(len(hashes), np.bool_)
     is_among[found] = True
@@ -293,18 +297,18 @@ class _Collector:
         self._num_elements: list[NDArray[np.int64]] = []
 
     def add(self, feature: EncodedFeature, num_elements: NDArray[np.int64]) -> None:
-        """Take up some rows, and how many values each was written with."""
+        """Add some rows, and the number of values with which each was written."""
         self._vocabulary.add(feature.vocabulary, feature.symbols)
         self._lengths.append(feature.csr.lengths)
         self._num_elements.append(num_elements)
 
     @property
     def num_elements(self) -> NDArray[np.int64]:
-        """Values of each row, repeated ones included: int64[n]."""
+        """The number of values of each row, including repeated ones: int64[n]."""
         return np.concatenate(self._num_elements)
 
     def finish(self, samples: Sequence[NDArray[np.int64]]) -> list[FeatureSample]:
-        """The feature of the rows of each sample, with the vocabulary of the first one."""
+        """The feature in the rows of each sample, with the vocabulary of the first sample."""
         vocabulary, _, parts = self._vocabulary.finish()
         symbols = np.concatenate([np.zeros(0, np.int32), *(part.astype(np.int32) for part in parts)])
         collected = Csr.of_lengths(np.concatenate(self._lengths), symbols)
@@ -318,7 +322,7 @@ class _Collector:
 
 
 def _offline_rows(view: PlannedView) -> pa.Table:
-    """The newest row of each entity in the offline source, as Feast materializes them."""
+    """The newest row of each entity in the offline source, as Feast materializes it."""
     table, store = view.table, view.store
     source = getattr(table, "batch_source", None)
     if source is None:
@@ -355,7 +359,7 @@ def logged_offline_rows(view: PlannedView) -> pa.Table:
     Raises
     ------
     PlanError : the view has no batch source.
-    RowError : a row has not as many times as items.
+    RowError : a row has another number of times than of items.
     """
     table, settings = _offline_rows(view).combine_chunks(), view.settings
     types = {column.name: column.dtype.to_value_type() for column in view.table.entity_columns}

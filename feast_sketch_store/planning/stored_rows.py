@@ -1,7 +1,7 @@
 """Bytes of sampled rows in the form in which Feast's other online stores keep them.
 
 Feast keeps a row as the serialized entity key and, for each feature, a serialized ``Value``. Its size follows
-from the wire format of protocol buffers: a field with the length of an inner message, in which numbers are
+from the wire format of protocol buffers: a field with the length of an inner message. In it numbers are
 packed, and strings have a tag and a length each.
 """
 
@@ -26,7 +26,7 @@ class StoredRows:
 
     Parameters
     ----------
-    project, view : the names under which it keeps them.
+    project, view : their names.
     key_bytes : int64[n], of the serialized entity keys.
     value_bytes : per feature int64[n], of the serialized values.
     has_created : whether rows have created timestamps.
@@ -53,11 +53,11 @@ def value_sizes(
 
     Parameters
     ----------
-    element_kind : as that of a `FeatureCodec`.
+    element_kind : see `FeatureCodec`.
     field_number : of the feature's field in the ``Value`` message.
-    rows : the distinct values of each row.
-    num_elements : int64[n], how many values each row was written with; repeated ones are taken to be as long
-        as the distinct ones of the row on average.
+    vocabulary, rows : the values, and the distinct values of each row.
+    num_elements : int64[n], the number of values with which each row was written. Repeated values are assumed
+        to have the mean length of the row's distinct ones.
 
     Source: protobuf.dev/programming-guides/encoding.
     """
@@ -71,7 +71,7 @@ def value_sizes(
 
 
 def varint_sizes(numbers: NDArray[Any]) -> NDArray[np.int64]:
-    """Bytes of integers as varints, ten of negative ones: int64[n]."""
+    """Bytes of integers as varints, ten for a negative one: int64[n]."""
     sizes = np.ones(len(numbers), np.int64)
     for bits in range(7, 63, 7):
         sizes += numbers >= 1 << bits

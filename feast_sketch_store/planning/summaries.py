@@ -1,7 +1,7 @@
-"""Points of computed features: a score of the model's own weights, cluster ids, and these beside a cut.
+"""Points of computed features: a score with the model's own weights, cluster ids, and these beside a cut.
 
-Formulas are made of the sample as a seal makes them of the rows, and their bytes count. A score is of use to
-the model whose weights it has. Cluster ids are learned without labels.
+Formulas are made from the sample as a seal makes them from the rows, and their bytes count. A score is useful
+only to the model whose weights it has. Cluster ids are learned without labels.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,8 +26,8 @@ CLUSTER_CURVE = "cluster id"
 CUT_CURVE = "cluster id, and values chosen by the model, as sets"
 
 SCORE_BITS = 6
-_WEIGHT_SHARES = (0.02, 0.05, 0.1, 0.25)  # of the values; the others add little but bytes
-_NUM_CUTS = 3  # the smallest ones, with a cluster id more
+_WEIGHT_SHARES = (0.02, 0.05, 0.1, 0.25)  # of the values; other values add little but bytes
+_NUM_CUTS = 3  # the smallest cuts, to which a cluster id is added
 _WEIGHT_DIGITS = 6
 
 Weights = Mapping[str, tuple[Vocabulary, NDArray[np.float64]]]
@@ -35,7 +35,7 @@ Weights = Mapping[str, tuple[Vocabulary, NDArray[np.float64]]]
 
 @dataclass(frozen=True)
 class Names:
-    """What the computed features of a plan are called: a cluster id, and a score."""
+    """The names of a plan's computed features: a cluster id, and a score."""
 
     cluster: str
     score: str
@@ -57,7 +57,7 @@ class Names:
 
 
 def as_encoded(sample: Sample) -> dict[str, EncodedFeature]:
-    """The features of sampled entities, as formulas take them."""
+    """The features of sampled entities in the form that formulas take."""
     found = {}
     for name, feature in sample.features.items():
         kind = "int64" if pa.types.is_int64(feature.vocabulary.values.type) else "bytes"
@@ -70,7 +70,7 @@ def as_encoded(sample: Sample) -> dict[str, EncodedFeature]:
 def clusters(
     sample: Sample, presence_error_rate: float, cuts: Sequence[Candidate], name: str
 ) -> Iterator[Candidate]:
-    """Points of a cluster id: without any values, and beside those of the smallest cuts."""
+    """Points of a cluster id, without any values and beside the values of the smallest cuts."""
     sources = tuple(sample.features)
     formula = cluster_formula(name, Computed(sources, DEFAULT_TASTES), _sampled(sample))
     tags = {
@@ -99,12 +99,14 @@ def scores(
     name: str,
     write: Callable[[Weights, int], str],
 ) -> Iterator[Candidate]:
-    """Points of a score without any values, of the weights that move it most.
+    """Points of a score without any values, for the weights that move it most.
 
     Parameters
     ----------
+    sample, presence_error_rate : of the view.
     weights : per feature float64[V].
-    write : writes the weights of this many values to a file, and returns its path as a tag names it.
+    name : of the score.
+    write : writes weights, and how many they are, to a file, and returns its path for a tag.
     """
     num_values = sum(map(len, weights.values()))
     for share in _WEIGHT_SHARES:
@@ -124,7 +126,7 @@ def scores(
 
 
 def with_formula(candidate: Candidate, sample: Sample, formula: Formula) -> Candidate:
-    """A point with a computed feature more: its column, and its formula."""
+    """A point with one more computed feature: its column and its formula."""
     none = np.zeros(len(sample), np.bool_)
     times = np.zeros(len(sample), np.int64)
     keys = RowKeys(sample.entity_hashes, times, times, none, none)
@@ -146,7 +148,7 @@ def with_formula(candidate: Candidate, sample: Sample, formula: Formula) -> Cand
 
 
 def _strongest(sample: Sample, weights: Mapping[str, NDArray[np.float64]], number: int) -> Weights:
-    """The values that bring the most variance into a score, with their weights in few digits."""
+    """The values that add the most variance to a score, with their weights in few digits."""
     counts = {name: feature.counts for name, feature in sample.features.items()}
     shares = {name: own / len(sample) for name, own in counts.items()}
     moved = np.concatenate([weights[name] ** 2 * p * (1 - p) for name, p in shares.items()])
@@ -162,7 +164,7 @@ def _strongest(sample: Sample, weights: Mapping[str, NDArray[np.float64]], numbe
 
 
 def _sampled(sample: Sample) -> Sampled:
-    """The sample in the order of its hashes: the same clusters, wherever its rows come from."""
+    """The sample in the order of its hashes, so that clusters do not depend on where rows come from."""
     order = np.lexsort((sample.entity_hashes[:, 1], sample.entity_hashes[:, 0]))
     features = {name: feature.take(order) for name, feature in as_encoded(sample).items()}
     return Sampled(features, len(sample), sample.num_entities)

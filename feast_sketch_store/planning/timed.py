@@ -1,8 +1,9 @@
 """Plans of views with lists: what ticks and limits cost, in bytes and in items.
 
-Lists of sampled entities are coded as a seal codes them, for each tick and limit. Bytes of the codes grow
-with the entities; values that the sample does not show are estimated (Chao). Beside them stand lists in
-order, an estimate by code lengths: ids by their frequencies, and the time from each item to the next one.
+Lists of sampled entities are coded as in a seal, for each tick and limit. Bytes of codes grow with the number
+of entities; values missing from the sample are estimated (Chao). For comparison there are lists in order.
+Their size is an estimate by code lengths: ids by their frequencies, and the time from each item to the next
+one.
 """
 
 import math
@@ -37,7 +38,7 @@ TICKS = (1_000_000, 60_000_000, 3_600_000_000, 86_400_000_000)
 LIMITS = (None, 200, 50)
 
 _UNITS = {"d": 86_400_000_000, "h": 3_600_000_000, "min": 60_000_000, "s": 1_000_000}
-_HEADER_BYTES = 4_000  # about; of a snapshot's file
+_HEADER_BYTES = 4_000  # about, of a snapshot's file
 _CODEC = TAG_PREFIX + "codec"
 _REPLACED = {_CODEC, TAG_PREFIX + RESOLUTION, TAG_PREFIX + LIMIT}
 
@@ -59,16 +60,16 @@ class ListSample:
 
     @property
     def scale(self) -> float:
-        """Entities of the view for each that was sampled."""
+        """Entities of the view for each sampled one."""
         return self.num_entities / len(self.rows)
 
     def cut(self, codecs: Sequence[FeatureCodec], listing: Listing) -> Mapping[str, EncodedFeature]:
-        """The lists as a seal keeps them with a tick and a limit."""
+        """The lists as a seal keeps them with a given tick and limit."""
         wanted = {codec.feature: replace(codec, listing=listing) for codec in codecs}
         return as_sealed(self.rows, wanted, NO_TIMESTAMP).features
 
     def num_values(self, feature: EncodedFeature) -> Estimate:
-        """Values that all lists of the view have, by Chao's estimate."""
+        """The number of values in all lists of the view, by Chao's estimate."""
         counts = np.bincount(_distinct(feature), minlength=len(feature.vocabulary))
         rare = int((counts == 1).sum()), int((counts == 2).sum())
         return all_values(int((counts > 0).sum()), rare, len(self.rows), self.num_entities)
@@ -79,12 +80,13 @@ def plan_lists(view: PlannedView, target: PlanTarget, max_entities: int, offline
 
     Parameters
     ----------
-    target : memory, or nothing for what is declared.
-    max_entities, offline : as of `plan_view`.
+    view : with lists.
+    target : a memory, or none for the declared settings.
+    max_entities, offline : see `plan_view`.
 
     Raises
     ------
-    PlanError : another target, no rows, or nothing that fits.
+    PlanError : the target is of another kind, there are no rows, or nothing fits.
     """
     if target.noise_ratio is not None or target.false_per_read is not None or target.auc:
         raise PlanError(
@@ -179,12 +181,12 @@ def _point(
     items: tuple[int, float],
     settings: Mapping[str, Mapping[str, str]],
 ) -> Point:
-    """A point with this many bits per row; ``items`` are those of the sample, and the share that is kept."""
+    """A point with these bits per row; ``items`` has the sample's number of items, and the kept share."""
     num_items, kept_share = items
     code_bytes = float(row_bits.sum()) * sample.scale / 8
     rows = Beside.rows(sample.num_entities, sample.presence_error_rate, True)
     row_bytes = rows.index_bytes + rows.columns_bytes
-    # Where rows begin: what is known of ascending numbers by their range, and 2 bits for each.
+    # The index of rows: ascending numbers take the logarithm of their mean distance, and 2 bits each.
     starts = len(lists) * sample.num_entities * (2 + math.log2(max(1.0, row_bits.mean()))) / 8
     values = 0.0
     for feature in lists.values():
@@ -200,7 +202,7 @@ def _point(
 
 
 def _row_bits(feature: EncodedFeature, tick: int) -> NDArray[np.float64]:
-    """Bits of each row as a seal codes it: float64[n]."""
+    """Bits of each row as coded by a seal: float64[n]."""
     ids, ages, counts = _coded(feature, tick)
     lists = TimedLists.build(counts, feature.csr.indptr, ids, ages)
     starts = lists.starts.take(np.arange(lists.num_rows))
@@ -208,7 +210,7 @@ def _row_bits(feature: EncodedFeature, tick: int) -> NDArray[np.float64]:
 
 
 def _order_bits(feature: EncodedFeature, tick: int) -> NDArray[np.float64]:
-    """Bits of each row as ids in order, with the time to the next one: float64[n]."""
+    """Bits of each row as ids in order, with the time from each to the next: float64[n]."""
     ids, ages, counts = _coded(feature, tick)
     items = feature.csr
     gaps = ages.copy()
@@ -223,7 +225,7 @@ def _order_bits(feature: EncodedFeature, tick: int) -> NDArray[np.float64]:
 def _coded(
     feature: EncodedFeature, tick: int
 ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
-    """Ids from the most to the least popular one, ages in ticks, and how often each id occurs."""
+    """Ids with the most popular one first, ages in ticks, and how often each id occurs."""
     items = feature.csr
     assert items.weights is not None
     counts = np.bincount(items.ids, minlength=len(feature.vocabulary))
@@ -238,14 +240,14 @@ def _coded(
 
 
 def _distinct(feature: EncodedFeature) -> NDArray[np.int64]:
-    """The ids of lists, each once in a row."""
+    """The ids of lists, each once per row."""
     rows, ids = feature.csr.rows, feature.csr.ids
     width = max(1, len(feature.vocabulary))
     return np.asarray(np.unique(rows * width + ids) % width)
 
 
 def _chosen(points: Sequence[Point], view: PlannedView, target: PlanTarget) -> int:
-    """What fits and keeps the most items, then the finest ticks; without a target what is declared."""
+    """The point that fits with the most items, then the finest ticks; without a target the declared one."""
     ours = [number for number, point in enumerate(points) if point.settings]
     if target.memory_bytes is None:
         declared = _declared(view)
@@ -266,7 +268,7 @@ def _tags(tick: int, limit: int | None) -> dict[str, str]:
 
 
 def _declared(view: PlannedView) -> dict[str, dict[str, str]]:
-    """The settings of the lists now, written as a plan writes them."""
+    """The current settings of the lists, written as a plan writes them."""
     return {
         codec.feature: _tags(codec.listing.resolution_microseconds, codec.listing.limit)
         for codec in view.codecs
@@ -288,7 +290,7 @@ def _fields(view: PlannedView) -> dict[str, PlannedField]:
 
 
 def duration_text(microseconds: int) -> str:
-    """A duration as a tag takes it, in the largest unit that divides it."""
+    """A duration as in a tag, in the largest unit that divides it."""
     for unit, length in _UNITS.items():
         if not microseconds % length:
             return f"{microseconds // length}{unit}"
@@ -302,7 +304,7 @@ def _target_text(target: PlanTarget) -> str:
 
 
 def _limits(sample: ListSample) -> Iterator[str]:
-    """What a reader has to know of the figures."""
+    """Sentences that readers of the figures must know."""
     yield (
         "Facts are items that have not expired: an entity, a value and an exact time. Sealed lists keep the "
         "tick of a time, and a value once in a tick."
