@@ -1,5 +1,6 @@
 """Fixtures for all tests: values of every type that Feast can carry."""
 
+import compileall
 import gc
 import os
 from contextlib import ExitStack
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.examples import fix_examples
+from tests.helpers.examples import fix_examples, take_an_example
 from tests.helpers.length import IS_LONG, VARIABLE
 from tests.helpers.order import in_shares
 from tests.helpers.salts import SALTS, fix_salts
@@ -22,6 +23,9 @@ for _variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
 _IN_MEMORY, _ROOM_BYTES = Path("/dev/shm"), 4 << 30
 
 
+_PACKAGE = Path(__file__).parents[1] / "feast_sketch_store"
+
+
 def _has_room() -> bool:
     if IS_LONG or not os.access(_IN_MEMORY, os.R_OK | os.W_OK | os.X_OK):
         return False
@@ -34,12 +38,22 @@ if _has_room():
 
 fix_examples()
 
-# Modules and tests stay until the end: each collection of garbage would go over all of them.
+# Modules and tests stay until the end: collections of garbage, each of which would go over all of them, leave
+# them out.
 gc.disable()
 
 
+def pytest_configure(config):
+    # pip compiles what it installs, but no editable package: each of the processes that tests start would
+    # compile 150 modules anew, where Python writes no byte code itself.
+    if not hasattr(config, "workerinput"):
+        compileall.compile_dir(_PACKAGE, quiet=2)
+
+
 def pytest_collection_finish():
-    gc.enable()  # and no `gc.freeze()`: Hypothesis would not find who refers to its source of chance
+    take_an_example()  # before Hypothesis would not find who refers to its sources of chance
+    gc.freeze()
+    gc.enable()
     fix_salts()
 
 

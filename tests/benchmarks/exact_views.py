@@ -1,22 +1,24 @@
 """Scalars that are kept exactly: reads, seals and memory, beside the default and Feast's SQLite store.
 
 Every store has the same rows. The sketch has them twice: with exact features, and as scalars are by default.
-Bytes are those of the newest snapshot without the keys of its rows, and of SQLite's file.
+Bytes are those of the newest snapshot without the keys of its rows, and of SQLite's file. One entity is also
+asked for through `get_online_features`, beside the floor, which looks up finished protos. The last table has
+the goals, what was measured, and whether it holds.
 """
 
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import floor as floor_store
 import numpy as np
 import pyarrow as pa
-from feast import Entity, FeatureView, Field, FileSource, ValueType
-from feast.infra.online_stores.helpers import get_online_store_from_config
+from feast import Entity, FeatureStore, FeatureView, Field, FileSource, ValueType
 from feast.repo_config import RepoConfig
 from feast.types import Float64, Int64, String
 from feast.utils import _convert_arrow_to_proto
-from measure import interleaved, number, print_set_up, print_table, seconds
-from stores import SKETCH, SQLITE, entity_keys, temporary_folder
+from measure import Goal, interleaved, number, print_goals, print_set_up, print_table, seconds
+from stores import FLOOR, SKETCH, SQLITE, entity_keys, temporary_folder
 
 EXACT = "sketch, exact features"
 NUM_FEATURES = 10
@@ -33,6 +35,8 @@ class Side:
         options = {"type": kind, "path": str(folder / "online")}
         if kind == SKETCH:
             options["seal_min_rows"] = str(10**9)
+        if kind == FLOOR:
+            options = {"type": floor_store.NAME}
         self._config = RepoConfig(
             project="shop",
             provider="local",
@@ -46,8 +50,9 @@ class Side:
         source = FileSource(name="rows", path="rows.parquet", timestamp_field="event_timestamp")
         schema = [Field(name="user_id", dtype=Int64), *fields]
         self._view = FeatureView(name="users", entities=[user], schema=schema, source=source)
-        self._online: Any = get_online_store_from_config(self._config.online_store)
-        self._online.update(self._config, [], [self._view], [], [], False)
+        self._store = FeatureStore(config=self._config)
+        self._store.apply([user, self._view])
+        self._online: Any = self._store._get_provider().online_store
         protos = _convert_arrow_to_proto(rows, self._view, {"user_id": ValueType.INT64})
         self.write_seconds, _ = seconds(
             self._online.online_write_batch, self._config, self._view, protos, None
@@ -59,13 +64,18 @@ class Side:
             if stats.unsealed_rows:
                 raise AssertionError(f"the view is not sealed: {stats}")
             self.num_bytes = stats.snapshot_bytes
-        else:
+        elif kind == SQLITE:
             self.num_bytes = (folder / "online").stat().st_size
 
     def read(self, keys: list[Any]) -> Any:
         """Rows as Feast gets them."""
         names = [f"f{number}" for number in range(NUM_FEATURES)]
         return self._online.online_read(self._config, self._view, keys, names)
+
+    def respond(self, user: int) -> Any:
+        """A response of Feast about one user."""
+        features = [f"users:f{number}" for number in range(NUM_FEATURES)]
+        return self._store.get_online_features(features=features, entity_rows=[{"user_id": user}])
 
 
 def run(*, quick: bool) -> None:
@@ -77,8 +87,10 @@ def run(*, quick: bool) -> None:
             SKETCH: Side(folder / "default", SKETCH, {}, rows),
             SQLITE: Side(folder / "sqlite", SQLITE, {}, rows),
         }
+        floor = Side(folder / "floor", FLOOR, {}, rows)
         _check(sides, num_users)
         _measure(sides, num_users, rounds=3 if quick else 9)
+        _respond({**sides, FLOOR: floor}, num_users, rounds=3 if quick else 9)
 
 
 def _measure(sides: dict[str, Side], num_users: int, rounds: int) -> None:
@@ -107,6 +119,36 @@ def _measure(sides: dict[str, Side], num_users: int, rounds: int) -> None:
         line += [number(times[batch][name] * 1e6) for batch in BATCHES]
         lines.append(line + [number(times[batch][name] / times[batch][SQLITE]) for batch in BATCHES])
     print_table(header, lines)
+
+
+def _respond(sides: dict[str, Side], num_users: int, rounds: int) -> None:
+    """One entity through Feast."""
+    answers = {name: side.respond(7).to_dict() for name, side in sides.items()}
+    for name, answer in answers.items():
+        if answer != answers[SQLITE]:
+            raise AssertionError(f"{name} answers otherwise than {SQLITE}")
+    calls = BATCHES[1]
+    times = interleaved(
+        {name: side.respond for name, side in sides.items()},
+        lambda call: int(np.random.default_rng(call).integers(num_users)),
+        rounds=rounds,
+        calls=calls,
+    )
+    print_set_up(f"the same; `get_online_features` of one entity, {rounds} turns of {calls} calls", "feast")
+    print_table(
+        ["store", "us", "/ sqlite", "/ floor"],
+        [
+            [name, *(number(n) for n in (time * 1e6, time / times[SQLITE], time / times[FLOOR]))]
+            for name, time in times.items()
+        ],
+    )
+    print_goals(
+        [
+            Goal(f"get_online_features of 1, {name}, against {peer}", times[name] / times[peer], limit)
+            for name in (EXACT, SKETCH)
+            for peer, limit in ((SQLITE, 0.7), (FLOOR, 1.15))
+        ]
+    )
 
 
 def _rows(num_users: int) -> pa.Table:

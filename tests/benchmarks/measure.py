@@ -4,6 +4,7 @@ import gc
 import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from statistics import median
 from typing import TypeVar
@@ -13,6 +14,35 @@ T = TypeVar("T")
 # What was printed, for `run.py --json`: one entry per table, in order.
 printed: list[dict[str, object]] = []
 _set_up = ""
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What must hold: a measured value within a limit, which it must not exceed, or must reach."""
+
+    name: str
+    measured: float
+    limit: float
+    is_least: bool = False
+
+    @property
+    def cells(self) -> list[str]:
+        """A row of the table."""
+        holds = self.measured >= self.limit if self.is_least else self.measured <= self.limit
+        sign = ">=" if self.is_least else "<="
+        share = self.measured / self.limit
+        return [
+            self.name,
+            f"{sign} {number(self.limit)}",
+            number(self.measured),
+            number(share),
+            "yes" if holds else "no",
+        ]
+
+
+def print_goals(goals: Sequence[Goal]) -> None:
+    """Print the table of goals, what was measured, and whether they hold."""
+    print_table(["goal", "limit", "measured", "measured / limit", "holds"], [goal.cells for goal in goals])
 
 
 def interleaved(

@@ -6,6 +6,7 @@ network would add to its times alone. The floor is a store that looks up finishe
 
 The share is that of the store in `get_online_features`: of this store, all that its own method of that name
 does, in which stands what Feast does for others; and of Feast's own way over this store, `online_read`.
+The last table has the goals of one entity, what was measured, and whether it holds.
 """
 
 import time
@@ -14,7 +15,7 @@ from typing import Any
 from feast.infra.online_stores.online_store import OnlineStore
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.types import FeastType, Int64, String
-from measure import interleaved_samples, number, print_set_up, print_table, quantile
+from measure import Goal, interleaved_samples, number, print_goals, print_set_up, print_table, quantile
 from stores import (
     FLOOR,
     REDIS,
@@ -39,6 +40,7 @@ CALLS_PER_BATCH_SIZE = {1: 200, 10: 100, 100: 30, 1_000: 8}
 
 
 def run(*, quick: bool) -> None:
+    goals = []
     for element in (Int64,) if quick else (Int64, String):
         rows = UserRows(2_000 if quick else 20_000, element)
         with temporary_folder() as folder, redis_server(folder / "redis.sock") as port:
@@ -53,10 +55,11 @@ def run(*, quick: bool) -> None:
             for backend in backends.values():
                 backend.write(rows.to_feast())
             _check(backends, rows)
-            _measure(backends, rows, element, quick)
+            goals += _measure(backends, rows, element, quick)
+    print_goals(goals)
 
 
-def _measure(backends: dict[str, Backend], rows: UserRows, element: FeastType, quick: bool) -> None:
+def _measure(backends: dict[str, Backend], rows: UserRows, element: FeastType, quick: bool) -> list[Goal]:
     rounds, share = (3, 0.1) if quick else (9, 1.0)
     calls_per_size = {batch: max(2, round(share * calls)) for batch, calls in CALLS_PER_BATCH_SIZE.items()}
     print_set_up(
@@ -69,6 +72,7 @@ def _measure(backends: dict[str, Backend], rows: UserRows, element: FeastType, q
         "hiredis",
     )
     lines: list[list[str]] = []
+    of_one: dict[str, dict[str, float]] = {}  # by call and store
     for batch, calls in calls_per_size.items():
 
         def keys(call: int, batch: int = batch) -> list[EntityKey]:
@@ -77,6 +81,7 @@ def _measure(backends: dict[str, Backend], rows: UserRows, element: FeastType, q
         reads = {name: backend.read for name, backend in backends.items()}
         samples = interleaved_samples(reads, keys, rounds=rounds, calls=calls)
         lines += _lines("online_read", batch, samples)
+        of_one.setdefault("online_read", _medians(samples))
     shares = []
     for batch, calls in calls_per_size.items():
 
@@ -86,6 +91,7 @@ def _measure(backends: dict[str, Backend], rows: UserRows, element: FeastType, q
         gets = {name: _get_online_features(backend) for name, backend in backends.items()}
         samples = interleaved_samples(gets, entity_rows, rounds=rounds, calls=calls)
         lines += _lines("get_online_features", batch, samples)
+        of_one.setdefault("get_online_features", _medians(samples))
         shares.append(_shares(backends[SKETCH], batch, [entity_rows(call) for call in range(rounds * calls)]))
     header = ["call", "entities", "store", "p50, us", "p99, us", "sketch / store, p50", "sketch / store, p99"]
     print_table(header, lines)
@@ -101,6 +107,20 @@ def _measure(backends: dict[str, Backend], rows: UserRows, element: FeastType, q
         ],
         shares,
     )
+    return [
+        Goal(
+            f"{call} of 1, Array({element}), against {peer}", of_one[call][SKETCH] / of_one[call][peer], limit
+        )
+        for call, peer, limit in (
+            ("online_read", SQLITE, 1.0),
+            ("get_online_features", SQLITE, 0.7),
+            ("get_online_features", FLOOR, 1.15),
+        )
+    ]
+
+
+def _medians(samples: dict[str, list[float]]) -> dict[str, float]:
+    return {name: quantile(times, 0.5) for name, times in samples.items()}
 
 
 def _lines(call: str, batch: int, samples: dict[str, list[float]]) -> list[list[str]]:

@@ -3,8 +3,10 @@
 This store and the sides of `peer_sides` hold the same facts and must find every one of them; those that are
 not exact are built for the same error rate. Bytes are what the facts take while they are served: the table of
 a filter, the arrays of a CSR, the file of LMDB and the snapshot of the sketch, both of which are mapped, and
-for Python objects the memory that a process of its own takes up to build them. The second table puts the
-history into a logistic regression: sigmoid(X w + b), with a row of X the multi-hot of an entity's values.
+for Python objects the memory that a process of its own takes up to build them. The second table asks about
+candidates that are strings. The third puts the history into a logistic regression: sigmoid(X w + b), with a
+row of X the multi-hot of an entity's values. The last table has the goals, what was measured, and whether it
+holds.
 
 Runs on Linux on x86-64, for which RedisBloom is had.
 """
@@ -17,8 +19,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from facts import FACTS_PER_ENTITY, draw_facts
-from measure import interleaved, number, print_set_up, print_table, seconds
+from feast.types import String
+from measure import Goal, interleaved, number, print_goals, print_set_up, print_table, seconds
 from numpy.typing import NDArray
 from peer_sides import (
     ERROR_RATE,
@@ -28,6 +32,8 @@ from peer_sides import (
     Csr,
     CsrArrays,
     DictOfArrays,
+    Lmdb,
+    NarrowCsrArrays,
     Side,
     draw_users,
     memory_of,
@@ -109,12 +115,14 @@ def run(*, quick: bool) -> None:
             for side in sides.values():
                 _check(side, users, facts)
             gc.freeze()  # collecting garbage before each turn would go over all these objects
-            _compare(sides, users, facts_per_second, rounds)
-            _predict(sides, users, facts, rounds)
+            goals = _compare(sides, users, facts_per_second, rounds)
+            goals += _ask_for_strings(users, rounds, folder)
+            goals += _predict(sides, users, facts, rounds)
         finally:
             gc.unfreeze()
             for side in sides.values():
                 side.close()
+    print_goals(goals)
 
 
 def _build(
@@ -128,7 +136,7 @@ def _build(
 
 def _compare(
     sides: dict[type[Side], Side], users: Users, facts_per_second: dict[type[Side], float], rounds: int
-) -> None:
+) -> list[Goal]:
     names = {kind.name: side for kind, side in sides.items()}
     batches = interleaved(
         {
@@ -203,9 +211,74 @@ def _compare(
         ],
         rows,
     )
+    ours, arrays = Sketch.name, DictOfArrays.name
+    return [
+        Goal("ids of one user, us", singles[ours] * 1e6, 5),
+        Goal("... against the dict of arrays", singles[ours] / singles[arrays], 1),
+        Goal("... against LMDB", singles[ours] / singles[Lmdb.name], 1),
+        Goal(f"{NUM_CANDIDATES:,} candidates for one user, ints, us", candidates[ours] * 1e6, 15),
+        Goal("... against the dict of arrays", candidates[ours] / candidates[arrays], 1),
+        *(
+            Goal(
+                f"csr of {BATCH:,} users against {peer.name}",
+                batches[ours] / batches[peer.name] * sides[peer].users_per_turn / BATCH,
+                0.9,
+            )
+            for peer in (CsrArrays, NarrowCsrArrays)
+        ),
+    ]
 
 
-def _predict(sides: dict[type[Side], Side], users: Users, facts: NDArray[np.int64], rounds: int) -> None:
+def _ask_for_strings(users: Users, rounds: int, folder: Path) -> list[Goal]:
+    """Candidates that are strings, and candidates that were prepared, in a view of strings."""
+    rows = UserRows(len(users), String)
+    store = sketch(folder / "strings", rows)
+    store.write(rows.to_feast())
+    reader = SketchReader(folder / "strings" / "sketch", "history", project="shop")
+    names = rows.table["viewed"].combine_chunks().flatten().unique()
+    ids = {name: number for number, name in enumerate(names.to_pylist())}
+    numbers = pc.index_in(rows.table["viewed"].combine_chunks().flatten(), names).to_numpy()
+    arrays = dict(enumerate(numbers.reshape(len(users), FACTS_PER_ENTITY)))
+
+    def of_dict(user: int, candidates: list[str]) -> NDArray[np.bool_]:
+        flags = np.zeros(len(ids), np.bool_)
+        flags[arrays[user]] = True
+        return flags[np.fromiter(map(ids.__getitem__, candidates), np.int64, len(candidates))]
+
+    def question(call: int) -> tuple[int, list[str]]:
+        random = np.random.default_rng(call)
+        chosen = random.choice(len(names), NUM_CANDIDATES, replace=False)
+        return int(random.integers(len(users))), names.take(chosen).to_pylist()
+
+    prepared = reader.candidates("viewed", question(0)[1])
+    sides: dict[str, Callable[[tuple[int, list[str]]], NDArray[np.bool_]]] = {
+        "sketch, strings": lambda asked: reader.contains("viewed", *asked),
+        "dict of arrays, and a dict of the strings' ids": lambda asked: of_dict(*asked),
+        "sketch, prepared candidates": lambda asked: reader.contains("viewed", asked[0], prepared),
+    }
+    for call in range(_NUM_CHECKED):
+        user, candidates = question(call)
+        if not np.array_equal(reader.contains("viewed", user, candidates), of_dict(user, candidates)):
+            raise AssertionError(f"user {user}: the sketch has other candidates than the dict")
+    times = interleaved(sides, question, rounds=rounds, calls=_SINGLE_CALLS)
+    print_set_up(
+        f"{set_up_of(len(users))}, strings; {NUM_CANDIDATES:,} candidates in a list, for one user; {rounds} "
+        f"turns of {_SINGLE_CALLS} calls",
+        "numpy",
+        "pyarrow",
+    )
+    print_table(["side", "us a call"], [[name, number(time * 1e6)] for name, time in times.items()])
+    strings, of_arrays, of_prepared = times.values()
+    return [
+        Goal(f"{NUM_CANDIDATES:,} candidates for one user, strings, us", strings * 1e6, 25),
+        Goal("... against dicts of arrays and of ids", strings / of_arrays, 1),
+        Goal("... with a prepared handle, us", of_prepared * 1e6, 5),
+    ]
+
+
+def _predict(
+    sides: dict[type[Side], Side], users: Users, facts: NDArray[np.int64], rounds: int
+) -> list[Goal]:
     random = np.random.default_rng(5)
     weights, bias = random.normal(size=VOCABULARY), -1.0
     other_weights = random.normal(size=NUM_OTHER_FEATURES)
@@ -233,6 +306,13 @@ def _predict(sides: dict[type[Side], Side], users: Users, facts: NDArray[np.int6
     }
     rows: dict[str, list[str]] = {name: [name] for name in logits}
     ratios: dict[str, list[str]] = {name: [] for name in logits}
+    per_second: dict[str, float] = {}
+    scored = interleaved(
+        {"sketch": lambda users: ours.scores(users, our_weights)},
+        lambda call: _some(users, 1, call),
+        rounds=rounds,
+        calls=_SINGLE_CALLS,
+    )
     for batch in (1, 100, 1_000):
 
         def request(call: int, batch: int = batch) -> tuple[Users, NDArray[np.float64]]:
@@ -241,6 +321,7 @@ def _predict(sides: dict[type[Side], Side], users: Users, facts: NDArray[np.int6
         times = interleaved(sides_timed, request, rounds=rounds, calls=_SINGLE_CALLS if batch == 1 else 10)
         for name, time in times.items():
             rows[name].append(number(batch / time))
+            per_second.setdefault(name, batch / time)  # of the first batch, one user
             ratios[name].append(number(times[next(iter(logits))] / time))
     print_set_up(
         f"{set_up_of(len(users))}, random user ids of 63 bits, error rate {ERROR_RATE}; logistic regression, "
@@ -260,6 +341,10 @@ def _predict(sides: dict[type[Side], Side], users: Users, facts: NDArray[np.int6
         ],
         [row + ratios[name] for name, row in rows.items()],
     )
+    return [
+        Goal("score of one user, us", scored["sketch"] * 1e6, 5),
+        Goal("predictions/s of one core, one user a request", per_second[next(iter(logits))], 150_000, True),
+    ]
 
 
 def _some(numbers: NDArray[np.int64], count: int, seed: int) -> NDArray[np.int64]:

@@ -1,7 +1,8 @@
 """Entities over several views of scalars, as online requests are: ``get_online_features`` of several stores.
 
 Each store has its turn of many calls: Feast keeps what it knows of a request for one store at a time, so
-calls that alternate between stores would measure that.
+calls that alternate between stores would measure that. The last table has the goals, what was measured, and
+whether it holds.
 """
 
 from functools import partial
@@ -15,7 +16,7 @@ from feast import Entity, FeatureStore, FeatureView, Field, FileSource, ValueTyp
 from feast.repo_config import RepoConfig
 from feast.types import Float64, Int64, String
 from feast.utils import _convert_arrow_to_proto
-from measure import interleaved_samples, number, print_set_up, print_table, quantile
+from measure import Goal, interleaved_samples, number, print_goals, print_set_up, print_table, quantile
 from numpy.typing import NDArray
 from stores import FLOOR, REDIS, SKETCH, SQLITE, redis_server, temporary_folder
 
@@ -35,18 +36,31 @@ def run(*, quick: bool) -> None:
         "feast",
         "redis",
     )
-    lines = []
+    lines, goals = [], []
     for num_views, num_features in SHAPES:
         with temporary_folder() as folder, redis_server() as port:
             stores = _stores(folder, port, num_views, num_features, num_users)
             features = [f"view{v}:f{v}_{f}" for v in range(num_views) for f in range(num_features)]
             _check(stores, features)
             for batch in CALLS_PER_NUM_ENTITIES:
-                lines += _measure(stores, features, batch, num_users, quick)
+                measured, p50 = _measure(stores, features, batch, num_users, quick)
+                lines += measured
+                if batch == 1:
+                    goals += _goals(num_views, num_features, p50)
     print_table(
         ["views", "features each", "entities", "store", "p50, us", "p99, us", "sketch / store, p50", "p99"],
         lines,
     )
+    print_goals(goals)
+
+
+def _goals(num_views: int, num_features: int, p50: dict[str, float]) -> list[Goal]:
+    """Those of one entity."""
+    if num_views == 1:
+        return [Goal("one entity, scalars of one view, against the floor", p50[SKETCH] / p50[FLOOR], 1.15)]
+    name = f"one entity, {num_views} views of {num_features} scalars"
+    limits = {SQLITE: 0.8, REDIS: 0.6, FLOOR: 1.2}
+    return [Goal(f"{name}, against {peer}", p50[SKETCH] / p50[peer], limit) for peer, limit in limits.items()]
 
 
 def _rounds(quick: bool) -> int:
@@ -59,7 +73,9 @@ def _calls(batch: int, quick: bool) -> int:
 
 def _measure(
     stores: dict[str, FeatureStore], features: list[str], batch: int, num_users: int, quick: bool
-) -> list[list[str]]:
+) -> tuple[list[list[str]], dict[str, float]]:
+    """Lines of the table, and the medians."""
+
     def entities(call: int) -> list[dict[str, Any]]:
         users = np.random.default_rng(call).choice(num_users, batch, replace=False)
         return [{"user_id": user} for user in users.tolist()]
@@ -68,7 +84,7 @@ def _measure(
     samples = interleaved_samples(gets, entities, rounds=_rounds(quick), calls=_calls(batch, quick))
     p50, p99 = ({name: quantile(times, share) for name, times in samples.items()} for share in (0.5, 0.99))
     num_views = len({feature.partition(":")[0] for feature in features})
-    return [
+    lines = [
         [
             str(num_views),
             str(len(features) // num_views),
@@ -81,6 +97,7 @@ def _measure(
         ]
         for name in samples
     ]
+    return lines, p50
 
 
 def _get(store: FeatureStore, features: list[str], entity_rows: list[dict[str, Any]]) -> Any:

@@ -92,15 +92,17 @@ def rows_of(users: range, num_values: int) -> pa.Table:
     )
 
 
-def config_of(folder: Path, engine: dict[str, Any], **options: Any) -> RepoConfig:
-    """A repository whose rows Spark reads; keywords become options of the online store."""
+def config_of(
+    folder: Path, engine: dict[str, Any], offline_store: str = "spark", **options: Any
+) -> RepoConfig:
+    """A repository whose rows Spark or Ray reads; keywords become options of the online store."""
     return RepoConfig(
         project="shop",
         provider="local",
         registry=str(folder / "registry.db"),
         repo_path=folder,
         online_store={"type": "sketch", "path": str(folder / "sketch"), **options},
-        offline_store={"type": "spark"},
+        offline_store={"type": offline_store},
         batch_engine=engine,
         entity_key_serialization_version=3,
     )

@@ -22,7 +22,7 @@ def checksum(content: bytes) -> str:
 
 
 def file_of(header: bytes, payload: bytes = b"", *, length: int | None = None) -> NDArray[np.uint8]:
-    """A file of a header, padded as the format wants it, and the bytes behind it."""
+    """A file with a header, padded as the format requires, and then the payload."""
     header += b" " * (-(len(header) + 8) % 64)
     length = len(header) if length is None else length
     return np.frombuffer(length.to_bytes(8, "little") + header + payload, np.uint8)
@@ -49,7 +49,7 @@ def small() -> bytes:
 
 @pytest.fixture(scope="session")
 def forge() -> Callable[..., NDArray[np.uint8]]:
-    """Makes a file out of the entries of its arrays; every checksum is right, whatever they say.
+    """Makes a file from the entries of its arrays; every checksum is right, whatever the entries say.
 
     ``entries`` become ``[{"name", "dtype", "shape", "checksum"}]`` with the checksum of ``payload``;
     ``own`` changes the described object, ``tensors`` replaces what the outer header says about arrays,

@@ -222,7 +222,7 @@ def test_an_unknown_kind_of_structure_is_refused_by_its_name(parts):
 @pytest.mark.parametrize("twice", [[0, 0], [0, 0, 0]], ids=str)
 def test_a_structure_that_is_there_twice_is_refused(parts, twice):
     parts[0]["structures"] = [copy.deepcopy(parts[0]["structures"][number]) for number in twice]
-    with pytest.raises(ValueError, match="kept twice, or there are two structures of one kind"):
+    with pytest.raises(ValueError, match="keep the same feature, or are of the same kind"):
         SketchLayer.from_snapshot(*parts)
 
 
@@ -263,5 +263,5 @@ def test_any_other_content_is_refused_or_safe_to_read(parts, path):
 def test_more_facts_than_a_table_has_bits_for_are_refused(parts):
     symbols = inside(parts[0], [*BLOOM, "features", 0])
     symbols["report"]["facts_per_hash"] = [10**9] * symbols["num_hashes"]
-    with pytest.raises(ValueError, match="more facts than it has bits for"):
+    with pytest.raises(ValueError, match="fewer bits than the number of facts"):
         SketchLayer.from_snapshot(*parts)

@@ -81,7 +81,7 @@ class Harness:
 
 @pytest.fixture(autouse=True)
 def nobody_was_warned(monkeypatch):
-    """A folder of a test may have the path of one that is gone, and whose view was warned of."""
+    """Forget warnings: a test's folder may have the path of an earlier view with a warning."""
     monkeypatch.setattr("feast_sketch_store.adapter.expiry._warned", set())
 
 

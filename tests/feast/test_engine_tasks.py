@@ -12,9 +12,11 @@ from feast.types import Array, Int64
 
 from feast_sketch_store.engines import tasks
 from feast_sketch_store.engines.job import WriteJob
-from feast_sketch_store.errors import RowError, SketchStoreError, StorageError
+from feast_sketch_store.errors import RowError, ShardError, SketchStoreError, StorageError
 from feast_sketch_store.rows import limits
+from feast_sketch_store.storage.names import SHARDS_FILE
 from feast_sketch_store.view import worker_views
+from feast_sketch_store.view.shard_map import ShardMap
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 
@@ -184,6 +186,19 @@ def test_rows_of_lists_go_the_same_way(make_harness, make_view):
         job.finish([run(job, *rows.to_batches())], 2)
     read = harness.reopened().read(1, 2)
     assert [sorted(values["seen"].int64_list_val.val) for _, values in read] == [[1, 2], [3]]
+
+
+def test_a_job_does_not_commit_into_shards_that_the_view_had_before(harness):
+    job = job_of(harness)
+    report = run(job, batch([1, 2]))
+    for _, fence in harness.store._fences.values():
+        fence.seconds = 0.0  # as if the job had taken longer
+    storage = harness.store.storage(harness.config, harness.view)
+    with storage.create(SHARDS_FILE) as file:  # as a move of all rows ends
+        file.write(ShardMap().followed_by(4).encode())
+    with pytest.raises(ShardError, match="divided into 4 shards; nothing was written"), job:
+        job.finish([report], 2)
+    assert files_of(harness) == []
 
 
 def test_a_replica_does_not_start_a_job(harness):

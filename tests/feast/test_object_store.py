@@ -5,6 +5,7 @@ import logging
 import pickle
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pandas as pd
@@ -22,9 +23,9 @@ from feast_sketch_store.cli import cli
 from feast_sketch_store.errors import SettingsError, StorageError
 from feast_sketch_store.online_store import SketchOnlineStoreConfig
 from feast_sketch_store.storage.object_store import ObjectStorage
-from tests.helpers import object_servers
 from tests.helpers.object_servers import SECRET_KEY
 from tests.helpers.processes import run_command
+from tests.helpers.proxy import proxy
 
 EVENT = datetime(2026, 5, 1, tzinfo=UTC)
 NUM_USERS = 200
@@ -263,11 +264,9 @@ def test_without_the_extra_an_error_names_it(tmp_path, moto, url):
     assert "install feast_sketch_store[object-store]" in done.stdout
 
 
-def test_reads_go_on_while_the_object_store_is_down(tmp_path, monkeypatch, caplog):
-    with object_servers.start("moto") as server:
-        for name, variable in CREDENTIALS.items():
-            monkeypatch.setenv(variable, server.options[name])
-        write_repository(tmp_path, server, f"{server.bucket()}/store")
+def test_reads_go_on_while_the_object_store_is_down(tmp_path, caplog, moto, url):
+    with proxy(moto.port) as link:
+        write_repository(tmp_path, replace(moto, options=link.options(moto.options)), url)
         store = FeatureStore(repo_path=str(tmp_path))
         store.apply([*definitions(tmp_path)])
         push(store, 1, "FR")

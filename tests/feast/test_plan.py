@@ -22,6 +22,7 @@ from feast_sketch_store.planning.plan import Estimate, PlannedField
 NUM_USERS = 400
 PARTS = 8  # of a larger view, each with the rows of the users
 EVENT = datetime(2026, 5, 1, tzinfo=UTC)
+WEIGHTED = {"sketch.structure": "weighted_bloom", "sketch.noise_ratio": "0.1"}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -91,6 +92,7 @@ def repository(tmp_path_factory, rows):
             view("few", source, schema),
             view("scalars", source, schema[2:]),
             view("repeating", source, [Field(name="clicked", dtype=Array(Int64))]),
+            view("full", source, [Field(name="viewed", dtype=Set(Int64), tags=WEIGHTED)]),
             view("nothing", nothing, schema),
         ]
     )
@@ -227,6 +229,13 @@ def test_plan_and_inspect_mean_the_same_by_bits_per_fact(tmp_path, rows, structu
         "history", df=frame.head(1).assign(user_id=10**6)[["user_id", "viewed", "event"]]
     )
     assert plan_view(store, "history").facts.value == report.facts + len(rows.viewed[0])
+
+
+def test_values_that_every_row_has_are_never_false(store, rows):
+    everything = [list(range(20))] * len(rows)
+    store.write_to_online_store("full", rows.assign(viewed=everything)[["user_id", "viewed", "event"]])
+    note = next(limit for limit in plan_view(store, "full").limits if "with the current settings" in limit)
+    assert "a read shows 0 false values beside 20 true ones" in note
 
 
 def test_deleted_entities_do_not_count(store, rows):

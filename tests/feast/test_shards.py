@@ -4,6 +4,8 @@ import asyncio
 import json
 import math
 import re
+import shutil
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -258,7 +260,7 @@ def test_rows_that_are_written_in_spite_of_the_fence_stop_the_move(tmp_path, mon
         return end
 
     monkeypatch.setattr(resharding, "_fill", fill_and_write)
-    with pytest.raises(StorageError, match="was written while its rows were divided anew"):
+    with pytest.raises(StorageError, match="was written while its rows were divided into shards"):
         resharding.reshard(store, "history", 4, lambda seconds: None)
     monkeypatch.undo()
     assert not (tmp_path / "sketch/shop/history/shards.json").exists()
@@ -266,6 +268,107 @@ def test_rows_that_are_written_in_spite_of_the_fence_stop_the_move(tmp_path, mon
     assert reshard(tmp_path, 4)[0] == NUM_USERS
     with pytest.raises(SettingsError, match="has 4 shards already"):
         reshard(tmp_path, 4)
+
+
+class Killed(BaseException):
+    """Stands for the end of a process: nothing is cleaned up."""
+
+
+@pytest.fixture
+def kill_a_move(tmp_path, monkeypatch):
+    """Divides rows anew, in a process that is killed when it has filled a shard."""
+
+    def run(number):
+        real = resharding._fill
+
+        def fill_and_die(part, moved):
+            real(part, moved)
+            raise Killed
+
+        with monkeypatch.context() as patch:
+            patch.setattr(resharding, "_fill", fill_and_die)
+            patch.setattr(resharding, "_take_back", lambda storage, shard_map: None)
+            with pytest.raises(Killed):
+                resharding.reshard(FeatureStore(repo_path=str(tmp_path)), "history", number, lambda s: None)
+
+    return run
+
+
+@pytest.mark.parametrize("number", [1, 4])
+def test_a_move_that_was_killed_can_be_taken_back(tmp_path, kill_a_move, number):
+    store = fill(make_repository(tmp_path, number))
+    kill_a_move(8)
+    with pytest.raises(ShardError, match=f"or with {number} to leave the rows where they are"):
+        written_now(store)
+    beside = FeatureStore(repo_path=str(tmp_path))  # opened while the rows seem to move
+    assert online(beside, [1, 2])["country"] == ["FR", "FR"]
+    entities, again = reshard(tmp_path, number)
+    assert entities == NUM_USERS
+    for one in (store, beside, again):
+        written_now(one)
+        assert online(one, [1, 2])["country"] == ["DE", "FR"]
+    assert maintenance.verify(again, "history").leftovers == []
+
+
+@pytest.mark.parametrize("number", [1, 4])
+def test_a_move_that_was_killed_is_done_by_the_next_run(tmp_path, kill_a_move, number, monkeypatch):
+    def fails(*_):
+        raise StorageError("the disk is full")
+
+    expected = online(fill(make_repository(tmp_path, number)), range(NUM_USERS))
+    kill_a_move(8)
+    with monkeypatch.context() as patch:  # which may fail too, and then lets writers go on
+        patch.setattr(resharding.joint_seal, "seal_bases", fails)
+        with pytest.raises(StorageError, match="the disk is full"):
+            resharding.reshard(FeatureStore(repo_path=str(tmp_path)), "history", 8, lambda seconds: None)
+    written_now(FeatureStore(repo_path=str(tmp_path)))
+    _, divided = reshard(tmp_path, 8)
+    assert online(divided, range(NUM_USERS))["viewed"] == expected["viewed"]
+    assert online(divided, [1])["country"] == ["DE"]
+
+
+def test_two_moves_do_not_overtake_each_other(tmp_path, monkeypatch):
+    store = fill(make_repository(tmp_path, 2))
+    real = resharding.open_as_stored
+
+    def open_and_wait(*arguments):
+        former = real(*arguments)
+        with monkeypatch.context() as patch:
+            patch.setattr(resharding, "open_as_stored", real)
+            reshard(tmp_path, 8)
+        return former
+
+    monkeypatch.setattr(resharding, "open_as_stored", open_and_wait)
+    with pytest.raises(StorageError, match="another process divided its rows into 8 shards just now"):
+        resharding.reshard(store, "history", 4, lambda seconds: None)
+    monkeypatch.undo()
+    divided = FeatureStore(repo_path=str(tmp_path))
+    assert online(divided, range(NUM_USERS))["country"] == ["FR"] * NUM_USERS
+    assert maintenance.verify(divided, "history").problems == []
+
+
+def test_former_shards_stay_if_rows_begin_to_move_while_they_are_listed(tmp_path, monkeypatch):
+    fill(make_repository(tmp_path, 2))
+    _, store = reshard(tmp_path, 4)
+    storage = online_store_of(store).storage(store.config, store.get_feature_view("history"))
+    real = resharding.former_files
+
+    def list_and_move(storage, shards):
+        names = real(storage, shards)
+        storage.replace("shards.json", replace(shards, is_moving=True).encode())
+        return names
+
+    monkeypatch.setattr(resharding, "former_files", list_and_move)
+    assert resharding.remove_former(storage) == 0
+    assert (tmp_path / "sketch/shop/history/shards-0").exists()
+
+
+def test_verification_misses_the_folder_of_a_shard(tmp_path):
+    store = fill(make_repository(tmp_path, 2))
+    assert maintenance.verify(store, "history").problems == []
+    shutil.rmtree(tmp_path / "sketch/shop/history/shards-0/01")
+    (problem,) = maintenance.verify(FeatureStore(repo_path=str(tmp_path)), "history").problems
+    assert "the shards 1 have no rows, and all others have" in problem
 
 
 def test_the_command_divides_rows_anew(tmp_path, monkeypatch):
@@ -412,3 +515,20 @@ def test_a_task_that_fails_publishes_nothing(tmp_path):
     assert [list(part.published()) for part in parts] == [[]] * 4
     with pytest.raises(SettingsError, match="no engine 'dask'"):
         seal_job.seal(store, "history", "dask")
+
+
+@pytest.mark.parametrize("number", [1, 4])
+def test_seals_of_two_processes_do_not_meet(tmp_path, number):
+    store = fill(make_repository(tmp_path, number, ", seal: job"))
+    met = []
+
+    def run(task, requests):
+        other = FeatureStore(repo_path=str(tmp_path))
+        with pytest.raises(StorageError, match="another process is sealing this view"):
+            seal_job.seal_by(other, "history", in_turns)
+        met.append(maintenance.seal(other, "history"))
+        return in_turns(task, requests)
+
+    assert seal_job.seal_by(store, "history", run)
+    assert met == [False, False], "while values are counted, and while files are written"
+    assert maintenance.verify(store, "history").problems == []

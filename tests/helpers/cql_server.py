@@ -1,6 +1,7 @@
-"""A Cassandra of this process behind CQL's native protocol, as far as Feast's stores and ours use it.
+"""A Cassandra in this process that speaks CQL's native protocol, as far as Feast's stores and this one use
+it.
 
-It knows tables of Feast's shape only. Source: "CQL Binary Protocol v4" of the Apache Cassandra project.
+It supports only tables of Feast's shape. Source: "CQL Binary Protocol v4" of the Apache Cassandra project.
 """
 
 import re

@@ -1,11 +1,12 @@
-"""Hypothesis gives the same examples in each run, in whatever time the machine takes for them."""
+"""Makes Hypothesis give the same examples in each run, without a time limit."""
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis.internal.conjecture import providers
+from hypothesis.strategies import none
 
 
 def fix_examples() -> None:
-    """Set what tests have that say nothing else; it counts for those that are imported later."""
+    """Set the defaults for tests. Call this before they are imported."""
     settings.register_profile(
         "repeatable",
         derandomize=True,
@@ -14,6 +15,11 @@ def fix_examples() -> None:
         suppress_health_check=[HealthCheck.too_slow],
     )
     settings.load_profile("repeatable")
-    # It also tries constants of the modules that are imported, which depend on what the process ran before.
+    # Hypothesis also tries constants of imported modules, which depend on what the process ran before.
     if hasattr(providers, "is_local_module_file"):
         providers.is_local_module_file = lambda path: False
+
+
+@given(none())
+def take_an_example(_: None) -> None:
+    """Have Hypothesis register its sources of chance, whose owners it looks for among what may be garbage."""

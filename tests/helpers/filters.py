@@ -1,4 +1,4 @@
-"""Facts one by one, where the package itself adds and asks rows of them."""
+"""Adds and asks about single facts; the package itself adds and asks about rows of them."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,13 +18,13 @@ def add_facts(
     Parameters
     ----------
     entity_hashes : uint64[n, 2]
-    entity_index : int[m], the row of ``entity_hashes`` that a fact belongs to.
+    entity_index : int[m], the row of ``entity_hashes`` for each fact.
     symbols : int[m], in ``[0, 64 * window_words)``.
     num_hashes : k of these facts, at least 1.
 
     Raises
     ------
-    IndexError : a symbol id does not fit the window.
+    IndexError : a symbol id does not fit into the window.
     """
     places, indptr = entity_index.astype(np.int32), np.arange(len(symbols) + 1)
     builder.add_rows(entity_hashes, places, indptr, symbols.astype(np.int32), num_hashes)

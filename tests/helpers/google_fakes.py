@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 
 class DatastoreInMemory:
-    """As much of `google.cloud.datastore.Client` as Feast's store and ours use."""
+    """The part of `google.cloud.datastore.Client` that Feast's store and this one use."""
 
     entities = {}  # of the server that all clients share
     _lock = threading.Lock()
@@ -68,7 +68,7 @@ class _Query:
 
 
 class BigtableInMemory:
-    """As much of `google.cloud.bigtable.Client` as Feast's store and ours use."""
+    """The part of `google.cloud.bigtable.Client` that Feast's store and this one use."""
 
     tables = {}  # of the server that all clients share
 

@@ -1,4 +1,4 @@
-"""An HBase of this process behind its real Thrift protocol, as far as Feast's store and ours use it."""
+"""An HBase in this process with the real Thrift protocol, as far as Feast's store and this one use it."""
 
 import itertools
 import socket
@@ -17,7 +17,7 @@ def _bytes(text):
 
 
 class _Tables:
-    """What the protocol asks for, over dictionaries."""
+    """The methods of the protocol, on dictionaries."""
 
     def __init__(self, types):
         self._types = types

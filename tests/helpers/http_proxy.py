@@ -1,4 +1,4 @@
-"""A proxy between a store and an object store that sees whole requests, and loses or doubles some."""
+"""A proxy between a store and an object store. It sees whole requests, and loses or repeats some."""
 
 import http.client
 import threading
@@ -14,7 +14,7 @@ _OF_ONE_CONNECTION = {"connection", "keep-alive", "transfer-encoding", "content-
 
 @dataclass
 class Answer:
-    """What the server answers; ``then`` is called when it is passed on."""
+    """An answer of the server; ``then`` is called after it was passed on."""
 
     status: int
     reason: str
@@ -68,7 +68,7 @@ class RequestProxy:
 
     Attributes
     ----------
-    handle : what is done with a request; its answer goes back, and without one the connection ends. It may be
+    handle : called with each request; returns the answer to send, or None to end the connection. It may be
         replaced at any time.
     port : where to connect to.
     """

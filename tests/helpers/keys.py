@@ -1,4 +1,4 @@
-"""Entity keys as Feast hands them to an online store: what every test writes and reads by."""
+"""Entity keys as Feast passes them to an online store."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -12,7 +12,7 @@ from feast_sketch_store.rows.entity_keys import hash_serialized_keys, serialize_
 
 
 def entity_key(**join_keys: Any) -> EntityKey:
-    """An entity key in the order given; an int is an int64, a str a string, a ``Value`` is taken as it is."""
+    """An entity key in the given order; an int becomes an int64, a str a string; a ``Value`` stays."""
     return EntityKey(join_keys=list(join_keys), entity_values=[_value_of(v) for v in join_keys.values()])
 
 
@@ -22,7 +22,7 @@ def user_key(user: Any) -> EntityKey:
 
 
 def user_hashes(users: Iterable[Any]) -> NDArray[np.uint64]:
-    """The hashes that layers know users by: uint64[n, 2]."""
+    """The hashes by which layers know users: uint64[n, 2]."""
     return hash_serialized_keys(serialize_entity_keys([user_key(user) for user in users]))
 
 

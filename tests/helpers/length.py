@@ -1,7 +1,7 @@
 """The two lengths that some tests have.
 
-They look at fewer inputs, or for a shorter time, in the run that people wait for, and at all in their
-long form:
+In the short form, for which people wait, they try fewer inputs or run for a shorter time. The long form
+tries all:
 
     FEAST_SKETCH_STORE_TESTS=long .venv/bin/pytest -n 3 -m has_long_form
 
@@ -21,5 +21,5 @@ IS_LONG = _LENGTH == "long"
 
 
 def by_length(short: T, long: T) -> T:
-    """What this run takes: ``long`` in the long form."""
+    """The value for this run: ``long`` in the long form, else ``short``."""
     return long if IS_LONG else short

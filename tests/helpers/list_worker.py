@@ -1,4 +1,4 @@
-"""A view of lists that a test asks by questions, in its own process or in another one."""
+"""A view of lists that answers a test's questions, in the test's process or in another one."""
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime

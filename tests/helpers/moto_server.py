@@ -1,4 +1,4 @@
-"""moto's server without half of its work: a line of log and a look at its own folder for each request.
+"""moto's server without half of its work: logging and listing its own folder for each request.
 
 python -P tests/helpers/moto_server.py -H 127.0.0.1 -p 5000
 """

@@ -1,6 +1,6 @@
-"""Object stores that tests start on free ports of 127.0.0.1, and end by their process.
+"""Object stores that tests start on free ports of 127.0.0.1 and stop when they are done.
 
-moto comes with the tests' dependencies. The others are looked for beside the interpreter, on the path, and in
+moto is one of the tests' dependencies. The others are searched beside the interpreter, on the path, and in
 ``.object-servers``, where ``.ci/object-servers`` installs them.
 """
 
@@ -39,7 +39,7 @@ _FOLDER = Path(__file__).parents[2] / ".object-servers"
 
 @dataclass
 class ObjectServer:
-    """A server that runs: what a store's `storage_options` say of it."""
+    """A running server, with the `storage_options` of stores on it."""
 
     name: str
     scheme: str
@@ -105,7 +105,7 @@ def start(name):
 def moto():
     pytest.importorskip("moto.server", reason="moto[server] is not installed")
     port = free_port()
-    # Its folder is not to be imported from: the names of helpers are those of anything.
+    # -P keeps its folder off the path, because helpers have common names.
     command = [sys.executable, "-P", Path(__file__).with_name("moto_server.py")]
     with _running([*command, "-H", "127.0.0.1", "-p", str(port)], port, "/moto-api/"):
         yield ObjectServer("moto", "s3", port, _s3_options(port))
@@ -128,7 +128,8 @@ def weed(folder=None, ports=None):
         command = [
             program, "server", f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-s3", "-filer",
             f"-master.port={ports[0]}", f"-volume.port={ports[1]}", f"-filer.port={ports[2]}",
-            f"-s3.port={ports[3]}", f"-s3.config={config}", "-volume.max=0", "-master.volumeSizeLimitMB=64",
+            # A bucket takes several volumes, which are empty files at first; 0 would allow as many as full ones fit.
+            f"-s3.port={ports[3]}", f"-s3.config={config}", "-volume.max=10000", "-master.volumeSizeLimitMB=64",
             "-master.telemetry=false", "-s3.port.iceberg=0", "-s3.port.lance=0", "-iam=false",
         ]  # fmt: skip
         with _running(command, ports[3], "/", folder):
@@ -190,7 +191,7 @@ def _running(command, port, path, folder=None):
         _await(process, port, path)
         yield
     finally:
-        process.kill()  # what it kept is of no use to anybody
+        process.kill()  # nobody needs what it stored
         process.wait()
 
 

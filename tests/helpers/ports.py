@@ -1,7 +1,7 @@
 """Ports for servers that tests start.
 
-A server listens some seconds after its port was chosen. The system gives ports from 32768 on to whoever
-connects meanwhile, so these lie below, and are drawn, as other runs of these tests draw theirs.
+A server listens only seconds after its port was chosen. Meanwhile the system gives ports from 32768 on to
+clients, so these ports are below that. They are random, because other runs of the tests choose ports too.
 """
 
 import random
@@ -13,7 +13,7 @@ _CHANCE = random.SystemRandom()  # forks draw others
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on; the one 10,000 above each is free as well."""
+    """Unused ports; the port 10,000 above each is unused as well."""
     found: list[int] = []
     while len(found) < count:
         port = _CHANCE.randint(_FIRST, _LAST)
@@ -23,7 +23,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """An unused port."""
     (port,) = free_ports(1)
     return port
 

@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import entry_points
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext, ForkServerContext, ForkServerProcess
 from pathlib import Path
@@ -159,6 +160,7 @@ def _run_command(
         stream.close()
     subprocess.run = _run_nested
     multiprocessing.get_context = _get_warm_context
+    _ask_the_same_server()
     if program != sys.executable:
         sys.argv = [program, *arguments]
         (entry,) = entry_points(group="console_scripts", name=Path(program).name)
@@ -176,6 +178,17 @@ def _run_command(
         sys.argv = arguments
         sys.path.insert(0, str(Path(arguments[0]).parent.resolve()))
         runpy.run_path(arguments[0], run_name="__main__")
+
+
+def _ask_the_same_server() -> None:
+    """Have the server that forked this process fork those that it starts.
+
+    Python means to do so, but looks for the server among the children of a process, where it is not, and
+    starts another one, which imports Feast once more.
+    """
+    server = forkserver._forkserver
+    assert server._forkserver_address is not None
+    server.ensure_running = lambda: None
 
 
 _run_anew = subprocess.run

@@ -1,4 +1,4 @@
-"""A proxy between a store and an object store that delays, cuts and corrupts what comes back."""
+"""A proxy between a store and an object store that delays, cuts and corrupts answers."""
 
 import random
 import socket
@@ -20,11 +20,11 @@ class Proxy:
 
     Attributes
     ----------
-    is_down : whether connections are refused, those that are open included.
+    is_down : whether connections are refused, and open ones ended.
     delay_seconds : before each chunk of an answer.
-    cut_share, corrupt_share : of the chunks of answers behind which a connection ends, and of those with a
-        changed byte.
-    bytes_down, num_faults : of answers that were passed on so far, and faults that were made.
+    cut_share, corrupt_share : shares of the answers' chunks after which the connection ends, and in which a
+        byte is changed.
+    bytes_down, num_faults : bytes of answers passed on so far, and faults made.
     """
 
     def __init__(self, port, seed=0):
@@ -100,7 +100,7 @@ class Proxy:
             _end(each)
 
     def _with_faults(self, chunk):
-        """A chunk as it is passed on, and whether the connection ends behind it."""
+        """A chunk as it is passed on, and whether the connection ends after it."""
         if self.delay_seconds:
             time.sleep(self.delay_seconds)
         with self._lock:

@@ -1,4 +1,4 @@
-"""A Redis server for tests, on a free port of 127.0.0.1; it is ended by its process."""
+"""A Redis server for tests, on a free port of 127.0.0.1; it stops with the test."""
 
 import shutil
 import subprocess

@@ -1,4 +1,4 @@
-"""Repositories of Feast whose views can be pushed to."""
+"""Feast repositories with views that accept pushes."""
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Snapshot files by their paths, and snapshots with a content of any kind."""
+"""Loads snapshot files by path, and makes snapshots with any content."""
 
 from feast_sketch_store.snapshot import files
 from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder
@@ -7,7 +7,7 @@ from feast_sketch_store.storage.local import LocalStorage
 
 
 def load(path, *skip):
-    """The description and the arrays of a file that no manifest need name."""
+    """The description and the arrays of a file, with or without a manifest."""
     return files.load(LocalStorage(path.parent), path.name, *skip)
 
 

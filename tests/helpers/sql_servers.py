@@ -1,6 +1,6 @@
-"""Postgres and MariaDB for tests, on free ports of 127.0.0.1; a test is skipped where there is none.
+"""Postgres and MariaDB for tests, on free ports of 127.0.0.1; tests are skipped if they are not installed.
 
-Neither runs as root: then their processes are of a user who owns the folder.
+Neither runs as root: if the tests do, another user owns the servers and their folder.
 """
 
 import os
@@ -27,7 +27,7 @@ def _program(name, package):
 
 
 def _owner(folder, name):
-    """Whose processes may use the folder: another user than root, if this is root."""
+    """The user for the server's processes, who owns the folder: not root."""
     if os.getuid():
         return None
     try:
@@ -61,7 +61,7 @@ def _running(command, folder, user, connect, errors):
     try:
         yield _await(process, connect, errors)
     finally:
-        process.kill()  # what it kept is of no use to anybody
+        process.kill()  # nobody needs what it stored
         process.wait()
 
 

@@ -1,4 +1,4 @@
-"""Values of every type that Feast can carry, above all those that are easily lost or mistaken for another."""
+"""Values of every type in Feast, above all values that are easily lost or confused with others."""
 
 import math
 import struct
@@ -80,7 +80,7 @@ def make_value(field, content):
 
 
 def exact(element):
-    """What tells an element from all others: NaN equals itself, and -0.0 differs from 0.0."""
+    """A key that distinguishes elements: NaN equals itself, and -0.0 differs from 0.0."""
     if isinstance(element, float):
         return struct.pack("<d", element)
     if hasattr(element, "SerializeToString"):
