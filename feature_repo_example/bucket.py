@@ -1,10 +1,10 @@
-"""Write features into a bucket, or read them as another machine would.
+"""Write features to a bucket, or read them as another machine would.
 
     python feature_repo_example/bucket.py writer
     python feature_repo_example/bucket.py replica
 
-`bucket.yaml` beside this file says where the bucket is. The writer materializes and seals. The replica may
-only read, through a cache.
+`bucket.yaml` in this folder says where the bucket is. The writer materializes and seals. The replica only
+reads, through a cache.
 """
 
 import os
@@ -19,7 +19,7 @@ CUSTOMERS = (12346, 12347, 17850)
 
 
 def write() -> None:
-    """Apply, materialize and seal with the plain commands."""
+    """Apply, materialize and seal with the usual commands."""
     scripts = Path(sysconfig.get_path("scripts"))
     for name, *command in (["feast", "apply"], ["feast", "materialize", *PERIOD], ["feast-sketch", "seal"]):
         print(f"\n$ {name} {' '.join(command)}", flush=True)

@@ -1,9 +1,9 @@
-"""Read the example's store back and compare it with the exact rows, in errors and in memory.
+"""Read the example's store and compare it with the exact rows: errors and memory.
 
     python feature_repo_example/compare.py
 
-`run.py` runs this in a process of its own, after it has materialized the rows. Exits with 1 if anything that
-was written is lost.
+`run.py` starts this in another process after it has materialized the rows. Exits with 1 if anything that was
+written is lost.
 """
 
 import gc
@@ -32,7 +32,7 @@ ERROR_RATE = 0.01
 
 
 def main() -> int:
-    """Compare what the store returns with the exact rows: 0 if nothing that was written is lost."""
+    """Compare what the store returns with the exact rows. Returns the exit status."""
     store = FeatureStore(repo_path=str(REPO))
     exact = newest_rows()
     show_customer(store, exact)
@@ -85,7 +85,7 @@ def show_customer(store: FeatureStore, exact: pd.DataFrame) -> None:
 
 
 def compare_all(store: FeatureStore, exact: pd.DataFrame) -> tuple[int, int, int, int]:
-    """Over all customers: products lost, added, and that could have been added, and wrong countries."""
+    """Count, over all customers: products lost, products added, products not bought, and wrong countries."""
     vocabulary = {product for products in exact["products"] for product in products}
     lost = false = candidates = wrong_countries = 0
     customers = exact.index.to_list()
@@ -128,7 +128,7 @@ def show_memory(
 
 
 def decoder_bytes(exact: pd.DataFrame) -> int:
-    """What the package allocates to read all customers and keeps; it grows with the vocabulary."""
+    """Bytes that the package keeps after reading all customers; they grow with the vocabulary."""
     arrow = pa.total_allocated_bytes()
     tracemalloc.start()
     store = FeatureStore(repo_path=str(REPO))
@@ -167,7 +167,7 @@ def sqlite_bytes(store: FeatureStore, exact: pd.DataFrame) -> int:
 def copied_store(
     store: FeatureStore, exact: pd.DataFrame, folder: str, online_store: dict[str, object]
 ) -> FeatureStore:
-    """The same rows, written once each to another online store in a folder."""
+    """A store of another kind in a folder, with the same rows, each written once."""
     copy = FeatureStore(
         config=RepoConfig(
             project=store.project,
@@ -198,7 +198,7 @@ def arrays_bytes(exact: pd.DataFrame, stats: ViewStats) -> int:
 
 
 def information_bound_bytes(exact: pd.DataFrame) -> int:
-    """Sum of log2 C(V, n) over the customers: no index, no names; codes that use popularity can go lower."""
+    """Sum of log2 C(V, n) over the customers, without index and names; codes by popularity take less."""
     size = len({product for products in exact["products"] for product in products})
     nats = sum(
         math.lgamma(size + 1) - math.lgamma(n + 1) - math.lgamma(size - n + 1)

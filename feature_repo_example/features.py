@@ -13,8 +13,8 @@ customer_purchases = FeatureView(
     name="customer_purchases",
     entities=[customer],
     schema=[
-        # A membership feature, kept in the smallest structure that shows few wrong values. Set is the honest
-        # type, because a sketch keeps neither order nor repetitions.
+        # A membership feature, kept in the smallest structure that shows few false values. Its type is Set,
+        # because a sketch keeps neither order nor repetitions.
         Field(name="products", dtype=Set(String)),
         # A categorical feature: a read returns one value.
         Field(name="country", dtype=String),

@@ -2,8 +2,8 @@
 
     python feature_repo_example/make_extract.py PATH_TO/online_retail.parquet
 
-Kept are purchases of known customers. Each row of the extract says which products a customer had bought up to
-the last purchase of a month, so a customer has one row per month with purchases, and their history grows.
+It keeps the purchases of known customers. Each row of the extract has all products that a customer had bought
+by the last purchase of a month. So a customer has one row per month with purchases, and the history grows.
 """
 
 import argparse

@@ -1,9 +1,9 @@
-"""See a customer's products come back from a sketch.
+"""Write customers' products to a sketch and read them back.
 
     python feature_repo_example/run.py
 
-Applies the repository beside this file, materializes it, and reads it back in another process: one customer
-in full, then all of them against the exact rows. Exits with 1 if anything that was written is lost.
+Applies the repository in this folder, materializes it, and reads it back in another process: one customer in
+full, then all customers, compared with the exact rows. Exits with 1 if anything that was written is lost.
 """
 
 import subprocess
@@ -17,7 +17,7 @@ PERIOD = ("2010-01-01T00:00:00", "2011-12-31T00:00:00")
 
 
 def main() -> int:
-    """Apply and materialize with the plain `feast` command, then read in a process of its own."""
+    """Apply and materialize with the `feast` command, then read in another process: the exit status."""
     started = time.monotonic()
     feast = Path(sysconfig.get_path("scripts")) / "feast"
     for command in (["apply"], ["materialize", *PERIOD]):
