@@ -633,7 +633,7 @@ class SketchOnlineStore(OnlineStore):
             for version in range((getattr(table, "current_version_number", None) or 0) + 1):
                 storage = self._storage(config, table.name, version)
                 if (known := self._views.pop(storage.location, None)) is not None:
-                    known[1].settle()  # otherwise a seal in the background would go on
+                    known[1].end_seals()  # otherwise they would go on
                 self._settings.pop(storage.location, None)
                 remove_view(storage)
 
@@ -644,7 +644,7 @@ class SketchOnlineStore(OnlineStore):
     def teardown(self, config: RepoConfig, tables: Sequence[FeatureView], entities: Sequence[Entity]) -> None:
         """Remove everything of the project, because Feast does not name stream views here."""
         for _, view in self._views.values():
-            view.settle()
+            view.end_seals()
         self._forget_views()
         require_writer(config)
         options = config.online_store

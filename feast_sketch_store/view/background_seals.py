@@ -23,6 +23,7 @@ class BackgroundSeals(ABC):
         self._sealer_lock = threading.Lock()
         self._sealer: threading.Thread | None = None  # the latest one
         self._is_maintained = False  # by that thread
+        self._has_ended = False
 
     @abstractmethod
     def _is_due(self) -> bool:
@@ -39,10 +40,19 @@ class BackgroundSeals(ABC):
         if sealer is not None:
             sealer.join()
 
+    def end_seals(self) -> None:
+        """Wait for the seal that runs in the background, and let this object begin no other one there.
+
+        `settle` may wait for many seals, if others write meanwhile.
+        """
+        with self._sealer_lock:
+            self._has_ended = True
+        self.settle()
+
     def _maintain_beside(self) -> None:
         """Seal or absorb in a thread, unless a thread already does."""
         with self._sealer_lock:
-            if self._is_maintained:
+            if self._is_maintained or self._has_ended:
                 return
             sealer = threading.Thread(target=self._maintain_while_due, name=_NAME)
             try:
@@ -64,7 +74,8 @@ class BackgroundSeals(ABC):
                 is_sealed = self._maintain()
             finally:
                 with self._sealer_lock:  # a commit that comes after this starts another thread
-                    is_needed = self._is_maintained = is_sealed and self._is_due()
+                    is_needed = is_sealed and not self._has_ended and self._is_due()
+                    self._is_maintained = is_needed
 
     def _maintain(self) -> bool:
         """Seal or absorb if it is still due. Of several threads, the first one does it.

@@ -148,7 +148,7 @@ class ShardedView(BackgroundSeals, ShardedLiveView[View]):
     def close(self) -> None:
         """Wait for writes of tasks, refreshes and a seal to end."""
         super().close()
-        self.settle()
+        self.end_seals()
 
     def settle(self) -> None:
         """Wait for a seal that runs in the background, if there is one."""

@@ -192,7 +192,7 @@ class View(BackgroundSeals, LiveView):
         """Wait for writes of tasks, a refresh and a seal that are under way."""
         self._commits.settle()
         super().close()
-        self.settle()
+        self.end_seals()
 
     @property
     def parts(self) -> "dict[int, View]":

@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -216,6 +217,32 @@ def test_a_write_succeeds_where_no_thread_can_be_started_for_a_seal(make_view, m
     view.write([row(160, "y")])
     view.settle()
     assert view.stats().sealed_entities == 161
+
+
+def test_seals_end_though_others_write_without_pause(make_view, monkeypatch):
+    view = make_view()
+    begun, may_go_on = threading.Event(), threading.Event()
+
+    def seal():
+        begun.set()
+        assert may_go_on.wait(60)
+        return True
+
+    monkeypatch.setattr(view, "_seal_if_due", seal)
+    monkeypatch.setattr(view, "_is_due", lambda: True)
+    view._maintain_beside()
+    assert begun.wait(60)
+    ending = threading.Thread(target=view.end_seals)
+    ending.start()
+    while not view._has_ended:
+        time.sleep(0.001)
+    may_go_on.set()
+    ending.join(60)
+    assert not ending.is_alive()
+    begun.clear()
+    view._maintain_beside()
+    assert not begun.is_set()
+    view.settle()
 
 
 def test_writes_go_on_while_a_view_is_sealed(make_view, monkeypatch):
