@@ -7,7 +7,7 @@ from tests.helpers.length import by_length
 
 @pytest.mark.has_long_form
 def test_a_writer_may_be_killed_at_any_step(run_campaign):
-    kills = by_length("12", "40")
+    kills = by_length("8", "40")
     printed = run_campaign("kill.py", "--kills", kills, "--seed", "11")
     assert f"{kills} kills" in printed
     assert "0 failures" in printed
@@ -15,7 +15,7 @@ def test_a_writer_may_be_killed_at_any_step(run_campaign):
 
 @pytest.mark.has_long_form
 def test_a_writer_of_lists_may_be_killed_at_any_step(run_campaign):
-    kills = by_length("8", "40")
+    kills = by_length("6", "40")
     printed = run_campaign("kill.py", "--lists", "--kills", kills, "--seed", "11")
     assert f"{kills} kills" in printed
     assert "0 failures" in printed

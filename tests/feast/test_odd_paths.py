@@ -13,6 +13,7 @@ from feast.types import Int64, String
 from feast_sketch_store import SketchReader
 from feast_sketch_store.online_store import online_store_of
 from feast_sketch_store.operations import maintenance
+from tests.helpers.length import by_length
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 NAMES = [
@@ -97,8 +98,11 @@ CASES = [("of the repository", name) for name in NAMES] + [
 ]
 
 
+@pytest.mark.has_long_form
 @pytest.mark.parametrize(
-    ("where", "name"), CASES, ids=[ascii(where + " " + name)[:40] for where, name in CASES]
+    ("where", "name"),
+    CASES[:: by_length(3, 1)],
+    ids=[ascii(where + " " + name)[:40] for where, name in CASES[:: by_length(3, 1)]],
 )
 def test_a_folder_of_any_name(tmp_path, where, name):
     """Several writes, a seal, a deletion, a compaction, a vacuum, and readers of each kind."""

@@ -36,7 +36,7 @@ if kernel.IS_COMPILED:
 else:
     pytest.skip("the kernel is not compiled here, or not wanted", allow_module_level=True)
 
-REPEATABLE = settings(derandomize=True, deadline=None, database=None, max_examples=by_length(30, 100))
+REPEATABLE = settings(derandomize=True, deadline=None, database=None, max_examples=by_length(20, 100))
 HALVES = st.integers(0, 2**64 - 1)
 BINARY = st.lists(st.binary(max_size=300), max_size=30)
 ROWS = st.lists(st.tuples(st.booleans(), st.lists(st.integers(0, 10**6))))

@@ -206,7 +206,7 @@ class ListMachine(RuleBasedStateMachine):
 
 
 ListMachine.TestCase.settings = settings(
-    max_examples=by_length(6, 20), stateful_step_count=25, deadline=None, derandomize=True, database=None
+    max_examples=by_length(4, 20), stateful_step_count=25, deadline=None, derandomize=True, database=None
 )
 TestLists = ListMachine.TestCase
 
@@ -219,7 +219,7 @@ class ListsInMemoryMachine(ListMachine):
 
 
 ListsInMemoryMachine.TestCase.settings = settings(
-    ListMachine.TestCase.settings, max_examples=by_length(4, 10)
+    ListMachine.TestCase.settings, max_examples=by_length(3, 10)
 )
 TestListsInMemory = ListsInMemoryMachine.TestCase
 

@@ -221,7 +221,7 @@ def fixed_salts(monkeypatch):
 
 
 @pytest.mark.has_long_form
-@pytest.mark.parametrize("seed", range(by_length((NUM_SHAPES + 1) // 2, NUM_SHAPES)))
+@pytest.mark.parametrize("seed", range(by_length((NUM_SHAPES + 2) // 3, NUM_SHAPES)))
 def test_any_shape_in_any_structure(fixed_salts, seed):
     fixed_salts(seed)
     shape = draw_shape(seed)

@@ -1,6 +1,7 @@
 """Who imports whom: calls go down only, and the parts that must stay pure stay pure."""
 
 import ast
+import functools
 import subprocess
 import sys
 from graphlib import TopologicalSorter
@@ -155,6 +156,7 @@ def room_of(module):
     return module.partition(".")[0]
 
 
+@functools.cache
 def imports_of(module):
     """Every module that the code names in an import, wherever the import stands."""
     found = set()

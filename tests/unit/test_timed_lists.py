@@ -21,7 +21,7 @@ if kernel.IS_COMPILED:
 
     SIDES.append(compiled)
 
-REPEATABLE = settings(derandomize=True, database=None, deadline=None, max_examples=by_length(40, 150))
+REPEATABLE = settings(derandomize=True, database=None, deadline=None, max_examples=by_length(25, 150))
 
 
 def coded(rows, num_symbols):
