@@ -129,8 +129,9 @@ def weed(folder=None, ports=None):
             program, "server", f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-s3", "-filer",
             f"-master.port={ports[0]}", f"-volume.port={ports[1]}", f"-filer.port={ports[2]}",
             f"-s3.port={ports[3]}", f"-s3.config={config}", "-master.volumeSizeLimitMB=64",
-            # A bucket takes several volumes, empty files at first; 0 would allow as many as the disk holds full.
-            "-volume.max=10000", "-master.telemetry=false", "-s3.port.iceberg=0", "-s3.port.lance=0", "-iam=false",
+            # A bucket takes several volumes, empty files at first; 0: as many as the disk has room for.
+            "-volume.max=10000", "-master.telemetry=false", "-s3.port.iceberg=0", "-s3.port.lance=0",
+            "-iam=false",
         ]  # fmt: skip
         with _running(command, ports[3], "/", folder):
             yield ObjectServer("weed", "s3", ports[3], _s3_options(ports[3]))
