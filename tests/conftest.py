@@ -3,6 +3,7 @@
 import compileall
 import gc
 import os
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -24,6 +25,14 @@ _IN_MEMORY, _ROOM_BYTES = Path("/dev/shm"), 4 << 30
 
 
 _PACKAGE = Path(__file__).parents[1] / "feast_sketch_store"
+
+# pytest rewrites the assertions of each file that it imports, a third of what it takes to collect, and keeps
+# the result as byte code. Processes that run beside each other collect at once: each begins at other files
+# and finds those of the others done.
+_NUM_PROCESSES = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+_NUMBER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+if _NUM_PROCESSES > 1:
+    sys.dont_write_bytecode = False
 
 
 def _has_room() -> bool:
@@ -77,11 +86,23 @@ def pytest_report_header():
     return f"short form: {VARIABLE}=long pytest -m has_long_form runs in full what is shortened here"
 
 
-@pytest.hookimpl(trylast=True)  # after pytest's own, which brings together what shares a fixture
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector):
+    report = yield
+    if _NUM_PROCESSES > 1 and isinstance(collector, pytest.Directory) and report.passed:
+        first = len(report.result) * _NUMBER // _NUM_PROCESSES
+        report.result = report.result[first:] + report.result[:first]
+    return report
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(items):
-    num_processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    if num_processes > 1:
-        items[:] = in_shares(items, num_processes)
+    if _NUM_PROCESSES > 1:
+        items.sort(key=lambda item: item.path)  # each process has them in the order of all
+    result = yield  # pytest brings together what shares a fixture
+    if _NUM_PROCESSES > 1:
+        items[:] = in_shares(items, _NUM_PROCESSES)
+    return result
 
 
 # The other helpers import Feast, which takes seconds. The process that hands tests to others loads this file
