@@ -633,7 +633,7 @@ class SketchOnlineStore(OnlineStore):
             for version in range((getattr(table, "current_version_number", None) or 0) + 1):
                 storage = self._storage(config, table.name, version)
                 if (known := self._views.pop(storage.location, None)) is not None:
-                    known[1].end_seals()  # otherwise they would go on
+                    known[1].end_seals()  # they would write into what is removed
                 self._settings.pop(storage.location, None)
                 remove_view(storage)
 

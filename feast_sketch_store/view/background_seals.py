@@ -23,7 +23,7 @@ class BackgroundSeals(ABC):
         self._sealer_lock = threading.Lock()
         self._sealer: threading.Thread | None = None  # the latest one
         self._is_maintained = False  # by that thread
-        self._has_ended = False
+        self._has_ended = False  # so that no thread begins
 
     @abstractmethod
     def _is_due(self) -> bool:
@@ -41,9 +41,9 @@ class BackgroundSeals(ABC):
             sealer.join()
 
     def end_seals(self) -> None:
-        """Wait for the seal that runs in the background, and let this object begin no other one there.
+        """Wait for the seal that runs in the background, and begin no other one there.
 
-        `settle` may wait for many seals, if others write meanwhile.
+        `settle` waits for all that become due meanwhile, which has no end while others write.
         """
         with self._sealer_lock:
             self._has_ended = True
