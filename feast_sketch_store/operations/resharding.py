@@ -68,7 +68,7 @@ def reshard(
     former = open_as_stored(storage, settings, policy, 0.0)
     shard_map = former.shard_map.followed_by(num_shards)
     with former.unchanging():
-        there = ShardMap.read(storage) or ShardMap()
+        there = ShardMap.of(storage)
         if there.settled != former.shard_map:
             raise StorageError(
                 f"feature view {view!r}: another process divided its rows into {there.num_shards} shards "
@@ -138,11 +138,11 @@ def former_files(storage: Storage, shard_map: ShardMap) -> list[str]:
 def remove_former(storage: Storage) -> int:
     """Remove former shards, and return the number of files. Removes nothing while rows are moving."""
     # Read the map now: another process may have divided the rows since this one opened the view.
-    shard_map = ShardMap.read(storage) or ShardMap()
+    shard_map = ShardMap.of(storage)
     if shard_map.is_moving:
         return 0
     names = former_files(storage, shard_map)
-    if (ShardMap.read(storage) or ShardMap()) != shard_map:
+    if ShardMap.of(storage) != shard_map:
         return 0  # what was found may be new shards, which are being filled
     for folder in sorted({name.partition("/")[0] + "/" for name in names}):
         storage.within(folder).delete_all()

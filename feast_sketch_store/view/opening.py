@@ -54,7 +54,7 @@ def open_as_stored(
     refresh_interval_seconds: float = 1.0,
 ) -> AnyView:
     """Open a view with the shards that it has, whatever its settings say."""
-    shard_map = (ShardMap.read(storage) or ShardMap()).settled
+    shard_map = ShardMap.of(storage).settled
     return _opened(storage, settings, shard_map, (policy, refresh_interval_seconds, None, False), None)
 
 
@@ -132,7 +132,7 @@ def open_live(
     SettingsError : there is no such shard to be served.
     """
     try:
-        shard_map = ShardMap.read(storage) or ShardMap()
+        shard_map = ShardMap.of(storage)
     except StorageError:
         if storage.host_path is None:
             raise

@@ -134,6 +134,11 @@ class ShardMap:
             raise DamagedFileError(f"{storage.where(SHARDS_FILE)}: {error}") from error
 
     @classmethod
+    def of(cls, storage: Storage) -> "ShardMap":
+        """The map of a view, which is undivided if it has no file; raises as `read`."""
+        return cls.read(storage) or cls()
+
+    @classmethod
     def decode(cls, content: bytes) -> "ShardMap":
         """The reverse of `encode`.
 
@@ -223,7 +228,7 @@ class WriteFence:
         info = self._storage.info(SHARDS_FILE)
         token = "" if info is None else info.token
         if token != self._known:
-            there = ShardMap.read(self._storage) or ShardMap()
+            there = ShardMap.of(self._storage)
             if there.is_moving:
                 raise ShardError(
                     f"feature view {self._view!r}: its rows are being divided into other shards; nothing was "

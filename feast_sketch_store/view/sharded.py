@@ -492,7 +492,7 @@ class ShardedView(BackgroundSeals, ShardedLiveView[View]):
             staging.delete_all()  # of one that was killed
             try:
                 filled = fill(staging)
-                sources = (ShardMap.read(filled) or ShardMap()).storages(filled)
+                sources = ShardMap.of(filled).storages(filled)
                 is_done = replace_rows(self, sources, confirm)
             finally:
                 staging.delete_all()
