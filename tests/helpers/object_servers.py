@@ -107,7 +107,7 @@ def moto():
     port = free_port()
     # -P keeps its folder off the path, because helpers have common names.
     command = [sys.executable, "-P", Path(__file__).with_name("moto_server.py")]
-    with _running([*command, "-H", "127.0.0.1", "-p", str(port)], port, "/moto-api/"):
+    with _running([*command, "-p", str(port)], port, "/moto-api/"):
         yield ObjectServer("moto", "s3", port, _s3_options(port))
 
 
