@@ -259,7 +259,7 @@ def test_strings_that_are_none_are_refused_when_they_are_read():
 def test_every_changed_byte_is_found_at_the_latest_when_it_is_read(tmp_path, truth, file):
     """Headers and small arrays when the file is opened, blocks of packed arrays when they are used.
 
-    Every byte of the packed arrays in the long form, else one of every other word.
+    Every byte of the packed arrays in the long form, else one of every fourth word.
     """
     content = FILES[file].read_bytes()
     snapshot = published(tmp_path, 3, content)
@@ -267,7 +267,7 @@ def test_every_changed_byte_is_found_at_the_latest_when_it_is_read(tmp_path, tru
     entries = json.loads(content[8 : 8 + length])
     start, end = 8 + length, len(content)
     first_packed = min(entries[n]["data_offsets"][0] for n in entries if is_checked_where_read(n))
-    found, step = 0, by_length(16, 1)
+    found, step = 0, by_length(32, 1)
     packed = range(start + first_packed, end, step)
     with Path(snapshot.where()).open("r+b", buffering=0) as opened:
         for place in [*range(0, start, 97), *packed]:

@@ -101,6 +101,7 @@ def test_one_user_is_read_as_many_are(filled, feature, has_vocabulary):
     candidates = reader.candidates(feature, asked)
     answer = reader.csr(feature, USERS)
     scores, found = reader.scores(feature, USERS, weights), reader.contains(feature, USERS, asked)
+    forms = asked.to_pylist(), np.array(asked.to_pylist()), np.array(asked.to_pylist(), object)
     assert found.any()
     for row, user in enumerate(USERS):
         ids = answer.ids[answer.indptr[row] : answer.indptr[row + 1]]
@@ -109,12 +110,8 @@ def test_one_user_is_read_as_many_are(filled, feature, has_vocabulary):
             assert reader.scores(feature, entity, weights) == pytest.approx(scores[row])
             np.testing.assert_array_equal(reader.contains(feature, entity, asked), found[row])
             np.testing.assert_array_equal(reader.contains(feature, entity, candidates), found[row])
-            for others in (
-                asked.to_pylist(),
-                np.array(asked.to_pylist()),
-                np.array(asked.to_pylist(), object),
-            ):
-                np.testing.assert_array_equal(reader.contains(feature, entity, others), found[row])
+        for others in forms:
+            np.testing.assert_array_equal(reader.contains(feature, int(user), others), found[row])
     np.testing.assert_array_equal(reader.contains(feature, USERS, candidates), found)
 
 

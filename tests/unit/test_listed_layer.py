@@ -179,10 +179,10 @@ BINNINGS = {
 def test_binned_numbers_come_back_as_their_bins(layer_of, read, make_value, beside, field, kind):
     rng = np.random.default_rng(5)
     plain = float if field in ("double_val", "float_val") else int
-    numbers = [plain(number) for number in rng.normal(0, 100, 2000)]
+    numbers = [plain(number) for number in rng.normal(0, 100, 500)]
     codec = FeatureCodec("x", field, BINNED, BINNINGS[kind])
     layer = layer_of([(n, {"x": make_value(field, v)}, 0) for n, v in enumerate(numbers)], [codec, *beside])
-    found = [values["x"] for _, values in read(layer, list(range(2000)), ["x"]).values()]
+    found = [values["x"] for _, values in read(layer, list(range(500)), ["x"]).values()]
     assert {value.WhichOneof("val") for value in found} == {field}
     kept = np.array([getattr(value, field) for value in found])
     written = np.array([getattr(make_value(field, number), field) for number in numbers])
@@ -193,7 +193,7 @@ def test_binned_numbers_come_back_as_their_bins(layer_of, read, make_value, besi
     if kind == "quantiles":
         assert len(set(kept.tolist())) == 16
     else:
-        inside = np.abs(written) < 300 if kind == "edges" else np.ones(2000, bool)
+        inside = np.abs(written) < 300 if kind == "edges" else np.ones(500, bool)
         assert errors[inside].max() <= (10 if kind == "edges" else 5) * (1 + 1e-6)
 
 

@@ -17,9 +17,11 @@ from feast_sketch_store.rows.entity_keys import hash_entity_keys
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
 from feast_sketch_store.view.view import View
+from tests.helpers.length import by_length
 
 FIRST = datetime(2026, 3, 1, tzinfo=UTC)
-NUM_USERS, NUM_VERSIONS, NUM_THREADS = 40, 12, 4
+NUM_USERS, NUM_THREADS = 40, 4
+NUM_VERSIONS = by_length(6, 12)
 FEATURES = ("version", "values")
 
 
@@ -27,6 +29,7 @@ def key(user):
     return EntityKey(join_keys=["user"], entity_values=[Value(int64_val=user)])
 
 
+@pytest.mark.has_long_form
 @pytest.mark.skipif(not kernel.IS_COMPILED, reason="the kernel is not compiled")
 def test_every_read_sees_a_whole_row_and_none_goes_back(tmp_path):
     """Version v of a row has the set {v, ..., v + 9}; a thread that has seen it never sees an older one."""
@@ -77,7 +80,7 @@ def test_every_read_sees_a_whole_row_and_none_goes_back(tmp_path):
         thread.start()
     for version in range(1, NUM_VERSIONS):
         write(version)
-        if version % 4 == 0:
+        if version % (NUM_VERSIONS // 3) == 0:
             view.seal()
     is_over.set()
     for thread in threads:
