@@ -74,7 +74,7 @@ def in_threads(function, arguments):
 
 
 class StorageContract:
-    # Of a writer between two files. Where a file takes no time, thousands would come while others are deleted.
+    # Of a writer between two files. Where a file takes no time, thousands would come during one deletion.
     pause_seconds = 0.0
 
     @pytest.fixture
