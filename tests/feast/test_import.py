@@ -197,6 +197,10 @@ class Other:
         module, name = STORES[kind].rsplit(".", 1)
         self.store = getattr(import_module(module), name)()
 
+    def several_pages(self, number):
+        """``number`` rows, which are more than a page; fewer where a page has megabytes."""
+        return 300 if self.kind == "dynamodb" else number
+
     def write(self, view, rows):
         self.store.update(self.config, [], [view], [], [], False)
         self.store.online_write_batch(self.config, view, rows, None)
@@ -266,7 +270,7 @@ def normal(row):
 
 def test_nothing_is_lost_or_changed(other, tmp_path):
     view, user = make_view()
-    numbers = [*range(0, 1500), -1, 2**40, -(2**63), 2**63 - 1]
+    numbers = [*range(other.several_pages(1500)), -1, 2**40, -(2**63), 2**63 - 1]
     other.write(view, rows_of(numbers))
     store, view = make_store(tmp_path / "ours", other.project, view, user)
     done = import_view(store, "history", other.file)
@@ -620,9 +624,10 @@ def registered(other, view, user):
 def test_a_survey_of_all_rows(other, tmp_path):
     view, user = make_view()
     registered(other, view, user)
-    other.write(view, rows_of(range(1200)))
+    number = other.several_pages(1200)
+    other.write(view, rows_of(range(number)))
     (found,) = survey(other.file)
-    assert (found.entities.value, found.sampled) == (1200, 1200)
+    assert (found.entities.value, found.sampled) == (number, number)
     assert found.keys == ("recovered" if other.kind in HASHED else "exact")
     assert [feature.name for feature in found.features] == ["liked", "seen", "country", "score"]
     store, _ = make_store(tmp_path / "ours", other.project, view, user, structure="auto")

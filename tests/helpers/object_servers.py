@@ -96,6 +96,14 @@ class ObjectServer:
         )
 
 
+def copy_objects(source, target):
+    """Copy all objects of one store of obstore's into another one, with their attributes."""
+    for chunk in obstore.list(source):
+        for meta in chunk:
+            found = obstore.get(source, meta["path"])
+            obstore.put(target, meta["path"], bytes(found.bytes()), attributes=found.attributes)
+
+
 def start(name):
     """A context with a running server; skips the test if it is not installed."""
     return {"moto": moto, "weed": weed, "azurite": azurite, "s3rver": s3rver}[name]()

@@ -74,6 +74,9 @@ def in_threads(function, arguments):
 
 
 class StorageContract:
+    # Of a writer between two files. Where a file takes no time, thousands would come during one deletion.
+    pause_seconds = 0.0
+
     @pytest.fixture
     def make(self):
         raise NotImplementedError
@@ -537,6 +540,7 @@ class StorageContract:
                     count += 1
                     if count == 2:
                         started.wait()
+                    done.wait(self.pause_seconds)
                 return count
 
             with ThreadPoolExecutor(3) as pool:

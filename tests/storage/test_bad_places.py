@@ -10,18 +10,22 @@ from contextlib import suppress
 
 import pytest
 from feast.protos.feast.types.Value_pb2 import StringSet, Value
+from obstore.store import MemoryStore
 
 from feast_sketch_store.errors import SettingsError, StorageError
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.storage import buckets, file_cache
 from feast_sketch_store.storage.base import MissingFileError
 from feast_sketch_store.storage.buckets import _objects, open_bucket
+from feast_sketch_store.storage.object_store import ObjectStorage
+from feast_sketch_store.storage.objects import Objects
 from feast_sketch_store.view import last_known
 from feast_sketch_store.view.sealing import SealPolicy
 from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
 from feast_sketch_store.view.view import View
 from tests.helpers.http_proxy import Answer, Request, request_proxy
 from tests.helpers.keys import user_hashes, user_key
+from tests.helpers.object_servers import copy_objects
 
 ACCESS, SECRET, TOKEN, SIGNATURE = "access-key-4711", "secret-key-4712", "token-4713", "signature-4714"
 WORDS = (ACCESS, SECRET, TOKEN, SIGNATURE)
@@ -175,11 +179,10 @@ def read(view):
 class Bucket:
     """A sealed view in a bucket, its writer, and replicas behind a proxy."""
 
-    def __init__(self, server, link, *items):
+    def __init__(self, server, link, objects):
         self.url, self.options, self.link = server.bucket() + "/store", server.options, link
+        copy_objects(objects, server.obstore(self.url))
         self.writer = View(open_bucket(self.url, self.options).within("view/"), SETTINGS, NEVER, 0.0)
-        put(self.writer, 1, *items)
-        self.writer.seal()
 
     def replica(self, cache):
         _objects.cache_clear()
@@ -188,9 +191,21 @@ class Bucket:
         return View(storage, SETTINGS, NEVER, LONG_SECONDS, is_replica=True)
 
 
+@pytest.fixture(scope="module")
+def sealed():
+    """The objects of views in which user 1 has an item, by the item."""
+    made = {item: MemoryStore() for item in ("milk", "tea")}
+    for item, objects in made.items():
+        storage = ObjectStorage(Objects(objects, "s3://bucket", "bucket"), "store/")
+        view = View(storage.within("view/"), SETTINGS, NEVER, 0.0)
+        put(view, 1, item)
+        view.seal()
+    return made
+
+
 @pytest.fixture
-def bucket(moto, link):
-    return Bucket(moto, link, "milk")
+def bucket(moto, link, sealed):
+    return Bucket(moto, link, sealed["milk"])
 
 
 @pytest.mark.parametrize("kind", ["expired", "signature", "no bucket", "login page", "busy"])
@@ -272,8 +287,8 @@ def test_releases_that_keep_different_notes_share_a_cache(bucket, link, tmp_path
         read(bucket.replica(tmp_path))
 
 
-def test_buckets_share_a_cache_and_no_rows(moto, link, tmp_path):
-    both = [Bucket(moto, link, "milk"), Bucket(moto, link, "tea")]
+def test_buckets_share_a_cache_and_no_rows(moto, link, sealed, tmp_path):
+    both = [Bucket(moto, link, sealed[item]) for item in ("milk", "tea")]
     for bucket, items in zip(both, ({"milk"}, {"tea"}), strict=True):
         replica = bucket.replica(tmp_path)
         assert read(replica) == {1: items}
@@ -329,8 +344,8 @@ def test_an_account_of_the_environment_tells_a_container_from_others(tmp_path, m
     assert len(paths) == 2
 
 
-def test_the_age_of_a_cache_is_that_of_its_own_bucket(moto, link, tmp_path):
-    first = Bucket(moto, link, "milk")
+def test_the_age_of_a_cache_is_that_of_its_own_bucket(moto, link, sealed, tmp_path):
+    first = Bucket(moto, link, sealed["milk"])
     replica = first.replica(tmp_path)
     read(replica)
     replica.close()

@@ -24,7 +24,7 @@ from tests.helpers.length import by_length
 from tests.helpers.processes import run_command
 
 WEED, AZURITE = (pytest.param(name, marks=pytest.mark.object_servers) for name in ("weed", "azurite"))
-WRITERS, COMMITS = 8, by_length(5, 12)
+WRITERS, COMMITS = 8, by_length(3, 12)
 CODEC = FeatureCodec("viewed", "string_set_val")
 # Salts are random. A false positive at 1e-12 would be a bug, not chance.
 SETTINGS = ViewSettings("history", 1e-12, {"viewed": FeatureSettings(CODEC, 1e-12, 1000)})
@@ -41,7 +41,7 @@ log = RowLog(open_bucket(url, options).within("view/"))
 numbers = []
 for n in range(commits):
     numbers.append(log.append(pa.table({"name": [f"{writer}-{n}"]})).number)
-    if n % 5 == 4:
+    if n % 3 == 2:
         log.absorb()
 print(json.dumps(numbers))
 """

@@ -7,12 +7,15 @@ import time
 from contextlib import suppress
 
 import pytest
+from obstore.store import MemoryStore
 
 from feast_sketch_store.errors import SettingsError, StorageError
-from feast_sketch_store.storage import object_lease
+from feast_sketch_store.storage import object_lease, object_store
 from feast_sketch_store.storage.base import FileExistsAlreadyError, UncertainWriteError
 from feast_sketch_store.storage.buckets import _objects, check_url, open_bucket
 from feast_sketch_store.storage.object_store import ObjectStorage
+from feast_sketch_store.storage.objects import Objects
+from tests.helpers.length import IS_LONG, by_length
 from tests.helpers.object_servers import SECRET_KEY
 from tests.storage.contract import StorageContract, in_threads, names_of, put
 
@@ -52,10 +55,24 @@ class TestMoto(StorageContract):
         return maker(moto)
 
 
+@pytest.mark.has_long_form
 class TestCached(StorageContract):
+    """The cache is on this side: in the short form its objects are in this process."""
+
+    pause_seconds = by_length(0.002, 0.0)
+
     @pytest.fixture
-    def make(self, moto, tmp_path):
-        return maker(moto, cache_path=tmp_path / "cache")
+    def make(self, request, tmp_path):
+        cache = tmp_path / "cache"
+        if IS_LONG:
+            return maker(request.getfixturevalue("moto"), cache_path=cache)
+        objects = MemoryStore()
+
+        def make(read_only=False):
+            bucket = Objects(objects, "s3://bucket", "bucket")
+            return ObjectStorage(bucket, "a folder/store/", read_only, cache).within("view/")
+
+        return make
 
 
 @pytest.mark.object_servers
@@ -120,8 +137,9 @@ def test_a_lost_answer_is_no_conflict(storage):
         put(storage, "a", b"second")
 
 
-def test_an_object_that_others_replace_is_fetched_whole(moto):
-    size = (8 << 20) * 3 + 5
+def test_an_object_that_others_replace_is_fetched_whole(moto, monkeypatch):
+    monkeypatch.setattr(object_store, "_PART_BYTES", 1 << 16)
+    size = (1 << 16) * 3 + 5
     make = maker(moto)
     writer, reader = make(), make()
     contents = [bytes([number]) * size for number in range(2)]

@@ -11,6 +11,7 @@ import time
 import numpy as np
 import pytest
 from feast.protos.feast.types.Value_pb2 import StringSet, Value
+from obstore.store import MemoryStore
 
 from feast_sketch_store import SketchReader
 from feast_sketch_store.errors import StorageError
@@ -19,6 +20,7 @@ from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import deletions
 from feast_sketch_store.storage import buckets
 from feast_sketch_store.storage.buckets import _objects, open_bucket
+from feast_sketch_store.storage.object_store import ObjectStorage
 from feast_sketch_store.storage.objects import Objects
 from feast_sketch_store.view import last_known, live
 from feast_sketch_store.view.last_known import Moment
@@ -28,6 +30,7 @@ from feast_sketch_store.view.settings import FeatureSettings, ViewSettings
 from feast_sketch_store.view.view import View
 from tests.helpers import object_servers
 from tests.helpers.keys import user_hashes, user_key
+from tests.helpers.object_servers import copy_objects
 from tests.helpers.proxy import proxy
 
 CODEC = FeatureCodec("viewed", "string_set_val")
@@ -50,24 +53,12 @@ def one_try(monkeypatch):
     _objects.cache_clear()
 
 
-class Bucket:
-    """A view in a bucket, a writer, and replicas behind a proxy."""
+class Writing:
+    """A view and its writer."""
 
-    def __init__(self, server, link, cache):
-        self.url = server.bucket() + "/store"
-        self.link = link
-        self.cache = cache
-        self.options = server.options
-        self.writer = View(open_bucket(self.url, server.options).within("view/"), SETTINGS, NEVER, 0.0)
+    def __init__(self, storage):
+        self.writer = View(storage, SETTINGS, NEVER, 0.0)
         self.commits = 0
-
-    def replica(self, cache=True, **settings):
-        """A replica as another process has it."""
-        _objects.cache_clear()
-        storage = open_bucket(
-            self.url, self.link.options(self.options), True, self.cache if cache else None
-        ).within("view/")
-        return View(storage, SETTINGS, NEVER, LONG_SECONDS, is_replica=True, **settings)
 
     def put(self, users, second=0):
         event = datetime.datetime(2026, 1, 1, 0, 0, second)
@@ -84,15 +75,51 @@ class Bucket:
         self.commits += 1
 
 
+class Bucket(Writing):
+    """A view in a bucket, its writer, and replicas behind a proxy."""
+
+    def __init__(self, server, link, cache, filled):
+        self.url = server.bucket() + "/store"
+        super().__init__(open_bucket(self.url, server.options).within("view/"))
+        self.server = server
+        self.link = link
+        self.cache = cache
+        self.options = server.options
+        self.filled = filled
+
+    def replica(self, cache=True, **settings):
+        """A replica as another process has it."""
+        _objects.cache_clear()
+        storage = open_bucket(
+            self.url, self.link.options(self.options), True, self.cache if cache else None
+        ).within("view/")
+        return View(storage, SETTINGS, NEVER, LONG_SECONDS, is_replica=True, **settings)
+
+
 @pytest.fixture
 def link(moto):
     with proxy(moto.port) as running:
         yield running
 
 
+@pytest.fixture(scope="module")
+def filled():
+    """Objects of a view with rows in a snapshot, rows behind it, and a deletion; commits; what reads give."""
+    objects = MemoryStore()
+    made = Writing(ObjectStorage(Objects(objects, "s3://bucket", "bucket"), "store/").within("view/"))
+    made.put({user: [f"a{user}", "milk"] for user in range(20)})
+    made.writer.seal()
+    made.put({user: [f"b{user}"] for user in range(15, 25)}, second=1)
+    made.delete(3, 16)
+    expected = {user: {f"a{user}", "milk"} for user in range(15)}
+    expected |= {user: {f"b{user}"} for user in range(15, 25)}
+    del expected[3], expected[16]
+    return objects, made.commits, expected
+
+
 @pytest.fixture
-def bucket(moto, link, tmp_path):
-    return Bucket(moto, link, tmp_path / "cache")
+def bucket(moto, link, tmp_path, filled):
+    return Bucket(moto, link, tmp_path / "cache", filled)
 
 
 def served(view, num_users=30):
@@ -107,15 +134,10 @@ def served(view, num_users=30):
 
 
 def fill(bucket):
-    """Rows in a snapshot, rows behind it, and a deletion. Gives what reads have to give."""
-    bucket.put({user: [f"a{user}", "milk"] for user in range(20)})
-    bucket.writer.seal()
-    bucket.put({user: [f"b{user}"] for user in range(15, 25)}, second=1)
-    bucket.delete(3, 16)
-    expected = {user: {f"a{user}", "milk"} for user in range(15)}
-    expected |= {user: {f"b{user}"} for user in range(15, 25)}
-    del expected[3], expected[16]
-    return expected
+    """Copy what is filled into the bucket, which takes few requests. Gives what reads have to give."""
+    objects, bucket.commits, expected = bucket.filled
+    copy_objects(objects, bucket.server.obstore(bucket.url))
+    return dict(expected)
 
 
 # -- the bucket is out of reach ------------------------------------------------------------------
