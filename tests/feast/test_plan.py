@@ -35,7 +35,7 @@ def _few_points():
         patch.setattr(planner, "COARSE", few)
         patch.setattr(planner, "WORTH_SHARES", (0.09, 0.28, 0.55))
         patch.setattr(models, "_RESAMPLES", 60)
-        patch.setattr(clustered, "NOISE_RATIOS", (1.0,))
+        patch.setattr(clustered, "NOISE_RATIOS", (1.0, 0.2))
         yield
 
 
