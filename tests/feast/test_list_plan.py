@@ -23,7 +23,7 @@ from feast_sketch_store.rows.listing import Listing
 from feast_sketch_store.rows.vocabulary import Vocabulary
 
 DAY = 86_400_000_000
-NUM_USERS, MOST = 600, 120
+NUM_USERS, MOST = 400, 120
 NOW = datetime.now(UTC).replace(microsecond=0)
 
 
@@ -77,13 +77,19 @@ def store(repository):
     return FeatureStore(repo_path=str(repository))
 
 
+@pytest.fixture
+def history(store, plan_once):
+    """The plan of the view whose lists are written."""
+    return plan_once(store, "history")
+
+
 def of(plan, label, curve=LISTS):
     (point,) = [p for p in plan.points if (p.curve, p.label) == (curve, label)]
     return point
 
 
-def test_a_plan_says_what_a_seal_takes(store, items):
-    plan = plan_view(store, "history")
+def test_a_plan_says_what_a_seal_takes(store, history, items):
+    plan = history
     point = plan.points[plan.chosen]
     assert point.label == "tick 1h, limit 80"
     assert plan.is_current
@@ -100,8 +106,8 @@ def test_a_plan_says_what_a_seal_takes(store, items):
     assert point.kept_share == pytest.approx(view.stats().sealed_facts / distinct, abs=0.01)
 
 
-def test_finer_ticks_and_higher_limits_take_more(store):
-    plan = plan_view(store, "history")
+def test_finer_ticks_and_higher_limits_take_more(history):
+    plan = history
     ticks = [of(plan, f"tick {tick}") for tick in ("1d", "1h", "1min", "1s")]
     assert np.all(np.diff([point.memory_bytes for point in ticks]) > 0)
     assert all(point.kept_share == 1 for point in ticks)
@@ -126,8 +132,8 @@ def test_lists_in_order_take_what_their_code_lengths_say():
     assert _order_bits(feature, DAY).tolist() == [4 * (2 + 1)] * 2
 
 
-def test_a_sample_estimates_the_whole(store):
-    whole, part = (plan_view(store, "history", max_entities=n) for n in (NUM_USERS, NUM_USERS // 3))
+def test_a_sample_estimates_the_whole(store, history):
+    whole, part = history, plan_view(store, "history", max_entities=NUM_USERS // 3)
     assert part.sampled_entities == NUM_USERS // 3
     ours, theirs = (of(plan, "tick 1h") for plan in (part, whole))
     assert theirs.memory_low == theirs.memory_high
@@ -136,8 +142,8 @@ def test_a_sample_estimates_the_whole(store):
     assert ours.memory_bytes == pytest.approx(theirs.memory_bytes, rel=0.15)
 
 
-def test_memory_takes_the_most_items_and_the_finest_ticks(store):
-    plan = plan_view(store, "history")
+def test_memory_takes_the_most_items_and_the_finest_ticks(store, history):
+    plan = history
     hour = of(plan, "tick 1h").memory_bytes
     chosen = plan_view(store, "history", PlanTarget(memory_bytes=hour))
     assert chosen.points[chosen.chosen].label == "tick 1h"
@@ -149,8 +155,8 @@ def test_memory_takes_the_most_items_and_the_finest_ticks(store):
         plan_view(store, "history", PlanTarget(memory_bytes=100))
 
 
-def test_the_offline_source_tells_the_same(store):
-    online, offline = plan_view(store, "history"), plan_view(store, "unwritten")
+def test_the_offline_source_tells_the_same(store, history):
+    online, offline = history, plan_view(store, "unwritten")
     asked = plan_view(store, "history", offline=True)
     for plan in (offline, asked):
         assert plan.points == online.points
@@ -164,8 +170,9 @@ def test_lists_are_exact(store, target):
         plan_view(store, "history", target)
 
 
-def test_the_command_prints_fields_to_paste(store, tmp_path, monkeypatch):
+def test_the_command_prints_fields_to_paste(store, plan_once, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("feast_sketch_store.cli.planning.plan_view", plan_once)
     done = CliRunner().invoke(cli, ["-c", str(store.repo_path), "plan", "--view", "history"])
     assert done.exit_code == 0, done.output
     for text in ("tick 1min", "limit 50", "chosen", "in order", "has these settings already", "limit': '80'"):

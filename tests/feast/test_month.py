@@ -1,6 +1,6 @@
 """A month in the life of a view: 25,000 entities, a part of them overwritten every day.
 
-In the short form it has 10 days.
+In the short form it has 10 days and 10,000 entities.
 """
 
 import math
@@ -18,8 +18,9 @@ from feast_sketch_store import open_view
 from feast_sketch_store.operations import maintenance
 from tests.helpers.length import by_length
 
-NUM_USERS = 25_000
-USERS_PER_DAY = 1_000
+NUM_USERS = by_length(10_000, 25_000)
+USERS_PER_DAY = NUM_USERS // 25
+SEAL_OPTIONS = by_length(", seal_min_rows: 400", "")  # the rows of a day; 1,000 are the default
 DAYS = by_length(10, 30)
 FIRST_DAY = datetime(2026, 4, 1, tzinfo=UTC)
 VOCABULARY = 2_000
@@ -44,7 +45,7 @@ def test_daily_increments_keep_the_latest_row_and_the_memory_bounded(tmp_path):
     """Memory: at most 1.35 times that of the same rows freshly sealed, on every day."""
     (tmp_path / "feature_store.yaml").write_text(
         "project: shop\nprovider: local\nregistry: registry.db\nentity_key_serialization_version: 3\n"
-        "online_store: {type: sketch, path: sketch}\n"
+        f"online_store: {{type: sketch, path: sketch{SEAL_OPTIONS}}}\n"
     )
     chance = np.random.default_rng(7)
     source = tmp_path / "rows.parquet"

@@ -15,7 +15,8 @@ from feast_sketch_store import SketchStoreError
 from feast_sketch_store.cli import cli
 from feast_sketch_store.errors import PlanError
 from feast_sketch_store.operations import maintenance
-from feast_sketch_store.planning import PlanTarget, plan_view, planner
+from feast_sketch_store.planning import PlanTarget, clustered, plan_view, planner
+from feast_sketch_store.planning import labels as models
 from feast_sketch_store.planning.curves import CHOSEN_SETS, POPULAR_SETS, SETS, WEIGHTED_BLOOM, Grid
 from feast_sketch_store.planning.plan import Estimate, PlannedField
 
@@ -27,11 +28,14 @@ WEIGHTED = {"sketch.structure": "weighted_bloom", "sketch.noise_ratio": "0.1"}
 
 @pytest.fixture(scope="module", autouse=True)
 def _few_points():
-    """Fewer points, which take less time."""
+    """Fewer points and resamples, which take less time; `unit/` has tests of all."""
     few = Grid((0.1, 0.01), (1.0, 0.1), (0.1, 0.4, 0.8, 1.0), (0.01,), (0.5,))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(planner, "Grid", lambda: few)
         patch.setattr(planner, "COARSE", few)
+        patch.setattr(planner, "WORTH_SHARES", (0.09, 0.28, 0.55))
+        patch.setattr(models, "_RESAMPLES", 60)
+        patch.setattr(clustered, "NOISE_RATIOS", (1.0, 0.2))
         yield
 
 
@@ -105,14 +109,14 @@ def store(repository):
     return FeatureStore(repo_path=str(repository))
 
 
-@pytest.fixture(scope="module")
-def history(repository):
-    """The plan of the view that has rows, by its row log."""
-    return plan_view(FeatureStore(repo_path=str(repository)), "history")
-
-
 @pytest.fixture
-def labels(tmp_path, rows):
+def history(store, plan_once):
+    """The plan of the view that has rows, by its row log."""
+    return plan_once(store, "history")
+
+
+@pytest.fixture(scope="module")
+def labels(tmp_path_factory, rows):
     """1,200 labels, of which having article 30 decides most."""
     pytest.importorskip("sklearn")
     chance = np.random.default_rng(4)
@@ -125,14 +129,16 @@ def labels(tmp_path, rows):
             "place": chance.choice(["top", "side"], 1_200),
         }
     )
-    frame.to_parquet(tmp_path / "labels.parquet")
-    return tmp_path / "labels.parquet"
+    path = tmp_path_factory.mktemp("labels") / "labels.parquet"
+    frame.to_parquet(path)
+    return path
 
 
 @pytest.fixture
-def run(repository, tmp_path, monkeypatch):
+def run(repository, plan_once, tmp_path, monkeypatch):
     """Runs ``feast-sketch plan`` in a folder of its own; gives exit status, output and messages."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("feast_sketch_store.cli.planning.plan_view", plan_once)
 
     def run(*arguments):
         done = CliRunner().invoke(cli, ["-c", str(repository), "plan", *arguments], catch_exceptions=False)
@@ -211,11 +217,12 @@ def test_plan_and_inspect_mean_the_same_by_bits_per_fact(tmp_path, rows, structu
     store = new_store(tmp_path, "error_rate: 0.01")
     user = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
     frame = pd.concat([rows.assign(user_id=rows.user_id + NUM_USERS * part) for part in range(PARTS)])
-    frame[["user_id", "viewed", "event"]].to_parquet(tmp_path / "rows.parquet")
+    frame = frame[["user_id", "viewed", "event"]]
+    frame.head(1).to_parquet(tmp_path / "rows.parquet")
     source = FileSource(path=str(tmp_path / "rows.parquet"), timestamp_field="event")
     schema = [Field(name="viewed", dtype=Set(Int64), tags=tags)]
     store.apply([user, FeatureView(name="history", entities=[user], schema=schema, source=source)])
-    store.materialize(EVENT - timedelta(days=1), EVENT + timedelta(days=1))
+    store.write_to_online_store("history", df=frame)
     plan = plan_view(store, "history", max_entities=PARTS // 2 * NUM_USERS)
     maintenance.seal(store, "history")
     report = maintenance.inspect(store, "history")
@@ -225,10 +232,9 @@ def test_plan_and_inspect_mean_the_same_by_bits_per_fact(tmp_path, rows, structu
     assert report.bits_per_fact == pytest.approx(planned.bits_per_fact, rel=0.05)
     assert planned.table_bits_per_fact < planned.bits_per_fact
     # Rows that are not sealed yet count in the next plan.
-    store.write_to_online_store(
-        "history", df=frame.head(1).assign(user_id=10**6)[["user_id", "viewed", "event"]]
-    )
-    assert plan_view(store, "history").facts.value == report.facts + len(rows.viewed[0])
+    store.write_to_online_store("history", df=frame.head(1).assign(user_id=10**6))
+    again = plan_view(store, "history", max_entities=NUM_USERS)
+    assert again.facts.value == report.facts + len(rows.viewed[0])
 
 
 def test_values_that_every_row_has_are_never_false(store, rows):
@@ -254,14 +260,14 @@ def test_deleted_entities_do_not_count(store, rows):
         (PlanTarget(memory_bytes=6_000), "memory_bytes", 6_000),
     ],
 )
-def test_targets_are_met(store, target, limit, most):
-    plan = plan_view(store, "history", target)
+def test_targets_are_met(store, plan_once, target, limit, most):
+    plan = plan_once(store, "history", target)
     assert getattr(plan.points[plan.chosen], limit) <= most
     assert plan.target == str(target)
 
 
-def test_labels_choose_values(store, labels, repository):
-    plan = plan_view(store, "history", labels=labels)
+def test_labels_choose_values(store, plan_once, labels, repository):
+    plan = plan_once(store, "history", labels=labels)
     assert plan.auc_without.high < plan.auc_exact.value
     points = [point for point in plan.points if point.curve == CHOSEN_SETS]
     assert points
@@ -280,6 +286,7 @@ def test_labels_choose_values(store, labels, repository):
 def test_labels_that_the_features_say_nothing_of_choose_nothing(labels, run, tmp_path):
     frame = pd.read_parquet(labels)
     frame["label"] = np.random.default_rng(8).integers(0, 2, len(frame))
+    labels = tmp_path / "labels.parquet"
     frame.to_parquet(labels)
     status, output, messages = run("--view", "history", "--auc", str(labels))
     assert status == 0

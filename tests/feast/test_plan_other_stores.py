@@ -12,12 +12,11 @@ from feast import Entity, FeatureStore, FeatureView, Field, FileSource, ValueTyp
 from feast.types import Array, Int64, String
 
 from feast_sketch_store.planning import plan_view, planner
-from feast_sketch_store.planning.curves import Grid
+from feast_sketch_store.planning.curves import sets
 from feast_sketch_store.planning.other_stores import REDIS, SQLITE
 from tests.helpers.redis_server import running_redis
 
 TOLERANCE = 0.1
-ONE_POINT = Grid((0.01,), (0.1,), (1.0,), (0.01,), (0.5,))  # of this store, which this is not about
 EVENT = datetime(2026, 5, 1, tzinfo=UTC)
 
 
@@ -80,7 +79,9 @@ def planned(tmp_path_factory, rows):
     """What a plan of half of the entities says: the points by curve, and the number of facts."""
     store = written(tmp_path_factory.mktemp("plan") / "planned", "{type: sketch, path: sketch}", rows)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(planner, "Grid", lambda: ONE_POINT)
+        # One point of this store, which this is not about.
+        patch.setattr(planner, "candidates", lambda sample, presence, grid: [sets(sample, presence)])
+        patch.setattr(planner.clustered, "candidates", lambda *_: [])
         plan = plan_view(store, "history", max_entities=len(rows[0]) // 2)
     num_facts = sum(map(len, rows[0].viewed))
     assert plan.facts.value == num_facts

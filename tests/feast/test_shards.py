@@ -66,6 +66,11 @@ def make_repository(folder, num_shards=4, more="", tags=None, fields=None):
 
 
 def fill(store):
+    store.write_to_online_store("history", frame_of(range(NUM_USERS)))
+    return store
+
+
+def materialized(store):
     store.materialize(EVENT - timedelta(days=1), EVENT + timedelta(days=1))
     return store
 
@@ -74,7 +79,7 @@ def fill(store):
 def repositories(tmp_path_factory):
     """The same rows without shards and in four; for tests that only read."""
     folder = tmp_path_factory.mktemp("repositories")
-    return [fill(make_repository(folder / str(number), number)) for number in (1, 4)]
+    return [materialized(make_repository(folder / str(number), number)) for number in (1, 4)]
 
 
 def online(store, users):
@@ -392,7 +397,7 @@ def test_rows_that_are_too_many_for_a_seal_are_kept_and_can_be_divided(tmp_path,
     before = online(store, range(NUM_USERS))
     assert before["country"] == ["FR"] * NUM_USERS
     assert maintenance.inspect(store, "history").snapshot_version is None
-    _, divided = reshard(tmp_path, 16)
+    _, divided = reshard(tmp_path, 4)
     assert maintenance.seal(divided, "history")
     assert online(divided, range(NUM_USERS)) == before
 

@@ -1,7 +1,7 @@
 """Intervals of a plan: how often they cover what the whole view takes.
 
-Each of 40 samples is of a fresh population. An interval of 95 % that holds misses more than 6 of 40 with a
-probability below 1 % (binomial).
+Each of 40 samples, or 20 in the short form, is of a fresh population. An interval of 95 % that holds misses
+more than 6 of 40, or 4 of 20, with a probability below 1 % (binomial).
 """
 
 import numpy as np
@@ -10,9 +10,12 @@ import pytest
 from feast_sketch_store.planning.curves import bloom, sets, weighted_bloom
 from feast_sketch_store.planning.plan import Estimate
 from feast_sketch_store.planning.sample import Sample, total_of
+from tests.helpers.length import by_length
 from tests.unit.test_planning import PRESENCE, feature_of, sample_of
 
-RUNS, MISSES = 40, 6
+pytestmark = pytest.mark.has_long_form
+
+RUNS, MISSES = by_length((20, 4), (40, 6))
 NUM_ENTITIES, NUM_SAMPLED, NUM_VALUES = 4_000, 1_000, 400
 
 

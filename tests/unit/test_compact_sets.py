@@ -27,6 +27,7 @@ from feast_sketch_store.succinct.tree_tables import (
     tables,
     tables_checksum,
 )
+from tests.helpers.length import by_length
 from tests.unit.test_shared_values import (
     NUM_ROWS,
     assert_reads_as_written,
@@ -68,7 +69,8 @@ def test_layers_read_as_written_also_from_their_snapshot(value_field):
     assert {n: a.tobytes() for n, a in same.items()} == {n: a.tobytes() for n, a in arrays.items()}
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.has_long_form
+@pytest.mark.parametrize("seed", range(by_length(1, 3)))
 def test_chains_of_several_features_with_rows_that_have_none(seed):
     rng = np.random.default_rng(seed)
     base = is_drawn(rng, 200, rng.uniform(0.5, 40))

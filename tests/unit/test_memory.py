@@ -12,6 +12,7 @@ from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows, RowKey
 from feast_sketch_store.rows.vocabulary import Vocabulary
 
 NUM_ROWS, NUM_VALUES = 3_000, 2_000
+FILLS = (0.4, 0.5, 0.6, 0.7)  # at which weighted filters are tried: at more it takes time and changes little
 VIEWED, COUNTRY = FeatureCodec("viewed", "string_list_val"), FeatureCodec("country", "string_val")
 
 
@@ -20,6 +21,11 @@ def encoded(codec, values, indptr, ids):
     return EncodedFeature(
         codec, Vocabulary(pa.array(values, codec.storage_type)), states, indptr, ids.astype(np.int32)
     )
+
+
+@pytest.fixture(autouse=True)
+def _few_fills(monkeypatch):
+    monkeypatch.setattr("feast_sketch_store.structures.sizing._WEIGHTED_FILLS", FILLS)
 
 
 @pytest.fixture(scope="module")

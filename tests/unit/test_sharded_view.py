@@ -276,15 +276,15 @@ def test_who_serves_a_part_writes_everywhere_and_leaves_seals_to_others(make_vie
 
 
 def test_writes_seal_all_shards_together_when_it_is_due(make_view):
-    view = make_view(4, policy=SealPolicy(0.25, 100))
+    view = make_view(4, policy=SealPolicy(0.25, 50))
     view.write([row(user) for user in range(50)])
     assert view.stats().sealed_entities == 0
     view.write([row(user) for user in range(NUM_USERS)])  # of as many, the writer waits
     assert view.stats().sealed_entities == NUM_USERS
-    for user in range(150):
+    for user in range(75):
         view.write([row(user, [1])])
     view.settle()
-    assert view.stats().unsealed_rows <= 100
+    assert view.stats().unsealed_rows <= 50
     assert shown(view, [3])[3, "viewed"] == [1]
 
 
@@ -384,13 +384,13 @@ def test_only_shards_that_are_not_those_of_now_are_former(tmp_path, is_moving, l
 def test_a_limit_counts_the_values_of_all_shards(make_view, monkeypatch):
     for policy in (BY_JOB, SealPolicy()):
         monkeypatch.setattr(written_values, "_written", {})
-        view = make_view(8, policy, limit=60, store=str(policy.by_job))
+        view = make_view(4, policy, limit=60, store=str(policy.by_job))
         view.write([row(user, [user]) for user in range(60)])
         with pytest.raises(VocabularyOverflowError, match="61 distinct values"):
             view.write([row(99, [60])])
         view.seal()
         monkeypatch.setattr(written_values, "_written", {})
-        again = make_view(8, policy, limit=60, store=str(policy.by_job))
+        again = make_view(4, policy, limit=60, store=str(policy.by_job))
         with pytest.raises(VocabularyOverflowError, match="61 distinct values"):
             again.write([row(99, [60])])
         again.write([row(99, [59])])
