@@ -19,6 +19,7 @@ from feast_sketch_store.planning import PlanTarget, clustered, plan_view, planne
 from feast_sketch_store.planning import labels as models
 from feast_sketch_store.planning.curves import CHOSEN_SETS, POPULAR_SETS, SETS, WEIGHTED_BLOOM, Grid
 from feast_sketch_store.planning.plan import Estimate, PlannedField
+from tests.helpers.length import IS_LONG
 
 NUM_USERS = 400
 PARTS = 8  # of a larger view, each with the rows of the users
@@ -28,14 +29,15 @@ WEIGHTED = {"sketch.structure": "weighted_bloom", "sketch.noise_ratio": "0.1"}
 
 @pytest.fixture(scope="module", autouse=True)
 def _few_points():
-    """Fewer points and resamples, which take less time; `unit/` has tests of all."""
+    """Fewer points, which take less time, and in the short form fewer resamples."""
     few = Grid((0.1, 0.01), (1.0, 0.1), (0.1, 0.4, 0.8, 1.0), (0.01,), (0.5,))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(planner, "Grid", lambda: few)
         patch.setattr(planner, "COARSE", few)
-        patch.setattr(planner, "WORTH_SHARES", (0.09, 0.28, 0.55))
-        patch.setattr(models, "_RESAMPLES", 60)
-        patch.setattr(clustered, "NOISE_RATIOS", (1.0, 0.2))
+        if not IS_LONG:
+            patch.setattr(planner, "WORTH_SHARES", (0.09, 0.28, 0.55))
+            patch.setattr(models, "_RESAMPLES", 60)
+            patch.setattr(clustered, "NOISE_RATIOS", (1.0, 0.2))
         yield
 
 
@@ -266,6 +268,7 @@ def test_targets_are_met(store, plan_once, target, limit, most):
     assert plan.target == str(target)
 
 
+@pytest.mark.has_long_form
 def test_labels_choose_values(store, plan_once, labels, repository):
     plan = plan_once(store, "history", labels=labels)
     assert plan.auc_without.high < plan.auc_exact.value
