@@ -55,11 +55,15 @@ _VIEW = FeatureView(
 def main() -> int:
     parser = argparse.ArgumentParser(description="A replica behind a bad network.")
     parser.add_argument("--server", choices=["moto", "weed"], default="moto")
+    parser.add_argument("--port", type=int, help="of a moto that runs already")
     parser.add_argument("--seconds", type=float, default=600.0, help="of faults")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     buckets._RETRIES = 1
-    with object_servers.start(arguments.server) as server, tempfile.TemporaryDirectory() as folder:
+    with (
+        object_servers.start(arguments.server, arguments.port) as server,
+        tempfile.TemporaryDirectory() as folder,
+    ):
         campaign = _Campaign(server, Path(folder), arguments.seed)
         failures = campaign.run(arguments.seconds)
     faulty, quiet = (campaign.p99(part) for part in ("faults", "quiet"))

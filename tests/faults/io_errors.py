@@ -37,9 +37,16 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from importlib.util import find_spec, module_from_spec
 from pathlib import Path
 from typing import Any
 
+if "feast" not in sys.modules:  # Only its messages are needed. Its `__init__` takes seconds, and is left out.
+    found = find_spec("feast")
+    assert found is not None
+    sys.modules["feast"] = module_from_spec(found)
+
+import pandas  # noqa: F401  Arrow imports it late: each child would anew.
 from kill import PACKAGE, ROWS_AND_DROPS, WRITES_PER_ROUND
 from list_workload import LISTS
 from workload import Workload, in_child

@@ -218,11 +218,12 @@ def campaign(bucket: Bucket, kills: int, seed: int) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--server", choices=["moto", "weed"], default="moto")
+    parser.add_argument("--port", type=int, help="of a moto that runs already")
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--lists", action="store_true", help="write lists")
     options = parser.parse_args()
-    with object_servers.start(options.server) as server:
+    with object_servers.start(options.server, options.port) as server:
         bucket = Bucket(server, server.bucket() + "/store", LISTS if options.lists else ROWS)
         return min(1, campaign(bucket, options.kills, options.seed))
 

@@ -7,8 +7,8 @@ from tests.helpers.length import by_length
 
 @pytest.mark.has_long_form
 @pytest.mark.parametrize("workload", [(), ("--lists",)], ids=["rows", "lists"])
-def test_a_writer_may_be_killed_at_any_step_of_publishing(run_campaign, workload):
-    kills = by_length("2", "5")
-    printed = run_campaign("kill_bucket.py", *workload, "--kills", kills, "--seed", "11")
+def test_a_writer_may_be_killed_at_any_step_of_publishing(run_campaign, object_server, workload):
+    kills, port = by_length("2", "5"), str(object_server("moto").port)
+    printed = run_campaign("kill_bucket.py", *workload, "--port", port, "--kills", kills, "--seed", "11")
     assert f"{kills} kills" in printed
     assert " 0 failures" in printed

@@ -1,6 +1,7 @@
 """Maintenance through Python and through ``feast-sketch``."""
 
 import json
+import shutil
 import signal
 import sys
 import threading
@@ -37,24 +38,27 @@ def write_source(folder, country, users=range(NUM_USERS), event=EVENT):
     frame.to_parquet(folder / "rows.parquet")
 
 
-@pytest.fixture(autouse=True)
-def _fixed_salt(monkeypatch):
+@pytest.fixture(autouse=True, scope="module")
+def _fixed_salt():
     """The salt decides how full a table is, and which false positives there are."""
-    monkeypatch.setattr("feast_sketch_store.layers.build.new_salt", lambda: (3, 5))
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr("feast_sketch_store.layers.build.new_salt", lambda: (3, 5))
+        yield
 
 
-@pytest.fixture
-def store(tmp_path):
-    """A repository with 300 materialized users."""
-    (tmp_path / "feature_store.yaml").write_text(
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory):
+    """The folder of a repository with 300 materialized users, to copy."""
+    folder = tmp_path_factory.mktemp("repository")
+    (folder / "feature_store.yaml").write_text(
         "project: shop\nprovider: local\nregistry: registry.db\nentity_key_serialization_version: 3\n"
         "online_store: {type: sketch, path: sketch, refresh_interval_seconds: 0, seal_min_rows: 100, "
         "error_rate: 0.01}\n"
     )
-    write_source(tmp_path, "FR")
-    store = FeatureStore(repo_path=str(tmp_path))
+    write_source(folder, "FR")
+    store = FeatureStore(repo_path=str(folder))
     user = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
-    batch = FileSource(path=str(tmp_path / "rows.parquet"), timestamp_field="event")
+    batch = FileSource(path="rows.parquet", timestamp_field="event")
     view = FeatureView(
         name="history",
         entities=[user],
@@ -71,7 +75,14 @@ def store(tmp_path):
     )
     store.apply([user, view, other, scratch])
     store.materialize(EVENT - timedelta(days=1), EVENT + timedelta(days=1), feature_views=["history"])
-    return store
+    return folder
+
+
+@pytest.fixture
+def store(repository, tmp_path):
+    """A repository with 300 materialized users."""
+    shutil.copytree(repository, tmp_path, dirs_exist_ok=True)
+    return FeatureStore(repo_path=str(tmp_path))
 
 
 @pytest.fixture

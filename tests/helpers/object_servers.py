@@ -104,8 +104,13 @@ def copy_objects(source, target):
             obstore.put(target, meta["path"], bytes(found.bytes()), attributes=found.attributes)
 
 
-def start(name):
-    """A context with a running server; skips the test if it is not installed."""
+def start(name, port=None):
+    """A context with a running server; skips the test if it is not installed.
+
+    With a port it is a moto that runs there already, and goes on.
+    """
+    if port is not None:
+        return nullcontext(ObjectServer("moto", "s3", port, _s3_options(port)))
     return {"moto": moto, "weed": weed, "azurite": azurite, "s3rver": s3rver}[name]()
 
 

@@ -17,6 +17,7 @@ from feast_sketch_store.row_log.table import Table
 from feast_sketch_store.storage import local
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.removal import remove_view
+from tests.helpers.length import by_length
 
 
 def rows(*names, **more):
@@ -227,15 +228,17 @@ def test_a_forked_child_may_append_after_its_parent(log, storage):
     assert names_of(log.read()) == ["parent", "child", "parent again"]
 
 
+@pytest.mark.has_long_form
 def test_appends_and_absorptions_side_by_side_lose_nothing(storage):
+    names = [f"row {n}" for n in range(by_length(60, 200))]
     failures = []
     done = threading.Event()
 
     def append():
         try:
             log = RowLog(storage)
-            for n in range(200):
-                log.append(rows(f"row {n}"))
+            for name in names:
+                log.append(rows(name))
         except Exception as error:
             failures.append(error)
         done.set()
@@ -252,7 +255,7 @@ def test_appends_and_absorptions_side_by_side_lose_nothing(storage):
                 position = read.position
                 if is_last:
                     break
-            assert seen == [f"row {n}" for n in range(200)]
+            assert seen == names
         except Exception as error:
             failures.append(error)
 
@@ -265,7 +268,7 @@ def test_appends_and_absorptions_side_by_side_lose_nothing(storage):
     for thread in threads:
         thread.join()
     assert not failures
-    assert names_of(RowLog(storage).read()) == [f"row {n}" for n in range(200)]
+    assert names_of(RowLog(storage).read()) == names
 
 
 def test_a_compaction_replaces_what_was_before(log, storage):
@@ -498,13 +501,15 @@ def test_an_absorption_that_was_killed_before_it_let_go_is_finished_by_the_next(
     assert len([n for n in storage.list("fresh/") if n.endswith(".log")]) == 1
 
 
+@pytest.mark.has_long_form
 def test_every_flipped_byte_of_a_segment_is_found(log, storage):
+    """The short form flips every third."""
     for n in range(3):
         log.append(rows(f"row {n}"))
     (name,) = [n for n in storage.list("fresh/") if n.endswith(".log")]
     path = storage.path / "fresh" / name
     content = path.read_bytes()
-    for place in range(len(content)):
+    for place in range(0, len(content), by_length(3, 1)):
         damaged = bytearray(content)
         damaged[place] ^= 0x10
         path.write_bytes(damaged)

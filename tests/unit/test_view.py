@@ -257,7 +257,7 @@ def test_an_open_view_holds_no_descriptor(make_view, tmp_path):
     made.put(1, "old", second=2, policy=ALWAYS)
     made.put(1, "late", second=1)  # makes readers map the order index, too
     made.put(2, "unsealed")
-    folders = [tmp_path / f"view {number}" for number in range(200)]
+    folders = [tmp_path / f"view {number}" for number in range(100)]
     for folder in folders:
         shutil.copytree(tmp_path / "view", folder)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
