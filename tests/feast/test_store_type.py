@@ -15,6 +15,7 @@ from feast.repo_config import get_online_config_from_type
 import feast_sketch_store
 from feast_sketch_store.online_store import SketchOnlineStore
 from tests.helpers.length import by_length
+from tests.helpers.processes import BARE_FEAST
 
 ROOT = Path(__file__).parents[2]
 SPELLINGS = [
@@ -27,12 +28,6 @@ RESOLVE = (
     "from feast.repo_config import get_online_config_from_type\n"
     "assert 'feast_sketch_store.online_store' not in sys.modules\n"
     "print(get_online_config_from_type('sketch').__name__)\n"
-)
-# The package without what it imports, which takes seconds: of its modules only one matters then.
-BARE_FEAST = (
-    "import importlib.util, sys, types; feast = types.ModuleType('feast')\n"
-    "feast.__path__ = importlib.util.find_spec('feast').submodule_search_locations\n"
-    "sys.modules['feast'] = feast\n"
 )
 # Feast without the type checks that it puts into itself, most of what its import takes.
 UNCHECKED_FEAST = "import typeguard; typeguard.typechecked = lambda target: target\n"

@@ -21,6 +21,8 @@ FIRST = (
         "feast/test_object_store.py",
         "feast/test_import.py",
         "feast/test_copy.py",
+        "faults/test_bad_network.py",
+        "faults/test_kill_bucket.py",
     ),
     (  # new interpreters
         "feast/test_store_type.py",
@@ -30,7 +32,6 @@ FIRST = (
     ),
     (  # processes
         "faults/test_io_errors.py",
-        "faults/test_bad_network.py",
         "faults/test_large_rows.py",
         "faults/test_concurrency.py",
         "faults/test_concurrent_lists.py",
