@@ -37,7 +37,7 @@ _PRELOADED = [
     "feast.infra.passthrough_provider",
     "feast.infra.registry.file",
 ]
-# Code for a new interpreter that needs some of Feast's modules: without what Feast imports, which takes seconds.
+# For a new interpreter that needs some of Feast's modules, without what Feast imports, which takes seconds.
 BARE_FEAST = (
     "import importlib.util, sys, types; feast = types.ModuleType('feast')\n"
     "feast.__path__ = importlib.util.find_spec('feast').submodule_search_locations\n"
