@@ -36,6 +36,7 @@ _PRELOADED = [
     "feast.infra.offline_stores.dask",
     "feast.infra.passthrough_provider",
     "feast.infra.registry.file",
+    "tests.helpers.frozen",  # the last
 ]
 # For a new interpreter that needs some of Feast's modules, without what Feast imports, which takes seconds.
 BARE_FEAST = (
