@@ -2,10 +2,14 @@
 
 import contextlib
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # some packages install a folder `tests`, too
 
 from feast.protos.feast.types.Value_pb2 import StringSet, Value
 
