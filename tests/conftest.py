@@ -48,7 +48,7 @@ if _has_room():
 fix_examples()
 
 # Modules and tests stay until the end: collections of garbage, each of which would go over all of them, leave
-# them out. Later ones come more rarely than by default, after 700 objects: that takes a tenth of a run.
+# them out. The default of one after 700 new objects takes a tenth of a run.
 gc.disable()
 _OBJECTS_PER_COLLECTION = 20_000
 

@@ -3,12 +3,13 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from inspect import signature
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
 
 import pytest
-from feast import Entity, FeatureStore, FeatureView, Field, FileSource
+from feast import Entity, FeatureView, Field, FileSource
 from feast.infra.online_stores.online_store import OnlineStore
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import Value
@@ -16,9 +17,8 @@ from feast.repo_config import RepoConfig
 from feast.types import FeastType, Int64, Set, String
 
 from feast_sketch_store import SketchOnlineStore
-from feast_sketch_store.planning import PlanTarget, plan_view
+from feast_sketch_store.planning import plan_view
 from feast_sketch_store.planning.plan import Plan
-from feast_sketch_store.planning.planner import DEFAULT_SAMPLE
 from tests.helpers.keys import entity_key
 from tests.helpers.processes import run_command, warm_context
 
@@ -175,18 +175,12 @@ def plan_once() -> Callable[..., Plan]:
     """`plan_view` for the views of one repository that are not written any more: makes each plan once."""
     known: dict[Any, Plan] = {}
 
-    def plan(
-        store: FeatureStore,
-        view: str,
-        target: PlanTarget | None = None,
-        labels: Path | None = None,
-        max_entities: int = DEFAULT_SAMPLE,
-        offline: bool = False,
-        *tell: Callable[[str, int, int], object],
-    ) -> Plan:
-        key = view, target or PlanTarget(auc=labels is not None), labels, max_entities, offline
+    def plan(*arguments: Any, **named: Any) -> Plan:
+        asked = signature(plan_view).bind(*arguments, **named)
+        asked.apply_defaults()
+        key = tuple(value for name, value in asked.arguments.items() if name not in ("store", "tell"))
         if key not in known:
-            known[key] = plan_view(store, *key, *tell)
+            known[key] = plan_view(*arguments, **named)
         return known[key]
 
     return plan

@@ -80,7 +80,7 @@ def store(repository):
 @pytest.fixture
 def history(store, plan_once):
     """The plan of the view whose lists are written."""
-    return plan_once(store, "history")
+    return plan_once(store, "history", PlanTarget())
 
 
 def of(plan, label, curve=LISTS):

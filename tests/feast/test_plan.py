@@ -114,7 +114,7 @@ def store(repository):
 @pytest.fixture
 def history(store, plan_once):
     """The plan of the view that has rows, by its row log."""
-    return plan_once(store, "history")
+    return plan_once(store, "history", PlanTarget())
 
 
 @pytest.fixture(scope="module")
@@ -270,7 +270,7 @@ def test_targets_are_met(store, plan_once, target, limit, most):
 
 @pytest.mark.has_long_form
 def test_labels_choose_values(store, plan_once, labels, repository):
-    plan = plan_once(store, "history", labels=labels)
+    plan = plan_once(store, "history", PlanTarget(auc=True), labels)
     assert plan.auc_without.high < plan.auc_exact.value
     points = [point for point in plan.points if point.curve == CHOSEN_SETS]
     assert points

@@ -110,6 +110,7 @@ def start(name, port=None):
     With a port it is a moto that runs there already, and goes on.
     """
     if port is not None:
+        assert name == "moto", f"no port can be given for {name}"
         return nullcontext(ObjectServer("moto", "s3", port, _s3_options(port)))
     return {"moto": moto, "weed": weed, "azurite": azurite, "s3rver": s3rver}[name]()
 
