@@ -5,6 +5,7 @@ they were of two hosts, because Spark runs no twin of a task on the host of its 
 ``local-cluster`` share one address; so the module starts what that starts.
 """
 
+import gc
 import tracemalloc
 from functools import partial
 
@@ -200,6 +201,7 @@ def test_the_memory_of_feasts_task_does_not_grow_with_its_rows(spark_repository,
         before, held = pa.total_allocated_bytes(), []
         try:
             for given in nodes.map_in_arrow(map(batch, range(0, 100 * num_batches, 100)), artifacts):
+                gc.collect()  # what waits to be collected is not held
                 held.append(pa.total_allocated_bytes() - before)
                 assert len(given) == 100
             return max(held) + tracemalloc.get_traced_memory()[1]
@@ -207,8 +209,8 @@ def test_the_memory_of_feasts_task_does_not_grow_with_its_rows(spark_repository,
             tracemalloc.stop()
 
     peak(1)  # opens the view
-    few, many = peak(5), peak(50)
-    assert many < 1.25 * few
+    few, many = peak(10), peak(100)
+    assert many < 1.5 * few
 
 
 @pytest.mark.parametrize("engine", ["spark.engine", OWN["type"]])
