@@ -304,7 +304,7 @@ class SketchReader:
         return Candidates(self._codec(feature), values)
 
     def contains(
-        self, feature: str, entities: Entities | Entity, values: ArrayLike | pa.Array | Candidates | Asked
+        self, feature: str, entities: Entities | Entity, values: ArrayLike | pa.Array | Candidates
     ) -> NDArray[np.bool_]:
         """Whether entities possibly have values, as a ranker asks about its candidates.
 
@@ -324,21 +324,37 @@ class SketchReader:
         RowError : the values are not of the feature's type; or see `hash`.
         UnsupportedFeatureError : the feature does not exist.
         """
-        entity_hash = self._keys.hash(entities)
+        codec, entity_hash = self._codec(feature), self._keys.hash(entities)
+        candidates = values if isinstance(values, Candidates) else None
+        asked: Any = values if candidates is None else candidates.of(codec)
         if entity_hash is not None:
-            return self._contains_of_one(feature, entities, entity_hash, values)
-        codec, hashes = self._codec(feature), self.hash(entities)
-        asked = values.of(codec) if isinstance(values, Candidates) else values
+            asked = asked if isinstance(asked, Asked) else Asked(codec, asked)
+            found = self._contains_of_one(feature, entity_hash, asked, candidates)
+            if found is not None:
+                return found
+            found = self._contains_of_many(feature, self.hash(_alone(entities)), asked.values, (len(asked),))
+            return np.asarray(found[0])
+        hashes = self.hash(entities)
+        shape = (len(asked),) if isinstance(asked, Asked | pa.Array) else np.shape(asked)
+        if len(shape) not in (1, 2) or (len(shape) == 2 and shape[0] != len(hashes)):
+            raise RowError(
+                f"values have the shape {shape}; give m values, or m for each of {len(hashes)} entities"
+            )
+        if len(shape) == len(hashes) == 1:
+            asked = asked if isinstance(asked, Asked) else Asked(codec, asked)
+            found = self._contains_of_one(feature, hashes.tobytes(), asked, candidates)
+            if found is not None:
+                return found[np.newaxis]
         if isinstance(asked, Asked):
-            shape: tuple[int, ...] = (len(asked),)
             wanted = asked.values
         else:
-            shape = (len(asked),) if isinstance(asked, pa.Array) else np.shape(asked)
-            if len(shape) not in (1, 2) or (len(shape) == 2 and shape[0] != len(hashes)):
-                raise RowError(
-                    f"values have the shape {shape}; give m values, or m for each of {len(hashes)} entities"
-                )
             wanted = as_wanted(codec, asked if len(shape) == 1 else np.reshape(np.asarray(asked), -1))
+        return self._contains_of_many(feature, hashes, wanted, shape)
+
+    def _contains_of_many(
+        self, feature: str, hashes: NDArray[np.uint64], wanted: pa.Array, shape: tuple[int, ...]
+    ) -> NDArray[np.bool_]:
+        """`contains` of any number of entities; the values, in one array, were given in the shape."""
         if len(shape) == 1 and isinstance(self._view, ShardedLiveView):
             at_once = self._contains_at_once(feature, hashes, wanted)
             if at_once is not None:
@@ -382,17 +398,21 @@ class SketchReader:
         return found[:, columns[ids]]
 
     def _contains_of_one(
-        self, feature: str, entity: Any, entity_hash: bytes, values: Any
-    ) -> NDArray[np.bool_]:
+        self, feature: str, entity_hash: bytes, asked: Asked, candidates: Candidates | None
+    ) -> NDArray[np.bool_] | None:
+        """`contains` of one entity in one kernel call: bool[m]; None if that is not possible.
+
+        Parameters
+        ----------
+        candidates : that ``asked`` is of, if any.
+        """
         expire_before = expire_before_of(self._ttl_microseconds)
-        codec = self._codec(feature)
-        asked = values.of(codec) if isinstance(values, Candidates) else Asked(codec, values)
         out = np.zeros(len(asked), np.bool_)
         # Given vocabularies may lack values, so their ids cannot answer.
-        by_name = isinstance(values, Candidates) and not codec.is_exact and feature not in self._vocabularies
-        single, done = self._prepared(feature, by_name), None
-        if single.rows is not None and single.numbering is not None and isinstance(values, Candidates):
-            names, places = values.names(single.numbering)
+        is_named = not self._codec(feature).is_exact and feature not in self._vocabularies
+        single, done = self._prepared(feature, candidates is not None and is_named), None
+        if single.rows is not None and single.numbering is not None and candidates is not None:
+            names, places = candidates.names(single.numbering)
             done = single.rows.contains_ids(entity_hash, expire_before, names, places, out)
         elif single.rows is not None and asked.objects is not None:
             is_text = asked.is_text
@@ -402,7 +422,7 @@ class SketchReader:
         elif single.rows is not None:
             done = single.rows.contains_bytes(entity_hash, expire_before, SEED, *asked.parts, out)
         if done is None:
-            return np.asarray(self.contains(feature, _alone(entity), asked)[0])
+            return None
         self._view.metrics.count_read(1, done)
         return out
 

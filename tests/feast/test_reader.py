@@ -112,6 +112,9 @@ def test_one_user_is_read_as_many_are(filled, feature, has_vocabulary):
             np.testing.assert_array_equal(reader.contains(feature, entity, candidates), found[row])
         for others in forms:
             np.testing.assert_array_equal(reader.contains(feature, int(user), others), found[row])
+        for alone in (USERS[row : row + 1], {"user_id": [user]}, reader.hash(USERS)[row : row + 1]):
+            for others in (asked, candidates, asked.to_pylist()):
+                np.testing.assert_array_equal(reader.contains(feature, alone, others), found[[row]])
     np.testing.assert_array_equal(reader.contains(feature, USERS, candidates), found)
 
 
